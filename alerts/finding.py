@@ -1,0 +1,130 @@
+"""The finding: one explained cause, as stored, served and delivered (public shape ``finding.v1``)."""
+
+import hashlib
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+import msgspec
+
+from slowrank.telemetry.records import Evidence, Subject
+
+Severity = Literal["critical", "error", "warning", "info"]
+Status = Literal["suspected", "open", "acknowledged", "resolved", "expired"]
+
+_CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """The most likely explanation, how sure it is, the others above 5 %, and what was found fine."""
+
+    hypothesis: str
+    confidence: float
+    alternatives: dict[str, float] = field(default_factory=dict)
+    ruled_out: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """What to do next; ``commands`` are to be copied by a person and never run by slowrank."""
+
+    code: str
+    text: str
+    commands: tuple[str, ...] = ()
+    runbook_url: str | None = None
+    automatable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class BlastRadius:
+    """Who pays for the cause."""
+
+    jobs: tuple[str, ...] = ()
+    ranks: int = 0
+    nodes: int = 0
+    other_findings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One cause with its evidence, cost and next action.
+
+    Times are Unix seconds of event time here and RFC 3339 UTC in ``to_json``. ``id`` is derived from
+    ``dedup_key`` and ``onset``, so that the same input gives the same id in every run.
+    """
+
+    id: str
+    dedup_key: str
+    kind: str
+    title: str
+    severity: Severity
+    status: Status
+    subject: Subject
+    onset: float
+    onset_lo: float
+    onset_hi: float
+    detected_at: float
+    last_seen_at: float
+    detector: str
+    detector_version: str = "1"
+    config_hash: str = ""
+    group_key: str | None = None
+    resolved_at: float | None = None
+    slowdown_ratio: float | None = None
+    job_slowdown_ratio: float | None = None
+    gpu_hours_lost: float | None = None
+    gpu_hours_lost_per_hour: float | None = None
+    cost_per_hour: float | None = None
+    confidence: float = 0.0
+    score: float = 0.0
+    evidence: tuple[Evidence, ...] = ()
+    cause: Cause | None = None
+    blast_radius: BlastRadius = BlastRadius()
+    action: Action = Action("WATCH", "Watch it.")
+    occurrences: int = 1
+    flaps: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the ``finding.v1`` object: JSON-ready, None left out, times as RFC 3339 UTC."""
+        fields: dict[str, Any] = msgspec.to_builtins(self)
+        onset_lo, onset_hi = fields.pop("onset_lo"), fields.pop("onset_hi")
+        fields["schema"] = "finding.v1"
+        fields["onset_interval"] = [rfc3339(onset_lo), rfc3339(onset_hi)]
+        for name in ("onset", "detected_at", "last_seen_at", "resolved_at"):
+            if fields[name] is not None:
+                fields[name] = rfc3339(fields[name])
+        fields["detection_delay_seconds"] = round(self.detected_at - self.onset, 3)
+        return {k: v for k, v in fields.items() if v is not None}
+
+
+def dedup_key(subject: Subject, kind: str) -> str:
+    """Return cluster/subject type/stable hardware id/kind: the same cause has the same key for ever."""
+    parts = {
+        "gpu": subject.gpu_uuid or subject.serial or f"{subject.node}:{subject.gpu_index}",
+        "rank": f"{subject.job_id}:{subject.rank}",
+        "job": f"{subject.job_id}" + ("" if not subject.coords else f":{_coords_key(subject.coords)}"),
+        "nic": f"{subject.node}:{subject.nic}:{subject.port or ''}",
+        "link": f"{subject.nic}:{subject.port}-{subject.peer_port}",
+        "rack": f"{subject.rack}",
+    }
+    return f"{subject.cluster}/{subject.type}/{parts.get(subject.type) or subject.node or '-'}/{kind}"
+
+
+def finding_id(key: str, onset: float) -> str:
+    """Return ``fnd_`` and a ULID whose time is the onset (ms) and whose 80 random bits hash the dedup key."""
+    milliseconds = max(0, int(onset * 1000)) & (2**48 - 1)
+    entropy = int.from_bytes(hashlib.sha256(f"{key}@{milliseconds}".encode()).digest()[:10], "big")
+    value = (milliseconds << 80) | entropy
+    return "fnd_" + "".join(_CROCKFORD[(value >> shift) & 31] for shift in range(125, -1, -5))
+
+
+def rfc3339(ts: float) -> str:
+    """Return Unix seconds as RFC 3339 UTC with milliseconds where there are any."""
+    moment = datetime.fromtimestamp(round(ts, 3), UTC)
+    spec = "milliseconds" if moment.microsecond else "seconds"
+    return moment.isoformat(timespec=spec).replace("+00:00", "Z")
+
+
+def _coords_key(coords: dict[str, int]) -> str:
+    return ",".join(f"{name}={coords[name]}" for name in sorted(coords))

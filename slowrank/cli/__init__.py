@@ -1,0 +1,77 @@
+"""The ``slowrank`` command: a table of names and modules, each imported only when it is called."""
+
+import importlib
+import sys
+from typing import Any
+
+import typer
+import typer.core
+
+# name -> (module:attribute, one-line help). A module holds either a typer app or one command function.
+COMMANDS: dict[str, tuple[str, str]] = {
+    "init": ("slowrank.cli.init:init", "Write .env and secrets/ for docker compose."),
+    "demo": ("slowrank.cli.demo:demo", "Find a simulated straggler, on this machine, in a minute."),
+    "up": ("slowrank.cli.up:up", "Run everything in one process with an embedded database."),
+    "replay": ("slowrank.cli.replay:replay", "Feed recorded telemetry through the detectors."),
+    "backtest": ("slowrank.cli.replay:backtest", "Write the findings that files would have given."),
+    "simulate": ("slowrank.cli.simulate:simulate", "Send a simulated cluster's telemetry to Kafka."),
+    "topics": ("slowrank.cli.topics:app", "Create and describe the Kafka topics."),
+    "migrate": ("slowrank.cli.migrate:migrate", "Bring the database schema up to date."),
+    "exporter": ("slowrank.cli.exporter:app", "Collect this node's telemetry."),
+    "streams": ("slowrank.cli.streams:app", "Run the stream workers."),
+    "api": ("slowrank.cli.api:app", "Run the HTTP API."),
+    "notifier": ("slowrank.cli.notifier:app", "Run the webhook deliverer."),
+    "healthcheck": ("slowrank.cli.healthcheck:healthcheck", "Ask one process whether it is well."),
+    "findings": ("slowrank.cli.findings:app", "List and handle findings over the API."),
+    "webhook": ("slowrank.cli.webhook:app", "Add, test and inspect webhooks over the API."),
+    "key": ("slowrank.cli.key:app", "Create, list and revoke API keys."),
+    "dlq": ("slowrank.cli.dlq:app", "Look at what could not be read."),
+    "config": ("slowrank.cli.config:app", "Check and show the settings."),
+    "version": ("slowrank.cli.version:version", "Print the version."),
+}
+
+
+class LazyGroup(typer.core.TyperGroup):
+    """Knows every command's name and help, and imports a command only to run it."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in COMMANDS:
+            return None
+        target, short_help = COMMANDS[cmd_name]
+        if _only_help_of_the_group():
+            return typer.core.TyperCommand(cmd_name, help=short_help)
+        module, attribute = target.split(":")
+        found = getattr(importlib.import_module(module), attribute)
+        if not isinstance(found, typer.Typer):
+            app = typer.Typer(add_completion=False)
+            app.command(name=cmd_name)(found)
+            found = app
+        command = typer.main.get_command(found)
+        command.name = cmd_name
+        return command
+
+
+def _only_help_of_the_group() -> bool:
+    return len(sys.argv) < 2 or sys.argv[1] in ("--help", "-h")
+
+
+app = typer.Typer(
+    cls=LazyGroup,
+    no_args_is_help=True,
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    pretty_exceptions_show_locals=False,
+)
+
+
+@app.callback()
+def _root() -> None:
+    """Finds the slow rank of a GPU training job: which, since when, why, at what cost, what to do."""
+
+
+def main() -> None:
+    """Run the command line."""
+    app()

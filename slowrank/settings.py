@@ -1,0 +1,77 @@
+"""Settings of every process: flags > ``SLOWRANK_*`` > ``slowrank.toml`` > the defaults below."""
+
+from pathlib import Path
+
+from pydantic import Field, SecretStr, field_validator
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+
+
+class Settings(BaseSettings):
+    """One flat table; a secret may come from ``SLOWRANK_<NAME>_FILE`` instead of the environment."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="SLOWRANK_", toml_file="slowrank.toml", extra="ignore", hide_input_in_errors=True
+    )
+
+    cluster: str = "default"
+    node: str | None = None
+
+    kafka_bootstrap: str = "127.0.0.1:9092"
+    topic_prefix: str = ""
+    topic_partitions: int = Field(default=4, ge=1, le=1024)
+    topic_replication: int = Field(default=1, ge=1, le=5)
+
+    database_url: SecretStr | None = None
+    database_url_file: Path | None = None
+
+    api_host: str = "127.0.0.1"
+    api_port: int = Field(default=8080, ge=0, le=65535)
+    public_url: str = "http://127.0.0.1:8080"
+
+    exporter_interval_seconds: float = Field(default=1.0, gt=0, le=3600)
+    exporter_spool_dir: Path = Path("/var/lib/slowrank/spool")
+    exporter_spool_max_bytes: int = Field(default=256 * 2**20, ge=2**20)
+    exporter_listen: str = "127.0.0.1:9311"
+
+    streams_rebuild_minutes: float = Field(default=10.0, gt=0)
+    streams_stall_seconds: float = Field(default=30.0, gt=0)
+
+    webhook_allow_http: tuple[str, ...] = ()
+    webhook_allow_private: tuple[str, ...] = ()
+
+    gpu_hour_price: float | None = Field(default=None, ge=0)
+    retention_rollup_days: int = Field(default=7, ge=1)
+
+    @field_validator("cluster")
+    @classmethod
+    def _one_label(cls, value: str) -> str:
+        if not value or len(value) > 128:
+            raise ValueError("cluster must be 1 to 128 characters")
+        return value
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls)
+
+    def dsn(self) -> str:
+        """Return the database URL. Raises ``ValueError`` naming what to set when there is none."""
+        if self.database_url_file is not None:
+            return self.database_url_file.read_text().strip()
+        if self.database_url is None:
+            raise ValueError(
+                "no database: set SLOWRANK_DATABASE_URL or SLOWRANK_DATABASE_URL_FILE, "
+                "or run `slowrank up`, which brings its own"
+            )
+        return self.database_url.get_secret_value()

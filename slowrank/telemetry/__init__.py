@@ -1,0 +1,43 @@
+"""The wire: records, their layouts, their codec, their JSON twin and the topics they travel in."""
+
+from slowrank.telemetry.codec import (
+    BadRecord,
+    decode_dead_letter,
+    decode_event,
+    decode_sample,
+    decode_steps,
+    decode_suspicion,
+    encode,
+)
+from slowrank.telemetry.records import (
+    Baseline,
+    DeadLetter,
+    Evidence,
+    JobSteps,
+    NodeEvent,
+    NodeSample,
+    Peers,
+    Record,
+    Subject,
+    Suspicion,
+)
+
+__all__ = [
+    "BadRecord",
+    "Baseline",
+    "DeadLetter",
+    "Evidence",
+    "JobSteps",
+    "NodeEvent",
+    "NodeSample",
+    "Peers",
+    "Record",
+    "Subject",
+    "Suspicion",
+    "decode_dead_letter",
+    "decode_event",
+    "decode_sample",
+    "decode_steps",
+    "decode_suspicion",
+    "encode",
+]

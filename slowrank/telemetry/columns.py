@@ -1,0 +1,67 @@
+"""Column bytes from named values and back, with the standard library alone.
+
+The exporter and the hook's listener write through ``pack``; readers that compute lay numpy arrays over the
+same bytes (``streams.arrays``), readers that print use ``unpack``.
+"""
+
+import math
+import sys
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from slowrank.telemetry.schema import MISSING_INT, Block
+
+_TYPECODE = {"<f4": "f", "<f8": "d", "<i8": "q"}
+
+Value = float | int | None
+
+
+def pack(block: Block, rows: Sequence[Mapping[str, Value]]) -> bytes:
+    """Return the columns of ``rows`` (one mapping per instance) in the order of ``block``.
+
+    A missing or None value becomes NaN or ``MISSING_INT``; names the block does not know are ignored.
+    Raises ``OverflowError`` for an integer beyond int64.
+    """
+    return b"".join(_pack_column(c.dtype, [row.get(c.name) for row in rows]) for c in block.columns)
+
+
+def unpack(block: Block, data: bytes) -> Iterator[dict[str, Value]]:
+    """Yield one mapping per instance, with None for what was not read.
+
+    Raises ``ValueError`` when ``data`` is not whole rows.
+    """
+    count, rest = divmod(len(data), block.row_size)
+    if rest:
+        raise ValueError(f"{len(data)} bytes are not whole {block.row_size}-byte rows")
+    columns, offset = [], 0
+    for column in block.columns:
+        values: array[Any] = array(_TYPECODE[column.dtype])
+        size = count * values.itemsize
+        values.frombytes(data[offset : offset + size])
+        _little_endian(values)
+        columns.append([_present(v) for v in values])
+        offset += size
+    for i in range(count):
+        yield {c.name: values[i] for c, values in zip(block.columns, columns, strict=True)}
+
+
+def _pack_column(dtype: str, values: Sequence[Value]) -> bytes:
+    packed: array[Any] = array(_TYPECODE[dtype])
+    if dtype == "<i8":
+        packed.extend(MISSING_INT if v is None or v != v else int(v) for v in values)
+    else:
+        packed.extend(math.nan if v is None else v for v in values)
+    _little_endian(packed)
+    return packed.tobytes()
+
+
+def _little_endian(values: "array[Any]") -> None:
+    if sys.byteorder == "big":
+        values.byteswap()
+
+
+def _present(value: float | int) -> Value:
+    if value != value or value == MISSING_INT:
+        return None
+    return value

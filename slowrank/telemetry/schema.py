@@ -1,0 +1,203 @@
+"""The registry of column layouts: names, units, dtypes and kinds of the byte columns, by schema id.
+
+Ids are append-only. A new column at the end of a block is a new id; a reader maps columns by name, so an
+old reader reads what it knows of a new record and a new reader sees missing values in an old one.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Dtype = Literal["<f4", "<f8", "<i8"]
+Kind = Literal["gauge", "counter", "state", "key"]
+
+ITEM_SIZE: dict[Dtype, int] = {"<f4": 4, "<f8": 8, "<i8": 8}
+
+MISSING_INT = -(2**63)
+"""Stands for "not read" in an int64 column, as NaN does in a float column."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column: its public name, SI unit, little-endian dtype and kind."""
+
+    name: str
+    unit: str
+    dtype: Dtype
+    kind: Kind
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Columns over the same instances (GPUs, NIC ports, one host, step rows), stored column after column.
+
+    Columns of one dtype stand together, so that a reader takes each run of them as one [columns, n] array.
+    """
+
+    columns: tuple[Column, ...]
+
+    @property
+    def row_size(self) -> int:
+        """Bytes one instance takes."""
+        return sum(ITEM_SIZE[c.dtype] for c in self.columns)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Column names in storage order."""
+        return tuple(c.name for c in self.columns)
+
+
+def _gauges(*columns: tuple[str, str]) -> tuple[Column, ...]:
+    return tuple(Column(name, unit, "<f4", "gauge") for name, unit in columns)
+
+
+def _counters(*columns: tuple[str, str]) -> tuple[Column, ...]:
+    return tuple(Column(name, unit, "<i8", "counter") for name, unit in columns)
+
+
+GPU_V1 = Block(
+    (
+        *_gauges(
+            ("gpu.utilization_ratio", "1"),
+            ("gpu.memory_utilization_ratio", "1"),
+            ("gpu.tensor_active_ratio", "1"),
+            ("gpu.dram_active_ratio", "1"),
+            ("gpu.clock.sm_hz", "Hz"),
+            ("gpu.clock.mem_hz", "Hz"),
+            ("gpu.clock.sm_max_hz", "Hz"),
+            ("gpu.power_watts", "W"),
+            ("gpu.power_limit_watts", "W"),
+            ("gpu.temp_celsius", "Cel"),
+            ("gpu.temp.mem_celsius", "Cel"),
+            ("gpu.temp.margin_celsius", "Cel"),
+            ("gpu.memory.used_bytes", "By"),
+            ("gpu.memory.total_bytes", "By"),
+            ("gpu.pcie.link_gen", "1"),
+            ("gpu.pcie.link_width", "1"),
+            ("gpu.pcie.link_width_max", "1"),
+            ("gpu.pcie.tx_bytes_per_second", "By/s"),
+            ("gpu.pcie.rx_bytes_per_second", "By/s"),
+            ("gpu.nvml_call_seconds", "s"),
+        ),
+        Column("gpu.throttle_reasons", "bitmask", "<i8", "state"),
+        Column("gpu.row_remap.pending", "1", "<i8", "state"),
+        Column("gpu.row_remap.failed", "1", "<i8", "state"),
+        Column("gpu.recovery_action", "1", "<i8", "state"),
+        *_counters(
+            ("gpu.energy_millijoules_total", "mJ"),
+            ("gpu.throttle.power_nanoseconds_total", "ns"),
+            ("gpu.throttle.thermal_nanoseconds_total", "ns"),
+            ("gpu.xid_events_total", "1"),
+            ("gpu.ecc.corrected_total", "1"),
+            ("gpu.ecc.uncorrected_total", "1"),
+            ("gpu.row_remap.correctable_total", "1"),
+            ("gpu.row_remap.uncorrectable_total", "1"),
+            ("gpu.pcie.replay_total", "1"),
+            ("gpu.nvlink.crc_errors_total", "1"),
+            ("gpu.nvlink.replay_errors_total", "1"),
+            ("gpu.nvlink.recovery_errors_total", "1"),
+        ),
+    )
+)
+
+NIC_V1 = Block(
+    (
+        *_gauges(("nic.port.up", "1"), ("nic.port.speed_bits_per_second", "bit/s")),
+        *_counters(
+            ("nic.port.rx_bytes_total", "By"),
+            ("nic.port.tx_bytes_total", "By"),
+            ("nic.port.rx_packets_total", "1"),
+            ("nic.port.tx_packets_total", "1"),
+            ("nic.port.rx_errors_total", "1"),
+            ("nic.port.tx_errors_total", "1"),
+            ("nic.port.rx_dropped_total", "1"),
+            ("nic.port.tx_dropped_total", "1"),
+            ("nic.port.carrier_changes_total", "1"),
+            ("nic.port.link_downed_total", "1"),
+            ("nic.port.link_error_recovery_total", "1"),
+            ("nic.port.symbol_errors_total", "1"),
+            ("nic.port.xmit_discards_total", "1"),
+            ("nic.port.xmit_wait_ticks_total", "1"),
+            ("nic.port.out_of_sequence_total", "1"),
+            ("nic.port.local_ack_timeout_total", "1"),
+            ("nic.port.roce_slow_restart_total", "1"),
+            ("nic.port.cnp_handled_total", "1"),
+        ),
+    )
+)
+
+HOST_V1 = Block(
+    (
+        *_gauges(
+            ("host.cpu.utilization_ratio", "1"),
+            ("host.cpu.iowait_ratio", "1"),
+            ("host.cpu.steal_ratio", "1"),
+            ("host.load1", "1"),
+            ("host.run_queue", "1"),
+            ("host.cpu_count", "1"),
+            ("host.memory.available_bytes", "By"),
+            ("host.memory.total_bytes", "By"),
+            ("host.pressure.cpu_some_ratio", "1"),
+            ("host.pressure.memory_some_ratio", "1"),
+            ("host.pressure.io_some_ratio", "1"),
+            ("host.clock_offset_seconds", "s"),
+            ("exporter.scrape_duration_seconds", "s"),
+            ("exporter.spool_bytes", "By"),
+        ),
+        *_counters(
+            ("host.oom_kills_total", "1"),
+            ("host.major_page_faults_total", "1"),
+            ("host.context_switches_total", "1"),
+            ("exporter.spool_dropped_total", "1"),
+            ("exporter.step_rows_dropped_total", "1"),
+        ),
+    )
+)
+
+STEP_V1 = Block(
+    (
+        Column("step", "1", "<i8", "key"),
+        Column("rank", "1", "<i8", "key"),
+        Column("local_rank", "1", "<i8", "key"),
+        Column("gpu_index", "1", "<i8", "key"),
+        Column("dp", "1", "<i8", "key"),
+        Column("pp", "1", "<i8", "key"),
+        Column("tp", "1", "<i8", "key"),
+        Column("cp", "1", "<i8", "key"),
+        Column("ep", "1", "<i8", "key"),
+        Column("ts", "s", "<f8", "key"),
+        Column("step_seconds", "s", "<f8", "gauge"),
+        Column("compute_seconds", "s", "<f8", "gauge"),
+        Column("wait_seconds", "s", "<f8", "gauge"),
+        Column("data_seconds", "s", "<f8", "gauge"),
+        Column("comm_seconds", "s", "<f8", "gauge"),
+        Column("checkpoint_seconds", "s", "<f8", "gauge"),
+        Column("tokens", "1", "<f8", "gauge"),
+        Column("loss", "1", "<f8", "gauge"),
+        Column("grad_norm", "1", "<f8", "gauge"),
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SampleSchema:
+    """Layout of one ``node-samples`` record."""
+
+    id: int
+    gpu: Block
+    nic: Block
+    host: Block
+
+
+@dataclass(frozen=True, slots=True)
+class StepSchema:
+    """Layout of one ``job-steps`` record."""
+
+    id: int
+    rows: Block
+
+
+SAMPLE_SCHEMAS: dict[int, SampleSchema] = {1: SampleSchema(1, GPU_V1, NIC_V1, HOST_V1)}
+STEP_SCHEMAS: dict[int, StepSchema] = {1: StepSchema(1, STEP_V1)}
+
+CURRENT_SAMPLE_SCHEMA = 1
+CURRENT_STEP_SCHEMA = 1

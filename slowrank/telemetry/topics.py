@@ -1,0 +1,36 @@
+"""Names and keys of the Kafka topics: what is written where, and what keeps order together."""
+
+from dataclasses import dataclass
+
+NODE_SAMPLES = "node-samples"
+NODE_EVENTS = "node-events"
+JOB_STEPS = "job-steps"
+SUSPICIONS = "suspicions"
+DEAD_LETTERS = "dead-letters"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSpec:
+    """One topic as `slowrank topics create` makes it.
+
+    ``key`` says which field of the record partitions it: per-series change points need all of a node in
+    one partition, peer comparison all ranks of a job, fusion all suspicions of a cluster.
+    """
+
+    name: str
+    key: str
+    retention_hours: int
+
+
+TOPICS = (
+    TopicSpec(NODE_SAMPLES, key="node", retention_hours=24),
+    TopicSpec(NODE_EVENTS, key="node", retention_hours=72),
+    TopicSpec(JOB_STEPS, key="job_id", retention_hours=24),
+    TopicSpec(SUSPICIONS, key="cluster", retention_hours=72),
+    TopicSpec(DEAD_LETTERS, key="", retention_hours=168),
+)
+
+
+def topic_name(name: str, prefix: str = "") -> str:
+    """Return the name on the broker: ``prefix`` lets several installations share one Kafka cluster."""
+    return f"{prefix}{name}"

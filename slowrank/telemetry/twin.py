@@ -1,0 +1,244 @@
+"""The JSON twin of the records: one object per measurement, with names, for people and other languages.
+
+``rows`` writes a record as twin rows; ``Assembler`` gathers twin rows back into records. How the rows were
+batched before does not matter to the stages, which work row by row.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from slowrank.telemetry.codec import BadRecord, check_event, check_sample, check_steps
+from slowrank.telemetry.columns import Value, pack, unpack
+from slowrank.telemetry.records import JobSteps, NodeEvent, NodeSample, Record
+from slowrank.telemetry.schema import (
+    CURRENT_SAMPLE_SCHEMA,
+    CURRENT_STEP_SCHEMA,
+    SAMPLE_SCHEMAS,
+    STEP_SCHEMAS,
+)
+
+COORDS = ("dp", "pp", "tp", "cp", "ep")
+
+Row = dict[str, Any]
+
+
+def rows(record: Record) -> Iterator[Row]:
+    """Yield the twin rows of one record; values that were not read are left out."""
+    if isinstance(record, NodeEvent):
+        yield {"kind": "event", **_event_fields(record)}
+    elif isinstance(record, JobSteps):
+        yield from _step_rows(record)
+    else:
+        yield from _sample_rows(record)
+
+
+def _event_fields(event: NodeEvent) -> Row:
+    fields: Row = msgspec.to_builtins(event)
+    fields.pop("v", None)
+    return fields
+
+
+def _step_rows(record: JobSteps) -> Iterator[Row]:
+    head: Row = {
+        "kind": "step",
+        "cluster": record.cluster,
+        "job_id": record.job_id,
+        "attempt": record.attempt,
+        "node": record.node,
+    }
+    if record.world_size:
+        head["world_size"] = record.world_size
+    if record.labels:
+        head["labels"] = record.labels
+    for values in unpack(STEP_SCHEMAS[record.schema].rows, record.rows):
+        present = {k: v for k, v in values.items() if v is not None}
+        coords = {c: int(present.pop(c)) for c in COORDS if c in present}
+        yield head | present | ({"coords": coords} if coords else {})
+
+
+def _sample_rows(record: NodeSample) -> Iterator[Row]:
+    schema = SAMPLE_SCHEMAS[record.schema]
+    head: Row = {
+        "kind": "sample",
+        "ts": record.ts,
+        "cluster": record.cluster,
+        "node": record.node,
+        "boot_id": record.boot_id,
+        "seq": record.seq,
+    }
+    if record.job_id is not None:
+        head["job_id"] = record.job_id
+    if record.labels:
+        head["labels"] = record.labels
+    blocks = (
+        (schema.gpu, record.gpu, record.gpu_ids),
+        (schema.nic, record.nic, record.nic_ids),
+        (schema.host, record.host, ("",)),
+    )
+    for block, data, ids in blocks:
+        for instance, values in zip(ids, unpack(block, data), strict=False):
+            for metric, value in values.items():
+                if value is not None:
+                    yield head | {"metric": metric, "instance": instance, "value": value}
+
+
+class Assembler:
+    """Gathers twin rows into records, in the order they come.
+
+    ``add`` returns the records that became whole: rows of one (cluster, node, ts) make one ``NodeSample``,
+    closed by the first row of another; each step row and each event is a record of its own. ``flush`` closes
+    what is open. Raises ``BadRecord`` for a row that cannot be read, naming the field.
+    """
+
+    def __init__(self) -> None:
+        self._sample: list[Row] = []
+
+    def add(self, row: Mapping[str, Any]) -> list[Record]:
+        """Take one row; return the records it completes."""
+        kind = row.get("kind") or _kind_of(row)
+        if kind == "sample":
+            return self._add_sample(dict(row))
+        closed: list[Record] = list(self.flush())
+        if kind == "step":
+            closed.append(steps_record([row]))
+        elif kind == "event":
+            closed.append(_event_record(row))
+        else:
+            raise BadRecord("undecodable", f"kind {kind!r} is none of step, sample, event")
+        return closed
+
+    def flush(self) -> Iterable[Record]:
+        """Close the sample under construction, if there is one."""
+        if not self._sample:
+            return ()
+        held, self._sample = self._sample, []
+        return (_sample_record(held),)
+
+    def _add_sample(self, row: Row) -> list[Record]:
+        closed: list[Record] = []
+        if self._sample and _tick_of(self._sample[0]) != _tick_of(row):
+            closed.extend(self.flush())
+        self._sample.append(row)
+        return closed
+
+
+def steps_record(step_rows: list[Mapping[str, Any]]) -> JobSteps:
+    """Return one record of step rows that share cluster, job, attempt and node. Raises ``BadRecord``."""
+    first = step_rows[0]
+    record = JobSteps(
+        schema=CURRENT_STEP_SCHEMA,
+        cluster=_text(first, "cluster", "default"),
+        job_id=_text(first, "job_id", "job"),
+        attempt=int(_number(first, "attempt", 0.0)),
+        node=_text(first, "node", "unknown"),
+        boot_id=_text(first, "boot_id", "file"),
+        seq=int(_number(first, "seq", 0.0)),
+        ts=max(_number(r, "ts") for r in step_rows),
+        world_size=int(_number(first, "world_size", 0.0)),
+        labels=dict(first.get("labels") or {}),
+        rows=pack(STEP_SCHEMAS[CURRENT_STEP_SCHEMA].rows, [_step_values(r) for r in step_rows]),
+    )
+    return check_steps(record)
+
+
+def _kind_of(row: Mapping[str, Any]) -> str:
+    if "metric" in row:
+        return "sample"
+    return "step" if "step" in row else "event"
+
+
+def _step_values(row: Mapping[str, Any]) -> dict[str, Value]:
+    for required in ("step", "rank", "ts", "step_seconds"):
+        _number(row, required)
+    coords = row.get("coords") or {}
+    if not isinstance(coords, Mapping):
+        raise BadRecord("undecodable", "coords must be an object such as {'dp': 0, 'pp': 1}")
+    block = STEP_SCHEMAS[CURRENT_STEP_SCHEMA].rows
+    merged = {**row, **coords}
+    return {name: _optional(merged, name) for name in block.names}
+
+
+def _sample_record(held: list[Row]) -> NodeSample:
+    schema = SAMPLE_SCHEMAS[CURRENT_SAMPLE_SCHEMA]
+    first = held[0]
+    gpus: dict[str, dict[str, Value]] = {}
+    nics: dict[str, dict[str, Value]] = {}
+    host: dict[str, Value] = {}
+    for row in held:
+        metric, instance = _text(row, "metric"), str(row.get("instance", ""))
+        value = _optional(row, "value")
+        if metric.startswith("gpu."):
+            gpus.setdefault(instance, {})[metric] = value
+        elif metric.startswith("nic."):
+            nics.setdefault(instance, {})[metric] = value
+        else:
+            host[metric] = value
+    record = NodeSample(
+        schema=schema.id,
+        cluster=_text(first, "cluster", "default"),
+        node=_text(first, "node"),
+        boot_id=_text(first, "boot_id", "file"),
+        seq=int(_number(first, "seq", 0.0)),
+        ts=_number(first, "ts"),
+        job_id=_text(first, "job_id") if first.get("job_id") is not None else None,
+        labels=dict(first.get("labels") or {}),
+        gpu_ids=tuple(gpus),
+        nic_ids=tuple(nics),
+        gpu=pack(schema.gpu, list(gpus.values())),
+        nic=pack(schema.nic, list(nics.values())),
+        host=pack(schema.host, [host]) if host else b"",
+    )
+    return check_sample(record)
+
+
+def _event_record(row: Mapping[str, Any]) -> NodeEvent:
+    fields = {k: v for k, v in row.items() if k != "kind" and v is not None}
+    fields.setdefault("cluster", "default")
+    fields.setdefault("node", "unknown")
+    try:
+        return check_event(msgspec.convert(fields, NodeEvent))
+    except msgspec.ValidationError as error:
+        raise BadRecord("undecodable", f"event: {error}") from error
+
+
+def _tick_of(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return row.get("cluster"), row.get("node"), row.get("ts"), row.get("seq")
+
+
+def _text(row: Mapping[str, Any], name: str, default: str | None = None) -> str:
+    value = row.get(name)
+    if value is None or value == "":
+        if default is None:
+            raise BadRecord("undecodable", f"field {name!r} is missing")
+        return default
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return str(value)
+
+
+def _number(row: Mapping[str, Any], name: str, default: float | None = None) -> float:
+    value = _optional(row, name)
+    if value is None:
+        if default is None:
+            raise BadRecord("undecodable", f"field {name!r} is missing or not a number")
+        return default
+    return value
+
+
+def _optional(row: Mapping[str, Any], name: str) -> float | int | None:
+    value = row.get(name)
+    if value is None or value == "":
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        try:
+            value = float(value)
+        except (TypeError, ValueError) as error:
+            raise BadRecord("bad_number", f"field {name!r} is {str(value)[:40]!r}, not a number") from error
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, int) and abs(value) >= 2**63:
+        raise BadRecord("bad_number", f"field {name!r} does not fit 64 bits")
+    return value

@@ -1,0 +1,32 @@
+"""The port between the runners and the detection: what a stage is, and what it may hand on.
+
+A stage is pure: it holds state by key, sees records and event time, and returns outputs. The Faust worker,
+the in-process runner and the file replay drive the same objects, so that replay gives the same findings as
+live.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from alerts.finding import Finding
+from slowrank.telemetry import Record, Suspicion
+
+Output = Suspicion | Finding
+
+
+class Stage(Protocol):
+    """A keyed step of the topology."""
+
+    def process(self, record: Record | Suspicion) -> Sequence[Output]:
+        """Take one record of this stage's topic, in partition order; return what it gave rise to.
+
+        Never blocks, never raises on a record that passed the codec, reads no clock.
+        """
+        ...
+
+    def tick(self, event_time: float) -> Sequence[Output]:
+        """Let event time (Unix seconds, the partition's watermark) pass; called at least once a second of it.
+
+        Deadlines are judged by their own time, not by the tick's: ticking more often changes nothing.
+        """
+        ...

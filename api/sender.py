@@ -1,0 +1,129 @@
+"""One webhook request on the wire, by the rules of ``ssrf``: resolve once, connect to what was checked.
+
+Concerned with one attempt; when to try again is decided in ``retry``.
+"""
+
+import asyncio
+import socket
+import ssl
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import certifi
+import httpx
+
+from api.retry import Answer, retry_after
+from api.ssrf import Policy, Refused, Target, check_addresses, checked_url
+from slowrank import __version__
+
+CONNECT_SECONDS = 5.0
+TOTAL_SECONDS = 15.0
+MAX_READ = 64 * 1024
+EXCERPT = 500
+
+Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
+
+
+async def resolve(host: str, port: int) -> Sequence[str]:
+    """Return every address of ``host`` in the system's order of preference. Raises ``OSError``."""
+    infos = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return tuple(dict.fromkeys(str(info[4][0]) for info in infos))
+
+
+def tls_context() -> ssl.SSLContext:
+    """Return a verifying context with the system's authorities and certifi's."""
+    context = ssl.create_default_context()
+    context.load_verify_locations(certifi.where())
+    return context
+
+
+@dataclass(frozen=True, slots=True)
+class Sender:
+    """Posts bodies to checked destinations; holds no connection and no cookie between two requests."""
+
+    policy: Policy
+    tls: ssl.SSLContext
+    resolve: Resolve = resolve
+    total_seconds: float = TOTAL_SECONDS
+
+    async def check(self, url: str) -> None:
+        """Raise ``Refused`` if ``url`` may not be a webhook now, with what it resolves to taken in."""
+        await self._addresses(checked_url(url, self.policy))
+
+    async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Answer:
+        """Send one request and return what came of it; never raises for a receiver's misbehaviour."""
+        started = time.monotonic()
+        try:
+            async with asyncio.timeout(self.total_seconds):
+                answer = await self._attempt(url, headers, body)
+        except Refused as refusal:
+            answer = Answer(error=f"refused: {refusal}")
+        except TimeoutError:
+            answer = Answer(error=f"timeout: no complete answer within {self.total_seconds:g} s")
+        except (httpx.HTTPError, OSError) as error:
+            answer = Answer(error=f"{type(error).__name__}: {str(error)[:300]}")
+        return _timed(answer, time.monotonic() - started)
+
+    async def _attempt(self, url: str, headers: Mapping[str, str], body: bytes) -> Answer:
+        target = checked_url(url, self.policy)
+        addresses = await self._addresses(target)
+        async with httpx.AsyncClient(
+            verify=self.tls,
+            trust_env=False,
+            follow_redirects=False,
+            timeout=httpx.Timeout(self.total_seconds, connect=CONNECT_SECONDS),
+        ) as client:
+            for address in addresses[:-1]:
+                try:
+                    return await _exchange(client, _request(client, target, address, headers, body))
+                except httpx.ConnectError:
+                    continue
+            return await _exchange(client, _request(client, target, addresses[-1], headers, body))
+
+    async def _addresses(self, target: Target) -> Sequence[str]:
+        try:
+            addresses = await self.resolve(target.host, target.port)
+        except (OSError, UnicodeError) as error:
+            raise Refused(f"{target.host} does not resolve: {error}") from error
+        check_addresses(target, addresses, self.policy)
+        return addresses
+
+
+def _request(
+    client: httpx.AsyncClient, target: Target, address: str, headers: Mapping[str, str], body: bytes
+) -> httpx.Request:
+    host = target.url.netloc.decode("ascii")
+    return client.build_request(
+        "POST",
+        target.url.copy_with(host=address, port=target.port),
+        content=body,
+        headers={"user-agent": f"slowrank/{__version__}", **headers, "host": host},
+        extensions={"sni_hostname": target.host},
+    )
+
+
+async def _exchange(client: httpx.AsyncClient, request: httpx.Request) -> Answer:
+    response = await client.send(request, stream=True)
+    try:
+        read = b""
+        async for chunk in response.aiter_raw(8192):
+            read += chunk
+            if len(read) >= MAX_READ:
+                break
+    finally:
+        await response.aclose()
+    return Answer(
+        status=response.status_code,
+        excerpt=_printable(read[:EXCERPT]),
+        retry_after_seconds=retry_after(response.headers.get("retry-after"), datetime.now(UTC)),
+    )
+
+
+def _printable(data: bytes) -> str:
+    return "".join(c if c.isprintable() else " " for c in data.decode("utf-8", errors="replace"))
+
+
+def _timed(answer: Answer, seconds: float) -> Answer:
+    return Answer(answer.status, answer.error, answer.excerpt, answer.retry_after_seconds, round(seconds, 3))

@@ -1,0 +1,173 @@
+"""Where a webhook may go: every URL and every address it resolves to is checked before a byte is sent.
+
+``ipaddress.is_global`` is not enough (it says True for ``64:ff9b::7f00:1``, ``2002:7f00:1::`` and
+multicast), so the ranges are listed here. The caller resolves once, asks ``check_addresses`` and connects
+to one of exactly those addresses, which leaves nothing for a rebinding name to change.
+"""
+
+import ipaddress
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import httpx
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+DEFAULT_PORTS = frozenset({80, 443, 8443, 9093})
+MAX_URL = 2048
+_VISIBLE = re.compile(r"[!-\[\]-~]+")
+
+# Addresses of one's own network: refused unless the operator's settings name them.
+_PRIVATE = tuple(
+    map(
+        ipaddress.ip_network,
+        (
+            "10.0.0.0/8",
+            "100.64.0.0/10",
+            "127.0.0.0/8",
+            "172.16.0.0/12",
+            "192.168.0.0/16",
+            "198.18.0.0/15",
+            "::1/128",
+            "fc00::/7",
+        ),
+    )
+)
+# Never a webhook's place, whatever the settings say: metadata services, multicast, translations that hide
+# an IPv4 address inside an IPv6 one, documentation and reserved ranges.
+_NEVER = tuple(
+    map(
+        ipaddress.ip_network,
+        (
+            "0.0.0.0/8",
+            "169.254.0.0/16",
+            "192.0.0.0/24",
+            "192.0.2.0/24",
+            "192.88.99.0/24",
+            "198.51.100.0/24",
+            "203.0.113.0/24",
+            "224.0.0.0/4",
+            "240.0.0.0/4",
+            "64:ff9b::/96",
+            "64:ff9b:1::/48",
+            "100::/64",
+            "2001::/23",
+            "2001:db8::/32",
+            "2002::/16",
+            "3fff::/20",
+            "5f00::/16",
+            "fd00:ec2::254/128",
+            "fe80::/10",
+            "fec0::/10",
+            "ff00::/8",
+        ),
+    )
+)
+_V4_IN_V6 = ipaddress.ip_network("::/96")
+
+
+class Refused(ValueError):
+    """A destination the policy forbids; the text says which rule and which setting would allow it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """The operator's exceptions. ``allow_private`` holds host names, addresses or CIDR blocks."""
+
+    allow_http: frozenset[str] = frozenset()
+    allow_private_hosts: frozenset[str] = frozenset()
+    allow_private_networks: tuple[Network, ...] = ()
+    ports: frozenset[int] = DEFAULT_PORTS
+    blocked_hosts: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        allow_http: Iterable[str] = (),
+        allow_private: Iterable[str] = (),
+        extra_ports: Iterable[int] = (),
+        blocked_hosts: Iterable[str] = (),
+    ) -> "Policy":
+        """Build a policy from settings as people write them."""
+        hosts, networks = set(), []
+        for entry in allow_private:
+            try:
+                networks.append(ipaddress.ip_network(entry, strict=False))
+            except ValueError:
+                hosts.add(_plain(entry))
+        return cls(
+            allow_http=frozenset(map(_plain, allow_http)),
+            allow_private_hosts=frozenset(hosts),
+            allow_private_networks=tuple(networks),
+            ports=DEFAULT_PORTS | frozenset(extra_ports),
+            blocked_hosts=frozenset(map(_plain, blocked_hosts)),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A URL that passed ``checked_url``; ``host`` is lower case without brackets or trailing dot."""
+
+    url: httpx.URL
+    host: str
+    port: int
+
+
+def checked_url(text: str, policy: Policy) -> Target:
+    """Return the target of ``text`` or raise ``Refused``; no name is resolved here."""
+    if len(text) > MAX_URL or not _VISIBLE.fullmatch(text):
+        raise Refused(f"a webhook URL is up to {MAX_URL} ASCII characters without spaces or backslashes")
+    try:
+        url = httpx.URL(text)
+        host, port = _plain(url.host), url.port or {"http": 80, "https": 443}.get(url.scheme, 0)
+    except (httpx.InvalidURL, ValueError, UnicodeError) as error:
+        raise Refused(f"this is not a URL: {error}") from error
+    if url.scheme not in ("http", "https") or not host or "%" in host:
+        raise Refused("a webhook URL looks like https://host/path")
+    if url.userinfo:
+        raise Refused("put no user name or password into a webhook URL: deliveries are signed instead")
+    if url.scheme == "http" and host not in policy.allow_http:
+        raise Refused(f"http:// is refused; use https:// or add {host!r} to webhook_allow_http")
+    if port not in policy.ports:
+        raise Refused(f"port {port} is not in {sorted(policy.ports)}; add it to webhook_allow_ports")
+    if host in policy.blocked_hosts:
+        raise Refused(f"{host} is slowrank's own database or Kafka")
+    return Target(url.copy_with(fragment=None), host, port)
+
+
+def check_addresses(target: Target, resolved: Sequence[str], policy: Policy) -> None:
+    """Raise ``Refused`` unless there is an address and every one of them is allowed."""
+    if not resolved:
+        raise Refused(f"{target.host} does not resolve to any address")
+    for text in resolved:
+        _check_address(target, text, policy)
+
+
+def _check_address(target: Target, text: str, policy: Policy) -> None:
+    address = _unwrapped(ipaddress.ip_address(text))
+    if _within(address, _NEVER) or (address in _V4_IN_V6 and not address.is_loopback):
+        raise Refused(f"{target.host} resolves to {address}, a range no webhook may reach")
+    if _within(address, _PRIVATE):
+        named = target.host in policy.allow_private_hosts or _within(address, policy.allow_private_networks)
+        if not named:
+            raise Refused(
+                f"{target.host} resolves to the private address {address}; "
+                f"the operator can allow it with webhook_allow_private"
+            )
+
+
+def _unwrapped(address: Address) -> Address:
+    if isinstance(address, ipaddress.IPv6Address):
+        return address.ipv4_mapped or ipaddress.IPv6Address(int(address))
+    return address
+
+
+def _within(address: Address, networks: Iterable[Network]) -> bool:
+    return any(address in network for network in networks)
+
+
+def _plain(host: str) -> str:
+    return host.strip().strip("[]").rstrip(".").lower()

@@ -1,0 +1,133 @@
+"""The contract every webhook format keeps, over ordinary and hostile findings."""
+
+import json
+import math
+from datetime import UTC, datetime
+
+import pytest
+
+from alerts.finding import Action, BlastRadius, Cause, Finding, finding_id
+from api.formats import FORMATS, MAX_BODY, Event, alert_labels, body, fit
+from slowrank.telemetry.records import Evidence, Subject
+
+NOW = datetime(2026, 11, 20, 7, 34, 2, tzinfo=UTC)
+HOSTILE = '</script><!channel> *x* `y` \x00\r\nX-Evil: 1 \u202e "\'{{7*7}} {job="a"} & 🔥'
+
+
+def example(**changes):
+    fields = {
+        "id": finding_id("prod-a/gpu/GPU-1/straggler.fail_slow", 1795160000.0),
+        "dedup_key": "prod-a/gpu/GPU-1/straggler.fail_slow",
+        "kind": "straggler.fail_slow",
+        "title": "gpu-0423 GPU 5 (rank 3389) is 1.31x slower than 127 peers",
+        "severity": "critical",
+        "status": "open",
+        "subject": Subject(type="gpu", cluster="prod-a", node="gpu-0423", gpu_index=5, job_id="812345"),
+        "onset": 1795160000.0,
+        "onset_lo": 1795159990.0,
+        "onset_hi": 1795160010.0,
+        "detected_at": 1795160080.0,
+        "last_seen_at": 1795160090.0,
+        "detector": "peer_step",
+        "slowdown_ratio": 1.31,
+        "gpu_hours_lost_per_hour": 969.3,
+        "confidence": 0.97,
+        "cause": Cause("throttle.thermal", 0.93),
+        "blast_radius": BlastRadius(jobs=("812345",), ranks=4096),
+        "action": Action("DRAIN_NODE", "Drain gpu-0423.", ("scontrol update nodename=gpu-0423",)),
+        "evidence": (Evidence(metric="compute_seconds", unit="s", detector="peer_step", value=2.9),),
+    } | changes
+    return Finding(**fields).to_json()
+
+
+FINDINGS = {
+    "ordinary": example(),
+    "resolved": example(status="resolved", resolved_at=1795161000.0),
+    "bare": example(
+        cause=None, gpu_hours_lost_per_hour=None, evidence=(), subject=Subject(type="node", cluster="c")
+    ),
+    "hostile": example(
+        title=HOSTILE * 3,
+        subject=Subject(type="gpu", cluster=HOSTILE, node=HOSTILE, job_id=HOSTILE),
+        action=Action("WATCH", HOSTILE * 500, (HOSTILE,) * 50),
+        cause=Cause(HOSTILE, math.nan),
+    ),
+    "huge": example(
+        title="x" * 100_000,
+        action=Action("WATCH", "y" * 100_000),
+        blast_radius=BlastRadius(jobs=("j" * 10_000,) * 20, other_findings=("fnd_" + "0" * 26,) * 5000),
+        evidence=tuple(
+            Evidence(metric=f"m{i}", unit="s", detector="d", value=math.inf, note="n" * 500)
+            for i in range(200)
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("which", FINDINGS)
+def test_every_format_keeps_the_contract(name, which):
+    """Body is strict JSON of at most 20 kB, the same for the same event, and names finding and subject."""
+    event = Event("msg_01", "finding.opened", NOW, FINDINGS[which])
+    content_type, data = body(name, event, "https://slowrank.example.org/")
+
+    assert content_type.endswith("json")
+    assert len(data) <= MAX_BODY
+    parsed = json.loads(data, parse_constant=lambda c: pytest.fail(f"{c} is not JSON"))
+    assert isinstance(parsed, dict)
+    assert (content_type, data) == body(name, event, "https://slowrank.example.org/")
+    if which == "ordinary":
+        assert "gpu-0423 GPU 5" in data.decode()
+
+
+def test_standard_carries_the_finding_unchanged():
+    """The default format's data is the finding.v1 object itself."""
+    event = Event("msg_01", "finding.opened", NOW, FINDINGS["ordinary"])
+    parsed = json.loads(body("standard", event, "https://x")[1])
+    data = json.loads(json.dumps(FINDINGS["ordinary"]))
+    assert parsed == {"type": "finding.opened", "timestamp": "2026-11-20T07:34:02Z", "data": data}
+
+
+def test_cloudevents_has_the_required_attributes():
+    """id, source, specversion and type are there; the id is the webhook's."""
+    event = Event("msg_01", "finding.opened", NOW, FINDINGS["ordinary"])
+    parsed = json.loads(body("cloudevents", event, "https://x")[1])
+    assert parsed["id"] == "msg_01"
+    assert parsed["specversion"] == "1.0"
+    assert parsed["source"] == "//slowrank/prod-a"
+    assert parsed["type"] == "io.slowrank.finding.opened.v1"
+    assert parsed["subject"] == "gpu-0423/gpu/5"
+
+
+def test_alertmanager_fires_and_resolves_with_one_label_set():
+    """Labels are identity only: the same while a finding lives, whatever its numbers do."""
+    opened = json.loads(body("alertmanager", Event("m", "t", NOW, FINDINGS["ordinary"]), "https://x")[1])
+    ended = json.loads(body("alertmanager", Event("m", "t", NOW, FINDINGS["resolved"]), "https://x")[1])
+    assert (opened["version"], opened["status"], ended["status"]) == ("4", "firing", "resolved")
+    assert opened["alerts"][0]["endsAt"] == "0001-01-01T00:00:00Z"
+    assert ended["alerts"][0]["endsAt"] == FINDINGS["resolved"]["resolved_at"]
+    assert opened["alerts"][0]["labels"] == ended["alerts"][0]["labels"]
+    assert opened["alerts"][0]["fingerprint"] == ended["alerts"][0]["fingerprint"]
+    assert opened["groupKey"] == '{}:{alertname="StragglerFailSlow",cluster="prod-a",job_id="812345"}'
+
+    worse = example(slowdown_ratio=2.0, confidence=0.99, last_seen_at=1795169999.0)
+    assert alert_labels(worse) == alert_labels(FINDINGS["ordinary"])
+
+
+def test_slack_escapes_and_shortens():
+    """No inserted string can mention a channel, and Slack's length limits hold."""
+    parsed = json.loads(body("slack", Event("m", "t", NOW, FINDINGS["hostile"]), "https://x")[1])
+    assert "<!" not in json.dumps(parsed)
+    header, facts, action, _ = parsed["blocks"]
+    assert len(header["text"]["text"]) <= 150
+    assert all(len(field["text"]) <= 2000 for field in facts["fields"])
+    assert len(action["text"]["text"]) <= 3000
+    assert "\x00" not in parsed["text"]
+
+
+def test_fit_says_that_it_cut():
+    """A finding that is too long keeps its identity and says that it was shortened."""
+    small = fit(FINDINGS["huge"])
+    assert small["truncated"] is True
+    assert small["id"] == FINDINGS["huge"]["id"]
+    assert fit(FINDINGS["ordinary"]) == FINDINGS["ordinary"]

@@ -11,16 +11,19 @@ from typing import TypeVar
 
 import msgspec
 
+from slowrank.telemetry.columns import read
 from slowrank.telemetry.records import VERSION, DeadLetter, JobSteps, NodeEvent, NodeSample, Suspicion
 from slowrank.telemetry.schema import SAMPLE_SCHEMAS, STEP_SCHEMAS, Block
 
 MAX_MESSAGE_BYTES = 256 * 1024
 MAX_INSTANCES = 512
 MAX_STEP_ROWS = 1024
+MAX_RANKS = 2**20
 MAX_LABELS = 32
 MAX_TEXT = 4096
 MAX_AGE_SECONDS = 24 * 3600.0
 MAX_AHEAD_SECONDS = 300.0
+MAX_INT = 2**63 - 1
 DEAD_LETTER_BYTES = 4096
 
 REASONS = (
@@ -36,6 +39,7 @@ REASONS = (
 )
 
 _NAME = re.compile(r"[A-Za-z0-9._:/-]{1,128}")
+_NAME_LIST = re.compile(rf"{_NAME.pattern}(?: {_NAME.pattern})*")
 
 
 class BadRecord(ValueError):
@@ -82,7 +86,7 @@ def decode_event(payload: bytes, *, now: float | None = None) -> NodeEvent:
 
 def decode_suspicion(payload: bytes) -> Suspicion:
     """Read one ``suspicions`` message. Raises ``BadRecord``."""
-    return _decode(_suspicions.decode, payload)
+    return check_suspicion(_decode(_suspicions.decode, payload))
 
 
 def decode_dead_letter(payload: bytes) -> DeadLetter:
@@ -91,40 +95,30 @@ def decode_dead_letter(payload: bytes) -> DeadLetter:
 
 
 def check_sample(record: NodeSample, *, now: float | None = None) -> NodeSample:
-    """Return ``record`` if it keeps every rule, else raise ``BadRecord``."""
+    """Return ``record``, cut to the columns known here, if it keeps every rule; else raise ``BadRecord``."""
     _check_version(record.v)
-    schema = SAMPLE_SCHEMAS.get(record.schema)
-    if schema is None:
-        raise BadRecord("unknown_schema", f"node-samples schema {record.schema} is not in the registry")
     _check_names(cluster=record.cluster, node=record.node, boot_id=record.boot_id)
     if record.job_id is not None:
         _check_names(job_id=record.job_id)
     _check_labels(record.labels)
+    _check_counts(seq=record.seq)
     _check_time(record.ts, now)
     _check_ids(record.gpu_ids)
     _check_ids(record.nic_ids)
-    _check_block("gpu", schema.gpu, record.gpu, len(record.gpu_ids))
-    _check_block("nic", schema.nic, record.nic, len(record.nic_ids))
-    _check_block("host", schema.host, record.host, 1 if record.host else 0)
-    return record
+    return _known_sample(record)
 
 
 def check_steps(record: JobSteps, *, now: float | None = None) -> JobSteps:
-    """Return ``record`` if it keeps every rule, else raise ``BadRecord``."""
+    """Return ``record``, cut to the columns known here, if it keeps every rule; else raise ``BadRecord``."""
     _check_version(record.v)
-    schema = STEP_SCHEMAS.get(record.schema)
-    if schema is None:
-        raise BadRecord("unknown_schema", f"job-steps schema {record.schema} is not in the registry")
     _check_names(cluster=record.cluster, node=record.node, job_id=record.job_id, boot_id=record.boot_id)
     _check_labels(record.labels)
+    _check_counts(seq=record.seq, attempt=record.attempt)
+    if not 0 <= record.world_size <= MAX_RANKS:
+        raise BadRecord("bad_number", f"world_size {record.world_size} is not 0 to {MAX_RANKS}")
     _check_time(record.ts, now)
-    rows, rest = divmod(len(record.rows), schema.rows.row_size)
-    if rest:
-        raise BadRecord(
-            "column_length", f"{len(record.rows)} bytes are not whole {schema.rows.row_size}-byte rows"
-        )
-    if rows > MAX_STEP_ROWS:
-        raise BadRecord("too_many_instances", f"{rows} step rows, at most {MAX_STEP_ROWS} a message")
+    record = _known_steps(record)
+    _check_step_rows(STEP_SCHEMAS[record.schema].rows, record.rows, now)
     return record
 
 
@@ -132,13 +126,30 @@ def check_event(record: NodeEvent, *, now: float | None = None) -> NodeEvent:
     """Return ``record`` if it keeps every rule, else raise ``BadRecord``."""
     _check_version(record.v)
     _check_names(cluster=record.cluster, node=record.node, source=record.source, code=record.code)
+    if record.boot_id:
+        _check_names(boot_id=record.boot_id)
+    _check_counts(seq=record.seq)
     _check_time(record.ts, now)
-    if len(record.message) > MAX_TEXT or len(record.raw) > MAX_TEXT or len(record.subject) > MAX_LABELS:
-        raise BadRecord("oversize", f"message and raw hold at most {MAX_TEXT} characters")
+    _check_text(message=record.message, raw=record.raw)
+    if len(record.subject) > MAX_LABELS:
+        raise BadRecord("too_many_instances", f"{len(record.subject)} subject fields, at most {MAX_LABELS}")
     for key, value in record.subject.items():
         _check_names(subject_key=key)
         if isinstance(value, str):
             _check_names(subject_value=value)
+        elif abs(value) > MAX_INT:
+            raise BadRecord("bad_number", f"subject {key} does not fit 64 bits")
+    return record
+
+
+def check_suspicion(record: Suspicion) -> Suspicion:
+    """Return ``record`` if its names, times and scores can be worked with, else raise ``BadRecord``."""
+    _check_version(record.v)
+    _check_names(cluster=record.cluster, detector=record.detector, kind=record.kind)
+    for ts in (record.ts, record.onset, record.onset_lo, record.onset_hi):
+        _check_time(ts, None)
+    if not (math.isfinite(record.score) and math.isfinite(record.log_likelihood_ratio)):
+        raise BadRecord("bad_number", "score and log_likelihood_ratio must be finite")
     return record
 
 
@@ -174,8 +185,9 @@ def _check_ids(ids: tuple[str, ...]) -> None:
         raise BadRecord("too_many_instances", f"{len(ids)} instances, at most {MAX_INSTANCES}")
     if len(set(ids)) != len(ids):
         raise BadRecord("bad_label", "instance ids repeat")
-    for instance in ids:
-        _check_names(instance=instance)
+    joined = " ".join(ids)
+    if ids and (joined.count(" ") != len(ids) - 1 or not _NAME_LIST.fullmatch(joined)):
+        raise BadRecord("bad_label", "an instance id is not 1 to 128 characters of A-Z a-z 0-9 . _ : / -")
 
 
 def _check_time(ts: float, now: float | None) -> None:
@@ -185,8 +197,81 @@ def _check_time(ts: float, now: float | None) -> None:
         raise BadRecord("bad_time", f"ts is {ts - now:+.0f} s from now, allowed -24 h to +5 min")
 
 
-def _check_block(name: str, block: Block, data: bytes, instances: int) -> None:
-    if len(data) != block.row_size * instances:
-        raise BadRecord(
-            "column_length", f"{name} holds {len(data)} bytes, not {instances} x {block.row_size}"
-        )
+def _check_counts(**counts: int) -> None:
+    for field, count in counts.items():
+        if not 0 <= count <= MAX_INT:
+            raise BadRecord("bad_number", f"{field} {count} is not 0 to 2^63 - 1")
+
+
+def _check_text(**texts: str) -> None:
+    for field, text in texts.items():
+        if len(text) > MAX_TEXT:
+            raise BadRecord("oversize", f"{field} has {len(text)} characters, at most {MAX_TEXT}")
+        # PostgreSQL stores neither; a surrogate alone does not even survive the way back to bytes.
+        if "\0" in text or any("\ud800" <= c <= "\udfff" for c in text):
+            raise BadRecord("bad_label", f"{field} holds a NUL or half a surrogate pair")
+
+
+def _known_sample(record: NodeSample) -> NodeSample:
+    newest = SAMPLE_SCHEMAS[max(SAMPLE_SCHEMAS)]
+    schema = SAMPLE_SCHEMAS.get(record.schema, newest)
+    declared = _row_bytes(record.schema, schema.id, record.row_bytes, schema.row_bytes)
+    cut = {}
+    instances = {"gpu": len(record.gpu_ids), "nic": len(record.nic_ids), "host": 1 if record.host else 0}
+    for (name, count), size, known in zip(instances.items(), declared, schema.row_bytes, strict=True):
+        data: bytes = getattr(record, name)
+        if len(data) != size * count:
+            raise BadRecord("column_length", f"{name} holds {len(data)} bytes, not {count} x {size}")
+        cut[name] = data[: known * count]
+    if schema.id == record.schema:
+        return record
+    return msgspec.structs.replace(record, schema=schema.id, row_bytes=schema.row_bytes, **cut)
+
+
+def _known_steps(record: JobSteps) -> JobSteps:
+    newest = STEP_SCHEMAS[max(STEP_SCHEMAS)]
+    schema = STEP_SCHEMAS.get(record.schema, newest)
+    known = schema.rows.row_size
+    declared = None if record.row_bytes is None else (record.row_bytes,)
+    (size,) = _row_bytes(record.schema, schema.id, declared, (known,))
+    count, rest = divmod(len(record.rows), size)
+    if rest:
+        raise BadRecord("column_length", f"{len(record.rows)} bytes are not whole {size}-byte rows")
+    if count > MAX_STEP_ROWS:
+        raise BadRecord("too_many_instances", f"{count} step rows, at most {MAX_STEP_ROWS} a message")
+    if schema.id == record.schema:
+        return record
+    rows = record.rows[: known * count]
+    return msgspec.structs.replace(record, schema=schema.id, row_bytes=known, rows=rows)
+
+
+def _row_bytes(
+    sent: int, known_id: int, declared: tuple[int, ...] | None, known: tuple[int, ...]
+) -> tuple[int, ...]:
+    """Return the row sizes of a record of schema ``sent``, read with schema ``known_id``.
+
+    Only a later schema than every known one may differ, and only by columns appended to the known ones.
+    """
+    if sent == known_id:
+        if declared not in (None, known):
+            raise BadRecord("column_length", f"schema {sent} has rows of {known} bytes, not {declared}")
+        return known
+    if sent < known_id or declared is None:
+        raise BadRecord("unknown_schema", f"schema {sent} is not in the registry, which ends at {known_id}")
+    appended = [size - old for size, old in zip(declared, known, strict=True)]
+    if any(size < 0 or size % 4 for size in appended) or not any(appended):
+        raise BadRecord("unknown_schema", f"schema {sent} with rows of {declared} bytes extends no known one")
+    return declared
+
+
+def _check_step_rows(block: Block, rows: bytes, now: float | None) -> None:
+    """Check what a stage relies on in every row: step, rank, ts and step_seconds."""
+    columns = read(block, rows, ("step", "rank", "ts", "step_seconds"))
+    if not columns["step"]:
+        return
+    if min(columns["step"]) < 0 or min(columns["rank"]) < 0 or max(columns["rank"]) >= MAX_RANKS:
+        raise BadRecord("bad_number", f"step must be at least 0 and rank 0 to {MAX_RANKS - 1}")
+    for ts in columns["ts"]:
+        _check_time(ts, now)
+    if not all(0.0 <= seconds < math.inf for seconds in columns["step_seconds"]):
+        raise BadRecord("bad_number", "step_seconds must be a finite number, at least 0")

@@ -7,10 +7,10 @@ same bytes (``streams.arrays``), readers that print use ``unpack``.
 import math
 import sys
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from slowrank.telemetry.schema import MISSING_INT, Block
+from slowrank.telemetry.schema import ITEM_SIZE, MISSING_INT, Block
 
 _TYPECODE = {"<f4": "f", "<f8": "d", "<i8": "q"}
 
@@ -34,16 +34,25 @@ def unpack(block: Block, data: bytes) -> Iterator[dict[str, Value]]:
     count, rest = divmod(len(data), block.row_size)
     if rest:
         raise ValueError(f"{len(data)} bytes are not whole {block.row_size}-byte rows")
-    columns, offset = [], 0
-    for column in block.columns:
-        values: array[Any] = array(_TYPECODE[column.dtype])
-        size = count * values.itemsize
-        values.frombytes(data[offset : offset + size])
-        _little_endian(values)
-        columns.append([_present(v) for v in values])
-        offset += size
+    columns = {name: [_present(v) for v in values] for name, values in read(block, data, block.names).items()}
     for i in range(count):
-        yield {c.name: values[i] for c, values in zip(block.columns, columns, strict=True)}
+        yield {name: values[i] for name, values in columns.items()}
+
+
+def read(block: Block, data: bytes, names: Collection[str]) -> "dict[str, array[Any]]":
+    """Return the named columns of ``data`` as stored, NaN and ``MISSING_INT`` for what was not read."""
+    count = len(data) // block.row_size
+    columns: dict[str, array[Any]] = {}
+    offset = 0
+    for column in block.columns:
+        size = count * ITEM_SIZE[column.dtype]
+        if column.name in names:
+            values: array[Any] = array(_TYPECODE[column.dtype])
+            values.frombytes(data[offset : offset + size])
+            _little_endian(values)
+            columns[column.name] = values
+        offset += size
+    return columns
 
 
 def _pack_column(dtype: str, values: Sequence[Value]) -> bytes:

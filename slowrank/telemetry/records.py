@@ -17,7 +17,8 @@ class NodeSample(msgspec.Struct, frozen=True, kw_only=True):
 
     ``ts`` is the event time in Unix seconds; ``(node, boot_id, seq)`` identifies the record for ever, also
     when it is sent twice. ``gpu_ids`` and ``nic_ids`` name the instances of the columns in ``gpu`` and
-    ``nic`` (GPU index as text, ``device/port``); ``host`` has one instance.
+    ``nic`` (GPU index as text, ``device/port``); ``host`` has one instance. ``row_bytes`` (bytes of one
+    instance in ``gpu``, ``nic``, ``host``) is sent from schema 2 on, for readers that know an older one.
     """
 
     v: int = VERSION
@@ -32,6 +33,7 @@ class NodeSample(msgspec.Struct, frozen=True, kw_only=True):
     labels: dict[str, str] = {}
     gpu_ids: tuple[str, ...] = ()
     nic_ids: tuple[str, ...] = ()
+    row_bytes: tuple[int, int, int] | None = None
     gpu: bytes = b""
     nic: bytes = b""
     host: bytes = b""
@@ -41,7 +43,7 @@ class JobSteps(msgspec.Struct, frozen=True, kw_only=True):
     """Step rows of the ranks of one node since the last flush; ``rows`` follows ``STEP_SCHEMAS``.
 
     ``world_size`` (0 = unknown) is the number of ranks of the job; ``labels`` carries facts that hold for
-    all rows (``phase``, ``gpu_model``).
+    all rows (``phase``, ``gpu_model``). ``row_bytes`` (bytes of one row) is sent from schema 2 on.
     """
 
     v: int = VERSION
@@ -55,6 +57,7 @@ class JobSteps(msgspec.Struct, frozen=True, kw_only=True):
     ts: float
     world_size: int = 0
     labels: dict[str, str] = {}
+    row_bytes: int | None = None
     rows: bytes = b""
 
 

@@ -1,10 +1,12 @@
 """The registry of column layouts: names, units, dtypes and kinds of the byte columns, by schema id.
 
-Ids are append-only. A new column at the end of a block is a new id; a reader maps columns by name, so an
-old reader reads what it knows of a new record and a new reader sees missing values in an old one.
+Ids are append-only. A new column at the end of a block is a new id. Blocks are stored column after column,
+so the columns of an older schema are the first bytes of a newer one: a record of a later schema names the
+size of its rows (``row_bytes``), and an older reader cuts off what it does not know. Readers map columns by
+name, so a newer reader sees missing values in an older record.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 Dtype = Literal["<f4", "<f8", "<i8"]
@@ -34,11 +36,11 @@ class Block:
     """
 
     columns: tuple[Column, ...]
+    row_size: int = field(init=False)
+    """Bytes one instance takes."""
 
-    @property
-    def row_size(self) -> int:
-        """Bytes one instance takes."""
-        return sum(ITEM_SIZE[c.dtype] for c in self.columns)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "row_size", sum(ITEM_SIZE[c.dtype] for c in self.columns))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -186,6 +188,11 @@ class SampleSchema:
     gpu: Block
     nic: Block
     host: Block
+    row_bytes: tuple[int, int, int] = field(init=False)
+    """Bytes of one instance in each block, as a record of a later schema declares them."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "row_bytes", (self.gpu.row_size, self.nic.row_size, self.host.row_size))
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ batched before does not matter to the stages, which work row by row.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -18,6 +18,7 @@ from slowrank.telemetry.schema import (
     CURRENT_STEP_SCHEMA,
     SAMPLE_SCHEMAS,
     STEP_SCHEMAS,
+    Block,
 )
 
 COORDS = ("dp", "pp", "tp", "cp", "ep")
@@ -138,8 +139,8 @@ def steps_record(step_rows: list[Mapping[str, Any]]) -> JobSteps:
         seq=int(_number(first, "seq", 0.0)),
         ts=max(_number(r, "ts") for r in step_rows),
         world_size=int(_number(first, "world_size", 0.0)),
-        labels=dict(first.get("labels") or {}),
-        rows=pack(STEP_SCHEMAS[CURRENT_STEP_SCHEMA].rows, [_step_values(r) for r in step_rows]),
+        labels=_labels(first),
+        rows=_pack(STEP_SCHEMAS[CURRENT_STEP_SCHEMA].rows, [_step_values(r) for r in step_rows]),
     )
     return check_steps(record)
 
@@ -158,7 +159,12 @@ def _step_values(row: Mapping[str, Any]) -> dict[str, Value]:
         raise BadRecord("undecodable", "coords must be an object such as {'dp': 0, 'pp': 1}")
     block = STEP_SCHEMAS[CURRENT_STEP_SCHEMA].rows
     merged = {**row, **coords}
-    return {name: _optional(merged, name) for name in block.names}
+    values = {name: _optional(merged, name) for name in block.names}
+    for column in block.columns:
+        value = values[column.name]
+        if column.dtype == "<i8" and isinstance(value, float) and not value.is_integer():
+            raise BadRecord("bad_number", f"field {column.name!r} is {value}, not a whole number")
+    return values
 
 
 def _sample_record(held: list[Row]) -> NodeSample:
@@ -184,12 +190,12 @@ def _sample_record(held: list[Row]) -> NodeSample:
         seq=int(_number(first, "seq", 0.0)),
         ts=_number(first, "ts"),
         job_id=_text(first, "job_id") if first.get("job_id") is not None else None,
-        labels=dict(first.get("labels") or {}),
+        labels=_labels(first),
         gpu_ids=tuple(gpus),
         nic_ids=tuple(nics),
-        gpu=pack(schema.gpu, list(gpus.values())),
-        nic=pack(schema.nic, list(nics.values())),
-        host=pack(schema.host, [host]) if host else b"",
+        gpu=_pack(schema.gpu, list(gpus.values())),
+        nic=_pack(schema.nic, list(nics.values())),
+        host=_pack(schema.host, [host]) if host else b"",
     )
     return check_sample(record)
 
@@ -206,6 +212,20 @@ def _event_record(row: Mapping[str, Any]) -> NodeEvent:
 
 def _tick_of(row: Mapping[str, Any]) -> tuple[Any, ...]:
     return row.get("cluster"), row.get("node"), row.get("ts"), row.get("seq")
+
+
+def _labels(row: Mapping[str, Any]) -> dict[str, str]:
+    try:
+        return msgspec.convert(row.get("labels") or {}, dict[str, str])
+    except msgspec.ValidationError as error:
+        raise BadRecord("undecodable", f"labels: {error}") from error
+
+
+def _pack(block: Block, values: Sequence[Mapping[str, Value]]) -> bytes:
+    try:
+        return pack(block, values)
+    except OverflowError as error:
+        raise BadRecord("bad_number", f"a value does not fit its column: {error}") from error
 
 
 def _text(row: Mapping[str, Any], name: str, default: str | None = None) -> str:

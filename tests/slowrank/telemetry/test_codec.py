@@ -1,0 +1,433 @@
+import math
+from dataclasses import replace
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slowrank.telemetry import (
+    BadRecord,
+    JobSteps,
+    NodeEvent,
+    NodeSample,
+    Subject,
+    Suspicion,
+    codec,
+    decode_dead_letter,
+    decode_event,
+    decode_sample,
+    decode_steps,
+    decode_suspicion,
+    encode,
+)
+from slowrank.telemetry.codec import check_event, check_sample, check_steps
+from slowrank.telemetry.columns import pack, unpack
+from slowrank.telemetry.schema import (
+    SAMPLE_SCHEMAS,
+    STEP_SCHEMAS,
+    Block,
+    Column,
+    SampleSchema,
+    StepSchema,
+)
+
+NOW = 1_795_160_472.0
+
+names = st.text("ABCxyz019._:/-", min_size=1, max_size=128)
+labels = st.dictionaries(names, names, max_size=4)
+times = st.floats(1.0, 4e9)
+text = st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)), max_size=64)
+
+
+def values_of(block):
+    by_dtype = {
+        "<f4": st.none() | st.floats(width=32, allow_nan=False, allow_infinity=False),
+        "<f8": st.none() | st.floats(allow_nan=False, allow_infinity=False),
+        "<i8": st.none() | st.integers(-(2**63) + 1, 2**63 - 1),
+    }
+    return st.fixed_dictionaries({c.name: by_dtype[c.dtype] for c in block.columns})
+
+
+@st.composite
+def samples(draw):
+    schema = SAMPLE_SCHEMAS[1]
+    gpu_ids = draw(st.lists(names, unique=True, max_size=3))
+    nic_ids = draw(st.lists(names, unique=True, max_size=3))
+    host = draw(st.lists(values_of(schema.host), max_size=1))
+    return NodeSample(
+        schema=1,
+        cluster=draw(names),
+        node=draw(names),
+        boot_id=draw(names),
+        seq=draw(st.integers(0, 2**63 - 1)),
+        ts=draw(times),
+        rx_hint=draw(st.none() | times),
+        job_id=draw(st.none() | names),
+        labels=draw(labels),
+        gpu_ids=tuple(gpu_ids),
+        nic_ids=tuple(nic_ids),
+        gpu=pack(schema.gpu, [draw(values_of(schema.gpu)) for _ in gpu_ids]),
+        nic=pack(schema.nic, [draw(values_of(schema.nic)) for _ in nic_ids]),
+        host=pack(schema.host, host) if host else b"",
+    )
+
+
+@st.composite
+def step_values(draw):
+    block = STEP_SCHEMAS[1].rows
+    required = {
+        "step": draw(st.integers(0, 2**62)),
+        "rank": draw(st.integers(0, codec.MAX_RANKS - 1)),
+        "ts": draw(times),
+        "step_seconds": draw(st.floats(0, 1e6)),
+    }
+    return draw(values_of(block)) | required
+
+
+@st.composite
+def steps(draw):
+    rows = draw(st.lists(step_values(), max_size=3))
+    return JobSteps(
+        schema=1,
+        cluster=draw(names),
+        job_id=draw(names),
+        attempt=draw(st.integers(0, 1000)),
+        node=draw(names),
+        boot_id=draw(names),
+        seq=draw(st.integers(0, 2**63 - 1)),
+        ts=draw(times),
+        world_size=draw(st.integers(0, codec.MAX_RANKS)),
+        labels=draw(labels),
+        rows=pack(STEP_SCHEMAS[1].rows, rows),
+    )
+
+
+@st.composite
+def events(draw):
+    return NodeEvent(
+        cluster=draw(names),
+        node=draw(names),
+        boot_id=draw(st.just("") | names),
+        seq=draw(st.integers(0, 2**63 - 1)),
+        ts=draw(times),
+        source=draw(names),
+        code=draw(names),
+        severity=draw(st.sampled_from(["info", "warning", "error", "critical"])),
+        subject=draw(st.dictionaries(names, names | st.integers(-(2**63) + 1, 2**63 - 1), max_size=3)),
+        message=draw(text),
+        raw=draw(text),
+    )
+
+
+DECODERS = {NodeSample: decode_sample, JobSteps: decode_steps, NodeEvent: decode_event}
+records = samples() | steps() | events()
+
+
+def a_sample(**changes):
+    schema = SAMPLE_SCHEMAS[1]
+    fields = {
+        "schema": 1,
+        "cluster": "c",
+        "node": "n",
+        "boot_id": "b",
+        "seq": 1,
+        "ts": NOW,
+        "gpu_ids": ("0", "1"),
+        "nic_ids": ("mlx5_0/1",),
+        "gpu": pack(schema.gpu, [{"gpu.power_watts": 400.0}, {"gpu.power_watts": 410.0}]),
+        "nic": pack(schema.nic, [{"nic.port.up": 1.0}]),
+        "host": pack(schema.host, [{"host.load1": 2.0}]),
+    }
+    return NodeSample(**(fields | changes))
+
+
+def some_steps(row=None, **changes):
+    good = {"step": 1, "rank": 0, "ts": NOW, "step_seconds": 2.0}
+    fields = {"schema": 1, "cluster": "c", "job_id": "j", "node": "n", "boot_id": "b", "seq": 1, "ts": NOW}
+    fields["rows"] = pack(STEP_SCHEMAS[1].rows, [good | (row or {}), good])
+    return JobSteps(**(fields | changes))
+
+
+def an_event(**changes):
+    fields = {"cluster": "c", "node": "n", "ts": NOW, "source": "kmsg", "code": "xid.79"}
+    return NodeEvent(**(fields | changes))
+
+
+def a_suspicion(**changes):
+    fields = {
+        "cluster": "c",
+        "detector": "peer_step",
+        "family": "timing",
+        "kind": "straggler.fail_slow",
+        "state": "raise",
+        "subject": Subject(type="rank", cluster="c", rank=3),
+        "ts": NOW,
+        "onset": NOW - 5,
+        "onset_lo": NOW - 6,
+        "onset_hi": NOW - 4,
+        "score": 1.5,
+        "log_likelihood_ratio": 9.0,
+    }
+    return Suspicion(**(fields | changes))
+
+
+@given(records)
+def test_every_record_survives_the_wire(record):
+    """A record decodes to what was encoded, bit for bit."""
+    assert DECODERS[type(record)](encode(record)) == record
+
+
+@given(st.lists(values_of(SAMPLE_SCHEMAS[1].gpu), max_size=5))
+def test_columns_keep_values_and_what_was_not_read(rows):
+    """Packed columns unpack to the same values, with None where nothing was read."""
+    block = SAMPLE_SCHEMAS[1].gpu
+    assert list(unpack(block, pack(block, rows))) == rows
+
+
+def test_columns_take_nan_as_not_read_and_ignore_unknown_names():
+    """NaN reads back as None in both dtypes, and a name outside the block is dropped."""
+    block = Block((Column("a", "1", "<f4", "gauge"), Column("b", "1", "<i8", "counter")))
+    assert list(unpack(block, pack(block, [{"a": math.nan, "b": math.nan, "c": 1}]))) == [
+        {"a": None, "b": None}
+    ]
+
+
+def test_columns_refuse_part_of_a_row():
+    """Bytes that are not whole rows are an error, not a shorter table."""
+    with pytest.raises(ValueError, match="not whole"):
+        list(unpack(STEP_SCHEMAS[1].rows, b"1234567"))
+
+
+def reason_of(decode, payload):
+    try:
+        decode(payload)
+    except BadRecord as error:
+        return error.reason
+    return None
+
+
+@given(records, st.data())
+def test_damaged_bytes_raise_bad_record_only(record, data):
+    """Truncated or altered bytes either still make a valid record or raise BadRecord with a known reason."""
+    payload = bytearray(encode(record))
+    for _ in range(data.draw(st.integers(1, 4))):
+        payload[data.draw(st.integers(0, len(payload) - 1))] = data.draw(st.integers(0, 255))
+    cut = data.draw(st.integers(0, len(payload)))
+    for decode in (*DECODERS.values(), decode_suspicion, decode_dead_letter):
+        for damaged in (bytes(payload), bytes(payload[:cut])):
+            assert reason_of(decode, damaged) in (None, *codec.REASONS)
+
+
+@given(st.binary(max_size=200))
+def test_noise_raises_bad_record_only(payload):
+    """Bytes that never were a record raise BadRecord."""
+    for decode in DECODERS.values():
+        with pytest.raises(BadRecord):
+            decode(payload)
+
+
+LONG = "x" * 129
+WHOLE_ROW = STEP_SCHEMAS[1].rows.row_size
+
+BAD = [
+    ("unknown_version", a_sample(v=2)),
+    ("unknown_version", some_steps(v=0)),
+    ("unknown_version", an_event(v=7)),
+    ("unknown_schema", a_sample(schema=0)),
+    ("unknown_schema", a_sample(schema=2)),
+    ("unknown_schema", a_sample(schema=-1, row_bytes=SAMPLE_SCHEMAS[1].row_bytes)),
+    ("unknown_schema", a_sample(schema=9, row_bytes=SAMPLE_SCHEMAS[1].row_bytes)),
+    ("unknown_schema", a_sample(schema=9, row_bytes=(4, 4, 4))),
+    ("unknown_schema", some_steps(schema=99)),
+    ("unknown_schema", some_steps(schema=99, row_bytes=WHOLE_ROW + 3)),
+    ("column_length", a_sample(row_bytes=(1, 2, 3))),
+    ("column_length", a_sample(gpu=b"")),
+    ("column_length", a_sample(nic_ids=())),
+    ("column_length", a_sample(host=b"123")),
+    ("column_length", some_steps(rows=b"1234567")),
+    ("column_length", some_steps(row_bytes=WHOLE_ROW + 8)),
+    ("bad_label", a_sample(node="")),
+    ("bad_label", a_sample(node=LONG)),
+    ("bad_label", a_sample(cluster="a b")),
+    ("bad_label", a_sample(node="<script>alert(1)</script>")),
+    ("bad_label", a_sample(boot_id="'; drop table findings; --")),
+    ("bad_label", a_sample(job_id="")),
+    ("bad_label", a_sample(labels={"k": "é"})),
+    ("bad_label", a_sample(gpu_ids=("0", "0"))),
+    ("bad_label", a_sample(gpu_ids=("0", "1 2"))),
+    ("bad_label", a_sample(gpu_ids=("0", ""))),
+    ("bad_label", a_sample(gpu_ids=("0", LONG))),
+    ("bad_label", some_steps(job_id="a\n")),
+    ("bad_label", an_event(code="xid 79")),
+    ("bad_label", an_event(boot_id=" ")),
+    ("bad_label", an_event(subject={"a b": 1})),
+    ("bad_label", an_event(subject={"nic": "mlx5_0\0"})),
+    ("bad_label", an_event(message="a\0b")),
+    ("bad_number", a_sample(seq=-1)),
+    ("bad_number", some_steps(attempt=-1)),
+    ("bad_number", some_steps(world_size=codec.MAX_RANKS + 1)),
+    ("bad_number", some_steps({"rank": -1})),
+    ("bad_number", some_steps({"rank": None})),
+    ("bad_number", some_steps({"rank": codec.MAX_RANKS})),
+    ("bad_number", some_steps({"step": None})),
+    ("bad_number", some_steps({"step_seconds": None})),
+    ("bad_number", some_steps({"step_seconds": -0.1})),
+    ("bad_number", some_steps({"step_seconds": math.inf})),
+    ("bad_time", some_steps({"ts": None})),
+    ("bad_time", a_sample(ts=math.nan)),
+    ("bad_time", a_sample(ts=math.inf)),
+    ("bad_time", an_event(ts=0.0)),
+    ("too_many_instances", a_sample(labels={str(i): "x" for i in range(codec.MAX_LABELS + 1)})),
+    ("too_many_instances", a_sample(gpu_ids=tuple(map(str, range(codec.MAX_INSTANCES + 1))))),
+    ("too_many_instances", some_steps(rows=bytes(WHOLE_ROW * (codec.MAX_STEP_ROWS + 1)))),
+    ("too_many_instances", an_event(subject={str(i): i for i in range(codec.MAX_LABELS + 1)})),
+    ("oversize", an_event(message="x" * (codec.MAX_TEXT + 1))),
+    ("oversize", an_event(raw="x" * (1 << 20))),
+]
+
+
+@pytest.mark.parametrize(("reason", "record"), BAD)
+def test_a_broken_rule_is_named(reason, record):
+    """A record that breaks one rule is refused under that rule's reason."""
+    with pytest.raises(BadRecord) as refused:
+        DECODERS[type(record)](encode(record))
+    assert refused.value.reason == reason
+
+
+def test_what_is_no_record_is_undecodable():
+    """Bytes of another shape, type or encoding are undecodable."""
+    wrong_type = msgspec.msgpack.encode({"schema": 1, "cluster": 5})
+    lone_surrogate = encode(an_event(message="abc")).replace(b"abc", b"\xed\xa0\x80")
+    deep = b"\x91" * 5000 + b"\xc0"
+    for payload in (b"", b"hello", wrong_type, lone_surrogate, deep, encode(some_steps())[:-9]):
+        with pytest.raises(BadRecord) as refused:
+            decode_event(payload)
+        assert refused.value.reason == "undecodable"
+
+
+def test_every_reason_can_be_reached():
+    """No reason is a dead label: the cases here and the two tests beside them give each one."""
+    assert {reason for reason, _ in BAD} | {"undecodable"} == set(codec.REASONS)
+
+
+@pytest.mark.parametrize("make", [a_sample, some_steps, an_event])
+def test_the_time_window_holds_only_when_now_is_given(make):
+    """With ``now``, a record older than a day or more than five minutes ahead is refused; a file's is not."""
+    decode = DECODERS[type(make())]
+    for age in (-86_300.0, 290.0):
+        decode(encode(make(ts=NOW + age)), now=NOW)
+    for age in (-86_500.0, 310.0):
+        decode(encode(make(ts=NOW + age)))
+        with pytest.raises(BadRecord, match="bad_time"):
+            decode(encode(make(ts=NOW + age)), now=NOW)
+
+
+def test_the_time_window_holds_for_every_step_row():
+    """A row far in the future inside a record of now is refused."""
+    with pytest.raises(BadRecord, match="bad_time"):
+        decode_steps(encode(some_steps({"ts": NOW + 9000})), now=NOW)
+
+
+def test_half_a_surrogate_pair_is_refused():
+    """A lone surrogate, which JSON can carry and no database stores, is a bad label."""
+    with pytest.raises(BadRecord, match="bad_label"):
+        check_event(an_event(message="\ud800"))
+
+
+def test_suspicions_survive_the_wire_and_are_checked():
+    """A suspicion decodes to what was encoded; one without usable times, names or scores is refused."""
+    assert decode_suspicion(encode(a_suspicion())) == a_suspicion()
+    bad = {"onset": math.nan, "score": math.inf, "kind": "", "v": 2, "onset_lo": -1.0}
+    for field, value in bad.items():
+        with pytest.raises(BadRecord):
+            decode_suspicion(encode(a_suspicion(**{field: value})))
+
+
+def test_unknown_envelope_keys_are_ignored_and_missing_ones_take_defaults():
+    """A later writer may add keys and an earlier one may lack optional ones."""
+    fields = msgspec.msgpack.decode(encode(an_event()))
+    later = fields | {"colour": "red"}
+    earlier = {k: v for k, v in fields.items() if k not in ("severity", "raw", "v")}
+    for payload in (later, earlier):
+        assert decode_event(msgspec.msgpack.encode(payload)) == an_event()
+
+
+def appended(block, name, dtype):
+    return Block((*block.columns, Column(name, "1", dtype, "gauge")))
+
+
+V2 = SampleSchema(
+    2,
+    gpu=appended(SAMPLE_SCHEMAS[1].gpu, "gpu.new_ratio", "<f4"),
+    nic=SAMPLE_SCHEMAS[1].nic,
+    host=appended(SAMPLE_SCHEMAS[1].host, "host.new_total", "<i8"),
+)
+STEPS_V2 = StepSchema(2, appended(STEP_SCHEMAS[1].rows, "host_seconds", "<f8"))
+
+
+@pytest.fixture
+def newer(monkeypatch):
+    """Schema 2 in the registry: a new reader and writer."""
+    monkeypatch.setitem(SAMPLE_SCHEMAS, 2, V2)
+    monkeypatch.setitem(STEP_SCHEMAS, 2, STEPS_V2)
+
+
+def newer_sample():
+    gpus = [{"gpu.power_watts": 400.0, "gpu.new_ratio": 0.5}, {"gpu.xid_events_total": 3}]
+    return a_sample(
+        schema=2,
+        row_bytes=V2.row_bytes,
+        gpu=pack(V2.gpu, gpus),
+        host=pack(V2.host, [{"host.load1": 2.0, "host.new_total": 7}]),
+    )
+
+
+def newer_steps():
+    row = {"step": 4, "rank": 1, "ts": NOW, "step_seconds": 2.0, "compute_seconds": 1.5, "host_seconds": 0.1}
+    return some_steps(schema=2, row_bytes=STEPS_V2.rows.row_size, rows=pack(STEPS_V2.rows, [row, row]))
+
+
+def test_an_old_reader_reads_what_it_knows_of_a_new_record():
+    """A record of a later schema is cut to the newest known one, with the known columns intact."""
+    sample, steps_ = decode_sample(encode(newer_sample())), decode_steps(encode(newer_steps()))
+    assert (sample.schema, steps_.schema) == (1, 1)
+    gpus = list(unpack(SAMPLE_SCHEMAS[1].gpu, sample.gpu))
+    assert (gpus[0]["gpu.power_watts"], gpus[1]["gpu.xid_events_total"]) == (400.0, 3)
+    assert next(unpack(SAMPLE_SCHEMAS[1].host, sample.host))["host.load1"] == 2.0
+    rows = list(unpack(STEP_SCHEMAS[1].rows, steps_.rows))
+    assert [(r["step"], r["rank"], r["compute_seconds"]) for r in rows] == [(4, 1, 1.5)] * 2
+    assert check_sample(sample) == sample
+    assert check_steps(steps_) == steps_
+
+
+@pytest.mark.usefixtures("newer")
+def test_a_new_reader_reads_both_new_and_old_records():
+    """A reader that knows schema 2 sees its new columns, and reads an old record with the old layout."""
+    sample, steps_ = decode_sample(encode(newer_sample())), decode_steps(encode(newer_steps()))
+    assert (sample, steps_) == (newer_sample(), newer_steps())
+    assert next(unpack(SAMPLE_SCHEMAS[2].gpu, sample.gpu))["gpu.new_ratio"] == 0.5
+    assert next(unpack(STEP_SCHEMAS[2].rows, steps_.rows))["host_seconds"] == pytest.approx(0.1)
+    old = decode_sample(encode(a_sample()))
+    assert old.schema == 1
+    assert "gpu.new_ratio" not in next(unpack(SAMPLE_SCHEMAS[old.schema].gpu, old.gpu))
+
+
+@pytest.mark.usefixtures("newer")
+def test_a_schema_skipped_by_the_reader_still_reads():
+    """A record two schemas ahead is cut to the newest known one, which then is schema 2."""
+    third = replace(V2, id=3, nic=appended(V2.nic, "nic.port.new", "<f4"))
+    nic = pack(third.nic, [{"nic.port.up": 1.0, "nic.port.new": 2.0}])
+    record = decode_sample(
+        encode(msgspec.structs.replace(newer_sample(), schema=3, row_bytes=third.row_bytes, nic=nic))
+    )
+    assert (record.schema, record.nic) == (2, a_sample().nic)
+
+
+def test_a_later_schema_that_lies_about_its_rows_is_refused():
+    """Row sizes that do not fit the bytes, or shrink a block, are refused."""
+    gpu, nic, host = V2.row_bytes
+    for sizes, reason in [((gpu + 4, nic, host), "column_length"), ((gpu, nic - 8, host), "unknown_schema")]:
+        with pytest.raises(BadRecord) as refused:
+            decode_sample(encode(msgspec.structs.replace(newer_sample(), row_bytes=sizes)))
+        assert refused.value.reason == reason

@@ -1,5 +1,6 @@
 import json
 import math
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -21,7 +22,7 @@ counts = st.integers(0, 2**63 - 1)
 
 def some_of(block):
     """Values for one instance, at least one of them read: the twin cannot say that all were missing."""
-    by_name = {c.name: counts if c.dtype == "<i8" else floats for c in block.columns}
+    by_name: dict[str, Any] = {c.name: counts if c.dtype == "<i8" else floats for c in block.columns}
     first = block.columns[0].name
     return st.fixed_dictionaries({first: by_name.pop(first)}, optional=by_name)
 
@@ -54,7 +55,7 @@ def test_a_sample_survives_its_twin(gpus, nics, host, job_id):
 @given(st.lists(some_of(ROWS), min_size=1, max_size=3))
 def test_step_rows_survive_their_twin(values):
     """Each step row comes back as a record of its own with the same values."""
-    required = {"step": 3, "rank": 5, "ts": NOW, "step_seconds": 2.25}
+    required: dict[str, Any] = {"step": 3, "rank": 5, "ts": NOW, "step_seconds": 2.25}
     whole = [row | required for row in values]
     record = JobSteps(
         schema=1,
@@ -90,7 +91,7 @@ def through_json(record):
     return found + list(assembler.flush())
 
 
-STEP = {
+STEP: dict[str, Any] = {
     "kind": "step",
     "ts": NOW,
     "cluster": "prod-a",
@@ -101,7 +102,7 @@ STEP = {
     "step_seconds": 2.904,
     "coords": {"dp": 5, "pp": 1, "tp": 5},
 }
-SAMPLE = {
+SAMPLE: dict[str, Any] = {
     "kind": "sample",
     "ts": NOW,
     "cluster": "prod-a",
@@ -110,7 +111,7 @@ SAMPLE = {
     "instance": "5",
     "value": 412.0,
 }
-EVENT = {"kind": "event", "ts": NOW, "node": "gpu-0011", "source": "kmsg", "code": "xid.79"}
+EVENT: dict[str, Any] = {"kind": "event", "ts": NOW, "node": "gpu-0011", "source": "kmsg", "code": "xid.79"}
 
 
 def test_coordinates_may_stand_flat_as_in_a_csv():
@@ -135,6 +136,7 @@ def test_rows_of_one_tick_make_one_sample():
     for instance in "01":
         assert assembler.add(SAMPLE | {"instance": instance}) == []
     (closed,) = assembler.add(SAMPLE | {"ts": NOW + 1})
+    assert isinstance(closed, NodeSample)
     assert closed.gpu_ids == ("0", "1")
     assert [r.ts for r in assembler.flush()] == [NOW + 1]
     assert list(assembler.flush()) == []
@@ -147,7 +149,7 @@ def test_numbers_that_json_cannot_hold_are_not_read():
         assert row["compute_seconds"] is None
 
 
-BAD = [
+BAD: list[tuple[str, dict[str, Any]]] = [
     ("undecodable", STEP | {"kind": "gossip"}),
     ("undecodable", {k: v for k, v in STEP.items() if k != "rank"}),
     ("undecodable", STEP | {"coords": 3}),

@@ -1,0 +1,217 @@
+"""Bayesian online change-point detection for one series: the definition the bank is tested against.
+
+R. P. Adams and D. J. C. MacKay, "Bayesian Online Changepoint Detection" (arXiv:0710.3742, 2007), with a Gaussian
+of unknown mean and variance under a normal-inverse-gamma prior and a constant hazard. Hypotheses are indexed by
+the sample they start at (the *shifted* convention): in the paper's own indexing P(r_t = 0) equals the hazard for
+every input, so no rule can be built on it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+LARGEST_INPUT = 1e4
+"""Samples beyond this many sigma count as this many, so that squares stay inside float32."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BocpdConfig:
+    """Prior, hazard and memory of the recursion, for input standardised to mean 0 and sigma 1.
+
+    hazard: probability that a sample starts a new run. The false-alarm knob.
+    slots: number of most recent start times kept apart; older ones share one absorbing slot.
+    cap: sample count at which a run stops sharpening and starts forgetting.
+    mu0, kappa0, alpha0, beta0: normal-inverse-gamma prior. The default knows the noise level (its mean variance
+        is beta0 / (alpha0 - 1) = 1) and lets a new level lie several sigma away (small kappa0).
+    """
+
+    hazard: float = 1e-6
+    slots: int = 64
+    cap: int = 500
+    mu0: float = 0.0
+    kappa0: float = 0.1
+    alpha0: float = 4.0
+    beta0: float = 3.0
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.hazard < 1.0:
+            raise ValueError(f"hazard is a probability between 0 and 1, got {self.hazard}")
+        if not 2 <= self.slots <= self.cap:
+            raise ValueError(f"need 2 <= slots <= cap, got slots={self.slots}, cap={self.cap}")
+        if min(self.kappa0, self.alpha0, self.beta0) <= 0.0:
+            raise ValueError("kappa0, alpha0 and beta0 must be positive")
+
+
+@dataclass(frozen=True, slots=True)
+class Onset:
+    """Where the new run began, in samples: age 1 is the newest sample. `newest <= age <= oldest`.
+
+    [newest, oldest] holds at least 90 % of the posterior over start times after the accepted regime start.
+    """
+
+    age: int
+    newest: int
+    oldest: int
+    probability: float
+
+
+@dataclass(slots=True)
+class Run:
+    """One hypothesis: the current run has this age and these sufficient statistics; log_weight is unnormalised."""
+
+    age: int
+    mu: float
+    beta: float
+    log_weight: float
+
+
+class Bocpd:
+    """Change-point posterior of one series, written to be read: O(slots) per sample, float64.
+
+    `update(x)` returns the probability that a new run has begun after the accepted regime start. NaN means "not
+    read": the state stays as it is. `BocpdBank` computes the same for many series at once.
+
+    >>> detector = Bocpd()
+    >>> for x in [0.1, -0.4, 0.3, 0.0, -0.2, 0.5, -0.1, 0.2]:
+    ...     probability = detector.update(x)
+    >>> round(probability, 3)
+    0.0
+    >>> for x in [5.1, 4.8, 5.3, 5.0, 4.9]:
+    ...     probability = detector.update(x)
+    >>> probability > 0.9, detector.onset().age
+    (True, 5)
+    """
+
+    def __init__(self, config: BocpdConfig | None = None) -> None:
+        self._config = config or BocpdConfig()
+        self._ring: list[Run] = []
+        self._old: Run | None = None
+        self._birth = 0.0
+        self._regime_age = 0
+        self.probability = 0.0
+
+    def update(self, x: float) -> float:
+        """Take one standardised sample; return the mass of runs that began after the regime did."""
+        if math.isnan(x):
+            return self.probability
+        x = min(max(x, -LARGEST_INPUT), LARGEST_INPUT)
+        config = self._config
+        self._ring.append(Run(0, config.mu0, config.beta0, self._birth - math.log1p(-config.hazard)))
+        for run in self._runs():
+            run.log_weight += self._absorb_sample(run, x) + math.log1p(-config.hazard)
+        self._regime_age += 1
+        total = _log_sum(run.log_weight for run in self._runs())
+        for run in self._runs():
+            run.log_weight -= total
+        self._birth = math.log(config.hazard)
+        self.probability = sum(math.exp(run.log_weight) for run in self._runs() if run.age < self._regime_age)
+        self._absorb_oldest()
+        return self.probability
+
+    def posterior(self) -> dict[int, float]:
+        """Probability by age of the run, in samples; the absorbing slot stands at the age of its heaviest run."""
+        return {run.age: math.exp(run.log_weight) for run in self._runs()}
+
+    def onset(self) -> Onset:
+        """Onset of the new run: posterior over ages below the regime's. LookupError when there is none."""
+        return onset_of({age: p for age, p in self.posterior().items() if age < self._regime_age})
+
+    def accept(self, age: int, samples: Sequence[float]) -> None:
+        """Make the run that began `age` samples ago the accepted regime, with the statistics of `samples`.
+
+        Runs as young or younger merge into it: after an alarm most of their mass differs only by a sample or two.
+        Older runs stay, so a change accepted in error can still be outweighed.
+        """
+        merged = [run for run in self._runs() if run.age <= age]
+        weight = _log_sum(run.log_weight for run in merged)
+        self._ring = [run for run in self._ring if run.age > age]
+        mu, beta = run_statistics(samples, self._config)
+        run = Run(age, mu, beta, weight)
+        if age < self._config.slots:
+            self._ring.append(run)
+        elif self._old is None or self._old in merged or weight > self._old.log_weight:
+            self._old = run
+        self._regime_age = age
+        self.probability = 0.0
+
+    def _runs(self) -> list[Run]:
+        return self._ring if self._old is None else [*self._ring, self._old]
+
+    def _absorb_sample(self, run: Run, x: float) -> float:
+        """Move the run's statistics on by x and return the log predictive density of x before the move."""
+        config = self._config
+        n = min(run.age, config.cap)
+        kappa, alpha = config.kappa0 + n, config.alpha0 + n / 2
+        d = x - run.mu
+        before = run.beta
+        run.mu += d / (kappa + 1)
+        run.beta += d * d * kappa / (2 * (kappa + 1))
+        # Student-t: 1 + z²/ν is the ratio of the two betas.
+        density = (
+            math.lgamma(alpha + 0.5)
+            - math.lgamma(alpha)
+            - 0.5 * math.log(2 * math.pi * (kappa + 1) / kappa)
+            + alpha * math.log(before)
+            - (alpha + 0.5) * math.log(run.beta)
+        )
+        if run.age >= config.cap:
+            run.beta *= alpha / (alpha + 0.5)
+        run.age += 1
+        return density
+
+    def _absorb_oldest(self) -> None:
+        """Fold the run that leaves the ring into the absorbing slot: weights add, the heavier statistics stay."""
+        leaving = self._ring[0]
+        if leaving.age < self._config.slots:
+            return
+        del self._ring[0]
+        if self._old is None:
+            self._old = leaving
+            return
+        heavier = leaving if leaving.log_weight > self._old.log_weight else self._old
+        weight = _log_sum([leaving.log_weight, self._old.log_weight])
+        self._old = Run(heavier.age, heavier.mu, heavier.beta, weight)
+
+
+def run_statistics(samples: Sequence[float], config: BocpdConfig) -> tuple[float, float]:
+    """(mu, beta) of a run that has seen exactly these samples (Murphy 2007, eq. 86-89)."""
+    n = len(samples)
+    mean = math.fsum(samples) / n
+    squares = math.fsum((x - mean) ** 2 for x in samples)
+    kappa = config.kappa0 + n
+    mu = (config.kappa0 * config.mu0 + n * mean) / kappa
+    beta = config.beta0 + 0.5 * (squares + config.kappa0 * n * (mean - config.mu0) ** 2 / kappa)
+    # A capped run has shed the excess over `cap` samples.
+    cap_alpha, alpha = config.alpha0 + config.cap / 2, config.alpha0 + n / 2
+    return mu, beta * min(1.0, cap_alpha / alpha)
+
+
+def onset_of(posterior: dict[int, float]) -> Onset:
+    """MAP age and the smallest contiguous 90 % interval around it. LookupError when no run qualifies."""
+    total = math.fsum(posterior.values())
+    if not total > 0.0:
+        raise LookupError("no run began after the accepted regime start")
+    ages = sorted(posterior)
+    best = max(range(len(ages)), key=lambda k: posterior[ages[k]])
+    low = high = best
+    covered = posterior[ages[best]]
+    while covered < 0.9 * total:
+        below = posterior[ages[low - 1]] if low > 0 else -1.0
+        above = posterior[ages[high + 1]] if high + 1 < len(ages) else -1.0
+        if below < 0.0 and above < 0.0:
+            break
+        if below > above:
+            low -= 1
+            covered += below
+        else:
+            high += 1
+            covered += above
+    return Onset(ages[best], ages[low], ages[high], posterior[ages[best]] / total)
+
+
+def _log_sum(values: Iterable[float]) -> float:
+    terms = list(values)
+    top = max(terms)
+    return top + math.log(math.fsum(math.exp(v - top) for v in terms))

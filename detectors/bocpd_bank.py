@@ -1,0 +1,229 @@
+"""Bayesian online change-point detection for many series at once; what runs. `Bocpd` is its definition."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from detectors import bocpd_numpy
+from detectors.bocpd import LARGEST_INPUT, BocpdConfig, Onset, onset_of, run_statistics
+from detectors.bocpd_state import EMPTY, Float, Int32, RingState, Tables, tables_of
+
+Backend = Literal["auto", "numpy", "numba"]
+Kernel = Callable[[RingState, Tables, Float, Float], None]
+
+LANES = {"numpy": 512, "numba": 64}
+"""Series per block: what keeps a block in the second-level cache (numpy) or in registers and L1 (numba)."""
+
+
+class BocpdBank:
+    """`series` independent change-point detectors in lock step, 768 bytes each with the default 64 slots.
+
+    Each call feeds one sample per series; NaN means "not read" and leaves that series as it was. Differs from
+    `Bocpd` only by rounding: float32 unless `dtype` says float64 (numpy only). Not thread safe.
+
+    >>> bank = BocpdBank(2, backend="numpy")
+    >>> quiet = [0.1, -0.4, 0.3, 0.0, -0.2, 0.5, -0.1, 0.2]
+    >>> for x in quiet:
+    ...     probability = bank.update([x, x])
+    >>> for x in [5.1, 4.8, 5.3, 5.0, 4.9]:
+    ...     probability = bank.update([x, 0.1])
+    >>> probability.round(2).tolist(), bank.onset(0).age
+    ([1.0, 0.0], 5)
+    """
+
+    def __init__(
+        self,
+        series: int,
+        *,
+        config: BocpdConfig | None = None,
+        backend: Backend = "auto",
+        dtype: type[np.floating] = np.float32,
+    ) -> None:
+        if series < 1:
+            raise ValueError(f"a bank needs at least one series, got {series}")
+        self.series = series
+        self.config = config or BocpdConfig()
+        self.backend = resolve_backend("numpy" if dtype is not np.float32 and backend == "auto" else backend)
+        if self.backend == "numba" and dtype is not np.float32:
+            raise ValueError("the numba kernel is float32 only; use backend='numpy' for float64")
+        self._dtype = dtype
+        self._tables = tables_of(self.config, dtype)
+        self._kernel = _kernel(self.backend)
+        blocks = -(-series // LANES[self.backend])
+        lanes = -(-series // blocks)
+        self._shape = (blocks, lanes if self.backend == "numpy" else -(-lanes // 16) * 16)
+        self._state = RingState.empty(*self._shape, self.config, dtype)
+
+    @property
+    def probability(self) -> Float:
+        """Mass of runs that began after the accepted regime start, [series]; the last update's answer."""
+        return self._flat(self._state.probability).copy()
+
+    @property
+    def regime_age(self) -> Int32:
+        """Samples seen since the accepted regime start, [series]; 0 before the first sample."""
+        age: Int32 = self._state.regime_age.reshape(-1)[: self.series].copy()
+        return age
+
+    def update(self, z: ArrayLike) -> Float:
+        """Feed one standardised sample per series, z [series]; return `probability`."""
+        return self.update_batch(np.asarray(z, self._dtype)[None])[0]
+
+    def update_batch(self, z: ArrayLike) -> Float:
+        """Feed z [samples, series] in order of time; return the probabilities after each sample, same shape."""
+        values = np.asarray(z, self._dtype)
+        if values.ndim != 2 or values.shape[1] != self.series:
+            raise ValueError(f"expected [samples, {self.series}], got shape {values.shape}")
+        samples = len(values)
+        blocked = np.zeros((samples, self._shape[0] * self._shape[1]), self._dtype)
+        np.clip(values, -LARGEST_INPUT, LARGEST_INPUT, out=blocked[:, : self.series])
+        # Lanes past the last series follow it, so that they are missing exactly when it is.
+        blocked[:, self.series :] = blocked[:, self.series - 1 : self.series]
+        out = np.empty((samples, *self._shape), self._dtype)
+        self._kernel(self._state, self._tables, blocked.reshape(samples, *self._shape), out)
+        return out.reshape(samples, -1)[:, : self.series]
+
+    def posterior(self, series: int) -> dict[int, float]:
+        """Probability by age of the run, in samples; the absorbing slot stands at the age of its heaviest run."""
+        runs = self._runs(series)
+        if not runs:
+            return {}
+        total = np.logaddexp.reduce([log_weight for _, log_weight in runs])
+        posterior: dict[int, float] = {}
+        for age, log_weight in runs:
+            posterior[age] = posterior.get(age, 0.0) + float(np.exp(log_weight - total))
+        return posterior
+
+    def onset(self, series: int) -> Onset:
+        """Onset of the new run of one series. LookupError when no run began after the accepted regime start."""
+        block, lane = divmod(series, self._shape[1])
+        regime = int(self._state.regime_age[block, lane])
+        return onset_of({age: p for age, p in self.posterior(series).items() if age < regime})
+
+    def accept(self, series: int, age: int, samples: Sequence[float]) -> None:
+        """Make the run that began `age` samples ago the accepted regime of one series; see `Bocpd.accept`."""
+        state, (block, lane) = self._state, divmod(series, self._shape[1])
+        merged = [weight for run_age, weight in self._runs(series) if run_age <= age]
+        log_weight = float(np.logaddexp.reduce(merged)) if merged else 0.0
+        old_age, old_log_weight = self._old_run(block, lane)
+        for slot, slot_age in enumerate(self._ages(block)):
+            if slot_age <= age:
+                state.weight[block, slot, lane] = EMPTY
+        if 0 < old_age <= age:
+            state.old_weight[block, lane], state.old_age[block, lane] = EMPTY, 0
+            old_age, old_log_weight = 0, EMPTY
+        mu, beta = run_statistics(samples, self.config)
+        if age < self.config.slots:
+            slot = (int(state.head[block]) - age + 1) % self.config.slots
+            at = (block, slot, lane)
+            state.mu[at], state.beta[at] = mu, beta
+            state.weight[at] = log_weight - self._evidence(age, beta)
+        elif not old_age or log_weight > old_log_weight:
+            state.old_mu[block, lane], state.old_beta[block, lane] = mu, beta
+            state.old_weight[block, lane] = log_weight - self._evidence(age, beta)
+            state.old_age[block, lane] = age
+        state.regime_age[block, lane] = age
+        state.probability[block, lane] = 0.0
+
+    def seed(self, series: int, samples: Sequence[float]) -> None:
+        """Start one series over with `samples` as its known, unbroken first run."""
+        block, lane = divmod(series, self._shape[1])
+        self.reset(series)
+        self.accept(series, len(samples), samples)
+        self._state.birth[block, lane] = self._tables.log_hazard
+
+    def rescale(self, series: int, shift: float, scale: float) -> None:
+        """Express one series' runs in the unit z' = (z - shift) / scale; their weights stay."""
+        state, (block, lane) = self._state, divmod(series, self._shape[1])
+        ages = np.minimum(self._ages(block), self.config.cap)
+        state.mu[block, :, lane] = (state.mu[block, :, lane] - shift) / scale
+        state.beta[block, :, lane] /= scale * scale
+        state.weight[block, :, lane] -= 2 * self._tables.power[ages] * np.log(scale)
+        old_age = min(int(state.old_age[block, lane]), self.config.cap)
+        state.old_mu[block, lane] = (state.old_mu[block, lane] - shift) / scale
+        state.old_beta[block, lane] /= scale * scale
+        state.old_weight[block, lane] -= 2 * self._tables.power[old_age] * np.log(scale)
+
+    def reset(self, series: int) -> None:
+        """Forget everything about one series."""
+        block, lane = divmod(series, self._shape[1])
+        fresh = RingState.empty(1, 1, self.config, self._dtype).arrays()
+        for name, array in self._state.arrays().items():
+            if name not in ("head", "steps"):
+                array[block, ..., lane] = fresh[name][0, ..., 0]
+
+    def snapshot(self) -> dict[str, NDArray[np.generic]]:
+        """Copies of all state arrays, by name."""
+        return {name: array.copy() for name, array in self._state.arrays().items()}
+
+    def restore(self, snapshot: Mapping[str, NDArray[np.generic]]) -> None:
+        """Continue from a snapshot of a bank of the same size, configuration and backend. ValueError otherwise."""
+        arrays = self._state.arrays()
+        for name, array in arrays.items():
+            if name not in snapshot or snapshot[name].shape != array.shape:
+                raise ValueError(f"snapshot does not fit this bank: {name} should have shape {array.shape}")
+        for name, array in arrays.items():
+            array[...] = snapshot[name]
+
+    def _flat(self, rows: Float) -> Float:
+        return rows.reshape(-1)[: self.series]
+
+    def _ages(self, block: int) -> NDArray[np.int64]:
+        slots = self.config.slots
+        return (int(self._state.head[block]) - np.arange(slots)) % slots + 1
+
+    def _runs(self, series: int) -> list[tuple[int, float]]:
+        """(age, log weight) of every run of one series."""
+        block, lane = divmod(series, self._shape[1])
+        state = self._state
+        runs = []
+        for slot, age in enumerate(self._ages(block)):
+            weight = float(state.weight[block, slot, lane])
+            if weight > EMPTY / 2:
+                runs.append((int(age), weight + self._evidence(int(age), float(state.beta[block, slot, lane]))))
+        old_age, old_log_weight = self._old_run(block, lane)
+        return [*runs, (old_age, old_log_weight)] if old_age else runs
+
+    def _old_run(self, block: int, lane: int) -> tuple[int, float]:
+        state = self._state
+        age = int(state.old_age[block, lane])
+        evidence = self._evidence(age, float(state.old_beta[block, lane])) if age else 0.0
+        return age, float(state.old_weight[block, lane]) + evidence
+
+    def _evidence(self, age: int, beta: float) -> float:
+        """Log weight of a run of this age, apart from W."""
+        tables, n = self._tables, min(age, self.config.cap)
+        return float(tables.offset[n] - tables.power[n] * np.log(beta * tables.shrink[n]))
+
+
+def resolve_backend(backend: Backend) -> Literal["numpy", "numba"]:
+    """The kernel to use: "auto" is numba where it is installed. ModuleNotFoundError for an absent "numba"."""
+    if backend == "numpy":
+        return "numpy"
+    if backend == "auto" and not _numba_imports():
+        return "numpy"
+    if backend in ("auto", "numba"):
+        return "numba"
+    raise ValueError(f"backend is 'auto', 'numpy' or 'numba', got {backend!r}")
+
+
+@cache
+def _numba_imports() -> bool:
+    try:
+        import numba  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def _kernel(backend: Literal["numpy", "numba"]) -> Kernel:
+    if backend == "numpy":
+        return bocpd_numpy.advance
+    from detectors import bocpd_numba
+
+    return bocpd_numba.advance

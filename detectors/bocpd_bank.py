@@ -16,7 +16,7 @@ from detectors.bocpd_state import EMPTY, Float, Int32, RingState, Tables, tables
 Backend = Literal["auto", "numpy", "numba"]
 Kernel = Callable[[RingState, Tables, Float, Float], None]
 
-LANES = {"numpy": 512, "numba": 64}
+LANES = {"numpy": 1024, "numba": 64}
 """Series per block: what keeps a block in the second-level cache (numpy) or in registers and L1 (numba)."""
 
 
@@ -107,54 +107,50 @@ class BocpdBank:
 
     def accept(self, series: int, age: int, samples: Sequence[float]) -> None:
         """Make the run that began `age` samples ago the accepted regime of one series; see `Bocpd.accept`."""
-        state, (block, lane) = self._state, divmod(series, self._shape[1])
+        block, lane = divmod(series, self._shape[1])
+        ring, old = self._state.ring[block, :, :, lane], self._state.rows[block, :3, lane]
+        ages = self._state.ages[block, :, lane]
         merged = [weight for run_age, weight in self._runs(series) if run_age <= age]
         log_weight = float(np.logaddexp.reduce(merged)) if merged else 0.0
         old_age, old_log_weight = self._old_run(block, lane)
-        for slot, slot_age in enumerate(self._ages(block)):
-            if slot_age <= age:
-                state.weight[block, slot, lane] = EMPTY
-        if 0 < old_age <= age:
-            state.old_weight[block, lane], state.old_age[block, lane] = EMPTY, 0
-            old_age, old_log_weight = 0, EMPTY
+        ring[2, self._ages(block) <= age] = EMPTY
+        if old_age <= age:
+            ages[0], old_log_weight = 0, EMPTY
+            old[2] = EMPTY
         mu, beta = run_statistics(samples, self.config)
+        run = (mu, beta, log_weight - self._evidence(age, beta))
         if age < self.config.slots:
-            slot = (int(state.head[block]) - age + 1) % self.config.slots
-            at = (block, slot, lane)
-            state.mu[at], state.beta[at] = mu, beta
-            state.weight[at] = log_weight - self._evidence(age, beta)
-        elif not old_age or log_weight > old_log_weight:
-            state.old_mu[block, lane], state.old_beta[block, lane] = mu, beta
-            state.old_weight[block, lane] = log_weight - self._evidence(age, beta)
-            state.old_age[block, lane] = age
-        state.regime_age[block, lane] = age
-        state.probability[block, lane] = 0.0
+            ring[:, (int(self._state.clock[block, 0]) - age + 1) % self.config.slots] = run
+        elif log_weight > old_log_weight:
+            old[:], ages[0] = run, age
+        ages[1] = age
+        self._state.probability[block, lane] = 0.0
 
     def seed(self, series: int, samples: Sequence[float]) -> None:
         """Start one series over with `samples` as its known, unbroken first run."""
         block, lane = divmod(series, self._shape[1])
         self.reset(series)
         self.accept(series, len(samples), samples)
-        self._state.birth[block, lane] = self._tables.log_hazard
+        self._state.rows[block, 3, lane] = self._tables.log_hazard
 
     def rescale(self, series: int, shift: float, scale: float) -> None:
         """Express one series' runs in the unit z' = (z - shift) / scale; their weights stay."""
-        state, (block, lane) = self._state, divmod(series, self._shape[1])
-        ages = np.minimum(self._ages(block), self.config.cap)
-        state.mu[block, :, lane] = (state.mu[block, :, lane] - shift) / scale
-        state.beta[block, :, lane] /= scale * scale
-        state.weight[block, :, lane] -= 2 * self._tables.power[ages] * np.log(scale)
-        old_age = min(int(state.old_age[block, lane]), self.config.cap)
-        state.old_mu[block, lane] = (state.old_mu[block, lane] - shift) / scale
-        state.old_beta[block, lane] /= scale * scale
-        state.old_weight[block, lane] -= 2 * self._tables.power[old_age] * np.log(scale)
+        block, lane = divmod(series, self._shape[1])
+        cap = self.config.cap
+        for runs, ages in (
+            (self._state.ring[block, :, :, lane], np.minimum(self._ages(block), cap)),
+            (self._state.rows[block, :3, lane], min(int(self._state.ages[block, 0, lane]), cap)),
+        ):
+            runs[0] = (runs[0] - shift) / scale
+            runs[1] /= scale * scale
+            runs[2] -= 2 * self._tables.by_age[3, ages] * np.log(scale)
 
     def reset(self, series: int) -> None:
         """Forget everything about one series."""
         block, lane = divmod(series, self._shape[1])
         fresh = RingState.empty(1, 1, self.config, self._dtype).arrays()
         for name, array in self._state.arrays().items():
-            if name not in ("head", "steps"):
+            if name != "clock":
                 array[block, ..., lane] = fresh[name][0, ..., 0]
 
     def snapshot(self) -> dict[str, NDArray[np.generic]]:
@@ -175,30 +171,27 @@ class BocpdBank:
 
     def _ages(self, block: int) -> NDArray[np.int64]:
         slots = self.config.slots
-        return (int(self._state.head[block]) - np.arange(slots)) % slots + 1
+        return (int(self._state.clock[block, 0]) - np.arange(slots)) % slots + 1
 
     def _runs(self, series: int) -> list[tuple[int, float]]:
         """(age, log weight) of every run of one series."""
         block, lane = divmod(series, self._shape[1])
-        state = self._state
         runs = []
-        for slot, age in enumerate(self._ages(block)):
-            weight = float(state.weight[block, slot, lane])
+        for age, _, beta, weight in zip(self._ages(block), *self._state.ring[block, :, :, lane], strict=True):
             if weight > EMPTY / 2:
-                runs.append((int(age), weight + self._evidence(int(age), float(state.beta[block, slot, lane]))))
+                runs.append((int(age), float(weight) + self._evidence(int(age), float(beta))))
         old_age, old_log_weight = self._old_run(block, lane)
         return [*runs, (old_age, old_log_weight)] if old_age else runs
 
     def _old_run(self, block: int, lane: int) -> tuple[int, float]:
-        state = self._state
-        age = int(state.old_age[block, lane])
-        evidence = self._evidence(age, float(state.old_beta[block, lane])) if age else 0.0
-        return age, float(state.old_weight[block, lane]) + evidence
+        age = int(self._state.ages[block, 0, lane])
+        _, beta, weight = self._state.rows[block, :3, lane]
+        return age, float(weight) + (self._evidence(age, float(beta)) if age else 0.0)
 
     def _evidence(self, age: int, beta: float) -> float:
         """Log weight of a run of this age, apart from W."""
-        tables, n = self._tables, min(age, self.config.cap)
-        return float(tables.offset[n] - tables.power[n] * np.log(beta * tables.shrink[n]))
+        _, _, shrink, power, offset = self._tables.by_age[:, min(age, self.config.cap)]
+        return float(offset - power * np.log(beta * shrink))
 
 
 def resolve_backend(backend: Backend) -> Literal["numpy", "numba"]:

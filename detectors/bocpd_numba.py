@@ -83,15 +83,19 @@ def _exp(x):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True, fastmath={"contract"})  # type: ignore[untyped-decorator]
-def _learn_ring(x, mu, beta, weight, ring_tables, head, log_weight, top):  # type: ignore[no-untyped-def]
+def _learn_ring(x, ring, by_slot, head, log_weight, top):  # type: ignore[no-untyped-def]
     """Update every run of one block; leave log weights [slots, lanes] and their maxima [lanes]."""
-    slots, lanes = mu.shape
-    gain, spread, shrink, power, offset = ring_tables
+    _, slots, lanes = ring.shape
     for slot in range(slots):
         k = slots - 1 - head + slot
-        gain_k, spread_k, shrink_k = gain[k], spread[k], shrink[k]
-        power_k, offset_k = power[k], offset[k]
-        mu_k, beta_k, weight_k, out = mu[slot], beta[slot], weight[slot], log_weight[slot]
+        gain_k, spread_k, shrink_k, power_k, offset_k = (
+            by_slot[0, k],
+            by_slot[1, k],
+            by_slot[2, k],
+            by_slot[3, k],
+            by_slot[4, k],
+        )
+        mu_k, beta_k, weight_k, out = ring[0, slot], ring[1, slot], ring[2, slot], log_weight[slot]
         for lane in range(lanes):
             d = x[lane] - mu_k[lane]
             mu_k[lane] += d * gain_k
@@ -116,183 +120,138 @@ def _sum_ring(log_weight, head, regime_age, top, total, new):  # type: ignore[no
 
 
 @njit(cache=True, nogil=True, fastmath={"contract"})  # type: ignore[untyped-decorator]
-def _learn_old(x, mu, beta, weight, age, tables, limits, log_old):  # type: ignore[no-untyped-def]
+def _learn_old(x, rows, age, by_age, constants, log_old):  # type: ignore[no-untyped-def]
     """Update the absorbing slot of every lane of one block and leave its log weight."""
-    gain, spread, shrink, power, offset = tables
-    cap, forget, capped_step = limits
+    cap = by_age.shape[1] - 1
+    forget, capped_step = constants[1], constants[2]
     for lane in range(len(x)):
         before = min(age[lane], cap)
         after = min(before + 1, cap)
-        d = x[lane] - mu[lane]
-        mu[lane] += d * gain[before]
-        b = beta[lane] + d * d * spread[before]
+        d = x[lane] - rows[0, lane]
+        rows[0, lane] += d * by_age[0, before]
+        b = rows[1, lane] + d * d * by_age[1, before]
         if before == cap:
             b *= forget
-        log_ratio = _log(b * shrink[after])
+        log_ratio = _log(b * by_age[2, after])
         if before == cap:
-            weight[lane] += capped_step - _HALF * log_ratio
-        beta[lane] = b
+            rows[2, lane] += capped_step - _HALF * log_ratio
+        rows[1, lane] = b
         age[lane] += 1 if age[lane] > 0 else 0
-        log_old[lane] = weight[lane] + offset[after] - power[after] * log_ratio
+        log_old[lane] = rows[2, lane] + by_age[4, after] - by_age[3, after] * log_ratio
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def _absorb(ring, old, leaving, log_leaving, log_old):  # type: ignore[no-untyped-def]
+def _absorb(ring, rows, old_age, leaving, log_leaving, log_old):  # type: ignore[no-untyped-def]
     """Fold the run that leaves the ring into the absorbing slot, which keeps the heavier one's statistics."""
-    mu, beta, weight = ring
-    old_mu, old_beta, old_weight, old_age = old
-    slots, lanes = mu.shape
-    for lane in range(lanes):
-        if log_leaving[lane] > log_old[lane]:
-            gain = np.log1p(np.exp(log_old[lane] - log_leaving[lane]))
-            old_weight[lane] = weight[leaving, lane] + gain
-            old_mu[lane], old_beta[lane] = mu[leaving, lane], beta[leaving, lane]
-            old_age[lane] = slots
-        elif log_leaving[lane] > log_old[lane] - np.float32(20.0):
-            old_weight[lane] += np.log1p(np.exp(log_leaving[lane] - log_old[lane]))
-        weight[leaving, lane] = _EMPTY
+    for lane in range(len(log_old)):
+        gain = log_leaving[lane] - log_old[lane]
+        if gain > np.float32(0.0):
+            for k in range(3):
+                rows[k, lane] = ring[k, leaving, lane]
+            rows[2, lane] += _log(_ONE + _exp(-gain))
+            old_age[lane] = ring.shape[1]
+        else:
+            rows[2, lane] += _log(_ONE + _exp(gain))
+        ring[2, leaving, lane] = _EMPTY
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def _rebase(ring, old, birth, regime_age, log_hazard):  # type: ignore[no-untyped-def]
-    weight, old_weight = ring[2], old[2]
-    slots, lanes = weight.shape
-    for lane in range(lanes):
+def _rebase(ring, rows, regime_age, log_hazard):  # type: ignore[no-untyped-def]
+    for lane in range(len(regime_age)):
         if regime_age[lane] > 0:
-            shift = birth[lane] - log_hazard
-            birth[lane] -= shift
-            old_weight[lane] -= shift
-            for slot in range(slots):
-                weight[slot, lane] -= shift
+            shift = rows[3, lane] - log_hazard
+            rows[3, lane] -= shift
+            rows[2, lane] -= shift
+            for slot in range(ring.shape[1]):
+                ring[2, slot, lane] -= shift
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def _keep(ring, old, others, lane, kept):  # type: ignore[no-untyped-def]
-    """Copy one lane's state into kept [slots + 1, 3 + 4]."""
-    slots = ring[0].shape[0]
+def _give_back(ring, rows, ages, lane, head, kept):  # type: ignore[no-untyped-def]
+    """Restore one paused lane from kept, its ring rolled by one slot into phase with the block."""
+    kept_ring, kept_rows, kept_ages = kept
+    slots = ring.shape[1]
+    rows[:, lane], ages[:, lane] = kept_rows, kept_ages
+    if ages[1, lane] == 0:
+        ring[2, head, lane] = _EMPTY
+        return
     for k in range(3):
         for slot in range(slots):
-            kept[slot, k] = ring[k][slot, lane]
-    kept[slots, 0], kept[slots, 1], kept[slots, 2] = old[0][lane], old[1][lane], old[2][lane]
-    kept[slots, 3] = old[3][lane]
-    kept[slots, 4], kept[slots, 5], kept[slots, 6] = others[0][lane], others[1][lane], others[2][lane]
+            ring[k, (slot + 1) % slots, lane] = kept_ring[k, slot]
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def _give_back(ring, old, others, lane, kept):  # type: ignore[no-untyped-def]
-    """Restore one lane from kept, its ring rolled by one slot into phase with the block."""
-    slots = ring[0].shape[0]
-    for k in range(3):
-        for slot in range(slots):
-            ring[k][(slot + 1) % slots, lane] = kept[slot, k]
-    old[0][lane], old[1][lane] = np.float32(kept[slots, 0]), np.float32(kept[slots, 1])
-    old[2][lane] = np.float32(kept[slots, 2])
-    old[3][lane] = np.int32(kept[slots, 3])
-    others[0][lane], others[2][lane] = np.float32(kept[slots, 4]), np.float32(kept[slots, 6])
-    others[1][lane] = np.int32(kept[slots, 5])
-
-
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def _advance_block(x, ring, old, others, head, tables, ring_tables, limits, scratch):  # type: ignore[no-untyped-def]
+@njit(cache=True, nogil=True, fastmath={"contract"})  # type: ignore[untyped-decorator]
+def _advance_block(x, block, head, tables, scratch):  # type: ignore[no-untyped-def]
     """One sample of one block without gaps."""
-    log_weight, log_old, top, total, new = scratch
-    birth, regime_age, probability = others
-    slots, lanes = log_weight.shape
-    cap, forget, capped_step, log_hazard, mu0, beta0 = limits
-    ring[0][head], ring[1][head], ring[2][head] = mu0, beta0, birth
-    _learn_old(x, old[0], old[1], old[2], old[3], tables, (cap, forget, capped_step), log_old)
+    ring, rows, ages = block
+    by_age, by_slot, constants = tables
+    log_weight, lanes_scratch = scratch
+    log_old, top, total, new = lanes_scratch[0], lanes_scratch[1], lanes_scratch[2], lanes_scratch[3]
+    log_hazard = constants[0]
+    ring[0, head], ring[1, head], ring[2, head] = constants[3], constants[4], rows[3]
+    _learn_old(x, rows, ages[0], by_age, constants, log_old)
     top[:], total[:], new[:] = log_old, np.float32(0.0), np.float32(0.0)
-    _learn_ring(x, ring[0], ring[1], ring[2], ring_tables, head, log_weight, top)
+    _learn_ring(x, ring, by_slot, head, log_weight, top)
+    lanes = len(x)
     for lane in range(lanes):
-        regime_age[lane] += 1
-    _sum_ring(log_weight, head, regime_age, top, total, new)
+        ages[1, lane] += 1
+    _sum_ring(log_weight, head, ages[1], top, total, new)
     for lane in range(lanes):
         p = _exp(log_old[lane] - top[lane])
         total[lane] += p
-        if 0 < old[3][lane] < regime_age[lane]:
+        if 0 < ages[0, lane] < ages[1, lane]:
             new[lane] += p
-        probability[lane] = new[lane] / total[lane]
-        birth[lane] = log_hazard + top[lane] + _log(total[lane])
-    leaving = (head + 1) % slots
-    _absorb(ring, old, leaving, log_weight[leaving], log_old)
+        rows[4, lane] = new[lane] / total[lane]
+        rows[3, lane] = log_hazard + top[lane] + _log(total[lane])
+    leaving = (head + 1) % ring.shape[1]
+    _absorb(ring, rows, ages[0], leaving, log_weight[leaving], log_old)
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def _feed_block(z, x, ring, old, others, head, tables, ring_tables, limits, scratch):  # type: ignore[no-untyped-def]
+def _feed_block(z, block, head, tables, scratch):  # type: ignore[no-untyped-def]
     """One sample of one block, around its missing lanes. False, and nothing moves, when all are missing."""
-    lanes = len(z)
-    missing = np.empty(lanes, np.int64)
-    count = 0
-    for lane in range(lanes):
-        x[lane] = z[lane]
-        if np.isnan(z[lane]):
-            x[lane] = np.float32(0.0)
-            missing[count] = lane
-            count += 1
-    if count == lanes:
+    ring, rows, ages = block
+    x = np.where(np.isnan(z), np.float32(0.0), z)
+    missing = np.flatnonzero(np.isnan(z))
+    if len(missing) == len(z):
         return False
-    kept = np.empty((count, ring[0].shape[0] + 1, 7), np.float64)
-    for k in range(count):
-        _keep(ring, old, others, missing[k], kept[k])
-    _advance_block(x, ring, old, others, head, tables, ring_tables, limits, scratch)
-    for k in range(count):
-        _give_back(ring, old, others, missing[k], kept[k])
+    if len(missing) == 0:
+        _advance_block(x, block, head, tables, scratch)
+        return True
+    kept_ring = np.empty((len(missing), 3, ring.shape[1]), np.float32)
+    for k in range(len(missing)):
+        if ages[1, missing[k]] > 0:
+            kept_ring[k] = ring[:, :, missing[k]]
+    kept_rows, kept_ages = rows[:, missing], ages[:, missing]
+    _advance_block(x, block, head, tables, scratch)
+    for k in range(len(missing)):
+        _give_back(ring, rows, ages, missing[k], head, (kept_ring[k], kept_rows[:, k], kept_ages[:, k]))
     return True
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def _advance(z, out, ring, old, others, head, steps, tables, ring_tables, limits):  # type: ignore[no-untyped-def]
+def _advance(z, out, ring, rows, ages, clock, by_age, by_slot, constants):  # type: ignore[no-untyped-def]
     samples, blocks, lanes = z.shape
-    slots = ring[0].shape[1]
-    scratch = (
-        np.empty((slots, lanes), np.float32),
-        np.empty(lanes, np.float32),
-        np.empty(lanes, np.float32),
-        np.empty(lanes, np.float32),
-        np.empty(lanes, np.float32),
-    )
-    x = np.empty(lanes, np.float32)
+    slots = ring.shape[2]
+    scratch = (np.empty((slots, lanes), np.float32), np.empty((4, lanes), np.float32))
+    tables = (by_age, by_slot, constants)
     for b in range(blocks):
-        ring_b = (ring[0][b], ring[1][b], ring[2][b])
-        old_b = (old[0][b], old[1][b], old[2][b], old[3][b])
-        others_b = (others[0][b], others[1][b], others[2][b])
+        block = (ring[b], rows[b], ages[b])
         for sample in range(samples):
-            if steps[b] % REBASE_EVERY == 0:
-                _rebase(ring_b, old_b, others_b[0], others_b[1], limits[3])
-            next_head = (head[b] + 1) % slots
-            if _feed_block(
-                z[sample, b], x, ring_b, old_b, others_b, next_head, tables, ring_tables, limits, scratch
-            ):
-                head[b] = next_head
-                steps[b] += 1
-            out[sample, b] = others_b[2]
+            if clock[b, 1] % REBASE_EVERY == 0:
+                _rebase(ring[b], rows[b], ages[b, 1], constants[0])
+            head = (clock[b, 0] + 1) % slots
+            if _feed_block(z[sample, b], block, head, tables, scratch):
+                clock[b, 0] = head
+                clock[b, 1] += 1
+            out[sample, b] = rows[b, 4]
 
 
 def advance(state: RingState, tables: Tables, z: Float, out: Float) -> None:
     """Feed z [samples, blocks, lanes] (NaN: not read) and write the mass of new runs after each sample to out."""
-    f32 = np.float32
+    constants = np.array(
+        [tables.log_hazard, tables.forget, tables.capped_step, tables.mu0, tables.beta0], np.float32
+    )
     _advance(
-        z,
-        out,
-        (state.mu, state.beta, state.weight),
-        (state.old_mu, state.old_beta, state.old_weight, state.old_age),
-        (state.birth, state.regime_age, state.probability),
-        state.head,
-        state.steps,
-        (tables.gain, tables.spread, tables.shrink, tables.power, tables.offset),
-        (
-            tables.reversed_gain,
-            tables.reversed_spread,
-            tables.reversed_shrink,
-            tables.reversed_power,
-            tables.reversed_offset,
-        ),
-        (
-            tables.cap,
-            f32(tables.forget),
-            f32(tables.capped_step),
-            f32(tables.log_hazard),
-            f32(tables.mu0),
-            f32(tables.beta0),
-        ),
+        z, out, state.ring, state.rows, state.ages, state.clock, tables.by_age, tables.by_slot, constants
     )

@@ -13,25 +13,25 @@ def advance(state: RingState, tables: Tables, z: Float, out: Float) -> None:
 
     A block in which no lane has a value does not move.
     """
-    scratch = np.empty_like(state.mu[0]), np.empty_like(state.mu[0])
-    for block in range(z.shape[1]):
-        ring = _Block(state, tables, block, scratch)
+    scratch = np.empty((2, *state.ring.shape[2:]), state.ring.dtype)
+    for number in range(z.shape[1]):
+        block = _Block(state, tables, number, scratch)
         for sample in range(z.shape[0]):
-            ring.feed(z[sample, block])
-            out[sample, block] = ring.probability
+            block.feed(z[sample, number])
+            out[sample, number] = block.probability
 
 
 class _Block:
     """Views of one block's state; names as in RingState."""
 
-    def __init__(self, state: RingState, tables: Tables, block: int, scratch: tuple[Float, Float]) -> None:
-        self._state, self._tables, self._block = state, tables, block
+    def __init__(self, state: RingState, tables: Tables, number: int, scratch: Float) -> None:
+        self._tables = tables
+        self._ring, self._rows = state.ring[number], state.rows[number]
+        self._ages, self._clock = state.ages[number], state.clock[number]
+        self._mu, self._beta, self._weight = self._ring
+        self._old_mu, self._old_beta, self._old_weight, self._birth, self.probability = self._rows
+        self._old_age, self._regime_age = self._ages
         self._log_weight, self._buffer = scratch
-        self._mu, self._beta, self._weight = state.mu[block], state.beta[block], state.weight[block]
-        self._old_mu, self._old_beta = state.old_mu[block], state.old_beta[block]
-        self._old_weight, self._old_age = state.old_weight[block], state.old_age[block]
-        self._birth, self._regime_age = state.birth[block], state.regime_age[block]
-        self.probability = state.probability[block]
 
     def feed(self, z: Float) -> None:
         missing = np.isnan(z)
@@ -42,26 +42,21 @@ class _Block:
 
     def _advance_around(self, z: Float, missing: NDArray[np.bool_]) -> None:
         """Advance the lanes with a value; give the others their state back, rolled into phase with the block."""
-        rows = [self._old_mu, self._old_beta, self._old_weight, self._old_age]
-        rows += [self._birth, self._regime_age, self.probability]
-        ring = [self._mu, self._beta, self._weight]
         self._rebase_if_due()
-        paused = np.flatnonzero(missing & (self._regime_age > 0))
-        kept_rows = [row[missing] for row in rows]
-        kept_ring = [array[:, paused] for array in ring]
+        idle = np.flatnonzero(missing)
+        paused = idle[self._regime_age[idle] > 0]
+        rows, ages, ring = self._rows[:, idle], self._ages[:, idle], self._ring[:, :, paused]
         self._advance(np.where(missing, 0, z))
-        for row, kept in zip(rows, kept_rows, strict=True):
-            row[missing] = kept
-        self._weight[self._state.head[self._block], missing] = EMPTY
-        for array, kept in zip(ring, kept_ring, strict=True):
-            array[:, paused] = np.roll(kept, 1, axis=0)
+        self._rows[:, idle], self._ages[:, idle] = rows, ages
+        self._weight[self._clock[0], idle] = EMPTY
+        self._ring[:, :, paused] = np.roll(ring, 1, axis=1)
 
     def _advance(self, z: Float) -> None:
         self._rebase_if_due()
         slots = len(self._mu)
-        head = (int(self._state.head[self._block]) + 1) % slots
-        self._state.head[self._block] = head
-        self._state.steps[self._block] += 1
+        head = (int(self._clock[0]) + 1) % slots
+        self._clock[0] = head
+        self._clock[1] += 1
         self._learn_ring(z, head)
         log_old = self._learn_old(z)
         leaving = (head + 1) % slots
@@ -70,50 +65,53 @@ class _Block:
         self._absorb(leaving, log_leaving, log_old)
 
     def _rebase_if_due(self) -> None:
-        if self._state.steps[self._block] % REBASE_EVERY:
+        if self._clock[1] % REBASE_EVERY:
             return
-        log_hazard = self._tables.log_hazard
-        shift = np.where(self._regime_age > 0, self._birth - log_hazard, 0).astype(self._birth.dtype)
+        shift = np.where(self._regime_age > 0, self._birth - self._tables.log_hazard, 0)
+        shift = shift.astype(self._birth.dtype)
         self._birth -= shift
         self._old_weight -= shift
         self._weight -= shift
 
     def _learn_ring(self, z: Float, head: int) -> None:
         """Give birth at head, update all runs of the ring and leave their log weights in the scratch array."""
-        tables, slots = self._tables, len(self._mu)
-        order = slice(slots - 1 - head, 2 * slots - 1 - head)
-        self._mu[head], self._beta[head], self._weight[head] = tables.mu0, tables.beta0, self._birth
+        slots = len(self._mu)
+        table = self._tables.by_slot[:, slots - 1 - head : 2 * slots - 1 - head, None]
+        gain, spread, shrink, power, offset = table
+        self._mu[head], self._beta[head], self._weight[head] = self._tables.mu0, self._tables.beta0, self._birth
         d, buffer = self._log_weight, self._buffer
         np.subtract(z, self._mu, out=d)
-        np.multiply(d, tables.reversed_gain[order, None], out=buffer)
+        np.multiply(d, gain, out=buffer)
         self._mu += buffer
         np.multiply(d, d, out=d)
-        d *= tables.reversed_spread[order, None]
+        d *= spread
         self._beta += d
-        np.multiply(self._beta, tables.reversed_shrink[order, None], out=d)
+        np.multiply(self._beta, shrink, out=d)
         np.log(d, out=d)
-        d *= tables.reversed_power[order, None]
+        d *= power
         np.subtract(self._weight, d, out=d)
-        d += tables.reversed_offset[order, None]
+        d += offset
 
     def _learn_old(self, z: Float) -> Float:
         """Update the absorbing slot of every lane and return its log weight."""
-        tables, cap = self._tables, self._tables.cap
-        age = self._old_age
-        capped = age >= cap
-        all_capped = bool(capped.all())
-        before = cap if all_capped else np.minimum(age, cap)
-        after = cap if all_capped else np.minimum(age + 1, cap)
+        cap, age = self._tables.cap, self._old_age
         d = z - self._old_mu
-        self._old_mu += d * tables.gain[before]
-        self._old_beta += d * d * tables.spread[before]
-        if capped.any():
-            self._old_beta[capped] *= tables.forget
-        log_ratio = np.log(self._old_beta * tables.shrink[after])
-        if capped.any():
-            self._old_weight[capped] += tables.capped_step - 0.5 * log_ratio[capped]
+        if int(age.min()) >= cap:
+            gain, spread, shrink, power, offset = self._tables.by_age[:, cap]
+            capped: NDArray[np.bool_] | slice = slice(None)
+        else:
+            gain, spread = self._tables.by_age[:2, np.minimum(age, cap)]
+            shrink, power, offset = self._tables.by_age[2:, np.minimum(age + 1, cap)]
+            capped = age >= cap
+        self._old_mu += d * gain
+        d *= d
+        d *= spread
+        self._old_beta += d
+        self._old_beta[capped] *= self._tables.forget
+        log_ratio = np.log(self._old_beta * shrink)
+        self._old_weight[capped] += self._tables.capped_step - 0.5 * log_ratio[capped]
         age += age > 0
-        log_old: Float = self._old_weight + tables.offset[after] - tables.power[after] * log_ratio
+        log_old: Float = self._old_weight + offset - power * log_ratio
         return log_old
 
     def _normalise(self, head: int, log_old: Float) -> None:
@@ -135,17 +133,19 @@ class _Block:
             ages = (head - np.arange(slots)) % slots + 1
             young = ages[:, None] < self._regime_age[short]
             new[short] = np.where(young, weights[:, short], 0).sum(axis=0)
-        new += np.where((self._old_age > 0) & (self._old_age < self._regime_age), old, 0)
+        young_old = self._old_age < self._regime_age
+        if young_old.any():
+            new += np.where(young_old & (self._old_age > 0), old, 0)
         np.divide(new, total, out=self.probability)
 
     def _absorb(self, leaving: int, log_leaving: Float, log_old: Float) -> None:
         """Fold the run that leaves the ring into the absorbing slot, which keeps the heavier one's statistics."""
-        heavier = log_leaving > log_old
-        self._old_weight += np.log1p(np.exp(np.minimum(log_leaving - log_old, 0)))
-        if heavier.any():
-            gain = np.log1p(np.exp(log_old[heavier] - log_leaving[heavier]))
-            self._old_weight[heavier] = self._weight[leaving, heavier] + gain
-            self._old_mu[heavier] = self._mu[leaving, heavier]
-            self._old_beta[heavier] = self._beta[leaving, heavier]
+        log_leaving -= log_old
+        heavier = np.flatnonzero(log_leaving > 0)
+        self._old_weight += np.log1p(np.exp(np.minimum(log_leaving, 0)))
+        if len(heavier):
+            gain = np.log1p(np.exp(-log_leaving[heavier]))
+            self._rows[:3, heavier] = self._ring[:, leaving, heavier]
+            self._old_weight[heavier] += gain
             self._old_age[heavier] = len(self._mu)
         self._weight[leaving] = EMPTY

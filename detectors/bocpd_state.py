@@ -13,7 +13,7 @@ log density per sample is added back, which leaves log weights near zero for hea
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -38,22 +38,15 @@ EXPECTED_LOSS = 0.5 * (1.0 + math.log(2.0 * math.pi))
 class Tables:
     """Constants of the recursion by run age.
 
-    gain, spread: factors of the mu and beta update, by age before the sample (0..cap).
-    shrink, power, offset: 1/expected_n, alpha_n and the additive constant, by age after the sample (1..cap; entry 0
-        is unused), so that log weight = W + offset[n] - power[n]·log(beta·shrink[n]).
-    reversed_*: the same for the ring, by slot: [2·slots]; slice [slots-1-head : 2·slots-1-head] is in slot order.
+    by_age: [5, cap + 1], rows gain, spread (factors of the mu and beta update, by age before the sample) and shrink,
+        power, offset (1/expected_n, alpha_n and the additive constant, by age after it), so that
+        log weight = W + offset[n] - power[n]·log(beta·shrink[n]).
+    by_slot: [5, 2·slots], the same for the ring, reversed and doubled: columns slots-1-head … 2·slots-2-head are in
+        slot order.
     """
 
-    gain: Float
-    spread: Float
-    shrink: Float
-    power: Float
-    offset: Float
-    reversed_gain: Float
-    reversed_spread: Float
-    reversed_shrink: Float
-    reversed_power: Float
-    reversed_offset: Float
+    by_age: Float
+    by_slot: Float
     log_hazard: float
     cap: int
     forget: float
@@ -78,20 +71,11 @@ def tables_of(config: BocpdConfig, dtype: type[np.floating] = np.float32) -> Tab
         + config.alpha0 * math.log(config.beta0)
     )
     offset = (n - 1) * log_stay + evidence + n * EXPECTED_LOSS - alpha * np.log(expected)
-    gain, spread = 1 / (kappa + 1), kappa / (2 * (kappa + 1))
-    before = slice(0, config.slots)
-    after = slice(1, config.slots + 1)
+    by_age = np.stack((1 / (kappa + 1), kappa / (2 * (kappa + 1)), 1 / expected, alpha, offset))
+    ring = np.concatenate((by_age[:2, : config.slots], by_age[2:, 1 : config.slots + 1]))[:, ::-1]
     return Tables(
-        gain=gain.astype(dtype),
-        spread=spread.astype(dtype),
-        shrink=(1 / expected).astype(dtype),
-        power=alpha.astype(dtype),
-        offset=offset.astype(dtype),
-        reversed_gain=_by_slot(gain[before], dtype),
-        reversed_spread=_by_slot(spread[before], dtype),
-        reversed_shrink=_by_slot(1 / expected[after], dtype),
-        reversed_power=_by_slot(alpha[after], dtype),
-        reversed_offset=_by_slot(offset[after], dtype),
+        by_age=by_age.astype(dtype),
+        by_slot=np.concatenate((ring, ring), axis=1).astype(dtype),
         log_hazard=math.log(config.hazard),
         cap=config.cap,
         forget=float(alpha[-1] / (alpha[-1] + 0.5)),
@@ -110,53 +94,47 @@ def _capped_step(config: BocpdConfig, log_stay: float) -> float:
     return log_stay + density + EXPECTED_LOSS - 0.5 * math.log(expected) + (alpha + 0.5) * log_forget
 
 
-def _by_slot(values: NDArray[np.float64], dtype: type[np.floating]) -> Float:
-    return np.concatenate((values[::-1], values[::-1])).astype(dtype)
-
-
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class RingState:
-    """All runs of a bank. Layout [block, slot, lane]; lanes are series, so no sum runs across a vector register.
+    """All runs of a bank. Lanes are series, so no sum runs across a vector register.
 
-    Runs are kept by start time: the run born at the newest sample sits at `head`, the one before it a slot below.
-    A lane whose series had no sample while others of its block did is rolled by one slot, so that the age of a slot
-    is the same in every lane of a block.
+    ring: [block, 3, slot, lane], mu, beta and W of the runs by start time: the run born at the newest sample sits at
+        `head`, the one before it a slot below. A lane whose series had no sample while others of its block did is
+        rolled by one slot, so that the age of a slot is the same in every lane of a block.
+    rows: [block, 5, lane], mu, beta and W of the absorbing slot, W of the next birth, probability of a new run.
+    ages: [block, 2, lane], age of the absorbing slot's run (0: none) and of the accepted regime, in samples.
+    clock: [block, 2], head and the number of samples.
     """
 
-    mu: Float
-    beta: Float
-    weight: Float
-    old_mu: Float
-    old_beta: Float
-    old_weight: Float
-    old_age: Int32
-    birth: Float
-    regime_age: Int32
-    probability: Float
-    head: Int32
-    steps: Int32
+    ring: Float
+    rows: Float
+    ages: Int32
+    clock: Int32
 
     @classmethod
     def empty(
         cls, blocks: int, lanes: int, config: BocpdConfig, dtype: type[np.floating] = np.float32
     ) -> RingState:
         """State before the first sample: no runs, the next birth certain."""
-        ring, row = (blocks, config.slots, lanes), (blocks, lanes)
+        run = np.array([config.mu0, config.beta0, EMPTY], dtype)
+        row = np.array([*run, 0.0, 0.0], dtype)
         return cls(
-            mu=np.full(ring, config.mu0, dtype),
-            beta=np.full(ring, config.beta0, dtype),
-            weight=np.full(ring, EMPTY, dtype),
-            old_mu=np.full(row, config.mu0, dtype),
-            old_beta=np.full(row, config.beta0, dtype),
-            old_weight=np.full(row, EMPTY, dtype),
-            old_age=np.zeros(row, np.int32),
-            birth=np.zeros(row, dtype),
-            regime_age=np.zeros(row, np.int32),
-            probability=np.zeros(row, dtype),
-            head=np.full(blocks, -1, np.int32),
-            steps=np.zeros(blocks, np.int32),
+            ring=np.tile(run[:, None, None], (blocks, 1, config.slots, lanes)),
+            rows=np.tile(row[:, None], (blocks, 1, lanes)),
+            ages=np.zeros((blocks, 2, lanes), np.int32),
+            clock=np.tile(np.array([-1, 0], np.int32), (blocks, 1)),
         )
+
+    @property
+    def probability(self) -> Float:
+        """[block, lane]."""
+        return self.rows[:, 4]
+
+    @property
+    def regime_age(self) -> Int32:
+        """[block, lane]."""
+        return self.ages[:, 1]
 
     def arrays(self) -> dict[str, Float | Int32]:
         """The arrays themselves, by name."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        return {"ring": self.ring, "rows": self.rows, "ages": self.ages, "clock": self.clock}

@@ -32,6 +32,11 @@ class Settings(BaseSettings):
     api_host: str = "127.0.0.1"
     api_port: int = Field(default=8080, ge=0, le=65535)
     public_url: str = "http://127.0.0.1:8080"
+    api_allowed_hosts: tuple[str, ...] = ()
+    api_metrics_public: bool = False
+    # Signs page cursors; set it where several API processes share one address.
+    api_secret: SecretStr | None = None
+    api_secret_file: Path | None = None
 
     exporter_interval_seconds: float = Field(default=1.0, gt=0, le=3600)
     exporter_spool_dir: Path = Path("/var/lib/slowrank/spool")
@@ -43,6 +48,13 @@ class Settings(BaseSettings):
 
     webhook_allow_http: tuple[str, ...] = ()
     webhook_allow_private: tuple[str, ...] = ()
+    webhook_allow_ports: tuple[int, ...] = ()
+    webhook_ca_file: Path | None = None
+
+    notifier_concurrency: int = Field(default=8, ge=1, le=64)
+    notifier_lease_seconds: float = Field(default=60.0, ge=1, le=3600)
+    notifier_poll_seconds: float = Field(default=5.0, ge=0.1, le=60)
+    notifier_metrics_port: int = Field(default=9313, ge=0, le=65535)
 
     gpu_hour_price: float | None = Field(default=None, ge=0)
     retention_rollup_days: int = Field(default=7, ge=1)

@@ -1,0 +1,41 @@
+"""Token buckets in this process: how often one key may ask."""
+
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass
+
+MAX_KEYS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """``per_second`` tokens come back each second, up to ``burst``."""
+
+    per_second: float
+    burst: float
+
+
+READ = Rate(20, 60)
+WRITE = Rate(5, 20)
+FAILED_AUTH = Rate(1, 20)
+
+
+class Limiter:
+    """Buckets by name; the longest unused one is forgotten when there are too many."""
+
+    def __init__(self, max_keys: int = MAX_KEYS) -> None:
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        self._max_keys = max_keys
+        self._lock = threading.Lock()
+
+    def take(self, name: str, rate: Rate, now: float) -> float:
+        """Take a token at monotonic time ``now`` (s); return 0.0, or the seconds until there is one."""
+        with self._lock:
+            tokens, at = self._buckets.get(name, (rate.burst, now))
+            tokens = min(rate.burst, tokens + (now - at) * rate.per_second)
+            wait = 0.0 if tokens >= 1 else (1 - tokens) / rate.per_second
+            self._buckets[name] = (tokens - (1 if wait == 0.0 else 0), now)
+            self._buckets.move_to_end(name)
+            if len(self._buckets) > self._max_keys:
+                self._buckets.popitem(last=False)
+        return wait

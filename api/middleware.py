@@ -1,0 +1,118 @@
+"""What happens to every request before and after its route: id, host, size, headers, counting."""
+
+import re
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from api.problems import Problem
+
+_REQUEST_ID = re.compile(r"[A-Za-z0-9_-]{8,64}")
+_HEADERS = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+    (b"x-frame-options", b"DENY"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+)
+# Probes come by pod address; they tell nothing that a name would protect.
+PROBES = frozenset({"/healthz", "/readyz", "/metrics"})
+
+Observe = Callable[[str, str, int, float], None]
+
+
+@dataclass(slots=True)
+class Edge:
+    """The outermost ASGI layer.
+
+    ``observe(method, route, status, seconds)`` is told of every answer. ``body_limits`` maps a path to the
+    bytes it accepts, ``max_body`` holds for the others.
+    """
+
+    app: ASGIApp
+    allowed_hosts: frozenset[str]
+    observe: Observe
+    max_body: int = 64 * 1024
+    body_limits: dict[str, int] = field(default_factory=dict)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        request = Request(scope)
+        request.state.request_id = _request_id(request)
+        started, status = time.monotonic(), 500
+
+        async def send_marked(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                present = {name.lower() for name, _ in message["headers"]}
+                extra = (*_HEADERS, (b"x-request-id", request.state.request_id.encode()))
+                message["headers"] = [*message["headers"], *((n, v) for n, v in extra if n not in present)]
+            await send(message)
+
+        try:
+            refusal = self._refusal(request)
+            if refusal is not None:
+                await (await self._answer(request, refusal))(scope, receive, send_marked)
+            else:
+                await self.app(scope, self._bounded(request, receive), send_marked)
+        finally:
+            route = getattr(scope.get("route"), "path", "unmatched")
+            self.observe(scope["method"], route, status, time.monotonic() - started)
+
+    def _refusal(self, request: Request) -> Problem | None:
+        host = _host(request.headers.get("host", ""))
+        if (
+            request.url.path not in PROBES
+            and "*" not in self.allowed_hosts
+            and host not in self.allowed_hosts
+        ):
+            return Problem(421, "unknown-host", "this Host is not in SLOWRANK_API_ALLOWED_HOSTS")
+        length = request.headers.get("content-length", "0")
+        if not length.isdigit() or int(length[:18]) > self._limit(request):
+            return _too_large(self._limit(request))
+        return None
+
+    async def _answer(self, request: Request, problem: Problem) -> Response:
+        handler = request.app.exception_handlers[HTTPException]
+        response: Response = await handler(request, problem)
+        return response
+
+    def _limit(self, request: Request) -> int:
+        return self.body_limits.get(request.url.path, self.max_body)
+
+    def _bounded(self, request: Request, receive: Receive) -> Receive:
+        read = 0
+
+        async def bounded() -> Message:
+            nonlocal read
+            message = await receive()
+            read += len(message.get("body", b""))
+            if read > self._limit(request):
+                raise _too_large(self._limit(request))
+            return message
+
+        return bounded
+
+
+def _too_large(limit: int) -> Problem:
+    return Problem(413, "too-large", f"a request here holds at most {limit} bytes")
+
+
+def _request_id(request: Request) -> str:
+    given = request.headers.get("x-request-id", "")
+    return given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+
+
+def _host(header: str) -> str:
+    name, _, port = header.rpartition(":")
+    return (name if name and port.isdigit() else header).lower()

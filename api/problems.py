@@ -1,0 +1,99 @@
+"""Errors as RFC 9457 ``application/problem+json``: each names what is wrong and, where known, where."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Any
+
+import psycopg
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+log = logging.getLogger(__name__)
+
+MEDIA_TYPE = "application/problem+json"
+
+
+class Problem(HTTPException):
+    """An answer other than success; ``slug`` is the stable name of its type."""
+
+    def __init__(
+        self,
+        status: int,
+        slug: str,
+        detail: str,
+        *,
+        errors: Sequence[Mapping[str, str]] = (),
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(status, detail, dict(headers or {}))
+        self.slug = slug
+        self.errors = list(errors)
+
+
+def not_found(what: str, name: str) -> Problem:
+    """Return the 404 for one thing asked by name."""
+    return Problem(404, "not-found", f"there is no {what} {name[:80]!r}")
+
+
+def invalid(pointer: str, detail: str) -> Problem:
+    """Return the 422 for one parameter, such as ``#/query/from``."""
+    return Problem(422, "invalid-parameter", detail, errors=[{"pointer": pointer, "detail": detail}])
+
+
+def install(app: FastAPI, public_url: str) -> None:
+    """Make every error of ``app`` a problem, those of the framework and of the database included."""
+    base = public_url.rstrip("/") + "/problems/"
+
+    def respond(request: Request, problem: Problem) -> JSONResponse:
+        content: dict[str, Any] = {
+            "type": base + problem.slug,
+            "title": problem.slug.replace("-", " ").capitalize(),
+            "status": problem.status_code,
+            "detail": problem.detail,
+            "instance": request.url.path,
+            "request_id": request.scope.get("state", {}).get("request_id", ""),
+        }
+        if problem.errors:
+            content["errors"] = problem.errors
+        headers = {"cache-control": "no-store", **(problem.headers or {})}
+        return JSONResponse(content, problem.status_code, headers=headers, media_type=MEDIA_TYPE)
+
+    async def http(request: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, HTTPException)
+        return respond(request, error if isinstance(error, Problem) else _of_status(error))
+
+    async def validation(request: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, RequestValidationError)
+        return respond(request, _of_validation(error))
+
+    async def database(request: Request, error: Exception) -> JSONResponse:
+        log.error("database unavailable: %s", type(error).__name__)
+        detail = "the database does not answer; try again, and see /readyz"
+        return respond(request, Problem(503, "database-unavailable", detail, headers={"retry-after": "5"}))
+
+    async def unexpected(request: Request, error: Exception) -> JSONResponse:
+        detail = "an error of slowrank itself; the log has it under this request_id"
+        return respond(request, Problem(500, "internal-error", detail))
+
+    app.add_exception_handler(HTTPException, http)
+    app.add_exception_handler(RequestValidationError, validation)
+    app.add_exception_handler(psycopg.OperationalError, database)
+    app.add_exception_handler(Exception, unexpected)
+
+
+def _of_status(error: HTTPException) -> Problem:
+    slug = HTTPStatus(error.status_code).phrase.lower().replace(" ", "-").replace("'", "")
+    return Problem(error.status_code, slug, str(error.detail), headers=error.headers)
+
+
+def _of_validation(error: RequestValidationError) -> Problem:
+    # The input itself is left out: it may hold a secret.
+    errors = [
+        {"pointer": "#/" + "/".join(str(part) for part in e["loc"]), "detail": str(e["msg"])[:300]}
+        for e in error.errors()[:20]
+    ]
+    detail = "; ".join(f"{e['pointer']}: {e['detail']}" for e in errors[:3])
+    return Problem(422, "invalid-parameter", detail, errors=errors)

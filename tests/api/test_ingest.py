@@ -1,0 +1,130 @@
+"""Bodies of twin rows become records; bad lines are counted and cost their neighbours nothing."""
+
+import gzip
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from api.ingest import inflate, read
+from slowrank.telemetry.records import JobSteps, NodeEvent, NodeSample
+
+NOW = 1795160472.0
+STEP = {
+    "kind": "step",
+    "ts": NOW,
+    "cluster": "c",
+    "job_id": "j",
+    "node": "n",
+    "rank": 1,
+    "step": 7,
+    "step_seconds": 2.0,
+}
+SAMPLE = {
+    "kind": "sample",
+    "ts": NOW,
+    "cluster": "c",
+    "node": "n",
+    "metric": "gpu.power_watts",
+    "instance": "0",
+    "value": 1.0,
+}
+EVENT = {"kind": "event", "ts": NOW, "cluster": "c", "node": "n", "source": "kmsg", "code": "xid.79"}
+
+
+def ndjson(*rows):
+    return b"\n".join(row if isinstance(row, bytes) else json.dumps(row).encode() for row in rows)
+
+
+def test_rows_of_every_kind_become_records():
+    """Two sample rows of one tick make one record; a step and an event one each."""
+    batch = read(ndjson(SAMPLE, SAMPLE | {"instance": "1"}, STEP, EVENT), now=NOW)
+    assert [type(r) for r in batch.records] == [NodeSample, JobSteps, NodeEvent]
+    assert (batch.accepted, batch.rejected) == (4, {})
+
+
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        (b"{", "undecodable"),
+        (b"[1]", "undecodable"),
+        (b'"x"', "undecodable"),
+        (b"\xff\xfe", "undecodable"),
+        (b"[" * 5000, "undecodable"),
+        (b'{"a":"' + b"x" * 70_000 + b'"}', "oversize"),
+        (STEP | {"rank": "x"}, "bad_number"),
+        (STEP | {"ts": NOW + 3600}, "bad_time"),
+        (STEP | {"ts": NOW - 100_000}, "bad_time"),
+        (STEP | {"node": "a b\n"}, "bad_label"),
+        (EVENT | {"ts": NOW + 301}, "bad_time"),
+        (SAMPLE | {"node": "'; drop table findings; --"}, "bad_label"),
+        (SAMPLE | {"node": None}, "undecodable"),
+        (STEP | {"cluster": "other"}, "forbidden_cluster"),
+        ({"kind": "what"}, "undecodable"),
+    ],
+)
+def test_one_bad_line_is_counted_and_its_neighbours_live(bad, reason):
+    """The lines before and after a bad one are taken, whatever kinds they are."""
+    batch = read(ndjson(SAMPLE, bad, STEP, bad, SAMPLE | {"ts": NOW + 1}), now=NOW, clusters=["c"])
+    assert batch.accepted == 3
+    assert batch.rejected == {reason: 2}
+    assert len(batch.records) == 3
+    assert batch.examples[0].startswith(reason)
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.binary(max_size=200),
+            st.recursive(
+                st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=20),
+                lambda inner: (
+                    st.lists(inner, max_size=3)
+                    | st.dictionaries(
+                        st.sampled_from(
+                            [
+                                "kind",
+                                "ts",
+                                "node",
+                                "metric",
+                                "value",
+                                "step",
+                                "rank",
+                                "labels",
+                                "coords",
+                                "subject",
+                                "seq",
+                            ]
+                        )
+                        | st.text(max_size=5),
+                        inner,
+                        max_size=8,
+                    )
+                ),
+                max_leaves=12,
+            ),
+        ),
+        max_size=6,
+    )
+)
+@settings(max_examples=200, deadline=None)
+def test_nothing_but_counts_comes_of_garbage(things):
+    """No body whatsoever raises; every non-empty line is either accepted or rejected."""
+    lines = [
+        t.replace(b"\n", b" ").replace(b"\r", b" ") if isinstance(t, bytes) else json.dumps(t).encode()
+        for t in things
+    ]
+    body = b"\n".join(lines)
+    batch = read(body, now=NOW)
+    expected = sum(1 for line in body.splitlines() if line.strip())
+    assert batch.accepted + batch.rejected.total() == expected
+
+
+def test_gzip_is_bounded():
+    """A gzip body is read, a bomb, a stump and plain text are refused."""
+    text = ndjson(*[STEP | {"step": i} for i in range(100)])
+    assert inflate(gzip.compress(text)) == text
+    for bad in (gzip.compress(b"\0" * 3_000_000), gzip.compress(text)[:-20], text, b""):
+        with pytest.raises(ValueError, match="body"):
+            inflate(bad)

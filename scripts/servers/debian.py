@@ -1,0 +1,94 @@
+"""Packages from the Debian mirror this machine already uses: installed on it, or unpacked into a private root."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from servers.process import ServiceError
+
+KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+# Neither PostgreSQL with jit=off nor its start-up needs these; they are half of the download's size on disk.
+UNUSED = ("libllvm", "libz3", "perl", "libperl", "locales_", "libc-l10n", "ssl-cert", "postgresql-common")
+
+
+def ensure_commands(packages: Mapping[str, str]) -> None:
+    """Make every command (key) available, from its Debian package (value) where we may install it."""
+    missing = [package for command, package in packages.items() if shutil.which(command) is None]
+    if not missing:
+        return
+    if os.geteuid() != 0 or shutil.which("apt-get") is None:
+        raise ServiceError(f"missing: {', '.join(missing)}. Install them, e.g.: sudo apt-get install {' '.join(missing)}")
+    env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    for step in (["update"], ["install", "-y", "--no-install-recommends", *missing]):
+        subprocess.run(["apt-get", "-qq", *step], check=True, env=env, stdout=subprocess.DEVNULL)
+
+
+def mirrors() -> list[str]:
+    """Repository URIs of this machine's own apt settings, those that look like a main Debian archive first."""
+    override = os.environ.get("SLOWRANK_DEBIAN_MIRROR")
+    if override:
+        return [override]
+    if shutil.which("apt-get") is None:
+        raise ServiceError("no apt-get here; run a container engine instead (docker info must succeed)")
+    listing = subprocess.run(
+        ["apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages"],
+        check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    uris = list(dict.fromkeys(line.rstrip("/") for line in listing.stdout.split()))
+    return sorted(uris, key=lambda uri: not uri.endswith("/debian"))
+
+
+def unpack(packages: Sequence[str], *, suite: str, into: Path, work: Path) -> None:
+    """Download packages of `suite` with their dependencies and unpack them below `into`, as any user."""
+    for part in ("state/lists/partial", "cache/archives/partial", "preferences.d"):
+        (work / part).mkdir(parents=True, exist_ok=True)
+    (work / "status").touch()
+    for mirror in mirrors():
+        (work / "sources.list").write_text(f"deb [signed-by={KEYRING}] {mirror} {suite} main\n")
+        if _apt(work, "update", "-o", "APT::Update::Error-Mode=any") == 0:
+            break
+    else:
+        raise ServiceError(
+            f"none of this machine's apt sources serves Debian {suite} signed by {KEYRING}; "
+            "set SLOWRANK_DEBIAN_MIRROR to the URI of a Debian archive"
+        )
+    if _apt(work, "-y", "--download-only", "install", *packages) != 0:
+        raise ServiceError(f"apt-get could not download {', '.join(packages)}; its log is {work / 'apt.log'}")
+    _extract(sorted((work / "cache/archives").glob("*.deb")), into)
+
+
+def _apt(work: Path, *arguments: str) -> int:
+    options = {
+        "Dir::Etc::sourcelist": work / "sources.list",
+        "Dir::Etc::sourceparts": "-",
+        "Dir::Etc::preferences": "-",
+        "Dir::Etc::preferencesparts": work / "preferences.d",
+        "Dir::State": work / "state",
+        "Dir::State::status": work / "status",
+        "Dir::Cache": work / "cache",
+        "APT::Install-Recommends": "false",
+        "APT::Sandbox::User": "",
+        "Acquire::Languages": "none",
+        "Debug::NoLocking": "1",
+    }
+    flags = [flag for name, value in options.items() for flag in ("-o", f"{name}={value}")]
+    with (work / "apt.log").open("a") as log:
+        return subprocess.run(["apt-get", "-qq", *flags, *arguments], stdout=log, stderr=log, check=False).returncode
+
+
+def _extract(archives: Sequence[Path], into: Path) -> None:
+    for folder in ("bin", "sbin", "lib", "lib64"):
+        (into / "usr" / folder).mkdir(parents=True, exist_ok=True)
+        if not (into / folder).exists():
+            (into / folder).symlink_to(f"usr/{folder}")
+    documents = [f"--exclude=./usr/share/{folder}" for folder in ("doc", "man", "locale")]
+    untar = ["tar", "-x", "-C", str(into), "--keep-directory-symlink", "--no-same-owner", *documents]
+    for archive in archives:
+        if archive.name.startswith(UNUSED):
+            continue
+        files = subprocess.run(["dpkg-deb", "--fsys-tarfile", str(archive)], check=True, stdout=subprocess.PIPE)
+        subprocess.run(untar, input=files.stdout, check=True)

@@ -1,0 +1,218 @@
+"""PostgreSQL with TimescaleDB from Debian's packages, in a private root: no engine, no installation, no root needed."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from servers.debian import unpack
+from servers.process import CACHE, STATE, Process, Run, ServiceError, free_ports, locked, wait_until
+
+SUITE, VERSION = "trixie", 17
+PACKAGES = (f"postgresql-{VERSION}-timescaledb", "dash", "coreutils", "libc-bin")
+BIN = f"/usr/lib/postgresql/{VERSION}/bin"
+UID = 5432
+ENV = {"LC_ALL": "C.UTF-8", "PATH": f"{BIN}:/usr/bin:/bin", "TZ": "UTC"}
+SETTINGS = {
+    "shared_preload_libraries": "timescaledb",
+    "timescaledb.telemetry_level": "off",
+    "listen_addresses": "127.0.0.1",
+    "unix_socket_directories": "",
+    "dynamic_shared_memory_type": "mmap",  # a private root has no /dev/shm of its own
+    "jit": "off",  # libLLVM is left out of it
+    "max_connections": "200",
+    "max_worker_processes": "64",  # TimescaleDB starts one for every database that has the extension
+    "timescaledb.max_background_workers": "48",
+}
+# The outer namespace may mount /dev; the inner one maps to a non-zero uid, as postgres refuses to be uid 0.
+ENTER = (
+    'mount --rbind /dev "$0/dev" && exec unshare --user --map-user=5432 --map-group=5432 --root="$0" --wd=/ "$@"'
+)
+
+
+class Timescale:
+    """One PostgreSQL server with TimescaleDB on a free loopback port; superuser postgres, no password.
+
+    stop() keeps the data for the next start(); close() deletes it. A shared server outlives this process.
+    """
+
+    def __init__(self, *, shared: bool = False) -> None:
+        self._run = Run.begin("timescale", stop_signal=signal.SIGINT, shared=shared)
+        self._data = _tree() / "data" / self._run.name
+        self._log = STATE / f"{self._run.name}.log"
+        self._run.paths = [self._data]
+        (self.port,) = free_ports(1)
+
+    @property
+    def dsn(self) -> str:
+        return self._dsn("postgres")
+
+    def _dsn(self, database: str) -> str:
+        return f"postgresql://postgres@127.0.0.1:{self.port}/{database}"
+
+    def __enter__(self) -> Timescale:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def start(self) -> None:
+        """Start the server (on the data it had before) and wait until it accepts connections."""
+        install()
+        if not self._data.exists():
+            shutil.copytree(_template(), self._data, symlinks=True)
+            _own(self._data)
+        self._run.exports = {"SLOWRANK_TEST_DSN": self.dsn}
+        argv = _inside(f"{BIN}/postgres", "-D", f"/data/{self._run.name}", "-c", f"port={self.port}")
+        self._log.unlink(missing_ok=True)
+        self._run.processes["postgres"] = Process.spawn(argv, log=self._log, env=ENV)
+        self._run.save()
+        wait_until(self._ready, seconds=30, what=f"starting PostgreSQL (log: {self._log})")
+
+    def stop(self) -> None:
+        """Fast shutdown: open connections are ended; the data stays."""
+        self.resume()
+        self._postmaster().stop(signal.SIGINT)
+
+    def close(self) -> None:
+        """Stop the server and delete its data."""
+        if self._run.processes:
+            self.resume()
+        self._run.end()
+        self._log.unlink(missing_ok=True)
+
+    def kill(self) -> None:
+        """End the server as a power cut would: SIGKILL to all of its processes."""
+        backends = self._postmaster().children()
+        for process in (self._postmaster(), *backends):
+            process.send(signal.SIGKILL)
+        for process in (self._postmaster(), *backends):
+            wait_until(lambda p=process: not p.alive(), seconds=10, what=f"the end of pid {process.pid}")
+
+    def pause(self) -> None:
+        """Freeze the server: connections hang instead of failing."""
+        self._postmaster().send(signal.SIGSTOP)
+        for backend in self._postmaster().children():
+            backend.send(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        for backend in self._postmaster().children():
+            backend.send(signal.SIGCONT)
+        self._postmaster().send(signal.SIGCONT)
+
+    def create_database(self, name: str) -> str:
+        """Create an empty database (without the extension: migrations create it) and return its DSN."""
+        self._sql(f'CREATE DATABASE "{_identifier(name)}"')
+        return self._dsn(name)
+
+    def drop_database(self, name: str) -> None:
+        self._sql(f'DROP DATABASE IF EXISTS "{_identifier(name)}" WITH (FORCE)')
+
+    def _postmaster(self) -> Process:
+        return self._run.processes["postgres"]
+
+    def _ready(self) -> bool:
+        if not self._postmaster().alive():
+            raise ServiceError(f"PostgreSQL ended while starting:\n{self._log.read_text()[-2000:]}")
+        probe = _inside(f"{BIN}/pg_isready", "-q", "-h", "127.0.0.1", "-p", str(self.port))
+        return subprocess.run(probe, env=ENV, check=False).returncode == 0
+
+    def _sql(self, statement: str) -> None:
+        client = _inside(f"{BIN}/psql", "-qX", "-v", "ON_ERROR_STOP=1", "-d", self.dsn, "-c", statement)
+        result = subprocess.run(client, env=ENV, capture_output=True, text=True, check=False)
+        if result.returncode != 0:
+            raise ServiceError(f"{statement}: {result.stderr.strip()}")
+
+
+def _identifier(name: str) -> str:
+    if not re.fullmatch(r"[a-z_][a-z0-9_]{0,62}", name):
+        raise ValueError(f"database name {name!r}: use lower-case letters, digits and underscores")
+    return name
+
+
+def _home() -> Path:
+    recipe = repr((SUITE, PACKAGES, SETTINGS))
+    return CACHE / f"timescale-{hashlib.sha256(recipe.encode()).hexdigest()[:12]}"
+
+
+def _tree() -> Path:
+    return _home() / "root"
+
+
+def _template() -> Path:
+    """A fresh data directory, copied for every server. Its owner differs with the way into the root."""
+    return _tree() / "data" / ("template-namespaces" if _namespaces() else "template-chroot")
+
+
+@functools.cache
+def _namespaces() -> bool:
+    """Whether this user may create user and mount namespaces."""
+    probe = ["unshare", "-r", "--mount", "unshare", "--user", "--map-user=5432", "--map-group=5432", "true"]
+    return subprocess.run(probe, capture_output=True, check=False).returncode == 0
+
+
+def _inside(*argv: str) -> Sequence[str]:
+    """argv as a command that runs in the private root, as a user PostgreSQL accepts."""
+    if _namespaces():
+        return ["unshare", "-r", "--mount", "sh", "-c", ENTER, str(_tree()), *argv]
+    if os.geteuid() == 0:
+        return ["chroot", f"--userspec={UID}:{UID}", str(_tree()), *argv]
+    raise ServiceError(
+        "TimescaleDB needs unprivileged user namespaces (sysctl kernel.unprivileged_userns_clone=1, "
+        "kernel.apparmor_restrict_unprivileged_userns=0), or root, or a container engine"
+    )
+
+
+def _own(directory: Path) -> None:
+    if _namespaces():
+        return
+    for path in (directory, *directory.rglob("*")):
+        os.chown(path, UID, UID, follow_symlinks=False)
+
+
+def install() -> None:
+    """Unpack the packages and make the template data directory, once; later calls return at once."""
+    with locked("timescale"):
+        if not (_home() / "unpacked").exists():
+            shutil.rmtree(_home(), ignore_errors=True)
+            _tree().mkdir(parents=True)
+            unpack(PACKAGES, suite=SUITE, into=_tree(), work=_home() / "apt")
+            _furnish()
+            (_home() / "unpacked").touch()
+            shutil.rmtree(_home() / "apt")
+        if not (_template() / "PG_VERSION").exists():
+            _initdb()
+
+
+def _furnish() -> None:
+    """What PostgreSQL expects around it: a passwd entry, device files, a place for data."""
+    for folder in ("etc", "dev", "data", "tmp"):
+        (_tree() / folder).mkdir(exist_ok=True)
+    (_tree() / "etc/passwd").write_text(f"postgres:x:{UID}:{UID}::/data:/bin/sh\n")
+    (_tree() / "etc/group").write_text(f"postgres:x:{UID}:\n")
+
+
+def _initdb() -> None:
+    shutil.rmtree(_template(), ignore_errors=True)
+    _template().mkdir(mode=0o700)
+    if not _namespaces():
+        for name, minor in (("null", 3), ("zero", 5), ("urandom", 9)):
+            if not (_tree() / "dev" / name).exists():
+                os.mknod(_tree() / "dev" / name, 0o20666, os.makedev(1, minor))
+                (_tree() / "dev" / name).chmod(0o666)
+    _own(_template())
+    options = [flag for name, value in SETTINGS.items() for flag in ("-c", f"{name}={value}")]
+    base = ["-D", f"/data/{_template().name}", "-A", "trust", "-U", "postgres", "--locale=C.UTF-8", "-E", "UTF8"]
+    made = subprocess.run(
+        _inside(f"{BIN}/initdb", *base, *options), env=ENV, capture_output=True, text=True, check=False
+    )
+    if made.returncode != 0:
+        raise ServiceError(f"initdb failed:\n{made.stdout[-1000:]}{made.stderr[-2000:]}")

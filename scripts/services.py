@@ -1,0 +1,84 @@
+"""Start, stop and describe the Kafka and TimescaleDB that tests and contributors use. Needs only Python.
+
+python scripts/services.py up [--brokers 3]     start them, or reuse those which run
+eval "$(python scripts/services.py env)"        export SLOWRANK_TEST_KAFKA and SLOWRANK_TEST_DSN
+python scripts/services.py status | down
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+
+from servers.kafka import KafkaCluster
+from servers.process import Run, ServiceError, locked, runs, sweep
+from servers.timescale import Timescale
+
+SHARED = ("kafka", "timescale")
+
+
+def exports() -> dict[str, str]:
+    """Environment variables of the shared servers that run now."""
+    alive = [run for name in SHARED if (run := Run.load(name)) is not None and run.alive()]
+    return {key: value for run in alive for key, value in run.exports.items()}
+
+
+def up(brokers: int) -> bool:
+    """Start what does not run yet; False when both ran already."""
+    sweep()
+    kafka, timescale = Run.load("kafka"), Run.load("timescale")
+    reuse_kafka = kafka is not None and kafka.alive() and len(kafka.processes) == brokers
+    reuse_timescale = timescale is not None and timescale.alive()
+    if not reuse_timescale:
+        if timescale:
+            timescale.end()
+        Timescale(shared=True).start()
+    if not reuse_kafka:
+        if kafka:
+            kafka.end()
+        KafkaCluster(brokers=brokers, shared=True).start()
+    return not (reuse_kafka and reuse_timescale)
+
+
+def down() -> None:
+    """Stop the shared servers and the private ones nobody owns any more."""
+    sweep()
+    for run in runs():
+        if run.name in SHARED:
+            run.end()
+
+
+def show() -> None:
+    for run in runs():
+        state = "running" if run.alive() else "stopped"
+        pids = " ".join(str(process.pid) for process in run.processes.values())
+        print(f"{run.name:20} {state}  pid {pids}")
+    for key, value in exports().items():
+        print(f"{key}={value}")
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("command", choices=["up", "down", "status", "env"])
+    parser.add_argument("--brokers", type=int, choices=[1, 3], default=1, help="Kafka brokers (up)")
+    options = parser.parse_args(arguments)
+    try:
+        if options.command in ("up", "down"):
+            with locked("services"):
+                started = up(options.brokers) if options.command == "up" else down()
+            if options.command == "up":
+                print("started" if started else "already running")
+                show()
+        elif options.command == "status":
+            show()
+        else:
+            print("\n".join(f"export {key}={value}" for key, value in exports().items()))
+    except (ServiceError, subprocess.CalledProcessError) as error:
+        print(f"services: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -3,4 +3,18 @@
 Training code needs one name, ``StepTimer``; everything else is imported from its own module.
 """
 
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from slowrank.hook import StepTimer
+
 __version__ = "0.1.0"
+__all__ = ["StepTimer", "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "StepTimer":
+        from slowrank.hook import StepTimer
+
+        return StepTimer
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,120 @@
+"""How step rows leave the training process: a bounded ring, a daemon thread, a datagram socket."""
+
+import functools
+import json
+import os
+import socket
+import threading
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+from slowrank.hook.misuse import harmless, misuse
+
+RING_ROWS = 4096
+DATAGRAM_ROWS = 32
+FLUSH_SECONDS = 1.0
+
+Row = tuple[float | int | None, ...]
+"""step, ts, step_seconds, the five phases in the order of ``timer.PHASES``, the three ``timer.NOTES``."""
+
+
+class Sender:
+    """The ring, the daemon thread and the socket of one timer.
+
+    Belongs to the process that made it: after a fork the child starts with an empty ring, a thread and a
+    socket of its own, and what the parent had queued is left to the parent.
+    """
+
+    def __init__(self, header: Mapping[str, Any], address: str) -> None:
+        self.dropped = 0
+        self._header = dict(header)
+        self._address = address
+        self._pid = 0
+        self._ring: deque[Row] = deque(maxlen=RING_ROWS)
+        self._socket: socket.socket | None = None
+
+    def put(self, row: Row) -> None:
+        if self._address == "off":
+            return
+        if self._pid != os.getpid():
+            self._start()
+        if len(self._ring) == RING_ROWS:
+            self.dropped += 1
+        self._ring.append(row)
+
+    def flush(self) -> None:
+        if self._pid != os.getpid():
+            return
+        if not self._lock.acquire(timeout=FLUSH_SECONDS):
+            return
+        try:
+            while self._ring:
+                self._send([self._ring.popleft() for _ in range(min(DATAGRAM_ROWS, len(self._ring)))])
+        finally:
+            self._lock.release()
+
+    def close(self) -> None:
+        if self._pid == os.getpid():
+            self._stop.set()
+            self.flush()
+            self._disconnect()
+            self._pid = 0
+
+    def _start(self) -> None:
+        # First of all, so that a process that cannot start threads does not try again every step.
+        self._pid = os.getpid()
+        self._ring.clear()
+        self._sequence = 0
+        self._disconnect()
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        run = functools.partial(_run, self, self._stop)
+        threading.Thread(target=run, name="slowrank-step-timer", daemon=True).start()
+
+    def _send(self, rows: list[Row]) -> None:
+        self._sequence += 1
+        message = self._header | {"seq": self._sequence, "dropped": self.dropped, "rows": rows}
+        try:
+            payload = json.dumps(message, separators=(",", ":"), allow_nan=False).encode()
+            self._connected().send(payload)
+        except (OSError, ValueError) as error:
+            self.dropped += len(rows)
+            self._disconnect()
+            misuse.note(f"no exporter takes datagrams at {self._address} ({type(error).__name__})")
+
+    def _connected(self) -> socket.socket:
+        if self._socket is None:
+            self._socket = _open_socket(self._address)
+        return self._socket
+
+    def _disconnect(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+
+@harmless
+def _run(sender: Sender, stop: threading.Event) -> None:
+    while not stop.wait(FLUSH_SECONDS):
+        sender.flush()
+
+
+def _open_socket(address: str) -> socket.socket:
+    family, target = _target(address)
+    opened = socket.socket(family, socket.SOCK_DGRAM)
+    try:
+        opened.setblocking(False)
+        opened.connect(target)
+    except OSError:
+        opened.close()
+        raise
+    return opened
+
+
+def _target(address: str) -> tuple[socket.AddressFamily, str | tuple[str, int]]:
+    if address.startswith(("/", "unix:")):
+        return socket.AF_UNIX, address.removeprefix("unix:")
+    host, _, port = address.rpartition(":")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return family, (host.strip("[]"), int(port))

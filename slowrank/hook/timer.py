@@ -1,0 +1,226 @@
+"""The timer of one rank: what a training script calls."""
+
+import math
+import os
+import time
+import weakref
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from types import TracebackType
+from typing import Any, Literal, Unpack
+
+from slowrank.hook.identity import Identity, identity_of
+from slowrank.hook.misuse import harmless, misuse
+from slowrank.hook.sender import Row, Sender
+
+DEFAULT_EXPORTER = "127.0.0.1:9311"
+PHASES = ("compute", "wait", "data", "comm", "checkpoint")
+NOTES = ("tokens", "loss", "grad_norm")
+
+Phase = Literal["compute", "wait", "data", "comm", "checkpoint"]
+
+
+class StepTimer:
+    """Times training steps of one rank.
+
+    ``step_seconds`` runs from the end of the previous step to the end of this one, so that the steps tile
+    the time. ``compute_seconds`` is the time in ``phase("compute")`` or, where that is never used, the
+    step's own block less the other phases. Phases nest: each is charged only its own time, and one opened
+    between two steps counts for the later step. A step left by an exception is not recorded.
+    """
+
+    def __init__(
+        self,
+        *,
+        exporter: str | None = None,
+        environ: Mapping[str, str] | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+        wall_clock: Callable[[], float] = time.time,
+        **identity: Unpack[Identity],
+    ) -> None:
+        self._clock = clock
+        self._wall_clock = wall_clock
+        self._next_step = 0
+        self._began: float | None = None
+        self._ended: float | None = None
+        self._open: list[tuple[str, float]] = []
+        self._phases: dict[str, float] = {}
+        self._before: dict[str, float] = {}
+        self._notes: dict[str, float | int] = {}
+        self._step_context = _StepContext(self)
+        self._phase_contexts = {name: _PhaseContext(self, name) for name in PHASES}
+        self._sender = Sender({}, "off")
+        self._connect(exporter, os.environ if environ is None else environ, identity)
+
+    @harmless
+    def _connect(self, exporter: str | None, environ: Mapping[str, str], given: Mapping[str, Any]) -> None:
+        address = exporter if isinstance(exporter, str) else environ.get("SLOWRANK_EXPORTER")
+        self._sender = Sender(identity_of(environ, given), address or DEFAULT_EXPORTER)
+        # Also runs when the interpreter exits, so that the last second of a job is not lost.
+        weakref.finalize(self, self._sender.close)
+
+    @property
+    def misuse_total(self) -> int:
+        """Wrong calls seen so far in this process."""
+        return misuse.total
+
+    @property
+    def dropped_total(self) -> int:
+        """Step rows that could not be handed to the socket."""
+        return self._sender.dropped
+
+    def step(self, step: int | None = None, **notes: float | int | None) -> "_StepContext":
+        """Return the context manager around one step; ``notes`` are ``tokens``, ``loss``, ``grad_norm``."""
+        self._step_context.arguments = (step, notes)
+        return self._step_context
+
+    def phase(self, name: Phase) -> AbstractContextManager[None]:
+        """Return the context manager around one phase of a step."""
+        try:
+            return self._phase_contexts[name]
+        except (KeyError, TypeError):
+            misuse.note(f"phase must be one of {', '.join(PHASES)}")
+            return nullcontext()
+
+    @harmless
+    def begin_step(self, step: int | None = None, **notes: float | int | None) -> None:
+        """Begin step ``step`` (default: one more than the last, from 0)."""
+        now = self._clock()
+        if self._began is not None:
+            misuse.note("begin_step inside a step: the unfinished step is dropped")
+            self._reset(None)
+        if step is not None:
+            if _is_number(step) and abs(step) < 2**53:
+                self._next_step = int(step)
+            else:
+                misuse.note("step must be a whole number")
+        self._before, self._phases = self._phases, {}
+        self._began = now
+        if notes:
+            self.note(**notes)
+
+    @harmless
+    def end_step(self) -> None:
+        """End the step and queue its row."""
+        now = self._clock()
+        if self._began is None:
+            misuse.note("end_step without begin_step")
+            return
+        while self._open:
+            misuse.note("a phase was still open at the end of its step")
+            self._leave(now)
+        row = self._row(now)
+        self._next_step += 1
+        self._reset(now)
+        self._sender.put(row)
+
+    @harmless
+    def note(self, **notes: float | int | None) -> None:
+        """Attach ``tokens``, ``loss`` or ``grad_norm`` to the current step, as plain numbers.
+
+        A device tensor is refused: reading it would make the hook wait for the device.
+        """
+        for name, value in notes.items():
+            if name not in NOTES:
+                misuse.note(f"a step takes the notes {', '.join(NOTES)}")
+            elif value is None:
+                self._notes.pop(name, None)
+            elif _is_number(value):
+                self._notes[name] = value
+            else:
+                misuse.note(f"{name} must be a finite plain number, not {type(value).__name__}")
+
+    @harmless
+    def flush(self) -> None:
+        """Hand queued rows to the socket now, instead of within a second."""
+        self._sender.flush()
+
+    @harmless
+    def close(self) -> None:
+        """Flush and stop the sender; steps timed later start it again."""
+        self._sender.close()
+
+    @harmless
+    def _abandon_step(self) -> None:
+        self._reset(None)
+        self._next_step += 1
+
+    @harmless
+    def _enter(self, name: str) -> None:
+        now = self._clock()
+        if self._open:
+            self._charge(now)
+        self._open.append((name, now))
+
+    @harmless
+    def _exit(self) -> None:
+        if self._open:
+            self._leave(self._clock())
+        else:
+            misuse.note("a phase was left after its step had ended")
+
+    def _charge(self, now: float) -> None:
+        name, since = self._open[-1]
+        self._phases[name] = self._phases.get(name, 0.0) + now - since
+        self._open[-1] = (name, now)
+
+    def _leave(self, now: float) -> None:
+        self._charge(now)
+        self._open.pop()
+        if self._open:
+            self._open[-1] = (self._open[-1][0], now)
+
+    def _row(self, now: float) -> Row:
+        began = now if self._began is None else self._began
+        inside, before = self._phases, self._before
+        seconds = {name: inside.get(name, 0.0) + before.get(name, 0.0) for name in {*inside, *before}}
+        seconds.setdefault("compute", max(0.0, now - began - sum(inside.values())))
+        start = began if self._ended is None else self._ended
+        return (
+            self._next_step,
+            round(self._wall_clock(), 6),
+            round(now - start, 7),
+            *(round(seconds[name], 7) if name in seconds else None for name in PHASES),
+            *(self._notes.get(name) for name in NOTES),
+        )
+
+    def _reset(self, ended: float | None) -> None:
+        self._began, self._ended = None, ended
+        self._open.clear()
+        self._phases, self._before, self._notes = {}, {}, {}
+
+
+class _StepContext:
+    """``with timer.step():``; one per timer, since a rank runs one step at a time."""
+
+    def __init__(self, timer: StepTimer) -> None:
+        self._timer = weakref.proxy(timer)
+        self.arguments: tuple[int | None, dict[str, float | int | None]] = (None, {})
+
+    def __enter__(self) -> None:
+        step, notes = self.arguments
+        self._timer.begin_step(step, **notes)
+
+    def __exit__(self, kind: type[BaseException] | None, *_: BaseException | TracebackType | None) -> None:
+        if kind is None:
+            self._timer.end_step()
+        else:
+            self._timer._abandon_step()
+
+
+class _PhaseContext:
+    """``with timer.phase(name):``."""
+
+    def __init__(self, timer: StepTimer, name: str) -> None:
+        self._timer = weakref.proxy(timer)
+        self._name = name
+
+    def __enter__(self) -> None:
+        self._timer._enter(self._name)
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self._timer._exit()
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

@@ -1,0 +1,120 @@
+"""What the training hook sends to the exporter of its node: step rows of one rank as a JSON datagram.
+
+The hook (``slowrank.hook``) writes it with the standard library; this is the reading side, which trusts
+nothing, since any process of the node can send here.
+"""
+
+import msgspec
+
+from slowrank.telemetry.codec import MAX_RANKS, BadRecord, check_steps
+from slowrank.telemetry.columns import Value, pack
+from slowrank.telemetry.records import JobSteps
+from slowrank.telemetry.schema import CURRENT_STEP_SCHEMA, STEP_SCHEMAS
+from slowrank.telemetry.twin import COORDS
+
+MAX_DATAGRAM_BYTES = 65_507
+MAX_DATAGRAM_ROWS = 256
+MAX_SECONDS = 7 * 86_400.0
+ROW_FIELDS = (
+    "step",
+    "ts",
+    "step_seconds",
+    "compute_seconds",
+    "wait_seconds",
+    "data_seconds",
+    "comm_seconds",
+    "checkpoint_seconds",
+    "tokens",
+    "loss",
+    "grad_norm",
+)
+
+Optional = float | None
+DatagramRow = tuple[
+    int, float, float, Optional, Optional, Optional, Optional, Optional, Optional, Optional, Optional
+]
+
+
+class StepDatagram(msgspec.Struct, frozen=True, kw_only=True):
+    """Rows of one rank since its last flush, in the order of ``ROW_FIELDS``.
+
+    ``seq`` counts the datagrams of one process; ``dropped`` is how many rows its ring has lost so far.
+    """
+
+    v: int
+    job_id: str
+    rank: int
+    seq: int
+    attempt: int | None = None
+    local_rank: int | None = None
+    world_size: int | None = None
+    gpu_index: int | None = None
+    dropped: int = 0
+    coords: dict[str, int] = {}
+    labels: dict[str, str] = {}
+    rows: tuple[DatagramRow, ...] = ()
+
+
+_decoder = msgspec.json.Decoder(StepDatagram)
+
+
+def decode_datagram(payload: bytes, *, now: float) -> StepDatagram:
+    """Read one datagram; ``now`` (Unix seconds) bounds its times.
+
+    Raises ``BadRecord`` with the reasons of ``codec.REASONS``.
+    """
+    if len(payload) > MAX_DATAGRAM_BYTES:
+        raise BadRecord("oversize", f"{len(payload)} bytes, at most {MAX_DATAGRAM_BYTES}")
+    try:
+        datagram = _decoder.decode(payload)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadRecord("undecodable", str(error)[:200]) from error
+    if datagram.v != 1:
+        raise BadRecord("unknown_version", f"datagram version {datagram.v}, this reader knows 1")
+    if len(datagram.rows) > MAX_DATAGRAM_ROWS:
+        raise BadRecord("too_many_instances", f"{len(datagram.rows)} rows, at most {MAX_DATAGRAM_ROWS}")
+    _check_numbers(datagram)
+    _check_as_record(datagram, now)
+    return datagram
+
+
+def step_values(datagram: StepDatagram) -> list[dict[str, Value]]:
+    """Return the rows of ``datagram`` by the column names of the step schema."""
+    head: dict[str, Value] = {
+        "rank": datagram.rank,
+        "local_rank": datagram.local_rank,
+        "gpu_index": datagram.gpu_index,
+        **{name: datagram.coords.get(name) for name in COORDS},
+    }
+    return [head | dict(zip(ROW_FIELDS, row, strict=True)) for row in datagram.rows]
+
+
+def _check_numbers(datagram: StepDatagram) -> None:
+    optional = (datagram.attempt, datagram.local_rank, datagram.world_size, datagram.gpu_index)
+    numbers = (datagram.rank, datagram.seq, datagram.dropped, *datagram.coords.values(), *optional)
+    if not all(n is None or 0 <= n < 2**31 for n in numbers) or datagram.rank >= MAX_RANKS:
+        raise BadRecord("bad_number", "ranks, sizes, attempts and coordinates are whole numbers from 0")
+    durations = (seconds for row in datagram.rows for seconds in row[2:8])
+    if not all(s is None or 0.0 <= s <= MAX_SECONDS for s in durations):
+        raise BadRecord("bad_number", "a step and its phases last from 0 s to 7 days")
+
+
+def _check_as_record(datagram: StepDatagram, now: float) -> None:
+    """Hold the datagram to every rule of the record its rows will travel in."""
+    try:
+        rows = pack(STEP_SCHEMAS[CURRENT_STEP_SCHEMA].rows, step_values(datagram))
+    except OverflowError as error:
+        raise BadRecord("bad_number", f"a number does not fit its column: {error}") from error
+    record = JobSteps(
+        schema=CURRENT_STEP_SCHEMA,
+        cluster="-",
+        job_id=datagram.job_id,
+        node="-",
+        boot_id="-",
+        seq=datagram.seq,
+        ts=now,
+        world_size=datagram.world_size or 0,
+        labels=datagram.labels,
+        rows=rows,
+    )
+    check_steps(record, now=now)

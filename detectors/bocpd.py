@@ -1,9 +1,9 @@
 """Bayesian online change-point detection for one series: the definition the bank is tested against.
 
-R. P. Adams and D. J. C. MacKay, "Bayesian Online Changepoint Detection" (arXiv:0710.3742, 2007), with a Gaussian
-of unknown mean and variance under a normal-inverse-gamma prior and a constant hazard. Hypotheses are indexed by
-the sample they start at (the *shifted* convention): in the paper's own indexing P(r_t = 0) equals the hazard for
-every input, so no rule can be built on it.
+R. P. Adams and D. J. C. MacKay, "Bayesian Online Changepoint Detection" (arXiv:0710.3742, 2007), with a
+Gaussian of unknown mean and variance under a normal-inverse-gamma prior and a constant hazard. Hypotheses
+are indexed by the sample they start at (the *shifted* convention): in the paper's own indexing P(r_t = 0)
+equals the hazard for every input, so no rule can be built on it.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class BocpdConfig:
     hazard: probability that a sample starts a new run. The false-alarm knob.
     slots: number of most recent start times kept apart; older ones share one absorbing slot.
     cap: sample count at which a run stops sharpening and starts forgetting.
-    mu0, kappa0, alpha0, beta0: normal-inverse-gamma prior. The default knows the noise level (its mean variance
-        is beta0 / (alpha0 - 1) = 1) and lets a new level lie several sigma away (small kappa0).
+    mu0, kappa0, alpha0, beta0: normal-inverse-gamma prior. The default knows the noise level (its mean
+        variance is beta0 / (alpha0 - 1) = 1) and lets a new level lie several sigma away (small kappa0).
     """
 
     hazard: float = 1e-6
@@ -59,7 +59,8 @@ class Onset:
 
 @dataclass(slots=True)
 class Run:
-    """One hypothesis: the current run has this age and these sufficient statistics; log_weight is unnormalised."""
+    """One hypothesis: the current run has this age and these sufficient statistics; log_weight is
+    unnormalised."""
 
     age: int
     mu: float
@@ -70,8 +71,8 @@ class Run:
 class Bocpd:
     """Change-point posterior of one series, written to be read: O(slots) per sample, float64.
 
-    `update(x)` returns the probability that a new run has begun after the accepted regime start. NaN means "not
-    read": the state stays as it is. `BocpdBank` computes the same for many series at once.
+    `update(x)` returns the probability that a new run has begun after the accepted regime start. NaN means
+    "not read": the state stays as it is. `BocpdBank` computes the same for many series at once.
 
     >>> detector = Bocpd()
     >>> for x in [0.1, -0.4, 0.3, 0.0, -0.2, 0.5, -0.1, 0.2]:
@@ -111,7 +112,8 @@ class Bocpd:
         return self.probability
 
     def posterior(self) -> dict[int, float]:
-        """Probability by age of the run, in samples; the absorbing slot stands at the age of its heaviest run."""
+        """Probability by age of the run, in samples; the absorbing slot stands at the age of its heaviest
+        run."""
         return {run.age: math.exp(run.log_weight) for run in self._runs()}
 
     def onset(self) -> Onset:
@@ -121,8 +123,8 @@ class Bocpd:
     def accept(self, age: int, samples: Sequence[float]) -> None:
         """Make the run that began `age` samples ago the accepted regime, with the statistics of `samples`.
 
-        Runs as young or younger merge into it: after an alarm most of their mass differs only by a sample or two.
-        Older runs stay, so a change accepted in error can still be outweighed.
+        Runs as young or younger merge into it: after an alarm most of their mass differs only by a sample
+        or two. Older runs stay, so a change accepted in error can still be outweighed.
         """
         merged = [run for run in self._runs() if run.age <= age]
         weight = _log_sum(run.log_weight for run in merged)
@@ -162,7 +164,8 @@ class Bocpd:
         return density
 
     def _absorb_oldest(self) -> None:
-        """Fold the run that leaves the ring into the absorbing slot: weights add, the heavier statistics stay."""
+        """Fold the run that leaves the ring into the absorbing slot: weights add, the heavier statistics
+        stay."""
         leaving = self._ring[0]
         if leaving.age < self._config.slots:
             return

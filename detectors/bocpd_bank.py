@@ -52,7 +52,7 @@ class BocpdBank:
         if self.backend == "numba" and dtype is not np.float32:
             raise ValueError("the numba kernel is float32 only; use backend='numpy' for float64")
         self._dtype = dtype
-        self._tables = tables_of(self.config, dtype)
+        self._tables = tables_of(self.config, np.dtype(dtype).name)
         self._kernel = _kernel(self.backend)
         blocks = -(-series // LANES[self.backend])
         lanes = -(-series // blocks)
@@ -72,10 +72,11 @@ class BocpdBank:
 
     def update(self, z: ArrayLike) -> Float:
         """Feed one standardised sample per series, z [series]; return `probability`."""
-        return self.update_batch(np.asarray(z, self._dtype)[None])[0]
+        return np.asarray(self.update_batch(np.asarray(z, self._dtype)[None])[0])
 
     def update_batch(self, z: ArrayLike) -> Float:
-        """Feed z [samples, series] in order of time; return the probabilities after each sample, same shape."""
+        """Feed z [samples, series] in order of time; return the probabilities after each sample, same
+        shape."""
         values = np.asarray(z, self._dtype)
         if values.ndim != 2 or values.shape[1] != self.series:
             raise ValueError(f"expected [samples, {self.series}], got shape {values.shape}")
@@ -89,7 +90,8 @@ class BocpdBank:
         return out.reshape(samples, -1)[:, : self.series]
 
     def posterior(self, series: int) -> dict[int, float]:
-        """Probability by age of the run, in samples; the absorbing slot stands at the age of its heaviest run."""
+        """Probability by age of the run, in samples; the absorbing slot stands at the age of its heaviest
+        run."""
         runs = self._runs(series)
         if not runs:
             return {}
@@ -100,7 +102,8 @@ class BocpdBank:
         return posterior
 
     def onset(self, series: int) -> Onset:
-        """Onset of the new run of one series. LookupError when no run began after the accepted regime start."""
+        """Onset of the new run of one series. LookupError when no run began after the accepted regime
+        start."""
         block, lane = divmod(series, self._shape[1])
         regime = int(self._state.regime_age[block, lane])
         return onset_of({age: p for age, p in self.posterior(series).items() if age < regime})
@@ -158,7 +161,8 @@ class BocpdBank:
         return {name: array.copy() for name, array in self._state.arrays().items()}
 
     def restore(self, snapshot: Mapping[str, NDArray[np.generic]]) -> None:
-        """Continue from a snapshot of a bank of the same size, configuration and backend. ValueError otherwise."""
+        """Continue from a snapshot of a bank of the same size, configuration and backend. ValueError
+        otherwise."""
         arrays = self._state.arrays()
         for name, array in arrays.items():
             if name not in snapshot or snapshot[name].shape != array.shape:

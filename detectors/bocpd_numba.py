@@ -25,32 +25,26 @@ _BIAS = np.int32(127)
 _EMPTY = np.float32(EMPTY)
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def _bits(context: Any, value: Any) -> Any:
-    """float32 → int32 with the same bits."""
+def _bitcast(context: Any, value: Any) -> Any:
+    """float32 ↔ int32 with the same bits."""
+    to_int = value == types.float32
+    target, llvm = (types.int32, ir.IntType(32)) if to_int else (types.float32, ir.FloatType())
 
     def build(_: Any, builder: Any, __: Any, args: Any) -> Any:
-        return builder.bitcast(args[0], ir.IntType(32))
+        return builder.bitcast(args[0], llvm)
 
-    return types.int32(types.float32), build
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def _float(context: Any, value: Any) -> Any:
-    """int32 → float32 with the same bits."""
-
-    def build(_: Any, builder: Any, __: Any, args: Any) -> Any:
-        return builder.bitcast(args[0], ir.FloatType())
-
-    return types.float32(types.int32), build
+    return target(value), build
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
+_bits: Any = intrinsic(_bitcast)
+
+
+@njit(inline="always")
 def _log(x):  # type: ignore[no-untyped-def]
     """Natural logarithm of a positive normal float32, within 2 ulp (Cephes logf)."""
     bits = _bits(x)
     exponent = np.int32(np.int32(bits - _SQRT_HALF_BITS) & _EXPONENT_MASK)
-    m = _float(np.int32(bits - exponent)) - _ONE
+    m = _bits(np.int32(bits - exponent)) - _ONE
     e = np.float32(np.int32(exponent >> np.int32(23)))
     p = np.float32(7.0376836292e-2)
     p = p * m + np.float32(-1.1514610310e-1)
@@ -65,7 +59,7 @@ def _log(x):  # type: ignore[no-untyped-def]
     return m + (p * m * m2 - _HALF * m2 + e * _LN2)
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
+@njit(inline="always")
 def _exp(x):  # type: ignore[no-untyped-def]
     """Exponential of a float32 that is not positive (Cephes expf); below -87 it stays at 1e-38."""
     x = max(x, _SMALLEST_EXPONENT)
@@ -79,10 +73,10 @@ def _exp(x):  # type: ignore[no-untyped-def]
     p = p * r + np.float32(1.6666665459e-1)
     p = p * r + np.float32(5.0000001201e-1)
     p = p * r * r + r + _ONE
-    return p * _float(np.int32(np.int32(k + _BIAS) << np.int32(23)))
+    return p * _bits(np.int32(np.int32(k + _BIAS) << np.int32(23)))
 
 
-@njit(cache=True, nogil=True, fastmath={"contract"})  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True, fastmath={"contract"})
 def _learn_ring(x, ring, by_slot, head, log_weight, top):  # type: ignore[no-untyped-def]
     """Update every run of one block; leave log weights [slots, lanes] and their maxima [lanes]."""
     _, slots, lanes = ring.shape
@@ -106,7 +100,7 @@ def _learn_ring(x, ring, by_slot, head, log_weight, top):  # type: ignore[no-unt
             top[lane] = max(top[lane], value)
 
 
-@njit(cache=True, nogil=True, fastmath={"contract"})  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True, fastmath={"contract"})
 def _sum_ring(log_weight, head, regime_age, top, total, new):  # type: ignore[no-untyped-def]
     """Sums over the ring of exp(log weight - top): all runs, and those younger than the regime."""
     slots, lanes = log_weight.shape
@@ -119,7 +113,7 @@ def _sum_ring(log_weight, head, regime_age, top, total, new):  # type: ignore[no
             new[lane] += p if age < regime_age[lane] else np.float32(0.0)
 
 
-@njit(cache=True, nogil=True, fastmath={"contract"})  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True, fastmath={"contract"})
 def _learn_old(x, rows, age, by_age, constants, log_old):  # type: ignore[no-untyped-def]
     """Update the absorbing slot of every lane of one block and leave its log weight."""
     cap = by_age.shape[1] - 1
@@ -140,7 +134,7 @@ def _learn_old(x, rows, age, by_age, constants, log_old):  # type: ignore[no-unt
         log_old[lane] = rows[2, lane] + by_age[4, after] - by_age[3, after] * log_ratio
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True)
 def _absorb(ring, rows, old_age, leaving, log_leaving, log_old):  # type: ignore[no-untyped-def]
     """Fold the run that leaves the ring into the absorbing slot, which keeps the heavier one's statistics."""
     for lane in range(len(log_old)):
@@ -155,7 +149,7 @@ def _absorb(ring, rows, old_age, leaving, log_leaving, log_old):  # type: ignore
         ring[2, leaving, lane] = _EMPTY
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True)
 def _rebase(ring, rows, regime_age, log_hazard):  # type: ignore[no-untyped-def]
     for lane in range(len(regime_age)):
         if regime_age[lane] > 0:
@@ -166,7 +160,7 @@ def _rebase(ring, rows, regime_age, log_hazard):  # type: ignore[no-untyped-def]
                 ring[2, slot, lane] -= shift
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True)
 def _give_back(ring, rows, ages, lane, head, kept):  # type: ignore[no-untyped-def]
     """Restore one paused lane from kept, its ring rolled by one slot into phase with the block."""
     kept_ring, kept_rows, kept_ages = kept
@@ -180,7 +174,7 @@ def _give_back(ring, rows, ages, lane, head, kept):  # type: ignore[no-untyped-d
             ring[k, (slot + 1) % slots, lane] = kept_ring[k, slot]
 
 
-@njit(cache=True, nogil=True, fastmath={"contract"})  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True, fastmath={"contract"})
 def _advance_block(x, block, head, tables, scratch):  # type: ignore[no-untyped-def]
     """One sample of one block without gaps."""
     ring, rows, ages = block
@@ -207,7 +201,7 @@ def _advance_block(x, block, head, tables, scratch):  # type: ignore[no-untyped-
     _absorb(ring, rows, ages[0], leaving, log_weight[leaving], log_old)
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True)
 def _feed_block(z, block, head, tables, scratch):  # type: ignore[no-untyped-def]
     """One sample of one block, around its missing lanes. False, and nothing moves, when all are missing."""
     ring, rows, ages = block
@@ -229,7 +223,7 @@ def _feed_block(z, block, head, tables, scratch):  # type: ignore[no-untyped-def
     return True
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True)
 def _advance(z, out, ring, rows, ages, clock, by_age, by_slot, constants):  # type: ignore[no-untyped-def]
     samples, blocks, lanes = z.shape
     slots = ring.shape[2]
@@ -248,7 +242,8 @@ def _advance(z, out, ring, rows, ages, clock, by_age, by_slot, constants):  # ty
 
 
 def advance(state: RingState, tables: Tables, z: Float, out: Float) -> None:
-    """Feed z [samples, blocks, lanes] (NaN: not read) and write the mass of new runs after each sample to out."""
+    """Feed z [samples, blocks, lanes] (NaN: not read) and write the mass of new runs after each sample to
+    out."""
     constants = np.array(
         [tables.log_hazard, tables.forget, tables.capped_step, tables.mu0, tables.beta0], np.float32
     )

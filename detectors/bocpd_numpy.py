@@ -9,7 +9,8 @@ from detectors.bocpd_state import EMPTY, REBASE_EVERY, Float, RingState, Tables
 
 
 def advance(state: RingState, tables: Tables, z: Float, out: Float) -> None:
-    """Feed z [samples, blocks, lanes] (NaN: not read) and write the mass of new runs after each sample to out.
+    """Feed z [samples, blocks, lanes] (NaN: not read) and write the mass of new runs after each sample to
+    out.
 
     A block in which no lane has a value does not move.
     """
@@ -41,7 +42,8 @@ class _Block:
             self._advance_around(z, missing)
 
     def _advance_around(self, z: Float, missing: NDArray[np.bool_]) -> None:
-        """Advance the lanes with a value; give the others their state back, rolled into phase with the block."""
+        """Advance the lanes with a value; give the others their state back, rolled into phase with the
+        block."""
         self._rebase_if_due()
         idle = np.flatnonzero(missing)
         paused = idle[self._regime_age[idle] > 0]
@@ -74,11 +76,16 @@ class _Block:
         self._weight -= shift
 
     def _learn_ring(self, z: Float, head: int) -> None:
-        """Give birth at head, update all runs of the ring and leave their log weights in the scratch array."""
+        """Give birth at head, update all runs of the ring and leave their log weights in the scratch
+        array."""
         slots = len(self._mu)
         table = self._tables.by_slot[:, slots - 1 - head : 2 * slots - 1 - head, None]
         gain, spread, shrink, power, offset = table
-        self._mu[head], self._beta[head], self._weight[head] = self._tables.mu0, self._tables.beta0, self._birth
+        self._mu[head], self._beta[head], self._weight[head] = (
+            self._tables.mu0,
+            self._tables.beta0,
+            self._birth,
+        )
         d, buffer = self._log_weight, self._buffer
         np.subtract(z, self._mu, out=d)
         np.multiply(d, gain, out=buffer)
@@ -139,7 +146,8 @@ class _Block:
         np.divide(new, total, out=self.probability)
 
     def _absorb(self, leaving: int, log_leaving: Float, log_old: Float) -> None:
-        """Fold the run that leaves the ring into the absorbing slot, which keeps the heavier one's statistics."""
+        """Fold the run that leaves the ring into the absorbing slot, which keeps the heavier one's
+        statistics."""
         log_leaving -= log_old
         heavier = np.flatnonzero(log_leaving > 0)
         self._old_weight += np.log1p(np.exp(np.minimum(log_leaving, 0)))

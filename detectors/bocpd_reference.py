@@ -1,7 +1,9 @@
-"""Untruncated float64 posterior of Bayesian online change-point detection: the oracle of tests and benchmarks.
+"""Untruncated float64 posterior of Bayesian online change-point detection: the oracle of tests and
+benchmarks.
 
-Adams & MacKay (2007), equations 2-3 and algorithm 1, in the shifted index (see `detectors.bocpd`), written as the
-paper writes it: Student-t predictive, growth, change, normalise. O(T²); nothing is absorbed, capped or rescaled.
+Adams & MacKay (2007), equations 2-3 and algorithm 1, in the shifted index (see `detectors.bocpd`), written
+as the paper writes it: Student-t predictive, growth, change, normalise. O(T²); nothing is absorbed, capped
+or rescaled.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ from detectors.bocpd import BocpdConfig
 
 
 def run_length_posterior(x: NDArray[np.float64], config: BocpdConfig) -> NDArray[np.float64]:
-    """P(age of the current run = n | x up to t) as [t, n - 1], float64[T, T], for x: float64[T] without NaN."""
+    """P(age of the current run = n | x up to t) as [t, n - 1], float64[T, T], for x: float64[T] without
+    NaN."""
     steps = len(x)
     posterior = np.zeros((steps, steps))
     mu = np.full(steps, config.mu0, dtype=np.float64)

@@ -5,9 +5,9 @@ With beta' the updated beta, the Student-t predictive telescopes over a run of n
     log p(run) = A_n - alpha_n·log(beta_n),
     A_n = lgamma(alpha_n) - lgamma(alpha_0) + ½·log(kappa_0/kappa_n) - (n/2)·log(2π) + alpha_0·log(beta_0)
 
-so a hypothesis needs only (mu, beta, W) and one log and one exp per sample; W is log H + log Z at its birth. For
-float32 both large terms are centred: beta is divided by what it is expected to be, `expected_n`, and the expected
-log density per sample is added back, which leaves log weights near zero for healthy input.
+so a hypothesis needs only (mu, beta, W) and one log and one exp per sample; W is log H + log Z at its
+birth. For float32 both large terms are centred: beta is divided by what it is expected to be, `expected_n`,
+and the expected log density per sample is added back, which leaves log weights near zero for healthy input.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ EXPECTED_LOSS = 0.5 * (1.0 + math.log(2.0 * math.pi))
 class Tables:
     """Constants of the recursion by run age.
 
-    by_age: [5, cap + 1], rows gain, spread (factors of the mu and beta update, by age before the sample) and shrink,
-        power, offset (1/expected_n, alpha_n and the additive constant, by age after it), so that
+    by_age: [5, cap + 1], rows gain, spread (factors of the mu and beta update, by age before the sample)
+        and shrink, power, offset (1/expected_n, alpha_n and the additive constant, by age after it), so that
         log weight = W + offset[n] - power[n]·log(beta·shrink[n]).
-    by_slot: [5, 2·slots], the same for the ring, reversed and doubled: columns slots-1-head … 2·slots-2-head are in
-        slot order.
+    by_slot: [5, 2·slots], the same for the ring, reversed and doubled: columns slots-1-head …
+        2·slots-2-head are in slot order.
     """
 
     by_age: Float
@@ -56,7 +56,7 @@ class Tables:
 
 
 @lru_cache(maxsize=16)
-def tables_of(config: BocpdConfig, dtype: type[np.floating] = np.float32) -> Tables:
+def tables_of(config: BocpdConfig, dtype: str = "float32") -> Tables:
     """Tables of one configuration, computed once in float64 and rounded to `dtype`."""
     n = np.arange(config.cap + 1, dtype=np.float64)
     kappa, alpha = config.kappa0 + n, config.alpha0 + n / 2
@@ -86,9 +86,12 @@ def tables_of(config: BocpdConfig, dtype: type[np.floating] = np.float32) -> Tab
 
 
 def _capped_step(config: BocpdConfig, log_stay: float) -> float:
-    """What W gains per sample at the cap, apart from -½·log(beta·shrink): keeps the weight exact with one log."""
+    """What W gains per sample at the cap, apart from -½·log(beta·shrink): keeps the weight exact with one
+    log."""
     kappa, alpha = config.kappa0 + config.cap, config.alpha0 + config.cap / 2
-    density = math.lgamma(alpha + 0.5) - math.lgamma(alpha) - 0.5 * math.log(2 * math.pi * (kappa + 1) / kappa)
+    density = (
+        math.lgamma(alpha + 0.5) - math.lgamma(alpha) - 0.5 * math.log(2 * math.pi * (kappa + 1) / kappa)
+    )
     log_forget = math.log(alpha / (alpha + 0.5))
     expected = config.beta0 + config.cap / 2
     return log_stay + density + EXPECTED_LOSS - 0.5 * math.log(expected) + (alpha + 0.5) * log_forget
@@ -98,12 +101,13 @@ def _capped_step(config: BocpdConfig, log_stay: float) -> float:
 class RingState:
     """All runs of a bank. Lanes are series, so no sum runs across a vector register.
 
-    ring: [block, 3, slot, lane], mu, beta and W of the runs by start time: the run born at the newest sample sits at
-        `head`, the one before it a slot below. A lane whose series had no sample while others of its block did is
-        rolled by one slot, so that the age of a slot is the same in every lane of a block.
-    rows: [block, 5, lane], mu, beta and W of the absorbing slot, W of the next birth, probability of a new run.
-    ages: [block, 2, lane], age of the absorbing slot's run (0: none) and of the accepted regime, in samples.
-    clock: [block, 2], head and the number of samples.
+    ring: [block, 3, slot, lane], mu, beta and W of the runs by start time: the run born at the newest
+        sample sits at `head`, the one before it a slot below. A lane whose series had no sample while
+        others of its block did is rolled by one slot, so that the age of a slot is the same in every lane
+        of a block.
+    rows: [block, 5, lane], mu, beta and W of the absorbing slot, W of the next birth, probability of a new
+    run. ages: [block, 2, lane], age of the absorbing slot's run (0: none) and of the accepted regime, in
+    samples. clock: [block, 2], head and the number of samples.
     """
 
     ring: Float

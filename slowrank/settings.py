@@ -1,6 +1,7 @@
 """Settings of every process: flags > ``SLOWRANK_*`` > ``slowrank.toml`` > the defaults below."""
 
 from pathlib import Path
+from typing import Any
 
 from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import (
@@ -76,6 +77,10 @@ class Settings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         return init_settings, env_settings, TomlConfigSettingsSource(settings_cls)
+
+    def redacted(self) -> dict[str, Any]:
+        """Return every value JSON-ready; a secret that is set shows as asterisks."""
+        return self.model_dump(mode="json")
 
     def dsn(self) -> str:
         """Return the database URL. Raises ``ValueError`` naming what to set when there is none."""

@@ -1,0 +1,97 @@
+"""The Prometheus metrics of the API and of the notifier: one registry per process, never a global.
+
+Labels are closed sets (route templates, status codes, our own ids): no text from telemetry gets in.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from slowrank import __version__
+
+_METHODS = frozenset({"GET", "HEAD", "POST", "PATCH", "PUT", "DELETE", "OPTIONS"})
+
+
+def new_registry() -> CollectorRegistry:
+    """Return a registry that already says which build this is."""
+    registry = CollectorRegistry(auto_describe=True)
+    info = Gauge("slowrank_build_info", "The running build.", ["version"], registry=registry)
+    info.labels(__version__).set(1)
+    return registry
+
+
+class ApiMetrics:
+    """What the API counts by itself."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._requests = Histogram(
+            "slowrank_http_request_seconds",
+            "Time to answer, by route template.",
+            ["method", "route", "status"],
+            buckets=(0.005, 0.02, 0.1, 0.5, 2, 10),
+            registry=registry,
+        )
+        self.ingested = Counter(
+            "slowrank_samples_ingested_total", "Rows taken in.", ["source"], registry=registry
+        )
+        self.rejected = Counter(
+            "slowrank_samples_rejected_total", "Rows refused.", ["reason"], registry=registry
+        )
+        self.feedback = Counter(
+            "slowrank_feedback_total", "Verdicts given by people.", ["verdict"], registry=registry
+        )
+
+    def observe(self, method: str, route: str, status: int, seconds: float) -> None:
+        """Count one answer."""
+        known = method if method in _METHODS else "OTHER"
+        self._requests.labels(known, route, f"{status // 100}xx").observe(seconds)
+
+
+class NotifierMetrics:
+    """What the notifier counts."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.deliveries = Counter(
+            "slowrank_webhook_deliveries_total",
+            "Attempts by what came of them.",
+            ["endpoint", "result"],
+            registry=registry,
+        )
+        self.seconds = Histogram(
+            "slowrank_webhook_attempt_seconds",
+            "Time of one attempt.",
+            buckets=(0.05, 0.2, 1, 5, 15),
+            registry=registry,
+        )
+        self.oldest = Gauge(
+            "slowrank_webhook_queue_oldest_seconds", "Age of the oldest due delivery.", registry=registry
+        )
+
+
+class DatabaseGauges(Collector):
+    """Gauges read from the database when somebody scrapes; ``read`` gives name -> (help, labels, values).
+
+    A read that fails leaves the gauges out and sets ``slowrank_database_up`` to 0.
+    """
+
+    def __init__(self, read: Callable[[], Mapping[tuple[str, str], float]], errors: type[Exception]) -> None:
+        self._read = read
+        self._errors = errors
+
+    def describe(self) -> Iterable[Metric]:
+        """Return nothing: registering must not ask the database."""
+        return []
+
+    def collect(self) -> Iterable[Metric]:
+        """Read the gauges."""
+        up = GaugeMetricFamily("slowrank_database_up", "Whether the database answered this scrape.")
+        findings = GaugeMetricFamily("slowrank_findings_open", "Open findings.", labels=["kind", "severity"])
+        try:
+            for (kind, severity), count in self._read().items():
+                findings.add_metric([kind, severity], count)
+            up.add_metric([], 1)
+        except self._errors:
+            up.add_metric([], 0)
+        return [up, findings]

@@ -1,0 +1,65 @@
+"""``slowrank config``: check the settings and show them, secrets left out."""
+
+import json
+import os
+import sys
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from slowrank.settings import Settings
+
+app = typer.Typer(help="Check and show the settings.", no_args_is_help=True)
+
+
+@app.command()
+def check() -> None:
+    """Read the settings as every process would, and say where each value comes from."""
+    settings = _settings()
+    in_file = _toml_names()
+    for name, value in settings.redacted().items():
+        variable = f"SLOWRANK_{name.upper()}"
+        origin = variable if variable in os.environ else "slowrank.toml" if name in in_file else "default"
+        typer.echo(f"{name} = {json.dumps(value)}  ({origin})")
+    unknown = sorted(in_file - type(settings).model_fields.keys())
+    if unknown:
+        typer.secho(
+            f"error: slowrank.toml sets {', '.join(unknown)}, which slowrank does not know; "
+            "remove or rename them (`slowrank config show` lists the names)",
+            err=True,
+        )
+        raise typer.Exit(2)
+
+
+@app.command()
+def show(
+    redacted: Annotated[
+        bool, typer.Option("--redacted", help="The only form there is; said for clarity.")
+    ] = True,
+) -> None:
+    """Print the settings as JSON; secrets show as ***."""
+    typer.echo(json.dumps(_settings().redacted(), indent=2))
+
+
+def _settings() -> "Settings":
+    from pydantic import ValidationError
+
+    from slowrank.settings import Settings
+
+    try:
+        return Settings()
+    except (ValidationError, tomllib.TOMLDecodeError) as error:
+        typer.secho(
+            f"error: the settings cannot be read: {error}\nFix the named value and run this again.", err=True
+        )
+        sys.exit(2)
+
+
+def _toml_names() -> set[str]:
+    try:
+        return set(tomllib.loads(Path("slowrank.toml").read_text()))
+    except OSError:
+        return set()

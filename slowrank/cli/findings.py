@@ -1,0 +1,145 @@
+"""``slowrank findings``: list and handle findings over the API."""
+
+import json
+from enum import StrEnum
+from itertools import islice
+from typing import Annotated, Any
+
+import typer
+
+from slowrank.cli.remote import KeyOption, UrlOption, client, printable
+from slowrank.cli.tables import Output, OutputOption, ago, show
+
+app = typer.Typer(help="List and handle findings over the API.", no_args_is_help=True)
+
+FindingId = Annotated[str, typer.Argument(help="Such as fnd_01JD7Q4Y6R8V2M3K5N9P0S1T2W.")]
+Note = Annotated[str, typer.Option(help="Why; kept in the history.")]
+
+
+class Verdict(StrEnum):
+    """What a person found on looking."""
+
+    true_positive = "true_positive"
+    false_positive = "false_positive"
+    benign = "benign"
+    duplicate = "duplicate"
+
+
+@app.command("list")
+def list_findings(
+    is_open: Annotated[bool, typer.Option("--open", help="Only open and acknowledged ones.")] = False,
+    severity: Annotated[str | None, typer.Option(help="critical, error, warning or info.")] = None,
+    kind: Annotated[str | None, typer.Option(help="Such as straggler.fail_slow.")] = None,
+    node: Annotated[str | None, typer.Option()] = None,
+    job_id: Annotated[str | None, typer.Option("--job")] = None,
+    since: Annotated[str | None, typer.Option(help="2h, 3d or an RFC 3339 time.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=10_000)] = 100,
+    output: OutputOption = Output.table,
+    exit_code: Annotated[
+        bool, typer.Option("--exit-code", help="1 when there are any, 0 when none.")
+    ] = False,
+    url: UrlOption = None,
+    key: KeyOption = None,
+) -> None:
+    """List findings, the costliest open ones first."""
+    filters = {
+        "status": ["open", "acknowledged"] if is_open else None,
+        "severity": severity,
+        "kind": kind,
+        "node": node,
+        "job_id": job_id,
+        "from": _since(since),
+        "limit": min(limit, 1000),
+    }
+    with client(url, key) as api:
+        items = list(islice(api.pages("/findings", **filters), limit))
+    show(
+        items,
+        output,
+        _COLUMNS,
+        "no findings: nothing is slow, or nothing reports yet (`slowrank healthcheck api`)",
+    )
+    if exit_code and items:
+        raise typer.Exit(1)
+
+
+@app.command("show")
+def show_finding(finding_id: FindingId, url: UrlOption = None, key: KeyOption = None) -> None:
+    """Print one finding as JSON, evidence included."""
+    with client(url, key) as api:
+        typer.echo(json.dumps(api.get(f"/findings/{_path(finding_id)}"), indent=2))
+
+
+@app.command()
+def ack(finding_id: FindingId, note: Note = "", url: UrlOption = None, key: KeyOption = None) -> None:
+    """Say that somebody is on it."""
+    _transition(finding_id, "acknowledged", note, (url, key))
+
+
+@app.command()
+def resolve(finding_id: FindingId, note: Note = "", url: UrlOption = None, key: KeyOption = None) -> None:
+    """Say that it is over."""
+    _transition(finding_id, "resolved", note, (url, key))
+
+
+@app.command()
+def feedback(
+    finding_id: FindingId, verdict: Verdict, note: Note = "", url: UrlOption = None, key: KeyOption = None
+) -> None:
+    """Say whether the finding was right; verdicts feed the backtests."""
+    with client(url, key) as api:
+        body = {"verdict": verdict.value, "note": note}
+        api.call("POST", f"/findings/{_path(finding_id)}/feedback", json=body)
+    typer.echo(f"{finding_id}: {verdict.value} noted")
+
+
+def _transition(finding_id: str, status: str, note: str, reach: tuple[str | None, str | None]) -> None:
+    path = f"/findings/{_path(finding_id)}"
+    with client(*reach) as api:
+        _, headers = api.exchange("GET", path)
+        body = {"status": status, "note": note}
+        api.call("PATCH", path, json=body, headers={"if-match": headers["etag"]})
+    typer.echo(f"{printable(finding_id)}: {status}")
+
+
+def _path(text: str) -> str:
+    from urllib.parse import quote
+
+    return quote(text, safe="")
+
+
+def _since(text: str | None) -> str | None:
+    return f"-{text}" if text and text[:1].isdigit() and text[-1:] in "smhdw" else text
+
+
+def _subject(finding: Any) -> str:
+    subject = finding["subject"]
+    where = subject.get("node") or subject.get("job_id") or subject["cluster"]
+    if subject.get("gpu_index") is not None:
+        return f"{where} GPU {subject['gpu_index']}"
+    if subject.get("rank") is not None:
+        return f"{where} rank {subject['rank']}"
+    return f"{where} {subject.get('nic') or ''}".strip()
+
+
+def _ratio(finding: Any) -> str:
+    return f"{finding['slowdown_ratio']:.2f}x" if finding.get("slowdown_ratio") is not None else "-"
+
+
+def _cost(finding: Any) -> str:
+    cost = finding.get("gpu_hours_lost_per_hour")
+    return f"{cost:.1f}" if cost is not None else "-"
+
+
+_COLUMNS = {
+    "severity": lambda f: f["severity"],
+    "since": lambda f: ago(f["onset"]),
+    "status": lambda f: f["status"],
+    "subject": _subject,
+    "kind": lambda f: f["kind"],
+    "slow": _ratio,
+    "gpu-h/h": _cost,
+    "conf": lambda f: f"{f['confidence']:.2f}",
+    "action": lambda f: f["action"]["code"].replace("_", " ").lower(),
+    "id": lambda f: f["id"],
+}

@@ -1,0 +1,142 @@
+"""The command line's way to the API: where it is, which key, and errors that say what to do next."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+UrlOption = Annotated[
+    str | None, typer.Option("--url", help="API address [env: SLOWRANK_URL, or what `slowrank up` wrote].")
+]
+KeyOption = Annotated[
+    str | None,
+    typer.Option("--key", help="API key [env: SLOWRANK_KEY, SLOWRANK_KEY_FILE].", show_default=False),
+]
+
+NEWLINE = "\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Where the API is and what opens it."""
+
+    url: str
+    key: str
+
+
+def config_dir() -> Path:
+    """Return the folder ``slowrank up`` writes ``url`` and ``key`` to."""
+    base = os.environ.get("XDG_CONFIG_HOME")
+    return (Path(base) if base else Path.home() / ".config") / "slowrank"
+
+
+def access(url: str | None, key: str | None) -> Access:
+    """Return flags > environment > files; without a key the command ends with what to do."""
+    found_url = (
+        url or os.environ.get("SLOWRANK_URL") or _read(config_dir() / "url") or "http://127.0.0.1:8080"
+    )
+    key_file = os.environ.get("SLOWRANK_KEY_FILE")
+    found_key = key or os.environ.get("SLOWRANK_KEY") or (_read(Path(key_file)) if key_file else "")
+    found_key = found_key or _read(config_dir() / "key")
+    if not found_key:
+        fail(
+            "no API key: give --key or set SLOWRANK_KEY or SLOWRANK_KEY_FILE.\n"
+            "Make one with `slowrank key create --name me --scope findings:read --dsn postgresql://…`, "
+            "or start `slowrank up`, which writes one."
+        )
+    return Access(found_url.rstrip("/"), found_key)
+
+
+def fail(message: str, code: int = 2) -> NoReturn:
+    """End the command with ``message`` on stderr."""
+    typer.secho(f"error: {printable(message, keep=NEWLINE)}", err=True, fg=typer.colors.RED)
+    raise typer.Exit(code)
+
+
+@contextmanager
+def client(url: str | None, key: str | None) -> "Iterator[Client]":
+    """Open a client; every failure becomes one clear message and exit code 2."""
+    import httpx
+
+    reach = access(url, key)
+    headers = {"authorization": f"Bearer {reach.key}", "accept": "application/json"}
+    try:
+        with httpx.Client(base_url=reach.url, headers=headers, timeout=30, trust_env=False) as http:
+            yield Client(http)
+    except httpx.ConnectError:
+        fail(
+            f"nothing answers at {reach.url}. Is it running? Start `slowrank up` or `slowrank api run`, "
+            "or give --url."
+        )
+    except httpx.TimeoutException:
+        fail(f"{reach.url} did not answer within 30 s. Look at `slowrank healthcheck api`.")
+    except (httpx.HTTPError, httpx.InvalidURL, UnicodeEncodeError) as error:
+        fail(f"cannot talk to {reach.url}: {error}")
+
+
+class Client:
+    """JSON in, JSON out; a problem+json answer ends the command with its detail."""
+
+    def __init__(self, http: Any) -> None:
+        self._http = http
+
+    def get(self, path: str, **params: Any) -> Any:
+        """GET; parameters that are None are left out."""
+        return self.call("GET", path, params={k: v for k, v in params.items() if v is not None})
+
+    def call(self, method: str, path: str, **options: Any) -> Any:
+        """Send one request under ``/api/v1`` and return the decoded answer (None for 204)."""
+        return self.exchange(method, path, **options)[0]
+
+    def exchange(self, method: str, path: str, **options: Any) -> tuple[Any, dict[str, str]]:
+        """Like ``call``, with the answer's headers."""
+        answer = self._http.request(method, f"/api/v1{path}", **options)
+        if answer.status_code >= 400:
+            fail(_explained(answer))
+        headers = {name.lower(): value for name, value in answer.headers.items()}
+        return (answer.json() if answer.content else None), headers
+
+    def pages(self, path: str, **params: Any) -> Iterator[Any]:
+        """Yield the items of every page of a list."""
+        cursor: str | None = None
+        while True:
+            page = self.get(path, cursor=cursor, **params)
+            yield from page["items"]
+            cursor = page["next_cursor"]
+            if not cursor:
+                return
+
+
+def printable(text: object, keep: str = "") -> str:
+    """Return ``text`` without control, direction and other invisible characters: safe on a terminal."""
+    return "".join(c if c.isprintable() or c in keep else "\ufffd" for c in str(text))
+
+
+def _explained(answer: Any) -> str:
+    try:
+        problem = answer.json()
+        detail = problem.get("detail") or problem.get("title")
+        number = problem.get("request_id")
+    except (ValueError, AttributeError):
+        detail, number = answer.text[:200], None
+    hint = {
+        401: "Check --key / SLOWRANK_KEY; `slowrank key list` shows which keys live.",
+        403: "The key lacks a scope; make another with `slowrank key create --scope …`.",
+        404: "List what there is first, e.g. `slowrank findings list`.",
+        412: "It changed meanwhile; run the command again.",
+        429: "Wait a moment and run the command again.",
+        503: "Look at `slowrank healthcheck api`.",
+    }.get(answer.status_code, "")
+    tail = f" (request {number})" if number and answer.status_code >= 500 else ""
+    return f"HTTP {answer.status_code}: {detail}{tail}" + (f"\n{hint}" if hint else "")
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""

@@ -1,0 +1,116 @@
+"""``slowrank webhook``: add, test and inspect webhooks over the API."""
+
+from typing import Annotated
+from urllib.parse import quote
+
+import typer
+
+from slowrank.cli.remote import KeyOption, UrlOption, client, fail, printable
+from slowrank.cli.tables import Output, OutputOption, ago, show
+
+app = typer.Typer(help="Add, test and inspect webhooks over the API.", no_args_is_help=True)
+
+WebhookId = Annotated[str, typer.Argument(help="As `slowrank webhook list` shows it.")]
+
+
+@app.command()
+def add(
+    target: Annotated[str, typer.Argument(metavar="URL", help="Where deliveries go.")],
+    format_: Annotated[
+        str, typer.Option("--format", help="standard, cloudevents, alertmanager or slack.")
+    ] = "standard",
+    min_severity: Annotated[str, typer.Option(help="critical, error, warning or info.")] = "warning",
+    kind: Annotated[list[str] | None, typer.Option(help="Only these kinds; may be repeated.")] = None,
+    url: UrlOption = None,
+    key: KeyOption = None,
+) -> None:
+    """Add a webhook and print its signing secret, once."""
+    body = {"url": target, "format": format_, "min_severity": min_severity, "kinds": kind or []}
+    with client(url, key) as api:
+        made = api.call("POST", "/webhooks", json=body)
+    typer.echo(f"added {made['id']}")
+    typer.echo(f"secret {made['secret']}")
+    typer.echo("Keep the secret: it is not shown again. Receivers verify every delivery with it", err=True)
+    typer.echo(f"(Standard Webhooks). Next: slowrank webhook test {made['id']}", err=True)
+
+
+@app.command("list")
+def list_webhooks(output: OutputOption = Output.table, url: UrlOption = None, key: KeyOption = None) -> None:
+    """List the webhooks."""
+    with client(url, key) as api:
+        items = list(api.pages("/webhooks"))
+    show(items, output, _WEBHOOKS, "no webhooks: add one with `slowrank webhook add URL`")
+
+
+@app.command("test")
+def send_test(
+    webhook_id: Annotated[str | None, typer.Argument(help="Not needed when there is one only.")] = None,
+    url: UrlOption = None,
+    key: KeyOption = None,
+) -> None:
+    """Send a signed test delivery now and say what the receiver answered."""
+    with client(url, key) as api:
+        if webhook_id is None:
+            found = [item["id"] for item in api.pages("/webhooks")]
+            if len(found) != 1:
+                fail(f"there are {len(found)} webhooks; name one: slowrank webhook test ID")
+            webhook_id = found[0]
+        result = api.call("POST", f"/webhooks/{quote(webhook_id, safe='')}/test")
+    milliseconds = 1000 * result["seconds"]
+    if not result["delivered"]:
+        answer = f"HTTP {result['status']}" if result["status"] else result["error"]
+        fail(f"not delivered after {milliseconds:.0f} ms: {answer}", code=1)
+    typer.echo(f"delivered in {milliseconds:.0f} ms (HTTP {result['status']})")
+
+
+@app.command()
+def deliveries(
+    webhook_id: WebhookId,
+    limit: Annotated[int, typer.Option(min=1, max=1000)] = 50,
+    output: OutputOption = Output.table,
+    url: UrlOption = None,
+    key: KeyOption = None,
+) -> None:
+    """List the latest deliveries of a webhook."""
+    with client(url, key) as api:
+        items = api.get(f"/webhooks/{quote(webhook_id, safe='')}/deliveries", limit=limit)["items"]
+    show(items, output, _DELIVERIES, "nothing was delivered yet: try `slowrank webhook test`")
+
+
+@app.command()
+def retry(
+    delivery_id: Annotated[str, typer.Argument()], url: UrlOption = None, key: KeyOption = None
+) -> None:
+    """Send a delivery again, with the same webhook-id."""
+    with client(url, key) as api:
+        api.call("POST", f"/deliveries/{quote(delivery_id, safe='')}/retry")
+    typer.echo(f"{printable(delivery_id)} is due again")
+
+
+@app.command()
+def remove(webhook_id: WebhookId, url: UrlOption = None, key: KeyOption = None) -> None:
+    """Remove a webhook; what is still due for it is dropped."""
+    with client(url, key) as api:
+        api.call("DELETE", f"/webhooks/{quote(webhook_id, safe='')}")
+    typer.echo(f"removed {printable(webhook_id)}")
+
+
+_WEBHOOKS = {
+    "id": lambda w: w["id"],
+    "status": lambda w: w["status"],
+    "format": lambda w: w["format"],
+    "min severity": lambda w: w["min_severity"],
+    "kinds": lambda w: ",".join(w["kinds"]) or "all",
+    "url": lambda w: w["url"],
+    "added": lambda w: ago(w["created_at"]),
+}
+_DELIVERIES = {
+    "id": lambda d: d["id"],
+    "event": lambda d: d["event_type"],
+    "finding": lambda d: d.get("finding_id"),
+    "status": lambda d: d["status"],
+    "attempts": lambda d: d["attempts"],
+    "answer": lambda d: d.get("last_status") or d.get("last_error") or "-",
+    "created": lambda d: ago(d["created_at"]),
+    "next try": lambda d: d.get("next_attempt_at") or "-",
+}

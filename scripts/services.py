@@ -59,21 +59,22 @@ def show() -> None:
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("command", choices=["up", "down", "status", "env"])
     parser.add_argument("--brokers", type=int, choices=[1, 3], default=1, help="Kafka brokers (up)")
     options = parser.parse_args(arguments)
     try:
-        if options.command in ("up", "down"):
-            with locked("services"):
-                started = up(options.brokers) if options.command == "up" else down()
+        with locked("services"):
             if options.command == "up":
-                print("started" if started else "already running")
-                show()
-        elif options.command == "status":
-            show()
-        else:
+                print("started" if up(options.brokers) else "already running")
+            elif options.command == "down":
+                down()
+        if options.command == "env":
             print("\n".join(f"export {key}={value}" for key, value in exports().items()))
+        elif options.command != "down":
+            show()
     except (ServiceError, subprocess.CalledProcessError) as error:
         print(f"services: {error}", file=sys.stderr)
         return 1

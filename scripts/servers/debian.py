@@ -1,4 +1,4 @@
-"""Packages from the Debian mirror this machine already uses: installed on it, or unpacked into a private root."""
+"""Packages from the Debian mirror this machine already uses: installed, or unpacked into a private root."""
 
 from __future__ import annotations
 
@@ -21,14 +21,16 @@ def ensure_commands(packages: Mapping[str, str]) -> None:
     if not missing:
         return
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
-        raise ServiceError(f"missing: {', '.join(missing)}. Install them, e.g.: sudo apt-get install {' '.join(missing)}")
+        raise ServiceError(
+            f"missing: {', '.join(missing)}. Install them, e.g.: sudo apt-get install {' '.join(missing)}"
+        )
     env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     for step in (["update"], ["install", "-y", "--no-install-recommends", *missing]):
         subprocess.run(["apt-get", "-qq", *step], check=True, env=env, stdout=subprocess.DEVNULL)
 
 
 def mirrors() -> list[str]:
-    """Repository URIs of this machine's own apt settings, those that look like a main Debian archive first."""
+    """Repository URIs of this machine's own apt settings, likely Debian archives first."""
     override = os.environ.get("SLOWRANK_DEBIAN_MIRROR")
     if override:
         return [override]
@@ -77,7 +79,9 @@ def _apt(work: Path, *arguments: str) -> int:
     }
     flags = [flag for name, value in options.items() for flag in ("-o", f"{name}={value}")]
     with (work / "apt.log").open("a") as log:
-        return subprocess.run(["apt-get", "-qq", *flags, *arguments], stdout=log, stderr=log, check=False).returncode
+        return subprocess.run(
+            ["apt-get", "-qq", *flags, *arguments], stdout=log, stderr=log, check=False
+        ).returncode
 
 
 def _extract(archives: Sequence[Path], into: Path) -> None:
@@ -90,5 +94,7 @@ def _extract(archives: Sequence[Path], into: Path) -> None:
     for archive in archives:
         if archive.name.startswith(UNUSED):
             continue
-        files = subprocess.run(["dpkg-deb", "--fsys-tarfile", str(archive)], check=True, stdout=subprocess.PIPE)
+        files = subprocess.run(
+            ["dpkg-deb", "--fsys-tarfile", str(archive)], check=True, stdout=subprocess.PIPE
+        )
         subprocess.run(untar, input=files.stdout, check=True)

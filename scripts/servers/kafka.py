@@ -15,7 +15,7 @@ from servers.process import CACHE, ROOT, STATE, Process, Run, ServiceError, free
 
 POM = ROOT / "deploy/kafka/pom.xml"
 # C1 only: a test's broker lives for minutes, its start matters more than its peak.
-JVM = "-Xms128m -Xmx256m -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xshare:auto -Djava.awt.headless=true".split()
+JVM = ["-Xms128m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.awt.headless=true"]
 LOGGING = """\
 rootLogger.level = INFO
 rootLogger.appenderRef.console.ref = console
@@ -33,7 +33,7 @@ class KafkaCluster:
     """
 
     def __init__(self, *, brokers: int = 1, shared: bool = False) -> None:
-        self._run = Run.begin("kafka", stop_signal=signal.SIGTERM, shared=shared)
+        self._run = Run.begin("kafka", stop_signal=signal.SIGKILL, shared=shared)
         self._directory = STATE / self._run.name
         self._run.paths = [self._directory]
         ports = free_ports(2 * brokers)
@@ -132,7 +132,9 @@ class KafkaCluster:
             if b"Kafka Server started" in text:
                 return True
             if not self.running(node):
-                raise ServiceError(f"Kafka broker {node} ended while starting:\n{text[-2000:].decode(errors='replace')}")
+                raise ServiceError(
+                    f"Kafka broker {node} ended while starting:\n{text[-2000:].decode(errors='replace')}"
+                )
             return False
 
         wait_until(started, seconds=60, what=f"starting Kafka broker {node} (log: {self.log(node)})")
@@ -217,7 +219,11 @@ def install() -> None:
             return
         shutil.rmtree(_home(), ignore_errors=True)
         _home().mkdir(parents=True)
-        goal = ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={_home() / 'libs'}"]
+        goal = [
+            "dependency:copy-dependencies",
+            "-DincludeScope=runtime",
+            f"-DoutputDirectory={_home() / 'libs'}",
+        ]
         command = ["mvn", "-q", "-B", "-C", "-f", str(POM), *goal]
         maven = subprocess.run(command, capture_output=True, text=True, check=False)
         if maven.returncode != 0:

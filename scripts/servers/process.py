@@ -1,4 +1,4 @@
-"""Server processes: started in their own session, written to disk at once, stopped by pid and by nothing else."""
+"""Server processes: each in its own session, written to disk at once, stopped by pid and by nothing else."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -75,7 +75,7 @@ def _stat(pid: int) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process of ours: its pid with its start time (ticks since boot), which a recycled pid does not share."""
+    """A process of ours: its pid, and its start in ticks since boot, which a recycled pid does not share."""
 
     pid: int
     started: int
@@ -97,13 +97,11 @@ class Process:
             (os.POSIX_SPAWN_DUP2, 1, 2),
         ]
         environment = os.environ if env is None else env
-        return cls.of(os.posix_spawn(executable, argv, environment, file_actions=actions, setsid=True))
+        return cls.of(os.posix_spawn(executable, list(argv), environment, file_actions=actions, setsid=True))
 
     def alive(self) -> bool:
-        try:
+        with suppress(ChildProcessError):
             os.waitpid(self.pid, os.WNOHANG)  # reaps it when it is our own child
-        except ChildProcessError:
-            pass
         fields = _stat(self.pid)
         return bool(fields) and fields[0] != "Z" and int(fields[19]) == self.started
 

@@ -1,4 +1,4 @@
-"""PostgreSQL with TimescaleDB from Debian's packages, in a private root: no engine, no installation, no root needed."""
+"""PostgreSQL with TimescaleDB from Debian's packages in a private root: no engine, nothing installed."""
 
 from __future__ import annotations
 
@@ -32,9 +32,8 @@ SETTINGS = {
     "timescaledb.max_background_workers": "48",
 }
 # The outer namespace may mount /dev; the inner one maps to a non-zero uid, as postgres refuses to be uid 0.
-ENTER = (
-    'mount --rbind /dev "$0/dev" && exec unshare --user --map-user=5432 --map-group=5432 --root="$0" --wd=/ "$@"'
-)
+MAPPED = ("unshare", "--user", "--map-user=5432", "--map-group=5432")
+ENTER = f'mount --rbind /dev "$0/dev" && exec {" ".join(MAPPED)} --root="$0" --wd=/ "$@"'
 
 
 class Timescale:
@@ -91,11 +90,10 @@ class Timescale:
 
     def kill(self) -> None:
         """End the server as a power cut would: SIGKILL to all of its processes."""
-        backends = self._postmaster().children()
-        for process in (self._postmaster(), *backends):
+        processes = [self._postmaster(), *self._postmaster().children()]
+        for process in processes:
             process.send(signal.SIGKILL)
-        for process in (self._postmaster(), *backends):
-            wait_until(lambda p=process: not p.alive(), seconds=10, what=f"the end of pid {process.pid}")
+        wait_until(lambda: not any(map(Process.alive, processes)), seconds=10, what="the end of PostgreSQL")
 
     def pause(self) -> None:
         """Freeze the server: connections hang instead of failing."""
@@ -155,7 +153,7 @@ def _template() -> Path:
 @functools.cache
 def _namespaces() -> bool:
     """Whether this user may create user and mount namespaces."""
-    probe = ["unshare", "-r", "--mount", "unshare", "--user", "--map-user=5432", "--map-group=5432", "true"]
+    probe = ["unshare", "-r", "--mount", *MAPPED, "true"]
     return subprocess.run(probe, capture_output=True, check=False).returncode == 0
 
 
@@ -210,7 +208,17 @@ def _initdb() -> None:
                 (_tree() / "dev" / name).chmod(0o666)
     _own(_template())
     options = [flag for name, value in SETTINGS.items() for flag in ("-c", f"{name}={value}")]
-    base = ["-D", f"/data/{_template().name}", "-A", "trust", "-U", "postgres", "--locale=C.UTF-8", "-E", "UTF8"]
+    base = [
+        "-D",
+        f"/data/{_template().name}",
+        "-A",
+        "trust",
+        "-U",
+        "postgres",
+        "--locale=C.UTF-8",
+        "-E",
+        "UTF8",
+    ]
     made = subprocess.run(
         _inside(f"{BIN}/initdb", *base, *options), env=ENV, capture_output=True, text=True, check=False
     )

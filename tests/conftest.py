@@ -1,0 +1,103 @@
+"""Real servers for integration tests: those of `make services`, and private ones for a test to break."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator
+from typing import NoReturn
+
+import psycopg
+import pytest
+import services
+from psycopg import sql
+from servers.kafka import KafkaCluster
+from servers.process import ServiceError
+from servers.timescale import Timescale
+
+SHARED = {"kafka_bootstrap", "timescale_dsn", "database"}
+PRIVATE = {"private_kafka", "private_timescale"}
+
+
+def unavailable(reason: str) -> NoReturn:
+    """Skip at home, fail where CI is set: a run that silently left out the real servers proves nothing."""
+    if os.environ.get("CI"):
+        pytest.fail(reason, pytrace=False)
+    pytest.skip(reason)
+
+
+def connection(variable: str) -> str:
+    """The variable's value, or that of the servers which `make services` started in this checkout."""
+    value = os.environ.get(variable) or services.exports().get(variable)
+    return value or unavailable(f"{variable} is not set and no server runs here: run `make services`")
+
+
+@pytest.fixture(scope="session")
+def kafka_bootstrap() -> str:
+    """host:port of a real Kafka shared by the whole run; use topics and groups of your own."""
+    return connection("SLOWRANK_TEST_KAFKA")
+
+
+@pytest.fixture(scope="session")
+def timescale_dsn() -> str:
+    """Superuser DSN of a real TimescaleDB shared by the whole run; see `database` for one of your own."""
+    return connection("SLOWRANK_TEST_DSN")
+
+
+@pytest.fixture
+def database(timescale_dsn: str) -> Iterator[str]:
+    """DSN of a fresh, empty database on the real server, dropped after the test."""
+    name = f"t_{secrets.token_hex(6)}"
+    with psycopg.connect(timescale_dsn, autocommit=True) as server:
+        server.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+    yield psycopg.conninfo.make_conninfo(timescale_dsn, dbname=name)
+    with psycopg.connect(timescale_dsn, autocommit=True) as server:
+        server.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+@pytest.fixture
+def private_kafka() -> Iterator[KafkaCluster]:
+    """Three brokers of the test's own, to kill, freeze and restart."""
+    cluster = KafkaCluster(brokers=3)
+    try:
+        cluster.start()
+        yield cluster
+    except ServiceError as error:
+        unavailable(str(error))
+    finally:
+        cluster.close()
+
+
+@pytest.fixture
+def private_timescale() -> Iterator[Timescale]:
+    """A TimescaleDB server of the test's own, to kill, freeze and restart."""
+    server = Timescale()
+    try:
+        server.start()
+        yield server
+    except ServiceError as error:
+        unavailable(str(error))
+    finally:
+        server.close()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whoever asks for a real server is an integration test; one that starts its own is slow too."""
+    for item in items:
+        fixtures = set(getattr(item, "fixturenames", ()))
+        if fixtures & (SHARED | PRIVATE):
+            item.add_marker(pytest.mark.integration)
+        if fixtures & PRIVATE:
+            item.add_marker(pytest.mark.slow)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say how many integration tests ran, so that a green run without servers cannot pass for a full one."""
+    stats = terminalreporter.stats
+
+    def count(*outcomes: str) -> int:
+        reports = [report for outcome in outcomes for report in stats.get(outcome, [])]
+        return len({report.nodeid for report in reports if "integration" in getattr(report, "keywords", {})})
+
+    ran, skipped = count("passed", "failed", "error"), count("skipped")
+    terminalreporter.write_line(f"integration tests: {ran} ran, {skipped} skipped")

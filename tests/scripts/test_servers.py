@@ -1,0 +1,129 @@
+"""The real servers tests rely on: what a failure test does to them must do what it says."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import psycopg
+import pytest
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
+from kafka.admin import NewTopic
+from servers.process import ROOT, Process, Run, free_ports
+from servers.timescale import Timescale
+
+
+def test_process_is_not_mistaken_for_a_later_one_with_its_pid(tmp_path):
+    """A pid whose start time differs belongs to somebody else and is never signalled."""
+    process = Process.spawn(["sleep", "60"], log=tmp_path / "log")
+    try:
+        stranger = Process(process.pid, process.started + 1)
+        stranger.send(signal.SIGKILL)
+        assert not stranger.alive()
+        assert process.alive()
+    finally:
+        process.stop()
+    assert not process.alive()
+
+
+def test_a_process_that_ignores_the_request_is_killed(tmp_path):
+    """stop() falls back to SIGKILL when the process does not end in time."""
+    process = Process.spawn(
+        ["sh", "-c", "trap '' TERM; echo ready; while :; do sleep 1; done"], log=tmp_path / "log"
+    )
+    while "ready" not in (tmp_path / "log").read_text():
+        time.sleep(0.02)
+    process.stop(seconds=0.3)
+    assert not process.alive()
+
+
+def test_a_run_is_found_again_on_disk_and_ends_with_its_files(tmp_path):
+    """`down` in another process finds the servers by what `up` wrote."""
+    run = Run.begin("test", stop_signal=signal.SIGTERM, shared=False)
+    directory = tmp_path / "data"
+    directory.mkdir()
+    run.paths = [directory]
+    run.processes["one"] = Process.spawn(["sleep", "60"], log=tmp_path / "log")
+    run.save()
+    found = Run.load(run.name)
+    assert found is not None
+    assert found.alive()
+    found.end()
+    assert not run.alive()
+    assert not directory.exists()
+    assert Run.load(run.name) is None
+
+
+def test_free_ports_are_distinct_and_outside_the_ephemeral_range():
+    """A broker's port must not be one the kernel hands out to a reconnecting client."""
+    ports = free_ports(8)
+    assert len(set(ports)) == 8
+    assert max(ports) < 32768
+
+
+def test_shared_servers_answer(kafka_bootstrap, database):
+    """The shared servers are real: Kafka keeps a record, PostgreSQL creates a hypertable."""
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute("CREATE EXTENSION timescaledb")
+        connection.execute("CREATE TABLE t (time timestamptz NOT NULL)")
+        assert connection.execute("SELECT create_hypertable('t', by_range('time'))").fetchone() is not None
+    admin = KafkaAdminClient(bootstrap_servers=kafka_bootstrap)
+    topics = admin.list_topics()
+    admin.close()
+    assert isinstance(topics, list)
+
+
+def test_paused_server_hangs_and_killed_server_keeps_its_data():
+    """pause() freezes open connections too; kill() loses nothing that was committed."""
+    with Timescale() as server:
+        dsn = server.create_database("t_outage")
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            connection.execute("CREATE TABLE t AS SELECT 1 AS value")
+            server.pause()
+            threading.Timer(0.5, server.resume).start()
+            asked = time.monotonic()
+            connection.execute("SELECT 1")
+            assert time.monotonic() - asked > 0.4
+        server.kill()
+        with pytest.raises(psycopg.OperationalError):
+            psycopg.connect(dsn, connect_timeout=2)
+        server.start()
+        with psycopg.connect(dsn) as connection:
+            assert connection.execute("SELECT value FROM t").fetchone() == (1,)
+
+
+def test_topic_survives_the_death_of_its_leader(private_kafka):
+    """With three brokers another one leads the partition after the leader's SIGKILL; no record is lost."""
+    admin = KafkaAdminClient(bootstrap_servers=private_kafka.bootstrap)
+    admin.create_topics([NewTopic("t", 1, 3)])
+    admin.close()
+    leader = private_kafka.leader_of("t", 0)
+    producer = KafkaProducer(bootstrap_servers=private_kafka.bootstrap, acks="all")
+    producer.send("t", b"before").get(30)
+    private_kafka.kill(leader)
+    producer.send("t", b"after").get(60)
+    producer.close()
+    assert private_kafka.leader_of("t", 0) not in (leader, -1)
+    private_kafka.restart(leader)
+    consumer = KafkaConsumer(
+        "t", bootstrap_servers=private_kafka.bootstrap, auto_offset_reset="earliest", consumer_timeout_ms=5000
+    )
+    values = [message.value for _, message in zip(range(2), consumer, strict=False)]
+    consumer.close()
+    assert values == [b"before", b"after"]
+
+
+@pytest.mark.parametrize(("ci", "outcome"), [(None, "1 skipped"), ("1", "1 failed")])
+def test_missing_service_fails_only_where_ci_is_set(tmp_path, ci, outcome):
+    """At home an absent server skips a test; with CI set the same test fails."""
+    check = tmp_path / "test_check.py"
+    check.write_text("import conftest\n\ndef test_it():\n    conftest.unavailable('no server')\n")
+    env = {key: value for key, value in os.environ.items() if key != "CI"} | ({"CI": ci} if ci else {})
+    env["PYTHONPATH"] = f"{ROOT / 'tests'}:{ROOT / 'scripts'}"
+    command = [sys.executable, "-m", "pytest", "-q", "--rootdir", str(tmp_path), str(check)]
+    run = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert outcome in run.stdout

@@ -1,0 +1,166 @@
+"""A case: everything heard about one kind at one subject, from the first raise until it is forgotten."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from alerts.config import FindingConfig
+from alerts.cost import lost_per_hour
+from alerts.finding import Status, dedup_key
+from alerts.lifecycle import LIVE, transition
+from slowrank.telemetry import Subject, Suspicion
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One detector's voice in a case: what it last said while it was over its threshold."""
+
+    latest: Suspicion
+    active: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """The state of one (subject, kind); immutable, moved on by ``hear`` and by its scope.
+
+    ``first_onset`` names the finding for ever; ``onset`` is the earliest any source put it; ``since`` is the
+    onset of the present activity, against which other cases are matched. ``lost`` counts GPU-hours.
+    ``made_of_ranks``: a node's case gathered from its ranks' cases (see ``grouping``).
+    """
+
+    key: str
+    kind: str
+    subject: Subject
+    first_seen_at: float
+    first_onset: float
+    onset: tuple[float, float, float]
+    since: float
+    last_seen_at: float
+    sources: Mapping[str, Source]
+    status: Status = "suspected"
+    opened_at: float | None = None
+    ended_at: float | None = None
+    cleared_at: float | None = None
+    occurrences: int = 1
+    flaps: int = 0
+    flap_times: tuple[float, ...] = ()
+    intermittent: bool = False
+    lost: float = 0.0
+    rate: float = 0.0
+    accounted_to: float = 0.0
+    made_of_ranks: bool = False
+
+    @property
+    def live(self) -> bool:
+        """Whether it has not ended."""
+        return self.status in LIVE
+
+    @property
+    def active(self) -> bool:
+        """Whether any source still raises it."""
+        return any(source.active for source in self.sources.values())
+
+    def voices(self) -> tuple[Suspicion, ...]:
+        """Return what the active sources say, or, when all have cleared, what all of them last said."""
+        chosen = [s for s in self.sources.values() if s.active] or list(self.sources.values())
+        return tuple(source.latest for source in chosen)
+
+
+def case_subject(s: Suspicion) -> Subject:
+    """Return whom the case is about: every key of a hang is about the job, whichever node reports it."""
+    if s.kind == "hang.job" and s.subject.job_id is not None and s.subject.type != "job":
+        return Subject(type="job", cluster=s.cluster, job_id=s.subject.job_id, attempt=s.subject.attempt)
+    return s.subject
+
+
+def case_key(s: Suspicion) -> str:
+    """Return the dedup key of the finding the suspicion argues for."""
+    return dedup_key(case_subject(s), s.kind)
+
+
+def hear(case: Case | None, s: Suspicion, config: FindingConfig) -> Case | None:
+    """Return the case after one suspicion; suspicions come in order of event time."""
+    if s.state == "clear":
+        return None if case is None else _cleared(case, s)
+    if case is None:
+        return _opened(s)
+    heard = _account(case, s.ts)
+    if not case.active:
+        heard = _resumed(heard, s, config)
+    sources = {**heard.sources, voice(s): Source(s, active=True)}
+    return replace(
+        heard,
+        sources=dict(sorted(sources.items())),
+        onset=min(heard.onset, _onset(s)),
+        since=min(heard.since, s.onset),
+        last_seen_at=max(heard.last_seen_at, s.ts),
+        cleared_at=None,
+        rate=_rate(sources),
+    )
+
+
+def _opened(s: Suspicion) -> Case:
+    sources = {voice(s): Source(s, active=True)}
+    fresh = Case(
+        key=case_key(s),
+        kind=s.kind,
+        subject=case_subject(s),
+        first_seen_at=s.ts,
+        first_onset=s.onset,
+        onset=_onset(s),
+        since=s.onset,
+        last_seen_at=s.ts,
+        sources=sources,
+        rate=_rate(sources),
+        accounted_to=min(s.onset, s.ts),
+    )
+    return _account(fresh, s.ts)
+
+
+def _resumed(case: Case, s: Suspicion, config: FindingConfig) -> Case:
+    recent = (*(t for t in case.flap_times if s.ts - t <= config.flap_within_seconds), s.ts)
+    return replace(
+        case,
+        status=transition(case.status, "raised_again"),
+        ended_at=None,
+        since=s.onset,
+        flaps=case.flaps + 1,
+        flap_times=recent,
+        intermittent=case.intermittent or len(recent) >= config.flap_count,
+        accounted_to=s.ts,
+    )
+
+
+def _cleared(case: Case, s: Suspicion) -> Case:
+    name = voice(s)
+    if name not in case.sources or not case.sources[name].active:
+        return case
+    settled = _account(case, s.ts)
+    sources = {**case.sources, name: replace(case.sources[name], active=False)}
+    quiet = not any(source.active for source in sources.values())
+    return replace(settled, sources=sources, cleared_at=s.ts if quiet else None, rate=_rate(sources))
+
+
+def _account(case: Case, ts: float) -> Case:
+    if ts <= case.accounted_to:
+        return case
+    lost = case.lost + case.rate * (ts - case.accounted_to) / 3600.0
+    return replace(case, lost=lost, accounted_to=ts)
+
+
+def _rate(sources: Mapping[str, Source]) -> float:
+    return max((_loss(s.latest) for s in sources.values() if s.active), default=0.0)
+
+
+def _loss(s: Suspicion) -> float:
+    ratio = math.inf if s.kind == "hang.job" else (s.job_slowdown_ratio or 1.0)
+    return lost_per_hour(s.gpus, ratio)
+
+
+def _onset(s: Suspicion) -> tuple[float, float, float]:
+    return (s.onset, s.onset_lo, s.onset_hi)
+
+
+def voice(s: Suspicion) -> str:
+    """Return the name of the source within its case: one detector may speak of a job from many nodes."""
+    return f"{s.detector}/{s.family}/{s.subject.node or ''}"

@@ -1,0 +1,29 @@
+"""The settings of a finding's life; the defaults are those of the published rules (docs/findings.md)."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindingConfig:
+    """When evidence becomes a finding, and when a finding ends. Times in seconds of event time."""
+
+    agree_within_seconds: float = 60.0
+    """Two families corroborate each other when their onsets are no further apart."""
+    resolve_after_seconds: float = 300.0
+    """How long recovery must hold before a finding is resolved."""
+    reopen_within_seconds: float = 24 * 3600.0
+    """A relapse within this time of the end reopens the same finding."""
+    suspected_expires_after_seconds: float = 600.0
+    open_expires_after_seconds: float = 48 * 3600.0
+    """Without a word from any detector, a suspected or an open finding expires."""
+    flap_count: int = 3
+    flap_within_seconds: float = 3600.0
+    """So many recoveries and relapses make a straggler an intermittent one."""
+    node_group_size: int = 3
+    """So many slow ranks of one node are one finding about the node."""
+    lateness_seconds: float = 120.0
+    """Suspicions out of order by less than this change nothing in the outcome."""
+    prior_log_odds: float = -3.0
+    """Log-odds of a fault before any evidence, given that somebody looks."""
+    gpu_hour_price: float | None = None
+    """Money per GPU-hour; no price, no ``cost_per_hour``."""

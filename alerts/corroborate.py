@@ -1,0 +1,87 @@
+"""When evidence suffices: an overwhelming source, two independent families, or both keys of a hang."""
+
+from collections.abc import Iterable
+
+from alerts.case import Case
+from alerts.config import FindingConfig
+from alerts.kinds import Standing, rule_of
+from slowrank.telemetry import Subject, Suspicion
+
+NO_PROGRESS = frozenset({"timing", "job", "silence"})
+"""Families that can turn key A of a hang; the others turn key B: the machines do not work."""
+HANG_NODE_SHARE = 0.9
+
+
+def corroborated(case: Case, others: Iterable[Case], config: FindingConfig) -> bool:
+    """Return whether the case may open, alone or with the other cases of its scope."""
+    if not case.active:
+        return False
+    voices = case.voices()
+    if case.kind == "hang.job":
+        return both_hang_keys(voices)
+    rule = rule_of(case.kind)
+    if rule.opens_alone or any(s.overwhelming for s in voices):
+        return True
+    families = _positive(voices)
+    if not families:
+        return False
+    for other in others:
+        if other.active and _at_once(case, other, config.agree_within_seconds) and same_place(case, other):
+            families |= _positive(other.voices())
+    return len(families) >= 2
+
+
+def both_hang_keys(voices: Iterable[Suspicion]) -> bool:
+    """Return whether the job makes no progress AND at least 90 % of its machines do not work."""
+    members = tuple(voices)
+    stopped = [s for s in members if s.family in NO_PROGRESS]
+    idle = [s for s in members if s.family not in NO_PROGRESS]
+    if not stopped or not idle:
+        return False
+    nodes = max(s.nodes for s in stopped)
+    named = len({s.subject.node for s in idle if s.subject.node})
+    return max(named, *(s.nodes for s in idle)) >= HANG_NODE_SHARE * nodes
+
+
+def same_place(a: Case, b: Case) -> bool:
+    """Return whether one is about the other's GPU or node; telemetry kinds are about telemetry only."""
+    if a.key == b.key or Standing.ASIDE in (rule_of(a.kind).standing, rule_of(b.kind).standing):
+        return False
+    return _same_gpu(a.subject, b.subject)
+
+
+def related(a: Case, b: Case, config: FindingConfig) -> bool:
+    """Return whether two cases of one scope tell of one cause.
+
+    Either they began together, or the later one is a symptom that began while the earlier, a defect,
+    was still there.
+    """
+    if not same_place(a, b):
+        return False
+    window = config.agree_within_seconds
+    if _at_once(a, b, window):
+        return True
+    earlier, later = sorted((a, b), key=lambda case: case.since)
+    defect = rule_of(earlier.kind).standing in (Standing.CAUSE, Standing.FATAL)
+    symptom = rule_of(later.kind).standing is Standing.SYMPTOM
+    lasting = earlier.cleared_at is None or earlier.cleared_at >= later.since - window
+    return defect and symptom and lasting
+
+
+def _at_once(a: Case, b: Case, window: float) -> bool:
+    return abs(a.since - b.since) <= window
+
+
+def _positive(voices: Iterable[Suspicion]) -> set[str]:
+    return {s.family for s in voices if s.log_likelihood_ratio > 0 and s.family != "telemetry"}
+
+
+def _same_gpu(a: Subject, b: Subject) -> bool:
+    if a.rank is not None and b.rank is not None and (a.job_id, a.rank) != (b.job_id, b.rank):
+        return False
+    one, two = _gpu(a), _gpu(b)
+    return one is None or two is None or one == two
+
+
+def _gpu(subject: Subject) -> int | None:
+    return subject.gpu_index if subject.gpu_index is not None else subject.local_rank

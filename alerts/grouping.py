@@ -1,0 +1,106 @@
+"""Many slow ranks of one node are one slow node: the node's case, made of its ranks' cases."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from alerts.case import Case
+from alerts.config import FindingConfig
+from alerts.finding import dedup_key
+from alerts.lifecycle import transition
+from slowrank.telemetry import Subject
+
+KIND = "straggler.fail_slow"
+_ONE_GPU = ("rank", "gpu")
+
+
+def grouped(member: Case, group: Case, config: FindingConfig) -> bool:
+    """Return whether ``member`` is one of the slow ranks that ``group``, a node's case, is made of."""
+    if not _is_group(group) or not _groupable(member):
+        return False
+    began = group.since - config.agree_within_seconds
+    ended = group.cleared_at if not group.active else None
+    return member.since >= began and (ended is None or member.since <= ended)
+
+
+def members_of(group: Case, cases: Mapping[str, Case], config: FindingConfig) -> tuple[Case, ...]:
+    """Return the rank cases in a node's case; a case of any other kind has none."""
+    if not _is_group(group):
+        return ()
+    return tuple(case for _, case in sorted(cases.items()) if grouped(case, group, config))
+
+
+def with_node_group(cases: Mapping[str, Case], ts: float, config: FindingConfig) -> Mapping[str, Case]:
+    """Return the cases with the node's case brought up to date, or made once enough ranks are slow."""
+    existing = next((c for c in cases.values() if _is_group(c)), None)
+    if existing is not None and existing.live:
+        return {**cases, existing.key: _refreshed(existing, members_of(existing, cases, config))}
+    together = _slow_together(cases, config)
+    if len(together) < config.node_group_size:
+        return cases
+    group = _revived(existing, together) if existing is not None else _made(together, ts)
+    if existing is None and group.key in cases:
+        return cases  # a detector speaks for the node itself
+    return {**cases, group.key: _refreshed(group, together)}
+
+
+def _is_group(case: Case) -> bool:
+    return case.made_of_ranks
+
+
+def _groupable(case: Case) -> bool:
+    return case.kind == KIND and case.subject.type in _ONE_GPU and bool(case.subject.node)
+
+
+def _slow_together(cases: Mapping[str, Case], config: FindingConfig) -> tuple[Case, ...]:
+    slow = sorted((c for c in cases.values() if _groupable(c) and c.active), key=lambda c: (c.since, c.key))
+    best: tuple[Case, ...] = ()
+    for first in slow:
+        window = tuple(c for c in slow if 0 <= c.since - first.since <= config.agree_within_seconds)
+        best = max(best, window, key=len)
+    return best
+
+
+def _made(members: tuple[Case, ...], ts: float) -> Case:
+    first = members[0]
+    jobs = {m.subject.job_id for m in members}
+    subject = Subject(
+        type="node",
+        cluster=first.subject.cluster,
+        node=first.subject.node,
+        job_id=first.subject.job_id if len(jobs) == 1 else None,
+        rack=first.subject.rack,
+    )
+    return Case(
+        key=dedup_key(subject, KIND),
+        kind=KIND,
+        subject=subject,
+        first_seen_at=ts,
+        first_onset=first.onset[0],
+        onset=first.onset,
+        since=first.since,
+        last_seen_at=ts,
+        sources={},
+        made_of_ranks=True,
+    )
+
+
+def _revived(group: Case, members: tuple[Case, ...]) -> Case:
+    status = transition(group.status, "raised_again")
+    return replace(group, status=status, ended_at=None, since=min(m.since for m in members))
+
+
+def _refreshed(group: Case, members: tuple[Case, ...]) -> Case:
+    if not members:
+        return group
+    costliest = max(members, key=lambda m: (m.lost, m.rate, m.key))
+    quiet = not any(m.active for m in members)
+    return replace(
+        group,
+        sources={f"{m.key}|{voice}": source for m in members for voice, source in m.sources.items()},
+        onset=min(group.onset, *(m.onset for m in members)),
+        last_seen_at=max(m.last_seen_at for m in members),
+        cleared_at=max(m.cleared_at or 0.0 for m in members) if quiet else None,
+        flaps=max(m.flaps for m in members),
+        lost=costliest.lost,
+        rate=costliest.rate,
+    )

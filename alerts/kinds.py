@@ -1,0 +1,118 @@
+"""What is known of every finding kind before any evidence: its standing, base severity and default action."""
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from alerts.finding import Severity
+
+
+class Standing(IntEnum):
+    """Which of two kinds about one place tells the story; the lower is the finding, the other evidence."""
+
+    FATAL = 0
+    SYMPTOM = 1
+    CAUSE = 2
+    ASIDE = 3
+    """About the telemetry, not the machine: neither corroborates nor explains anything else."""
+
+
+@dataclass(frozen=True, slots=True)
+class KindRule:
+    """``opens_alone``: one detector is enough, because the finding claims no more than what it saw."""
+
+    standing: Standing
+    severity: Severity
+    action: str
+    text: str
+    opens_alone: bool = False
+
+
+_FATAL, _SYMPTOM, _CAUSE, _ASIDE = Standing
+
+RULES: dict[str, KindRule] = {
+    "straggler.fail_slow": KindRule(
+        _SYMPTOM, "warning", "RUN_DIAG", "Run diagnostics on {place} at the next pause."
+    ),
+    "straggler.intermittent": KindRule(_SYMPTOM, "warning", "WATCH", "Watch {place}; it comes and goes."),
+    "straggler.job_wide": KindRule(
+        _SYMPTOM, "info", "CHECK_APP", "No machine stands out: look at the code, the data and the schedule."
+    ),
+    "hang.job": KindRule(
+        _FATAL,
+        "critical",
+        "RUN_DIAG",
+        "Dump the stacks of the named ranks, then restart the job without them.",
+    ),
+    "hang.rank_missing": KindRule(
+        _SYMPTOM, "error", "RUN_DIAG", "Dump the stack of {place}; it stopped reporting steps."
+    ),
+    "gray.node": KindRule(
+        _CAUSE, "warning", "RUN_DIAG", "Run diagnostics on {place}: several weak signs agree."
+    ),
+    "node.silent": KindRule(_FATAL, "error", "REBOOT_NODE", "Check {place} over its BMC; reboot it."),
+    "node.lemon": KindRule(
+        _CAUSE, "warning", "HARDWARE_INSPECTION", "Inspect {place}: it fails again and again."
+    ),
+    "exporter.stale": KindRule(_ASIDE, "warning", "WATCH", "Restart the exporter on {place}.", True),
+    "throttle.thermal": KindRule(
+        _CAUSE, "warning", "HARDWARE_INSPECTION", "Check the cooling of {place}: fans, air flow, heat sink."
+    ),
+    "throttle.power": KindRule(
+        _CAUSE, "warning", "HARDWARE_INSPECTION", "Check the power supplies and the power policy of {place}."
+    ),
+    "throttle": KindRule(
+        _CAUSE, "warning", "HARDWARE_INSPECTION", "Find out why the clocks of {place} are held down."
+    ),
+    "clock.low": KindRule(
+        _CAUSE, "warning", "RESET_GPU", "Look for a left-over clock lock, then reset {place}."
+    ),
+    "ecc.correctable_rate": KindRule(
+        _CAUSE, "warning", "WATCH", "Schedule diagnostics: {place} corrects many errors."
+    ),
+    "ecc.uncorrectable": KindRule(_FATAL, "error", "RESET_GPU", "Reset {place} before the next job."),
+    "ecc.row_remap_pending": KindRule(_CAUSE, "error", "RESET_GPU", "Reset {place} to finish the row remap."),
+    "ecc.row_remap_failure": KindRule(_FATAL, "error", "CONTACT_SUPPORT", "Replace {place}: rows ran out."),
+    "xid.79": KindRule(
+        _FATAL, "critical", "REBOOT_NODE", "Drain and reboot the node: {place} fell off the bus."
+    ),
+    "xid": KindRule(_FATAL, "error", "RUN_DIAG", "Look the XID up, then run diagnostics on {place}."),
+    "link.nvlink_degraded": KindRule(
+        _CAUSE, "warning", "RESET_GPU", "Reset {place}; inspect the hardware if it returns."
+    ),
+    "link.nic_errors": KindRule(
+        _CAUSE, "warning", "REPLACE_CABLE", "Replace the cable of {place}; look at the remote end too."
+    ),
+    "link.nic_flap": KindRule(_CAUSE, "warning", "REPLACE_CABLE", "Replace the cable or optic of {place}."),
+    "link.nic_slow": KindRule(
+        _CAUSE, "warning", "CHECK_NETWORK", "Compare the speed of {place} with its rail."
+    ),
+    "link.pcie_downgrade": KindRule(
+        _CAUSE, "error", "REBOOT_NODE", "Reboot the node; reseat {place} if the link stays narrow."
+    ),
+    "link.pcie_replay": KindRule(_CAUSE, "warning", "RUN_DIAG", "Run PCIe diagnostics on {place}."),
+    "link": KindRule(_CAUSE, "warning", "RUN_DIAG", "Run link diagnostics on {place}."),
+    "fabric.rail_degraded": KindRule(
+        _CAUSE, "error", "CHECK_NETWORK", "Check the switch and the uplinks of {place}."
+    ),
+    "host.cpu_contention": KindRule(
+        _CAUSE, "warning", "CHECK_APP", "Find what else runs on {place} and move it."
+    ),
+    "host.memory_pressure": KindRule(
+        _CAUSE, "warning", "CHECK_APP", "Find what fills the memory of {place}."
+    ),
+    "host.clock_skew": KindRule(_ASIDE, "warning", "WATCH", "Repair the time service of {place}.", True),
+    "host": KindRule(_CAUSE, "warning", "CHECK_APP", "Look at the host side of {place}."),
+    "data.loader_slow": KindRule(_CAUSE, "warning", "CHECK_DATA", "Look at the data loader of {place}."),
+    "training.loss_anomaly": KindRule(
+        _ASIDE, "warning", "CHECK_APP", "Roll back and replay; the machine cannot be told from the loss."
+    ),
+    "startup.slow": KindRule(_ASIDE, "warning", "WATCH", "Look at the start of {place}."),
+    "self": KindRule(_ASIDE, "warning", "NONE", "slowrank itself is impaired; see its metrics.", True),
+}
+
+_UNKNOWN = KindRule(_CAUSE, "warning", "WATCH", "Watch {place}.")
+
+
+def rule_of(kind: str) -> KindRule:
+    """Return the rule of the kind or of its family (``xid.48`` is an ``xid``)."""
+    return RULES.get(kind) or RULES.get(kind.split(".", 1)[0]) or _UNKNOWN

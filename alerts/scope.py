@@ -1,0 +1,163 @@
+"""A scope: all cases of one node, or of one job, and how they open, absorb one another and end.
+
+A scope is a pure function of the suspicions in it, taken in order of event time: the same set gives the same
+findings, however often and in whatever order it was delivered. ``streams.finding_stage`` keeps that order.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from alerts.case import Case, case_key, hear
+from alerts.config import FindingConfig
+from alerts.corroborate import corroborated, related
+from alerts.grouping import grouped, members_of, with_node_group
+from alerts.kinds import rule_of
+from alerts.lifecycle import NOTIFIED, Event, transition
+from slowrank.telemetry import Suspicion
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """The cases by dedup key."""
+
+    cases: Mapping[str, Case] = field(default_factory=dict)
+
+
+def scope_key(s: Suspicion) -> str:
+    """Return what the suspicion's cause may share with others: its node, else its job, else itself."""
+    subject = s.subject
+    if subject.type == "job" or s.kind == "hang.job":
+        return f"{s.cluster}/job/{subject.job_id}"
+    return f"{s.cluster}/node/{subject.node}" if subject.node else case_key(s)
+
+
+def apply(scope: Scope, batch: Iterable[Suspicion], config: FindingConfig) -> Scope:
+    """Return the scope after suspicions of one event time."""
+    cases, ts = dict(scope.cases), 0.0
+    for s in batch:
+        ts = s.ts
+        heard = hear(cases.get(case_key(s)), s, config)
+        if heard is not None:
+            cases[heard.key] = heard
+    return _settle(Scope(cases), ts, config)
+
+
+def advance(scope: Scope, until: float, config: FindingConfig, *, inclusive: bool) -> Scope:
+    """Return the scope after all its deadlines before ``until`` (or at it, when inclusive), in order."""
+    while (due := next_deadline(scope, config)) is not None:
+        at, key = due
+        if at > until or (at == until and not inclusive):
+            break
+        scope = _settle(_expire(scope, key, at), at, config)
+    return scope
+
+
+def next_deadline(scope: Scope, config: FindingConfig) -> tuple[float, str] | None:
+    """Return when (event time) and for which case silence alone will change something."""
+    return min(((_deadline(scope, c, config), c.key) for c in scope.cases.values()), default=None)
+
+
+def group_key(scope: Scope, case: Case, config: FindingConfig) -> str | None:
+    """Return the dedup key of the open finding that tells this case's story, if another one does."""
+    leaders = [other.key for other in scope.cases.values() if _leads(other, case, config)]
+    return min(leaders, default=None)
+
+
+def supporting(scope: Scope, case: Case, config: FindingConfig) -> tuple[Case, ...]:
+    """Return the cases whose evidence belongs to the finding of ``case``, in order of their keys."""
+    if group_key(scope, case, config) is not None:
+        return ()
+    standing = rule_of(case.kind).standing
+    return tuple(
+        other
+        for _, other in sorted(scope.cases.items())
+        if related(case, other, config)
+        and not grouped(other, case, config)
+        and (rule_of(other.kind).standing > standing or group_key(scope, other, config) == case.key)
+    )
+
+
+def _settle(scope: Scope, ts: float, config: FindingConfig) -> Scope:
+    scope = Scope(with_node_group(scope.cases, ts, config))
+    for key in sorted(scope.cases, key=lambda k: _precedence(scope.cases[k])):
+        case = scope.cases[key]
+        if case.status != "suspected" or not _sufficient(scope, case, config):
+            continue
+        if group_key(scope, case, config) is None:
+            scope = _with(scope, _open(case, ts))
+    return _absorb(scope, ts, config)
+
+
+def _precedence(case: Case) -> tuple[int, bool, str]:
+    return (rule_of(case.kind).standing, not case.made_of_ranks, case.key)
+
+
+def _sufficient(scope: Scope, case: Case, config: FindingConfig) -> bool:
+    others = scope.cases.values()
+    within = members_of(case, scope.cases, config)
+    return corroborated(case, others, config) or any(corroborated(m, others, config) for m in within)
+
+
+def _open(case: Case, ts: float) -> Case:
+    again = case.opened_at is not None
+    return replace(
+        case,
+        status=transition(case.status, "corroborated"),
+        opened_at=case.opened_at if again else ts,
+        occurrences=case.occurrences + again,
+    )
+
+
+def _absorb(scope: Scope, ts: float, config: FindingConfig) -> Scope:
+    for group in tuple(scope.cases.values()):
+        if group.status not in NOTIFIED:
+            continue
+        for member in members_of(group, scope.cases, config):
+            if member.status in NOTIFIED:
+                status = transition(member.status, "absorbed")
+                scope = _with(scope, replace(member, status=status, ended_at=ts))
+    return scope
+
+
+def _leads(leader: Case, case: Case, config: FindingConfig) -> bool:
+    if leader.key == case.key or leader.status not in NOTIFIED:
+        return False
+    if grouped(case, leader, config):
+        return True
+    if grouped(leader, case, config) or not related(leader, case, config):
+        return False
+    above, own = rule_of(leader.kind).standing, rule_of(case.kind).standing
+    if above == own and case.status in NOTIFIED:
+        return (leader.opened_at or 0.0, leader.key) < (case.opened_at or 0.0, case.key)
+    return above <= own
+
+
+def _deadline(scope: Scope, case: Case, config: FindingConfig) -> float:
+    if not case.live:
+        return max(case.ended_at or 0.0, case.last_seen_at) + config.reopen_within_seconds
+    if case.cleared_at is not None:
+        return case.cleared_at + config.resolve_after_seconds
+    if case.status == "suspected" and group_key(scope, case, config) is None:
+        return case.last_seen_at + config.suspected_expires_after_seconds
+    return case.last_seen_at + config.open_expires_after_seconds
+
+
+def _expire(scope: Scope, key: str, at: float) -> Scope:
+    case = scope.cases[key]
+    if not case.live:
+        return Scope({k: c for k, c in scope.cases.items() if k != key})
+    event: Event = "recovered" if case.cleared_at is not None else "expired"
+    silent = {voice: replace(source, active=False) for voice, source in case.sources.items()}
+    ended = replace(
+        case,
+        status=transition(case.status, event),
+        ended_at=at,
+        cleared_at=at if case.cleared_at is None else case.cleared_at,
+        sources=silent,
+        rate=0.0,
+    )
+    return _with(scope, ended)
+
+
+def _with(scope: Scope, case: Case) -> Scope:
+    return Scope({**scope.cases, case.key: case})

@@ -1,0 +1,97 @@
+"""The one line that names a finding: at most 120 characters, one template per kind."""
+
+from slowrank.telemetry import Subject
+
+MAX_TITLE = 120
+
+TEMPLATES: dict[str, str] = {
+    "straggler.fail_slow": "{place} is {ratio} slower than {peers}",
+    "straggler.intermittent": "{place} slows down again and again ({ratio})",
+    "straggler.job_wide": "{place} is {ratio} slower than it was; no machine stands out",
+    "hang.job": "{place} has stopped: no steps and no work on its machines",
+    "hang.rank_missing": "{place} reports no steps while others go on",
+    "gray.node": "{place} shows several weak signs of a fault",
+    "node.silent": "{place} is silent",
+    "node.lemon": "{place} fails again and again",
+    "exporter.stale": "No telemetry from {place}",
+    "throttle.thermal": "{place} is throttled by heat",
+    "throttle.power": "{place} is throttled by power",
+    "throttle.hw_slowdown": "{place} is slowed down by its hardware",
+    "throttle.sync_boost": "{place} is held back by sync boost",
+    "clock.low": "{place} runs at a low clock for no stated reason",
+    "ecc.correctable_rate": "{place} corrects memory errors at a high rate",
+    "ecc.uncorrectable": "{place} has uncorrectable memory errors",
+    "ecc.row_remap_pending": "{place} waits for a reset to remap memory rows",
+    "ecc.row_remap_failure": "{place} can remap no more memory rows",
+    "xid.79": "{place} has fallen off the bus",
+    "link.nvlink_degraded": "{place} has a degraded NVLink",
+    "link.nic_errors": "{place} has link errors",
+    "link.nic_flap": "{place} goes down and up",
+    "link.nic_slow": "{place} is slower than its rail",
+    "link.pcie_downgrade": "{place} runs on a narrowed PCIe link",
+    "link.pcie_replay": "{place} repeats PCIe transfers",
+    "fabric.rail_degraded": "{place} is degraded",
+    "host.cpu_contention": "{place} shares its CPUs with something else",
+    "host.memory_pressure": "{place} is short of memory",
+    "host.clock_skew": "The clock of {place} is off",
+    "data.loader_slow": "{place} waits for data",
+    "training.loss_anomaly": "{place} has an abnormal loss or gradient",
+    "startup.slow": "{place} starts slowly",
+}
+
+
+def title(kind: str, subject: Subject, *, ratio: float | None = None, peers: int | None = None) -> str:
+    """Return the title, cut to 120 characters and without control characters."""
+    template = TEMPLATES.get(kind) or "{place}: " + kind.replace("{", "").replace("}", "")
+    text = template.format(
+        place=place(subject),
+        ratio="?x" if ratio is None else f"{ratio:.2f}x",
+        peers=f"{peers} peers" if peers else "its peers",
+    )
+    text = "".join(c if c.isprintable() else " " for c in text).replace(" ?x slower", " slower")
+    return text if len(text) <= MAX_TITLE else text[: MAX_TITLE - 1] + "…"
+
+
+def place(subject: Subject) -> str:
+    """Return how people call the subject: ``gpu-0423 GPU 5 (rank 3389)``."""
+    return _PLACES[subject.type](subject) if subject.type in _PLACES else _named(subject)
+
+
+def _on_node(s: Subject) -> str:
+    words = [s.node or ""]
+    words += [f"GPU {s.gpu_index}"] if s.gpu_index is not None else []
+    words += [f"(rank {s.rank})" if s.node else f"rank {s.rank}"] if s.rank is not None else []
+    return " ".join(w for w in words if w) or _named(s)
+
+
+def _job(s: Subject) -> str:
+    stage = f" stage {s.coords['pp']}" if s.coords and "pp" in s.coords else ""
+    return f"Job {s.job_id}{stage}"
+
+
+def _nic(s: Subject) -> str:
+    return f"{s.node or ''} {s.nic or 'NIC'}{f'/{s.port}' if s.port else ''}".strip()
+
+
+def _link(s: Subject) -> str:
+    return f"Link {s.nic or ''} {s.port or '?'}–{s.peer_port or '?'}"
+
+
+def _rack(s: Subject) -> str:
+    return f"Rack {s.rack}"
+
+
+def _named(s: Subject) -> str:
+    return f"{s.type} {s.rail or s.rack or s.node or s.cluster}"
+
+
+_PLACES = {
+    "gpu": _on_node,
+    "rank": _on_node,
+    "node": lambda s: s.node or _named(s),
+    "exporter": lambda s: s.node or _named(s),
+    "job": _job,
+    "nic": _nic,
+    "link": _link,
+    "rack": _rack,
+}

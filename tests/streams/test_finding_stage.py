@@ -1,0 +1,188 @@
+"""FindingStage as a stage: order, repeats, ticks and the life of a finding end to end."""
+
+import json
+
+import msgspec
+import pytest
+
+from alerts.config import FindingConfig
+from slowrank.telemetry import Evidence, Peers, Subject, Suspicion
+from streams.finding_stage import FindingStage
+
+T0 = 1_795_160_000.0
+RANK = Subject(type="rank", cluster="c", node="n1", gpu_index=5, rank=13, job_id="j1")
+GPU = Subject(type="gpu", cluster="c", node="n1", gpu_index=5)
+PEERS = Peers(group="all", n=15, p05=0.98, median=1.0, p95=1.02, rank_of_subject=16)
+COMPUTE = Evidence(metric="compute_seconds", unit="s", detector="peer_step", value=1.3, peers=PEERS)
+CLOCK = Evidence(metric="gpu.clock.sm_hz", unit="Hz", detector="bocpd", value=1.1e9)
+
+
+def slow(ts=10.0, *, subject=RANK, state="raise", **changes):
+    fields = {
+        "cluster": "c",
+        "detector": "peer_step",
+        "family": "timing",
+        "kind": "straggler.fail_slow",
+        "state": state,
+        "subject": subject,
+        "ts": T0 + ts,
+        "onset": T0 + 5,
+        "onset_lo": T0 + 4,
+        "onset_hi": T0 + 6,
+        "score": 2.0,
+        "log_likelihood_ratio": 5.0,
+        "slowdown_ratio": 1.3,
+        "job_slowdown_ratio": 1.3,
+        "gpus": 16,
+        "ranks": 16,
+        "nodes": 2,
+        "evidence": (COMPUTE,),
+    }
+    return Suspicion(**(fields | changes))
+
+
+def hot(ts=12.0, *, state="raise", **changes):
+    fields = {
+        "detector": "bocpd",
+        "family": "clocks",
+        "kind": "throttle.thermal",
+        "log_likelihood_ratio": 3.0,
+        "slowdown_ratio": None,
+        "job_slowdown_ratio": None,
+        "gpus": 0,
+        "evidence": (CLOCK,),
+    }
+    return slow(ts, subject=GPU, state=state, **(fields | changes))
+
+
+def run(*suspicions, until=20.0, config=None):
+    """Return the last version of every finding, by kind and subject, after all suspicions and a tick."""
+    stage = FindingStage(config)
+    versions = []
+    for s in suspicions:
+        versions += stage.process(s)
+    versions += stage.tick(T0 + until)
+    return {(f.kind, f.subject.type): f for f in versions}, versions
+
+
+def test_weak_suspicion_alone_is_suspected():
+    """One family below overwhelming is visible and not open."""
+    last, _ = run(slow())
+    assert last["straggler.fail_slow", "rank"].status == "suspected"
+
+
+def test_overwhelming_source_opens_alone():
+    """An overwhelming source opens the finding at its own event time."""
+    last, versions = run(slow(overwhelming=True))
+    finding = last["straggler.fail_slow", "rank"]
+    assert (finding.status, finding.detected_at, len(versions)) == ("open", T0 + 10, 1)
+    assert finding.gpu_hours_lost_per_hour == pytest.approx(16 * (1 - 1 / 1.3), abs=1e-4)
+    assert finding.cause.hypothesis == "straggler.fail_slow"
+
+
+def test_second_family_on_the_gpu_corroborates_and_explains():
+    """Slow compute and a thermal throttle of the same GPU are one open finding with that cause."""
+    last, _ = run(slow(), hot())
+    finding = last["straggler.fail_slow", "rank"]
+    assert (finding.status, finding.detected_at) == ("open", T0 + 12)
+    assert finding.cause.hypothesis == "throttle.thermal"
+    assert finding.severity == "critical"
+    assert finding.action.code == "DRAIN_NODE"
+    assert [e.metric for e in finding.evidence] == ["gpu.clock.sm_hz", "compute_seconds"]
+    thermal = last["throttle.thermal", "gpu"]
+    assert (thermal.status, thermal.group_key) == ("suspected", finding.dedup_key)
+
+
+def test_another_gpu_of_the_node_is_no_witness():
+    """A throttle on GPU 6 says nothing about the rank on GPU 5."""
+    other = msgspec.structs.replace(hot(), subject=msgspec.structs.replace(GPU, gpu_index=6))
+    last, _ = run(slow(), other)
+    assert last["straggler.fail_slow", "rank"].status == "suspected"
+
+
+def test_same_findings_in_any_order_and_with_repeats():
+    """Interleaving the detectors differently and repeating everything ends in the same bytes."""
+    timing = [slow(10), slow(14, state="update"), slow(18, state="update")]
+    clocks = [hot(12), hot(16, state="update")]
+    straight, _ = run(*timing, *clocks)
+    mixed, _ = run(clocks[0], timing[0], clocks[1], *timing, *clocks, *timing)
+    assert _bytes(straight) == _bytes(mixed)
+
+
+def _bytes(last):
+    return json.dumps([f.to_json() for _, f in sorted(last.items())], sort_keys=True)
+
+
+def test_recovery_held_resolves():
+    """A cleared finding is resolved when the recovery has held, at the deadline's own time."""
+    last, _ = run(slow(overwhelming=True), slow(100, state="clear"), until=1000)
+    finding = last["straggler.fail_slow", "rank"]
+    assert (finding.status, finding.resolved_at) == ("resolved", T0 + 100 + 300)
+
+
+def test_relapse_within_a_day_keeps_the_id():
+    """A relapse reopens the same finding and counts one more occurrence."""
+    stage = FindingStage()
+    first = slow(overwhelming=True)
+    again = slow(5000, overwhelming=True, onset=T0 + 4990)
+    versions = []
+    for s in (first, slow(100, state="clear")):
+        versions += stage.process(s)
+    versions += stage.tick(T0 + 1000)
+    versions += [*stage.process(again), *stage.tick(T0 + 5000)]
+    assert {f.id for f in versions} == {versions[0].id}
+    assert [f.status for f in versions] == ["open", "resolved", "open"]
+    assert versions[-1].occurrences == 2
+
+
+def test_three_slow_ranks_of_a_node_are_one_finding():
+    """Three ranks of one node that slow down together make one finding about the node."""
+    ranks = [msgspec.structs.replace(RANK, rank=i, gpu_index=i) for i in range(3)]
+    last, versions = run(*(slow(10, subject=r, overwhelming=True) for r in ranks))
+    assert [f.subject.type for f in versions if f.status == "open"] == ["node"]
+    assert last["straggler.fail_slow", "rank"].group_key == last["straggler.fail_slow", "node"].dedup_key
+
+
+def test_two_slow_ranks_of_a_node_are_two_findings():
+    """Two ranks are not yet a node."""
+    ranks = [msgspec.structs.replace(RANK, rank=i, gpu_index=i) for i in range(2)]
+    _, versions = run(*(slow(10, subject=r, overwhelming=True) for r in ranks))
+    assert [f.subject.rank for f in versions if f.status == "open"] == [0, 1]
+
+
+def test_expired_without_news():
+    """A suspicion nobody repeats expires after ten minutes."""
+    last, _ = run(slow(), until=700)
+    assert last["straggler.fail_slow", "rank"].status == "expired"
+
+
+def test_hang_needs_both_keys():
+    """No progress alone is suspected; idle machines on nearly all nodes make it a hang."""
+    job = Subject(type="job", cluster="c", job_id="j1")
+    stopped = slow(10, subject=job, kind="hang.job", family="job", overwhelming=True)
+    idle = [
+        slow(
+            11 + i,
+            subject=Subject(type="node", cluster="c", node=f"n{i}", job_id="j1"),
+            kind="hang.job",
+            family="nic",
+            detector="idle",
+        )
+        for i in range(2)
+    ]
+    alone, _ = run(stopped)
+    both, versions = run(stopped, *idle)
+    only_idle, none = run(*idle)
+    assert alone["hang.job", "job"].status == "suspected"
+    assert (both["hang.job", "job"].status, both["hang.job", "job"].severity) == ("open", "critical")
+    assert both["hang.job", "job"].gpu_hours_lost_per_hour == 16
+    assert only_idle == {} and none == []
+
+
+def test_forgotten_after_the_reopen_window():
+    """State is dropped a day after the end: an idle stage holds nothing."""
+    stage = FindingStage(FindingConfig())
+    stage.process(slow())
+    for hour in range(1, 50):
+        stage.tick(T0 + 3600 * hour)
+    assert stage._timelines == {}

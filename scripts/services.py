@@ -2,12 +2,15 @@
 
 python scripts/services.py up [--brokers 3]     start them, or reuse those which run
 eval "$(python scripts/services.py env)"        export SLOWRANK_TEST_KAFKA and SLOWRANK_TEST_DSN
+python scripts/services.py run -- COMMAND       run COMMAND with them, then stop what was started for it
 python scripts/services.py status | down
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+import signal
 import subprocess
 import sys
 
@@ -58,14 +61,30 @@ def show() -> None:
         print(f"{key}={value}")
 
 
+def run(command: list[str], brokers: int) -> int:
+    """Run a command with the servers' addresses in its environment; returns its exit status."""
+    with locked("services"):
+        started = up(brokers)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        return subprocess.run(command, env={**os.environ, **exports()}, check=False).returncode
+    finally:
+        if started:
+            with locked("services"):
+                down()
+
+
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("command", choices=["up", "down", "status", "env"])
-    parser.add_argument("--brokers", type=int, choices=[1, 3], default=1, help="Kafka brokers (up)")
+    parser.add_argument("command", choices=["up", "run", "down", "status", "env"])
+    parser.add_argument("argument", nargs="*", help="the command to run")
+    parser.add_argument("--brokers", type=int, choices=[1, 3], default=1, help="Kafka brokers (up, run)")
     options = parser.parse_args(arguments)
     try:
+        if options.command == "run":
+            return run(options.argument, options.brokers)
         with locked("services"):
             if options.command == "up":
                 print("started" if up(options.brokers) else "already running")

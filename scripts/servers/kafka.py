@@ -213,10 +213,11 @@ def classpath() -> str:
 
 def install() -> None:
     """Resolve the jars of POM with Maven and its own settings, once; later calls return at once."""
-    ensure_commands({"java": "default-jre-headless", "mvn": "maven"})
     with locked("kafka"):
+        ensure_commands({"java": "default-jre-headless"})
         if archive().exists():
             return
+        ensure_commands({"mvn": "maven"})
         shutil.rmtree(_home(), ignore_errors=True)
         _home().mkdir(parents=True)
         goal = [

@@ -1,0 +1,45 @@
+PYTHON ?= python3
+VENV := .venv
+DEMO_VENV := .venv-demo
+DEMO_ARGS ?=
+PYTEST_ARGS ?=
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help demo install lint test services services-down bench lock
+
+help: ## Show what there is to make
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(DEMO_VENV)/installed ## Find a simulated straggler on this machine (DEMO_ARGS='--once --seed 7')
+	@$(DEMO_VENV)/bin/slowrank demo $(DEMO_ARGS)
+
+install: $(VENV)/installed ## Install slowrank and everything its tests need into .venv
+
+lint: $(VENV)/installed ## Check style, types and which package imports which
+	$(VENV)/bin/ruff check
+	$(VENV)/bin/ruff format --check
+	$(VENV)/bin/mypy
+	$(VENV)/bin/python -m pytest -q --no-header tests/test_architecture.py
+
+# With CI set a missing server is a failure, not a skip.
+test: $(VENV)/installed ## Start real Kafka and TimescaleDB, run every test (PYTEST_ARGS='-k name')
+	CI=1 $(VENV)/bin/python scripts/services.py run -- $(VENV)/bin/python -m pytest $(PYTEST_ARGS)
+
+services: ## Start real Kafka and TimescaleDB on free loopback ports and print where they are
+	@$(PYTHON) scripts/services.py up
+
+services-down: ## Stop them
+	@$(PYTHON) scripts/services.py down
+
+bench: $(VENV)/installed ## Run every benchmark (the figures in docs/benchmarks.md)
+	@set -e; for file in benchmarks/*.py; do echo "# $$file"; $(VENV)/bin/python "$$file"; done
+
+lock: ## Pin the newest allowed dependencies, with hashes (needs uv)
+	scripts/lock.sh --upgrade
+
+$(VENV)/installed: requirements/dev.txt requirements/build.txt pyproject.toml
+	@$(PYTHON) scripts/environment.py $(VENV) dev
+
+$(DEMO_VENV)/installed: requirements/embedded.txt requirements/build.txt pyproject.toml
+	@$(PYTHON) scripts/environment.py $(DEMO_VENV) embedded

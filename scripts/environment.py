@@ -1,0 +1,57 @@
+"""Make a virtual environment from a hashed lock with nothing but Python.
+
+python3 scripts/environment.py .venv dev
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def stop(message: str) -> None:
+    sys.exit(f"environment: {message}")
+
+
+def create(directory: Path) -> None:
+    """An empty environment that has pip. Uses one that exists."""
+    if (directory / "bin/python").exists():
+        return
+    try:
+        import ensurepip  # noqa: F401
+        import venv  # noqa: F401
+    except ImportError:
+        version = f"{sys.version_info[0]}.{sys.version_info[1]}"
+        stop(
+            f"this Python cannot make environments; on Debian and Ubuntu: apt-get install python{version}-venv"
+        )
+    subprocess.run([sys.executable, "-m", "venv", str(directory)], check=True)
+
+
+def install(directory: Path, role: str) -> None:
+    """Exactly what requirements/ROLE.txt pins, every file checked against its hash; then slowrank itself."""
+    python = str(directory / "bin/python")
+    pip = [python, "-m", "pip", "--disable-pip-version-check", "--quiet"]
+    if subprocess.run([*pip, "--version"], stdout=subprocess.DEVNULL, check=False).returncode != 0:
+        subprocess.run([python, "-m", "ensurepip"], stdout=subprocess.DEVNULL, check=True)
+    locks = [flag for name in (role, "build") for flag in ("-r", str(ROOT / f"requirements/{name}.txt"))]
+    subprocess.run([*pip, "install", "--require-hashes", *locks], check=True)
+    subprocess.run([*pip, "install", "--no-build-isolation", "--no-deps", "-e", str(ROOT)], check=True)
+
+
+def main(directory: str, role: str) -> None:
+    if sys.version_info < (3, 11):  # noqa: UP036 (this file is what says so)
+        version = sys.version.split()[0]
+        stop(f"Python 3.11 or newer is needed, {sys.executable} is {version}. Try: make PYTHON=python3.12")
+    print(f"installing the {role} environment into {directory}")
+    create(Path(directory))
+    try:
+        install(Path(directory), role)
+    except subprocess.CalledProcessError as error:
+        stop(f"`{' '.join(error.cmd[:6])} …` failed; see above")
+    (Path(directory) / "installed").touch()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

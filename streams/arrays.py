@@ -1,7 +1,8 @@
 """Numpy arrays laid over the column bytes of a record: no copy, no parsing, names from the schema block."""
 
+import itertools
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -12,8 +13,7 @@ FloatArray = npt.NDArray[np.float64]
 Array = npt.NDArray[Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(NamedTuple):
     """Neighbouring columns of one dtype as ``values`` [columns, instances], a read-only view."""
 
     names: tuple[str, ...]
@@ -22,26 +22,26 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
+    """Where the runs of ``block`` stand when it holds so many bytes: shape, dtype and offset of each."""
+
     block: Block
-    runs: tuple[tuple[np.dtype[Any], tuple[str, ...]], ...]
+    names: tuple[tuple[str, ...], ...]
+    views: tuple[tuple[tuple[int, int], np.dtype[Any], int], ...]
 
 
-# Keyed by identity because blocks are constants and hashing thirty columns costs more than the view.
-_layouts: dict[int, _Layout] = {}
+# Keyed by identity because blocks are constants and hashing thirty columns costs more than the views.
+_layouts: dict[tuple[int, int], _Layout] = {}
 
 
 def runs(block: Block, data: bytes) -> list[Run]:
     """Return one array [columns, n] per run of equal dtype. Raises ``ValueError`` for a partial row."""
-    count, rest = divmod(len(data), block.row_size)
-    if rest:
-        raise ValueError(f"{len(data)} bytes are not whole {block.row_size}-byte rows")
-    found, offset = [], 0
-    for dtype, names in _layout(block).runs:
-        size = len(names) * count
-        values = np.frombuffer(data, dtype, size, offset) if size else np.empty(0, dtype)
-        found.append(Run(names, values.reshape(len(names), count)))
-        offset += size * dtype.itemsize
-    return found
+    return list(map(Run, _layout(block, len(data)).names, views(block, data)))
+
+
+def views(block: Block, data: bytes) -> list[Array]:
+    """Return the arrays of ``runs`` alone. Raises ``ValueError`` for a partial row."""
+    layout = _layouts.get((id(block), len(data))) or _layout(block, len(data))
+    return [np.ndarray(shape, dtype, data, offset) for shape, dtype, offset in layout.views]
 
 
 def columns(block: Block, data: bytes) -> dict[str, Array]:
@@ -61,18 +61,20 @@ def as_float(values: Array) -> FloatArray:
     return cast(FloatArray, values.astype(np.float64))
 
 
-def _layout(block: Block) -> _Layout:
-    held = _layouts.get(id(block))
-    if held is None or held.block is not block:
-        held = _layouts[id(block)] = _Layout(block, _split(block))
+def _layout(block: Block, size: int) -> _Layout:
+    held = _layouts.get((id(block), size))
+    if held is None:
+        held = _layouts[id(block), size] = _lay_out(block, size)
     return held
 
 
-def _split(block: Block) -> tuple[tuple[np.dtype[Any], tuple[str, ...]], ...]:
-    found: list[tuple[np.dtype[Any], list[str]]] = []
-    for column in block.columns:
-        dtype = np.dtype(column.dtype)
-        if not found or found[-1][0] != dtype:
-            found.append((dtype, []))
-        found[-1][1].append(column.name)
-    return tuple((dtype, tuple(names)) for dtype, names in found)
+def _lay_out(block: Block, size: int) -> _Layout:
+    count, rest = divmod(size, block.row_size)
+    if rest:
+        raise ValueError(f"{size} bytes are not whole {block.row_size}-byte rows")
+    names, places, offset = [], [], 0
+    for dtype, group in itertools.groupby(block.columns, key=lambda column: np.dtype(column.dtype)):
+        names.append(tuple(column.name for column in group))
+        places.append(((len(names[-1]), count), dtype, offset))
+        offset += len(names[-1]) * count * dtype.itemsize
+    return _Layout(block, tuple(names), tuple(places))

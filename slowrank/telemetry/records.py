@@ -12,7 +12,7 @@ VERSION = 1
 SubjectType = Literal["gpu", "node", "nic", "link", "switch", "rank", "job", "rack", "exporter", "telemetry"]
 
 
-class NodeSample(msgspec.Struct, frozen=True, kw_only=True):
+class NodeSample(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Everything one node read in one tick.
 
     ``ts`` is the event time in Unix seconds; ``(node, boot_id, seq)`` identifies the record for ever, also
@@ -39,7 +39,7 @@ class NodeSample(msgspec.Struct, frozen=True, kw_only=True):
     host: bytes = b""
 
 
-class JobSteps(msgspec.Struct, frozen=True, kw_only=True):
+class JobSteps(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Step rows of the ranks of one node since the last flush; ``rows`` follows ``STEP_SCHEMAS``.
 
     ``world_size`` (0 = unknown) is the number of ranks of the job; ``labels`` carries facts that hold for

@@ -1,0 +1,98 @@
+"""Applies the event rules to the discrete events of one node: bursts are one fault, repeats count."""
+
+import math
+from collections import deque
+from collections.abc import Hashable
+from typing import Any
+
+from slowrank.telemetry import Evidence, NodeEvent, Subject, Suspicion
+from streams.hardware_rules import EVENT_RULES, UNKNOWN_XID, EventRule, Verdict
+from streams.suspicions import Claim, Place
+
+BURST_SECONDS = 5.0
+MAX_SUBJECTS = 1024
+
+
+class EventRules:
+    """Counts the faults that events tell of: a burst on one subject within five seconds is one fault."""
+
+    def __init__(self) -> None:
+        self._bursts: dict[Hashable, tuple[float, float]] = {}
+        self._faults: dict[Hashable, deque[float]] = {}
+        self._seen: deque[tuple[str, int, float, str]] = deque(maxlen=512)
+
+    def update(self, event: NodeEvent) -> list[Suspicion]:
+        """Take one event, in any order and any number of times; return what it gives rise to."""
+        identity = (event.boot_id, event.seq, event.ts, event.code)
+        if identity in self._seen:
+            return []
+        self._seen.append(identity)
+        rule = EVENT_RULES.get(event.code, UNKNOWN_XID if event.code.startswith("xid.") else None)
+        if rule is None:
+            return []
+        subject = _event_subject(event)
+        verdict = _judged(rule, event.code, self._count(rule, (event.code, _key(subject)), event.ts))
+        if not self._worse_than_burst(_key(subject), event.ts, verdict.weight):
+            return []
+        claim = Claim(
+            detector=f"event.{event.source}",
+            family=verdict.family,
+            kind=verdict.kind,
+            subject=subject,
+            weight=verdict.weight,
+            score=2.0 if verdict.overwhelming else 1.0,
+            overwhelming=verdict.overwhelming,
+            evidence=(Evidence(metric=event.code, unit="1", detector="event", value=1.0, note=_text(event)),),
+            note=f"{verdict.severity}: {event.code}",
+        )
+        return [claim.suspicion("raise", ts=event.ts, onset=event.ts)]
+
+    def _count(self, rule: EventRule, key: Hashable, ts: float) -> int:
+        faults = self._faults.setdefault(key, deque(maxlen=64))
+        if not faults or abs(ts - faults[-1]) > BURST_SECONDS:
+            faults.append(ts)
+            _drop_oldest(self._faults)
+        while faults[0] < ts - rule.window:
+            faults.popleft()
+        return len(faults)
+
+    def _worse_than_burst(self, key: Hashable, ts: float, weight: float) -> bool:
+        last, worst = self._bursts.get(key, (-math.inf, 0.0))
+        same = abs(ts - last) <= BURST_SECONDS
+        self._bursts[key] = (max(ts, last), max(weight, worst) if same else weight)
+        _drop_oldest(self._bursts)
+        return not same or weight > worst
+
+
+def _judged(rule: EventRule, code: str, faults: int) -> Verdict:
+    verdict = rule.verdict
+    kind = code if verdict.kind == "xid" else verdict.kind
+    if faults >= rule.faults:
+        return Verdict(kind, verdict.family, verdict.severity, verdict.weight)
+    return Verdict(kind, verdict.family, "info", verdict.weight / 2)
+
+
+def _event_subject(event: NodeEvent) -> Subject:
+    told = event.subject
+    job = told.get("job_id")
+    place = Place(event.cluster, event.node, None if job is None else str(job))
+    if told.get("gpu_index") is not None:
+        return place.gpu(str(told["gpu_index"]))
+    if told.get("gpu_uuid"):
+        return place.gpu(str(told["gpu_uuid"]))
+    if told.get("nic"):
+        return place.nic(f"{told['nic']}/{told['port']}" if told.get("port") else str(told["nic"]))
+    return place.whole_node()
+
+
+def _key(subject: Subject) -> Hashable:
+    return subject.type, subject.gpu_index, subject.gpu_uuid, subject.nic, subject.port
+
+
+def _text(event: NodeEvent) -> str:
+    return (event.message or event.raw)[:400]
+
+
+def _drop_oldest(held: dict[Hashable, Any]) -> None:
+    if len(held) > MAX_SUBJECTS:
+        del held[next(iter(held))]

@@ -1,0 +1,183 @@
+"""Ten-second roll-ups of samples and steps, as rows that may be written any number of times.
+
+A bucket is closed when its own source has moved past it, so that a spool that drains an hour late rolls up
+like live data. Whatever is added to a closed bucket gives its row again with a larger ``n``; the store keeps
+the row with the largest.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from slowrank.telemetry import JobSteps, NodeSample
+from slowrank.telemetry.schema import STEP_SCHEMAS
+from store.buckets import BUCKET_SECONDS, NodeLatest, SampleRollup, StepRollup
+from streams.arrays import columns
+from streams.rollup_samples import NodeBuckets
+
+GRACE_SECONDS = 2.0
+QUIET_SECONDS = 30.0
+KEEP_SECONDS = 300.0
+MAX_SEEN = 4096
+
+Rows = list[SampleRollup | StepRollup | NodeLatest]
+"""What a roll-up hands to the store."""
+
+B = TypeVar("B", "NodeBuckets", "StepBuckets")
+
+
+@dataclass(slots=True)
+class _StepBucket:
+    """The steps of the ranks of one node in one bucket: rank -> running sums."""
+
+    rows: dict[int, list[float]] = field(default_factory=dict)
+    dirty: bool = True
+
+
+class StepBuckets:
+    """Buckets of one (cluster, job, attempt, node)."""
+
+    def __init__(self, first: JobSteps) -> None:
+        self._cluster, self._job, self._attempt = first.cluster, first.job_id, first.attempt
+        self._node = first.node
+        self._open: dict[float, _StepBucket] = {}
+
+    def add(self, record: JobSteps) -> None:
+        """Add the rows of a record not seen before."""
+        held = columns(STEP_SCHEMAS[record.schema].rows, record.rows)
+        wanted = ("rank", "step", "ts", "step_seconds", "compute_seconds", "wait_seconds")
+        for rank, step, ts, *seconds in zip(*(held[name].tolist() for name in wanted), strict=True):
+            start = ts // BUCKET_SECONDS * BUCKET_SECONDS
+            bucket = self._open.setdefault(start, _StepBucket())
+            bucket.dirty = True
+            sums = bucket.rows.get(rank)
+            bucket.rows[rank] = _started(step, *seconds) if sums is None else _added(sums, step, *seconds)
+
+    def close(self, before: float, forget: float) -> Iterator[StepRollup]:
+        """Yield the changed rows of buckets that end by ``before``; drop those that end by ``forget``."""
+        for start, bucket in sorted(self._open.items()):
+            if bucket.dirty and start + BUCKET_SECONDS <= before:
+                bucket.dirty = False
+                yield from self._rows(start, bucket)
+            if start + BUCKET_SECONDS <= forget:
+                del self._open[start]
+
+    def _rows(self, start: float, bucket: _StepBucket) -> Iterator[StepRollup]:
+        for rank, (n, step, slowest, compute, longest, wait, first, last) in sorted(bucket.rows.items()):
+            yield StepRollup(
+                cluster=self._cluster,
+                job_id=self._job,
+                attempt=self._attempt,
+                rank=rank,
+                node=self._node,
+                bucket=start,
+                n_steps=int(n),
+                step_seconds_sum=step,
+                step_seconds_max=slowest,
+                compute_seconds_sum=compute,
+                compute_seconds_max=longest,
+                wait_seconds_sum=wait,
+                first_step=int(first),
+                last_step=int(last),
+            )
+
+
+@dataclass(slots=True)
+class _Source(Generic[B]):
+    """What every source of records needs: what was seen of it, how far it is, when it was last heard.
+
+    ``time`` is its own event time, ``heard`` the group's: a spool that drains late is not quiet.
+    """
+
+    buckets: B
+    heard: float
+    seen: dict[tuple[str, int], float] = field(default_factory=dict)
+    time: float = -math.inf
+
+    def fresh(self, record: NodeSample | JobSteps, now: float) -> bool:
+        """Return whether this record is new, and remember it."""
+        self.heard = max(now, record.ts)
+        identity, ts = (record.boot_id, record.seq), record.ts
+        if identity in self.seen:
+            return False
+        self.seen[identity] = ts
+        if ts > self.time:
+            self.time = ts
+            if len(self.seen) > MAX_SEEN:
+                self.seen = {k: t for k, t in self.seen.items() if t > ts - KEEP_SECONDS}
+        return True
+
+    def close(self, before: float) -> Rows:
+        """Return the changed rows of buckets that end by ``before``."""
+        return list(self.buckets.close(before, self.time - KEEP_SECONDS))
+
+
+class RollUp:
+    """All sources of one key group."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[tuple[str, str], _Source[NodeBuckets]] = {}
+        self._jobs: dict[tuple[str, str, int, str], _Source[StepBuckets]] = {}
+        self._now = -math.inf
+
+    def add(self, record: NodeSample | JobSteps) -> Rows:
+        """Take one record, in any order and any number of times; return the rows of the buckets it closed."""
+        if isinstance(record, NodeSample):
+            node = self._nodes.setdefault((record.cluster, record.node), _Source(NodeBuckets(), self._now))
+            if not node.fresh(record, self._now):
+                return []
+            node.buckets.add(record)
+            return node.close(node.time - GRACE_SECONDS)
+        key = (record.cluster, record.job_id, record.attempt, record.node)
+        job = self._jobs.setdefault(key, _Source(StepBuckets(record), self._now))
+        if not job.fresh(record, self._now):
+            return []
+        job.buckets.add(record)
+        return job.close(job.time - GRACE_SECONDS)
+
+    def tick(self, event_time: float) -> Rows:
+        """Close what sources not heard for half a minute left open; forget those long gone."""
+        self._now = max(self._now, event_time)
+        quiet, gone = self._now - QUIET_SECONDS, self._now - KEEP_SECONDS
+        rows = [row for source in self._all() if source.heard < quiet for row in source.close(math.inf)]
+        self._nodes = {k: s for k, s in self._nodes.items() if s.heard >= gone}
+        self._jobs = {k: s for k, s in self._jobs.items() if s.heard >= gone}
+        return rows
+
+    def flush(self) -> Rows:
+        """Close everything, full or not: more may still be added to it."""
+        return [row for source in self._all() for row in source.close(math.inf)]
+
+    def _all(self) -> tuple[_Source[NodeBuckets] | _Source[StepBuckets], ...]:
+        return (*self._nodes.values(), *self._jobs.values())
+
+
+def _started(step: int, whole: float, compute: float, wait: float) -> list[float]:
+    return [1, whole, whole, compute, compute, wait, step, step]
+
+
+def _added(sums: list[float], step: int, whole: float, compute: float, wait: float) -> list[float]:
+    n, total, slowest, computed, longest, waited, first, last = sums
+    return [
+        n + 1,
+        _plus(total, whole),
+        _larger(slowest, whole),
+        _plus(computed, compute),
+        _larger(longest, compute),
+        _plus(waited, wait),
+        min(first, step),
+        max(last, step),
+    ]
+
+
+def _plus(a: float, b: float) -> float:
+    if b != b:
+        return a
+    return b if a != a else a + b
+
+
+def _larger(a: float, b: float) -> float:
+    if b != b:
+        return a
+    return b if a != a else max(a, b)

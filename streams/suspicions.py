@@ -1,0 +1,90 @@
+"""Subjects and suspicions written the same way by every node rule."""
+
+from dataclasses import dataclass
+
+from slowrank.telemetry import Evidence, NodeSample, Subject, Suspicion
+from slowrank.telemetry.records import Family
+from streams.conditions import State
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a node's suspicions belong: what every subject on it shares."""
+
+    cluster: str
+    node: str
+    job_id: str | None = None
+    rack: str | None = None
+
+    @classmethod
+    def of(cls, sample: NodeSample) -> "Place":
+        """Return the place a sample was read at."""
+        return cls(sample.cluster, sample.node, sample.job_id, sample.labels.get("rack"))
+
+    def whole_node(self) -> Subject:
+        """Return the node itself as a subject."""
+        return Subject(type="node", cluster=self.cluster, node=self.node, job_id=self.job_id, rack=self.rack)
+
+    def gpu(self, instance: str) -> Subject:
+        """Return a GPU by its index, or by its UUID where the exporter names it so."""
+        index = int(instance) if instance.isdecimal() else None
+        return Subject(
+            type="gpu",
+            cluster=self.cluster,
+            node=self.node,
+            job_id=self.job_id,
+            rack=self.rack,
+            gpu_index=index,
+            gpu_uuid=None if index is not None else instance,
+        )
+
+    def nic(self, instance: str) -> Subject:
+        """Return a NIC port from ``device/port``."""
+        device, _, port = instance.partition("/")
+        return Subject(
+            type="nic",
+            cluster=self.cluster,
+            node=self.node,
+            job_id=self.job_id,
+            rack=self.rack,
+            nic=device,
+            port=port or None,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """What a rule says about a subject, before it is known when: everything of a suspicion but its times."""
+
+    detector: str
+    family: Family
+    kind: str
+    subject: Subject
+    weight: float
+    score: float = 1.0
+    overwhelming: bool = False
+    evidence: tuple[Evidence, ...] = ()
+    note: str = ""
+
+    def suspicion(
+        self, state: State, *, ts: float, onset: float, interval: tuple[float, float] | None = None
+    ) -> Suspicion:
+        """Return the suspicion raised, refreshed or cleared at ``ts``."""
+        lo, hi = interval or (onset, onset)
+        return Suspicion(
+            cluster=self.subject.cluster,
+            detector=self.detector,
+            family=self.family,
+            kind=self.kind,
+            state=state,
+            subject=self.subject,
+            ts=ts,
+            onset=onset,
+            onset_lo=lo,
+            onset_hi=hi,
+            score=self.score,
+            log_likelihood_ratio=self.weight,
+            overwhelming=self.overwhelming,
+            evidence=self.evidence,
+            note=self.note,
+        )

@@ -1,0 +1,110 @@
+"""The whole topology in one process: records in, findings out.
+
+    NodeSample, NodeEvent ─► NodeStage ─┐
+                                        ├─ suspicions ─► FindingStage ─► findings
+    JobSteps ──────────────► JobStage ──┘
+    NodeSample, JobSteps ──► RollUp ────► rows
+
+The Faust app drives the same stages with the same watermark, a partition at a time.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
+
+from alerts.finding import Finding
+from slowrank.telemetry import JobSteps, NodeEvent, NodeSample, Record, Suspicion
+from streams.rollup import RollUp, Rows
+from streams.stage import Output, Stage
+from streams.watermark import Watermark
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class Pipeline:
+    """Drives node, job and finding stage from one stream of records in rough order of event time.
+
+    ``on_rows`` is given the roll-up rows as they close. A record on which a stage raises is a bug of the
+    stage: it is set aside, logged and counted in ``set_aside``, and the stream goes on.
+    """
+
+    def __init__(
+        self,
+        *,
+        node: Stage,
+        job: Stage,
+        finding: Stage,
+        on_rows: Callable[[Rows], None] | None = None,
+    ) -> None:
+        self._stages = {NodeSample: node, NodeEvent: node, JobSteps: job}
+        self._tickers = (node, job)
+        self._finding = finding
+        self._rollup = RollUp() if on_rows is not None else None
+        self._on_rows = on_rows
+        self._watermark = Watermark()
+        self._latest = float("-inf")
+        self.set_aside: Counter[str] = Counter()
+
+    def process(self, record: Record) -> list[Finding]:
+        """Take one record; return the findings it opened or changed, in order."""
+        self._latest = max(self._latest, record.ts)
+        findings = self._pass(self._watermark.advance(record.ts))
+        stage = self._stages[type(record)]
+        findings += self._judge(self._guarded(lambda: stage.process(record), record))
+        if self._rollup is not None and not isinstance(record, NodeEvent):
+            self._emit(self._rollup.add(record))
+        return findings
+
+    def tick(self, event_time: float) -> list[Finding]:
+        """Let event time reach ``event_time`` although no record said so."""
+        return self._pass(self._watermark.reach(event_time))
+
+    def finish(self) -> list[Finding]:
+        """Let event time reach the last record and close all roll-ups: the stream has ended."""
+        findings = self.tick(self._latest)
+        if self._rollup is not None:
+            self._emit(self._rollup.flush())
+        return findings
+
+    def _pass(self, seconds: Iterable[int]) -> list[Finding]:
+        findings: list[Finding] = []
+        for second in seconds:
+            for stage in self._tickers:
+                findings += self._judge(self._ticked(stage, second))
+            findings += _findings(self._ticked(self._finding, second))
+            if self._rollup is not None:
+                self._emit(self._rollup.tick(float(second)))
+        return findings
+
+    def _judge(self, outputs: Sequence[Output]) -> list[Finding]:
+        findings: list[Finding] = []
+        for suspicion in outputs:
+            if isinstance(suspicion, Suspicion):
+                findings += _findings(self._suspected(suspicion))
+        return findings
+
+    def _suspected(self, suspicion: Suspicion) -> Sequence[Output]:
+        return self._guarded(lambda: self._finding.process(suspicion), suspicion)
+
+    def _ticked(self, stage: Stage, second: int) -> Sequence[Output]:
+        return self._guarded(lambda: stage.tick(float(second)), stage)
+
+    def _emit(self, rows: Rows) -> None:
+        if rows and self._on_rows is not None:
+            self._on_rows(rows)
+
+    def _guarded(self, call: Callable[[], Sequence[Output]], source: object) -> Sequence[Output]:
+        try:
+            return call()
+        except Exception:
+            # The supervising loop of the in-process runner: one bad record must not end the stream.
+            self.set_aside[type(source).__name__] += 1
+            log.exception("a %s was set aside because a stage raised on it", type(source).__name__)
+            return ()
+
+
+def _findings(outputs: Sequence[Output]) -> list[Finding]:
+    return [o for o in outputs if isinstance(o, Finding)]

@@ -14,7 +14,7 @@ from detectors.bocpd import BocpdConfig, Onset, onset_of
 from detectors.bocpd_bank import Backend, BocpdBank
 from detectors.clip import Winsoriser
 from detectors.cusum import CusumBank
-from detectors.standardise import Floats, History, Scale, Transformer, baseline
+from detectors.standardise import Floats, History, Scale, Transformer, baseline, median_error
 
 Source = Literal["bocpd", "cusum", "gap"]
 
@@ -29,6 +29,8 @@ class ChangeConfig:
     refractory: samples between two accepted changes.
     min_relative, min_floors, min_sigmas: a change smaller than any of these is recorded, not significant.
     clip, clip_run: sigmas to winsorise to, and how many samples in a row.
+    cusum_slack, cusum_clip, cusum_threshold: drift companion, in sigmas. The slack grows by two standard
+        errors of the level; the tighter clip keeps heavy tails from adding up.
     max_missing, max_gap_seconds: a longer gap (in rows, or in event time) starts a new baseline.
     """
 
@@ -40,10 +42,11 @@ class ChangeConfig:
     refractory: int = 10
     min_relative: float = 0.03
     min_floors: float = 3.0
-    min_sigmas: float = 1.0
+    min_sigmas: float = 0.75
     clip: float = 4.0
     clip_run: int = 3
     cusum_slack: float = 0.5
+    cusum_clip: float = 2.0
     cusum_threshold: float = 10.0
     max_missing: int = 60
     max_gap_seconds: float = 600.0
@@ -103,7 +106,9 @@ class ChangeDetectorBank:
         self._history = History(config.history, series)
         self._clip = Winsoriser(series, limit=config.clip, run=config.clip_run)
         self._bocpd = BocpdBank(series, config=config.bocpd, backend=backend)
-        self._cusum = CusumBank(series, slack=config.cusum_slack, threshold=config.cusum_threshold)
+        slack = config.cusum_slack + 2.0 * median_error(config.baseline)
+        self._cusum = CusumBank(series, slack=slack, threshold=config.cusum_threshold)
+        self._log_prior_odds = math.log(config.bocpd.hazard) + 0.5 * math.log(config.bocpd.kappa0)
         self._last_t = np.full(1, -np.inf)
         self._level, self._sigma, self._anchor, self._previous = np.full((4, series), np.nan)
         self._last_seen, self._gap_start, self._gap_end = np.full((3, series), np.nan)
@@ -152,7 +157,9 @@ class ChangeDetectorBank:
         self._history.append(t, y)
         z = self._clip((y - self._level) / self._sigma)
         probability = self._bocpd.update(z)
-        drifting = self._cusum.update(z)
+        # The level of a regime that has only begun is too rough to measure a drift against.
+        settled = np.where(self._provisional, np.nan, z)
+        drifting = self._cusum.update(np.clip(settled, -self._config.cusum_clip, self._config.cusum_clip))
         self._since_change += read
         raised = (probability > self._config.alarm) | drifting
         raised &= read & (self._since_change >= self._config.refractory)
@@ -177,8 +184,7 @@ class ChangeDetectorBank:
 
     def restore(self, snapshot: Mapping[str, NDArray[np.generic]]) -> None:
         """Continue from a snapshot of a bank built alike. ValueError when it does not fit."""
-        own = self._own()
-        for name, array in own.items():
+        for name, array in self.snapshot().items():
             if name not in snapshot or snapshot[name].shape != array.shape:
                 raise ValueError(f"snapshot does not fit this bank: {name} should have shape {array.shape}")
         for part, prefix in (
@@ -188,7 +194,7 @@ class ChangeDetectorBank:
             (self._cusum, "cusum."),
         ):
             part.restore({k.removeprefix(prefix): v for k, v in snapshot.items() if k.startswith(prefix)})
-        for name, array in own.items():
+        for name, array in self._own().items():
             array[...] = snapshot[name]
 
     def _own(self) -> dict[str, NDArray[np.generic]]:
@@ -235,8 +241,7 @@ class ChangeDetectorBank:
         sigmas = float(self._level[i] - previous) / float(self._sigma[i])
         if abs(sigmas) < limit:
             return None
-        # The standard error of a difference of two medians of n samples is 1.2533·sigma·sqrt(2/n).
-        certainty = math.erf(abs(sigmas) / (1.2533 * math.sqrt(2 / len(values))) / math.sqrt(2))
+        certainty = math.erf(abs(sigmas) / (2.0 * median_error(len(values))))
         times = float(self._gap_end[i]), float(self._gap_start[i]), float(self._gap_end[i])
         return self._describe(i, t, times, (certainty, float(previous), float(self._level[i]), "gap"))
 
@@ -244,7 +249,10 @@ class ChangeDetectorBank:
         """Move one series to its new regime, unless the likeliest new run is too young to tell."""
         probability = float(self._bocpd.probability[i])
         source: Source = "bocpd" if probability > self._config.alarm else "cusum"
-        onset = self._bocpd.onset(i) if source == "bocpd" else self._drift_onset(i)
+        if source == "bocpd":
+            onset = self._bocpd.onset(i)
+        else:
+            onset, probability = self._drift_onset(i)
         if onset.age < self._config.min_age:
             return None
         _, values = self._history.last(i, onset.age)
@@ -283,14 +291,19 @@ class ChangeDetectorBank:
             if self._anchored[i]:
                 self._anchor[i] = self._level[i]
 
-    def _drift_onset(self, i: int) -> Onset:
-        """Onset of a CUSUM alarm: posterior of one shift of unknown size at each of the last samples."""
+    def _drift_onset(self, i: int) -> tuple[Onset, float]:
+        """Onset and probability of a CUSUM alarm: one shift of unknown size at each of the last samples.
+
+        The prior is BOCPD's: its hazard, and its spread of new levels.
+        """
         _, values = self._history.last(i, 2 * self._cusum.age(i))
         z = (values[::-1] - self._level[i]) / self._sigma[i]
         ages = np.arange(1, len(z) + 1)
         log_likelihood = np.cumsum(z) ** 2 / (2 * ages) - 0.5 * np.log(ages)
         weights = np.exp(log_likelihood - log_likelihood.max())
-        return onset_of(dict(zip(ages.tolist(), weights.tolist(), strict=True)))
+        log_odds = float(np.logaddexp.reduce(log_likelihood)) + self._log_prior_odds
+        onset = onset_of(dict(zip(ages.tolist(), weights.tolist(), strict=True)))
+        return onset, 1.0 / (1.0 + math.exp(-min(log_odds, 700.0)))
 
     def _onset_times(self, i: int, onset: Onset, sign: float) -> tuple[float, float, float]:
         """Event times of onset, earliest and latest; walked back over samples clipped in the same

@@ -116,6 +116,11 @@ def baseline(values: Floats, floor: float) -> tuple[float, float]:
     return level, max(sigma * math.sqrt((1.0 + rho) / (1.0 - rho)), floor)
 
 
+def median_error(n: int) -> float:
+    """Standard error of the median of n normal samples, in sigmas."""
+    return math.sqrt(math.pi / 2 / n)
+
+
 def _lag_one(d: Floats) -> float:
     power = float(d @ d)
     return float(d[1:] @ d[:-1]) / power if power > 0.0 else 0.0

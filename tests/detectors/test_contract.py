@@ -1,0 +1,146 @@
+"""What every online detector must do, whatever it detects."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from detectors.bocpd import BocpdConfig
+from detectors.bocpd_bank import BocpdBank
+from detectors.change import ChangeConfig, ChangeDetectorBank
+from detectors.clip import Winsoriser
+from detectors.cusum import CusumBank
+from detectors.standardise import Scale
+
+SERIES = 3
+Detector = tuple[Callable[[], Any], Callable[[Any, int, np.ndarray], Any]]
+SMALL = BocpdConfig(slots=16, cap=40)
+
+DETECTORS: dict[str, Detector] = {
+    "bocpd-numpy": (
+        lambda: BocpdBank(SERIES, config=SMALL, backend="numpy"),
+        lambda detector, t, x: detector.update(x).tolist(),
+    ),
+    "bocpd-auto": (
+        lambda: BocpdBank(SERIES, config=SMALL),
+        lambda detector, t, x: detector.update(x).tolist(),
+    ),
+    "cusum": (lambda: CusumBank(SERIES), lambda detector, t, x: detector.update(x).tolist()),
+    "clip": (
+        lambda: Winsoriser(SERIES, limit=4.0, run=3),
+        lambda detector, t, x: np.nan_to_num(detector(x), nan=-99.0).tolist(),
+    ),
+    "change": (
+        lambda: ChangeDetectorBank([Scale()] * SERIES, config=ChangeConfig(warmup=5, baseline=20)),
+        lambda detector, t, x: detector.update(float(t), x),
+    ),
+}
+
+each_detector = pytest.mark.parametrize(("make", "feed"), DETECTORS.values(), ids=DETECTORS.keys())
+
+
+def rows() -> np.ndarray:
+    x = np.random.default_rng(31).normal(size=(160, SERIES))
+    x[90:, 0] += 6
+    x[100:110, 1] = np.nan
+    x[120, 2] = 50.0
+    return x
+
+
+def run(detector: Any, feed: Any, x: np.ndarray, start: int = 0) -> list[Any]:
+    return [feed(detector, start + t, row.copy()) for t, row in enumerate(x)]
+
+
+def same(one: Any, other: Any) -> bool:
+    a, b = one.snapshot(), other.snapshot()
+    return a.keys() == b.keys() and all(np.array_equal(a[k], b[k], equal_nan=True) for k in a)
+
+
+@each_detector
+def test_is_deterministic(make, feed):
+    """The same input gives the same output and the same state, bit for bit."""
+    one, other = make(), make()
+
+    assert run(one, feed, rows()) == run(other, feed, rows())
+    assert same(one, other)
+
+
+@each_detector
+@pytest.mark.parametrize("cut", [1, 40, 97])
+def test_continues_from_a_snapshot(make, feed, cut):
+    """A fresh detector that restores a snapshot continues exactly as the one it was taken from."""
+    x = rows()
+    one, other = make(), make()
+    run(one, feed, x[:cut])
+    other.restore(one.snapshot())
+
+    assert run(one, feed, x[cut:], start=cut) == run(other, feed, x[cut:], start=cut)
+    assert same(one, other)
+
+
+@each_detector
+def test_snapshot_is_a_copy_of_numeric_arrays(make, feed):
+    """A snapshot holds plain numeric arrays and does not change when the detector goes on."""
+    detector = make()
+    run(detector, feed, rows()[:50])
+    snapshot = detector.snapshot()
+    before = {name: array.copy() for name, array in snapshot.items()}
+    run(detector, feed, rows()[50:], start=50)
+
+    assert all(array.dtype.kind in "fiub" for array in snapshot.values())
+    assert all(np.array_equal(snapshot[k], before[k], equal_nan=True) for k in before)
+
+
+@each_detector
+def test_keeps_no_hold_of_its_input(make, feed):
+    """The detector neither writes to the caller's array nor reads it after the call."""
+    one, other = make(), make()
+    buffer = np.empty(SERIES)
+    for t, row in enumerate(rows()):
+        buffer[:] = row
+        feed(one, t, buffer)
+        assert np.array_equal(buffer, row, equal_nan=True)
+        buffer[:] = -1e6
+        feed(other, t, row.copy())
+
+    assert same(one, other)
+
+
+@each_detector
+def test_survives_rows_without_any_value(make, feed):
+    """A detector that has seen only NaN, and one that meets NaN rows later, answer without an error."""
+    detector = make()
+    for t in range(5):
+        feed(detector, t, np.full(SERIES, math.nan))
+    run(detector, feed, rows(), start=5)
+    feed(detector, 1000, np.full(SERIES, math.nan))
+
+
+@each_detector
+def test_series_do_not_influence_each_other(make, feed):
+    """What one series does leaves no trace in the others' state."""
+    calm, wild = make(), make()
+    x = rows()
+    y = x.copy()
+    y[:, 0] = 1e3 * np.sin(np.arange(len(x)))
+    run(calm, feed, x)
+    run(wild, feed, y)
+    a, b = calm.snapshot(), wild.snapshot()
+    for name in a:
+        if a[name].ndim and a[name].shape[-1] == SERIES:
+            np.testing.assert_array_equal(a[name][..., 1:], b[name][..., 1:])
+
+
+@each_detector
+def test_refuses_a_snapshot_of_another_size(make, feed):
+    """A snapshot that does not fit is refused before anything changes."""
+    detector = make()
+    run(detector, feed, rows()[:50])
+    before = detector.snapshot()
+    wrong = {name: np.concatenate((array, array), axis=-1) for name, array in before.items()}
+    with pytest.raises(ValueError, match="does not fit"):
+        detector.restore(wrong)
+
+    assert all(np.array_equal(before[k], v, equal_nan=True) for k, v in detector.snapshot().items())

@@ -23,9 +23,7 @@ def create(directory: Path) -> None:
         import venv  # noqa: F401
     except ImportError:
         version = f"{sys.version_info[0]}.{sys.version_info[1]}"
-        stop(
-            f"this Python cannot make environments; on Debian and Ubuntu: apt-get install python{version}-venv"
-        )
+        stop(f"no venv module here; on Debian and Ubuntu: apt-get install python{version}-venv")
     subprocess.run([sys.executable, "-m", "venv", str(directory)], check=True)
 
 

@@ -1,0 +1,126 @@
+"""One compared timing of a job (compute, data loading): its baseline, its noise, and the evidence per rank.
+
+Two questions run side by side: has the rank become slow against its own usual ratio to the peers (change), and
+is it slower than its peers whatever it was before (lasting; a rank slow from the first step has no change).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from detectors.evidence import EvidenceBank, EvidenceConfig, threshold
+from detectors.peers import PeerGroups, group_median
+from detectors.robust import nan_median, spread
+
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+
+P_SUSPICION = 1e-6
+P_ALONE = 1e-8
+"""Chance of a false alarm per step and job: to suspect, and to be believed without a second kind of evidence."""
+
+LASTING_EXTRA = 5.0
+QUIET_STEPS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """Usual value ``center`` and noise ``sigma`` per rank [ranks]; sigma is inflated for autocorrelation."""
+
+    center: Floats
+    sigma: Floats
+
+
+def fit_noise(x: Floats, groups: PeerGroups, *, floor: float, prior: float) -> Noise:
+    """Fit centre and noise of ``x`` [steps, ranks] from its limited values.
+
+    Centres are means of values limited to 3 robust sigmas (sums of evidence need means, not medians), drawn
+    towards 0 as far as few samples deserve against a healthy spread of ``prior`` between ranks. The noise is
+    the group's, or the rank's own where that is larger; (1 + rho)/(1 - rho) accounts for the autocorrelation.
+    """
+    samples = np.maximum(np.isfinite(x).sum(axis=0), 1)
+    middle = np.nan_to_num(nan_median(x))
+    limit = np.maximum(3 * np.nan_to_num(spread(x)), floor)
+    residual = np.clip(x - middle, -limit, limit)
+    shift = np.nan_to_num(np.nansum(residual, axis=0) / samples)
+    residual = residual - shift
+    own = np.sqrt(np.nansum(residual**2, axis=0) / np.maximum(samples - 1, 1))
+    pooled = group_median(own, groups)[groups.index]
+    sigma = np.maximum(np.maximum(pooled, np.minimum(own, 2 * pooled)), floor)
+    rho = _autocorrelation(residual)
+    sigma = sigma * np.sqrt((1 + rho) / (1 - rho))
+    weight = prior**2 / (prior**2 + sigma**2 / samples)
+    return Noise((middle + shift) * weight, sigma)
+
+
+def _autocorrelation(residual: Floats) -> float:
+    if len(residual) < 8:
+        return 0.0
+    filled = np.nan_to_num(residual)
+    power = (filled**2).sum(axis=0)
+    lagged = (filled[1:] * filled[:-1]).sum(axis=0)
+    rho = float(np.median(lagged[power > 0] / power[power > 0])) if (power > 0).any() else 0.0
+    return min(max(rho + 1.0 / len(residual), 0.0), 0.9)
+
+
+class Channel:
+    """Evidence of all ranks about one timing. Arrays are [ranks]."""
+
+    def __init__(self, ranks: int, config: EvidenceConfig | None = None) -> None:
+        self.config = config or EvidenceConfig()
+        effects = len(self.config.effects)
+        self.h = threshold(ranks, effects, P_SUSPICION)
+        self.h_alone = threshold(ranks, effects, P_ALONE)
+        self.change = EvidenceBank(ranks, self.h, self.config)
+        self.lasting = EvidenceBank(ranks, self.h + LASTING_EXTRA, self.config)
+        self.noise: Noise | None = None
+        self.raised: Bools = np.zeros(ranks, dtype=bool)
+        self._quiet = np.zeros(ranks, dtype=np.int64)
+
+    @property
+    def free(self) -> Bools:
+        """Ranks without notable evidence, whose baseline may follow what they do."""
+        low = (self.change.best < self.h / 4) & (self.lasting.best < self.h / 4)
+        free: Bools = low & ~self.raised
+        return free
+
+    def refit(self, noise: Noise, *, largest_move: float | None) -> None:
+        """Adopt a new fit for free ranks; ``largest_move`` bounds how far a settled centre may follow."""
+        if self.noise is None:
+            # A rank accused before this set of ranks came together keeps showing its lasting deviation.
+            self.noise = Noise(np.where(self.raised, 0.0, noise.center), noise.sigma)
+            return
+        move = noise.center - self.noise.center
+        if largest_move is not None:
+            move = np.clip(move, -largest_move, largest_move)
+        free = self.free
+        self.noise = Noise(
+            np.where(free, self.noise.center + move, self.noise.center),
+            np.where(free, noise.sigma, self.noise.sigma),
+        )
+
+    def scores(self) -> Floats:
+        """Evidence over threshold, 1.0 = suspicious; the larger of change and lasting."""
+        return np.maximum(self.change.best / self.h, self.lasting.best / (self.h + LASTING_EXTRA))
+
+    def is_lasting(self, rank: int) -> bool:
+        """Tell whether the lasting evidence is what accuses ``rank``."""
+        return bool(self.change.best[rank] < self.h)
+
+    def alone(self, rank: int) -> bool:
+        """Tell whether the evidence suffices without a second kind."""
+        margin = self.h_alone - self.h
+        return bool(
+            self.change.best[rank] >= self.h_alone
+            or self.lasting.best[rank] >= self.h + LASTING_EXTRA + margin
+        )
+
+    def settle(self) -> list[int]:
+        """Count quiet steps of raised ranks; return and lower those without evidence for 20 steps."""
+        nothing = (self.change.best <= 0) & (self.lasting.best <= 0)
+        self._quiet = np.where(self.raised & nothing, self._quiet + 1, 0)
+        done = np.flatnonzero(self._quiet >= QUIET_STEPS)
+        self.raised[done] = False
+        self._quiet[done] = 0
+        return [int(i) for i in done]

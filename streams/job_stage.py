@@ -1,0 +1,224 @@
+"""JobStage: step rows of jobs in, suspicions out (key = job).
+
+Holds per job an aligner (rows into steps), the straggler detector and the progress watch, and keeps the books on
+what was raised, so that a suspicion is raised once, freshened now and then, and cleared. Works row by row in
+the order of the log; how rows were batched into records changes nothing.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from detectors.roles import roles_from_coords
+from detectors.straggler import Ints, StepTimes, StragglerConfig, StragglerDetector, Verdict
+from slowrank.telemetry import JobSteps, NodeEvent, NodeSample, Suspicion
+from streams import job_suspicions as write
+from streams.job_suspicions import JobView
+from streams.progress import Presence, Progress, Stall
+from streams.steps import COORDS, Identity, Row, Step, StepAligner, rows_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobStageConfig:
+    """``update_seconds``: event time between two suspicions about the same thing; ``max_jobs`` held at once."""
+
+    update_seconds: float = 30.0
+    max_jobs: int = 1024
+    straggler: StragglerConfig = field(default_factory=StragglerConfig)
+
+
+@dataclass(slots=True)
+class _Job:
+    """State of one job; ``open`` maps what was raised to the suspicion last emitted about it."""
+
+    attempt: int
+    aligner: StepAligner
+    detector: StragglerDetector | None = None
+    roster: tuple[int, ...] = ()
+    progress: Progress = field(default_factory=Progress)
+    presence: Presence = field(default_factory=Presence)
+    newest: int = -1
+    open: dict[write.Key, Suspicion] = field(default_factory=dict)
+
+
+class JobStage:
+    """Straggler, imbalance and progress detection over every job of a partition."""
+
+    def __init__(self, config: JobStageConfig | None = None) -> None:
+        self.config = config or JobStageConfig()
+        self._jobs: OrderedDict[tuple[str, str], _Job] = OrderedDict()
+
+    def process(self, record: JobSteps | NodeSample | NodeEvent | Suspicion) -> Sequence[Suspicion]:
+        """Take one record of step rows; anything else is not for this stage."""
+        if not isinstance(record, JobSteps):
+            return ()
+        key = (record.cluster, record.job_id)
+        out: list[Suspicion] = []
+        for row in rows_of(record):
+            job = self._job(key, record, row)
+            if job is not None:
+                out.extend(self._row(key, job, row))
+        return out
+
+    def tick(self, event_time: float) -> Sequence[Suspicion]:
+        """Let time pass: only jobs that stopped reporting can notice."""
+        out: list[Suspicion] = []
+        for key, job in self._jobs.items():
+            out.extend(self._stall(key, job, job.progress.look(event_time)))
+        return out
+
+    @property
+    def late_rows(self) -> int:
+        """Rows that came after their step was judged, over all jobs held."""
+        return sum(job.aligner.late_rows for job in self._jobs.values())
+
+    def _job(self, key: tuple[str, str], record: JobSteps, row: Row) -> _Job | None:
+        job = self._jobs.get(key)
+        if job is None:
+            job = self._jobs[key] = _Job(record.attempt, StepAligner(record.world_size))
+            if len(self._jobs) > self.config.max_jobs:
+                self._jobs.popitem(last=False)
+        elif record.attempt < job.attempt:
+            return None
+        elif (
+            record.attempt > job.attempt
+            or job.aligner.rolled_back(row)
+            or record.world_size not in (0, job.aligner.world_size)
+        ):
+            _restart(job, record)
+        self._jobs.move_to_end(key)
+        return job
+
+    def _row(self, key: tuple[str, str], job: _Job, row: Row) -> list[Suspicion]:
+        out: list[Suspicion] = []
+        if row.step > job.newest:
+            job.newest = row.step
+            out.extend(self._stall(key, job, job.progress.look(row.ts)))
+            ended = job.progress.new_step(row.ts)
+            if ended is not None:
+                out.extend(self._clear(job, ("hang", -1), row.ts))
+        for step in job.aligner.add(row):
+            out.extend(self._step(key, job, step))
+        return out
+
+    def _step(self, key: tuple[str, str], job: _Job, step: Step) -> list[Suspicion]:
+        roster = tuple(sorted(set(job.roster) | set(step.ranks.tolist())))
+        if job.detector is None or job.aligner.changed or roster != job.roster:
+            self._rebuild(job, roster)
+        assert job.detector is not None
+        verdict = job.detector.update(_times(step, job.roster))
+        view = JobView(key[0], key[1], job.attempt, job.roster, job.aligner.identities, job.detector)
+        at = step.closed_at
+        out = self._stragglers(job, view, verdict, at)
+        gone, back = job.presence.step(set(step.ranks.tolist()), at)
+        for rank in gone:
+            out.append(
+                self._raise(
+                    job, ("missing", rank), write.missing(view, rank, job.presence.last_seen(rank), at)
+                )
+            )
+        for rank in back:
+            out.extend(self._clear(job, ("missing", rank), at))
+        return out
+
+    def _rebuild(self, job: _Job, roster: tuple[int, ...]) -> None:
+        """Start afresh for a changed set of ranks; who was slow and has not moved stays under suspicion."""
+        roles = _roles(roster, job.aligner.identities)
+        fresh = StragglerDetector(len(roster), roles, self.config.straggler)
+        if job.detector is not None:
+            fresh.inherit(job.detector, [job.roster.index(r) if r in job.roster else -1 for r in roster])
+        job.detector, job.roster, job.aligner.changed = fresh, roster, False
+
+    def _stragglers(self, job: _Job, view: JobView, verdict: Verdict, at: float) -> list[Suspicion]:
+        out: list[Suspicion] = []
+        for accusation in verdict.accused:
+            suspicion = write.slow_rank(view, accusation, at)
+            out.append(self._raise(job, (accusation.channel, view.roster[accusation.rank]), suspicion))
+        for channel, index in verdict.cleared:
+            out.extend(self._clear(job, (channel, view.roster[index]), at))
+        if verdict.stage is not None:
+            out.extend(
+                self._renew(job, ("stage", verdict.stage.group), write.slow_stage(view, verdict.stage, at))
+            )
+        if verdict.workload is not None:
+            out.extend(self._renew(job, ("workload", -1), write.uneven_work(view, verdict.workload, at)))
+        out.extend(self._freshen(job, view, at))
+        return out
+
+    def _freshen(self, job: _Job, view: JobView, at: float) -> list[Suspicion]:
+        """Update open accusations when the evidence became sufficient alone, and every ``update_seconds``."""
+        out = []
+        for key, last in list(job.open.items()):
+            channel, rank = key
+            if (channel != "compute" and channel != "data") or last.ts >= at:
+                continue
+            index = view.roster.index(rank)
+            due = at - last.ts >= self.config.update_seconds
+            if due or (not last.overwhelming and view.detector.is_alone(channel, index)):
+                accusation = view.detector.describe(channel, index)
+                if accusation is not None:
+                    fresh = write.slow_rank(view, accusation, at)
+                    out.append(self._update(job, key, fresh))
+        return out
+
+    def _raise(self, job: _Job, key: write.Key, suspicion: Suspicion) -> Suspicion:
+        job.open[key] = suspicion
+        return suspicion
+
+    def _update(self, job: _Job, key: write.Key, suspicion: Suspicion) -> Suspicion:
+        kept = write.as_update(suspicion, job.open[key])
+        job.open[key] = kept
+        return kept
+
+    def _renew(self, job: _Job, key: write.Key, suspicion: Suspicion) -> list[Suspicion]:
+        last = job.open.get(key)
+        if last is None:
+            return [self._raise(job, key, suspicion)]
+        if suspicion.ts - last.ts < self.config.update_seconds:
+            return []
+        return [self._update(job, key, suspicion)]
+
+    def _clear(self, job: _Job, key: write.Key, at: float) -> list[Suspicion]:
+        last = job.open.pop(key, None)
+        return [] if last is None else [write.as_clear(last, at)]
+
+    def _stall(self, key: tuple[str, str], job: _Job, stall: Stall | None) -> list[Suspicion]:
+        if stall is None or job.detector is None:
+            return []
+        view = JobView(key[0], key[1], job.attempt, job.roster, job.aligner.identities, job.detector)
+        behind = [r for r in job.roster if job.aligner.last_step.get(r, job.newest) < job.newest]
+        return [self._raise(job, ("hang", -1), write.stalled(view, stall.since, stall.at, behind))]
+
+
+def _restart(job: _Job, record: JobSteps) -> None:
+    """A new attempt, a resize or a roll-back: steps are gathered afresh, suspicions stay open."""
+    job.attempt = record.attempt
+    known = job.aligner.identities
+    job.aligner = StepAligner(record.world_size)
+    job.aligner.identities.update(known)
+    job.aligner.changed = True
+    job.progress, job.presence, job.newest = Progress(), Presence(), -1
+
+
+def _roles(roster: tuple[int, ...], identities: dict[int, Identity]) -> Ints | None:
+    """Return role numbers from coordinates, or None when hardly any rank has them."""
+    places = [dict(identities[r].coords) for r in roster]
+    if sum("pp" in p or "dp" in p for p in places) < len(places):
+        return None
+    coords = {c: np.array([p.get(c, -1) for p in places], dtype=np.intp) for c in COORDS}
+    return roles_from_coords(coords, [identities[r].model for r in roster])
+
+
+def _times(step: Step, roster: tuple[int, ...]) -> StepTimes:
+    """Spread a step over the roster; ranks without a row are NaN."""
+    slots = np.searchsorted(np.array(roster), step.ranks)
+    ts = np.full(len(roster), np.nan)
+    values = np.full((step.values.shape[0], len(roster)), np.nan)
+    ts[slots], values[:, slots] = step.ts, step.values
+    seconds, compute, wait, data, comm, checkpoint, tokens = values
+    return StepTimes(
+        number=step.number, ts=ts, step=seconds, compute=compute, wait=wait, data=data, comm=comm,
+        checkpoint=checkpoint, tokens=tokens,
+    )  # fmt: skip

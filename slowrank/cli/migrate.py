@@ -1,0 +1,35 @@
+"""``slowrank migrate``."""
+
+from typing import Annotated, NoReturn
+
+import typer
+
+
+def migrate(
+    dsn: Annotated[
+        str | None, typer.Option(help="Database URL; SLOWRANK_DATABASE_URL when left out.")
+    ] = None,
+) -> None:
+    """Bring the database schema up to date; running it again changes nothing."""
+    import psycopg
+
+    from slowrank.settings import Settings
+    from store.migrate import MigrationError, bundled
+    from store.migrate import migrate as apply
+
+    try:
+        applied = apply(dsn if dsn is not None else Settings().dsn())
+    except (ValueError, OSError, MigrationError) as error:
+        _fail(str(error))
+    except psycopg.OperationalError as error:
+        _fail(f"the database does not answer: {str(error).strip()}\nIs the URL right and the server up?")
+    except psycopg.Error as error:
+        _fail(f"the database refused a migration, which was rolled back: {str(error).strip()}")
+    for version in applied:
+        typer.echo(f"applied {version}")
+    typer.echo(f"schema is at {bundled()[-1].version}" + ("" if applied else ", nothing to do"))
+
+
+def _fail(message: str) -> NoReturn:
+    typer.secho(message, fg=typer.colors.RED, err=True)
+    raise typer.Exit(2)

@@ -1,0 +1,86 @@
+"""Applies ``migrations/NNNN_name.sql`` once each, in order, by one process at a time.
+
+The files are dbmate's: ``-- migrate:up`` heads them. A file whose first line is ``-- no-transaction`` runs
+outside a transaction.
+"""
+
+import hashlib
+from dataclasses import dataclass
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+
+import psycopg
+
+_LOCK = int.from_bytes(hashlib.sha256(b"slowrank migrations").digest()[:8], "big", signed=True)
+
+
+class MigrationError(RuntimeError):
+    """The migrations and the database do not fit; says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """One file; ``version`` is its name without ``.sql``."""
+
+    version: str
+    sql: bytes
+
+    @property
+    def sha256(self) -> str:
+        """Checksum of the file."""
+        return hashlib.sha256(self.sql).hexdigest()
+
+    @property
+    def transactional(self) -> bool:
+        """Whether it runs inside a transaction."""
+        return not self.sql.startswith(b"-- no-transaction")
+
+
+def bundled(directory: Traversable | None = None) -> list[Migration]:
+    """Return the migrations shipped with slowrank (or those of ``directory``), in order."""
+    found = (directory or files("migrations")).iterdir()
+    named = sorted(
+        (f for f in found if f.name[:4].isdigit() and f.name.endswith(".sql")), key=lambda f: f.name
+    )
+    return [Migration(f.name.removesuffix(".sql"), f.read_bytes()) for f in named]
+
+
+def migrate(dsn: str, migrations: list[Migration] | None = None) -> list[str]:
+    """Apply what is missing and return the applied versions; a second call returns none.
+
+    Raises ``MigrationError`` when an applied file was changed since, and ``psycopg.Error`` from the server.
+    """
+    wanted = bundled() if migrations is None else migrations
+    with psycopg.connect(dsn, autocommit=True, application_name="slowrank migrate") as conn:
+        conn.execute("SELECT pg_advisory_lock(%s)", (_LOCK,))
+        conn.execute(
+            "CREATE TABLE IF NOT EXISTS schema_migrations (version text PRIMARY KEY, sha256 text, "
+            "applied_at timestamptz NOT NULL DEFAULT now())"
+        )
+        rows = conn.execute("SELECT version, sha256 FROM schema_migrations").fetchall()
+        known: dict[str, str | None] = dict(rows)
+        _refuse_changes(wanted, known)
+        missing = [m for m in wanted if m.version not in known]
+        for migration in missing:
+            _apply(conn, migration)
+        return [m.version for m in missing]
+
+
+def _refuse_changes(wanted: list[Migration], known: dict[str, str | None]) -> None:
+    changed = [m.version for m in wanted if known.get(m.version) not in (None, m.sha256)]
+    if changed:
+        raise MigrationError(
+            f"already applied and changed since: {', '.join(changed)}. Restore the file and put the change "
+            "into a new migration; an applied one is never run again."
+        )
+
+
+def _apply(conn: psycopg.Connection, migration: Migration) -> None:
+    record = "INSERT INTO schema_migrations (version, sha256) VALUES (%s, %s)"
+    if migration.transactional:
+        with conn.transaction():
+            conn.execute(migration.sql)
+            conn.execute(record, (migration.version, migration.sha256))
+    else:
+        conn.execute(migration.sql)
+        conn.execute(record, (migration.version, migration.sha256))

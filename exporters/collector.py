@@ -1,0 +1,75 @@
+"""What a collector is, and what it hands to the tick: readings by instance and column name."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from slowrank.telemetry.columns import Value
+
+Columns = Mapping[str, Value]
+Severity = Literal["info", "warning", "error", "critical"]
+
+
+@dataclass(frozen=True, slots=True)
+class Instant:
+    """One moment on both clocks: ``wall`` (Unix seconds) dates, ``monotonic`` measures intervals."""
+
+    wall: float
+    monotonic: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something discrete that happened on the node; the exporter adds who and which record."""
+
+    ts: float
+    source: str
+    code: str
+    severity: Severity
+    subject: Mapping[str, str | int] = field(default_factory=dict)
+    message: str = ""
+    raw: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRows:
+    """Step rows of the local ranks of one job attempt, by the column names of the step schema."""
+
+    job_id: str
+    attempt: int
+    world_size: int
+    labels: Mapping[str, str]
+    rows: tuple[Columns, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What one collector saw in one tick; a value that was not read is None, never 0."""
+
+    gpu: Mapping[str, Columns] = field(default_factory=dict)
+    nic: Mapping[str, Columns] = field(default_factory=dict)
+    host: Columns = field(default_factory=dict)
+    events: tuple[Event, ...] = ()
+    steps: tuple[StepRows, ...] = ()
+
+
+class Collector(Protocol):
+    """One source of readings; deleting one deletes its file and its line in ``registry``."""
+
+    name: str
+
+    def collect(self, now: Instant) -> Reading:
+        """Read the source; called once a tick, always from the same thread.
+
+        Returns within half a second. What cannot be read is None or absent; a source that is not there at
+        all gives an empty reading. Does not raise for anything the source does.
+        """
+        ...
+
+    def metrics(self) -> Mapping[str, float]:
+        """Return the collector's own counters by metric name without prefix, for ``/metrics``."""
+        ...
+
+    def close(self) -> None:
+        """Give back what is open; no ``collect`` follows."""
+        ...

@@ -1,0 +1,136 @@
+"""The spool on disk: one sqlite file in WAL mode, every put synchronous, bounded in pages.
+
+An hour without a broker is 5 MB at one record a second; power loss costs no record that was put. One
+process holds the file at a time.
+"""
+
+import contextlib
+import sqlite3
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from exporters.spool import Loss, Message, StoreFailed, grouped
+
+_PAGE_BYTES = 4096
+_FULL_REASON = "the spool on disk was full"
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS spool (
+  id INTEGER PRIMARY KEY AUTOINCREMENT,
+  topic TEXT NOT NULL, key BLOB NOT NULL, payload BLOB NOT NULL, boot_id TEXT NOT NULL, seq INTEGER NOT NULL)
+"""
+
+
+class DiskStore:
+    """Messages in ``folder``/spool.sqlite, at most ``max_bytes``. Raises ``StoreFailed`` when it cannot open.
+
+    Not safe for two threads at once; ``Spool`` holds the lock.
+    """
+
+    def __init__(self, folder: Path, max_bytes: int) -> None:
+        self._path = folder / "spool.sqlite"
+        self._max_pages = max(64, max_bytes // _PAGE_BYTES)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._connection = self._open_or_set_aside()
+            (self._records,) = self._connection.execute("SELECT count(*) FROM spool").fetchone()
+        except (OSError, sqlite3.Error) as error:
+            raise StoreFailed(f"cannot open the spool {self._path}: {error}") from error
+
+    def put(self, messages: Sequence[Message]) -> list[Loss]:
+        dropped: list[Loss] = []
+        while True:
+            try:
+                with self._transaction():
+                    self._connection.executemany(
+                        "INSERT INTO spool (topic, key, payload, boot_id, seq) VALUES (?, ?, ?, ?, ?)",
+                        [(m.topic, m.key, m.payload, m.boot_id, m.seq) for m in messages],
+                    )
+                self._records += len(messages)
+                return dropped
+            except sqlite3.Error as error:
+                if error.sqlite_errorcode != sqlite3.SQLITE_FULL:
+                    raise StoreFailed(f"cannot write the spool {self._path}: {error}") from error
+            freed = self._drop_oldest(2 * len(messages))
+            if not freed:
+                raise StoreFailed(f"no space for the spool {self._path}")
+            dropped += freed
+
+    def read(self, after: int, limit: int) -> list[tuple[int, Message]]:
+        query = "SELECT id, topic, key, payload, boot_id, seq FROM spool WHERE id > ? ORDER BY id LIMIT ?"
+        with self._failing("read"):
+            rows = self._connection.execute(query, (after, limit)).fetchall()
+        return [(row[0], Message(*row[1:])) for row in rows]
+
+    def delete(self, ids: Sequence[int]) -> None:
+        with self._failing("clear"), self._transaction():
+            gone = self._connection.executemany("DELETE FROM spool WHERE id = ?", [(i,) for i in ids])
+            self._records -= gone.rowcount
+        if self._records == 0:
+            with self._failing("shrink"):
+                self._connection.execute("PRAGMA incremental_vacuum").fetchall()
+
+    def size(self) -> tuple[int, int]:
+        with self._failing("measure"):
+            (pages,) = self._connection.execute("PRAGMA page_count").fetchone()
+            (free,) = self._connection.execute("PRAGMA freelist_count").fetchone()
+        return (pages - free) * _PAGE_BYTES, self._records
+
+    def close(self) -> None:
+        with contextlib.suppress(sqlite3.Error):
+            self._connection.close()
+
+    def _open_or_set_aside(self) -> sqlite3.Connection:
+        try:
+            return self._open()
+        except sqlite3.OperationalError:
+            raise
+        except sqlite3.DatabaseError:
+            # Damaged beyond reading: keep it for people and start anew, rather than never spool again.
+            self._path.replace(self._path.with_suffix(".damaged"))
+            for suffix in ("-wal", "-shm"):
+                self._path.with_name(self._path.name + suffix).unlink(missing_ok=True)
+            return self._open()
+
+    def _open(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(self._path, timeout=1.0, isolation_level=None, check_same_thread=False)
+        try:
+            for pragma in (
+                f"page_size={_PAGE_BYTES}",
+                "auto_vacuum=INCREMENTAL",
+                "locking_mode=EXCLUSIVE",
+                "journal_mode=WAL",
+                "synchronous=FULL",
+                "journal_size_limit=4194304",
+                f"max_page_count={self._max_pages}",
+            ):
+                connection.execute(f"PRAGMA {pragma}").fetchall()
+            connection.execute(_SCHEMA)
+        except sqlite3.Error:
+            connection.close()
+            raise
+        return connection
+
+    def _drop_oldest(self, at_least: int) -> list[Loss]:
+        count = max(at_least, self._records // 100)
+        oldest = self.read(0, count)
+        if oldest:
+            self.delete([i for i, _ in oldest])
+        return grouped([message for _, message in oldest], _FULL_REASON)
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._connection.execute("COMMIT")
+        except sqlite3.Error:
+            with contextlib.suppress(sqlite3.Error):
+                self._connection.execute("ROLLBACK")
+            raise
+
+    @contextlib.contextmanager
+    def _failing(self, verb: str) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise StoreFailed(f"cannot {verb} the spool {self._path}: {error}") from error

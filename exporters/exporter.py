@@ -1,0 +1,196 @@
+"""One tick of a node: every collector read once, put together into the records to send."""
+
+import itertools
+import logging
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from exporters.collector import Collector, Columns, Event, Instant, Reading, StepRows
+from exporters.spool import Loss, SpoolStats
+from slowrank.telemetry import JobSteps, NodeEvent, NodeSample, Record
+from slowrank.telemetry.codec import MAX_INSTANCES, MAX_STEP_ROWS, MAX_TEXT
+from slowrank.telemetry.columns import Value, pack
+from slowrank.telemetry.schema import CURRENT_SAMPLE_SCHEMA, CURRENT_STEP_SCHEMA, SAMPLE_SCHEMAS, STEP_SCHEMAS
+
+_log = logging.getLogger(__name__)
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._:/-]")
+_INT64 = 2**63
+_FLOAT32_MAX = 3.4e38
+JOB_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class NodeIdentity:
+    """Who sends: ``boot_id`` is new for every start of the exporter, so that no ``seq`` ever repeats."""
+
+    cluster: str
+    node: str
+    boot_id: str
+
+
+class Exporter:
+    """Makes the records of one node: a ``NodeSample`` a tick, ``JobSteps`` and ``NodeEvent`` as they come."""
+
+    def __init__(self, identity: NodeIdentity, collectors: Sequence[Collector]) -> None:
+        self._identity = identity
+        self._collectors = collectors
+        self._sample_seq = itertools.count()
+        self._steps_seq = itertools.count()
+        self._event_seq = itertools.count()
+        self._jobs: dict[str, float] = {}
+        self._failures: Counter[str] = Counter()
+        self._seconds = math.nan
+        self._ticks = 0
+
+    def tick(self, now: Instant, spool: SpoolStats, losses: Sequence[Loss] = ()) -> list[Record]:
+        """Read every collector and return the records, the sample first.
+
+        ``losses`` are the records dropped since the last tick, which the consumers are told of.
+        """
+        readings = [self._collect(collector, now) for collector in self._collectors]
+        steps = [rows for reading in readings for rows in reading.steps]
+        self._remember_jobs(steps, now)
+        events = [event for reading in readings for event in reading.events]
+        events += [_loss_event(loss, now) for loss in losses]
+        self._ticks += 1
+        return [
+            self._sample(readings, now, self._own_columns(spool)),
+            *(record for rows in steps for record in self._steps(rows, now)),
+            *(self._event(event) for event in events),
+        ]
+
+    def took(self, seconds: float) -> None:
+        """Learn how long the last tick took; the next sample says so."""
+        self._seconds = seconds
+
+    def metrics(self) -> dict[str, float]:
+        """Return the exporter's and its collectors' counters by metric name without prefix."""
+        found: dict[str, float] = {"ticks_total": self._ticks, "scrape_duration_seconds": self._seconds}
+        for collector in self._collectors:
+            name = collector.name
+            found[f'collector_failures_total{{collector="{name}"}}'] = self._failures[name]
+            found.update(collector.metrics())
+        return found
+
+    def close(self) -> None:
+        """Close every collector."""
+        for collector in self._collectors:
+            collector.close()
+
+    def _collect(self, collector: Collector, now: Instant) -> Reading:
+        try:
+            return collector.collect(now)
+        except Exception:
+            # The supervising loop of this process: a broken collector must not silence the others.
+            self._failures[collector.name] += 1
+            if self._failures[collector.name] == 1:
+                _log.exception("collector %s failed; its values are missing", collector.name)
+            return Reading()
+
+    def _own_columns(self, spool: SpoolStats) -> Columns:
+        counters: dict[str, float] = {}
+        for collector in self._collectors:
+            counters.update(collector.metrics())
+        return {
+            "exporter.scrape_duration_seconds": self._seconds,
+            "exporter.spool_bytes": spool.bytes,
+            "exporter.spool_dropped_total": spool.dropped_total,
+            "exporter.step_rows_dropped_total": counters.get("step_rows_dropped_total"),
+        }
+
+    def _remember_jobs(self, steps: Sequence[StepRows], now: Instant) -> None:
+        self._jobs.update({rows.job_id: now.monotonic for rows in steps})
+        self._jobs = {job: seen for job, seen in self._jobs.items() if now.monotonic - seen < JOB_SECONDS}
+
+    def _sample(self, readings: Sequence[Reading], now: Instant, own: Columns) -> NodeSample:
+        schema = SAMPLE_SCHEMAS[CURRENT_SAMPLE_SCHEMA]
+        gpu = _merged(reading.gpu for reading in readings)
+        nic = _merged(reading.nic for reading in readings)
+        host = {name: value for reading in readings for name, value in reading.host.items()} | dict(own)
+        return NodeSample(
+            schema=schema.id,
+            cluster=self._identity.cluster,
+            node=self._identity.node,
+            boot_id=self._identity.boot_id,
+            seq=next(self._sample_seq),
+            ts=now.wall,
+            # A node shared by several jobs belongs to none of them.
+            job_id=next(iter(self._jobs)) if len(self._jobs) == 1 else None,
+            gpu_ids=tuple(gpu),
+            nic_ids=tuple(nic),
+            gpu=pack(schema.gpu, list(gpu.values())),
+            nic=pack(schema.nic, list(nic.values())),
+            host=pack(schema.host, [_packable(host)]),
+        )
+
+    def _steps(self, steps: StepRows, now: Instant) -> Iterator[JobSteps]:
+        schema = STEP_SCHEMAS[CURRENT_STEP_SCHEMA]
+        for start in range(0, len(steps.rows), MAX_STEP_ROWS):
+            rows = steps.rows[start : start + MAX_STEP_ROWS]
+            yield JobSteps(
+                schema=schema.id,
+                cluster=self._identity.cluster,
+                job_id=steps.job_id,
+                attempt=steps.attempt,
+                node=self._identity.node,
+                boot_id=self._identity.boot_id,
+                seq=next(self._steps_seq),
+                ts=now.wall,
+                world_size=steps.world_size,
+                labels=dict(steps.labels),
+                rows=pack(schema.rows, rows),
+            )
+
+    def _event(self, event: Event) -> NodeEvent:
+        return NodeEvent(
+            cluster=self._identity.cluster,
+            node=self._identity.node,
+            boot_id=self._identity.boot_id,
+            seq=next(self._event_seq),
+            ts=event.ts,
+            source=event.source,
+            code=event.code,
+            severity=event.severity,
+            subject={k: _name(v) if isinstance(v, str) else v for k, v in event.subject.items()},
+            message=event.message[:MAX_TEXT],
+            raw=event.raw[:MAX_TEXT],
+        )
+
+
+def _merged(parts: Iterator[Mapping[str, Columns]]) -> dict[str, dict[str, Value]]:
+    instances: dict[str, dict[str, Value]] = {}
+    for part in parts:
+        for instance, columns in part.items():
+            name = _name(instance)
+            if name in instances or len(instances) < MAX_INSTANCES:
+                instances.setdefault(name, {}).update(_packable(columns))
+    return instances
+
+
+def _packable(columns: Columns) -> dict[str, Value]:
+    """Leave out what does not fit its column: a counter beyond int64 is a driver's sentinel for unknown."""
+    return {
+        name: value
+        for name, value in columns.items()
+        if value is not None
+        and (abs(value) < _INT64 if isinstance(value, int) else abs(value) < _FLOAT32_MAX)
+    }
+
+
+def _name(text: str) -> str:
+    return _NOT_IN_NAMES.sub("-", text[:128]) or "-"
+
+
+def _loss_event(loss: Loss, now: Instant) -> Event:
+    lost = f"{loss.records} records of boot {loss.boot_id}, seq {loss.first_seq} to {loss.last_seq}"
+    return Event(
+        ts=now.wall,
+        source="exporter",
+        code="exporter.records_lost",
+        severity="warning",
+        subject={"records": loss.records},
+        message=f"{lost}, were dropped before they were sent: {loss.reason}",
+    )

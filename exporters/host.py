@@ -1,0 +1,116 @@
+"""The host as /proc shows it: CPU, run queue, memory, faults, pressure."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from exporters.collector import Columns, Instant, Reading
+from exporters.kernel_files import parse_int, read_text
+from slowrank.telemetry.columns import Value
+
+_CPU_FIELDS = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
+_KIBIBYTE = 1024
+_PRESSURES = ("cpu", "memory", "io")
+
+
+class HostCollector:
+    """Reads /proc once a tick; ratios are over the time since the last tick, so the first has none."""
+
+    name = "host"
+
+    def __init__(self, proc: Path = Path("/proc")) -> None:
+        self._proc = proc
+        self._cpu: dict[str, int] | None = None
+        self._stall: dict[str, tuple[float, int]] = {}
+
+    def collect(self, now: Instant) -> Reading:
+        stat = _table(read_text(self._proc / "stat"))
+        return Reading(
+            host={
+                **self._cpu_ratios(stat),
+                **_kernel_counters(stat),
+                **_load(read_text(self._proc / "loadavg")),
+                **_memory(_table(read_text(self._proc / "meminfo"))),
+                **_vm(_table(read_text(self._proc / "vmstat"))),
+                **{f"host.pressure.{name}_some_ratio": self._pressure(name, now) for name in _PRESSURES},
+            }
+        )
+
+    def metrics(self) -> Mapping[str, float]:
+        return {}
+
+    def close(self) -> None: ...
+
+    def _cpu_ratios(self, stat: Mapping[str, list[str]]) -> Columns:
+        ticks = [parse_int(text) for text in stat.get("cpu", [])[: len(_CPU_FIELDS)]]
+        if len(ticks) < len(_CPU_FIELDS) or any(t is None for t in ticks):
+            self._cpu = None
+            return {}
+        cpu = {name: t for name, t in zip(_CPU_FIELDS, ticks, strict=True) if t is not None}
+        last, self._cpu = self._cpu, cpu
+        if last is None:
+            return {}
+        # iowait may run backwards (proc(5)); a negative share is none.
+        spent = {name: max(0, cpu[name] - last[name]) for name in _CPU_FIELDS}
+        total = sum(spent.values())
+        if total == 0:
+            return {}
+        return {
+            "host.cpu.utilization_ratio": 1 - (spent["idle"] + spent["iowait"]) / total,
+            "host.cpu.iowait_ratio": spent["iowait"] / total,
+            "host.cpu.steal_ratio": spent["steal"] / total,
+        }
+
+    def _pressure(self, resource: str, now: Instant) -> Value:
+        """Return the share of time since the last tick in which some task waited for ``resource``."""
+        some = _table(read_text(self._proc / "pressure" / resource)).get("some", [])
+        fields = dict(part.partition("=")[::2] for part in some)
+        total = parse_int(fields.get("total"))
+        last = self._stall.pop(resource, None)
+        if total is None:
+            return None
+        self._stall[resource] = (now.monotonic, total)
+        if last is None or now.monotonic <= last[0] or total < last[1]:
+            return None
+        return min(1.0, (total - last[1]) / 1e6 / (now.monotonic - last[0]))
+
+
+def _table(text: str | None) -> dict[str, list[str]]:
+    """Return lines of the form ``name value...`` by name."""
+    lines = (line.split() for line in (text or "").splitlines())
+    return {line[0].rstrip(":"): line[1:] for line in lines if line}
+
+
+def _first(table: Mapping[str, list[str]], name: str) -> int | None:
+    values = table.get(name)
+    return parse_int(values[0]) if values else None
+
+
+def _kernel_counters(stat: Mapping[str, list[str]]) -> Columns:
+    cpus = sum(1 for name in stat if name.startswith("cpu") and name != "cpu")
+    return {
+        "host.cpu_count": cpus or None,
+        "host.run_queue": _first(stat, "procs_running"),
+        "host.context_switches_total": _first(stat, "ctxt"),
+    }
+
+
+def _load(text: str | None) -> Columns:
+    try:
+        return {"host.load1": float((text or "").split()[0])}
+    except (IndexError, ValueError):
+        return {}
+
+
+def _memory(meminfo: Mapping[str, list[str]]) -> Columns:
+    available, total = _first(meminfo, "MemAvailable"), _first(meminfo, "MemTotal")
+    return {
+        "host.memory.available_bytes": None if available is None else available * _KIBIBYTE,
+        "host.memory.total_bytes": None if total is None else total * _KIBIBYTE,
+    }
+
+
+def _vm(vmstat: Mapping[str, list[str]]) -> Columns:
+    return {
+        "host.oom_kills_total": _first(vmstat, "oom_kill"),
+        "host.major_page_faults_total": _first(vmstat, "pgmajfault"),
+    }

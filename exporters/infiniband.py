@@ -1,0 +1,88 @@
+"""InfiniBand and RoCE ports as /sys/class/infiniband shows them, one instance per ``device/port``."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from exporters.collector import Columns, Instant, Reading
+from exporters.kernel_files import names_in, parse_int, read_int, read_text
+from slowrank.telemetry.columns import Value
+
+_WORD_BYTES = 4
+"""``port_*_data`` count 4-byte words."""
+
+_WORDS = {
+    "nic.port.rx_bytes_total": "counters/port_rcv_data",
+    "nic.port.tx_bytes_total": "counters/port_xmit_data",
+}
+_COUNTS = {
+    "nic.port.rx_packets_total": "counters/port_rcv_packets",
+    "nic.port.tx_packets_total": "counters/port_xmit_packets",
+    "nic.port.rx_errors_total": "counters/port_rcv_errors",
+    "nic.port.rx_dropped_total": "counters/port_rcv_discards",
+    "nic.port.link_downed_total": "counters/link_downed",
+    "nic.port.link_error_recovery_total": "counters/link_error_recovery",
+    "nic.port.symbol_errors_total": "counters/symbol_error",
+    "nic.port.xmit_discards_total": "counters/port_xmit_discards",
+    "nic.port.xmit_wait_ticks_total": "counters/port_xmit_wait",
+    "nic.port.out_of_sequence_total": "hw_counters/out_of_sequence",
+    "nic.port.local_ack_timeout_total": "hw_counters/local_ack_timeout_err",
+    "nic.port.roce_slow_restart_total": "hw_counters/roce_slow_restart",
+    "nic.port.cnp_handled_total": "hw_counters/rp_cnp_handled",
+}
+_RATE = re.compile(r"([0-9.]+)\s*Gb/sec")
+_ACTIVE = 4
+"""The port state ``4: ACTIVE``."""
+
+
+class InfinibandCollector:
+    """Reads every port of every device; an odd device or file costs only its own values."""
+
+    name = "infiniband"
+
+    def __init__(self, root: Path = Path("/sys/class/infiniband")) -> None:
+        self._root = root
+
+    def collect(self, now: Instant) -> Reading:
+        return Reading(
+            nic={
+                f"{device}/{port}": _port(self._root / device / "ports" / port)
+                for device in names_in(self._root)
+                for port in names_in(self._root / device / "ports")
+            }
+        )
+
+    def metrics(self) -> Mapping[str, float]:
+        return {}
+
+    def close(self) -> None: ...
+
+
+def _port(folder: Path) -> Columns:
+    return {
+        "nic.port.up": _up(folder),
+        "nic.port.speed_bits_per_second": _speed(read_text(folder / "rate")),
+        **{column: _words(read_int(folder / file)) for column, file in _WORDS.items()},
+        **{column: read_int(folder / file) for column, file in _COUNTS.items()},
+    }
+
+
+def _up(folder: Path) -> Value:
+    state = parse_int((read_text(folder / "state") or "").partition(":")[0])
+    return None if state is None else int(state == _ACTIVE)
+
+
+def _speed(rate: str | None) -> Value:
+    found = _RATE.match(rate or "")
+    if found is None:
+        return None
+    try:
+        return float(found[1]) * 1e9
+    except ValueError:
+        return None
+
+
+def _words(count: int | None) -> Value:
+    if count is None or count >= 2**63 // _WORD_BYTES:
+        return None
+    return count * _WORD_BYTES

@@ -1,0 +1,66 @@
+"""Network interfaces as /sys/class/net shows them: state, speed, traffic, errors, carrier changes."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from exporters.collector import Columns, Instant, Reading
+from exporters.kernel_files import names_in, read_int, read_text
+from slowrank.telemetry.columns import Value
+
+_STATISTICS = {
+    "nic.port.rx_bytes_total": "rx_bytes",
+    "nic.port.tx_bytes_total": "tx_bytes",
+    "nic.port.rx_packets_total": "rx_packets",
+    "nic.port.tx_packets_total": "tx_packets",
+    "nic.port.rx_errors_total": "rx_errors",
+    "nic.port.tx_errors_total": "tx_errors",
+    "nic.port.rx_dropped_total": "rx_dropped",
+    "nic.port.tx_dropped_total": "tx_dropped",
+}
+# A container host has hundreds of virtual interfaces, which say nothing about cables and ports.
+_PHYSICAL_NAME = re.compile(r"(eth|en|ib|bond|wl)[a-z0-9]*")
+
+
+class NetCollector:
+    """Reads the physical interfaces of the host, one instance each."""
+
+    name = "nic"
+
+    def __init__(self, root: Path = Path("/sys/class/net")) -> None:
+        self._root = root
+
+    def collect(self, now: Instant) -> Reading:
+        names = [name for name in names_in(self._root) if self._is_physical(name)]
+        return Reading(nic={name: _interface(self._root / name) for name in names})
+
+    def metrics(self) -> Mapping[str, float]:
+        return {}
+
+    def close(self) -> None: ...
+
+    def _is_physical(self, name: str) -> bool:
+        return (self._root / name / "device").exists() or _PHYSICAL_NAME.fullmatch(name) is not None
+
+
+def _interface(folder: Path) -> Columns:
+    return {
+        "nic.port.up": _up(folder),
+        "nic.port.speed_bits_per_second": _speed(folder),
+        "nic.port.carrier_changes_total": read_int(folder / "carrier_changes"),
+        **{column: read_int(folder / "statistics" / file) for column, file in _STATISTICS.items()},
+    }
+
+
+def _up(folder: Path) -> Value:
+    state = read_text(folder / "operstate")
+    if state in ("up", "down", "lowerlayerdown", "dormant", "notpresent"):
+        return 1 if state == "up" else 0
+    # Some drivers never say more than "unknown"; the carrier is the next best word, unreadable when down.
+    return read_int(folder / "carrier")
+
+
+def _speed(folder: Path) -> Value:
+    """Return bits per second; the file fails to read on a down link and says -1 where it is not known."""
+    megabits = read_int(folder / "speed")
+    return megabits * 1_000_000 if megabits is not None and megabits > 0 else None

@@ -1,0 +1,165 @@
+"""Carries what is spooled to Kafka, in order, and forgets a record only when the broker has it."""
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from kafka import KafkaProducer
+from kafka.errors import InvalidTopicError, KafkaError, MessageSizeTooLargeError, RecordListTooLargeError
+
+from exporters.spool import Entry, Spool
+
+_log = logging.getLogger(__name__)
+IN_FLIGHT = 1000
+"""Records handed to the producer and not yet acknowledged: kafka-python itself has no bound."""
+BACKOFF_SECONDS = (0.5, 10.0)
+IDLE_SECONDS = 0.1
+_NEVER_ACCEPTED = (MessageSizeTooLargeError, RecordListTooLargeError, InvalidTopicError)
+
+
+class Sent(Protocol):
+    """The producer's promise of one record (``kafka.future.Future``)."""
+
+    is_done: bool
+    exception: BaseException | None
+
+
+class Producer(Protocol):
+    """What is used of ``KafkaProducer``."""
+
+    def send(self, topic: str, *, value: bytes, key: bytes) -> Sent: ...
+
+    def close(self, timeout: float | None = None) -> None: ...
+
+
+class Publisher:
+    """Sends from ``spool`` on its own thread; ``connect`` opens a producer and may raise ``KafkaError``."""
+
+    def __init__(self, spool: Spool, connect: Callable[[], Producer]) -> None:
+        self._spool = spool
+        self._connect = connect
+        self._stopping = threading.Event()
+        self._in_flight: deque[tuple[Entry, Sent]] = deque()
+        self._thread = threading.Thread(target=self._run, name="publisher", daemon=True)
+        self._sent_total = 0
+        self._rejected_total = 0
+        self._failures_total = 0
+        self._connected = False
+
+    def start(self) -> None:
+        """Begin to send."""
+        self._thread.start()
+
+    def drain(self, timeout: float) -> bool:
+        """Wait at most ``timeout`` seconds until nothing is left to send; say whether that came about."""
+        deadline = time.monotonic() + timeout
+        while time.monotonic() < deadline:
+            if self._spool.stats().records == 0:
+                return True
+            time.sleep(0.05)
+        return False
+
+    def stop(self) -> None:
+        """Stop sending; what is not acknowledged stays in the spool."""
+        self._stopping.set()
+        self._thread.join(10.0)
+
+    def metrics(self) -> dict[str, float]:
+        """Return counters by metric name without prefix."""
+        return {
+            "records_sent_total": self._sent_total,
+            "records_rejected_total": self._rejected_total,
+            "publish_failures_total": self._failures_total,
+            "broker_connected": float(self._connected),
+        }
+
+    def _run(self) -> None:
+        shortest, longest = BACKOFF_SECONDS
+        pause = shortest
+        while not self._stopping.is_set():
+            sent_before = self._sent_total
+            try:
+                producer = self._connect()
+            except (KafkaError, OSError) as error:
+                self._failed(error)
+            else:
+                self._serve(producer)
+            pause = shortest if self._sent_total > sent_before else min(longest, 2 * pause)
+            self._stopping.wait(pause)
+
+    def _serve(self, producer: Producer) -> None:
+        """Send until stopped or until a record fails, then give all unacknowledged back to the spool."""
+        self._connected = True
+        try:
+            while not self._stopping.is_set():
+                if not self._pump(producer):
+                    self._stopping.wait(IDLE_SECONDS)
+        except (KafkaError, OSError) as error:
+            self._failed(error)
+        finally:
+            self._connected = False
+            self._in_flight.clear()
+            producer.close(timeout=0)
+            self._spool.rewind()
+
+    def _pump(self, producer: Producer) -> bool:
+        """Hand over new records and take back acknowledged ones; say whether anything moved."""
+        entries = self._spool.batch(IN_FLIGHT - len(self._in_flight))
+        for entry in entries:
+            message = entry.message
+            sent = producer.send(message.topic, value=message.payload, key=message.key)
+            self._in_flight.append((entry, sent))
+        done, failure = self._acknowledged()
+        if done:
+            self._spool.done(done)
+            self._sent_total += len(done)
+        if failure is not None:
+            raise failure
+        return bool(entries or done)
+
+    def _acknowledged(self) -> tuple[list[Entry], BaseException | None]:
+        """Return the records at the head that are settled, and what the first unsettled one failed with."""
+        done: list[Entry] = []
+        while self._in_flight and self._in_flight[0][1].is_done:
+            entry, sent = self._in_flight[0]
+            if isinstance(sent.exception, _NEVER_ACCEPTED):
+                self._rejected_total += 1
+                _log.warning("the broker will never take seq %d: %s", entry.message.seq, sent.exception)
+            elif sent.exception is not None:
+                return done, sent.exception
+            done.append(entry)
+            self._in_flight.popleft()
+        return done, None
+
+    def _failed(self, error: Exception) -> None:
+        self._failures_total += 1
+        if self._failures_total == 1 or self._failures_total % 100 == 0:
+            _log.warning(
+                "cannot publish, records wait in the spool: %s: %s "
+                "(is the broker up, and were the topics made by `slowrank topics create`?)",
+                type(error).__name__,
+                error,
+            )
+
+
+def kafka_producer(bootstrap: str, client_id: str) -> Any:
+    """Open a producer: compressed batches, acknowledged by all replicas. Raises ``KafkaError``.
+
+    ``bootstrap`` is a comma-separated list of ``host:port``.
+    """
+    return KafkaProducer(
+        bootstrap_servers=bootstrap.split(","),
+        client_id=client_id,
+        acks="all",
+        compression_type="zstd",
+        linger_ms=200,
+        batch_size=256 * 1024,
+        delivery_timeout_ms=30_000,
+        request_timeout_ms=10_000,
+        max_block_ms=10_000,
+        bootstrap_timeout_ms=5_000,
+        allow_auto_create_topics=False,
+    )

@@ -1,0 +1,147 @@
+"""The listener for step times: datagrams of the local ranks in, rows by job attempt out.
+
+Sockets are read once a tick without blocking; the kernel's receive buffer is the queue between. Whatever
+is not a good datagram is dropped and counted: any process of the node can send here.
+"""
+
+import socket
+import stat
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from exporters.collector import Columns, Instant, Reading, StepRows
+from slowrank.telemetry.codec import BadRecord
+from slowrank.telemetry.datagram import MAX_DATAGRAM_BYTES, StepDatagram, decode_datagram, step_values
+
+MAX_DATAGRAMS_PER_TICK = 2048
+MAX_ROWS_PER_TICK = 16_384
+_MAX_RANKS = 4096
+_BUFFER_BYTES = 4 << 20
+MAX_ATTEMPTS = 64
+
+Attempt = tuple[str, int, int, tuple[tuple[str, str], ...]]
+
+
+class StepsCollector:
+    """Listens on UDP (``host:port``) and unix datagram sockets (a path) for the training hook.
+
+    Raises ``OSError`` when an address cannot be bound.
+    """
+
+    name = "steps"
+
+    def __init__(self, addresses: Iterable[str]) -> None:
+        self._paths: list[Path] = []
+        self._sockets: list[socket.socket] = []
+        self._rejected: Counter[str] = Counter()
+        self._rows_total = 0
+        self._rows_dropped = 0
+        self._datagrams_lost = 0
+        self._seen: dict[tuple[str, int, int], tuple[int, int]] = {}
+        try:
+            for address in addresses:
+                self._sockets.append(self._bind(address))
+        except OSError:
+            self.close()
+            raise
+
+    def collect(self, now: Instant) -> Reading:
+        grouped: dict[Attempt, list[Columns]] = {}
+        rows = 0
+        for payload in self._payloads():
+            try:
+                datagram = decode_datagram(payload, now=now.wall)
+            except BadRecord as error:
+                self._rejected[error.reason] += 1
+                continue
+            self._account(datagram)
+            attempt = _attempt(datagram)
+            full = rows + len(datagram.rows) > MAX_ROWS_PER_TICK
+            if full or (attempt not in grouped and len(grouped) == MAX_ATTEMPTS):
+                self._rows_dropped += len(datagram.rows)
+                continue
+            rows += len(datagram.rows)
+            grouped.setdefault(attempt, []).extend(step_values(datagram))
+        self._rows_total += rows
+        return Reading(
+            steps=tuple(
+                StepRows(job_id=job, attempt=attempt, world_size=size, labels=dict(labels), rows=tuple(held))
+                for (job, attempt, size, labels), held in grouped.items()
+                if held
+            )
+        )
+
+    def metrics(self) -> Mapping[str, float]:
+        rejected = {f'step_datagrams_rejected_total{{reason="{r}"}}': n for r, n in self._rejected.items()}
+        return {
+            "step_rows_total": self._rows_total,
+            "step_rows_dropped_total": self._rows_dropped,
+            "step_datagrams_lost_total": self._datagrams_lost,
+            **rejected,
+        }
+
+    def close(self) -> None:
+        for listening in self._sockets:
+            listening.close()
+        for path in self._paths:
+            path.unlink(missing_ok=True)
+        self._sockets, self._paths = [], []
+
+    def _payloads(self) -> Iterable[bytes]:
+        left = MAX_DATAGRAMS_PER_TICK
+        for listening in self._sockets:
+            while left > 0:
+                try:
+                    payload = listening.recv(MAX_DATAGRAM_BYTES + 1)
+                except BlockingIOError:
+                    break
+                except OSError:
+                    self._rejected["socket"] += 1
+                    break
+                left -= 1
+                yield payload
+
+    def _account(self, datagram: StepDatagram) -> None:
+        """Compare with the rank's last datagram: what is missing in between was lost on the way."""
+        rank = (datagram.job_id, datagram.attempt or 0, datagram.rank)
+        last_seq, last_dropped = self._seen.get(rank, (datagram.seq - 1, 0))
+        if datagram.seq > last_seq + 1:
+            self._datagrams_lost += datagram.seq - last_seq - 1
+        self._rows_dropped += max(0, datagram.dropped - last_dropped)
+        if len(self._seen) >= _MAX_RANKS:
+            self._seen.clear()
+        self._seen[rank] = (datagram.seq, datagram.dropped)
+
+    def _bind(self, address: str) -> socket.socket:
+        if address.startswith(("/", "unix:")):
+            return self._bind_unix(Path(address.removeprefix("unix:")))
+        host, _, port = address.rpartition(":")
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listening = socket.socket(family, socket.SOCK_DGRAM)
+        return _ready(listening, (host.strip("[]"), int(port)))
+
+    def _bind_unix(self, path: Path) -> socket.socket:
+        if path.exists() and stat.S_ISSOCK(path.stat().st_mode):
+            path.unlink()
+        listening = _ready(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM), str(path))
+        self._paths.append(path)
+        # Training jobs run as other users; what they may send is bounded and checked above.
+        path.chmod(0o666)
+        return listening
+
+
+def _ready(listening: socket.socket, address: str | tuple[str, int]) -> socket.socket:
+    try:
+        listening.setblocking(False)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
+        listening.bind(address)
+    except OSError:
+        listening.close()
+        raise
+    return listening
+
+
+def _attempt(datagram: StepDatagram) -> Attempt:
+    labels = tuple(sorted(datagram.labels.items()))
+    return datagram.job_id, datagram.attempt or 0, datagram.world_size or 0, labels

@@ -1,0 +1,200 @@
+"""``slowrank exporter``: collects this node's telemetry and sends it to Kafka."""
+
+import os
+import platform
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from exporters.exporter import Exporter
+    from exporters.spool import Spool
+    from slowrank.settings import Settings
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, help="Collect this node's telemetry.")
+
+MEMORY_BYTES = 16 * 2**20
+DRAIN_SECONDS = 5.0
+
+Cluster = Annotated[str | None, typer.Option(help="Cluster name [SLOWRANK_CLUSTER].")]
+Node = Annotated[
+    str | None, typer.Option(help="Node name [SLOWRANK_NODE, NODE_NAME, SLURMD_NODENAME, host].")
+]
+Listen = Annotated[
+    str | None, typer.Option(help="Where training hooks send: host:port and unix paths, comma-separated.")
+]
+
+
+@app.command()
+def run(
+    kafka: Annotated[str | None, typer.Option(help="Bootstrap servers, host:port,…")] = None,
+    once: Annotated[bool, typer.Option("--once", help="One tick, sent, then end.")] = False,
+    interval: Annotated[float | None, typer.Option(min=0.05, help="Seconds between ticks.")] = None,
+    listen: Listen = None,
+    spool: Annotated[
+        Path | None, typer.Option(help="Folder for records the broker has not taken yet.")
+    ] = None,
+    cluster: Cluster = None,
+    node: Node = None,
+    metrics_port: Annotated[int, typer.Option(help="Own /metrics on 127.0.0.1; 0 for none.")] = 0,
+) -> None:
+    """Collect once a second and send to Kafka until stopped."""
+    from exporters.publisher import Publisher, kafka_producer
+
+    settings = _settings(
+        cluster=cluster,
+        node=node,
+        kafka_bootstrap=kafka,
+        exporter_interval_seconds=interval,
+        exporter_listen=listen,
+        exporter_spool_dir=spool,
+    )
+    exporter = _exporter(settings)
+    store = _spool(settings)
+    publisher = Publisher(
+        store, lambda: kafka_producer(settings.kafka_bootstrap, f"slowrank-{_node(settings)}")
+    )
+    publisher.start()
+    server = _metrics_server(metrics_port, exporter, store, publisher)
+    try:
+        if once:
+            _tick_once(exporter, store, settings)
+            sent = publisher.drain(30.0)
+        else:
+            _tick_until_stopped(exporter, store, settings)
+            sent = publisher.drain(DRAIN_SECONDS)
+    finally:
+        publisher.stop()
+        exporter.close()
+        if server is not None:
+            server.close()
+        left = store.stats().records
+        store.close()
+    if not sent:
+        typer.secho(
+            f"{left} records were not taken by {settings.kafka_bootstrap}; they wait in the spool.", err=True
+        )
+        raise typer.Exit(1 if once else 0)
+
+
+@app.command("once")
+def print_once(
+    listen: Listen = None,
+    cluster: Cluster = None,
+    node: Node = None,
+    seconds: Annotated[float, typer.Option(min=0.0, help="How long to watch before reading.")] = 1.0,
+) -> None:
+    """Print what one tick would send, as JSON lines; needs no Kafka."""
+    import json
+
+    from exporters.collector import Instant
+    from exporters.spool import SpoolStats
+    from slowrank.telemetry import twin
+
+    exporter = _exporter(_settings(cluster=cluster, node=node, exporter_listen=listen))
+    try:
+        # Ratios and rates need a first reading to compare with.
+        exporter.tick(Instant(wall=time.time(), monotonic=time.monotonic()), SpoolStats())
+        time.sleep(seconds)
+        for record in exporter.tick(Instant(wall=time.time(), monotonic=time.monotonic()), SpoolStats()):
+            for row in twin.rows(record):
+                typer.echo(json.dumps(row))
+    finally:
+        exporter.close()
+
+
+def _settings(**given: Any) -> "Settings":
+    from pydantic import ValidationError
+
+    from slowrank.settings import Settings
+
+    try:
+        return Settings(**{name: value for name, value in given.items() if value is not None})
+    except ValidationError as error:
+        raise _refused(f"the settings are not valid: {error}") from error
+
+
+def _node(settings: "Settings") -> str:
+    launcher = (os.environ.get(name) for name in ("NODE_NAME", "SLURMD_NODENAME"))
+    return settings.node or next((name for name in launcher if name), platform.node())
+
+
+def _exporter(settings: "Settings") -> "Exporter":
+    from exporters.exporter import Exporter
+    from exporters.registry import collectors
+    from exporters.service import identity
+
+    listen = [address.strip() for address in settings.exporter_listen.split(",") if address.strip()]
+    try:
+        found = collectors(listen)
+    except (OSError, ValueError) as error:
+        raise _refused(
+            f"cannot listen for training hooks on {settings.exporter_listen}: {error}. Is another exporter "
+            "running? Choose another address with --listen and tell jobs by SLOWRANK_EXPORTER."
+        ) from error
+    return Exporter(identity(settings.cluster, _node(settings), time.time_ns()), found)
+
+
+def _spool(settings: "Settings") -> "Spool":
+    from exporters.disk_store import DiskStore
+    from exporters.spool import MemoryStore, Spool, StoreFailed
+
+    memory = MemoryStore(MEMORY_BYTES)
+    try:
+        return Spool(DiskStore(settings.exporter_spool_dir, settings.exporter_spool_max_bytes), memory)
+    except StoreFailed as error:
+        typer.secho(
+            f"{error}. Records wait in memory only, at most {MEMORY_BYTES >> 20} MB of them; "
+            "give a writable folder with --spool.",
+            err=True,
+        )
+        return Spool(None, memory, degraded=str(error))
+
+
+def _metrics_server(port: int, exporter: "Exporter", spool: "Spool", publisher: Any) -> Any:
+    if not port:
+        return None
+    from exporters.metrics_page import MetricsServer
+
+    def read() -> dict[str, float]:
+        stats = spool.stats()
+        return {
+            **exporter.metrics(),
+            **publisher.metrics(),
+            "spool_bytes": stats.bytes,
+            "spool_records": stats.records,
+            "spool_dropped_total": stats.dropped_total,
+            "spool_degraded": float(bool(stats.degraded)),
+        }
+
+    try:
+        return MetricsServer(port, read)
+    except OSError as error:
+        raise _refused(
+            f"cannot serve /metrics on port {port}: {error}. Choose another --metrics-port."
+        ) from error
+
+
+def _tick_once(exporter: "Exporter", spool: "Spool", settings: "Settings") -> None:
+    from exporters import service
+
+    service.once(exporter, spool, prefix=settings.topic_prefix)
+
+
+def _tick_until_stopped(exporter: "Exporter", spool: "Spool", settings: "Settings") -> None:
+    from exporters import service
+
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    schedule = service.Schedule(_node(settings), settings.exporter_interval_seconds)
+    service.run(exporter, spool, schedule, stop=stop, prefix=settings.topic_prefix)
+
+
+def _refused(message: str) -> typer.Exit:
+    typer.secho(message, err=True, fg="red")
+    return typer.Exit(2)

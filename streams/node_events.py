@@ -19,11 +19,11 @@ class EventRules:
     def __init__(self) -> None:
         self._bursts: dict[Hashable, tuple[float, float]] = {}
         self._faults: dict[Hashable, deque[float]] = {}
-        self._seen: deque[tuple[str, int, float, str]] = deque(maxlen=512)
+        self._seen: deque[tuple[Hashable, ...]] = deque(maxlen=512)
 
     def update(self, event: NodeEvent) -> list[Suspicion]:
         """Take one event, in any order and any number of times; return what it gives rise to."""
-        identity = (event.boot_id, event.seq, event.ts, event.code)
+        identity = (event.boot_id, event.seq, event.ts, event.code, _key(_event_subject(event)))
         if identity in self._seen:
             return []
         self._seen.append(identity)

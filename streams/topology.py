@@ -11,17 +11,18 @@ The Faust app drives the same stages with the same watermark, a partition at a t
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
 
+from alerts.config import FindingConfig
 from alerts.finding import Finding
 from slowrank.telemetry import JobSteps, NodeEvent, NodeSample, Record, Suspicion
+from streams.finding_stage import FindingStage
+from streams.job_stage import JobStage
+from streams.node_stage import NodeStage
 from streams.rollup import RollUp, Rows
 from streams.stage import Output, Stage
 from streams.watermark import Watermark
 
 log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 
 class Pipeline:
@@ -104,6 +105,13 @@ class Pipeline:
             self.set_aside[type(source).__name__] += 1
             log.exception("a %s was set aside because a stage raised on it", type(source).__name__)
             return ()
+
+
+def local_pipeline(
+    *, config: FindingConfig | None = None, on_rows: Callable[[Rows], None] | None = None
+) -> Pipeline:
+    """Return the pipeline with the default stages: what ``up``, ``demo``, ``replay`` and ``backtest`` run."""
+    return Pipeline(node=NodeStage(), job=JobStage(), finding=FindingStage(config), on_rows=on_rows)
 
 
 def _findings(outputs: Sequence[Output]) -> list[Finding]:

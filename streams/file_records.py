@@ -1,0 +1,263 @@
+"""Rows of files gathered into records in order of event time, however the rows were cut into files.
+
+Step rows of one node and one second make a record, sample rows of one node and one time stamp too.
+"""
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from slowrank.telemetry import BadRecord, JobSteps, NodeEvent, NodeSample, Record
+from slowrank.telemetry.codec import MAX_STEP_ROWS, check_event, check_steps
+from slowrank.telemetry.schema import CURRENT_STEP_SCHEMA, MISSING_INT, STEP_SCHEMAS
+from slowrank.telemetry.twin import Assembler
+from streams.files import REQUIRED, FileProblem, Row, chain, kind_of
+
+COORDS = ("dp", "pp", "tp", "cp", "ep")
+LATEST_SECONDS = 1e11
+
+_STEP = STEP_SCHEMAS[CURRENT_STEP_SCHEMA].rows
+_KEYS = tuple(c.name for c in _STEP.columns if c.dtype == "<i8")
+_SECONDS = tuple(c.name for c in _STEP.columns if c.dtype == "<f8" and c.name != "ts")
+_ORDER = {NodeSample: 0, NodeEvent: 1, JobSteps: 2}
+
+
+@dataclass(slots=True)
+class Read:
+    """What was read: the records in order, how many rows made them, and what was set aside and why."""
+
+    records: list[Record] = field(default_factory=list)
+    rows: int = 0
+    bad: Counter[str] = field(default_factory=Counter)
+    examples: list[str] = field(default_factory=list)
+
+    def set_aside(self, where: str, why: BadRecord, rows: int = 1) -> None:
+        """Count a row that could not be used, and keep the first few for people."""
+        self.bad[why.reason] += rows
+        if len(self.examples) < 5:
+            self.examples.append(f"{where}: {why.detail}")
+
+
+def read_records(paths: Iterable[Path]) -> Read:
+    """Return the records of all files together, sorted by event time. Raises ``FileProblem``."""
+    found = Read()
+    steps, samples = _Steps(), _Samples()
+    numbers: Counter[str] = Counter()
+    paths = list(paths)
+    for path, number, row in chain(paths):
+        try:
+            if isinstance(row, BadRecord):
+                raise row
+            found.records += _take(row, steps, samples, numbers)
+            found.rows += 1
+        except BadRecord as error:
+            found.set_aside(f"{path.name}:{number}", error)
+    for record in (*steps.records(found), *samples.records(found)):
+        found.records.append(record)
+    found.records.sort(key=_order)
+    if not found.records:
+        raise FileProblem(_nothing(paths, found))
+    return found
+
+
+def _take(row: Row, steps: "_Steps", samples: "_Samples", numbers: Counter[str]) -> list[Record]:
+    kind = kind_of(row)
+    missing = [name for name in REQUIRED[kind] if row.get(name) is None and name != "value"]
+    if missing:
+        raise BadRecord("undecodable", f"a {kind} row needs {', '.join(missing)}")
+    row["ts"] = _time(row["ts"])
+    if kind == "step":
+        steps.add(row)
+    elif kind == "sample":
+        samples.add(row)
+    else:
+        node = str(row["node"])
+        numbers[node] += 1
+        return [_event({"seq": numbers[node]} | row)]
+    return []
+
+
+class _Steps:
+    """Step rows as columns."""
+
+    def __init__(self) -> None:
+        self._heads: dict[tuple[Any, ...], int] = {}
+        self._group: list[int] = []
+        self._ts: list[float] = []
+        self._keys: list[list[int]] = []
+        self._seconds: list[list[float]] = []
+
+    def add(self, row: Row) -> None:
+        coords = row.get("coords")
+        if isinstance(coords, dict):
+            row |= {k: v for k, v in coords.items() if k in COORDS}
+        keys = [_integer(row, name) for name in _KEYS]
+        seconds = [_number(row, name) for name in _SECONDS]
+        if MISSING_INT in keys[:2]:
+            raise BadRecord("bad_number", "step and rank must be whole numbers")
+        if math.isnan(seconds[0]):
+            raise BadRecord("bad_number", "step_seconds is no finite number")
+        labels = row.get("labels")
+        head = (
+            str(row.get("cluster") or "default"),
+            str(row.get("job_id") or "job"),
+            _integer(row, "attempt", 0),
+            str(row.get("node") or "unknown"),
+            _integer(row, "world_size", 0),
+            tuple(sorted((str(k), str(v)) for k, v in labels.items())) if isinstance(labels, dict) else (),
+        )
+        self._group.append(self._heads.setdefault(head, len(self._heads)))
+        self._ts.append(row["ts"])
+        self._keys.append(keys)
+        self._seconds.append(seconds)
+
+    def records(self, found: Read) -> Iterator[JobSteps]:
+        if not self._ts:
+            return
+        heads, places = sorted(self._heads), np.empty(len(self._heads), np.int64)
+        for place, head in enumerate(heads):
+            places[self._heads[head]] = place
+        group, ts = places[self._group], np.array(self._ts)
+        keys, seconds = np.array(self._keys, "<i8").T, np.array(self._seconds, "<f8").T
+        second = np.floor(ts)
+        order = np.lexsort((keys[1], keys[0], ts, group, second))
+        group, ts, second = group[order], ts[order], second[order]
+        keys, values = keys[:, order], np.vstack((ts, seconds[:, order]))
+        cuts = np.flatnonzero(np.diff(group) | np.diff(second).astype(bool)) + 1
+        for number, (a, b) in enumerate(_pieces([0, *cuts.tolist(), len(ts)])):
+            data = keys[:, a:b].tobytes() + values[:, a:b].astype("<f8").tobytes()
+            try:
+                yield _steps_record(heads[group[a]], number, float(ts[b - 1]), data)
+            except BadRecord as error:
+                found.rows -= b - a
+                found.set_aside("step rows", error, b - a)
+
+
+class _Samples:
+    """Sample rows by node and time stamp."""
+
+    def __init__(self) -> None:
+        self._ticks: dict[tuple[Any, ...], list[Row]] = {}
+
+    def add(self, row: Row) -> None:
+        row["value"] = _number(row, "value")
+        key = (row["ts"], str(row.get("cluster") or "default"), str(row["node"]), str(row.get("seq", "")))
+        self._ticks.setdefault(key, []).append(row)
+
+    def records(self, found: Read) -> Iterator[Record]:
+        numbers: Counter[tuple[str, str]] = Counter()
+        for key in sorted(self._ticks):
+            rows = self._ticks[key]
+            numbers[key[1], key[2]] += 1
+            rows[0].setdefault("seq", numbers[key[1], key[2]])
+            assembler = Assembler()
+            try:
+                for row in rows:
+                    assembler.add({**row, "kind": "sample", "seq": rows[0]["seq"]})
+                yield from assembler.flush()
+            except BadRecord as error:
+                found.rows -= len(rows)
+                found.set_aside(f"samples of {key[2]!r:.40} at {key[0]}", error, len(rows))
+
+
+def _pieces(cuts: list[int]) -> Iterator[tuple[int, int]]:
+    for start, end in itertools.pairwise(cuts):
+        for a in range(start, end, MAX_STEP_ROWS):
+            yield a, min(a + MAX_STEP_ROWS, end)
+
+
+def _steps_record(head: tuple[Any, ...], number: int, ts: float, data: bytes) -> JobSteps:
+    cluster, job_id, attempt, node, world_size, labels = head
+    record = JobSteps(
+        schema=CURRENT_STEP_SCHEMA,
+        cluster=cluster,
+        job_id=job_id,
+        attempt=attempt,
+        node=node,
+        boot_id="file",
+        seq=number,
+        ts=max(ts, 1e-3),
+        world_size=world_size,
+        labels=dict(labels),
+        rows=data,
+    )
+    return check_steps(record)
+
+
+def _event(row: Row) -> NodeEvent:
+    fields = {k: v for k, v in row.items() if k in NodeEvent.__struct_fields__}
+    if isinstance(fields.get("subject"), str):
+        try:
+            fields["subject"] = msgspec.json.decode(fields["subject"])
+        except msgspec.DecodeError as error:
+            raise BadRecord("undecodable", "subject is no JSON object") from error
+    try:
+        return check_event(msgspec.convert({"cluster": "default", **fields}, NodeEvent, strict=False))
+    except msgspec.ValidationError as error:
+        raise BadRecord("undecodable", f"event: {error}") from error
+
+
+def _time(value: Any) -> float:
+    """Return Unix seconds from Unix seconds or RFC 3339 (UTC where it does not say). Raises ``BadRecord``."""
+    try:
+        ts = float(value) if not isinstance(value, datetime) else _utc(value)
+    except (TypeError, ValueError):
+        try:
+            ts = _utc(datetime.fromisoformat(str(value)))
+        except ValueError as error:
+            raise BadRecord(
+                "bad_time", f"ts {str(value)[:40]!r} is neither Unix seconds nor RFC 3339"
+            ) from error
+    if not math.isfinite(ts) or ts < 0:
+        raise BadRecord("bad_time", f"ts {str(value)[:40]!r} is no time")
+    if ts > LATEST_SECONDS:
+        raise BadRecord("bad_time", f"ts {ts:.0f} looks like milliseconds or finer; Unix seconds are wanted")
+    return ts
+
+
+def _utc(moment: datetime) -> float:
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
+def _number(row: Row, name: str) -> float:
+    value = row.get(name)
+    if value is None:
+        return math.nan
+    try:
+        number = float(value)
+    except (TypeError, ValueError) as error:
+        raise BadRecord("bad_number", f"{name} is {str(value)[:40]!r}, not a number") from error
+    return number if math.isfinite(number) else math.nan
+
+
+def _integer(row: Row, name: str, default: int = MISSING_INT) -> int:
+    value = row.get(name)
+    if value is None:
+        return default
+    number = value if type(value) is int else _number(row, name)
+    if number != number:
+        return default
+    if not -(2**62) < number < 2**62 or number != int(number):
+        raise BadRecord("bad_number", f"{name} is {str(value)[:40]!r}, not a whole number")
+    return int(number)
+
+
+def _order(record: Record) -> tuple[Any, ...]:
+    job = record.job_id if isinstance(record, JobSteps) else ""
+    return record.ts, _ORDER[type(record)], record.cluster, job or "", record.node, record.seq
+
+
+def _nothing(paths: list[Path], found: Read) -> str:
+    names = ", ".join(p.name for p in paths)
+    if not found.bad:
+        return f"{names}: no rows. Give NDJSON, CSV or Parquet with step, sample or event rows."
+    reasons = ", ".join(f"{n} {reason}" for reason, n in sorted(found.bad.items()))
+    return f"{names}: no usable row ({reasons}). First: {found.examples[0]}"

@@ -1,0 +1,187 @@
+"""Telemetry files as rows: NDJSON, CSV (both plain, .gz or .zst) and Parquet, with the JSON twin's names.
+
+A line that cannot be read is counted with its reason and left out; a file that cannot be read at all raises
+``FileProblem`` with what to do about it.
+"""
+
+import csv
+import gzip
+import io
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import msgspec
+
+from slowrank.telemetry import BadRecord
+
+MAX_LINE_BYTES = 1 << 20
+
+Row = dict[str, Any]
+Line = tuple[int, Row | BadRecord]
+"""Line number (row number in Parquet) and what stands there."""
+
+REQUIRED: Mapping[str, tuple[str, ...]] = {
+    "step": ("step", "rank", "ts", "step_seconds"),
+    "sample": ("ts", "node", "metric", "value"),
+    "event": ("ts", "node", "source", "code"),
+}
+
+
+class FileProblem(Exception):
+    """A file that gives no rows: what it is, why, and what would help."""
+
+
+def read(path: Path) -> Iterator[Line]:
+    """Yield the rows of one file in its order. Raises ``FileProblem``."""
+    if not path.is_file():
+        raise FileProblem(f"{path}: no such file. Give NDJSON, CSV or Parquet files of telemetry rows.")
+    suffixes = [s.lower() for s in path.suffixes]
+    if ".parquet" in suffixes or ".pq" in suffixes:
+        return _parquet(path)
+    if ".csv" in suffixes:
+        return _csv(path)
+    return _ndjson(path)
+
+
+def kind_of(row: Mapping[str, Any]) -> str:
+    """Return what a row is: as it says, or by the columns it has. Raises ``BadRecord``."""
+    kind = row.get("kind")
+    if kind in REQUIRED:
+        return str(kind)
+    if kind:
+        raise BadRecord("undecodable", f"kind {str(kind)[:40]!r} is none of {', '.join(REQUIRED)}")
+    if row.get("metric") is not None:
+        return "sample"
+    if row.get("step") is not None or row.get("rank") is not None:
+        return "step"
+    if row.get("code") is not None:
+        return "event"
+    raise BadRecord("undecodable", "neither step and rank, nor metric, nor code: not a telemetry row")
+
+
+def _ndjson(path: Path) -> Iterator[Line]:
+    decode = msgspec.json.Decoder().decode
+    for number, line in _lines(path):
+        if isinstance(line, BadRecord):
+            yield number, line
+            continue
+        if not line.strip():
+            continue
+        try:
+            row = decode(line)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            yield number, BadRecord("undecodable", f"not JSON: {str(error)[:100]}")
+            continue
+        yield number, row if isinstance(row, dict) else BadRecord("undecodable", "not a JSON object")
+
+
+def _csv(path: Path) -> Iterator[Line]:
+    lines = ((n, x) for n, x in _lines(path))
+    header: list[str] | None = None
+    for number, line in lines:
+        cells = line if isinstance(line, BadRecord) else _cells(line)
+        if header is None:
+            if isinstance(cells, BadRecord):
+                raise FileProblem(f"{path}: the header line cannot be read ({cells.detail}).")
+            header = [name.strip().lstrip("\ufeff") for name in cells]
+            _check_columns(path, header)
+        elif isinstance(cells, BadRecord):
+            yield number, cells
+        elif len(cells) != len(header):
+            if cells:
+                yield number, BadRecord("undecodable", f"{len(cells)} fields, the header has {len(header)}")
+        else:
+            yield number, {k: v for k, v in zip(header, cells, strict=True) if v != ""}
+
+
+def _parquet(path: Path) -> Iterator[Line]:
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError as error:
+        raise FileProblem(f"{path}: reading Parquet needs `pip install 'slowrank[files]'`.") from error
+    number = 0
+    try:
+        file = pq.ParquetFile(path)
+        _check_columns(path, file.schema_arrow.names)
+        for batch in file.iter_batches(batch_size=16384):
+            for row in batch.to_pylist():
+                number += 1
+                yield number, {k: v for k, v in row.items() if v is not None}
+    except (pa.ArrowException, OSError) as error:
+        raise FileProblem(f"{path}: not a readable Parquet file ({str(error)[:200]}).") from error
+
+
+def _check_columns(path: Path, names: Sequence[str]) -> None:
+    if "kind" in names:
+        return
+    found = next((k for k, marks in _MARKS if any(mark in names for mark in marks)), None)
+    wanted = REQUIRED[found or "step"]
+    missing = [name for name in wanted if name not in names]
+    if found is None or missing:
+        raise FileProblem(
+            f"{path}: missing column{'s' if len(missing) > 1 else ''} {', '.join(missing)}. "
+            f"There are: {', '.join(names) or 'none'}. A {found or 'step'} row needs {', '.join(wanted)}."
+        )
+
+
+_MARKS = (("sample", ("metric",)), ("step", ("step", "rank", "step_seconds")), ("event", ("code",)))
+
+
+def _cells(line: bytes) -> list[str] | BadRecord:
+    try:
+        text = line.decode("utf-8").rstrip("\r\n")
+        return next(csv.reader([text], strict=True), [])
+    except (UnicodeDecodeError, csv.Error) as error:
+        return BadRecord("undecodable", f"not CSV: {str(error)[:100]}")
+
+
+def _lines(path: Path) -> Iterator[tuple[int, bytes | BadRecord]]:
+    """Yield numbered lines; a stream that breaks off ends with one bad line."""
+    number = 0
+    with path.open("rb") as raw:
+        try:
+            for number, line in enumerate(_bounded(_decompressed(path, raw)), 1):
+                yield number, line
+        except (EOFError, OSError, zlib.error, _zstd_error()) as error:
+            yield number + 1, BadRecord("undecodable", f"the file breaks off here: {str(error)[:100]}")
+
+
+def _bounded(stream: IO[bytes]) -> Iterator[bytes | BadRecord]:
+    while line := stream.readline(MAX_LINE_BYTES + 1):
+        if len(line) <= MAX_LINE_BYTES:
+            yield line
+            continue
+        while line and not line.endswith(b"\n"):
+            line = stream.readline(MAX_LINE_BYTES)
+        yield BadRecord("oversize", f"a line of more than {MAX_LINE_BYTES} bytes")
+
+
+def _decompressed(path: Path, raw: IO[bytes]) -> IO[bytes]:
+    if path.suffix.lower() == ".gz":
+        return io.BufferedReader(gzip.open(raw))
+    if path.suffix.lower() in (".zst", ".zstd"):
+        try:
+            import zstandard
+        except ImportError as error:
+            raise FileProblem(f"{path}: reading .zst needs `pip install 'slowrank[files]'`.") from error
+        return io.BufferedReader(zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True))
+    return raw
+
+
+def _zstd_error() -> type[Exception]:
+    try:
+        import zstandard
+    except ImportError:
+        return EOFError
+    error: type[Exception] = zstandard.ZstdError
+    return error
+
+
+def chain(paths: Iterable[Path]) -> Iterator[tuple[Path, int, Row | BadRecord]]:
+    """Yield the rows of all files, with where they stand."""
+    for path in paths:
+        for number, row in read(path):
+            yield path, number, row

@@ -1,0 +1,169 @@
+import csv
+import gzip
+import json
+import random
+
+import pytest
+
+from slowrank.telemetry import JobSteps, NodeEvent, NodeSample
+from slowrank.telemetry.columns import unpack
+from slowrank.telemetry.schema import STEP_V1
+from streams.file_records import read_records
+from streams.files import FileProblem
+
+STEP = {"ts": 1000.5, "job_id": "j", "rank": 3, "node": "n1", "step": 7, "step_seconds": 0.5}
+
+
+def write(path, *rows):
+    path.write_text("".join((r if isinstance(r, str) else json.dumps(r)) + "\n" for r in rows))
+    return path
+
+
+def step_rows(read):
+    return [row for r in read.records if isinstance(r, JobSteps) for row in unpack(STEP_V1, r.rows)]
+
+
+def test_rows_of_every_kind_become_records_in_order_of_time(tmp_path):
+    """Steps, samples and events of one file come out as records sorted by event time."""
+    path = write(
+        tmp_path / "mixed.ndjson",
+        STEP | {"kind": "step", "coords": {"dp": 1, "tp": 2}},
+        {
+            "kind": "sample",
+            "ts": 999.0,
+            "node": "n1",
+            "metric": "gpu.power_watts",
+            "instance": "5",
+            "value": 4.5,
+        },
+        {"kind": "sample", "ts": 999.0, "node": "n2", "metric": "host.load1", "value": 1},
+        {
+            "kind": "sample",
+            "ts": 999.0,
+            "node": "n1",
+            "metric": "gpu.temp_celsius",
+            "instance": "5",
+            "value": 50,
+        },
+        {
+            "kind": "event",
+            "ts": 998.0,
+            "node": "n1",
+            "source": "kmsg",
+            "code": "xid.79",
+            "subject": {"gpu_index": 5},
+        },
+    )
+    read = read_records([path])
+    assert [type(r) for r in read.records] == [NodeEvent, NodeSample, NodeSample, JobSteps]
+    assert (read.rows, dict(read.bad)) == (5, {})
+    assert read.records[1].gpu_ids == ("5",)
+    [row] = step_rows(read)
+    assert (row["step"], row["rank"], row["dp"], row["tp"], row["pp"]) == (7, 3, 1, 2, None)
+
+
+@pytest.mark.parametrize("suffix", [".ndjson.gz", ".ndjson.zst", ".csv", ".csv.gz", ".parquet"])
+def test_every_format_gives_the_same_rows(tmp_path, suffix):
+    """The same measurements in any of the formats are the same records."""
+    zstandard, pa, pq = (pytest.importorskip(m) for m in ("zstandard", "pyarrow", "pyarrow.parquet"))
+    rows = [
+        STEP | {"ts": 1000 + i / 4, "step": i, "rank": i % 3, "dp": i % 3, "compute_seconds": 0.25 + i}
+        for i in range(50)
+    ]
+    plain = write(tmp_path / "a.ndjson", *rows)
+    other = tmp_path / f"b{suffix}"
+    if suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(rows), other)
+    elif suffix.startswith(".csv"):
+        with (
+            gzip.open(other, "wt", newline="") if suffix.endswith("gz") else other.open("w", newline="")
+        ) as f:
+            table = csv.DictWriter(f, list(rows[0]))
+            table.writeheader()
+            table.writerows(rows)
+    else:
+        pack = gzip.compress if suffix.endswith("gz") else zstandard.ZstdCompressor().compress
+        other.write_bytes(pack(plain.read_bytes()))
+    assert read_records([other]).records == read_records([plain]).records
+
+
+def test_the_cut_into_files_and_the_order_of_lines_change_nothing(tmp_path):
+    """One file, many files, or shuffled lines with distinct times are the same records."""
+    rows = [
+        STEP | {"ts": 1000 + i / 7, "step": i // 4, "rank": i % 4, "node": f"n{i % 2}"} for i in range(200)
+    ]
+    whole = read_records([write(tmp_path / "w.ndjson", *rows)]).records
+    parts = [write(tmp_path / f"p{i}.ndjson", *rows[i::3]) for i in range(3)]
+    shuffled = random.Random(1).sample(rows, len(rows))
+    assert read_records(parts).records == whole
+    assert read_records(parts[::-1]).records == whole
+    assert read_records([write(tmp_path / "s.ndjson", *shuffled)]).records == whole
+
+
+def test_bad_lines_are_counted_by_reason_and_the_rest_is_read(tmp_path):
+    """No bad line stops the file, and each is told apart."""
+    path = write(
+        tmp_path / "bad.ndjson",
+        STEP,
+        "{not json",
+        "[1, 2]",
+        STEP | {"ts": "yesterday"},
+        STEP | {"ts": 1795160472250},
+        STEP | {"rank": 1.5},
+        STEP | {"rank": None},
+        STEP | {"step_seconds": "fast"},
+        STEP | {"node": "<script>"},
+        {"kind": "dance", "ts": 1},
+        {"kind": "sample", "ts": 1.0, "node": "n", "metric": "gpu.power_watts", "value": {"a": 1}},
+        '{"ts": ' + "1" * 2_000_000,
+        STEP | {"ts": "1970-01-01T00:16:41Z", "step": 8},
+    )
+    read = read_records([path])
+    assert [r["step"] for r in step_rows(read)] == [7, 8]
+    assert read.rows == 2
+    assert dict(read.bad) == {"undecodable": 4, "bad_time": 2, "bad_number": 3, "bad_label": 1, "oversize": 1}
+    assert read.examples[0].startswith("bad.ndjson:2")
+
+
+def test_a_file_that_breaks_off_gives_what_was_whole(tmp_path):
+    """A truncated gzip file gives its whole lines and one bad one."""
+    noise = random.Random(2)
+    text = "".join(json.dumps(STEP | {"step": i, "ts": 1000 + noise.random()}) + "\n" for i in range(5000))
+    path = tmp_path / "cut.ndjson.gz"
+    path.write_bytes(gzip.compress(text.encode())[:-2000])
+    read = read_records([path])
+    assert 1000 < read.rows < 5000
+    assert sum(read.bad.values()) <= 2
+
+
+def test_sample_rows_without_sequence_numbers_are_told_apart(tmp_path):
+    """Samples of one node at different times never look like duplicates of each other."""
+    rows = [{"ts": t, "node": "n", "metric": "host.load1", "value": t} for t in range(1000, 1010)]
+    read = read_records([write(tmp_path / "s.ndjson", *rows)])
+    assert len({(r.boot_id, r.seq) for r in read.records if isinstance(r, NodeSample)}) == 10
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("none.ndjson", None, "no such file"),
+        ("empty.ndjson", "", "no rows"),
+        ("words.ndjson", "hello\nworld\n", "no usable row (2 undecodable)"),
+        (
+            "short.csv",
+            "ts,rank,step,loss\n1,2,3,4\n",
+            "missing column step_seconds. There are: ts, rank, step, loss",
+        ),
+        ("other.csv", "a,b\n1,2\n", "missing columns step, rank, ts, step_seconds. There are: a, b"),
+        ("fake.parquet", "PAR1 not really", "not a readable Parquet file"),
+    ],
+)
+def test_unusable_files_say_what_is_wrong(tmp_path, name, text, message):
+    """The error names the file, the reason, and what is there instead."""
+    path = tmp_path / name
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(FileProblem) as problem:
+        read_records([path])
+    assert message in str(problem.value)
+    assert name in str(problem.value)

@@ -1,0 +1,139 @@
+import json
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from slowrank.cli import app
+from streams.file_records import read_records
+from streams.replay import as_ndjson, final_versions, findings_of, paced
+from streams.topology import local_pipeline
+
+
+def job_rows(*, slow=None, steps=300, ranks=16, seed=1):
+    """Rows of a synchronous job; ``slow`` = (rank, from step, factor)."""
+    rng, t = np.random.default_rng(seed), 1_795_160_000.0
+    for step in range(steps):
+        compute = 1.0 * rng.lognormal(0, 0.005, ranks)
+        if slow and step >= slow[1]:
+            compute[slow[0]] *= slow[2]
+        whole = compute.max() + 0.1
+        t += whole
+        for rank in range(ranks):
+            yield {
+                "ts": round(t + rank * 1e-4, 5),
+                "job_id": "j",
+                "rank": rank,
+                "node": f"n{rank // 8}",
+                "gpu_index": rank % 8,
+                "step": step,
+                "step_seconds": round(whole, 6),
+                "compute_seconds": round(compute[rank], 6),
+                "wait_seconds": round(whole - compute[rank], 6),
+            }
+
+
+def lines(rows):
+    return "".join(json.dumps(r) + "\n" for r in rows)
+
+
+@pytest.fixture(scope="module")
+def slow_job(tmp_path_factory):
+    path = tmp_path_factory.mktemp("files") / "steps.ndjson"
+    path.write_text(lines(job_rows(slow=(5, 150, 1.4))))
+    return path
+
+
+def backtest(*args):
+    return CliRunner().invoke(app, ["backtest", *map(str, args)])
+
+
+def test_backtest_names_the_slow_rank_and_nobody_else(slow_job, tmp_path):
+    """A rank that computes 1.4 times as long is the one finding, on its GPU, from the step it began."""
+    out = tmp_path / "findings.ndjson"
+    result = backtest(slow_job, "-o", out)
+    assert result.exit_code == 0, result.output
+    [finding] = [json.loads(line) for line in out.read_text().splitlines()]
+    assert (finding["subject"]["rank"], finding["subject"]["node"]) == (5, "n0")
+    assert finding["status"] == "open"
+    assert finding["slowdown_ratio"] == pytest.approx(1.4, rel=0.05)
+    assert finding["schema"] == "finding.v1"
+
+
+def test_backtest_of_a_healthy_job_finds_nothing(tmp_path):
+    """Without a slow rank there is no finding, and that is no error."""
+    path = tmp_path / "healthy.ndjson"
+    path.write_text(lines(job_rows()))
+    result = backtest(path)
+    assert (result.exit_code, result.stdout) == (0, "")
+
+
+def test_backtest_is_the_same_byte_for_byte_however_the_rows_are_cut(slow_job, tmp_path):
+    """Two runs, and the same rows in three files, give identical output."""
+    rows = slow_job.read_text().splitlines(keepends=True)
+    parts = []
+    for i in range(3):
+        parts.append(tmp_path / f"part{i}.ndjson")
+        parts[i].write_text("".join(rows[i::3]))
+    once, again, cut = (
+        backtest(slow_job).stdout_bytes,
+        backtest(slow_job).stdout_bytes,
+        backtest(*parts).stdout_bytes,
+    )
+    assert once
+    assert once == again == cut
+
+
+def test_findings_are_sorted_and_in_their_final_version(slow_job):
+    """Each finding stands once, with the last it became."""
+    versions = list(findings_of(read_records([slow_job]).records, local_pipeline()))
+    final = final_versions(versions)
+    assert len(versions) > len(final) == len({f.id for f in final})
+    assert final == sorted(final, key=lambda f: (f.detected_at, f.id))
+    assert final[0] == versions[-1]
+    assert as_ndjson(final).count(b"\n") == len(final)
+
+
+def test_problems_end_with_code_2_and_a_reason(tmp_path):
+    """A missing file is explained on stderr, not traced."""
+    result = backtest(tmp_path / "nowhere.csv")
+    assert result.exit_code == 2
+    assert "no such file" in result.stderr
+    assert result.stdout == ""
+
+
+def test_bad_lines_are_summed_up_on_stderr(slow_job, tmp_path):
+    """The findings on stdout are unharmed by a broken line, which is reported beside them."""
+    path = tmp_path / "dented.ndjson"
+    path.write_text("{oops\n" + slow_job.read_text())
+    result = backtest(path)
+    assert result.stdout_bytes == backtest(slow_job).stdout_bytes
+    assert "set aside: 1 rows, undecodable" in result.stderr
+
+
+def test_replay_tells_of_the_finding_as_it_opens(slow_job):
+    """Replay prints a line per opening or change of status."""
+    result = CliRunner().invoke(app, ["replay", str(slow_job)])
+    assert result.exit_code == 0, result.output
+    assert "open" in result.stdout
+    assert "rank 5" in result.stdout
+
+
+@pytest.mark.parametrize("speed", ["fast", "0x", "-3", "nan"])
+def test_a_speed_that_is_none_is_refused(slow_job, speed):
+    """--speed wants a positive multiple."""
+    result = CliRunner().invoke(app, ["replay", str(slow_job), "--speed", speed])
+    assert result.exit_code == 2
+    assert "--speed" in result.stderr
+
+
+def test_pacing_sleeps_what_event_time_asks_divided_by_the_speed(slow_job):
+    """At 60x a minute of records takes a second."""
+    records, now, slept = read_records([slow_job]).records, [0.0], []
+
+    def sleep(seconds):
+        slept.append(seconds)
+        now[0] += seconds
+
+    assert list(paced(records, speed=60.0, clock=lambda: now[0], sleep=sleep)) == records
+    assert sum(slept) == pytest.approx((records[-1].ts - records[0].ts) / 60)

@@ -7,6 +7,7 @@ import sys
 
 BENCHMARKS = {
     "bocpd": "benchmarks.bocpd",
+    "series": "benchmarks.series",
     "wire": "benchmarks.wire",
 }
 """Name → module with `main(argv) -> int`; imported only when asked for."""

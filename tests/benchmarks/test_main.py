@@ -1,0 +1,26 @@
+"""The benchmark runner."""
+
+import importlib
+
+import pytest
+
+from benchmarks.__main__ import BENCHMARKS, main
+
+
+@pytest.mark.parametrize("module", BENCHMARKS.values(), ids=BENCHMARKS.keys())
+def test_every_name_leads_to_a_main(module):
+    """Each named benchmark imports and offers main(argv)."""
+    assert callable(importlib.import_module(module).main)
+
+
+@pytest.mark.parametrize("argv", [[], ["nonsense"]])
+def test_lists_the_names_when_it_cannot_run(argv, capsys):
+    """Without a known name the runner prints the names and exits with status 2."""
+    assert main(argv) == 2
+    assert all(name in capsys.readouterr().err for name in BENCHMARKS)
+
+
+def test_series_says_when_its_data_are_absent(tmp_path, capsys):
+    """The series benchmark skips what it has no data for and says so."""
+    assert main(["series", "--data", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.count("skipped") == 2

@@ -3,6 +3,7 @@ VENV := .venv
 DEMO_VENV := .venv-demo
 DEMO_ARGS ?=
 PYTEST_ARGS ?=
+BENCH ?= wire bocpd series
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
@@ -32,8 +33,8 @@ services: ## Start real Kafka and TimescaleDB on free loopback ports and print w
 services-down: ## Stop them
 	@$(PYTHON) scripts/services.py down
 
-bench: $(VENV)/installed ## Run every benchmark (the figures in docs/benchmarks.md)
-	@set -e; for file in benchmarks/*.py; do echo "# $$file"; $(VENV)/bin/python "$$file"; done
+bench: $(VENV)/installed ## Run the benchmarks (BENCH='wire'; the figures are in docs/benchmarks.md)
+	@set -e; for name in $(BENCH); do echo "# $$name"; $(VENV)/bin/python -m benchmarks $$name; done
 
 lock: ## Pin the newest allowed dependencies, with hashes (needs uv)
 	scripts/lock.sh --upgrade

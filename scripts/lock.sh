@@ -3,10 +3,16 @@
 set -eu
 cd "$(dirname "$0")/.."
 uv="${UV:-uv}"
-options="--universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --no-annotate --quiet"
+
+lock() { # SOURCE NAME [OPTION]...
+  source="$1" name="$2"
+  shift 2
+  "$uv" pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
+    --no-header --no-annotate --quiet --no-emit-package slowrank "$@" "$source" -o "requirements/$name.txt"
+}
+
 for role in exporter streams api embedded all bench dev; do
-  # shellcheck disable=SC2086
-  "$uv" pip compile $options --no-emit-package slowrank --extra "$role" pyproject.toml -o "requirements/$role.txt" "$@"
+  lock pyproject.toml "$role" --extra "$role" "$@"
 done
-# shellcheck disable=SC2086
-printf 'hatchling>=1.25\neditables\n' | "$uv" pip compile $options - -o requirements/build.txt "$@"
+lock pyproject.toml image --extra exporter --extra streams --extra api --extra files --extra fast "$@"
+printf 'hatchling>=1.25\neditables\n' | lock - build "$@"

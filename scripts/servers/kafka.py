@@ -145,7 +145,9 @@ class KafkaCluster:
     def _format(self) -> None:
         """Write each node's settings and format its log directory, all nodes at once."""
         self._directory.mkdir(parents=True)
-        cluster_id = base64.urlsafe_b64encode(secrets.token_bytes(16)).decode().rstrip("=").replace("-", "A")
+        cluster_id = (
+            base64.urlsafe_b64encode(secrets.token_bytes(16)).decode().rstrip("=").replace("-", "A")
+        )  # it must not begin with a dash
         jobs = []
         for node in self.nodes:
             settings = "".join(f"{key}={value}\n" for key, value in self._settings(node).items())

@@ -9,7 +9,6 @@ import re
 import shutil
 import signal
 import subprocess
-from collections.abc import Sequence
 from pathlib import Path
 
 from servers.debian import unpack
@@ -123,8 +122,13 @@ class Timescale:
         probe = _inside(f"{BIN}/pg_isready", "-q", "-h", "127.0.0.1", "-p", str(self.port))
         return subprocess.run(probe, env=ENV, check=False).returncode == 0
 
+    @property
+    def psql(self) -> list[str]:
+        """Command line of this server's own psql; options and SQL go after it, or on its standard input."""
+        return _inside(f"{BIN}/psql", "-h", "127.0.0.1", "-p", str(self.port), "-U", "postgres", "-qX")
+
     def _sql(self, statement: str) -> None:
-        client = _inside(f"{BIN}/psql", "-qX", "-v", "ON_ERROR_STOP=1", "-d", self.dsn, "-c", statement)
+        client = [*self.psql, "-v", "ON_ERROR_STOP=1", "-c", statement]
         result = subprocess.run(client, env=ENV, capture_output=True, text=True, check=False)
         if result.returncode != 0:
             raise ServiceError(f"{statement}: {result.stderr.strip()}")
@@ -157,7 +161,7 @@ def _namespaces() -> bool:
     return subprocess.run(probe, capture_output=True, check=False).returncode == 0
 
 
-def _inside(*argv: str) -> Sequence[str]:
+def _inside(*argv: str) -> list[str]:
     """argv as a command that runs in the private root, as a user PostgreSQL accepts."""
     if _namespaces():
         return ["unshare", "-r", "--mount", "sh", "-c", ENTER, str(_tree()), *argv]

@@ -1,0 +1,65 @@
+"""``slowrank init``: the settings and random secrets without which ``docker compose`` refuses to start."""
+
+import base64
+import os
+import secrets
+import uuid
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+# Compose hands a secret's file in with the owner and mode it has here, so the containers run as that owner;
+# when root writes the files, as the image's own user.
+IMAGE_UID = 10001
+
+
+def secret_files() -> dict[str, str]:
+    """File name to content: 256-bit passwords of the database's roles, their URLs, the API's signing key."""
+    files = {"api_secret": secrets.token_urlsafe(32)}
+    for role, user in (("admin", "postgres"), ("streams", "slowrank_streams"), ("api", "slowrank_api")):
+        password = secrets.token_urlsafe(32)
+        files[f"db_{role}_password"] = password
+        files[f"db_{role}_url"] = f"postgresql://{user}:{password}@db:5432/slowrank"
+    return files
+
+
+def settings(uid: int, gid: int) -> str:
+    """Content of ``.env``: what differs from machine to machine and is no secret."""
+    # Kafka reads an id that begins with a dash as an option.
+    cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "A")
+    return (
+        "# Written by `slowrank init` for docker-compose.yml. The secrets are files below secrets/.\n"
+        f"SLOWRANK_UID={uid}\nSLOWRANK_GID={gid}\nKAFKA_CLUSTER_ID={cluster_id}\n"
+        "SLOWRANK_CLUSTER=default\n"
+    )
+
+
+def init(
+    directory: Annotated[
+        Path, typer.Option(help="Where docker-compose.yml is.", file_okay=False, exists=True)
+    ] = Path(),
+) -> None:
+    """Write .env and secrets/ (random, readable by their owner only) for docker compose."""
+    folder = directory / "secrets"
+    taken = [str(path) for path in (directory / ".env", folder) if path.exists()]
+    if taken:
+        typer.echo(
+            f"slowrank init: {' and '.join(taken)} already there, nothing written: the database keeps "
+            "the passwords it was created with. To start over, `docker compose down -v` and delete them.",
+            err=True,
+        )
+        raise typer.Exit(1)
+    uid, gid = (os.getuid(), os.getgid()) if os.getuid() else (IMAGE_UID, IMAGE_UID)
+    folder.mkdir(mode=0o700)
+    for name, content in secret_files().items():
+        _write(folder / name, content, (uid, gid))
+    _write(directory / ".env", settings(uid, gid), (os.getuid(), os.getgid()))
+    typer.echo(f"wrote {directory / '.env'} and {folder}/. Next: docker compose up -d --wait")
+
+
+def _write(path: Path, content: str, owner: tuple[int, int]) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        os.fchown(descriptor, *owner)
+        file.write(content)

@@ -1,5 +1,7 @@
 """What every online detector must do, whatever it detects."""
 
+import doctest
+import importlib
 import math
 from collections.abc import Callable
 from typing import Any
@@ -144,3 +146,12 @@ def test_refuses_a_snapshot_of_another_size(make, feed):
         detector.restore(wrong)
 
     assert all(np.array_equal(before[k], v, equal_nan=True) for k, v in detector.snapshot().items())
+
+
+@pytest.mark.parametrize("module", ["bocpd", "bocpd_bank", "change", "clip", "cusum"])
+def test_documented_examples_run(module):
+    """The example in each detector's docstring prints what it says."""
+    result = doctest.testmod(importlib.import_module(f"detectors.{module}"))
+
+    assert result.attempted > 0
+    assert result.failed == 0

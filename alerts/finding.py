@@ -84,11 +84,14 @@ class Finding:
     action: Action = Action("WATCH", "Watch it.")
     occurrences: int = 1
     flaps: int = 0
+    as_of: float | None = None
+    """Event time up to which this version has heard everything; orders versions, is not part of the JSON."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the ``finding.v1`` object: JSON-ready, None left out, times as RFC 3339 UTC."""
         fields: dict[str, Any] = msgspec.to_builtins(self)
         onset_lo, onset_hi = fields.pop("onset_lo"), fields.pop("onset_hi")
+        del fields["as_of"]
         fields["schema"] = "finding.v1"
         fields["onset_interval"] = [rfc3339(onset_lo), rfc3339(onset_hi)]
         for name in ("onset", "detected_at", "last_seen_at", "resolved_at"):

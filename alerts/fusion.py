@@ -63,9 +63,13 @@ def cause(kind: str, suspicions: Iterable[Suspicion]) -> Cause:
 
 def _arguments(s: Suspicion) -> Mapping[str, float]:
     if s.hypotheses:
-        return s.hypotheses
+        return {name: 0.0 if _is_symptom(name) else odds for name, odds in s.hypotheses.items()}
     is_cause = rule_of(s.kind).standing in (Standing.CAUSE, Standing.FATAL)
     return {s.kind: min(CEILING, max(FLOOR, s.log_likelihood_ratio)) if is_cause else 0.0}
+
+
+def _is_symptom(name: str) -> bool:
+    return rule_of(name).standing is Standing.SYMPTOM
 
 
 def _cap(members: tuple[Suspicion, ...], caps: Caps) -> float:

@@ -7,7 +7,7 @@ folded once up to what can no longer be overtaken (``settled``) and anew above i
 import math
 from bisect import insort
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import cast
 
@@ -129,7 +129,9 @@ class FindingStage:
                 continue
             before = timeline.emitted.get(key)
             finding = render(shown, case, self.config, identity=self._identity(case, before))
-            if finding != before:
+            as_of = max(timeline.head_to, case.ended_at or -math.inf)
+            if before is None or replace(finding, as_of=before.as_of) != before:
+                finding = replace(finding, as_of=as_of)
                 timeline.emitted[key] = finding
                 changed.append(finding)
         for key in timeline.emitted.keys() - shown.cases.keys():

@@ -1,0 +1,88 @@
+"""A stored finding and a new version of it: which wins, and what people have said about it survives.
+
+Detectors are restarted and re-read their input, so a version may come twice, late, or from a worker that
+remembers less than the store does. None of that may move a finding backwards.
+"""
+
+from dataclasses import dataclass, replace
+
+from alerts.finding import Finding, Status
+from alerts.lifecycle import LIVE, NOTIFIED
+from alerts.notify import Told
+
+_ORDER: dict[Status, int] = {"suspected": 0, "open": 1, "acknowledged": 1, "resolved": 2, "expired": 2}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """What the store holds of a finding; times in Unix seconds.
+
+    ``closed_at``: when a person closed its occurrence number ``closed_occurrence``, if one did.
+    """
+
+    id: str
+    told: Told
+    as_of: float
+    onset: tuple[float, float, float]
+    detected_at: float
+    flaps: int
+    gpu_hours_lost: float
+    resolved_at: float | None = None
+    closed_at: float | None = None
+    closed_occurrence: int | None = None
+
+
+def version_time(finding: Finding) -> float:
+    """Return the event time that orders versions of a finding."""
+    if finding.as_of is not None:
+        return finding.as_of
+    return max(finding.last_seen_at, finding.detected_at, finding.resolved_at or 0.0)
+
+
+def merge(held: Held, incoming: Finding) -> Finding | None:
+    """Return the finding to store under the held id, or None when the held version is the newer one."""
+    if (version_time(incoming), _ORDER[incoming.status]) < (held.as_of, _ORDER[held.told.status]):
+        return None
+    occurrences = _occurrences(held, incoming)
+    status = _status(held, incoming, occurrences)
+    onset = min(held.onset, (incoming.onset, incoming.onset_lo, incoming.onset_hi))
+    lost = max(held.gpu_hours_lost, incoming.gpu_hours_lost or 0.0)
+    return replace(
+        incoming,
+        id=held.id,
+        status=status,
+        occurrences=occurrences,
+        onset=onset[0],
+        onset_lo=onset[1],
+        onset_hi=onset[2],
+        detected_at=_detected_at(held, incoming),
+        resolved_at=None if status in LIVE else incoming.resolved_at or held.closed_at or held.resolved_at,
+        flaps=max(held.flaps, incoming.flaps),
+        gpu_hours_lost=lost or incoming.gpu_hours_lost,
+    )
+
+
+def _detected_at(held: Held, incoming: Finding) -> float:
+    if held.told.status == "suspected" and held.told.occurrences == 1 and incoming.status != "suspected":
+        return incoming.detected_at
+    return min(held.detected_at, incoming.detected_at)
+
+
+def _occurrences(held: Held, incoming: Finding) -> int:
+    known = held.told.occurrences
+    forgetful = incoming.id != held.id and incoming.occurrences <= known
+    if forgetful and held.told.status not in LIVE and incoming.status in NOTIFIED:
+        return known + 1
+    return max(known, incoming.occurrences)
+
+
+def _status(held: Held, incoming: Finding, occurrences: int) -> Status:
+    before = held.told.status
+    closed = before not in LIVE and held.closed_occurrence is not None
+    if closed and incoming.status in LIVE and occurrences == held.closed_occurrence:
+        return before
+    if incoming.status == "suspected" and before in NOTIFIED:
+        return before
+    if before == "acknowledged" and incoming.status == "open" and occurrences == held.told.occurrences:
+        return "acknowledged"
+    return incoming.status

@@ -1,0 +1,73 @@
+"""Silences: label matchers for a stretch of time, in Alertmanager's shape. Answers whether it is muted."""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+MAX_VALUE = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Matcher:
+    """One condition on a label; a missing label counts as empty. Raises ``ValueError`` for a bad regex."""
+
+    name: str
+    value: str
+    is_regex: bool = False
+    is_equal: bool = True
+
+    def __post_init__(self) -> None:
+        if len(self.value) > MAX_VALUE:
+            raise ValueError(f"a matcher's value has at most {MAX_VALUE} characters")
+        if self.is_regex:
+            try:
+                re.compile(self.value)
+            except re.error as error:
+                raise ValueError(f"{self.value!r} is no regular expression: {error}") from error
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        """Return whether the labels fulfil the condition; a regex must match the whole value."""
+        have = labels.get(self.name, "")
+        equal = re.fullmatch(self.value, have) is not None if self.is_regex else have == self.value
+        return equal is self.is_equal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Silence:
+    """Mutes what all its matchers match, from ``starts_at`` up to but not including ``ends_at``."""
+
+    id: str
+    matchers: tuple[Matcher, ...]
+    starts_at: datetime
+    ends_at: datetime
+    created_by: str
+    comment: str
+
+    def state(self, now: datetime) -> Literal["pending", "active", "expired"]:
+        """Return the state at a time: it is derived, never stored."""
+        if now < self.starts_at:
+            return "pending"
+        return "active" if now < self.ends_at else "expired"
+
+    def mutes(self, labels: Mapping[str, str], now: datetime) -> bool:
+        """Return whether it mutes these labels now; a silence without matchers mutes nothing."""
+        applies = bool(self.matchers) and all(m.matches(labels) for m in self.matchers)
+        return applies and self.state(now) == "active"
+
+
+def muting(silences: Iterable[Silence], labels: Mapping[str, str], now: datetime) -> Silence | None:
+    """Return the silence that mutes the labels longest, or None."""
+    return max((s for s in silences if s.mutes(labels, now)), key=lambda s: (s.ends_at, s.id), default=None)
+
+
+def labels(finding: Mapping[str, Any]) -> dict[str, str]:
+    """Return the labels of a ``finding.v1`` object that matchers see."""
+    subject: Mapping[str, Any] = finding.get("subject", {})
+    known = {
+        name: subject.get(name) for name in ("cluster", "node", "gpu_uuid", "nic", "rank", "job_id", "rack")
+    }
+    known |= {"gpu": subject.get("gpu_index"), "subject_type": subject.get("type")}
+    known |= {name: finding.get(name) for name in ("kind", "severity")} | {"finding_id": finding.get("id")}
+    return {name: str(value) for name, value in known.items() if value is not None}

@@ -1,0 +1,107 @@
+"""The outbox: what happened to findings, to whom it is to be told, and the wake-up call that says so."""
+
+import json
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from psycopg import Connection
+from psycopg.rows import class_row
+from psycopg.types.json import Jsonb
+
+from alerts.finding import finding_id
+from alerts.severity import ORDER
+from alerts.silence import labels, muting
+from store import silences
+from store.text import storable_json
+
+CHANNEL = "slowrank_findings"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """One event; ``id`` is the webhook-id of all its deliveries, ``body`` the finding as it was served then.
+
+    ``seq`` grows with every event, so that a listener can ask for what it missed.
+    """
+
+    id: str
+    seq: int
+    type: str
+    finding_id: str | None
+    at: datetime
+    body: dict[str, Any]
+
+
+def event_id(key: str, at: datetime) -> str:
+    """Return ``msg_`` and a ULID; the same happening has the same id, however often it is recorded."""
+    return "msg_" + finding_id(key, at.timestamp()).removeprefix("fnd_")
+
+
+def emit(conn: Connection[Any], event: Event, version: int | None = None) -> bool:
+    """Record the event with a delivery for every webhook it concerns; return False if it was known already.
+
+    ``event.seq`` is ignored: the database numbers events. Call it inside the transaction of the change.
+    """
+    fresh = conn.execute(
+        "INSERT INTO events (id, type, finding_id, finding_version, at, body) "
+        "VALUES (%s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING",
+        (event.id, event.type, event.finding_id, version, event.at, Jsonb(storable_json(event.body))),
+    )
+    if fresh.rowcount == 0:
+        return False
+    _enqueue(conn, event)
+    return True
+
+
+def wake(conn: Connection[Any], payload: dict[str, Any]) -> None:
+    """Tell listeners on ``CHANNEL``, when the transaction commits."""
+    conn.execute("SELECT pg_notify(%s, %s)", (CHANNEL, json.dumps(payload)))
+
+
+def after(conn: Connection[Any], seq: int, *, limit: int = 500) -> list[Event]:
+    """Return the events after ``seq``, oldest first."""
+    with conn.cursor(row_factory=class_row(Event)) as cursor:
+        return cursor.execute(
+            "SELECT id, seq, type, finding_id, at, body FROM events WHERE seq > %s ORDER BY seq LIMIT %s",
+            (seq, limit),
+        ).fetchall()
+
+
+def get(conn: Connection[Any], id_: str) -> Event | None:
+    """Return one event."""
+    with conn.cursor(row_factory=class_row(Event)) as cursor:
+        return cursor.execute(
+            "SELECT id, seq, type, finding_id, at, body FROM events WHERE id = %s", (id_,)
+        ).fetchone()
+
+
+def _enqueue(conn: Connection[Any], event: Event) -> None:
+    now = _now(conn)
+    known = labels(event.body)
+    silence = muting(silences.current(conn, now), known, now)
+    conn.execute(
+        "INSERT INTO deliveries (id, event_id, webhook_id, state, muted_by, next_attempt_at) "
+        "SELECT 'dlv_' || substr(%(event)s, 5) || '_' || id, %(event)s, id, %(state)s, %(muted_by)s, %(at)s "
+        "FROM webhooks WHERE enabled AND (events = '{}' OR %(type)s = ANY(events)) "
+        "AND (clusters = '{}' OR %(cluster)s = ANY(clusters)) "
+        "AND array_position(%(order)s, min_severity) <= array_position(%(order)s, %(severity)s) "
+        "ON CONFLICT DO NOTHING",
+        {
+            "event": event.id,
+            "type": event.type,
+            "cluster": known.get("cluster", ""),
+            "severity": known.get("severity", "critical"),
+            "order": list(ORDER),
+            "state": "muted" if silence else "pending",
+            "muted_by": silence.id if silence else None,
+            "at": silence.ends_at if silence else now,
+        },
+    )
+
+
+def _now(conn: Connection[Any]) -> datetime:
+    row = conn.execute("SELECT clock_timestamp()").fetchone()
+    assert row is not None
+    now: datetime = row[0]
+    return now

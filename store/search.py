@@ -1,0 +1,122 @@
+"""Finding findings: filters, pages by keyset, and the counts a dashboard begins with."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal, LiteralString
+
+from psycopg import Connection
+from psycopg.rows import dict_row
+
+from store.finding_rows import Stored, served
+from store.text import storable
+
+Sort = Literal["cost", "onset", "detected_at", "updated_at", "severity"]
+
+# A column of findings and its type; every order is descending and ends in the id.
+_SORTS: dict[str, tuple[LiteralString, LiteralString]] = {
+    "cost": ("gpu_hours_lost_per_hour", "float8"),
+    "onset": ("onset", "timestamptz"),
+    "detected_at": ("detected_at", "timestamptz"),
+    "updated_at": ("updated_at", "timestamptz"),
+    "severity": ("severity_rank", "int2"),
+}
+
+_WHERE: LiteralString = """
+WHERE (%(status)s::text[] IS NULL OR status = ANY(%(status)s))
+  AND (%(severity)s::text[] IS NULL OR severity = ANY(%(severity)s))
+  AND (%(kinds)s::text[] IS NULL OR kind = ANY(%(kinds)s) OR split_part(kind, '.', 1) = ANY(%(kinds)s))
+  AND (%(clusters)s::text[] IS NULL OR cluster = ANY(%(clusters)s))
+  AND (%(nodes)s::text[] IS NULL OR node = ANY(%(nodes)s))
+  AND (%(job_id)s::text IS NULL OR job_id = %(job_id)s)
+  AND (%(subject)s::text IS NULL OR subject_type = %(subject)s)
+  AND (%(dedup_key)s::text IS NULL OR dedup_key = %(dedup_key)s)
+  AND (%(min_confidence)s::float8 IS NULL OR confidence >= %(min_confidence)s)
+  AND (%(min_cost)s::float8 IS NULL OR gpu_hours_lost_per_hour >= %(min_cost)s)
+  AND (%(onset_from)s::timestamptz IS NULL OR onset >= %(onset_from)s)
+  AND (%(onset_to)s::timestamptz IS NULL OR onset < %(onset_to)s)
+  AND (%(text)s::text IS NULL OR position(lower(%(text)s) IN lower(title)) > 0)
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindingFilter:
+    """What to list; an empty tuple or None asks for nothing in particular.
+
+    ``kinds`` takes whole kinds and families (``straggler``). ``after`` is ``Page.next`` of the page before,
+    made with the same filter.
+    """
+
+    status: tuple[str, ...] = ()
+    severity: tuple[str, ...] = ()
+    kinds: tuple[str, ...] = ()
+    clusters: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()
+    job_id: str | None = None
+    subject: str | None = None
+    dedup_key: str | None = None
+    min_confidence: float | None = None
+    min_cost: float | None = None
+    onset_from: datetime | None = None
+    onset_to: datetime | None = None
+    text: str | None = None
+    sort: Sort = "cost"
+    limit: int = 100
+    after: tuple[Any, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One page; ``next`` is JSON-ready and None on the last page, ``total`` counts all pages."""
+
+    items: tuple[Stored, ...]
+    next: tuple[Any, str] | None
+    total: int
+
+
+def find(conn: Connection[Any], wanted: FindingFilter) -> Page:
+    """Return the page of findings after ``wanted.after``."""
+    column, kind = _SORTS[wanted.sort]
+    values = _parameters(wanted)
+    position: LiteralString = ""
+    if wanted.after is not None:
+        position = f"AND ({column}, id) < (%(at)s::{kind}, %(after)s) "
+        values |= {"at": wanted.after[0], "after": storable(wanted.after[1])}
+    order: LiteralString = f"ORDER BY {column} DESC, id DESC LIMIT %(limit)s"
+    with conn.cursor(row_factory=dict_row) as cursor:
+        rows = cursor.execute("SELECT * FROM findings " + _WHERE + position + order, values).fetchall()
+        total = cursor.execute("SELECT count(*) AS n FROM findings " + _WHERE, values).fetchone()
+    more = len(rows) > wanted.limit
+    shown = rows[: wanted.limit]
+    last = _json_ready(shown[-1][column]) if more else None
+    return Page(
+        tuple(served(row) for row in shown),
+        (last, shown[-1]["id"]) if more else None,
+        total["n"] if total else 0,
+    )
+
+
+def counts(conn: Connection[Any], clusters: tuple[str, ...] = ()) -> dict[tuple[str, str, str], int]:
+    """Return how many findings there are by (status, severity, kind)."""
+    rows = conn.execute(
+        "SELECT status, severity, kind, count(*) FROM findings "
+        "WHERE %(clusters)s::text[] IS NULL OR cluster = ANY(%(clusters)s) GROUP BY status, severity, kind",
+        {"clusters": list(clusters) or None},
+    ).fetchall()
+    return {(status, severity, kind): n for status, severity, kind, n in rows}
+
+
+def _parameters(wanted: FindingFilter) -> dict[str, Any]:
+    lists = {
+        name: [storable(v) for v in getattr(wanted, name)] or None
+        for name in ("status", "severity", "kinds", "clusters", "nodes")
+    }
+    texts = {
+        name: None if (value := getattr(wanted, name)) is None else storable(value)
+        for name in ("job_id", "subject", "dedup_key", "text")
+    }
+    others = {n: getattr(wanted, n) for n in ("min_confidence", "min_cost", "onset_from", "onset_to")}
+    return {**lists, **texts, **others, "limit": wanted.limit + 1}
+
+
+def _json_ready(value: Any) -> Any:
+    return value.isoformat() if isinstance(value, datetime) else value

@@ -1,0 +1,62 @@
+"""Silences as rows."""
+
+from dataclasses import asdict
+from datetime import datetime
+from typing import Any, LiteralString
+
+from psycopg import Connection
+from psycopg.rows import dict_row
+from psycopg.types.json import Jsonb
+
+from alerts.silence import Matcher, Silence
+from store.text import storable, storable_json
+
+_SELECT: LiteralString = "SELECT id, matchers, starts_at, ends_at, created_by, comment FROM silences "
+
+
+def save(conn: Connection[Any], silence: Silence) -> None:
+    """Store a silence; the same id again replaces it."""
+    conn.execute(
+        "INSERT INTO silences (id, matchers, starts_at, ends_at, created_by, comment) "
+        "VALUES (%s, %s, %s, %s, %s, %s) ON CONFLICT (id) DO UPDATE SET matchers = excluded.matchers, "
+        "starts_at = excluded.starts_at, ends_at = excluded.ends_at, comment = excluded.comment",
+        (
+            silence.id,
+            Jsonb(storable_json([asdict(m) for m in silence.matchers])),
+            silence.starts_at,
+            silence.ends_at,
+            storable(silence.created_by),
+            storable(silence.comment),
+        ),
+    )
+
+
+def get(conn: Connection[Any], silence_id: str) -> Silence | None:
+    """Return one silence."""
+    found = _select(conn, "WHERE id = %s", (storable(silence_id),))
+    return found[0] if found else None
+
+
+def current(conn: Connection[Any], now: datetime) -> list[Silence]:
+    """Return what is pending or active, soonest end first."""
+    return _select(conn, "WHERE ends_at > %s ORDER BY ends_at, id", (now,))
+
+
+def listed(conn: Connection[Any], *, limit: int = 1000) -> list[Silence]:
+    """Return silences of any state, latest end first."""
+    return _select(conn, "ORDER BY ends_at DESC, id LIMIT %s", (limit,))
+
+
+def expire(conn: Connection[Any], silence_id: str, now: datetime) -> bool:
+    """End a silence now; return whether there was one to end. It stays on record."""
+    cursor = conn.execute(
+        "UPDATE silences SET ends_at = greatest(starts_at, %s) WHERE id = %s AND ends_at > %s",
+        (now, storable(silence_id), now),
+    )
+    return cursor.rowcount == 1
+
+
+def _select(conn: Connection[Any], where: LiteralString, parameters: tuple[Any, ...]) -> list[Silence]:
+    with conn.cursor(row_factory=dict_row) as cursor:
+        rows = cursor.execute(_SELECT + where, parameters).fetchall()
+    return [Silence(**(row | {"matchers": tuple(Matcher(**m) for m in row["matchers"])})) for row in rows]

@@ -1,0 +1,12 @@
+"""A synthetic GPU training cluster: faults act on work and devices, everything observable is derived.
+
+It knows nothing of detectors. ``Cluster(spec, seed=7).run(600)`` yields wire records in event-time order;
+``Cluster.truth`` says what was injected.
+"""
+
+from simulator.cluster import Cluster
+from simulator.faults import Fault
+from simulator.layout import ClusterSpec, JobSpec, Planned, Workload
+from simulator.truth import Truth
+
+__all__ = ["Cluster", "ClusterSpec", "Fault", "JobSpec", "Planned", "Truth", "Workload"]

@@ -1,0 +1,32 @@
+"""Column bytes of a whole cluster at once: numpy arrays by metric name, cut out node by node."""
+
+import itertools
+
+import numpy as np
+import numpy.typing as npt
+
+from slowrank.telemetry.schema import MISSING_INT, Block
+
+
+class Board:
+    """Values of one block for ``nodes`` nodes of ``count`` instances each, not read until set."""
+
+    def __init__(self, block: Block, nodes: int, count: int) -> None:
+        self._columns: dict[str, npt.NDArray[np.float32 | np.float64 | np.int64]] = {}
+        self._runs = []
+        for dtype, group in itertools.groupby(block.columns, key=lambda column: column.dtype):
+            names = [column.name for column in group]
+            missing = MISSING_INT if dtype == "<i8" else np.nan
+            run = np.full((nodes, len(names), count), missing, dtype)
+            self._runs.append(run)
+            self._columns |= {name: run[:, i] for i, name in enumerate(names)}
+
+    def __setitem__(self, metric: str, values: npt.ArrayLike) -> None:
+        """Set ``metric`` from anything that broadcasts to [nodes, count]; NaN and None are not read."""
+        self._columns[metric][...] = values
+
+    def bytes(self, node: int, kept: npt.NDArray[np.bool_] | None = None) -> bytes:
+        """Return the columns of ``node``, of the instances in the mask ``kept`` [count] if one is given."""
+        if kept is None:
+            return b"".join(run[node].tobytes() for run in self._runs)
+        return b"".join(run[node][:, kept].tobytes() for run in self._runs)

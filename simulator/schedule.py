@@ -1,0 +1,72 @@
+"""The dependency model of one step: who waits for whom, from the work of each rank.
+
+Tensor-parallel ranks meet in every layer, pipeline stages hand micro-batches on in order (1F1B),
+data-parallel ranks reduce gradients together, and the step ends for all when the last one is through. Only
+the work goes in; waits and the step time come out.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+FloatArray = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What each rank has to do in one step, in seconds; arrays are [pp, dp, tp], ``compute`` [micro, ...].
+
+    ``comm`` is the transfer time of the rank's gradients over its own link, ``stall`` the time until that
+    link is back; ``pause`` is a stop of the whole job (checkpoint, evaluation).
+    """
+
+    compute: FloatArray
+    data: FloatArray
+    comm: FloatArray
+    stall: FloatArray
+    pause: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class StepTimes:
+    """What every rank saw of one step, seconds, arrays [pp, dp, tp]."""
+
+    step_seconds: float
+    compute: FloatArray
+    wait: FloatArray
+    data: FloatArray
+    comm: FloatArray
+    pause: float
+
+
+def run_step(work: Work) -> StepTimes:
+    """Return the times of one step that starts on all ranks at zero.
+
+    A data-parallel group transfers at the pace of its slowest link once its last member is there, so transfer
+    time is common to the group and everything else a rank does not compute is waiting.
+    """
+    compute = work.compute.sum(axis=0)
+    ready = pipeline_finish(work.compute.max(axis=-1), work.data.max(axis=-1))[:, :, None]
+    group_ready = ready.max(axis=1, keepdims=True)
+    comm = np.broadcast_to((work.comm + work.stall).max(axis=1, keepdims=True), compute.shape)
+    end = float((group_ready + comm).max()) + work.pause
+    wait = end - compute - work.data - comm - work.pause
+    return StepTimes(end, compute, wait, work.data, comm, work.pause)
+
+
+def pipeline_finish(micro: FloatArray, start: FloatArray) -> FloatArray:
+    """Return when each stage is through, [pp, dp], for ``micro`` [micro, pp, dp] and ready times ``start``.
+
+    A stage begins a micro-batch when it has finished the one before and the previous stage has handed this
+    one on; forward and backward of a micro-batch count as one visit, which for even stages gives 1F1B's
+    (micro + pp - 1) visits. Stages upstream end when the last one's backward pass has come back to them.
+    """
+    done = start.copy()
+    for batch in micro:
+        arrived = done[0] + batch[0]
+        done[0] = arrived
+        for stage in range(1, len(batch)):
+            arrived = np.maximum(done[stage], arrived) + batch[stage]
+            done[stage] = arrived
+    return np.maximum.accumulate(done[::-1], axis=0)[::-1]

@@ -29,7 +29,7 @@ BEGIN
     ('slowrank_notifier', 'SELECT, UPDATE ON deliveries'),
     ('slowrank_notifier', 'SELECT, INSERT ON delivery_attempts'),
     ('slowrank_notifier', 'UPDATE (enabled, failing_since, disabled_reason, updated_at) ON webhooks'),
-    ('slowrank_notifier', 'DELETE ON webhook_secrets'),
+    ('slowrank_notifier', 'DELETE ON webhook_secrets, events'),
     ('slowrank_notifier', 'SELECT, INSERT, UPDATE ON heartbeats'),
     ('slowrank_grafana', 'SELECT ON v_findings, v_nodes, v_step_time, v_rank_heatmap, v_gpu_hours_lost')
   ) AS grants (role, what) LOOP

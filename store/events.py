@@ -38,10 +38,11 @@ def event_id(key: str, at: datetime) -> str:
     return "msg_" + finding_id(key, at.timestamp()).removeprefix("fnd_")
 
 
-def emit(conn: Connection[Any], event: Event, version: int | None = None) -> bool:
+def emit(conn: Connection[Any], event: Event, *, version: int | None = None, to: str | None = None) -> bool:
     """Record the event with a delivery for every webhook it concerns; return False if it was known already.
 
-    ``event.seq`` is ignored: the database numbers events. Call it inside the transaction of the change.
+    ``to`` sends it to one webhook only, past its filters and all silences. ``event.seq`` is ignored: the
+    database numbers events. Call it inside the transaction of the change.
     """
     fresh = conn.execute(
         "INSERT INTO events (id, type, finding_id, finding_version, at, body) "
@@ -50,7 +51,7 @@ def emit(conn: Connection[Any], event: Event, version: int | None = None) -> boo
     )
     if fresh.rowcount == 0:
         return False
-    _enqueue(conn, event)
+    _enqueue(conn, event, to)
     return True
 
 
@@ -76,19 +77,21 @@ def get(conn: Connection[Any], id_: str) -> Event | None:
         ).fetchone()
 
 
-def _enqueue(conn: Connection[Any], event: Event) -> None:
+def _enqueue(conn: Connection[Any], event: Event, to: str | None) -> None:
     now = _now(conn)
     known = labels(event.body)
-    silence = muting(silences.current(conn, now), known, now)
+    silence = None if to else muting(silences.current(conn, now), known, now)
     conn.execute(
         "INSERT INTO deliveries (id, event_id, webhook_id, state, muted_by, next_attempt_at) "
         "SELECT 'dlv_' || substr(%(event)s, 5) || '_' || id, %(event)s, id, %(state)s, %(muted_by)s, %(at)s "
-        "FROM webhooks WHERE enabled AND (events = '{}' OR %(type)s = ANY(events)) "
+        "FROM webhooks WHERE id = %(to)s OR (%(to)s::text IS NULL AND enabled "
+        "AND (events = '{}' OR %(type)s = ANY(events)) "
         "AND (clusters = '{}' OR %(cluster)s = ANY(clusters)) "
-        "AND array_position(%(order)s, min_severity) <= array_position(%(order)s, %(severity)s) "
+        "AND array_position(%(order)s, min_severity) <= array_position(%(order)s, %(severity)s)) "
         "ON CONFLICT DO NOTHING",
         {
             "event": event.id,
+            "to": to,
             "type": event.type,
             "cluster": known.get("cluster", ""),
             "severity": known.get("severity", "critical"),

@@ -18,7 +18,7 @@ from alerts.merge import merge, version_time
 from alerts.notify import EventType, Told, news
 from store.events import Event, emit, event_id, wake
 from store.finding_rows import UPSERT, Row, Stored, document, held, moment, parameters, served, told
-from store.search import FindingFilter, Page, counts, find
+from store.search import FindingFilter, Page, count_open, find
 from store.text import storable, storable_json
 
 __all__ = [
@@ -29,7 +29,7 @@ __all__ = [
     "Page",
     "Stored",
     "acknowledge",
-    "counts",
+    "count_open",
     "feedback",
     "find",
     "get",
@@ -92,15 +92,10 @@ def save(conn: Connection[Any], finding: Finding) -> Change | None:
         before = None if row is None else told(row)
         stored = conn.execute(UPSERT, parameters(merged, doc)).fetchone()
         assert stored is not None
-        event = news(before, Told.of(merged))
+        event, at = news(before, Told.of(merged)), moment(version_time(merged))
         if event is not None or before is None or before.status != merged.status:
-            _remember(
-                conn,
-                merged.id,
-                event or f"finding.{merged.status}",
-                Word("detectors", moment(version_time(merged))),
-            )
-        return _tell(conn, merged.id, event, moment(version_time(merged)))
+            _remember(conn, merged.id, event or f"finding.{merged.status}", Word("detectors", at))
+        return _tell(conn, merged.id, event, at)
 
 
 def get(conn: Connection[Any], finding_id: str) -> Stored | None:
@@ -218,6 +213,6 @@ def _tell(conn: Connection[Any], finding_id: str, event: EventType | None, at: d
         step = row["occurrences"] if event in _ONCE_PER_OCCURRENCE else f"v{stored.version}"
         name = event_id(f"{finding_id}/{event}/{step}", row["onset"])
         told_ = Event(id=name, seq=0, type=event, finding_id=finding_id, at=at, body=stored.doc)
-        emit(conn, told_, stored.version)
+        emit(conn, told_, version=stored.version)
     wake(conn, {"id": finding_id, "version": stored.version, "event": event})
     return Change(finding_id, stored.version, stored.status, event)

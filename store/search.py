@@ -95,14 +95,13 @@ def find(conn: Connection[Any], wanted: FindingFilter) -> Page:
     )
 
 
-def counts(conn: Connection[Any], clusters: tuple[str, ...] = ()) -> dict[tuple[str, str, str], int]:
-    """Return how many findings there are by (status, severity, kind)."""
+def count_open(conn: Connection[Any]) -> dict[tuple[str, str], int]:
+    """Return how many findings are open (acknowledged or not) by (kind, severity)."""
     rows = conn.execute(
-        "SELECT status, severity, kind, count(*) FROM findings "
-        "WHERE %(clusters)s::text[] IS NULL OR cluster = ANY(%(clusters)s) GROUP BY status, severity, kind",
-        {"clusters": list(clusters) or None},
+        "SELECT kind, severity, count(*) FROM findings WHERE status IN ('open', 'acknowledged') "
+        "GROUP BY kind, severity"
     ).fetchall()
-    return {(status, severity, kind): n for status, severity, kind, n in rows}
+    return {(kind, severity): n for kind, severity, n in rows}
 
 
 def _parameters(wanted: FindingFilter) -> dict[str, Any]:

@@ -1,0 +1,10 @@
+"""Which database errors are the row's fault, and which pass: what a caller that must not lose rows asks."""
+
+from psycopg import DataError, Error, IntegrityError
+from psycopg_pool import PoolTimeout
+
+REFUSED: tuple[type[Exception], ...] = (DataError, IntegrityError)
+"""The same rows will be refused again: set them aside."""
+
+AWAY: tuple[type[Exception], ...] = (Error, PoolTimeout)
+"""Everything else: no server, no connection, no table yet. Wait and try again."""

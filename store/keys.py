@@ -1,0 +1,113 @@
+"""API keys: the SHA-256 of a secret nobody can guess, its scopes and its end."""
+
+import hashlib
+import hmac
+import secrets
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, LiteralString
+
+from psycopg import Connection
+from psycopg.rows import dict_row
+
+from store.text import storable
+
+_ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZabcdefghijkmnopqrstuvwxyz"
+_TOUCH_EVERY = timedelta(minutes=1)
+_SELECT: LiteralString = (
+    "SELECT id, name, sha256, scopes, clusters, created_by, created_at, expires_at, last_used_at, revoked_at "
+    "FROM api_keys "
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiKey:
+    """A key as it is kept; no ``clusters`` means all of them."""
+
+    id: str
+    name: str
+    sha256: bytes
+    scopes: tuple[str, ...]
+    clusters: tuple[str, ...] = ()
+    created_by: str
+    created_at: datetime
+    expires_at: datetime | None = None
+    last_used_at: datetime | None = None
+    revoked_at: datetime | None = None
+
+    def valid_at(self, now: datetime) -> bool:
+        """Return whether the key opens anything at that time."""
+        return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
+
+
+def generate() -> tuple[str, str, bytes]:
+    """Return a new key's id, its token to be shown once (``srk_<id>_<secret>``) and the secret's digest."""
+    key_id = "".join(secrets.choice(_ALPHABET) for _ in range(12))
+    secret = secrets.token_hex(32)
+    return key_id, f"srk_{key_id}_{secret}", digest(secret)
+
+
+def digest(secret: str) -> bytes:
+    """Return what is kept of a secret; 256 random bits need no slow hash."""
+    return hashlib.sha256(secret.encode()).digest()
+
+
+def create(conn: Connection[Any], key: ApiKey) -> None:
+    """Store a new key."""
+    conn.execute(
+        "INSERT INTO api_keys (id, name, sha256, scopes, clusters, created_by, created_at, expires_at) "
+        "VALUES (%s, %s, %s, %s, %s, %s, %s, %s)",
+        (
+            storable(key.id),
+            storable(key.name),
+            key.sha256,
+            [storable(scope) for scope in key.scopes],
+            [storable(cluster) for cluster in key.clusters],
+            storable(key.created_by),
+            key.created_at,
+            key.expires_at,
+        ),
+    )
+
+
+def verify(conn: Connection[Any], token: str, now: datetime) -> ApiKey | None:
+    """Return the key a token belongs to if it is genuine and valid now, compared in constant time."""
+    prefix, _, rest = token.partition("_")
+    key_id, _, secret = rest.partition("_")
+    key = get(conn, key_id) if prefix == "srk" else None
+    genuine = hmac.compare_digest(digest(secret), key.sha256 if key else bytes(32))
+    return key if key is not None and genuine and key.valid_at(now) else None
+
+
+def get(conn: Connection[Any], key_id: str) -> ApiKey | None:
+    """Return one key, valid or not."""
+    found = _select(conn, "WHERE id = %s", (storable(key_id),))
+    return found[0] if found else None
+
+
+def listed(conn: Connection[Any]) -> list[ApiKey]:
+    """Return all keys, oldest first."""
+    return _select(conn, "ORDER BY created_at, id", ())
+
+
+def revoke(conn: Connection[Any], key_id: str, now: datetime) -> bool:
+    """End a key for ever; return whether there was one to end."""
+    cursor = conn.execute(
+        "UPDATE api_keys SET revoked_at = %s WHERE id = %s AND revoked_at IS NULL", (now, storable(key_id))
+    )
+    return cursor.rowcount == 1
+
+
+def touch(conn: Connection[Any], key_id: str, now: datetime) -> None:
+    """Remember when the key was last used, to the minute: not every request is worth a write."""
+    conn.execute(
+        "UPDATE api_keys SET last_used_at = %s WHERE id = %s AND (last_used_at IS NULL OR last_used_at < %s)",
+        (now, storable(key_id), now - _TOUCH_EVERY),
+    )
+
+
+def _select(conn: Connection[Any], where: LiteralString, parameters: tuple[Any, ...]) -> list[ApiKey]:
+    with conn.cursor(row_factory=dict_row) as cursor:
+        rows = cursor.execute(_SELECT + where, parameters).fetchall()
+    lists = ("scopes", "clusters")
+    return [ApiKey(**(row | {name: tuple(row[name]) for name in lists})) for row in rows]

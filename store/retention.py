@@ -1,0 +1,68 @@
+"""Old roll-ups and old news go, a little at a time and by one process at a time. Findings stay for ever."""
+
+import hashlib
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any, LiteralString
+
+from psycopg import Connection, sql
+
+TABLES = ("samples_10s", "nic_10s", "host_10s", "steps_10s")
+BATCH = 20_000
+
+_LOCK = int.from_bytes(hashlib.sha256(b"slowrank retention").digest()[:8], "big", signed=True)
+
+
+def run(conn: Connection[Any], *, now: datetime, days: float) -> dict[str, int] | None:
+    """Remove roll-ups older than ``days``; return per table the chunks dropped or the rows deleted.
+
+    Returns None when another process is at it. ``conn`` must be in autocommit: every batch is a transaction.
+    """
+    if not _one(conn, "SELECT pg_try_advisory_lock(%s)", (_LOCK,)):
+        return None
+    try:
+        before = now - timedelta(days=days)
+        hypertables = _hypertables(conn)
+        return {
+            name: _drop_chunks(conn, name, before) if name in hypertables else _delete(conn, name, before)
+            for name in TABLES
+        }
+    finally:
+        conn.execute("SELECT pg_advisory_unlock(%s)", (_LOCK,))
+
+
+def prune_events(conn: Connection[Any], *, now: datetime, days: float) -> int:
+    """Remove events older than ``days`` that wait for no delivery, with their log; return how many."""
+    return conn.execute(
+        "DELETE FROM events e WHERE created_at < %s AND NOT EXISTS (SELECT 1 FROM deliveries d "
+        "WHERE d.event_id = e.id AND d.state = 'pending')",
+        (now - timedelta(days=days),),
+    ).rowcount
+
+
+def _hypertables(conn: Connection[Any]) -> frozenset[str]:
+    if not _one(conn, "SELECT count(*) FROM pg_extension WHERE extname = 'timescaledb'"):
+        return frozenset()
+    rows = conn.execute("SELECT hypertable_name FROM timescaledb_information.hypertables").fetchall()
+    return frozenset(row[0] for row in rows)
+
+
+def _drop_chunks(conn: Connection[Any], name: str, before: datetime) -> int:
+    return int(_one(conn, "SELECT drop_old_chunks(%s, %s)", (name, before)))
+
+
+def _delete(conn: Connection[Any], name: str, before: datetime) -> int:
+    table = sql.Identifier(name)
+    statement = sql.SQL(
+        "DELETE FROM {} WHERE ctid = ANY(ARRAY(SELECT ctid FROM {} WHERE bucket < %s LIMIT %s))"
+    ).format(table, table)
+    deleted = 0
+    while (n := conn.execute(statement, (before, BATCH)).rowcount) > 0:
+        deleted += n
+    return deleted
+
+
+def _one(conn: Connection[Any], statement: LiteralString, parameters: Sequence[Any] = ()) -> Any:
+    row = conn.execute(statement, parameters).fetchone()
+    assert row is not None
+    return row[0]

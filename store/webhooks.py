@@ -1,0 +1,156 @@
+"""Webhook endpoints, and their secrets in a table of their own that only the notifier reads."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, LiteralString
+
+from psycopg import Connection
+from psycopg.rows import dict_row
+
+from alerts.finding import Severity
+from store.text import storable
+
+_SELECT: LiteralString = (
+    "SELECT id, name, url, format, events, min_severity, clusters, enabled, failing_since, disabled_reason, "
+    "created_by, created_at, updated_at FROM webhooks "
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Webhook:
+    """An endpoint; no ``events`` means every type, no ``clusters`` every cluster."""
+
+    id: str
+    name: str
+    url: str
+    format: str = "standard"
+    events: tuple[str, ...] = ()
+    min_severity: Severity = "info"
+    clusters: tuple[str, ...] = ()
+    enabled: bool = True
+    failing_since: datetime | None = None
+    disabled_reason: str = ""
+    created_by: str
+    created_at: datetime
+    updated_at: datetime
+
+
+def create(conn: Connection[Any], webhook: Webhook, secret: str) -> None:
+    """Store a new endpoint with its signing secret."""
+    with conn.transaction():
+        conn.execute(
+            "INSERT INTO webhooks (id, name, url, format, events, min_severity, clusters, enabled, "
+            "created_by, created_at, updated_at) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)",
+            (
+                webhook.id,
+                storable(webhook.name),
+                storable(webhook.url),
+                webhook.format,
+                _texts(webhook.events),
+                webhook.min_severity,
+                _texts(webhook.clusters),
+                webhook.enabled,
+                storable(webhook.created_by),
+                webhook.created_at,
+                webhook.updated_at,
+            ),
+        )
+        _add_secret(conn, webhook.id, secret, webhook.created_at)
+
+
+def get(conn: Connection[Any], webhook_id: str) -> Webhook | None:
+    """Return one endpoint."""
+    found = _select(conn, "WHERE id = %s", (storable(webhook_id),))
+    return found[0] if found else None
+
+
+def listed(conn: Connection[Any]) -> list[Webhook]:
+    """Return all endpoints, oldest first."""
+    return _select(conn, "ORDER BY created_at, id", ())
+
+
+def update(conn: Connection[Any], webhook: Webhook) -> bool:
+    """Replace what people may change of an endpoint; enabling it forgets its failures."""
+    cursor = conn.execute(
+        "UPDATE webhooks SET name = %s, url = %s, format = %s, events = %s, min_severity = %s, "
+        "clusters = %s, enabled = %s, updated_at = %s, "
+        "failing_since = CASE WHEN %s THEN NULL ELSE failing_since END, "
+        "disabled_reason = CASE WHEN %s THEN '' ELSE disabled_reason END WHERE id = %s",
+        (
+            storable(webhook.name),
+            storable(webhook.url),
+            webhook.format,
+            _texts(webhook.events),
+            webhook.min_severity,
+            _texts(webhook.clusters),
+            webhook.enabled,
+            webhook.updated_at,
+            webhook.enabled,
+            webhook.enabled,
+            storable(webhook.id),
+        ),
+    )
+    return cursor.rowcount == 1
+
+
+def delete(conn: Connection[Any], webhook_id: str) -> bool:
+    """Remove an endpoint with its secrets and deliveries."""
+    return conn.execute("DELETE FROM webhooks WHERE id = %s", (storable(webhook_id),)).rowcount == 1
+
+
+def rotate(
+    conn: Connection[Any], webhook_id: str, secret: str, *, now: datetime, old_until: datetime
+) -> None:
+    """Add a new secret; the old ones sign along until ``old_until``."""
+    with conn.transaction():
+        conn.execute(
+            "UPDATE webhook_secrets SET expires_at = %s WHERE webhook_id = %s AND expires_at IS NULL",
+            (old_until, storable(webhook_id)),
+        )
+        _add_secret(conn, webhook_id, secret, now)
+
+
+def secrets(conn: Connection[Any], webhook_id: str, now: datetime) -> list[str]:
+    """Return the secrets that sign now, newest first. Only the notifier's role may call this."""
+    rows = conn.execute(
+        "SELECT secret FROM webhook_secrets WHERE webhook_id = %s "
+        "AND (expires_at IS NULL OR expires_at > %s) ORDER BY created_at DESC",
+        (storable(webhook_id), now),
+    ).fetchall()
+    return [row[0] for row in rows]
+
+
+def set_failing(conn: Connection[Any], webhook_id: str, since: datetime | None) -> bool:
+    """Mark an endpoint failing, or with None well again; return whether that was news."""
+    cursor = conn.execute(
+        "UPDATE webhooks SET failing_since = %s WHERE id = %s AND (failing_since IS NULL) = %s",
+        (since, storable(webhook_id), since is not None),
+    )
+    return cursor.rowcount == 1
+
+
+def disable(conn: Connection[Any], webhook_id: str, reason: str, now: datetime) -> None:
+    """Switch an endpoint off and say why."""
+    conn.execute(
+        "UPDATE webhooks SET enabled = false, disabled_reason = %s, updated_at = %s WHERE id = %s",
+        (storable(reason), now, storable(webhook_id)),
+    )
+
+
+def _add_secret(conn: Connection[Any], webhook_id: str, secret: str, now: datetime) -> None:
+    conn.execute(
+        "INSERT INTO webhook_secrets (webhook_id, secret, created_at) VALUES (%s, %s, %s)",
+        (storable(webhook_id), storable(secret), now),
+    )
+
+
+def _select(conn: Connection[Any], where: LiteralString, parameters: tuple[Any, ...]) -> list[Webhook]:
+    with conn.cursor(row_factory=dict_row) as cursor:
+        rows = cursor.execute(_SELECT + where, parameters).fetchall()
+    lists = ("events", "clusters")
+    return [Webhook(**(row | {name: tuple(row[name]) for name in lists})) for row in rows]
+
+
+def _texts(values: Iterable[str]) -> list[str]:
+    return [storable(value) for value in values]

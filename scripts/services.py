@@ -28,20 +28,27 @@ def exports() -> dict[str, str]:
 
 
 def up(brokers: int) -> bool:
-    """Start what does not run yet; False when both ran already."""
+    """Start what does not run yet; False when both ran already. A failure leaves nothing new behind."""
     sweep()
-    kafka, timescale = Run.load("kafka"), Run.load("timescale")
-    reuse_kafka = kafka is not None and kafka.alive() and len(kafka.processes) == brokers
-    reuse_timescale = timescale is not None and timescale.alive()
-    if not reuse_timescale:
-        if timescale:
-            timescale.end()
-        Timescale(shared=True).start()
-    if not reuse_kafka:
-        if kafka:
-            kafka.end()
-        KafkaCluster(brokers=brokers, shared=True).start()
-    return not (reuse_kafka and reuse_timescale)
+    wanted = {"timescale": 1, "kafka": brokers}
+    started: list[Timescale | KafkaCluster] = []
+    try:
+        for name, processes in wanted.items():
+            run = Run.load(name)
+            if run is not None and run.alive() and len(run.processes) == processes:
+                continue
+            if run is not None:
+                run.end()
+            server = (
+                Timescale(shared=True) if name == "timescale" else KafkaCluster(brokers=brokers, shared=True)
+            )
+            started.append(server)
+            server.start()
+    except BaseException:
+        for server in started:
+            server.close()
+        raise
+    return bool(started)
 
 
 def down() -> None:

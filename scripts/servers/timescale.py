@@ -18,7 +18,7 @@ SUITE, VERSION = "trixie", 17
 PACKAGES = (f"postgresql-{VERSION}-timescaledb", "dash", "coreutils", "libc-bin")
 BIN = f"/usr/lib/postgresql/{VERSION}/bin"
 UID = 5432
-ENV = {"LC_ALL": "C.UTF-8", "PATH": f"{BIN}:/usr/bin:/bin", "TZ": "UTC"}
+ENV = {"LC_ALL": "C.UTF-8", "PATH": f"{BIN}:/usr/bin:/bin:/usr/sbin:/sbin", "TZ": "UTC"}
 SETTINGS = {
     "shared_preload_libraries": "timescaledb",
     "timescaledb.telemetry_level": "off",
@@ -44,8 +44,8 @@ class Timescale:
     def __init__(self, *, shared: bool = False) -> None:
         self._run = Run.begin("timescale", stop_signal=signal.SIGINT, shared=shared)
         self._data = _tree() / "data" / self._run.name
-        self._log = STATE / f"{self._run.name}.log"
-        self._run.paths = [self._data]
+        self._log = STATE / self._run.name / "postgres.log"
+        self._run.paths = [self._data, self._log.parent]
         (self.port,) = free_ports(1)
 
     @property
@@ -70,6 +70,7 @@ class Timescale:
             _own(self._data)
         self._run.exports = {"SLOWRANK_TEST_DSN": self.dsn}
         argv = _inside(f"{BIN}/postgres", "-D", f"/data/{self._run.name}", "-c", f"port={self.port}")
+        self._log.parent.mkdir(parents=True, exist_ok=True)
         self._log.unlink(missing_ok=True)
         self._run.processes["postgres"] = Process.spawn(argv, log=self._log, env=ENV)
         self._run.save()
@@ -85,7 +86,6 @@ class Timescale:
         if self._run.processes:
             self.resume()
         self._run.end()
-        self._log.unlink(missing_ok=True)
 
     def kill(self) -> None:
         """End the server as a power cut would: SIGKILL to all of its processes."""

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from exporters.collector import Columns, Instant, Reading
-from exporters.kernel_files import parse_int, read_text
+from exporters.kernel_files import parse_float, parse_int, read_text
 from slowrank.telemetry.columns import Value
 
 _CPU_FIELDS = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
@@ -95,10 +95,7 @@ def _kernel_counters(stat: Mapping[str, list[str]]) -> Columns:
 
 
 def _load(text: str | None) -> Columns:
-    try:
-        return {"host.load1": float((text or "").split()[0])}
-    except (IndexError, ValueError):
-        return {}
+    return {"host.load1": parse_float((text or "-").split()[0])}
 
 
 def _memory(meminfo: Mapping[str, list[str]]) -> Columns:

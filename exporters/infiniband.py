@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from exporters.collector import Columns, Instant, Reading
-from exporters.kernel_files import names_in, parse_int, read_int, read_text
+from exporters.kernel_files import names_in, parse_float, parse_int, read_int, read_text
 from slowrank.telemetry.columns import Value
 
 _WORD_BYTES = 4
@@ -74,12 +74,8 @@ def _up(folder: Path) -> Value:
 
 def _speed(rate: str | None) -> Value:
     found = _RATE.match(rate or "")
-    if found is None:
-        return None
-    try:
-        return float(found[1]) * 1e9
-    except ValueError:
-        return None
+    gigabits = parse_float(found[1]) if found else None
+    return None if gigabits is None else gigabits * 1e9
 
 
 def _words(count: int | None) -> Value:

@@ -1,5 +1,6 @@
 """Reading the small text files of /proc and /sys, where anything may be missing, odd or refused."""
 
+import math
 from pathlib import Path
 
 _MAX_BYTES = 1 << 20
@@ -32,6 +33,15 @@ def parse_int(text: str | None) -> int | None:
     except ValueError:
         return None
     return number if -_INT64 < number < _INT64 else None
+
+
+def parse_float(text: str) -> float | None:
+    """Return ``text`` as a finite number, None when it is none."""
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
 
 
 def names_in(folder: Path) -> list[str]:

@@ -4,6 +4,7 @@ Reads /dev/kmsg without blocking, from where the log ends when the exporter star
 GPU is kept here too, since NVML only knows the last one.
 """
 
+import contextlib
 import os
 import re
 from collections import Counter
@@ -151,7 +152,9 @@ def _text(message: str) -> str:
 def _open_at_end(path: Path) -> int | None:
     try:
         opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        os.lseek(opened, 0, os.SEEK_END)
     except OSError:
         return None
+    # What cannot be positioned, as a pipe, holds only what is new.
+    with contextlib.suppress(OSError):
+        os.lseek(opened, 0, os.SEEK_END)
     return opened

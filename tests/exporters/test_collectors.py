@@ -1,0 +1,142 @@
+"""The contract every collector keeps, whatever its source looks like."""
+
+import math
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from exporters import registry
+from exporters.host import HostCollector
+from exporters.infiniband import InfinibandCollector
+from exporters.kmsg import KmsgCollector
+from exporters.nic import NetCollector
+from exporters.nvml import NvmlCollector
+from exporters.steps import StepsCollector
+from slowrank.telemetry.schema import CURRENT_SAMPLE_SCHEMA, SAMPLE_SCHEMAS
+
+GPU_CHILD = (sys.executable, str(Path(__file__).parent / "fixture_gpu_child.py"))
+SCHEMA = SAMPLE_SCHEMAS[CURRENT_SAMPLE_SCHEMA]
+
+# name -> the collector over a source below a root folder
+COLLECTORS = {
+    "steps": lambda root: StepsCollector([str(root / "steps.sock")]),
+    "nvml": lambda root: NvmlCollector([*GPU_CHILD, "2", "1:hang"]),
+    "host": lambda root: HostCollector(root),
+    "nic": lambda root: NetCollector(root),
+    "infiniband": lambda root: InfinibandCollector(root),
+    "kmsg": lambda root: KmsgCollector(dict, lambda: 0.0, root / "kmsg"),
+}
+
+ODD = [
+    "",
+    "N/A (no PMA)",
+    "\0\0",
+    "-",
+    "9" * 400,
+    "nan",
+    "0x",
+    "1e999",
+    "18446744073709551615",
+    b"\xff\xfe\xff",
+]
+
+
+@pytest.fixture(params=COLLECTORS)
+def make(request):
+    return COLLECTORS[request.param]
+
+
+def odd_tree(root, text):
+    """Every file any collector reads, all holding the same odd text."""
+    data = text if isinstance(text, bytes) else text.encode()
+    names = ["stat", "loadavg", "meminfo", "vmstat", "pressure/cpu", "pressure/memory", "pressure/io", "kmsg"]
+    names += [
+        f"eth0/{n}" for n in ("operstate", "carrier", "speed", "carrier_changes", "statistics/rx_bytes")
+    ]
+    port = "mlx5_0/ports/1"
+    names += [
+        f"{port}/{n}" for n in ("state", "rate", "counters/port_rcv_data", "hw_counters/out_of_sequence")
+    ]
+    for name in names:
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+
+
+def collected(collector, instants, ticks=3):
+    readings = []
+    try:
+        for n in range(ticks):
+            began = time.monotonic()
+            readings.append(collector.collect(instants(n)))
+            assert time.monotonic() - began < 0.75
+        assert all(isinstance(value, (int, float)) for value in collector.metrics().values())
+    finally:
+        collector.close()
+    return readings
+
+
+def test_every_registered_collector_is_under_contract():
+    """Whoever adds a collector adds it here."""
+    found = registry.collectors([])
+    try:
+        assert [c.name for c in found] == list(COLLECTORS)
+    finally:
+        for collector in found:
+            collector.close()
+
+
+def test_a_missing_source_gives_no_values(make, tmp_path, instants):
+    """Without its files a collector reads nothing, raises nothing and makes no zeros."""
+    for reading in collected(make(tmp_path), instants):
+        for columns in (reading.host, *reading.nic.values()):
+            assert all(value is None for value in columns.values())
+        assert not reading.events
+        assert not reading.steps
+
+
+@pytest.mark.parametrize("text", ODD, ids=[ascii(t)[:16] for t in ODD])
+def test_an_odd_source_gives_no_values(make, tmp_path, instants, text):
+    """Files that hold anything but what they should never raise and never become a number."""
+    odd_tree(tmp_path, text)
+
+    for reading in collected(make(tmp_path), instants):
+        for columns in (reading.host, *reading.nic.values()):
+            wrong = {k: v for k, v in columns.items() if v is not None and not math.isfinite(v)}
+            assert not wrong
+            assert all(value is None for name, value in columns.items() if name.endswith("_total"))
+
+
+def test_files_and_folders_in_each_others_place_read_as_nothing(make, tmp_path, instants):
+    """A folder where a file should be, or a file where a folder should be, reads as nothing."""
+    for name in ("stat", "eth0/statistics/rx_bytes", "mlx5_0/ports/1/state"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "mlx5_1").write_text("a file")
+
+    collected(make(tmp_path), instants)
+
+
+def test_only_columns_of_the_schema_are_read(make, tmp_path, instants):
+    """What a collector names, the record can carry."""
+    for reading in collected(make(tmp_path), instants):
+        assert set(reading.host) <= set(SCHEMA.host.names)
+        assert {name for columns in reading.nic.values() for name in columns} <= set(SCHEMA.nic.names)
+        assert {name for columns in reading.gpu.values() for name in columns} <= set(SCHEMA.gpu.names)
+
+
+def test_closing_gives_everything_back(make, tmp_path, instants):
+    """A collector leaves no open file behind, and may be closed twice."""
+    before = open_files()
+    collector = make(tmp_path)
+    collector.collect(instants(0))
+    collector.close()
+    collector.close()
+
+    assert open_files() == before
+    assert not (tmp_path / "steps.sock").exists()
+
+
+def open_files():
+    return len(list(Path("/proc/self/fd").iterdir()))

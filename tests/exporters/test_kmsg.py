@@ -1,0 +1,104 @@
+import os
+
+import pytest
+
+from exporters.kmsg import KmsgCollector, parse, pci_address
+
+GPUS = {"0000:3b:00": 0, "0000:5e:00": 1}
+XID_79 = (
+    "4,1234,5000000,-;NVRM: Xid (PCI:0000:5e:00): 79, pid='<unknown>', name=<unknown>, "
+    "GPU has fallen off the bus.\n"
+)
+
+
+def test_an_xid_names_its_gpu_its_code_and_its_time():
+    """The event has the XID as its code, the GPU by PCI address and index, and the log's own time."""
+    event = parse(XID_79, 1_795_000_000.0, GPUS)
+
+    assert event is not None
+    assert event.code == "xid.79"
+    assert event.severity == "critical"
+    assert event.subject == {"pci_bus_id": "0000:5e:00", "xid": 79, "gpu_index": 1}
+    assert event.ts == 1_795_000_005.0
+    assert event.message.endswith("GPU has fallen off the bus.")
+
+
+@pytest.mark.parametrize(
+    ("message", "code", "subject"),
+    [
+        ("NVRM: Xid (PCI:0000:3b:00): 31, pid=991, name=python", "xid.31", {"gpu_index": 0, "xid": 31}),
+        ("NVRM: Xid (PCI:0000:af:00): 63, Row Remapper", "xid.63", {"pci_bus_id": "0000:af:00"}),
+        ("nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 12028, Non-fatal", "nvswitch.sxid", {"sxid": "12028"}),
+        ("mlx5_core 0000:18:00.0 ibs3: Link down", "nic.link_down", {"nic": "ibs3", "pci": "0000:18:00.0"}),
+        ("mlx5_core 0000:18:00.0 ibs3: Link up", "nic.link_up", {"nic": "ibs3"}),
+        (
+            "Out of memory: Killed process 4711 (python3) total-vm:1kB",
+            "host.oom_kill",
+            {"process": "python3"},
+        ),
+        ("INFO: task kworker/3:1:88 blocked for more than 120 seconds.", "host.hung_task", {"pid": "88"}),
+        ("pcieport 0000:17:01.0: AER: Corrected error received", "pcie.aer", {"pci": "0000:17:01.0"}),
+    ],
+)
+def test_what_matters_becomes_an_event(message, code, subject):
+    """Each kind of line that matters has its code and its subject."""
+    event = parse(f"6,1,1000000,-;{message}\n SUBSYSTEM=pci\n", 0.0, GPUS)
+
+    assert event is not None
+    assert event.code == code
+    assert subject.items() <= event.subject.items()
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        "",
+        "garbage",
+        "6,1,x,-;NVRM: Xid (PCI:0000:3b:00): 79",
+        "6,1,1,-;usb 1-1: new device",
+        ";;;",
+        XID_79[:20],
+    ],
+)
+def test_other_lines_are_no_events(record):
+    """Anything else, cut or malformed lines too, is passed over."""
+    assert parse(record, 0.0, GPUS) is None
+
+
+def test_control_characters_do_not_reach_the_message():
+    """What a process can write into the kernel log does not break lines further on."""
+    event = parse("6,1,1,-;NVRM: Xid (PCI:0000:3b:00): 13, name=a\x1b[31m\rb\x00\n", 0.0, GPUS)
+
+    assert event is not None
+    assert event.message.isprintable()
+
+
+def test_pci_addresses_of_nvml_and_kernel_meet():
+    """NVML's eight-digit domain and the log's four-digit one name the same slot."""
+    assert pci_address("00000000:3B:00.0") == pci_address("0000:3b:00") == "0000:3b:00"
+
+
+def test_new_lines_are_read_once_and_xids_counted(tmp_path, instants):
+    """A pipe in the log's place: lines come once, and every known GPU has a count from 0."""
+    path = tmp_path / "kmsg"
+    os.mkfifo(path)
+    keep_open = os.open(path, os.O_RDWR)
+    collector = KmsgCollector(lambda: GPUS, lambda: 100.0, path)
+    assert collector.metrics()["kernel_log_readable"] == 1
+    os.write(keep_open, XID_79.encode())
+
+    first, second = collector.collect(instants(0)), collector.collect(instants(1))
+
+    assert [event.code for event in first.events] == ["xid.79"]
+    assert second.events == ()
+    assert second.gpu == {"0": {"gpu.xid_events_total": 0}, "1": {"gpu.xid_events_total": 1}}
+    collector.close()
+    os.close(keep_open)
+
+
+def test_without_permission_nothing_is_counted(tmp_path, instants):
+    """Where the log cannot be read, XIDs are not read, not zero."""
+    collector = KmsgCollector(lambda: GPUS, lambda: 0.0, tmp_path / "absent")
+
+    assert collector.collect(instants(0)).gpu == {}
+    assert collector.metrics()["kernel_log_readable"] == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -29,18 +30,21 @@ def ensure_commands(packages: Mapping[str, str]) -> None:
         subprocess.run(["apt-get", "-qq", *step], check=True, env=env, stdout=subprocess.DEVNULL)
 
 
-def mirrors() -> list[str]:
-    """Repository URIs of this machine's own apt settings, likely Debian archives first."""
+def mirrors(settings: Path = Path("/etc/apt")) -> list[str]:
+    """Archive URIs of this machine's own apt settings, likely main archives first.
+
+    Read from the files: apt itself lists nothing before its first update, as in a fresh container.
+    """
     override = os.environ.get("SLOWRANK_DEBIAN_MIRROR")
     if override:
         return [override]
-    if shutil.which("apt-get") is None:
-        raise ServiceError("no apt-get here; run a container engine instead (docker info must succeed)")
-    listing = subprocess.run(
-        ["apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages"],
-        check=True, capture_output=True, text=True,
-    )  # fmt: skip
-    uris = list(dict.fromkeys(line.rstrip("/") for line in listing.stdout.split()))
+    files = [settings / "sources.list", *sorted((settings / "sources.list.d").glob("*"))]
+    text = "\n".join(
+        path.read_text() for path in files if path.suffix in (".list", ".sources") and path.exists()
+    )
+    one_line = re.findall(r"^\s*deb\s+(?:\[[^\]]*\]\s+)?(\S+)", text, re.MULTILINE)
+    deb822 = " ".join(re.findall(r"^URIs:(.*(?:\n[ \t].*)*)", text, re.MULTILINE | re.IGNORECASE)).split()
+    uris = dict.fromkeys(uri.rstrip("/") for uri in [*one_line, *deb822] if not uri.startswith("cdrom:"))
     return sorted(uris, key=lambda uri: not uri.endswith("/debian"))
 
 
@@ -49,6 +53,10 @@ def unpack(packages: Sequence[str], *, suite: str, into: Path, work: Path) -> No
     for part in ("state/lists/partial", "cache/archives/partial", "preferences.d"):
         (work / part).mkdir(parents=True, exist_ok=True)
     (work / "status").touch()
+    if shutil.which("apt-get") is None or shutil.which("dpkg-deb") is None:
+        raise ServiceError(
+            "no apt-get and dpkg-deb on this machine; point SLOWRANK_TEST_DSN to a TimescaleDB of yours"
+        )
     for mirror in mirrors():
         (work / "sources.list").write_text(f"deb [signed-by={KEYRING}] {mirror} {suite} main\n")
         if _apt(work, "update", "-o", "APT::Update::Error-Mode=any") == 0:

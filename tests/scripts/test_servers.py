@@ -13,6 +13,7 @@ import psycopg
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.admin import NewTopic
+from servers.debian import mirrors
 from servers.process import ROOT, Process, Run, free_ports
 from servers.timescale import Timescale
 
@@ -63,6 +64,26 @@ def test_free_ports_are_distinct_and_outside_the_ephemeral_range():
     ports = free_ports(8)
     assert len(set(ports)) == 8
     assert max(ports) < 32768
+
+
+def test_mirrors_come_from_both_forms_of_apt_settings(tmp_path, monkeypatch):
+    """One-line and deb822 sources are read, comments and CD-ROMs are not, the main archive is tried first."""
+    monkeypatch.delenv("SLOWRANK_DEBIAN_MIRROR", raising=False)
+    (tmp_path / "sources.list.d").mkdir()
+    (tmp_path / "sources.list").write_text(
+        "# deb http://commented.example/debian x main\n"
+        "deb cdrom:[Debian]/ x main\n"
+        "deb [arch=amd64 signed-by=/k.gpg] http://one.example/debian-security x main\n"
+    )
+    (tmp_path / "sources.list.d/debian.sources").write_text(
+        "Types: deb\nURIs: http://two.example/debian/\n http://three.example/debian\nSuites: x\n"
+    )
+    (tmp_path / "sources.list.d/old.sources.disabled").write_text("URIs: http://disabled.example/debian\n")
+    assert mirrors(tmp_path) == [
+        "http://two.example/debian",
+        "http://three.example/debian",
+        "http://one.example/debian-security",
+    ]
 
 
 def test_shared_servers_answer(kafka_bootstrap, database):

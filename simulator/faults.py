@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -64,6 +65,19 @@ class Fault:
     def slots(self) -> tuple[int, int | slice]:
         """Return the index of the place in a [nodes, gpus] array: one GPU or all of the node."""
         return self.node, slice(None) if self.gpu is None else self.gpu
+
+
+def parse_fault(text: str) -> Fault:
+    """Return the fault written as ``kind:field=value,…`` (``clock_lock:node=3,gpu=1,onset=60,magnitude=1.2``).
+
+    Raises ``ValueError`` saying what is wrong with it.
+    """
+    kind, _, rest = text.partition(":")
+    fields = dict(part.partition("=")[::2] for part in rest.split(",") if part)
+    try:
+        return msgspec.convert({"kind": kind, **fields}, Fault, strict=False)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"--fault {text}: {error}") from error
 
 
 @dataclass(slots=True)

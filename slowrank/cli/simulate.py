@@ -1,0 +1,121 @@
+"""``slowrank simulate``: a synthetic cluster's telemetry, to a file or to Kafka."""
+
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, BinaryIO, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from simulator import Cluster
+    from slowrank.telemetry import Record
+
+
+def simulate(
+    nodes: Annotated[int, typer.Option(min=1, help="Nodes of the cluster.")] = 16,
+    gpus: Annotated[int, typer.Option(min=1, help="GPUs in a node.")] = 8,
+    seconds: Annotated[float, typer.Option(min=1, help="Simulated seconds.")] = 300.0,
+    seed: Annotated[int, typer.Option(min=0, help="Same seed, same records.")] = 1,
+    fault: Annotated[
+        list[str] | None,
+        typer.Option(help="KIND:node=N,gpu=N,onset=S,magnitude=X…; may be repeated. KIND `list` names all."),
+    ] = None,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="NDJSON file; - is stdout.")] = None,
+    kafka: Annotated[str | None, typer.Option(help="Send to these bootstrap servers, host:port,…")] = None,
+    truth: Annotated[Path | None, typer.Option(help="NDJSON file for what was injected.")] = None,
+    speed: Annotated[str, typer.Option(help="Multiple of real time, such as 1x; max = no waiting.")] = "max",
+    cluster: Annotated[str, typer.Option(help="Cluster name in the records.")] = "sim",
+) -> None:
+    """Simulate one training job over the whole cluster and write what its exporters would send."""
+    if fault == ["list"]:
+        _list_faults()
+        return
+    if (output is None) == (kafka is None):
+        _fail("say where the records go: -o FILE or --kafka HOST:PORT, one of them")
+    simulated = _cluster(nodes, gpus, seed=seed, faults=fault or [], name=cluster)
+    records = _paced(simulated.run(seconds), speed)
+    try:
+        if truth is not None:
+            from simulator.truth import write
+
+            truth.write_bytes(write(simulated.truth))
+        count = _to_kafka(records, kafka) if kafka is not None else _to_file(records, output or Path("-"))
+    except OSError as error:
+        _fail(f"{error.filename}: cannot be written ({error.strerror})")
+    typer.secho(f"{count} records, {seconds:g} s of {nodes} x {gpus} GPUs, seed {seed}", err=True)
+
+
+def _cluster(nodes: int, gpus: int, *, seed: int, faults: list[str], name: str) -> "Cluster":
+    from simulator import Cluster, ClusterSpec
+    from simulator.faults import parse_fault
+    from simulator.layout import one_job
+
+    try:
+        spec = ClusterSpec(
+            nodes=nodes,
+            gpus=gpus,
+            nics=gpus,
+            name=name,
+            jobs=(one_job(nodes, gpus),),
+            start=float(int(time.time())),
+        )
+        return Cluster(spec, seed=seed, faults=[parse_fault(text) for text in faults])
+    except ValueError as error:
+        _fail(str(error))
+
+
+def _list_faults() -> None:
+    from simulator.faults import EFFECTS
+
+    for kind, effect in EFFECTS.items():
+        blame = "a machine is at fault" if effect.machine else "no machine is at fault"
+        typer.echo(f"{kind:<16} {blame:<23} {', '.join(effect.verdicts)}")
+
+
+def _paced(records: "Iterator[Record]", speed: str) -> "Iterable[Record]":
+    from streams.replay import paced
+
+    if speed == "max":
+        return records
+    try:
+        factor = float(speed.removesuffix("x"))
+    except ValueError:
+        factor = 0.0
+    if not 0 < factor < float("inf"):
+        _fail(f"--speed {speed}: want a multiple such as 60x, or max")
+    return paced(records, speed=factor, clock=time.monotonic, sleep=time.sleep)
+
+
+def _to_file(records: "Iterable[Record]", output: Path) -> int:
+    if str(output) == "-":
+        return _write(records, sys.stdout.buffer)
+    with output.open("wb") as file:
+        return _write(records, file)
+
+
+def _write(records: "Iterable[Record]", file: BinaryIO) -> int:
+    import msgspec
+
+    from slowrank.telemetry import twin
+
+    encoder, count = msgspec.json.Encoder(), 0
+    for count, record in enumerate(records, 1):  # noqa: B007 - the count is the result
+        file.writelines(encoder.encode(row) + b"\n" for row in twin.rows(record))
+    return count
+
+
+def _to_kafka(records: "Iterable[Record]", bootstrap: str) -> int:
+    from slowrank.settings import Settings
+    from streams.sender import SendProblem, send
+
+    try:
+        return send(records, bootstrap=bootstrap, prefix=Settings().topic_prefix)
+    except SendProblem as error:
+        _fail(str(error))
+
+
+def _fail(message: str) -> NoReturn:
+    typer.secho(message, err=True, fg="red")
+    raise typer.Exit(2)

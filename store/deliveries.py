@@ -3,6 +3,7 @@
 A lease that runs out is taken by the next notifier: at least once, under the same ``webhook-id``.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal, LiteralString
@@ -68,8 +69,17 @@ class Attempt:
     seconds: float = 0.0
 
 
-def due(conn: Connection[Any], *, now: datetime, limit: int = 50, lease_seconds: float = 60.0) -> list[Due]:
+def due(
+    conn: Connection[Any],
+    *,
+    now: datetime,
+    limit: int = 50,
+    lease_seconds: float = 60.0,
+    busy: Collection[str] = (),
+) -> list[Due]:
     """Lease what is due to the caller and return it, oldest first; nobody else gets it until the lease ends.
+
+    ``busy`` names the endpoints that get nothing now, so that a slow one does not hold up the others.
 
     A delivery that a silence held back becomes due when the silence has ended and its finding is still open.
     """
@@ -81,11 +91,17 @@ def due(conn: Connection[Any], *, now: datetime, limit: int = 50, lease_seconds:
             "  JOIN events e ON e.id = d.event_id LEFT JOIN findings f ON f.id = e.finding_id "
             "  WHERE w.enabled AND d.next_attempt_at <= %(now)s AND "
             + _WAITING
-            + "    AND (d.leased_until IS NULL OR d.leased_until <= %(now)s) "
+            + "    AND NOT d.webhook_id = ANY(%(busy)s) "
+            "    AND (d.leased_until IS NULL OR d.leased_until <= %(now)s) "
             "  ORDER BY d.next_attempt_at, d.id LIMIT %(limit)s FOR UPDATE OF d SKIP LOCKED"
             ") picked WHERE d.id = picked.id "
             "RETURNING d.id, d.attempts, d.event_id, d.webhook_id, d.next_attempt_at",
-            {"now": now, "until": now + timedelta(seconds=lease_seconds), "limit": limit},
+            {
+                "now": now,
+                "until": now + timedelta(seconds=lease_seconds),
+                "limit": limit,
+                "busy": list(busy),
+            },
         ).fetchall()
         rows.sort(key=lambda row: (row["next_attempt_at"], row["id"]))
         events = _events(conn, [row["event_id"] for row in rows])

@@ -69,6 +69,22 @@ def after(conn: Connection[Any], seq: int, *, limit: int = 500) -> list[Event]:
         ).fetchall()
 
 
+def last_seq(conn: Connection[Any]) -> int:
+    """Return the number of the newest event, 0 before the first."""
+    row = conn.execute("SELECT coalesce(max(seq), 0) FROM events").fetchone()
+    return 0 if row is None else int(row[0])
+
+
+def listen(conn: Connection[Any]) -> None:
+    """Let ``conn`` hear wake-up calls from now on; it must be in autocommit."""
+    conn.execute(f"LISTEN {CHANNEL}")
+
+
+def wait(conn: Connection[Any], seconds: float) -> bool:
+    """Return whether a wake-up call came within ``seconds``; several at once count as one."""
+    return any(True for _ in conn.notifies(timeout=seconds, stop_after=1))
+
+
 def get(conn: Connection[Any], id_: str) -> Event | None:
     """Return one event."""
     with conn.cursor(row_factory=class_row(Event)) as cursor:
@@ -87,6 +103,7 @@ def _enqueue(conn: Connection[Any], event: Event, to: str | None) -> None:
         "FROM webhooks WHERE id = %(to)s OR (%(to)s::text IS NULL AND enabled "
         "AND (events = '{}' OR %(type)s = ANY(events)) "
         "AND (clusters = '{}' OR %(cluster)s = ANY(clusters)) "
+        "AND (kinds = '{}' OR %(kind)s = ANY(kinds) OR split_part(%(kind)s, '.', 1) = ANY(kinds)) "
         "AND array_position(%(order)s, min_severity) <= array_position(%(order)s, %(severity)s)) "
         "ON CONFLICT DO NOTHING",
         {
@@ -94,6 +111,7 @@ def _enqueue(conn: Connection[Any], event: Event, to: str | None) -> None:
             "to": to,
             "type": event.type,
             "cluster": known.get("cluster", ""),
+            "kind": known.get("kind", ""),
             "severity": known.get("severity", "critical"),
             "order": list(ORDER),
             "state": "muted" if silence else "pending",

@@ -12,14 +12,17 @@ from alerts.finding import Severity
 from store.text import storable
 
 _SELECT: LiteralString = (
-    "SELECT id, name, url, format, events, min_severity, clusters, enabled, failing_since, disabled_reason, "
-    "created_by, created_at, updated_at FROM webhooks "
+    "SELECT id, name, url, format, events, min_severity, kinds, clusters, enabled, failing_since, "
+    "disabled_reason, created_by, created_at, updated_at FROM webhooks "
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Webhook:
-    """An endpoint; no ``events`` means every type, no ``clusters`` every cluster."""
+    """An endpoint; no ``events`` means every type, no ``clusters`` every cluster, no ``kinds`` every kind.
+
+    ``kinds`` takes whole kinds and families (``straggler``).
+    """
 
     id: str
     name: str
@@ -27,6 +30,7 @@ class Webhook:
     format: str = "standard"
     events: tuple[str, ...] = ()
     min_severity: Severity = "info"
+    kinds: tuple[str, ...] = ()
     clusters: tuple[str, ...] = ()
     enabled: bool = True
     failing_since: datetime | None = None
@@ -40,8 +44,8 @@ def create(conn: Connection[Any], webhook: Webhook, secret: str) -> None:
     """Store a new endpoint with its signing secret."""
     with conn.transaction():
         conn.execute(
-            "INSERT INTO webhooks (id, name, url, format, events, min_severity, clusters, enabled, "
-            "created_by, created_at, updated_at) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)",
+            "INSERT INTO webhooks (id, name, url, format, events, min_severity, kinds, clusters, enabled, "
+            "created_by, created_at, updated_at) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)",
             (
                 webhook.id,
                 storable(webhook.name),
@@ -49,6 +53,7 @@ def create(conn: Connection[Any], webhook: Webhook, secret: str) -> None:
                 webhook.format,
                 _texts(webhook.events),
                 webhook.min_severity,
+                _texts(webhook.kinds),
                 _texts(webhook.clusters),
                 webhook.enabled,
                 storable(webhook.created_by),
@@ -73,7 +78,7 @@ def listed(conn: Connection[Any]) -> list[Webhook]:
 def update(conn: Connection[Any], webhook: Webhook) -> bool:
     """Replace what people may change of an endpoint; enabling it forgets its failures."""
     cursor = conn.execute(
-        "UPDATE webhooks SET name = %s, url = %s, format = %s, events = %s, min_severity = %s, "
+        "UPDATE webhooks SET name = %s, url = %s, format = %s, events = %s, min_severity = %s, kinds = %s, "
         "clusters = %s, enabled = %s, updated_at = %s, "
         "failing_since = CASE WHEN %s THEN NULL ELSE failing_since END, "
         "disabled_reason = CASE WHEN %s THEN '' ELSE disabled_reason END WHERE id = %s",
@@ -83,6 +88,7 @@ def update(conn: Connection[Any], webhook: Webhook) -> bool:
             webhook.format,
             _texts(webhook.events),
             webhook.min_severity,
+            _texts(webhook.kinds),
             _texts(webhook.clusters),
             webhook.enabled,
             webhook.updated_at,
@@ -148,7 +154,7 @@ def _add_secret(conn: Connection[Any], webhook_id: str, secret: str, now: dateti
 def _select(conn: Connection[Any], where: LiteralString, parameters: tuple[Any, ...]) -> list[Webhook]:
     with conn.cursor(row_factory=dict_row) as cursor:
         rows = cursor.execute(_SELECT + where, parameters).fetchall()
-    lists = ("events", "clusters")
+    lists = ("events", "kinds", "clusters")
     return [Webhook(**(row | {name: tuple(row[name]) for name in lists})) for row in rows]
 
 

@@ -1,7 +1,7 @@
 """Applies ``migrations/NNNN_name.sql`` once each, in order, by one process at a time.
 
-The files are dbmate's: ``-- migrate:up`` heads them. A file whose first line is ``-- no-transaction`` runs
-outside a transaction.
+The files and the table ``schema_migrations`` are dbmate's: each goes on where the other stopped. A file
+whose first line is ``-- no-transaction`` runs outside a transaction.
 """
 
 import hashlib
@@ -20,10 +20,15 @@ class MigrationError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """One file; ``version`` is its name without ``.sql``."""
+    """One file; ``name`` is its own without ``.sql``."""
 
-    version: str
+    name: str
     sql: bytes
+
+    @property
+    def version(self) -> str:
+        """The number the name begins with."""
+        return self.name.partition("_")[0]
 
     @property
     def sha256(self) -> str:
@@ -46,7 +51,7 @@ def bundled(directory: Traversable | None = None) -> list[Migration]:
 
 
 def migrate(dsn: str, migrations: list[Migration] | None = None) -> list[str]:
-    """Apply what is missing and return the applied versions; a second call returns none.
+    """Apply what is missing and return the names of the applied ones; a second call returns none.
 
     Raises ``MigrationError`` when an applied file was changed since, and ``psycopg.Error`` from the server.
     """
@@ -54,20 +59,21 @@ def migrate(dsn: str, migrations: list[Migration] | None = None) -> list[str]:
     with psycopg.connect(dsn, autocommit=True, application_name="slowrank migrate") as conn:
         conn.execute("SELECT pg_advisory_lock(%s)", (_LOCK,))
         conn.execute(
-            "CREATE TABLE IF NOT EXISTS schema_migrations (version text PRIMARY KEY, sha256 text, "
+            "CREATE TABLE IF NOT EXISTS schema_migrations (version varchar PRIMARY KEY, "
             "applied_at timestamptz NOT NULL DEFAULT now())"
         )
+        conn.execute("ALTER TABLE schema_migrations ADD COLUMN IF NOT EXISTS sha256 text")
         rows = conn.execute("SELECT version, sha256 FROM schema_migrations").fetchall()
         known: dict[str, str | None] = dict(rows)
         _refuse_changes(wanted, known)
         missing = [m for m in wanted if m.version not in known]
         for migration in missing:
             _apply(conn, migration)
-        return [m.version for m in missing]
+        return [m.name for m in missing]
 
 
 def _refuse_changes(wanted: list[Migration], known: dict[str, str | None]) -> None:
-    changed = [m.version for m in wanted if known.get(m.version) not in (None, m.sha256)]
+    changed = [m.name for m in wanted if known.get(m.version) not in (None, m.sha256)]
     if changed:
         raise MigrationError(
             f"already applied and changed since: {', '.join(changed)}. Restore the file and put the change "

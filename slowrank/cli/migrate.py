@@ -25,9 +25,9 @@ def migrate(
         _fail(f"the database does not answer: {str(error).strip()}\nIs the URL right and the server up?")
     except psycopg.Error as error:
         _fail(f"the database refused a migration, which was rolled back: {str(error).strip()}")
-    for version in applied:
-        typer.echo(f"applied {version}")
-    typer.echo(f"schema is at {bundled()[-1].version}" + ("" if applied else ", nothing to do"))
+    for name in applied:
+        typer.echo(f"applied {name}")
+    typer.echo(f"schema is at {bundled()[-1].name}" + ("" if applied else ", nothing to do"))
 
 
 def _fail(message: str) -> NoReturn:

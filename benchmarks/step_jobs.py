@@ -16,6 +16,8 @@ from slowrank.telemetry.schema import CURRENT_STEP_SCHEMA, STEP_SCHEMAS
 
 Floats = npt.NDArray[np.float64]
 
+Coords = dict[str, Sequence[int]]
+
 START = 1_795_000_000.0
 
 
@@ -30,24 +32,23 @@ class StepTable:
     wait: Floats | None = None
     data: Floats | None = None
     tokens: Floats | None = None
-    coords: dict[str, Sequence[int]] = field(default_factory=dict)
+    coords: Coords = field(default_factory=dict)
     with_compute: bool = True
     ranks_per_node: int = 8
     job_id: str = "job"
 
 
-def synchronous(work: Floats, *, overhead: float = 0.0, **rest: object) -> StepTable:
+def synchronous(work: Floats, *, overhead: float = 0.0, coords: Coords | None = None) -> StepTable:
     """Return the table of a job in which every rank waits for the slowest, [steps, ranks] of ``work`` seconds."""
     step = np.repeat(work.max(axis=1, keepdims=True) + overhead, work.shape[1], axis=1)
-    ts = START + np.cumsum(step[:, 0])
     return StepTable(
         compute=work,
         step=step,
         wait=step - work - overhead,
         numbers=np.arange(len(work)) + 1000,
-        ts=ts,
-        **rest,
-    )  # type: ignore[arg-type]
+        ts=START + np.cumsum(step[:, 0]),
+        coords=coords or {},
+    )
 
 
 def records(table: StepTable, *, only: npt.NDArray[np.bool_] | None = None) -> Iterator[JobSteps]:

@@ -26,10 +26,14 @@ QUIET_STEPS = 20
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """Usual value ``center`` and noise ``sigma`` per rank [ranks]; sigma is inflated for autocorrelation."""
+    """Usual value ``center`` and noise ``sigma`` per rank [ranks]; sigma is inflated for autocorrelation.
+
+    ``samples`` is how many steps the fit saw: the centres are known to about sigma / sqrt(samples).
+    """
 
     center: Floats
     sigma: Floats
+    samples: int
 
 
 def fit_noise(x: Floats, groups: PeerGroups, *, floor: float, prior: float) -> Noise:
@@ -51,7 +55,7 @@ def fit_noise(x: Floats, groups: PeerGroups, *, floor: float, prior: float) -> N
     rho = _autocorrelation(residual)
     sigma = sigma * np.sqrt((1 + rho) / (1 - rho))
     weight = prior**2 / (prior**2 + sigma**2 / samples)
-    return Noise((middle + shift) * weight, sigma)
+    return Noise((middle + shift) * weight, sigma, int(np.median(samples)))
 
 
 def _autocorrelation(residual: Floats) -> float:
@@ -89,7 +93,7 @@ class Channel:
         """Adopt a new fit for free ranks; ``largest_move`` bounds how far a settled centre may follow."""
         if self.noise is None:
             # A rank accused before this set of ranks came together keeps showing its lasting deviation.
-            self.noise = Noise(np.where(self.raised, 0.0, noise.center), noise.sigma)
+            self.noise = Noise(np.where(self.raised, 0.0, noise.center), noise.sigma, noise.samples)
             return
         move = noise.center - self.noise.center
         if largest_move is not None:
@@ -98,6 +102,7 @@ class Channel:
         self.noise = Noise(
             np.where(free, self.noise.center + move, self.noise.center),
             np.where(free, noise.sigma, self.noise.sigma),
+            noise.samples,
         )
 
     def scores(self) -> Floats:

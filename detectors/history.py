@@ -29,3 +29,10 @@ class History:
         have = min(steps, self.count, self.capacity)
         end = (self.count - 1) % self.capacity + 1 + self.capacity
         return self._rows[name][end - have : end]
+
+    def overwrite(self, **rows: Floats) -> None:
+        """Replace the last rows of some series by ``rows`` [steps, width], oldest first."""
+        for name, values in rows.items():
+            for age, row in enumerate(values[::-1]):
+                slot = (self.count - 1 - age) % self.capacity
+                self._rows[name][slot] = self._rows[name][slot + self.capacity] = row

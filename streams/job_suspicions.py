@@ -102,7 +102,9 @@ def slow_stage(view: JobView, stage: StageImbalance, at: float) -> Suspicion:
     shared = dict(view.identities[ranks[0]].coords)
     coords = {"pp": shared["pp"]} if "pp" in shared else None
     where = f"pp={coords['pp']}" if coords else f"ranks {_spans(ranks)}"
-    value = float(nan_median(view.detector.history.last("compute", 50)[:, members[members >= 0]].ravel()))
+    value = float(
+        nan_median(view.detector.ratios.history.last("compute", 50)[:, members[members >= 0]].ravel())
+    )
     return _about_job(
         view,
         at,
@@ -148,7 +150,7 @@ def _about_job(
     evidence: tuple[Evidence, ...],
     note: str,
 ) -> Suspicion:
-    first = view.detector.first_ts
+    first = view.detector.ratios.first_ts
     return Suspicion(
         cluster=view.cluster,
         detector=DETECTOR,
@@ -237,9 +239,13 @@ def as_clear(last: Suspicion, at: float) -> Suspicion:
 def _rank_evidence(view: JobView, a: Accusation) -> tuple[Evidence, ...]:
     metric = "compute" if a.channel == "compute" else "data"
     steps = max(a.steps, 1)
-    name = "step_seconds" if view.detector.source == "step" and metric == "compute" else f"{metric}_seconds"
+    name = (
+        "step_seconds"
+        if view.detector.ratios.source == "step" and metric == "compute"
+        else f"{metric}_seconds"
+    )
     entries = [_against_peers(view, a, series=metric, metric=name, steps=steps)]
-    waits = view.detector.history.last("wait", steps)
+    waits = view.detector.ratios.history.last("wait", steps)
     if np.isfinite(waits[:, a.rank]).any():
         entries.append(_against_peers(view, a, series="wait", metric="wait_seconds", steps=steps))
     return tuple(entries)
@@ -247,14 +253,18 @@ def _rank_evidence(view: JobView, a: Accusation) -> tuple[Evidence, ...]:
 
 def _against_peers(view: JobView, a: Accusation, *, series: str, metric: str, steps: int) -> Evidence:
     detector = view.detector
-    rows = detector.history.last(series, steps)
+    rows = detector.ratios.history.last(series, steps)
     usual = nan_median(rows)
-    group = detector.groups if a.peers >= 1 else detector.everyone
+    group = detector.ratios.groups if a.peers >= 1 else detector.ratios.everyone
     members = group.members[group.index[a.rank]]
     others = usual[members[(members >= 0) & (members != a.rank)]]
     others = others[np.isfinite(others)]
     value = float(usual[a.rank])
-    before = detector.history.last(series, steps + 100)[:-steps, a.rank] if steps < detector.settled else None
+    before = (
+        detector.ratios.history.last(series, steps + 100)[:-steps, a.rank]
+        if steps < detector.ratios.settled
+        else None
+    )
     return Evidence(
         metric=metric,
         unit="s",
@@ -264,7 +274,7 @@ def _against_peers(view: JobView, a: Accusation, *, series: str, metric: str, st
         peers=None
         if not others.size
         else Peers(
-            group=_group_name(view, a.rank, known=detector.roles_known),
+            group=_group_name(view, a.rank, known=detector.ratios.roles_known),
             n=int(others.size),
             p05=round(float(np.quantile(others, 0.05)), 6),
             median=round(float(np.median(others)), 6),
@@ -296,10 +306,10 @@ def _ruled_out(view: JobView, a: Accusation) -> tuple[str, ...]:
     detector, checked = view.detector, []
     if detector.stages.members.shape[0] > 1 and a.peers >= 3:
         checked.append("imbalance.stage")
-    if detector.kind.kind == "fixed" or detector.tokens is not None:
+    if detector.kind.kind == "fixed" or detector.ratios.tokens is not None:
         checked.append("imbalance.workload")
     for series, name in (("data", "data_loading"), ("comm", "network")):
-        rows = nan_median(detector.history.last(series, max(a.steps, 1)))
+        rows = nan_median(detector.ratios.history.last(series, max(a.steps, 1)))
         others = np.delete(rows, a.rank)
         if a.channel == "compute" and np.isfinite(rows[a.rank]) and np.isfinite(others).any():
             usual = float(nan_median(others))
@@ -309,10 +319,10 @@ def _ruled_out(view: JobView, a: Accusation) -> tuple[str, ...]:
 
 
 def _note(view: JobView, a: Accusation) -> str:
-    parts = ["slow since the first step seen"] if a.lasting else []
-    if a.peers < 3 and view.detector.roles_known:
+    parts = ["slow since the first step seen"] if a.onset <= view.detector.ratios.first_ts else []
+    if a.peers < 3 and view.detector.ratios.roles_known:
         parts.append("too few peers in its role: judged against its own past and the other ranks'")
-    if view.detector.kind.kind == "variable" and view.detector.tokens is None:
+    if view.detector.kind.kind == "variable" and view.detector.ratios.tokens is None:
         parts.append("work varies between ranks and no token counts were given")
     return "; ".join(parts)
 

@@ -1,0 +1,224 @@
+"""From evidence to an accusation: when the slowness began, how large it is, and what else could explain it."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from detectors.channel import Channel
+from detectors.evidence import locate_onset
+from detectors.ratios import Ratios
+from detectors.robust import nan_max, nan_median
+from detectors.roles import is_regular
+
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+
+Channels = Literal["compute", "data"]
+
+LOOK_BEFORE = 30
+"""Steps before the evidence began that the dating of an onset, and a rank's own past, look at."""
+
+SURE_SIGMAS = 4.0
+"""Effects below this many standard errors are not told from a badly known baseline."""
+
+ASYNCHRONOUS_SIGMAS = 3.0
+"""Without a shared wall clock nothing holds ranks together: a change must stand out of the noise by itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accusation:
+    """One rank is slow: since when (index into the last steps and event time), by how much, and how surely.
+
+    ``ratio`` is its time over that of its peers, ``waits_least`` whether its waits confirm it (None = no waits
+    known), ``peers`` how many ranks it was compared with.
+    """
+
+    rank: int
+    channel: Channels
+    lasting: bool
+    onset: float
+    onset_lo: float
+    onset_hi: float
+    steps: int
+    score: float
+    alone: bool
+    ratio: float
+    job_ratio: float
+    peers: int
+    waits_least: bool | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Charge:
+    """A suspected slowdown under examination: ``x`` [steps, ranks] since the onset, ``effect`` [ranks] its median.
+
+    ``onset`` is (earliest, most likely, latest) in event time, ``sigma`` the noise of the rank's ratio,
+    ``baseline`` the steps its usual ratio was learnt from (0: compared with no baseline).
+    """
+
+    name: Channels
+    rank: int
+    lasting: bool
+    onset: tuple[float, float, float]
+    x: Floats
+    effect: Floats
+    sigma: float
+    baseline: int
+
+    @property
+    def steps(self) -> int:
+        """Steps since the onset."""
+        return len(self.x)
+
+    @property
+    def size(self) -> float:
+        """The rank's own effect, as a log ratio (compute) or a share of the step (data)."""
+        return float(self.effect[self.rank])
+
+    @property
+    def uncertainty(self) -> float:
+        """Standard error of the effect: of its mean since the onset, and of the baseline it is measured from."""
+        inverse = 1.0 / max(self.steps, 1) + (1.0 / self.baseline if self.baseline else 0.0)
+        return self.sigma * float(np.sqrt(inverse))
+
+    @property
+    def is_persistent(self) -> bool:
+        """Tell whether the rank was on the slow side in most of its steps, not far off in a few."""
+        read = self.x[:, self.rank][np.isfinite(self.x[:, self.rank])]
+        return len(read) >= 3 and float(np.mean(read > 0)) >= 0.65
+
+
+def charge(ratios: Ratios, channel: Channel, name: Channels, rank: int) -> Charge:
+    """Date the slowdown of ``rank`` and measure it since then."""
+    lasting, noise = channel.is_lasting(rank), channel.noise
+    series = "data_x" if name == "data" else "role" if lasting else "x"
+    sigma = max(ratios.kind.dispersion, ratios.config.floor) if noise is None else float(noise.sigma[rank])
+    bank = channel.lasting if lasting else channel.change
+    look_back = min(bank.age_of(rank) + LOOK_BEFORE, ratios.settled)
+    x = ratios.history.last(series, look_back) - (0.0 if lasting or noise is None else noise.center)
+    onset = locate_onset(x[:, rank], sigma)
+    ts = ratios.history.last("ts", look_back)[:, rank]
+    from_start = lasting and onset.index == 0 and len(x) == ratios.settled
+    at = ratios.first_ts if from_start else float(ts[onset.index])
+    return Charge(
+        name=name,
+        rank=rank,
+        lasting=lasting,
+        onset=(min(at, float(ts[onset.low])), at, float(ts[onset.high])),
+        x=x[onset.index :],
+        effect=nan_median(x[onset.index :]),
+        sigma=sigma,
+        baseline=noise.samples if noise is not None and not lasting else 0,
+    )
+
+
+def is_guilty(ratios: Ratios, case: Charge, over: Bools) -> bool:
+    """Check what else could have made the rank look slow: everybody, its stage, waiting, a changed mix.
+
+    ``over`` [ranks] marks all ranks over the threshold at this time.
+    """
+    if not case.size >= np.log1p(_least_effect(ratios, case)):
+        return False
+    if over.sum() > ratios.ranks / 2 or not case.is_persistent:
+        return False
+    if case.name == "data":
+        return True
+    return not (
+        _is_shared_by_role(ratios, case)
+        or waits_least(ratios, case) is False
+        or (ratios.asynchronous and not _changed_itself(ratios, case))
+    )
+
+
+def accusation(ratios: Ratios, channel: Channel, case: Charge, over: Bools) -> Accusation:
+    """Write the charge with its figures."""
+    onset_lo, onset, onset_hi = case.onset
+    return Accusation(
+        rank=case.rank,
+        channel=case.name,
+        lasting=case.lasting,
+        onset=onset,
+        onset_lo=onset_lo,
+        onset_hi=onset_hi,
+        steps=case.steps,
+        score=float(channel.scores()[case.rank]),
+        alone=channel.alone(case.rank),
+        ratio=float(np.exp(case.size)) if case.name == "compute" else 1.0 + case.size,
+        job_ratio=_job_ratio(ratios, case, over),
+        peers=int(ratios.groups.peers[case.rank]),
+        waits_least=waits_least(ratios, case),
+    )
+
+
+def waits_least(ratios: Ratios, case: Charge) -> bool | None:
+    """Whether the rank waits less than its role mates, as a culprit does; False if it waits clearly more."""
+    waits = ratios.history.last("wait", case.steps)
+    seconds = ratios.history.last("compute", case.steps)
+    mates = ratios.mates(case.rank)
+    if not np.isfinite(waits[:, case.rank]).any() or not np.isfinite(waits[:, mates]).any():
+        return None
+    more = float(nan_median(waits[:, case.rank]) - nan_median(waits[:, mates].ravel()))
+    excess = float(np.expm1(case.size) * nan_median(seconds[:, mates].ravel()))
+    if more > 0.5 * excess:
+        return False
+    return True if more < -0.3 * excess else None
+
+
+def _least_effect(ratios: Ratios, case: Charge) -> float:
+    config, fixed = ratios.config, ratios.kind.kind == "fixed"
+    least = config.min_effect if fixed else config.min_effect_uneven
+    if ratios.asynchronous:
+        least = least if fixed else config.min_effect_asynchronous
+        least = max(least, ASYNCHRONOUS_SIGMAS * case.sigma)
+    if case.lasting:
+        least = max(least, config.min_effect_lasting)
+    return max(least, SURE_SIGMAS * case.uncertainty)
+
+
+def _is_shared_by_role(ratios: Ratios, case: Charge) -> bool:
+    """Tell whether all mates of a small role slowed alike, or ranks without coordinates form a likely role."""
+    if not ratios.roles_known:
+        return case.lasting and not _stands_alone(ratios, case)
+    mates = ratios.mates(case.rank)
+    alike = case.effect[mates] >= 0.5 * case.size
+    return bool(ratios.small_role[case.rank] and mates.any() and alike.all())
+
+
+def _stands_alone(ratios: Ratios, case: Charge) -> bool:
+    """Without coordinates, ranks slow from the start may be a stage: until roles are learnt, only one alone can be
+    called slow, and later none that form a pattern."""
+    similar = case.effect >= 0.5 * case.size
+    return not is_regular(similar) if ratios.roles_settled else bool(similar.sum() == 1)
+
+
+def _changed_itself(ratios: Ratios, case: Charge) -> bool:
+    v = ratios.history.last("v", case.steps + LOOK_BEFORE)[:, case.rank]
+    before, since = v[: -case.steps], v[-case.steps :]
+    if np.isfinite(before).sum() < 10:
+        return False
+    return bool(nan_median(since) - nan_median(before) >= 0.5 * case.size)
+
+
+def _job_ratio(ratios: Ratios, case: Charge, over: Bools) -> float:
+    """What the job takes over what it would take without the rank's excess.
+
+    Where a time before the onset is known, no more than the job has really slowed down since.
+    """
+    if ratios.asynchronous:
+        rates = np.exp(case.effect[over])
+        return float(ratios.ranks / (ratios.ranks - over.sum() + np.sum(1 / np.maximum(rates, 1.0))))
+    steps = case.steps
+    step = nan_median(ratios.history.last("step", steps), axis=1)
+    seconds = ratios.history.last(case.name, steps)
+    mates = ratios.mates(case.rank) & ~over
+    rest = mates if mates.any() and not case.lasting else ~over
+    lost = np.maximum(seconds[:, case.rank] - nan_max(np.where(rest, seconds, np.nan), axis=1), 0.0)
+    ratio = float(nan_median(step / np.maximum(step - lost, 0.1 * step)))
+    before = nan_median(ratios.history.last("step", steps + LOOK_BEFORE)[:-steps], axis=1)
+    if np.isnan(ratio):
+        return 1.0
+    if case.lasting or len(before) < 10:
+        return ratio
+    return float(np.clip(nan_median(step) / nan_median(before), 1.0, ratio))

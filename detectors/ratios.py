@@ -1,0 +1,229 @@
+"""Turns step times into ratios to the right peers, and learns who those are.
+
+Works on logs of seconds. A rank's ``role`` ratio is against the others of its role (leave-one-out median); its
+``x`` ratio, in which changes are sought, is the same where the role has enough members, and otherwise compares
+every rank's time over its own usual time with all ranks of the job.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from detectors.history import History
+from detectors.job_kind import JobKind, classify
+from detectors.peers import MIN_PEERS, PeerGroups, peer_median
+from detectors.robust import nan_max, nan_mean, nan_median, spread
+from detectors.roles import is_regular, split_by_gap
+from detectors.straggler_config import StragglerConfig
+from detectors.workload import TokenModel, fit_tokens
+
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+Ints = npt.NDArray[np.intp]
+
+Source = Literal["compute", "step"]
+
+_ASYNCHRONOUS = 0.003
+"""Coefficient of variation of step times over ranks above which the ranks do not share a wall clock."""
+
+_LEVEL_STEPS = 10
+_TOKEN_REFIT = 50
+_TOKEN_GAIN = 0.7
+
+SERIES = ("v", "x", "role", "data_x", "ts", "step", "compute", "wait", "data", "comm", "tokens")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTimes:
+    """One step: event times ``ts`` and seconds, each [ranks]; NaN = not read."""
+
+    number: int
+    ts: Floats
+    step: Floats
+    compute: Floats
+    wait: Floats
+    data: Floats
+    comm: Floats
+    checkpoint: Floats
+    tokens: Floats
+
+
+class Ratios:
+    """The last steps of a job as comparable numbers; ``roles`` [ranks] or None when coordinates are unknown.
+
+    ``settled`` counts the steps since warm-up. ``source`` is what is compared; with step times alone, the ranks
+    are ``asynchronous`` when these differ, and have a ``common_clock`` when they do not: then nothing can be
+    said about ranks.
+    """
+
+    def __init__(self, ranks: int, roles: Ints | None, config: StragglerConfig) -> None:
+        self.config = config
+        self.ranks = ranks
+        self.roles_known = roles is not None
+        self.everyone = PeerGroups.of(np.zeros(ranks, dtype=np.intp))
+        self.groups = PeerGroups.of(roles) if roles is not None else self.everyone
+        self.history = History(config.history, ranks, SERIES)
+        self.kind = JobKind("between", float("nan"), float("nan"))
+        self.source: Source | None = None
+        self.asynchronous = self.common_clock = False
+        self.tokens: TokenModel | None = None
+        self.settled = 0
+        self.first_number: int | None = None
+        self.first_ts = float("nan")
+        self._level: Floats | None = None
+        self._roles_settled = self.roles_known
+
+    @property
+    def small_role(self) -> Bools:
+        """Ranks with too few peers in their role, or whose role is not known yet, [ranks]."""
+        small: Bools = (self.groups.peers < MIN_PEERS) | (not self._roles_settled)
+        return small
+
+    @property
+    def roles_settled(self) -> bool:
+        """Tell whether roles come from coordinates or have been learnt."""
+        return self._roles_settled
+
+    def mates(self, rank: int) -> Bools:
+        """Return who shares the role of ``rank``, without itself, [ranks]."""
+        mates: Bools = self.groups.index == self.groups.index[rank]
+        mates[rank] = False
+        return mates
+
+    def observe(self, t: StepTimes) -> bool:
+        """Take the next step; return whether what is compared has changed and all learning starts over."""
+        if self.first_number is None:
+            self.first_number, self.first_ts = t.number, float(np.min(t.ts[np.isfinite(t.ts)]))
+        source, seconds = _seconds(t)
+        changed = self.source not in (None, source)
+        if changed:
+            self.settled, self._level, self.tokens, self._roles_settled = 0, None, None, self.roles_known
+        self.source = source
+        self._push(t, seconds)
+        if self.settled or self._has_settled(t.number):
+            self.settled += 1
+        return changed
+
+    def learn(self) -> None:
+        """Learn what the steps so far tell: levels, job kind, tokens, asynchrony, roles. Called now and then."""
+        if self._level is None and self.settled >= _LEVEL_STEPS:
+            self._level = nan_median(self.history.last("v", _LEVEL_STEPS))
+        if self.settled == self.config.learn:
+            self._learn_clock()
+        if self.settled == self.config.learn or self.settled % _TOKEN_REFIT == 0:
+            self._learn_tokens()
+        if self.settled == self.config.learn and not self._roles_settled:
+            self._learn_roles()
+        self.kind = classify(self.history.last("role", min(self.settled, 50)))
+
+    def raw_role(self, steps: int) -> Floats:
+        """Return log ratios to role peers as measured, with nothing taken out for tokens, [steps, ranks]."""
+        if self.tokens is None:
+            return self.history.last("role", steps)
+        return self._against_role(_logs(self.history.last("compute", steps)))
+
+    def _push(self, t: StepTimes, seconds: Floats) -> None:
+        v = _logs(seconds)
+        if self.tokens is not None:
+            v = v - self.tokens.log_expected(t.tokens)
+        role = v - peer_median(v, self.groups)
+        data_x = (t.data - peer_median(t.data, self.everyone)) / nan_median(seconds)
+        self.history.push(
+            v=v,
+            x=self._change_ratio(v, role),
+            role=role,
+            data_x=data_x,
+            ts=np.where(np.isfinite(t.ts), t.ts, nan_max(t.ts)),
+            step=t.step,
+            compute=seconds,
+            wait=t.wait,
+            data=t.data,
+            comm=t.comm,
+            tokens=t.tokens,
+        )
+
+    def _change_ratio(self, v: Floats, role: Floats) -> Floats:
+        if self._level is None:
+            return np.where(self.small_role, np.nan, role)
+        usual = v - self._level
+        return np.where(self.small_role, usual - peer_median(usual, self.everyone), role)
+
+    def _against_role(self, v: Floats) -> Floats:
+        return np.stack([row - peer_median(row, self.groups) for row in v])
+
+    def _has_settled(self, number: int) -> bool:
+        """Tell whether warm-up is over: late enough in the job, and the job's level has stopped moving."""
+        first, warmup = self.first_number or 0, self.config.warmup_steps
+        if first < warmup and number < warmup:
+            return False
+        recent = self.history.last("v", 4)
+        if len(recent) < 3:
+            return False
+        return bool(np.ptp(nan_median(recent, axis=1)) < 0.15 or self.history.count >= 2 * warmup)
+
+    def _learn_clock(self) -> None:
+        if self.source == "compute":
+            return
+        steps = self.history.last("step", self.config.learn)
+        mean = nan_mean(steps, axis=1)
+        deviation = np.sqrt(nan_mean((steps - mean[:, None]) ** 2, axis=1))
+        self.asynchronous = bool(nan_median(deviation / mean) >= _ASYNCHRONOUS)
+        self.common_clock = not self.asynchronous
+
+    def _learn_tokens(self) -> None:
+        """Fit time against tokens, and keep the fit where it explains a good part of the ranks' differences."""
+        model = fit_tokens(self.history.last("compute", 200), self.history.last("tokens", 200))
+        if model is None:
+            return
+        n = min(self.settled, self.config.history)
+        v = _logs(self.history.last("compute", n)) - model.log_expected(self.history.last("tokens", n))
+        role = self._against_role(v)
+        if classify(role).dispersion > _TOKEN_GAIN * classify(self.raw_role(n)).dispersion:
+            return
+        if self.tokens is None:
+            self._level = nan_median(v[:_LEVEL_STEPS])
+        self.tokens = model
+        self._rewrite(v, role)
+
+    def _learn_roles(self) -> None:
+        """Without coordinates: ranks whose usual times fall into classes laid out like a dimension are roles."""
+        self._roles_settled = True
+        v = self.history.last("v", self.config.learn).copy()
+        if not self.asynchronous:
+            self.groups = PeerGroups.of(_classes(v, floor=self.config.floor))
+        self._rewrite(v, self._against_role(v))
+
+    def _rewrite(self, v: Floats, role: Floats) -> None:
+        x = [self._change_ratio(a, b) for a, b in zip(v, role, strict=True)]
+        self.history.overwrite(v=v, role=role, x=np.stack(x))
+
+
+def _seconds(t: StepTimes) -> tuple[Source, Floats]:
+    """Choose what is compared: compute, else the step without its waits, else the step itself."""
+    half = np.isfinite(t.step).sum() / 2
+    if np.isfinite(t.compute).sum() >= half:
+        return "compute", t.compute
+    if np.isfinite(t.wait).sum() >= half:
+        return "compute", t.step - t.wait - np.nan_to_num(t.data) - np.nan_to_num(t.checkpoint)
+    return "step", t.step
+
+
+def _logs(seconds: Floats) -> Floats:
+    return np.log(np.where(seconds > 0, seconds, np.nan))
+
+
+def _classes(v: Floats, *, floor: float) -> Ints:
+    """Return role numbers from the ranks' usual times; a lone deviant belongs with the rest."""
+    ranks = v.shape[1]
+    noise = float(nan_median(spread(v - nan_median(v, axis=1)[:, None])))
+    found = split_by_gap(nan_median(v), gap=max(5 * floor, 5 * noise / np.sqrt(len(v))))
+    roles = np.zeros(ranks, dtype=np.intp)
+    for c in range(1, int(found.max()) + 1):
+        slower, member = found >= c, found == c
+        if is_regular(slower):
+            roles[slower] = c
+        elif is_regular(member) or member.sum() >= max(4, 0.2 * ranks):
+            roles[member] = c
+    return roles

@@ -1,6 +1,7 @@
 PYTHON ?= python3
 VENV := .venv
 DEMO_VENV := .venv-demo
+BENCH_VENV := .venv-bench
 DEMO_ARGS ?=
 PYTEST_ARGS ?=
 BENCH ?= wire bocpd series
@@ -33,8 +34,8 @@ services: ## Start real Kafka and TimescaleDB on free loopback ports and print w
 services-down: ## Stop them
 	@$(PYTHON) scripts/services.py down
 
-bench: $(VENV)/installed ## Run the benchmarks (BENCH='wire'; the figures are in docs/benchmarks.md)
-	@set -e; for name in $(BENCH); do echo "# $$name"; $(VENV)/bin/python -m benchmarks $$name; done
+bench: $(BENCH_VENV)/installed ## Run the benchmarks (BENCH='wire'); needs a C compiler for one competitor
+	@set -e; for name in $(BENCH); do echo "# $$name"; $(BENCH_VENV)/bin/python -m benchmarks $$name; done
 
 lock: ## Pin the newest allowed dependencies, with hashes (needs uv)
 	scripts/lock.sh --upgrade
@@ -44,3 +45,6 @@ $(VENV)/installed: requirements/dev.txt requirements/build.txt pyproject.toml
 
 $(DEMO_VENV)/installed: requirements/embedded.txt requirements/build.txt pyproject.toml
 	@$(PYTHON) scripts/environment.py $(DEMO_VENV) embedded
+
+$(BENCH_VENV)/installed: requirements/bench.txt requirements/build.txt pyproject.toml
+	@$(PYTHON) scripts/environment.py $(BENCH_VENV) bench

@@ -82,3 +82,10 @@ def test_a_gpu_node_and_the_api_install_no_stream_processor(lock):
     """An extra per role keeps the exporter small: no numpy, no Faust, no pyarrow beside the training job."""
     names = {line.split("==")[0] for line in (ROOT / f"requirements/{lock}.txt").read_text().splitlines()}
     assert not names & {"numpy", "faust-streaming", "pyarrow", "scipy", "scikit-learn"}
+
+
+def test_what_people_install_needs_no_compiler():
+    """Every pin of the roles, the tests and the demo has wheels; the one that has none is for benchmarks."""
+    for lock in LOCKS:
+        pins = {line.split("==")[0] for line in lock.read_text().splitlines() if "==" in line}
+        assert "fast-bocpd" not in pins or lock.stem == "bench"

@@ -96,10 +96,12 @@ def _binaries(folder: Path, user: tuple[int, int] | None) -> Path:
     install = found[-1]
     if user is None or _open_to_all(install):
         return install / "bin"
-    copied = folder / install.name
-    if not copied.exists():
-        shutil.copytree(install, copied)
-    return copied / "bin"
+    # The binaries find their libraries beside the package, so both move together.
+    site, package = install.parents[1], install.parent.name
+    for part in (f"{package}/{install.name}", f"{package}.libs"):
+        if (site / part).exists() and not (folder / part).exists():
+            shutil.copytree(site / part, folder / part, symlinks=True)
+    return folder / package / install.name / "bin"
 
 
 def _open_to_all(folder: Path) -> bool:

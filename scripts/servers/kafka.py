@@ -223,7 +223,7 @@ def install() -> None:
         shutil.rmtree(_home(), ignore_errors=True)
         _home().mkdir(parents=True)
         goal = [
-            "dependency:copy-dependencies",
+            "org.apache.maven.plugins:maven-dependency-plugin:copy-dependencies",
             "-DincludeScope=runtime",
             f"-DoutputDirectory={_home() / 'libs'}",
         ]

@@ -49,7 +49,7 @@ class Progress:
             return math.inf
         usual = sorted(self._gaps)[len(self._gaps) // 2]
         early = _EARLY_FACTOR if len(self._gaps) < 3 * _LEARN_GAPS else 1.0
-        return early * max(MIN_SILENCE_SECONDS, 5.0 * usual, 1.5 * max(self._gaps))
+        return early * max(MIN_SILENCE_SECONDS, 5.0 * usual, 2.0 * max(self._gaps))
 
 
 class Presence:

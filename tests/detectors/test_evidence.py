@@ -1,0 +1,95 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from detectors.evidence import Evidence, EvidenceBank, locate_onset, threshold
+
+H = threshold(16, 5, 1e-6)
+steps = st.lists(
+    st.one_of(st.just(float("nan")), st.floats(-0.5, 2.0)),
+    min_size=1,
+    max_size=60,
+)
+
+
+@settings(deadline=None)
+@given(st.lists(steps, min_size=1, max_size=4), st.floats(0.003, 0.2))
+def test_bank_agrees_with_the_scalar_definition(series, sigma):
+    """The vectorised bank gives, rank by rank, what the scalar definition gives."""
+    length = max(len(s) for s in series)
+    x = np.full((length, len(series)), np.nan)
+    for i, s in enumerate(series):
+        x[: len(s), i] = s
+    bank = EvidenceBank(len(series), H)
+    scalars = [Evidence(H) for _ in series]
+    for row in x:
+        bank.update(row, sigma=np.full(len(series), sigma))
+        expected = np.array([e.update(v, sigma=sigma) for e, v in zip(scalars, row, strict=True)]).T
+        assert bank.levels == pytest.approx(expected)
+
+
+def test_one_spike_never_alarms_and_is_taken_back_by_one_healthy_step():
+    """A step may bring at most a third of the threshold; a healthy one takes it back while the noise is small."""
+    bank = EvidenceBank(1, H)
+    sigma = np.array([0.005])
+    assert bank.update(np.array([3.0]), sigma=sigma)[0] <= H / 3 + 1e-9
+    assert bank.update(np.array([0.0]), sigma=sigma)[0] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("sigma", "slowdown", "steps"), [(0.005, 1.03, 4), (0.01, 1.03, 12), (0.01, 1.05, 5), (0.04, 1.10, 16)]
+)
+def test_delay_follows_effect_over_noise(sigma, slowdown, steps):
+    """The median alarm comes within the steps that the effect and the noise allow, never before three."""
+    delays = []
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        bank = EvidenceBank(1, threshold(1000, 5, 1e-6))
+        for n in range(1, 200):
+            x = np.array([np.log(slowdown) + rng.normal(0, sigma)])
+            if bank.update(x, sigma=np.array([sigma]))[0] >= bank.h:
+                break
+        delays.append(n)
+    assert min(delays) >= 3
+    assert np.median(delays) <= steps
+
+
+def test_healthy_noise_with_spikes_stays_quiet():
+    """In a million rank-steps, 1 % of them spiked, at most a handful cross the threshold of suspicion."""
+    rng = np.random.default_rng(5)
+    bank = EvidenceBank(1000, threshold(1000, 5, 1e-6))
+    sigma, over = np.full(1000, 0.01), 0
+    for _ in range(1000):
+        x = rng.normal(0, 0.01, 1000) + np.where(rng.random(1000) < 0.01, rng.uniform(0.05, 1.0, 1000), 0.0)
+        over += int((bank.update(x, sigma=sigma) >= bank.h).sum())
+    assert over <= 5
+
+
+def test_missing_steps_change_nothing():
+    """Evidence waits through steps that were not read."""
+    bank = EvidenceBank(2, H)
+    sigma = np.array([0.01, 0.01])
+    before = bank.update(np.array([0.05, 0.05]), sigma=sigma).copy()
+    assert bank.update(np.array([np.nan, 0.0]), sigma=sigma)[0] == before[0]
+
+
+def test_effects_below_the_noise_are_not_tested():
+    """With 10 % noise no evidence is gathered for 3 %."""
+    bank = EvidenceBank(1, H)
+    bank.update(np.array([0.2]), sigma=np.array([0.1]))
+    assert bank.levels[0, 0] == 0.0
+    assert bank.levels[3, 0] > 0.0
+
+
+@pytest.mark.parametrize("sigma", [0.005, 0.02, 0.05])
+def test_onset_interval_covers_the_truth(sigma):
+    """The 90 % interval holds the first slow step about as often as it says."""
+    covered = 0
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        x = rng.normal(0, sigma, 60)
+        x[40:] += np.log(1.10)
+        onset = locate_onset(x, sigma)
+        covered += onset.low <= 40 <= onset.high
+    assert covered / 200 >= 0.87

@@ -1,0 +1,73 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from detectors.peers import PeerGroups, group_median, peer_median, peer_scores
+
+values_and_groups = st.lists(
+    st.tuples(st.one_of(st.just(float("nan")), st.floats(-100, 100)), st.integers(0, 3)),
+    min_size=1,
+    max_size=30,
+)
+
+
+@given(values_and_groups)
+def test_leaves_the_rank_itself_out_of_its_reference(rows):
+    """Each rank is compared with the plain median of the others of its group that were read."""
+    values = np.array([v for v, _ in rows])
+    groups = np.array([g for _, g in rows])
+    found = peer_median(values, PeerGroups.of(groups))
+    for i in range(len(rows)):
+        others = values[(groups == groups[i]) & (np.arange(len(rows)) != i)]
+        others = others[np.isfinite(others)]
+        expected = np.median(others) if others.size else np.nan
+        assert found[i] == pytest.approx(expected, nan_ok=True)
+
+
+def test_uses_the_group_median_in_large_groups():
+    """Above 64 members one of them hardly moves the median."""
+    values = np.random.default_rng(1).normal(size=501)
+    found = peer_median(values, PeerGroups.of(np.zeros(501, dtype=int)))
+    assert found == pytest.approx(np.full(501, np.median(values)))
+
+
+def test_group_median_is_nan_only_for_unread_groups():
+    """A group nobody reported has no median."""
+    values = np.array([1.0, 3.0, np.nan, np.nan])
+    assert group_median(values, PeerGroups.of([0, 0, 1, 1])) == pytest.approx([2.0, np.nan], nan_ok=True)
+
+
+@pytest.mark.parametrize("bad_share", [0.05, 0.25])
+def test_scores_find_several_bad_ranks(bad_share):
+    """Ranks deviating in 3 of 20 metrics rank above all others, also when a quarter is bad."""
+    rng = np.random.default_rng(3)
+    hits = total = 0
+    for _ in range(20):
+        values = rng.normal(size=(20, 64))
+        bad = rng.choice(64, max(1, int(bad_share * 64)), replace=False)
+        for rank in bad:
+            values[rng.choice(20, 3, replace=False), rank] += 6.0
+        scores = peer_scores(values, floors=np.full(20, 0.1)).score
+        hits += len(set(np.argsort(-scores)[: len(bad)]) & set(bad))
+        total += len(bad)
+    assert hits / total >= 0.93
+
+
+def test_scores_survive_constant_and_missing_metrics():
+    """A constant metric is judged by its floor, an unread value by nothing."""
+    values = np.ones((2, 8))
+    values[0, 3] = 1.5
+    values[1, 5] = np.nan
+    scores = peer_scores(values, floors=np.array([0.1, 0.1]))
+    assert scores.score.argmax() == 3
+    assert scores.score[3] == pytest.approx(5.0)
+    assert scores.score[5] == 0.0
+
+
+def test_pooled_scale_keeps_small_groups_from_shouting():
+    """The group's usual noise bounds z when this tick's own spread happens to be tiny."""
+    values = np.array([[1.0, 1.0, 1.001, 1.02]])
+    alone = peer_scores(values, floors=np.array([1e-4]))
+    pooled = peer_scores(values, floors=np.array([1e-4]), pooled=np.array([0.01]))
+    assert alone.score[3] > 10 > 3 > pooled.score[3]

@@ -1,0 +1,38 @@
+import numpy as np
+import pytest
+
+from detectors.roles import is_regular, roles_from_coords, split_by_gap
+
+
+def test_roles_are_model_and_stage():
+    """Ranks of one stage on one GPU model share a role; expert positions split only large groups."""
+    pp = np.repeat([0, 1], 8)
+    ep = np.tile([0, 1], 8)
+    roles = roles_from_coords({"pp": pp, "ep": ep}, ["h100"] * 16)
+    assert len(set(roles[:8])) == 1
+    assert roles[0] != roles[8]
+    mixed = roles_from_coords({"pp": pp}, ["h100"] * 4 + ["a100"] * 12)
+    assert len(set(mixed)) == 3
+
+
+def test_expert_positions_split_groups_that_stay_large():
+    """With enough members, ranks are compared with the same expert position."""
+    ep = np.tile([0, 1], 10)
+    assert len(set(roles_from_coords({"ep": ep}, [""] * 20))) == 2
+
+
+def test_classes_are_cut_at_wide_gaps():
+    """Only gaps wider than asked separate; unread ranks join the fastest."""
+    levels = np.array([0.0, 0.01, 0.5, 0.51, np.nan])
+    assert split_by_gap(levels, gap=0.1).tolist() == [0, 0, 1, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("marked", "regular"),
+    [([6, 7], True), ([4, 5, 6, 7], True), ([1, 3, 5, 7], True), ([3], False), ([2, 5], False), ([1, 2], False)],
+)
+def test_layouts_are_blocks_or_strides(marked, regular):
+    """Stages are aligned blocks or residue classes; broken machines fall anywhere."""
+    slow = np.zeros(8, dtype=bool)
+    slow[marked] = True
+    assert is_regular(slow) is regular

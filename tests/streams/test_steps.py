@@ -1,0 +1,98 @@
+import numpy as np
+
+from slowrank.telemetry.twin import steps_record
+from streams.steps import StepAligner, rows_of
+
+T0 = 1000.0
+
+
+def row(step, rank, ts, **rest):
+    fields = {"step": step, "rank": rank, "ts": T0 + ts, "step_seconds": 1.0, "node": f"n{rank // 2}", **rest}
+    return next(rows_of(steps_record([fields])))
+
+
+def feed(aligner, rows):
+    return [step for r in rows for step in aligner.add(r)]
+
+
+def warm(aligner, *, ranks=2, until=8):
+    return feed(aligner, [row(s, r, float(s)) for s in range(until) for r in range(ranks)])
+
+
+def test_first_steps_wait_for_the_grace_then_all_expected_ranks_close_a_step():
+    """Nobody says how many ranks there are, so the first steps wait 5 s; from then on the last rank closes."""
+    aligner = StepAligner()
+    assert warm(aligner, until=6) == []
+    assert [s.number for s in feed(aligner, [row(6, 0, 6.0)])] == [0, 1, 2, 3, 4, 5]
+    aligner = StepAligner()
+    warm(aligner, until=20)
+    assert feed(aligner, [row(20, 0, 20.0)]) == []
+    assert [s.number for s in feed(aligner, [row(20, 1, 20.3)])] == [20]
+
+
+def test_world_size_closes_without_waiting():
+    """When the record says how many ranks there are, the first step closes with the last of them."""
+    aligner = StepAligner(world_size=2)
+    closed = feed(aligner, [row(0, 0, 0.0), row(0, 1, 0.5)])
+    assert [s.number for s in closed] == [0]
+    assert closed[0].closed_at == T0 + 0.5
+    assert closed[0].values.shape == (7, 2)
+
+
+def test_steps_close_in_order_and_late_or_repeated_rows_are_counted():
+    """A complete step waits for an older one; what comes after closing, or twice, changes nothing."""
+    aligner = StepAligner(world_size=2)
+    assert feed(aligner, [row(1, 0, 1.0), row(1, 1, 1.0)])[0].number == 1
+    assert feed(aligner, [row(3, 0, 3.0), row(2, 0, 2.0), row(3, 1, 3.0)]) == []
+    assert [s.number for s in feed(aligner, [row(2, 1, 3.1)])] == [2, 3]
+    feed(aligner, [row(1, 0, 1.0), row(4, 0, 4.0), row(4, 0, 4.0)])
+    assert aligner.late_rows == 2
+
+
+def test_a_lost_row_delays_but_does_not_stop():
+    """A step with a rank missing closes when event time has passed it by the grace, with its own rows' time."""
+    aligner = StepAligner(world_size=2)
+    feed(aligner, [row(0, r, 0.0) for r in (0, 1)])
+    assert feed(aligner, [row(1, 0, 1.0)]) == []
+    closed = feed(aligner, [row(s, r, float(s)) for s in range(2, 9) for r in (0, 1)])
+    assert [s.number for s in closed][:2] == [1, 2]
+    assert closed[0].closed_at == T0 + 1.0
+    assert closed[0].ranks.tolist() == [0]
+
+
+def test_step_numbers_may_have_gaps():
+    """Sampled steps are steps like others."""
+    aligner = StepAligner(world_size=1)
+    assert [s.number for s in feed(aligner, [row(n, 0, n * 2.0) for n in (23, 25, 259, 1010)])] == [23, 25, 259, 1010]
+
+
+def test_notices_moved_ranks_but_not_rows_that_say_less():
+    """A rank on another node is a change; a row without coordinates is not."""
+    aligner = StepAligner(world_size=1)
+    feed(aligner, [row(0, 0, 0.0, coords={"pp": 1}, gpu_index=3)])
+    assert aligner.changed
+    aligner.changed = False
+    feed(aligner, [row(1, 0, 1.0)])
+    assert not aligner.changed
+    feed(aligner, [row(2, 0, 2.0, node="elsewhere")])
+    assert aligner.changed
+    assert aligner.identities[0].node == "elsewhere"
+
+
+def test_a_rank_going_back_is_a_roll_back_and_a_late_row_is_not():
+    """Only a rank's own earlier step at a clearly later time says that training was rolled back."""
+    aligner = StepAligner(world_size=2)
+    warm(aligner, until=20)
+    assert not aligner.rolled_back(row(10, 0, 19.5))
+    assert aligner.rolled_back(row(10, 0, 60.0))
+
+
+def test_reads_what_is_there():
+    """Values come as seconds and tokens, what was not given as NaN, coordinates by name."""
+    read = row(5, 3, 1.5, compute_seconds=0.9, tokens=4096, coords={"dp": 1, "pp": 0}, local_rank=1)
+    assert read.identity.coords == (("dp", 1), ("pp", 0))
+    assert read.identity.local_rank == 1
+    assert read.identity.gpu_index is None
+    assert read.values[:2].tolist() == [1.0, 0.9]
+    assert np.isnan(read.values[2:6]).all()
+    assert read.values[6] == 4096

@@ -1,5 +1,7 @@
 """Settings of every process: flags > ``SLOWRANK_*`` > ``slowrank.toml`` > the defaults below."""
 
+import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +48,10 @@ class Settings(BaseSettings):
 
     streams_rebuild_minutes: float = Field(default=10.0, gt=0)
     streams_stall_seconds: float = Field(default=30.0, gt=0)
+    streams_session_seconds: float = Field(default=30.0, ge=6, le=300)
+    streams_runtime_dir: Path = Path(tempfile.gettempdir()) / f"slowrank-{os.getuid()}"
+    # Prometheus text of the detecting worker on this port and of the storing one on the next; 0 = off.
+    streams_metrics_port: int = Field(default=0, ge=0, le=65534)
 
     webhook_allow_http: tuple[str, ...] = ()
     webhook_allow_private: tuple[str, ...] = ()
@@ -77,6 +83,12 @@ class Settings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         return init_settings, env_settings, TomlConfigSettingsSource(settings_cls)
+
+    def cursor_key(self) -> bytes | None:
+        """Return the key that signs page cursors, or None where none is set."""
+        if self.api_secret_file is not None:
+            return self.api_secret_file.read_text().strip().encode()
+        return self.api_secret.get_secret_value().encode() if self.api_secret else None
 
     def redacted(self) -> dict[str, Any]:
         """Return every value JSON-ready; a secret that is set shows as asterisks."""

@@ -97,12 +97,14 @@ def _at_speed(records: "list[Record]", speed: str) -> "Iterable[Record]":
 
 
 def _send(records: "Iterable[Record]") -> None:
+    import asyncio
+
     from slowrank.settings import Settings
     from streams.sender import SendProblem, send
 
     settings = Settings()
     try:
-        sent = send(records, bootstrap=settings.kafka_bootstrap, prefix=settings.topic_prefix)
+        sent = asyncio.run(send(records, bootstrap=settings.kafka_bootstrap, prefix=settings.topic_prefix))
     except SendProblem as error:
         _fail(str(error))
     typer.secho(f"{sent} records sent to {settings.kafka_bootstrap}", err=True)

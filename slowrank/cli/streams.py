@@ -1,0 +1,81 @@
+"""``slowrank streams``: the stream workers, and recordings of what flows through them."""
+
+import logging
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="Run the stream workers.")
+
+
+class RoleName(StrEnum):
+    """What a worker does."""
+
+    detect = "detect"
+    sink = "sink"
+    all = "all"
+
+
+Role = Annotated[RoleName, typer.Option(help="detect: telemetry to suspicions; sink: into the database.")]
+
+
+@app.command()
+def run(role: Role = RoleName.all) -> None:
+    """Run a worker process per role, and start it again whenever it ends."""
+    from slowrank.settings import Settings
+    from streams.supervisor import Supervisor, stop_on_signals
+
+    settings = Settings()
+    roles = [RoleName.detect, RoleName.sink] if role is RoleName.all else [role]
+    if RoleName.sink in roles:
+        try:
+            settings.dsn()
+        except (ValueError, OSError) as error:
+            _fail(str(error))
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    supervisor = Supervisor([_worker_command(one) for one in roles])
+    stop_on_signals(supervisor)
+    supervisor.run()
+
+
+@app.command(hidden=True)
+def worker(role: Role) -> None:
+    """Be one worker process; `run` starts these."""
+    from slowrank.settings import Settings
+    from streams.worker import run as run_worker
+
+    if role is RoleName.all:
+        _fail("one worker has one role: detect or sink")
+    run_worker(Settings(), "detect" if role is RoleName.detect else "sink")
+
+
+@app.command()
+def record(
+    output: Annotated[Path, typer.Option("-o", "--output", help="NDJSON file; .gz compresses; - is stdout.")],
+    follow: Annotated[bool, typer.Option(help="Go on until interrupted.")] = False,
+) -> None:
+    """Write the telemetry in Kafka as JSON rows, for `slowrank replay` and `slowrank backtest`."""
+    import asyncio
+
+    from slowrank.settings import Settings
+    from streams.recording import RecordingProblem, write_recording
+
+    settings = Settings()
+    try:
+        rows, unreadable = asyncio.run(write_recording(settings, output, follow=follow))
+    except RecordingProblem as error:
+        _fail(str(error))
+    typer.secho(f"{rows} rows written to {output}, {unreadable} messages could not be read", err=True)
+
+
+def _worker_command(role: RoleName) -> list[str]:
+    start = "from slowrank.cli import main; main()"
+    return [sys.executable, "-c", start, "streams", "worker", "--role", role.value]
+
+
+def _fail(message: str) -> NoReturn:
+    typer.secho(message, err=True, fg="red")
+    raise typer.Exit(2)

@@ -1,0 +1,96 @@
+"""The Faust apps: one that detects, one that stores, in consumer groups of their own.
+
+A database that is away holds up the storing app alone. Topics are raw bytes and belong to the operator
+(``slowrank topics create``); agents acknowledge a message themselves, when its outputs are durable.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Literal, Protocol, cast
+
+import faust
+from faust.types import StreamT
+
+from slowrank.settings import Settings
+from streams.dead_letters import Message
+from streams.probe import Place
+
+Role = Literal["detect", "sink"]
+Take = Callable[[Message], Awaitable[None]]
+
+ROUND_SECONDS = 1.0
+
+
+class Work(Protocol):
+    """What a role brings to an app: what it does with messages, and what besides."""
+
+    @property
+    def takes(self) -> Mapping[str, Take]:
+        """Topic -> what to do with each of its messages. May block; raises only when cancelled."""
+        ...
+
+    async def round(self, assigned: set[Place]) -> None:
+        """Look after what messages alone do not move; called every second."""
+        ...
+
+    async def stop(self) -> None:
+        """Let go of everything; no message comes any more."""
+        ...
+
+
+def build(settings: Settings, role: Role, work: Work) -> faust.App:
+    """Return the app of a role, ready for a worker."""
+    app = faust.App(
+        group(settings, role),
+        broker=[f"kafka://{server.strip()}" for server in settings.kafka_bootstrap.split(",")],
+        autodiscover=False,
+        web_enabled=False,
+        topic_allow_declare=False,
+        topic_disable_leader=True,
+        consumer_auto_offset_reset="earliest",
+        broker_commit_interval=1.0,
+        broker_session_timeout=settings.streams_session_seconds,
+        broker_heartbeat_interval=settings.streams_session_seconds / 10,
+        # A database may be away for an hour; that is no reason to rebalance.
+        broker_max_poll_interval=3600.0,
+        producer_request_timeout=30.0,
+        # Waiting for a blocked message would hold up every rebalance and every stop.
+        stream_wait_empty=False,
+        datadir=str(settings.streams_runtime_dir / f"faust-{role}"),
+        worker_redirect_stdouts=False,
+    )
+    for topic, take in work.takes.items():
+        _agent(app, topic, take)
+    _tending(app, work)
+    return app
+
+
+def group(settings: Settings, role: Role) -> str:
+    """Return the consumer group of a role."""
+    return f"{settings.topic_prefix}slowrank-{role}"
+
+
+def _tending(app: faust.App, work: Work) -> None:
+    async def rounds() -> None:
+        await work.round({(tp.topic, tp.partition) for tp in app.consumer.assignment()})
+
+    async def stopping(*_: Any, **__: Any) -> None:
+        await work.stop()
+
+    app.timer(ROUND_SECONDS)(rounds)
+    app.on_before_shutdown.connect(stopping)
+
+
+def _agent(app: faust.App, topic: str, take: Take) -> None:
+    raw = app.topic(topic, key_type=bytes, key_serializer="raw", value_type=bytes, value_serializer="raw")
+
+    @app.agent(raw, name=f"take-{topic}", concurrency=1)
+    async def agent(stream: StreamT[bytes]) -> None:
+        # The ack is ours: Faust's own comes also when the body is cancelled, and would lose the message.
+        unacked = cast("faust.Stream[bytes]", stream).noack()
+        async for event in unacked.events():
+            await take(_message(event.message))
+            await unacked.ack(event)
+
+
+def _message(raw: Any) -> Message:
+    return Message(raw.topic, raw.partition, raw.offset, raw.timestamp, raw.value or b"")

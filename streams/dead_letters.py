@@ -1,0 +1,55 @@
+"""What could not be read, kept with where it stood and why, so that a person can look and send it again."""
+
+from dataclasses import dataclass
+
+from slowrank.telemetry import BadRecord, DeadLetter, encode
+from slowrank.telemetry.codec import DEAD_LETTER_BYTES
+
+STAGE_ERROR = "stage_error"
+STORE_REFUSED = "store_refused"
+
+Headers = list[tuple[str, bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message as it stood in the log; ``timestamp`` in Unix seconds."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: float
+    value: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """A message to be sent."""
+
+    topic: str
+    key: bytes
+    value: bytes
+    headers: Headers
+
+
+def dead_letter(message: Message, error: BadRecord, *, topic: str) -> Outgoing:
+    """Return the letter about ``message`` for the dead-letter topic ``topic``."""
+    letter = DeadLetter(
+        topic=message.topic,
+        partition=message.partition,
+        offset=message.offset,
+        ts=message.timestamp,
+        reason=error.reason,
+        detail=error.detail[:500],
+        payload=message.value[:DEAD_LETTER_BYTES],
+    )
+    headers = {
+        "x-original-topic": message.topic,
+        "x-original-partition": str(message.partition),
+        "x-original-offset": str(message.offset),
+        "x-original-timestamp": f"{message.timestamp:.3f}",
+        "x-error": error.reason,
+        "x-error-detail": error.detail[:200],
+    }
+    key = f"{message.topic}:{message.partition}:{message.offset}"
+    return Outgoing(topic, key.encode(), encode(letter), [(k, v.encode()) for k, v in headers.items()])

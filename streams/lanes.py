@@ -1,0 +1,138 @@
+"""One partition of one topic: its stage, its event time, and where in the log it stands."""
+
+import math
+from dataclasses import dataclass, field
+
+from alerts.finding import Finding
+from slowrank.telemetry import JobSteps, NodeSample, Record, Subject, Suspicion
+from streams.rollup import RollUp, Rows
+from streams.stage import Output, Stage
+from streams.watermark import Watermark
+
+HEARTBEAT_SECONDS = 2
+HEARTBEAT_KIND = "self.watermark"
+
+
+@dataclass(slots=True)
+class Lane:
+    """Drives a stage with the records of one partition, in order.
+
+    Every other second of event time each cluster seen gets a heartbeat on ``suspicions``: without it the
+    finding stage, which sees only rare suspicions, would not know that time has passed.
+    """
+
+    name: str
+    stage: Stage
+    next_offset: int = 0
+    watermark: Watermark = field(default_factory=Watermark)
+    clusters: set[str] = field(default_factory=set)
+
+    def process(self, record: Record) -> list[Output]:
+        """Take the next record; return what it and the passing of time gave rise to."""
+        self.clusters.add(record.cluster)
+        outputs = self._pass(self.watermark.advance(record.ts))
+        outputs += self.stage.process(record)
+        return outputs
+
+    def reach(self, event_time: float) -> list[Output]:
+        """Let time pass without a record, when the partition is read to its end and others know the time."""
+        return self._pass(self.watermark.reach(event_time))
+
+    def _pass(self, seconds: range) -> list[Output]:
+        outputs: list[Output] = []
+        for second in seconds:
+            outputs += self.stage.tick(float(second))
+            if second % HEARTBEAT_SECONDS == 0:
+                outputs += (heartbeat(cluster, self.name, second) for cluster in sorted(self.clusters))
+        return outputs
+
+
+@dataclass(slots=True)
+class RollUpLane:
+    """Rolls up the records of one partition."""
+
+    name: str
+    rollup: RollUp = field(default_factory=RollUp)
+    next_offset: int = 0
+    watermark: Watermark = field(default_factory=Watermark)
+
+    def process(self, record: NodeSample | JobSteps) -> Rows:
+        """Take the next record; return the rows of the buckets that closed."""
+        rows: Rows = []
+        for second in self.watermark.advance(record.ts):
+            rows += self.rollup.tick(float(second))
+        return rows + self.rollup.add(record)
+
+
+@dataclass(slots=True)
+class FindingLane:
+    """Feeds one partition of ``suspicions`` to the finding stage; heartbeats are its time."""
+
+    name: str
+    stage: Stage
+    next_offset: int = 0
+    clock: "FindingClock" = field(default_factory=lambda: FindingClock())
+
+    @property
+    def watermark(self) -> Watermark:
+        """How far the slowest reporting lane is."""
+        return self.clock.watermark
+
+    def process(self, suspicion: Suspicion) -> list[Finding]:
+        """Take the next suspicion or heartbeat; return the new versions of findings."""
+        if suspicion.kind != HEARTBEAT_KIND:
+            return [f for f in self.stage.process(suspicion) if isinstance(f, Finding)]
+        return [
+            finding
+            for second in self.clock.heard(suspicion)
+            for finding in self.stage.tick(float(second))
+            if isinstance(finding, Finding)
+        ]
+
+
+def heartbeat(cluster: str, lane: str, second: int) -> Suspicion:
+    """Return the mark that everything of ``lane`` up to ``second`` has been judged."""
+    return Suspicion(
+        cluster=cluster,
+        detector="watermark",
+        family="telemetry",
+        kind=HEARTBEAT_KIND,
+        state="update",
+        subject=Subject(type="telemetry", cluster=cluster),
+        ts=float(second),
+        onset=float(second),
+        onset_lo=float(second),
+        onset_hi=float(second),
+        score=0.0,
+        log_likelihood_ratio=0.0,
+        note=lane,
+    )
+
+
+@dataclass(slots=True)
+class _Heard:
+    second: float
+    arrival: int
+
+
+class FindingClock:
+    """Event time of the finding stage: that of the slowest lane that is still reporting.
+
+    A lane is left out when the others have sent four rounds of heartbeats since its last one: its job has
+    ended, or its partition has no telemetry any more.
+    """
+
+    ROUNDS = 4
+
+    def __init__(self) -> None:
+        self._lanes: dict[tuple[str, str], _Heard] = {}
+        self._arrivals = 0
+        self.watermark = Watermark()
+
+    def heard(self, beat: Suspicion) -> range:
+        """Take a heartbeat; return the whole seconds that passed for the finding stage."""
+        self._arrivals += 1
+        self._lanes[beat.cluster, beat.note] = _Heard(beat.ts, self._arrivals)
+        oldest = self._arrivals - self.ROUNDS * len(self._lanes)
+        self._lanes = {k: h for k, h in self._lanes.items() if h.arrival > oldest}
+        return self.watermark.reach(min((h.second for h in self._lanes.values()), default=-math.inf))

@@ -1,0 +1,48 @@
+"""State after a restart: the last minutes of a partition are read again before its next message is taken."""
+
+from collections.abc import AsyncIterator
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+
+from streams.dead_letters import Message
+
+
+async def reread(
+    bootstrap: str, topic: str, partition: int, since: float, upto: int
+) -> AsyncIterator[Message]:
+    """Yield the messages with a time stamp from ``since`` (Unix seconds) on and an offset below ``upto``.
+
+    Uses a consumer of its own, in no group. Raises ``KafkaError`` when the broker does not answer.
+    """
+    place = TopicPartition(topic, partition)
+    consumer = AIOKafkaConsumer(
+        bootstrap_servers=bootstrap, enable_auto_commit=False, auto_offset_reset="earliest"
+    )
+    try:
+        await consumer.start()
+        consumer.assign([place])
+        first = await _first_offset(consumer, place, since)
+        if first is None or first >= upto:
+            return
+        consumer.seek(place, first)
+        async for message in _messages(consumer, place, upto):
+            yield message
+    finally:
+        await consumer.stop()
+
+
+async def _first_offset(consumer: AIOKafkaConsumer, place: TopicPartition, since: float) -> int | None:
+    found = (await consumer.offsets_for_times({place: max(0, int(since * 1000))}))[place]
+    return None if found is None else int(found.offset)
+
+
+async def _messages(consumer: AIOKafkaConsumer, place: TopicPartition, upto: int) -> AsyncIterator[Message]:
+    # The position moves past gaps that compaction or transactions leave, so that the end is always reached.
+    while await consumer.position(place) < upto:
+        for batch in (await consumer.getmany(place, timeout_ms=1000)).values():
+            for record in batch:
+                if record.offset >= upto:
+                    return
+                yield Message(
+                    place.topic, place.partition, record.offset, record.timestamp / 1000, record.value or b""
+                )

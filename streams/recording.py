@@ -1,0 +1,88 @@
+"""The telemetry topics written to a file of JSON rows, so that a day can be lived again."""
+
+import contextlib
+import gzip
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import IO
+
+import msgspec
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.errors import KafkaError
+
+from slowrank.settings import Settings
+from slowrank.telemetry import BadRecord, Record, decode_event, decode_sample, decode_steps
+from slowrank.telemetry.topics import JOB_STEPS, NODE_EVENTS, NODE_SAMPLES, topic_name
+from slowrank.telemetry.twin import rows
+
+_DECODE: dict[str, Callable[[bytes], Record]] = {
+    NODE_SAMPLES: decode_sample,
+    NODE_EVENTS: decode_event,
+    JOB_STEPS: decode_steps,
+}
+
+
+class RecordingProblem(Exception):
+    """Nothing can be recorded: why, and what to do."""
+
+
+async def write_recording(settings: Settings, output: Path, *, follow: bool) -> tuple[int, int]:
+    """Write the rows of every telemetry message in Kafka; return how many, and the messages not readable.
+
+    Ends where the topics ended at the start, or never when it follows. Raises ``RecordingProblem``.
+    """
+    written = unreadable = 0
+    decode = {topic_name(t, settings.topic_prefix): read for t, read in _DECODE.items()}
+    try:
+        with _opened(output) as file:
+            async for topic, value in _messages(settings, list(decode), follow=follow):
+                try:
+                    lines = [msgspec.json.encode(row) + b"\n" for row in rows(decode[topic](value))]
+                except BadRecord:
+                    unreadable += 1
+                    continue
+                file.write(b"".join(lines))
+                written += len(lines)
+    except KafkaError as error:
+        raise RecordingProblem(f"Kafka at {settings.kafka_bootstrap} does not answer ({error}).") from error
+    except OSError as error:
+        raise RecordingProblem(f"{output}: cannot be written ({error.strerror}).") from error
+    return written, unreadable
+
+
+async def _messages(
+    settings: Settings, topics: list[str], *, follow: bool
+) -> AsyncIterator[tuple[str, bytes]]:
+    consumer = AIOKafkaConsumer(
+        bootstrap_servers=settings.kafka_bootstrap, enable_auto_commit=False, auto_offset_reset="earliest"
+    )
+    try:
+        await consumer.start()
+        known = await consumer.topics()
+        missing = [t for t in topics if t not in known]
+        if missing:
+            raise RecordingProblem(f"no topic {', '.join(missing)}: `slowrank topics create` makes them.")
+        places = [TopicPartition(t, p) for t in topics for p in consumer.partitions_for_topic(t) or ()]
+        consumer.assign(places)
+        ends = await consumer.end_offsets(places)
+        await consumer.seek_to_beginning(*places)
+        while follow or any([await consumer.position(p) < ends[p] for p in places]):
+            for place, batch in (await consumer.getmany(timeout_ms=1000)).items():
+                for message in batch:
+                    if follow or message.offset < ends[place]:
+                        yield place.topic, message.value or b""
+    finally:
+        await consumer.stop()
+
+
+@contextlib.contextmanager
+def _opened(output: Path) -> Iterator[IO[bytes]]:
+    if str(output) == "-":
+        yield sys.stdout.buffer
+    elif output.suffix == ".gz":
+        with gzip.open(output, "wb") as packed:
+            yield packed  # type: ignore[misc]
+    else:
+        with output.open("wb") as plain:
+            yield plain

@@ -1,0 +1,145 @@
+"""The storing worker: telemetry into roll-ups, suspicions into findings, both into the database."""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from alerts.config import FindingConfig
+from alerts.finding import Finding
+from slowrank.telemetry import BadRecord, decode_sample, decode_steps, decode_suspicion
+from slowrank.telemetry.topics import DEAD_LETTERS, JOB_STEPS, NODE_SAMPLES, SUSPICIONS
+from store.failures import AWAY
+from streams.dead_letters import STORE_REFUSED, Message, Outgoing, dead_letter
+from streams.detect import Name
+from streams.finding_stage import FindingStage
+from streams.health import Health
+from streams.keeper import Course, Keeper, Reread
+from streams.lanes import FindingLane, RollUpLane
+from streams.outlet import Outlet, until_done
+from streams.probe import Place
+from streams.rows import UNSTORABLE, RowBuffer
+
+# Longer than any silence of a detector about an open cause; the store knows what is older.
+FINDING_WINDOW_SECONDS = 3600.0
+
+Save = Callable[[Finding], object]
+"""Stores one version of a finding; blocks, and raises what ``store`` raises."""
+
+
+class Sink:
+    """Takes messages of the telemetry topics and of ``suspicions``.
+
+    Samples and steps that cannot be read are the detecting worker's to report; here they are skipped. A
+    database that is away stops the messages, it loses none.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: Name,
+        reread: Reread,
+        outlet: Outlet,
+        health: Health,
+        now: Callable[[], float],
+        window: float,
+        save: Save,
+        rows: RowBuffer,
+        config: FindingConfig,
+    ) -> None:
+        self._name = name
+        self._outlet = outlet
+        self._health = health
+        self._save = save
+        self._rows = rows
+        telemetry: dict[str, Course[RollUpLane]] = {
+            name(NODE_SAMPLES): Course(lambda data: decode_sample(data, now=now()), RollUpLane, window),
+            name(JOB_STEPS): Course(lambda data: decode_steps(data, now=now()), RollUpLane, window),
+        }
+        self._rollups: Keeper[RollUpLane] = Keeper(telemetry, reread=reread, health=health)
+        suspicions = Course(
+            decode_suspicion, lambda lane: FindingLane(lane, FindingStage(config)), FINDING_WINDOW_SECONDS
+        )
+        self._findings: Keeper[FindingLane] = Keeper(
+            {name(SUSPICIONS): suspicions}, reread=reread, health=health
+        )
+
+    async def take_telemetry(self, message: Message) -> None:
+        """Roll up one message. Its rows are written within a second, or made again from the log."""
+        self._health.took(message.topic)
+        place = (message.topic, message.partition)
+        lane = await self._rollups.lane_at(
+            place, message.offset, timestamp=message.timestamp, rebuilt=self._rows.add
+        )
+        if message.offset < lane.next_offset:
+            return
+        try:
+            self._rows.add(self._rollups.step(lane, message))
+        except BadRecord:
+            self._health.outputs["unreadable"] += 1
+        lane.next_offset = message.offset + 1
+        self._health.event_time[lane.name] = lane.watermark.time
+        await self._rows.flush()
+
+    async def take_suspicion(self, message: Message) -> None:
+        """Fold one suspicion into its findings and store what changed."""
+        self._health.took(message.topic)
+        place = (message.topic, message.partition)
+        lane = await self._findings.lane_at(place, message.offset, timestamp=message.timestamp, rebuilt=_drop)
+        if message.offset < lane.next_offset:
+            return
+        try:
+            letters: list[Outgoing] = []
+            for finding in self._stepped(lane, message, letters):
+                await self._store(finding, message, letters)
+            await self._outlet.send(letters)
+        except BaseException:
+            # Half a step: the next reader of this partition must build the lane anew and take it again.
+            self._findings.forget(place)
+            raise
+        lane.next_offset = message.offset + 1
+        self._health.event_time[lane.name] = lane.watermark.time
+
+    @property
+    def positions(self) -> dict[Place, int]:
+        """Next offsets of the partitions that are being read."""
+        rollups, findings = self._rollups.lanes.items(), self._findings.lanes.items()
+        return {p: x.next_offset for p, x in rollups} | {p: y.next_offset for p, y in findings}
+
+    async def idle(self, assigned: Iterable[Place]) -> None:
+        """Write what has gathered although no message came; drop what is another worker's now."""
+        places = list(assigned)
+        self._rollups.retain(places)
+        self._findings.retain(places)
+        await self._rows.flush()
+
+    async def quiet(self) -> None:
+        """The log has been quiet: write the buckets that are still open."""
+        for lane in self._rollups.lanes.values():
+            self._rows.add(lane.rollup.flush())
+        await self._rows.flush(force=True)
+
+    def _stepped(self, lane: FindingLane, message: Message, letters: list[Outgoing]) -> list[Finding]:
+        try:
+            return self._findings.step(lane, message)
+        except BadRecord as error:
+            letters.append(self._letter(message, error))
+            return []
+
+    async def _store(self, finding: Finding, message: Message, letters: list[Outgoing]) -> None:
+        async def attempt() -> None:
+            try:
+                await asyncio.to_thread(self._save, finding)
+                self._health.outputs["findings"] += 1
+            except UNSTORABLE as error:
+                detail = f"finding {finding.id}: {type(error).__name__}: {error}"
+                letters.append(self._letter(message, BadRecord(STORE_REFUSED, detail)))
+
+        await until_done(attempt, AWAY, health=self._health, what="database")
+
+    def _letter(self, message: Message, error: BadRecord) -> Outgoing:
+        self._health.dead_letters[message.topic, error.reason] += 1
+        return dead_letter(message, error, topic=self._name(DEAD_LETTERS))
+
+
+def _drop(outputs: list[Any]) -> None:
+    """Findings made while a lane is built were stored before its offset was committed."""

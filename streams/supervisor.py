@@ -1,0 +1,86 @@
+"""Keeps worker processes running: starts them, starts them again when they end, stops them with itself."""
+
+import logging
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import FrameType
+
+log = logging.getLogger(__name__)
+
+LONGEST_PAUSE_SECONDS = 30.0
+HEALTHY_AFTER_SECONDS = 60.0
+STOP_SECONDS = 20.0
+
+
+@dataclass(slots=True)
+class _Child:
+    command: Sequence[str]
+    process: subprocess.Popen[bytes] | None = None
+    started: float = 0.0
+    pause: float = 1.0
+    again_at: float = 0.0
+
+
+class Supervisor:
+    """Runs commands side by side until ``stop`` is set.
+
+    A command that ends is started again after a pause that doubles up to half a minute and is forgotten once
+    it ran for a minute.
+    """
+
+    def __init__(
+        self, commands: Sequence[Sequence[str]], *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._children = [_Child(command) for command in commands]
+        self._clock = clock
+        self.stop = threading.Event()
+
+    def run(self) -> None:
+        """Block until stopped; every child has ended when this returns."""
+        try:
+            while not self.stop.wait(0.2):
+                for child in self._children:
+                    self._look_after(child)
+        finally:
+            self._end_all()
+
+    def _look_after(self, child: _Child) -> None:
+        now = self._clock()
+        if child.process is None:
+            if now >= child.again_at:
+                child.process, child.started = subprocess.Popen(child.command), now
+            return
+        code = child.process.poll()
+        if code is None:
+            return
+        if now - child.started >= HEALTHY_AFTER_SECONDS:
+            child.pause = 1.0
+        log.warning("worker ended with code %d, starting it again in %.0f s", code, child.pause)
+        child.process, child.again_at = None, now + child.pause
+        child.pause = min(2 * child.pause, LONGEST_PAUSE_SECONDS)
+
+    def _end_all(self) -> None:
+        running = [c.process for c in self._children if c.process is not None and c.process.poll() is None]
+        for process in running:
+            process.terminate()
+        deadline = self._clock() + STOP_SECONDS
+        for process in running:
+            try:
+                process.wait(max(0.1, deadline - self._clock()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def stop_on_signals(supervisor: Supervisor) -> None:
+    """Let SIGTERM and SIGINT stop the supervisor; call from the main thread."""
+
+    def handle(_: int, __: FrameType | None) -> None:
+        supervisor.stop.set()
+
+    signal.signal(signal.SIGTERM, handle)
+    signal.signal(signal.SIGINT, handle)

@@ -1,0 +1,51 @@
+"""Tells a worker that has nothing to do from one that is alive and does nothing."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from streams.health import Health
+from streams.probe import Place
+
+
+@dataclass(slots=True)
+class Watchdog:
+    """``no_event`` and ``no_commit`` are the seconds after which a worker with work before it is stuck.
+
+    A worker without partitions of its own may be a spare one. It may also have fallen out of the group: it
+    is stuck when the whole group leaves messages lying for ``orphaned`` seconds.
+    """
+
+    health: Health
+    no_event: float = 30.0
+    no_commit: float = 60.0
+    orphaned: float = 120.0
+    _committed: dict[Place, int] = field(default_factory=dict)
+    _moved: float = 0.0
+
+    def note_committed(self, committed: Mapping[Place, int]) -> None:
+        """Take the offsets the group has committed."""
+        if committed != self._committed:
+            self._committed = dict(committed)
+            self._moved = self.health.clock()
+            self.health.committed()
+
+    def verdict(self, lag: int, *, assigned: bool) -> str | None:
+        """Return why the worker is stuck, or None; ``lag`` is how many messages wait for it.
+
+        Waiting for a server that is away is no stall, and neither is an empty log.
+        """
+        health = self.health
+        if health.waiting_for or lag == 0:
+            return None
+        now = health.clock()
+        if not assigned:
+            left = now - max(self._moved, health.started)
+            return (
+                f"{lag} messages wait and nobody took one for {left:.0f} s" if left > self.orphaned else None
+            )
+        quiet, uncommitted = now - health.last_event, now - health.last_commit
+        if quiet > self.no_event:
+            return f"{lag} messages wait and none was taken for {quiet:.0f} s"
+        if health.last_event > health.last_commit and uncommitted > self.no_commit:
+            return f"messages are taken but none was committed for {uncommitted:.0f} s"
+        return None

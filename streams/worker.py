@@ -1,0 +1,169 @@
+"""One worker process: puts a role, its servers and its Faust app together, and runs it."""
+
+import asyncio
+import logging
+import os
+import socket
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from functools import partial
+
+import faust
+from prometheus_client import CollectorRegistry, start_http_server
+
+from alerts.config import FindingConfig
+from alerts.finding import Finding
+from slowrank.settings import Settings
+from slowrank.telemetry.topics import JOB_STEPS, NODE_EVENTS, NODE_SAMPLES, SUSPICIONS, topic_name
+from store.buckets import NodeLatest, SampleRollup, StepRollup
+from store.failures import AWAY
+from store.findings import save
+from store.heartbeats import Heartbeat, beat
+from store.pool import open_pool
+from store.rollups import write_nodes, write_samples, write_steps
+from streams.app import Role, Take, Work, build, group
+from streams.detect import Detect
+from streams.health import Health, HealthMetrics
+from streams.outlet import Outlet
+from streams.probe import Place, Probe
+from streams.rebuild import reread
+from streams.rollup import Rows
+from streams.rows import RowBuffer
+from streams.sink import Sink
+from streams.tend import Tender
+from streams.watchdog import Watchdog
+
+log = logging.getLogger(__name__)
+
+QUIET_SECONDS = 10.0
+BEAT_SECONDS = 5.0
+
+
+def run(settings: Settings, role: Role) -> None:
+    """Run one worker until it is told to stop; ends the process."""
+    settings.streams_runtime_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    health = Health(role, time.monotonic)
+    work: Work = DetectWork(settings, health) if role == "detect" else SinkWork(settings, health)
+    if settings.streams_metrics_port:
+        registry = CollectorRegistry()
+        registry.register(HealthMetrics(health, time.time))
+        port = settings.streams_metrics_port + (role == "sink")
+        start_http_server(port, addr="127.0.0.1", registry=registry)
+    app = build(settings, role, work)
+    faust.Worker(app, loglevel="info", redirect_stdouts=False).execute_from_commandline()
+
+
+class DetectWork:
+    """Telemetry to suspicions."""
+
+    def __init__(self, settings: Settings, health: Health) -> None:
+        self._name = partial(topic_name, prefix=settings.topic_prefix)
+        self._outlet = Outlet(settings.kafka_bootstrap, health)
+        self._probe = Probe(settings.kafka_bootstrap, group(settings, "detect"))
+        self._tender = _tender(settings, health, self._probe)
+        self._detect = Detect(
+            name=self._name,
+            reread=partial(reread, settings.kafka_bootstrap),
+            outlet=self._outlet,
+            health=health,
+            now=time.time,
+            window=60.0 * settings.streams_rebuild_minutes,
+        )
+
+    @property
+    def takes(self) -> Mapping[str, Take]:
+        """All telemetry goes the same way."""
+        return {self._name(topic): self._detect.take for topic in (NODE_SAMPLES, NODE_EVENTS, JOB_STEPS)}
+
+    async def round(self, assigned: set[Place]) -> None:
+        """Keep the books, and let time pass for jobs that have fallen quiet."""
+        ends = await self._tender.round(assigned, self._detect.positions)
+        committed = self._tender.committed
+        for place in sorted(assigned.intersection(committed).difference(self._detect.positions)):
+            if place[0] == self._name(JOB_STEPS):
+                await self._detect.prepare(place, committed[place], timestamp=time.time())
+        await self._detect.idle(assigned, ends)
+
+    async def stop(self) -> None:
+        """Let go of the brokers."""
+        await self._outlet.close()
+        await self._probe.close()
+        self._tender.close()
+
+
+class SinkWork:
+    """Telemetry to roll-ups, suspicions to findings."""
+
+    def __init__(self, settings: Settings, health: Health) -> None:
+        self._name = partial(topic_name, prefix=settings.topic_prefix)
+        self._health = health
+        self._pool = open_pool(settings.dsn(), max_size=4, name="slowrank-streams")
+        self._outlet = Outlet(settings.kafka_bootstrap, health)
+        self._probe = Probe(settings.kafka_bootstrap, group(settings, "sink"))
+        self._tender = _tender(settings, health, self._probe)
+        self._instance = f"{socket.gethostname()}-{os.getpid()}"
+        self._beat_at = self._quiet_at = health.clock()
+        self._sink = Sink(
+            name=self._name,
+            reread=partial(reread, settings.kafka_bootstrap),
+            outlet=self._outlet,
+            health=health,
+            now=time.time,
+            window=60.0 * settings.streams_rebuild_minutes,
+            save=self._save,
+            rows=RowBuffer(self._write, health, health.clock),
+            config=FindingConfig(gpu_hour_price=settings.gpu_hour_price),
+        )
+
+    @property
+    def takes(self) -> Mapping[str, Take]:
+        """Telemetry is rolled up, suspicions become findings."""
+        return {
+            self._name(NODE_SAMPLES): self._sink.take_telemetry,
+            self._name(JOB_STEPS): self._sink.take_telemetry,
+            self._name(SUSPICIONS): self._sink.take_suspicion,
+        }
+
+    async def round(self, assigned: set[Place]) -> None:
+        """Keep the books, write what has gathered, and leave a sign of life in the database."""
+        await self._tender.round(assigned, self._sink.positions)
+        now = self._health.clock()
+        if now - self._beat_at >= BEAT_SECONDS:
+            self._beat_at = now
+            await asyncio.to_thread(self._beat)
+        await self._sink.idle(assigned)
+        if now - max(self._health.last_event, self._quiet_at) >= QUIET_SECONDS:
+            self._quiet_at = now
+            await self._sink.quiet()
+
+    async def stop(self) -> None:
+        """Let go of the brokers and of the database."""
+        await self._outlet.close()
+        await self._probe.close()
+        await asyncio.to_thread(self._pool.close, 5.0)
+        self._tender.close()
+
+    def _save(self, finding: Finding) -> None:
+        with self._pool.connection() as conn:
+            save(conn, finding)
+
+    def _write(self, rows: Rows) -> None:
+        with self._pool.connection() as conn:
+            write_samples(conn, [row for row in rows if isinstance(row, SampleRollup)])
+            write_steps(conn, [row for row in rows if isinstance(row, StepRollup)])
+            write_nodes(conn, [row for row in rows if isinstance(row, NodeLatest)])
+
+    def _beat(self) -> None:
+        try:
+            with self._pool.connection(timeout=2.0) as conn:
+                beat(conn, Heartbeat("streams", self._instance, datetime.now(UTC), self._health.report()))
+        except AWAY as error:
+            log.warning("no sign of life could be left in the database: %s", error)
+
+
+def _tender(settings: Settings, health: Health, probe: Probe) -> Tender:
+    limit = settings.streams_stall_seconds
+    watchdog = Watchdog(health, no_event=limit, no_commit=2 * limit, orphaned=4 * limit)
+    file = settings.streams_runtime_dir / f"streams-{health.role}-{os.getpid()}.json"
+    return Tender(health=health, probe=probe, watchdog=watchdog, file=file)

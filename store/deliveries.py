@@ -13,7 +13,7 @@ from psycopg.rows import class_row, dict_row
 
 from store.events import Event, emit
 from store.text import storable
-from store.webhooks import Webhook
+from store.webhooks import Webhook, by_id
 
 State = Literal["pending", "muted", "delivered", "failed"]
 
@@ -105,7 +105,7 @@ def due(
         ).fetchall()
         rows.sort(key=lambda row: (row["next_attempt_at"], row["id"]))
         events = _events(conn, [row["event_id"] for row in rows])
-        endpoints = _webhooks(conn, [row["webhook_id"] for row in rows])
+        endpoints = by_id(conn, {row["webhook_id"] for row in rows})
     return [
         Due(row["id"], row["attempts"], events[row["event_id"]], endpoints[row["webhook_id"]]) for row in rows
     ]
@@ -223,12 +223,6 @@ def _events(conn: Connection[Any], ids: list[str]) -> dict[str, Event]:
             "SELECT id, seq, type, finding_id, at, body FROM events WHERE id = ANY(%s)", (ids,)
         ).fetchall()
     return {event.id: event for event in rows}
-
-
-def _webhooks(conn: Connection[Any], ids: list[str]) -> dict[str, Webhook]:
-    with conn.cursor(row_factory=class_row(Webhook)) as cursor:
-        rows = cursor.execute("SELECT * FROM webhooks WHERE id = ANY(%s)", (ids,)).fetchall()
-    return {webhook.id: webhook for webhook in rows}
 
 
 def _log(conn: Connection[Any], leased: Due, attempt: Attempt) -> None:

@@ -80,6 +80,11 @@ def listen(conn: Connection[Any]) -> None:
     conn.execute(f"LISTEN {CHANNEL}")
 
 
+def unlisten(conn: Connection[Any]) -> None:
+    """Let ``conn`` hear no more, before it goes back to a pool."""
+    conn.execute(f"UNLISTEN {CHANNEL}")
+
+
 def wait(conn: Connection[Any], seconds: float) -> bool:
     """Return whether a wake-up call came within ``seconds``; several at once count as one."""
     return any(True for _ in conn.notifies(timeout=seconds, stop_after=1))

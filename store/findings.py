@@ -18,7 +18,7 @@ from alerts.merge import merge, version_time
 from alerts.notify import EventType, Told, news
 from store.events import Event, emit, event_id, wake
 from store.finding_rows import UPSERT, Row, Stored, document, held, moment, parameters, served, told
-from store.search import FindingFilter, Page, count_open, find
+from store.search import FindingFilter, Page, find, open_counts
 from store.text import storable, storable_json
 
 __all__ = [
@@ -29,11 +29,11 @@ __all__ = [
     "Page",
     "Stored",
     "acknowledge",
-    "count_open",
     "feedback",
     "find",
     "get",
     "history",
+    "open_counts",
     "resolve",
     "save",
 ]
@@ -87,7 +87,11 @@ def save(conn: Connection[Any], finding: Finding) -> Change | None:
         if merged is None:
             return None
         doc = document(merged)
-        if row is not None and (row["doc"], row["status"]) == (doc, merged.status):
+        if (
+            row is not None
+            and row["status"] == merged.status
+            and row["doc"] | {"status": merged.status} == doc
+        ):
             return None
         before = None if row is None else told(row)
         stored = conn.execute(UPSERT, parameters(merged, doc)).fetchone()

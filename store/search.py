@@ -95,8 +95,8 @@ def find(conn: Connection[Any], wanted: FindingFilter) -> Page:
     )
 
 
-def count_open(conn: Connection[Any]) -> dict[tuple[str, str], int]:
-    """Return how many findings are open (acknowledged or not) by (kind, severity)."""
+def open_counts(conn: Connection[Any]) -> dict[tuple[str, str], int]:
+    """Return how many open and acknowledged findings there are by (kind, severity)."""
     rows = conn.execute(
         "SELECT kind, severity, count(*) FROM findings WHERE status IN ('open', 'acknowledged') "
         "GROUP BY kind, severity"

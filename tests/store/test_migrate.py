@@ -1,5 +1,6 @@
 """The migration runner: once, in order, refusing changed files, on every kind of server."""
 
+import secrets
 import threading
 
 import psycopg
@@ -74,12 +75,14 @@ def test_table_of_dbmate_is_taken_over(empty):
 
 def test_owner_without_privileges(empty):
     """A user who may create neither roles nor extensions still gets the schema."""
+    password = secrets.token_hex(8)
     with psycopg.connect(empty, autocommit=True) as conn:
         name = conn.info.dbname
         conn.execute("DROP ROLE IF EXISTS small_owner")
-        conn.execute("CREATE ROLE small_owner LOGIN NOSUPERUSER NOCREATEROLE")
+        create = "CREATE ROLE small_owner LOGIN NOSUPERUSER NOCREATEROLE PASSWORD {}"
+        conn.execute(sql.SQL(create).format(password))
         conn.execute(sql.SQL("ALTER DATABASE {} OWNER TO small_owner").format(sql.Identifier(name)))
-    dsn = psycopg.conninfo.make_conninfo(empty, user="small_owner")
+    dsn = psycopg.conninfo.make_conninfo(empty, user="small_owner", password=password)
     try:
         assert migrate(dsn) == [m.name for m in bundled()]
         with psycopg.connect(dsn) as conn:

@@ -1,0 +1,161 @@
+"""Deliveries: leased once, tried again, logged, and lost by nobody."""
+
+from datetime import UTC, datetime, timedelta
+
+import psycopg
+import pytest
+
+from store import deliveries, events, retention, webhooks
+from store.deliveries import Attempt
+from store.events import Event, event_id
+from store.webhooks import Webhook
+
+NOW = datetime(2026, 11, 20, 8, 0, tzinfo=UTC)
+
+
+def at(seconds):
+    return NOW + timedelta(seconds=seconds)
+
+
+@pytest.fixture
+def hook(conn):
+    """One endpoint."""
+    made = Webhook(
+        id="whk_1", name="ops", url="https://x.example/", created_by="k", created_at=NOW, updated_at=NOW
+    )
+    webhooks.create(conn, made, "whsec_1")
+    return made
+
+
+def get(conn, id_):
+    return deliveries.get(conn, id_)
+
+
+def endpoint(conn, id_):
+    return webhooks.get(conn, id_)
+
+
+def queue(conn, name="a"):
+    event = Event(
+        id=event_id(name, NOW), seq=0, type="delivery.test", finding_id=None, at=NOW, body={"name": name}
+    )
+    queued = deliveries.test(conn, "whk_1", event)
+    conn.execute("UPDATE deliveries SET next_attempt_at = %s WHERE id = %s", (NOW, queued))
+    return queued
+
+
+def test_leased_to_one_notifier(conn, store_dsn, hook):
+    """What one notifier holds, another does not get, until the lease runs out."""
+    queue(conn)
+    with psycopg.connect(store_dsn, autocommit=True) as other:
+        first = deliveries.due(conn, now=at(0), lease_seconds=60)
+        assert deliveries.due(other, now=at(59), lease_seconds=60) == []
+        second = deliveries.due(other, now=at(60), lease_seconds=60)
+    assert [d.event.id for d in first] == [d.event.id for d in second]
+    assert (first[0].attempt, second[0].attempt) == (1, 2)
+    assert first[0].event.body == {"name": "a"}
+    assert first[0].webhook == hook
+
+
+def test_rows_locked_by_another_are_skipped(conn, store_dsn, hook):
+    """A notifier does not wait for the rows another is taking at that moment."""
+    queue(conn, "a")
+    with psycopg.connect(store_dsn) as other:
+        assert len(deliveries.due(other, now=at(0), limit=1)) == 1
+        queue(conn, "b")
+        assert [d.event.body["name"] for d in deliveries.due(conn, now=at(0))] == ["b"]
+
+
+def test_delivered_is_done(conn, hook):
+    """A delivered one is never due again, and its log says how it went."""
+    queued = queue(conn)
+    leased = deliveries.due(conn, now=at(0))[0]
+    deliveries.mark_delivered(conn, leased, Attempt(at=at(1), status=204, seconds=0.3))
+    assert deliveries.due(conn, now=at(1e6)) == []
+    done = get(conn, queued)
+    assert (done.state, done.attempts, done.last_status, done.delivered_at) == ("delivered", 1, 204, at(1))
+    assert deliveries.attempts(conn, queued) == [Attempt(at=at(1), status=204, seconds=0.3)]
+
+
+def test_failed_is_tried_again_then_given_up_then_retried_by_hand(conn, hook):
+    """A failure is due at its next time; without one it is given up; a person can ask for one more try."""
+    queued = queue(conn)
+    leased = deliveries.due(conn, now=at(0))[0]
+    deliveries.mark_failed(conn, leased, Attempt(at=at(1), status=500, error="e" * 5000), again_at=at(10))
+    assert deliveries.due(conn, now=at(9)) == []
+    leased = deliveries.due(conn, now=at(10))[0]
+    deliveries.mark_failed(conn, leased, Attempt(at=at(11), error="timeout"), again_at=None)
+    assert get(conn, queued).state == "failed"
+    assert deliveries.due(conn, now=at(1e6)) == []
+    assert deliveries.retry(conn, queued, at(20))
+    assert deliveries.due(conn, now=at(20))[0].attempt == 3
+    assert [a.error[:7] for a in deliveries.attempts(conn, queued)] == ["eeeeeee", "timeout"]
+
+
+def test_late_failure_does_not_undo_a_delivery(conn, hook):
+    """When two notifiers held it and one delivered, the other's failure changes nothing."""
+    queued = queue(conn)
+    slow = deliveries.due(conn, now=at(0))[0]
+    quick = deliveries.due(conn, now=at(100))[0]
+    deliveries.mark_delivered(conn, quick, Attempt(at=at(101), status=200))
+    deliveries.mark_failed(conn, slow, Attempt(at=at(102), error="timeout"), again_at=at(110))
+    assert get(conn, queued).state == "delivered"
+
+
+def test_disabled_endpoint_gets_nothing(conn, hook):
+    """Deliveries of a disabled endpoint wait until it is enabled."""
+    queue(conn)
+    webhooks.disable(conn, hook.id, "410 Gone", at(0))
+    assert deliveries.due(conn, now=at(1)) == []
+    assert endpoint(conn, hook.id).disabled_reason == "410 Gone"
+    webhooks.update(conn, hook)
+    assert endpoint(conn, hook.id).disabled_reason == ""
+    assert len(deliveries.due(conn, now=at(1))) == 1
+
+
+def test_age_of_the_queue(conn, hook):
+    """The oldest due delivery and the next one to come are known without leasing them."""
+    assert (deliveries.oldest_due(conn, at(5)), deliveries.next_due(conn)) == (None, None)
+    queue(conn)
+    assert (deliveries.oldest_due(conn, at(5)), deliveries.next_due(conn)) == (NOW, NOW)
+
+
+def test_pages_of_the_log(conn, hook):
+    """The log of an endpoint can be read page by page."""
+    queued = {queue(conn, str(i)) for i in range(5)}
+    first = deliveries.listed(conn, hook.id, limit=3)
+    rest = deliveries.listed(conn, hook.id, limit=3, after=(first[-1].created_at, first[-1].id))
+    assert {d.id for d in first} | {d.id for d in rest} == queued
+    assert len(first) + len(rest) == 5
+
+
+def test_secrets_rotate(conn, hook):
+    """While rotating, both secrets sign, the new one first; then only the new one."""
+    webhooks.rotate(conn, hook.id, "whsec_2", now=at(10), old_until=at(100))
+    assert webhooks.secrets(conn, hook.id, at(50)) == ["whsec_2", "whsec_1"]
+    assert webhooks.secrets(conn, hook.id, at(100)) == ["whsec_2"]
+
+
+def test_failing_is_news_once(conn, hook):
+    """Only the change to failing, and the change back, are reported as such."""
+    assert [webhooks.set_failing(conn, hook.id, at(i)) for i in range(2)] == [True, False]
+    assert [webhooks.set_failing(conn, hook.id, None) for _ in range(2)] == [True, False]
+
+
+def test_deleted_with_all_that_belongs_to_it(conn, hook):
+    """Deleting an endpoint removes its secret and its queue."""
+    queue(conn)
+    assert webhooks.delete(conn, hook.id)
+    assert webhooks.listed(conn) == []
+    assert webhooks.secrets(conn, hook.id, at(0)) == []
+    assert deliveries.due(conn, now=at(1)) == []
+
+
+def test_old_events_are_pruned_when_nothing_waits(conn, hook):
+    """Old events go with their log; one that still waits to be delivered stays."""
+    queue(conn, "told")
+    deliveries.mark_delivered(conn, deliveries.due(conn, now=at(0))[0], Attempt(at=at(1), status=200))
+    queue(conn, "waiting")
+    later = datetime.now(UTC) + timedelta(days=31)
+    assert retention.prune_events(conn, now=later, days=30) == 1
+    assert [e.body["name"] for e in events.after(conn, 0)] == ["waiting"]

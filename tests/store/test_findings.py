@@ -1,0 +1,335 @@
+"""Findings as rows: versions, people's words, news, and what repeats and restarts must not do."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+import psycopg
+import pytest
+
+from alerts.finding import Action, Cause, Finding, dedup_key, finding_id
+from slowrank.telemetry import Evidence, Subject
+from store import deliveries, events, findings, silences, webhooks
+from store.findings import Conflict, FindingFilter, NotFound, Word
+from store.webhooks import Webhook
+
+T0 = 1_795_160_000.0
+NOW = datetime(2026, 11, 20, 8, 0, tzinfo=UTC)
+HOSTILE = "a\x00b'; DROP TABLE findings;-- \u202egnp.exe\ud800</script>\r\n\"\\ %s {}"
+
+
+def finding(as_of=10.0, *, status="open", onset=0.0, **changes):
+    subject = changes.pop("subject", Subject(type="gpu", cluster="c", node="n1", gpu_index=5, job_id="j1"))
+    key = changes.pop("dedup_key", dedup_key(subject, changes.get("kind", "straggler.fail_slow")))
+    fields = {
+        "id": finding_id(key.encode("utf-8", "replace").decode(), T0 + onset),
+        "dedup_key": key,
+        "kind": "straggler.fail_slow",
+        "title": "n1 GPU 5 is slow",
+        "severity": "critical",
+        "status": status,
+        "subject": subject,
+        "onset": T0 + onset,
+        "onset_lo": T0 + onset - 1,
+        "onset_hi": T0 + onset + 1,
+        "detected_at": T0 + onset + 5,
+        "last_seen_at": T0 + as_of,
+        "detector": "peer_step",
+        "confidence": 0.95,
+        "score": 3.0,
+        "gpu_hours_lost": as_of / 10,
+        "gpu_hours_lost_per_hour": 12.5,
+        "cause": Cause("straggler.fail_slow", 0.9),
+        "action": Action("DRAIN_NODE", "Drain n1."),
+        "as_of": T0 + as_of,
+        "resolved_at": T0 + as_of if status in ("resolved", "expired") else None,
+    }
+    return Finding(**(fields | changes))
+
+
+def save(conn, version):
+    return findings.save(conn, version)
+
+
+def get(conn, id_):
+    return findings.get(conn, id_)
+
+
+def types(conn):
+    return [e.type for e in events.after(conn, 0)]
+
+
+def test_saved_as_it_was(conn):
+    """What comes back is the finding's JSON."""
+    change = save(conn, finding())
+    stored = get(conn, change.finding_id)
+    expected = msgspec.json.decode(msgspec.json.encode(finding().to_json()))
+    assert {k: v for k, v in stored.doc.items() if k in expected} == expected
+    assert stored.doc.keys() - expected.keys() == {"updated_at"}
+
+
+def test_repeat_changes_nothing(conn):
+    """The same version again is no change and no news."""
+    assert save(conn, finding()).event == "finding.opened"
+    assert save(conn, finding()) is None
+    assert types(conn) == ["finding.opened"]
+
+
+def test_replay_of_the_past_changes_nothing(conn):
+    """A worker that re-reads its input sends the old versions again: none of them is stored or told."""
+    life = [
+        finding(1, status="suspected"),
+        finding(10),
+        finding(20, severity="error"),
+        finding(30, status="resolved"),
+    ]
+    for version in life:
+        save(conn, version)
+    before = get(conn, life[0].id), types(conn)
+    assert [save(conn, version) for version in life] == [None] * 4
+    assert (get(conn, life[0].id), types(conn)) == before
+    assert types(conn) == ["finding.opened", "finding.updated", "finding.resolved"]
+
+
+def test_suspicion_is_stored_and_not_told(conn):
+    """A suspected finding is visible and makes no event."""
+    assert save(conn, finding(status="suspected")).event is None
+    assert findings.find(conn, FindingFilter()).total == 1
+
+
+def test_restarted_worker_keeps_the_id(conn):
+    """A worker that lost its memory sees a later onset; the cause keeps its first id, onset and cost."""
+    first = finding(100)
+    save(conn, first)
+    change = save(conn, finding(900, onset=600.0, gpu_hours_lost=1.0))
+    stored = get(conn, first.id)
+    assert change.finding_id == first.id
+    assert findings.find(conn, FindingFilter()).total == 1
+    assert (stored.doc["onset"], stored.doc["gpu_hours_lost"]) == (first.to_json()["onset"], 10.0)
+    assert types(conn) == ["finding.opened"]
+
+
+def test_restarted_worker_does_not_take_back(conn):
+    """A weaker view after a restart leaves an open finding open."""
+    save(conn, finding(100))
+    change = save(conn, finding(200, status="suspected", onset=150.0))
+    assert change.status == "open"
+
+
+def test_relapse_is_reopened_under_its_id(conn):
+    """A cause back within a day reopens the same row, a day later it is a new one."""
+    first = finding(10)
+    save(conn, first)
+    save(conn, finding(400, status="resolved"))
+    again = save(conn, finding(5000, onset=4990.0))
+    later = save(conn, finding(5000 + 49 * 3600, onset=49 * 3600.0 + 4990))
+    assert (again.finding_id, again.event) == (first.id, "finding.reopened")
+    assert get(conn, first.id).doc["occurrences"] == 2
+    assert (later.finding_id != first.id, later.event) == (True, "finding.opened")
+
+
+def test_escalation_is_news_and_moving_numbers_are_not(conn):
+    """A higher severity is told; a growing cost is not."""
+    save(conn, finding(10, severity="warning"))
+    assert save(conn, finding(20, severity="warning", slowdown_ratio=1.4)).event is None
+    assert save(conn, finding(30)).event == "finding.escalated"
+
+
+def test_acknowledgement_survives_later_versions(conn):
+    """A person's word outlives the detectors' next version and ends with the finding."""
+    first = finding(10)
+    save(conn, first)
+    findings.acknowledge(conn, first.id, Word("ann", NOW, "on it"))
+    assert save(conn, finding(20)).status == "acknowledged"
+    assert get(conn, first.id).doc["acknowledged"]["by"] == "ann"
+    assert save(conn, finding(400, status="resolved")).event == "finding.resolved"
+    assert save(conn, finding(900, occurrences=2)).status == "open"
+    assert "acknowledged" not in get(conn, first.id).doc
+
+
+def test_closed_by_hand_stays_closed_until_the_cause_returns(conn):
+    """A finding resolved by a person is not opened by the next update, but by the next occurrence."""
+    first = finding(10)
+    save(conn, first)
+    closed = findings.resolve(conn, first.id, Word("ann", NOW))
+    assert (closed.status, closed.event) == ("resolved", "finding.resolved")
+    assert save(conn, finding(20)).status == "resolved"
+    save(conn, finding(400, status="resolved"))
+    back = save(conn, finding(900, occurrences=2))
+    assert (back.status, back.event) == ("open", "finding.reopened")
+    assert types(conn) == ["finding.opened", "finding.resolved", "finding.reopened"]
+
+
+def test_stale_version_and_wrong_step_are_refused(conn):
+    """A person who looks at an old version, an unknown id or a closed finding is told so."""
+    first = finding(10)
+    seen = save(conn, first).version
+    save(conn, finding(20))
+    with pytest.raises(Conflict, match="read it again"):
+        findings.acknowledge(conn, first.id, Word("ann", NOW, version=seen))
+    findings.resolve(conn, first.id, Word("ann", NOW))
+    with pytest.raises(Conflict, match="resolved"):
+        findings.acknowledge(conn, first.id, Word("ann", NOW))
+    with pytest.raises(NotFound):
+        findings.resolve(conn, "fnd_none", Word("ann", NOW))
+
+
+def test_history_tells_the_life(conn):
+    """Every step of a life is on record with who took it."""
+    first = finding(10, status="suspected")
+    save(conn, first)
+    save(conn, finding(20))
+    findings.acknowledge(conn, first.id, Word("ann", NOW, "mine"))
+    findings.feedback(conn, first.id, "true_positive", Word("bob", NOW))
+    steps = [(s["event"], s["actor"]) for s in findings.history(conn, first.id)]
+    assert steps == [
+        ("finding.suspected", "detectors"),
+        ("finding.opened", "detectors"),
+        ("finding.acknowledged", "ann"),
+        ("finding.feedback", "bob"),
+    ]
+
+
+def test_hostile_text_is_kept_harmless(conn):
+    """Quotes, markup and odd Unicode come back as they were; what no text column can hold is replaced."""
+    subject = Subject(
+        type="gpu", cluster=HOSTILE, node=HOSTILE, gpu_uuid=HOSTILE, job_id=HOSTILE, serial=HOSTILE
+    )
+    note = Evidence(metric=HOSTILE, unit=HOSTILE, detector=HOSTILE, value=float("nan"), note=HOSTILE)
+    wild = finding(subject=subject, title=HOSTILE, detector=HOSTILE, group_key=HOSTILE, evidence=(note,))
+    change = save(conn, wild)
+    findings.acknowledge(conn, change.finding_id, Word(HOSTILE, NOW, HOSTILE))
+    stored = get(conn, change.finding_id)
+    clean = HOSTILE.replace("\x00", "\ufffd").replace("\ud800", "\ufffd")
+    assert stored.doc["title"] == stored.doc["subject"]["node"] == stored.doc["acknowledged"]["note"] == clean
+    assert stored.doc["evidence"][0]["value"] is None
+    page = findings.find(
+        conn, FindingFilter(nodes=(HOSTILE,), clusters=(HOSTILE,), text=HOSTILE, job_id=HOSTILE)
+    )
+    assert [item.id for item in page.items] == [change.finding_id]
+    assert save(conn, replace(wild, as_of=T0 + 11)) is None
+
+
+def test_pages_hold_every_finding_once(conn):
+    """Walking the pages in any order of sorting meets every finding exactly once."""
+    for i in range(7):
+        subject = Subject(type="gpu", cluster="c", node=f"n{i}", gpu_index=0)
+        save(conn, finding(subject=subject, gpu_hours_lost_per_hour=float(i // 2), onset=float(i // 3)))
+    for sort in ("cost", "onset", "detected_at", "updated_at", "severity"):
+        seen, after = [], None
+        while True:
+            page = findings.find(conn, FindingFilter(sort=sort, limit=3, after=after))
+            seen += [item.id for item in page.items]
+            assert page.total == 7
+            after = page.next
+            if after is None:
+                break
+        assert (len(seen), len(set(seen))) == (7, 7)
+
+
+def test_filters(conn):
+    """Each filter keeps what it names."""
+    save(conn, finding())
+    other = Subject(type="node", cluster="d", node="n2")
+    hot = finding(kind="throttle.thermal", subject=other, severity="warning", status="suspected")
+    save(conn, replace(hot, confidence=0.3, gpu_hours_lost_per_hour=None))
+
+    def nodes(**wanted):
+        return [i.doc["subject"]["node"] for i in findings.find(conn, FindingFilter(**wanted)).items]
+
+    assert nodes(status=("suspected",)) == ["n2"]
+    assert nodes(kinds=("straggler",)) == nodes(kinds=("straggler.fail_slow",)) == ["n1"]
+    assert nodes(clusters=("d",)) == nodes(nodes=("n2",)) == nodes(subject="node") == ["n2"]
+    assert nodes(min_confidence=0.9) == nodes(min_cost=1.0) == nodes(job_id="j1") == ["n1"]
+    assert nodes(severity=("warning",)) == ["n2"]
+    assert nodes(text="GPU 5", severity=("critical",)) == ["n1"]
+    assert nodes(onset_to=datetime.fromtimestamp(T0, UTC)) == []
+    assert len(nodes(onset_from=datetime.fromtimestamp(T0, UTC))) == 2
+    assert findings.open_counts(conn) == {("straggler.fail_slow", "critical"): 1}
+
+
+def hook(name="h", **changes):
+    fields = {"id": f"whk_{name}", "name": name, "url": "https://x.example/", "created_by": "k"}
+    return Webhook(**(fields | {"created_at": NOW, "updated_at": NOW} | changes))
+
+
+def soon():
+    return datetime.now(UTC) + timedelta(seconds=5)
+
+
+def test_news_is_queued_for_the_webhooks_it_concerns(conn):
+    """Only endpoints whose filters fit get a delivery."""
+    wanted: dict[str, dict[str, Any]] = {
+        "all": {},
+        "resolved": {"events": ("finding.resolved",)},
+        "other": {"clusters": ("d",)},
+        "ours": {"clusters": ("c",), "min_severity": "critical"},
+        "off": {"enabled": False},
+    }
+    for name, filters in wanted.items():
+        webhooks.create(conn, hook(name, **filters), "whsec_x")
+    save(conn, finding())
+    leased = deliveries.due(conn, now=soon())
+    assert sorted(d.webhook.name for d in leased) == ["all", "ours"]
+    assert {d.event.type for d in leased} == {"finding.opened"}
+
+
+def test_silenced_news_waits_for_the_end_of_the_silence(conn):
+    """A muted delivery is not due; when the silence is over and the finding still open, it is."""
+    from alerts.silence import Matcher, Silence
+
+    webhooks.create(conn, hook(), "whsec_x")
+    start, end = datetime.now(UTC) - timedelta(hours=1), datetime.now(UTC) + timedelta(hours=1)
+    matchers = (Matcher("node", "n[0-9]", is_regex=True), Matcher("cluster", "d", is_equal=False))
+    quiet = Silence(id="sil", matchers=matchers, starts_at=start, ends_at=end, created_by="a", comment="c")
+    silences.save(conn, quiet)
+    save(conn, finding())
+    assert deliveries.due(conn, now=soon()) == []
+    assert [d.state for d in deliveries.listed(conn, "whk_h")] == ["muted"]
+    assert len(deliveries.due(conn, now=end + timedelta(seconds=1))) == 1
+
+
+def test_killed_before_commit_leaves_no_trace(conn, store_dsn):
+    """A worker that dies inside save leaves neither the finding nor its news; the next try does both."""
+    webhooks.create(conn, hook(), "whsec_x")
+    victim = psycopg.connect(store_dsn, autocommit=True)
+
+    def die():
+        with victim.transaction():
+            save(victim, finding())
+            conn.execute("SELECT pg_terminate_backend(%s)", (victim.info.backend_pid,))
+            victim.execute("SELECT 1")
+
+    with pytest.raises(psycopg.OperationalError):
+        die()
+    victim.close()
+    assert findings.find(conn, FindingFilter()).total == 0
+    assert save(conn, finding()).event == "finding.opened"
+    assert len(deliveries.due(conn, now=soon())) == 1
+
+
+def test_two_workers_at_once_open_one_finding(conn, store_dsn):
+    """Two workers that save the same cause at the same time make one row and one event."""
+    import threading
+
+    def work(onset):
+        with psycopg.connect(store_dsn, autocommit=True) as own:
+            save(own, finding(10, onset=onset))
+
+    threads = [threading.Thread(target=work, args=(float(i),)) for i in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert findings.find(conn, FindingFilter()).total == 1
+    assert types(conn) == ["finding.opened"]
+
+
+def test_listeners_are_woken(conn, store_dsn):
+    """A change wakes whoever listens, after it is committed."""
+    with psycopg.connect(store_dsn, autocommit=True) as listener:
+        listener.execute(f"LISTEN {events.CHANNEL}")
+        save(conn, finding())
+        woken = [n.payload for n in listener.notifies(timeout=5, stop_after=1)]
+    assert finding().id in woken[0]

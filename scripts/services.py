@@ -18,7 +18,8 @@ from servers.kafka import KafkaCluster
 from servers.process import Run, ServiceError, locked, runs, sweep
 from servers.timescale import Timescale
 
-SHARED = ("kafka", "timescale")
+# Where a variable is set already, its server is somebody else's (docker compose, a test cluster) and not started.
+SHARED = {"timescale": "SLOWRANK_TEST_DSN", "kafka": "SLOWRANK_TEST_KAFKA"}
 
 
 def exports() -> dict[str, str]:
@@ -31,6 +32,7 @@ def up(brokers: int) -> bool:
     """Start what does not run yet; False when both ran already. A failure leaves nothing new behind."""
     sweep()
     wanted = {"timescale": 1, "kafka": brokers}
+    wanted = {name: wanted[name] for name, variable in SHARED.items() if variable not in os.environ}
     started: list[Timescale | KafkaCluster] = []
     try:
         for name, processes in wanted.items():
@@ -74,7 +76,7 @@ def run(command: list[str], brokers: int) -> int:
         started = up(brokers)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
-        return subprocess.run(command, env={**os.environ, **exports()}, check=False).returncode
+        return subprocess.run(command, env={**exports(), **os.environ}, check=False).returncode
     finally:
         if started:
             with locked("services"):

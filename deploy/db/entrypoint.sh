@@ -3,5 +3,6 @@
 set -eu
 STREAMS_PASSWORD="$(cat /run/secrets/db_streams_password)"
 API_PASSWORD="$(cat /run/secrets/db_api_password)"
-export STREAMS_PASSWORD API_PASSWORD
+NOTIFIER_PASSWORD="$(cat /run/secrets/db_notifier_password)"
+export STREAMS_PASSWORD API_PASSWORD NOTIFIER_PASSWORD
 exec docker-entrypoint.sh "$@"

@@ -12,12 +12,14 @@ import typer
 # Compose hands a secret's file in with the owner and mode it has here, so the containers run as that owner;
 # when root writes the files, as the image's own user.
 IMAGE_UID = 10001
+# Whose password it is -> the database login (deploy/db/roles.sh creates all but the first).
+LOGINS = {"admin": "postgres", "streams": "streams", "api": "api", "notifier": "notifier"}
 
 
 def secret_files() -> dict[str, str]:
     """File name to content: 256-bit passwords of the database's roles, their URLs, the API's signing key."""
     files = {"api_secret": secrets.token_urlsafe(32)}
-    for role, user in (("admin", "postgres"), ("streams", "slowrank_streams"), ("api", "slowrank_api")):
+    for role, user in LOGINS.items():
         password = secrets.token_urlsafe(32)
         files[f"db_{role}_password"] = password
         files[f"db_{role}_url"] = f"postgresql://{user}:{password}@db:5432/slowrank"

@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 from slowrank.cli import app
 from slowrank.cli.init import secret_files, settings
 from slowrank.settings import Settings
+from store.migrate import migrate
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "docker-compose.yml").read_text()
@@ -110,17 +111,26 @@ def test_dependencies_and_volumes_exist(service):
         assert (ROOT / source).is_file() if source.startswith("./") else source in COMPOSE["volumes"]
 
 
-def test_roles_of_the_database_can_log_in_and_nothing_more(private_timescale, tmp_path):
-    """The script of the database's creation makes two login roles, with the given passwords and no rights."""
+def test_logins_of_the_database_have_the_rights_of_their_process_only(private_timescale, tmp_path):
+    """After roles.sh, which runs at the database's creation, and the migrations: reads findings, owns nothing."""
     psql = tmp_path / "psql"
     psql.write_text(f'#!/bin/sh\nexec {shlex.join(private_timescale.psql)} "$@"\n')
     psql.chmod(0o755)
-    settings = {"POSTGRES_USER": "postgres", "POSTGRES_DB": "postgres", "API_PASSWORD": "it's a $ecret"}
-    env = {**settings, "STREAMS_PASSWORD": "another", "PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    subprocess.run([ROOT / "deploy/db/roles.sh"], env=env, check=True)
+    passwords = {
+        f"{name.upper()}_PASSWORD": f"it's {name}'s $ecret" for name in ("streams", "api", "notifier")
+    }
+    env = {"POSTGRES_USER": "postgres", "POSTGRES_DB": "postgres", "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    subprocess.run([ROOT / "deploy/db/roles.sh"], env=env | passwords, check=True)
+    migrate(private_timescale.dsn)
+    for login in ("streams", "api", "notifier"):
+        dsn = private_timescale.dsn.replace("postgres@", f"{login}@")
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            connection.execute("SELECT count(*) FROM findings")
+            for forbidden in ("DROP TABLE findings", "CREATE TABLE t (i int)", "CREATE ROLE intruder"):
+                with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                    connection.execute(forbidden)
     with psycopg.connect(private_timescale.dsn) as connection:
-        roles = connection.execute(
-            "SELECT rolname, rolcanlogin, rolsuper OR rolcreaterole OR rolcreatedb,"
-            " rolpassword LIKE 'SCRAM-SHA-256$%' FROM pg_authid WHERE rolname ~ '^slowrank_' ORDER BY 1"
-        ).fetchall()
-    assert roles == [("slowrank_api", True, False, True), ("slowrank_streams", True, False, True)]
+        hashed = connection.execute(
+            "SELECT rolname FROM pg_authid WHERE rolpassword LIKE 'SCRAM-SHA-256$%' ORDER BY 1"
+        )
+        assert [name for (name,) in hashed] == ["api", "notifier", "streams"]

@@ -14,7 +14,7 @@ import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.admin import NewTopic
 from servers.debian import mirrors
-from servers.process import ROOT, Process, Run, free_ports
+from servers.process import ROOT, Process, Run, free_ports, runs
 from servers.timescale import Timescale
 
 
@@ -64,6 +64,25 @@ def test_free_ports_are_distinct_and_outside_the_ephemeral_range():
     ports = free_ports(8)
     assert len(set(ports)) == 8
     assert max(ports) < 32768
+
+
+def test_servers_named_by_the_environment_are_used_and_not_started():
+    """With both variables set (docker compose, a test cluster) `run` starts nothing and passes them on."""
+    given = {"SLOWRANK_TEST_KAFKA": "127.0.0.1:1", "SLOWRANK_TEST_DSN": "postgresql://127.0.0.1:2/x"}
+    script = [sys.executable, str(ROOT / "scripts/services.py"), "run", "--"]
+    before = {run.name for run in runs()}
+    done = subprocess.run(
+        [*script, "printenv", *given], env={**os.environ, **given}, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == list(given.values())
+    assert {run.name for run in runs()} == before
+
+
+def test_exit_status_of_the_command_is_that_of_run():
+    """`make test` fails when pytest does."""
+    env = {**os.environ, "SLOWRANK_TEST_KAFKA": "x", "SLOWRANK_TEST_DSN": "x"}
+    script = [sys.executable, str(ROOT / "scripts/services.py"), "run", "--"]
+    assert subprocess.run([*script, "sh", "-c", "exit 3"], env=env, check=False).returncode == 3
 
 
 def test_mirrors_come_from_both_forms_of_apt_settings(tmp_path, monkeypatch):

@@ -36,7 +36,8 @@ def test_two_runs_share_no_secret(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("role", "user"), [("admin", "postgres"), ("streams", "slowrank_streams"), ("api", "slowrank_api")]
+    ("role", "user"),
+    [("admin", "postgres"), ("streams", "streams"), ("api", "api"), ("notifier", "notifier")],
 )
 def test_url_carries_the_password_of_its_role(tmp_path, role, user):
     """The database gets the password from one file and its client from another; they agree."""

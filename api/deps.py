@@ -1,10 +1,11 @@
 """What the routes are given: one ``Services`` per app, made in ``create_app`` and nowhere else."""
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from typing import Annotated
+from datetime import datetime
+from typing import Annotated, Any
 
 from fastapi import Depends, Request
 from prometheus_client import CollectorRegistry
@@ -14,16 +15,12 @@ from api.cursors import Cursors
 from api.ingest import Sink
 from api.limits import Limiter
 from api.metrics import ApiMetrics
-from api.sender import Sender
+from api.ssrf import Policy
+from api.times import utc_now
 from slowrank.settings import Settings
 
 # A probe of readyz: returns what it saw, raises OSError with why it is not well.
 Probe = Callable[[], str]
-
-
-def utc_now() -> datetime:
-    """Return the time of day."""
-    return datetime.now(UTC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,14 +28,15 @@ class Services:
     """Everything a route may use; ``sink`` is None where nothing takes telemetry."""
 
     settings: Settings
-    pool: ConnectionPool
-    sender: Sender
+    pool: ConnectionPool[Any]
+    policy: Policy
     registry: CollectorRegistry
     metrics: ApiMetrics
     cursors: Cursors
     limiter: Limiter = field(default_factory=Limiter)
     sink: Sink | None = None
     probes: Mapping[str, Probe] = field(default_factory=dict)
+    streams: Counter[str] = field(default_factory=Counter)
     now: Callable[[], datetime] = utc_now
     monotonic: Callable[[], float] = time.monotonic
 

@@ -80,7 +80,7 @@ class Policy:
     allow_private_hosts: frozenset[str] = frozenset()
     allow_private_networks: tuple[Network, ...] = ()
     ports: frozenset[int] = DEFAULT_PORTS
-    blocked_hosts: frozenset[str] = frozenset()
+    own_servers: frozenset[tuple[str, int]] = frozenset()
 
     @classmethod
     def of(
@@ -89,7 +89,7 @@ class Policy:
         allow_http: Iterable[str] = (),
         allow_private: Iterable[str] = (),
         extra_ports: Iterable[int] = (),
-        blocked_hosts: Iterable[str] = (),
+        own_servers: Iterable[tuple[str, int]] = (),
     ) -> "Policy":
         """Build a policy from settings as people write them."""
         hosts, networks = set(), []
@@ -103,7 +103,7 @@ class Policy:
             allow_private_hosts=frozenset(hosts),
             allow_private_networks=tuple(networks),
             ports=DEFAULT_PORTS | frozenset(extra_ports),
-            blocked_hosts=frozenset(map(_plain, blocked_hosts)),
+            own_servers=frozenset((_plain(host), port) for host, port in own_servers),
         )
 
 
@@ -133,8 +133,8 @@ def checked_url(text: str, policy: Policy) -> Target:
         raise Refused(f"http:// is refused; use https:// or add {host!r} to webhook_allow_http")
     if port not in policy.ports:
         raise Refused(f"port {port} is not in {sorted(policy.ports)}; add it to webhook_allow_ports")
-    if host in policy.blocked_hosts:
-        raise Refused(f"{host} is slowrank's own database or Kafka")
+    if (host, port) in policy.own_servers:
+        raise Refused(f"{host}:{port} is slowrank's own database or Kafka")
     return Target(url.copy_with(fragment=None), host, port)
 
 

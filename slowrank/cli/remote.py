@@ -37,11 +37,11 @@ def config_dir() -> Path:
 def access(url: str | None, key: str | None) -> Access:
     """Return flags > environment > files; without a key the command ends with what to do."""
     found_url = (
-        url or os.environ.get("SLOWRANK_URL") or _read(config_dir() / "url") or "http://127.0.0.1:8080"
+        url or os.environ.get("SLOWRANK_URL") or read_text(config_dir() / "url") or "http://127.0.0.1:8080"
     )
     key_file = os.environ.get("SLOWRANK_KEY_FILE")
-    found_key = key or os.environ.get("SLOWRANK_KEY") or (_read(Path(key_file)) if key_file else "")
-    found_key = found_key or _read(config_dir() / "key")
+    found_key = key or os.environ.get("SLOWRANK_KEY") or (read_text(Path(key_file)) if key_file else "")
+    found_key = found_key or read_text(config_dir() / "key")
     if not found_key:
         fail(
             "no API key: give --key or set SLOWRANK_KEY or SLOWRANK_KEY_FILE.\n"
@@ -135,7 +135,8 @@ def _explained(answer: Any) -> str:
     return f"HTTP {answer.status_code}: {detail}{tail}" + (f"\n{hint}" if hint else "")
 
 
-def _read(path: Path) -> str:
+def read_text(path: Path) -> str:
+    """Return the stripped text of a file, or nothing when there is none."""
     try:
         return path.read_text().strip()
     except OSError:

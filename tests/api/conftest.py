@@ -106,30 +106,12 @@ def receiver(start_receiver):
 def certificate(tmp_path_factory):
     """Path of a PEM with key and certificate for hooks.example.test, made for this run."""
     pem = tmp_path_factory.mktemp("tls") / "both.pem"
-    subprocess.run(
-        [
-            "openssl",
-            "req",
-            "-x509",
-            "-newkey",
-            "ec",
-            "-pkeyopt",
-            "ec_paramgen_curve:P-256",
-            "-nodes",
-            "-days",
-            "2",
-            "-subj",
-            "/CN=hooks.example.test",
-            "-keyout",
-            pem,
-            "-out",
-            f"{pem}.crt",
-            "-addext",
-            "subjectAltName=DNS:hooks.example.test",
-        ],
-        check=True,
-        capture_output=True,
+    command = (
+        "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 "
+        "-subj /CN=hooks.example.test -addext subjectAltName=DNS:hooks.example.test "
+        f"-keyout {pem} -out {pem}.crt"
     )
+    subprocess.run(command.split(), check=True, capture_output=True)
     with pem.open("a") as both:
         both.write(pem.with_suffix(".pem.crt").read_text())
     return pem

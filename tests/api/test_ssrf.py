@@ -157,6 +157,7 @@ def test_http_only_where_listed():
 
 def test_our_own_servers_are_no_webhook():
     """The hosts of our own database and Kafka are refused by name."""
-    policy = Policy.of(blocked_hosts=["db.internal"], allow_private=["10.0.0.0/8"])
+    policy = Policy.of(own_servers=[("db.internal", 5432)], extra_ports=[5432], allow_private=["10.0.0.0/8"])
     with pytest.raises(Refused, match="own database"):
-        checked_url("https://DB.internal./x", policy)
+        checked_url("https://DB.internal.:5432/x", policy)
+    assert checked_url("https://db.internal/x", policy).port == 443

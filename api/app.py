@@ -1,0 +1,104 @@
+"""The HTTP API, put together: ``create_app`` is the one place that knows every part."""
+
+from collections.abc import Mapping
+from functools import cache, partial
+from typing import Any
+from urllib.parse import urlsplit
+
+import psycopg
+from fastapi import FastAPI
+from psycopg_pool import ConnectionPool
+
+from api import ingest, problems
+from api.cursors import Cursors
+from api.deps import Probe, Services
+from api.metrics import ApiMetrics, DatabaseGauges, new_registry
+from api.middleware import Edge
+from api.openapi import document
+from api.policy import policy_of
+from api.routes import (
+    audit,
+    deliveries,
+    findings,
+    health,
+    keys,
+    meta,
+    silences,
+    stream,
+    webhooks,
+)
+from api.routes import ingest as ingest_routes
+from slowrank import __version__
+from slowrank.settings import Settings
+from store.search import open_counts
+
+ROUTERS = (
+    health.router,
+    findings.router,
+    silences.router,
+    webhooks.router,
+    deliveries.router,
+    ingest_routes.router,
+    stream.router,
+    keys.router,
+    audit.router,
+    meta.router,
+)
+
+
+def create_app(
+    settings: Settings,
+    pool: ConnectionPool[Any],
+    *,
+    sink: ingest.Sink | None = None,
+    probes: Mapping[str, Probe] | None = None,
+) -> FastAPI:
+    """Return the app over an open ``pool``.
+
+    ``sink`` takes ingested telemetry (without one, ingest answers 503); ``probes`` adds lines to /readyz.
+    """
+    registry = new_registry()
+    metrics = ApiMetrics(registry)
+    registry.register(DatabaseGauges(lambda: _open_findings(pool), psycopg.OperationalError))
+    app = FastAPI(title="slowrank", version=__version__, docs_url=None, redoc_url=None, openapi_url=None)
+    app.state.services = Services(
+        settings=settings,
+        pool=pool,
+        registry=registry,
+        metrics=metrics,
+        policy=policy_of(settings),
+        cursors=Cursors(settings.cursor_key()),
+        sink=sink,
+        probes=probes or {},
+    )
+    problems.install(app, settings.public_url)
+    app.add_middleware(
+        Edge,
+        allowed_hosts=allowed_hosts(settings),
+        observe=metrics.observe,
+        body_limits={"/api/v1/ingest/samples": ingest.MAX_BODY},
+    )
+    for router in ROUTERS:
+        app.include_router(router)
+    app.openapi = cache(partial(document, app))  # type: ignore[method-assign]
+    return app
+
+
+def allowed_hosts(settings: Settings) -> frozenset[str]:
+    """Return the names a request may come under: loopback, the public name, and what the operator adds."""
+    public = urlsplit(settings.public_url).hostname
+    named = {"127.0.0.1", "localhost", "[::1]", *settings.api_allowed_hosts}
+    return frozenset(host.lower() for host in (*named, public) if host)
+
+
+def openapi_document() -> dict[str, Any]:
+    """Return the OpenAPI document; asks no database."""
+    app = FastAPI(title="slowrank")
+    for router in ROUTERS:
+        app.include_router(router)
+    return document(app)
+
+
+def _open_findings(pool: ConnectionPool[Any]) -> Mapping[tuple[str, str], int]:
+    with pool.connection(timeout=2) as conn:
+        return open_counts(conn)

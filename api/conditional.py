@@ -1,0 +1,43 @@
+"""ETags of polled answers: weak, over what is sent; ``If-None-Match`` saves the body, ``If-Match`` a race."""
+
+import hashlib
+from typing import Any
+
+import msgspec
+from fastapi import Request, Response
+
+from api.problems import Problem
+
+
+def etag(value: object) -> str:
+    """Return the weak validator of a JSON-ready value."""
+    return 'W/"' + hashlib.sha256(msgspec.json.encode(value)).hexdigest()[:24] + '"'
+
+
+def answer(request: Request, content: Any, tag: str | None = None, **headers: str) -> Response:
+    """Return ``content`` as JSON with its ETag, or 304 when the asker has it already."""
+    tag = tag or etag(content)
+    sent = {"etag": tag, "cache-control": "private, no-cache", "vary": "authorization", **headers}
+    if _matches(request.headers.get("if-none-match", ""), tag):
+        return Response(status_code=304, headers=sent)
+    return Response(msgspec.json.encode(content), media_type="application/json", headers=sent)
+
+
+def check_if_match(request: Request, tag: str) -> None:
+    """Raise the 428 problem without ``If-Match`` and the 412 problem when it is not ``tag``."""
+    given = request.headers.get("if-match", "")
+    if not given:
+        raise Problem(428, "precondition-required", "send If-Match with the ETag of the state you looked at")
+    if given.strip() != "*" and not _matches(given, tag):
+        raise stale()
+
+
+def stale() -> Problem:
+    """Return the 412 problem of a state that is no longer the one the asker saw."""
+    return Problem(412, "precondition-failed", "it changed since you looked at it; GET it again")
+
+
+def _matches(header: str, tag: str) -> bool:
+    # Weak comparison (RFC 9110 8.8.3.2): the W/ prefix does not count.
+    given = {part.strip().removeprefix("W/") for part in header.split(",")}
+    return "*" in given or tag.removeprefix("W/") in given

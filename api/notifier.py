@@ -1,0 +1,255 @@
+"""The notifier: leases due deliveries, sends each, and writes down what came of it.
+
+At least once: a delivery is leased before it is sent and finished after the answer, both durable; a process
+killed in between leaves a lease that runs out, and the next one sends the same ``webhook-id`` again.
+"""
+
+import asyncio
+import contextlib
+import logging
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+import psycopg
+from psycopg_pool import ConnectionPool
+
+from alerts.finding import Action, Finding, dedup_key, finding_id
+from api import formats
+from api.metrics import NotifierMetrics
+from api.retry import Answer, next_attempt, verdict
+from api.sample import TYPE as TEST
+from api.sender import Sender
+from api.signing import signature_headers
+from api.times import utc_now
+from slowrank.telemetry.records import Subject
+from store import deliveries, events, findings, webhooks
+from store.deliveries import Attempt, Due
+from store.heartbeats import Heartbeat, beat
+
+log = logging.getLogger(__name__)
+
+FAILING = "self.webhook_failing"
+BEAT_SECONDS = 10.0
+AWAY_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How much at once, how long a lease, how long to sleep when nothing calls (s)."""
+
+    concurrency: int = 8
+    lease_seconds: float = 60.0
+    poll_seconds: float = 5.0
+
+
+@dataclass(slots=True, kw_only=True)
+class Notifier:
+    """Delivers from the outbox until told to stop; one delivery per endpoint is under way at a time."""
+
+    pool: ConnectionPool[Any]
+    sender: Sender
+    metrics: NotifierMetrics
+    public_url: str
+    instance: str
+    limits: Limits = Limits()
+    now: Callable[[], datetime] = utc_now
+    chance: Callable[[], float] = random.random
+    _running: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Deliver until ``stop`` is set, then finish what is under way. Outlives database outages."""
+        woken = asyncio.Event()
+        helpers = [asyncio.create_task(self._listen(woken)), asyncio.create_task(self._beat())]
+        try:
+            while not stop.is_set():
+                woken.clear()
+                if not await self._start_next():
+                    await self._idle(stop, woken)
+        finally:
+            for helper in helpers:
+                helper.cancel()
+            await asyncio.gather(*helpers, *self._running.values(), return_exceptions=True)
+
+    async def drain(self) -> int:
+        """Deliver everything that is due now and return how many tries that took."""
+        tries = 0
+        while await self._start_next() or self._running:
+            if self._running:
+                await asyncio.wait(self._running.values(), return_when=asyncio.FIRST_COMPLETED)
+                tries += 1
+                await asyncio.sleep(0)
+        return tries
+
+    async def _start_next(self) -> bool:
+        """Lease one delivery and start it; return False when there is none to start now."""
+        if len(self._running) >= self.limits.concurrency:
+            return False
+        try:
+            leased = await asyncio.to_thread(self._lease)
+        except psycopg.OperationalError as error:
+            log.warning("the database does not answer: %s", error)
+            await asyncio.sleep(AWAY_SECONDS)
+            return False
+        for due in leased:
+            task = asyncio.create_task(self._deliver(due))
+            self._running[due.webhook.id] = task
+            task.add_done_callback(partial(self._done, due.webhook.id))
+        return bool(leased)
+
+    def _lease(self) -> list[Due]:
+        now = self.now()
+        with self.pool.connection() as conn:
+            oldest = deliveries.oldest_due(conn, now)
+            self.metrics.oldest.set(0.0 if oldest is None else (now - oldest).total_seconds())
+            return deliveries.due(
+                conn, now=now, limit=1, lease_seconds=self.limits.lease_seconds, busy=list(self._running)
+            )
+
+    def _done(self, endpoint: str, task: asyncio.Task[None]) -> None:
+        del self._running[endpoint]
+        if not task.cancelled() and task.exception() is not None:
+            log.error("a delivery to %s broke off", endpoint, exc_info=task.exception())
+
+    async def _deliver(self, due: Due) -> None:
+        now = self.now()
+        try:
+            try:
+                headers, body = await asyncio.to_thread(self._request, due, now)
+            except (KeyError, ValueError) as error:
+                answer = Answer(error=f"cannot be written: {error}")
+            else:
+                answer = await self.sender.post(due.webhook.url, headers, body)
+            await asyncio.to_thread(self._finish, due, now, answer)
+        except psycopg.OperationalError as error:
+            log.warning("delivery %s will be sent again after its lease: %s", due.id, error)
+
+    def _request(self, due: Due, now: datetime) -> tuple[dict[str, str], bytes]:
+        event = formats.Event(due.event.id, due.event.type, due.event.at, due.event.body)
+        content_type, body = formats.body(due.webhook.format, event, self.public_url)
+        with self.pool.connection() as conn:
+            active = webhooks.secrets(conn, due.webhook.id, now)
+        headers = {"content-type": content_type}
+        return headers | signature_headers(active, event.id, int(now.timestamp()), body), body
+
+    def _finish(self, due: Due, started: datetime, answer: Answer) -> None:
+        what = verdict(answer)
+        error = answer.error or ("" if what == "delivered" else f"HTTP {answer.status}")
+        attempt = Attempt(
+            at=started, status=answer.status, error=error, excerpt=answer.excerpt, seconds=answer.seconds
+        )
+        self.metrics.seconds.observe(answer.seconds)
+        self.metrics.deliveries.labels(due.webhook.id, what).inc()
+        with self.pool.connection() as conn, conn.transaction():
+            if what == "delivered":
+                deliveries.mark_delivered(conn, due, attempt)
+                webhooks.set_failing(conn, due.webhook.id, None)
+            elif what == "gone":
+                deliveries.mark_failed(conn, due, attempt, again_at=None)
+                webhooks.disable(conn, due.webhook.id, "the receiver answered 410 Gone", self.now())
+            else:
+                self._failed(conn, due, attempt, answer)
+
+    def _failed(self, conn: psycopg.Connection[Any], due: Due, attempt: Attempt, answer: Answer) -> None:
+        is_test = due.event.type == TEST
+        again_at = None if is_test else next_attempt(due.attempt, self.now(), answer, self.chance())
+        deliveries.mark_failed(conn, due, attempt, again_at=again_at)
+        if again_at is None and not is_test:
+            log.error("webhook %s gave up on %s: %s", due.webhook.id, due.event.id, attempt.error)
+            webhooks.set_failing(conn, due.webhook.id, self.now())
+            # Its own failure told to itself would come round for ever.
+            if due.event.body.get("kind") != FAILING:
+                findings.save(conn, failing_finding(due, attempt))
+
+    async def _idle(self, stop: asyncio.Event, woken: asyncio.Event) -> None:
+        """Sleep until something may be due: a wake-up call, a free slot, the end of the poll interval."""
+        waits = [asyncio.create_task(stop.wait()), asyncio.create_task(woken.wait())]
+        try:
+            await asyncio.wait(
+                [*waits, *self._running.values()],
+                timeout=await self._pause(),
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+        finally:
+            for wait in waits:
+                wait.cancel()
+
+    async def _pause(self) -> float:
+        try:
+            due_at = await asyncio.to_thread(self._next_due)
+        except psycopg.OperationalError:
+            return AWAY_SECONDS
+        if due_at is None:
+            return self.limits.poll_seconds
+        # What is due already waits for its busy endpoint: a finished delivery wakes the loop, not the clock.
+        at_least = 0.5 if self._running else 0.05
+        return min(self.limits.poll_seconds, max(at_least, (due_at - self.now()).total_seconds()))
+
+    def _next_due(self) -> datetime | None:
+        with self.pool.connection() as conn:
+            return deliveries.next_due(conn)
+
+    async def _listen(self, woken: asyncio.Event) -> None:
+        loop = asyncio.get_running_loop()
+        closing = False
+
+        def hear() -> None:
+            with self.pool.connection() as conn:
+                events.listen(conn)
+                while not closing:
+                    if events.wait(conn, 1.0):
+                        loop.call_soon_threadsafe(woken.set)
+                events.unlisten(conn)
+
+        try:
+            while True:
+                try:
+                    await asyncio.to_thread(hear)
+                except psycopg.OperationalError:
+                    await asyncio.sleep(AWAY_SECONDS)
+        finally:
+            closing = True
+
+    async def _beat(self) -> None:
+        while True:
+            with contextlib.suppress(psycopg.OperationalError):
+                await asyncio.to_thread(self._leave_beat)
+            await asyncio.sleep(BEAT_SECONDS)
+
+    def _leave_beat(self) -> None:
+        with self.pool.connection() as conn:
+            beat(conn, Heartbeat("notifier", self.instance, self.now(), {"running": len(self._running)}))
+
+
+def failing_finding(due: Due, attempt: Attempt) -> Finding:
+    """Return the finding that says an endpoint has taken nothing through a whole retry schedule."""
+    webhook, at = due.webhook, attempt.at.timestamp()
+    cluster = str(due.event.body.get("subject", {}).get("cluster", "slowrank"))
+    subject = Subject(type="telemetry", cluster=cluster, node=f"webhook:{webhook.id}")
+    key = dedup_key(subject, FAILING)
+    onset = due.event.at.timestamp()
+    return Finding(
+        id=finding_id(key, onset),
+        dedup_key=key,
+        kind=FAILING,
+        title=f"webhook {webhook.name or webhook.id} takes no deliveries: {attempt.error}"[:120],
+        severity="error",
+        status="open",
+        subject=subject,
+        onset=onset,
+        onset_lo=onset,
+        onset_hi=onset,
+        detected_at=at,
+        last_seen_at=at,
+        detector="notifier",
+        confidence=1.0,
+        score=1.0,
+        action=Action(
+            "CHECK_APP",
+            "Look at the receiver, then send again what it missed.",
+            (f"slowrank webhook deliveries {webhook.id}", f"slowrank webhook test {webhook.id}"),
+        ),
+    )

@@ -1,0 +1,62 @@
+"""The OpenAPI 3.1 document: what the framework derives, with our errors and the finding's own schema."""
+
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from api.finding_schema import definitions
+from api.problems import MEDIA_TYPE
+
+# The version of the interface (/api/v1), not of the build: the frozen file changes only with the interface.
+VERSION = "1"
+_OPEN = frozenset({"/healthz", "/readyz", "/version"})
+
+
+def document(app: FastAPI) -> dict[str, Any]:
+    """Return the document of the app's routes."""
+    made = get_openapi(title="slowrank", version=VERSION, routes=app.routes)
+    schemas = made["components"]["schemas"]
+    for unused in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(unused, None)
+    schemas.update(definitions("#/components/schemas/{name}"), FindingPage=_PAGE, Problem=_PROBLEM)
+    for path, operations in made["paths"].items():
+        for operation in operations.values():
+            operation["responses"].pop("422", None)
+            if path not in _OPEN:
+                operation["responses"]["default"] = _ERROR
+    return made
+
+
+_ERROR = {
+    "description": "A problem (RFC 9457).",
+    "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+}
+_PROBLEM = {
+    "type": "object",
+    "required": ["type", "title", "status", "detail", "instance", "request_id"],
+    "properties": {
+        "type": {"type": "string", "format": "uri"},
+        "title": {"type": "string"},
+        "status": {"type": "integer"},
+        "detail": {"type": "string"},
+        "instance": {"type": "string"},
+        "request_id": {"type": "string"},
+        "errors": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {"pointer": {"type": "string"}, "detail": {"type": "string"}},
+            },
+        },
+    },
+}
+_PAGE = {
+    "type": "object",
+    "required": ["items", "next_cursor", "total_estimate"],
+    "properties": {
+        "items": {"type": "array", "items": {"$ref": "#/components/schemas/Finding"}},
+        "next_cursor": {"type": "string", "description": "Empty on the last page."},
+        "total_estimate": {"type": "integer"},
+    },
+}

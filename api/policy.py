@@ -1,0 +1,41 @@
+"""The webhook policy and the sender as the operator's settings make them."""
+
+from collections.abc import Iterator
+
+from psycopg import ProgrammingError
+from psycopg.conninfo import conninfo_to_dict
+
+from api.sender import Sender, tls_context
+from api.ssrf import Policy
+from slowrank.settings import Settings
+
+
+def policy_of(settings: Settings) -> Policy:
+    """Return where webhooks may go; our own Kafka and database are never among it."""
+    return Policy.of(
+        allow_http=settings.webhook_allow_http,
+        allow_private=settings.webhook_allow_private,
+        extra_ports=settings.webhook_allow_ports,
+        own_servers=_own_servers(settings),
+    )
+
+
+def sender_of(settings: Settings) -> Sender:
+    """Return a sender that trusts the system's authorities and those of ``webhook_ca_file``."""
+    tls = tls_context()
+    if settings.webhook_ca_file is not None:
+        tls.load_verify_locations(settings.webhook_ca_file)
+    return Sender(policy_of(settings), tls)
+
+
+def _own_servers(settings: Settings) -> Iterator[tuple[str, int]]:
+    for broker in settings.kafka_bootstrap.split(","):
+        host, _, port = broker.strip().rpartition(":")
+        if host and port.isdigit():
+            yield host, int(port)
+    try:
+        database = conninfo_to_dict(settings.dsn())
+    except (ValueError, ProgrammingError):
+        return
+    for host in str(database.get("host") or "").split(","):
+        yield host, int(str(database.get("port") or 5432).split(",")[0])

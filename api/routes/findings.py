@@ -1,0 +1,222 @@
+"""Findings: list, look at, acknowledge or resolve, and say whether they were right."""
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Path, Query, Request, Response
+from psycopg import Connection
+from pydantic import BaseModel, ConfigDict, Field
+
+from api import conditional
+from api.audit import record
+from api.auth import FindingsReader, FindingsWriter, Principal
+from api.cursors import BadCursor
+from api.deps import Services, ServicesDep
+from api.problems import Problem, invalid, not_found
+from api.times import parse_time, rfc3339
+from store import findings
+from store.findings import Conflict, Stored, Word
+from store.search import FindingFilter, Page
+from store.search import Sort as StoreSort
+
+router = APIRouter(prefix="/api/v1/findings", tags=["findings"])
+
+Status = Literal["suspected", "open", "acknowledged", "resolved", "expired"]
+Severity = Literal["critical", "error", "warning", "info"]
+Verdict = Literal["true_positive", "false_positive", "benign", "duplicate"]
+Sort = Literal["-cost", "-onset", "-detected_at", "-updated_at", "-severity"]
+FindingId = Annotated[str, Path(pattern=r"^fnd_[0-9A-HJKMNP-TV-Z]{26}$")]
+
+_SERVED_BY_DEFAULT: tuple[Status, ...] = ("open", "acknowledged", "resolved", "expired")
+_SORTS: dict[Sort, StoreSort] = {
+    "-cost": "cost",
+    "-onset": "onset",
+    "-detected_at": "detected_at",
+    "-updated_at": "updated_at",
+    "-severity": "severity",
+}
+_LIVE = frozenset({"suspected", "open", "acknowledged"})
+_PAGE = {"application/json": {"schema": {"$ref": "#/components/schemas/FindingPage"}}}
+_ONE = {"application/json": {"schema": {"$ref": "#/components/schemas/Finding"}}}
+
+
+class Filters(BaseModel):
+    """What to list; a filter given twice means either value."""
+
+    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+
+    status: list[Status] = Field(default=[], max_length=5)
+    severity: list[Severity] = Field(default=[], max_length=4)
+    kind: list[Annotated[str, Field(max_length=64)]] = Field(default=[], max_length=20)
+    cluster: str | None = Field(default=None, max_length=128)
+    node: list[Annotated[str, Field(max_length=128)]] = Field(default=[], max_length=100)
+    job_id: str | None = Field(default=None, max_length=128)
+    min_confidence: float | None = Field(default=None, ge=0, le=1)
+    from_: str | None = Field(default=None, alias="from", max_length=40, description="RFC 3339, or -1h.")
+    to: str | None = Field(default=None, max_length=40, description="RFC 3339, or -1h.")
+    limit: int = Field(default=100, ge=1, le=1000)
+    sort: Sort | None = Field(default=None, description="-cost for live findings, else -detected_at.")
+    cursor: str | None = Field(default=None, max_length=1024)
+
+
+class Transition(BaseModel):
+    """Where a person moves a finding."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    status: Literal["acknowledged", "resolved"]
+    note: str = Field(default="", max_length=2000)
+
+
+class Feedback(BaseModel):
+    """Whether a finding was right."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    verdict: Verdict
+    note: str = Field(default="", max_length=2000)
+
+
+@router.get("", responses={200: {"content": _PAGE}, 304: {"description": "Unchanged."}})
+def read_findings(
+    request: Request, services: ServicesDep, principal: FindingsReader, filters: Annotated[Filters, Query()]
+) -> Response:
+    """List findings; suspicions only when asked for by ``status=suspected``."""
+    bound = filters.model_dump(exclude={"cursor", "limit"}) | {"clusters": principal.clusters}
+    wanted = _wanted(filters, principal, services)
+    if wanted is None:
+        page = Page((), None, 0)
+    else:
+        with services.pool.connection() as conn:
+            page = findings.find(conn, wanted)
+    cursor = services.cursors.seal(list(page.next), bound) if page.next else ""
+    content = {
+        "items": [item.doc for item in page.items],
+        "next_cursor": cursor,
+        "total_estimate": page.total,
+    }
+    link = {"link": f'<{request.url.include_query_params(cursor=cursor)}>; rel="next"'} if cursor else {}
+    return conditional.answer(request, content, **link)
+
+
+@router.get("/{finding_id}", responses={200: {"content": _ONE}, 304: {"description": "Unchanged."}})
+def read_finding(
+    finding_id: FindingId, request: Request, services: ServicesDep, principal: FindingsReader
+) -> Response:
+    """One finding with its evidence, history and what people said."""
+    with services.pool.connection() as conn:
+        stored = _visible(conn, finding_id, principal)
+        content = _detail(conn, stored)
+    return conditional.answer(request, content, _tag(stored))
+
+
+@router.patch("/{finding_id}", responses={200: {"content": _ONE}})
+def update_finding(
+    finding_id: FindingId,
+    body: Transition,
+    request: Request,
+    services: ServicesDep,
+    principal: FindingsWriter,
+) -> Response:
+    """Acknowledge or resolve a finding; ``If-Match`` names the state that was looked at."""
+    step = findings.acknowledge if body.status == "acknowledged" else findings.resolve
+    with services.pool.connection() as conn, conn.transaction():
+        seen = _visible(conn, finding_id, principal)
+        conditional.check_if_match(request, _tag(seen))
+        word = Word(principal.key_id, services.now(), body.note, seen.version)
+        try:
+            step(conn, finding_id, word)
+        except Conflict as error:
+            if _visible(conn, finding_id, principal).version != seen.version:
+                raise conditional.stale() from error
+            raise Problem(409, "conflict", str(error)) from error
+        record(conn, request, f"finding.{body.status}", finding_id, {"note": body.note})
+        stored = _visible(conn, finding_id, principal)
+        content = _detail(conn, stored)
+    return conditional.answer(request, content, _tag(stored))
+
+
+@router.post("/{finding_id}/feedback", status_code=201)
+def give_feedback(
+    finding_id: FindingId,
+    body: Feedback,
+    request: Request,
+    services: ServicesDep,
+    principal: FindingsWriter,
+) -> dict[str, str]:
+    """Say whether the finding was right; the last verdict counts."""
+    word = Word(principal.key_id, services.now(), body.note)
+    with services.pool.connection() as conn, conn.transaction():
+        _visible(conn, finding_id, principal)
+        findings.feedback(conn, finding_id, body.verdict, word)
+        record(conn, request, "finding.feedback", finding_id, {"verdict": body.verdict, "note": body.note})
+    services.metrics.feedback.labels(body.verdict).inc()
+    return {"finding_id": finding_id, "verdict": body.verdict}
+
+
+def _wanted(filters: Filters, principal: Principal, services: Services) -> FindingFilter | None:
+    """Return the store's filter, or None when this key may see nothing of what is asked."""
+    asked = (filters.cluster,) if filters.cluster else principal.clusters
+    clusters = tuple(c for c in asked if principal.may_see(c))
+    if asked and not clusters:
+        return None
+    now = services.now()
+    starts, ends = _time("from", filters.from_, now), _time("to", filters.to, now)
+    if starts and ends and starts >= ends:
+        raise invalid("#/query/from", "from must be before to")
+    return FindingFilter(
+        status=tuple(filters.status or _SERVED_BY_DEFAULT),
+        severity=tuple(filters.severity),
+        kinds=tuple(filters.kind),
+        clusters=clusters,
+        nodes=tuple(filters.node),
+        job_id=filters.job_id,
+        min_confidence=filters.min_confidence,
+        onset_from=starts,
+        onset_to=ends,
+        sort=_sort(filters),
+        limit=filters.limit,
+        after=_position(filters, principal, services),
+    )
+
+
+def _position(filters: Filters, principal: Principal, services: Services) -> tuple[Any, str] | None:
+    if not filters.cursor:
+        return None
+    bound = filters.model_dump(exclude={"cursor", "limit"}) | {"clusters": principal.clusters}
+    try:
+        at, last_id = services.cursors.open(filters.cursor, bound)
+    except BadCursor as error:
+        raise invalid("#/query/cursor", str(error)) from error
+    return at, last_id
+
+
+def _sort(filters: Filters) -> StoreSort:
+    if filters.sort is None:
+        return "cost" if filters.status and _LIVE.issuperset(filters.status) else "detected_at"
+    return _SORTS[filters.sort]
+
+
+def _time(name: str, text: str | None, now: datetime) -> datetime | None:
+    if text is None:
+        return None
+    try:
+        return parse_time(text, now)
+    except ValueError as error:
+        raise invalid(f"#/query/{name}", str(error)) from error
+
+
+def _visible(conn: Connection[Any], finding_id: str, principal: Principal) -> Stored:
+    stored = findings.get(conn, finding_id)
+    if stored is None or not principal.may_see(stored.cluster):
+        raise not_found("finding", finding_id)
+    return stored
+
+
+def _detail(conn: Connection[Any], stored: Stored) -> dict[str, Any]:
+    steps = findings.history(conn, stored.id)
+    return stored.doc | {"history": [step | {"at": rfc3339(step["at"])} for step in steps]}
+
+
+def _tag(stored: Stored) -> str:
+    return f'W/"{stored.id}.{stored.version}"'

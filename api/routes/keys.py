@@ -1,0 +1,109 @@
+"""API keys: make, list, revoke. A key makes only keys that can do no more than itself."""
+
+from datetime import datetime, timedelta
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Request, Response
+from psycopg import Connection
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from api.audit import record
+from api.auth import SCOPES, KeysAdmin, Principal
+from api.conditional import answer
+from api.deps import ServicesDep
+from api.problems import Problem, not_found
+from api.times import rfc3339
+from store import keys
+from store.keys import ApiKey
+
+router = APIRouter(prefix="/api/v1/keys", tags=["keys"])
+
+Cluster = Annotated[str, Field(pattern=r"^[A-Za-z0-9._:/-]{1,128}$")]
+
+
+class KeyRequest(BaseModel):
+    """A new key; ``all`` stands for every scope."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str = Field(min_length=1, max_length=128)
+    scopes: list[str] = Field(min_length=1, max_length=20)
+    clusters: list[Cluster] = Field(default=[], max_length=100)
+    days: int | None = Field(default=None, ge=1, le=3650)
+
+    @field_validator("scopes")
+    @classmethod
+    def _known(cls, scopes: list[str]) -> list[str]:
+        unknown = sorted(set(scopes) - {*SCOPES, "all"})
+        if unknown:
+            raise ValueError(f"unknown scope {unknown[0][:40]!r}; there are {', '.join(SCOPES)} and all")
+        return list(SCOPES) if "all" in scopes else sorted(set(scopes))
+
+
+@router.get("")
+def read_keys(request: Request, services: ServicesDep, _: KeysAdmin) -> Response:
+    """List the keys, never their secrets."""
+    with services.pool.connection() as conn:
+        found = keys.listed(conn)
+    return answer(request, {"items": [_shown(key) for key in found], "next_cursor": ""})
+
+
+@router.post("", status_code=201)
+def create_key(
+    body: KeyRequest, request: Request, response: Response, services: ServicesDep, principal: KeysAdmin
+) -> dict[str, Any]:
+    """Make a key; its token is in this answer and nowhere else."""
+    _check_no_escalation(body, principal)
+    with services.pool.connection() as conn, conn.transaction():
+        key, token = store_key(conn, body, actor=principal.key_id, now=services.now())
+        record(conn, request, "key.create", key.id, {"name": key.name, "scopes": list(key.scopes)})
+    response.headers["cache-control"] = "no-store"
+    return _shown(key) | {"token": token}
+
+
+@router.delete("/{key_id}", status_code=204)
+def revoke_key(key_id: str, request: Request, services: ServicesDep, _: KeysAdmin) -> None:
+    """Revoke a key at once and for ever."""
+    with services.pool.connection() as conn, conn.transaction():
+        if not keys.revoke(conn, key_id, services.now()):
+            raise not_found("valid key", key_id)
+        record(conn, request, "key.revoke", key_id, {})
+
+
+def store_key(conn: Connection[Any], wanted: KeyRequest, *, actor: str, now: datetime) -> tuple[ApiKey, str]:
+    """Store a new key and return it with its token."""
+    key_id, token, sha256 = keys.generate()
+    key = ApiKey(
+        id=key_id,
+        name=wanted.name,
+        sha256=sha256,
+        scopes=tuple(wanted.scopes),
+        clusters=tuple(wanted.clusters),
+        created_by=actor,
+        created_at=now,
+        expires_at=None if wanted.days is None else now + timedelta(days=wanted.days),
+    )
+    keys.create(conn, key)
+    return key, token
+
+
+def _check_no_escalation(wanted: KeyRequest, principal: Principal) -> None:
+    more = sorted(set(wanted.scopes) - principal.scopes)
+    if more:
+        raise Problem(403, "forbidden", f"this key lacks {more[0]} and cannot give it to another")
+    if principal.clusters and not (wanted.clusters and set(wanted.clusters) <= set(principal.clusters)):
+        named = ", ".join(principal.clusters)
+        raise Problem(403, "forbidden", f"this key is limited to {named}; the new one must be too")
+
+
+def _shown(key: ApiKey) -> dict[str, Any]:
+    times = ("created_at", "expires_at", "last_used_at", "revoked_at")
+    shown = {name: getattr(key, name) for name in times if getattr(key, name) is not None}
+    return {
+        "id": key.id,
+        "name": key.name,
+        "scopes": list(key.scopes),
+        "clusters": list(key.clusters),
+        "created_by": key.created_by,
+        **{name: rfc3339(moment) for name, moment in shown.items()},
+    }

@@ -1,0 +1,134 @@
+"""Silences in Alertmanager's shape: what is muted, by whom, until when."""
+
+import re
+from datetime import datetime, timedelta
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Request, Response
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+
+from alerts.silence import MAX_VALUE, Matcher, Silence
+from api import conditional
+from api.audit import record
+from api.auth import FindingsReader, FindingsWriter, Principal
+from api.deps import ServicesDep
+from api.ids import new_id
+from api.problems import Problem, invalid, not_found
+from api.times import rfc3339
+from store import silences
+
+router = APIRouter(prefix="/api/v1/silences", tags=["silences"])
+
+MAX_DAYS = 366
+# Python's regular expressions backtrack: two repetitions, none of a group, keep a match far below a second.
+_MAX_REPEATS = 2
+_UNSAFE = re.compile(r"\)\s*[*+?{]|\(\?|\\[1-9]")
+
+
+class MatcherBody(BaseModel):
+    """One condition on a label."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str = Field(pattern=r"^[a-z_]{1,64}$")
+    value: str = Field(max_length=MAX_VALUE)
+    isRegex: bool = False
+    isEqual: bool = True
+
+    def matcher(self) -> Matcher:
+        """Return the matcher. Raises ``ValueError`` for a regex that is wrong or could run for ever."""
+        if self.isRegex and (
+            _UNSAFE.search(self.value) or len(re.findall(r"[*+{]", self.value)) > _MAX_REPEATS
+        ):
+            raise ValueError(f"a regex here has at most {_MAX_REPEATS} repetitions, none of them of a group")
+        return Matcher(self.name, self.value, self.isRegex, self.isEqual)
+
+
+class SilenceBody(BaseModel):
+    """A new silence; it needs an end and a reason."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    matchers: Annotated[list[MatcherBody], Field(min_length=1, max_length=16)]
+    startsAt: AwareDatetime | None = None
+    endsAt: AwareDatetime
+    comment: str = Field(min_length=1, max_length=2000)
+
+
+@router.get("")
+def read_silences(request: Request, services: ServicesDep, principal: FindingsReader) -> Response:
+    """List silences of any state, latest end first."""
+    now = services.now()
+    with services.pool.connection() as conn:
+        found = [s for s in silences.listed(conn) if _reaches(principal, s)]
+    return conditional.answer(request, {"items": [_shown(s, now) for s in found], "next_cursor": ""})
+
+
+@router.post("", status_code=201)
+def create_silence(
+    body: SilenceBody, request: Request, services: ServicesDep, principal: FindingsWriter
+) -> dict[str, Any]:
+    """Mute what matches all matchers until ``endsAt``."""
+    now = services.now()
+    silence = _silence(body, principal, now)
+    with services.pool.connection() as conn, conn.transaction():
+        silences.save(conn, silence)
+        record(conn, request, "silence.create", silence.id, {"comment": silence.comment})
+    return _shown(silence, now)
+
+
+@router.delete("/{silence_id}", status_code=204)
+def expire_silence(
+    silence_id: str, request: Request, services: ServicesDep, principal: FindingsWriter
+) -> None:
+    """End a silence now; it stays on record."""
+    with services.pool.connection() as conn, conn.transaction():
+        found = silences.get(conn, silence_id)
+        if found is None or not _reaches(principal, found):
+            raise not_found("silence", silence_id)
+        silences.expire(conn, silence_id, services.now())
+        record(conn, request, "silence.expire", silence_id, {})
+
+
+def _silence(body: SilenceBody, principal: Principal, now: datetime) -> Silence:
+    starts_at = body.startsAt or now
+    if not starts_at < body.endsAt <= starts_at + timedelta(days=MAX_DAYS) or body.endsAt <= now:
+        raise invalid("#/body/endsAt", f"endsAt lies after startsAt and now, by at most {MAX_DAYS} days")
+    try:
+        matchers = tuple(m.matcher() for m in body.matchers)
+    except ValueError as error:
+        raise invalid("#/body/matchers", str(error)) from error
+    made = Silence(
+        id=new_id("sil", now),
+        matchers=matchers,
+        starts_at=starts_at,
+        ends_at=body.endsAt,
+        created_by=principal.key_id,
+        comment=body.comment,
+    )
+    if not _reaches(principal, made):
+        raise Problem(
+            403, "forbidden", "this key is limited to clusters; match cluster exactly, by one of them"
+        )
+    return made
+
+
+def _reaches(principal: Principal, silence: Silence) -> bool:
+    """Whether a key limited to clusters keeps within them with this silence."""
+    named = [m.value for m in silence.matchers if m.name == "cluster" and m.is_equal and not m.is_regex]
+    return not principal.clusters or any(name in principal.clusters for name in named)
+
+
+def _shown(silence: Silence, now: datetime) -> dict[str, Any]:
+    return {
+        "id": silence.id,
+        "status": {"state": silence.state(now)},
+        "matchers": [
+            {"name": m.name, "value": m.value, "isRegex": m.is_regex, "isEqual": m.is_equal}
+            for m in silence.matchers
+        ],
+        "startsAt": rfc3339(silence.starts_at),
+        "endsAt": rfc3339(silence.ends_at),
+        "createdBy": silence.created_by,
+        "comment": silence.comment,
+    }

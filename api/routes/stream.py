@@ -1,0 +1,110 @@
+"""Findings as they happen: server-sent events, with what was missed since ``Last-Event-ID``."""
+
+import asyncio
+import json
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import psycopg
+from fastapi import APIRouter, Request
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import StreamingResponse
+
+from api.auth import FindingsReader, Principal
+from api.deps import Services, ServicesDep
+from api.problems import Problem
+from api.times import rfc3339
+from store import events
+
+router = APIRouter(prefix="/api/v1/events", tags=["findings"])
+
+POLL_SECONDS = 1.0
+PING_SECONDS = 15.0
+STREAMS_PER_KEY = 4
+# Numbers are given before commits: a smaller one may become visible after a greater one.
+_OVERLAP = 64
+
+
+@router.get(
+    "/stream",
+    response_class=StreamingResponse,
+    responses={200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}},
+)
+async def stream_events(
+    request: Request, services: ServicesDep, principal: FindingsReader
+) -> StreamingResponse:
+    """Send every event of findings from now on, or after the event named in ``Last-Event-ID``."""
+    if services.streams[principal.key_id] >= STREAMS_PER_KEY:
+        detail = f"at most {STREAMS_PER_KEY} open streams a key"
+        raise Problem(429, "too-many-requests", detail, headers={"retry-after": "5"})
+    last_id = request.headers.get("last-event-id", "")
+    tail = await run_in_threadpool(_tail, services, principal, last_id)
+    headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
+    return StreamingResponse(
+        _sent(services, principal, tail), media_type="text/event-stream", headers=headers
+    )
+
+
+@dataclass(slots=True)
+class Tail:
+    """Where a listener stands in the outbox."""
+
+    seq: int
+    clusters: Sequence[str]
+    seen: deque[str] = field(default_factory=lambda: deque(maxlen=1024))
+
+    def fresh(self, services: Services) -> list[events.Event]:
+        """Return what has come since the last call, for this listener's clusters. Blocks on the database."""
+        with services.pool.connection() as conn:
+            found = events.after(conn, self.seq - _OVERLAP)
+        new = [event for event in found if event.id not in self.seen and event.finding_id]
+        self.seen.extend(event.id for event in new)
+        self.seq = max([self.seq, *(event.seq for event in found)])
+        return [e for e in new if not self.clusters or _cluster(e) in self.clusters]
+
+
+def _tail(services: Services, principal: Principal, last_id: str) -> Tail:
+    with services.pool.connection() as conn:
+        known = events.get(conn, last_id) if last_id else None
+        start = known.seq if known else events.last_seq(conn)
+        tail = Tail(start, principal.clusters)
+        tail.seen.extend(e.id for e in events.after(conn, start - _OVERLAP) if e.seq <= start)
+    return tail
+
+
+async def _sent(services: Services, principal: Principal, tail: Tail) -> AsyncIterator[str]:
+    quiet = 0.0
+    with _counted(services.streams, principal.key_id):
+        yield "retry: 3000\n\n"
+        while True:
+            try:
+                fresh = await run_in_threadpool(tail.fresh, services)
+            except psycopg.OperationalError:
+                return
+            for event in fresh:
+                yield _written(event)
+            quiet = 0.0 if fresh else quiet + POLL_SECONDS
+            if quiet >= PING_SECONDS:
+                quiet = 0.0
+                yield ": ping\n\n"
+            await asyncio.sleep(POLL_SECONDS)
+
+
+@contextmanager
+def _counted(streams: Counter[str], key_id: str) -> Iterator[None]:
+    streams[key_id] += 1
+    try:
+        yield
+    finally:
+        streams[key_id] -= 1
+
+
+def _written(event: events.Event) -> str:
+    data = json.dumps({"type": event.type, "timestamp": rfc3339(event.at), "data": event.body})
+    return f"id: {event.id}\nevent: {event.type}\ndata: {data}\n\n"
+
+
+def _cluster(event: events.Event) -> str:
+    return str(event.body.get("subject", {}).get("cluster", ""))

@@ -1,0 +1,303 @@
+"""Webhook endpoints: add, change, test, look at what was delivered. Secrets leave this module once."""
+
+import asyncio
+import time
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Query, Request, Response
+from fastapi.concurrency import run_in_threadpool
+from psycopg import Connection
+from pydantic import BaseModel, ConfigDict, Field
+
+from api import conditional
+from api.audit import record
+from api.auth import Principal, WebhooksAdmin
+from api.cursors import BadCursor
+from api.deps import Services, ServicesDep
+from api.ids import new_id
+from api.problems import Problem, invalid, not_found
+from api.routes.deliveries import shown as shown_delivery
+from api.sample import sample_event
+from api.sender import resolve
+from api.signing import new_secret
+from api.ssrf import MAX_URL, Refused, check_addresses, checked_url
+from api.times import rfc3339
+from store import deliveries, webhooks
+from store.events import wake
+from store.webhooks import Webhook
+
+router = APIRouter(prefix="/api/v1/webhooks", tags=["webhooks"])
+
+FormatName = Literal["standard", "cloudevents", "alertmanager", "slack"]
+Severity = Literal["critical", "error", "warning", "info"]
+EventName = Literal[
+    "finding.opened",
+    "finding.updated",
+    "finding.escalated",
+    "finding.acknowledged",
+    "finding.resolved",
+    "finding.reopened",
+    "finding.feedback",
+]
+Kind = Annotated[str, Field(pattern=r"^[a-z0-9_]+(\.[a-z0-9_]+)*$", max_length=64)]
+Cluster = Annotated[str, Field(pattern=r"^[A-Za-z0-9._:/-]{1,128}$")]
+ROTATION = timedelta(hours=24)
+TEST_SECONDS = 20.0
+
+
+class WebhookBody(BaseModel):
+    """An endpoint as people write it."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    url: str = Field(max_length=MAX_URL)
+    name: str = Field(default="", max_length=128)
+    format: FormatName = "standard"
+    min_severity: Severity = "warning"
+    events: list[EventName] = Field(default=[], max_length=7)
+    kinds: list[Kind] = Field(default=[], max_length=50)
+    clusters: list[Cluster] = Field(default=[], max_length=100)
+
+
+class WebhookPatch(BaseModel):
+    """What to change; what is left out stays."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    url: str | None = Field(default=None, max_length=MAX_URL)
+    name: str | None = Field(default=None, max_length=128)
+    format: FormatName | None = None
+    min_severity: Severity | None = None
+    events: list[EventName] | None = Field(default=None, max_length=7)
+    kinds: list[Kind] | None = Field(default=None, max_length=50)
+    clusters: list[Cluster] | None = Field(default=None, max_length=100)
+    enabled: bool | None = None
+
+
+@router.get("")
+def read_webhooks(request: Request, services: ServicesDep, principal: WebhooksAdmin) -> Response:
+    """List the endpoints; paths of their URLs are masked, for many hold a secret."""
+    with services.pool.connection() as conn:
+        found = [w for w in webhooks.listed(conn) if _reaches(principal, w)]
+    return conditional.answer(request, {"items": [_shown(w) for w in found], "next_cursor": ""})
+
+
+@router.post("", status_code=201)
+async def create_webhook(
+    body: WebhookBody, request: Request, response: Response, services: ServicesDep, principal: WebhooksAdmin
+) -> dict[str, Any]:
+    """Add an endpoint; its signing secret is in this answer and nowhere else."""
+    await _check_url(services, body.url)
+    now = services.now()
+    made = Webhook(
+        id=new_id("whk", now),
+        created_by=principal.key_id,
+        created_at=now,
+        updated_at=now,
+        **_fields(body),
+    )
+    _check_reach(principal, made)
+    secret = new_secret()
+
+    def store() -> None:
+        with services.pool.connection() as conn, conn.transaction():
+            webhooks.create(conn, made, secret)
+            record(conn, request, "webhook.create", made.id, {"url": masked(made.url)})
+
+    await run_in_threadpool(store)
+    response.headers["cache-control"] = "no-store"
+    return _shown(made) | {"secret": secret}
+
+
+@router.get("/{webhook_id}")
+def read_webhook(
+    webhook_id: str, request: Request, services: ServicesDep, principal: WebhooksAdmin
+) -> Response:
+    """One endpoint."""
+    with services.pool.connection() as conn:
+        found = _reachable(conn, webhook_id, principal)
+    return conditional.answer(request, _shown(found))
+
+
+@router.patch("/{webhook_id}")
+async def update_webhook(
+    webhook_id: str, body: WebhookPatch, request: Request, services: ServicesDep, principal: WebhooksAdmin
+) -> dict[str, Any]:
+    """Change an endpoint; ``enabled: true`` takes a failing or disabled one back into service."""
+    if body.url is not None:
+        await _check_url(services, body.url)
+    changes = _fields(body)
+
+    def store() -> Webhook:
+        with services.pool.connection() as conn, conn.transaction():
+            found = _reachable(conn, webhook_id, principal)
+            changed = replace(found, updated_at=services.now(), **changes)
+            _check_reach(principal, changed)
+            webhooks.update(conn, changed)
+            told = changes | ({"url": masked(changed.url)} if body.url else {})
+            record(conn, request, "webhook.update", webhook_id, {"changed": told})
+            return _reachable(conn, webhook_id, principal)
+
+    return _shown(await run_in_threadpool(store))
+
+
+@router.delete("/{webhook_id}", status_code=204)
+def delete_webhook(
+    webhook_id: str, request: Request, services: ServicesDep, principal: WebhooksAdmin
+) -> None:
+    """Remove an endpoint with its secrets and what was still due for it."""
+    with services.pool.connection() as conn, conn.transaction():
+        _reachable(conn, webhook_id, principal)
+        webhooks.delete(conn, webhook_id)
+        record(conn, request, "webhook.delete", webhook_id, {})
+
+
+@router.post("/{webhook_id}/secret", status_code=201)
+def rotate_secret(
+    webhook_id: str, request: Request, response: Response, services: ServicesDep, principal: WebhooksAdmin
+) -> dict[str, str]:
+    """Make a new signing secret; deliveries carry both signatures for 24 h."""
+    secret, now = new_secret(), services.now()
+    with services.pool.connection() as conn, conn.transaction():
+        _reachable(conn, webhook_id, principal)
+        webhooks.rotate(conn, webhook_id, secret, now=now, old_until=now + ROTATION)
+        record(conn, request, "webhook.rotate", webhook_id, {})
+    response.headers["cache-control"] = "no-store"
+    return {"id": webhook_id, "secret": secret, "old_until": rfc3339(now + ROTATION)}
+
+
+@router.post("/{webhook_id}/test")
+async def send_test(
+    webhook_id: str, request: Request, services: ServicesDep, principal: WebhooksAdmin
+) -> dict[str, Any]:
+    """Have the notifier send a signed ``delivery.test`` now and say what the receiver answered."""
+    event = sample_event(services.now())
+
+    def queue() -> str:
+        with services.pool.connection() as conn, conn.transaction():
+            if not _reachable(conn, webhook_id, principal).enabled:
+                raise Problem(409, "conflict", "the webhook is disabled; PATCH it with enabled: true first")
+            queued = deliveries.test(conn, webhook_id, event)
+            wake(conn, {"id": event.id, "event": event.type})
+            record(conn, request, "webhook.test", webhook_id, {})
+            return queued
+
+    return await _outcome(services, await run_in_threadpool(queue))
+
+
+@router.get("/{webhook_id}/deliveries")
+def read_deliveries(
+    webhook_id: str,
+    request: Request,
+    services: ServicesDep,
+    principal: WebhooksAdmin,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    cursor: Annotated[str | None, Query(max_length=1024)] = None,
+) -> Response:
+    """The delivery log of an endpoint, newest first."""
+    bound = {"webhook": webhook_id}
+    try:
+        position = services.cursors.open(cursor, bound) if cursor else None
+    except BadCursor as error:
+        raise invalid("#/query/cursor", str(error)) from error
+    after = (datetime.fromisoformat(position[0]), position[1]) if position else None
+    with services.pool.connection() as conn:
+        _reachable(conn, webhook_id, principal)
+        found = deliveries.listed(conn, webhook_id, limit=limit, after=after)
+    last = found[-1] if len(found) == limit else None
+    next_cursor = services.cursors.seal([last.created_at.isoformat(), last.id], bound) if last else ""
+    return conditional.answer(
+        request, {"items": [shown_delivery(d) for d in found], "next_cursor": next_cursor}
+    )
+
+
+def masked(url: str) -> str:
+    """Return a URL that can be recognised but not used: its path often is the receiver's only secret."""
+    origin, separator, rest = url.partition("://")
+    host, slash, path = rest.partition("/")
+    return f"{origin}{separator}{host.split('?')[0]}" + (f"/…{path[-4:]}" if slash and path else "")
+
+
+def _fields(body: WebhookBody | WebhookPatch) -> dict[str, Any]:
+    given = body.model_dump(exclude_none=True)
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+
+
+async def _check_url(services: Services, url: str) -> None:
+    try:
+        target = checked_url(url, services.policy)
+        async with asyncio.timeout(5):
+            addresses = await resolve(target.host, target.port)
+        check_addresses(target, addresses, services.policy)
+    except Refused as refusal:
+        raise invalid("#/body/url", str(refusal)) from refusal
+    except (OSError, UnicodeError) as error:
+        raise invalid("#/body/url", f"the host of this URL does not resolve: {error}") from error
+
+
+async def _outcome(services: Services, delivery_id: str) -> dict[str, Any]:
+    deadline = time.monotonic() + TEST_SECONDS
+    while time.monotonic() < deadline:
+        tries = await run_in_threadpool(_attempts, services, delivery_id)
+        if tries:
+            done = tries[-1]
+            return {
+                "delivery_id": delivery_id,
+                "delivered": done.status is not None and 200 <= done.status < 300,
+                "status": done.status,
+                "error": done.error,
+                "seconds": done.seconds,
+            }
+        await asyncio.sleep(0.05)
+    detail = f"no notifier took the test within {TEST_SECONDS:g} s; is `slowrank notifier run` running?"
+    raise Problem(504, "notifier-silent", detail)
+
+
+def _attempts(services: Services, delivery_id: str) -> list[deliveries.Attempt]:
+    with services.pool.connection() as conn:
+        return deliveries.attempts(conn, delivery_id)
+
+
+def _reachable(conn: Connection[Any], webhook_id: str, principal: Principal) -> Webhook:
+    found = webhooks.get(conn, webhook_id)
+    if found is None or not _reaches(principal, found):
+        raise not_found("webhook", webhook_id)
+    return found
+
+
+def _reaches(principal: Principal, webhook: Webhook) -> bool:
+    """Whether a key limited to clusters may handle this endpoint: only if the endpoint is limited to them."""
+    return not principal.clusters or bool(
+        webhook.clusters and set(webhook.clusters) <= set(principal.clusters)
+    )
+
+
+def _check_reach(principal: Principal, webhook: Webhook) -> None:
+    if not _reaches(principal, webhook):
+        named = ", ".join(principal.clusters)
+        raise Problem(403, "forbidden", f"this key is limited to {named}; name clusters among them")
+
+
+def _shown(webhook: Webhook) -> dict[str, Any]:
+    status = "disabled" if not webhook.enabled else "failing" if webhook.failing_since else "active"
+    shown: dict[str, Any] = {
+        "id": webhook.id,
+        "name": webhook.name,
+        "url": masked(webhook.url),
+        "format": webhook.format,
+        "min_severity": webhook.min_severity,
+        "events": list(webhook.events),
+        "kinds": list(webhook.kinds),
+        "clusters": list(webhook.clusters),
+        "enabled": webhook.enabled,
+        "status": status,
+        "created_at": rfc3339(webhook.created_at),
+        "updated_at": rfc3339(webhook.updated_at),
+    }
+    if webhook.failing_since:
+        shown["failing_since"] = rfc3339(webhook.failing_since)
+    if webhook.disabled_reason:
+        shown["disabled_reason"] = webhook.disabled_reason
+    return shown

@@ -1,0 +1,98 @@
+"""``slowrank api``: run the HTTP API; print its OpenAPI document."""
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from slowrank.cli.remote import fail
+
+if TYPE_CHECKING:
+    from api.ingest import Sink
+    from slowrank.settings import Settings
+    from slowrank.telemetry import Record
+
+app = typer.Typer(help="Run the HTTP API.", no_args_is_help=True)
+
+
+@app.command()
+def run(
+    host: Annotated[str | None, typer.Option(help="Address to listen on; else SLOWRANK_API_HOST.")] = None,
+    port: Annotated[int | None, typer.Option(help="Port; else SLOWRANK_API_PORT.")] = None,
+) -> None:
+    """Serve the API until stopped."""
+    import uvicorn
+
+    from api.app import create_app
+    from slowrank.settings import Settings
+    from store.pool import open_pool
+
+    settings = Settings()
+    try:
+        dsn = settings.dsn()
+    except (ValueError, OSError) as error:
+        fail(str(error))
+    with open_pool(dsn, name="slowrank api") as pool:
+        uvicorn.run(
+            create_app(settings, pool, sink=_sink(settings), probes={"kafka": lambda: _kafka(settings)}),
+            host=host or settings.api_host,
+            port=settings.api_port if port is None else port,
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=5,
+        )
+
+
+@app.command()
+def openapi() -> None:
+    """Print the OpenAPI document, as frozen in api/openapi.json."""
+    from api.app import openapi_document
+
+    typer.echo(json.dumps(openapi_document(), indent=1, sort_keys=True))
+
+
+class KafkaSink:
+    """Sends ingested records to their topics; has them acknowledged when it returns."""
+
+    def __init__(self, bootstrap: str, prefix: str) -> None:
+        self._bootstrap = bootstrap
+        self._prefix = prefix
+
+    def accept(self, records: "Sequence[Record]") -> None:
+        """Send ``records``. Raises ``SinkUnavailable`` while the brokers do not take them."""
+        import asyncio
+
+        from api.ingest import SinkUnavailable
+        from streams.sender import SendProblem, send
+
+        try:
+            asyncio.run(send(records, bootstrap=self._bootstrap, prefix=self._prefix))
+        except SendProblem as error:
+            raise SinkUnavailable(str(error)) from error
+
+
+def _sink(settings: "Settings") -> "Sink | None":
+    import importlib.util
+
+    if importlib.util.find_spec("aiokafka") is None:
+        typer.secho("no ingest over HTTP: it needs `pip install 'slowrank[streams]'`", err=True)
+        return None
+    return KafkaSink(settings.kafka_bootstrap, settings.topic_prefix)
+
+
+def _kafka(settings: "Settings") -> str:
+    """Return which broker accepts connections. Raises ``OSError`` when none does."""
+    import socket
+
+    problem = OSError("no bootstrap server is set: SLOWRANK_KAFKA_BOOTSTRAP")
+    for broker in settings.kafka_bootstrap.split(","):
+        host, _, port = broker.strip().rpartition(":")
+        try:
+            with socket.create_connection((host, int(port)), timeout=1):
+                return f"{broker.strip()} accepts connections"
+        except ValueError:
+            problem = OSError(f"{broker!r} is not host:port")
+        except OSError as error:
+            problem = OSError(f"{broker.strip()} does not answer: {error}")
+    raise problem

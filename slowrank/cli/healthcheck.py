@@ -1,0 +1,56 @@
+"""``slowrank healthcheck``: ask one process whether it is well; for people, compose and probes."""
+
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+
+from slowrank.cli.remote import config_dir, fail, printable, read_text
+
+
+class Process(StrEnum):
+    """Whom to ask."""
+
+    api = "api"
+    streams = "streams"
+    notifier = "notifier"
+
+
+def healthcheck(
+    process: Annotated[Process, typer.Argument(help="api, streams or notifier.")],
+    url: Annotated[str | None, typer.Option(help="API address; else SLOWRANK_URL or the settings.")] = None,
+) -> None:
+    """Exit 0 when the process is well, 1 when it is not, 2 when nobody can say."""
+    report = _readyz(_url(url))
+    wanted = [c for c in report["checks"] if process is Process.api or c["name"] == process.value]
+    for check in wanted:
+        typer.echo(
+            f"{'ok  ' if check['ok'] else 'FAIL'} {printable(check['name'])}: {printable(check['detail'])}"
+        )
+    well = report["status"] != "unready" if process is Process.api else any(c["ok"] for c in wanted)
+    if not well:
+        fail(f"{process.value} is not well", code=1)
+
+
+def _url(url: str | None) -> str:
+    import os
+
+    if url or os.environ.get("SLOWRANK_URL"):
+        return (url or os.environ["SLOWRANK_URL"]).rstrip("/")
+    from slowrank.settings import Settings
+
+    settings = Settings()
+    host = "127.0.0.1" if settings.api_host in ("0.0.0.0", "::") else settings.api_host
+    return read_text(config_dir() / "url") or f"http://{host}:{settings.api_port}"
+
+
+def _readyz(url: str) -> Any:
+    import httpx
+
+    try:
+        with httpx.Client(timeout=10, trust_env=False) as http:
+            return http.get(f"{url}/readyz").json()
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
+        fail(
+            f"no answer from {url}/readyz: {error}\nIs the API running? `slowrank api run`, or `slowrank up`."
+        )

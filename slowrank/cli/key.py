@@ -1,0 +1,89 @@
+"""``slowrank key``: create, list and revoke API keys over the API; the first one straight in the database."""
+
+from datetime import UTC, datetime
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import typer
+
+from slowrank.cli.remote import KeyOption, UrlOption, client, fail, printable
+from slowrank.cli.tables import Output, OutputOption, ago, show
+
+app = typer.Typer(help="Create, list and revoke API keys.", no_args_is_help=True)
+
+
+@app.command()
+def create(
+    name: Annotated[str, typer.Option(help="Whose or what for; shown in lists and in the audit log.")],
+    scope: Annotated[
+        list[str] | None,
+        typer.Option(help="May be repeated; without it, findings:read only. `all` gives every scope."),
+    ] = None,
+    cluster: Annotated[list[str] | None, typer.Option(help="Only these clusters; may be repeated.")] = None,
+    days: Annotated[int | None, typer.Option(min=1, help="Days until it expires; never without it.")] = None,
+    dsn: Annotated[
+        str | None,
+        typer.Option(help="Make the key straight in this database: how the first key comes to be."),
+    ] = None,
+    url: UrlOption = None,
+    key: KeyOption = None,
+) -> None:
+    """Create a key and print it, once."""
+    body = {"name": name, "scopes": scope or ["findings:read"], "clusters": cluster or [], "days": days}
+    if dsn is not None:
+        token = _bootstrap(dsn, body)
+    else:
+        with client(url, key) as api:
+            token = api.call("POST", "/keys", json=body)["token"]
+    typer.echo(token)
+    typer.echo("Keep it: it is not shown again. Use it with SLOWRANK_KEY or --key.", err=True)
+
+
+@app.command("list")
+def list_keys(output: OutputOption = Output.table, url: UrlOption = None, key: KeyOption = None) -> None:
+    """List the keys, never their secrets."""
+    with client(url, key) as api:
+        items = list(api.pages("/keys"))
+    show(items, output, _COLUMNS, "no keys")
+
+
+@app.command()
+def revoke(
+    key_id: Annotated[str, typer.Argument(help="As `slowrank key list` shows it.")],
+    url: UrlOption = None,
+    key: KeyOption = None,
+) -> None:
+    """Revoke a key at once."""
+    with client(url, key) as api:
+        api.call("DELETE", f"/keys/{quote(key_id, safe='')}")
+    typer.echo(f"revoked {printable(key_id)}")
+
+
+def _bootstrap(dsn: str, body: dict[str, Any]) -> str:
+    import psycopg
+    from pydantic import ValidationError
+
+    from api.routes.keys import KeyRequest, store_key
+
+    try:
+        wanted = KeyRequest(**body)
+        with psycopg.connect(dsn, connect_timeout=10) as conn:
+            return store_key(conn, wanted, actor="cli", now=datetime.now(UTC))[1]
+    except ValidationError as error:
+        fail("; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()))
+    except psycopg.errors.UndefinedTable:
+        fail("this database has no slowrank schema yet; run `slowrank migrate` first")
+    except psycopg.Error as error:
+        fail(f"cannot use the database: {error}\nCheck --dsn and that the server runs.")
+
+
+_COLUMNS = {
+    "id": lambda k: k["id"],
+    "name": lambda k: k["name"],
+    "scopes": lambda k: " ".join(k["scopes"]),
+    "clusters": lambda k: ",".join(k["clusters"]) or "all",
+    "created": lambda k: ago(k["created_at"]),
+    "last used": lambda k: ago(k.get("last_used_at")),
+    "expires": lambda k: k.get("expires_at") or "never",
+    "revoked": lambda k: ago(k.get("revoked_at")),
+}

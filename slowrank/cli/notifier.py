@@ -1,0 +1,71 @@
+"""``slowrank notifier``: run the webhook deliverer."""
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from slowrank.cli.remote import fail
+
+if TYPE_CHECKING:
+    from slowrank.settings import Settings
+
+app = typer.Typer(help="Run the webhook deliverer.", no_args_is_help=True)
+
+
+@app.callback()
+def _group() -> None:
+    """Run the webhook deliverer."""
+
+
+@app.command()
+def run() -> None:
+    """Deliver findings to webhooks until stopped."""
+    import asyncio
+    import logging
+
+    from slowrank.settings import Settings
+
+    settings = Settings()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    try:
+        dsn = settings.dsn()
+    except (ValueError, OSError) as error:
+        fail(str(error))
+    asyncio.run(_serve(settings, dsn))
+
+
+async def _serve(settings: "Settings", dsn: str) -> None:
+    import asyncio
+    import os
+    import signal
+    import socket
+
+    from prometheus_client import start_http_server
+
+    from api.metrics import NotifierMetrics, new_registry
+    from api.notifier import Limits, Notifier
+    from api.policy import sender_of
+    from store.pool import open_pool
+
+    registry = new_registry()
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    if settings.notifier_metrics_port:
+        start_http_server(settings.notifier_metrics_port, addr="127.0.0.1", registry=registry)
+    with open_pool(dsn, name="slowrank notifier") as pool:
+        notifier = Notifier(
+            pool=pool,
+            sender=sender_of(settings),
+            metrics=NotifierMetrics(registry),
+            public_url=settings.public_url,
+            instance=f"{socket.gethostname()}:{os.getpid()}",
+            limits=Limits(
+                concurrency=settings.notifier_concurrency,
+                lease_seconds=settings.notifier_lease_seconds,
+                poll_seconds=settings.notifier_poll_seconds,
+            ),
+        )
+        typer.echo("delivering; stop with Ctrl-C", err=True)
+        await notifier.run(stop)

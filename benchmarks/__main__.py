@@ -7,6 +7,7 @@ import sys
 
 BENCHMARKS = {
     "bocpd": "benchmarks.bocpd",
+    "hook": "benchmarks.hook",
     "series": "benchmarks.series",
     "wire": "benchmarks.wire",
 }

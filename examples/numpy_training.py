@@ -1,0 +1,295 @@
+"""Synchronous data-parallel training in real processes, with nothing but numpy.
+
+Every rank is a process which fits the same small network to its own share of the data; gradients are
+averaged through shared memory behind a barrier after every step, so that the slowest rank sets the pace of
+all, as on a real cluster. Three lines of the training hook (marked "hook") time it.
+
+    python examples/numpy_training.py --ranks 4 --seconds 60
+    python examples/numpy_training.py --ranks 4 --seconds 120 --slow-rank 2 --slow-after 40
+
+The slowdown is real: a neighbour takes the rank's processor away. ``--slow-with throttle`` (the default)
+stops and continues the rank in a duty cycle of a few milliseconds, as a hypervisor or a thermal limit does,
+and slows only this rank however few cores there are; ``--slow-with burner`` runs a busy process beside it on
+the same core, for machines with a core per rank.
+"""
+
+import argparse
+import contextlib
+import itertools
+import multiprocessing
+import os
+import signal
+import statistics
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from multiprocessing.synchronize import Barrier
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from slowrank import StepTimer
+
+Floats = npt.NDArray[np.float32]
+
+LAYERS = (64, 192, 192, 1)
+BATCH = 320
+BARRIER_SECONDS = 120.0
+DUTY_PERIOD_SECONDS = 0.004
+
+
+@dataclass(frozen=True)
+class Options:
+    """What one run is: its size, its length, and who is slowed, from when, by how much."""
+
+    ranks: int
+    steps: int
+    seconds: float
+    micro_batches: int
+    rest: float
+    idle: float
+    nice: int
+    job: str
+    slow_rank: int | None
+    slow_after: float
+    slow_factor: float
+    slow_with: str
+
+
+class Network:
+    """A multilayer perceptron with tanh units; all parameters live in one flat vector."""
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        shapes = list(itertools.pairwise(LAYERS))
+        self.flat = np.concatenate(
+            [(rng.standard_normal(i * o) / np.sqrt(i)).astype(np.float32) for i, o in shapes]
+        )
+        ends = np.cumsum([i * o for i, o in shapes])
+        starts = np.concatenate([[0], ends[:-1]])
+        self.views = [self.flat[a:b].reshape(s) for a, b, s in zip(starts, ends, shapes, strict=True)]
+
+    def gradient(self, x: Floats, y: Floats) -> tuple[Floats, float]:
+        """Return the gradient of the mean squared error over the batch, and the error."""
+        activations = [x]
+        for weights in self.views[:-1]:
+            activations.append(np.tanh(activations[-1] @ weights))
+        error = activations[-1] @ self.views[-1] - y
+        delta = (2.0 / len(x)) * error
+        gradients: list[Floats] = []
+        for weights, inputs in zip(reversed(self.views), reversed(activations), strict=True):
+            gradients.append((inputs.T @ delta).ravel())
+            delta = (delta @ weights.T) * (np.float32(1.0) - inputs**2)
+        flat: Floats = np.concatenate(gradients[::-1])
+        return flat, float(np.mean(error**2))
+
+
+def teacher(x: Floats) -> Floats:
+    """Return what the network is to learn."""
+    y: Floats = np.sin(x[:, :1]) + np.float32(0.5) * np.sin(2 * x[:, 1:2]) * x[:, 2:3]
+    return y
+
+
+def train(rank: int, options: Options, gradients: Any, barrier: Barrier, report: Connection) -> None:
+    """Be one rank: train until the parent or the step count says stop, then report compute times."""
+    rng = np.random.default_rng(rank)
+    network = Network(np.random.default_rng(0))
+    shared = np.frombuffer(gradients, dtype=np.float32).reshape(2, options.ranks, network.flat.size + 2)
+    timer = StepTimer(
+        job_id=options.job, rank=rank, local_rank=rank, world_size=options.ranks, coords={"dp": rank}
+    )  # hook
+    times: list[tuple[float, float, float]] = []
+    step, stop, loss = 0, False, float("nan")
+    deadline = time.monotonic() + options.seconds
+    while not stop:
+        with timer.step(step, tokens=BATCH * options.micro_batches):  # hook
+            with timer.phase("data"):
+                batches = [load(rng) for _ in range(options.micro_batches)]
+            began = time.perf_counter()
+            with timer.phase("compute"):
+                total, loss = accumulate(network, batches, options.rest)
+            computed = time.perf_counter() - began
+            # Two sets of slots in turn, so that nobody writes where another still reads.
+            slots = shared[step % 2]
+            with timer.phase("comm"):
+                slots[rank, :-2] = total
+                slots[rank, -2:] = loss, float(time.monotonic() > deadline)
+            with timer.phase("wait"):
+                barrier.wait(BARRIER_SECONDS)
+            with timer.phase("comm"):
+                mean = slots.mean(axis=0)
+            with timer.phase("compute"):
+                network.flat -= 0.01 * mean[:-2]
+            timer.note(loss=float(mean[-2]))  # hook
+        times.append((time.monotonic(), computed, float(mean[-2])))
+        step += 1
+        # Every rank reads the same numbers, so all stop at the same step.
+        stop = mean[-1] > 0 or step == options.steps
+        time.sleep(options.idle)
+    timer.close()
+    report.send(times)
+    report.close()
+
+
+def load(rng: np.random.Generator) -> tuple[Floats, Floats]:
+    """Return one micro-batch of this rank's share of the data."""
+    x = rng.standard_normal((BATCH, LAYERS[0]), dtype=np.float32)
+    return x, teacher(x)
+
+
+def accumulate(network: Network, batches: list[tuple[Floats, Floats]], rest: float) -> tuple[Floats, float]:
+    """Return the mean gradient and error over the micro-batches.
+
+    After each the rank rests, as the process of a GPU rank does while the device computes: so more ranks
+    than cores can share a machine without queueing for its cores.
+    """
+    total, errors = np.zeros_like(network.flat), []
+    for x, y in batches:
+        gradient, error = network.gradient(x, y)
+        total += gradient / len(batches)
+        errors.append(error)
+        time.sleep(rest)
+    return total, statistics.fmean(errors)
+
+
+def throttle(pid: int, factor: float, stop: threading.Event) -> None:
+    """Let process ``pid`` run only 1/``factor`` of the time, until ``stop``."""
+    running = DUTY_PERIOD_SECONDS / factor
+    try:
+        while not stop.wait(running):
+            os.kill(pid, signal.SIGSTOP)
+            time.sleep(DUTY_PERIOD_SECONDS - running)
+            os.kill(pid, signal.SIGCONT)
+    except ProcessLookupError:
+        return
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+
+
+def burn(core: int) -> None:
+    """Keep one core busy until killed."""
+    os.sched_setaffinity(0, {core})
+    while True:
+        sum(i * i for i in range(10_000))
+
+
+@contextlib.contextmanager
+def slowdown(victim: BaseProcess, options: Options) -> Iterator[None]:
+    """Slow ``victim`` down within the block."""
+    assert victim.pid is not None
+    print(f"slowing rank {options.slow_rank} (pid {victim.pid}) with a {options.slow_with}", flush=True)
+    if options.slow_with == "burner":
+        core = min(os.sched_getaffinity(victim.pid))
+        os.sched_setaffinity(victim.pid, {core})
+        burner = multiprocessing.get_context("spawn").Process(target=burn, args=(core,), daemon=True)
+        burner.start()
+        try:
+            yield
+        finally:
+            burner.kill()
+            burner.join()
+        return
+    stop = threading.Event()
+    thread = threading.Thread(target=throttle, args=(victim.pid, options.slow_factor, stop))
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def launch(options: Options) -> list[list[tuple[float, float, float]]]:
+    """Run the job; return per rank (monotonic time, compute seconds, loss) of every step."""
+    # One thread per rank, said before the ranks load numpy: they are what runs in parallel here.
+    for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(variable, "1")
+    if options.nice:
+        os.setpriority(os.PRIO_PROCESS, 0, options.nice)
+    context = multiprocessing.get_context("spawn")
+    size = Network(np.random.default_rng(0)).flat.size + 2
+    gradients = context.RawArray("f", 2 * options.ranks * size)
+    barrier = context.Barrier(options.ranks)
+    pipes = [context.Pipe(duplex=False) for _ in range(options.ranks)]
+    workers = [
+        context.Process(target=train, args=(rank, options, gradients, barrier, pipes[rank][1]))
+        for rank in range(options.ranks)
+    ]
+    for worker in workers:
+        worker.start()
+    try:
+        with contextlib.ExitStack() as stack:
+            if options.slow_rank is not None:
+                time.sleep(options.slow_after)
+                stack.enter_context(slowdown(workers[options.slow_rank], options))
+            return [receive(pipes[rank][0], workers[rank]) for rank in range(options.ranks)]
+    finally:
+        for worker in workers:
+            worker.join(5.0)
+            worker.kill()
+
+
+def receive(pipe: Connection, worker: BaseProcess) -> list[tuple[float, float, float]]:
+    """Return the report of one rank. Raises ``SystemExit`` when it ended without one."""
+    while not pipe.poll(0.5):
+        if not worker.is_alive() and not pipe.poll(0):
+            raise SystemExit(f"{worker.name} ended with status {worker.exitcode} before the job was done")
+    times: list[tuple[float, float, float]] = pipe.recv()
+    return times
+
+
+def summarise(reports: list[list[tuple[float, float, float]]], options: Options) -> None:
+    """Print loss, pace and each rank's compute time."""
+    first = reports[0]
+    pace = (first[-1][0] - first[0][0]) / max(1, len(first) - 1)
+    print(f"{len(first)} steps, {1000 * pace:.1f} ms each, loss {first[0][2]:.4f} -> {first[-1][2]:.4f}")
+    changed = first[0][0] + options.slow_after
+    for rank, times in enumerate(reports):
+        parts = [("compute", [seconds for _, seconds, _ in times])]
+        if options.slow_rank is not None:
+            parts = [
+                ("before", [seconds for at, seconds, _ in times if at < changed]),
+                ("after", [seconds for at, seconds, _ in times if at >= changed + 1.0]),
+            ]
+        print(f"rank {rank}: " + "   ".join(f"{name} {spread(held)}" for name, held in parts if held))
+
+
+def spread(seconds: list[float]) -> str:
+    """Return the median and the quartiles in milliseconds."""
+    low, middle, high = np.percentile(np.array(seconds) * 1000, [25, 50, 75])
+    return f"{middle:.2f} ms [{low:.2f}, {high:.2f}]"
+
+
+def options_of(arguments: list[str] | None = None) -> Options:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--ranks", type=int, default=4)
+    parser.add_argument("--steps", type=int, default=0, help="0: as many as fit into --seconds")
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--micro-batches", type=int, default=8, help="work per step and rank")
+    parser.add_argument("--rest", type=float, default=0.005, help="seconds of rest after each micro-batch")
+    parser.add_argument("--idle", type=float, default=0.03, help="seconds between steps")
+    parser.add_argument("--nice", type=int, default=0, help="priority of the job; below 0 needs the right to")
+    parser.add_argument("--job", default="numpy-training")
+    parser.add_argument("--slow-rank", type=int, default=None)
+    parser.add_argument("--slow-after", type=float, default=30.0, help="seconds of health first")
+    parser.add_argument("--slow-factor", type=float, default=3.0, help="it gets 1/FACTOR of its processor")
+    parser.add_argument("--slow-with", choices=("throttle", "burner"), default="throttle")
+    given = vars(parser.parse_args(arguments))
+    options = Options(**given)
+    if options.ranks < 1 or (options.slow_rank is not None and not 0 <= options.slow_rank < options.ranks):
+        parser.error("--slow-rank must be one of the ranks")
+    if options.slow_factor <= 1.0:
+        parser.error("--slow-factor must be above 1")
+    return options
+
+
+if __name__ == "__main__":
+    chosen = options_of()
+    summarise(launch(chosen), chosen)

@@ -1,0 +1,115 @@
+"""The bus of one process: records from anywhere, one at a time, through the wire format and the pipeline.
+
+What Kafka, the stream workers and their sinks are to a fleet: the same codec, stages and store.
+"""
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import psycopg
+from psycopg_pool import ConnectionPool, PoolTimeout
+
+from alerts.config import FindingConfig
+from alerts.finding import Finding
+from slowrank.telemetry import (
+    BadRecord,
+    JobSteps,
+    NodeEvent,
+    NodeSample,
+    Record,
+    decode_event,
+    decode_sample,
+    decode_steps,
+    encode,
+)
+from store import findings, rollups
+from store.buckets import NodeLatest, SampleRollup, StepRollup
+from streams.rollup import Rows
+from streams.topology import Pipeline, local_pipeline
+
+log = logging.getLogger(__name__)
+
+MAX_CLUSTERS = 64
+MAX_UNSAVED = 100_000
+
+_DECODERS: dict[type, Callable[..., Record]] = {
+    NodeSample: decode_sample,
+    JobSteps: decode_steps,
+    NodeEvent: decode_event,
+}
+
+
+class Bus:
+    """Takes records and keeps what they give rise to in the database; may be called from any thread.
+
+    Each cluster has a pipeline of its own, because each has its own event time. While the database is away
+    findings and roll-ups wait in memory, at most ``MAX_UNSAVED`` of them.
+    """
+
+    def __init__(
+        self, pool: ConnectionPool[psycopg.Connection], *, now: Callable[[], float], config: FindingConfig
+    ) -> None:
+        self._pool = pool
+        self._now = now
+        self._config = config
+        self._lock = threading.Lock()
+        self._pipelines: dict[str, Pipeline] = {}
+        self._findings: list[Finding] = []
+        self._rows: Rows = []
+        self.refused: Counter[str] = Counter()
+        self.accepted = 0
+
+    def accept(self, records: Sequence[Record]) -> None:
+        """Take records, in order; what they gave rise to is stored when this returns.
+
+        A record that breaks a rule is counted in ``refused`` and left out.
+        """
+        with self._lock:
+            for record in records:
+                self._take(record)
+            self._save()
+
+    def finish(self, cluster: str) -> None:
+        """Let the event time of a cluster that has ended reach its last record."""
+        with self._lock:
+            if cluster in self._pipelines:
+                self._findings += self._pipelines[cluster].finish()
+            self._save()
+
+    def _take(self, record: Record) -> None:
+        try:
+            received = _DECODERS[type(record)](encode(record), now=self._now())
+            pipeline = self._pipeline(received.cluster)
+        except BadRecord as bad:
+            self.refused[bad.reason] += 1
+            return
+        self._findings += pipeline.process(received)
+        self.accepted += 1
+
+    def _pipeline(self, cluster: str) -> Pipeline:
+        if cluster not in self._pipelines:
+            if len(self._pipelines) >= MAX_CLUSTERS:
+                raise BadRecord("too_many_instances", f"{MAX_CLUSTERS} clusters are open already")
+            self._pipelines[cluster] = local_pipeline(config=self._config, on_rows=self._keep)
+        return self._pipelines[cluster]
+
+    def _keep(self, rows: Rows) -> None:
+        self._rows += rows
+
+    def _save(self) -> None:
+        if not self._findings and not self._rows:
+            return
+        try:
+            with self._pool.connection() as conn:
+                while self._findings:
+                    findings.save(conn, self._findings[0])
+                    self._findings.pop(0)
+                rollups.write_samples(conn, [r for r in self._rows if isinstance(r, SampleRollup)])
+                rollups.write_steps(conn, [r for r in self._rows if isinstance(r, StepRollup)])
+                rollups.write_nodes(conn, [r for r in self._rows if isinstance(r, NodeLatest)])
+                self._rows.clear()
+        except (psycopg.OperationalError, PoolTimeout) as error:
+            log.warning("the database is away, %d findings wait: %s", len(self._findings), error)
+            del self._findings[:-MAX_UNSAVED], self._rows[:-MAX_UNSAVED]

@@ -1,0 +1,179 @@
+"""``slowrank demo``: a simulated cluster with one hidden fault, found by the real product, in one process."""
+
+import json
+import secrets
+import sys
+import tempfile
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from slowrank.cli.remote import fail
+
+if TYPE_CHECKING:
+    import httpx
+
+    from slowrank.cli.demo_scenario import Verdict
+    from slowrank.cli.demo_screen import Screen
+    from slowrank.cli.local_stack import LocalStack
+    from slowrank.telemetry import Record
+
+Json = dict[str, Any]
+
+
+def demo(
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Which fault and where; a new one without it.")
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="End when it is over; exit code 0 if right.")] = False,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the verdict to this file.")] = None,
+    speed: Annotated[float, typer.Option(min=0, help="Times real time; 0 = as fast as it goes.")] = 10.0,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the API; 0 = any free one.")] = 0,
+) -> None:
+    """Find a simulated straggler, on this machine, in a minute: no Docker, no GPU, no Kafka, no root."""
+    from rich.console import Console
+
+    from slowrank.cli.demo_screen import Screen
+
+    seed = secrets.randbelow(100_000) if seed is None else seed
+    try:
+        with _running(port) as (stack, api, key_file):
+            screen = Screen(Console())
+            verdict = _Play(stack, api, screen, seed).run(speed)
+            if json_file is not None:
+                json_file.write_text(json.dumps(verdict.to_json(), indent=2) + "\n")
+            if not once and sys.stdout.isatty():
+                screen.waiting(stack.url, str(key_file))
+                while True:
+                    time.sleep(1)
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+    except OSError as error:
+        fail(f"the demo cannot run: {error}")
+    if not verdict.passed:
+        raise typer.Exit(1)
+
+
+@contextmanager
+def _running(port: int) -> "Iterator[tuple[LocalStack, httpx.Client, Path]]":
+    """Start the stack in a folder that is gone afterwards, with this host's telemetry beside it."""
+    import httpx
+
+    from slowrank.cli.embedded import EmbeddedError
+    from slowrank.cli.local_stack import Wanted, host_telemetry, local_stack, write_private
+    from slowrank.settings import Settings
+
+    with tempfile.TemporaryDirectory(prefix="slowrank-demo-") as folder:
+        # As root the database runs as another user, who must reach its own folder in here.
+        Path(folder).chmod(0o711)
+        wanted = Wanted(Path(folder) / "database", port, throwaway=True)
+        try:
+            with local_stack(wanted, Settings(database_url=None)) as stack, host_telemetry(stack, listen=()):
+                key = stack.new_key("demo")
+                write_private(Path(folder) / "key", key)
+                headers = {"authorization": f"Bearer {key}"}
+                with httpx.Client(base_url=stack.url, headers=headers, timeout=30, trust_env=False) as api:
+                    yield stack, api, Path(folder) / "key"
+        except EmbeddedError as error:
+            fail(str(error))
+
+
+class _Play:
+    """One run of the demo: plays the cluster into the stack and reads findings back over HTTP.
+
+    The truth is used to tell the story and to judge it; nothing of it goes into the stack.
+    """
+
+    def __init__(self, stack: "LocalStack", api: "httpx.Client", screen: "Screen", seed: int) -> None:
+        from slowrank.cli.demo_scenario import PATIENCE_SECONDS, SETTLE_SECONDS, draw
+
+        self._stack = stack
+        self._api = api
+        self._screen = screen
+        self._seed = seed
+        self._start = float(int(time.time())) - 300.0
+        self._cluster = draw(seed, start=self._start)
+        self._onset = self._cluster.faults[0].onset
+        self._end = self._onset + PATIENCE_SECONDS
+        self._settle = SETTLE_SECONDS
+        self._steps: deque[float] = deque(maxlen=20)
+        self._shown: set[str] = set()
+        self._found_at: float | None = None
+        self._injected = False
+
+    def run(self, speed: float) -> "Verdict":
+        """Play until the culprit was named and some time has passed, or patience is over."""
+        from slowrank.cli.demo_scenario import CLUSTER, judge
+
+        spec = self._cluster.spec
+        self._screen.head(seed=self._seed, nodes=spec.nodes, gpus=spec.gpus, url=self._stack.url)
+        for second, batch in groupby(self._records(speed), key=lambda record: int(record.ts)):
+            records = list(batch)
+            self._stack.bus.accept(records)
+            at = second + 1 - self._start
+            self._tell(at, records)
+            if at > self._end:
+                break
+        self._stack.bus.finish(CLUSTER)
+        self._show(self._end)
+        verdict = judge(self._seed, self._cluster.truth[0], self._findings(), seconds=self._found_at)
+        self._screen.verdict(verdict, self._stack.url)
+        return verdict
+
+    def _records(self, speed: float) -> "Iterable[Record]":
+        from streams.replay import paced
+
+        records = self._cluster.run(self._end + 10.0)
+        if not speed:
+            return records
+        return paced(records, speed=speed, clock=time.monotonic, sleep=time.sleep)
+
+    def _tell(self, at: float, records: "list[Record]") -> None:
+        if self._onset <= at and not self._injected:
+            self._injected = True
+            self._screen.injected(self._onset)
+        if not self._injected:
+            self._learn(at, records)
+        self._show(at)
+
+    def _learn(self, at: float, records: "list[Record]") -> None:
+        from slowrank.telemetry import JobSteps
+        from slowrank.telemetry.columns import read
+        from slowrank.telemetry.schema import STEP_SCHEMAS
+
+        for record in records:
+            if isinstance(record, JobSteps):
+                rows = read(STEP_SCHEMAS[record.schema].rows, record.rows, ("rank", "step_seconds"))
+                pairs = zip(rows["rank"], rows["step_seconds"], strict=True)
+                self._steps.extend(seconds for rank, seconds in pairs if rank == 0)
+        if len(self._steps) > 2 and int(at) % 10 == 0:
+            import statistics
+
+            self._screen.learning(at, statistics.median(self._steps), statistics.pstdev(self._steps))
+
+    def _show(self, at: float) -> None:
+        """Show what is newly served; the first right finding ends the run some time later."""
+        from slowrank.cli.demo_scenario import names_culprit
+
+        for finding in self._findings():
+            if finding["id"] not in self._shown:
+                self._shown.add(finding["id"])
+                self._screen.finding(at, finding, self._start)
+            if self._found_at is None and names_culprit(finding, self._cluster.truth[0]):
+                self._found_at = at - self._onset
+                self._end = min(self._end, at + self._settle)
+
+    def _findings(self) -> list[Json]:
+        """Return the findings about the simulated cluster as the API serves them."""
+        from slowrank.cli.demo_scenario import CLUSTER
+
+        answer = self._api.get("/api/v1/findings", params={"cluster": CLUSTER, "limit": 1000})
+        answer.raise_for_status()
+        found: list[Json] = answer.json()["items"]
+        return found

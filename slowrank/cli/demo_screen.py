@@ -1,0 +1,138 @@
+"""What the demo prints: progress while it learns, the finding when there is one, the verdict at the end."""
+
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+
+from slowrank import __version__
+from slowrank.cli.remote import printable
+
+Json = dict[str, Any]
+
+_CAUSES = {
+    "throttle.thermal": "thermal throttling",
+    "throttle.hw_slowdown": "hardware slowdown",
+    "throttle.power": "power cap",
+    "clock.low": "SM clock below its peers, no reason given",
+    "host.cpu_contention": "other load on the host's CPUs",
+    "straggler.fail_slow": "slow GPU, cause unknown",
+}
+
+
+class Screen:
+    """Writes lines as the demo goes on; ``clock`` in them is simulated time."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    def head(self, *, seed: int, nodes: int, gpus: int, url: str) -> None:
+        """Say what runs."""
+        size = f"{nodes} nodes × {gpus} GPUs, 1 job, {nodes * gpus} ranks"
+        self._print(
+            f"[bold]slowrank {__version__} demo[/] · simulated: {size} · seed {seed} · real detectors, "
+            "in-memory bus"
+        )
+        self._print(f"  [green]✔[/] API  {url}   [green]✔[/] this host's own telemetry is watched beside it")
+
+    def learning(self, at: float, median: float, spread: float) -> None:
+        """Say how the job runs while nothing is wrong."""
+        self._at(at, f"learning what normal looks like: step {median:.2f} s ± {spread:.2f}")
+
+    def injected(self, at: float) -> None:
+        """Say that the fault is in."""
+        self._at(at, "(fault injected, hidden from the detectors)")
+
+    def finding(self, at: float, finding: Json, start: float) -> None:
+        """Show one finding as the on-call reads it: who, since when, cost, cause, action, proof."""
+        lo, onset, hi = (_clock(_seconds(t) - start) for t in _times(finding))
+        self._at(at, f"[yellow]●[/] onset estimated {onset}  [dim]\\[{lo} – {hi}][/]")
+        colour = "bold red" if finding["severity"] == "critical" else "yellow"
+        title = _text(finding["title"])
+        self._at(at, f"[{colour}]▲ {finding['severity'].upper()}[/]  [bold]{title}[/]")
+        for name, text in (
+            ("cost", _cost(finding)),
+            ("cause", _cause(finding)),
+            ("not", _ruled_out(finding)),
+            ("do", _action(finding)),
+        ):
+            if text:
+                self._print(f"           [dim]{name:<6}[/] {text}")
+
+    def verdict(self, verdict: Any, url: str) -> None:
+        """Say whether the right machine was named."""
+        if verdict.finding is not None:
+            self._print(f"           [dim]proof [/] {url}/api/v1/findings/{verdict.finding['id']}")
+        right = "[green]yes[/]" if verdict.correct else "[red]no[/]"
+        took = (
+            "not found"
+            if verdict.seconds_to_finding is None
+            else f"found in {verdict.seconds_to_finding:.0f} s"
+        )
+        truth = verdict.injected
+        gpu = "" if truth["gpu_index"] is None else f" GPU {truth['gpu_index']}"
+        injected = f"{truth['fault']}, ×{truth['magnitude']:.2f}, {truth['node']}{gpu}"
+        self._print(
+            f"  {took} · right machine: {right} · false alarms on healthy machines: {verdict.false_findings}"
+            f"   [dim](injected: {injected})[/]"
+        )
+
+    def waiting(self, url: str, key_file: str) -> None:
+        """Say how to look further."""
+        self._print(f"  SLOWRANK_URL={url} SLOWRANK_KEY_FILE={key_file} slowrank findings list")
+        self._print("Press Ctrl-C to quit. Nothing is left on your machine.")
+
+    def _at(self, at: float, text: str) -> None:
+        self._print(f"  {_clock(at)[:5]}  {text}")
+
+    def _print(self, text: str) -> None:
+        self._console.print(text, highlight=False, soft_wrap=True)
+
+
+def _cost(finding: Json) -> str:
+    ratio, hours = finding.get("job_slowdown_ratio"), finding.get("gpu_hours_lost_per_hour")
+    parts = []
+    if ratio and ratio > 1:
+        parts.append(f"job loses {100 * (1 - 1 / ratio):.1f} % of its speed")
+    if hours:
+        parts.append(f"{hours:.1f} GPU-hours every hour")
+    if finding.get("cost_per_hour"):
+        parts.append(f"{finding['cost_per_hour']:.0f} per hour")
+    return " = ".join(parts)
+
+
+def _cause(finding: Json) -> str:
+    cause = finding.get("cause")
+    if not cause:
+        return ""
+    name = _CAUSES.get(cause["hypothesis"], _text(cause["hypothesis"]))
+    return f"{name} {100 * cause['confidence']:.0f} %"
+
+
+def _ruled_out(finding: Json) -> str:
+    ruled_out = (finding.get("cause") or {}).get("ruled_out") or ()
+    return " ".join(f"{_text(name)} [green]✓[/]" for name in ruled_out)
+
+
+def _action(finding: Json) -> str:
+    action = finding.get("action") or {}
+    return _text((action.get("commands") or [action.get("text", "")])[0])
+
+
+def _text(text: object) -> str:
+    return escape(printable(text))
+
+
+def _times(finding: Json) -> tuple[str, str, str]:
+    lo, hi = finding["onset_interval"]
+    return lo, finding["onset"], hi
+
+
+def _seconds(rfc3339: str) -> float:
+    from datetime import datetime
+
+    return datetime.fromisoformat(rfc3339).timestamp()
+
+
+def _clock(seconds: float) -> str:
+    return f"{int(seconds) // 60:02d}:{seconds % 60:04.1f}"

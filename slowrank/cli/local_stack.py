@@ -1,0 +1,165 @@
+"""Everything in one process: embedded database, bus, HTTP API, notifier and this host's own telemetry.
+
+``slowrank up`` and ``slowrank demo`` are thin covers over it.
+"""
+
+import os
+import platform
+import socket
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import uvicorn
+from psycopg_pool import ConnectionPool
+from pydantic import SecretStr
+
+from alerts.config import FindingConfig
+from api.app import create_app
+from api.auth import SCOPES
+from exporters.collector import Instant
+from exporters.exporter import Exporter
+from exporters.registry import collectors
+from exporters.service import Schedule, identity
+from exporters.spool import SpoolStats
+from slowrank.cli.bus import Bus
+from slowrank.cli.embedded import database
+from slowrank.settings import Settings
+from store import keys
+from store.migrate import migrate
+from store.pool import open_pool
+
+START_SECONDS = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What to run: data ``folder``, API ``port`` (0 = any free one), whether the data is ``throwaway``."""
+
+    folder: Path
+    port: int
+    throwaway: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LocalStack:
+    """A running stack: where its API is, the database behind it, and the way in for records."""
+
+    url: str
+    settings: Settings
+    pool: ConnectionPool[psycopg.Connection]
+    bus: Bus
+
+    def new_key(self, name: str) -> str:
+        """Make an API key that may do everything; return its token."""
+        key_id, token, digest = keys.generate()
+        key = keys.ApiKey(
+            id=key_id,
+            name=name,
+            sha256=digest,
+            scopes=tuple(SCOPES),
+            created_by="local",
+            created_at=datetime.now(UTC),
+        )
+        with self.pool.connection() as conn:
+            keys.create(conn, key)
+        return token
+
+
+@contextmanager
+def local_stack(wanted: Wanted, settings: Settings) -> Iterator[LocalStack]:
+    """Start all parts in order and stop them in reverse. Raises ``EmbeddedError`` and ``OSError`` (port)."""
+    with ExitStack() as parts:
+        listening = parts.enter_context(_bound(wanted.port))
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        dsn = _own_database(settings) or parts.enter_context(
+            database(wanted.folder, throwaway=wanted.throwaway)
+        )
+        migrate(dsn)
+        settings = settings.model_copy(update={"database_url": SecretStr(dsn), "public_url": url})
+        pool = parts.enter_context(open_pool(dsn, name="slowrank up"))
+        config = FindingConfig(gpu_hour_price=settings.gpu_hour_price)
+        bus = Bus(pool, now=time.time, config=config)
+        parts.enter_context(_serving(create_app(settings, pool, sink=bus), listening))
+        parts.enter_context(_notifying(settings, pool))
+        yield LocalStack(url, settings, pool, bus)
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a file only its owner can read, never readable by others in between."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path.unlink(missing_ok=True)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(text)
+
+
+def _own_database(settings: Settings) -> str | None:
+    """Return the operator's own database, which comes before the embedded one."""
+    if settings.database_url is None and settings.database_url_file is None:
+        return None
+    return settings.dsn()
+
+
+@contextmanager
+def _bound(port: int) -> Iterator[socket.socket]:
+    with socket.socket() as listening:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(("127.0.0.1", port))
+        yield listening
+
+
+@contextmanager
+def _serving(app: Any, listening: socket.socket) -> Iterator[None]:
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=2))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, name="api", daemon=True)
+    thread.start()
+    try:
+        until = time.monotonic() + START_SECONDS
+        while not server.started and thread.is_alive() and time.monotonic() < until:
+            time.sleep(0.02)
+        yield
+    finally:
+        server.should_exit = True
+        thread.join(10)
+
+
+@contextmanager
+def host_telemetry(stack: LocalStack, *, listen: Sequence[str]) -> Iterator[None]:
+    """Feed this host's own telemetry into the bus once a second; ``listen`` takes step datagrams.
+
+    Raises ``OSError`` when an address to listen on is taken.
+    """
+    settings = stack.settings
+    node = settings.node or platform.node() or "localhost"
+    exporter = Exporter(identity(settings.cluster, node, time.time_ns()), collectors(listen))
+    stop = threading.Event()
+    schedule = Schedule(node, settings.exporter_interval_seconds)
+    thread = threading.Thread(
+        target=_tick, args=(exporter, schedule, stack.bus, stop), name="exporter", daemon=True
+    )
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(10)
+        exporter.close()
+
+
+def _tick(exporter: Exporter, schedule: Schedule, bus: Bus, stop: threading.Event) -> None:
+    while not stop.wait(max(0.0, schedule.next_after(time.monotonic()) - time.monotonic())):
+        now = Instant(wall=time.time(), monotonic=time.monotonic())
+        records = exporter.tick(now, SpoolStats())
+        exporter.took(time.monotonic() - now.monotonic)
+        bus.accept(records)
+
+
+@contextmanager
+def _notifying(settings: Settings, pool: ConnectionPool[psycopg.Connection]) -> Iterator[None]:
+    yield

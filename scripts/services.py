@@ -13,12 +13,13 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterable
+from contextlib import ExitStack
 
 from servers.kafka import KafkaCluster
 from servers.process import Run, ServiceError, locked, runs, sweep
 from servers.timescale import Timescale
 
-# Where a variable is set already, its server is somebody else's (docker compose, a test cluster) and not started.
 SHARED = {"timescale": "SLOWRANK_TEST_DSN", "kafka": "SLOWRANK_TEST_KAFKA"}
 
 
@@ -28,36 +29,30 @@ def exports() -> dict[str, str]:
     return {key: value for run in alive for key, value in run.exports.items()}
 
 
-def up(brokers: int) -> bool:
-    """Start what does not run yet; False when both ran already. A failure leaves nothing new behind."""
+def up(brokers: int, names: Iterable[str] = SHARED) -> list[str]:
+    """Start those which do not run yet and return their names. A failure leaves nothing new behind."""
     sweep()
-    wanted = {"timescale": 1, "kafka": brokers}
-    wanted = {name: wanted[name] for name, variable in SHARED.items() if variable not in os.environ}
-    started: list[Timescale | KafkaCluster] = []
-    try:
-        for name, processes in wanted.items():
+    started = []
+    with ExitStack() as undo:
+        for name in names:
             run = Run.load(name)
-            if run is not None and run.alive() and len(run.processes) == processes:
+            if run is not None and run.alive() and len(run.processes) >= (brokers if name == "kafka" else 1):
                 continue
             if run is not None:
                 run.end()
-            server = (
-                Timescale(shared=True) if name == "timescale" else KafkaCluster(brokers=brokers, shared=True)
-            )
-            started.append(server)
+            server = KafkaCluster(brokers=brokers, shared=True) if name == "kafka" else Timescale(shared=True)
+            undo.callback(server.close)
             server.start()
-    except BaseException:
-        for server in started:
-            server.close()
-        raise
-    return bool(started)
+            started.append(name)
+        undo.pop_all()
+    return started
 
 
-def down() -> None:
-    """Stop the shared servers and the private ones nobody owns any more."""
+def down(names: Iterable[str] = SHARED) -> None:
+    """Stop shared servers, and the private ones nobody owns any more."""
     sweep()
     for run in runs():
-        if run.name in SHARED:
+        if run.name in names:
             run.end()
 
 
@@ -71,16 +66,18 @@ def show() -> None:
 
 
 def run(command: list[str], brokers: int) -> int:
-    """Run a command with the servers' addresses in its environment; returns its exit status."""
+    """Run a command with the servers' addresses in its environment; returns its exit status.
+
+    A variable that is set already names a server of somebody else's (docker compose, a test cluster).
+    """
     with locked("services"):
-        started = up(brokers)
+        started = up(brokers, [name for name, variable in SHARED.items() if variable not in os.environ])
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         return subprocess.run(command, env={**exports(), **os.environ}, check=False).returncode
     finally:
-        if started:
-            with locked("services"):
-                down()
+        with locked("services"):
+            down(started)
 
 
 def main(arguments: list[str]) -> int:

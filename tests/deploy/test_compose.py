@@ -112,7 +112,7 @@ def test_dependencies_and_volumes_exist(service):
 
 
 def test_logins_of_the_database_have_the_rights_of_their_process_only(private_timescale, tmp_path):
-    """After roles.sh, which runs at the database's creation, and the migrations: reads findings, owns nothing."""
+    """After roles.sh and the migrations a process can read findings and can neither create nor drop."""
     psql = tmp_path / "psql"
     psql.write_text(f'#!/bin/sh\nexec {shlex.join(private_timescale.psql)} "$@"\n')
     psql.chmod(0o755)

@@ -4,9 +4,12 @@ What Kafka, the stream workers and their sinks are to a fleet: the same codec, s
 """
 
 import logging
+import math
+import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 
 import psycopg
 from psycopg_pool import ConnectionPool, PoolTimeout
@@ -26,6 +29,7 @@ from slowrank.telemetry import (
 )
 from store import findings, rollups
 from store.buckets import NodeLatest, SampleRollup, StepRollup
+from store.heartbeats import Heartbeat, beat
 from streams.rollup import Rows
 from streams.topology import Pipeline, local_pipeline
 
@@ -33,6 +37,7 @@ log = logging.getLogger(__name__)
 
 MAX_CLUSTERS = 64
 MAX_UNSAVED = 100_000
+BEAT_SECONDS = 10.0
 
 _DECODERS: dict[type, Callable[..., Record]] = {
     NodeSample: decode_sample,
@@ -58,8 +63,14 @@ class Bus:
         self._pipelines: dict[str, Pipeline] = {}
         self._findings: list[Finding] = []
         self._rows: Rows = []
+        self._beaten = -math.inf
         self.refused: Counter[str] = Counter()
         self.accepted = 0
+
+    @property
+    def set_aside(self) -> int:
+        """How many records and suspicions a stage has raised on: bugs, each in the log."""
+        return sum(pipeline.set_aside.total() for pipeline in list(self._pipelines.values()))
 
     def accept(self, records: Sequence[Record]) -> None:
         """Take records, in order; what they gave rise to is stored when this returns.
@@ -99,10 +110,12 @@ class Bus:
         self._rows += rows
 
     def _save(self) -> None:
-        if not self._findings and not self._rows:
+        now = self._now()
+        if not self._findings and not self._rows and now - self._beaten < BEAT_SECONDS:
             return
         try:
             with self._pool.connection() as conn:
+                self._beat(conn, now)
                 while self._findings:
                     findings.save(conn, self._findings[0])
                     self._findings.pop(0)
@@ -113,3 +126,9 @@ class Bus:
         except (psycopg.OperationalError, PoolTimeout) as error:
             log.warning("the database is away, %d findings wait: %s", len(self._findings), error)
             del self._findings[:-MAX_UNSAVED], self._rows[:-MAX_UNSAVED]
+
+    def _beat(self, conn: psycopg.Connection, now: float) -> None:
+        detail = {"accepted": self.accepted, "refused": self.refused.total(), "set_aside": self.set_aside}
+        at = datetime.fromtimestamp(now, UTC)
+        beat(conn, Heartbeat("streams", f"local-{os.getpid()}", at, detail))
+        self._beaten = now

@@ -3,6 +3,7 @@
 ``slowrank up`` and ``slowrank demo`` are thin covers over it.
 """
 
+import asyncio
 import os
 import platform
 import socket
@@ -23,6 +24,9 @@ from pydantic import SecretStr
 from alerts.config import FindingConfig
 from api.app import create_app
 from api.auth import SCOPES
+from api.metrics import NotifierMetrics, new_registry
+from api.notifier import Limits, Notifier
+from api.policy import sender_of
 from exporters.collector import Instant
 from exporters.exporter import Exporter
 from exporters.registry import collectors
@@ -129,6 +133,17 @@ def _serving(app: Any, listening: socket.socket) -> Iterator[None]:
         thread.join(10)
 
 
+def key_of(stack: LocalStack, key_file: Path) -> str:
+    """Return the key in ``key_file`` if it still opens this stack, else a new one, which is written there."""
+    held = key_file.read_text().strip() if key_file.exists() else ""
+    with stack.pool.connection() as conn:
+        if held and keys.verify(conn, held, datetime.now(UTC)) is not None:
+            return held
+    token = stack.new_key("slowrank up")
+    write_private(key_file, token + "\n")
+    return token
+
+
 @contextmanager
 def host_telemetry(stack: LocalStack, *, listen: Sequence[str]) -> Iterator[None]:
     """Feed this host's own telemetry into the bus once a second; ``listen`` takes step datagrams.
@@ -162,4 +177,29 @@ def _tick(exporter: Exporter, schedule: Schedule, bus: Bus, stop: threading.Even
 
 @contextmanager
 def _notifying(settings: Settings, pool: ConnectionPool[psycopg.Connection]) -> Iterator[None]:
-    yield
+    notifier = Notifier(
+        pool=pool,
+        sender=sender_of(settings),
+        metrics=NotifierMetrics(new_registry()),
+        public_url=settings.public_url,
+        instance=f"local-{os.getpid()}",
+        limits=Limits(
+            concurrency=settings.notifier_concurrency, lease_seconds=settings.notifier_lease_seconds
+        ),
+    )
+    loop, stop = asyncio.new_event_loop(), asyncio.Event()
+    thread = threading.Thread(target=_deliver, args=(loop, notifier, stop), name="notifier", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join(20)
+
+
+def _deliver(loop: asyncio.AbstractEventLoop, notifier: Notifier, stop: asyncio.Event) -> None:
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_until_complete(notifier.run(stop))
+    finally:
+        loop.close()

@@ -1,0 +1,85 @@
+"""``slowrank up``: everything in one process with an embedded database, for a laptop or a small lab."""
+
+import logging
+import os
+import signal
+import threading
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from slowrank.cli.remote import config_dir, fail
+
+if TYPE_CHECKING:
+    from slowrank.cli.local_stack import LocalStack
+
+HOUSEKEEPING_SECONDS = 3600.0
+EVENT_DAYS = 7.0
+
+
+def up(
+    data: Annotated[
+        Path | None, typer.Option(help="Folder for the database; ~/.local/share/slowrank without it.")
+    ] = None,
+    port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="Port of the API; 0 = any free one.")
+    ] = None,
+    listen: Annotated[
+        str | None, typer.Option(help="Where training hooks send: host:port and unix paths, comma-separated.")
+    ] = None,
+) -> None:
+    """Run the API, the detectors, the notifier and this host's exporter until stopped."""
+    from slowrank.cli.embedded import EmbeddedError
+    from slowrank.cli.local_stack import Wanted, host_telemetry, key_of, local_stack, write_private
+    from slowrank.settings import Settings
+
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    settings = Settings()
+    wanted = Wanted(data or data_dir(), settings.api_port if port is None else port)
+    addresses = [a.strip() for a in (listen or settings.exporter_listen).split(",") if a.strip()]
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    try:
+        with local_stack(wanted, settings) as stack, host_telemetry(stack, listen=addresses):
+            key_of(stack, config_dir() / "key")
+            write_private(config_dir() / "url", stack.url + "\n")
+            _tell(stack, wanted.folder, addresses)
+            _until(stop, stack)
+    except EmbeddedError as error:
+        fail(str(error))
+    except OSError as error:
+        fail(f"cannot start: {error}. Choose other addresses with --port and --listen.")
+    typer.echo("stopped")
+
+
+def data_dir() -> Path:
+    """Return where ``up`` keeps its data when nobody says: under the home, for root under /var/lib."""
+    if os.geteuid() == 0:
+        return Path("/var/lib/slowrank")
+    base = os.environ.get("XDG_DATA_HOME")
+    return (Path(base) if base else Path.home() / ".local/share") / "slowrank"
+
+
+def _tell(stack: "LocalStack", folder: Path, addresses: list[str]) -> None:
+    typer.echo(f"slowrank is up: {stack.url}")
+    typer.echo(f"  key        {config_dir() / 'key'} (the slowrank commands find it by themselves)")
+    typer.echo(f"  data       {folder}")
+    typer.echo(f"  step times {', '.join(addresses) or 'not listening'} (`from slowrank import StepTimer`)")
+    typer.echo(f"  telemetry  POST {stack.url}/api/v1/ingest/samples")
+    typer.echo("Try: slowrank findings list. Ctrl-C stops it.")
+
+
+def _until(stop: threading.Event, stack: "LocalStack") -> None:
+    """Wait for the end, and meanwhile remove what is older than the settings keep."""
+    from store import retention
+
+    while True:
+        with stack.pool.connection() as conn:
+            now = datetime.now(UTC)
+            retention.run(conn, now=now, days=stack.settings.retention_rollup_days)
+            retention.prune_events(conn, now=now, days=EVENT_DAYS)
+        if stop.wait(HOUSEKEEPING_SECONDS):
+            return

@@ -36,6 +36,7 @@ class StepTable:
     with_compute: bool = True
     ranks_per_node: int = 8
     job_id: str = "job"
+    attempt: int = 0
 
 
 def synchronous(work: Floats, *, overhead: float = 0.0, coords: Coords | None = None) -> StepTable:
@@ -89,6 +90,7 @@ def _record(table: StepTable, s: int, members: list[int], node: str) -> JobSteps
         schema=CURRENT_STEP_SCHEMA,
         cluster="bench",
         job_id=table.job_id,
+        attempt=table.attempt,
         node=node,
         boot_id="file",
         seq=s,

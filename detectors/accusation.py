@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from detectors.channel import Channel
 from detectors.evidence import locate_onset
+from detectors.excursions import CERTAIN, SUSPECT
 from detectors.ratios import Ratios
 from detectors.robust import nan_max, nan_median
 from detectors.roles import is_regular
@@ -32,7 +33,8 @@ class Accusation:
     """One rank is slow: since when (index into the last steps and event time), by how much, and how surely.
 
     ``ratio`` is its time over that of its peers, ``waits_least`` whether its waits confirm it (None = no waits
-    known), ``peers`` how many ranks it was compared with.
+    known), ``peers`` how many ranks it was compared with. ``excursions`` counts the times it was slow, where it is
+    slow on and off.
     """
 
     rank: int
@@ -48,6 +50,7 @@ class Accusation:
     job_ratio: float
     peers: int
     waits_least: bool | None
+    excursions: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,6 +152,35 @@ def accusation(ratios: Ratios, channel: Channel, case: Charge, over: Bools) -> A
         job_ratio=_job_ratio(ratios, case, over),
         peers=int(ratios.groups.peers[case.rank]),
         waits_least=waits_least(ratios, case),
+    )
+
+
+def intermittent(ratios: Ratios, channel: Channel, rank: int) -> Accusation | None:
+    """Accuse a rank that was clearly slow several times without staying so; None if it stood out by little."""
+    found = channel.excursions.of(rank)
+    steps = min(found.age + 1, ratios.history.capacity, ratios.settled)
+    if channel.noise is None or not steps:
+        return None
+    x = ratios.history.last("x", steps)[:, rank] - channel.noise.center[rank]
+    slow = x[x > 3 * channel.noise.sigma[rank]]
+    if not slow.size or np.median(slow) < np.log1p(ratios.config.min_effect_uneven):
+        return None
+    ratio, ts = float(np.exp(np.median(slow))), ratios.history.last("ts", steps)[:, rank]
+    return Accusation(
+        rank=rank,
+        channel="compute",
+        lasting=False,
+        onset=float(ts[0]),
+        onset_lo=float(ts[0]),
+        onset_hi=float(ts[min(3, steps - 1)]),
+        steps=steps,
+        score=found.count / SUSPECT,
+        alone=found.count >= CERTAIN,
+        ratio=ratio,
+        job_ratio=1.0 + found.share * (ratio - 1.0),
+        peers=int(ratios.groups.peers[rank]),
+        waits_least=None,
+        excursions=found.count,
     )
 
 

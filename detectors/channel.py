@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from detectors.evidence import EvidenceBank, EvidenceConfig, threshold
+from detectors.excursions import Excursions
 from detectors.peers import PeerGroups, group_median
 from detectors.robust import nan_median, spread
 
@@ -78,8 +79,10 @@ class Channel:
         self.h_alone = threshold(ranks, effects, P_ALONE)
         self.change = EvidenceBank(ranks, self.h, self.config)
         self.lasting = EvidenceBank(ranks, self.h + LASTING_EXTRA, self.config)
+        self.excursions = Excursions(ranks)
         self.noise: Noise | None = None
         self.raised: Bools = np.zeros(ranks, dtype=bool)
+        self.believed: Bools = np.zeros(ranks, dtype=bool)
         self._quiet = np.zeros(ranks, dtype=np.int64)
 
     @property
@@ -105,9 +108,14 @@ class Channel:
             noise.samples,
         )
 
+    def weigh(self, residual: Floats, *, sigma: Floats, smallest: float) -> None:
+        """Take one step of ratios without their baselines as evidence of change."""
+        self.change.update(residual, sigma=sigma, smallest=smallest)
+        self.excursions.update(self.change.sharp(sigma) >= self.h / 2)
+
     def scores(self) -> Floats:
         """Evidence over threshold, 1.0 = suspicious; the larger of change and lasting."""
-        return np.maximum(self.change.best / self.h, self.lasting.best / (self.h + LASTING_EXTRA))
+        return np.maximum(self.change.best / self.h, self.lasting.best / self.lasting.h)
 
     def is_lasting(self, rank: int) -> bool:
         """Tell whether the lasting evidence is what accuses ``rank``."""
@@ -115,17 +123,20 @@ class Channel:
 
     def alone(self, rank: int) -> bool:
         """Tell whether the evidence suffices without a second kind."""
-        margin = self.h_alone - self.h
-        return bool(
-            self.change.best[rank] >= self.h_alone
-            or self.lasting.best[rank] >= self.h + LASTING_EXTRA + margin
-        )
+        return bool(self._alone()[rank])
+
+    def _alone(self) -> Bools:
+        extra = self.h_alone - self.h
+        enough: Bools = (self.change.best >= self.h + extra) | (self.lasting.best >= self.lasting.h + extra)
+        return enough
 
     def settle(self) -> list[int]:
         """Count quiet steps of raised ranks; return and lower those without evidence for 20 steps."""
         nothing = (self.change.best <= 0) & (self.lasting.best <= 0)
         self._quiet = np.where(self.raised & nothing, self._quiet + 1, 0)
-        done = np.flatnonzero(self._quiet >= QUIET_STEPS)
-        self.raised[done] = False
+        self.believed |= self.raised & self._alone()
+        done = self._quiet >= QUIET_STEPS
+        self.raised &= ~done
+        self.believed &= ~done
         self._quiet[done] = 0
-        return [int(i) for i in done]
+        return [int(i) for i in np.flatnonzero(done)]

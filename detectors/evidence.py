@@ -13,6 +13,8 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
 
+_SHARP_SIGMAS = 4.0
+
 EFFECTS = (0.03, 0.05, 0.10, 0.25, 1.00)
 
 
@@ -104,6 +106,11 @@ class EvidenceBank:
         """The largest evidence over the effects, [ranks]."""
         best: Floats = self.levels.max(axis=0)
         return best
+
+    def sharp(self, sigma: Floats) -> Floats:
+        """The largest evidence over effects far above the noise, which one healthy step takes back, [ranks]."""
+        sharp: Floats = np.where(self._delta >= _SHARP_SIGMAS * sigma, self.levels, 0.0).max(axis=0)
+        return sharp
 
     def age_of(self, rank: int) -> int:
         """Steps since the strongest accumulator of ``rank`` left zero."""

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from detectors.accusation import Accusation, Channels, accusation, charge, is_guilty
+from detectors.accusation import Accusation, Channels, accusation, charge, intermittent, is_guilty
 from detectors.channel import Channel, fit_noise
+from detectors.excursions import SUSPECT
 from detectors.imbalance import StageImbalance, stage_imbalance, workload_imbalance
 from detectors.job_kind import VARIABLE_DISPERSION, JobKind, classify
 from detectors.peers import MIN_PEERS, PeerGroups
@@ -36,9 +37,11 @@ _UNKNOWN_ROLE_EFFECT = 0.25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What one step gave rise to: ranks newly ``accused``, accusations ``cleared``, and verdicts on the job."""
+    """What one step gave rise to: ranks newly ``accused``, ranks slow on and off
+    (``intermittent``, repeated while so), accusations ``cleared``, and verdicts on the job."""
 
     accused: tuple[Accusation, ...] = ()
+    intermittent: tuple[Accusation, ...] = ()
     cleared: tuple[tuple[Channels, int], ...] = ()
     stage: StageImbalance | None = None
     workload: float | None = None
@@ -76,7 +79,13 @@ class StragglerDetector:
         accused = [*self._judge("compute"), *self._judge("data")]
         cleared = [(name, rank) for name, ch in self.channels.items() for rank in ch.settle()]
         stage, workload = self._imbalance()
-        return Verdict(accused=tuple(accused), cleared=tuple(cleared), stage=stage, workload=workload)
+        return Verdict(
+            accused=tuple(accused),
+            intermittent=self._intermittent(),
+            cleared=tuple(cleared),
+            stage=stage,
+            workload=workload,
+        )
 
     def is_alone(self, name: Channels, rank: int) -> bool:
         """Tell whether the evidence against an accused rank suffices without a second kind."""
@@ -88,6 +97,10 @@ class StragglerDetector:
         if channel.scores()[rank] <= 0.0:
             return None
         return accusation(self.ratios, channel, charge(self.ratios, channel, name, rank), channel.raised)
+
+    def excursions(self, rank: int) -> int:
+        """Return how often ``rank`` was slow for a moment lately."""
+        return int(self.channels["compute"].excursions.count[rank])
 
     def inherit(self, old: "StragglerDetector", places: list[int]) -> None:
         """Keep ranks accused that were accused before the set of ranks changed (``places``: old index or -1)."""
@@ -137,6 +150,14 @@ class StragglerDetector:
             channel.raised[accusation_.rank] = True
         return accused
 
+    def _intermittent(self) -> tuple[Accusation, ...]:
+        channel = self.channels["compute"]
+        often = (channel.excursions.count >= SUSPECT) & ~channel.believed
+        if not often.any() or often.sum() > self.ratios.ranks / 3:
+            return ()
+        found = (intermittent(self.ratios, channel, int(rank)) for rank in np.flatnonzero(often))
+        return tuple(a for a in found if a is not None)
+
     def _weigh(self, name: Channels, change: Floats, lasting: Floats) -> None:
         ratios, channel = self.ratios, self.channels[name]
         fixed, learn = ratios.kind.kind == "fixed", ratios.config.learn
@@ -149,7 +170,7 @@ class StragglerDetector:
             if dispersion > VARIABLE_DISPERSION and name == "compute":
                 smallest = _COARSE_EFFECT
             if fixed or ratios.settled >= learn + (10 if ratios.asynchronous else 0):
-                channel.change.update(residual, sigma=sigma, smallest=smallest)
+                channel.weigh(residual, sigma=sigma, smallest=smallest)
         if ratios.source == "compute" and ratios.settled >= (3 if fixed else learn):
             channel.lasting.update(
                 np.where(ratios.groups.peers > 0, lasting, np.nan),

@@ -1,8 +1,7 @@
 """JobStage: step rows of jobs in, suspicions out (key = job).
 
-Holds per job an aligner (rows into steps), the straggler detector and the progress watch, and keeps the books on
-what was raised, so that a suspicion is raised once, freshened now and then, and cleared. Works row by row in
-the order of the log; how rows were batched into records changes nothing.
+Holds per job an aligner (rows into steps), the straggler detector, the progress watch and the ledger of what was
+raised. Works row by row in the order of the log; how rows were batched into records changes nothing.
 """
 
 from collections import OrderedDict
@@ -16,6 +15,7 @@ from detectors.straggler import Ints, StepTimes, StragglerConfig, StragglerDetec
 from slowrank.telemetry import JobSteps, NodeEvent, NodeSample, Suspicion
 from streams import job_suspicions as write
 from streams.job_suspicions import JobView
+from streams.ledger import Ledger
 from streams.progress import Presence, Progress, Stall
 from streams.steps import COORDS, Identity, Row, Step, StepAligner, rows_of
 
@@ -31,16 +31,17 @@ class JobStageConfig:
 
 @dataclass(slots=True)
 class _Job:
-    """State of one job; ``open`` maps what was raised to the suspicion last emitted about it."""
+    """State of one job. ``restarted``: the next whole step tells anew which ranks there are."""
 
     attempt: int
     aligner: StepAligner
+    ledger: Ledger[write.Key]
     detector: StragglerDetector | None = None
     roster: tuple[int, ...] = ()
+    restarted: bool = True
     progress: Progress = field(default_factory=Progress)
     presence: Presence = field(default_factory=Presence)
     newest: int = -1
-    open: dict[write.Key, Suspicion] = field(default_factory=dict)
 
 
 class JobStage:
@@ -77,7 +78,8 @@ class JobStage:
     def _job(self, key: tuple[str, str], record: JobSteps, row: Row) -> _Job | None:
         job = self._jobs.get(key)
         if job is None:
-            job = self._jobs[key] = _Job(record.attempt, StepAligner(record.world_size))
+            ledger: Ledger[write.Key] = Ledger(self.config.update_seconds)
+            job = self._jobs[key] = _Job(record.attempt, StepAligner(record.world_size), ledger)
             if len(self._jobs) > self.config.max_jobs:
                 self._jobs.popitem(last=False)
         elif record.attempt < job.attempt:
@@ -98,98 +100,82 @@ class JobStage:
             out.extend(self._stall(key, job, job.progress.look(row.ts)))
             ended = job.progress.new_step(row.ts)
             if ended is not None:
-                out.extend(self._clear(job, ("hang", -1), row.ts))
+                out.extend(job.ledger.clear(("hang", -1), row.ts))
         for step in job.aligner.add(row):
             out.extend(self._step(key, job, step))
         return out
 
     def _step(self, key: tuple[str, str], job: _Job, step: Step) -> list[Suspicion]:
-        roster = tuple(sorted(set(job.roster) | set(step.ranks.tolist())))
-        if job.detector is None or job.aligner.changed or roster != job.roster:
-            self._rebuild(job, roster)
+        at, present = step.closed_at, set(step.ranks.tolist())
+        out = self._fit_roster(job, present, at)
         assert job.detector is not None
         verdict = job.detector.update(_times(step, job.roster))
         view = JobView(key[0], key[1], job.attempt, job.roster, job.aligner.identities, job.detector)
-        at = step.closed_at
-        out = self._stragglers(job, view, verdict, at)
-        gone, back = job.presence.step(set(step.ranks.tolist()), at)
+        out += _stragglers(job.ledger, view, verdict, at)
+        gone, back = job.presence.step(present, at)
         for rank in gone:
-            out.append(
-                self._raise(
-                    job, ("missing", rank), write.missing(view, rank, job.presence.last_seen(rank), at)
-                )
+            out += job.ledger.put(
+                ("missing", rank), write.missing(view, rank, job.presence.last_seen(rank), at)
             )
         for rank in back:
-            out.extend(self._clear(job, ("missing", rank), at))
+            out += job.ledger.clear(("missing", rank), at)
         return out
 
-    def _rebuild(self, job: _Job, roster: tuple[int, ...]) -> None:
-        """Start afresh for a changed set of ranks; who was slow and has not moved stays under suspicion."""
-        roles = _roles(roster, job.aligner.identities)
-        fresh = StragglerDetector(len(roster), roles, self.config.straggler)
+    def _fit_roster(self, job: _Job, present: set[int], at: float) -> list[Suspicion]:
+        """Start the detector afresh for a changed set of ranks; who was slow and stayed remains suspected."""
+        before = () if job.restarted else job.roster
+        roster = tuple(sorted(present.union(before)))
+        if job.detector is not None and not job.aligner.changed and roster == job.roster:
+            job.restarted = False
+            return []
+        fresh = StragglerDetector(len(roster), _roles(roster, job.aligner.identities), self.config.straggler)
         if job.detector is not None:
             fresh.inherit(job.detector, [job.roster.index(r) if r in job.roster else -1 for r in roster])
-        job.detector, job.roster, job.aligner.changed = fresh, roster, False
-
-    def _stragglers(self, job: _Job, view: JobView, verdict: Verdict, at: float) -> list[Suspicion]:
-        out: list[Suspicion] = []
-        for accusation in verdict.accused:
-            suspicion = write.slow_rank(view, accusation, at)
-            out.append(self._raise(job, (accusation.channel, view.roster[accusation.rank]), suspicion))
-        for channel, index in verdict.cleared:
-            out.extend(self._clear(job, (channel, view.roster[index]), at))
-        if verdict.stage is not None:
-            out.extend(
-                self._renew(job, ("stage", verdict.stage.group), write.slow_stage(view, verdict.stage, at))
-            )
-        if verdict.workload is not None:
-            out.extend(self._renew(job, ("workload", -1), write.uneven_work(view, verdict.workload, at)))
-        out.extend(self._freshen(job, view, at))
-        return out
-
-    def _freshen(self, job: _Job, view: JobView, at: float) -> list[Suspicion]:
-        """Update open accusations when the evidence became sufficient alone, and every ``update_seconds``."""
-        out = []
-        for key, last in list(job.open.items()):
-            channel, rank = key
-            if (channel != "compute" and channel != "data") or last.ts >= at:
-                continue
-            index = view.roster.index(rank)
-            due = at - last.ts >= self.config.update_seconds
-            if due or (not last.overwhelming and view.detector.is_alone(channel, index)):
-                accusation = view.detector.describe(channel, index)
-                if accusation is not None:
-                    fresh = write.slow_rank(view, accusation, at)
-                    out.append(self._update(job, key, fresh))
-        return out
-
-    def _raise(self, job: _Job, key: write.Key, suspicion: Suspicion) -> Suspicion:
-        job.open[key] = suspicion
-        return suspicion
-
-    def _update(self, job: _Job, key: write.Key, suspicion: Suspicion) -> Suspicion:
-        kept = write.as_update(suspicion, job.open[key])
-        job.open[key] = kept
-        return kept
-
-    def _renew(self, job: _Job, key: write.Key, suspicion: Suspicion) -> list[Suspicion]:
-        last = job.open.get(key)
-        if last is None:
-            return [self._raise(job, key, suspicion)]
-        if suspicion.ts - last.ts < self.config.update_seconds:
-            return []
-        return [self._update(job, key, suspicion)]
-
-    def _clear(self, job: _Job, key: write.Key, at: float) -> list[Suspicion]:
-        last = job.open.pop(key, None)
-        return [] if last is None else [write.as_clear(last, at)]
+        job.detector, job.roster, job.restarted, job.aligner.changed = fresh, roster, False, False
+        left = [key for key in job.ledger if key[0] in write.ABOUT_RANKS and key[1] not in roster]
+        return [cleared for key in left for cleared in job.ledger.clear(key, at)]
 
     def _stall(self, key: tuple[str, str], job: _Job, stall: Stall | None) -> list[Suspicion]:
         if stall is None or job.detector is None:
             return []
         view = JobView(key[0], key[1], job.attempt, job.roster, job.aligner.identities, job.detector)
         behind = [r for r in job.roster if job.aligner.last_step.get(r, job.newest) < job.newest]
-        return [self._raise(job, ("hang", -1), write.stalled(view, stall.since, stall.at, behind))]
+        return job.ledger.put(("hang", -1), write.stalled(view, stall.since, stall.at, behind))
+
+
+def _stragglers(ledger: Ledger[write.Key], view: JobView, verdict: Verdict, at: float) -> list[Suspicion]:
+    out: list[Suspicion] = []
+    for accusation in verdict.accused:
+        key: write.Key = (accusation.channel, view.roster[accusation.rank])
+        out += ledger.put(key, write.slow_rank(view, accusation, at))
+    for channel, index in verdict.cleared:
+        out += ledger.clear((channel, view.roster[index]), at)
+    for accusation in verdict.intermittent:
+        key = ("intermittent", view.roster[accusation.rank])
+        out += ledger.put(key, write.slow_rank(view, accusation, at))
+    if verdict.stage is not None:
+        out += ledger.put(("stage", verdict.stage.group), write.slow_stage(view, verdict.stage, at))
+    if verdict.workload is not None:
+        out += ledger.put(("workload", -1), write.uneven_work(view, verdict.workload, at))
+    return out + _freshen(ledger, view, at)
+
+
+def _freshen(ledger: Ledger[write.Key], view: JobView, at: float) -> list[Suspicion]:
+    """Update open accusations when due or believed at last; end those of ranks no longer slow on and off."""
+    out: list[Suspicion] = []
+    for key in ledger:
+        topic, rank = key
+        if topic == "compute" or topic == "data":
+            index = view.roster.index(rank)
+            escalates = not ledger.is_believed(key) and view.detector.is_alone(topic, index)
+            accusation = None
+            if escalates or ledger.is_due(key, at):
+                accusation = view.detector.describe(topic, index)
+            if accusation is not None:
+                out += ledger.put(key, write.slow_rank(view, accusation, at))
+        elif topic == "intermittent" and not view.detector.excursions(view.roster.index(rank)):
+            out += ledger.clear(key, at)
+    return out
 
 
 def _restart(job: _Job, record: JobSteps) -> None:
@@ -199,6 +185,7 @@ def _restart(job: _Job, record: JobSteps) -> None:
     job.aligner = StepAligner(record.world_size)
     job.aligner.identities.update(known)
     job.aligner.changed = True
+    job.restarted = True
     job.progress, job.presence, job.newest = Progress(), Presence(), -1
 
 

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-import msgspec
 import numpy as np
 
 from detectors.imbalance import StageImbalance
@@ -13,9 +12,11 @@ from detectors.straggler import Accusation, StragglerDetector
 from slowrank.telemetry import Baseline, Evidence, Peers, Subject, Suspicion
 from streams.steps import Identity
 
-Topic = Literal["compute", "data", "stage", "workload", "missing", "hang"]
+Topic = Literal["compute", "data", "intermittent", "stage", "workload", "missing", "hang"]
 Key = tuple[Topic, int]
 """What a suspicion of a job is about, and the rank or stage concerned (-1 = the job)."""
+
+ABOUT_RANKS = ("compute", "data", "intermittent", "missing")
 
 DETECTOR = "peer_step"
 
@@ -69,6 +70,8 @@ def slow_rank(view: JobView, a: Accusation, at: float) -> Suspicion:
     uneven = view.detector.kind.kind != "fixed"
     weight += (_WEIGHT_UNEVEN if uneven else 0.0) + (_WEIGHT_FEW_PEERS if a.peers < 3 else 0.0)
     kind = "straggler.fail_slow" if a.channel == "compute" else "data.loader_slow"
+    if a.excursions:
+        kind = "straggler.intermittent"
     return Suspicion(
         cluster=view.cluster,
         detector=DETECTOR,
@@ -224,18 +227,6 @@ def stalled(view: JobView, since: float, at: float, behind: list[int]) -> Suspic
     )
 
 
-def as_update(fresh: Suspicion, last: Suspicion) -> Suspicion:
-    """Return ``fresh`` as an update of what ``last`` raised: same onset, so the same identity."""
-    return msgspec.structs.replace(
-        fresh, state="update", onset=last.onset, onset_lo=last.onset_lo, onset_hi=last.onset_hi
-    )
-
-
-def as_clear(last: Suspicion, at: float) -> Suspicion:
-    """Return the end of what ``last`` raised."""
-    return msgspec.structs.replace(last, state="clear", ts=at, score=0.0)
-
-
 def _rank_evidence(view: JobView, a: Accusation) -> tuple[Evidence, ...]:
     metric = "compute" if a.channel == "compute" else "data"
     steps = max(a.steps, 1)
@@ -320,6 +311,8 @@ def _ruled_out(view: JobView, a: Accusation) -> tuple[str, ...]:
 
 def _note(view: JobView, a: Accusation) -> str:
     parts = ["slow since the first step seen"] if a.onset <= view.detector.ratios.first_ts else []
+    if a.excursions:
+        parts.append(f"slow on and off, {a.excursions} times in the last {a.steps} steps")
     if a.peers < 3 and view.detector.ratios.roles_known:
         parts.append("too few peers in its role: judged against its own past and the other ranks'")
     if view.detector.kind.kind == "variable" and view.detector.ratios.tokens is None:

@@ -1,0 +1,56 @@
+"""What a stage has raised and not yet cleared, so that it is raised once, freshened now and then, and cleared."""
+
+from collections.abc import Hashable, Iterator
+from typing import Generic, TypeVar
+
+import msgspec
+
+from slowrank.telemetry import Suspicion
+
+K = TypeVar("K", bound=Hashable)
+
+
+class Ledger(Generic[K]):
+    """Open suspicions by what they are about; ``update_seconds`` of event time between two about the same thing."""
+
+    def __init__(self, update_seconds: float) -> None:
+        self.update_seconds = update_seconds
+        self._open: dict[K, Suspicion] = {}
+
+    def __iter__(self) -> Iterator[K]:
+        return iter(list(self._open))
+
+    def is_due(self, key: K, at: float) -> bool:
+        """Tell whether an open suspicion has not been heard of for long enough to be freshened."""
+        return at - self._open[key].ts >= self.update_seconds
+
+    def is_believed(self, key: K) -> bool:
+        """Tell whether an open suspicion needs no second kind of evidence already."""
+        return self._open[key].overwhelming
+
+    def put(self, key: K, suspicion: Suspicion) -> list[Suspicion]:
+        """Raise a new suspicion; freshen an open one when due, or at once when it has become overwhelming.
+
+        An update keeps the onset of what was raised, and thereby its identity, and stays overwhelming.
+        """
+        last = self._open.get(key)
+        if last is None:
+            self._open[key] = suspicion
+            return [suspicion]
+        escalates = suspicion.overwhelming and not last.overwhelming
+        if not (escalates or self.is_due(key, suspicion.ts)):
+            return []
+        self._open[key] = msgspec.structs.replace(
+            suspicion,
+            state="update",
+            onset=last.onset,
+            onset_lo=last.onset_lo,
+            onset_hi=last.onset_hi,
+            overwhelming=suspicion.overwhelming or last.overwhelming,
+        )
+        return [self._open[key]]
+
+    def clear(self, key: K, at: float) -> list[Suspicion]:
+        """End what was raised about ``key``, if anything was."""
+        last = self._open.pop(key, None)
+        return [] if last is None else [msgspec.structs.replace(last, state="clear", ts=at, score=0.0)]

@@ -25,8 +25,7 @@ class Health:
     started: float = 0.0
     last_event: float = 0.0
     last_commit: float = 0.0
-    waiting_for: str = ""
-    rebuilding: str = ""
+    waits: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         self.started = self.last_event = self.last_commit = self.clock()
@@ -43,11 +42,11 @@ class Health:
     @contextmanager
     def waiting(self, what: str) -> Iterator[None]:
         """Say what the worker waits for, so that waiting is not taken for being stuck."""
-        before, self.waiting_for = self.waiting_for, what
+        self.waits[what] += 1
         try:
             yield
         finally:
-            self.waiting_for = before
+            self.waits -= Counter([what])
             self.last_event = self.last_commit = self.clock()
 
     def report(self) -> dict[str, object]:
@@ -58,8 +57,7 @@ class Health:
             "uptime_seconds": round(now - self.started, 1),
             "last_event_age_seconds": round(now - self.last_event, 1),
             "last_commit_age_seconds": round(now - self.last_commit, 1),
-            "waiting_for": self.waiting_for or None,
-            "rebuilding": self.rebuilding or None,
+            "waiting_for": sorted(self.waits),
             "events": dict(self.events),
             "outputs": dict(self.outputs),
             "dead_letters": {f"{topic}/{reason}": n for (topic, reason), n in self.dead_letters.items()},
@@ -109,5 +107,5 @@ class HealthMetrics(Collector):
             "slowrank_last_commit_age_seconds", "Since the last commit", now - health.last_commit
         )
         yield GaugeMetricFamily(
-            "slowrank_worker_waiting", "1 while a server is away", float(bool(health.waiting_for))
+            "slowrank_worker_waiting", "1 while a server is away", float(bool(health.waits))
         )

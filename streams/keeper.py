@@ -116,11 +116,8 @@ class Keeper(Generic[D]):
             log.info("%s: %d messages read again before offset %d", name, count, offset)
             return lane
 
-        self._health.rebuilding = name
         with self._health.waiting(f"rebuild of {name}"):
-            lane = await until_done(attempt, (KafkaError,), health=self._health, what="kafka")
-        self._health.rebuilding = ""
-        return lane
+            return await until_done(attempt, (KafkaError,), health=self._health, what="kafka")
 
     def _quietly(self, lane: D, message: Message) -> list[Any]:
         try:

@@ -35,7 +35,7 @@ class Watchdog:
         Waiting for a server that is away is no stall, and neither is an empty log.
         """
         health = self.health
-        if health.waiting_for or lag == 0:
+        if health.waits or lag == 0:
             return None
         now = health.clock()
         if not assigned:

@@ -1,0 +1,231 @@
+"""The worker processes against real Kafka and a real database."""
+
+import itertools
+import random
+import time
+
+import pytest
+
+from slowrank.telemetry import NodeEvent, NodeSample, encode
+from slowrank.telemetry.codec import REASONS
+from streams.file_records import read_records
+from streams.replay import final_versions, findings_of
+from streams.topology import local_pipeline
+from tests.streams import traffic
+from tests.streams.harness import rig, wait_for
+
+SLOW = (5, 100, 1.5)
+
+
+@pytest.fixture
+def installation(kafka_bootstrap, database, tmp_path):
+    with rig(kafka_bootstrap, database, tmp_path) as made:
+        yield made
+
+
+def finish(installation):
+    """Wait until everything is read, and until the quiet buckets are written too."""
+    installation.wait_until_read("detect")
+    installation.wait_until_read("sink")
+    time.sleep(12)
+    installation.wait_until_read("sink")
+
+
+def mutants(count, seed=9):
+    """(topic, key, value, reason) of messages that must not enter, one of each sort in turn."""
+    chance = random.Random(seed)
+    good = next(traffic.nodes(count=1, seconds=1))
+    steps = next(traffic.job(steps=1))
+
+    def sample(**changes):
+        return encode(NodeSample(**{f: getattr(good, f) for f in good.__struct_fields__} | changes))
+
+    def event(**changes):
+        fields = {
+            "cluster": "c",
+            "node": "n",
+            "ts": time.time(),
+            "source": "kmsg",
+            "code": "xid.79",
+        } | changes
+        return encode(NodeEvent(**fields))
+
+    sorts = [
+        lambda: ("node-samples", encode(good)[: chance.randint(0, len(encode(good)) - 1)], "undecodable"),
+        lambda: ("node-samples", chance.randbytes(chance.randint(1, 400)), "undecodable"),
+        lambda: ("node-samples", sample(schema=chance.randint(3, 10**6)), "unknown_schema"),
+        lambda: ("node-samples", sample(v=chance.randint(2, 99)), "unknown_version"),
+        lambda: ("node-samples", sample(ts=float("nan")), "bad_time"),
+        lambda: ("node-samples", sample(ts=float("inf")), "bad_time"),
+        lambda: ("node-samples", sample(ts=time.time() + chance.randint(400, 10**8)), "bad_time"),
+        lambda: ("node-samples", sample(ts=time.time() - chance.randint(90_000, 10**8)), "bad_time"),
+        lambda: ("node-samples", sample(node=hostile(chance)), "bad_label"),
+        lambda: ("node-samples", sample(cluster=hostile(chance)), "bad_label"),
+        lambda: ("node-samples", sample(labels={"rack": hostile(chance)}), "bad_label"),
+        lambda: ("node-samples", sample(gpu=good.gpu[: -chance.randint(1, 50)]), "column_length"),
+        lambda: ("node-samples", sample(gpu_ids=("0", "0", "1", "2")), "bad_label"),
+        lambda: ("job-steps", encode(steps)[: chance.randint(0, 200)], "undecodable"),
+        lambda: ("job-steps", b"", "undecodable"),
+        lambda: ("node-events", event(code=hostile(chance)), "bad_label"),
+        lambda: ("node-events", event(message="x" * 5000), "oversize"),
+        lambda: ("node-events", event(subject={"gpu_index": hostile(chance)}), "bad_label"),
+    ]
+    big = [lambda: ("node-samples", chance.randbytes(1_000_000), "oversize")]
+    for n in range(count):
+        topic, value, reason = (big if n % 500 == 499 else sorts)[0 if n % 500 == 499 else n % len(sorts)]()
+        yield topic, f"k{n}".encode(), value, reason
+
+
+def hostile(chance):
+    return chance.choice(
+        [
+            "'; DROP TABLE findings; --",
+            "<script>alert(1)</script>",
+            "a\x00b",
+            "\u202egpu",
+            "a\r\nb",
+            "",
+            "x" * 200,
+            "ü",
+            "{}",
+        ]
+    )
+
+
+def test_ten_thousand_poisoned_messages_stop_nothing(installation):
+    """Each bad message is a dead letter with its reason and place; the good between them do their work."""
+    good = list(traffic.nodes(count=2, seconds=60)) + list(traffic.job(slow=SLOW))
+    bad = list(mutants(10_000))
+    messages = [(t, k, v) for t, k, v, _ in bad]
+    from streams.sender import key_of, topic_of
+
+    per = len(bad) // len(good) + 1
+    mixed = []
+    rest = iter(messages)
+    for record in good:
+        mixed.append((topic_of(record), key_of(record), encode(record)))
+        mixed += itertools.islice(rest, per)
+    mixed += rest
+    detect, sink = installation.start("detect"), installation.start("sink")
+    installation.send_raw(mixed)
+    finish(installation)
+    letters = installation.dead_letters()
+    expected = {}
+    for _, _, value, reason in bad:
+        expected.setdefault(value[:4096], set()).add(reason)
+    assert len(letters) == len(bad)
+    assert len({(x.topic, x.partition, x.offset) for x, _ in letters}) == len(bad)
+    for letter, headers in letters:
+        assert letter.reason in expected[letter.payload]
+        assert letter.reason in REASONS
+        assert headers["x-error"] == letter.reason
+        assert headers["x-original-topic"] == letter.topic
+        assert (headers["x-original-partition"], headers["x-original-offset"]) == (
+            str(letter.partition),
+            str(letter.offset),
+        )
+    assert detect.alive
+    assert sink.alive
+    assert installation.step_rows_stored() == 200 * 16
+    assert sum(row[-1] for row in installation.samples() if row[0] == "host_10s") == 120
+    assert [(kind, status) for _, kind, status, _ in installation.findings()] == [
+        ("straggler.fail_slow", "open")
+    ]
+
+
+@pytest.fixture(scope="module")
+def story():
+    """Records with two causes in them, the same for every run of this module."""
+    ends = time.time() - 2
+    records = [
+        *traffic.job(job_id="job-1", slow=SLOW, ends=ends),
+        *traffic.job(job_id="job-2", seed=4, ends=ends),
+        *traffic.nodes(count=6, seconds=250, low_clock=(2, 1, 120), ends=ends),
+    ]
+    return sorted(records, key=lambda r: r.ts)
+
+
+@pytest.fixture(scope="module")
+def calm(story):
+    """What the records give in one process."""
+    rows = []
+    pipeline = local_pipeline(on_rows=rows.extend)
+    return final_versions(findings_of(story, pipeline)), rows
+
+
+def assert_same_as(calm, installation, story):
+    findings, _ = calm
+    assert {(f.dedup_key, f.kind, f.status) for f in findings} == {
+        (key, kind, status) for key, kind, status, _ in installation.findings()
+    }
+    steps = sum(1 for f in story if hasattr(f, "rows")) * 8
+    assert installation.step_rows_stored() == steps
+    hosts = [row for row in installation.samples() if row[0] == "host_10s"]
+    assert sum(row[-1] for row in hosts) == 6 * 250
+
+
+def test_the_workers_find_what_one_process_finds(installation, story, calm):
+    """Through Kafka and Faust the same records give the same findings and whole roll-ups."""
+    installation.start("detect").wait_ready()
+    installation.start("sink").wait_ready()
+    installation.send(story)
+    finish(installation)
+    assert calm[0]
+    assert_same_as(calm, installation, story)
+
+
+@pytest.mark.parametrize("victim", ["detect", "sink"])
+def test_kill_minus_nine_in_mid_stream_changes_nothing(installation, story, calm, victim):
+    """A worker killed without warning while records flow loses none, doubles none, and forgets nothing."""
+    installation.start("detect").wait_ready()
+    installation.start("sink").wait_ready()
+    third = len(story) // 3
+    for n, part in enumerate((story[:third], story[third : 2 * third], story[2 * third :])):
+        installation.send(part)
+        if n < 2:
+            worker = next(w for w in installation.workers if w.role == victim and w.alive)
+            wait_for(lambda w=worker: w.health().get("events"), within=60, what="the first messages")
+            worker.kill()
+            installation.start(victim)
+    finish(installation)
+    assert_same_as(calm, installation, story)
+
+
+def test_a_second_worker_shares_the_partitions_and_leaves_them(installation, story, calm):
+    """Joining and leaving in mid-stream rebalances without losing or doubling anything."""
+    installation.start("detect").wait_ready()
+    installation.start("sink").wait_ready()
+    half = len(story) // 2
+    installation.send(story[:half])
+    second = installation.start("detect").wait_ready()
+    time.sleep(8)
+    installation.send(story[half:])
+    time.sleep(5)
+    assert second.terminate() == 0
+    finish(installation)
+    assert_same_as(calm, installation, story)
+
+
+def test_a_recording_replays_to_the_same_findings(installation, story, calm, tmp_path):
+    """What is read back from Kafka into a file gives, replayed, the findings of the live run."""
+    import subprocess
+    import sys
+
+    installation.send(story)
+    file = tmp_path / "recording.ndjson.gz"
+    command = [
+        sys.executable,
+        "-c",
+        "from slowrank.cli import main; main()",
+        "streams",
+        "record",
+        "-o",
+        str(file),
+    ]
+    subprocess.run(command, env=installation.environment, check=True, capture_output=True)
+    read = read_records([file])
+    assert not read.bad
+    again = final_versions(findings_of(read.records, local_pipeline()))
+    assert [(f.dedup_key, f.kind, f.status) for f in again] == [
+        (f.dedup_key, f.kind, f.status) for f in calm[0]
+    ]

@@ -1,0 +1,218 @@
+"""Whatever breaks while telemetry flows: the findings and roll-ups are those of a run that nothing disturbed.
+
+Run times are those of two shared cores; docs/reliability.md says what was seen.
+"""
+
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+from kafka import KafkaConsumer, TopicPartition
+from servers.kafka import KafkaCluster
+
+from alerts.lifecycle import NOTIFIED
+from tests.e2e.fleet import Fleet
+from tests.e2e.undisturbed import story
+from tests.streams.harness import WORKER, rig, wait_for
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(420)]
+
+SPEED = 5.0
+OUTAGE_SECONDS = 60.0
+# The told state of a finding: what `alerts.notify` calls news when it changes.
+TOLD = ("status", "severity", "kind", "occurrences")
+
+
+@pytest.fixture(scope="module")
+def calm():
+    return story()
+
+
+@pytest.fixture
+def installation(kafka_bootstrap, database, tmp_path):
+    with rig(kafka_bootstrap, database, tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def lone_broker():
+    """A cluster of one broker, for a test to stop and start."""
+    cluster = KafkaCluster()
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.close()
+
+
+def start_workers(installation):
+    return {role: installation.start(role).wait_ready(90) for role in ("detect", "sink")}
+
+
+def fed(fleet, share, within=120):
+    wait_for(lambda: fleet.progress >= share, within=within, what=f"{share:.0%} of the records to be made")
+
+
+def stored_rows(installation):
+    """(table, node or job, instance or rank, bucket) -> records in that roll-up row."""
+    found = {
+        (table, node, instance, bucket): n
+        for table in ("samples_10s", "nic_10s", "host_10s")
+        for node, instance, bucket, n in installation.rows(
+            f"SELECT node, instance, extract(epoch FROM bucket)::float8, n FROM {table}"
+        )
+    }
+    steps = installation.rows(
+        "SELECT job_id, rank::text, extract(epoch FROM bucket)::float8, n_steps FROM steps_10s"
+    )
+    return found | {("steps_10s", job, rank, bucket): n for job, rank, bucket, n in steps}
+
+
+def stored_findings(installation):
+    return {
+        id_: doc | {"status": status}
+        for id_, doc, status in installation.rows("SELECT id, doc, status FROM findings")
+    }
+
+
+def outbox(installation):
+    """(finding, type, body) of every event, in order."""
+    return installation.rows("SELECT finding_id, type, body FROM events ORDER BY seq")
+
+
+def assert_undisturbed(installation, fleet, calm, within=150):
+    """Wait for the end of the stream, then hold what is stored against the run that nothing disturbed."""
+    wait_for(lambda: fleet.done, within=within, what="the brokers to acknowledge every record")
+    installation.wait_until_read("detect", within=within)
+    installation.wait_until_read("sink", within=within)
+    wait_for(
+        lambda: sum(stored_rows(installation).values()) >= calm.rows.total(),
+        within=60,
+        what="the last roll-ups to be written",
+    )
+    assert fleet.dropped == 0
+    assert stored_rows(installation) == dict(calm.rows)
+    assert stored_findings(installation) == calm.findings
+    assert installation.dead_letters() == []
+    assert_told_once(outbox(installation), calm)
+
+
+def assert_told_once(events, calm):
+    """Each finding is opened once, and no event says again what the one before it said."""
+    opened = [id_ for id_, kind, _ in events if kind == "finding.opened"]
+    assert sorted(opened) == sorted(calm.news)
+    last = {}
+    for id_, kind, body in events:
+        told = tuple(body[name] for name in TOLD) + (body["cause"]["hypothesis"], body["action"]["code"])
+        assert last.get(id_) != told, f"{kind} of {id_} was told twice"
+        last[id_] = told
+
+
+def test_the_story_has_what_can_be_lost(calm):
+    """There are a straggler, an XID and hundreds of roll-up rows, or the tests below prove nothing (1 s)."""
+    kinds = {doc["kind"] for doc in calm.findings.values() if doc["status"] in NOTIFIED}
+    assert kinds == {"straggler.fail_slow", "ecc.uncorrectable"}
+    assert len(calm.rows) > 500
+
+
+@pytest.mark.parametrize("victim", ["detect", "sink"])
+def test_kill_minus_nine_of_a_worker(installation, calm, victim):
+    """A worker killed twice without warning leaves no gap, repeats nothing and forgets nothing (100 s)."""
+    workers = start_workers(installation)
+    with Fleet(installation, calm.records, speed=SPEED) as fleet:
+        for share in (0.38, 0.7):
+            fed(fleet, share)
+            workers[victim].kill()
+            workers[victim] = installation.start(victim)
+        assert_undisturbed(installation, fleet, calm)
+
+
+def test_a_database_away_for_a_minute(kafka_bootstrap, private_timescale, calm, tmp_path):
+    """Detection goes on while the database hangs and then loses power; storing catches up (110 s)."""
+    dsn = private_timescale.create_database("slowrank")
+    with rig(kafka_bootstrap, dsn, tmp_path) as installation:
+        workers = start_workers(installation)
+        with Fleet(installation, calm.records, speed=SPEED) as fleet:
+            fed(fleet, 0.25)
+            private_timescale.pause()
+            outage_ends = time.monotonic() + OUTAGE_SECONDS
+            time.sleep(OUTAGE_SECONDS / 2)
+            private_timescale.kill()
+            found = {"straggler.fail_slow", "ecc.uncorrectable"}
+            wait_for(
+                lambda: found <= {s.kind for s in installation.suspicions()},
+                within=90,
+                what="the detectors to raise both causes",
+            )
+            time.sleep(max(0.0, outage_ends - time.monotonic()))
+            private_timescale.start()
+            assert_undisturbed(installation, fleet, calm)
+        assert all(worker.alive for worker in workers.values())
+
+
+def test_a_broker_away_for_a_minute(lone_broker, database, calm, tmp_path):
+    """The exporters spool, the workers wait, and all goes on where it stopped (130 s)."""
+    with rig(lone_broker.bootstrap, database, tmp_path) as installation:
+        start_supervised(installation)
+        with Fleet(installation, calm.records, speed=SPEED) as fleet:
+            fed(fleet, 0.38)
+            lone_broker.stop()
+            time.sleep(OUTAGE_SECONDS)
+            assert fleet.waiting > 100
+            lone_broker.start()
+            assert_undisturbed(installation, fleet, calm)
+
+
+def test_a_cluster_that_loses_its_leader(private_kafka, database, calm, tmp_path):
+    """Of three brokers the one that leads the job's partition is killed: the others carry on (110 s)."""
+    with rig(private_kafka.bootstrap, database, tmp_path, replication=3) as installation:
+        start_supervised(installation)
+        with Fleet(installation, calm.records, speed=SPEED) as fleet:
+            fed(fleet, 0.38)
+            topic = f"{installation.prefix}job-steps"
+            victim = private_kafka.leader_of(topic, partition_in_use(private_kafka.bootstrap, topic))
+            private_kafka.kill(victim)
+            assert_undisturbed(installation, fleet, calm)
+        assert not private_kafka.running(victim)
+
+
+def test_a_replay_finds_what_was_found_live(installation, calm, tmp_path):
+    """What `slowrank streams record` reads back gives `slowrank backtest` the findings stored live (50 s)."""
+    start_workers(installation)
+    with Fleet(installation, calm.records, speed=10 * SPEED) as fleet:
+        assert_undisturbed(installation, fleet, calm)
+    recording, lines = tmp_path / "recording.ndjson.gz", tmp_path / "findings.ndjson"
+    command_line(installation, "streams", "record", "-o", str(recording))
+    command_line(installation, "backtest", str(recording), "-o", str(lines))
+    replayed = [json.loads(line) for line in lines.read_text().splitlines()]
+    assert {doc["id"]: doc for doc in replayed} == stored_findings(installation)
+    assert len(replayed) == len(calm.findings)
+
+
+def start_supervised(installation):
+    """`slowrank streams run`: both roles under the supervisor, ready to read."""
+    supervisor = installation.start("all")
+    wait_for(
+        lambda: all(list(installation.home.glob(f"streams-{role}-*.json")) for role in ("detect", "sink")),
+        within=90,
+        what="the supervised workers to start",
+    )
+    return supervisor
+
+
+def partition_in_use(bootstrap, topic):
+    """The one partition that holds the messages of the only job."""
+    consumer = KafkaConsumer(bootstrap_servers=bootstrap.split(","))
+    try:
+        places = [TopicPartition(topic, n) for n in consumer.partitions_for_topic(topic)]
+        (used,) = [place.partition for place, end in consumer.end_offsets(places).items() if end]
+        return used
+    finally:
+        consumer.close()
+
+
+def command_line(installation, *arguments):
+    command = [sys.executable, "-c", WORKER, *arguments]
+    subprocess.run(command, env=installation.environment, check=True, capture_output=True, timeout=120)

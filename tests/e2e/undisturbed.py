@@ -1,0 +1,76 @@
+"""A small cluster's story, the same for every run, and what must come of it whatever happens on the way."""
+
+import time
+from collections import Counter
+from dataclasses import dataclass
+
+from alerts.lifecycle import NOTIFIED
+from simulator import Cluster, ClusterSpec
+from simulator.faults import Fault
+from simulator.layout import JobSpec
+from slowrank.telemetry import JobSteps, NodeEvent, NodeSample
+from slowrank.telemetry.schema import STEP_SCHEMAS
+from store.finding_rows import document
+from streams.arrays import columns
+from streams.replay import final_versions, findings_of
+from streams.topology import local_pipeline
+
+SECONDS = 300
+NODES, GPUS = 4, 4
+CLUSTER = "prod"
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """Records in the order they were made, and what one process that nothing disturbs makes of them.
+
+    ``findings``: id -> finding.v1 object; ``rows``: how many records each roll-up row must hold.
+    """
+
+    records: list
+    findings: dict[str, dict]
+    rows: Counter
+
+    @property
+    def news(self):
+        """Ids of the findings people are told of."""
+        return {id_ for id_, doc in self.findings.items() if doc["status"] in NOTIFIED}
+
+
+def story() -> Story:
+    """Five minutes of a job of 16 ranks: a GPU of node 1 slows down, a GPU of node 3 has an XID."""
+    start = float(int(time.time())) - SECONDS - 5
+    job = JobSpec(dp=NODES, tp=GPUS, step_seconds=1.0)
+    slow = Fault(kind="clock_lock", node=1, gpu=2, onset=90, magnitude=1.35)
+    spec = ClusterSpec(nodes=NODES, gpus=GPUS, nics=GPUS, name=CLUSTER, jobs=(job,), start=start)
+    xid = NodeEvent(
+        cluster=CLUSTER,
+        node=spec.node_name(3),
+        boot_id="sim-boot-1",
+        seq=1,
+        ts=start + 150.5,
+        source="kmsg",
+        code="xid.48",
+        severity="critical",
+        subject={"gpu_index": 0},
+        message="NVRM: Xid (PCI:0000:1a:00): 48, Double Bit ECC Error",
+    )
+    records = sorted([*Cluster(spec, seed=7, faults=[slow]).run(SECONDS), xid], key=lambda r: r.ts)
+    last = final_versions(findings_of(records, local_pipeline()))
+    return Story(records, {finding.id: document(finding) for finding in last}, _rows(records))
+
+
+def _rows(records):
+    """Counted from the records themselves, not by the code that rolls them up."""
+    counts = Counter()
+    for record in records:
+        if isinstance(record, NodeSample):
+            bucket = record.ts // 10 * 10
+            counts.update(("samples_10s", record.node, gpu, bucket) for gpu in record.gpu_ids)
+            counts.update(("nic_10s", record.node, nic, bucket) for nic in record.nic_ids)
+            counts["host_10s", record.node, "", bucket] += 1
+        elif isinstance(record, JobSteps):
+            held = columns(STEP_SCHEMAS[record.schema].rows, record.rows)
+            for rank, ts in zip(held["rank"].tolist(), held["ts"].tolist(), strict=True):
+                counts["steps_10s", record.job_id, str(rank), ts // 10 * 10] += 1
+    return counts

@@ -8,6 +8,7 @@ import sys
 BENCHMARKS = {
     "bocpd": "benchmarks.bocpd",
     "hook": "benchmarks.hook",
+    "real": "benchmarks.real",
     "series": "benchmarks.series",
     "wire": "benchmarks.wire",
 }

@@ -40,7 +40,9 @@ class StepTable:
 
 
 def synchronous(work: Floats, *, overhead: float = 0.0, coords: Coords | None = None) -> StepTable:
-    """Return the table of a job in which every rank waits for the slowest, [steps, ranks] of ``work`` seconds."""
+    """Return the table of a job in which every rank waits for the slowest, [steps, ranks] of ``work``
+    seconds.
+    """
     step = np.repeat(work.max(axis=1, keepdims=True) + overhead, work.shape[1], axis=1)
     return StepTable(
         compute=work,

@@ -1,4 +1,6 @@
-"""From evidence to an accusation: when the slowness began, how large it is, and what else could explain it."""
+"""From evidence to an accusation: when the slowness began, how large it is, and what else could explain
+it.
+"""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -25,15 +27,19 @@ SURE_SIGMAS = 4.0
 """Effects below this many standard errors are not told from a badly known baseline."""
 
 ASYNCHRONOUS_SIGMAS = 3.0
-"""Without a shared wall clock nothing holds ranks together: a change must stand out of the noise by itself."""
+"""Without a shared wall clock nothing holds ranks together: a change must stand out of the noise by
+itself.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accusation:
     """One rank is slow: since when (index into the last steps and event time), by how much, and how surely.
 
-    ``ratio`` is its time over that of its peers, ``waits_least`` whether its waits confirm it (None = no waits
-    known), ``peers`` how many ranks it was compared with. ``excursions`` counts the times it was slow, where it is
+    ``ratio`` is its time over that of its peers, ``waits_least`` whether its waits confirm it (None = no
+    waits
+    known), ``peers`` how many ranks it was compared with. ``excursions`` counts the times it was slow,
+    where it is
     slow on and off.
     """
 
@@ -55,7 +61,8 @@ class Accusation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Charge:
-    """A suspected slowdown under examination: ``x`` [steps, ranks] since the onset, ``effect`` [ranks] its median.
+    """A suspected slowdown under examination: ``x`` [steps, ranks] since the onset, ``effect`` [ranks]
+    its median.
 
     ``onset`` is (earliest, most likely, latest) in event time, ``sigma`` the noise of the rank's ratio,
     ``baseline`` the steps its usual ratio was learnt from (0: compared with no baseline).
@@ -82,7 +89,9 @@ class Charge:
 
     @property
     def uncertainty(self) -> float:
-        """Standard error of the effect: of its mean since the onset, and of the baseline it is measured from."""
+        """Standard error of the effect: of its mean since the onset, and of the baseline it is measured
+        from.
+        """
         inverse = 1.0 / max(self.steps, 1) + (1.0 / self.baseline if self.baseline else 0.0)
         return self.sigma * float(np.sqrt(inverse))
 
@@ -156,7 +165,9 @@ def accusation(ratios: Ratios, channel: Channel, case: Charge, over: Bools) -> A
 
 
 def intermittent(ratios: Ratios, channel: Channel, rank: int) -> Accusation | None:
-    """Accuse a rank that was clearly slow several times without staying so; None if it stood out by little."""
+    """Accuse a rank that was clearly slow several times without staying so; None if it stood out by
+    little.
+    """
     found = channel.excursions.of(rank)
     steps = min(found.age + 1, ratios.history.capacity, ratios.settled)
     if channel.noise is None or not steps:
@@ -210,7 +221,9 @@ def _least_effect(ratios: Ratios, case: Charge) -> float:
 
 
 def _is_shared_by_role(ratios: Ratios, case: Charge) -> bool:
-    """Tell whether all mates of a small role slowed alike, or ranks without coordinates form a likely role."""
+    """Tell whether all mates of a small role slowed alike, or ranks without coordinates form a likely
+    role.
+    """
     if not ratios.roles_known:
         return case.lasting and not _stands_alone(ratios, case)
     mates = ratios.mates(case.rank)
@@ -219,7 +232,8 @@ def _is_shared_by_role(ratios: Ratios, case: Charge) -> bool:
 
 
 def _stands_alone(ratios: Ratios, case: Charge) -> bool:
-    """Without coordinates, ranks slow from the start may be a stage: until roles are learnt, only one alone can be
+    """Without coordinates, ranks slow from the start may be a stage: until roles are learnt, only one
+    alone can be
     called slow, and later none that form a pattern."""
     similar = case.effect >= 0.5 * case.size
     return not is_regular(similar) if ratios.roles_settled else bool(similar.sum() == 1)

@@ -1,6 +1,7 @@
 """One compared timing of a job (compute, data loading): its baseline, its noise, and the evidence per rank.
 
-Two questions run side by side: has the rank become slow against its own usual ratio to the peers (change), and
+Two questions run side by side: has the rank become slow against its own usual ratio to the peers
+(change), and
 is it slower than its peers whatever it was before (lasting; a rank slow from the first step has no change).
 """
 
@@ -19,7 +20,9 @@ Bools = npt.NDArray[np.bool_]
 
 P_SUSPICION = 1e-6
 P_ALONE = 1e-8
-"""Chance of a false alarm per step and job: to suspect, and to be believed without a second kind of evidence."""
+"""Chance of a false alarm per step and job: to suspect, and to be believed without a second kind of
+evidence.
+"""
 
 LASTING_EXTRA = 5.0
 QUIET_STEPS = 20

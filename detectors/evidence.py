@@ -22,7 +22,8 @@ EFFECTS = (0.03, 0.05, 0.10, 0.25, 1.00)
 class EvidenceConfig:
     """``effects`` are slowdowns to test; the rest limits what one step may contribute.
 
-    ``limit_sigmas``: a value counts at most as δ + that many σ. ``clip_share``: one step moves the evidence by
+    ``limit_sigmas``: a value counts at most as δ + that many σ. ``clip_share``: one step moves the
+    evidence by
     at most that share of the threshold, so three steps is the fastest alarm. ``min_effect_sigmas``: an effect
     below that many σ cannot be told from noise and is not tested. ``cap``: evidence stops growing at that
     multiple of the threshold, so that recovery shows quickly.
@@ -58,7 +59,9 @@ class Evidence:
         self.levels = [0.0] * len(self.config.effects)
 
     def update(self, x: float, *, sigma: float) -> list[float]:
-        """Take the log ratio to peers minus its baseline; return the evidence per effect. NaN changes nothing."""
+        """Take the log ratio to peers minus its baseline; return the evidence per effect. NaN changes
+        nothing.
+        """
         if math.isnan(x):
             return list(self.levels)
         cfg = self.config
@@ -76,7 +79,9 @@ class Evidence:
 
 
 class EvidenceBank:
-    """Evidence of all ranks of a job; ``levels`` is [effects, ranks], ``age`` the steps since each left zero."""
+    """Evidence of all ranks of a job; ``levels`` is [effects, ranks], ``age`` the steps since each left
+    zero.
+    """
 
     def __init__(self, ranks: int, h: float, config: EvidenceConfig | None = None) -> None:
         self.h = h
@@ -108,7 +113,9 @@ class EvidenceBank:
         return best
 
     def sharp(self, sigma: Floats) -> Floats:
-        """The largest evidence over effects far above the noise, which one healthy step takes back, [ranks]."""
+        """The largest evidence over effects far above the noise, which one healthy step takes back,
+        [ranks].
+        """
         sharp: Floats = np.where(self._delta >= _SHARP_SIGMAS * sigma, self.levels, 0.0).max(axis=0)
         return sharp
 

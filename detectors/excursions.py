@@ -19,7 +19,9 @@ Two neighbouring steps make an excursion; single spikes (garbage collection) do 
 
 @dataclass(frozen=True, slots=True)
 class Excursion:
-    """The excursions of one rank: how many, how far back the first was (steps), and the share of steps in them."""
+    """The excursions of one rank: how many, how far back the first was (steps), and the share of steps
+    in them.
+    """
 
     count: int
     age: int

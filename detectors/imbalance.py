@@ -1,4 +1,5 @@
-"""Slowness that is nobody's fault: a pipeline stage with more work than the others, batches that differ by chance.
+"""Slowness that is nobody's fault: a pipeline stage with more work than the others, batches that differ
+by chance.
 
 Both are verdicts about the job. Neither ever names a rank.
 """
@@ -71,7 +72,8 @@ def stage_imbalance(
 
 
 def workload_imbalance(step_seconds: Floats, compute: Floats, log_ratio: Floats) -> float | None:
-    """Return the job's slowdown when the ranks' unequal work, and no rank in particular, causes it; else None.
+    """Return the job's slowdown when the ranks' unequal work, and no rank in particular, causes it; else
+    None.
 
     ``log_ratio`` [steps, ranks] is the ratio to same-role peers. The rank's own lasting share is taken out
     first, so that one slow rank does not count as unequal work.

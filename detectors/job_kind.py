@@ -1,4 +1,5 @@
-"""What kind of work a job does: equal work on every rank, or work that varies from rank to rank and step to step.
+"""What kind of work a job does: equal work on every rank, or work that varies from rank to rank and step
+to step.
 
 Decides how soon a difference between ranks means something. Packed, variable-length sequences make healthy
 ranks differ by 10 % and more in one step; there only the same rank again and again is news.
@@ -23,7 +24,8 @@ VARIABLE_PERSISTENCE = 0.3
 
 @dataclass(frozen=True, slots=True)
 class JobKind:
-    """``dispersion`` D: robust spread of the ranks within a step; ``persistence`` R: share of it that stays with
+    """``dispersion`` D: robust spread of the ranks within a step; ``persistence`` R: share of it that
+    stays with
     the rank."""
 
     kind: Kind
@@ -32,7 +34,9 @@ class JobKind:
 
 
 def classify(log_ratio: Floats) -> JobKind:
-    """Classify from log ratios to same-role peers, [steps, ranks] over the last 20-50 steps, NaN = not read."""
+    """Classify from log ratios to same-role peers, [steps, ranks] over the last 20-50 steps, NaN = not
+    read.
+    """
     deviation = log_ratio[np.isfinite(log_ratio).any(axis=1)]
     if deviation.size == 0:
         return JobKind("between", float("nan"), float("nan"))

@@ -1,4 +1,5 @@
-"""Comparison of ranks with their peers: leave-one-out ratios of one timing, and a robust distance of many metrics.
+"""Comparison of ranks with their peers: leave-one-out ratios of one timing, and a robust distance of
+many metrics.
 
 Which ranks are peers is decided elsewhere (``detectors.roles``); how much deviation is too much is decided by
 sequential evidence over steps (``detectors.evidence``).
@@ -21,7 +22,9 @@ _CLIP = 12.0
 
 @dataclass(frozen=True, slots=True)
 class PeerGroups:
-    """A partition of the ranks; ``index`` [ranks] is the group of each, ``members`` [groups, widest] pads with -1."""
+    """A partition of the ranks; ``index`` [ranks] is the group of each, ``members`` [groups, widest]
+    pads with -1.
+    """
 
     index: Ints
     members: Ints
@@ -96,7 +99,9 @@ def group_median(values: Floats, groups: PeerGroups) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class PeerScores:
-    """``score`` [ranks] is the distance to the coordinate-wise median in robust sigmas, ``z`` [metrics, ranks] why."""
+    """``score`` [ranks] is the distance to the coordinate-wise median in robust sigmas, ``z`` [metrics,
+    ranks] why.
+    """
 
     score: Floats
     z: Floats

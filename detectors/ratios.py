@@ -1,7 +1,9 @@
 """Turns step times into ratios to the right peers, and learns who those are.
 
-Works on logs of seconds. A rank's ``role`` ratio is against the others of its role (leave-one-out median); its
-``x`` ratio, in which changes are sought, is the same where the role has enough members, and otherwise compares
+Works on logs of seconds. A rank's ``role`` ratio is against the others of its role (leave-one-out
+median); its
+``x`` ratio, in which changes are sought, is the same where the role has enough members, and otherwise
+compares
 every rank's time over its own usual time with all ranks of the job.
 """
 
@@ -53,7 +55,8 @@ class StepTimes:
 class Ratios:
     """The last steps of a job as comparable numbers; ``roles`` [ranks] or None when coordinates are unknown.
 
-    ``settled`` counts the steps since warm-up. ``source`` is what is compared; with step times alone, the ranks
+    ``settled`` counts the steps since warm-up. ``source`` is what is compared; with step times alone,
+    the ranks
     are ``asynchronous`` when these differ, and have a ``common_clock`` when they do not: then nothing can be
     said about ranks.
     """
@@ -107,7 +110,9 @@ class Ratios:
         return changed
 
     def learn(self) -> None:
-        """Learn what the steps so far tell: levels, job kind, tokens, asynchrony, roles. Called now and then."""
+        """Learn what the steps so far tell: levels, job kind, tokens, asynchrony, roles. Called now and
+        then.
+        """
         if self._level is None and self.settled >= _LEVEL_STEPS:
             self._level = nan_median(self.history.last("v", _LEVEL_STEPS))
         if self.settled == self.config.learn:
@@ -173,7 +178,9 @@ class Ratios:
         self.common_clock = not self.asynchronous
 
     def _learn_tokens(self) -> None:
-        """Fit time against tokens, and keep the fit where it explains a good part of the ranks' differences."""
+        """Fit time against tokens, and keep the fit where it explains a good part of the ranks'
+        differences.
+        """
         model = fit_tokens(self.history.last("compute", 200), self.history.last("tokens", 200))
         if model is None:
             return
@@ -188,7 +195,9 @@ class Ratios:
         self._rewrite(v, role)
 
     def _learn_roles(self) -> None:
-        """Without coordinates: ranks whose usual times fall into classes laid out like a dimension are roles."""
+        """Without coordinates: ranks whose usual times fall into classes laid out like a dimension are
+        roles.
+        """
         self._roles_settled = True
         v = self.history.last("v", self.config.learn).copy()
         if not self.asynchronous:

@@ -7,7 +7,9 @@ Floats = npt.NDArray[np.float64]
 
 
 def nan_median(values: Floats, axis: int = 0) -> Floats:
-    """Return the median of what was read along ``axis``; one sort, several times faster than ``np.nanmedian``."""
+    """Return the median of what was read along ``axis``; one sort, several times faster than
+    ``np.nanmedian``.
+    """
     ordered = np.sort(np.moveaxis(values, axis, -1), axis=-1)
     count = np.isfinite(ordered).sum(axis=-1, keepdims=True)
     if ordered.shape[-1] == 0:
@@ -33,6 +35,8 @@ def nan_max(values: Floats, axis: int = 0) -> Floats:
 
 
 def spread(values: Floats, axis: int = 0) -> Floats:
-    """Return 1.4826 times the median absolute deviation along ``axis``: sigma, if the values were Gaussian."""
+    """Return 1.4826 times the median absolute deviation along ``axis``: sigma, if the values were
+    Gaussian.
+    """
     middle = np.expand_dims(nan_median(values, axis), axis)
     return 1.4826 * nan_median(np.abs(values - middle), axis)

@@ -1,6 +1,7 @@
 """Roles of ranks: who does the same work and may be compared with whom.
 
-From coordinates where there are any; from behaviour (gaps between the ranks' usual times) where there are none.
+From coordinates where there are any; from behaviour (gaps between the ranks' usual times) where there
+are none.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,13 +13,16 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.intp]
 
 REFINE = ("ep",)
-"""Coordinates that also make work unequal (experts): used where every resulting group keeps enough members."""
+"""Coordinates that also make work unequal (experts): used where every resulting group keeps enough
+members.
+"""
 
 _FULL_GROUP = 5
 
 
 def roles_from_coords(coords: Mapping[str, Ints], models: Sequence[str]) -> Ints:
-    """Return the role number of each rank: GPU model and pipeline stage, refined by expert position where groups
+    """Return the role number of each rank: GPU model and pipeline stage, refined by expert position
+    where groups
     stay larger than 4. ``coords`` maps a dimension to its position per rank, -1 = unknown."""
     _, role = np.unique(np.asarray(models, dtype=str), return_inverse=True)
     role = _combine(role.reshape(-1), coords.get("pp"))
@@ -30,7 +34,8 @@ def roles_from_coords(coords: Mapping[str, Ints], models: Sequence[str]) -> Ints
 
 
 def split_by_gap(levels: Floats, *, gap: float) -> Ints:
-    """Return class numbers of ``levels`` [ranks] (log seconds), from fastest, by cutting at gaps wider than ``gap``.
+    """Return class numbers of ``levels`` [ranks] (log seconds), from fastest, by cutting at gaps wider
+    than ``gap``.
 
     A rank that was never read joins class 0.
     """

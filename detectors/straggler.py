@@ -1,4 +1,5 @@
-"""Finds slow ranks of one job from whole steps, and tells them from slow stages, uneven work and job-wide change.
+"""Finds slow ranks of one job from whole steps, and tells them from slow stages, uneven work and
+job-wide change.
 
 Pure: arrays per step in, verdicts out. ``detectors.ratios`` compares, ``detectors.channel`` weighs,
 ``detectors.accusation`` examines; this composes them.
@@ -92,7 +93,9 @@ class StragglerDetector:
         return self.channels[name].alone(rank)
 
     def describe(self, name: Channels, rank: int) -> Accusation | None:
-        """Return the accusation of an accused rank with today's figures; None when too little is left of it."""
+        """Return the accusation of an accused rank with today's figures; None when too little is left of
+        it.
+        """
         channel = self.channels[name]
         if channel.scores()[rank] <= 0.0:
             return None
@@ -103,7 +106,9 @@ class StragglerDetector:
         return int(self.channels["compute"].excursions.count[rank])
 
     def inherit(self, old: "StragglerDetector", places: list[int]) -> None:
-        """Keep ranks accused that were accused before the set of ranks changed (``places``: old index or -1)."""
+        """Keep ranks accused that were accused before the set of ranks changed (``places``: old index or
+        -1).
+        """
         for name, channel in self.channels.items():
             before = old.channels[name].raised
             channel.raised = np.array([was >= 0 and bool(before[was]) for was in places])
@@ -179,7 +184,9 @@ class StragglerDetector:
             )
 
     def _lasting_effects(self) -> Floats:
-        """Smallest lasting slowdown to look for, per rank: coarser the less is known about who its peers are."""
+        """Smallest lasting slowdown to look for, per rank: coarser the less is known about who its peers
+        are.
+        """
         ratios = self.ratios
         coarse = (ratios.groups.peers < MIN_PEERS) | (ratios.kind.kind != "fixed")
         smallest = np.where(coarse, _COARSE_EFFECT, _LASTING_EFFECT)

@@ -5,9 +5,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StragglerConfig:
-    """``floor``: smallest credible noise of a ratio; ``spread``: healthy lasting spread between ranks of a role.
+    """``floor``: smallest credible noise of a ratio; ``spread``: healthy lasting spread between ranks of
+    a role.
 
-    ``warmup_steps``: step numbers below it are not judged when the job is seen from its start. ``learn``: steps
+    ``warmup_steps``: step numbers below it are not judged when the job is seen from its start.
+    ``learn``: steps
     before a job's kind, roles and baselines count as known. ``baseline``: steps a baseline looks back.
     ``min_effect``: slowdowns below it are not reported; ``min_effect_uneven`` where
     ranks' work differs, ``min_effect_asynchronous`` where they share no wall clock besides,

@@ -1,6 +1,7 @@
 """JobStage: step rows of jobs in, suspicions out (key = job).
 
-Holds per job an aligner (rows into steps), the straggler detector, the progress watch and the ledger of what was
+Holds per job an aligner (rows into steps), the straggler detector, the progress watch and the ledger of
+what was
 raised. Works row by row in the order of the log; how rows were batched into records changes nothing.
 """
 
@@ -22,7 +23,9 @@ from streams.steps import COORDS, Identity, Row, Step, StepAligner, rows_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobStageConfig:
-    """``update_seconds``: event time between two suspicions about the same thing; ``max_jobs`` held at once."""
+    """``update_seconds``: event time between two suspicions about the same thing; ``max_jobs`` held at
+    once.
+    """
 
     update_seconds: float = 30.0
     max_jobs: int = 1024

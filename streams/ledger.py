@@ -1,4 +1,6 @@
-"""What a stage has raised and not yet cleared, so that it is raised once, freshened now and then, and cleared."""
+"""What a stage has raised and not yet cleared, so that it is raised once, freshened now and then, and
+cleared.
+"""
 
 from collections.abc import Hashable, Iterator
 from typing import Generic, TypeVar
@@ -11,7 +13,9 @@ K = TypeVar("K", bound=Hashable)
 
 
 class Ledger(Generic[K]):
-    """Open suspicions by what they are about; ``update_seconds`` of event time between two about the same thing."""
+    """Open suspicions by what they are about; ``update_seconds`` of event time between two about the
+    same thing.
+    """
 
     def __init__(self, update_seconds: float) -> None:
         self.update_seconds = update_seconds

@@ -63,7 +63,9 @@ class Presence:
         self._expected = 0
 
     def step(self, ranks: set[int], ts: float) -> tuple[list[int], list[int]]:
-        """Note who reported the step closed at ``ts``; return ranks newly judged silent, and ranks back again."""
+        """Note who reported the step closed at ``ts``; return ranks newly judged silent, and ranks back
+        again.
+        """
         self._closed += 1
         back = [r for r in sorted(ranks) if self.absent.pop(r, None) is not None]
         for rank in ranks:

@@ -29,7 +29,14 @@ def test_classes_are_cut_at_wide_gaps():
 
 @pytest.mark.parametrize(
     ("marked", "regular"),
-    [([6, 7], True), ([4, 5, 6, 7], True), ([1, 3, 5, 7], True), ([3], False), ([2, 5], False), ([1, 2], False)],
+    [
+        ([6, 7], True),
+        ([4, 5, 6, 7], True),
+        ([1, 3, 5, 7], True),
+        ([3], False),
+        ([2, 5], False),
+        ([1, 2], False),
+    ],
 )
 def test_layouts_are_blocks_or_strides(marked, regular):
     """Stages are aligned blocks or residue classes; broken machines fall anywhere."""

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.step_jobs import START, StepTable, records, synchronous
-from slowrank.telemetry import encode
+from slowrank.telemetry import Suspicion, encode
 from slowrank.telemetry.twin import rows, steps_record
 from streams.job_stage import JobStage, JobStageConfig
 
@@ -39,7 +39,7 @@ def run(table, *, only=None):
 
 def believed(suspicions):
     """Rank -> first suspicion that needs no second kind of evidence."""
-    found = {}
+    found: dict[int, Suspicion] = {}
     for s in suspicions:
         if s.overwhelming and s.subject.rank is not None and s.state != "clear":
             found.setdefault(s.subject.rank, s)
@@ -139,7 +139,9 @@ def test_finds_a_rank_slow_from_the_first_step():
 
 
 def test_two_ranks_a_stage_are_told_apart_by_their_own_past():
-    """With one peer per role the rank that changed is named, at lower weight, and the long stage is not a rank."""
+    """With one peer per role the rank that changed is named, at lower weight, and the long stage is not
+    a rank.
+    """
     work = healthy(steps=160, ranks=8, seed=7)
     work[:, 6:] *= 1.5
     work[80:, 2] *= 1.3
@@ -218,7 +220,7 @@ def asynchronous(seed, *, slow=None):
     step = np.exp(rng.normal(0, 0.10, 10) + noise)
     if slow is not None:
         step[120:140, slow] *= 1.6
-    ts = START + 10.0 * np.arange(250)
+    ts = START + 10.0 * np.arange(250, dtype=np.float64)
     return StepTable(compute=step, step=step, numbers=np.arange(250), ts=ts, with_compute=False)
 
 
@@ -276,6 +278,7 @@ def test_a_rank_that_waits_longer_is_a_victim():
     """Compute that grew together with the wait is not the rank's own slowness."""
     work = healthy()
     table = synchronous(work)
+    assert table.wait is not None
     compute, wait = work.copy(), table.wait.copy()
     compute[90:, 4] *= 1.2
     wait[90:, 4] += 0.3
@@ -326,7 +329,8 @@ ROWS = twin_rows(synchronous(SLOWED))
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=60))
 def test_how_rows_are_batched_changes_no_byte(sizes):
     """Any chunking of the rows into records gives the same suspicions."""
-    stage, out, at = JobStage(), [], 0
+    stage, at = JobStage(), 0
+    out: list[bytes] = []
     for size in [*sizes, *([7] * len(ROWS))]:
         chunk = ROWS[at : at + size]
         at += size
@@ -338,7 +342,9 @@ def test_how_rows_are_batched_changes_no_byte(sizes):
 
 
 def test_a_stalled_job_is_suspected_by_key_a_alone():
-    """Event time passing without steps raises hang.job once, at its own deadline, not believed alone; a step ends it."""
+    """Event time passing without steps raises hang.job once, at its own deadline, not believed alone; a
+    step ends it.
+    """
     table = synchronous(healthy(steps=100))
     stage = JobStage()
     for record in records(table):

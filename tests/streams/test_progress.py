@@ -1,4 +1,4 @@
-from streams.progress import Presence, Progress
+from streams.progress import Presence, Progress, Stall
 
 
 def test_a_stall_is_noticed_at_its_deadline_however_late_one_looks():
@@ -8,7 +8,7 @@ def test_a_stall_is_noticed_at_its_deadline_however_late_one_looks():
         progress.new_step(float(n))
     assert progress.look(113.0) is None
     stall = progress.look(500.0)
-    assert (stall.since, stall.at) == (99.0, 114.0)
+    assert stall == Stall(since=99.0, at=114.0)
     assert progress.look(600.0) is None
     assert progress.new_step(700.0) == stall
 
@@ -37,8 +37,8 @@ def test_a_rank_missing_while_the_others_advance_is_named_and_comes_back():
     presence, everyone = Presence(), set(range(16))
     for n in range(50):
         assert presence.step(everyone, float(n)) == ([], [])
-    named = [presence.step(everyone - {5}, 50.0 + n)[0] for n in range(20)]
-    assert sum(named, []) == [5]
+    named = [rank for n in range(20) for rank in presence.step(everyone - {5}, 50.0 + n)[0]]
+    assert named == [5]
     assert presence.last_seen(5) == 49.0
     assert presence.step(everyone, 80.0) == ([], [5])
 

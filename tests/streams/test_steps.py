@@ -20,7 +20,7 @@ def warm(aligner, *, ranks=2, until=8):
 
 
 def test_first_steps_wait_for_the_grace_then_all_expected_ranks_close_a_step():
-    """Nobody says how many ranks there are, so the first steps wait 5 s; from then on the last rank closes."""
+    """With an unknown number of ranks the first steps wait 5 s; from then on the last rank closes."""
     aligner = StepAligner()
     assert warm(aligner, until=6) == []
     assert [s.number for s in feed(aligner, [row(6, 0, 6.0)])] == [0, 1, 2, 3, 4, 5]
@@ -50,7 +50,7 @@ def test_steps_close_in_order_and_late_or_repeated_rows_are_counted():
 
 
 def test_a_lost_row_delays_but_does_not_stop():
-    """A step with a rank missing closes when event time has passed it by the grace, with its own rows' time."""
+    """A step with a rank missing closes once event time has passed it by the grace, at its own time."""
     aligner = StepAligner(world_size=2)
     feed(aligner, [row(0, r, 0.0) for r in (0, 1)])
     assert feed(aligner, [row(1, 0, 1.0)]) == []
@@ -63,7 +63,12 @@ def test_a_lost_row_delays_but_does_not_stop():
 def test_step_numbers_may_have_gaps():
     """Sampled steps are steps like others."""
     aligner = StepAligner(world_size=1)
-    assert [s.number for s in feed(aligner, [row(n, 0, n * 2.0) for n in (23, 25, 259, 1010)])] == [23, 25, 259, 1010]
+    assert [s.number for s in feed(aligner, [row(n, 0, n * 2.0) for n in (23, 25, 259, 1010)])] == [
+        23,
+        25,
+        259,
+        1010,
+    ]
 
 
 def test_notices_moved_ranks_but_not_rows_that_say_less():
@@ -73,7 +78,7 @@ def test_notices_moved_ranks_but_not_rows_that_say_less():
     assert aligner.changed
     aligner.changed = False
     feed(aligner, [row(1, 0, 1.0)])
-    assert not aligner.changed
+    assert not bool(aligner.changed)
     feed(aligner, [row(2, 0, 2.0, node="elsewhere")])
     assert aligner.changed
     assert aligner.identities[0].node == "elsewhere"

@@ -28,6 +28,11 @@ class Limiter:
         self._max_keys = max_keys
         self._lock = threading.Lock()
 
+    def forget(self) -> None:
+        """Fill every bucket again."""
+        with self._lock:
+            self._buckets.clear()
+
     def take(self, name: str, rate: Rate, now: float) -> float:
         """Take a token at monotonic time ``now`` (s); return 0.0, or the seconds until there is one."""
         with self._lock:

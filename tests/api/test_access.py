@@ -1,0 +1,127 @@
+"""Nobody gets in without a key of the right scope, whatever the route."""
+
+import re
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from api.app import ROUTERS, create_app, openapi_document
+from api.auth import SCOPES
+
+OPEN = {("GET", "/healthz"), ("GET", "/readyz"), ("GET", "/version")}
+ANY_KEY = {("GET", "/api/v1/schemas/finding.v1.json"), ("GET", "/api/v1/openapi.json")}
+FND = "fnd_01JD7Q4Y6R8V2M3K5N9P0S1T2W"
+
+
+def routes(app):
+    """Every (method, path) the app answers, from the routers themselves and not from what they document."""
+    beside_routers = [route for route in app.routes if hasattr(route, "endpoint")]
+    assert beside_routers == []
+    assert len(app.routes) == len(ROUTERS)
+    return sorted({(m, r.path) for router in ROUTERS for r in router.routes for m in r.methods})
+
+
+def filled(path):
+    return re.sub(r"\{\w+\}", FND, path)
+
+
+def test_every_documented_route_is_known(app):
+    """The enumeration below misses no route of the OpenAPI document."""
+    documented = {
+        (method.upper(), path) for path, item in openapi_document()["paths"].items() for method in item
+    }
+    assert documented <= set(routes(app))
+    assert len(documented) > 25
+
+
+def test_no_route_answers_without_a_key(app, client_with):
+    """Every route but the three probes says 401 as a problem, with a challenge."""
+    anonymous = client_with()
+    for method, path in routes(app):
+        app.state.services.limiter.forget()
+        answer = anonymous.request(method, filled(path))
+        if (method, path) in OPEN:
+            assert answer.status_code == 200, (method, path)
+            continue
+        assert answer.status_code == 401, (method, path, answer.text)
+        assert answer.headers["www-authenticate"].startswith("Bearer")
+        assert answer.headers["content-type"] == "application/problem+json"
+
+
+def test_no_route_answers_to_a_key_without_its_scope(app, client_with):
+    """For every route exactly one scope opens it; a key with all the others gets 403."""
+    for method, path in routes(app):
+        if (method, path) in OPEN | ANY_KEY:
+            continue
+        refusing = []
+        # An accepted stream never ends: of its scopes only the refusing one is asked.
+        for scope in ["findings:read"] if path.endswith("/stream") else SCOPES:
+            others = client_with(*(s for s in SCOPES if s != scope))
+            if others.request(method, filled(path), json={}).status_code == 403:
+                refusing.append(scope)
+        assert len(refusing) == 1, (method, path, refusing)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "",
+        "Basic dXNlcjpwYXNz",
+        "Bearer",
+        "Bearer ",
+        "Bearer srk_",
+        "Bearer srk_abc_def",
+        "Bearer x" + "y" * 5000,
+        "Bearer srk_'; drop table api_keys; --_x",
+        "Bearer srk_\u00e9_\u00e9",
+    ],
+)
+def test_what_is_no_key(client_with, header):
+    """Nonsense in Authorization is 401, never an error."""
+    answer = client_with().get("/api/v1/findings", headers={"authorization": header.encode("latin-1")})
+    assert answer.status_code == 401
+
+
+def test_a_wrong_secret_a_revoked_and_an_expired_key(app, client_with, new_token):
+    """Only the genuine, living key opens."""
+    token = new_token("findings:read")
+    forged = token[:-1] + ("0" if token[-1] != "0" else "1")
+    expired = new_token("findings:read", expires_at=datetime.now(UTC) - timedelta(seconds=1))
+    for given, status in ((token, 200), (forged, 401), (expired, 401)):
+        anonymous = client_with()
+        answer = anonymous.get("/api/v1/findings", headers={"authorization": f"Bearer {given}"})
+        assert answer.status_code == status
+
+
+def test_metrics_open_by_setting_only(settings, pool, client_with, client):
+    """/metrics needs metrics:read unless the operator says otherwise."""
+    assert client_with("metrics:read").get("/metrics").status_code == 200
+    public = create_app(settings.model_copy(update={"api_metrics_public": True}), pool)
+    anonymous = type(client)(public)
+    assert b"slowrank_build_info" in anonymous.get("/metrics").content
+    assert anonymous.get("/api/v1/findings").status_code == 401
+
+
+def test_a_key_has_a_rate(client_with):
+    """A key may read 60 times at once and is then told when to come again."""
+    reader = client_with("findings:read")
+    codes = [reader.get("/api/v1/schemas/finding.v1.json").status_code for _ in range(90)]
+    assert codes[:60] == [200] * 60
+    assert 429 in codes
+    limited = next(
+        answer
+        for answer in (reader.get("/api/v1/schemas/finding.v1.json") for _ in range(30))
+        if answer.status_code == 429
+    )
+    assert int(limited.headers["retry-after"]) >= 1
+
+
+def test_guessing_keys_has_a_rate(client_with):
+    """Failed keys from one address run into 429 after 20."""
+    guesser = client_with()
+    codes = [
+        guesser.get("/api/v1/findings", headers={"authorization": f"Bearer srk_x_{i}"}).status_code
+        for i in range(25)
+    ]
+    assert set(codes[:20]) == {401}
+    assert 429 in codes

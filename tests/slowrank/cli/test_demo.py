@@ -1,0 +1,115 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slowrank.cli.demo_scenario import accuses_healthy, draw, judge, names_culprit
+
+SLOWRANK = [sys.executable, "-c", "from slowrank.cli import main; main()"]
+NOTHING_SET = {k: v for k, v in os.environ.items() if not k.startswith("SLOWRANK_")}
+
+
+@pytest.fixture
+def temporary():
+    """A folder for temporary files of its own, which PostgreSQL's user can enter also when we are root."""
+    with tempfile.TemporaryDirectory(prefix="slowrank-test-") as made:
+        Path(made).chmod(0o711)
+        yield Path(made)
+
+
+@pytest.fixture
+def truth():
+    return next(c.truth[0] for c in (draw(s, start=0.0) for s in range(99)) if c.truth[0].gpu_index == 3)
+
+
+def finding(truth, **subject):
+    place = {"type": "gpu", "cluster": "sim", "node": truth.node, "gpu_index": truth.gpu_index} | subject
+    return {"id": "fnd_x", "kind": "straggler.fail_slow", "subject": place}
+
+
+def test_the_seed_decides_everything():
+    """Equal seeds draw the same fault, and the seeds together draw every kind at many places."""
+    assert draw(5, start=9.0).faults == draw(5, start=9.0).faults
+    drawn = [draw(seed, start=0.0).faults[0] for seed in range(60)]
+    assert {f.kind for f in drawn} == {"thermal_throttle", "clock_lock", "silent_slow", "host_contention"}
+    assert len({f.node for f in drawn}) > 12
+
+
+def test_only_the_right_machine_under_a_right_name_counts(truth):
+    """The culprit's GPU is right; its node, its neighbour, another node or another kind is not."""
+    assert names_culprit(finding(truth), truth)
+    for other in ({"gpu_index": None}, {"gpu_index": 4}, {"node": "sim-9999"}):
+        assert not names_culprit(finding(truth, **other), truth)
+    assert not names_culprit(finding(truth) | {"kind": "host.clock_skew"}, truth)
+
+
+def test_who_is_accused_wrongly(truth):
+    """Another node or another GPU of the same node is healthy; the culprit, its node and the job are not."""
+    accused: list[dict[str, Any]] = [
+        {"node": "sim-9999"},
+        {"gpu_index": 4},
+        {},
+        {"gpu_index": None},
+        {"node": None, "type": "job"},
+    ]
+    assert [accuses_healthy(finding(truth, **s), truth) for s in accused] == [True, True, False, False, False]
+
+
+def test_the_verdict_passes_only_without_false_findings(truth):
+    """Named and nobody else: passed. Not named, or somebody healthy named as well: not."""
+    right, wrong = finding(truth), finding(truth, node="sim-9999")
+    assert judge(1, truth, [right], seconds=9.0).passed
+    assert not judge(1, truth, [right, wrong], seconds=9.0).passed
+    missed = judge(1, truth, [], seconds=None)
+    assert (missed.passed, missed.found, missed.correct) == (False, False, False)
+    both = judge(1, truth, [wrong, right], seconds=9.0).to_json()
+    assert (both["found"], both["correct"], both["false_findings"], both["finding"]) == (True, True, 1, right)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("seed", [7, 8])
+def test_the_demo_names_the_culprit_and_leaves_nothing(tmp_path, temporary, seed):
+    """--once exits 0 with the verdict in the file, and takes its folder with it."""
+    out = tmp_path / "out.json"
+    done = subprocess.run(
+        [*SLOWRANK, "demo", "--once", "--seed", str(seed), "--json", str(out), "--speed", "0"],
+        env=NOTHING_SET | {"TMPDIR": str(temporary)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    verdict = json.loads(out.read_text())
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (verdict["found"], verdict["correct"], verdict["false_findings"]) == (True, True, 0)
+    assert 0 < verdict["seconds_to_finding"] < 60
+    assert verdict["finding"]["title"] in done.stdout
+    assert not list(temporary.iterdir())
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
+def test_ctrl_c_ends_the_demo_cleanly(temporary):
+    """SIGINT in mid-play stops the server, removes the folder and exits with 130."""
+    playing = subprocess.Popen(
+        [*SLOWRANK, "demo", "--once", "--seed", "7", "--speed", "1"],
+        env=NOTHING_SET | {"TMPDIR": str(temporary)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert playing.stdout is not None
+    assert "seed 7" in playing.stdout.readline()
+    time.sleep(1)
+    playing.send_signal(signal.SIGINT)
+    _, errors = playing.communicate(timeout=60)
+    assert playing.returncode == 130, errors
+    assert "Traceback" not in errors
+    assert not list(temporary.iterdir())

@@ -1,0 +1,348 @@
+"""The notifier on a real database and real HTTP: signed, at least once, on time, and never silent."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from prometheus_client import generate_latest
+from standardwebhooks.webhooks import Webhook as Verifier
+
+from api.formats import FORMATS
+from api.metrics import NotifierMetrics, new_registry
+from api.notifier import FAILING, Limits, Notifier
+from api.policy import sender_of
+from api.retry import SCHEDULE
+from api.signing import new_secret
+from store import deliveries, findings, webhooks
+from store.webhooks import Webhook
+
+
+@pytest.fixture
+def add_webhook(pool):
+    """Store endpoints: ``add_webhook(url, format=…)`` returns (webhook, secret)."""
+
+    def add(url, **fields):
+        now, secret = datetime.now(UTC), new_secret()
+        webhook = Webhook(
+            id=f"whk_{len(secret)}{time.monotonic_ns()}",
+            name="test",
+            url=url,
+            created_by="test",
+            created_at=now,
+            updated_at=now,
+            **({"min_severity": "warning"} | fields),
+        )
+        with pool.connection() as conn:
+            webhooks.create(conn, webhook, secret)
+        return webhook, secret
+
+    return add
+
+
+class Clock:
+    """The time of day, which a test may move."""
+
+    def __init__(self):
+        self.ahead = timedelta()
+
+    def __call__(self):
+        return datetime.now(UTC) + self.ahead
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def notifier(pool, settings, clock):
+    """Build notifiers that may reach the given receivers."""
+
+    def build(*receivers, **fields):
+        allowed = settings.model_copy(update={"webhook_allow_ports": tuple(r.port for r in receivers)})
+        registry = new_registry()
+        made = Notifier(
+            pool=pool,
+            sender=sender_of(allowed),
+            metrics=NotifierMetrics(registry),
+            public_url="http://slowrank.example.org",
+            instance="test",
+            now=clock,
+            chance=lambda: 0.5,
+            **fields,
+        )
+        return made, registry
+
+    return build
+
+
+def drain(made):
+    return asyncio.run(made[0].drain())
+
+
+def log_of(pool, webhook):
+    with pool.connection() as conn:
+        return deliveries.listed(conn, webhook.id)
+
+
+def endpoint(pool, webhook):
+    with pool.connection() as conn:
+        return webhooks.get(conn, webhook.id)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_format_arrives_signed(pool, receiver, add_webhook, save_finding, notifier, name):
+    """One open finding: one request, verified by the reference library, naming the finding."""
+    webhook, secret = add_webhook(receiver.url, format=name)
+    finding = save_finding()
+
+    assert drain(notifier(receiver)) == 1
+    (got,) = receiver.got
+    assert isinstance(Verifier(secret).verify(got.body, got.headers), dict)
+    assert finding.title in got.body.decode()
+    (line,) = log_of(pool, webhook)
+    assert (line.state, line.attempts, line.last_status) == ("delivered", 1, 200)
+    assert got.headers["webhook-id"] == line.event_id
+    assert drain(notifier(receiver)) == 0
+
+
+def test_only_what_the_endpoint_asked_for(receiver, add_webhook, save_finding, notifier):
+    """Suspicions, too mild ones, other kinds and other clusters are not sent."""
+    add_webhook(receiver.url, min_severity="error", kinds=("straggler",), clusters=("prod-a",))
+    save_finding(node="suspected", status="suspected")
+    save_finding(node="mild", severity="warning")
+    save_finding(node="kind", kind="throttle.thermal")
+    save_finding(node="cluster", cluster="prod-b")
+    wanted = save_finding(node="wanted")
+
+    assert drain(notifier(receiver)) == 1
+    assert json.loads(receiver.got[0].body)["data"]["id"] == wanted.id
+
+
+def test_one_event_goes_to_every_endpoint(start_receiver, add_webhook, save_finding, notifier):
+    """Fan-out: each endpoint gets its own request, with its own secret and the same webhook-id."""
+    one, two = start_receiver(), start_receiver()
+    secrets = [add_webhook(r.url)[1] for r in (one, two)]
+    save_finding()
+    assert drain(notifier(one, two)) == 2
+    for receiver, secret in zip((one, two), secrets, strict=True):
+        Verifier(secret).verify(receiver.got[0].body, receiver.got[0].headers)
+    assert one.got[0].headers["webhook-id"] == two.got[0].headers["webhook-id"]
+
+
+def test_failures_are_tried_again_with_the_same_id(
+    pool, start_receiver, add_webhook, save_finding, notifier, clock
+):
+    """500, a redirect and a throttle are retried on schedule until the receiver takes it."""
+    receiver = start_receiver(
+        answers=[
+            (500, {}, b"no"),
+            (302, {"location": "/x"}, b""),
+            (429, {"retry-after": "60"}, b""),
+            (200, {}, b""),
+        ]
+    )
+    webhook, _ = add_webhook(receiver.url)
+    save_finding()
+    made = notifier(receiver)
+    due = []
+    for _ in range(4):
+        assert drain(made) == 1
+        line = log_of(pool, webhook)[0]
+        due.append(line.next_attempt_at)
+        assert drain(made) == 0
+        clock.ahead = line.next_attempt_at - datetime.now(UTC) + timedelta(milliseconds=1)
+
+    assert len({got.headers["webhook-id"] for got in receiver.got}) == 1
+    assert len({got.body for got in receiver.got}) == 1
+    assert line.state == "delivered"
+    with pool.connection() as conn:
+        tries = deliveries.attempts(conn, line.id)
+    assert [t.status for t in tries] == [500, 302, 429, 200]
+    waits = [(at - t.at).total_seconds() for at, t in zip(due[:3], tries[:3], strict=True)]
+    for wait, least in zip(waits, (SCHEDULE[1], SCHEDULE[2], 60), strict=True):
+        assert least <= wait < least + 2
+
+
+def test_an_endpoint_that_never_answers_ends_in_a_finding(
+    pool, start_receiver, add_webhook, save_finding, notifier, clock
+):
+    """After the whole schedule the endpoint is marked failing and a self finding tells the others."""
+    dead, alive = start_receiver(answers=[(503, {}, b"")]), start_receiver()
+    webhook, _ = add_webhook(dead.url)
+    save_finding()
+    made = notifier(dead, alive)
+    add_webhook(alive.url, kinds=("self",))
+    for delay in (*SCHEDULE[1:], 0):
+        drain(made)
+        clock.ahead += timedelta(seconds=1.3 * delay)
+
+    assert len(dead.got) == len(SCHEDULE) + 1
+    assert [line.state for line in log_of(pool, webhook)][-1] == "failed"
+    assert endpoint(pool, webhook).failing_since is not None
+    drain(made)
+    told = json.loads(alive.got[0].body)
+    assert told["data"]["kind"] == FAILING
+    assert webhook.id in told["data"]["action"]["commands"][0]
+    with pool.connection() as conn:
+        assert len(findings.find(conn, findings.FindingFilter(kinds=("self",))).items) == 1
+
+    dead.answers = [(200, {}, b"")]
+    clock.ahead += timedelta(days=1)
+    drain(made)
+    assert endpoint(pool, webhook).failing_since is None
+
+
+def test_gone_switches_the_endpoint_off(pool, start_receiver, add_webhook, save_finding, notifier):
+    """410 ends the endpoint: nothing more is sent, and the reason is shown."""
+    receiver = start_receiver(answers=[(410, {}, b"")])
+    webhook, _ = add_webhook(receiver.url)
+    save_finding(node="a")
+    made = notifier(receiver)
+    drain(made)
+    save_finding(node="b")
+    assert drain(made) == 0
+    assert not endpoint(pool, webhook).enabled
+    assert "410" in endpoint(pool, webhook).disabled_reason
+
+
+def test_a_refused_address_gets_nothing(pool, receiver, add_webhook, save_finding, notifier):
+    """A URL whose port the operator has not allowed is never connected to; the log says why."""
+    webhook, _ = add_webhook(receiver.url)
+    save_finding()
+    drain(notifier())
+    assert receiver.got == []
+    assert "webhook_allow_ports" in log_of(pool, webhook)[0].last_error
+
+
+def test_a_slow_endpoint_does_not_hold_up_another(start_receiver, add_webhook, save_finding, notifier):
+    """While one receiver sits on its answers, ten findings reach the other."""
+    slow, quick = start_receiver(before_answer=lambda got: time.sleep(1.5)), start_receiver()
+    add_webhook(slow.url)
+    add_webhook(quick.url)
+    for i in range(10):
+        save_finding(node=f"n{i}")
+    made, _ = notifier(slow, quick, limits=Limits(concurrency=2))
+
+    async def until_quick_has_all():
+        stop = asyncio.Event()
+        running = asyncio.create_task(made.run(stop))
+        started = time.monotonic()
+        await asyncio.to_thread(quick.wait_for, 10)
+        took = time.monotonic() - started
+        stop.set()
+        await running
+        return took
+
+    took = asyncio.run(until_quick_has_all())
+    assert len(slow.got) * 1.5 <= took + 1.5
+
+
+def test_a_running_notifier_hears_of_a_finding_at_once(receiver, add_webhook, save_finding, notifier):
+    """LISTEN wakes the notifier: far sooner than its poll interval of a minute."""
+    add_webhook(receiver.url)
+    made, registry = notifier(receiver, limits=Limits(poll_seconds=60))
+
+    async def save_while_idle():
+        stop = asyncio.Event()
+        running = asyncio.create_task(made.run(stop))
+        await asyncio.sleep(1.0)
+        started = time.monotonic()
+        await asyncio.to_thread(save_finding)
+        await asyncio.to_thread(receiver.wait_for, 1)
+        took = time.monotonic() - started
+        stop.set()
+        await running
+        return took
+
+    assert asyncio.run(save_while_idle()) < 5
+    text = generate_latest(registry).decode()
+    assert 'result="delivered"} 1.0' in text
+
+
+def test_a_silenced_finding_is_not_sent_until_the_silence_ends(
+    client, receiver, add_webhook, save_finding, notifier, clock
+):
+    """A silence over the API holds deliveries back; what is still open when it ends is told then."""
+    add_webhook(receiver.url)
+    body = {
+        "matchers": [{"name": "node", "value": "gpu-.*", "isRegex": True}],
+        "endsAt": (datetime.now(UTC) + timedelta(hours=1)).isoformat(),
+        "comment": "maintenance",
+    }
+    assert client.post("/api/v1/silences", json=body).status_code == 201
+    save_finding()
+    made = notifier(receiver)
+    assert drain(made) == 0
+    clock.ahead = timedelta(hours=1, seconds=5)
+    assert drain(made) == 1
+
+
+def test_both_secrets_sign_while_rotating(client, pool, receiver, add_webhook, save_finding, notifier):
+    """After a rotation receivers with the old and with the new secret both verify."""
+    webhook, old = add_webhook(receiver.url)
+    new = client.post(f"/api/v1/webhooks/{webhook.id}/secret").json()["secret"]
+    save_finding()
+    drain(notifier(receiver))
+    for secret in (old, new):
+        Verifier(secret).verify(receiver.got[0].body, receiver.got[0].headers)
+
+
+def test_killed_in_mid_delivery_it_is_sent_again_under_the_same_id(
+    pool, api_dsn, start_receiver, add_webhook, save_finding, tmp_path
+):
+    """SIGKILL while the receiver has the request but has not answered: another process delivers it again."""
+    processes = []
+
+    def start():
+        environment = {n: v for n, v in os.environ.items() if not n.startswith("SLOWRANK_")} | {
+            "SLOWRANK_DATABASE_URL": api_dsn,
+            "SLOWRANK_WEBHOOK_ALLOW_HTTP": '["127.0.0.1"]',
+            "SLOWRANK_WEBHOOK_ALLOW_PRIVATE": '["127.0.0.1"]',
+            "SLOWRANK_WEBHOOK_ALLOW_PORTS": f"[{receiver.port}]",
+            "SLOWRANK_NOTIFIER_LEASE_SECONDS": "2",
+            "SLOWRANK_NOTIFIER_POLL_SECONDS": "0.5",
+            "SLOWRANK_NOTIFIER_METRICS_PORT": "0",
+        }
+        command = [sys.executable, "-c", "from slowrank.cli import main; main()", "notifier", "run"]
+        with (tmp_path / "log").open("ab") as log:
+            processes.append(subprocess.Popen(command, env=environment, cwd=tmp_path, stderr=log))
+        return processes[-1]
+
+    def kill_the_first(got):
+        if len(receiver.got) == 1:
+            victim.send_signal(signal.SIGKILL)
+            victim.wait(10)
+
+    receiver = start_receiver(before_answer=kill_the_first)
+    webhook, secret = add_webhook(receiver.url)
+    victim = start()
+    save_finding()
+    try:
+        receiver.wait_for(1, 60)
+        victim.wait(10)
+        assert log_of(pool, webhook)[0].state == "pending"
+        second = start()
+        first, again = receiver.wait_for(2, 60)
+        deadline = time.monotonic() + 20
+        while log_of(pool, webhook)[0].state != "delivered" and time.monotonic() < deadline:
+            time.sleep(0.05)
+        second.send_signal(signal.SIGTERM)
+        assert second.wait(20) == 0, (tmp_path / "log").read_text()
+    finally:
+        for process in processes:
+            if process.poll() is None:
+                process.kill()
+                process.wait(10)
+
+    assert first.headers["webhook-id"] == again.headers["webhook-id"]
+    assert first.body == again.body
+    Verifier(secret).verify(again.body, again.headers)
+    assert log_of(pool, webhook)[0].state == "delivered"
+    assert log_of(pool, webhook)[0].attempts == 2

@@ -1,0 +1,355 @@
+"""Webhooks, keys, silences, audit and ingest over HTTP, on a real database."""
+
+import asyncio
+import gzip
+import json
+import threading
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from standardwebhooks.webhooks import Webhook as Verifier
+
+from api.app import create_app
+from api.formats import FORMATS
+from api.metrics import NotifierMetrics, new_registry
+from api.notifier import Notifier
+from api.policy import sender_of
+from api.routes.webhooks import FormatName, masked
+from store import audit
+
+HOOKS = "/api/v1/webhooks"
+
+
+@pytest.fixture
+def open_to(settings, pool, client, sink):
+    """A client of an app whose policy allows the receivers' ports, with a notifier running beside it."""
+    stops = []
+
+    def start(*receivers):
+        allowed = settings.model_copy(update={"webhook_allow_ports": tuple(r.port for r in receivers)})
+        made = Notifier(
+            pool=pool,
+            sender=sender_of(allowed),
+            metrics=NotifierMetrics(new_registry()),
+            public_url="http://slowrank.example.org",
+            instance="test",
+        )
+        loop, stop = asyncio.new_event_loop(), asyncio.Event()
+
+        def serve():
+            loop.run_until_complete(made.run(stop))
+            loop.run_until_complete(loop.shutdown_default_executor())
+            loop.close()
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        stops.append((loop, stop, thread))
+        reached = type(client)(create_app(allowed, pool, sink=sink))
+        reached.headers = client.headers
+        return reached
+
+    yield start
+    for loop, stop, thread in stops:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join(20)
+        assert not thread.is_alive()
+
+
+def test_the_formats_of_the_interface_are_those_there_are():
+    """The OpenAPI enumeration and the table of formats name the same."""
+    assert set(FormatName.__args__) == set(FORMATS)
+
+
+def test_a_webhook_from_first_to_last(open_to, receiver):
+    """Create, test, look at the log, retry, change, remove; the secret is shown once."""
+    api = open_to(receiver)
+    made = api.post(HOOKS, json={"url": receiver.url, "name": "on-call"})
+    assert made.status_code == 201, made.text
+    assert made.headers["cache-control"] == "no-store"
+    webhook = made.json()
+    assert webhook["min_severity"] == "warning"
+
+    tested = api.post(f"{HOOKS}/{webhook['id']}/test").json()
+    assert (tested["delivered"], tested["status"]) == (True, 200)
+    body = Verifier(webhook["secret"]).verify(receiver.got[0].body, receiver.got[0].headers)
+    assert body["type"] == "delivery.test"
+
+    log = api.get(f"{HOOKS}/{webhook['id']}/deliveries").json()["items"]
+    assert [(d["event_type"], d["status"], d["attempts"]) for d in log] == [("delivery.test", "delivered", 1)]
+    assert api.post(f"/api/v1/deliveries/{log[0]['id']}/retry").status_code == 202
+    _, again = receiver.wait_for(2)
+    assert again.headers["webhook-id"] == receiver.got[0].headers["webhook-id"]
+    assert len(api.get(f"/api/v1/deliveries/{log[0]['id']}").json()["tries"]) >= 1
+
+    changed = api.patch(f"{HOOKS}/{webhook['id']}", json={"min_severity": "critical", "kinds": ["straggler"]})
+    assert (changed.json()["min_severity"], changed.json()["kinds"]) == ("critical", ["straggler"])
+    assert changed.json()["name"] == "on-call"
+    for shown in (api.get(HOOKS).text, api.get(f"{HOOKS}/{webhook['id']}").text, changed.text):
+        assert webhook["secret"] not in shown
+        assert "secret" not in shown
+    assert api.delete(f"{HOOKS}/{webhook['id']}").status_code == 204
+    assert api.get(HOOKS).json()["items"] == []
+    assert api.get(f"{HOOKS}/{webhook['id']}").status_code == 404
+
+
+def test_a_test_says_what_went_wrong(open_to, start_receiver):
+    """A receiver that refuses is told as such, once, and the test is not tried again."""
+    receiver = start_receiver(answers=[(500, {}, b"")])
+    api = open_to(receiver)
+    webhook = api.post(HOOKS, json={"url": receiver.url}).json()
+    tested = api.post(f"{HOOKS}/{webhook['id']}/test").json()
+    assert (tested["delivered"], tested["status"], tested["error"]) == (False, 500, "HTTP 500")
+    (line,) = api.get(f"{HOOKS}/{webhook['id']}/deliveries").json()["items"]
+    assert line["status"] == "failed"
+    assert api.get(f"{HOOKS}/{webhook['id']}").json()["status"] == "active"
+    api.patch(f"{HOOKS}/{webhook['id']}", json={"enabled": False})
+    assert api.post(f"{HOOKS}/{webhook['id']}/test").status_code == 409
+
+
+def test_without_a_notifier_the_test_says_so(client, settings, pool, receiver, monkeypatch):
+    """Nobody delivers: 504 names the process that is missing."""
+    monkeypatch.setattr("api.routes.webhooks.TEST_SECONDS", 0.3)
+    allowed = settings.model_copy(update={"webhook_allow_ports": (receiver.port,)})
+    api = type(client)(create_app(allowed, pool))
+    api.headers = client.headers
+    webhook = api.post(HOOKS, json={"url": receiver.url}).json()
+    answer = api.post(f"{HOOKS}/{webhook['id']}/test")
+    assert answer.status_code == 504
+    assert "slowrank notifier run" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"url": "http://hooks.example.org/x"},
+        {"url": "https://169.254.169.254/latest/meta-data"},
+        {"url": "https://[::ffff:169.254.169.254]/"},
+        {"url": "https://localhost:22/"},
+        {"url": "http://127.0.0.1:1/"},
+        {"url": "https://does-not-exist.invalid/"},
+        {"url": "https://user:pw@127.0.0.1/"},
+        {"url": "https://0.0.0.0/"},
+        {"url": "https://[::1]/"},
+        {"url": "ftp://127.0.0.1/"},
+        {"url": "http://127.0.0.1/", "format": "xml"},
+        {"url": "http://127.0.0.1/", "min_severity": "loud"},
+        {"url": "http://127.0.0.1/", "events": ["finding.*"]},
+        {"url": "http://127.0.0.1/", "kinds": ["'; drop table"]},
+        {"url": "http://127.0.0.1/", "surprise": 1},
+        {},
+    ],
+)
+def test_a_webhook_that_may_not_be(client, body):
+    """Forbidden destinations and unknown fields are refused when the webhook is made."""
+    answer = client.post(HOOKS, json=body)
+    assert answer.status_code == 422, answer.text
+    assert client.get(HOOKS).json()["items"] == []
+
+
+def test_urls_are_masked():
+    """A URL can be recognised in a list, but not used."""
+    assert (
+        masked("https://hooks.slack.example/services/T0/B0/abcdef123") == "https://hooks.slack.example/…f123"
+    )
+    assert masked("https://x.example") == "https://x.example"
+    assert masked("https://x.example?token=1") == "https://x.example"
+
+
+def test_deliveries_are_paged(client, pool, open_to, receiver):
+    """The log of an endpoint comes in pages that join."""
+    api = open_to(receiver)
+    webhook = api.post(HOOKS, json={"url": receiver.url}).json()
+    for _ in range(3):
+        api.post(f"{HOOKS}/{webhook['id']}/test")
+    url, seen, cursor = f"{HOOKS}/{webhook['id']}/deliveries", [], ""
+    while True:
+        page = api.get(url, params={"limit": 2} | ({"cursor": cursor} if cursor else {})).json()
+        seen += [d["id"] for d in page["items"]]
+        cursor = page["next_cursor"]
+        if not cursor:
+            break
+    assert len(seen) == len(set(seen)) == 3
+    assert api.get(url, params={"cursor": "AAAA"}).status_code == 422
+
+
+def test_a_limited_key_handles_endpoints_of_its_clusters_only(client, client_with, settings):
+    """A key of one cluster cannot see, make or test an endpoint that tells of others."""
+    everywhere = client.post(HOOKS, json={"url": "http://127.0.0.1/"}).json()
+    limited = client_with("webhooks:admin", clusters=("a",))
+    assert limited.get(HOOKS).json()["items"] == []
+    assert limited.get(f"{HOOKS}/{everywhere['id']}").status_code == 404
+    assert limited.post(f"{HOOKS}/{everywhere['id']}/test").status_code == 404
+    assert limited.post(HOOKS, json={"url": "http://127.0.0.1/"}).status_code == 403
+    own = limited.post(HOOKS, json={"url": "http://127.0.0.1/", "clusters": ["a"]})
+    assert own.status_code == 201
+    assert limited.patch(f"{HOOKS}/{own.json()['id']}", json={"clusters": []}).status_code == 403
+
+
+def test_a_key_from_first_to_last(client, app):
+    """Create, use, list, revoke; the token is shown once and dead after."""
+    made = client.post("/api/v1/keys", json={"name": "dash", "scopes": ["findings:read"], "days": 1})
+    assert made.status_code == 201
+    assert made.headers["cache-control"] == "no-store"
+    token, key_id = made.json()["token"], made.json()["id"]
+    assert token.startswith(f"srk_{key_id}_")
+    user = type(client)(app, token)
+    assert user.get("/api/v1/findings").status_code == 200
+
+    listed = client.get("/api/v1/keys")
+    assert token not in listed.text
+    assert "sha256" not in listed.text
+    (mine,) = [k for k in listed.json()["items"] if k["id"] == key_id]
+    assert mine["last_used_at"]
+    assert client.delete(f"/api/v1/keys/{key_id}").status_code == 204
+    assert client.delete(f"/api/v1/keys/{key_id}").status_code == 404
+    assert user.get("/api/v1/findings").status_code == 401
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"name": "x", "scopes": []},
+        {"name": "x", "scopes": ["root"]},
+        {"name": "", "scopes": ["findings:read"]},
+        {"name": "x", "scopes": ["findings:read"], "days": 0},
+        {"name": "x", "scopes": ["findings:read"], "clusters": ["a b"]},
+    ],
+)
+def test_a_key_that_may_not_be(client, body):
+    """Unknown scopes and odd names are refused."""
+    assert client.post("/api/v1/keys", json=body).status_code == 422
+
+
+def test_no_key_makes_a_stronger_one(client_with):
+    """A key gives away no scope it lacks and no cluster it does not reach."""
+    admin = client_with("keys:admin", "findings:read", clusters=("a",))
+    for scopes, clusters, status in (
+        (["findings:read"], ["a"], 201),
+        (["findings:write"], ["a"], 403),
+        (["all"], ["a"], 403),
+        (["findings:read"], [], 403),
+        (["findings:read"], ["a", "b"], 403),
+    ):
+        answer = admin.post("/api/v1/keys", json={"name": "x", "scopes": scopes, "clusters": clusters})
+        assert answer.status_code == status, (scopes, clusters)
+
+
+def silence(**changes):
+    ends = datetime.now(UTC) + timedelta(hours=1)
+    return {
+        "matchers": [{"name": "node", "value": "n1"}],
+        "endsAt": ends.isoformat(),
+        "comment": "c",
+    } | changes
+
+
+def test_a_silence_from_first_to_last(client):
+    """Create, list, end; it stays on record as expired."""
+    made = client.post("/api/v1/silences", json=silence()).json()
+    assert made["status"]["state"] == "active"
+    assert client.delete(f"/api/v1/silences/{made['id']}").status_code == 204
+    (listed,) = client.get("/api/v1/silences").json()["items"]
+    assert listed["status"]["state"] == "expired"
+    assert client.delete("/api/v1/silences/sil_none").status_code == 404
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"matchers": []},
+        {"comment": ""},
+        {"endsAt": "2020-01-01T00:00:00Z"},
+        {"endsAt": "2026-01-01T00:00:00"},
+        {"endsAt": "2999-01-01T00:00:00Z"},
+        {"matchers": [{"name": "node", "value": "(", "isRegex": True}]},
+        {"matchers": [{"name": "node", "value": "(a+)+$", "isRegex": True}]},
+        {"matchers": [{"name": "node", "value": "a*a*a*a*a*b", "isRegex": True}]},
+        {"matchers": [{"name": "node", "value": "(?=a)", "isRegex": True}]},
+        {"matchers": [{"name": "no de", "value": "x"}]},
+    ],
+)
+def test_a_silence_that_may_not_be(client, changes):
+    """A silence needs matchers, an end, a reason, and regexes that come to an end."""
+    assert client.post("/api/v1/silences", json=silence(**changes)).status_code == 422
+
+
+def test_a_limited_key_silences_its_clusters_only(client_with):
+    """Without naming one of its clusters exactly, a limited key mutes nothing."""
+    limited = client_with("findings:write", "findings:read", clusters=("a",))
+    assert limited.post("/api/v1/silences", json=silence()).status_code == 403
+    named = [{"name": "cluster", "value": "a"}, {"name": "node", "value": "n1"}]
+    assert limited.post("/api/v1/silences", json=silence(matchers=named)).status_code == 201
+
+
+def test_every_deed_is_in_the_audit_log(client, pool):
+    """Who, what, from where and under which request; the chain holds and pages join."""
+    client.post("/api/v1/silences", json=silence(), headers={"x-request-id": "request-0001"})
+    client.post("/api/v1/keys", json={"name": "x", "scopes": ["findings:read"]})
+    page = client.get("/api/v1/audit", params={"limit": 1}).json()
+    assert page["items"][0]["action"] == "key.create"
+    rest = client.get("/api/v1/audit", params={"limit": 1, "cursor": page["next_cursor"]}).json()
+    assert rest["items"][0]["action"] == "silence.create"
+    assert rest["items"][0]["detail"]["request_id"] == "request-0001"
+    assert rest["next_cursor"] == ""
+    with pool.connection() as conn:
+        assert audit.first_broken(conn) is None
+
+
+def rows(count=3, **changes):
+    now = datetime.now(UTC).timestamp()
+    row = {
+        "kind": "step",
+        "ts": now,
+        "cluster": "c",
+        "job_id": "j",
+        "node": "n",
+        "rank": 0,
+        "step_seconds": 1.0,
+    }
+    return "\n".join(json.dumps(row | {"step": i} | changes) for i in range(count)).encode()
+
+
+@pytest.mark.parametrize("encoding", ["identity", "gzip"])
+def test_telemetry_goes_to_the_sink(client, sink, encoding):
+    """Good rows reach the pipeline, bad ones are counted with a reason."""
+    body = rows() + b"\n{broken\n" + rows(1, rank="x")
+    if encoding == "gzip":
+        body = gzip.compress(body)
+    answer = client.post("/api/v1/ingest/samples", content=body, headers={"content-encoding": encoding})
+    assert answer.status_code == 202, answer.text
+    assert answer.json()["accepted"] == 3
+    assert answer.json()["reasons"] == {"undecodable": 1, "bad_number": 1}
+    assert [r.job_id for r in sink.records] == ["j"] * 3
+    text = client.get("/metrics").text
+    assert 'slowrank_samples_ingested_total{source="http"} 3.0' in text
+    assert 'slowrank_samples_rejected_total{reason="undecodable"} 1.0' in text
+
+
+def test_ingest_refuses_what_is_too_much_or_odd(client):
+    """5 MiB is the most, gzip is the only encoding, a bomb is refused."""
+    url = "/api/v1/ingest/samples"
+    assert client.post(url, content=b"\n" * (5 * 2**20)).status_code == 202
+    assert client.post(url, content=b"\n" * (5 * 2**20 + 1)).status_code == 413
+    assert client.post(url, content=b"x", headers={"content-encoding": "br"}).status_code == 415
+    bomb = gzip.compress(b"\0" * 30_000_000)
+    assert client.post(url, content=bomb, headers={"content-encoding": "gzip"}).status_code == 400
+
+
+def test_ingest_without_a_pipeline_or_with_one_that_is_away(client, settings, pool, sink):
+    """503 with Retry-After: the sender keeps its rows."""
+    sink.refusal = "Kafka is away"
+    answer = client.post("/api/v1/ingest/samples", content=rows())
+    assert (answer.status_code, answer.json()["detail"]) == (503, "Kafka is away")
+    assert answer.headers["retry-after"] == "5"
+    alone = type(client)(create_app(settings, pool))
+    alone.headers = client.headers
+    assert alone.post("/api/v1/ingest/samples", content=rows()).status_code == 503
+
+
+def test_a_limited_key_writes_for_its_clusters_only(client_with, sink):
+    """Rows of another cluster are rejected by reason, the others taken."""
+    limited = client_with("telemetry:write", clusters=("c",))
+    body = rows(2) + b"\n" + rows(1, cluster="d")
+    answer = limited.post("/api/v1/ingest/samples", content=body).json()
+    assert (answer["accepted"], answer["reasons"]) == (2, {"forbidden_cluster": 1})
+    assert {r.cluster for r in sink.records} == {"c"}

@@ -2,6 +2,8 @@
 
 import json
 import secrets
+import signal
+import statistics
 import sys
 import tempfile
 import time
@@ -42,6 +44,8 @@ def demo(
     from slowrank.cli.demo_screen import Screen
 
     seed = secrets.randbelow(100_000) if seed is None else seed
+    # A polite kill cleans up as Ctrl-C does.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with _running(port) as (stack, api, key_file):
             screen = Screen(Console())
@@ -153,8 +157,6 @@ class _Play:
                 pairs = zip(rows["rank"], rows["step_seconds"], strict=True)
                 self._steps.extend(seconds for rank, seconds in pairs if rank == 0)
         if len(self._steps) > 2 and int(at) % 10 == 0:
-            import statistics
-
             self._screen.learning(at, statistics.median(self._steps), statistics.pstdev(self._steps))
 
     def _show(self, at: float) -> None:

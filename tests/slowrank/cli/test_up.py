@@ -1,0 +1,177 @@
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+from standardwebhooks import Webhook
+
+from simulator import Cluster, ClusterSpec, Fault
+from simulator.layout import one_job
+from slowrank import StepTimer
+from slowrank.cli.local_stack import Wanted, host_telemetry, key_of, local_stack
+from slowrank.settings import Settings
+from slowrank.telemetry import JobSteps, NodeSample
+from slowrank.telemetry.twin import rows
+
+SLOWRANK = [sys.executable, "-c", "from slowrank.cli import main; main()"]
+
+
+@pytest.fixture
+def home():
+    """A folder for data, settings and temporary files, which PostgreSQL's user can enter also as root."""
+    with tempfile.TemporaryDirectory(prefix="slowrank-test-") as made:
+        Path(made).chmod(0o711)
+        yield Path(made)
+
+
+@pytest.fixture
+def receiver():
+    """A webhook receiver on loopback: ``url`` and the ``requests`` it got, as (headers, body)."""
+    requests: list[tuple[dict[str, str], bytes]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            body = self.rfile.read(int(self.headers["content-length"]))
+            requests.append(({k.lower(): v for k, v in self.headers.items()}, body))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield SimpleNamespace(url=f"http://127.0.0.1:{server.server_port}/hook", requests=requests)
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture
+def up(home, receiver):
+    """A running ``slowrank up``; ``run`` runs another slowrank command against it, as a user would."""
+    port = receiver.url.split(":")[2].split("/")[0]
+    env = {k: v for k, v in os.environ.items() if not k.startswith("SLOWRANK_")} | {
+        "TMPDIR": str(home),
+        "XDG_CONFIG_HOME": str(home / "config"),
+        "SLOWRANK_WEBHOOK_ALLOW_HTTP": '["127.0.0.1"]',
+        "SLOWRANK_WEBHOOK_ALLOW_PRIVATE": '["127.0.0.1"]',
+        "SLOWRANK_WEBHOOK_ALLOW_PORTS": f"[{port}]",
+    }
+    command = [
+        *SLOWRANK,
+        "up",
+        "--data",
+        str(home / "data"),
+        "--port",
+        "0",
+        "--listen",
+        f"127.0.0.1:{free_port()}",
+    ]
+    running = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert running.stdout is not None
+    told = running.stdout.readline()
+    assert "slowrank is up" in told, told + running.stdout.read()
+
+    def run(*arguments):
+        done = subprocess.run([*SLOWRANK, *arguments], env=env, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    yield SimpleNamespace(url=told.split()[-1], key=(home / "config/slowrank/key"), run=run)
+    running.send_signal(signal.SIGINT)
+    output, _ = running.communicate(timeout=60)
+    assert running.returncode == 0, output
+    assert "Traceback" not in output
+
+
+def free_port():
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def recent_cluster(seconds, fault):
+    """Return the telemetry of a small cluster whose last seconds are now, as NDJSON."""
+    spec = ClusterSpec(
+        nodes=4, gpus=8, nics=2, jobs=(one_job(4, 8),), start=float(int(time.time() - seconds))
+    )
+    records = Cluster(spec, seed=4, faults=[fault]).run(seconds)
+    return [
+        b"".join(msgspec.json.encode(row) + b"\n" for row in rows(r))
+        for r in records
+        if isinstance(r, JobSteps)
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_up_answers_like_the_real_stack(up, receiver):
+    """Rows over HTTP become one finding, listed by the CLI and delivered as a signed webhook."""
+    added = up.run("webhook", "add", receiver.url).split()
+    webhook, secret = added[1], added[3]
+    assert "204" in up.run("webhook", "test", webhook)
+    headers = {"authorization": f"Bearer {up.key.read_text().strip()}"}
+    lines = recent_cluster(140, Fault(kind="silent_slow", node=2, gpu=3, onset=60, magnitude=1.4))
+    for start in range(0, len(lines), 40):
+        body = b"".join(lines[start : start + 40])
+        answer = httpx.post(f"{up.url}/api/v1/ingest/samples", content=body, headers=headers, timeout=60)
+        assert answer.json()["rejected"] == 0
+    listed: list[dict[str, Any]] = json.loads(up.run("findings", "list", "-o", "json"))
+    assert [(f["kind"], f["subject"]["rank"]) for f in listed] == [("straggler.fail_slow", 19)]
+    until = time.monotonic() + 30
+    while len(receiver.requests) < 2 and time.monotonic() < until:
+        time.sleep(0.1)
+    test, opened = [Webhook(secret).verify(body, headers) for headers, body in receiver.requests]
+    assert test["type"] != opened["type"] == "finding.opened"
+    assert opened["data"]["id"] == listed[0]["id"]
+
+
+def test_the_key_is_private_and_kept(home):
+    """The key file is its owner's alone; a second start with the same data keeps the key, new data do not."""
+    key_file = home / "config/key"
+    found = []
+    for data in ("one", "one", "two"):
+        with local_stack(Wanted(home / data, 0, throwaway=True), Settings(database_url=None)) as stack:
+            found.append(key_of(stack, key_file))
+    assert found[0] == found[1] != found[2]
+    assert key_file.stat().st_mode & 0o777 == 0o600
+
+
+def test_step_times_and_this_hosts_own_telemetry_arrive(home, monkeypatch):
+    """Datagrams of the training hook and samples of this very host reach the bus."""
+    address, taken = f"127.0.0.1:{free_port()}", list[Any]()
+    with local_stack(Wanted(home / "data", 0, throwaway=True), Settings(database_url=None)) as stack:
+        accept = stack.bus.accept
+
+        def watched(records):
+            taken.extend(records)
+            accept(records)
+
+        monkeypatch.setattr(stack.bus, "accept", watched)
+        with host_telemetry(stack, listen=[address]):
+            timer = StepTimer(job_id="laptop", rank=0, exporter=address)
+            for _ in range(3):
+                with timer.step(), timer.phase("compute"):
+                    time.sleep(0.01)
+            timer.flush()
+            until = time.monotonic() + 20
+            while time.monotonic() < until and {type(r) for r in taken} < {NodeSample, JobSteps}:
+                time.sleep(0.1)
+            timer.close()
+    assert {r.job_id for r in taken if isinstance(r, JobSteps)} == {"laptop"}
+    assert any(r.host for r in taken if isinstance(r, NodeSample))
+    assert not stack.bus.refused

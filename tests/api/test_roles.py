@@ -1,0 +1,88 @@
+"""API and notifier do all their work under their least-privilege roles, and no more."""
+
+import asyncio
+from datetime import UTC, datetime
+
+import psycopg
+import pytest
+from standardwebhooks.webhooks import Webhook as Verifier
+
+from api.app import create_app
+from api.metrics import NotifierMetrics, new_registry
+from api.notifier import Notifier, failing_finding
+from api.policy import sender_of
+from store import deliveries, findings, webhooks
+from store.pool import open_pool
+
+
+@pytest.fixture
+def pool_as(api_dsn, pool):
+    """Pools whose connections act as a role: ``pool_as("slowrank_api")``."""
+    opened = []
+
+    def make(role):
+        opened.append(
+            open_pool(psycopg.conninfo.make_conninfo(api_dsn, options=f"-c role={role}"), name=role)
+        )
+        return opened[-1]
+
+    yield make
+    for one in opened:
+        one.close()
+
+
+def test_the_whole_way_of_a_finding_under_both_roles(client, settings, pool_as, receiver, save_finding):
+    """Webhook made by slowrank_api, finding delivered by slowrank_notifier, handled by slowrank_api."""
+    allowed = settings.model_copy(update={"webhook_allow_ports": (receiver.port,)})
+    api = type(client)(create_app(allowed, pool_as("slowrank_api")))
+    api.headers = client.headers
+    webhook = api.post("/api/v1/webhooks", json={"url": receiver.url}).json()
+    finding = save_finding()
+    notifier = Notifier(
+        pool=pool_as("slowrank_notifier"),
+        sender=sender_of(allowed),
+        metrics=NotifierMetrics(new_registry()),
+        public_url="http://x",
+        instance="test",
+    )
+    assert asyncio.run(notifier.drain()) == 1
+    Verifier(webhook["secret"]).verify(receiver.got[0].body, receiver.got[0].headers)
+
+    url = f"/api/v1/findings/{finding.id}"
+    assert api.patch(url, json={"status": "resolved"}, headers={"if-match": "*"}).status_code == 200
+    assert api.post(f"{url}/feedback", json={"verdict": "benign"}).status_code == 201
+    assert asyncio.run(notifier.drain()) == 2
+    log = api.get(f"/api/v1/webhooks/{webhook['id']}/deliveries").json()["items"]
+    assert {d["event_type"] for d in log} == {"finding.opened", "finding.resolved", "finding.feedback"}
+    assert api.post(f"/api/v1/deliveries/{log[0]['id']}/retry").status_code == 202
+    assert api.post(f"/api/v1/webhooks/{webhook['id']}/secret").status_code == 201
+    assert api.patch(f"/api/v1/webhooks/{webhook['id']}", json={"enabled": False}).status_code == 200
+    assert api.get("/api/v1/audit").json()["items"][0]["action"] == "webhook.update"
+    assert api.get("/readyz").json()["checks"][0]["ok"]
+    assert api.delete(f"/api/v1/webhooks/{webhook['id']}").status_code == 204
+
+
+def test_the_api_cannot_read_signing_secrets(client, settings, pool_as):
+    """Who takes over the API has no webhook secret yet."""
+    as_api = pool_as("slowrank_api")
+    api = type(client)(create_app(settings, as_api))
+    api.headers = client.headers
+    webhook = api.post("/api/v1/webhooks", json={"url": "http://127.0.0.1/"}).json()
+    with as_api.connection() as conn, pytest.raises(psycopg.errors.InsufficientPrivilege):
+        conn.execute("SELECT secret FROM webhook_secrets WHERE webhook_id = %s", (webhook["id"],))
+
+
+def test_the_notifier_may_report_and_switch_off_endpoints(client, settings, pool_as, pool, save_finding):
+    """Marking failing, disabling and the self finding all work as slowrank_notifier."""
+    api = type(client)(create_app(settings, pool))
+    api.headers = client.headers
+    webhook = api.post("/api/v1/webhooks", json={"url": "http://127.0.0.1/"}).json()
+    finding = save_finding()
+    with pool_as("slowrank_notifier").connection() as conn:
+        (due,) = deliveries.due(conn, now=datetime.now(UTC))
+        attempt = deliveries.Attempt(at=datetime.now(UTC), error="away")
+        deliveries.mark_failed(conn, due, attempt, again_at=None)
+        webhooks.set_failing(conn, webhook["id"], datetime.now(UTC))
+        assert findings.save(conn, failing_finding(due, attempt)) is not None
+        webhooks.disable(conn, webhook["id"], "410", datetime.now(UTC))
+    assert due.event.finding_id == finding.id

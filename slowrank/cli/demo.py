@@ -44,8 +44,9 @@ def demo(
     from slowrank.cli.demo_screen import Screen
 
     seed = secrets.randbelow(100_000) if seed is None else seed
-    # A polite kill cleans up as Ctrl-C does.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # A polite kill or a closed terminal cleans up as Ctrl-C does.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)
     try:
         with _running(port) as (stack, api, key_file):
             screen = Screen(Console())
@@ -127,7 +128,9 @@ class _Play:
         self._stack.bus.finish(CLUSTER)
         self._show(self._end)
         verdict = judge(self._seed, self._cluster.truth[0], self._findings(), seconds=self._found_at)
-        self._screen.verdict(verdict, self._stack.url)
+        if verdict.finding is not None:
+            self._screen.details(verdict.finding, self._stack.url)
+        self._screen.verdict(verdict)
         return verdict
 
     def _records(self, speed: float) -> "Iterable[Record]":

@@ -1,12 +1,16 @@
 """What the demo prints: progress while it learns, the finding when there is one, the verdict at the end."""
 
-from typing import Any
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
 
 from slowrank import __version__
 from slowrank.cli.remote import printable
+
+if TYPE_CHECKING:
+    from slowrank.cli.demo_scenario import Verdict
 
 Json = dict[str, Any]
 
@@ -44,25 +48,27 @@ class Screen:
         self._at(at, "(fault injected, hidden from the detectors)")
 
     def finding(self, at: float, finding: Json, start: float) -> None:
-        """Show one finding as the on-call reads it: who, since when, cost, cause, action, proof."""
+        """Show a finding as it comes: since when, how bad, who."""
         lo, onset, hi = (_clock(_seconds(t) - start) for t in _times(finding))
         self._at(at, f"[yellow]●[/] onset estimated {onset}  [dim]\\[{lo} – {hi}][/]")
         colour = "bold red" if finding["severity"] == "critical" else "yellow"
         title = _text(finding["title"])
         self._at(at, f"[{colour}]▲ {finding['severity'].upper()}[/]  [bold]{title}[/]")
+
+    def details(self, finding: Json, url: str) -> None:
+        """Show the rest in the order the on-call reads it: cost, cause, what it is not, what to do, proof."""
         for name, text in (
             ("cost", _cost(finding)),
             ("cause", _cause(finding)),
             ("not", _ruled_out(finding)),
             ("do", _action(finding)),
+            ("proof", f"{url}/api/v1/findings/{finding['id']}"),
         ):
             if text:
                 self._print(f"           [dim]{name:<6}[/] {text}")
 
-    def verdict(self, verdict: Any, url: str) -> None:
+    def verdict(self, verdict: "Verdict") -> None:
         """Say whether the right machine was named."""
-        if verdict.finding is not None:
-            self._print(f"           [dim]proof [/] {url}/api/v1/findings/{verdict.finding['id']}")
         right = "[green]yes[/]" if verdict.correct else "[red]no[/]"
         took = (
             "not found"
@@ -129,8 +135,6 @@ def _times(finding: Json) -> tuple[str, str, str]:
 
 
 def _seconds(rfc3339: str) -> float:
-    from datetime import datetime
-
     return datetime.fromisoformat(rfc3339).timestamp()
 
 

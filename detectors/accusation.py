@@ -88,6 +88,11 @@ class Charge:
         return float(self.effect[self.rank])
 
     @property
+    def recent(self) -> float:
+        """The effect over the last five steps alone."""
+        return float(nan_median(self.x[-5:, self.rank]))
+
+    @property
     def uncertainty(self) -> float:
         """Standard error of the effect: of its mean since the onset, and of the baseline it is measured
         from.

@@ -73,7 +73,11 @@ def _autocorrelation(residual: Floats) -> float:
 
 
 class Channel:
-    """Evidence of all ranks about one timing. Arrays are [ranks]."""
+    """Evidence of all ranks about one timing. Arrays are [ranks].
+
+    ``raised`` ranks are accused, ``believed`` ones without a second kind of evidence, and ``size`` is how slow
+    they were when raised.
+    """
 
     def __init__(self, ranks: int, config: EvidenceConfig | None = None) -> None:
         self.config = config or EvidenceConfig()
@@ -87,6 +91,7 @@ class Channel:
         self.raised: Bools = np.zeros(ranks, dtype=bool)
         self.believed: Bools = np.zeros(ranks, dtype=bool)
         self._quiet = np.zeros(ranks, dtype=np.int64)
+        self.size = np.zeros(ranks)
 
     @property
     def free(self) -> Bools:

@@ -33,7 +33,7 @@ class EvidenceConfig:
     limit_sigmas: float = 3.0
     clip_share: float = 1.0 / 3.0
     min_effect_sigmas: float = 0.5
-    cap: float = 3.0
+    cap: float = 1.5
 
 
 def threshold(ranks: int, effects: int, p_step: float) -> float:

@@ -6,6 +6,7 @@ sequential evidence over steps (``detectors.evidence``).
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +21,7 @@ _EXACT = 64
 _CLIP = 12.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PeerGroups:
     """A partition of the ranks; ``index`` [ranks] is the group of each, ``members`` [groups, widest]
     pads with -1.
@@ -40,13 +41,18 @@ class PeerGroups:
             members[g, : sizes[g]] = np.flatnonzero(group == g)
         return cls(group, members)
 
-    @property
+    @cached_property
+    def narrowest(self) -> int:
+        """Members of the smallest group."""
+        return int(self.sizes.min()) if self.sizes.size else 0
+
+    @cached_property
     def sizes(self) -> Ints:
         """Members per group [groups]."""
         sizes: Ints = (self.members >= 0).sum(axis=1)
         return sizes
 
-    @property
+    @cached_property
     def peers(self) -> Ints:
         """Number of peers each rank has [ranks]."""
         return self.sizes[self.index] - 1
@@ -62,6 +68,8 @@ def peer_median(values: Floats, groups: PeerGroups) -> Floats:
     Exact leave-one-out up to 64 members (removing one element of a sorted row shifts an index); above that
     one member moves the median by less than a hundredth of the spread, and the group's median serves.
     """
+    if groups.narrowest > _EXACT:
+        return group_median(values, groups)[groups.index]
     rows = groups.gather(values)
     out = np.full(values.shape, np.nan)
     order = np.argsort(rows, axis=1)
@@ -69,11 +77,7 @@ def peer_median(values: Floats, groups: PeerGroups) -> Floats:
     count = np.isfinite(ordered).sum(axis=1)[:, None]
     position = np.empty_like(order)
     np.put_along_axis(position, order, np.arange(rows.shape[1])[None, :], axis=1)
-    if rows.shape[1] > _EXACT:
-        position[:] = rows.shape[1]
-        others = count
-    else:
-        others = np.where(position < count, count - 1, count)
+    others = np.where(position < count, count - 1, count)
     low, high = np.maximum(others - 1, 0) // 2, others // 2
     low, high = low + (low >= position), high + (high >= position)
     limit = rows.shape[1] - 1

@@ -30,6 +30,9 @@ Source = Literal["compute", "step"]
 _ASYNCHRONOUS = 0.003
 """Coefficient of variation of step times over ranks above which the ranks do not share a wall clock."""
 
+_ASYNCHRONOUS_WORK = 0.02
+"""The same where compute times are given too: step times differ a little by where they are measured."""
+
 _LEVEL_STEPS = 10
 _TOKEN_REFIT = 50
 _TOKEN_GAIN = 0.7
@@ -134,7 +137,9 @@ class Ratios:
         if self.tokens is not None:
             v = v - self.tokens.log_expected(t.tokens)
         role = v - peer_median(v, self.groups)
-        data_x = (t.data - peer_median(t.data, self.everyone)) / nan_median(seconds)
+        data_x = t.data
+        if np.isfinite(t.data).any():
+            data_x = (t.data - peer_median(t.data, self.everyone)) / nan_median(seconds)
         self.history.push(
             v=v,
             x=self._change_ratio(v, role),
@@ -150,10 +155,13 @@ class Ratios:
         )
 
     def _change_ratio(self, v: Floats, role: Floats) -> Floats:
+        small = self.small_role
+        if not small.any():
+            return role
         if self._level is None:
-            return np.where(self.small_role, np.nan, role)
+            return np.where(small, np.nan, role)
         usual = v - self._level
-        return np.where(self.small_role, usual - peer_median(usual, self.everyone), role)
+        return np.where(small, usual - peer_median(usual, self.everyone), role)
 
     def _against_role(self, v: Floats) -> Floats:
         return np.stack([row - peer_median(row, self.groups) for row in v])
@@ -169,13 +177,14 @@ class Ratios:
         return bool(np.ptp(nan_median(recent, axis=1)) < 0.15 or self.history.count >= 2 * warmup)
 
     def _learn_clock(self) -> None:
-        if self.source == "compute":
-            return
-        steps = self.history.last("step", self.config.learn)
-        mean = nan_mean(steps, axis=1)
-        deviation = np.sqrt(nan_mean((steps - mean[:, None]) ** 2, axis=1))
-        self.asynchronous = bool(nan_median(deviation / mean) >= _ASYNCHRONOUS)
-        self.common_clock = not self.asynchronous
+        """Tell ranks that wait for each other from ranks whose step times differ as their work does."""
+        steps = _variation(self.history.last("step", self.config.learn))
+        if self.source == "step":
+            self.asynchronous = steps >= _ASYNCHRONOUS
+            self.common_clock = not self.asynchronous
+        else:
+            work = _variation(self.history.last("compute", self.config.learn))
+            self.asynchronous = steps >= max(_ASYNCHRONOUS_WORK, 0.5 * work)
 
     def _learn_tokens(self) -> None:
         """Fit time against tokens, and keep the fit where it explains a good part of the ranks'
@@ -217,6 +226,13 @@ def _seconds(t: StepTimes) -> tuple[Source, Floats]:
     if np.isfinite(t.wait).sum() >= half:
         return "compute", t.step - t.wait - np.nan_to_num(t.data) - np.nan_to_num(t.checkpoint)
     return "step", t.step
+
+
+def _variation(seconds: Floats) -> float:
+    """Return the usual coefficient of variation over ranks of ``seconds`` [steps, ranks]."""
+    mean = nan_mean(seconds, axis=1)
+    deviation = np.sqrt(nan_mean((seconds - mean[:, None]) ** 2, axis=1))
+    return float(nan_median(deviation / mean))
 
 
 def _logs(seconds: Floats) -> Floats:

@@ -31,6 +31,10 @@ _EVERY = 20
 _RECENT = 10
 """The last steps are left out of a baseline: a fault that began in them is not usual."""
 
+_MIN_STEPS = 20
+_MIN_STEPS_APART = 5
+"""Steps an imbalance must have lasted, and between two looks at it."""
+
 _COARSE_EFFECT = 0.10
 _LASTING_EFFECT = 0.05
 _UNKNOWN_ROLE_EFFECT = 0.25
@@ -93,25 +97,26 @@ class StragglerDetector:
         return self.channels[name].alone(rank)
 
     def describe(self, name: Channels, rank: int) -> Accusation | None:
-        """Return the accusation of an accused rank with today's figures; None when too little is left of
-        it.
-        """
+        """Return the accusation of an accused rank with today's figures; None while it is not slow."""
         channel = self.channels[name]
-        if channel.scores()[rank] <= 0.0:
+        if channel.scores()[rank] < 1.0:
             return None
-        return accusation(self.ratios, channel, charge(self.ratios, channel, name, rank), channel.raised)
+        case = charge(self.ratios, channel, name, rank)
+        if case.recent < 0.5 * channel.size[rank]:
+            return None
+        return accusation(self.ratios, channel, case, channel.raised)
 
     def excursions(self, rank: int) -> int:
         """Return how often ``rank`` was slow for a moment lately."""
         return int(self.channels["compute"].excursions.count[rank])
 
     def inherit(self, old: "StragglerDetector", places: list[int]) -> None:
-        """Keep ranks accused that were accused before the set of ranks changed (``places``: old index or
-        -1).
-        """
+        """Keep ranks accused that were so before the set of ranks changed (``places``: old index or -1)."""
+        known = np.array(places) >= 0
         for name, channel in self.channels.items():
-            before = old.channels[name].raised
-            channel.raised = np.array([was >= 0 and bool(before[was]) for was in places])
+            before = old.channels[name]
+            channel.raised = known & before.raised[places]
+            channel.size = np.where(known, before.size[places], 0.0)
 
     def _refit(self) -> None:
         ratios = self.ratios
@@ -146,14 +151,13 @@ class StragglerDetector:
             return []
         self._weigh(name, change, lasting)
         over = (channel.scores() >= 1.0) & ~channel.raised
-        accused = []
-        for rank in np.flatnonzero(over):
-            case = charge(self.ratios, channel, name, int(rank))
-            if is_guilty(self.ratios, case, over | channel.raised):
-                accused.append(accusation(self.ratios, channel, case, over | channel.raised))
-        for accusation_ in accused:
-            channel.raised[accusation_.rank] = True
-        return accused
+        cases = [charge(self.ratios, channel, name, int(rank)) for rank in np.flatnonzero(over)]
+        over |= channel.raised
+        guilty = [case for case in cases if is_guilty(self.ratios, case, over)]
+        for case in guilty:
+            channel.raised[case.rank] = True
+            channel.size[case.rank] = case.size
+        return [accusation(self.ratios, channel, case, over) for case in guilty]
 
     def _intermittent(self) -> tuple[Accusation, ...]:
         channel = self.channels["compute"]
@@ -176,7 +180,11 @@ class StragglerDetector:
                 smallest = _COARSE_EFFECT
             if fixed or ratios.settled >= learn + (10 if ratios.asynchronous else 0):
                 channel.weigh(residual, sigma=sigma, smallest=smallest)
-        if ratios.source == "compute" and ratios.settled >= (3 if fixed else learn):
+        if (
+            ratios.source == "compute"
+            and not ratios.asynchronous
+            and ratios.settled >= (3 if fixed else learn)
+        ):
             channel.lasting.update(
                 np.where(ratios.groups.peers > 0, lasting, np.nan),
                 sigma=sigma,
@@ -194,16 +202,22 @@ class StragglerDetector:
 
     def _imbalance(self) -> tuple[StageImbalance | None, float | None]:
         ratios = self.ratios
-        if ratios.settled < 20 or ratios.settled % 5 or ratios.source != "compute":
+        if ratios.settled < _MIN_STEPS or ratios.settled % _MIN_STEPS_APART:
+            return None, None
+        if ratios.source != "compute" or ratios.asynchronous:
             return None, None
         n = min(ratios.settled, 50)
         seconds, accused = ratios.history.last("compute", n), self.channels["compute"].raised
         step = nan_median(ratios.history.last("step", n), axis=1)
-        clean = np.where(accused, np.nan, seconds)
-        stage = stage_imbalance(step[-20:], clean[-20:], self.stages, dispersion=ratios.kind.dispersion)
-        if n < 30 or accused.any() or classify(ratios.raw_role(n)).kind != "variable":
+        recent = np.where(accused, np.nan, seconds[-_MIN_STEPS:])
+        stage = stage_imbalance(step[-_MIN_STEPS:], recent, self.stages, dispersion=ratios.kind.dispersion)
+        if n < 30 or accused.any() or self._raw_kind(n).kind != "variable":
             return stage, None
         return stage, workload_imbalance(step, seconds, ratios.raw_role(n))
+
+    def _raw_kind(self, steps: int) -> JobKind:
+        """What kind of work the job does before anything is taken out for tokens."""
+        return self.kind if self.ratios.tokens is None else classify(self.ratios.raw_role(steps))
 
 
 def _step_noise(residual: Floats) -> float:

@@ -9,13 +9,14 @@ import math
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
 from slowrank.telemetry import JobSteps
 from slowrank.telemetry.schema import MISSING_INT, STEP_SCHEMAS
-from streams.arrays import as_float, columns
+from streams.arrays import columns
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -26,6 +27,9 @@ SECONDS = ("step", "compute", "wait", "data", "comm", "checkpoint")
 _VALUES = (*(f"{name}_seconds" for name in SECONDS), "tokens")
 _KEYS = ("step", "rank", "local_rank", "gpu_index", *COORDS)
 _MAX_OPEN = 512
+_GRACE_SECONDS = 5.0
+_GRACE_STEPS = 5.0
+_GRACE_AT = frozenset((1, 8, 64))
 _SEEN_STEPS = 20
 
 
@@ -91,7 +95,8 @@ class StepAligner:
         self._recent: deque[frozenset[int]] = deque(maxlen=_SEEN_STEPS)
         self._expected: frozenset[int] = frozenset()
         self._durations: deque[float] = deque(maxlen=64)
-        self._grace = 5.0
+        self._measured = 0
+        self._grace = _GRACE_SECONDS
 
     def rolled_back(self, row: "Row") -> bool:
         """Tell whether a row says that its rank went back to a step it had already done: a silent restart."""
@@ -106,7 +111,7 @@ class StepAligner:
             self.late_rows += 1
             return []
         known = self.identities.get(rank)
-        if known is None or not row.identity.is_part_of(known):
+        if known is None or not (row.identity is known or row.identity.is_part_of(known)):
             self.identities[rank] = row.identity
             self.changed = True
         opened = self._open.setdefault(step, _Open(ts))
@@ -123,8 +128,9 @@ class StepAligner:
     def _learn_grace(self, seconds: float) -> None:
         if seconds > 0:
             self._durations.append(seconds)
-            if len(self._durations) % 8 == 1:
-                self._grace = max(5.0, 5.0 * float(np.median(self._durations)))
+            self._measured += 1
+            if self._measured in _GRACE_AT or self._measured % 256 == 0:
+                self._grace = max(_GRACE_SECONDS, _GRACE_STEPS * float(np.median(self._durations)))
 
     def _close(self) -> list[Step]:
         closed = []
@@ -170,21 +176,18 @@ class Row:
 def rows_of(record: JobSteps) -> Iterator[Row]:
     """Read a record row by row; rows without a step, rank or time are left out."""
     read = columns(STEP_SCHEMAS[record.schema].rows, record.rows)
-    values = np.stack([as_float(read[name]) for name in _VALUES], axis=1)
+    values = np.stack([read[name] for name in _VALUES], axis=1).astype(np.float64, copy=False)
     model = record.labels.get("gpu_model", "")
-    identities: dict[tuple[int, ...], Identity] = {}
     keys = zip(*(read[name].tolist() for name in _KEYS), strict=True)
     for i, (key, ts) in enumerate(zip(keys, read["ts"].tolist(), strict=True)):
         if MISSING_INT in key[:2] or not math.isfinite(ts):
             continue
-        place = key[1:]
-        if place not in identities:
-            identities[place] = _identity(record.node, place, model)
-        yield Row(key[0], key[1], ts, values[i], identities[place])
+        yield Row(key[0], key[1], ts, values[i], _identity(record.node, key[2:], model))
 
 
+@lru_cache(maxsize=1 << 16)
 def _identity(node: str, place: tuple[int, ...], model: str) -> Identity:
-    _, local_rank, gpu_index, *coords = (None if value == MISSING_INT else value for value in place)
+    local_rank, gpu_index, *coords = (None if value == MISSING_INT else value for value in place)
     known = tuple((name, c) for name, c in zip(COORDS, coords, strict=True) if c is not None)
     return Identity(node=node, local_rank=local_rank, gpu_index=gpu_index, coords=known, model=model)
 

@@ -374,7 +374,8 @@ def test_a_new_attempt_learns_anew_and_keeps_who_was_slow():
     work = healthy(steps=160)
     work[80:, 3] *= 1.2
     table = synchronous(work)
-    stage, out = JobStage(), []
+    stage = JobStage()
+    out: list[Suspicion] = []
     for record in records(table):
         out += stage.process(record)
     again = healthy(steps=100, seed=5)

@@ -9,8 +9,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Create and describe the Kafka topics.")
 
-HOUR_MS = 3600 * 1000
-
 
 @app.command()
 def create() -> None:
@@ -34,10 +32,7 @@ def create() -> None:
                 name,
                 num_partitions=settings.topic_partitions,
                 replication_factor=settings.topic_replication,
-                topic_configs={
-                    "retention.ms": str(spec.retention_hours * HOUR_MS),
-                    "max.message.bytes": str(1 << 20),
-                },
+                topic_configs=spec.configs,
             )
             try:
                 admin.create_topics([topic])

@@ -8,6 +8,8 @@ JOB_STEPS = "job-steps"
 SUSPICIONS = "suspicions"
 DEAD_LETTERS = "dead-letters"
 
+HOUR_MS = 3600 * 1000
+
 
 @dataclass(frozen=True, slots=True)
 class TopicSpec:
@@ -20,6 +22,15 @@ class TopicSpec:
     name: str
     key: str
     retention_hours: int
+
+    @property
+    def configs(self) -> dict[str, str]:
+        """Settings of the topic on the broker. Time stamps are the log's: a sender's own hide what delayed it."""
+        return {
+            "retention.ms": str(self.retention_hours * HOUR_MS),
+            "max.message.bytes": str(1 << 20),
+            "message.timestamp.type": "LogAppendTime",
+        }
 
 
 TOPICS = (

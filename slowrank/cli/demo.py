@@ -159,7 +159,7 @@ class _Play:
                 rows = read(STEP_SCHEMAS[record.schema].rows, record.rows, ("rank", "step_seconds"))
                 pairs = zip(rows["rank"], rows["step_seconds"], strict=True)
                 self._steps.extend(seconds for rank, seconds in pairs if rank == 0)
-        if len(self._steps) > 2 and int(at) % 10 == 0:
+        if len(self._steps) > 2 and int(at) % 15 == 0:
             self._screen.learning(at, statistics.median(self._steps), statistics.pstdev(self._steps))
 
     def _show(self, at: float) -> None:

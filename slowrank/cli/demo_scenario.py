@@ -12,6 +12,8 @@ from simulator.layout import one_job
 NODES, GPUS, NICS = 16, 8, 2
 CLUSTER = "sim"
 FAULTS = ("thermal_throttle", "clock_lock", "silent_slow", "host_contention")
+# The change detectors learn a series for 80 s before they trust its level.
+ONSET_SECONDS = (90.0, 115.0)
 PATIENCE_SECONDS = 60.0
 SETTLE_SECONDS = 20.0
 
@@ -51,7 +53,7 @@ def draw(seed: int, *, start: float) -> Cluster:
         kind=kind,
         node=int(rng.integers(NODES)),
         gpu=None if kind == "host_contention" else int(rng.integers(GPUS)),
-        onset=float(rng.uniform(45.0, 75.0)),
+        onset=float(rng.uniform(*ONSET_SECONDS)),
         magnitude=float(rng.uniform(1.12, 1.45)),
         shape="ramp" if kind == "thermal_throttle" else "step",
         period=float(rng.uniform(3.0, 12.0)),

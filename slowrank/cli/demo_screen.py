@@ -20,7 +20,7 @@ _CAUSES = {
     "throttle.power": "power cap",
     "clock.low": "SM clock below its peers, no reason given",
     "host.cpu_contention": "other load on the host's CPUs",
-    "straggler.fail_slow": "slow GPU, cause unknown",
+    "straggler.fail_slow": "the GPU itself, no reason seen in its clock, heat or power",
 }
 
 

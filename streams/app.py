@@ -4,6 +4,7 @@ A database that is away holds up the storing app alone. Topics are raw bytes and
 (``slowrank topics create``); agents acknowledge a message themselves, when its outputs are durable.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Literal, Protocol, cast
 
@@ -11,11 +12,13 @@ import faust
 from faust.types import StreamT
 
 from slowrank.settings import Settings
+from streams.acks import Acks
 from streams.dead_letters import Message
 from streams.probe import Place
 
 Role = Literal["detect", "sink"]
-Take = Callable[[Message], Awaitable[None]]
+Take = Callable[[Message], Awaitable[asyncio.Future[None] | None]]
+"""Takes a message; the result, if any, is done when what the message gave rise to is durable."""
 
 ROUND_SECONDS = 1.0
 
@@ -87,9 +90,9 @@ def _agent(app: faust.App, topic: str, take: Take) -> None:
     async def agent(stream: StreamT[bytes]) -> None:
         # The ack is ours: Faust's own comes also when the body is cancelled, and would lose the message.
         unacked = cast("faust.Stream[bytes]", stream).noack()
-        async for event in unacked.events():
-            await take(_message(event.message))
-            await unacked.ack(event)
+        async with Acks(unacked.ack) as acks:
+            async for event in unacked.events():
+                await acks.put(event, await take(_message(event.message)))
 
 
 def _message(raw: Any) -> Message:

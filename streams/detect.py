@@ -1,5 +1,6 @@
 """The detecting worker: telemetry in, suspicions out, whatever cannot be read into the dead letters."""
 
+import asyncio
 import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -9,7 +10,7 @@ from slowrank.telemetry.topics import DEAD_LETTERS, JOB_STEPS, NODE_EVENTS, NODE
 from streams.dead_letters import Message, Outgoing, dead_letter
 from streams.health import Health
 from streams.job_stage import JobStage
-from streams.keeper import Course, Keeper, Reread
+from streams.keeper import Course, Keeper, Reread, Step
 from streams.lanes import Lane
 from streams.node_stage import NodeStage
 from streams.outlet import Outlet
@@ -25,8 +26,8 @@ Name = Callable[[str], str]
 class Detect:
     """Takes messages of the telemetry topics, each to the lane of its partition.
 
-    ``take`` returns when everything the message gave rise to is durable, and never raises but on
-    cancellation: only then may the message be acknowledged.
+    ``take`` never raises but on cancellation. The future it returns is done when everything the message gave
+    rise to is durable: only then may the message be acknowledged.
     """
 
     def __init__(
@@ -42,43 +43,46 @@ class Detect:
         self._name = name
         self._outlet = outlet
         self._health = health
+        self._now = now
         courses = {
             name(NODE_SAMPLES): Course(
-                lambda data: decode_sample(data, now=now()), lambda lane: Lane(lane, NodeStage()), window
+                lambda data, then: decode_sample(data, now=then),
+                lambda lane: Lane(lane, NodeStage()),
+                window,
+                in_order=True,
             ),
             name(NODE_EVENTS): Course(
-                lambda data: decode_event(data, now=now()),
+                lambda data, then: decode_event(data, now=then),
                 lambda lane: Lane(lane, NodeStage()),
                 EVENT_WINDOW_SECONDS,
             ),
             name(JOB_STEPS): Course(
-                lambda data: decode_steps(data, now=now()), lambda lane: Lane(lane, JobStage()), window
+                lambda data, then: decode_steps(data, now=then),
+                lambda lane: Lane(lane, JobStage()),
+                window,
+                in_order=True,
             ),
         }
-        self._keeper: Keeper[Lane] = Keeper(courses, reread=reread, health=health)
+        self._keeper: Keeper[Lane] = Keeper(courses, reread=reread, health=health, now=now)
 
-    async def take(self, message: Message) -> None:
-        """Process one message and make its outputs durable."""
+    async def take(self, message: Message) -> asyncio.Future[None]:
+        """Process one message and post its outputs."""
         self._health.took(message.topic)
         place = (message.topic, message.partition)
         lane = await self._keeper.lane_at(place, message.offset, timestamp=message.timestamp, rebuilt=_drop)
         if message.offset < lane.next_offset:
-            return
-        try:
-            await self._outlet.send(self._outgoing(lane, message))
-        except BaseException:
-            # Half a step: the next reader of this partition must build the lane anew and take it again.
-            self._keeper.forget(place)
-            raise
+            return self._outlet.post([])
         lane.next_offset = message.offset + 1
+        durable = self._outlet.post(self._outgoing(self._keeper.steps(lane, message)))
         self._health.event_time[lane.name] = lane.watermark.time
+        return durable
 
     @property
     def positions(self) -> dict[Place, int]:
         """Next offsets of the partitions that are being read."""
         return {place: lane.next_offset for place, lane in self._keeper.lanes.items()}
 
-    async def idle(self, assigned: Iterable[Place], ends: Mapping[Place, int]) -> None:
+    def idle(self, assigned: Iterable[Place], ends: Mapping[Place, int]) -> None:
         """Let event time pass for jobs that have fallen quiet; ``ends`` are the end offsets known.
 
         A job in which no rank makes a step sends nothing that could move its time. Where its partition is
@@ -89,20 +93,26 @@ class Detect:
         samples, steps = self._name(NODE_SAMPLES), self._name(JOB_STEPS)
         time = min((lane.watermark.time for (t, _), lane in lanes.items() if t == samples), default=-math.inf)
         for place, lane in list(lanes.items()):
-            if place[0] == steps and place in ends and lane.next_offset >= ends[place]:
-                await self._outlet.send(self._suspicions(lane.reach(time - IDLE_MARGIN_SECONDS)))
+            if place not in ends or lane.next_offset < ends[place]:
+                continue
+            self._outlet.post(self._outgoing(self._keeper.release(place, self._now())))
+            if place[0] == steps and not self._keeper.holds(place):
+                self._outlet.post(self._suspicions(lane.reach(time - IDLE_MARGIN_SECONDS)))
 
     async def prepare(self, place: Place, offset: int, *, timestamp: float) -> None:
         """Build the lane of a partition that may stay quiet, up to the committed ``offset``."""
         if place not in self._keeper.lanes:
             await self._keeper.lane_at(place, offset, timestamp=timestamp, rebuilt=_drop)
 
-    def _outgoing(self, lane: Lane, message: Message) -> list[Outgoing]:
-        try:
-            return self._suspicions(self._keeper.step(lane, message))
-        except BadRecord as error:
-            self._health.dead_letters[message.topic, error.reason] += 1
-            return [dead_letter(message, error, topic=self._name(DEAD_LETTERS))]
+    def _outgoing(self, done: Iterable[Step]) -> list[Outgoing]:
+        outgoing: list[Outgoing] = []
+        for message, outputs in done:
+            if isinstance(outputs, BadRecord):
+                self._health.dead_letters[message.topic, outputs.reason] += 1
+                outgoing.append(dead_letter(message, outputs, topic=self._name(DEAD_LETTERS)))
+            else:
+                outgoing += self._suspicions(outputs)
+        return outgoing
 
     def _suspicions(self, outputs: Iterable[Any]) -> list[Outgoing]:
         found = [s for s in outputs if isinstance(s, Suspicion)]

@@ -1,6 +1,7 @@
 """How a worker is doing: what it counted, what it waits for, how far behind it is; for people and probes."""
 
 import json
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -62,7 +63,7 @@ class Health:
             "outputs": dict(self.outputs),
             "dead_letters": {f"{topic}/{reason}": n for (topic, reason), n in self.dead_letters.items()},
             "lag_records": dict(self.lag),
-            "event_time": {name: round(ts, 3) for name, ts in self.event_time.items()},
+            "event_time": {name: round(ts, 3) for name, ts in self.event_time.items() if math.isfinite(ts)},
         }
 
     def write(self, path: Path) -> None:
@@ -101,6 +102,8 @@ class HealthMetrics(Collector):
             "slowrank_watermark_delay_seconds", "Wall less event time", labels=["stream"]
         )
         for name, ts in health.event_time.items():
+            if not math.isfinite(ts):
+                continue
             delay.add_metric([name], self._wall() - ts)
         yield delay
         yield GaugeMetricFamily(

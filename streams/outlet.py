@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import ExitStack, suppress
 from typing import TypeVar
 
 from aiokafka import AIOKafkaProducer
@@ -14,6 +15,9 @@ from streams.health import Health
 log = logging.getLogger(__name__)
 
 LONGEST_PAUSE_SECONDS = 5.0
+SLOW_SECONDS = 5.0
+BATCH = 500
+DRAIN_SECONDS = 5.0
 
 T = TypeVar("T")
 
@@ -25,28 +29,76 @@ async def until_done(
 
     The caller's record is not acknowledged meanwhile, so that nothing is lost however long it takes.
     """
-    pause = 0.1
+    pause, loop = 0.1, asyncio.get_running_loop()
     while True:
         try:
-            return await attempt()
+            with ExitStack() as slow:
+                note = loop.call_later(SLOW_SECONDS, slow.enter_context, health.waiting(what))
+                try:
+                    return await attempt()
+                finally:
+                    note.cancel()
         except away as error:
-            log.warning("%s does not answer, trying again in %.1f s: %s", what, pause, error)
+            log.warning("%s does not answer, trying again in %.1f s: %r", what, pause, error)
             with health.waiting(what):
                 await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 
 
 class Outlet:
-    """A producer that sends again until every message is acknowledged by all in-sync replicas."""
+    """Sends what is posted, in order and in batches, again and again until the brokers have it.
+
+    Posting does not wait: a flood of bad messages must not make the good ones between them wait for a round
+    trip each. Who posts may acknowledge its own message when the future it got is done.
+    """
 
     def __init__(self, bootstrap: str, health: Health) -> None:
         self._bootstrap = bootstrap
         self._health = health
         self._producer: AIOKafkaProducer | None = None
+        self._posted: asyncio.Queue[tuple[Sequence[Outgoing], asyncio.Future[None]]] = asyncio.Queue()
+        self._last: asyncio.Future[None] | None = None
+        self._task: asyncio.Task[None] | None = None
 
-    async def send(self, messages: Sequence[Outgoing]) -> None:
-        """Send all messages, in order; return when all are durable."""
-        waiting = list(messages)
+    def post(self, messages: Sequence[Outgoing]) -> asyncio.Future[None]:
+        """Take messages to send; the future is done when they, and all posted before them, are durable."""
+        loop = asyncio.get_running_loop()
+        if self._task is None:
+            self._task = loop.create_task(self._run())
+        if messages or self._last is None:
+            self._last = loop.create_future()
+            self._posted.put_nowait((messages, self._last))
+        return self._last
+
+    async def close(self) -> None:
+        """Send what is left for some seconds, then let go of the brokers."""
+        if self._last is not None:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(asyncio.shield(self._last), DRAIN_SECONDS)
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+        await self._discard()
+
+    async def _discard(self) -> None:
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            with suppress(KafkaError):
+                await producer.stop()
+
+    async def _run(self) -> None:
+        while True:
+            posts = [await self._posted.get()]
+            while not self._posted.empty() and sum(len(m) for m, _ in posts) < BATCH:
+                posts.append(self._posted.get_nowait())
+            await self._send([message for messages, _ in posts for message in messages])
+            for _, durable in posts:
+                if not durable.done():
+                    durable.set_result(None)
+
+    async def _send(self, messages: list[Outgoing]) -> None:
+        waiting = messages
 
         async def attempt() -> list[Outgoing]:
             return await self._attempt(waiting)
@@ -54,20 +106,21 @@ class Outlet:
         while waiting:
             waiting = await until_done(attempt, (KafkaError,), health=self._health, what="kafka")
 
-    async def close(self) -> None:
-        """Let go of the brokers."""
-        if self._producer is not None:
-            await self._producer.stop()
-            self._producer = None
-
     async def _attempt(self, messages: list[Outgoing]) -> list[Outgoing]:
         producer = await self._started()
-        futures = [
-            await producer.send(m.topic, value=m.value, key=m.key or None, headers=m.headers)
-            for m in messages
-        ]
+        try:
+            futures = [
+                await producer.send(m.topic, value=m.value, key=m.key or None, headers=m.headers)
+                for m in messages
+            ]
+        except KafkaError:
+            await self._discard()
+            raise
         results = await asyncio.gather(*futures, return_exceptions=True)
         failed = [(m, r) for m, r in zip(messages, results, strict=True) if isinstance(r, BaseException)]
+        if failed:
+            # A producer that has given up a batch is out of sequence: the brokers refuse all it sends later.
+            await self._discard()
         if failed and len(failed) == len(messages):
             raise failed[0][1]
         return [m for m, _ in failed]

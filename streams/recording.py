@@ -9,17 +9,19 @@ from typing import IO
 
 import msgspec
 from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError
 
 from slowrank.settings import Settings
 from slowrank.telemetry import BadRecord, Record, decode_event, decode_sample, decode_steps
 from slowrank.telemetry.topics import JOB_STEPS, NODE_EVENTS, NODE_SAMPLES, topic_name
 from slowrank.telemetry.twin import rows
+from streams.dead_letters import Message
 
-_DECODE: dict[str, Callable[[bytes], Record]] = {
-    NODE_SAMPLES: decode_sample,
-    NODE_EVENTS: decode_event,
-    JOB_STEPS: decode_steps,
+_DECODE: dict[str, Callable[[bytes, float], Record]] = {
+    NODE_SAMPLES: lambda data, then: decode_sample(data, now=then),
+    NODE_EVENTS: lambda data, then: decode_event(data, now=then),
+    JOB_STEPS: lambda data, then: decode_steps(data, now=then),
 }
 
 
@@ -36,12 +38,13 @@ async def write_recording(settings: Settings, output: Path, *, follow: bool) -> 
     decode = {topic_name(t, settings.topic_prefix): read for t, read in _DECODE.items()}
     try:
         with _opened(output) as file:
-            async for topic, value in _messages(settings, list(decode), follow=follow):
+            async for message in _messages(settings, list(decode), follow=follow):
                 try:
-                    lines = [msgspec.json.encode(row) + b"\n" for row in rows(decode[topic](value))]
+                    record = decode[message.topic](message.value, message.timestamp)
                 except BadRecord:
                     unreadable += 1
                     continue
+                lines = [msgspec.json.encode(row) + b"\n" for row in rows(record)]
                 file.write(b"".join(lines))
                 written += len(lines)
     except KafkaError as error:
@@ -51,19 +54,13 @@ async def write_recording(settings: Settings, output: Path, *, follow: bool) -> 
     return written, unreadable
 
 
-async def _messages(
-    settings: Settings, topics: list[str], *, follow: bool
-) -> AsyncIterator[tuple[str, bytes]]:
+async def _messages(settings: Settings, topics: list[str], *, follow: bool) -> AsyncIterator[Message]:
     consumer = AIOKafkaConsumer(
         bootstrap_servers=settings.kafka_bootstrap, enable_auto_commit=False, auto_offset_reset="earliest"
     )
     try:
         await consumer.start()
-        known = await consumer.topics()
-        missing = [t for t in topics if t not in known]
-        if missing:
-            raise RecordingProblem(f"no topic {', '.join(missing)}: `slowrank topics create` makes them.")
-        places = [TopicPartition(t, p) for t in topics for p in consumer.partitions_for_topic(t) or ()]
+        places = await _partitions(settings.kafka_bootstrap, topics)
         consumer.assign(places)
         ends = await consumer.end_offsets(places)
         await consumer.seek_to_beginning(*places)
@@ -71,9 +68,28 @@ async def _messages(
             for place, batch in (await consumer.getmany(timeout_ms=1000)).items():
                 for message in batch:
                     if follow or message.offset < ends[place]:
-                        yield place.topic, message.value or b""
+                        yield Message(
+                            place.topic,
+                            place.partition,
+                            message.offset,
+                            message.timestamp / 1000,
+                            message.value or b"",
+                        )
     finally:
         await consumer.stop()
+
+
+async def _partitions(bootstrap: str, topics: list[str]) -> list[TopicPartition]:
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    try:
+        await admin.start()
+        found = [t for t in await admin.describe_topics(topics) if t["error_code"] == 0]
+    finally:
+        await admin.close()
+    missing = sorted(set(topics) - {t["topic"] for t in found})
+    if missing:
+        raise RecordingProblem(f"no topic {', '.join(missing)}: `slowrank topics create` makes them.")
+    return [TopicPartition(t["topic"], p["partition"]) for t in found for p in t["partitions"]]
 
 
 @contextlib.contextmanager

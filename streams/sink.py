@@ -52,15 +52,17 @@ class Sink:
         self._save = save
         self._rows = rows
         telemetry: dict[str, Course[RollUpLane]] = {
-            name(NODE_SAMPLES): Course(lambda data: decode_sample(data, now=now()), RollUpLane, window),
-            name(JOB_STEPS): Course(lambda data: decode_steps(data, now=now()), RollUpLane, window),
+            name(NODE_SAMPLES): Course(lambda data, then: decode_sample(data, now=then), RollUpLane, window),
+            name(JOB_STEPS): Course(lambda data, then: decode_steps(data, now=then), RollUpLane, window),
         }
-        self._rollups: Keeper[RollUpLane] = Keeper(telemetry, reread=reread, health=health)
+        self._rollups: Keeper[RollUpLane] = Keeper(telemetry, reread=reread, health=health, now=now)
         suspicions = Course(
-            decode_suspicion, lambda lane: FindingLane(lane, FindingStage(config)), FINDING_WINDOW_SECONDS
+            lambda data, _: decode_suspicion(data),
+            lambda lane: FindingLane(lane, FindingStage(config)),
+            FINDING_WINDOW_SECONDS,
         )
         self._findings: Keeper[FindingLane] = Keeper(
-            {name(SUSPICIONS): suspicions}, reread=reread, health=health
+            {name(SUSPICIONS): suspicions}, reread=reread, health=health, now=now
         )
 
     async def take_telemetry(self, message: Message) -> None:
@@ -91,7 +93,8 @@ class Sink:
             letters: list[Outgoing] = []
             for finding in self._stepped(lane, message, letters):
                 await self._store(finding, message, letters)
-            await self._outlet.send(letters)
+            if letters:
+                await asyncio.shield(self._outlet.post(letters))
         except BaseException:
             # Half a step: the next reader of this partition must build the lane anew and take it again.
             self._findings.forget(place)

@@ -12,6 +12,7 @@ from types import FrameType
 log = logging.getLogger(__name__)
 
 LONGEST_PAUSE_SECONDS = 30.0
+START_SECONDS = 180.0
 HEALTHY_AFTER_SECONDS = 60.0
 STOP_SECONDS = 20.0
 
@@ -23,19 +24,29 @@ class _Child:
     started: float = 0.0
     pause: float = 1.0
     again_at: float = 0.0
+    beat: float = 0.0
+    heard: float = 0.0
 
 
 class Supervisor:
     """Runs commands side by side until ``stop`` is set.
 
     A command that ends is started again after a pause that doubles up to half a minute and is forgotten once
-    it ran for a minute.
+    it ran for a minute. One that lives on without a sign of life for ``silent_seconds`` is killed: ``pulse``
+    gives for a process id a number that changes with every sign, 0 before the first.
     """
 
     def __init__(
-        self, commands: Sequence[Sequence[str]], *, clock: Callable[[], float] = time.monotonic
+        self,
+        commands: Sequence[Sequence[str]],
+        *,
+        pulse: Callable[[int], float] | None = None,
+        silent_seconds: float = 120.0,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._children = [_Child(command) for command in commands]
+        self._pulse = pulse
+        self._silent_seconds = silent_seconds
         self._clock = clock
         self.stop = threading.Event()
 
@@ -53,9 +64,11 @@ class Supervisor:
         if child.process is None:
             if now >= child.again_at:
                 child.process, child.started = subprocess.Popen(child.command), now
+                child.beat, child.heard = 0.0, now
             return
         code = child.process.poll()
         if code is None:
+            self._listen(child, child.process, now)
             return
         if now - child.started >= HEALTHY_AFTER_SECONDS:
             child.pause = 1.0
@@ -63,10 +76,23 @@ class Supervisor:
         child.process, child.again_at = None, now + child.pause
         child.pause = min(2 * child.pause, LONGEST_PAUSE_SECONDS)
 
+    def _listen(self, child: _Child, process: subprocess.Popen[bytes], now: float) -> None:
+        if self._pulse is None:
+            return
+        beat = self._pulse(process.pid)
+        if beat != child.beat:
+            child.beat, child.heard = beat, now
+        silent = now - child.heard
+        if silent > (self._silent_seconds if beat else max(self._silent_seconds, START_SECONDS)):
+            log.critical("worker %d gave no sign of life for %.0f s, killing it", process.pid, silent)
+            process.kill()
+
     def _end_all(self) -> None:
         running = [c.process for c in self._children if c.process is not None and c.process.poll() is None]
         for process in running:
             process.terminate()
+            # A process that was stopped would not hear of it.
+            process.send_signal(signal.SIGCONT)
         deadline = self._clock() + STOP_SECONDS
         for process in running:
             try:

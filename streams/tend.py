@@ -17,6 +17,19 @@ STALLED_EXIT_CODE = 70
 COMMITTED_EVERY = 5
 
 
+def health_file(folder: Path, role: str, pid: int) -> Path:
+    """Return where the worker of a process id writes about itself, every second."""
+    return folder / f"streams-{role}-{pid}.json"
+
+
+def pulse(folder: Path, pid: int) -> float:
+    """Return when (Unix seconds) the worker of a process id last wrote about itself, 0 before it did."""
+    try:
+        return max((file.stat().st_mtime for file in folder.glob(f"streams-*-{pid}.json")), default=0.0)
+    except FileNotFoundError:
+        return 0.0
+
+
 def end_process(why: str) -> None:
     """End the process at once: a worker that is stuck cannot be trusted to stop in good order."""
     log.critical("this worker is stuck: %s; ending it, so that it is started anew", why)

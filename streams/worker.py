@@ -10,10 +10,13 @@ from datetime import UTC, datetime
 from functools import partial
 
 import faust
+import numpy as np
 from prometheus_client import CollectorRegistry, start_http_server
 
 from alerts.config import FindingConfig
 from alerts.finding import Finding
+from detectors.change import ChangeDetectorBank
+from detectors.standardise import Scale
 from slowrank.settings import Settings
 from slowrank.telemetry.topics import JOB_STEPS, NODE_EVENTS, NODE_SAMPLES, SUSPICIONS, topic_name
 from store.buckets import NodeLatest, SampleRollup, StepRollup
@@ -23,15 +26,17 @@ from store.heartbeats import Heartbeat, beat
 from store.pool import open_pool
 from store.rollups import write_nodes, write_samples, write_steps
 from streams.app import Role, Take, Work, build, group
+from streams.chore import Chore
 from streams.detect import Detect
 from streams.health import Health, HealthMetrics
+from streams.hush import hush
 from streams.outlet import Outlet
 from streams.probe import Place, Probe
 from streams.rebuild import reread
 from streams.rollup import Rows
 from streams.rows import RowBuffer
 from streams.sink import Sink
-from streams.tend import Tender
+from streams.tend import Tender, health_file
 from streams.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
@@ -42,6 +47,8 @@ BEAT_SECONDS = 5.0
 
 def run(settings: Settings, role: Role) -> None:
     """Run one worker until it is told to stop; ends the process."""
+    if role == "detect":
+        _warm_up()
     settings.streams_runtime_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     health = Health(role, time.monotonic)
     work: Work = DetectWork(settings, health) if role == "detect" else SinkWork(settings, health)
@@ -50,8 +57,16 @@ def run(settings: Settings, role: Role) -> None:
         registry.register(HealthMetrics(health, time.time))
         port = settings.streams_metrics_port + (role == "sink")
         start_http_server(port, addr="127.0.0.1", registry=registry)
+    hush(time.monotonic)
     app = build(settings, role, work)
     faust.Worker(app, loglevel="info", redirect_stdouts=False).execute_from_commandline()
+
+
+def _warm_up() -> None:
+    # Compiling the fast path takes seconds: before the group is joined, not within the first message.
+    bank = ChangeDetectorBank([Scale("identity", 1.0)] * 64)
+    for second in range(120):
+        bank.update(float(second), np.zeros(64))
 
 
 class DetectWork:
@@ -59,6 +74,7 @@ class DetectWork:
 
     def __init__(self, settings: Settings, health: Health) -> None:
         self._name = partial(topic_name, prefix=settings.topic_prefix)
+        self._chore = Chore()
         self._outlet = Outlet(settings.kafka_bootstrap, health)
         self._probe = Probe(settings.kafka_bootstrap, group(settings, "detect"))
         self._tender = _tender(settings, health, self._probe)
@@ -79,14 +95,18 @@ class DetectWork:
     async def round(self, assigned: set[Place]) -> None:
         """Keep the books, and let time pass for jobs that have fallen quiet."""
         ends = await self._tender.round(assigned, self._detect.positions)
+        self._chore.begin(partial(self._prepare, assigned))
+        self._detect.idle(assigned, ends)
+
+    async def _prepare(self, assigned: set[Place]) -> None:
         committed = self._tender.committed
         for place in sorted(assigned.intersection(committed).difference(self._detect.positions)):
             if place[0] == self._name(JOB_STEPS):
                 await self._detect.prepare(place, committed[place], timestamp=time.time())
-        await self._detect.idle(assigned, ends)
 
     async def stop(self) -> None:
         """Let go of the brokers."""
+        await self._chore.stop()
         await self._outlet.close()
         await self._probe.close()
         self._tender.close()
@@ -99,6 +119,7 @@ class SinkWork:
         self._name = partial(topic_name, prefix=settings.topic_prefix)
         self._health = health
         self._pool = open_pool(settings.dsn(), max_size=4, name="slowrank-streams")
+        self._chore = Chore()
         self._outlet = Outlet(settings.kafka_bootstrap, health)
         self._probe = Probe(settings.kafka_bootstrap, group(settings, "sink"))
         self._tender = _tender(settings, health, self._probe)
@@ -128,6 +149,9 @@ class SinkWork:
     async def round(self, assigned: set[Place]) -> None:
         """Keep the books, write what has gathered, and leave a sign of life in the database."""
         await self._tender.round(assigned, self._sink.positions)
+        self._chore.begin(partial(self._store, assigned))
+
+    async def _store(self, assigned: set[Place]) -> None:
         now = self._health.clock()
         if now - self._beat_at >= BEAT_SECONDS:
             self._beat_at = now
@@ -139,6 +163,7 @@ class SinkWork:
 
     async def stop(self) -> None:
         """Let go of the brokers and of the database."""
+        await self._chore.stop()
         await self._outlet.close()
         await self._probe.close()
         await asyncio.to_thread(self._pool.close, 5.0)
@@ -165,5 +190,5 @@ class SinkWork:
 def _tender(settings: Settings, health: Health, probe: Probe) -> Tender:
     limit = settings.streams_stall_seconds
     watchdog = Watchdog(health, no_event=limit, no_commit=2 * limit, orphaned=4 * limit)
-    file = settings.streams_runtime_dir / f"streams-{health.role}-{os.getpid()}.json"
+    file = health_file(settings.streams_runtime_dir, health.role, os.getpid())
     return Tender(health=health, probe=probe, watchdog=watchdog, file=file)

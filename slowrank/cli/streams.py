@@ -3,6 +3,7 @@
 import logging
 import sys
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -27,6 +28,7 @@ def run(role: Role = RoleName.all) -> None:
     """Run a worker process per role, and start it again whenever it ends."""
     from slowrank.settings import Settings
     from streams.supervisor import Supervisor, stop_on_signals
+    from streams.tend import pulse
 
     settings = Settings()
     roles = [RoleName.detect, RoleName.sink] if role is RoleName.all else [role]
@@ -36,7 +38,11 @@ def run(role: Role = RoleName.all) -> None:
         except (ValueError, OSError) as error:
             _fail(str(error))
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    supervisor = Supervisor([_worker_command(one) for one in roles])
+    supervisor = Supervisor(
+        [_worker_command(one) for one in roles],
+        pulse=partial(pulse, settings.streams_runtime_dir),
+        silent_seconds=4 * settings.streams_stall_seconds,
+    )
     stop_on_signals(supervisor)
     supervisor.run()
 

@@ -63,9 +63,10 @@ class Rig:
         return worker
 
     def stop(self):
-        """End every worker that still runs."""
+        """End every worker that still runs, and delete the topics."""
         for worker in self.workers:
             worker.terminate()
+        asyncio.run(self._delete_topics())
 
     def send(self, records: Iterable[Record]):
         """Produce records in order, each to its topic with its key."""
@@ -131,8 +132,24 @@ class Rig:
         await admin.start()
         try:
             await admin.create_topics(
-                [NewTopic(f"{self.prefix}{spec.name}", self.partitions, self.replication) for spec in TOPICS]
+                [
+                    NewTopic(
+                        f"{self.prefix}{spec.name}",
+                        self.partitions,
+                        self.replication,
+                        topic_configs={"message.timestamp.type": "LogAppendTime"},
+                    )
+                    for spec in TOPICS
+                ]
             )
+        finally:
+            await admin.close()
+
+    async def _delete_topics(self):
+        admin = AIOKafkaAdminClient(bootstrap_servers=self.bootstrap)
+        try:
+            await admin.start()
+            await admin.delete_topics([f"{self.prefix}{spec.name}" for spec in TOPICS])
         finally:
             await admin.close()
 

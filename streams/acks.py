@@ -1,0 +1,41 @@
+"""Acknowledgements in the order of the messages, each when what its message gave rise to is durable."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Self
+
+IN_FLIGHT = 1000
+
+
+class Acks:
+    """Runs beside the reading of a topic; a message that is not acknowledged comes again after a restart."""
+
+    def __init__(self, ack: Callable[[Any], Awaitable[Any]]) -> None:
+        self._ack = ack
+        self._waiting: asyncio.Queue[tuple[Any, asyncio.Future[None] | None]] = asyncio.Queue(IN_FLIGHT)
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        self._task = asyncio.get_running_loop().create_task(self._run())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+
+    async def put(self, event: Any, durable: asyncio.Future[None] | None) -> None:
+        """Acknowledge ``event`` when ``durable`` is done and all before it are acknowledged."""
+        await self._waiting.put((event, durable))
+
+    async def _run(self) -> None:
+        while True:
+            event, durable = await self._waiting.get()
+            if durable is not None:
+                await asyncio.shield(durable)
+            await self._ack(event)

@@ -1,0 +1,37 @@
+"""Keeps a log readable while the brokers are away: aiokafka says the same hundreds of times a second."""
+
+import logging
+import re
+from collections.abc import Callable
+
+LOGGERS = ("aiokafka", "aiokafka.conn", "aiokafka.consumer.fetcher", "aiokafka.consumer.group_coordinator")
+EVERY_SECONDS = 10.0
+MOST = 256
+
+_NUMBERS = re.compile(r"\d+")
+
+
+class Hush(logging.Filter):
+    """Lets a line through once in ten seconds; lines that differ in numbers alone are the same."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        super().__init__()
+        self._clock = clock
+        self._said: dict[str, float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether the line is news."""
+        now, line = self._clock(), _NUMBERS.sub("#", record.getMessage())
+        if now - self._said.get(line, -EVERY_SECONDS) < EVERY_SECONDS:
+            return False
+        if len(self._said) >= MOST:
+            self._said.clear()
+        self._said[line] = now
+        return True
+
+
+def hush(clock: Callable[[], float]) -> None:
+    """Apply it to what repeats itself; ``clock`` in seconds, any zero."""
+    quiet = Hush(clock)
+    for name in LOGGERS:
+        logging.getLogger(name).addFilter(quiet)

@@ -1,0 +1,44 @@
+import sys
+import threading
+import time
+
+from streams.supervisor import Supervisor
+
+
+def python(code):
+    return [sys.executable, "-c", code]
+
+
+def run_for(supervisor, condition, within=20.0):
+    thread = threading.Thread(target=supervisor.run)
+    thread.start()
+    deadline = time.monotonic() + within
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    supervisor.stop.set()
+    thread.join(30)
+    assert not thread.is_alive()
+
+
+def test_a_child_that_ends_is_started_again(tmp_path):
+    """Whatever the exit code, the command runs again after a pause."""
+    marks = tmp_path / "marks"
+    marks.touch()
+    child = python(f"open({str(marks)!r}, 'a').write('x'); raise SystemExit(3)")
+    run_for(Supervisor([child]), lambda: len(marks.read_text()) >= 2)
+    assert len(marks.read_text()) >= 2
+
+
+def test_stopping_ends_every_child_in_good_order(tmp_path):
+    """Children are asked to end, and have ended when the supervisor returns."""
+    started, ended = tmp_path / "started", tmp_path / "ended"
+    code = (
+        "import signal, sys, time, pathlib\n"
+        f"def bye(*_): pathlib.Path({str(ended)!r} + sys.argv[1]).touch(); sys.exit(0)\n"
+        "signal.signal(signal.SIGTERM, bye)\n"
+        f"pathlib.Path({str(started)!r} + sys.argv[1]).touch()\n"
+        "time.sleep(60)"
+    )
+    children = [[*python(code), name] for name in "ab"]
+    run_for(Supervisor(children), lambda: all((tmp_path / f"started{n}").exists() for n in "ab"))
+    assert all((tmp_path / f"ended{n}").exists() for n in "ab")

@@ -1,0 +1,153 @@
+import numpy as np
+import pytest
+
+from alerts.finding import Finding
+from slowrank.telemetry import NodeEvent, NodeSample, Suspicion
+from store.buckets import NodeLatest, SampleRollup, StepRollup
+from streams.topology import Pipeline, local_pipeline
+from tests.streams import traffic
+
+T0 = 1_795_160_000.0
+
+
+class Recorder:
+    """A stage that notes what it is given."""
+
+    def __init__(self, outputs=()):
+        self.records, self.ticks, self._outputs = [], [], list(outputs)
+
+    def process(self, record):
+        self.records.append(record)
+        return self._outputs
+
+    def tick(self, event_time):
+        self.ticks.append(event_time)
+        return ()
+
+
+class Broken(Recorder):
+    def process(self, record):
+        raise ZeroDivisionError
+
+    def tick(self, event_time):
+        raise KeyError
+
+
+def event(ts, node="n"):
+    return NodeEvent(cluster="c", node=node, ts=ts, source="kmsg", code="xid.79", subject={"gpu_index": 1})
+
+
+def test_each_record_goes_to_its_stage():
+    """Samples and events to the node stage, steps to the job stage, suspicions to the finding stage."""
+    node, job, finding = Recorder(), Recorder(), Recorder()
+    pipeline = Pipeline(node=node, job=job, finding=finding)
+    sample, step = next(traffic.nodes(count=1, seconds=1)), next(traffic.job(steps=1))
+    for record in (sample, event(T0), step):
+        pipeline.process(record)
+    assert [type(r) for r in node.records] == [NodeSample, NodeEvent]
+    assert job.records == [step]
+    assert finding.records == []
+
+
+def test_every_second_of_event_time_ticks_every_stage_once():
+    """All stages see the same whole seconds, in order, without gaps."""
+    node, job, finding = Recorder(), Recorder(), Recorder()
+    pipeline = Pipeline(node=node, job=job, finding=finding)
+    for i in range(100):
+        pipeline.process(event(T0 + i / 3))
+    pipeline.finish()
+    assert node.ticks == [T0 + s for s in range(34)]
+    assert node.ticks == job.ticks == finding.ticks
+
+
+def test_a_stage_that_raises_does_not_end_the_stream():
+    """A record on which a stage fails is counted and left out; what follows is processed."""
+    job, finding = Recorder(), Recorder()
+    pipeline = Pipeline(node=Broken(), job=job, finding=finding)
+    for i in range(10):
+        assert pipeline.process(event(T0 + i)) == []
+    pipeline.process(next(traffic.job(steps=1)))
+    assert pipeline.set_aside["NodeEvent"] == 10
+    assert pipeline.set_aside["Broken"] > 0
+    assert len(job.records) == 1
+
+
+def test_an_xid_becomes_a_finding_at_once():
+    """An explicit fatal event needs nothing else to open a finding about its GPU."""
+    pipeline, found = local_pipeline(), []
+    for i in range(10):
+        found += pipeline.process(event(T0 + i, node=f"n{i % 3}") if i == 4 else event_free(T0 + i))
+    found += pipeline.finish()
+    assert {(f.kind, f.status, f.subject.gpu_index) for f in found} == {("xid.79", "open", 1)}
+    assert all(isinstance(f, Finding) for f in found)
+
+
+def event_free(ts):
+    return NodeEvent(cluster="c", node="quiet", ts=ts, source="operator", code="note.nothing")
+
+
+def test_roll_ups_count_every_record():
+    """The rows handed on hold every sample and step exactly once."""
+    rows = []
+    pipeline = local_pipeline(on_rows=rows.extend)
+    records = [*traffic.nodes(count=2, seconds=60), *traffic.job(steps=30)]
+    for record in sorted(records, key=lambda r: r.ts):
+        pipeline.process(record)
+        pipeline.process(record)
+    pipeline.finish()
+    hosts = {(r.node, r.bucket): r.n for r in rows if isinstance(r, SampleRollup) and r.block == "host"}
+    steps = {(r.rank, r.bucket): r.n_steps for r in rows if isinstance(r, StepRollup)}
+    assert (sum(hosts.values()), sum(steps.values())) == (120, 30 * 16)
+    assert {r.node for r in rows if isinstance(r, NodeLatest)} == {"node-0", "node-1"}
+
+
+def dedup(findings):
+    return {(f.dedup_key, f.kind, f.status, round(f.onset, 3)) for f in findings}
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_the_order_among_sources_changes_nothing(seed):
+    """Records of different nodes and jobs may overtake each other by a second without effect."""
+    records = sorted(
+        [*traffic.nodes(count=5, seconds=250, low_clock=(1, 2, 120)), *traffic.job(slow=(5, 90, 1.5))],
+        key=lambda r: r.ts,
+    )
+    rng = np.random.default_rng(seed)
+    delay = {node: rng.random() for node in {r.node for r in records}}
+    jittered = sorted(records, key=lambda r: r.ts + delay[r.node])
+    finals = []
+    for order in (records, jittered):
+        pipeline, last = local_pipeline(), {}
+        for record in order:
+            last |= {f.id: f for f in pipeline.process(record)}
+        last |= {f.id: f for f in pipeline.finish()}
+        finals.append(dedup(last.values()))
+    assert finals[0] == finals[1]
+    assert {kind for _, kind, _, _ in finals[0]} == {"straggler.fail_slow", "clock.low"} or len(
+        finals[0]
+    ) >= 1
+    assert any(kind == "straggler.fail_slow" for _, kind, _, _ in finals[0])
+
+
+def test_suspicions_reach_the_finding_stage_in_the_order_they_were_made():
+    """What a stage puts out is folded before the next record is taken."""
+    first, second = (
+        Suspicion(
+            cluster="c",
+            detector="d",
+            family="host",
+            kind="k",
+            state="raise",
+            subject={"type": "node", "cluster": "c"},
+            ts=T0,
+            onset=T0 + i,
+            onset_lo=T0,
+            onset_hi=T0,
+            score=1.0,
+            log_likelihood_ratio=1.0,
+        )
+        for i in range(2)
+    )
+    finding = Recorder()
+    Pipeline(node=Recorder([first, second]), job=Recorder(), finding=finding).process(event(T0))
+    assert finding.records == [first, second]

@@ -75,8 +75,8 @@ def _autocorrelation(residual: Floats) -> float:
 class Channel:
     """Evidence of all ranks about one timing. Arrays are [ranks].
 
-    ``raised`` ranks are accused, ``believed`` ones without a second kind of evidence, and ``size`` is how slow
-    they were when raised.
+    ``raised`` ranks are accused, ``believed`` ones without a second kind of evidence; ``size`` is how
+    slow they were when raised.
     """
 
     def __init__(self, ranks: int, config: EvidenceConfig | None = None) -> None:

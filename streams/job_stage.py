@@ -115,7 +115,7 @@ class JobStage:
         verdict = job.detector.update(_times(step, job.roster))
         view = JobView(key[0], key[1], job.attempt, job.roster, job.aligner.identities, job.detector)
         out += _stragglers(job.ledger, view, verdict, at)
-        gone, back = job.presence.step(present, at)
+        gone, back = job.presence.step(present | job.aligner.reporting(), at)
         for rank in gone:
             out += job.ledger.put(
                 ("missing", rank), write.missing(view, rank, job.presence.last_seen(rank), at)

@@ -86,6 +86,7 @@ class StepAligner:
         self.world_size = world_size
         self.identities: dict[int, Identity] = {}
         self.last_step: dict[int, int] = {}
+        self.last_ts: dict[int, float] = {}
         self.changed = False
         self.late_rows = 0
         self.event_time = float("-inf")
@@ -107,6 +108,7 @@ class StepAligner:
     def add(self, row: "Row") -> list[Step]:
         """Take one row; return the steps that it completes, in order."""
         step, rank, ts = row.step, row.rank, row.ts
+        self.last_ts[rank] = max(ts, self.last_ts.get(rank, ts))
         if (self.closed is not None and step <= self.closed) or rank in self._rows(step):
             self.late_rows += 1
             return []
@@ -120,6 +122,10 @@ class StepAligner:
         self.event_time = max(self.event_time, ts)
         self._learn_grace(float(row.values[0]))
         return self._close()
+
+    def reporting(self) -> set[int]:
+        """Return the ranks heard of, late rows included, within a grace of the job's event time."""
+        return {rank for rank, ts in self.last_ts.items() if ts >= self.event_time - self._grace}
 
     def _rows(self, step: int) -> dict[int, tuple[float, Floats]]:
         opened = self._open.get(step)

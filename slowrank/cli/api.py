@@ -25,10 +25,10 @@ def run(
     import uvicorn
 
     from api.app import create_app
-    from slowrank.settings import Settings
+    from slowrank.cli.config import load_settings
     from store.pool import open_pool
 
-    settings = Settings()
+    settings = load_settings()
     try:
         dsn = settings.dsn()
     except (ValueError, OSError) as error:

@@ -18,7 +18,7 @@ app = typer.Typer(help="Check and show the settings.", no_args_is_help=True)
 @app.command()
 def check() -> None:
     """Read the settings as every process would, and say where each value comes from."""
-    settings = _settings()
+    settings = load_settings()
     in_file = _toml_names()
     for name, value in settings.redacted().items():
         variable = f"SLOWRANK_{name.upper()}"
@@ -41,10 +41,11 @@ def show(
     ] = True,
 ) -> None:
     """Print the settings as JSON; secrets show as ***."""
-    typer.echo(json.dumps(_settings().redacted(), indent=2))
+    typer.echo(json.dumps(load_settings().redacted(), indent=2))
 
 
-def _settings() -> "Settings":
+def load_settings() -> "Settings":
+    """Return the settings of this process; when they cannot be read the command ends and says why."""
     from pydantic import ValidationError
 
     from slowrank.settings import Settings

@@ -37,9 +37,9 @@ def _url(url: str | None) -> str:
 
     if url or os.environ.get("SLOWRANK_URL"):
         return (url or os.environ["SLOWRANK_URL"]).rstrip("/")
-    from slowrank.settings import Settings
+    from slowrank.cli.config import load_settings
 
-    settings = Settings()
+    settings = load_settings()
     host = "127.0.0.1" if settings.api_host in ("0.0.0.0", "::") else settings.api_host
     return read_text(config_dir() / "url") or f"http://{host}:{settings.api_port}"
 

@@ -23,9 +23,9 @@ def run() -> None:
     import asyncio
     import logging
 
-    from slowrank.settings import Settings
+    from slowrank.cli.config import load_settings
 
-    settings = Settings()
+    settings = load_settings()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
     try:

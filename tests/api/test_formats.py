@@ -3,6 +3,7 @@
 import json
 import math
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ HOSTILE = '</script><!channel> *x* `y` \x00\r\nX-Evil: 1 \u202e "\'{{7*7}} {job=
 
 
 def example(**changes):
-    fields = {
+    fields: dict[str, Any] = {
         "id": finding_id("prod-a/gpu/GPU-1/straggler.fail_slow", 1795160000.0),
         "dedup_key": "prod-a/gpu/GPU-1/straggler.fail_slow",
         "kind": "straggler.fail_slow",

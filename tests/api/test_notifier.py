@@ -298,7 +298,7 @@ def test_killed_in_mid_delivery_it_is_sent_again_under_the_same_id(
     pool, api_dsn, start_receiver, add_webhook, save_finding, tmp_path
 ):
     """SIGKILL while the receiver has the request but has not answered: another process delivers it again."""
-    processes = []
+    processes: list[subprocess.Popen[bytes]] = []
 
     def start():
         environment = {n: v for n, v in os.environ.items() if not n.startswith("SLOWRANK_")} | {

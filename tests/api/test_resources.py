@@ -5,6 +5,7 @@ import gzip
 import json
 import threading
 from datetime import UTC, datetime, timedelta
+from typing import get_args
 
 import pytest
 from standardwebhooks.webhooks import Webhook as Verifier
@@ -57,7 +58,7 @@ def open_to(settings, pool, client, sink):
 
 def test_the_formats_of_the_interface_are_those_there_are():
     """The OpenAPI enumeration and the table of formats name the same."""
-    assert set(FormatName.__args__) == set(FORMATS)
+    assert set(get_args(FormatName)) == set(FORMATS)
 
 
 def test_a_webhook_from_first_to_last(open_to, receiver):

@@ -30,15 +30,16 @@ def post(sender, url, body=b"{}"):
     return asyncio.run(sender.post(url, {"content-type": "application/json", "webhook-id": "msg_1"}, body))
 
 
-def names(*addresses):
-    calls = []
+class Names:
+    """A resolver that gives the same addresses for every name and remembers who was asked for."""
 
-    async def resolve(host, port):
-        calls.append(host)
-        return addresses
+    def __init__(self, *addresses):
+        self.addresses = addresses
+        self.calls = []
 
-    resolve.calls = calls
-    return resolve
+    async def __call__(self, host, port):
+        self.calls.append(host)
+        return self.addresses
 
 
 def test_a_request_arrives_whole(receiver):
@@ -55,7 +56,7 @@ def test_a_request_arrives_whole(receiver):
 
 def test_the_name_is_resolved_once_and_kept_as_host(receiver):
     """A rebinding name cannot change its mind: there is one resolution, and its address is used."""
-    resolve = names("127.0.0.1")
+    resolve = Names("127.0.0.1")
     answer = post(sender(receiver.port, resolve=resolve), f"http://hooks.example.test:{receiver.port}/hook")
 
     assert answer.status == 200
@@ -65,7 +66,7 @@ def test_the_name_is_resolved_once_and_kept_as_host(receiver):
 
 def test_a_name_that_resolves_inside_is_refused_without_a_byte(receiver):
     """Nothing is sent to an address the policy forbids, and the answer says why."""
-    strict = sender(receiver.port, resolve=names("127.0.0.1"), private=[])
+    strict = sender(receiver.port, resolve=Names("127.0.0.1"), private=[])
     answer = post(strict, f"http://hooks.example.test:{receiver.port}/hook")
 
     assert answer.status is None
@@ -78,7 +79,7 @@ def test_a_name_that_resolves_inside_is_refused_without_a_byte(receiver):
 def test_the_next_checked_address_is_tried(receiver):
     """When the first address does not accept, the next of the same resolution is used."""
     answer = post(
-        sender(receiver.port, resolve=names("127.0.0.9", "127.0.0.1")),
+        sender(receiver.port, resolve=Names("127.0.0.9", "127.0.0.1")),
         f"http://hooks.example.test:{receiver.port}/hook",
     )
     assert answer.status == 200
@@ -90,7 +91,7 @@ def test_tls_is_verified_against_the_name_not_the_address(start_receiver, tls_se
     tls_server_context.sni_callback = lambda sock, name, context: asked.append(name)
     receiver = start_receiver(tls_server_context)
     trusting = ssl.create_default_context(cafile=str(certificate) + ".crt")
-    resolve = names("127.0.0.1")
+    resolve = Names("127.0.0.1")
 
     good = post(
         sender(receiver.port, resolve=resolve, tls=trusting), f"https://hooks.example.test:{receiver.port}/"

@@ -1,0 +1,169 @@
+"""The commands against a real served API."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from api.auth import SCOPES
+
+PRESET = {"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"}
+
+
+@pytest.fixture
+def slowrank(tmp_path):
+    """Run the command line in an environment of its own: ``slowrank("findings", "list", env={…})``."""
+
+    def run(*arguments, env=None, code=0):
+        clean = {n: v for n, v in os.environ.items() if not n.startswith("SLOWRANK_")}
+        done = subprocess.run(
+            [sys.executable, "-c", "from slowrank.cli import main; main()", *arguments],
+            env=clean | PRESET | {"XDG_CONFIG_HOME": str(tmp_path)} | (env or {}),
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == code, done.stdout + done.stderr
+        assert "Traceback" not in done.stderr
+        return done
+
+    return run
+
+
+@pytest.fixture
+def reach(live, receiver, new_token):
+    """The environment that leads to the served API."""
+    return {"SLOWRANK_URL": live(receiver.port), "SLOWRANK_KEY": new_token(*SCOPES)}
+
+
+def test_findings_from_list_to_feedback(slowrank, reach, save_finding):
+    """list, show, ack, resolve and feedback do what they say, with the exit codes promised."""
+    assert "no findings" in slowrank("findings", "list", "--open", "--exit-code", env=reach).stdout
+    saved = save_finding()
+    table = slowrank("findings", "list", "--open", "--exit-code", env=reach, code=1).stdout
+    assert "critical" in table
+    assert "gpu-0423 GPU 5" in table
+    assert "1.31x" in table
+    assert saved.id in table
+    assert json.loads(slowrank("findings", "list", "-o", "json", env=reach).stdout)[0]["id"] == saved.id
+    (line,) = slowrank("findings", "list", "-o", "ndjson", "--since", "2h", env=reach).stdout.splitlines()
+    assert json.loads(line)["id"] == saved.id
+    assert json.loads(slowrank("findings", "show", saved.id, env=reach).stdout)["history"]
+    slowrank("findings", "ack", saved.id, "--note", "mine", env=reach)
+    slowrank("findings", "resolve", saved.id, env=reach)
+    slowrank("findings", "feedback", saved.id, "true_positive", env=reach)
+    assert "no findings" in slowrank("findings", "list", "--open", env=reach).stdout
+    assert "HTTP 409" in slowrank("findings", "resolve", saved.id, env=reach, code=2).stderr
+    assert "HTTP 422" in slowrank("findings", "show", "nonsense", env=reach, code=2).stderr
+    assert "HTTP 404" in slowrank("findings", "show", "../keys", env=reach, code=2).stderr
+
+
+def test_hostile_text_stays_text(slowrank, reach, save_finding):
+    """Control characters, markup and direction marks of a finding do not reach the terminal."""
+    save_finding(node="\x1b[31mred\u202e[bold]x[/bold]\nnext")
+    out = slowrank("findings", "list", env=reach).stdout
+    assert "\x1b" not in out
+    assert "\u202e" not in out
+    assert "[bold]x[/bold]" in out
+
+
+def test_webhooks_from_add_to_remove(slowrank, reach, receiver):
+    """add prints the secret once; test delivers; deliveries shows it; remove removes."""
+    added = slowrank(
+        "webhook", "add", receiver.url, "--min-severity", "error", "--kind", "straggler", env=reach
+    )
+    webhook_id = added.stdout.split()[1]
+    assert "secret whsec_" in added.stdout
+    assert "delivered in" in slowrank("webhook", "test", env=reach).stdout
+    listed = slowrank("webhook", "list", env=reach).stdout
+    assert webhook_id in listed
+    assert "whsec_" not in listed
+    (line,) = json.loads(slowrank("webhook", "deliveries", webhook_id, "-o", "json", env=reach).stdout)
+    assert "due again" in slowrank("webhook", "retry", line["id"], env=reach).stdout
+    receiver.wait_for(2)
+    receiver.answers = [(500, {}, b"")]
+    assert "HTTP 500" in slowrank("webhook", "test", webhook_id, env=reach, code=1).stderr
+    slowrank("webhook", "remove", webhook_id, env=reach)
+    assert "no webhooks" in slowrank("webhook", "list", env=reach).stdout
+    refused = slowrank("webhook", "add", "https://169.254.169.254/", env=reach, code=2).stderr
+    assert "no webhook may reach" in refused
+
+
+def test_the_first_key_is_made_in_the_database(slowrank, live, api_dsn, pool):
+    """key create --dsn makes a key that opens the API, which makes and revokes the next."""
+    url = {"SLOWRANK_URL": live()}
+    first = slowrank("key", "create", "--name", "me", "--scope", "all", "--dsn", api_dsn).stdout.strip()
+    reach = url | {"SLOWRANK_KEY": first}
+    second = slowrank("key", "create", "--name", "dash", env=reach).stdout.strip()
+    key_id = second.split("_")[1]
+    assert key_id in slowrank("key", "list", env=reach).stdout
+    slowrank("key", "revoke", key_id, env=reach)
+    dead = slowrank("findings", "list", env=url | {"SLOWRANK_KEY": second}, code=2).stderr
+    assert "HTTP 401" in dead
+    assert (
+        "unknown scope"
+        in slowrank("key", "create", "--name", "x", "--scope", "root", "--dsn", api_dsn, code=2).stderr
+    )
+
+
+def test_where_the_key_comes_from(slowrank, live, new_token, tmp_path):
+    """Flag before environment before files; without any, the message says how to get one."""
+    url, token = live(), new_token("findings:read")
+    folder = tmp_path / "slowrank"
+    folder.mkdir()
+    missing = slowrank("findings", "list", "--url", url, code=2).stderr
+    assert "slowrank key create" in missing
+    (folder / "url").write_text(url + "\n")
+    (folder / "key").write_text(token + "\n")
+    slowrank("findings", "list")
+    slowrank("findings", "list", env={"SLOWRANK_KEY": "srk_wrong_key"}, code=2)
+    slowrank("findings", "list", "--key", token, env={"SLOWRANK_KEY": "srk_wrong_key"})
+    (tmp_path / "k").write_text(token)
+    slowrank("findings", "list", env={"SLOWRANK_KEY_FILE": str(tmp_path / "k")})
+
+
+def test_what_goes_wrong_is_said_with_what_to_do(slowrank, live, new_token):
+    """No server, no scope, no database, bad settings: one message each, exit code 2."""
+    key = {"SLOWRANK_KEY": new_token("metrics:read")}
+    assert (
+        "slowrank up" in slowrank("findings", "list", "--url", "http://127.0.0.1:1", env=key, code=2).stderr
+    )
+    assert "findings:read" in slowrank("findings", "list", "--url", live(), env=key, code=2).stderr
+    assert "SLOWRANK_DATABASE_URL" in slowrank("api", "run", code=2).stderr
+    assert "SLOWRANK_DATABASE_URL" in slowrank("notifier", "run", code=2).stderr
+    bad = slowrank("key", "create", "--name", "x", "--dsn", "postgresql://127.0.0.1:1/x", code=2)
+    assert "cannot use the database" in bad.stderr
+    for command in (("config", "check"), ("api", "run"), ("notifier", "run")):
+        assert "api_port" in slowrank(*command, env={"SLOWRANK_API_PORT": "no"}, code=2).stderr
+
+
+def test_healthcheck(slowrank, live, pool):
+    """0 when the process is well, 1 when not, 2 when nobody answers."""
+    env = {"SLOWRANK_URL": live()}
+    assert "ok   database" in slowrank("healthcheck", "api", env=env).stdout
+    assert "FAIL streams" in slowrank("healthcheck", "streams", env=env, code=1).stdout
+    with pool.connection() as conn:
+        conn.execute("INSERT INTO heartbeats VALUES ('streams', 'a', now())")
+    assert "ok   streams" in slowrank("healthcheck", "streams", env=env).stdout
+    assert "slowrank api run" in slowrank("healthcheck", "api", "--url", "http://127.0.0.1:1", code=2).stderr
+
+
+def test_config_tells_where_values_come_from(slowrank, tmp_path):
+    """check names the origin of each value; secrets are starred; unknown names in the file are errors."""
+    (tmp_path / "slowrank.toml").write_text('cluster = "prod"\n')
+    env = {"SLOWRANK_DATABASE_URL": "postgresql://u:hunter2@h/d"}
+    out = slowrank("config", "check", env=env).stdout
+    assert 'cluster = "prod"  (slowrank.toml)' in out
+    assert 'database_url = "**********"  (SLOWRANK_DATABASE_URL)' in out
+    assert "hunter2" not in slowrank("config", "show", "--redacted", env=env).stdout
+    (tmp_path / "slowrank.toml").write_text('clutser = "prod"\n')
+    assert "clutser" in slowrank("config", "check", code=2).stderr
+
+
+def test_openapi_is_printed(slowrank):
+    """`slowrank api openapi` prints the document."""
+    assert json.loads(slowrank("api", "openapi").stdout)["openapi"].startswith("3.1")

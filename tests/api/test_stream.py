@@ -1,0 +1,74 @@
+"""The live stream over a real server: new events as they come, missed ones on reconnecting."""
+
+import json
+import queue
+import threading
+from typing import Any
+
+import httpx
+import pytest
+
+
+@pytest.fixture
+def listen(live):
+    """Open streams: ``listen(token, last_id)`` returns a queue of (id, type, data)."""
+    base, stops = live(), []
+
+    def start(token, last_id=None):
+        got: queue.Queue[tuple[str, str, dict[str, Any]]] = queue.Queue()
+        opened = threading.Event()
+        client = httpx.Client(timeout=30)
+        headers = {"authorization": f"Bearer {token}"} | ({"last-event-id": last_id} if last_id else {})
+
+        def read():
+            try:
+                with client.stream("GET", f"{base}/api/v1/events/stream", headers=headers) as answer:
+                    fields = {}
+                    for line in answer.iter_lines():
+                        opened.set()
+                        name, _, value = line.partition(": ")
+                        if line:
+                            fields[name] = value
+                        elif "data" in fields:
+                            got.put((fields["id"], fields["event"], json.loads(fields["data"])))
+                            fields = {}
+            except httpx.HTTPError:
+                pass
+
+        thread = threading.Thread(target=read)
+        thread.start()
+        assert opened.wait(10)
+        stops.append((client, thread))
+        return got
+
+    yield start
+    for client, _ in stops:
+        client.close()
+
+
+def test_events_come_as_they_happen_and_again_after_a_break(listen, new_token, save_finding):
+    """A listener hears what is new; one that reconnects hears what it missed, once and in order."""
+    token = new_token("findings:read")
+    first = save_finding(node="before")
+    stream = listen(token)
+    second, third = save_finding(node="second"), save_finding(node="third")
+
+    heard = [stream.get(timeout=10), stream.get(timeout=10)]
+    assert [h[2]["data"]["id"] for h in heard] == [second.id, third.id]
+    assert {h[1] for h in heard} == {"finding.opened"}
+
+    again = listen(token, heard[0][0])
+    assert again.get(timeout=10)[2]["data"]["id"] == third.id
+    fourth = save_finding(node="fourth")
+    assert again.get(timeout=10)[2]["data"]["id"] == fourth.id
+    assert stream.get(timeout=10)[2]["data"]["id"] == fourth.id
+    assert first.id not in {h[2]["data"]["id"] for h in heard}
+
+
+def test_a_limited_key_hears_of_its_clusters(listen, new_token, save_finding):
+    """Events of other clusters do not reach it."""
+    stream = listen(new_token("findings:read", clusters=("a",)))
+    save_finding(cluster="b")
+    mine = save_finding(cluster="a")
+    assert stream.get(timeout=10)[2]["data"]["id"] == mine.id
+    assert stream.empty()

@@ -19,6 +19,7 @@ app = typer.Typer(add_completion=False, no_args_is_help=True, help="Collect this
 
 MEMORY_BYTES = 16 * 2**20
 DRAIN_SECONDS = 5.0
+DRAIN_ONCE_SECONDS = 12.0
 
 Cluster = Annotated[str | None, typer.Option(help="Cluster name [SLOWRANK_CLUSTER].")]
 Node = Annotated[
@@ -63,7 +64,7 @@ def run(
     try:
         if once:
             _tick_once(exporter, store, settings)
-            sent = publisher.drain(30.0)
+            sent = publisher.drain(DRAIN_ONCE_SECONDS)
         else:
             _tick_until_stopped(exporter, store, settings)
             sent = publisher.drain(DRAIN_SECONDS)

@@ -1,0 +1,83 @@
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SLOWRANK = str(Path(sys.executable).with_name("slowrank"))
+
+
+@pytest.fixture
+def slowrank(tmp_path):
+    """Run ``slowrank exporter`` with a folder and a socket of its own."""
+
+    def run(*arguments, **environ):
+        clean = {k: v for k, v in os.environ.items() if not k.startswith("SLOWRANK_")}
+        own = {
+            "SLOWRANK_EXPORTER_LISTEN": str(tmp_path / "s.sock"),
+            "SLOWRANK_EXPORTER_SPOOL_DIR": str(tmp_path),
+        }
+        return subprocess.run(
+            [SLOWRANK, "exporter", *arguments],
+            env=clean | own | environ,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+
+    return run
+
+
+def test_once_prints_this_node_without_kafka(slowrank):
+    """``exporter once`` shows real telemetry of this machine as JSON rows, named by node and cluster."""
+    done = slowrank("once", "--node", "n7", "--cluster", "lab", "--seconds", "0.2")
+
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    metrics = {row["metric"]: row["value"] for row in rows}
+    assert done.returncode == 0
+    assert {(row["node"], row["cluster"], row["kind"]) for row in rows} == {("n7", "lab", "sample")}
+    assert metrics["host.memory.total_bytes"] > 0
+    assert 0 <= metrics["host.cpu.utilization_ratio"] <= 1
+
+
+@pytest.mark.parametrize("variable", ["SLOWRANK_NODE", "NODE_NAME", "SLURMD_NODENAME"])
+def test_the_node_is_named_by_its_launcher(slowrank, variable):
+    """The node's name comes from the settings, the downward API or Slurm."""
+    done = slowrank("once", "--seconds", "0", **{variable: "gpu-0042"})
+
+    assert json.loads(done.stdout.splitlines()[0])["node"] == "gpu-0042"
+
+
+def test_a_run_without_a_broker_keeps_its_records(slowrank, tmp_path):
+    """``run --once`` with nobody at the address says so, ends with 1 and leaves the record spooled."""
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        nobody = f"127.0.0.1:{unused.getsockname()[1]}"
+    done = slowrank("run", "--once", "--kafka", nobody)
+
+    assert done.returncode == 1
+    assert "1 records were not taken" in done.stderr
+    assert (tmp_path / "spool.sqlite").stat().st_size > 0
+
+
+def test_a_taken_address_is_explained(slowrank):
+    """A second exporter is told what is taken and what to do."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
+        other.bind(("127.0.0.1", 0))
+        done = slowrank("once", "--listen", f"127.0.0.1:{other.getsockname()[1]}")
+
+    assert done.returncode == 2
+    assert "in use" in done.stderr
+    assert "--listen" in done.stderr
+
+
+def test_wrong_settings_are_explained(slowrank):
+    """A setting that cannot be is refused with its name."""
+    done = slowrank("once", SLOWRANK_EXPORTER_INTERVAL_SECONDS="-3")
+
+    assert done.returncode == 2
+    assert "exporter_interval_seconds" in done.stderr

@@ -10,6 +10,7 @@ BENCHMARKS = {
     "hook": "benchmarks.hook",
     "real": "benchmarks.real",
     "series": "benchmarks.series",
+    "stress": "benchmarks.stress",
     "wire": "benchmarks.wire",
 }
 """Name → module with `main(argv) -> int`; imported only when asked for."""

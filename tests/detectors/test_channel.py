@@ -1,0 +1,57 @@
+import numpy as np
+import pytest
+
+from detectors.channel import Channel, Noise, fit_noise
+from detectors.peers import PeerGroups
+
+RNG = np.random.default_rng(3)
+ONE_ROLE = PeerGroups.of(np.zeros(8, dtype=int))
+
+
+def test_noise_is_pooled_and_inflated_for_autocorrelation():
+    """A rank's sigma is the group's, and grows by (1 + rho)/(1 - rho) where the noise repeats itself."""
+    white = RNG.normal(0, 0.02, (400, 8))
+    repeating = np.zeros((400, 8))
+    for s in range(1, 400):
+        repeating[s] = 0.6 * repeating[s - 1] + 0.8 * white[s]
+    plain = fit_noise(white, ONE_ROLE, floor=0.005, prior=1.0).sigma
+    inflated = fit_noise(repeating, ONE_ROLE, floor=0.005, prior=1.0).sigma
+    assert plain == pytest.approx(np.full(8, 0.02), rel=0.1)
+    assert inflated == pytest.approx(np.full(8, 0.02 * np.sqrt(1.6 / 0.4)), rel=0.2)
+
+
+def test_few_samples_move_the_centre_little():
+    """With three steps seen, the usual spread between ranks counts for more than what was measured."""
+    x = RNG.normal(0, 0.02, (3, 8)) + 0.05
+    wary = fit_noise(x, ONE_ROLE, floor=0.005, prior=0.005).center
+    assert (np.abs(wary) < 0.02).all()
+    assert fit_noise(x, ONE_ROLE, floor=0.005, prior=1.0).center == pytest.approx(np.full(8, 0.05), abs=0.03)
+
+
+def test_quiet_noise_is_held_at_the_floor_and_unread_ranks_stay_finite():
+    """Identical values have the floor as noise; a rank never read gets the group's."""
+    x = np.zeros((20, 8))
+    x[:, 2] = np.nan
+    noise = fit_noise(x, ONE_ROLE, floor=0.005, prior=1.0)
+    assert np.isfinite(noise.sigma).all()
+    assert noise.sigma == pytest.approx(np.full(8, 0.005), rel=0.06)
+
+
+def test_accused_ranks_keep_their_baseline():
+    """What a slow rank does must not become usual."""
+    channel = Channel(8)
+    channel.refit(Noise(np.zeros(8), np.full(8, 0.01), 20), largest_move=None)
+    channel.raised[3] = True
+    channel.refit(Noise(np.full(8, 0.1), np.full(8, 0.01), 40), largest_move=None)
+    assert channel.noise is not None
+    assert channel.noise.center.tolist() == [0.1] * 3 + [0.0] + [0.1] * 4
+
+
+def test_an_accusation_ends_after_twenty_quiet_steps():
+    """Evidence gone for twenty steps lowers the rank, once."""
+    channel = Channel(2)
+    channel.raised[1] = True
+    settled = [channel.settle() for _ in range(25)]
+    assert settled[19] == [1]
+    assert sum(len(s) for s in settled) == 1
+    assert not channel.raised.any()

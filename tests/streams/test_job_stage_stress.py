@@ -1,0 +1,27 @@
+"""JobStage on random jobs: sizes, layouts, step lengths, noise and gaps drawn by seed."""
+
+import pytest
+
+from benchmarks.stress import SCENARIOS, run
+
+HEALTHY = ["healthy", "common change", "long stage", "packed, healthy"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", HEALTHY)
+def test_names_nobody_in_jobs_without_a_slow_rank(name):
+    """No rank is believed slow; imbalance is said about the job alone."""
+    tally = run(name, 5, 77)
+    assert tally.wrong == 0
+    expected = {"long stage": {"imbalance.stage": 5}, "packed, healthy": {"imbalance.workload": 5}}
+    assert {k: n for k, n in tally.verdicts.items() if k != "hang.job"} == expected.get(name, {})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [n for n in SCENARIOS if n not in (*HEALTHY, "one rank x1.03")])
+def test_names_the_slow_ranks_and_no_others(name):
+    """Slow ranks are named, dated to within a few steps, and nobody beside them."""
+    tally = run(name, 5, 77)
+    assert tally.named / tally.bad >= 0.95
+    assert tally.wrong == 0
+    assert sorted(abs(e) for e in tally.onset_errors)[len(tally.onset_errors) // 2] <= 5

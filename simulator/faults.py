@@ -68,7 +68,7 @@ class Fault:
 
 
 def parse_fault(text: str) -> Fault:
-    """Return the fault written as ``kind:field=value,…`` (``clock_lock:node=3,gpu=1,onset=60,magnitude=1.2``).
+    """Return the fault written as ``kind:field=value,…`` (``clock_lock:node=3,gpu=1,onset=60``).
 
     Raises ``ValueError`` saying what is wrong with it.
     """

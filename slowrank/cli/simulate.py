@@ -107,11 +107,13 @@ def _write(records: "Iterable[Record]", file: BinaryIO) -> int:
 
 
 def _to_kafka(records: "Iterable[Record]", bootstrap: str) -> int:
+    import asyncio
+
     from slowrank.settings import Settings
     from streams.sender import SendProblem, send
 
     try:
-        return send(records, bootstrap=bootstrap, prefix=Settings().topic_prefix)
+        return asyncio.run(send(records, bootstrap=bootstrap, prefix=Settings().topic_prefix))
     except SendProblem as error:
         _fail(str(error))
 

@@ -1,10 +1,14 @@
 import json
+import uuid
 
 import pytest
+from kafka import KafkaConsumer
+from kafka.admin import KafkaAdminClient, NewTopic
 from typer.testing import CliRunner
 
 from slowrank.cli.simulate import simulate
-from slowrank.telemetry import NodeSample
+from slowrank.telemetry import NodeSample, decode_sample, decode_steps
+from slowrank.telemetry.topics import JOB_STEPS, NODE_SAMPLES, topic_name
 from slowrank.telemetry.twin import Assembler
 
 
@@ -47,6 +51,31 @@ def test_a_wrong_call_says_what_to_do(run, arguments, told):
     result = run("--seconds", "2", *arguments)
     assert result.exit_code == 2
     assert told in result.output
+
+
+@pytest.mark.integration
+def test_kafka_takes_what_a_file_would_hold(run, kafka_bootstrap, monkeypatch):
+    """--kafka sends every record to its topic, each readable by the codec."""
+    prefix = f"simulate-{uuid.uuid4().hex[:8]}-"
+    names = [topic_name(name, prefix) for name in (NODE_SAMPLES, JOB_STEPS)]
+    monkeypatch.setenv("SLOWRANK_TOPIC_PREFIX", prefix)
+    admin = KafkaAdminClient(bootstrap_servers=kafka_bootstrap)
+    try:
+        admin.create_topics([NewTopic(name, 1, 1) for name in names])
+        result = run("--nodes", "2", "--gpus", "2", "--seconds", "6", "--kafka", kafka_bootstrap)
+        assert result.exit_code == 0, result.output
+        consumer = KafkaConsumer(
+            *names, bootstrap_servers=kafka_bootstrap, auto_offset_reset="earliest", consumer_timeout_ms=5000
+        )
+        found = [(message.topic, message.value) for message in consumer]
+        consumer.close()
+        samples = [decode_sample(value) for topic, value in found if topic == names[0]]
+        steps = [decode_steps(value) for topic, value in found if topic == names[1]]
+        assert len(samples) == 12
+        assert f"{len(samples) + len(steps)} records" in result.output
+    finally:
+        admin.delete_topics(names)
+        admin.close()
 
 
 def test_the_faults_are_listed(run):

@@ -28,6 +28,7 @@ from api.times import utc_now
 from slowrank.telemetry.records import Subject
 from store import deliveries, events, findings, webhooks
 from store.deliveries import Attempt, Due
+from store.failures import AWAY
 from store.heartbeats import Heartbeat, beat
 
 log = logging.getLogger(__name__)
@@ -90,8 +91,8 @@ class Notifier:
             return False
         try:
             leased = await asyncio.to_thread(self._lease)
-        except psycopg.OperationalError as error:
-            log.warning("the database does not answer: %s", error)
+        except AWAY as error:
+            log.warning("the database cannot be used: %s", error)
             await asyncio.sleep(AWAY_SECONDS)
             return False
         for due in leased:
@@ -124,7 +125,7 @@ class Notifier:
             else:
                 answer = await self.sender.post(due.webhook.url, headers, body)
             await asyncio.to_thread(self._finish, due, now, answer)
-        except psycopg.OperationalError as error:
+        except AWAY as error:
             log.warning("delivery %s will be sent again after its lease: %s", due.id, error)
 
     def _request(self, due: Due, now: datetime) -> tuple[dict[str, str], bytes]:
@@ -180,7 +181,7 @@ class Notifier:
     async def _pause(self) -> float:
         try:
             due_at = await asyncio.to_thread(self._next_due)
-        except psycopg.OperationalError:
+        except AWAY:
             return AWAY_SECONDS
         if due_at is None:
             return self.limits.poll_seconds
@@ -208,14 +209,14 @@ class Notifier:
             while True:
                 try:
                     await asyncio.to_thread(hear)
-                except psycopg.OperationalError:
+                except AWAY:
                     await asyncio.sleep(AWAY_SECONDS)
         finally:
             closing = True
 
     async def _beat(self) -> None:
         while True:
-            with contextlib.suppress(psycopg.OperationalError):
+            with contextlib.suppress(*AWAY):
                 await asyncio.to_thread(self._leave_beat)
             await asyncio.sleep(BEAT_SECONDS)
 

@@ -74,6 +74,10 @@ def install(app: FastAPI, public_url: str) -> None:
         detail = "the database does not answer; try again, and see /readyz"
         return respond(request, Problem(503, "database-unavailable", detail, headers={"retry-after": "5"}))
 
+    async def no_schema(request: Request, error: Exception) -> JSONResponse:
+        detail = "the database has no (or an old) slowrank schema; run `slowrank migrate`"
+        return respond(request, Problem(503, "database-not-migrated", detail, headers={"retry-after": "5"}))
+
     async def unexpected(request: Request, error: Exception) -> JSONResponse:
         detail = "an error of slowrank itself; the log has it under this request_id"
         return respond(request, Problem(500, "internal-error", detail))
@@ -81,6 +85,8 @@ def install(app: FastAPI, public_url: str) -> None:
     app.add_exception_handler(HTTPException, http)
     app.add_exception_handler(RequestValidationError, validation)
     app.add_exception_handler(psycopg.OperationalError, database)
+    app.add_exception_handler(psycopg.errors.UndefinedTable, no_schema)
+    app.add_exception_handler(psycopg.errors.UndefinedColumn, no_schema)
     app.add_exception_handler(Exception, unexpected)
 
 

@@ -1,10 +1,12 @@
 """Every answer is a clean one: problems, request ids, hosts, sizes, headers."""
 
 import json
+import secrets
 from pathlib import Path
 
 import psycopg
 import pytest
+from psycopg import sql
 
 import api
 from api.app import create_app, openapi_document
@@ -77,6 +79,20 @@ def test_no_database_is_a_problem_too(settings, client):
         assert ready.json()["checks"][0]["name"] == "database"
         assert not ready.json()["checks"][0]["ok"]
         assert away.get("/healthz").json() == {"status": "ok"}
+
+
+def test_an_empty_database_says_what_to_run(settings, client, api_server):
+    """Before `slowrank migrate` every request says so, and /readyz is 503."""
+    name = f"api_{secrets.token_hex(6)}"
+    with psycopg.connect(api_server, autocommit=True) as server:
+        server.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+        with open_pool(psycopg.conninfo.make_conninfo(api_server, dbname=name), name="empty") as pool:
+            empty = type(client)(create_app(settings, pool), "srk_abcdef_0123456789012345678901234567890")
+            answer = empty.get("/api/v1/findings")
+            assert answer.status_code == 503
+            assert "slowrank migrate" in answer.json()["detail"]
+            assert empty.get("/readyz").status_code == 503
+        server.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
 
 
 def test_request_ids(client):

@@ -14,6 +14,7 @@ import pytest
 from kafka import KafkaConsumer
 
 from slowrank.telemetry.codec import decode_steps
+from slowrank.telemetry.records import JobSteps
 
 
 def command(*arguments):
@@ -69,7 +70,7 @@ def test_ingested_rows_come_out_of_kafka(kafka_bootstrap, api_dsn, new_token, fr
     consumer = KafkaConsumer(
         f"{prefix}job-steps", bootstrap_servers=kafka_bootstrap, auto_offset_reset="earliest", group_id=None
     )
-    got = []
+    got: list[tuple[bytes, JobSteps]] = []
     deadline = time.monotonic() + 30
     while len(got) < 50 and time.monotonic() < deadline:
         for messages in consumer.poll(timeout_ms=500).values():

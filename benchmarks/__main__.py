@@ -7,6 +7,7 @@ import sys
 
 BENCHMARKS = {
     "bocpd": "benchmarks.bocpd",
+    "exporter": "benchmarks.exporter",
     "hook": "benchmarks.hook",
     "real": "benchmarks.real",
     "series": "benchmarks.series",

@@ -180,3 +180,30 @@ def test_an_exporter_process_sends_its_node_and_stops_cleanly(kafka_bootstrap, t
     assert len(consumed(kafka_bootstrap, f"{prefix}node-samples")) >= 10
     admin.delete_topics(names)
     admin.close()
+
+
+@pytest.mark.integration
+@pytest.mark.slow
+def test_records_outlive_a_broker_outage(private_kafka, spool, make_messages):
+    """Two of three brokers killed in mid-stream, back after 10 s: every record arrives, in order."""
+    admin = KafkaAdminClient(bootstrap_servers=private_kafka.bootstrap)
+    admin.create_topics([NewTopic(name="node-samples", num_partitions=1, replication_factor=3)])
+    admin.close()
+    publisher = Publisher(spool, lambda: kafka_producer(private_kafka.bootstrap, "test"))
+    publisher.start()
+    try:
+        for n in range(0, 300, 10):
+            if n == 100:
+                for node in private_kafka.nodes[1:]:
+                    private_kafka.kill(node)
+            spool.put(make_messages(10, first=n), 0.0)
+            time.sleep(0.5)
+        assert spool.stats().records > 0
+        for node in private_kafka.nodes[1:]:
+            private_kafka.restart(node)
+        assert publisher.drain(90.0)
+    finally:
+        publisher.stop()
+
+    seqs = [int(value[:8]) for _, value in consumed(private_kafka.bootstrap, "node-samples")]
+    assert list(dict.fromkeys(seqs)) == list(range(300))

@@ -225,8 +225,8 @@ class Worker:
         path = self.rig.home / f"streams-{self.role}-{self.process.pid}.json"
         return json.loads(path.read_text()) if path.exists() else {}
 
-    def wait_ready(self, within=60.0):
-        """Wait until the worker has written its health."""
+    def wait_ready(self, within=180.0):
+        """Wait until the worker has written its health; the first one ever compiles the fast path."""
         wait_for(lambda: self.health() or not self.alive, within=within, what=f"{self.role} to start")
         assert self.alive, self.log.read_text()[-3000:]
         return self

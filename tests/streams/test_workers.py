@@ -2,6 +2,8 @@
 
 import itertools
 import random
+import subprocess
+import sys
 import time
 
 import pytest
@@ -10,6 +12,7 @@ from slowrank.telemetry import NodeEvent, NodeSample, encode
 from slowrank.telemetry.codec import REASONS
 from streams.file_records import read_records
 from streams.replay import final_versions, findings_of
+from streams.sender import key_of, topic_of
 from streams.topology import local_pipeline
 from tests.streams import traffic
 from tests.streams.harness import rig, wait_for
@@ -94,11 +97,9 @@ def hostile(chance):
 
 def test_ten_thousand_poisoned_messages_stop_nothing(installation):
     """Each bad message is a dead letter with its reason and place; the good between them do their work."""
-    good = list(traffic.nodes(count=2, seconds=60)) + list(traffic.job(slow=SLOW))
+    good = sorted([*traffic.nodes(count=2, seconds=60), *traffic.job(slow=SLOW)], key=lambda r: r.ts)
     bad = list(mutants(10_000))
     messages = [(t, k, v) for t, k, v, _ in bad]
-    from streams.sender import key_of, topic_of
-
     per = len(bad) // len(good) + 1
     mixed = []
     rest = iter(messages)
@@ -107,6 +108,8 @@ def test_ten_thousand_poisoned_messages_stop_nothing(installation):
         mixed += itertools.islice(rest, per)
     mixed += rest
     detect, sink = installation.start("detect"), installation.start("sink")
+    detect.wait_ready()
+    sink.wait_ready()
     installation.send_raw(mixed)
     finish(installation)
     letters = installation.dead_letters()
@@ -208,9 +211,6 @@ def test_a_second_worker_shares_the_partitions_and_leaves_them(installation, sto
 
 def test_a_recording_replays_to_the_same_findings(installation, story, calm, tmp_path):
     """What is read back from Kafka into a file gives, replayed, the findings of the live run."""
-    import subprocess
-    import sys
-
     installation.send(story)
     file = tmp_path / "recording.ndjson.gz"
     command = [

@@ -79,6 +79,7 @@ def test_a_killed_process_leaves_no_server_behind(folder):
                 """
             ),
         ],
+        env=os.environ | {"TMPDIR": str(folder.parent)},
         stdout=subprocess.PIPE,
         text=True,
     )

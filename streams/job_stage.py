@@ -87,11 +87,9 @@ class JobStage:
                 self._jobs.popitem(last=False)
         elif record.attempt < job.attempt:
             return None
-        elif (
-            record.attempt > job.attempt
-            or job.aligner.rolled_back(row)
-            or record.world_size not in (0, job.aligner.world_size)
-        ):
+        job.aligner.world_size = job.aligner.world_size or record.world_size
+        resized = record.world_size not in (0, job.aligner.world_size)
+        if record.attempt > job.attempt or resized or job.aligner.rolled_back(row):
             _restart(job, record)
         self._jobs.move_to_end(key)
         return job
@@ -101,9 +99,8 @@ class JobStage:
         if row.step > job.newest:
             job.newest = row.step
             out.extend(self._stall(key, job, job.progress.look(row.ts)))
-            ended = job.progress.new_step(row.ts)
-            if ended is not None:
-                out.extend(job.ledger.clear(("hang", -1), row.ts))
+            job.progress.new_step(row.ts)
+            out.extend(job.ledger.clear(("hang", -1), row.ts))
         for step in job.aligner.add(row):
             out.extend(self._step(key, job, step))
         return out

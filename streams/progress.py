@@ -29,13 +29,12 @@ class Progress:
         self._last: float | None = None
         self._gaps: deque[float] = deque(maxlen=256)
 
-    def new_step(self, ts: float) -> Stall | None:
-        """Note a step not seen before at ``ts``; return the stall that it ends."""
-        ended, self.stalled = self.stalled, None
+    def new_step(self, ts: float) -> None:
+        """Note a step not seen before at ``ts``; it ends a stall."""
+        self.stalled = None
         if self._last is not None and ts > self._last:
             self._gaps.append(ts - self._last)
         self._last = ts if self._last is None else max(self._last, ts)
-        return ended
 
     def look(self, event_time: float) -> Stall | None:
         """Return a stall whose deadline event time has reached, once."""

@@ -43,6 +43,7 @@ class Publisher:
         self._connect = connect
         self._stopping = threading.Event()
         self._in_flight: deque[tuple[Entry, Sent]] = deque()
+        self._retired: list[Producer] = []
         self._thread = threading.Thread(target=self._run, name="publisher", daemon=True)
         self._sent_total = 0
         self._rejected_total = 0
@@ -80,6 +81,7 @@ class Publisher:
         shortest, longest = BACKOFF_SECONDS
         pause = shortest
         while not self._stopping.is_set():
+            self._dismiss()
             sent_before = self._sent_total
             try:
                 producer = self._connect()
@@ -96,14 +98,26 @@ class Publisher:
         try:
             while not self._stopping.is_set():
                 if not self._pump(producer):
+                    self._dismiss()
                     self._stopping.wait(IDLE_SECONDS)
         except (KafkaError, OSError) as error:
             self._failed(error)
         finally:
             self._connected = False
             self._in_flight.clear()
-            producer.close(timeout=0)
+            self._retired.append(producer)
+            self._dismiss()
             self._spool.rewind()
+
+    def _dismiss(self) -> None:
+        """Close producers that are done with; one refuses for as long as it holds batches that may expire."""
+        kept = []
+        for producer in self._retired:
+            try:
+                producer.close(timeout=0)
+            except KafkaError:
+                kept.append(producer)
+        self._retired = kept
 
     def _pump(self, producer: Producer) -> bool:
         """Hand over new records and take back acknowledged ones; say whether anything moved."""

@@ -29,6 +29,8 @@ class Broker:
         self.fail_next = 0
         self.too_large = set()
         self.in_flight = 0
+        self.refuse_close = 0
+        self.closed = 0
 
     def send(self, topic, *, value, key):
         seq = int(value[:8])
@@ -41,7 +43,10 @@ class Broker:
         return Promise()
 
     def close(self, timeout=None):
-        pass
+        if self.refuse_close:
+            self.refuse_close -= 1
+            raise KafkaTimeoutError("Timeout waiting for future")
+        self.closed += 1
 
 
 @pytest.fixture(autouse=True)
@@ -141,6 +146,23 @@ def consumed(bootstrap, topic):
         records += consumer.poll(1000).get(partition, [])
     consumer.close()
     return [(record.key, record.value) for record in records]
+
+
+def test_a_producer_that_cannot_be_closed_yet_is_closed_later(spool, broker, make_messages):
+    """kafka-python will not close while it holds batches: sending goes on, the old producer goes in the end."""
+    broker.fail_next, broker.refuse_close = 1, 3
+    spool.put(make_messages(50), 0.0)
+    publisher = Publisher(spool, lambda: broker)
+    publisher.start()
+    assert publisher.drain(10.0)
+    deadline = time.monotonic() + 10
+    while not broker.closed and time.monotonic() < deadline:
+        time.sleep(0.02)
+    publisher.stop()
+
+    assert set(broker.taken) == set(range(50))
+    assert broker.refuse_close == 0
+    assert broker.closed
 
 
 @pytest.mark.integration

@@ -25,7 +25,7 @@ class TopicSpec:
 
     @property
     def configs(self) -> dict[str, str]:
-        """Settings of the topic on the broker. Time stamps are the log's: a sender's own hide what delayed it."""
+        """Settings on the broker; time stamps are the log's, as a sender's own hide what delayed it."""
         return {
             "retention.ms": str(self.retention_hours * HOUR_MS),
             "max.message.bytes": str(1 << 20),

@@ -17,8 +17,14 @@ def findings_of(records: Iterable[Record], pipeline: Pipeline) -> Iterator[Findi
 
 
 def final_versions(findings: Iterable[Finding]) -> list[Finding]:
-    """Return the last version of each finding, sorted by detection time and id."""
-    last = {finding.id: finding for finding in findings}
+    """Return the last version of each finding that opened, sorted by detection time and id.
+
+    What was only ever suspected would have been shown to nobody and is left out.
+    """
+    last: dict[str, Finding] = {}
+    for finding in findings:
+        if finding.status == "open" or finding.id in last:
+            last[finding.id] = finding
     return sorted(last.values(), key=lambda f: (f.detected_at, f.id))
 
 

@@ -208,3 +208,11 @@ def test_hostile_rows_raise_bad_record_only(row, data):
     except BadRecord as error:
         reason = error.reason
     assert reason in (None, *codec.REASONS)
+
+
+def test_rows_without_a_sequence_number_are_known_by_their_content():
+    """Different rows are different records; the same row sent again is the same record."""
+    bare = {k: v for k, v in STEP.items() if k not in ("seq", "boot_id")}
+
+    assert steps_record([bare]).seq == steps_record([dict(bare)]).seq
+    assert steps_record([bare]).seq != steps_record([bare | {"step": STEP["step"] + 1}]).seq

@@ -60,10 +60,26 @@ class Case:
         """Whether any source still raises it."""
         return any(source.active for source in self.sources.values())
 
+    def fresh_at(self, ts: float, config: FindingConfig) -> bool:
+        """Return whether it is still raised and was heard of lately: old news opens nothing."""
+        return self.active and ts - self.last_seen_at <= config.suspected_expires_after_seconds
+
     def voices(self) -> tuple[Suspicion, ...]:
         """Return what the active sources say, or, when all have cleared, what all of them last said."""
         chosen = [s for s in self.sources.values() if s.active] or list(self.sources.values())
         return tuple(source.latest for source in chosen)
+
+
+IDLE = "hang.idle"
+"""Inside only: the kind of the case that gathers key B of a hang. It is evidence and never a finding."""
+
+NO_PROGRESS = frozenset({"timing", "job", "silence"})
+"""Families that can turn key A of a hang; the others turn key B: the machines do not work."""
+
+
+def case_kind(s: Suspicion) -> str:
+    """Return the kind of the case that hears the suspicion."""
+    return IDLE if s.kind == "hang.job" and s.family not in NO_PROGRESS else s.kind
 
 
 def case_subject(s: Suspicion) -> Subject:
@@ -74,8 +90,8 @@ def case_subject(s: Suspicion) -> Subject:
 
 
 def case_key(s: Suspicion) -> str:
-    """Return the dedup key of the finding the suspicion argues for."""
-    return dedup_key(case_subject(s), s.kind)
+    """Return the dedup key of the finding the suspicion argues for: it names the case."""
+    return dedup_key(case_subject(s), case_kind(s))
 
 
 def hear(case: Case | None, s: Suspicion, config: FindingConfig) -> Case | None:
@@ -103,7 +119,7 @@ def _opened(s: Suspicion) -> Case:
     sources = {voice(s): Source(s, active=True)}
     fresh = Case(
         key=case_key(s),
-        kind=s.kind,
+        kind=case_kind(s),
         subject=case_subject(s),
         first_seen_at=s.ts,
         first_onset=s.onset,

@@ -1,24 +1,22 @@
 """When evidence suffices: an overwhelming source, two independent families, or both keys of a hang."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
-from alerts.case import Case
+from alerts.case import IDLE, Case
 from alerts.config import FindingConfig
 from alerts.kinds import Standing, rule_of
 from slowrank.telemetry import Subject, Suspicion
 
-NO_PROGRESS = frozenset({"timing", "job", "silence"})
-"""Families that can turn key A of a hang; the others turn key B: the machines do not work."""
 HANG_NODE_SHARE = 0.9
 
 
 def corroborated(case: Case, others: Iterable[Case], config: FindingConfig) -> bool:
     """Return whether the case may open, alone or with the other cases of its scope."""
-    if not case.active:
+    if not case.active or case.kind == IDLE:
         return False
     voices = case.voices()
     if case.kind == "hang.job":
-        return both_hang_keys(voices)
+        return both_hang_keys(voices, [s for o in others if o.kind == IDLE and o.active for s in o.voices()])
     rule = rule_of(case.kind)
     if rule.opens_alone or any(s.overwhelming for s in voices):
         return True
@@ -31,11 +29,8 @@ def corroborated(case: Case, others: Iterable[Case], config: FindingConfig) -> b
     return len(families) >= 2
 
 
-def both_hang_keys(voices: Iterable[Suspicion]) -> bool:
+def both_hang_keys(stopped: Collection[Suspicion], idle: Collection[Suspicion]) -> bool:
     """Return whether the job makes no progress AND at least 90 % of its machines do not work."""
-    members = tuple(voices)
-    stopped = [s for s in members if s.family in NO_PROGRESS]
-    idle = [s for s in members if s.family not in NO_PROGRESS]
     if not stopped or not idle:
         return False
     nodes = max(s.nodes for s in stopped)

@@ -34,7 +34,7 @@ def with_node_group(cases: Mapping[str, Case], ts: float, config: FindingConfig)
     existing = next((c for c in cases.values() if _is_group(c)), None)
     if existing is not None and existing.live:
         return {**cases, existing.key: _refreshed(existing, members_of(existing, cases, config))}
-    together = _slow_together(cases, config)
+    together = _slow_together(cases, ts, config)
     if len(together) < config.node_group_size:
         return cases
     group = _revived(existing, together) if existing is not None else _made(together, ts)
@@ -51,8 +51,9 @@ def _groupable(case: Case) -> bool:
     return case.kind == KIND and case.subject.type in _ONE_GPU and bool(case.subject.node)
 
 
-def _slow_together(cases: Mapping[str, Case], config: FindingConfig) -> tuple[Case, ...]:
-    slow = sorted((c for c in cases.values() if _groupable(c) and c.active), key=lambda c: (c.since, c.key))
+def _slow_together(cases: Mapping[str, Case], ts: float, config: FindingConfig) -> tuple[Case, ...]:
+    fresh = (c for c in cases.values() if _groupable(c) and c.fresh_at(ts, config))
+    slow = sorted(fresh, key=lambda c: (c.since, c.key))
     best: tuple[Case, ...] = ()
     for first in slow:
         window = tuple(c for c in slow if 0 <= c.since - first.since <= config.agree_within_seconds)

@@ -43,6 +43,7 @@ RULES: dict[str, KindRule] = {
         "RUN_DIAG",
         "Dump the stacks of the named ranks, then restart the job without them.",
     ),
+    "hang.idle": KindRule(_ASIDE, "info", "NONE", "Idle machines alone say nothing."),
     "hang.rank_missing": KindRule(
         _SYMPTOM, "error", "RUN_DIAG", "Dump the stack of {place}; it stopped reporting steps."
     ),

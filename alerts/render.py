@@ -8,7 +8,6 @@ from alerts.case import Case
 from alerts.config import FindingConfig
 from alerts.finding import BlastRadius, Finding, finding_id
 from alerts.fusion import cause, confidence
-from alerts.lifecycle import NOTIFIED
 from alerts.scope import Scope, group_key, supporting
 from alerts.severity import IMPACT, severity
 from alerts.title import title
@@ -62,15 +61,6 @@ def render(scope: Scope, case: Case, config: FindingConfig, *, identity: str | N
         occurrences=case.occurrences,
         flaps=case.flaps,
     )
-
-
-def visible(case: Case) -> bool:
-    """Return whether there is anything to show: machines that merely idle are no suspected hang."""
-    return case.kind != "hang.job" or case.status in NOTIFIED or _stopped(case)
-
-
-def _stopped(case: Case) -> bool:
-    return any(source.latest.family in ("timing", "job", "silence") for source in case.sources.values())
 
 
 def _named(subject: Subject, helpers: tuple[Case, ...]) -> Subject:

@@ -7,7 +7,7 @@ findings, however often and in whatever order it was delivered. ``streams.findin
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from alerts.case import Case, case_key, hear
+from alerts.case import IDLE, Case, case_key, hear
 from alerts.config import FindingConfig
 from alerts.corroborate import corroborated, related
 from alerts.grouping import grouped, members_of, with_node_group
@@ -71,7 +71,7 @@ def supporting(scope: Scope, case: Case, config: FindingConfig) -> tuple[Case, .
     return tuple(
         other
         for _, other in sorted(scope.cases.items())
-        if related(case, other, config)
+        if (related(case, other, config) or (case.kind, other.kind) == ("hang.job", IDLE))
         and not grouped(other, case, config)
         and (rule_of(other.kind).standing > standing or group_key(scope, other, config) == case.key)
     )
@@ -81,7 +81,11 @@ def _settle(scope: Scope, ts: float, config: FindingConfig) -> Scope:
     scope = Scope(with_node_group(scope.cases, ts, config))
     for key in sorted(scope.cases, key=lambda k: _precedence(scope.cases[k])):
         case = scope.cases[key]
-        if case.status != "suspected" or not _sufficient(scope, case, config):
+        if (
+            case.status != "suspected"
+            or not case.fresh_at(ts, config)
+            or not _sufficient(scope, case, config)
+        ):
             continue
         if group_key(scope, case, config) is None:
             scope = _with(scope, _open(case, ts))

@@ -131,7 +131,7 @@ def test_relapse_within_a_day_keeps_the_id():
     versions += stage.tick(T0 + 1000)
     versions += [*stage.process(again), *stage.tick(T0 + 5000)]
     assert {f.id for f in versions} == {versions[0].id}
-    assert [f.status for f in versions] == ["open", "resolved", "open"]
+    assert [f.status for f in versions] == ["open", "open", "resolved", "open"]
     assert versions[-1].occurrences == 2
 
 

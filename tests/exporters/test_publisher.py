@@ -149,7 +149,7 @@ def consumed(bootstrap, topic):
 
 
 def test_a_producer_that_cannot_be_closed_yet_is_closed_later(spool, broker, make_messages):
-    """kafka-python will not close while it holds batches: sending goes on, the old producer goes in the end."""
+    """kafka-python will not close while it holds batches: sending goes on; the old one goes later."""
     broker.fail_next, broker.refuse_close = 1, 3
     spool.put(make_messages(50), 0.0)
     publisher = Publisher(spool, lambda: broker)

@@ -4,7 +4,8 @@ A scope is a pure function of the suspicions in it, taken in order of event time
 findings, however often and in whatever order it was delivered. ``streams.finding_stage`` keeps that order.
 """
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from alerts.case import IDLE, Case, case_key, hear
@@ -42,14 +43,17 @@ def apply(scope: Scope, batch: Iterable[Suspicion], config: FindingConfig) -> Sc
     return _settle(Scope(cases), ts, config)
 
 
-def advance(scope: Scope, until: float, config: FindingConfig, *, inclusive: bool) -> Scope:
-    """Return the scope after all its deadlines before ``until`` (or at it, when inclusive), in order."""
+def advance(
+    scope: Scope, until: float, config: FindingConfig, *, inclusive: bool
+) -> Iterator[tuple[float, Scope]]:
+    """Yield time and scope after each deadline before ``until`` (or at it, when inclusive)."""
+    reached = -math.inf
     while (due := next_deadline(scope, config)) is not None:
-        at, key = due
+        at = max(due[0], reached)
         if at > until or (at == until and not inclusive):
-            break
-        scope = _settle(_expire(scope, key, at), at, config)
-    return scope
+            return
+        reached, scope = at, _settle(_expire(scope, due[1], at), at, config)
+        yield reached, scope
 
 
 def next_deadline(scope: Scope, config: FindingConfig) -> tuple[float, str] | None:

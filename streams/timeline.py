@@ -68,22 +68,28 @@ class Timeline:
         for ts, batch in _batches(self._entries):
             if ts > now:
                 break
-            if ts <= self._head_to:
-                continue
-            before = advance(self._head, ts, self._config, inclusive=False)
-            if ts > self._shown_to and before is not self._head:
-                yield self._head_to, before
-            self._head, self._head_to = apply(before, batch, self._config), ts
-            if ts > self._shown_to:
-                yield ts, self._head
-                self._shown_to = ts
+            if ts > self._head_to:
+                for at, scope in advance(self._head, ts, self._config, inclusive=False):
+                    self._head = scope
+                    if at > self._shown_to:
+                        yield self._head_to, scope
+                self._head, self._head_to = apply(self._head, batch, self._config), ts
+                if ts > self._shown_to:
+                    yield ts, self._head
         self._settle(self._horizon(now))
-        shown = advance(self._head, now, self._config, inclusive=True)
-        if not shown.cases:
-            self._head = shown
+        shown = self._head
+        for at, shown in advance(self._head, now, self._config, inclusive=True):
+            if at > self._shown_to:
+                yield self._head_to, shown
+        yield self._head_to, shown
+        self._conclude(shown, now)
+
+    def _conclude(self, shown: Scope, now: float) -> None:
         deadline = next_deadline(shown, self._config)
         self._due = deadline[0] if deadline else math.inf
-        yield self._head_to, shown
+        self._shown_to = max(self._shown_to, now)
+        if not shown.cases:
+            self._head = shown
 
     def _horizon(self, now: float) -> float:
         return now - self._config.lateness_seconds
@@ -91,8 +97,9 @@ class Timeline:
     def _settle(self, horizon: float) -> None:
         done = [entry for entry in self._entries if entry[0] <= horizon]
         for ts, batch in _batches(done):
-            before = advance(self._settled, ts, self._config, inclusive=False)
-            self._settled, self._settled_to = apply(before, batch, self._config), ts
+            for _, scope in advance(self._settled, ts, self._config, inclusive=False):
+                self._settled = scope
+            self._settled, self._settled_to = apply(self._settled, batch, self._config), ts
         self._entries = self._entries[len(done) :]
 
 

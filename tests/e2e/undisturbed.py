@@ -12,7 +12,7 @@ from slowrank.telemetry import JobSteps, NodeEvent, NodeSample
 from slowrank.telemetry.schema import STEP_SCHEMAS
 from store.finding_rows import document
 from streams.arrays import columns
-from streams.replay import final_versions, findings_of
+from streams.replay import findings_of
 from streams.topology import local_pipeline
 
 SECONDS = 300
@@ -24,7 +24,8 @@ CLUSTER = "prod"
 class Story:
     """Records in the order they were made, and what one process that nothing disturbs makes of them.
 
-    ``findings``: id -> finding.v1 object; ``rows``: how many records each roll-up row must hold.
+    ``findings``: id -> finding.v1 object in its last version, also of what was only suspected; ``rows``: how
+    many records each roll-up row must hold.
     """
 
     records: list
@@ -56,8 +57,8 @@ def story() -> Story:
         message="NVRM: Xid (PCI:0000:1a:00): 48, Double Bit ECC Error",
     )
     records = sorted([*Cluster(spec, seed=7, faults=[slow]).run(SECONDS), xid], key=lambda r: r.ts)
-    last = final_versions(findings_of(records, local_pipeline()))
-    return Story(records, {finding.id: document(finding) for finding in last}, _rows(records))
+    found = {finding.id: document(finding) for finding in findings_of(records, local_pipeline())}
+    return Story(records, found, _rows(records))
 
 
 def _rows(records):

@@ -12,6 +12,7 @@ BENCHMARKS = {
     "real": "benchmarks.real",
     "series": "benchmarks.series",
     "stress": "benchmarks.stress",
+    "transport": "benchmarks.transport",
     "wire": "benchmarks.wire",
 }
 """Name → module with `main(argv) -> int`; imported only when asked for."""

@@ -84,7 +84,7 @@ def _admin(settings: "Settings") -> Any:
 
     try:
         return KafkaAdminClient(
-            bootstrap_servers=settings.kafka_bootstrap, bootstrap_timeout_ms=10_000, request_timeout_ms=15_000
+            bootstrap_servers=settings.kafka_bootstrap, bootstrap_timeout_ms=5_000, request_timeout_ms=15_000
         )
     except KafkaError as error:
         _fail(

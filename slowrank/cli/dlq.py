@@ -1,0 +1,83 @@
+"""``slowrank dlq``: the messages that could not be read, and why."""
+
+import asyncio
+import re
+from collections import Counter
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from slowrank.telemetry import DeadLetter
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="Look at what could not be read.")
+
+_PLACE = re.compile(r"(.+):(\d+):(\d+)")
+
+
+@app.command("list")
+def list_letters(
+    reason: Annotated[str | None, typer.Option(help="Only letters with this reason.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="At most so many of the youngest.")] = 50,
+) -> None:
+    """List the youngest dead letters, and how many there are of each reason."""
+    letters = [x for x in _letters() if reason is None or x.reason == reason]
+    letters.sort(key=lambda x: (x.ts, x.topic, x.partition, x.offset))
+    for letter in letters[-limit:]:
+        typer.echo(
+            f"{_when(letter)}  {_place(letter):<28}  {letter.reason:<18}  {_plain(letter.detail)[:80]}"
+        )
+    for (topic, why), count in sorted(Counter((x.topic, x.reason) for x in letters).items()):
+        typer.secho(f"{count:>8}  {topic}  {why}", err=True)
+    if not letters:
+        typer.secho("no dead letters", err=True)
+
+
+@app.command()
+def show(
+    place: Annotated[str, typer.Argument(help="topic:partition:offset, as `slowrank dlq list` shows it.")],
+) -> None:
+    """Show one dead letter with the beginning of its payload."""
+    match = _PLACE.fullmatch(place)
+    if match is None:
+        _fail(f"{place!r} is no place: want topic:partition:offset, such as node-samples:0:1234")
+    wanted = (match[1], int(match[2]), int(match[3]))
+    letter = next((x for x in _letters() if (x.topic, x.partition, x.offset) == wanted), None)
+    if letter is None:
+        _fail(f"no dead letter about {place}; `slowrank dlq list` shows those there are")
+    typer.echo(f"place    {_place(letter)}\ntime     {_when(letter)}\nreason   {letter.reason}")
+    typer.echo(f"detail   {_plain(letter.detail)}\npayload  {len(letter.payload)} bytes kept")
+    for start in range(0, len(letter.payload), 16):
+        piece = letter.payload[start : start + 16]
+        text = "".join(chr(b) if 32 <= b < 127 else "." for b in piece)
+        typer.echo(f"{start:06x}  {piece.hex(' '):<47}  {text}")
+
+
+def _letters() -> "list[DeadLetter]":
+    from slowrank.settings import Settings
+    from streams.letters import LettersProblem, dead_letters
+
+    settings = Settings()
+    try:
+        return asyncio.run(dead_letters(settings.kafka_bootstrap, settings.topic_prefix))
+    except LettersProblem as error:
+        _fail(str(error))
+
+
+def _place(letter: "DeadLetter") -> str:
+    return f"{letter.topic}:{letter.partition}:{letter.offset}"
+
+
+def _when(letter: "DeadLetter") -> str:
+    return datetime.fromtimestamp(letter.ts, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def _plain(text: str) -> str:
+    # What a stranger sent must not move the cursor of the person who reads it.
+    return "".join(c if c.isprintable() else "\ufffd" for c in text)
+
+
+def _fail(message: str) -> NoReturn:
+    typer.secho(message, err=True, fg="red")
+    raise typer.Exit(2)

@@ -1,0 +1,52 @@
+"""Reads the dead-letter topic for people."""
+
+from collections.abc import AsyncIterator
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.errors import KafkaError
+
+from slowrank.telemetry import BadRecord, DeadLetter, decode_dead_letter
+from slowrank.telemetry.topics import DEAD_LETTERS, topic_name
+
+
+class LettersProblem(Exception):
+    """The letters cannot be read: why, and what to look at."""
+
+
+async def dead_letters(bootstrap: str, prefix: str) -> list[DeadLetter]:
+    """Return the letters there are; no topic means none. Raises ``LettersProblem``."""
+    try:
+        return [letter async for letter in _letters(bootstrap, prefix)]
+    except KafkaError as error:
+        raise LettersProblem(
+            f"Kafka at {bootstrap} does not answer ({error}). Is SLOWRANK_KAFKA_BOOTSTRAP right?"
+        ) from error
+
+
+async def _letters(bootstrap: str, prefix: str) -> AsyncIterator[DeadLetter]:
+    topic = topic_name(DEAD_LETTERS, prefix)
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    try:
+        await admin.start()
+        found = [t for t in await admin.describe_topics([topic]) if t["error_code"] == 0]
+    finally:
+        await admin.close()
+    places = [TopicPartition(topic, p["partition"]) for t in found for p in t["partitions"]]
+    consumer = AIOKafkaConsumer(
+        bootstrap_servers=bootstrap, enable_auto_commit=False, auto_offset_reset="earliest"
+    )
+    try:
+        await consumer.start()
+        consumer.assign(places)
+        ends = await consumer.end_offsets(places) if places else {}
+        for place in places:
+            while await consumer.position(place) < ends[place]:
+                for message in (await consumer.getmany(place, timeout_ms=1000)).get(place, ()):
+                    try:
+                        yield decode_dead_letter(message.value or b"")
+                    except BadRecord:
+                        # Somebody else wrote here; it is not ours to explain.
+                        continue
+    finally:
+        await consumer.stop()

@@ -1,0 +1,198 @@
+import asyncio
+
+import pytest
+from aiokafka.errors import KafkaConnectionError
+
+from slowrank.telemetry import decode_dead_letter, decode_suspicion, encode
+from streams.dead_letters import Message
+from streams.detect import Detect
+from streams.health import Health
+from streams.lanes import HEARTBEAT_KIND
+from tests.streams import traffic
+
+NOW = 1_795_160_000.0
+
+
+class Log:
+    """A topic of one partition, and how often it was read again."""
+
+    def __init__(self, records, topic="job-steps"):
+        self.messages = [
+            Message(topic, 0, n, min(r.ts, NOW), r if isinstance(r, bytes) else encode(r))
+            if not isinstance(r, bytes)
+            else Message(topic, 0, n, NOW, r)
+            for n, r in enumerate(records)
+        ]
+        self.reread = []
+        self.away = 0
+
+    async def read(self, topic, partition, since, upto):
+        if self.away:
+            self.away -= 1
+            raise KafkaConnectionError("gone")
+        self.reread.append((since, upto))
+        for message in self.messages[:upto]:
+            if message.timestamp >= since:
+                yield message
+
+
+class Sent:
+    """An outlet whose broker is always there."""
+
+    def __init__(self):
+        self.messages = []
+
+    def post(self, messages):
+        self.messages += messages
+        done = asyncio.get_running_loop().create_future()
+        done.set_result(None)
+        return done
+
+
+def detect(log, outlet, health=None):
+    return Detect(
+        name=lambda topic: topic,
+        reread=log.read,
+        outlet=outlet,
+        health=health or Health("detect", lambda: 0.0),
+        now=lambda: NOW,
+        window=600.0,
+    )
+
+
+def suspicions(outlet):
+    found = [decode_suspicion(m.value) for m in outlet.messages if m.topic == "suspicions"]
+    return [s for s in found if s.kind != HEARTBEAT_KIND]
+
+
+def take_all(log, worker, start=0):
+    async def go():
+        for message in log.messages[start:]:
+            await worker.take(message)
+
+    asyncio.run(go())
+
+
+@pytest.fixture(scope="module")
+def story():
+    return list(traffic.job(slow=(5, 100, 1.5), ends=NOW - 1))
+
+
+def test_messages_become_suspicions_and_heartbeats(story):
+    """The slow rank is suspected, and every other second of event time says that it has passed."""
+    log, outlet = Log(story), Sent()
+    take_all(log, detect(log, outlet))
+    assert {s.subject.rank for s in suspicions(outlet) if s.kind == "straggler.fail_slow"} == {5}
+    beats = [decode_suspicion(m.value) for m in outlet.messages]
+    times = [s.ts for s in beats if s.kind == HEARTBEAT_KIND]
+    assert len(times) > 50
+    assert times == sorted(times)
+    assert all(t % 2 == 0 for t in times)
+
+
+def test_a_worker_that_starts_in_mid_stream_first_reads_the_past_again(story):
+    """Started at any offset it ends with the suspicions of the one that saw everything, and repeats none."""
+    log, whole = Log(story), Sent()
+    take_all(log, detect(log, whole))
+    cut = len(story) * 3 // 4
+    before, after = Sent(), Sent()
+    first = detect(log, before)
+    asyncio.run(_take(first, log.messages[:cut]))
+    take_all(log, detect(log, after), start=cut)
+    assert log.reread[-1][1] == cut
+    assert suspicions(before) + suspicions(after) == suspicions(whole)
+
+
+async def _take(worker, messages):
+    for message in messages:
+        await worker.take(message)
+
+
+def test_messages_that_come_again_are_not_processed_again(story):
+    """A rebalance may hand out what was taken already."""
+    log, once, twice = Log(story), Sent(), Sent()
+    take_all(log, detect(log, once))
+    worker = detect(log, twice)
+    asyncio.run(
+        _take(worker, [m for n, x in enumerate(log.messages) for m in (x, log.messages[max(0, n - 5)])])
+    )
+    assert suspicions(twice) == suspicions(once)
+
+
+def test_a_gap_in_the_offsets_is_read_from_the_log(story):
+    """When another worker has taken what is missing, the lane is built anew from the log."""
+    log, outlet = Log(story), Sent()
+    worker = detect(log, outlet)
+    asyncio.run(_take(worker, [*log.messages[:50], *log.messages[200:]]))
+    assert [upto for _, upto in log.reread] == [0, 200]
+
+
+def test_a_broker_that_is_away_while_the_past_is_read_is_waited_for(story):
+    """The rebuild goes on when the broker is back; nothing is taken without it."""
+    log, outlet = Log(story[:20]), Sent()
+    log.away = 2
+    health = Health("detect", lambda: 0.0)
+    take_all(log, detect(log, outlet, health))
+    assert log.reread == [(log.messages[0].timestamp - 600.0, 0)]
+    assert not health.waits
+
+
+def test_what_cannot_be_read_is_a_dead_letter_with_its_place(story):
+    """The letter says where the message stood and why, and keeps its first four kilobytes."""
+    log = Log([story[0], b"\xc1" * 5000, story[1]])
+    outlet, health = Sent(), Health("detect", lambda: 0.0)
+    take_all(log, detect(log, outlet, health))
+    [letter] = [m for m in outlet.messages if m.topic == "dead-letters"]
+    read = decode_dead_letter(letter.value)
+    assert (read.topic, read.partition, read.offset, read.reason) == ("job-steps", 0, 1, "undecodable")
+    assert len(read.payload) == 4096
+    assert dict(letter.headers)["x-error"] == b"undecodable"
+    assert health.dead_letters == {("job-steps", "undecodable"): 1}
+
+
+def test_a_stage_that_fails_on_a_record_makes_a_dead_letter(story, monkeypatch):
+    """A bug of a stage costs one message, not the partition."""
+    from streams.job_stage import JobStage
+
+    broken, real = story[7], JobStage.process
+
+    def process(self, record):
+        if record == broken:
+            raise ZeroDivisionError
+        return real(self, record)
+
+    monkeypatch.setattr(JobStage, "process", process)
+    log, outlet = Log(story[:20]), Sent()
+    take_all(log, detect(log, outlet))
+    letters = [decode_dead_letter(m.value) for m in outlet.messages if m.topic == "dead-letters"]
+    assert [(x.offset, x.reason) for x in letters] == [(7, "stage_error")]
+
+
+def test_a_clock_that_is_ahead_cannot_vouch_for_itself(story):
+    """A record from the future is refused although its message claims the same time."""
+    from msgspec.structs import replace
+
+    ahead = replace(story[0], ts=NOW + 3600)
+    log, outlet = Log([ahead]), Sent()
+    log.messages = [Message("job-steps", 0, 0, NOW + 3600, encode(ahead))]
+    take_all(log, detect(log, outlet))
+    [letter] = [decode_dead_letter(m.value) for m in outlet.messages]
+    assert letter.reason == "bad_time"
+
+
+def test_time_passes_for_a_job_that_fell_quiet(story):
+    """When its partition is read to the end, the nodes' time is the job's: the stop is noticed."""
+    outlet = Sent()
+    job = Log(list(traffic.job(ends=NOW - 100, steps=60)))
+    nodes = Log(list(traffic.nodes(count=2, seconds=200, ends=NOW)), topic="node-samples")
+
+    async def go():
+        worker = detect(job, outlet)
+        await _take(worker, job.messages)
+        await _take(worker, nodes.messages)
+        worker.idle({("job-steps", 0), ("node-samples", 0)}, {("job-steps", 0): len(job.messages) + 1})
+        assert not suspicions(outlet)
+        worker.idle({("job-steps", 0), ("node-samples", 0)}, {("job-steps", 0): len(job.messages)})
+
+    asyncio.run(go())
+    assert {s.kind for s in suspicions(outlet)} == {"hang.job"}

@@ -1,0 +1,163 @@
+import asyncio
+
+import psycopg
+import pytest
+
+from alerts.config import FindingConfig
+from slowrank.telemetry import decode_dead_letter, encode
+from store.buckets import NodeLatest, SampleRollup
+from streams.dead_letters import Message
+from streams.health import Health
+from streams.job_stage import JobStage
+from streams.lanes import Lane
+from streams.rows import RowBuffer
+from streams.sink import Sink
+from tests.streams import traffic
+from tests.streams.test_detect import NOW, Log, Sent
+
+
+class Database:
+    """Keeps what it is given; ``errors`` are raised first, one a call."""
+
+    def __init__(self):
+        self.findings, self.rows, self.errors, self.refused = [], [], [], set()
+
+    def save(self, finding):
+        self._maybe_fail()
+        self.findings.append(finding)
+
+    def write(self, rows):
+        self._maybe_fail()
+        if self.refused.intersection(rows):
+            raise psycopg.DataError("integer out of range")
+        self.rows += rows
+
+    def _maybe_fail(self):
+        if self.errors:
+            raise self.errors.pop(0)
+
+
+def sink(log, database, outlet=None, health=None):
+    health = health or Health("sink", lambda: 0.0)
+    return Sink(
+        name=lambda topic: topic,
+        reread=log.read,
+        outlet=outlet or Sent(),
+        health=health,
+        now=lambda: NOW,
+        window=600.0,
+        save=database.save,
+        rows=RowBuffer(database.write, health, lambda: 0.0),
+        config=FindingConfig(),
+    )
+
+
+@pytest.fixture(scope="module")
+def suspected():
+    """The suspicions topic of a job with a slow rank, heartbeats included."""
+    lane = Lane("job-steps:0", JobStage())
+    return [s for r in traffic.job(slow=(5, 100, 1.5), ends=NOW - 1) for s in lane.process(r)]
+
+
+def log_of(records, topic):
+    log = Log([], topic)
+    log.messages = [Message(topic, 0, n, NOW, encode(r)) for n, r in enumerate(records)]
+    return log
+
+
+async def take(worker, messages):
+    for message in messages:
+        if message.topic == "suspicions":
+            await worker.take_suspicion(message)
+        else:
+            await worker.take_telemetry(message)
+
+
+def test_suspicions_become_one_open_finding(suspected):
+    """The finding stage lives from the suspicions and the heartbeats between them."""
+    log, database = log_of(suspected, "suspicions"), Database()
+    asyncio.run(take(sink(log, database), log.messages))
+    last = {f.id: f for f in database.findings}
+    assert [(f.kind, f.status, f.subject.rank) for f in last.values()] == [("straggler.fail_slow", "open", 5)]
+
+
+def test_a_database_that_is_away_is_waited_for(suspected):
+    """Every version reaches the store in order, however often it had to be tried."""
+    log, calm, troubled = log_of(suspected, "suspicions"), Database(), Database()
+    asyncio.run(take(sink(log, calm), log.messages))
+    troubled.errors = [psycopg.OperationalError("gone")] * 3
+    asyncio.run(take(sink(log, troubled), log.messages))
+    assert troubled.findings == calm.findings
+
+
+def test_a_finding_the_store_refuses_is_set_aside(suspected):
+    """What will be refused each time becomes a dead letter, and the rest goes on."""
+    log, database, outlet = log_of(suspected, "suspicions"), Database(), Sent()
+    database.errors = [psycopg.DataError("never")]
+    asyncio.run(take(sink(log, database, outlet), log.messages))
+    [letter] = [decode_dead_letter(m.value) for m in outlet.messages]
+    assert letter.reason == "store_refused"
+    assert database.findings
+
+
+def test_a_restarted_sink_saves_nothing_twice(suspected):
+    """What came before its first message was stored by the one before it."""
+    log, whole, after = log_of(suspected, "suspicions"), Database(), Database()
+    asyncio.run(take(sink(log, whole), log.messages))
+    cut = len(suspected) * 2 // 3
+    first = Database()
+    asyncio.run(take(sink(log, first), log.messages[:cut]))
+    asyncio.run(take(sink(log, after), log.messages[cut:]))
+    assert first.findings + after.findings == whole.findings
+
+
+def test_rows_are_whole_after_a_restart_anywhere():
+    """The rows that were still gathering are made again from the log."""
+    records = list(traffic.nodes(count=2, seconds=60, ends=NOW - 1))
+    log, database = log_of(records, "node-samples"), Database()
+    asyncio.run(take(sink(log, database), log.messages[:70]))
+
+    async def rest():
+        worker = sink(log, database)
+        await take(worker, log.messages[70:])
+        await worker.quiet()
+
+    asyncio.run(rest())
+    fullest = {}
+    for row in database.rows:
+        if isinstance(row, SampleRollup):
+            key = (row.block, row.node, row.instance, row.bucket)
+            fullest[key] = max(fullest.get(key, 0), row.n)
+    assert sum(n for (block, *_), n in fullest.items() if block == "host") == len(records)
+
+
+def test_one_row_that_cannot_be_stored_does_not_hold_up_the_others():
+    """The batch is halved until the bad row is alone; it is counted, the others are written once."""
+    health, database = Health("sink", lambda: 0.0), Database()
+    nodes = [
+        NodeLatest(cluster="c", node=f"n{i}", last_seen_at=NOW, boot_id="b", seq=i, gpus=8, nics=1)
+        for i in range(50)
+    ]
+    database.refused = {nodes[17]}
+    database.errors = [psycopg.OperationalError("gone")]
+    buffer = RowBuffer(database.write, health, lambda: 0.0)
+    buffer.add(list(nodes))
+    asyncio.run(buffer.flush(force=True))
+    assert health.outputs == {"rows_refused": 1, "rows": 49}
+    assert sorted(r.seq for r in database.rows) == [i for i in range(50) if i != 17]
+
+
+def test_rows_wait_for_company_but_not_for_long():
+    """A few rows are written after a second, many at once."""
+    now, database = [0.0], Database()
+    buffer = RowBuffer(database.write, Health("sink", lambda: 0.0), lambda: now[0])
+    node = NodeLatest(cluster="c", node="n", last_seen_at=NOW, boot_id="b", seq=1, gpus=8, nics=1)
+    buffer.add([node])
+    asyncio.run(buffer.flush())
+    assert database.rows == []
+    now[0] = 1.0
+    asyncio.run(buffer.flush())
+    assert database.rows == [node]
+    buffer.add([node] * 2000)
+    asyncio.run(buffer.flush())
+    assert len(database.rows) == 2001

@@ -2,8 +2,8 @@
 
 import asyncio
 import math
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
 
 from slowrank.telemetry import BadRecord, Suspicion, decode_event, decode_sample, decode_steps, encode
 from slowrank.telemetry.topics import DEAD_LETTERS, JOB_STEPS, NODE_EVENTS, NODE_SAMPLES, SUSPICIONS
@@ -13,7 +13,6 @@ from streams.job_stage import JobStage
 from streams.keeper import Course, Keeper, Reread, Step
 from streams.lanes import Lane
 from streams.node_stage import NodeStage
-from streams.outlet import Outlet
 from streams.probe import Place
 
 EVENT_WINDOW_SECONDS = 86400.0
@@ -21,6 +20,14 @@ IDLE_MARGIN_SECONDS = 5.0
 
 Name = Callable[[str], str]
 """Topic name on the broker."""
+
+
+class Postbox(Protocol):
+    """Where outputs go."""
+
+    def post(self, messages: Sequence[Outgoing]) -> asyncio.Future[None]:
+        """Take messages to send; the future is done when they, and all posted before them, are durable."""
+        ...
 
 
 class Detect:
@@ -35,7 +42,7 @@ class Detect:
         *,
         name: Name,
         reread: Reread,
-        outlet: Outlet,
+        outlet: Postbox,
         health: Health,
         now: Callable[[], float],
         window: float,

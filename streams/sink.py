@@ -10,12 +10,12 @@ from slowrank.telemetry import BadRecord, decode_sample, decode_steps, decode_su
 from slowrank.telemetry.topics import DEAD_LETTERS, JOB_STEPS, NODE_SAMPLES, SUSPICIONS
 from store.failures import AWAY
 from streams.dead_letters import STORE_REFUSED, Message, Outgoing, dead_letter
-from streams.detect import Name
+from streams.detect import Name, Postbox
 from streams.finding_stage import FindingStage
 from streams.health import Health
 from streams.keeper import Course, Keeper, Reread
 from streams.lanes import FindingLane, RollUpLane
-from streams.outlet import Outlet, until_done
+from streams.outlet import until_done
 from streams.probe import Place
 from streams.rows import UNSTORABLE, RowBuffer
 
@@ -38,7 +38,7 @@ class Sink:
         *,
         name: Name,
         reread: Reread,
-        outlet: Outlet,
+        outlet: Postbox,
         health: Health,
         now: Callable[[], float],
         window: float,

@@ -57,7 +57,9 @@ def test_rows_of_every_kind_become_records_in_order_of_time(tmp_path):
     read = read_records([path])
     assert [type(r) for r in read.records] == [NodeEvent, NodeSample, NodeSample, JobSteps]
     assert (read.rows, dict(read.bad)) == (5, {})
-    assert read.records[1].gpu_ids == ("5",)
+    sample = read.records[1]
+    assert isinstance(sample, NodeSample)
+    assert sample.gpu_ids == ("5",)
     [row] = step_rows(read)
     assert (row["step"], row["rank"], row["dp"], row["tp"], row["pp"]) == (7, 3, 1, 2, None)
 

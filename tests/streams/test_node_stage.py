@@ -1,4 +1,5 @@
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -47,7 +48,7 @@ def sample(t, *, node="gpu-01", gpus=(), nics=(), host=None, boot_id="b1", seq=N
 
 def run(stage, *, seconds, change=lambda t, i, gpu: gpu, seed=1, start=1000):
     rng = np.random.default_rng(seed)
-    found = []
+    found: list[Any] = []
     for t in range(start, start + seconds):
         gpus = [change(t, i, healthy_gpu(rng, t)) for i in range(GPUS)]
         found += stage.process(sample(t, gpus=[g for g in gpus if g is not None]))
@@ -118,7 +119,7 @@ def test_an_exporter_restart_without_a_gpu_is_a_new_inventory():
     stage, rng = NodeStage(), np.random.default_rng(0)
     for t in range(60):
         stage.process(sample(1000 + t, gpus=[healthy_gpu(rng, t) for _ in range(8)]))
-    found = []
+    found: list[Any] = []
     for t in range(60, 90):
         found += stage.process(sample(1000 + t, gpus=[healthy_gpu(rng, t) for _ in range(4)], boot_id="b2"))
     assert found == []
@@ -126,7 +127,7 @@ def test_an_exporter_restart_without_a_gpu_is_a_new_inventory():
 
 def test_a_driver_that_repeats_itself_is_found():
     """Power, temperature and energy identical to the last bit for ten seconds are a stale driver."""
-    held = {}
+    held: dict[str, Any] = {}
 
     def frozen(t, i, gpu):
         if i != 2 or t < 1100:
@@ -207,7 +208,7 @@ def test_duplicates_and_late_samples_change_nothing():
 def test_an_xid_storm_is_one_fault():
     """A hundred XIDs of one GPU within seconds are one suspicion, of the worst of them."""
     stage = NodeStage()
-    found = []
+    found: list[Any] = []
     for n in range(100):
         found += stage.process(event("xid.79" if n % 2 else "xid.45", 1000 + n * 0.02, seq=n))
     assert kinds(found) == ["xid.79"]
@@ -217,14 +218,18 @@ def test_an_xid_storm_is_one_fault():
 def test_a_worse_fault_within_a_burst_is_told():
     """An uncorrectable error seconds after a lesser fault on the same GPU is not swallowed by the burst."""
     stage = NodeStage()
-    found = [*stage.process(event("xid.74", 1000.0, seq=1)), *stage.process(event("xid.48", 1002.0, seq=2))]
+    found: list[Any] = [
+        *stage.process(event("xid.74", 1000.0, seq=1)),
+        *stage.process(event("xid.48", 1002.0, seq=2)),
+    ]
     assert kinds(found) == ["link.nvlink_degraded", "ecc.uncorrectable"]
     assert [s.overwhelming for s in found] == [False, True]
 
 
 def test_an_application_fault_convicts_only_when_it_repeats():
     """XID 31 is the application's business until one GPU shows it three times, replays not counted."""
-    stage, found = NodeStage(), []
+    stage = NodeStage()
+    found: list[Any] = []
     for n, ts in enumerate((1000.0, 5000.0, 9000.0)):
         found += stage.process(event("xid.31", ts, seq=n))
         found += stage.process(event("xid.31", ts, seq=n))
@@ -233,7 +238,8 @@ def test_an_application_fault_convicts_only_when_it_repeats():
 
 def test_a_flapping_port_is_an_error_the_second_time():
     """One link-down is a warning; two within five minutes open a finding."""
-    stage, found = NodeStage(), []
+    stage = NodeStage()
+    found: list[Any] = []
     rng = np.random.default_rng(0)
     for t in range(1000, 1200):
         down = (t >= 1050) + (t >= 1100)
@@ -247,7 +253,8 @@ def test_a_flapping_port_is_an_error_the_second_time():
 
 def test_a_host_without_gpus_gives_no_suspicion():
     """CPU, load and network of an ordinary host may do as they like."""
-    stage, rng, found = NodeStage(), np.random.default_rng(5), []
+    stage, rng = NodeStage(), np.random.default_rng(5)
+    found: list[Any] = []
     sent = 0
     for t in range(1000, 2000):
         busy = 0.9 if 1300 < t < 1500 else 0.1
@@ -266,7 +273,7 @@ def test_a_host_without_gpus_gives_no_suspicion():
 
 
 def fleet(stage, alive, *, start=1000, seconds=100, nodes=20):
-    found = []
+    found: list[Any] = []
     for t in range(start, start + seconds):
         for n in range(nodes):
             if alive(n, t):
@@ -301,7 +308,8 @@ def test_ticking_more_often_changes_nothing():
     """Silence is judged by whole seconds of event time, whatever the rhythm of the ticks."""
 
     def go(rhythm):
-        stage, found = NodeStage(), []
+        stage = NodeStage()
+        found: list[Any] = []
         for t in range(1000, 1100):
             for n in range(10):
                 if n != 3 or t < 1020:

@@ -1,5 +1,6 @@
 import math
 import random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -57,8 +58,9 @@ def value(row, column):
 
 def final(rows):
     """What the store would hold: of every key the first row with the largest count."""
-    held = {}
+    held: dict[Any, Any] = {}
     for row in rows:
+        key: Any
         if isinstance(row, SampleRollup):
             key, n = (row.block, row.node, row.instance, row.bucket), row.n
         elif isinstance(row, StepRollup):

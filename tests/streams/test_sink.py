@@ -1,4 +1,5 @@
 import asyncio
+from typing import Any
 
 import psycopg
 import pytest
@@ -123,7 +124,7 @@ def test_rows_are_whole_after_a_restart_anywhere():
         await worker.quiet()
 
     asyncio.run(rest())
-    fullest = {}
+    fullest: dict[Any, int] = {}
     for row in database.rows:
         if isinstance(row, SampleRollup):
             key = (row.block, row.node, row.instance, row.bucket)

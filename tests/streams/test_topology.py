@@ -1,8 +1,10 @@
+from typing import Any
+
 import numpy as np
 import pytest
 
 from alerts.finding import Finding
-from slowrank.telemetry import NodeEvent, NodeSample, Suspicion
+from slowrank.telemetry import NodeEvent, NodeSample, Subject, Suspicion
 from store.buckets import NodeLatest, SampleRollup, StepRollup
 from streams.topology import Pipeline, local_pipeline
 from tests.streams import traffic
@@ -88,7 +90,7 @@ def event_free(ts):
 
 def test_roll_ups_count_every_record():
     """The rows handed on hold every sample and step exactly once."""
-    rows = []
+    rows: list[Any] = []
     pipeline = local_pipeline(on_rows=rows.extend)
     records = [*traffic.nodes(count=2, seconds=60), *traffic.job(steps=30)]
     for record in sorted(records, key=lambda r: r.ts):
@@ -117,7 +119,8 @@ def test_the_order_among_sources_changes_nothing(seed):
     jittered = sorted(records, key=lambda r: r.ts + delay[r.node])
     finals = []
     for order in (records, jittered):
-        pipeline, last = local_pipeline(), {}
+        pipeline = local_pipeline()
+        last: dict[str, Finding] = {}
         for record in order:
             last |= {f.id: f for f in pipeline.process(record)}
         last |= {f.id: f for f in pipeline.finish()}
@@ -138,7 +141,7 @@ def test_suspicions_reach_the_finding_stage_in_the_order_they_were_made():
             family="host",
             kind="k",
             state="raise",
-            subject={"type": "node", "cluster": "c"},
+            subject=Subject(type="node", cluster="c"),
             ts=T0,
             onset=T0 + i,
             onset_lo=T0,

@@ -2,7 +2,8 @@ from streams.watermark import Watermark
 
 
 def feed(times):
-    mark, seconds = Watermark(), []
+    mark = Watermark()
+    seconds: list[int] = []
     for t in times:
         seconds += mark.advance(t)
     return mark, seconds

@@ -5,6 +5,7 @@ import random
 import subprocess
 import sys
 import time
+from typing import Any
 
 import pytest
 
@@ -44,7 +45,7 @@ def mutants(count, seed=9):
         return encode(NodeSample(**{f: getattr(good, f) for f in good.__struct_fields__} | changes))
 
     def event(**changes):
-        fields = {
+        fields: dict[str, Any] = {
             "cluster": "c",
             "node": "n",
             "ts": time.time(),
@@ -113,7 +114,7 @@ def test_ten_thousand_poisoned_messages_stop_nothing(installation):
     installation.send_raw(mixed)
     finish(installation)
     letters = installation.dead_letters()
-    expected = {}
+    expected: dict[bytes, set[str]] = {}
     for _, _, value, reason in bad:
         expected.setdefault(value[:4096], set()).add(reason)
     assert len(letters) == len(bad)
@@ -151,7 +152,7 @@ def story():
 @pytest.fixture(scope="module")
 def calm(story):
     """What the records give in one process."""
-    rows = []
+    rows: list[Any] = []
     pipeline = local_pipeline(on_rows=rows.extend)
     return final_versions(findings_of(story, pipeline)), rows
 

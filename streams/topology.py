@@ -9,6 +9,7 @@ The Faust app drives the same stages with the same watermark, a partition at a t
 """
 
 import logging
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
@@ -65,7 +66,7 @@ class Pipeline:
 
     def finish(self) -> list[Finding]:
         """Let event time reach the last record and close all roll-ups: the stream has ended."""
-        findings = self.tick(self._latest)
+        findings = self.tick(math.ceil(self._latest)) if math.isfinite(self._latest) else []
         if self._rollup is not None:
             self._emit(self._rollup.flush())
         return findings

@@ -6,8 +6,10 @@ import msgspec
 import pytest
 
 from alerts.config import FindingConfig
-from slowrank.telemetry import Evidence, Peers, Subject, Suspicion
+from alerts.finding import Finding
+from slowrank.telemetry import Evidence, NodeEvent, Peers, Subject, Suspicion
 from streams.finding_stage import FindingStage
+from streams.topology import local_pipeline
 
 T0 = 1_795_160_000.0
 RANK = Subject(type="rank", cluster="c", node="n1", gpu_index=5, rank=13, job_id="j1")
@@ -51,14 +53,15 @@ def hot(ts=12.0, *, state="raise", **changes):
         "job_slowdown_ratio": None,
         "gpus": 0,
         "evidence": (CLOCK,),
+        "subject": GPU,
     }
-    return slow(ts, subject=GPU, state=state, **(fields | changes))
+    return slow(ts, state=state, **(fields | changes))
 
 
 def run(*suspicions, until=20.0, config=None):
     """Return the last version of every finding, by kind and subject, after all suspicions and a tick."""
     stage = FindingStage(config)
-    versions = []
+    versions: list[Finding] = []
     for s in suspicions:
         versions += stage.process(s)
     versions += stage.tick(T0 + until)
@@ -125,7 +128,7 @@ def test_relapse_within_a_day_keeps_the_id():
     stage = FindingStage()
     first = slow(overwhelming=True)
     again = slow(5000, overwhelming=True, onset=T0 + 4990)
-    versions = []
+    versions: list[Finding] = []
     for s in (first, slow(100, state="clear")):
         versions += stage.process(s)
     versions += stage.tick(T0 + 1000)
@@ -171,12 +174,13 @@ def test_hang_needs_both_keys():
         for i in range(2)
     ]
     alone, _ = run(stopped)
-    both, versions = run(stopped, *idle)
+    both, _ = run(stopped, *idle)
     only_idle, none = run(*idle)
     assert alone["hang.job", "job"].status == "suspected"
     assert (both["hang.job", "job"].status, both["hang.job", "job"].severity) == ("open", "critical")
     assert both["hang.job", "job"].gpu_hours_lost_per_hour == 16
-    assert only_idle == {} and none == []
+    assert only_idle == {}
+    assert none == []
 
 
 def test_forgotten_after_the_reopen_window():
@@ -186,3 +190,118 @@ def test_forgotten_after_the_reopen_window():
     for hour in range(1, 50):
         stage.tick(T0 + 3600 * hour)
     assert stage._timelines == {}
+
+
+def test_last_fraction_of_a_second_counts():
+    """What the last record of a file gives rise to is among the findings of the finished stream."""
+    fatal = NodeEvent(
+        cluster="c", node="n1", ts=T0 + 0.7, source="kmsg", code="xid.79", subject={"gpu_index": 1}
+    )
+    pipeline = local_pipeline()
+    found = [*pipeline.process(fatal), *pipeline.finish()]
+    assert [(f.kind, f.status) for f in found] == [("xid.79", "open")]
+
+
+def test_late_news_is_not_lost_and_late_repeats_change_nothing():
+    """A suspicion later than the allowed lateness is still heard once."""
+    stage = FindingStage(FindingConfig(lateness_seconds=30))
+    for ts in range(10, 200, 10):
+        stage.process(slow(ts, state="update"))
+        stage.tick(T0 + ts)
+    late = hot(12)
+    found = [*stage.process(late), *stage.tick(T0 + 201)]
+    assert {(f.kind, f.status) for f in found} >= {("straggler.fail_slow", "open")}
+    assert [*stage.process(late), *stage.tick(T0 + 202)] == []
+
+
+def test_open_and_ended_within_one_jump_of_time_is_told_step_by_step():
+    """When event time leaps, every step of the life still comes out."""
+    stage = FindingStage()
+    for s in (slow(overwhelming=True), slow(20, state="clear")):
+        stage.process(s)
+    assert [f.status for f in stage.tick(T0 + 5 * 86400)] == ["open", "open", "resolved"]
+
+
+def test_hardware_alone_is_suspected_and_a_fatal_event_opens():
+    """A weak hardware sign waits for company; an explicit fatal event does not."""
+    weak, _ = run(hot())
+    fatal, _ = run(hot(kind="xid.79", family="event", overwhelming=True))
+    assert weak["throttle.thermal", "gpu"].status == "suspected"
+    assert (fatal["xid.79", "gpu"].status, fatal["xid.79", "gpu"].severity) == ("open", "critical")
+
+
+def test_symptom_of_a_fatal_event_is_no_second_finding():
+    """A rank that slows down on a GPU with a fatal event is that event's evidence."""
+    event = hot(8, kind="xid.79", family="event", overwhelming=True)
+    last, _ = run(event, slow(10, overwhelming=True))
+    assert last["xid.79", "gpu"].slowdown_ratio == 1.3
+    assert last["straggler.fail_slow", "rank"].status == "suspected"
+    assert last["straggler.fail_slow", "rank"].group_key == last["xid.79", "gpu"].dedup_key
+
+
+def test_absent_telemetry_is_no_witness():
+    """A stale exporter opens its own finding and corroborates nothing."""
+    node = Subject(type="node", cluster="c", node="n1")
+    stale = hot(11, subject=node, kind="exporter.stale", family="silence", detector="silence")
+    last, _ = run(slow(), stale)
+    assert last["exporter.stale", "node"].status == "open"
+    assert last["straggler.fail_slow", "rank"].status == "suspected"
+
+
+def test_defect_long_before_explains_but_does_not_corroborate():
+    """A throttle that began long before is the cause of a finding that opens by itself, and opens none."""
+    before = [hot(ts, state="update", onset=T0 - 500) for ts in (0, 100, 200)]
+    weak, _ = run(*before, slow(201, onset=T0 + 200), until=210)
+    strong, _ = run(*before, slow(201, onset=T0 + 200, overwhelming=True), until=210)
+    assert weak["straggler.fail_slow", "rank"].status == "suspected"
+    assert strong["straggler.fail_slow", "rank"].cause.hypothesis == "throttle.thermal"
+
+
+def test_job_level_verdict_accuses_nobody():
+    """An overwhelming job-wide verdict opens as a warning about the job, without rank, node or drain."""
+    job = Subject(type="job", cluster="c", job_id="j1")
+    claim = slow(
+        subject=job,
+        kind="straggler.job_wide",
+        family="job",
+        overwhelming=True,
+        hypotheses={"imbalance.stage": 5.0},
+    )
+    finding = run(claim)[0]["straggler.job_wide", "job"]
+    assert (finding.status, finding.severity, finding.subject.rank) == ("open", "warning", None)
+    assert (finding.cause.hypothesis, finding.action.code) == ("imbalance.stage", "CHECK_APP")
+    assert finding.action.commands == ()
+
+
+def test_flapping_is_one_intermittent_finding():
+    """Three relapses within an hour make it intermittent, under the same id."""
+    steps = []
+    for i in range(4):
+        steps += [slow(10 + 100 * i, overwhelming=True), slow(60 + 100 * i, state="clear")]
+    _, versions = run(*steps, until=500)
+    assert {f.id for f in versions} == {versions[0].id}
+    assert (versions[-1].kind, versions[-1].flaps) == ("straggler.intermittent", 3)
+    assert versions[-1].action.code == "WATCH"
+
+
+def test_cost_is_counted_while_it_lasts():
+    """Lost GPU-hours grow with time at the job's loss and stop when the cause clears."""
+    ten_minutes = [slow(10 + 30 * i, state="update", overwhelming=True) for i in range(21)]
+    last, _ = run(
+        *ten_minutes, slow(640, state="clear"), until=2000, config=FindingConfig(gpu_hour_price=2.5)
+    )
+    finding = last["straggler.fail_slow", "rank"]
+    assert finding.gpu_hours_lost == pytest.approx(16 * (1 - 1 / 1.3) * 635 / 3600, abs=1e-3)
+    assert (finding.gpu_hours_lost_per_hour, finding.cost_per_hour) == (0.0, None)
+
+
+def test_dead_exporter_is_no_dead_node():
+    """Samples and steps travel through one exporter: without both, only telemetry is at fault."""
+    node = Subject(type="node", cluster="c", node="n1")
+    absent = {"subject": node, "family": "silence", "detector": "silence", "job_slowdown_ratio": None}
+    silent = slow(30, kind="node.silent", **absent)
+    stale = slow(20, kind="exporter.stale", **absent)
+    missing = slow(31, kind="hang.rank_missing", family="silence", detector="step_progress")
+    last, _ = run(stale, silent, missing, until=40)
+    assert [kind for (kind, _), f in last.items() if f.status == "open"] == ["exporter.stale"]
+    assert last["exporter.stale", "node"].severity == "warning"

@@ -6,6 +6,7 @@ from itertools import chain
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from alerts.finding import Finding
 from alerts.lifecycle import NOTIFIED
 from slowrank.telemetry import Evidence, Subject, Suspicion
 from streams.finding_stage import FindingStage
@@ -112,7 +113,8 @@ def delivery(draw, job, node):
 
 def play(steps):
     """Return all versions that came out, and the stage's last word on each finding as JSON text."""
-    stage, versions = FindingStage(), []
+    stage = FindingStage()
+    versions: list[Finding] = []
     for step in steps:
         versions += stage.tick(step) if isinstance(step, float) else stage.process(step)
     for at in (SPAN, 2000, 200_000):
@@ -137,7 +139,7 @@ def test_life_keeps_its_rules(data):
     """An id belongs to one cause, nothing opens before it was suspected, everything ends, nothing is kept."""
     job, node = data.draw(stream(job_side())), data.draw(stream(node_side()))
     versions, _, stage = play(data.draw(delivery(job, node)))
-    keys = {}
+    keys: dict[str, str] = {}
     for finding in versions:
         assert keys.setdefault(finding.id, finding.dedup_key) == finding.dedup_key
         assert len(finding.title) <= 120

@@ -103,33 +103,31 @@ def test_roll_ups_count_every_record():
     assert {r.node for r in rows if isinstance(r, NodeLatest)} == {"node-0", "node-1"}
 
 
-def dedup(findings):
-    return {(f.dedup_key, f.kind, f.status, round(f.onset, 3)) for f in findings}
-
-
 @pytest.mark.parametrize("seed", [1, 2])
 def test_the_order_among_sources_changes_nothing(seed):
-    """Records of different nodes and jobs may overtake each other by a second without effect."""
+    """Records of different nodes and jobs may overtake each other by a second: same causes, same onsets.
+
+    Within a job the row that is read first marks the beginning of a step: ranks differ by milliseconds.
+    """
     records = sorted(
-        [*traffic.nodes(count=5, seconds=250, low_clock=(1, 2, 120)), *traffic.job(slow=(5, 90, 1.5))],
+        [
+            *traffic.nodes(count=5, seconds=250, low_clock=(1, 2, 120), ends=T0 + 300),
+            *traffic.job(slow=(5, 90, 1.5), ends=T0 + 300),
+        ],
         key=lambda r: r.ts,
     )
     rng = np.random.default_rng(seed)
-    delay = {node: rng.random() for node in {r.node for r in records}}
-    jittered = sorted(records, key=lambda r: r.ts + delay[r.node])
+    delay = {node: rng.random() for node in sorted({r.node for r in records})}
     finals = []
-    for order in (records, jittered):
+    for order in (records, sorted(records, key=lambda r: r.ts + delay[r.node])):
         pipeline = local_pipeline()
         last: dict[str, Finding] = {}
         for record in order:
             last |= {f.id: f for f in pipeline.process(record)}
         last |= {f.id: f for f in pipeline.finish()}
-        finals.append(dedup(last.values()))
-    assert finals[0] == finals[1]
-    assert {kind for _, kind, _, _ in finals[0]} == {"straggler.fail_slow", "clock.low"} or len(
-        finals[0]
-    ) >= 1
-    assert any(kind == "straggler.fail_slow" for _, kind, _, _ in finals[0])
+        finals.append({(f.dedup_key, f.kind, f.status): f.onset for f in last.values()})
+    assert finals[0] == pytest.approx(finals[1], rel=0, abs=0.01)
+    assert "straggler.fail_slow" in {kind for _, kind, _ in finals[0]}
 
 
 def test_suspicions_reach_the_finding_stage_in_the_order_they_were_made():

@@ -1,0 +1,102 @@
+"""Votes to confidence and cause."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from alerts.fusion import cause, confidence, family_votes
+from slowrank.telemetry import Evidence, Peers, Subject, Suspicion
+
+RANK = Subject(type="rank", cluster="c", node="n", gpu_index=0, rank=0, job_id="j")
+PRIOR = -3.0
+
+
+def vote(family="timing", llr=5.0, *, kind="straggler.fail_slow", metric="compute_seconds", peers=15, **more):
+    group = Peers(group="g", n=peers, p05=1, median=1, p95=1) if peers is not None else None
+    return Suspicion(
+        cluster="c",
+        detector=family,
+        family=family,
+        kind=kind,
+        state="raise",
+        subject=RANK,
+        ts=1,
+        onset=1,
+        onset_lo=1,
+        onset_hi=1,
+        score=1,
+        log_likelihood_ratio=llr,
+        evidence=(Evidence(metric=metric, unit="s", detector=family, value=1, peers=group),),
+        **more,
+    )
+
+
+def logistic(x):
+    return 1 / (1 + math.exp(-x))
+
+
+def test_one_family_is_one_witness():
+    """Two detectors of one family count once, by the stronger; another family adds to it."""
+    assert family_votes([vote(), vote(llr=3.0), vote("clocks", 2.0)]) == {"timing": 5.0, "clocks": 2.0}
+    assert confidence([vote(), vote(llr=3.0)], PRIOR) == pytest.approx(logistic(2.0))
+    assert confidence([vote(), vote("clocks", 3.0)], PRIOR) == pytest.approx(logistic(5.0))
+
+
+def test_votes_are_clipped():
+    """No single witness is beyond doubt, in either direction."""
+    assert family_votes([vote(llr=50.0), vote("host", -50.0)]) == {"timing": 6.0, "host": -4.0}
+
+
+@pytest.mark.parametrize(
+    ("suspicion", "cap"),
+    [
+        (vote(llr=6.0, peers=2), 0.6),
+        (vote(llr=6.0, metric="step_seconds"), 0.7),
+        (vote(llr=6.0), logistic(3.0)),
+        (vote("event", 6.0, kind="xid.79", peers=None), logistic(3.0)),
+    ],
+)
+def test_confidence_is_capped_by_what_the_inputs_can_tell(suspicion, cap):
+    """Few peers or step times alone cannot make a slow machine sure; hardware evidence lifts the cap."""
+    assert confidence([suspicion], PRIOR) == pytest.approx(cap)
+    assert confidence([suspicion, vote("clocks", 6.0, kind="throttle.thermal")], PRIOR) > 0.9
+
+
+def test_symptom_is_explained_by_the_cause_seen_beside_it():
+    """A slow rank with a thermal throttle is a thermal throttle; alone it is a slow rank."""
+    alone = cause("straggler.fail_slow", [vote(hypotheses={"straggler.fail_slow": 6.0})])
+    both = cause("straggler.fail_slow", [vote(), vote("clocks", 3.0, kind="throttle.thermal")])
+    assert (alone.hypothesis, alone.confidence) == ("straggler.fail_slow", 1.0)
+    assert both.hypothesis == "throttle.thermal"
+    assert both.alternatives == {} or set(both.alternatives) == {"straggler.fail_slow"}
+
+
+def test_competing_causes_share_the_probability():
+    """Two causes with equal support are both kept, with half each and the name deciding the order."""
+    told = cause(
+        "x", [vote("clocks", 3.0, kind="throttle.power"), vote("host", 3.0, kind="host.cpu_contention")]
+    )
+    assert (told.hypothesis, told.confidence) == ("host.cpu_contention", 0.5)
+    assert told.alternatives == {"throttle.power": 0.5}
+
+
+def test_ruled_out_is_merged_and_never_names_a_suspect():
+    """What any detector ruled out is listed once, except what another one suspects."""
+    told = cause(
+        "straggler.fail_slow",
+        [vote(ruled_out=("network", "host.cpu_contention")), vote("host", 2.0, kind="host.cpu_contention")],
+    )
+    assert told.ruled_out == ("network",)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["timing", "clocks", "nic", "host"]), st.floats(-9, 9)), min_size=1)
+)
+def test_confidence_is_a_probability_whatever_the_order(votes):
+    """Any votes in any order give the same value between 0 and 1."""
+    said = [vote(family, llr, peers=None) for family, llr in votes]
+    value = confidence(said, PRIOR)
+    assert 0 < value < 1
+    assert confidence(reversed(said), PRIOR) == value

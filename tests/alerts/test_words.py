@@ -1,0 +1,124 @@
+"""What a finding says: severity, cost, title, action."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from alerts.action import action
+from alerts.cost import lost_per_hour, restart_cost, should_act
+from alerts.finding import Action
+from alerts.kinds import RULES, rule_of
+from alerts.severity import severity
+from alerts.title import MAX_TITLE, TEMPLATES, title
+from slowrank.telemetry import Subject
+
+GPU = Subject(type="gpu", cluster="c", node="gpu-0423", gpu_index=5, rank=3389, job_id="j")
+JOB = Subject(type="job", cluster="c", job_id="j")
+TYPES = ["gpu", "node", "nic", "link", "switch", "rank", "job", "rack", "exporter", "telemetry"]
+CODES = (
+    *("NONE", "WATCH", "CHECK_APP", "CHECK_DATA", "CHECK_NETWORK", "RESET_GPU", "REBOOT_NODE", "DRAIN_NODE"),
+    *("RUN_DIAG", "REPLACE_CABLE", "HARDWARE_INSPECTION", "CONTACT_SUPPORT"),
+)
+
+
+@pytest.mark.parametrize(
+    ("kind", "subject", "job_slowdown", "confidence", "expected"),
+    [
+        ("straggler.fail_slow", GPU, 1.31, 0.97, "critical"),
+        ("straggler.fail_slow", GPU, 1.31, 0.75, "error"),
+        ("straggler.fail_slow", GPU, 1.31, 0.5, "warning"),
+        ("straggler.fail_slow", GPU, 1.02, 0.99, "warning"),
+        ("straggler.fail_slow", GPU, None, 0.99, "warning"),
+        ("throttle.thermal", GPU, None, 0.99, "warning"),
+        ("xid.79", GPU, None, 0.95, "critical"),
+        ("hang.job", JOB, None, 0.5, "critical"),
+        ("straggler.job_wide", JOB, 1.4, 0.99, "warning"),
+        ("straggler.job_wide", JOB, 1.01, 0.99, "info"),
+    ],
+)
+def test_severity(kind, subject, job_slowdown, confidence, expected):
+    """Job impact with confidence pages, hardware without impact does not, a job without an outlier never."""
+    assert severity(kind, subject, job_slowdown=job_slowdown, confidence=confidence) == expected
+
+
+def test_cost_of_a_slow_and_of_a_hung_job():
+    """The published example: 4,096 GPUs at 1.31 lose 969.3 GPU-hours an hour, a hang loses them all."""
+    assert lost_per_hour(4096, 1.31) == pytest.approx(969.3, abs=0.05)
+    assert lost_per_hour(4096, math.inf) == 4096
+    assert lost_per_hour(4096, 0.9) == lost_per_hour(0, 2.0) == lost_per_hour(8, math.nan) == 0.0
+
+
+def test_act_once_waiting_has_cost_as_much():
+    """The advice turns when the loss reaches the price of a restart, so it never costs twice that."""
+    price = restart_cost(1000, restart_seconds=300, checkpoint_interval_seconds=600)
+    assert price == pytest.approx(1000 * 600 / 3600)
+    assert [should_act(lost, price) for lost in (price * 0.99, price)] == [False, True]
+
+
+def test_title_names_place_ratio_and_peers():
+    """The title of the handbook's example."""
+    assert title("straggler.fail_slow", GPU, ratio=1.31, peers=127) == (
+        "gpu-0423 GPU 5 (rank 3389) is 1.31x slower than 127 peers"
+    )
+    assert title("straggler.fail_slow", GPU) == "gpu-0423 GPU 5 (rank 3389) is slower than its peers"
+
+
+@given(
+    st.sampled_from([*TEMPLATES, "xid.31", "new.kind{0}"]),
+    st.sampled_from(TYPES),
+    st.text(max_size=200),
+    st.none() | st.floats(1, 1e9),
+)
+def test_title_of_anything_is_one_short_line(kind, type_, name, ratio):
+    """Whatever the names, a title is printable, one line and at most 120 characters."""
+    subject = Subject(type=type_, cluster=name, node=name, nic=name, port=name, job_id=name, rack=name)
+    text = title(kind, subject, ratio=ratio, peers=3)
+    assert 0 < len(text) <= MAX_TITLE
+    assert text.isprintable()
+
+
+def advice(kind, subject=GPU, *, cause=None, gates=False):
+    return action(kind, subject, hypothesis=cause or kind, gates_job=gates, finding_id="fnd_01JD7Q4Y6R8V")
+
+
+def test_a_machine_that_holds_a_job_back_is_drained():
+    """With job impact the node is drained, with the command to copy; without, the cause decides."""
+    drained = advice("straggler.fail_slow", cause="throttle.thermal", gates=True)
+    assert drained.code == "DRAIN_NODE"
+    assert drained.commands[0] == (
+        "scontrol update nodename=gpu-0423 state=drain reason='slowrank fnd_01JD7Q4Y throttle.thermal'"
+    )
+    assert "cooling" in drained.text
+    assert advice("straggler.fail_slow", cause="throttle.thermal").code == "HARDWARE_INSPECTION"
+    assert advice("straggler.fail_slow").code == "RUN_DIAG"
+    assert advice("straggler.intermittent", gates=True).code == "WATCH"
+
+
+def test_a_job_is_never_drained():
+    """Advice about a job holds no command."""
+    assert advice("straggler.job_wide", JOB, cause="imbalance.stage", gates=True) == Action(
+        "CHECK_APP", RULES["straggler.job_wide"].text
+    )
+
+
+@given(st.text(max_size=60))
+def test_commands_quote_what_telemetry_says(node):
+    """A hostile node name stays one word of the command that a person copies."""
+    import shlex
+
+    subject = Subject(type="gpu", cluster="c", node=node, gpu_index=0)
+    for command in advice("straggler.fail_slow", subject, gates=True).commands:
+        words = shlex.split(command)
+        assert len(words) in (3, 5)
+        assert words[-1] == node or words[2] == f"nodename={node}"
+
+
+@pytest.mark.parametrize("kind", [*RULES, "xid.31", "unheard.of"])
+def test_every_kind_has_a_known_action(kind):
+    """Every kind's action is one of the published codes and its advice can be written for any subject."""
+    rule = rule_of(kind)
+    assert rule.action in CODES
+    assert advice(kind).code in CODES
+    assert "{" not in advice(kind, JOB).text

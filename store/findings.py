@@ -3,8 +3,8 @@
 ``save`` is idempotent: the same version again, or an older one, changes nothing and tells nobody.
 """
 
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from typing import Any, Literal, LiteralString
 
 from psycopg import Connection
@@ -29,6 +29,7 @@ __all__ = [
     "Page",
     "Stored",
     "acknowledge",
+    "expire_silent",
     "feedback",
     "find",
     "get",
@@ -150,6 +151,34 @@ def feedback(conn: Connection[Any], finding_id: str, verdict: Verdict, word: Wor
             (Jsonb({"verdict": verdict} | word.json()), row["id"]),
         )
         return _said(conn, row["id"], "finding.feedback", word)
+
+
+def expire_silent(conn: Connection[Any], now: datetime) -> int:
+    """End what no detector has spoken of for 48 h and return how many that were.
+
+    The stage does so by itself for what it remembers; this is for what a restarted one does not.
+    """
+    silent = now - timedelta(seconds=FindingConfig().open_expires_after_seconds)
+    live = (
+        "SELECT id FROM findings WHERE status IN ('suspected', 'open', 'acknowledged') AND last_seen_at < %s"
+    )
+    ids = [row[0] for row in conn.execute(live, (silent,)).fetchall()]
+    for finding_id in ids:
+        with conn.transaction():
+            row = _to_change(conn, finding_id, Word("slowrank", now))
+            if (
+                row["last_seen_at"] < silent
+                and (after := transition(row["status"], "expired")) != row["status"]
+            ):
+                conn.execute(
+                    "UPDATE findings SET status = %s, resolved_at = %s, version = version + 1, "
+                    "updated_at = clock_timestamp() WHERE id = %s",
+                    (after, now, finding_id),
+                )
+                event = news(told(row), replace(told(row), status=after))
+                _remember(conn, finding_id, event or "finding.expired", Word("slowrank", now))
+                _tell(conn, finding_id, event, now)
+    return len(ids)
 
 
 def history(conn: Connection[Any], finding_id: str) -> list[dict[str, Any]]:

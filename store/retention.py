@@ -7,6 +7,8 @@ from typing import Any, LiteralString
 
 from psycopg import Connection, sql
 
+from store.findings import expire_silent
+
 TABLES = ("samples_10s", "nic_10s", "host_10s", "steps_10s")
 BATCH = 20_000
 
@@ -14,7 +16,9 @@ _LOCK = int.from_bytes(hashlib.sha256(b"slowrank retention").digest()[:8], "big"
 
 
 def run(conn: Connection[Any], *, now: datetime, days: float) -> dict[str, int] | None:
-    """Remove roll-ups older than ``days``; return per table the chunks dropped or the rows deleted.
+    """Remove roll-ups older than ``days`` and end findings that nobody speaks of any more.
+
+    Returns per table the chunks dropped or rows deleted, and under ``findings`` how many ended.
 
     Returns None when another process is at it. ``conn`` must be in autocommit: every batch is a transaction.
     """
@@ -23,10 +27,11 @@ def run(conn: Connection[Any], *, now: datetime, days: float) -> dict[str, int] 
     try:
         before = now - timedelta(days=days)
         hypertables = _hypertables(conn)
-        return {
+        removed = {
             name: _drop_chunks(conn, name, before) if name in hypertables else _delete(conn, name, before)
             for name in TABLES
         }
+        return removed | {"findings": expire_silent(conn, now)}
     finally:
         conn.execute("SELECT pg_advisory_unlock(%s)", (_LOCK,))
 

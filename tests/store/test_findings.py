@@ -333,3 +333,18 @@ def test_listeners_are_woken(conn, store_dsn):
         save(conn, finding())
         woken = [n.payload for n in listener.notifies(timeout=5, stop_after=1)]
     assert finding().id in woken[0]
+
+
+def test_finding_nobody_speaks_of_expires(conn):
+    """What a restarted worker has forgotten is ended by the store, once, and told."""
+    findings.save(conn, finding(10))
+    other = Subject(type="node", cluster="c", node="n2")
+    findings.save(conn, finding(10, subject=other, status="suspected"))
+    last = datetime.fromtimestamp(T0 + 10, UTC)
+    conn.execute("SET ROLE slowrank_streams")
+    assert findings.expire_silent(conn, last + timedelta(hours=48)) == 0
+    assert findings.expire_silent(conn, last + timedelta(hours=49)) == 2
+    assert findings.expire_silent(conn, last + timedelta(hours=50)) == 0
+    assert {get(conn, f.id).status for f in findings.find(conn, FindingFilter()).items} == {"expired"}
+    assert types(conn) == ["finding.opened", "finding.resolved"]
+    assert get(conn, finding().id).doc["resolved_at"] == "2026-11-22T08:33:30Z"

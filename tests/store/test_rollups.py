@@ -104,7 +104,7 @@ def test_old_roll_ups_go(conn):
     rollups.write_steps(conn, [step(bucket=T0 - 9 * day), step()])
     conn.execute("SET ROLE slowrank_streams")
     removed = retention.run(conn, now=datetime.fromtimestamp(T0, UTC), days=7)
-    assert removed == {"samples_10s": 1, "nic_10s": 0, "host_10s": 0, "steps_10s": 1}
+    assert removed == {"samples_10s": 1, "nic_10s": 0, "host_10s": 0, "steps_10s": 1, "findings": 0}
     assert conn.execute("SELECT count(*) FROM samples_10s").fetchone() == (1,)
     assert conn.execute("SELECT count(*) FROM steps_10s").fetchone() == (1,)
 

@@ -23,6 +23,8 @@ Channels = Literal["compute", "data"]
 LOOK_BEFORE = 30
 """Steps before the evidence began that the dating of an onset, and a rank's own past, look at."""
 
+_MIN_BEFORE = 10
+
 SURE_SIGMAS = 4.0
 """Effects below this many standard errors are not told from a badly known baseline."""
 
@@ -131,6 +133,17 @@ def charge(ratios: Ratios, channel: Channel, name: Channels, rank: int) -> Charg
     )
 
 
+def pace_before(ratios: Ratios, case: Charge) -> float:
+    """Return the seconds a step took per second of the peers' compute before the onset; NaN if not seen.
+
+    Kept from when the rank is accused: in a long slowdown the healthy time leaves the history.
+    """
+    end = len(ratios.history.last("step", ratios.settled)) - case.steps
+    if case.lasting or end < _MIN_BEFORE:
+        return float("nan")
+    return _pace(ratios, case.rank, slice(max(end - LOOK_BEFORE, 0), end))
+
+
 def is_guilty(ratios: Ratios, case: Charge, over: Bools) -> bool:
     """Check what else could have made the rank look slow: everybody, its stage, waiting, a changed mix.
 
@@ -163,7 +176,7 @@ def accusation(ratios: Ratios, channel: Channel, case: Charge, over: Bools) -> A
         score=float(channel.scores()[case.rank]),
         alone=channel.alone(case.rank),
         ratio=float(np.exp(case.size)) if case.name == "compute" else 1.0 + case.size,
-        job_ratio=_job_ratio(ratios, case, over),
+        job_ratio=_job_ratio(ratios, case, over, pace=float(channel.pace[case.rank])),
         peers=int(ratios.groups.peers[case.rank]),
         waits_least=waits_least(ratios, case),
     )
@@ -252,10 +265,10 @@ def _changed_itself(ratios: Ratios, case: Charge) -> bool:
     return bool(nan_median(since) - nan_median(before) >= 0.5 * case.size)
 
 
-def _job_ratio(ratios: Ratios, case: Charge, over: Bools) -> float:
+def _job_ratio(ratios: Ratios, case: Charge, over: Bools, *, pace: float) -> float:
     """What the job takes over what it would take without the rank's excess.
 
-    Where a time before the onset is known, no more than the job has really slowed down since.
+    Where its ``pace`` before the onset is known, no more than the job has slowed down against that.
     """
     if ratios.asynchronous:
         rates = np.exp(case.effect[over])
@@ -267,9 +280,18 @@ def _job_ratio(ratios: Ratios, case: Charge, over: Bools) -> float:
     rest = mates if mates.any() and not case.lasting else ~over
     lost = np.maximum(seconds[:, case.rank] - nan_max(np.where(rest, seconds, np.nan), axis=1), 0.0)
     ratio = float(nan_median(step / np.maximum(step - lost, 0.1 * step)))
-    before = nan_median(ratios.history.last("step", steps + LOOK_BEFORE)[:-steps], axis=1)
     if np.isnan(ratio):
         return 1.0
-    if case.lasting or len(before) < 10:
-        return ratio
-    return float(np.clip(nan_median(step) / nan_median(before), 1.0, ratio))
+    slowed = _pace(ratios, case.rank, slice(-steps, None)) / pace
+    return ratio if np.isnan(slowed) else float(np.clip(slowed, 1.0, ratio))
+
+
+def _pace(ratios: Ratios, rank: int, when: slice) -> float:
+    """Step seconds per second of the peers' compute: the job's speed, whatever the work is at the time."""
+    peers = ratios.mates(rank)
+    if not peers.any():
+        peers = np.arange(ratios.ranks) != rank
+    step, compute = (ratios.history.last(s, ratios.settled)[when] for s in ("step", "compute"))
+    seconds = float(nan_median(nan_median(step, axis=1)))
+    work = float(nan_median(nan_median(compute[:, peers], axis=1)))
+    return seconds / work if seconds > 0 and work > 0 else float("nan")

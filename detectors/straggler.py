@@ -10,7 +10,15 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from detectors.accusation import Accusation, Channels, accusation, charge, intermittent, is_guilty
+from detectors.accusation import (
+    Accusation,
+    Channels,
+    accusation,
+    charge,
+    intermittent,
+    is_guilty,
+    pace_before,
+)
 from detectors.channel import Channel, fit_noise
 from detectors.excursions import SUSPECT
 from detectors.imbalance import StageImbalance, stage_imbalance, workload_imbalance
@@ -117,6 +125,7 @@ class StragglerDetector:
             before = old.channels[name]
             channel.raised = known & before.raised[places]
             channel.size = np.where(known, before.size[places], 0.0)
+            channel.pace = np.where(known, before.pace[places], np.nan)
 
     def _refit(self) -> None:
         ratios = self.ratios
@@ -157,6 +166,7 @@ class StragglerDetector:
         for case in guilty:
             channel.raised[case.rank] = True
             channel.size[case.rank] = case.size
+            channel.pace[case.rank] = pace_before(self.ratios, case)
         return [accusation(self.ratios, channel, case, over) for case in guilty]
 
     def _intermittent(self) -> tuple[Accusation, ...]:

@@ -74,6 +74,21 @@ def test_names_the_slow_rank_with_onset_and_event_time(seconds, factor, coords):
     assert suspicion.onset_lo <= suspicion.onset <= suspicion.onset_hi
 
 
+@pytest.mark.parametrize("start", [0, 90])
+def test_job_slowdown_stays_for_as_long_as_the_rank_is_slow(start):
+    """Long after the healthy steps left the history, with short relief and other work, the job is as slow."""
+    work = healthy(steps=900, seconds=0.2)
+    work[500:] *= 1.5
+    work[start:, 11] *= 1.4
+    work[400:406, 11] /= 1.4
+    stage = JobStage(JobStageConfig(update_seconds=2.0))
+    told = [s for record in records(synchronous(work, overhead=0.02)) for s in stage.process(record)]
+    ratios = [s.job_slowdown_ratio for s in told if s.state == "update" and s.overwhelming]
+    assert len(ratios) >= 50
+    assert min(ratios) > 1.3
+    assert max(ratios) < 1.42
+
+
 def test_evidence_shows_the_rank_among_its_peers():
     """The suspicion carries value, peers, baseline and the shortest wait, and says what it is not."""
     work = healthy()

@@ -1,11 +1,11 @@
-"""The settings of a finding's life; the defaults are those of the published rules (docs/findings.md)."""
+"""The settings of a finding's life: when evidence becomes a finding, and when a finding ends."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindingConfig:
-    """When evidence becomes a finding, and when a finding ends. Times in seconds of event time."""
+    """Times in seconds of event time; the defaults are starting values, not yet estimated on faults."""
 
     agree_within_seconds: float = 60.0
     """Two families corroborate each other when their onsets are no further apart."""

@@ -44,7 +44,7 @@ def definitions(ref: str = "#/$defs/{name}") -> dict[str, Any]:
     finding = parts["Finding"]
     finding["description"] = "One cause with its evidence, cost and next action. Times are RFC 3339 UTC."
     properties = finding["properties"]
-    del properties["onset_lo"], properties["onset_hi"]
+    del properties["onset_lo"], properties["onset_hi"], properties["as_of"]
     properties |= dict.fromkeys(_TIMES, _TIME) | _SERVED
     properties["schema"] = {"const": "finding.v1"}
     properties["onset_interval"] = {"type": "array", "items": _TIME, "minItems": 2, "maxItems": 2}

@@ -41,6 +41,9 @@ class Settings(BaseSettings):
     api_secret: SecretStr | None = None
     api_secret_file: Path | None = None
 
+    # Where streams and notifier serve /metrics, which needs no key; in a container 0.0.0.0.
+    metrics_host: str = "127.0.0.1"
+
     exporter_interval_seconds: float = Field(default=1.0, gt=0, le=3600)
     exporter_spool_dir: Path = Path("/var/lib/slowrank/spool")
     exporter_spool_max_bytes: int = Field(default=256 * 2**20, ge=2**20)

@@ -12,11 +12,18 @@ import faust
 from faust.types import StreamT
 
 from slowrank.settings import Settings
+from slowrank.telemetry.topics import JOB_STEPS, NODE_EVENTS, NODE_SAMPLES, SUSPICIONS
 from streams.acks import Acks
 from streams.dead_letters import Message
 from streams.probe import Place
 
 Role = Literal["detect", "sink"]
+READS: dict[Role, tuple[str, ...]] = {
+    "detect": (NODE_SAMPLES, NODE_EVENTS, JOB_STEPS),
+    "sink": (NODE_SAMPLES, JOB_STEPS, SUSPICIONS),
+}
+"""The topics each role takes messages from."""
+
 Take = Callable[[Message], Awaitable[asyncio.Future[None] | None]]
 """Takes a message; the result, if any, is done when what the message gave rise to is durable."""
 

@@ -1,6 +1,7 @@
 """Something that is done beside the rounds of a worker, because it may have to wait for a server."""
 
 import asyncio
+import math
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -24,3 +25,27 @@ class Chore:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+
+
+class Routine:
+    """A chore that is begun again ``seconds`` after it was last begun, unless that one is under way still."""
+
+    def __init__(
+        self, work: Callable[[], Coroutine[Any, Any, None]], *, seconds: float, clock: Callable[[], float]
+    ) -> None:
+        self._work = work
+        self._seconds = seconds
+        self._clock = clock
+        self._chore = Chore()
+        self._due = -math.inf
+
+    def round(self) -> None:
+        """Begin the work if it is time. Raises what the last one raised."""
+        now = self._clock()
+        if now >= self._due:
+            self._chore.begin(self._work)
+            self._due = now + self._seconds
+
+    async def stop(self) -> None:
+        """Give up what is under way."""
+        await self._chore.stop()

@@ -1,4 +1,4 @@
-"""How a worker is doing: what it counted, what it waits for, how far behind it is; for people and probes."""
+"""How a worker is doing: what it counted, what it waits for, how far behind it is."""
 
 import json
 import math
@@ -8,8 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
+STALLED_SECONDS = 10.0
 
 
 @dataclass(slots=True)
@@ -50,6 +49,11 @@ class Health:
             self.waits -= Counter([what])
             self.last_event = self.last_commit = self.clock()
 
+    @property
+    def stalled(self) -> bool:
+        """Whether messages wait and none has been taken for ten seconds, for whatever reason."""
+        return sum(self.lag.values()) > 0 and self.clock() - self.last_event > STALLED_SECONDS
+
     def report(self) -> dict[str, object]:
         """Return the state as JSON-ready values."""
         now = self.clock()
@@ -72,43 +76,3 @@ class Health:
         fresh = path.with_suffix(".new")
         fresh.write_text(json.dumps(self.report()))
         fresh.replace(path)
-
-
-class HealthMetrics(Collector):
-    """The same as Prometheus metrics."""
-
-    def __init__(self, health: Health, wall: Callable[[], float]) -> None:
-        self._health = health
-        self._wall = wall
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield the metric families."""
-        health, now = self._health, self._health.clock()
-        events = CounterMetricFamily("slowrank_samples_ingested", "Messages taken", labels=["source"])
-        for topic, n in health.events.items():
-            events.add_metric([topic], n)
-        yield events
-        letters = CounterMetricFamily(
-            "slowrank_dead_letters", "Messages set aside", labels=["topic", "reason"]
-        )
-        for (topic, reason), n in health.dead_letters.items():
-            letters.add_metric([topic, reason], n)
-        yield letters
-        lag = GaugeMetricFamily("slowrank_consumer_lag_records", "Messages not yet taken", labels=["topic"])
-        for topic, behind in health.lag.items():
-            lag.add_metric([topic], behind)
-        yield lag
-        delay = GaugeMetricFamily(
-            "slowrank_watermark_delay_seconds", "Wall less event time", labels=["stream"]
-        )
-        for name, ts in health.event_time.items():
-            if not math.isfinite(ts):
-                continue
-            delay.add_metric([name], self._wall() - ts)
-        yield delay
-        yield GaugeMetricFamily(
-            "slowrank_last_commit_age_seconds", "Since the last commit", now - health.last_commit
-        )
-        yield GaugeMetricFamily(
-            "slowrank_worker_waiting", "1 while a server is away", float(bool(health.waits))
-        )

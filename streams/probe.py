@@ -28,6 +28,39 @@ class Probe:
         wanted = [TopicPartition(*place) for place in places]
         if not wanted:
             return {}
+        found = await (await self._asking()).end_offsets(wanted)
+        return {(p.topic, p.partition): int(offset) for p, offset in found.items()}
+
+    async def count_since(self, places: Iterable[Place], timestamp: float) -> int:
+        """Return how many messages partitions hold from a log time (Unix seconds) on."""
+        wanted = [TopicPartition(*place) for place in places]
+        consumer = await self._asking()
+        first = await consumer.offsets_for_times({place: int(timestamp * 1000) for place in wanted})
+        ends = await consumer.end_offsets(wanted)
+        return sum(int(ends[place] - held.offset) for place, held in first.items() if held is not None)
+
+    async def partitions(self, topics: Iterable[str]) -> list[Place]:
+        """Return the partitions of topics; a topic that does not exist has none."""
+        wanted = set(topics)
+        # Asked about by name, a topic that does not exist may be created by the broker.
+        found = await (await self._administering()).describe_topics()
+        return [(t["topic"], p["partition"]) for t in found if t["topic"] in wanted for p in t["partitions"]]
+
+    async def committed(self, group: str | None = None) -> dict[Place, int]:
+        """Return the offsets a group, this one without a name, has committed where it ever did."""
+        admin = await self._administering()
+        found = await admin.list_consumer_group_offsets(group or self._group)
+        return {(p.topic, p.partition): int(held.offset) for p, held in found.items() if held.offset >= 0}
+
+    async def close(self) -> None:
+        """Let go of the brokers."""
+        if self._consumer is not None:
+            await self._consumer.stop()
+        if self._admin is not None:
+            await self._admin.close()
+        self._consumer = self._admin = None
+
+    async def _asking(self) -> AIOKafkaConsumer:
         if self._consumer is None:
             consumer = AIOKafkaConsumer(
                 bootstrap_servers=self._bootstrap, enable_auto_commit=False, request_timeout_ms=TIMEOUT_MS
@@ -38,11 +71,9 @@ class Probe:
                 await consumer.stop()
                 raise
             self._consumer = consumer
-        found = await self._consumer.end_offsets(wanted)
-        return {(p.topic, p.partition): int(offset) for p, offset in found.items()}
+        return self._consumer
 
-    async def committed(self) -> dict[Place, int]:
-        """Return the offsets the group has committed, for the partitions where it ever did."""
+    async def _administering(self) -> AIOKafkaAdminClient:
         if self._admin is None:
             admin = AIOKafkaAdminClient(bootstrap_servers=self._bootstrap, request_timeout_ms=TIMEOUT_MS)
             try:
@@ -51,13 +82,4 @@ class Probe:
                 await admin.close()
                 raise
             self._admin = admin
-        found = await self._admin.list_consumer_group_offsets(self._group)
-        return {(p.topic, p.partition): int(held.offset) for p, held in found.items() if held.offset >= 0}
-
-    async def close(self) -> None:
-        """Let go of the brokers."""
-        if self._consumer is not None:
-            await self._consumer.stop()
-        if self._admin is not None:
-            await self._admin.close()
-        self._consumer = self._admin = None
+        return self._admin

@@ -11,25 +11,27 @@ from functools import partial
 
 import faust
 import numpy as np
-from prometheus_client import CollectorRegistry, start_http_server
 
 from alerts.config import FindingConfig
 from alerts.finding import Finding
 from detectors.change import ChangeDetectorBank
 from detectors.standardise import Scale
 from slowrank.settings import Settings
-from slowrank.telemetry.topics import JOB_STEPS, NODE_EVENTS, NODE_SAMPLES, SUSPICIONS, topic_name
+from slowrank.telemetry.topics import JOB_STEPS, SUSPICIONS, topic_name
+from store import retention
 from store.buckets import NodeLatest, SampleRollup, StepRollup
 from store.failures import AWAY
 from store.findings import save
 from store.heartbeats import Heartbeat, beat
 from store.pool import open_pool
 from store.rollups import write_nodes, write_samples, write_steps
-from streams.app import Role, Take, Work, build, group
-from streams.chore import Chore
+from streams.app import READS, Role, Take, Work, build, group
+from streams.chore import Chore, Routine
 from streams.detect import Detect
-from streams.health import Health, HealthMetrics
+from streams.health import Health
 from streams.hush import hush
+from streams.lookout import Lookout, store_own
+from streams.metrics import FindingMetrics, new_registry, serve
 from streams.outlet import Outlet
 from streams.probe import Place, Probe
 from streams.rebuild import reread
@@ -43,6 +45,9 @@ log = logging.getLogger(__name__)
 
 QUIET_SECONDS = 10.0
 BEAT_SECONDS = 5.0
+LOOK_SECONDS = 15.0
+OWN_SECONDS = 5.0
+RETENTION_SECONDS = 3600.0
 
 
 def run(settings: Settings, role: Role) -> None:
@@ -51,12 +56,13 @@ def run(settings: Settings, role: Role) -> None:
         _warm_up()
     settings.streams_runtime_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     health = Health(role, time.monotonic)
-    work: Work = DetectWork(settings, health) if role == "detect" else SinkWork(settings, health)
-    if settings.streams_metrics_port:
-        registry = CollectorRegistry()
-        registry.register(HealthMetrics(health, time.time))
-        port = settings.streams_metrics_port + (role == "sink")
-        start_http_server(port, addr="127.0.0.1", registry=registry)
+    registry = new_registry(health, time.time)
+    work: Work = (
+        DetectWork(settings, health)
+        if role == "detect"
+        else SinkWork(settings, health, FindingMetrics(registry))
+    )
+    serve(settings, role, registry)
     hush(time.monotonic)
     app = build(settings, role, work)
     faust.Worker(app, loglevel="info", redirect_stdouts=False).execute_from_commandline()
@@ -90,7 +96,7 @@ class DetectWork:
     @property
     def takes(self) -> Mapping[str, Take]:
         """All telemetry goes the same way."""
-        return {self._name(topic): self._detect.take for topic in (NODE_SAMPLES, NODE_EVENTS, JOB_STEPS)}
+        return {self._name(topic): self._detect.take for topic in READS["detect"]}
 
     async def round(self, assigned: set[Place]) -> None:
         """Keep the books, and let time pass for jobs that have fallen quiet."""
@@ -113,11 +119,13 @@ class DetectWork:
 
 
 class SinkWork:
-    """Telemetry to roll-ups, suspicions to findings."""
+    """Telemetry to roll-ups, suspicions to findings; looks after the database and the pipeline as well."""
 
-    def __init__(self, settings: Settings, health: Health) -> None:
+    def __init__(self, settings: Settings, health: Health, metrics: FindingMetrics) -> None:
         self._name = partial(topic_name, prefix=settings.topic_prefix)
         self._health = health
+        self._metrics = metrics
+        self._days = settings.retention_rollup_days
         self._pool = open_pool(settings.dsn(), max_size=4, name="slowrank-streams")
         self._chore = Chore()
         self._outlet = Outlet(settings.kafka_bootstrap, health)
@@ -136,20 +144,24 @@ class SinkWork:
             rows=RowBuffer(self._write, health, health.clock),
             config=FindingConfig(gpu_hour_price=settings.gpu_hour_price),
         )
+        self._lookout = Lookout(settings, store=self._save_own, wall=time.time)
+        self._routines = (
+            Routine(self._lookout.look, seconds=LOOK_SECONDS, clock=health.clock),
+            Routine(self._forget_old, seconds=RETENTION_SECONDS, clock=health.clock),
+        )
 
     @property
     def takes(self) -> Mapping[str, Take]:
         """Telemetry is rolled up, suspicions become findings."""
-        return {
-            self._name(NODE_SAMPLES): self._sink.take_telemetry,
-            self._name(JOB_STEPS): self._sink.take_telemetry,
-            self._name(SUSPICIONS): self._sink.take_suspicion,
-        }
+        telemetry = {self._name(topic): self._sink.take_telemetry for topic in READS["sink"]}
+        return telemetry | {self._name(SUSPICIONS): self._sink.take_suspicion}
 
     async def round(self, assigned: set[Place]) -> None:
         """Keep the books, write what has gathered, and leave a sign of life in the database."""
         await self._tender.round(assigned, self._sink.positions)
         self._chore.begin(partial(self._store, assigned))
+        for routine in self._routines:
+            routine.round()
 
     async def _store(self, assigned: set[Place]) -> None:
         now = self._health.clock()
@@ -164,14 +176,32 @@ class SinkWork:
     async def stop(self) -> None:
         """Let go of the brokers and of the database."""
         await self._chore.stop()
+        for routine in self._routines:
+            await routine.stop()
         await self._outlet.close()
         await self._probe.close()
+        await self._lookout.close()
         await asyncio.to_thread(self._pool.close, 5.0)
         self._tender.close()
 
     def _save(self, finding: Finding) -> None:
         with self._pool.connection() as conn:
-            save(conn, finding)
+            change = save(conn, finding)
+        self._metrics.saved(finding.kind, change, time.time() - finding.onset)
+
+    def _save_own(self, finding: Finding) -> None:
+        with self._pool.connection(timeout=OWN_SECONDS) as conn:
+            store_own(conn, finding)
+
+    async def _forget_old(self) -> None:
+        def forget() -> None:
+            with self._pool.connection() as conn:
+                retention.run(conn, now=datetime.now(UTC), days=self._days)
+
+        try:
+            await asyncio.to_thread(forget)
+        except AWAY as error:
+            log.warning("old roll-ups stay for another %.0f s: %s", RETENTION_SECONDS, error)
 
     def _write(self, rows: Rows) -> None:
         with self._pool.connection() as conn:

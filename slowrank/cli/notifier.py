@@ -53,7 +53,7 @@ async def _serve(settings: "Settings", dsn: str) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     if settings.notifier_metrics_port:
-        start_http_server(settings.notifier_metrics_port, addr="127.0.0.1", registry=registry)
+        start_http_server(settings.notifier_metrics_port, addr=settings.metrics_host, registry=registry)
     with open_pool(dsn, name="slowrank notifier") as pool:
         notifier = Notifier(
             pool=pool,

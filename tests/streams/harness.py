@@ -94,8 +94,17 @@ class Rig:
             return conn.execute(query, args).fetchall()
 
     def findings(self):
-        """What stands about each finding, without what depends on when the worker last spoke."""
-        return self.rows("SELECT dedup_key, kind, status, detected_at FROM findings ORDER BY dedup_key")
+        """What stands about each finding on machines, without what depends on when the worker last spoke."""
+        return self.rows(
+            "SELECT dedup_key, kind, status, detected_at FROM findings WHERE kind NOT LIKE 'self.%%' "
+            "ORDER BY dedup_key"
+        )
+
+    def own_findings(self):
+        """(kind, node, status) of what slowrank says about itself."""
+        return self.rows(
+            "SELECT kind, node, status FROM findings WHERE kind LIKE 'self.%%' ORDER BY 1, 2"
+        )
 
     def samples(self):
         """(table, node, instance, bucket, n) of all sample roll-ups."""

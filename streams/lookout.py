@@ -1,0 +1,84 @@
+"""Looks from outside at how far every worker is and at the dead letters, and stores what that says.
+
+The storing worker does it for all: it alone has the database, and a worker that is down cannot complain.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from aiokafka.errors import KafkaError
+from psycopg import Connection
+
+from alerts.finding import Finding
+from slowrank.settings import Settings
+from slowrank.telemetry.topics import DEAD_LETTERS, topic_name
+from store.failures import AWAY
+from store.findings import Change, FindingFilter, find, save
+from streams.app import READS, group
+from streams.blindness import LETTER_WINDOW_SECONDS, Backlog, Blindness, Sight
+from streams.probe import Probe
+
+log = logging.getLogger(__name__)
+
+
+def store_own(conn: Connection[Any], finding: Finding) -> Change | None:
+    """Store a finding about slowrank itself; the end of one only where one is open."""
+    live = FindingFilter(dedup_key=finding.dedup_key, status=("open", "acknowledged"), limit=1)
+    if finding.status != "open" and not find(conn, live).items:
+        return None
+    return save(conn, finding)
+
+
+class Lookout:
+    """``store`` blocks, takes one finding, and raises what ``store`` raises; ``wall`` is in Unix seconds."""
+
+    def __init__(
+        self, settings: Settings, *, store: Callable[[Finding], object], wall: Callable[[], float]
+    ) -> None:
+        self._settings = settings
+        self._name = partial(topic_name, prefix=settings.topic_prefix)
+        self._store = store
+        self._wall = wall
+        self._probe = Probe(settings.kafka_bootstrap, group(settings, "sink"))
+        self._backlogs = {role: Backlog() for role in READS}
+        self._untold: list[Finding] = []
+        # Up to here a stuck worker is still found and started again by itself.
+        limit = 4 * settings.streams_stall_seconds
+        self._blindness = Blindness(settings.cluster, behind_seconds=limit, started=wall())
+
+    async def look(self) -> None:
+        """Look once; what cannot be stored now is stored next time."""
+        try:
+            self._untold += self._blindness.judge(self._wall(), await self._sight())
+        except KafkaError as error:
+            log.warning("how far the workers are is not known: %s", error)
+        try:
+            while self._untold:
+                await asyncio.to_thread(self._store, self._untold[0])
+                self._untold.pop(0)
+        except AWAY as error:
+            log.warning(
+                "%d findings about slowrank itself wait for the database: %s", len(self._untold), error
+            )
+
+    async def close(self) -> None:
+        """Let go of the brokers."""
+        await self._probe.close()
+
+    async def _sight(self) -> Sight:
+        read = {role: {self._name(topic) for topic in topics} for role, topics in READS.items()}
+        letters = self._name(DEAD_LETTERS)
+        places = await self._probe.partitions({letters}.union(*read.values()))
+        ends = await self._probe.ends(place for place in places if place[0] != letters)
+        behind = {}
+        for role, topics in read.items():
+            committed = await self._probe.committed(group(self._settings, role))
+            mine = {place: end for place, end in ends.items() if place[0] in topics}
+            behind[str(role)] = self._backlogs[role].note(self._wall(), mine, committed)
+        recent = await self._probe.count_since(
+            [place for place in places if place[0] == letters], self._wall() - LETTER_WINDOW_SECONDS
+        )
+        return Sight(behind, recent)

@@ -1,0 +1,119 @@
+"""The Prometheus page of a worker. Labels are closed sets: no text from telemetry gets in."""
+
+import logging
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from alerts.kinds import RULES
+from slowrank import __version__
+from slowrank.settings import Settings
+from store.findings import Change
+from streams.app import Role
+from streams.health import Health
+
+log = logging.getLogger(__name__)
+
+Counts = Iterable[tuple[Sequence[str], int]]
+"""Label values and how many."""
+
+_OPENED = frozenset({"finding.opened", "finding.reopened"})
+
+
+class FindingMetrics:
+    """What became of findings on their way into the database."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._opened = Counter(
+            "slowrank_findings_opened", "Findings opened or reopened.", ["kind"], registry=registry
+        )
+        self._seconds = Histogram(
+            "slowrank_event_to_finding_seconds",
+            "From the onset of what happened to its stored finding, learning and detection included.",
+            buckets=(2, 5, 10, 20, 30, 60, 120, 300, 900, 3600),
+            registry=registry,
+        )
+
+    def saved(self, kind: str, change: Change | None, seconds: float) -> None:
+        """Count a stored version, ``seconds`` after its onset, if it opened a finding."""
+        if change is not None and change.event in _OPENED:
+            self._opened.labels(_known(kind)).inc()
+            self._seconds.observe(seconds)
+
+
+class HealthMetrics(Collector):
+    """What a worker knows about itself."""
+
+    def __init__(self, health: Health, wall: Callable[[], float]) -> None:
+        self._health = health
+        self._wall = wall
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metric families."""
+        health = self._health
+        yield _counter(
+            "samples_ingested", "Messages taken.", ("source",), [((t,), n) for t, n in health.events.items()]
+        )
+        yield _counter(
+            "dead_letters", "Messages set aside.", ("topic", "reason"), health.dead_letters.items()
+        )
+        yield _gauge("consumer_lag_records", "Messages not yet taken.", "topic", dict(health.lag))
+        delays = {n: self._wall() - ts for n, ts in health.event_time.items() if math.isfinite(ts)}
+        yield _gauge("watermark_delay_seconds", "Wall clock less event time.", "stream", delays)
+        age = health.clock() - health.last_commit
+        yield GaugeMetricFamily("slowrank_last_commit_age_seconds", "Since the last commit.", age)
+        waits = float(bool(health.waits))
+        yield GaugeMetricFamily("slowrank_worker_waiting", "1 while a server is away.", waits)
+        stalled = float(health.stalled)
+        yield GaugeMetricFamily(
+            "slowrank_worker_stalled", "1 while messages wait and none is taken.", stalled
+        )
+
+
+def new_registry(health: Health, wall: Callable[[], float]) -> CollectorRegistry:
+    """Return the registry of a worker; ``wall`` is in Unix seconds."""
+    registry = CollectorRegistry()
+    registry.register(HealthMetrics(health, wall))
+    info = Gauge("slowrank_build_info", "The running build.", ["version"], registry=registry)
+    info.labels(__version__).set(1)
+    return registry
+
+
+def serve(settings: Settings, role: Role, registry: CollectorRegistry) -> None:
+    """Serve the page if there is to be one; a port that is taken costs the page, not the worker."""
+    if not settings.streams_metrics_port:
+        return
+    port = settings.streams_metrics_port + (role == "sink")
+    try:
+        start_http_server(port, addr=settings.metrics_host, registry=registry)
+    except OSError as error:
+        log.error(
+            "no /metrics on %s:%d: %s. Give workers of one host different SLOWRANK_STREAMS_METRICS_PORT.",
+            settings.metrics_host,
+            port,
+            error,
+        )
+
+
+def _known(kind: str) -> str:
+    family = kind.split(".", 1)[0]
+    return kind if kind in RULES else family if family in RULES else "other"
+
+
+def _counter(
+    name: str, text: str, labels: tuple[str, ...], values: Iterable[tuple[tuple[str, ...], int]]
+) -> Metric:
+    family = CounterMetricFamily(f"slowrank_{name}", text, labels=labels)
+    for label_values, value in values:
+        family.add_metric(label_values, value)
+    return family
+
+
+def _gauge(name: str, text: str, label: str, values: dict[str, float]) -> Metric:
+    family = GaugeMetricFamily(f"slowrank_{name}", text, labels=[label])
+    for label_value, value in values.items():
+        family.add_metric([label_value], value)
+    return family

@@ -1,0 +1,90 @@
+"""The pipeline's own blindness, from counts to findings."""
+
+import pytest
+
+from alerts.finding import Finding
+from streams.blindness import DEAD_LETTERS, LAG, Backlog, Blindness, Sight
+
+NOW = 1_795_000_000.0
+WELL = Sight({"detect": 0.0, "sink": 0.0}, 0)
+
+
+def watch(*sights, every=15.0):
+    """The findings of a row of sights, 15 s apart."""
+    blindness = Blindness("c", behind_seconds=120.0, started=NOW)
+    return [f for i, sight in enumerate(sights) for f in blindness.judge(NOW + i * every, sight)]
+
+
+def live(findings: list[Finding]):
+    return [f for f in findings if f.status == "open"]
+
+
+def test_a_wait_is_as_old_as_its_oldest_message():
+    """The age grows while the group stands still, however many messages follow, until it has caught up."""
+    backlog, place = Backlog(), ("t", 0)
+    assert backlog.note(0.0, {place: 100}, {place: 100}) == 0.0
+    assert backlog.note(10.0, {place: 200}, {place: 100}) == 0.0
+    assert backlog.note(20.0, {place: 300}, {place: 150}) == 10.0
+    assert backlog.note(30.0, {place: 400}, {place: 250}) == 10.0
+    assert backlog.note(40.0, {place: 400}, {place: 400}) == 0.0
+
+
+def test_a_group_that_never_committed_is_behind_too():
+    """Telemetry that nobody has ever read is the blindest of all; an empty topic is not."""
+    backlog = Backlog()
+    for now in range(0, 100, 10):
+        behind = backlog.note(float(now), {("t", 0): 5, ("empty", 0): 0}, {})
+    assert behind == 90.0
+
+
+def test_a_wait_of_days_keeps_its_age():
+    """The memory of a backlog is bounded, and its oldest mark is the one that is kept."""
+    backlog = Backlog()
+    ages = [backlog.note(10.0 * i, {("t", 0): i + 1}, {}) for i in range(2000)]
+    assert ages[-1] == 19_990.0
+
+
+@pytest.mark.parametrize(
+    ("sight", "kind", "words"),
+    [
+        (Sight({"detect": 130.0}, 0), LAG, "detectors are 130 s behind"),
+        (Sight({"sink": 500.0}, 0), LAG, "roll-ups are 500 s behind"),
+        (Sight({}, 7), DEAD_LETTERS, "7 messages"),
+    ],
+)
+def test_each_way_of_being_blind_is_a_finding(sight, kind, words):
+    """It is a warning about the telemetry, open at once."""
+    [finding] = live(watch(sight))
+    assert (finding.kind, finding.status, finding.severity) == (kind, "open", "warning")
+    assert finding.subject.type == "telemetry"
+    assert words in finding.title
+
+
+def test_an_ordinary_delay_is_no_finding():
+    """Below what workers mend by themselves nothing is said."""
+    assert not live(watch(*[Sight({"detect": 110.0, "sink": 90.0}, 0)] * 20))
+
+
+def test_it_opens_once_is_freshened_and_ends_once():
+    """All versions of one trouble are one finding, and it ends a minute after the last sign of it."""
+    bad = Sight({"detect": 200.0}, 0)
+    versions = [f for f in watch(*[bad] * 9, *[Sight({"detect": 0.0}, 0)] * 20) if f.kind == LAG]
+    assert [f.status for f in versions] == ["open", "open", "open", "resolved"]
+    assert len({f.id for f in versions}) == 1
+    assert {f.onset for f in versions} == {NOW - 200.0}
+    assert versions[-1].resolved_at == NOW + 8 * 15.0 + 60.0
+
+
+def test_a_short_relief_does_not_end_it():
+    """A lag that comes and goes within a minute is one trouble."""
+    bad, well = Sight({"detect": 200.0}, 0), Sight({"detect": 0.0}, 0)
+    versions = [f for f in watch(*[bad, well, well] * 6) if f.kind == LAG]
+    assert {f.status for f in versions} == {"open"}
+    assert len({f.id for f in versions}) == 1
+
+
+def test_what_a_predecessor_left_open_is_closed_once():
+    """A worker that starts into a healthy pipeline says so once for everything it watches, and no more."""
+    versions = watch(*[WELL] * 30)
+    assert [f.status for f in versions] == ["resolved"] * 3
+    assert {f.subject.node for f in versions} == {"streams-detect", "streams-sink", "dead-letters"}

@@ -1,0 +1,136 @@
+"""The storing worker's watch over the whole pipeline, against real Kafka and a real database."""
+
+import asyncio
+import secrets
+import time
+import urllib.request
+
+import psycopg
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from servers.process import free_ports
+
+from slowrank.settings import Settings
+from slowrank.telemetry import BadRecord
+from slowrank.telemetry.topics import DEAD_LETTERS
+from store.pool import open_pool
+from streams.dead_letters import Message, dead_letter
+from streams.lookout import Lookout, store_own
+from tests.streams import traffic
+from tests.streams.harness import rig, wait_for
+
+
+@pytest.fixture
+def installation(kafka_bootstrap, database, tmp_path):
+    with rig(kafka_bootstrap, database, tmp_path) as made:
+        yield made
+
+
+class Clock:
+    def __init__(self):
+        self.ahead = 0.0
+
+    def __call__(self):
+        return time.time() + self.ahead
+
+
+async def looks(installation, clock, moments):
+    """Look at each moment (seconds from now) and return what slowrank says of itself after each."""
+    settings = Settings(
+        kafka_bootstrap=installation.bootstrap, topic_prefix=installation.prefix, streams_stall_seconds=30
+    )
+    pool, said = open_pool(installation.dsn, max_size=1), []
+
+    def store(finding):
+        with pool.connection() as conn:
+            store_own(conn, finding)
+
+    lookout = Lookout(settings, store=store, wall=clock)
+    try:
+        for moment in moments:
+            clock.ahead = moment
+            await lookout.look()
+            said.append(await asyncio.to_thread(installation.own_findings))
+    finally:
+        await lookout.close()
+        pool.close()
+    return said
+
+
+def test_telemetry_nobody_reads_is_a_finding(installation):
+    """Without a worker the detectors and the roll-ups fall behind, and two minutes later that is said."""
+    installation.send(traffic.nodes(count=1, seconds=3))
+    first, later, much_later = asyncio.run(looks(installation, Clock(), [0, 100, 130]))
+    assert first == later == []
+    assert much_later == [("self.lag", "streams-detect", "open"), ("self.lag", "streams-sink", "open")]
+
+
+def test_a_dead_letter_is_a_finding_until_ten_minutes_after_the_last(installation):
+    """A restarted worker sees those of its predecessor, and closes what that one left open."""
+    message = Message("node-samples", 0, 7, time.time(), b"?")
+    letter = dead_letter(message, BadRecord("undecodable", "no msgpack"), topic=DEAD_LETTERS)
+    installation.send_raw([(DEAD_LETTERS, letter.key, letter.value)])
+    (opened,) = asyncio.run(looks(installation, Clock(), [0]))
+    assert opened == [("self.dead_letters", "dead-letters", "open")]
+    kept, ended = asyncio.run(looks(installation, Clock(), [500, 700]))
+    assert kept == opened
+    assert ended == [("self.dead_letters", "dead-letters", "resolved")]
+    [(events,)] = installation.rows("SELECT array_agg(type ORDER BY seq) FROM events")
+    assert events == ["finding.opened", "finding.resolved"]
+
+
+def test_a_pipeline_that_is_well_says_nothing(installation):
+    """What has nothing to end leaves no row."""
+    assert asyncio.run(looks(installation, Clock(), [0, 100, 1000])) == [[], [], []]
+
+
+def scrape(port):
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        families = text_string_to_metric_families(answer.read().decode())
+        return {
+            (s.name, *dict(sorted(s.labels.items())).values()): s.value for f in families for s in f.samples
+        }
+
+
+@pytest.fixture
+def streams_login(installation):
+    """DSN of a login that may do what the stream workers may, and no more."""
+    name = f"login_{secrets.token_hex(8)}"
+    with psycopg.connect(installation.dsn, autocommit=True) as conn:
+        conn.execute(f"CREATE ROLE {name} LOGIN IN ROLE slowrank_streams")
+        yield psycopg.conninfo.make_conninfo(installation.dsn, user=name)
+        conn.execute(f"DROP ROLE {name}")
+
+
+def test_a_sink_forgets_old_rollups_and_shows_how_it_is(installation, streams_login):
+    """Under its least-privilege role it removes what is past the retention and serves its metrics."""
+    installation.rows(
+        "INSERT INTO samples_10s (bucket, cluster, node, instance, n) "
+        "VALUES (now() - interval '30 days', 'c', 'old', '0', 1), (now(), 'c', 'new', '0', 1) RETURNING 1"
+    )
+    port, page_of_sink = free_ports(1)[0], {}
+    installation.settings |= {
+        "SLOWRANK_STREAMS_METRICS_PORT": str(port - 1),
+        "SLOWRANK_DATABASE_URL": streams_login,
+    }
+    sent = list(traffic.nodes(count=1, seconds=5))
+    installation.send(sent)
+    installation.send_raw([("suspicions", b"c", b"no msgpack")])
+    worker = installation.start("sink").wait_ready()
+    rollups = "SELECT DISTINCT node FROM samples_10s WHERE node IN ('old', 'new')"
+
+    def counted():
+        page_of_sink.update(scrape(port))
+        taken = page_of_sink.get(("slowrank_samples_ingested_total", f"{installation.prefix}node-samples"))
+        return taken == len(sent) and any(key[0] == "slowrank_dead_letters_total" for key in page_of_sink)
+
+    try:
+        wait_for(counted, within=60, what="the messages to be counted")
+        wait_for(lambda: installation.rows(rollups) == [("new",)], within=30, what="the old roll-up to go")
+    finally:
+        worker.terminate()
+    letters = {key: n for key, n in page_of_sink.items() if key[0] == "slowrank_dead_letters_total"}
+    assert letters == {("slowrank_dead_letters_total", "undecodable", f"{installation.prefix}suspicions"): 1}
+    assert page_of_sink["slowrank_worker_stalled",] == 0
+    assert page_of_sink["slowrank_event_to_finding_seconds_count",] == 0
+    assert page_of_sink["slowrank_last_commit_age_seconds",] < 60

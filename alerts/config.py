@@ -20,7 +20,9 @@ class FindingConfig:
     flap_within_seconds: float = 3600.0
     """So many recoveries and relapses make a straggler an intermittent one."""
     node_group_size: int = 3
-    """So many slow ranks of one node are one finding about the node."""
+    node_group_share: float = 0.75
+    """So many slow ranks of one node, and this share of all that their jobs have there, are one finding about
+    the node; only where the jobs run on other nodes too."""
     lateness_seconds: float = 120.0
     """Suspicions out of order by less than this change nothing in the outcome."""
     prior_log_odds: float = -3.0

@@ -1,4 +1,4 @@
-"""Many slow ranks of one node are one slow node: the node's case, made of its ranks' cases."""
+"""When nearly all ranks of a node are slow, the node is: the node's case, made of its ranks' cases."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -7,7 +7,7 @@ from alerts.case import Case
 from alerts.config import FindingConfig
 from alerts.finding import dedup_key
 from alerts.lifecycle import transition
-from slowrank.telemetry import Subject
+from slowrank.telemetry import Subject, Suspicion
 
 KIND = "straggler.fail_slow"
 _ONE_GPU = ("rank", "gpu")
@@ -35,7 +35,7 @@ def with_node_group(cases: Mapping[str, Case], ts: float, config: FindingConfig)
     if existing is not None and existing.live:
         return {**cases, existing.key: _refreshed(existing, members_of(existing, cases, config))}
     together = _slow_together(cases, ts, config)
-    if len(together) < config.node_group_size:
+    if not _is_node(together, config):
         return cases
     group = _revived(existing, together) if existing is not None else _made(together, ts)
     if existing is None and group.key in cases:
@@ -59,6 +59,18 @@ def _slow_together(cases: Mapping[str, Case], ts: float, config: FindingConfig) 
         window = tuple(c for c in slow if 0 <= c.since - first.since <= config.agree_within_seconds)
         best = max(best, window, key=len)
     return best
+
+
+def _is_node(slow: tuple[Case, ...], config: FindingConfig) -> bool:
+    """Return whether nearly everything that runs on the node is slow, and other nodes would have shown it."""
+    if len(slow) < config.node_group_size:
+        return False
+    jobs: dict[str | None, Suspicion] = {}
+    for case in slow:
+        jobs[case.subject.job_id] = max(case.voices(), key=lambda s: (s.ranks_on_node, s.nodes))
+    running = [s.ranks_on_node for s in jobs.values()]
+    elsewhere = all(s.nodes >= 2 for s in jobs.values())
+    return elsewhere and min(running) > 0 and len(slow) >= config.node_group_share * sum(running)
 
 
 def _made(members: tuple[Case, ...], ts: float) -> Case:

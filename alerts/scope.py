@@ -25,11 +25,13 @@ class Scope:
 
 
 def scope_key(s: Suspicion) -> str:
-    """Return what the suspicion's cause may share with others: its node, else its job, else itself."""
+    """Return what the suspicion's cause may share with others: its job, node or rank, else only itself."""
     subject = s.subject
     if subject.type == "job" or s.kind == "hang.job":
         return f"{s.cluster}/job/{subject.job_id}"
-    return f"{s.cluster}/node/{subject.node}" if subject.node else case_key(s)
+    if subject.node:
+        return f"{s.cluster}/node/{subject.node}"
+    return case_key(s) if subject.rank is None else f"{s.cluster}/rank/{subject.job_id}/{subject.rank}"
 
 
 def apply(scope: Scope, batch: Iterable[Suspicion], config: FindingConfig) -> Scope:

@@ -46,7 +46,7 @@ def title(kind: str, subject: Subject, *, ratio: float | None = None, peers: int
     text = template.format(
         place=place(subject),
         ratio="?x" if ratio is None else f"{ratio:.2f}x",
-        peers=f"{peers} peers" if peers else "its peers",
+        peers="its peers" if not peers else f"{peers} peers" if peers > 1 else "1 peer",
     )
     text = "".join(c if c.isprintable() else " " for c in text).replace(" ?x slower", " slower")
     return text if len(text) <= MAX_TITLE else text[: MAX_TITLE - 1] + "…"
@@ -58,9 +58,11 @@ def place(subject: Subject) -> str:
 
 
 def _on_node(s: Subject) -> str:
+    if not s.node and s.rank is not None:
+        return f"Rank {s.rank} of job {s.job_id}"
     words = [s.node or ""]
     words += [f"GPU {s.gpu_index}"] if s.gpu_index is not None else []
-    words += [f"(rank {s.rank})" if s.node else f"rank {s.rank}"] if s.rank is not None else []
+    words += [f"(rank {s.rank})"] if s.rank is not None else []
     return " ".join(w for w in words if w) or _named(s)
 
 

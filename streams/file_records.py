@@ -15,14 +15,16 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from slowrank.telemetry import BadRecord, JobSteps, NodeEvent, NodeSample, Record
-from slowrank.telemetry.codec import MAX_STEP_ROWS, check_event, check_steps
+from slowrank.telemetry import UNKNOWN_NODE, BadRecord, JobSteps, NodeEvent, NodeSample, Record
+from slowrank.telemetry.codec import MAX_RANKS, MAX_STEP_ROWS, check_event, check_steps
 from slowrank.telemetry.schema import CURRENT_STEP_SCHEMA, MISSING_INT, STEP_SCHEMAS
 from slowrank.telemetry.twin import Assembler
 from streams.files import REQUIRED, FileProblem, Row, chain, kind_of
 
 COORDS = ("dp", "pp", "tp", "cp", "ep")
 LATEST_SECONDS = 1e11
+EARLIEST_SECONDS = 1e-3
+"""A trace may count its time from 0, which records have no room for."""
 
 _STEP = STEP_SCHEMAS[CURRENT_STEP_SCHEMA].rows
 _KEYS = tuple(c.name for c in _STEP.columns if c.dtype == "<i8")
@@ -103,17 +105,21 @@ class _Steps:
         seconds = [_number(row, name) for name in _SECONDS]
         if MISSING_INT in keys[:2]:
             raise BadRecord("bad_number", "step and rank must be whole numbers")
-        if math.isnan(seconds[0]):
-            raise BadRecord("bad_number", "step_seconds is no finite number")
+        if keys[0] < 0 or not 0 <= keys[1] < MAX_RANKS:
+            raise BadRecord("bad_number", f"step must be at least 0 and rank 0 to {MAX_RANKS - 1}")
+        if not seconds[0] >= 0:
+            raise BadRecord("bad_number", "step_seconds must be a finite number, at least 0")
         labels = row.get("labels")
         head = (
             str(row.get("cluster") or "default"),
             str(row.get("job_id") or "job"),
             _integer(row, "attempt", 0),
-            str(row.get("node") or "unknown"),
+            str(row.get("node") or UNKNOWN_NODE),
             _integer(row, "world_size", 0),
             tuple(sorted((str(k), str(v)) for k, v in labels.items())) if isinstance(labels, dict) else (),
         )
+        if head not in self._heads:
+            _steps_record(head, 0, row["ts"], b"")  # refuses a bad name here, at its own line
         self._group.append(self._heads.setdefault(head, len(self._heads)))
         self._ts.append(row["ts"])
         self._keys.append(keys)
@@ -184,7 +190,7 @@ def _steps_record(head: tuple[Any, ...], number: int, ts: float, data: bytes) ->
         node=node,
         boot_id="file",
         seq=number,
-        ts=max(ts, 1e-3),
+        ts=ts,
         world_size=world_size,
         labels=dict(labels),
         rows=data,
@@ -220,7 +226,7 @@ def _time(value: Any) -> float:
         raise BadRecord("bad_time", f"ts {str(value)[:40]!r} is no time")
     if ts > LATEST_SECONDS:
         raise BadRecord("bad_time", f"ts {ts:.0f} looks like milliseconds or finer; Unix seconds are wanted")
-    return ts
+    return max(ts, EARLIEST_SECONDS)
 
 
 def _utc(moment: datetime) -> float:
@@ -260,4 +266,5 @@ def _nothing(paths: list[Path], found: Read) -> str:
     if not found.bad:
         return f"{names}: no rows. Give NDJSON, CSV or Parquet with step, sample or event rows."
     reasons = ", ".join(f"{n} {reason}" for reason, n in sorted(found.bad.items()))
-    return f"{names}: no usable row ({reasons}). First: {found.examples[0]}"
+    forms = "NDJSON is one object a line; CSV is known by .csv in the name, Parquet by .parquet."
+    return f"{names}: no usable row ({reasons}). First: {found.examples[0]}\n{forms}"

@@ -9,7 +9,7 @@ import numpy as np
 from detectors.imbalance import StageImbalance
 from detectors.robust import nan_median, spread
 from detectors.straggler import Accusation, StragglerDetector
-from slowrank.telemetry import Baseline, Evidence, Peers, Subject, Suspicion
+from slowrank.telemetry import UNKNOWN_NODE, Baseline, Evidence, Peers, Subject, Suspicion
 from streams.steps import Identity
 
 Topic = Literal["compute", "data", "intermittent", "stage", "workload", "missing", "hang"]
@@ -42,13 +42,23 @@ class JobView:
         """Number of nodes the job runs on."""
         return len({self.identities[r].node for r in self.roster})
 
+    def ranks_on_node(self, rank: int) -> int:
+        """Number of the job's ranks on the node of ``rank``; 0 when the node is not known."""
+        node = self.node(rank)
+        return 0 if node is None else sum(self.identities[r].node == node for r in self.roster)
+
+    def node(self, rank: int) -> str | None:
+        """Return the node of ``rank``, or None when its rows named none."""
+        node = self.identities[rank].node
+        return None if node == UNKNOWN_NODE else node
+
     def subject(self, rank: int) -> Subject:
-        """Return the rank as a GPU where its index is known, else as a rank."""
-        place = self.identities[rank]
+        """Return the rank as a GPU where its node and index are known, else as a rank."""
+        place, node = self.identities[rank], self.node(rank)
         return Subject(
-            type="rank" if place.gpu_index is None else "gpu",
+            type="rank" if place.gpu_index is None or node is None else "gpu",
             cluster=self.cluster,
-            node=place.node,
+            node=node,
             gpu_index=place.gpu_index,
             rank=rank,
             local_rank=place.local_rank,
@@ -91,6 +101,7 @@ def slow_rank(view: JobView, a: Accusation, at: float) -> Suspicion:
         gpus=len(view.roster),
         ranks=len(view.roster),
         nodes=view.nodes,
+        ranks_on_node=view.ranks_on_node(view.roster[a.rank]),
         evidence=_rank_evidence(view, a),
         hypotheses={kind: weight},
         ruled_out=_ruled_out(view, a),

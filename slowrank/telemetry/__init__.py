@@ -10,6 +10,7 @@ from slowrank.telemetry.codec import (
     encode,
 )
 from slowrank.telemetry.records import (
+    UNKNOWN_NODE,
     Baseline,
     DeadLetter,
     Evidence,
@@ -23,6 +24,7 @@ from slowrank.telemetry.records import (
 )
 
 __all__ = [
+    "UNKNOWN_NODE",
     "BadRecord",
     "Baseline",
     "DeadLetter",

@@ -9,6 +9,9 @@ import msgspec
 
 VERSION = 1
 
+UNKNOWN_NODE = "unknown"
+"""The node of twin rows that name none; no machine is meant, and ranks that share it share nothing."""
+
 SubjectType = Literal["gpu", "node", "nic", "link", "switch", "rank", "job", "rack", "exporter", "telemetry"]
 
 
@@ -156,7 +159,8 @@ class Suspicion(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ``kind`` is the finding kind it argues for; ``score`` is evidence over threshold (1.0 = threshold);
     ``log_likelihood_ratio`` its vote. ``overwhelming`` means that no second family is needed to open a
     finding. ``hypotheses`` are causes with relative log-odds, ``ruled_out`` what was checked and found fine.
-    ``gpus`` is how many GPUs the job gates (cost). Identity is ``(cluster, detector, subject, kind, onset)``:
+    ``gpus`` is how many GPUs the job gates (cost), ``ranks_on_node`` how many of its ranks run on the
+    subject's node (0 = not known). Identity is ``(cluster, detector, subject, kind, onset)``:
     the same content twice changes nothing.
     """
 
@@ -179,6 +183,7 @@ class Suspicion(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     gpus: int = 0
     ranks: int = 0
     nodes: int = 0
+    ranks_on_node: int = 0
     evidence: tuple[Evidence, ...] = ()
     hypotheses: dict[str, float] = {}
     ruled_out: tuple[str, ...] = ()

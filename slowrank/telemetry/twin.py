@@ -13,7 +13,7 @@ import msgspec
 
 from slowrank.telemetry.codec import BadRecord, check_event, check_sample, check_steps
 from slowrank.telemetry.columns import Value, pack, unpack
-from slowrank.telemetry.records import JobSteps, NodeEvent, NodeSample, Record
+from slowrank.telemetry.records import UNKNOWN_NODE, JobSteps, NodeEvent, NodeSample, Record
 from slowrank.telemetry.schema import (
     CURRENT_SAMPLE_SCHEMA,
     CURRENT_STEP_SCHEMA,
@@ -136,7 +136,7 @@ def steps_record(step_rows: list[Mapping[str, Any]]) -> JobSteps:
         cluster=_text(first, "cluster", "default"),
         job_id=_text(first, "job_id", "job"),
         attempt=int(_number(first, "attempt", 0.0)),
-        node=_text(first, "node", "unknown"),
+        node=_text(first, "node", UNKNOWN_NODE),
         boot_id=_text(first, "boot_id", "file"),
         seq=int(_number(first, "seq", _identity(packed))),
         ts=max(_number(r, "ts") for r in step_rows),
@@ -211,7 +211,7 @@ def _sample_record(held: list[Row]) -> NodeSample:
 def _event_record(row: Mapping[str, Any]) -> NodeEvent:
     fields = {k: v for k, v in row.items() if k != "kind" and v is not None}
     fields.setdefault("cluster", "default")
-    fields.setdefault("node", "unknown")
+    fields.setdefault("node", UNKNOWN_NODE)
     try:
         return check_event(msgspec.convert(fields, NodeEvent))
     except msgspec.ValidationError as error:

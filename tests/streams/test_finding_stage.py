@@ -138,12 +138,32 @@ def test_relapse_within_a_day_keeps_the_id():
     assert versions[-1].occurrences == 2
 
 
-def test_three_slow_ranks_of_a_node_are_one_finding():
-    """Three ranks of one node that slow down together make one finding about the node."""
+def three_ranks(**changes):
     ranks = [msgspec.structs.replace(RANK, rank=i, gpu_index=i) for i in range(3)]
-    last, versions = run(*(slow(10, subject=r, overwhelming=True) for r in ranks))
+    return run(*(slow(10, subject=r, overwhelming=True, **changes) for r in ranks))
+
+
+def test_nearly_all_ranks_of_a_node_are_one_finding():
+    """Three of a node's four ranks that slow down together make one finding about the node."""
+    last, versions = three_ranks(ranks_on_node=4)
     assert [f.subject.type for f in versions if f.status == "open"] == ["node"]
     assert last["straggler.fail_slow", "rank"].group_key == last["straggler.fail_slow", "node"].dedup_key
+
+
+@pytest.mark.parametrize(
+    "changes", [{"ranks_on_node": 8}, {"ranks_on_node": 4, "nodes": 1}, {"ranks_on_node": 0}]
+)
+def test_a_few_ranks_of_a_node_are_no_node(changes):
+    """Fewer than three quarters of its ranks, a job without another node, or unknown places: one each."""
+    _, versions = three_ranks(**changes)
+    assert [f.subject.rank for f in versions if f.status == "open"] == [0, 1, 2]
+
+
+def test_title_without_a_node():
+    """A rank whose node is not known is named by its job."""
+    nowhere = Subject(type="rank", cluster="c", rank=11, job_id="j1")
+    last, _ = run(slow(subject=nowhere))
+    assert last["straggler.fail_slow", "rank"].title == "Rank 11 of job j1 is 1.30x slower than 15 peers"
 
 
 def test_two_slow_ranks_of_a_node_are_two_findings():

@@ -89,6 +89,28 @@ def test_job_slowdown_stays_for_as_long_as_the_rank_is_slow(start):
     assert max(ratios) < 1.42
 
 
+def test_knows_no_node_where_rows_name_none():
+    """Ranks of rows without a node are no neighbours, whatever device they say they run on."""
+    work = healthy()
+    work[90:, [3, 11]] *= 1.3
+    stage, found = JobStage(), []
+    for record in records(synchronous(work)):
+        for row in rows(record):
+            del row["node"]
+            found += stage.process(steps_record([row | {"gpu_index": row["rank"] % 8}]))
+    assert {(s.subject.rank, s.subject.type, s.subject.node, s.ranks_on_node) for s in found} == {
+        (3, "rank", None, 0),
+        (11, "rank", None, 0),
+    }
+
+
+def test_counts_the_ranks_of_a_node():
+    """A suspicion says how many of the job's ranks share the node."""
+    work = healthy()
+    work[90:, 11] *= 1.3
+    assert {s.ranks_on_node for s in run(synchronous(work))} == {8}
+
+
 def test_evidence_shows_the_rank_among_its_peers():
     """The suspicion carries value, peers, baseline and the shortest wait, and says what it is not."""
     work = healthy()

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from slowrank.telemetry import UNKNOWN_NODE, BadRecord, JobSteps, NodeEvent, NodeSample, Record
+from slowrank.telemetry import BadRecord, JobSteps, NodeEvent, NodeSample, Record
 from slowrank.telemetry.codec import MAX_RANKS, MAX_STEP_ROWS, check_event, check_steps
 from slowrank.telemetry.schema import CURRENT_STEP_SCHEMA, MISSING_INT, STEP_SCHEMAS
 from slowrank.telemetry.twin import Assembler
@@ -114,7 +114,7 @@ class _Steps:
             str(row.get("cluster") or "default"),
             str(row.get("job_id") or "job"),
             _integer(row, "attempt", 0),
-            str(row.get("node") or UNKNOWN_NODE),
+            str(row.get("node") or "unknown"),
             _integer(row, "world_size", 0),
             tuple(sorted((str(k), str(v)) for k, v in labels.items())) if isinstance(labels, dict) else (),
         )

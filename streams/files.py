@@ -4,6 +4,7 @@ A line that cannot be read is counted with its reason and left out; a file that 
 ``FileProblem`` with what to do about it.
 """
 
+import codecs
 import csv
 import gzip
 import io
@@ -35,8 +36,9 @@ class FileProblem(Exception):
 
 def read(path: Path) -> Iterator[Line]:
     """Yield the rows of one file in its order. Raises ``FileProblem``."""
-    if not path.is_file():
-        raise FileProblem(f"{path}: no such file. Give NDJSON, CSV or Parquet files of telemetry rows.")
+    if not path.exists() or path.is_dir():
+        what = "a folder" if path.is_dir() else "no such file"
+        raise FileProblem(f"{path}: {what}. Give NDJSON, CSV or Parquet files of telemetry rows.")
     suffixes = [s.lower() for s in path.suffixes]
     if ".parquet" in suffixes or ".pq" in suffixes:
         return _parquet(path)
@@ -48,8 +50,8 @@ def read(path: Path) -> Iterator[Line]:
 def kind_of(row: Mapping[str, Any]) -> str:
     """Return what a row is: as it says, or by the columns it has. Raises ``BadRecord``."""
     kind = row.get("kind")
-    if kind in REQUIRED:
-        return str(kind)
+    if isinstance(kind, str) and kind in REQUIRED:
+        return kind
     if kind:
         raise BadRecord("undecodable", f"kind {str(kind)[:40]!r} is none of {', '.join(REQUIRED)}")
     if row.get("metric") is not None:
@@ -78,14 +80,13 @@ def _ndjson(path: Path) -> Iterator[Line]:
 
 
 def _csv(path: Path) -> Iterator[Line]:
-    lines = ((n, x) for n, x in _lines(path))
     header: list[str] | None = None
-    for number, line in lines:
+    for number, line in _lines(path):
         cells = line if isinstance(line, BadRecord) else _cells(line)
         if header is None:
             if isinstance(cells, BadRecord):
                 raise FileProblem(f"{path}: the header line cannot be read ({cells.detail}).")
-            header = [name.strip().lstrip("\ufeff") for name in cells]
+            header = [name.strip() for name in cells]
             _check_columns(path, header)
         elif isinstance(cells, BadRecord):
             yield number, cells
@@ -115,6 +116,13 @@ def _parquet(path: Path) -> Iterator[Line]:
 
 
 def _check_columns(path: Path, names: Sequence[str]) -> None:
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise FileProblem(f"{path}: more than one column {', '.join(map(repr, repeated))}. Which one counts?")
+    if len(names) == 1 and any(mark in names[0] for mark in ";\t|"):
+        raise FileProblem(
+            f"{path}: the columns must be separated by commas; the header is {names[0]!r:.200}."
+        )
     if "kind" in names:
         return
     found = next((k for k, marks in _MARKS if any(mark in names for mark in marks)), None)
@@ -141,12 +149,21 @@ def _cells(line: bytes) -> list[str] | BadRecord:
 def _lines(path: Path) -> Iterator[tuple[int, bytes | BadRecord]]:
     """Yield numbered lines; a stream that breaks off ends with one bad line."""
     number = 0
-    with path.open("rb") as raw:
+    with _opened(path) as raw:
         try:
             for number, line in enumerate(_bounded(_decompressed(path, raw)), 1):
+                if number == 1 and isinstance(line, bytes):
+                    line = line.removeprefix(codecs.BOM_UTF8)
                 yield number, line
-        except (EOFError, OSError, zlib.error, _zstd_error()) as error:
+        except (EOFError, OSError, zlib.error) as error:
             yield number + 1, BadRecord("undecodable", f"the file breaks off here: {str(error)[:100]}")
+
+
+def _opened(path: Path) -> IO[bytes]:
+    try:
+        return path.open("rb")
+    except OSError as error:
+        raise FileProblem(f"{path}: cannot be opened ({error.strerror}).") from error
 
 
 def _bounded(stream: IO[bytes]) -> Iterator[bytes | BadRecord]:
@@ -164,20 +181,12 @@ def _decompressed(path: Path, raw: IO[bytes]) -> IO[bytes]:
         return io.BufferedReader(gzip.open(raw))
     if path.suffix.lower() in (".zst", ".zstd"):
         try:
-            import zstandard
+            from pyarrow import CompressedInputStream
         except ImportError as error:
             raise FileProblem(f"{path}: reading .zst needs `pip install 'slowrank[files]'`.") from error
-        return io.BufferedReader(zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True))
+        # Unlike the zstandard package's reader it says when a file ends in the middle of a frame.
+        return io.BufferedReader(CompressedInputStream(raw, "zstd"))
     return raw
-
-
-def _zstd_error() -> type[Exception]:
-    try:
-        import zstandard
-    except ImportError:
-        return EOFError
-    error: type[Exception] = zstandard.ZstdError
-    return error
 
 
 def chain(paths: Iterable[Path]) -> Iterator[tuple[Path, int, Row | BadRecord]]:

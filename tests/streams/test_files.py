@@ -158,6 +158,9 @@ def test_sample_rows_without_sequence_numbers_are_told_apart(tmp_path):
         ),
         ("other.csv", "a,b\n1,2\n", "missing columns step, rank, ts, step_seconds. There are: a, b"),
         ("fake.parquet", "PAR1 not really", "not a readable Parquet file"),
+        ("semicolons.csv", "ts;rank;step;step_seconds\n1;2;3;4\n", "must be separated by commas"),
+        ("twice.csv", "ts,rank,step,step_seconds,ts\n1,2,3,4,5\n", "more than one column 'ts'"),
+        ("csv.txt", "ts,rank,step,step_seconds\n1,2,3,4\n", "CSV is known by .csv in the name"),
     ],
 )
 def test_unusable_files_say_what_is_wrong(tmp_path, name, text, message):
@@ -169,3 +172,50 @@ def test_unusable_files_say_what_is_wrong(tmp_path, name, text, message):
         read_records([path])
     assert message in str(problem.value)
     assert name in str(problem.value)
+
+
+def test_a_folder_is_not_a_file(tmp_path):
+    """The error says what the path is."""
+    with pytest.raises(FileProblem, match="a folder"):
+        read_records([tmp_path])
+
+
+def test_a_bad_row_takes_no_good_one_with_it(tmp_path):
+    """Rows of one node and second share a record; only the bad one is set aside, at its own line."""
+    bad = ({"step_seconds": -1}, {"rank": -1}, {"rank": 10**9}, {"step": -5}, {"node": "node 1"})
+    path = write(tmp_path / "a.ndjson", STEP, *(STEP | {"step": 8} | b for b in bad), STEP | {"step": 9})
+    read = read_records([path])
+    assert [r["step"] for r in step_rows(read)] == [7, 9]
+    assert dict(read.bad) == {"bad_number": 4, "bad_label": 1}
+    assert [e.split(": ")[0] for e in read.examples] == [f"a.ndjson:{n}" for n in range(2, 7)]
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_row(tmp_path):
+    """NDJSON written by Windows tools loses nothing."""
+    path = tmp_path / "bom.ndjson"
+    path.write_bytes(b"\xef\xbb\xbf" + json.dumps(STEP).encode())
+    assert read_records([path]).rows == 1
+
+
+def test_a_trace_may_count_its_time_from_zero(tmp_path):
+    """Seconds since the start are as good as Unix seconds."""
+    read = read_records([write(tmp_path / "z.ndjson", *(STEP | {"ts": t, "step": t} for t in range(3)))])
+    assert (read.rows, dict(read.bad)) == (3, {})
+
+
+def test_kinds_that_are_no_text_are_bad_rows(tmp_path):
+    """A list where a name belongs is set aside."""
+    read = read_records([write(tmp_path / "k.ndjson", STEP, STEP | {"kind": [1]}, STEP | {"kind": {"a": 1}})])
+    assert (read.rows, read.bad["undecodable"]) == (1, 2)
+
+
+def test_a_zstd_file_that_breaks_off_says_so(tmp_path):
+    """A file cut in the middle of a frame is not taken for a whole one."""
+    zstandard = pytest.importorskip("zstandard")
+    noise = random.Random(2)
+    text = "".join(json.dumps(STEP | {"step": i, "ts": 1000 + noise.random()}) + "\n" for i in range(9000))
+    path = tmp_path / "cut.ndjson.zst"
+    path.write_bytes(zstandard.compress(text.encode())[:-2000])
+    read = read_records([path])
+    assert 1000 < read.rows < 9000
+    assert "breaks off here" in read.examples[-1]

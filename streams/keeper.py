@@ -30,7 +30,7 @@ class Driven(Protocol[T]):
     @property
     def watermark(self) -> Watermark: ...
 
-    def process(self, record: Any, /) -> list[T]: ...
+    def process(self, record: Any, logged: float, /) -> list[T]: ...
 
 
 D = TypeVar("D", bound=Driven[Any])
@@ -169,7 +169,7 @@ class Keeper(Generic[D]):
     def _processed(self, lane: D, turn: Iterable["_Read"]) -> Iterator[Step]:
         for record, message in turn:
             try:
-                yield message, lane.process(record)
+                yield message, lane.process(record, message.timestamp)
             except Exception as error:
                 # Whatever a stage raises is a bug of the stage; the stream must outlive it.
                 log.exception("%s:%d:%d made a stage fail", message.topic, message.partition, message.offset)

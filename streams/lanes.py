@@ -27,7 +27,7 @@ class Lane:
     watermark: Watermark = field(default_factory=Watermark)
     clusters: set[str] = field(default_factory=set)
 
-    def process(self, record: Record) -> list[Output]:
+    def process(self, record: Record, _logged: float) -> list[Output]:
         """Take the next record; return what it and the passing of time gave rise to."""
         self.clusters.add(record.cluster)
         outputs = self._pass(self.watermark.advance(record.ts))
@@ -56,7 +56,7 @@ class RollUpLane:
     next_offset: int = 0
     watermark: Watermark = field(default_factory=Watermark)
 
-    def process(self, record: NodeSample | JobSteps) -> Rows:
+    def process(self, record: NodeSample | JobSteps, _logged: float) -> Rows:
         """Take the next record; return the rows of the buckets that closed."""
         rows: Rows = []
         for second in self.watermark.advance(record.ts):
@@ -78,13 +78,13 @@ class FindingLane:
         """How far the slowest reporting lane is."""
         return self.clock.watermark
 
-    def process(self, suspicion: Suspicion) -> list[Finding]:
-        """Take the next suspicion or heartbeat; return the new versions of findings."""
+    def process(self, suspicion: Suspicion, logged: float) -> list[Finding]:
+        """Take the next suspicion or heartbeat, and the log's time at it; return new versions of findings."""
         if suspicion.kind != HEARTBEAT_KIND:
             return [f for f in self.stage.process(suspicion) if isinstance(f, Finding)]
         return [
             finding
-            for second in self.clock.heard(suspicion)
+            for second in self.clock.heard(suspicion, logged)
             for finding in self.stage.tick(float(second))
             if isinstance(finding, Finding)
         ]
@@ -113,26 +113,34 @@ def heartbeat(cluster: str, lane: str, second: int) -> Suspicion:
 class _Heard:
     second: float
     arrival: int
+    at: float
 
 
 class FindingClock:
     """Event time of the finding stage: that of the slowest lane that is still reporting.
 
-    A lane is left out when the others have sent four rounds of heartbeats since its last one: its job has
-    ended, or its partition has no telemetry any more.
+    A lane is left out when nothing came of it for fifteen seconds in which others were heard: its job has
+    ended, or its partition has no telemetry any more. Seconds are those of the log, and a time in which all
+    were silent counts for next to nothing: lanes that catch up side by side after an outage are waited for,
+    unless one falls ten minutes of event time behind.
     """
 
-    ROUNDS = 4
+    PATIENCE = 15.0
+    LONGEST_GAP = 2.0
+    ROUNDS = 600 // HEARTBEAT_SECONDS
 
     def __init__(self) -> None:
         self._lanes: dict[tuple[str, str], _Heard] = {}
         self._arrivals = 0
+        self._at = self._logged = 0.0
         self.watermark = Watermark()
 
-    def heard(self, beat: Suspicion) -> range:
-        """Take a heartbeat; return the whole seconds that passed for the finding stage."""
+    def heard(self, beat: Suspicion, logged: float) -> range:
+        """Take a heartbeat, and the log's time at it; return the whole seconds that passed for the stage."""
         self._arrivals += 1
-        self._lanes[beat.cluster, beat.note] = _Heard(beat.ts, self._arrivals)
-        oldest = self._arrivals - self.ROUNDS * len(self._lanes)
-        self._lanes = {k: h for k, h in self._lanes.items() if h.arrival > oldest}
+        self._at += min(max(0.0, logged - self._logged), self.LONGEST_GAP)
+        self._logged = max(self._logged, logged)
+        self._lanes[beat.cluster, beat.note] = _Heard(beat.ts, self._arrivals, self._at)
+        oldest, first = self._at - self.PATIENCE, self._arrivals - self.ROUNDS * len(self._lanes)
+        self._lanes = {k: h for k, h in self._lanes.items() if h.at >= oldest and h.arrival > first}
         return self.watermark.reach(min((h.second for h in self._lanes.values()), default=-math.inf))

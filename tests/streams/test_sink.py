@@ -57,7 +57,7 @@ def sink(log, database, outlet=None, health=None):
 def suspected():
     """The suspicions topic of a job with a slow rank, heartbeats included."""
     lane = Lane("job-steps:0", JobStage())
-    return [s for r in traffic.job(slow=(5, 100, 1.5), ends=NOW - 1) for s in lane.process(r)]
+    return [s for r in traffic.job(slow=(5, 100, 1.5), ends=NOW - 1) for s in lane.process(r, r.ts)]
 
 
 def log_of(records, topic):

@@ -3,6 +3,7 @@ import threading
 import time
 
 from streams.supervisor import Supervisor
+from streams.tend import health_file, pulse
 
 
 def python(code):
@@ -42,3 +43,28 @@ def test_stopping_ends_every_child_in_good_order(tmp_path):
     children = [[*python(code), name] for name in "ab"]
     run_for(Supervisor(children), lambda: all((tmp_path / f"started{n}").exists() for n in "ab"))
     assert all((tmp_path / f"ended{n}").exists() for n in "ab")
+
+
+def test_a_child_without_a_sign_of_life_is_killed_and_started_again(tmp_path):
+    """A process that lives and does nothing is replaced; one that writes about itself is left alone."""
+    pids = tmp_path / "pids"
+    pids.touch()
+    child = python(f"import os, time; open({str(pids)!r}, 'a').write(f'{{os.getpid()}} '); time.sleep(60)")
+    beats = iter(range(1, 10_000))
+
+    def pulse(pid):
+        first = pids.read_text().split()[:1]
+        return 1.0 if [str(pid)] == first else float(next(beats))
+
+    supervisor = Supervisor([child], pulse=pulse, silent_seconds=1.0)
+    run_for(supervisor, lambda: len(pids.read_text().split()) >= 2)
+    assert len(pids.read_text().split()) == 2
+
+
+def test_the_pulse_of_a_worker_is_when_it_last_wrote_about_itself(tmp_path):
+    """Nothing before it wrote; then the time of its file, and no other worker's."""
+    assert pulse(tmp_path, 7) == 0.0
+    file = health_file(tmp_path, "sink", 7)
+    file.touch()
+    health_file(tmp_path, "sink", 77).touch()
+    assert pulse(tmp_path, 7) == file.stat().st_mtime

@@ -1,0 +1,47 @@
+from streams.lanes import FindingClock, heartbeat
+
+START = 1000
+
+
+def play(clock, beats):
+    """Feed (lane, second, logged) and return how far the clock is."""
+    for lane, second, logged in beats:
+        clock.heard(heartbeat("c", lane, second), logged)
+    return clock.watermark.time
+
+
+def together(*lanes, first=START, last=START + 60, behind=0.5):
+    return [(lane, s, s + behind) for s in range(first, last, 2) for lane in lanes]
+
+
+def test_the_clock_is_that_of_the_slowest_lane():
+    """Two lanes side by side: time goes as far as the one behind."""
+    clock = FindingClock()
+    assert play(clock, [*together("a", "b"), ("a", START + 60, START + 60.5)]) == START + 58
+
+
+def test_a_lane_that_has_ended_is_left_out_after_fifteen_seconds():
+    """When one lane reports no more, time stands for a while and then goes on with the others."""
+    clock = FindingClock()
+    play(clock, together("a", "b"))
+    assert play(clock, together("a", first=START + 60, last=START + 72)) == START + 58
+    assert play(clock, together("a", first=START + 72, last=START + 80)) == START + 78
+
+
+def test_lanes_that_catch_up_after_an_outage_are_waited_for():
+    """After five minutes without any worker one lane is back first; what the other has to say counts too."""
+    clock = FindingClock()
+    play(clock, together("a", "b"))
+    back = START + 360
+    first = [("a", s, back + n * 0.01) for n, s in enumerate(range(START + 60, back, 2))]
+    assert play(clock, first) == START + 58
+    second = [("b", s, back + 10 + n * 0.01) for n, s in enumerate(range(START + 60, back, 2))]
+    assert play(clock, second) == back - 2
+
+
+def test_a_lane_ten_minutes_behind_is_not_waited_for():
+    """A file sent at once does not make its findings wait for a node that fell silent in it."""
+    clock = FindingClock()
+    play(clock, [(lane, s, 5000.0) for lane, s, _ in together("a", "b")])
+    rest = [("a", s, 5000.0) for s in range(START + 60, START + 4000, 2)]
+    assert play(clock, rest) == START + 3998

@@ -7,29 +7,18 @@ import asyncio
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from aiokafka.errors import KafkaError
-from psycopg import Connection
 
 from alerts.finding import Finding
 from slowrank.settings import Settings
 from slowrank.telemetry.topics import DEAD_LETTERS, topic_name
 from store.failures import AWAY
-from store.findings import Change, FindingFilter, find, save
 from streams.app import READS, group
 from streams.blindness import LETTER_WINDOW_SECONDS, Backlog, Blindness, Sight
 from streams.probe import Probe
 
 log = logging.getLogger(__name__)
-
-
-def store_own(conn: Connection[Any], finding: Finding) -> Change | None:
-    """Store a finding about slowrank itself; the end of one only where one is open."""
-    live = FindingFilter(dedup_key=finding.dedup_key, status=("open", "acknowledged"), limit=1)
-    if finding.status != "open" and not find(conn, live).items:
-        return None
-    return save(conn, finding)
 
 
 class Lookout:

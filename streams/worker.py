@@ -23,6 +23,7 @@ from store.buckets import NodeLatest, SampleRollup, StepRollup
 from store.failures import AWAY
 from store.findings import save
 from store.heartbeats import Heartbeat, beat
+from store.own import save_own
 from store.pool import open_pool
 from store.rollups import write_nodes, write_samples, write_steps
 from streams.app import READS, Role, Take, Work, build, group
@@ -30,7 +31,7 @@ from streams.chore import Chore, Routine
 from streams.detect import Detect
 from streams.health import Health
 from streams.hush import hush
-from streams.lookout import Lookout, store_own
+from streams.lookout import Lookout
 from streams.metrics import FindingMetrics, new_registry, serve
 from streams.outlet import Outlet
 from streams.probe import Place, Probe
@@ -191,7 +192,7 @@ class SinkWork:
 
     def _save_own(self, finding: Finding) -> None:
         with self._pool.connection(timeout=OWN_SECONDS) as conn:
-            store_own(conn, finding)
+            save_own(conn, finding)
 
     async def _forget_old(self) -> None:
         def forget() -> None:

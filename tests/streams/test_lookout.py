@@ -13,9 +13,10 @@ from servers.process import free_ports
 from slowrank.settings import Settings
 from slowrank.telemetry import BadRecord
 from slowrank.telemetry.topics import DEAD_LETTERS
+from store.own import save_own
 from store.pool import open_pool
 from streams.dead_letters import Message, dead_letter
-from streams.lookout import Lookout, store_own
+from streams.lookout import Lookout
 from tests.streams import traffic
 from tests.streams.harness import rig, wait_for
 
@@ -43,7 +44,7 @@ async def looks(installation, clock, moments):
 
     def store(finding):
         with pool.connection() as conn:
-            store_own(conn, finding)
+            save_own(conn, finding)
 
     lookout = Lookout(settings, store=store, wall=clock)
     try:

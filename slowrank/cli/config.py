@@ -5,7 +5,7 @@ import os
 import sys
 import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -44,14 +44,17 @@ def show(
     typer.echo(json.dumps(load_settings().redacted(), indent=2))
 
 
-def load_settings() -> "Settings":
-    """Return the settings of this process; when they cannot be read the command ends and says why."""
+def load_settings(**given: Any) -> "Settings":
+    """Return the settings of this process, ``given`` (a command's flags) first.
+
+    When they cannot be read the command ends and says why.
+    """
     from pydantic import ValidationError
 
     from slowrank.settings import Settings
 
     try:
-        return Settings()
+        return Settings(**given)
     except (ValidationError, tomllib.TOMLDecodeError) as error:
         typer.secho(
             f"error: the settings cannot be read: {error}\nFix the named value and run this again.", err=True

@@ -55,10 +55,10 @@ def show(
 
 
 def _letters() -> "list[DeadLetter]":
-    from slowrank.settings import Settings
+    from slowrank.cli.config import load_settings
     from streams.letters import LettersProblem, dead_letters
 
-    settings = Settings()
+    settings = load_settings()
     try:
         return asyncio.run(dead_letters(settings.kafka_bootstrap, settings.topic_prefix))
     except LettersProblem as error:

@@ -109,14 +109,9 @@ def print_once(
 
 
 def _settings(**given: Any) -> "Settings":
-    from pydantic import ValidationError
+    from slowrank.cli.config import load_settings
 
-    from slowrank.settings import Settings
-
-    try:
-        return Settings(**{name: value for name, value in given.items() if value is not None})
-    except ValidationError as error:
-        raise _refused(f"the settings are not valid: {error}") from error
+    return load_settings(**{name: value for name, value in given.items() if value is not None})
 
 
 def _node(settings: "Settings") -> str:

@@ -13,12 +13,12 @@ def migrate(
     """Bring the database schema up to date; running it again changes nothing."""
     import psycopg
 
-    from slowrank.settings import Settings
+    from slowrank.cli.config import load_settings
     from store.migrate import MigrationError, bundled
     from store.migrate import migrate as apply
 
     try:
-        applied = apply(dsn if dsn is not None else Settings().dsn())
+        applied = apply(dsn if dsn is not None else load_settings().dsn())
     except (ValueError, OSError, MigrationError) as error:
         _fail(str(error))
     except psycopg.OperationalError as error:

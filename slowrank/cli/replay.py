@@ -62,10 +62,10 @@ def _read(files: list[Path]) -> "Read":
 
 def _pipeline() -> "Pipeline":
     from alerts.config import FindingConfig
-    from slowrank.settings import Settings
+    from slowrank.cli.config import load_settings
     from streams.topology import local_pipeline
 
-    return local_pipeline(config=FindingConfig(gpu_hour_price=Settings().gpu_hour_price))
+    return local_pipeline(config=FindingConfig(gpu_hour_price=load_settings().gpu_hour_price))
 
 
 def _news(records: "Iterable[Record]", pipeline: "Pipeline") -> Iterator[str]:
@@ -99,10 +99,10 @@ def _at_speed(records: "list[Record]", speed: str) -> "Iterable[Record]":
 def _send(records: "Iterable[Record]") -> None:
     import asyncio
 
-    from slowrank.settings import Settings
+    from slowrank.cli.config import load_settings
     from streams.sender import SendProblem, send
 
-    settings = Settings()
+    settings = load_settings()
     try:
         sent = asyncio.run(send(records, bootstrap=settings.kafka_bootstrap, prefix=settings.topic_prefix))
     except SendProblem as error:

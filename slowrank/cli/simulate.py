@@ -109,11 +109,11 @@ def _write(records: "Iterable[Record]", file: BinaryIO) -> int:
 def _to_kafka(records: "Iterable[Record]", bootstrap: str) -> int:
     import asyncio
 
-    from slowrank.settings import Settings
+    from slowrank.cli.config import load_settings
     from streams.sender import SendProblem, send
 
     try:
-        return asyncio.run(send(records, bootstrap=bootstrap, prefix=Settings().topic_prefix))
+        return asyncio.run(send(records, bootstrap=bootstrap, prefix=load_settings().topic_prefix))
     except SendProblem as error:
         _fail(str(error))
 

@@ -26,11 +26,11 @@ Role = Annotated[RoleName, typer.Option(help="detect: telemetry to suspicions; s
 @app.command()
 def run(role: Role = RoleName.all) -> None:
     """Run a worker process per role, and start it again whenever it ends."""
-    from slowrank.settings import Settings
+    from slowrank.cli.config import load_settings
     from streams.supervisor import Supervisor, stop_on_signals
     from streams.tend import pulse
 
-    settings = Settings()
+    settings = load_settings()
     roles = [RoleName.detect, RoleName.sink] if role is RoleName.all else [role]
     if RoleName.sink in roles:
         try:
@@ -50,12 +50,12 @@ def run(role: Role = RoleName.all) -> None:
 @app.command(hidden=True)
 def worker(role: Role) -> None:
     """Be one worker process; `run` starts these."""
-    from slowrank.settings import Settings
+    from slowrank.cli.config import load_settings
     from streams.worker import run as run_worker
 
     if role is RoleName.all:
         _fail("one worker has one role: detect or sink")
-    run_worker(Settings(), "detect" if role is RoleName.detect else "sink")
+    run_worker(load_settings(), "detect" if role is RoleName.detect else "sink")
 
 
 @app.command()
@@ -66,10 +66,10 @@ def record(
     """Write the telemetry in Kafka as JSON rows, for `slowrank replay` and `slowrank backtest`."""
     import asyncio
 
-    from slowrank.settings import Settings
+    from slowrank.cli.config import load_settings
     from streams.recording import RecordingProblem, write_recording
 
-    settings = Settings()
+    settings = load_settings()
     try:
         rows, unreadable = asyncio.run(write_recording(settings, output, follow=follow))
     except RecordingProblem as error:

@@ -16,10 +16,10 @@ def create() -> None:
     from kafka.admin import NewTopic
     from kafka.errors import KafkaError, TopicAlreadyExistsError
 
-    from slowrank.settings import Settings
+    from slowrank.cli.config import load_settings
     from slowrank.telemetry.topics import TOPICS, topic_name
 
-    settings = Settings()
+    settings = load_settings()
     admin = _admin(settings)
     try:
         existing = set(admin.list_topics())
@@ -50,10 +50,10 @@ def describe() -> None:
     """Show the topics: partitions, replicas, and what is missing."""
     from kafka.errors import KafkaError
 
-    from slowrank.settings import Settings
+    from slowrank.cli.config import load_settings
     from slowrank.telemetry.topics import TOPICS, topic_name
 
-    settings = Settings()
+    settings = load_settings()
     admin = _admin(settings)
     try:
         existing = set(admin.list_topics())

@@ -31,12 +31,12 @@ def up(
     ] = None,
 ) -> None:
     """Run the API, the detectors, the notifier and this host's exporter until stopped."""
+    from slowrank.cli.config import load_settings
     from slowrank.cli.embedded import EmbeddedError
     from slowrank.cli.local_stack import Wanted, host_telemetry, key_of, local_stack, write_private
-    from slowrank.settings import Settings
 
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    settings = Settings()
+    settings = load_settings()
     wanted = Wanted(data or data_dir(), settings.api_port if port is None else port)
     addresses = [a.strip() for a in (listen or settings.exporter_listen).split(",") if a.strip()]
     stop = threading.Event()

@@ -1,6 +1,7 @@
 """Sends records to their topics with the keys that keep them in order."""
 
 import asyncio
+import threading
 from collections.abc import Iterable
 
 from aiokafka import AIOKafkaProducer
@@ -10,6 +11,7 @@ from slowrank.telemetry import JobSteps, NodeEvent, NodeSample, Record, encode
 from slowrank.telemetry.topics import JOB_STEPS, NODE_EVENTS, NODE_SAMPLES, topic_name
 
 IN_FLIGHT = 2000
+STOP_SECONDS = 5.0
 
 _TOPICS = {NodeSample: NODE_SAMPLES, NodeEvent: NODE_EVENTS, JobSteps: JOB_STEPS}
 
@@ -30,21 +32,88 @@ def key_of(record: Record) -> bytes:
 
 async def send(records: Iterable[Record], *, bootstrap: str, prefix: str = "") -> int:
     """Send all records and return how many the brokers have acknowledged. Raises ``SendProblem``."""
-    producer = AIOKafkaProducer(bootstrap_servers=bootstrap, compression_type="zstd", linger_ms=50)
-    sent, futures = 0, []
+    line = _Line(bootstrap, prefix)
     try:
-        await producer.start()
-        for record in records:
-            topic, value, key = topic_of(record, prefix), encode(record), key_of(record)
-            futures.append(await producer.send(topic, value=value, key=key))
-            if len(futures) >= IN_FLIGHT:
-                sent += len(await asyncio.gather(*futures))
-                futures.clear()
-        return sent + len(await asyncio.gather(*futures))
-    except KafkaError as error:
-        raise SendProblem(
-            f"Kafka at {bootstrap} did not take the records ({error!r}), {sent} were sent. Is it running "
-            "(SLOWRANK_KAFKA_BOOTSTRAP), and do the topics exist (`slowrank topics create`)?"
-        ) from error
+        return await line.send(records)
     finally:
-        await producer.stop()
+        await line.close()
+
+
+class Sender:
+    """Sends batches from any thread over one connection, which the first batch opens."""
+
+    def __init__(self, bootstrap: str, prefix: str = "") -> None:
+        self._line = _Line(bootstrap, prefix)
+        self._loop = asyncio.new_event_loop()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def send(self, records: Iterable[Record]) -> int:
+        """Send a batch and return how many records the brokers have acknowledged: all of them.
+
+        Raises ``SendProblem``; the next batch then tries a new connection.
+        """
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._loop.run_forever, name="sender", daemon=True)
+                self._thread.start()
+        return asyncio.run_coroutine_threadsafe(self._line.send(records), self._loop).result()
+
+    def close(self) -> None:
+        """Let go of the brokers; nobody sends any more."""
+        if self._thread is not None:
+            asyncio.run_coroutine_threadsafe(self._line.close(), self._loop).result(STOP_SECONDS)
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(STOP_SECONDS)
+        self._loop.close()
+
+
+class _Line:
+    """One producer, made when it is first needed and made anew after it has failed."""
+
+    def __init__(self, bootstrap: str, prefix: str) -> None:
+        self._bootstrap = bootstrap
+        self._prefix = prefix
+        self._producer: AIOKafkaProducer | None = None
+        self._starting = asyncio.Lock()
+
+    async def send(self, records: Iterable[Record]) -> int:
+        sent, futures = 0, []
+        try:
+            producer = await self._started()
+            for record in records:
+                topic, value, key = topic_of(record, self._prefix), encode(record), key_of(record)
+                futures.append(await producer.send(topic, value=value, key=key))
+                if len(futures) >= IN_FLIGHT:
+                    sent += len(await asyncio.gather(*futures))
+                    futures.clear()
+            return sent + len(await asyncio.gather(*futures))
+        except KafkaError as error:
+            await self.close()
+            raise SendProblem(
+                f"Kafka at {self._bootstrap} did not take the records ({error!r}), {sent} were sent. Is it "
+                "running (SLOWRANK_KAFKA_BOOTSTRAP), and do the topics exist (`slowrank topics create`)?"
+            ) from error
+
+    async def close(self) -> None:
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            await producer.stop()
+
+    async def _started(self) -> AIOKafkaProducer:
+        async with self._starting:
+            if self._producer is None:
+                # Idempotence asks every in-sync replica, so that no acknowledged record dies with a leader.
+                producer = AIOKafkaProducer(
+                    bootstrap_servers=self._bootstrap,
+                    compression_type="zstd",
+                    linger_ms=50,
+                    enable_idempotence=True,
+                )
+                try:
+                    await producer.start()
+                except BaseException:
+                    await producer.stop()
+                    raise
+                self._producer = producer
+            return self._producer

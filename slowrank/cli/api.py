@@ -1,7 +1,8 @@
 """``slowrank api``: run the HTTP API; print its OpenAPI document."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from api.ingest import Sink
     from slowrank.settings import Settings
     from slowrank.telemetry import Record
+    from streams.sender import Sender
 
 app = typer.Typer(help="Run the HTTP API.", no_args_is_help=True)
 
@@ -33,9 +35,9 @@ def run(
         dsn = settings.dsn()
     except (ValueError, OSError) as error:
         fail(str(error))
-    with open_pool(dsn, name="slowrank api") as pool:
+    with open_pool(dsn, name="slowrank api") as pool, _sink(settings) as sink:
         uvicorn.run(
-            create_app(settings, pool, sink=_sink(settings), probes={"kafka": lambda: _kafka(settings)}),
+            create_app(settings, pool, sink=sink, probes={"kafka": lambda: _kafka(settings)}),
             host=host or settings.api_host,
             port=settings.api_port if port is None else port,
             access_log=False,
@@ -55,30 +57,32 @@ def openapi() -> None:
 class KafkaSink:
     """Sends ingested records to their topics; has them acknowledged when it returns."""
 
-    def __init__(self, bootstrap: str, prefix: str) -> None:
-        self._bootstrap = bootstrap
-        self._prefix = prefix
+    def __init__(self, sender: "Sender") -> None:
+        self._sender = sender
 
     def accept(self, records: "Sequence[Record]") -> None:
         """Send ``records``. Raises ``SinkUnavailable`` while the brokers do not take them."""
-        import asyncio
-
         from api.ingest import SinkUnavailable
-        from streams.sender import SendProblem, send
+        from streams.sender import SendProblem
 
         try:
-            asyncio.run(send(records, bootstrap=self._bootstrap, prefix=self._prefix))
+            self._sender.send(records)
         except SendProblem as error:
             raise SinkUnavailable(str(error)) from error
 
 
-def _sink(settings: "Settings") -> "Sink | None":
+@contextmanager
+def _sink(settings: "Settings") -> "Iterator[Sink | None]":
     import importlib.util
 
     if importlib.util.find_spec("aiokafka") is None:
         typer.secho("no ingest over HTTP: it needs `pip install 'slowrank[streams]'`", err=True)
-        return None
-    return KafkaSink(settings.kafka_bootstrap, settings.topic_prefix)
+        yield None
+        return
+    from streams.sender import Sender
+
+    with closing(Sender(settings.kafka_bootstrap, settings.topic_prefix)) as sender:
+        yield KafkaSink(sender)
 
 
 def _kafka(settings: "Settings") -> str:

@@ -64,4 +64,4 @@ def test_flags_come_before_the_environment(monkeypatch, tmp_path):
     monkeypatch.setenv("SLOWRANK_CLUSTER", "from-environment")
     settings = load_settings(cluster="from-flag")
     assert (settings.cluster, settings.node) == ("from-flag", "from-environment")
-    assert (settings.topic_prefix, settings.kafka_bootstrap) == ("from-file", "127.0.0.1:9092")
+    assert (settings.topic_prefix, settings.kafka_bootstrap) == ("from-file-", "127.0.0.1:9092")

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from slowrank.telemetry import BadRecord, JobSteps, NodeEvent, NodeSample, Record
+from slowrank.telemetry import UNKNOWN_NODE, BadRecord, JobSteps, NodeEvent, NodeSample, Record
 from slowrank.telemetry.codec import MAX_RANKS, MAX_STEP_ROWS, check_event, check_steps
 from slowrank.telemetry.schema import CURRENT_STEP_SCHEMA, MISSING_INT, STEP_SCHEMAS
 from slowrank.telemetry.twin import Assembler
@@ -111,10 +111,10 @@ class _Steps:
             raise BadRecord("bad_number", "step_seconds must be a finite number, at least 0")
         labels = row.get("labels")
         head = (
-            str(row.get("cluster") or "default"),
-            str(row.get("job_id") or "job"),
+            _name(row, "cluster", "default"),
+            _name(row, "job_id", "job"),
             _integer(row, "attempt", 0),
-            str(row.get("node") or "unknown"),
+            _name(row, "node", UNKNOWN_NODE),
             _integer(row, "world_size", 0),
             tuple(sorted((str(k), str(v)) for k, v in labels.items())) if isinstance(labels, dict) else (),
         )
@@ -231,6 +231,13 @@ def _time(value: Any) -> float:
 
 def _utc(moment: datetime) -> float:
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
+def _name(row: Row, name: str, default: str) -> str:
+    value = row.get(name)
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)  # data frames turn a column of whole numbers with gaps into floats
+    return default if value is None or value == "" else str(value)
 
 
 def _number(row: Row, name: str) -> float:

@@ -108,11 +108,22 @@ def _parquet(path: Path) -> Iterator[Line]:
         file = pq.ParquetFile(path)
         _check_columns(path, file.schema_arrow.names)
         for batch in file.iter_batches(batch_size=16384):
-            for row in batch.to_pylist():
+            for row in _plain(batch).to_pylist(maps_as_pydicts="lossy"):
                 number += 1
                 yield number, {k: v for k, v in row.items() if v is not None}
     except (pa.ArrowException, OSError) as error:
         raise FileProblem(f"{path}: not a readable Parquet file ({str(error)[:200]}).") from error
+
+
+def _plain(batch: Any) -> Any:
+    """Return the batch with times of nanoseconds, pandas' own unit, in what Python has: microseconds."""
+    import pyarrow as pa
+
+    for i, column in enumerate(batch.schema):
+        if pa.types.is_timestamp(column.type) and column.type.unit == "ns":
+            micros = batch.column(i).cast(pa.timestamp("us", column.type.tz), safe=False)
+            batch = batch.set_column(i, column.name, micros)
+    return batch
 
 
 def _check_columns(path: Path, names: Sequence[str]) -> None:

@@ -219,3 +219,19 @@ def test_a_zstd_file_that_breaks_off_says_so(tmp_path):
     read = read_records([path])
     assert 1000 < read.rows < 9000
     assert "breaks off here" in read.examples[-1]
+
+
+def test_parquet_of_data_frames_is_read(tmp_path):
+    """Times in nanoseconds, job numbers as floats and coordinates as a map are what data frames write."""
+    pa, pq = (pytest.importorskip(m) for m in ("pyarrow", "pyarrow.parquet"))
+    columns = {
+        "ts": pa.array([1_000_500_000_001], pa.timestamp("ns", tz="UTC")),
+        "job_id": pa.array([812345.0]),
+        "coords": pa.array([[("dp", 3)]], pa.map_(pa.string(), pa.int64())),
+    }
+    plain = {k: pa.array([v]) for k, v in STEP.items()}
+    pq.write_table(pa.table(plain | columns), tmp_path / "a.parquet")
+    read = read_records([tmp_path / "a.parquet"])
+    [row] = step_rows(read)
+    assert (row["ts"], row["dp"]) == (1000.5, 3)
+    assert [r.job_id for r in read.records if isinstance(r, JobSteps)] == ["812345"]

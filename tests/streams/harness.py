@@ -88,6 +88,10 @@ class Rig:
         found = [decode_suspicion(m.value) for m in asyncio.run(self._read(SUSPICIONS))]
         return [s for s in found if s.kind != HEARTBEAT_KIND]
 
+    def messages(self, *topics):
+        """How many messages stand in topics."""
+        return sum(len(asyncio.run(self._read(topic))) for topic in topics)
+
     def rows(self, query, *args):
         """Rows of a query on the database."""
         with psycopg.connect(self.dsn, autocommit=True) as conn:
@@ -102,9 +106,7 @@ class Rig:
 
     def own_findings(self):
         """(kind, node, status) of what slowrank says about itself."""
-        return self.rows(
-            "SELECT kind, node, status FROM findings WHERE kind LIKE 'self.%%' ORDER BY 1, 2"
-        )
+        return self.rows("SELECT kind, node, status FROM findings WHERE kind LIKE 'self.%%' ORDER BY 1, 2")
 
     def samples(self):
         """(table, node, instance, bucket, n) of all sample roll-ups."""

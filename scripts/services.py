@@ -1,5 +1,8 @@
 """Start, stop and describe the Kafka and TimescaleDB that tests and contributors use. Needs only Python.
 
+Where a container engine answers, docker compose serves them, otherwise they run without one, as they do with
+SLOWRANK_SERVICES=local and with three brokers.
+
 python scripts/services.py up [--brokers 3]     start them, or reuse those which run
 eval "$(python scripts/services.py env)"        export SLOWRANK_TEST_KAFKA and SLOWRANK_TEST_DSN
 python scripts/services.py run -- COMMAND       run COMMAND with them, then stop what was started for it
@@ -16,6 +19,7 @@ import sys
 from collections.abc import Iterable
 from contextlib import ExitStack
 
+from servers.compose import ComposeService, wanted
 from servers.kafka import KafkaCluster
 from servers.process import Run, ServiceError, locked, runs, sweep
 from servers.timescale import Timescale
@@ -36,16 +40,23 @@ def up(brokers: int, names: Iterable[str] = SHARED) -> list[str]:
     with ExitStack() as undo:
         for name in names:
             run = Run.load(name)
-            if run is not None and run.alive() and len(run.processes) >= (brokers if name == "kafka" else 1):
+            enough = run is not None and (name != "kafka" or brokers == 1 or len(run.processes) >= brokers)
+            if run is not None and run.alive() and enough:
                 continue
             if run is not None:
                 run.end()
-            server = KafkaCluster(brokers=brokers, shared=True) if name == "kafka" else Timescale(shared=True)
+            server = _server(name, brokers)
             undo.callback(server.close)
             server.start()
             started.append(name)
         undo.pop_all()
     return started
+
+
+def _server(name: str, brokers: int) -> KafkaCluster | Timescale | ComposeService:
+    if (name != "kafka" or brokers == 1) and wanted():
+        return ComposeService(name)
+    return KafkaCluster(brokers=brokers, shared=True) if name == "kafka" else Timescale(shared=True)
 
 
 def down(names: Iterable[str] = SHARED) -> None:
@@ -60,7 +71,7 @@ def show() -> None:
     for run in runs():
         state = "running" if run.alive() else "stopped"
         pids = " ".join(str(process.pid) for process in run.processes.values())
-        print(f"{run.name:20} {state}  pid {pids}")
+        print(f"{run.name:20} {state}  {f'pid {pids}' if pids else 'docker compose'}")
     for key, value in exports().items():
         print(f"{key}={value}")
 

@@ -8,9 +8,11 @@ import json
 import os
 import random
 import secrets
+import shlex
 import shutil
 import signal
 import socket
+import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -128,7 +130,9 @@ class Process:
 class Run:
     """What one server has on this machine: processes and directories. On disk, so that `down` finds it.
 
-    A run with an owner ends with the owner: at its exit, or by `sweep` when the owner was killed.
+    A run with an owner ends with the owner: at its exit, or by `sweep` when the owner was killed. Where a
+    container engine runs the server, `probe` is a command that prints something while it runs, and `finish`
+    the one that ends it.
     """
 
     name: str
@@ -137,6 +141,8 @@ class Run:
     processes: dict[str, Process] = field(default_factory=dict)
     paths: list[Path] = field(default_factory=list)
     exports: dict[str, str] = field(default_factory=dict)
+    probe: list[str] = field(default_factory=list)
+    finish: list[str] = field(default_factory=list)
 
     @classmethod
     def begin(cls, kind: str, *, stop_signal: signal.Signals, shared: bool) -> Run:
@@ -155,6 +161,8 @@ class Run:
             "processes": {name: [item.pid, item.started] for name, item in self.processes.items()},
             "paths": [str(path) for path in self.paths],
             "exports": self.exports,
+            "probe": self.probe,
+            "finish": self.finish,
         }
         (RUNS / f"{self.name}.json").write_text(json.dumps(record, indent=1))
 
@@ -171,9 +179,13 @@ class Run:
             processes={key: Process(*value) for key, value in record["processes"].items()},
             paths=[Path(path) for path in record["paths"]],
             exports=record["exports"],
+            probe=record.get("probe", []),
+            finish=record.get("finish", []),
         )
 
     def alive(self) -> bool:
+        if self.probe:
+            return bool(subprocess.run(self.probe, capture_output=True, check=False).stdout.strip())
         return bool(self.processes) and all(process.alive() for process in self.processes.values())
 
     def end(self) -> None:
@@ -184,6 +196,8 @@ class Run:
             process.send(self.stop_signal)
         for process in self.processes.values():
             process.stop(self.stop_signal)
+        if self.finish and subprocess.run(self.finish, check=False).returncode != 0:
+            raise ServiceError(f"{self.name} could not be stopped: {shlex.join(self.finish)}")
         for path in self.paths:
             shutil.rmtree(path, ignore_errors=True)
         (RUNS / f"{self.name}.json").unlink(missing_ok=True)

@@ -16,6 +16,8 @@ from store import silences
 from store.text import storable_json
 
 CHANNEL = "slowrank_findings"
+ON_REQUEST = "finding.updated"
+"""Told only to endpoints that ask for it by name: one cause is one call until its state or severity rises."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +108,7 @@ def _enqueue(conn: Connection[Any], event: Event, to: str | None) -> None:
         "INSERT INTO deliveries (id, event_id, webhook_id, state, muted_by, next_attempt_at) "
         "SELECT 'dlv_' || substr(%(event)s, 5) || '_' || id, %(event)s, id, %(state)s, %(muted_by)s, %(at)s "
         "FROM webhooks WHERE id = %(to)s OR (%(to)s::text IS NULL AND enabled "
-        "AND (events = '{}' OR %(type)s = ANY(events)) "
+        "AND (%(type)s = ANY(events) OR (events = '{}' AND %(type)s <> %(quiet)s)) "
         "AND (clusters = '{}' OR %(cluster)s = ANY(clusters)) "
         "AND (kinds = '{}' OR %(kind)s = ANY(kinds) OR split_part(%(kind)s, '.', 1) = ANY(kinds)) "
         "AND array_position(%(order)s, min_severity) <= array_position(%(order)s, %(severity)s)) "
@@ -115,6 +117,7 @@ def _enqueue(conn: Connection[Any], event: Event, to: str | None) -> None:
             "event": event.id,
             "to": to,
             "type": event.type,
+            "quiet": ON_REQUEST,
             "cluster": known.get("cluster", ""),
             "kind": known.get("kind", ""),
             "severity": known.get("severity", "critical"),

@@ -19,9 +19,9 @@ _SELECT: LiteralString = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Webhook:
-    """An endpoint; no ``events`` means every type, no ``clusters`` every cluster, no ``kinds`` every kind.
+    """An endpoint; no ``clusters`` means every cluster, no ``kinds`` every kind.
 
-    ``kinds`` takes whole kinds and families (``straggler``).
+    No ``events`` means every type but ``finding.updated``. ``kinds`` takes whole kinds and families (``straggler``).
     """
 
     id: str

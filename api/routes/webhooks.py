@@ -48,7 +48,7 @@ TEST_SECONDS = 20.0
 
 
 class WebhookBody(BaseModel):
-    """An endpoint as people write it."""
+    """An endpoint as people write it; without ``events`` it is told all but ``finding.updated``."""
 
     model_config = ConfigDict(extra="forbid")
 

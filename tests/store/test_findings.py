@@ -348,3 +348,26 @@ def test_finding_nobody_speaks_of_expires(conn):
     assert {get(conn, f.id).status for f in findings.find(conn, FindingFilter()).items} == {"expired"}
     assert types(conn) == ["finding.opened", "finding.resolved"]
     assert get(conn, finding().id).doc["resolved_at"] == "2026-11-22T08:33:30Z"
+
+
+def test_updates_are_told_to_who_asks_for_them(conn):
+    """An endpoint without a list of events is told that a finding opened, and not of its every update."""
+    for name, asked in (("oncall", ()), ("archive", ("finding.updated",))):
+        hook = Webhook(
+            id=f"whk_{name}",
+            name=name,
+            url="https://x.example/",
+            events=asked,
+            created_by="k",
+            created_at=NOW,
+            updated_at=NOW,
+        )
+        webhooks.create(conn, hook, "whsec_1")
+    save(conn, finding(10))
+    save(conn, finding(20, severity="error"))
+
+    told = conn.execute(
+        "SELECT d.webhook_id, e.type FROM deliveries d JOIN events e ON e.id = d.event_id"
+    ).fetchall()
+
+    assert sorted(told) == [("whk_archive", "finding.updated"), ("whk_oncall", "finding.opened")]

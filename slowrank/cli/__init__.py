@@ -49,6 +49,7 @@ class LazyGroup(typer.core.TyperGroup):
             app = typer.Typer(add_completion=False)
             app.command(name=cmd_name)(found)
             found = app
+        found.rich_markup_mode = None
         command = typer.main.get_command(found)
         command.name = cmd_name
         return command
@@ -62,6 +63,8 @@ app = typer.Typer(
     cls=LazyGroup,
     no_args_is_help=True,
     add_completion=False,
+    # Formatting help with rich takes four times as long as everything else about it.
+    rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_show_locals=False,
 )

@@ -26,7 +26,7 @@ from api.sender import Sender
 from api.signing import signature_headers
 from api.times import utc_now
 from slowrank.telemetry.records import Subject
-from store import deliveries, events, findings, webhooks
+from store import deliveries, events, findings, retention, webhooks
 from store.deliveries import Attempt, Due
 from store.failures import AWAY
 from store.heartbeats import Heartbeat, beat
@@ -35,6 +35,7 @@ log = logging.getLogger(__name__)
 
 FAILING = "self.webhook_failing"
 BEAT_SECONDS = 10.0
+PRUNE_SECONDS = 3600.0
 AWAY_SECONDS = 2.0
 
 
@@ -64,7 +65,8 @@ class Notifier:
     async def run(self, stop: asyncio.Event) -> None:
         """Deliver until ``stop`` is set, then finish what is under way. Outlives database outages."""
         woken = asyncio.Event()
-        helpers = [asyncio.create_task(self._listen(woken)), asyncio.create_task(self._beat())]
+        work = (self._listen(woken), self._beat(), self._prune())
+        helpers = [asyncio.create_task(helper) for helper in work]
         try:
             while not stop.is_set():
                 woken.clear()
@@ -219,6 +221,17 @@ class Notifier:
             with contextlib.suppress(*AWAY):
                 await asyncio.to_thread(self._leave_beat)
             await asyncio.sleep(BEAT_SECONDS)
+
+    async def _prune(self) -> None:
+        """Remove old events; nobody else has the right to. Reads of the event stream go back that far."""
+        while True:
+            with contextlib.suppress(*AWAY):
+                await asyncio.to_thread(self._prune_once)
+            await asyncio.sleep(PRUNE_SECONDS)
+
+    def _prune_once(self) -> None:
+        with self.pool.connection() as conn:
+            retention.prune_events(conn, now=self.now(), days=retention.EVENT_DAYS)
 
     def _leave_beat(self) -> None:
         with self.pool.connection() as conn:

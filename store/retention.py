@@ -11,6 +11,7 @@ from store.findings import expire_silent
 
 TABLES = ("samples_10s", "nic_10s", "host_10s", "steps_10s")
 BATCH = 20_000
+EVENT_DAYS = 7.0
 
 _LOCK = int.from_bytes(hashlib.sha256(b"slowrank retention").digest()[:8], "big", signed=True)
 

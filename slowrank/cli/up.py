@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from slowrank.cli.local_stack import LocalStack
 
 HOUSEKEEPING_SECONDS = 3600.0
-EVENT_DAYS = 7.0
 
 
 def up(
@@ -80,6 +79,6 @@ def _until(stop: threading.Event, stack: "LocalStack") -> None:
         with stack.pool.connection() as conn:
             now = datetime.now(UTC)
             retention.run(conn, now=now, days=stack.settings.retention_rollup_days)
-            retention.prune_events(conn, now=now, days=EVENT_DAYS)
+            retention.prune_events(conn, now=now, days=retention.EVENT_DAYS)
         if stop.wait(HOUSEKEEPING_SECONDS):
             return

@@ -1,7 +1,7 @@
 """API and notifier do all their work under their least-privilege roles, and no more."""
 
 import asyncio
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import psycopg
 import pytest
@@ -86,3 +86,31 @@ def test_the_notifier_may_report_and_switch_off_endpoints(client, settings, pool
         assert findings.save(conn, failing_finding(due, attempt)) is not None
         webhooks.disable(conn, webhook["id"], "410", datetime.now(UTC))
     assert due.event.finding_id == finding.id
+
+
+def test_the_notifier_removes_old_events(pool, pool_as, settings, save_finding):
+    """Under its role, while it runs; what is younger than a week stays."""
+    save_finding()
+
+    def events_after_run(days):
+        async def for_a_moment():
+            stop = asyncio.Event()
+            notifier = Notifier(
+                pool=pool_as("slowrank_notifier"),
+                sender=sender_of(settings),
+                metrics=NotifierMetrics(new_registry()),
+                public_url="http://x",
+                instance="test",
+                now=lambda: datetime.now(UTC) + timedelta(days=days),
+            )
+            running = asyncio.create_task(notifier.run(stop))
+            await asyncio.sleep(1)
+            stop.set()
+            await running
+
+        asyncio.run(for_a_moment())
+        with pool.connection() as conn:
+            return conn.execute("SELECT count(*) FROM events").fetchone()[0]
+
+    assert events_after_run(days=6) == 1
+    assert events_after_run(days=8) == 0

@@ -4,7 +4,7 @@ DEMO_VENV := .venv-demo
 BENCH_VENV := .venv-bench
 DEMO_ARGS ?=
 PYTEST_ARGS ?=
-BENCH ?= wire bocpd series
+BENCH ?= bocpd exporter hook real series stress transport wire
 # A slow test that passed on exactly this tree is not run again, except in CI and with FRESH=1.
 UNCHANGED := $(if $(CI)$(FRESH),,-p unchanged)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -37,7 +37,8 @@ services-down: ## Stop them
 	@$(PYTHON) scripts/services.py down
 
 bench: $(BENCH_VENV)/installed ## Run the benchmarks (BENCH='wire'); needs a C compiler for one competitor
-	@set -e; for name in $(BENCH); do echo "# $$name"; $(BENCH_VENV)/bin/python -m benchmarks $$name; done
+	@set -e; for name in $(BENCH); do echo "# $$name"; \
+	  $(if $(filter transport,$(BENCH)),$(PYTHON) scripts/services.py run --) $(BENCH_VENV)/bin/python -m benchmarks $$name; done
 
 lock: ## Pin the newest allowed dependencies, with hashes (needs uv)
 	scripts/lock.sh --upgrade

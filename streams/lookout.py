@@ -16,6 +16,7 @@ from slowrank.telemetry.topics import DEAD_LETTERS, topic_name
 from store.failures import AWAY
 from streams.app import READS, group
 from streams.blindness import LETTER_WINDOW_SECONDS, Backlog, Blindness, Sight
+from streams.metrics import SinkMetrics
 from streams.probe import Probe
 
 log = logging.getLogger(__name__)
@@ -25,11 +26,17 @@ class Lookout:
     """``store`` blocks, takes one finding, and raises what ``store`` raises; ``wall`` is in Unix seconds."""
 
     def __init__(
-        self, settings: Settings, *, store: Callable[[Finding], object], wall: Callable[[], float]
+        self,
+        settings: Settings,
+        *,
+        store: Callable[[Finding], object],
+        metrics: SinkMetrics,
+        wall: Callable[[], float],
     ) -> None:
         self._settings = settings
         self._name = partial(topic_name, prefix=settings.topic_prefix)
         self._store = store
+        self._metrics = metrics
         self._wall = wall
         self._probe = Probe(settings.kafka_bootstrap, group(settings, "sink"))
         self._backlogs = {role: Backlog() for role in READS}
@@ -62,11 +69,12 @@ class Lookout:
         letters = self._name(DEAD_LETTERS)
         places = await self._probe.partitions({letters}.union(*read.values()))
         ends = await self._probe.ends(place for place in places if place[0] != letters)
-        behind = {}
+        behind: dict[str, float] = {}
         for role, topics in read.items():
             committed = await self._probe.committed(group(self._settings, role))
             mine = {place: end for place, end in ends.items() if place[0] in topics}
-            behind[str(role)] = self._backlogs[role].note(self._wall(), mine, committed)
+            behind[role] = self._backlogs[role].note(self._wall(), mine, committed)
+            self._metrics.behind(role, behind[role])
         recent = await self._probe.count_since(
             [place for place in places if place[0] == letters], self._wall() - LETTER_WINDOW_SECONDS
         )

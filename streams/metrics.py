@@ -23,8 +23,8 @@ Counts = Iterable[tuple[Sequence[str], int]]
 _OPENED = frozenset({"finding.opened", "finding.reopened"})
 
 
-class FindingMetrics:
-    """What became of findings on their way into the database."""
+class SinkMetrics:
+    """What the storing worker knows: findings on their way into the database, how far behind each role is."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._opened = Counter(
@@ -36,6 +36,16 @@ class FindingMetrics:
             buckets=(2, 5, 10, 20, 30, 60, 120, 300, 900, 3600),
             registry=registry,
         )
+        self._behind = Gauge(
+            "slowrank_consumer_lag_seconds",
+            "How long the oldest message has waited for a worker of the role.",
+            ["role"],
+            registry=registry,
+        )
+
+    def behind(self, role: str, seconds: float) -> None:
+        """Note how far behind a role is."""
+        self._behind.labels(role).set(seconds)
 
     def saved(self, kind: str, change: Change | None, seconds: float) -> None:
         """Count a stored version, ``seconds`` after its onset, if it opened a finding."""

@@ -32,7 +32,7 @@ from streams.detect import Detect
 from streams.health import Health
 from streams.hush import hush
 from streams.lookout import Lookout
-from streams.metrics import FindingMetrics, new_registry, serve
+from streams.metrics import SinkMetrics, new_registry, serve
 from streams.outlet import Outlet
 from streams.probe import Place, Probe
 from streams.rebuild import reread
@@ -61,7 +61,7 @@ def run(settings: Settings, role: Role) -> None:
     work: Work = (
         DetectWork(settings, health)
         if role == "detect"
-        else SinkWork(settings, health, FindingMetrics(registry))
+        else SinkWork(settings, health, SinkMetrics(registry))
     )
     serve(settings, role, registry)
     hush(time.monotonic)
@@ -122,7 +122,7 @@ class DetectWork:
 class SinkWork:
     """Telemetry to roll-ups, suspicions to findings; looks after the database and the pipeline as well."""
 
-    def __init__(self, settings: Settings, health: Health, metrics: FindingMetrics) -> None:
+    def __init__(self, settings: Settings, health: Health, metrics: SinkMetrics) -> None:
         self._name = partial(topic_name, prefix=settings.topic_prefix)
         self._health = health
         self._metrics = metrics
@@ -145,7 +145,7 @@ class SinkWork:
             rows=RowBuffer(self._write, health, health.clock),
             config=FindingConfig(gpu_hour_price=settings.gpu_hour_price),
         )
-        self._lookout = Lookout(settings, store=self._save_own, wall=time.time)
+        self._lookout = Lookout(settings, store=self._save_own, metrics=metrics, wall=time.time)
         self._routines = (
             Routine(self._lookout.look, seconds=LOOK_SECONDS, clock=health.clock),
             Routine(self._forget_old, seconds=RETENTION_SECONDS, clock=health.clock),

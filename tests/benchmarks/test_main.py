@@ -1,6 +1,8 @@
 """The benchmark runner."""
 
 import importlib
+import re
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +13,13 @@ from benchmarks.__main__ import BENCHMARKS, main
 def test_every_name_leads_to_a_main(module):
     """Each named benchmark imports and offers main(argv)."""
     assert callable(importlib.import_module(module).main)
+
+
+def test_make_runs_them_all():
+    """`make bench` without a choice runs every benchmark there is."""
+    makefile = (Path(__file__).resolve().parents[2] / "Makefile").read_text()
+    [names] = re.findall(r"^BENCH \?= (.*)$", makefile, re.MULTILINE)
+    assert names.split() == sorted(BENCHMARKS)
 
 
 @pytest.mark.parametrize("argv", [[], ["nonsense"]])

@@ -7,6 +7,7 @@ import urllib.request
 
 import psycopg
 import pytest
+from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 from servers.process import free_ports
 
@@ -17,6 +18,7 @@ from store.own import save_own
 from store.pool import open_pool
 from streams.dead_letters import Message, dead_letter
 from streams.lookout import Lookout
+from streams.metrics import SinkMetrics
 from tests.streams import traffic
 from tests.streams.harness import rig, wait_for
 
@@ -46,7 +48,8 @@ async def looks(installation, clock, moments):
         with pool.connection() as conn:
             save_own(conn, finding)
 
-    lookout = Lookout(settings, store=store, wall=clock)
+    metrics = SinkMetrics(CollectorRegistry())
+    lookout = Lookout(settings, store=store, metrics=metrics, wall=clock)
     try:
         for moment in moments:
             clock.ahead = moment

@@ -80,14 +80,16 @@ class FindingLane:
 
     def process(self, suspicion: Suspicion, logged: float) -> list[Finding]:
         """Take the next suspicion or heartbeat, and the log's time at it; return new versions of findings."""
-        if suspicion.kind != HEARTBEAT_KIND:
-            return [f for f in self.stage.process(suspicion) if isinstance(f, Finding)]
-        return [
-            finding
-            for second in self.clock.heard(suspicion, logged)
-            for finding in self.stage.tick(float(second))
-            if isinstance(finding, Finding)
-        ]
+        outputs: list[Output] = []
+        if suspicion.kind == HEARTBEAT_KIND:
+            for second in self.clock.heard(suspicion, logged):
+                outputs += self.stage.tick(float(second))
+        else:
+            outputs += self.stage.process(suspicion)
+            if suspicion.ts <= self.watermark.time:
+                # Its time has passed already; the next heartbeat may be long in coming.
+                outputs += self.stage.tick(self.watermark.time)
+        return [f for f in outputs if isinstance(f, Finding)]
 
 
 def heartbeat(cluster: str, lane: str, second: int) -> Suspicion:

@@ -1,4 +1,7 @@
-from streams.lanes import FindingClock, heartbeat
+from slowrank.telemetry import NodeEvent, Suspicion
+from streams.finding_stage import FindingStage
+from streams.lanes import FindingClock, FindingLane, heartbeat
+from streams.node_stage import NodeStage
 
 START = 1000
 
@@ -45,3 +48,22 @@ def test_a_lane_ten_minutes_behind_is_not_waited_for():
     play(clock, [(lane, s, 5000.0) for lane, s, _ in together("a", "b")])
     rest = [("a", s, 5000.0) for s in range(START + 60, START + 4000, 2)]
     assert play(clock, rest) == START + 3998
+
+
+def test_a_suspicion_whose_time_has_passed_is_weighed_at_once():
+    """A fleet at rest sends no further heartbeat: what comes late must not wait for one."""
+    lane = FindingLane("suspicions:0", FindingStage())
+    for second in range(START, START + 60, 2):
+        lane.process(heartbeat("c", "node-samples:0", second), second + 0.5)
+    xid = NodeEvent(
+        cluster="c",
+        node="n",
+        ts=START + 20.0,
+        source="kmsg",
+        code="xid.79",
+        boot_id="b",
+        subject={"gpu_index": 1},
+    )
+    [late] = [s for s in NodeStage().process(xid) if isinstance(s, Suspicion)]
+    [finding] = lane.process(late, START + 61.0)
+    assert (finding.kind, finding.status) == ("xid.79", "open")

@@ -30,8 +30,7 @@ def family_votes(suspicions: Iterable[Suspicion]) -> dict[str, float]:
     votes: dict[str, float] = {}
     for s in suspicions:
         vote = min(CEILING, max(FLOOR, s.log_likelihood_ratio))
-        if abs(vote) > abs(votes.get(s.family, 0.0)):
-            votes[s.family] = vote
+        votes[s.family] = max(votes.get(s.family, 0.0), vote, key=lambda v: (abs(v), v))
     return votes
 
 
@@ -47,13 +46,15 @@ def cause(kind: str, suspicions: Iterable[Suspicion]) -> Cause:
     """Return the most likely explanation of a finding of ``kind``, the others above 5 %, what was ruled out.
 
     A detector that names hypotheses is taken at its relative log-odds; one that does not argues for its own
-    kind. A symptom by itself explains nothing, so its own kind enters with log-odds 0.
+    kind. A symptom by itself explains nothing, so its own kind enters with log-odds 0; what another
+    hypothesis explains (a low clock, by a throttle) does not compete with it.
     """
     members = tuple(suspicions)
     odds: dict[str, float] = {}
     for s in members:
         for name, value in _arguments(s).items():
             odds[name] = max(value, odds.get(name, -math.inf))
+    odds = {name: value for name, value in odds.items() if odds.keys().isdisjoint(rule_of(name).explained_by)}
     shares = _softmax(odds or {kind: 0.0})
     best = min(shares, key=lambda name: (-shares[name], name))
     others = {n: round(p, 4) for n, p in sorted(shares.items()) if n != best and p > MENTIONED_ABOVE}
@@ -83,7 +84,7 @@ def _cap(members: tuple[Suspicion, ...], caps: Caps) -> float:
     peers = [e.peers.n for e in evidence if e.peers is not None]
     if peers and max(peers) < 3:
         return caps.few_peers
-    return 1.0 if any(e.metric.startswith("compute") for e in evidence) else caps.low_tier
+    return 1.0 if any(e.metric.startswith(("compute", "data")) for e in evidence) else caps.low_tier
 
 
 def _softmax(odds: Mapping[str, float]) -> dict[str, float]:

@@ -9,13 +9,13 @@ from alerts.finding import dedup_key
 from alerts.lifecycle import transition
 from slowrank.telemetry import Subject, Suspicion
 
-KIND = "straggler.fail_slow"
+KINDS = ("straggler.fail_slow", "data.loader_slow")
 _ONE_GPU = ("rank", "gpu")
 
 
 def grouped(member: Case, group: Case, config: FindingConfig) -> bool:
     """Return whether ``member`` is one of the slow ranks that ``group``, a node's case, is made of."""
-    if not _is_group(group) or not _groupable(member):
+    if not _is_group(group) or member.kind != group.kind or not _groupable(member):
         return False
     began = group.since - config.agree_within_seconds
     ended = group.cleared_at if not group.active else None
@@ -30,11 +30,18 @@ def members_of(group: Case, cases: Mapping[str, Case], config: FindingConfig) ->
 
 
 def with_node_group(cases: Mapping[str, Case], ts: float, config: FindingConfig) -> Mapping[str, Case]:
-    """Return the cases with the node's case brought up to date, or made once enough ranks are slow."""
-    existing = next((c for c in cases.values() if _is_group(c)), None)
+    """Return the cases with the node's cases brought up to date, or made once enough ranks are slow."""
+    for kind in KINDS:
+        cases = _with_group(kind, cases, ts, config)
+    return cases
+
+
+def _with_group(kind: str, cases: Mapping[str, Case], ts: float, config: FindingConfig) -> Mapping[str, Case]:
+    existing = next((c for c in cases.values() if _is_group(c) and c.kind == kind), None)
     if existing is not None and existing.live:
         return {**cases, existing.key: _refreshed(existing, members_of(existing, cases, config))}
-    together = _slow_together(cases, ts, config)
+    fresh = [c for c in cases.values() if c.kind == kind and _is_measured(c) and c.fresh_at(ts, config)]
+    together = _slow_together(fresh, config)
     if not _is_node(together, config):
         return cases
     group = _revived(existing, together) if existing is not None else _made(together, ts)
@@ -48,11 +55,15 @@ def _is_group(case: Case) -> bool:
 
 
 def _groupable(case: Case) -> bool:
-    return case.kind == KIND and case.subject.type in _ONE_GPU and bool(case.subject.node)
+    return case.kind in KINDS and case.subject.type in _ONE_GPU and bool(case.subject.node)
 
 
-def _slow_together(cases: Mapping[str, Case], ts: float, config: FindingConfig) -> tuple[Case, ...]:
-    fresh = (c for c in cases.values() if _groupable(c) and c.fresh_at(ts, config))
+def _is_measured(case: Case) -> bool:
+    """Return whether the rank's own times accuse it: a GPU at low power may wait for the slow one."""
+    return _groupable(case) and any(s.ranks_on_node for s in case.voices())
+
+
+def _slow_together(fresh: list[Case], config: FindingConfig) -> tuple[Case, ...]:
     slow = sorted(fresh, key=lambda c: (c.since, c.key))
     best: tuple[Case, ...] = ()
     for first in slow:
@@ -70,7 +81,7 @@ def _is_node(slow: tuple[Case, ...], config: FindingConfig) -> bool:
         jobs[case.subject.job_id] = max(case.voices(), key=lambda s: (s.ranks_on_node, s.nodes))
     running = [s.ranks_on_node for s in jobs.values()]
     elsewhere = all(s.nodes >= 2 for s in jobs.values())
-    return elsewhere and min(running) > 0 and len(slow) >= config.node_group_share * sum(running)
+    return elsewhere and len(slow) >= config.node_group_share * sum(running)
 
 
 def _made(members: tuple[Case, ...], ts: float) -> Case:
@@ -84,8 +95,8 @@ def _made(members: tuple[Case, ...], ts: float) -> Case:
         rack=first.subject.rack,
     )
     return Case(
-        key=dedup_key(subject, KIND),
-        kind=KIND,
+        key=dedup_key(subject, first.kind),
+        kind=first.kind,
         subject=subject,
         first_seen_at=ts,
         first_onset=first.onset[0],

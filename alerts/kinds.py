@@ -18,20 +18,30 @@ class Standing(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class KindRule:
-    """``opens_alone``: one detector is enough, because the finding claims no more than what it saw."""
+    """``opens_alone``: one detector is enough, because the finding claims no more than what it saw.
+
+    ``explained_by``: kinds that say why this one is seen; beside one of them it is no explanation of its own.
+    """
 
     standing: Standing
     severity: Severity
     action: str
     text: str
     opens_alone: bool = False
+    explained_by: tuple[str, ...] = ()
 
 
 _FATAL, _SYMPTOM, _CAUSE, _ASIDE = Standing
 
+_WHY_THROTTLED = ("throttle.thermal", "throttle.power", "throttle.sync_boost")
+
 RULES: dict[str, KindRule] = {
     "straggler.fail_slow": KindRule(
-        _SYMPTOM, "warning", "RUN_DIAG", "Run diagnostics on {place} at the next pause."
+        _SYMPTOM,
+        "warning",
+        "RUN_DIAG",
+        "Run diagnostics on {place} at the next pause.",
+        explained_by=("data.loader_slow",),
     ),
     "straggler.intermittent": KindRule(_SYMPTOM, "warning", "WATCH", "Watch {place}; it comes and goes."),
     "straggler.job_wide": KindRule(
@@ -64,8 +74,19 @@ RULES: dict[str, KindRule] = {
     "throttle": KindRule(
         _CAUSE, "warning", "HARDWARE_INSPECTION", "Find out why the clocks of {place} are held down."
     ),
+    "throttle.hw_slowdown": KindRule(
+        _CAUSE,
+        "warning",
+        "HARDWARE_INSPECTION",
+        "Find out why the clocks of {place} are held down.",
+        explained_by=_WHY_THROTTLED,
+    ),
     "clock.low": KindRule(
-        _CAUSE, "warning", "RESET_GPU", "Look for a left-over clock lock, then reset {place}."
+        _CAUSE,
+        "warning",
+        "RESET_GPU",
+        "Look for a left-over clock lock, then reset {place}.",
+        explained_by=(*_WHY_THROTTLED, "throttle.hw_slowdown"),
     ),
     "ecc.correctable_rate": KindRule(
         _CAUSE, "warning", "WATCH", "Schedule diagnostics: {place} corrects many errors."
@@ -103,7 +124,7 @@ RULES: dict[str, KindRule] = {
     ),
     "host.clock_skew": KindRule(_ASIDE, "warning", "WATCH", "Repair the time service of {place}.", True),
     "host": KindRule(_CAUSE, "warning", "CHECK_APP", "Look at the host side of {place}."),
-    "data.loader_slow": KindRule(_CAUSE, "warning", "CHECK_DATA", "Look at the data loader of {place}."),
+    "data.loader_slow": KindRule(_SYMPTOM, "warning", "CHECK_DATA", "Look at the data loader of {place}."),
     "training.loss_anomaly": KindRule(
         _ASIDE, "warning", "CHECK_APP", "Roll back and replay; the machine cannot be told from the loss."
     ),

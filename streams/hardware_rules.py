@@ -155,6 +155,12 @@ def _reason(bit: int) -> Callable[[Mapping[str, Array]], Mask]:
     return test
 
 
+def _unexplained_slowdown(gpu: Mapping[str, Array]) -> Mask:
+    """The general bit comes with the bit that says why; it speaks only where no other does."""
+    reasons = gpu["gpu.throttle_reasons"]
+    return np.asarray(_reason(HW_SLOWDOWN)(gpu) & (reasons & (SW_THERMAL | HW_THERMAL | POWER_BRAKE) == 0))
+
+
 def _narrow(gpu: Mapping[str, Array]) -> Mask:
     width, widest = gpu["gpu.pcie.link_width"], gpu["gpu.pcie.link_width_max"]
     return np.asarray((width > 0) & (width < widest) & _loaded(gpu))
@@ -168,7 +174,7 @@ GPU_STATES = (
     StateRule(
         "hw_slowdown",
         "gpu.throttle_reasons",
-        _reason(HW_SLOWDOWN),
+        _unexplained_slowdown,
         Timing(hold=10.0),
         Verdict("throttle.hw_slowdown", "clocks", "warning", 3.0),
     ),

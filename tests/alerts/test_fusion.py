@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from alerts.finding import Cause
 from alerts.fusion import cause, confidence, family_votes
 from slowrank.telemetry import Evidence, Peers, Subject, Suspicion
 
@@ -100,3 +101,18 @@ def test_confidence_is_a_probability_whatever_the_order(votes):
     value = confidence(said, PRIOR)
     assert 0 < value < 1
     assert confidence(reversed(said), PRIOR) == value
+
+
+@pytest.mark.parametrize(
+    ("general", "reason"),
+    [
+        ("throttle.hw_slowdown", "throttle.thermal"),
+        ("clock.low", "throttle.power"),
+        ("straggler.fail_slow", "data.loader_slow"),
+    ],
+)
+def test_a_reason_takes_the_votes_of_what_it_explains(general, reason):
+    """What is seen because of another hypothesis does not share the odds with it, and stands without it."""
+    voices = [vote("clocks", 3.0, kind=general), vote("clocks", 2.0, kind=reason)]
+    assert cause("straggler.fail_slow", voices) == Cause(reason, 1.0)
+    assert cause("straggler.fail_slow", voices[:1]).hypothesis == general

@@ -159,6 +159,30 @@ def test_a_few_ranks_of_a_node_are_no_node(changes):
     assert [f.subject.rank for f in versions if f.status == "open"] == [0, 1, 2]
 
 
+def test_gpus_that_wait_for_the_slow_one_make_no_node():
+    """Where a slow rank's neighbours only draw less power, the finding is about the rank."""
+    rank = slow(10, subject=msgspec.structs.replace(RANK, gpu_index=0), overwhelming=True, ranks_on_node=8)
+    gpus = [msgspec.structs.replace(GPU, job_id="j1", gpu_index=i) for i in range(8)]
+    idle = [slow(11, subject=g, family="clocks", nodes=0, detector="power") for g in gpus]
+    _, versions = run(rank, *idle)
+    assert {(f.subject.type, f.subject.rank) for f in versions if f.status == "open"} == {("rank", 13)}
+
+
+def test_a_node_whose_ranks_wait_for_data_is_one_finding():
+    """Slow loading on all ranks of a node is one finding about the node, with the power they save."""
+    ranks = [msgspec.structs.replace(RANK, rank=i, gpu_index=i) for i in range(8)]
+    waits = [slow(10, subject=r, kind="data.loader_slow", overwhelming=True, ranks_on_node=8) for r in ranks]
+    power = [
+        slow(11, subject=msgspec.structs.replace(GPU, gpu_index=i), family="clocks", detector="power")
+        for i in range(8)
+    ]
+    _, versions = run(*waits, *power)
+    opened = [f for f in versions if f.status == "open"]
+    assert {(f.kind, f.subject.type, f.cause.hypothesis) for f in opened} == {
+        ("data.loader_slow", "node", "data.loader_slow")
+    }
+
+
 def test_title_without_a_node():
     """A rank whose node is not known is named by its job."""
     nowhere = Subject(type="rank", cluster="c", rank=11, job_id="j1")

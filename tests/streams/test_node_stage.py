@@ -141,6 +141,7 @@ def test_a_driver_that_repeats_itself_is_found():
     ("columns", "kind"),
     [
         ({"gpu.throttle_reasons": 64 | 4}, "throttle.thermal"),
+        ({"gpu.throttle_reasons": 8 | 64}, "throttle.thermal"),
         ({"gpu.throttle_reasons": 128}, "throttle.power"),
         ({"gpu.throttle_reasons": 8}, "throttle.hw_slowdown"),
         ({"gpu.pcie.link_width": 8}, "link.pcie_downgrade"),

@@ -3,6 +3,7 @@
 import hashlib
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from exporters.collector import Instant
@@ -29,10 +30,19 @@ class Schedule:
         return self._phase + ticks * self._interval
 
 
-def run(exporter: Exporter, spool: Spool, schedule: Schedule, *, stop: threading.Event, prefix: str) -> None:
-    """Tick until ``stop`` is set."""
+def run(
+    exporter: Exporter,
+    spool: Spool,
+    schedule: Schedule,
+    *,
+    stop: threading.Event,
+    prefix: str,
+    ticked: Callable[[], None] = lambda: None,
+) -> None:
+    """Tick until ``stop`` is set; ``ticked`` is called after each tick."""
     while not stop.wait(max(0.0, schedule.next_after(time.monotonic()) - time.monotonic())):
         once(exporter, spool, prefix=prefix)
+        ticked()
 
 
 def once(exporter: Exporter, spool: Spool, *, prefix: str) -> None:

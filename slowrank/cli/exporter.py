@@ -5,6 +5,7 @@ import platform
 import signal
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -183,12 +184,14 @@ def _tick_once(exporter: "Exporter", spool: "Spool", settings: "Settings") -> No
 
 def _tick_until_stopped(exporter: "Exporter", spool: "Spool", settings: "Settings") -> None:
     from exporters import service
+    from exporters.systemd import tell_alive
 
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     schedule = service.Schedule(_node(settings), settings.exporter_interval_seconds)
-    service.run(exporter, spool, schedule, stop=stop, prefix=settings.topic_prefix)
+    ticked = partial(tell_alive, os.environ.get("NOTIFY_SOCKET"))
+    service.run(exporter, spool, schedule, stop=stop, prefix=settings.topic_prefix, ticked=ticked)
 
 
 def _refused(message: str) -> typer.Exit:

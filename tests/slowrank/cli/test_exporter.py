@@ -81,3 +81,27 @@ def test_wrong_settings_are_explained(slowrank):
 
     assert done.returncode == 2
     assert "exporter_interval_seconds" in done.stderr
+
+
+def test_a_running_exporter_tells_systemd_that_it_ticks(tmp_path):
+    """Under Type=notify each tick is a sign of life, broker or not."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(str(tmp_path / "notify"))
+        systemd.settimeout(30)
+        own = {
+            "SLOWRANK_EXPORTER_LISTEN": str(tmp_path / "s.sock"),
+            "SLOWRANK_EXPORTER_SPOOL_DIR": str(tmp_path),
+            "SLOWRANK_KAFKA_BOOTSTRAP": "127.0.0.1:1",
+            "NOTIFY_SOCKET": str(tmp_path / "notify"),
+        }
+        run = subprocess.Popen(
+            [SLOWRANK, "exporter", "run", "--interval", "0.2"],
+            env=os.environ | own,
+            cwd=tmp_path,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            assert {systemd.recv(100) for _ in range(3)} == {b"READY=1\nWATCHDOG=1"}
+        finally:
+            run.terminate()
+            run.wait(30)

@@ -10,9 +10,10 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 
 import psycopg
-from psycopg_pool import ConnectionPool, PoolTimeout
+from psycopg_pool import ConnectionPool
 
 from alerts.config import FindingConfig
 from alerts.finding import Finding
@@ -29,8 +30,11 @@ from slowrank.telemetry import (
 )
 from store import findings, rollups
 from store.buckets import NodeLatest, SampleRollup, StepRollup
+from store.failures import AWAY
 from store.heartbeats import Heartbeat, beat
+from streams.dead_letters import STORE_REFUSED
 from streams.rollup import Rows
+from streams.rows import UNSTORABLE
 from streams.topology import Pipeline, local_pipeline
 
 log = logging.getLogger(__name__)
@@ -117,18 +121,31 @@ class Bus:
             with self._pool.connection() as conn:
                 self._beat(conn, now)
                 while self._findings:
-                    findings.save(conn, self._findings[0])
+                    first = self._findings[0]
+                    self._store(first.id, partial(findings.save, conn, first))
                     self._findings.pop(0)
-                rollups.write_samples(conn, [r for r in self._rows if isinstance(r, SampleRollup)])
-                rollups.write_steps(conn, [r for r in self._rows if isinstance(r, StepRollup)])
-                rollups.write_nodes(conn, [r for r in self._rows if isinstance(r, NodeLatest)])
+                self._store("roll-ups", partial(_write, conn, self._rows))
                 self._rows.clear()
-        except (psycopg.OperationalError, PoolTimeout) as error:
+        except AWAY as error:
             log.warning("the database is away, %d findings wait: %s", len(self._findings), error)
             del self._findings[:-MAX_UNSAVED], self._rows[:-MAX_UNSAVED]
+
+    def _store(self, what: str, store: Callable[[], object]) -> None:
+        """Store one thing; what the database refuses each time must not hold up the rest."""
+        try:
+            store()
+        except UNSTORABLE as error:
+            self.refused[STORE_REFUSED] += 1
+            log.error("the store refuses %s: %s", what, error)
 
     def _beat(self, conn: psycopg.Connection, now: float) -> None:
         detail = {"accepted": self.accepted, "refused": self.refused.total(), "set_aside": self.set_aside}
         at = datetime.fromtimestamp(now, UTC)
         beat(conn, Heartbeat("streams", f"local-{os.getpid()}", at, detail))
         self._beaten = now
+
+
+def _write(conn: psycopg.Connection, rows: Rows) -> None:
+    rollups.write_samples(conn, [r for r in rows if isinstance(r, SampleRollup)])
+    rollups.write_steps(conn, [r for r in rows if isinstance(r, StepRollup)])
+    rollups.write_nodes(conn, [r for r in rows if isinstance(r, NodeLatest)])

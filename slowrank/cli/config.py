@@ -50,16 +50,22 @@ def load_settings(**given: Any) -> "Settings":
     When they cannot be read the command ends and says why.
     """
     from pydantic import ValidationError
+    from pydantic_settings import SettingsError
 
     from slowrank.settings import Settings
 
     try:
         return Settings(**given)
-    except (ValidationError, tomllib.TOMLDecodeError) as error:
-        typer.secho(
-            f"error: the settings cannot be read: {error}\nFix the named value and run this again.", err=True
-        )
-        sys.exit(2)
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        why = f"slowrank.toml: {error}"
+    except ValidationError as error:
+        why = str(error)
+    except SettingsError as error:
+        why = f'{error}\nA list is written in JSON, such as ["hooks.example.org"].'
+    typer.secho(
+        f"error: the settings cannot be read: {why}\nFix the named value and run this again.", err=True
+    )
+    sys.exit(2)
 
 
 def _toml_names() -> set[str]:

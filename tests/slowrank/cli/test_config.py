@@ -41,6 +41,25 @@ def test_a_setting_that_cannot_be_read_is_named(command, monkeypatch, tmp_path):
     assert "Traceback" not in result.output
 
 
+@pytest.mark.parametrize(
+    ("file", "variables", "said"),
+    [
+        (b'cluster = "a\n', {}, "slowrank.toml"),
+        (b"\xff\xfe", {}, "slowrank.toml"),
+        (b"", {"SLOWRANK_WEBHOOK_ALLOW_HTTP": "hooks.example.org"}, "written in JSON"),
+    ],
+)
+def test_settings_of_a_broken_form_end_in_one_message(file, variables, said, monkeypatch, tmp_path):
+    """It says which file, or how the value is written."""
+    monkeypatch.chdir(tmp_path)
+    Path("slowrank.toml").write_bytes(file)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    result = CliRunner().invoke(app, ["config", "check"])
+    assert result.exit_code == 2, result.output
+    assert said in result.output
+
+
 def test_settings_are_read_in_one_place():
     """No command makes its own Settings, which would end in a traceback when they cannot be read."""
     makers = {

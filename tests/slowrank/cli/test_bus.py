@@ -1,0 +1,67 @@
+"""The bus of one process, over a real database."""
+
+import time
+
+import psycopg
+import pytest
+
+from alerts.config import FindingConfig
+from slowrank.cli.bus import Bus
+from slowrank.telemetry import NodeEvent
+from store import findings
+from store.migrate import migrate
+from store.pool import open_pool
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def bus(database):
+    migrate(database)
+    with open_pool(database, name="bus") as pool:
+        yield Bus(pool, now=time.time, config=FindingConfig())
+
+
+NOW = time.time()
+
+
+def lost_gpu(node, seq=1):
+    subject: dict[str, str | int] = {"gpu_index": 3}
+    return NodeEvent(cluster="c", node=node, ts=NOW, source="kmsg", code="xid.79", seq=seq, subject=subject)
+
+
+def stored_nodes(dsn):
+    with psycopg.connect(dsn) as conn:
+        rows = conn.execute("SELECT doc->'subject'->>'node' FROM findings ORDER BY 1").fetchall()
+    return [node for (node,) in rows]
+
+
+def failing(monkeypatch, node, error):
+    """Let storing the findings of one node fail, once."""
+    save, left = findings.save, [error]
+
+    def wrapped(conn, finding):
+        if finding.subject.node == node and left:
+            raise left.pop()
+        return save(conn, finding)
+
+    monkeypatch.setattr(findings, "save", wrapped)
+
+
+def test_findings_wait_for_the_database_to_come_back(bus, database, monkeypatch):
+    """The database goes away between two findings: neither is lost."""
+    failing(monkeypatch, "n2", psycopg.OperationalError("server closed the connection"))
+    bus.accept([lost_gpu("n1"), lost_gpu("n2")])
+    bus.finish("c")
+    assert stored_nodes(database) == ["n1"]
+    bus.finish("c")
+    assert stored_nodes(database) == ["n1", "n2"]
+
+
+def test_a_finding_the_database_refuses_holds_up_no_other(bus, database, monkeypatch):
+    """It is counted, and those after it are stored in the same breath."""
+    failing(monkeypatch, "n1", psycopg.DataError("value out of range"))
+    bus.accept([lost_gpu("n1"), lost_gpu("n2")])
+    bus.finish("c")
+    assert stored_nodes(database) == ["n2"]
+    assert bus.refused["store_refused"] == 1

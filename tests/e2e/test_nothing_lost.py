@@ -80,9 +80,12 @@ def stored_rows(installation):
 
 
 def stored_findings(installation):
+    """What is said about machines; an outage may also make slowrank say that it was blind."""
     return {
         id_: doc | {"status": status}
-        for id_, doc, status in installation.rows("SELECT id, doc, status FROM findings")
+        for id_, doc, status in installation.rows(
+            "SELECT id, doc, status FROM findings WHERE kind NOT LIKE 'self.%%'"
+        )
     }
 
 
@@ -103,8 +106,10 @@ def differences(one, other):
 
 
 def outbox(installation):
-    """(finding, type, body) of every event, in order."""
-    return installation.rows("SELECT finding_id, type, body FROM events ORDER BY seq")
+    """(finding, type, body) of every event about a machine, in order."""
+    return installation.rows(
+        "SELECT finding_id, type, body FROM events WHERE body->>'kind' NOT LIKE 'self.%%' ORDER BY seq"
+    )
 
 
 def assert_undisturbed(installation, fleet, calm, within=150):

@@ -21,6 +21,8 @@ from streams.probe import Probe
 
 log = logging.getLogger(__name__)
 
+LONGEST_SECONDS = 30.0
+
 
 class Lookout:
     """``store`` blocks, takes one finding, and raises what ``store`` raises; ``wall`` is in Unix seconds."""
@@ -48,9 +50,11 @@ class Lookout:
     async def look(self) -> None:
         """Look once; what cannot be stored now is stored next time."""
         try:
-            self._untold += self._blindness.judge(self._wall(), await self._sight())
-        except KafkaError as error:
-            log.warning("how far the workers are is not known: %s", error)
+            # The client may wait for ever for a topic that has just been deleted.
+            sight = await asyncio.wait_for(self._sight(), LONGEST_SECONDS)
+            self._untold += self._blindness.judge(self._wall(), sight)
+        except (KafkaError, TimeoutError) as error:
+            log.warning("how far the workers are is not known: %r", error)
         try:
             while self._untold:
                 await asyncio.to_thread(self._store, self._untold[0])

@@ -6,18 +6,20 @@ import os
 import socket
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 
 import faust
 import numpy as np
+from aiokafka.errors import KafkaError
 
 from alerts.config import FindingConfig
 from alerts.finding import Finding
 from detectors.change import ChangeDetectorBank
 from detectors.standardise import Scale
 from slowrank.settings import Settings
-from slowrank.telemetry.topics import JOB_STEPS, SUSPICIONS, topic_name
+from slowrank.telemetry.topics import SUSPICIONS, topic_name
 from store import retention
 from store.buckets import NodeLatest, SampleRollup, StepRollup
 from store.failures import AWAY
@@ -106,9 +108,14 @@ class DetectWork:
         self._detect.idle(assigned, ends)
 
     async def _prepare(self, assigned: set[Place]) -> None:
-        committed = self._tender.committed
-        for place in sorted(assigned.intersection(committed).difference(self._detect.positions)):
-            if place[0] == self._name(JOB_STEPS):
+        # A partition may stay quiet with a job in it that hangs, or with records that are held back in order.
+        unread = assigned.difference(self._detect.positions)
+        if unread.isdisjoint(self._tender.committed):
+            return
+        with suppress(KafkaError):
+            # Asked anew: whoever had the partition before may have committed since the last round.
+            committed = await self._probe.committed()
+            for place in sorted(unread.intersection(committed)):
                 await self._detect.prepare(place, committed[place], timestamp=time.time())
 
     async def stop(self) -> None:

@@ -1,5 +1,6 @@
 """The worker processes against real Kafka and a real database."""
 
+import contextlib
 import itertools
 import random
 import subprocess
@@ -164,9 +165,15 @@ def last_versions(findings):
 
 def assert_same_as(calm, installation, story):
     findings, _ = calm
-    assert {(f.dedup_key, f.kind, f.status) for f in findings} == {
-        (key, kind, status) for key, kind, status, _ in installation.findings()
-    }
+    expected = {(f.dedup_key, f.kind, f.status) for f in findings}
+
+    def stored():
+        return {(key, kind, status) for key, kind, status, _ in installation.findings()}
+
+    # Records that reached the log late are held back for some time, to put them in order.
+    with contextlib.suppress(AssertionError):
+        wait_for(lambda: stored() == expected, within=60, what="the findings")
+    assert stored() == expected
     steps = sum(1 for f in story if hasattr(f, "rows")) * 8
     assert installation.step_rows_stored() == steps
     hosts = [row for row in installation.samples() if row[0] == "host_10s"]

@@ -40,7 +40,7 @@ _bits: Any = intrinsic(_bitcast)
 
 
 @njit(inline="always")
-def _log(x):  # type: ignore[no-untyped-def]
+def _log(x):
     """Natural logarithm of a positive normal float32, within 2 ulp (Cephes logf)."""
     bits = _bits(x)
     exponent = np.int32(np.int32(bits - _SQRT_HALF_BITS) & _EXPONENT_MASK)
@@ -60,7 +60,7 @@ def _log(x):  # type: ignore[no-untyped-def]
 
 
 @njit(inline="always")
-def _exp(x):  # type: ignore[no-untyped-def]
+def _exp(x):
     """Exponential of a float32 that is not positive (Cephes expf); below -87 it stays at 1e-38."""
     x = max(x, _SMALLEST_EXPONENT)
     k = np.int32(x * _LOG2E - _HALF)
@@ -77,7 +77,7 @@ def _exp(x):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True, fastmath={"contract"})
-def _learn_ring(x, ring, by_slot, head, log_weight, top):  # type: ignore[no-untyped-def]
+def _learn_ring(x, ring, by_slot, head, log_weight, top):
     """Update every run of one block; leave log weights [slots, lanes] and their maxima [lanes]."""
     _, slots, lanes = ring.shape
     for slot in range(slots):
@@ -101,7 +101,7 @@ def _learn_ring(x, ring, by_slot, head, log_weight, top):  # type: ignore[no-unt
 
 
 @njit(cache=True, nogil=True, fastmath={"contract"})
-def _sum_ring(log_weight, head, regime_age, top, total, new):  # type: ignore[no-untyped-def]
+def _sum_ring(log_weight, head, regime_age, top, total, new):
     """Sums over the ring of exp(log weight - top): all runs, and those younger than the regime."""
     slots, lanes = log_weight.shape
     for slot in range(slots):
@@ -114,7 +114,7 @@ def _sum_ring(log_weight, head, regime_age, top, total, new):  # type: ignore[no
 
 
 @njit(cache=True, nogil=True, fastmath={"contract"})
-def _learn_old(x, rows, age, by_age, constants, log_old):  # type: ignore[no-untyped-def]
+def _learn_old(x, rows, age, by_age, constants, log_old):
     """Update the absorbing slot of every lane of one block and leave its log weight."""
     cap = by_age.shape[1] - 1
     forget, capped_step = constants[1], constants[2]
@@ -135,7 +135,7 @@ def _learn_old(x, rows, age, by_age, constants, log_old):  # type: ignore[no-unt
 
 
 @njit(cache=True, nogil=True)
-def _absorb(ring, rows, old_age, leaving, log_leaving, log_old):  # type: ignore[no-untyped-def]
+def _absorb(ring, rows, old_age, leaving, log_leaving, log_old):
     """Fold the run that leaves the ring into the absorbing slot, which keeps the heavier one's statistics."""
     for lane in range(len(log_old)):
         gain = log_leaving[lane] - log_old[lane]
@@ -150,7 +150,7 @@ def _absorb(ring, rows, old_age, leaving, log_leaving, log_old):  # type: ignore
 
 
 @njit(cache=True, nogil=True)
-def _rebase(ring, rows, regime_age, log_hazard):  # type: ignore[no-untyped-def]
+def _rebase(ring, rows, regime_age, log_hazard):
     for lane in range(len(regime_age)):
         if regime_age[lane] > 0:
             shift = rows[3, lane] - log_hazard
@@ -161,7 +161,7 @@ def _rebase(ring, rows, regime_age, log_hazard):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _give_back(ring, rows, ages, lane, head, kept):  # type: ignore[no-untyped-def]
+def _give_back(ring, rows, ages, lane, head, kept):
     """Restore one paused lane from kept, its ring rolled by one slot into phase with the block."""
     kept_ring, kept_rows, kept_ages = kept
     slots = ring.shape[1]
@@ -175,7 +175,7 @@ def _give_back(ring, rows, ages, lane, head, kept):  # type: ignore[no-untyped-d
 
 
 @njit(cache=True, nogil=True, fastmath={"contract"})
-def _advance_block(x, block, head, tables, scratch):  # type: ignore[no-untyped-def]
+def _advance_block(x, block, head, tables, scratch):
     """One sample of one block without gaps."""
     ring, rows, ages = block
     by_age, by_slot, constants = tables
@@ -202,7 +202,7 @@ def _advance_block(x, block, head, tables, scratch):  # type: ignore[no-untyped-
 
 
 @njit(cache=True, nogil=True)
-def _feed_block(z, block, head, tables, scratch):  # type: ignore[no-untyped-def]
+def _feed_block(z, block, head, tables, scratch):
     """One sample of one block, around its missing lanes. False, and nothing moves, when all are missing."""
     ring, rows, ages = block
     x = np.where(np.isnan(z), np.float32(0.0), z)
@@ -224,7 +224,7 @@ def _feed_block(z, block, head, tables, scratch):  # type: ignore[no-untyped-def
 
 
 @njit(cache=True, nogil=True)
-def _advance(z, out, ring, rows, ages, clock, by_age, by_slot, constants):  # type: ignore[no-untyped-def]
+def _advance(z, out, ring, rows, ages, clock, by_age, by_slot, constants):
     samples, blocks, lanes = z.shape
     slots = ring.shape[2]
     scratch = (np.empty((slots, lanes), np.float32), np.empty((4, lanes), np.float32))

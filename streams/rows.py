@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import struct
 from collections.abc import Callable
 from typing import Any
 
@@ -15,9 +14,6 @@ log = logging.getLogger(__name__)
 
 FULL = 2000
 FLUSH_SECONDS = 1.0
-
-UNSTORABLE: tuple[type[Exception], ...] = (*REFUSED, OverflowError, ValueError, struct.error)
-"""Errors of a row that will be refused each time."""
 
 
 class RowBuffer:
@@ -54,7 +50,7 @@ class RowBuffer:
         async def attempt() -> bool:
             try:
                 await asyncio.to_thread(self._write, rows)
-            except UNSTORABLE as error:
+            except REFUSED as error:
                 if len(rows) == 1:
                     log.error("the store refuses %r: %s", rows[0], error)
                     self._health.outputs["rows_refused"] += 1

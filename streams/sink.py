@@ -8,7 +8,7 @@ from alerts.config import FindingConfig
 from alerts.finding import Finding
 from slowrank.telemetry import BadRecord, decode_sample, decode_steps, decode_suspicion
 from slowrank.telemetry.topics import DEAD_LETTERS, JOB_STEPS, NODE_SAMPLES, SUSPICIONS
-from store.failures import AWAY
+from store.failures import AWAY, REFUSED
 from streams.dead_letters import STORE_REFUSED, Message, Outgoing, dead_letter
 from streams.detect import Name, Postbox
 from streams.finding_stage import FindingStage
@@ -17,7 +17,7 @@ from streams.keeper import Course, Keeper, Reread
 from streams.lanes import FindingLane, RollUpLane
 from streams.outlet import until_done
 from streams.probe import Place
-from streams.rows import UNSTORABLE, RowBuffer
+from streams.rows import RowBuffer
 
 # Longer than any silence of a detector about an open cause; the store knows what is older.
 FINDING_WINDOW_SECONDS = 3600.0
@@ -133,7 +133,7 @@ class Sink:
             try:
                 await asyncio.to_thread(self._save, finding)
                 self._health.outputs["findings"] += 1
-            except UNSTORABLE as error:
+            except REFUSED as error:
                 detail = f"finding {finding.id}: {type(error).__name__}: {error}"
                 letters.append(self._letter(message, BadRecord(STORE_REFUSED, detail)))
 

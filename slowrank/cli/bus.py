@@ -30,11 +30,10 @@ from slowrank.telemetry import (
 )
 from store import findings, rollups
 from store.buckets import NodeLatest, SampleRollup, StepRollup
-from store.failures import AWAY
+from store.failures import AWAY, REFUSED
 from store.heartbeats import Heartbeat, beat
 from streams.dead_letters import STORE_REFUSED
 from streams.rollup import Rows
-from streams.rows import UNSTORABLE
 from streams.topology import Pipeline, local_pipeline
 
 log = logging.getLogger(__name__)
@@ -134,7 +133,7 @@ class Bus:
         """Store one thing; what the database refuses each time must not hold up the rest."""
         try:
             store()
-        except UNSTORABLE as error:
+        except REFUSED as error:
             self.refused[STORE_REFUSED] += 1
             log.error("the store refuses %s: %s", what, error)
 

@@ -34,6 +34,13 @@ def finding(truth, **subject):
     return {"id": "fnd_x", "kind": "straggler.fail_slow", "subject": place}
 
 
+def test_no_broker_client_is_needed():
+    """The demo's environment has neither Faust nor a Kafka client, and the one process needs neither."""
+    absent = "import sys; sys.modules.update(dict.fromkeys(('faust', 'aiokafka', 'kafka', 'pyarrow')))"
+    modules = "slowrank.cli.demo, slowrank.cli.demo_screen, slowrank.cli.local_stack, streams.replay"
+    subprocess.run([sys.executable, "-c", f"{absent}; import {modules}"], check=True)
+
+
 def test_the_seed_decides_everything():
     """Equal seeds draw the same fault, and the seeds together draw every kind at many places."""
     assert draw(5, start=9.0).faults == draw(5, start=9.0).faults

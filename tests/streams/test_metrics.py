@@ -1,0 +1,71 @@
+"""The Prometheus page of a worker."""
+
+import socket
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from slowrank.settings import Settings
+from store.findings import Change
+from streams.health import Health
+from streams.metrics import SinkMetrics, new_registry, serve
+
+
+def value(registry, name, **labels):
+    return registry.get_sample_value(name, labels)
+
+
+@pytest.mark.parametrize(
+    ("event", "counted"),
+    [("finding.opened", 1), ("finding.reopened", 1), ("finding.updated", None), (None, None)],
+)
+def test_only_what_opens_a_finding_is_counted(event, counted):
+    """The time from onset to finding is taken once for each opening, not for every version."""
+    registry = CollectorRegistry()
+    SinkMetrics(registry).saved("straggler.fail_slow", Change("fnd_1", 1, "open", event), 12.0)
+    assert value(registry, "slowrank_findings_opened_total", kind="straggler.fail_slow") == counted
+    assert value(registry, "slowrank_event_to_finding_seconds_bucket", le="20.0") == (counted or 0)
+    assert value(registry, "slowrank_event_to_finding_seconds_bucket", le="10.0") == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "label"),
+    [
+        ("xid.79", "xid.79"),
+        ("xid.123456", "xid"),
+        ("self.lag", "self"),
+        ("'; drop--", "other"),
+        ("", "other"),
+    ],
+)
+def test_kinds_are_a_closed_set(kind, label):
+    """A sender that invents codes makes no new series."""
+    registry = CollectorRegistry()
+    SinkMetrics(registry).saved(kind, Change("fnd_1", 1, "open", "finding.opened"), 1.0)
+    assert value(registry, "slowrank_findings_opened_total", kind=label) == 1
+
+
+def test_a_worker_is_stalled_when_messages_wait_and_none_is_taken():
+    """Nothing to read is no stall; nor is a lag that is being worked off."""
+    now = [0.0]
+    health = Health("detect", lambda: now[0])
+    registry = new_registry(health, lambda: 100.0)
+    now[0] = 60.0
+    assert value(registry, "slowrank_worker_stalled") == 0
+    health.lag = {"node-samples": 5}
+    assert value(registry, "slowrank_worker_stalled") == 1
+    assert value(registry, "slowrank_consumer_lag_records", topic="node-samples") == 5
+    health.took("node-samples")
+    assert value(registry, "slowrank_worker_stalled") == 0
+    assert value(registry, "slowrank_samples_ingested_total", source="node-samples") == 1
+    health.event_time = {"node-samples:0": 90.0, "job-steps:0": float("-inf")}
+    assert value(registry, "slowrank_watermark_delay_seconds", stream="node-samples:0") == 10.0
+    assert value(registry, "slowrank_watermark_delay_seconds", stream="job-steps:0") is None
+
+
+def test_a_port_that_is_taken_costs_the_page_and_not_the_worker(caplog):
+    """A second worker on a host goes on, and its log says what to set."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        serve(Settings(streams_metrics_port=port), "detect", CollectorRegistry())
+    assert "SLOWRANK_STREAMS_METRICS_PORT" in caplog.text

@@ -1,5 +1,6 @@
 """What happens to every request before and after its route: id, host, size, headers, counting."""
 
+import asyncio
 import re
 import time
 import uuid
@@ -32,13 +33,14 @@ class Edge:
     """The outermost ASGI layer.
 
     ``observe(method, route, status, seconds)`` is told of every answer. ``body_limits`` maps a path to the
-    bytes it accepts, ``max_body`` holds for the others.
+    bytes it accepts, ``max_body`` holds for the others; ``body_seconds`` is how long any of them may take.
     """
 
     app: ASGIApp
     allowed_hosts: frozenset[str]
     observe: Observe
     max_body: int = 64 * 1024
+    body_seconds: float = 60.0
     body_limits: dict[str, int] = field(default_factory=dict)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -91,12 +93,19 @@ class Edge:
         return self.body_limits.get(request.url.path, self.max_body)
 
     def _bounded(self, request: Request, receive: Receive) -> Receive:
-        read = 0
+        read, whole = 0, False
+        until = asyncio.get_running_loop().time() + self.body_seconds
 
         async def bounded() -> Message:
-            nonlocal read
-            message = await receive()
+            nonlocal read, whole
+            # After the body a route may wait here for its client to leave, as long as that takes.
+            try:
+                async with asyncio.timeout_at(None if whole else until):
+                    message = await receive()
+            except TimeoutError as error:
+                raise _too_slow(self.body_seconds) from error
             read += len(message.get("body", b""))
+            whole = not message.get("more_body", False)
             if read > self._limit(request):
                 raise _too_large(self._limit(request))
             return message
@@ -106,6 +115,11 @@ class Edge:
 
 def _too_large(limit: int) -> Problem:
     return Problem(413, "too-large", f"a request here holds at most {limit} bytes")
+
+
+def _too_slow(seconds: float) -> Problem:
+    detail = f"the request's body did not arrive within {seconds:g} s"
+    return Problem(408, "request-timeout", detail, headers={"connection": "close"})
 
 
 def _request_id(request: Request) -> str:

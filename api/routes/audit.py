@@ -8,7 +8,7 @@ from api.auth import KeysAdmin
 from api.conditional import answer
 from api.cursors import BadCursor
 from api.deps import ServicesDep
-from api.problems import invalid
+from api.problems import Problem, invalid
 from api.times import rfc3339
 from store import audit
 
@@ -21,11 +21,13 @@ _FILTERS = {"list": "audit"}
 def read_audit(
     request: Request,
     services: ServicesDep,
-    _: KeysAdmin,
+    principal: KeysAdmin,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     cursor: Annotated[str | None, Query(max_length=1024)] = None,
 ) -> Response:
-    """Who did what, newest first; entries are hash-chained and never change."""
+    """Who did what in all clusters, newest first; entries are hash-chained and never change."""
+    if principal.clusters:
+        raise Problem(403, "forbidden", "the audit log is of all clusters, this key of some")
     try:
         before = services.cursors.open(cursor, _FILTERS)[0] if cursor else None
     except BadCursor as error:

@@ -1,5 +1,6 @@
 """API keys: make, list, revoke. A key makes only keys that can do no more than itself."""
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Annotated, Any
 
@@ -41,10 +42,10 @@ class KeyRequest(BaseModel):
 
 
 @router.get("")
-def read_keys(request: Request, services: ServicesDep, _: KeysAdmin) -> Response:
-    """List the keys, never their secrets."""
+def read_keys(request: Request, services: ServicesDep, principal: KeysAdmin) -> Response:
+    """List the keys, never their secrets; a key limited to clusters sees those limited like it."""
     with services.pool.connection() as conn:
-        found = keys.listed(conn)
+        found = [key for key in keys.listed(conn) if _governs(principal, key.clusters)]
     return answer(request, {"items": [_shown(key) for key in found], "next_cursor": ""})
 
 
@@ -62,10 +63,12 @@ def create_key(
 
 
 @router.delete("/{key_id}", status_code=204)
-def revoke_key(key_id: str, request: Request, services: ServicesDep, _: KeysAdmin) -> None:
+def revoke_key(key_id: str, request: Request, services: ServicesDep, principal: KeysAdmin) -> None:
     """Revoke a key at once and for ever."""
     with services.pool.connection() as conn, conn.transaction():
-        if not keys.revoke(conn, key_id, services.now()):
+        found = keys.get(conn, key_id)
+        governed = found is not None and _governs(principal, found.clusters)
+        if not governed or not keys.revoke(conn, key_id, services.now()):
             raise not_found("valid key", key_id)
         record(conn, request, "key.revoke", key_id, {})
 
@@ -91,9 +94,14 @@ def _check_no_escalation(wanted: KeyRequest, principal: Principal) -> None:
     more = sorted(set(wanted.scopes) - principal.scopes)
     if more:
         raise Problem(403, "forbidden", f"this key lacks {more[0]} and cannot give it to another")
-    if principal.clusters and not (wanted.clusters and set(wanted.clusters) <= set(principal.clusters)):
+    if not _governs(principal, wanted.clusters):
         named = ", ".join(principal.clusters)
         raise Problem(403, "forbidden", f"this key is limited to {named}; the new one must be too")
+
+
+def _governs(principal: Principal, clusters: Sequence[str]) -> bool:
+    """Whether a key limited to ``clusters`` (none: all of them) is within the principal's own limits."""
+    return not principal.clusters or (bool(clusters) and set(clusters) <= set(principal.clusters))
 
 
 def _shown(key: ApiKey) -> dict[str, Any]:

@@ -1,15 +1,18 @@
 """Every answer is a clean one: problems, request ids, hosts, sizes, headers."""
 
+import asyncio
 import json
 import secrets
 from pathlib import Path
 
+import httpx
 import psycopg
 import pytest
 from psycopg import sql
 
 import api
 from api.app import create_app, openapi_document
+from api.middleware import Edge
 from store.pool import open_pool
 
 PROBLEM = "application/problem+json"
@@ -52,6 +55,25 @@ def test_an_endless_body_is_cut_off(client):
 
     answer = client.post("/api/v1/keys", content=endless())
     assert answer.status_code == 413
+    assert answer.headers["content-type"] == PROBLEM
+
+
+def test_a_body_that_never_ends_is_given_up(app):
+    """A client that sends half a body keeps nothing waiting for ever."""
+    edge = Edge(app, frozenset({"localhost"}), lambda *_: None, body_seconds=0.2)
+
+    async def stalling():
+        yield b"{"
+        await asyncio.sleep(30)
+
+    async def post():
+        async with httpx.AsyncClient(
+            transport=httpx.ASGITransport(edge), base_url="http://localhost"
+        ) as http:
+            return await asyncio.wait_for(http.post("/api/v1/keys", content=stalling()), 10)
+
+    answer = asyncio.run(post())
+    assert answer.status_code == 408
     assert answer.headers["content-type"] == PROBLEM
 
 

@@ -235,6 +235,23 @@ def test_no_key_makes_a_stronger_one(client_with):
         assert answer.status_code == status, (scopes, clusters)
 
 
+def test_a_limited_admin_governs_keys_of_its_clusters_only(client, client_with):
+    """It neither sees nor ends a key that reaches further, and reads no audit log of all clusters."""
+    wide, narrow = (
+        client.post(
+            "/api/v1/keys", json={"name": "x", "scopes": ["findings:read"], "clusters": clusters}
+        ).json()
+        for clusters in ([], ["a"])
+    )
+    admin = client_with("keys:admin", clusters=("a",))
+    seen = {key["id"] for key in admin.get("/api/v1/keys").json()["items"]}
+    assert narrow["id"] in seen
+    assert wide["id"] not in seen
+    assert admin.delete(f"/api/v1/keys/{wide['id']}").status_code == 404
+    assert admin.delete(f"/api/v1/keys/{narrow['id']}").status_code == 204
+    assert admin.get("/api/v1/audit").status_code == 403
+
+
 def silence(**changes):
     ends = datetime.now(UTC) + timedelta(hours=1)
     return {

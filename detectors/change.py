@@ -13,7 +13,9 @@ from numpy.typing import ArrayLike, NDArray
 from detectors.bocpd import BocpdConfig, Onset, onset_of
 from detectors.bocpd_bank import Backend, BocpdBank
 from detectors.clip import Winsoriser
+from detectors.contrast import Contrast, contrast
 from detectors.cusum import CusumBank
+from detectors.robust import nan_median
 from detectors.standardise import Floats, History, Scale, Transformer, baseline, median_error
 
 Source = Literal["bocpd", "cusum", "gap"]
@@ -167,6 +169,16 @@ class ChangeDetectorBank:
         learned = [self._finish_baseline(int(i), t) for i in self._due(read)]
         self._settle()
         return [change for change in (*changes, *learned) if change is not None]
+
+    def contrast(self, series: int, siblings: Sequence[int], onset: float) -> Contrast | None:
+        """How one series moved at event time `onset` against the median of its siblings.
+
+        In transformed units. None while there is too little on either side of the onset.
+        """
+        times, values = self._history.rows((series, *siblings))
+        apart = values[:, 0] - nan_median(values[:, 1:], axis=1)
+        floor = self._scales[series].floor
+        return contrast(apart[times < onset], apart[times >= onset], floor=floor)
 
     def reset(self, series: ArrayLike | None = None) -> None:
         """A planned change: start the warm-up and baseline of these series over (mask or indices; None:

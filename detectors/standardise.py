@@ -90,6 +90,12 @@ class History:
         read = np.flatnonzero(values == values)[-count:]
         return self._times[order][read], values[read]
 
+    def rows(self, series: Sequence[int]) -> tuple[Floats, Floats]:
+        """Times [n] and values [n, len(series)] of all rows held, oldest first; NaN: not read."""
+        held = min(int(self._count[0]), len(self._times))
+        order = (int(self._count[0]) - held + np.arange(held)) % len(self._times)
+        return self._times[order], self._values[order][:, list(series)].astype(np.float64)
+
     def snapshot(self) -> dict[str, NDArray[np.generic]]:
         """Copies of the state arrays."""
         return {"times": self._times.copy(), "values": self._values.copy(), "count": self._count.copy()}

@@ -1,8 +1,8 @@
 """Change points of one node's level-like series, told apart from what all its devices do together.
 
 A job that starts, pauses or waits moves every GPU of the node at once; that accuses nobody. A change is
-passed on when it is for the worse and fewer than half of its siblings made it too; with fewer than three
-siblings nobody can tell, and nothing is said.
+passed on when it is for the worse and the distance to the siblings' median made it too, beyond its own noise;
+with fewer than three siblings nobody can tell, and nothing is said.
 """
 
 import math
@@ -19,8 +19,15 @@ from slowrank.telemetry.records import Family
 from streams.arrays import FloatArray
 from streams.suspicions import Claim, Place
 
-SIBLING_SECONDS = 10.0
+HOLD_SECONDS = 10.0
+PATIENCE_SECONDS = 60.0
+"""A change must have held before it is passed on; if it does not stand out for so long, it is dropped."""
+
 MIN_SIBLINGS = 3
+MIN_FLOORS = 3.0
+MIN_SIGMAS = 6.0
+"""What the distance to the siblings must have moved by: the smallest credible noise, and the measured one."""
+
 REFRESH_SECONDS = 60.0
 
 Owner = Literal["gpu", "nic", "host"]
@@ -121,6 +128,7 @@ class _Raised:
     change: Change
     claim: Claim
     last_emitted: float
+    better_since: float | None = None
 
 
 class LevelChanges:
@@ -130,8 +138,7 @@ class LevelChanges:
         self._config = config or ChangeConfig()
         self._series: tuple[Series, ...] = ()
         self._bank: ChangeDetectorBank | None = None
-        self._recent: list[tuple[Series, Change]] = []
-        self._waiting: list[tuple[float, Series, Change]] = []
+        self._waiting: dict[Series, tuple[float, Change]] = {}
         self._raised: dict[Series, _Raised] = {}
 
     def update(self, ts: float, values: Mapping[Series, float], place: Place) -> list[Suspicion]:
@@ -144,54 +151,55 @@ class LevelChanges:
         for change in self._bank.update(ts, row):
             if change.significant:
                 self._note(self._series[change.series], change)
-        self._recent = [(s, c) for s, c in self._recent if c.detected_at > ts - 10 * SIBLING_SECONDS]
         return [*self._judge_waiting(ts, place), *self._follow(ts, values)]
 
     def reset(self) -> None:
         """A planned change: learn every level anew, and forget what was under way."""
         if self._bank is not None:
             self._bank.reset()
-        self._recent, self._waiting = [], []
+        self._waiting.clear()
         self._raised.clear()
 
     def _watch(self, series: tuple[Series, ...]) -> None:
         # A new device means new siblings: the whole node learns again rather than mix two pasts.
         self._series = series
         self._bank = ChangeDetectorBank([WATCHED[i].scale for i, _ in series], config=self._config)
-        self._recent, self._waiting = [], []
+        self._waiting.clear()
         self._raised.clear()
 
     def _note(self, series: Series, change: Change) -> None:
-        self._recent.append((series, change))
         watched = WATCHED[series[0]]
         worse = change.level_before if watched.bad < 0 else change.level_after
         if change.sign == watched.bad and worse >= watched.from_level and series not in self._raised:
-            self._waiting.append((change.detected_at + SIBLING_SECONDS, series, change))
+            self._waiting.setdefault(series, (change.detected_at + HOLD_SECONDS, change))
 
     def _judge_waiting(self, ts: float, place: Place) -> list[Suspicion]:
-        due = [w for w in self._waiting if w[0] <= ts]
-        self._waiting = [w for w in self._waiting if w[0] > ts]
         found = []
-        for deadline, series, change in due:
-            if series in self._raised or self._shared(series, change):
+        for series, (due, change) in list(self._waiting.items()):
+            if ts < due:
                 continue
-            claim = _claim(series, change, place)
-            self._raised[series] = _Raised(change, claim, deadline)
-            found.append(_suspicion(claim, change, "raise", ts))
+            self._waiting[series] = (ts + HOLD_SECONDS, change)
+            if self._stands_out(series, change):
+                claim = _claim(series, change, place)
+                self._raised[series] = _Raised(change, claim, ts)
+                found.append(_suspicion(claim, change, "raise", ts))
+            if series in self._raised or ts - change.detected_at >= PATIENCE_SECONDS:
+                del self._waiting[series]
         return found
 
-    def _shared(self, series: Series, change: Change) -> bool:
-        if WATCHED[series[0]].owner == "host":
-            return False
-        siblings = [s for s in self._series if s[0] == series[0] and s != series]
-        if len(siblings) < MIN_SIBLINGS:
+    def _stands_out(self, series: Series, change: Change) -> bool:
+        watched = WATCHED[series[0]]
+        if watched.owner == "host":
             return True
-        moved = {
-            s
-            for s, c in self._recent
-            if s in siblings and c.sign == change.sign and abs(c.onset - change.onset) <= SIBLING_SECONDS
-        }
-        return 2 * len(moved) >= len(siblings)
+        siblings = [i for i, s in enumerate(self._series) if s[0] == series[0] and s != series]
+        if len(siblings) < MIN_SIBLINGS or self._bank is None:
+            return False
+        moved = self._bank.contrast(self._series.index(series), siblings, change.onset)
+        least = MIN_FLOORS * watched.scale.floor
+        return (
+            moved is not None
+            and min(watched.bad * moved.shift / least, watched.bad * moved.sigmas / MIN_SIGMAS) >= 1.0
+        )
 
     def _follow(self, ts: float, values: Mapping[Series, float]) -> list[Suspicion]:
         found = []
@@ -199,7 +207,11 @@ class LevelChanges:
             value = values.get(series, math.nan)
             change = raised.change
             half_way = (change.level_before + change.level_after) / 2
-            if (value - half_way) * change.sign < 0:
+            if (value - half_way) * change.sign >= 0:
+                raised.better_since = None
+            elif not math.isnan(value):
+                raised.better_since = ts if raised.better_since is None else raised.better_since
+            if raised.better_since is not None and ts - raised.better_since >= HOLD_SECONDS:
                 del self._raised[series]
                 found.append(_suspicion(raised.claim, change, "clear", ts))
             elif ts - raised.last_emitted >= REFRESH_SECONDS and not math.isnan(value):

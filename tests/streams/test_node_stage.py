@@ -252,6 +252,47 @@ def test_a_flapping_port_is_an_error_the_second_time():
     assert [s.overwhelming for s in raised] == [False, True]
 
 
+def ports(stage, rates, *, seconds=400, start=1000):
+    """Run a node with four ports; ``rates(t)`` gives the bytes each moved in the second before ``t``."""
+    rng, sent, found = np.random.default_rng(9), np.zeros(4), []
+    for t in range(start, start + seconds):
+        sent += rates(t)
+        nics = [
+            {"nic.port.tx_bytes_total": int(x), "nic.port.speed_bits_per_second": 4e11, "nic.port.up": 1}
+            for x in sent
+        ]
+        found += stage.process(sample(t, gpus=[healthy_gpu(rng, t) for _ in range(8)], nics=nics))
+    return [s for s in found if s.subject.type == "nic"]
+
+
+def beat(seed=10):
+    """Traffic of a job whose steps beat against the seconds: common to all ports, and far from white."""
+    rng, level = np.random.default_rng(seed), [0.0]
+
+    def rates(t):
+        level[0] = 0.8 * level[0] + rng.normal(0, 0.1)
+        return 5e9 * np.exp(level[0] + rng.normal(0, 0.03, 4))
+
+    return rates
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_traffic_that_moves_all_ports_accuses_none(seed):
+    """Strong correlated swings that the ports of a node share are the job's business."""
+    assert ports(NodeStage(), beat(seed), seconds=700) == []
+
+
+def test_a_port_that_falls_behind_its_siblings_is_told_and_cleared():
+    """One port at half the rate of the others is found in the same swings, once, and cleared at its end."""
+    common = beat()
+    slow = np.array([1.0, 0.4, 1.0, 1.0])
+    found = ports(NodeStage(), lambda t: common(t) * (slow if 1200 <= t < 1350 else 1.0), seconds=500)
+    assert [s.state for s in found if s.state != "update"] == ["raise", "clear"]
+    assert {(s.kind, s.subject.nic) for s in found} == {("link.nic_slow", "mlx5_1")}
+    assert 1210 <= found[0].ts <= 1260
+    assert 1350 <= found[-1].ts <= 1390
+
+
 def test_a_host_without_gpus_gives_no_suspicion():
     """CPU, load and network of an ordinary host may do as they like."""
     stage, rng = NodeStage(), np.random.default_rng(5)

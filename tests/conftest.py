@@ -10,10 +10,17 @@ from typing import NoReturn
 import psycopg
 import pytest
 import services
+from hypothesis import HealthCheck, settings
 from psycopg import sql
 from servers.kafka import KafkaCluster
 from servers.process import ServiceError
 from servers.timescale import Timescale
+
+# The same examples in every run, and no verdict on how fast a busy machine tries them.
+settings.register_profile(
+    "exact", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("exact")
 
 SHARED = {"kafka_bootstrap", "timescale_dsn", "database"}
 PRIVATE = {"private_kafka", "private_timescale"}

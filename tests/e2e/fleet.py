@@ -1,5 +1,6 @@
 """The exporters of a cluster: one spool on disk and one publisher per node, as on the nodes themselves."""
 
+import gc
 import threading
 import time
 from functools import partial
@@ -38,6 +39,7 @@ class Fleet:
             publisher.stop()
         for spool in self._spools.values():
             spool.close()
+        gc.collect()
 
     @property
     def progress(self):

@@ -86,13 +86,9 @@ def stored_rows(installation):
 
 
 def stored_findings(installation):
-    """What is said about machines; an outage may also make slowrank say that it was blind."""
-    return {
-        id_: doc | {"status": status}
-        for id_, doc, status in installation.rows(
-            "SELECT id, doc, status FROM findings WHERE kind NOT LIKE 'self.%%'"
-        )
-    }
+    """What is said about the cluster; that slowrank was blind meanwhile is said under a name of its own."""
+    found = installation.rows("SELECT id, doc, status FROM findings WHERE cluster = %s", CLUSTER)
+    return {id_: doc | {"status": status} for id_, doc, status in found}
 
 
 def brief(findings):
@@ -112,10 +108,9 @@ def differences(one, other):
 
 
 def outbox(installation):
-    """(finding, type, body) of every event about a machine, in order."""
-    return installation.rows(
-        "SELECT finding_id, type, body FROM events WHERE body->>'kind' NOT LIKE 'self.%%' ORDER BY seq"
-    )
+    """(finding, type, body) of every event about the cluster, in order."""
+    events = installation.rows("SELECT finding_id, type, body FROM events ORDER BY seq")
+    return [event for event in events if event[2]["subject"]["cluster"] == CLUSTER]
 
 
 def assert_undisturbed(installation, fleet, calm, within=150):

@@ -1,6 +1,6 @@
 """Who asks and what they may: bearer keys ``srk_<id>_<secret>``, scopes, and a rate for each key."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -38,6 +38,10 @@ class Principal:
     def may_see(self, cluster: str) -> bool:
         """Whether this key reaches ``cluster``."""
         return not self.clusters or cluster in self.clusters
+
+    def may_handle(self, clusters: Collection[str]) -> bool:
+        """Whether this key may handle what is limited to ``clusters`` (none: not limited)."""
+        return not self.clusters or bool(clusters and set(clusters) <= set(self.clusters))
 
 
 def authenticated(request: Request, services: ServicesDep, credentials: CredentialsDep) -> Principal:

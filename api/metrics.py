@@ -71,9 +71,9 @@ class NotifierMetrics:
 
 
 class DatabaseGauges(Collector):
-    """Gauges read from the database when somebody scrapes; ``read`` gives name -> (help, labels, values).
+    """Gauges read on every scrape; ``read`` counts the open findings by (kind, severity) in the database.
 
-    A read that fails leaves the gauges out and sets ``slowrank_database_up`` to 0.
+    A read that fails, with one of ``errors``, leaves the gauges out and sets ``slowrank_database_up`` to 0.
     """
 
     def __init__(self, read: Callable[[], Mapping[tuple[str, str], float]], errors: type[Exception]) -> None:

@@ -1,15 +1,17 @@
 """Errors as RFC 9457 ``application/problem+json``: each names what is wrong and, where known, where."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
 import psycopg
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+
+from api.cursors import BadCursor
 
 log = logging.getLogger(__name__)
 
@@ -47,50 +49,34 @@ def install(app: FastAPI, public_url: str) -> None:
     """Make every error of ``app`` a problem, those of the framework and of the database included."""
     base = public_url.rstrip("/") + "/problems/"
 
-    def respond(request: Request, problem: Problem) -> JSONResponse:
-        content: dict[str, Any] = {
-            "type": base + problem.slug,
-            "title": problem.slug.replace("-", " ").capitalize(),
-            "status": problem.status_code,
-            "detail": problem.detail,
-            "instance": request.url.path,
-            "request_id": request.scope.get("state", {}).get("request_id", ""),
-        }
-        if problem.errors:
-            content["errors"] = problem.errors
-        headers = {"cache-control": "no-store", **(problem.headers or {})}
-        return JSONResponse(content, problem.status_code, headers=headers, media_type=MEDIA_TYPE)
+    def handler(problem_of: Callable[[Any], Problem]) -> Callable[[Request, Exception], Awaitable[Response]]:
+        async def answer(request: Request, error: Exception) -> Response:
+            return _answer(base, request, problem_of(error))
 
-    async def http(request: Request, error: Exception) -> JSONResponse:
-        assert isinstance(error, HTTPException)
-        return respond(request, error if isinstance(error, Problem) else _of_status(error))
+        return answer
 
-    async def validation(request: Request, error: Exception) -> JSONResponse:
-        assert isinstance(error, RequestValidationError)
-        return respond(request, _of_validation(error))
+    for kind, problem_of in _PROBLEM_OF.items():
+        app.add_exception_handler(kind, handler(problem_of))
 
-    async def database(request: Request, error: Exception) -> JSONResponse:
-        log.error("database unavailable: %s", type(error).__name__)
-        detail = "the database does not answer; try again, and see /readyz"
-        return respond(request, Problem(503, "database-unavailable", detail, headers={"retry-after": "5"}))
 
-    async def no_schema(request: Request, error: Exception) -> JSONResponse:
-        detail = "the database has no (or an old) slowrank schema; run `slowrank migrate`"
-        return respond(request, Problem(503, "database-not-migrated", detail, headers={"retry-after": "5"}))
-
-    async def unexpected(request: Request, error: Exception) -> JSONResponse:
-        detail = "an error of slowrank itself; the log has it under this request_id"
-        return respond(request, Problem(500, "internal-error", detail))
-
-    app.add_exception_handler(HTTPException, http)
-    app.add_exception_handler(RequestValidationError, validation)
-    app.add_exception_handler(psycopg.OperationalError, database)
-    app.add_exception_handler(psycopg.errors.UndefinedTable, no_schema)
-    app.add_exception_handler(psycopg.errors.UndefinedColumn, no_schema)
-    app.add_exception_handler(Exception, unexpected)
+def _answer(base: str, request: Request, problem: Problem) -> Response:
+    content: dict[str, Any] = {
+        "type": base + problem.slug,
+        "title": problem.slug.replace("-", " ").capitalize(),
+        "status": problem.status_code,
+        "detail": problem.detail,
+        "instance": request.url.path,
+        "request_id": request.scope.get("state", {}).get("request_id", ""),
+    }
+    if problem.errors:
+        content["errors"] = problem.errors
+    headers = {"cache-control": "no-store", **(problem.headers or {})}
+    return JSONResponse(content, problem.status_code, headers=headers, media_type=MEDIA_TYPE)
 
 
 def _of_status(error: HTTPException) -> Problem:
+    if isinstance(error, Problem):
+        return error
     slug = HTTPStatus(error.status_code).phrase.lower().replace(" ", "-").replace("'", "")
     return Problem(error.status_code, slug, str(error.detail), headers=error.headers)
 
@@ -103,3 +89,33 @@ def _of_validation(error: RequestValidationError) -> Problem:
     ]
     detail = "; ".join(f"{e['pointer']}: {e['detail']}" for e in errors[:3])
     return Problem(422, "invalid-parameter", detail, errors=errors)
+
+
+def _of_cursor(error: BadCursor) -> Problem:
+    return invalid("#/query/cursor", str(error))
+
+
+def _of_database(error: psycopg.OperationalError) -> Problem:
+    log.error("database unavailable: %s", type(error).__name__)
+    detail = "the database does not answer; try again, and see /readyz"
+    return Problem(503, "database-unavailable", detail, headers={"retry-after": "5"})
+
+
+def _of_schema(_: psycopg.ProgrammingError) -> Problem:
+    detail = "the database has no (or an old) slowrank schema; run `slowrank migrate`"
+    return Problem(503, "database-not-migrated", detail, headers={"retry-after": "5"})
+
+
+def _of_bug(_: Exception) -> Problem:
+    return Problem(500, "internal-error", "an error of slowrank itself; the log has it under this request_id")
+
+
+_PROBLEM_OF: Mapping[type[Exception], Callable[[Any], Problem]] = {
+    HTTPException: _of_status,
+    RequestValidationError: _of_validation,
+    BadCursor: _of_cursor,
+    psycopg.OperationalError: _of_database,
+    psycopg.errors.UndefinedTable: _of_schema,
+    psycopg.errors.UndefinedColumn: _of_schema,
+    Exception: _of_bug,
+}

@@ -8,7 +8,7 @@ import socket
 import ssl
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 import certifi
@@ -126,4 +126,4 @@ def _printable(data: bytes) -> str:
 
 
 def _timed(answer: Answer, seconds: float) -> Answer:
-    return Answer(answer.status, answer.error, answer.excerpt, answer.retry_after_seconds, round(seconds, 3))
+    return replace(answer, seconds=round(seconds, 3))

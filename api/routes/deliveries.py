@@ -67,9 +67,6 @@ def shown(delivery: Delivery) -> dict[str, Any]:
 def _reachable(conn: Connection[Any], delivery_id: str, principal: Principal) -> Delivery:
     found = deliveries.get(conn, delivery_id)
     endpoint = webhooks.get(conn, found.webhook_id) if found else None
-    hidden = principal.clusters and not (
-        endpoint and endpoint.clusters and set(endpoint.clusters) <= set(principal.clusters)
-    )
-    if found is None or hidden:
+    if found is None or not principal.may_handle(endpoint.clusters if endpoint else ()):
         raise not_found("delivery", delivery_id)
     return found

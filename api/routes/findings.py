@@ -7,23 +7,20 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from psycopg import Connection
 from pydantic import BaseModel, ConfigDict, Field
 
+from alerts.finding import Severity, Status
 from api import conditional
 from api.audit import record
 from api.auth import FindingsReader, FindingsWriter, Principal
-from api.cursors import BadCursor
 from api.deps import Services, ServicesDep
 from api.problems import Problem, invalid, not_found
 from api.times import parse_time, rfc3339
 from store import findings
-from store.findings import Conflict, Stored, Word
+from store.findings import Conflict, Stored, Verdict, Word
 from store.search import FindingFilter, Page
 from store.search import Sort as StoreSort
 
 router = APIRouter(prefix="/api/v1/findings", tags=["findings"])
 
-Status = Literal["suspected", "open", "acknowledged", "resolved", "expired"]
-Severity = Literal["critical", "error", "warning", "info"]
-Verdict = Literal["true_positive", "false_positive", "benign", "duplicate"]
 Sort = Literal["-cost", "-onset", "-detected_at", "-updated_at", "-severity"]
 FindingId = Annotated[str, Path(pattern=r"^fnd_[0-9A-HJKMNP-TV-Z]{26}$")]
 
@@ -82,7 +79,7 @@ def read_findings(
     request: Request, services: ServicesDep, principal: FindingsReader, filters: Annotated[Filters, Query()]
 ) -> Response:
     """List findings; suspicions only when asked for by ``status=suspected``."""
-    bound = filters.model_dump(exclude={"cursor", "limit"}) | {"clusters": principal.clusters}
+    bound = _bound(filters, principal)
     wanted = _wanted(filters, principal, services)
     if wanted is None:
         page = Page((), None, 0)
@@ -183,12 +180,13 @@ def _wanted(filters: Filters, principal: Principal, services: Services) -> Findi
 def _position(filters: Filters, principal: Principal, services: Services) -> tuple[Any, str] | None:
     if not filters.cursor:
         return None
-    bound = filters.model_dump(exclude={"cursor", "limit"}) | {"clusters": principal.clusters}
-    try:
-        at, last_id = services.cursors.open(filters.cursor, bound)
-    except BadCursor as error:
-        raise invalid("#/query/cursor", str(error)) from error
+    at, last_id = services.cursors.open(filters.cursor, _bound(filters, principal))
     return at, last_id
+
+
+def _bound(filters: Filters, principal: Principal) -> dict[str, Any]:
+    """What a page cursor belongs to: the same question, asked by somebody who sees the same."""
+    return filters.model_dump(exclude={"cursor", "limit"}) | {"clusters": principal.clusters}
 
 
 def _sort(filters: Filters) -> StoreSort:

@@ -11,10 +11,11 @@ from fastapi.concurrency import run_in_threadpool
 from psycopg import Connection
 from pydantic import BaseModel, ConfigDict, Field
 
+from alerts.finding import Severity
+from alerts.notify import EventType
 from api import conditional
 from api.audit import record
 from api.auth import Principal, WebhooksAdmin
-from api.cursors import BadCursor
 from api.deps import Services, ServicesDep
 from api.ids import new_id
 from api.problems import Problem, invalid, not_found
@@ -31,16 +32,6 @@ from store.webhooks import Webhook
 router = APIRouter(prefix="/api/v1/webhooks", tags=["webhooks"])
 
 FormatName = Literal["standard", "cloudevents", "alertmanager", "slack"]
-Severity = Literal["critical", "error", "warning", "info"]
-EventName = Literal[
-    "finding.opened",
-    "finding.updated",
-    "finding.escalated",
-    "finding.acknowledged",
-    "finding.resolved",
-    "finding.reopened",
-    "finding.feedback",
-]
 Kind = Annotated[str, Field(pattern=r"^[a-z0-9_]+(\.[a-z0-9_]+)*$", max_length=64)]
 Cluster = Annotated[str, Field(pattern=r"^[A-Za-z0-9._:/-]{1,128}$")]
 ROTATION = timedelta(hours=24)
@@ -56,7 +47,7 @@ class WebhookBody(BaseModel):
     name: str = Field(default="", max_length=128)
     format: FormatName = "standard"
     min_severity: Severity = "warning"
-    events: list[EventName] = Field(default=[], max_length=7)
+    events: list[EventType] = Field(default=[], max_length=7)
     kinds: list[Kind] = Field(default=[], max_length=50)
     clusters: list[Cluster] = Field(default=[], max_length=100)
 
@@ -70,7 +61,7 @@ class WebhookPatch(BaseModel):
     name: str | None = Field(default=None, max_length=128)
     format: FormatName | None = None
     min_severity: Severity | None = None
-    events: list[EventName] | None = Field(default=None, max_length=7)
+    events: list[EventType] | None = Field(default=None, max_length=7)
     kinds: list[Kind] | None = Field(default=None, max_length=50)
     clusters: list[Cluster] | None = Field(default=None, max_length=100)
     enabled: bool | None = None
@@ -80,7 +71,7 @@ class WebhookPatch(BaseModel):
 def read_webhooks(request: Request, services: ServicesDep, principal: WebhooksAdmin) -> Response:
     """List the endpoints; paths of their URLs are masked, for many hold a secret."""
     with services.pool.connection() as conn:
-        found = [w for w in webhooks.listed(conn) if _reaches(principal, w)]
+        found = [w for w in webhooks.listed(conn) if principal.may_handle(w.clusters)]
     return conditional.answer(request, {"items": [_shown(w) for w in found], "next_cursor": ""})
 
 
@@ -198,10 +189,7 @@ def read_deliveries(
 ) -> Response:
     """The delivery log of an endpoint, newest first."""
     bound = {"webhook": webhook_id}
-    try:
-        position = services.cursors.open(cursor, bound) if cursor else None
-    except BadCursor as error:
-        raise invalid("#/query/cursor", str(error)) from error
+    position = services.cursors.open(cursor, bound) if cursor else None
     after = (datetime.fromisoformat(position[0]), position[1]) if position else None
     with services.pool.connection() as conn:
         _reachable(conn, webhook_id, principal)
@@ -262,20 +250,13 @@ def _attempts(services: Services, delivery_id: str) -> list[deliveries.Attempt]:
 
 def _reachable(conn: Connection[Any], webhook_id: str, principal: Principal) -> Webhook:
     found = webhooks.get(conn, webhook_id)
-    if found is None or not _reaches(principal, found):
+    if found is None or not principal.may_handle(found.clusters):
         raise not_found("webhook", webhook_id)
     return found
 
 
-def _reaches(principal: Principal, webhook: Webhook) -> bool:
-    """Whether a key limited to clusters may handle this endpoint: only if the endpoint is limited to them."""
-    return not principal.clusters or bool(
-        webhook.clusters and set(webhook.clusters) <= set(principal.clusters)
-    )
-
-
 def _check_reach(principal: Principal, webhook: Webhook) -> None:
-    if not _reaches(principal, webhook):
+    if not principal.may_handle(webhook.clusters):
         named = ", ".join(principal.clusters)
         raise Problem(403, "forbidden", f"this key is limited to {named}; name clusters among them")
 

@@ -49,10 +49,11 @@ class Lane:
 
 @dataclass(slots=True)
 class RollUpLane:
-    """Rolls up the records of one partition."""
+    """Rolls up the records of one partition; ``heard`` is when it last brought one, by the worker's clock."""
 
     name: str
     rollup: RollUp = field(default_factory=RollUp)
+    heard: float = 0.0
     next_offset: int = 0
     watermark: Watermark = field(default_factory=Watermark)
 

@@ -78,7 +78,7 @@ class Sink:
             self._rows.add(self._rollups.step(lane, message))
         except BadRecord:
             self._health.outputs["unreadable"] += 1
-        lane.next_offset = message.offset + 1
+        lane.next_offset, lane.heard = message.offset + 1, self._health.clock()
         self._health.event_time[lane.name] = lane.watermark.time
         await self._rows.flush()
 
@@ -115,11 +115,18 @@ class Sink:
         self._findings.retain(places)
         await self._rows.flush()
 
-    async def quiet(self) -> None:
-        """The log has been quiet: write the buckets that are still open."""
+    async def prepare(self, place: Place, offset: int, *, timestamp: float) -> None:
+        """Build the lane of a telemetry partition that may stay quiet: its last bucket may not be written."""
+        if place[0] != self._name(SUSPICIONS) and place not in self._rollups.lanes:
+            await self._rollups.lane_at(place, offset, timestamp=timestamp, rebuilt=self._rows.add)
+
+    async def quiet(self, seconds: float) -> None:
+        """Write the buckets still open in partitions that brought nothing for ``seconds``."""
+        latest = self._health.clock() - seconds
         for lane in self._rollups.lanes.values():
-            self._rows.add(lane.rollup.flush())
-        await self._rows.flush(force=True)
+            if lane.heard <= latest:
+                self._rows.add(lane.rollup.flush())
+        await self._rows.flush()
 
     def _stepped(self, lane: FindingLane, message: Message, letters: list[Outgoing]) -> list[Finding]:
         try:

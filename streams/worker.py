@@ -5,10 +5,11 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
+from typing import Protocol
 
 import faust
 import numpy as np
@@ -108,15 +109,8 @@ class DetectWork:
         self._detect.idle(assigned, ends)
 
     async def _prepare(self, assigned: set[Place]) -> None:
-        # A partition may stay quiet with a job in it that hangs, or with records that are held back in order.
         unread = assigned.difference(self._detect.positions)
-        if unread.isdisjoint(self._tender.committed):
-            return
-        with suppress(KafkaError):
-            # Asked anew: whoever had the partition before may have committed since the last round.
-            committed = await self._probe.committed()
-            for place in sorted(unread.intersection(committed)):
-                await self._detect.prepare(place, committed[place], timestamp=time.time())
+        await _prepare(unread, self._tender, self._probe, self._detect.prepare)
 
     async def stop(self) -> None:
         """Let go of the brokers."""
@@ -140,7 +134,7 @@ class SinkWork:
         self._probe = Probe(settings.kafka_bootstrap, group(settings, "sink"))
         self._tender = _tender(settings, health, self._probe)
         self._instance = f"{socket.gethostname()}-{os.getpid()}"
-        self._beat_at = self._quiet_at = health.clock()
+        self._beat_at = health.clock()
         self._sink = Sink(
             name=self._name,
             reread=partial(reread, settings.kafka_bootstrap),
@@ -176,10 +170,11 @@ class SinkWork:
         if now - self._beat_at >= BEAT_SECONDS:
             self._beat_at = now
             await asyncio.to_thread(self._beat)
+        await _prepare(
+            assigned.difference(self._sink.positions), self._tender, self._probe, self._sink.prepare
+        )
         await self._sink.idle(assigned)
-        if now - max(self._health.last_event, self._quiet_at) >= QUIET_SECONDS:
-            self._quiet_at = now
-            await self._sink.quiet()
+        await self._sink.quiet(QUIET_SECONDS)
 
     async def stop(self) -> None:
         """Let go of the brokers and of the database."""
@@ -230,3 +225,19 @@ def _tender(settings: Settings, health: Health, probe: Probe) -> Tender:
     watchdog = Watchdog(health, no_event=limit, no_commit=2 * limit, orphaned=4 * limit)
     file = health_file(settings.streams_runtime_dir, health.role, os.getpid())
     return Tender(health=health, probe=probe, watchdog=watchdog, file=file)
+
+
+class _Prepare(Protocol):
+    def __call__(self, place: Place, offset: int, *, timestamp: float) -> Awaitable[None]: ...
+
+
+async def _prepare(unread: set[Place], tender: Tender, probe: Probe, prepare: _Prepare) -> None:
+    # A partition may stay quiet with something in it that is not done: a job that hangs, a bucket not
+    # written, records held back to be put in order.
+    if unread.isdisjoint(tender.committed):
+        return
+    with suppress(KafkaError):
+        # Asked anew: whoever had the partition before may have committed since the last round.
+        committed = await probe.committed()
+        for place in sorted(unread.intersection(committed)):
+            await prepare(place, committed[place], timestamp=time.time())

@@ -1,4 +1,5 @@
 import asyncio
+import itertools
 from typing import Any
 
 import psycopg
@@ -48,7 +49,7 @@ def sink(log, database, outlet=None, health=None):
         now=lambda: NOW,
         window=600.0,
         save=database.save,
-        rows=RowBuffer(database.write, health, lambda: 0.0),
+        rows=RowBuffer(database.write, health, itertools.count().__next__),
         config=FindingConfig(),
     )
 
@@ -121,7 +122,7 @@ def test_rows_are_whole_after_a_restart_anywhere():
     async def rest():
         worker = sink(log, database)
         await take(worker, log.messages[70:])
-        await worker.quiet()
+        await worker.quiet(0.0)
 
     asyncio.run(rest())
     fullest: dict[Any, int] = {}

@@ -117,7 +117,7 @@ class Sink:
 
     async def prepare(self, place: Place, offset: int, *, timestamp: float) -> None:
         """Build the lane of a telemetry partition that may stay quiet: its last bucket may not be written."""
-        if place[0] != self._name(SUSPICIONS) and place not in self._rollups.lanes:
+        if place not in self._rollups.lanes:
             await self._rollups.lane_at(place, offset, timestamp=timestamp, rebuilt=self._rows.add)
 
     async def quiet(self, seconds: float) -> None:

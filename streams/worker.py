@@ -170,9 +170,8 @@ class SinkWork:
         if now - self._beat_at >= BEAT_SECONDS:
             self._beat_at = now
             await asyncio.to_thread(self._beat)
-        await _prepare(
-            assigned.difference(self._sink.positions), self._tender, self._probe, self._sink.prepare
-        )
+        unread = {p for p in assigned.difference(self._sink.positions) if p[0] != self._name(SUSPICIONS)}
+        await _prepare(unread, self._tender, self._probe, self._sink.prepare)
         await self._sink.idle(assigned)
         await self._sink.quiet(QUIET_SECONDS)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from slowrank.telemetry import NodeEvent, NodeSample, encode
+from slowrank.telemetry import JobSteps, NodeEvent, NodeSample, encode
 from slowrank.telemetry.codec import REASONS
 from streams.file_records import read_records
 from streams.replay import findings_of
@@ -165,19 +165,18 @@ def last_versions(findings):
 
 def assert_same_as(calm, installation, story):
     findings, _ = calm
-    expected = {(f.dedup_key, f.kind, f.status) for f in findings}
+    steps = sum(1 for record in story if isinstance(record, JobSteps)) * 8
+    expected = {(f.dedup_key, f.kind, f.status) for f in findings}, steps, 6 * 250
 
     def stored():
-        return {(key, kind, status) for key, kind, status, _ in installation.findings()}
+        hosts = [row for row in installation.samples() if row[0] == "host_10s"]
+        said = {(key, kind, status) for key, kind, status, _ in installation.findings()}
+        return said, installation.step_rows_stored(), sum(row[-1] for row in hosts)
 
-    # Records that reached the log late are held back for some time, to put them in order.
+    # Records that reached the log late are held back to put them in order; the last buckets wait for more.
     with contextlib.suppress(AssertionError):
-        wait_for(lambda: stored() == expected, within=60, what="the findings")
+        wait_for(lambda: stored() == expected, within=60, what="the findings and rows")
     assert stored() == expected
-    steps = sum(1 for f in story if hasattr(f, "rows")) * 8
-    assert installation.step_rows_stored() == steps
-    hosts = [row for row in installation.samples() if row[0] == "host_10s"]
-    assert sum(row[-1] for row in hosts) == 6 * 250
 
 
 def test_the_workers_find_what_one_process_finds(installation, story, calm):

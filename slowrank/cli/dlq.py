@@ -4,9 +4,11 @@ import asyncio
 import re
 from collections import Counter
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from slowrank.cli.remote import fail
 
 if TYPE_CHECKING:
     from slowrank.telemetry import DeadLetter
@@ -41,11 +43,11 @@ def show(
     """Show one dead letter with the beginning of its payload."""
     match = _PLACE.fullmatch(place)
     if match is None:
-        _fail(f"{place!r} is no place: want topic:partition:offset, such as node-samples:0:1234")
+        fail(f"{place!r} is no place: want topic:partition:offset, such as node-samples:0:1234")
     wanted = (match[1], int(match[2]), int(match[3]))
     letter = next((x for x in _letters() if (x.topic, x.partition, x.offset) == wanted), None)
     if letter is None:
-        _fail(f"no dead letter about {place}; `slowrank dlq list` shows those there are")
+        fail(f"no dead letter about {place}; `slowrank dlq list` shows those there are")
     typer.echo(f"place    {_place(letter)}\ntime     {_when(letter)}\nreason   {letter.reason}")
     typer.echo(f"detail   {_plain(letter.detail)}\npayload  {len(letter.payload)} bytes kept")
     for start in range(0, len(letter.payload), 16):
@@ -62,7 +64,7 @@ def _letters() -> "list[DeadLetter]":
     try:
         return asyncio.run(dead_letters(settings.kafka_bootstrap, settings.topic_prefix))
     except LettersProblem as error:
-        _fail(str(error))
+        fail(str(error))
 
 
 def _place(letter: "DeadLetter") -> str:
@@ -76,8 +78,3 @@ def _when(letter: "DeadLetter") -> str:
 def _plain(text: str) -> str:
     # What a stranger sent must not move the cursor of the person who reads it.
     return "".join(c if c.isprintable() else "\ufffd" for c in text)
-
-
-def _fail(message: str) -> NoReturn:
-    typer.secho(message, err=True, fg="red")
-    raise typer.Exit(2)

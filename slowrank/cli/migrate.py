@@ -1,8 +1,10 @@
 """``slowrank migrate``."""
 
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
+
+from slowrank.cli.remote import fail
 
 
 def migrate(
@@ -20,16 +22,11 @@ def migrate(
     try:
         applied = apply(dsn if dsn is not None else load_settings().dsn())
     except (ValueError, OSError, MigrationError) as error:
-        _fail(str(error))
+        fail(str(error))
     except psycopg.OperationalError as error:
-        _fail(f"the database does not answer: {str(error).strip()}\nIs the URL right and the server up?")
+        fail(f"the database does not answer: {str(error).strip()}\nIs the URL right and the server up?")
     except psycopg.Error as error:
-        _fail(f"the database refused a migration, which was rolled back: {str(error).strip()}")
+        fail(f"the database refused a migration, which was rolled back: {str(error).strip()}")
     for name in applied:
         typer.echo(f"applied {name}")
     typer.echo(f"schema is at {bundled()[-1].name}" + ("" if applied else ", nothing to do"))
-
-
-def _fail(message: str) -> NoReturn:
-    typer.secho(message, fg=typer.colors.RED, err=True)
-    raise typer.Exit(2)

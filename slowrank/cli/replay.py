@@ -3,9 +3,12 @@
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from slowrank.cli.feed import Speed, at_speed, to_kafka
+from slowrank.cli.remote import fail
 
 if TYPE_CHECKING:
     from slowrank.telemetry import Record
@@ -35,12 +38,12 @@ def backtest(
 
 def replay(
     files: Files,
-    speed: Annotated[str, typer.Option(help="Multiple of real time, such as 60x; max = no waiting.")] = "max",
+    speed: Speed = "max",
     kafka: Annotated[bool, typer.Option("--kafka", help="Send the records to Kafka instead.")] = False,
 ) -> None:
     """Feed FILES through the detectors and print each finding as it opens or changes its status."""
     read = _read(files)
-    records = _at_speed(read.records, speed)
+    records = at_speed(read.records, speed)
     if kafka:
         _send(records)
         return
@@ -57,7 +60,7 @@ def _read(files: list[Path]) -> "Read":
     try:
         return read_records(files)
     except FileProblem as error:
-        _fail(str(error))
+        fail(str(error))
 
 
 def _pipeline() -> "Pipeline":
@@ -80,33 +83,11 @@ def _news(records: "Iterable[Record]", pipeline: "Pipeline") -> Iterator[str]:
             yield f"{when}  {finding.status:<9}  {finding.severity:<8}  {finding.title}"
 
 
-def _at_speed(records: "list[Record]", speed: str) -> "Iterable[Record]":
-    import time
-
-    from streams.replay import paced
-
-    if speed == "max":
-        return records
-    try:
-        factor = float(speed.removesuffix("x"))
-    except ValueError:
-        factor = 0.0
-    if not 0 < factor < float("inf"):
-        _fail(f"--speed {speed}: want a multiple such as 60x, or max")
-    return paced(records, speed=factor, clock=time.monotonic, sleep=time.sleep)
-
-
 def _send(records: "Iterable[Record]") -> None:
-    import asyncio
-
     from slowrank.cli.config import load_settings
-    from streams.sender import SendProblem, send
 
     settings = load_settings()
-    try:
-        sent = asyncio.run(send(records, bootstrap=settings.kafka_bootstrap, prefix=settings.topic_prefix))
-    except SendProblem as error:
-        _fail(str(error))
+    sent = to_kafka(records, settings)
     typer.secho(f"{sent} records sent to {settings.kafka_bootstrap}", err=True)
 
 
@@ -114,7 +95,7 @@ def _write(output: Path, lines: bytes) -> None:
     try:
         output.write_bytes(lines)
     except OSError as error:
-        _fail(f"{output}: cannot be written ({error.strerror})")
+        fail(f"{output}: cannot be written ({error.strerror})")
 
 
 def _summary(read: "Read", pipeline: "Pipeline", what: str) -> None:
@@ -127,8 +108,3 @@ def _summary(read: "Read", pipeline: "Pipeline", what: str) -> None:
         typer.secho(
             f"set aside: {count} x {source} on which a detector failed (a bug; see the log)", err=True
         )
-
-
-def _fail(message: str) -> NoReturn:
-    typer.secho(message, err=True, fg="red")
-    raise typer.Exit(2)

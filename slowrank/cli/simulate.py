@@ -2,11 +2,14 @@
 
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, BinaryIO, NoReturn
+from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import typer
+
+from slowrank.cli.feed import Speed, at_speed, to_kafka
+from slowrank.cli.remote import fail
 
 if TYPE_CHECKING:
     from simulator import Cluster
@@ -25,7 +28,7 @@ def simulate(
     output: Annotated[Path | None, typer.Option("-o", "--output", help="NDJSON file; - is stdout.")] = None,
     kafka: Annotated[str | None, typer.Option(help="Send to these bootstrap servers, host:port,…")] = None,
     truth: Annotated[Path | None, typer.Option(help="NDJSON file for what was injected.")] = None,
-    speed: Annotated[str, typer.Option(help="Multiple of real time, such as 1x; max = no waiting.")] = "max",
+    speed: Speed = "max",
     cluster: Annotated[str, typer.Option(help="Cluster name in the records.")] = "sim",
 ) -> None:
     """Simulate one training job over the whole cluster and write what its exporters would send."""
@@ -33,17 +36,17 @@ def simulate(
         _list_faults()
         return
     if (output is None) == (kafka is None):
-        _fail("say where the records go: -o FILE or --kafka HOST:PORT, one of them")
+        fail("say where the records go: -o FILE or --kafka HOST:PORT, one of them")
     simulated = _cluster(nodes, gpus, seed=seed, faults=fault or [], name=cluster)
-    records = _paced(simulated.run(seconds), speed)
+    records = at_speed(simulated.run(seconds), speed)
     try:
         if truth is not None:
             from simulator.truth import write
 
             truth.write_bytes(write(simulated.truth))
-        count = _to_kafka(records, kafka) if kafka is not None else _to_file(records, output or Path("-"))
+        count = _sent(records, kafka) if kafka is not None else _to_file(records, output or Path("-"))
     except OSError as error:
-        _fail(f"{error.filename}: cannot be written ({error.strerror})")
+        fail(f"{error.filename}: cannot be written ({error.strerror})")
     typer.secho(f"{count} records, {seconds:g} s of {nodes} x {gpus} GPUs, seed {seed}", err=True)
 
 
@@ -63,7 +66,7 @@ def _cluster(nodes: int, gpus: int, *, seed: int, faults: list[str], name: str) 
         )
         return Cluster(spec, seed=seed, faults=[parse_fault(text) for text in faults])
     except ValueError as error:
-        _fail(str(error))
+        fail(str(error))
 
 
 def _list_faults() -> None:
@@ -74,18 +77,10 @@ def _list_faults() -> None:
         typer.echo(f"{kind:<16} {blame:<23} {', '.join(effect.verdicts)}")
 
 
-def _paced(records: "Iterator[Record]", speed: str) -> "Iterable[Record]":
-    from streams.replay import paced
+def _sent(records: "Iterable[Record]", bootstrap: str) -> int:
+    from slowrank.cli.config import load_settings
 
-    if speed == "max":
-        return records
-    try:
-        factor = float(speed.removesuffix("x"))
-    except ValueError:
-        factor = 0.0
-    if not 0 < factor < float("inf"):
-        _fail(f"--speed {speed}: want a multiple such as 60x, or max")
-    return paced(records, speed=factor, clock=time.monotonic, sleep=time.sleep)
+    return to_kafka(records, load_settings(kafka_bootstrap=bootstrap))
 
 
 def _to_file(records: "Iterable[Record]", output: Path) -> int:
@@ -101,23 +96,7 @@ def _write(records: "Iterable[Record]", file: BinaryIO) -> int:
     from slowrank.telemetry import twin
 
     encoder, count = msgspec.json.Encoder(), 0
-    for count, record in enumerate(records, 1):  # noqa: B007 - the count is the result
+    for record in records:
         file.writelines(encoder.encode(row) + b"\n" for row in twin.rows(record))
+        count += 1
     return count
-
-
-def _to_kafka(records: "Iterable[Record]", bootstrap: str) -> int:
-    import asyncio
-
-    from slowrank.cli.config import load_settings
-    from streams.sender import SendProblem, send
-
-    try:
-        return asyncio.run(send(records, bootstrap=bootstrap, prefix=load_settings().topic_prefix))
-    except SendProblem as error:
-        _fail(str(error))
-
-
-def _fail(message: str) -> NoReturn:
-    typer.secho(message, err=True, fg="red")
-    raise typer.Exit(2)

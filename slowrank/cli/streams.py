@@ -5,9 +5,11 @@ import sys
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
+
+from slowrank.cli.remote import fail
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Run the stream workers.")
 
@@ -36,7 +38,7 @@ def run(role: Role = RoleName.all) -> None:
         try:
             settings.dsn()
         except (ValueError, OSError) as error:
-            _fail(str(error))
+            fail(str(error))
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     supervisor = Supervisor(
         [_worker_command(one) for one in roles],
@@ -54,7 +56,7 @@ def worker(role: Role) -> None:
     from streams.worker import run as run_worker
 
     if role is RoleName.all:
-        _fail("one worker has one role: detect or sink")
+        fail("one worker has one role: detect or sink")
     run_worker(load_settings(), "detect" if role is RoleName.detect else "sink")
 
 
@@ -73,15 +75,10 @@ def record(
     try:
         rows, unreadable = asyncio.run(write_recording(settings, output, follow=follow))
     except RecordingProblem as error:
-        _fail(str(error))
+        fail(str(error))
     typer.secho(f"{rows} rows written to {output}, {unreadable} messages could not be read", err=True)
 
 
 def _worker_command(role: RoleName) -> list[str]:
     start = "from slowrank.cli import main; main()"
     return [sys.executable, "-c", start, "streams", "worker", "--role", role.value]
-
-
-def _fail(message: str) -> NoReturn:
-    typer.secho(message, err=True, fg="red")
-    raise typer.Exit(2)

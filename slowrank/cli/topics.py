@@ -1,8 +1,10 @@
 """``slowrank topics``: the Kafka topics, made once by the operator."""
 
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import typer
+
+from slowrank.cli.remote import fail
 
 if TYPE_CHECKING:
     from slowrank.settings import Settings
@@ -40,7 +42,7 @@ def create() -> None:
             except TopicAlreadyExistsError:
                 typer.echo(f"exists   {name}")
     except KafkaError as error:
-        _fail(f"Kafka refused: {error}")
+        fail(f"Kafka refused: {error}")
     finally:
         admin.close()
 
@@ -60,7 +62,7 @@ def describe() -> None:
         names = {topic_name(spec.name, settings.topic_prefix): spec for spec in TOPICS}
         found = {t["name"]: t for t in admin.describe_topics([n for n in names if n in existing])}
     except KafkaError as error:
-        _fail(f"Kafka refused: {error}")
+        fail(f"Kafka refused: {error}")
     finally:
         admin.close()
     for name, spec in names.items():
@@ -87,12 +89,7 @@ def _admin(settings: "Settings") -> Any:
             bootstrap_servers=settings.kafka_bootstrap, bootstrap_timeout_ms=5_000, request_timeout_ms=15_000
         )
     except KafkaError as error:
-        _fail(
+        fail(
             f"no Kafka at {settings.kafka_bootstrap} ({error}). "
             "Set SLOWRANK_KAFKA_BOOTSTRAP, or run `make services` or `docker compose up`."
         )
-
-
-def _fail(message: str) -> NoReturn:
-    typer.secho(message, err=True, fg="red")
-    raise typer.Exit(2)

@@ -10,9 +10,10 @@ from psycopg import Connection
 from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
+from store.locks import lock_key
 from store.text import storable, storable_json
 
-_LOCK = int.from_bytes(hashlib.sha256(b"slowrank audit").digest()[:8], "big", signed=True)
+_LOCK = lock_key("audit")
 _FIRST = bytes(32)
 
 

@@ -11,9 +11,10 @@ from typing import Any, Literal, LiteralString
 from psycopg import Connection
 from psycopg.rows import class_row, dict_row
 
+from store import events, webhooks
 from store.events import Event, emit
 from store.text import storable
-from store.webhooks import Webhook, by_id
+from store.webhooks import Webhook
 
 State = Literal["pending", "muted", "delivered", "failed"]
 
@@ -104,10 +105,11 @@ def due(
             },
         ).fetchall()
         rows.sort(key=lambda row: (row["next_attempt_at"], row["id"]))
-        events = _events(conn, [row["event_id"] for row in rows])
-        endpoints = by_id(conn, {row["webhook_id"] for row in rows})
+        happened = events.by_id(conn, {row["event_id"] for row in rows})
+        endpoints = webhooks.by_id(conn, {row["webhook_id"] for row in rows})
     return [
-        Due(row["id"], row["attempts"], events[row["event_id"]], endpoints[row["webhook_id"]]) for row in rows
+        Due(row["id"], row["attempts"], happened[row["event_id"]], endpoints[row["webhook_id"]])
+        for row in rows
     ]
 
 
@@ -215,14 +217,6 @@ def next_due(conn: Connection[Any]) -> datetime | None:
         "LEFT JOIN findings f ON f.id = e.finding_id WHERE w.enabled AND " + _WAITING
     ).fetchone()
     return None if row is None else row[0]
-
-
-def _events(conn: Connection[Any], ids: list[str]) -> dict[str, Event]:
-    with conn.cursor(row_factory=class_row(Event)) as cursor:
-        rows = cursor.execute(
-            "SELECT id, seq, type, finding_id, at, body FROM events WHERE id = ANY(%s)", (ids,)
-        ).fetchall()
-    return {event.id: event for event in rows}
 
 
 def _log(conn: Connection[Any], leased: Due, attempt: Attempt) -> None:

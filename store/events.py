@@ -1,9 +1,10 @@
 """The outbox: what happened to findings, to whom it is to be told, and the wake-up call that says so."""
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, LiteralString
 
 from psycopg import Connection
 from psycopg.rows import class_row
@@ -14,6 +15,8 @@ from alerts.severity import ORDER
 from alerts.silence import labels, muting
 from store import silences
 from store.text import storable_json
+
+_SELECT: LiteralString = "SELECT id, seq, type, finding_id, at, body FROM events "
 
 CHANNEL = "slowrank_findings"
 ON_REQUEST = "finding.updated"
@@ -64,11 +67,7 @@ def wake(conn: Connection[Any], payload: dict[str, Any]) -> None:
 
 def after(conn: Connection[Any], seq: int, *, limit: int = 500) -> list[Event]:
     """Return the events after ``seq``, oldest first."""
-    with conn.cursor(row_factory=class_row(Event)) as cursor:
-        return cursor.execute(
-            "SELECT id, seq, type, finding_id, at, body FROM events WHERE seq > %s ORDER BY seq LIMIT %s",
-            (seq, limit),
-        ).fetchall()
+    return _select(conn, "WHERE seq > %s ORDER BY seq LIMIT %s", (seq, limit))
 
 
 def last_seq(conn: Connection[Any]) -> int:
@@ -94,10 +93,13 @@ def wait(conn: Connection[Any], seconds: float) -> bool:
 
 def get(conn: Connection[Any], id_: str) -> Event | None:
     """Return one event."""
-    with conn.cursor(row_factory=class_row(Event)) as cursor:
-        return cursor.execute(
-            "SELECT id, seq, type, finding_id, at, body FROM events WHERE id = %s", (id_,)
-        ).fetchone()
+    found = _select(conn, "WHERE id = %s", (id_,))
+    return found[0] if found else None
+
+
+def by_id(conn: Connection[Any], ids: Iterable[str]) -> dict[str, Event]:
+    """Return the events with these ids."""
+    return {event.id: event for event in _select(conn, "WHERE id = ANY(%s)", (list(ids),))}
 
 
 def _enqueue(conn: Connection[Any], event: Event, to: str | None) -> None:
@@ -127,6 +129,11 @@ def _enqueue(conn: Connection[Any], event: Event, to: str | None) -> None:
             "at": silence.ends_at if silence else now,
         },
     )
+
+
+def _select(conn: Connection[Any], where: LiteralString, parameters: tuple[Any, ...]) -> list[Event]:
+    with conn.cursor(row_factory=class_row(Event)) as cursor:
+        return cursor.execute(_SELECT + where, parameters).fetchall()
 
 
 def _now(conn: Connection[Any]) -> datetime:

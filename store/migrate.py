@@ -11,7 +11,9 @@ from importlib.resources.abc import Traversable
 
 import psycopg
 
-_LOCK = int.from_bytes(hashlib.sha256(b"slowrank migrations").digest()[:8], "big", signed=True)
+from store.locks import lock_key
+
+_LOCK = lock_key("migrations")
 
 
 class MigrationError(RuntimeError):

@@ -1,6 +1,5 @@
 """Old roll-ups and old news go, a little at a time and by one process at a time. Findings stay for ever."""
 
-import hashlib
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any, LiteralString
@@ -8,12 +7,13 @@ from typing import Any, LiteralString
 from psycopg import Connection, sql
 
 from store.findings import expire_silent
+from store.locks import lock_key
 
 TABLES = ("samples_10s", "nic_10s", "host_10s", "steps_10s")
 BATCH = 20_000
 EVENT_DAYS = 7.0
 
-_LOCK = int.from_bytes(hashlib.sha256(b"slowrank retention").digest()[:8], "big", signed=True)
+_LOCK = lock_key("retention")
 
 
 def run(conn: Connection[Any], *, now: datetime, days: float) -> dict[str, int] | None:

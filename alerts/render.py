@@ -35,7 +35,7 @@ def render(scope: Scope, case: Case, config: FindingConfig, *, identity: str | N
         dedup_key=case.key,
         group_key=group_key(scope, case, config),
         kind=kind,
-        title=title(kind, subject, ratio=ratio, peers=_peers(own)),
+        title=title(kind, subject, ratio=ratio, peers=_peers(own), hypothesis=why.hypothesis),
         severity=severity(kind, subject, job_slowdown=job_ratio, confidence=sure),
         status=case.status,
         subject=subject,

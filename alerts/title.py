@@ -3,11 +3,14 @@
 from slowrank.telemetry import Subject
 
 MAX_TITLE = 120
+_JOB_WIDE = ("imbalance.stage", "imbalance.workload")
 
 TEMPLATES: dict[str, str] = {
     "straggler.fail_slow": "{place} is {ratio} slower than {peers}",
     "straggler.intermittent": "{place} slows down again and again ({ratio})",
     "straggler.job_wide": "{place} is {ratio} slower than it was; no machine stands out",
+    "imbalance.stage": "{place} carries {ratio} the compute of the other stages",
+    "imbalance.workload": "{place} is {ratio} slower than with evenly spread work",
     "hang.job": "{place} has stopped: no steps and no work on its machines",
     "hang.rank_missing": "{place} reports no steps while others go on",
     "gray.node": "{place} shows several weak signs of a fault",
@@ -40,11 +43,26 @@ TEMPLATES: dict[str, str] = {
 }
 
 
-def title(kind: str, subject: Subject, *, ratio: float | None = None, peers: int | None = None) -> str:
-    """Return the title, cut to 120 characters and without control characters."""
+def title(
+    kind: str,
+    subject: Subject,
+    *,
+    ratio: float | None = None,
+    peers: int | None = None,
+    hypothesis: str | None = None,
+) -> str:
+    """Return the title, cut to 120 characters and without control characters.
+
+    A slow job without a slow machine is named by its likeliest ``hypothesis``, where that has a template.
+    """
+    where = place(subject)
+    if kind == "straggler.job_wide" and hypothesis in _JOB_WIDE:
+        kind = hypothesis
+        if kind == "imbalance.stage" and not (subject.coords and "pp" in subject.coords):
+            where = f"A stage of job {subject.job_id}"
     template = TEMPLATES.get(kind) or "{place}: " + kind.replace("{", "").replace("}", "")
     text = template.format(
-        place=place(subject),
+        place=where,
         ratio="?x" if ratio is None else f"{ratio:.2f}x",
         peers="its peers" if not peers else f"{peers} peers" if peers > 1 else "1 peer",
     )
@@ -67,8 +85,9 @@ def _on_node(s: Subject) -> str:
 
 
 def _job(s: Subject) -> str:
-    stage = f" stage {s.coords['pp']}" if s.coords and "pp" in s.coords else ""
-    return f"Job {s.job_id}{stage}"
+    if s.coords and "pp" in s.coords:
+        return f"Stage {s.coords['pp']} of job {s.job_id}"
+    return f"Job {s.job_id}"
 
 
 def _nic(s: Subject) -> str:

@@ -5,7 +5,7 @@ Pure: arrays per step in, verdicts out. ``detectors.ratios`` compares, ``detecto
 ``detectors.accusation`` examines; this composes them.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -21,11 +21,10 @@ from detectors.accusation import (
 )
 from detectors.channel import Channel, fit_noise
 from detectors.excursions import SUSPECT
-from detectors.imbalance import StageImbalance, stage_imbalance, workload_imbalance
-from detectors.job_kind import VARIABLE_DISPERSION, JobKind, classify
+from detectors.job_kind import VARIABLE_DISPERSION, JobKind
+from detectors.job_wide import ImbalanceWatch, JobWide
 from detectors.peers import MIN_PEERS, PeerGroups
 from detectors.ratios import Ratios, StepTimes
-from detectors.robust import nan_median
 from detectors.straggler_config import StragglerConfig
 
 __all__ = ["Accusation", "StepTimes", "StragglerConfig", "StragglerDetector", "Verdict"]
@@ -39,10 +38,6 @@ _EVERY = 20
 _RECENT = 10
 """The last steps are left out of a baseline: a fault that began in them is not usual."""
 
-_MIN_STEPS = 20
-_MIN_STEPS_APART = 5
-"""Steps an imbalance must have lasted, and between two looks at it."""
-
 _COARSE_EFFECT = 0.10
 _LASTING_EFFECT = 0.05
 _UNKNOWN_ROLE_EFFECT = 0.25
@@ -50,14 +45,13 @@ _UNKNOWN_ROLE_EFFECT = 0.25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What one step gave rise to: ranks newly ``accused``, ranks slow on and off
-    (``intermittent``, repeated while so), accusations ``cleared``, and verdicts on the job."""
+    """What one step gave rise to: ranks newly ``accused``, ranks slow on and off (``intermittent``,
+    repeated while so), accusations ``cleared``, and what is unequal in the job as a whole."""
 
     accused: tuple[Accusation, ...] = ()
     intermittent: tuple[Accusation, ...] = ()
     cleared: tuple[tuple[Channels, int], ...] = ()
-    stage: StageImbalance | None = None
-    workload: float | None = None
+    job_wide: JobWide = field(default_factory=JobWide)
 
 
 class StragglerDetector:
@@ -66,6 +60,7 @@ class StragglerDetector:
     def __init__(self, ranks: int, roles: Ints | None, config: StragglerConfig | None = None) -> None:
         self.ratios = Ratios(ranks, roles, config or StragglerConfig())
         self.channels: dict[Channels, Channel] = {"compute": Channel(ranks), "data": Channel(ranks)}
+        self._imbalances = ImbalanceWatch()
 
     @property
     def kind(self) -> JobKind:
@@ -91,13 +86,11 @@ class StragglerDetector:
             return Verdict()
         accused = [*self._judge("compute"), *self._judge("data")]
         cleared = [(name, rank) for name, ch in self.channels.items() for rank in ch.settle()]
-        stage, workload = self._imbalance()
         return Verdict(
             accused=tuple(accused),
             intermittent=self._intermittent(),
             cleared=tuple(cleared),
-            stage=stage,
-            workload=workload,
+            job_wide=self._imbalances.look(ratios, self.channels["compute"].raised),
         )
 
     def is_alone(self, name: Channels, rank: int) -> bool:
@@ -209,25 +202,6 @@ class StragglerDetector:
         coarse = (ratios.groups.peers < MIN_PEERS) | (ratios.kind.kind != "fixed")
         smallest = np.where(coarse, _COARSE_EFFECT, _LASTING_EFFECT)
         return smallest if ratios.roles_settled else np.maximum(smallest, _UNKNOWN_ROLE_EFFECT)
-
-    def _imbalance(self) -> tuple[StageImbalance | None, float | None]:
-        ratios = self.ratios
-        if ratios.settled < _MIN_STEPS or ratios.settled % _MIN_STEPS_APART:
-            return None, None
-        if ratios.source != "compute" or ratios.asynchronous:
-            return None, None
-        n = min(ratios.settled, 50)
-        seconds, accused = ratios.history.last("compute", n), self.channels["compute"].raised
-        step = nan_median(ratios.history.last("step", n), axis=1)
-        recent = np.where(accused, np.nan, seconds[-_MIN_STEPS:])
-        stage = stage_imbalance(step[-_MIN_STEPS:], recent, self.stages, dispersion=ratios.kind.dispersion)
-        if n < 30 or accused.any() or self._raw_kind(n).kind != "variable":
-            return stage, None
-        return stage, workload_imbalance(step, seconds, ratios.raw_role(n))
-
-    def _raw_kind(self, steps: int) -> JobKind:
-        """What kind of work the job does before anything is taken out for tokens."""
-        return self.kind if self.ratios.tokens is None else classify(self.ratios.raw_role(steps))
 
 
 def _step_noise(residual: Floats) -> float:

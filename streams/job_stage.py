@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from detectors.job_wide import JobWide
 from detectors.roles import roles_from_coords
 from detectors.straggler import Ints, StepTimes, StragglerConfig, StragglerDetector, Verdict
 from slowrank.telemetry import JobSteps, NodeEvent, NodeSample, Suspicion
@@ -153,11 +154,24 @@ def _stragglers(ledger: Ledger[write.Key], view: JobView, verdict: Verdict, at: 
     for accusation in verdict.intermittent:
         key = ("intermittent", view.roster[accusation.rank])
         out += ledger.put(key, write.slow_rank(view, accusation, at))
-    if verdict.stage is not None:
-        out += ledger.put(("stage", verdict.stage.group), write.slow_stage(view, verdict.stage, at))
-    if verdict.workload is not None:
-        out += ledger.put(("workload", -1), write.uneven_work(view, verdict.workload, at))
-    return out + _freshen(ledger, view, at)
+    return out + _imbalances(ledger, view, verdict.job_wide, at) + _freshen(ledger, view, at)
+
+
+def _imbalances(ledger: Ledger[write.Key], view: JobView, job_wide: JobWide, at: float) -> list[Suspicion]:
+    out: list[Suspicion] = []
+    shown: list[write.Key] = []
+    for found in job_wide.shown:
+        if found.stage is None:
+            shown.append(("workload", -1))
+            out += ledger.put(shown[-1], write.uneven_work(view, found, at))
+        else:
+            shown.append(("stage", found.stage.group))
+            out += ledger.put(shown[-1], write.slow_stage(view, found, found.stage, at))
+    replaced = {topic for topic, _ in shown}
+    for key in ledger:
+        if key not in shown and (key[0] in job_wide.gone or key[0] in replaced):
+            out += ledger.clear(key, at)
+    return out
 
 
 def _freshen(ledger: Ledger[write.Key], view: JobView, at: float) -> list[Suspicion]:

@@ -7,6 +7,7 @@ from typing import Literal
 import numpy as np
 
 from detectors.imbalance import StageImbalance
+from detectors.job_wide import Shown
 from detectors.robust import nan_median, spread
 from detectors.straggler import Accusation, StragglerDetector
 from slowrank.telemetry import UNKNOWN_NODE, Baseline, Evidence, Peers, Subject, Suspicion
@@ -109,7 +110,7 @@ def slow_rank(view: JobView, a: Accusation, at: float) -> Suspicion:
     )
 
 
-def slow_stage(view: JobView, stage: StageImbalance, at: float) -> Suspicion:
+def slow_stage(view: JobView, shown: Shown, stage: StageImbalance, at: float) -> Suspicion:
     """Write a pipeline stage with more work than the others: the job's finding, nobody's fault."""
     members = view.detector.stages.members[stage.group]
     ranks = [view.roster[i] for i in members if i >= 0]
@@ -124,14 +125,14 @@ def slow_stage(view: JobView, stage: StageImbalance, at: float) -> Suspicion:
         at,
         subject=view.job(coords),
         hypothesis="imbalance.stage",
+        shown=shown,
         ratio=stage.ratio,
-        job_ratio=stage.job_slowdown,
         evidence=(Evidence(metric="compute_seconds", unit="s", detector=DETECTOR, value=value, note=where),),
         note=f"stage {where} takes {stage.ratio:.2f}x the mean of the other stages; its ranks agree",
     )
 
 
-def uneven_work(view: JobView, slowdown: float, at: float) -> Suspicion:
+def uneven_work(view: JobView, shown: Shown, at: float) -> Suspicion:
     """Write work that differs between ranks by chance."""
     kind = view.detector.kind
     return _about_job(
@@ -139,8 +140,8 @@ def uneven_work(view: JobView, slowdown: float, at: float) -> Suspicion:
         at,
         subject=view.job(),
         hypothesis="imbalance.workload",
-        ratio=slowdown,
-        job_ratio=slowdown,
+        shown=shown,
+        ratio=shown.slowdown,
         evidence=(
             Evidence(
                 metric="compute_seconds.dispersion",
@@ -159,12 +160,11 @@ def _about_job(
     *,
     subject: Subject,
     hypothesis: str,
+    shown: Shown,
     ratio: float,
-    job_ratio: float,
     evidence: tuple[Evidence, ...],
     note: str,
 ) -> Suspicion:
-    first = view.detector.ratios.first_ts
     return Suspicion(
         cluster=view.cluster,
         detector=DETECTOR,
@@ -173,14 +173,14 @@ def _about_job(
         state="raise",
         subject=subject,
         ts=at,
-        onset=first,
-        onset_lo=first,
+        onset=shown.onset,
+        onset_lo=shown.onset,
         onset_hi=at,
         score=1.0,
         log_likelihood_ratio=_WEIGHT_SLOW,
         overwhelming=True,
         slowdown_ratio=round(ratio, 4),
-        job_slowdown_ratio=round(job_ratio, 4),
+        job_slowdown_ratio=round(shown.slowdown, 4),
         gpus=len(view.roster),
         ranks=len(view.roster),
         nodes=view.nodes,

@@ -62,6 +62,7 @@ def test_title_names_place_ratio_and_peers():
     assert title("straggler.fail_slow", GPU, ratio=1.31, peers=127) == (
         "gpu-0423 GPU 5 (rank 3389) is 1.31x slower than 127 peers"
     )
+    assert title("straggler.fail_slow", GPU, ratio=1.31, peers=1).endswith("is 1.31x slower than 1 peer")
     assert title("straggler.fail_slow", GPU) == "gpu-0423 GPU 5 (rank 3389) is slower than its peers"
 
 
@@ -122,3 +123,18 @@ def test_every_kind_has_a_known_action(kind):
     assert rule.action in CODES
     assert advice(kind).code in CODES
     assert "{" not in advice(kind, JOB).text
+
+
+@pytest.mark.parametrize(
+    ("coords", "hypothesis", "expected"),
+    [
+        ({"pp": 3}, "imbalance.stage", "Stage 3 of job j carries 1.63x the compute of the other stages"),
+        (None, "imbalance.stage", "A stage of job j carries 1.63x the compute of the other stages"),
+        (None, "imbalance.workload", "Job j is 1.63x slower than with evenly spread work"),
+        (None, "straggler.job_wide", "Job j is 1.63x slower than it was; no machine stands out"),
+    ],
+)
+def test_title_of_a_job_without_a_slow_machine(coords, hypothesis, expected):
+    """It says what is compared with what."""
+    job = Subject(type="job", cluster="c", job_id="j", coords=coords)
+    assert title("straggler.job_wide", job, ratio=1.63, hypothesis=hypothesis) == expected

@@ -203,6 +203,40 @@ def test_long_stage_is_a_finding_about_the_job(with_coords):
     assert stage.subject.coords == ({"pp": 3} if with_coords else None)
 
 
+def test_a_stage_that_gets_more_work_for_a_while_is_dated_and_cleared():
+    """The imbalance begins with the first long step, not the job, and ends when the work is even again."""
+    work = healthy(steps=400, noise=0.01)
+    work[150:280, 12:] *= 1.4
+    table = synchronous(work, coords=layout(16, 4))
+    told = [s for s in run(table) if s.state != "update"]
+    assert [(s.state, s.subject.coords) for s in told] == [("raise", {"pp": 3}), ("clear", {"pp": 3})]
+    assert abs(steps_between(table, table.ts[150], told[0].onset)) <= 2
+    assert steps_between(table, table.ts[150], told[0].ts) <= 25
+    assert 0 < steps_between(table, table.ts[280], told[1].ts) <= 45
+
+
+def test_uneven_work_that_comes_and_goes_is_dated_and_cleared():
+    """A job that packs sequences for a while is uneven for that while."""
+    work = healthy(steps=500)
+    work[150:320] *= packed(steps=170)
+    table = synchronous(work)
+    told = [s for s in run(table) if s.state != "update"]
+    assert [(s.state, list(s.hypotheses)) for s in told] == [
+        ("raise", ["imbalance.workload"]),
+        ("clear", ["imbalance.workload"]),
+    ]
+    assert abs(steps_between(table, table.ts[150], told[0].onset)) <= 5
+    assert steps_between(table, table.ts[320], told[1].ts) <= 80
+
+
+@pytest.mark.parametrize("noise", [0.01, 0.02])
+@pytest.mark.parametrize("coords", [None, layout(16, 4), layout(16, 8), layout(16, 16)])
+def test_ordinary_noise_is_no_imbalance(noise, coords):
+    """Ranks that scatter by one or two per cent, and stages of a few ranks, are even enough."""
+    for seed in range(3):
+        assert job_level(run(synchronous(healthy(noise=noise, seed=seed), coords=coords))) == []
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_packed_batches_are_a_finding_about_the_job(seed):
     """Work that differs by chance from step to step accuses no rank."""

@@ -1,0 +1,108 @@
+"""Watches a job for slowness that no rank is to blame for: since when it shows, and when it is gone."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from detectors.imbalance import (
+    MIN_STAGE_RATIO,
+    StageImbalance,
+    stage_imbalance,
+    stage_ratio,
+    workload_imbalance,
+)
+from detectors.job_kind import VARIABLE_DISPERSION, classify
+from detectors.ratios import Ratios
+from detectors.robust import nan_median
+
+Bools = npt.NDArray[np.bool_]
+
+Imbalance = Literal["stage", "workload"]
+
+_STEPS = 20
+_STEPS_APART = 5
+"""Steps an imbalance must have lasted, and between two looks at it."""
+
+_WORKLOAD_STEPS = (30, 50)
+"""Fewest and most steps the spread of the work is judged over."""
+
+_LOOKS_GONE = 4
+_SHARE_HIGH = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """An imbalance that shows now: the job's ``slowdown``, the ``stage`` when one has more work.
+
+    ``onset`` is the event time of the first of the steps that show it.
+    """
+
+    slowdown: float
+    onset: float
+    stage: StageImbalance | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobWide:
+    """What a look found: ``shown`` by kind, and what ``gone`` for several looks."""
+
+    shown: tuple[Shown, ...] = ()
+    gone: tuple[Imbalance, ...] = ()
+
+
+class ImbalanceWatch:
+    """Looks at the last steps of a job every few steps."""
+
+    def __init__(self) -> None:
+        self._absent: dict[Imbalance, int] = {"stage": 0, "workload": 0}
+
+    def look(self, ratios: Ratios, accused: Bools) -> JobWide:
+        """Return what shows and what is gone; ``accused`` [ranks] are slow by themselves and left out."""
+        if ratios.settled < _STEPS or ratios.settled % _STEPS_APART:
+            return JobWide()
+        if ratios.source != "compute" or ratios.asynchronous:
+            return JobWide()
+        stage = _stage(ratios, accused)
+        looks: dict[Imbalance, Shown | None] = {"stage": stage}
+        if ratios.settled >= _WORKLOAD_STEPS[0] and not accused.any():
+            looks["workload"] = _workload(ratios)
+        for kind, found in looks.items():
+            self._absent[kind] = 0 if found else self._absent[kind] + 1
+        return JobWide(
+            shown=tuple(found for found in looks.values() if found),
+            gone=tuple(kind for kind in looks if self._absent[kind] >= _LOOKS_GONE),
+        )
+
+
+def _stage(ratios: Ratios, accused: Bools) -> Shown | None:
+    seconds = np.where(accused, np.nan, ratios.history.last("compute", ratios.settled))
+    step = nan_median(ratios.history.last("step", _STEPS), axis=1)
+    found = stage_imbalance(step, seconds[-_STEPS:], ratios.groups, dispersion=ratios.kind.dispersion)
+    if found is None:
+        return None
+    high = stage_ratio(seconds, ratios.groups, found.group) >= MIN_STAGE_RATIO
+    return Shown(found.job_slowdown, _since(ratios, high), found)
+
+
+def _workload(ratios: Ratios) -> Shown | None:
+    n = min(ratios.settled, _WORKLOAD_STEPS[1])
+    if classify(ratios.raw_role(n)).kind != "variable":
+        return None
+    seconds, step = ratios.history.last("compute", n), nan_median(ratios.history.last("step", n), axis=1)
+    slowdown = workload_imbalance(step, seconds, ratios.raw_role(n))
+    if slowdown is None:
+        return None
+    spread = 1.4826 * nan_median(np.abs(ratios.raw_role(ratios.settled)), axis=1)
+    return Shown(slowdown, _since(ratios, spread > VARIABLE_DISPERSION / 2))
+
+
+def _since(ratios: Ratios, high: Bools) -> float:
+    """Return the time of the first step of the longest run up to now with nearly all steps ``high``."""
+    share = np.cumsum(high[::-1])[::-1] / np.arange(len(high), 0, -1)
+    runs = np.flatnonzero(high & (share >= _SHARE_HIGH))
+    first = int(runs[0]) if runs.size else len(high) - 1
+    if first == 0 and len(high) == ratios.settled:
+        return ratios.first_ts
+    return float(nan_median(ratios.history.last("ts", len(high))[first]))

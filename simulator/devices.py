@@ -11,10 +11,8 @@ import numpy.typing as npt
 
 from simulator.board import Board
 from simulator.faults import HW_THERMAL, Condition
-from simulator.layout import ClusterSpec
+from simulator.layout import ClusterSpec, FloatArray
 from slowrank.telemetry.schema import SAMPLE_SCHEMAS
-
-FloatArray = npt.NDArray[np.float64]
 
 SM_CLOCK_HZ = 1.755e9
 POWER_LIMIT_WATTS, IDLE_WATTS, BUSY_WATTS = 700.0, 75.0, 640.0

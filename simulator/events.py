@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from typing import Literal
 
 from simulator.faults import Fault
 from simulator.layout import ClusterSpec
@@ -49,6 +50,23 @@ def _flaps(spec: ClusterSpec, fault: Fault, duration: float) -> Iterator[NodeEve
             )  # fmt: skip
 
 
-def _event(spec: ClusterSpec, fault: Fault, t: float, **told: object) -> NodeEvent:
-    place = {"cluster": spec.name, "node": spec.node_name(fault.node), "source": "kmsg"}
-    return NodeEvent(ts=spec.start + t, **place, **told)  # type: ignore[arg-type]
+def _event(
+    spec: ClusterSpec,
+    fault: Fault,
+    t: float,
+    *,
+    code: str,
+    severity: Literal["info", "error", "critical"],
+    subject: dict[str, str | int],
+    message: str,
+) -> NodeEvent:
+    return NodeEvent(
+        cluster=spec.name,
+        node=spec.node_name(fault.node),
+        ts=spec.start + t,
+        source="kmsg",
+        code=code,
+        severity=severity,
+        subject=subject,
+        message=message,
+    )

@@ -13,9 +13,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from simulator.layout import ClusterSpec
-
-FloatArray = npt.NDArray[np.float64]
+from simulator.layout import ClusterSpec, FloatArray
 
 # Compute follows the clock less than in proportion, because part of a step is bound by memory.
 CLOCK_EXPONENT = 0.6

@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 from simulator.devices import Activity
-from simulator.faults import Fault, FloatArray, condition_at
-from simulator.layout import ClusterSpec, JobSpec
+from simulator.faults import Fault, condition_at
+from simulator.layout import ClusterSpec, FloatArray, JobSpec
 from simulator.schedule import StepTimes, run_step
 from simulator.workload import WorkSource
 from slowrank.telemetry.schema import MISSING_INT, STEP_SCHEMAS

@@ -8,9 +8,8 @@ the work goes in; waits and the step time come out.
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-FloatArray = npt.NDArray[np.float64]
+from simulator.layout import FloatArray
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,8 @@
 import numpy as np
 
 from simulator.faults import Condition
-from simulator.layout import ClusterSpec, JobSpec, coords
-from simulator.schedule import FloatArray, Work
+from simulator.layout import ClusterSpec, FloatArray, JobSpec, coords
+from simulator.schedule import Work
 
 DRIFT_MEMORY = 0.9
 """Lag-1 of the shared drift; with the noise beside it, one rank's steps show the measured 0.7 to 0.8."""

@@ -1,10 +1,11 @@
-"""The webhook policy and the sender as the operator's settings make them."""
+"""Webhook delivery as the operator's settings make it: where it may go, by what, how much at once."""
 
 from collections.abc import Iterator
 
 from psycopg import ProgrammingError
 from psycopg.conninfo import conninfo_to_dict
 
+from api.notifier import Limits
 from api.sender import Sender, tls_context
 from api.ssrf import Policy
 from slowrank.settings import Settings
@@ -26,6 +27,15 @@ def sender_of(settings: Settings) -> Sender:
     if settings.webhook_ca_file is not None:
         tls.load_verify_locations(settings.webhook_ca_file)
     return Sender(policy_of(settings), tls)
+
+
+def limits_of(settings: Settings) -> Limits:
+    """Return how much the notifier does at once, for how long, and how often it looks."""
+    return Limits(
+        concurrency=settings.notifier_concurrency,
+        lease_seconds=settings.notifier_lease_seconds,
+        poll_seconds=settings.notifier_poll_seconds,
+    )
 
 
 def _own_servers(settings: Settings) -> Iterator[tuple[str, int]]:

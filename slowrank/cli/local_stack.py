@@ -25,8 +25,8 @@ from alerts.config import FindingConfig
 from api.app import create_app
 from api.auth import SCOPES
 from api.metrics import NotifierMetrics, new_registry
-from api.notifier import Limits, Notifier
-from api.policy import sender_of
+from api.notifier import Notifier
+from api.policy import limits_of, sender_of
 from exporters.collector import Instant
 from exporters.exporter import Exporter
 from exporters.registry import collectors
@@ -183,9 +183,7 @@ def _notifying(settings: Settings, pool: ConnectionPool[psycopg.Connection]) -> 
         metrics=NotifierMetrics(new_registry()),
         public_url=settings.public_url,
         instance=f"local-{os.getpid()}",
-        limits=Limits(
-            concurrency=settings.notifier_concurrency, lease_seconds=settings.notifier_lease_seconds
-        ),
+        limits=limits_of(settings),
     )
     loop, stop = asyncio.new_event_loop(), asyncio.Event()
     thread = threading.Thread(target=_deliver, args=(loop, notifier, stop), name="notifier", daemon=True)

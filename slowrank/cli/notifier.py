@@ -44,8 +44,8 @@ async def _serve(settings: "Settings", dsn: str) -> None:
     from prometheus_client import start_http_server
 
     from api.metrics import NotifierMetrics, new_registry
-    from api.notifier import Limits, Notifier
-    from api.policy import sender_of
+    from api.notifier import Notifier
+    from api.policy import limits_of, sender_of
     from store.pool import open_pool
 
     registry = new_registry()
@@ -61,11 +61,7 @@ async def _serve(settings: "Settings", dsn: str) -> None:
             metrics=NotifierMetrics(registry),
             public_url=settings.public_url,
             instance=f"{socket.gethostname()}:{os.getpid()}",
-            limits=Limits(
-                concurrency=settings.notifier_concurrency,
-                lease_seconds=settings.notifier_lease_seconds,
-                poll_seconds=settings.notifier_poll_seconds,
-            ),
+            limits=limits_of(settings),
         )
         typer.echo("delivering; stop with Ctrl-C", err=True)
         await notifier.run(stop)

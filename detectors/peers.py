@@ -15,7 +15,7 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.intp]
 
 MIN_PEERS = 3
-"""Below this a median of the others cannot tell who is slow (handbook rule: abstain, use own history)."""
+"""Below this a median of the others cannot tell who is slow: abstain, and use the rank's own history."""
 
 _EXACT = 64
 _CLIP = 12.0

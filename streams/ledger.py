@@ -1,6 +1,4 @@
-"""What a stage has raised and not yet cleared, so that it is raised once, freshened now and then, and
-cleared.
-"""
+"""What a stage has raised and not yet cleared: raised once, freshened now and then, and cleared."""
 
 from collections.abc import Hashable, Iterator
 from typing import Generic, TypeVar

@@ -93,12 +93,12 @@ async def _partitions(bootstrap: str, topics: list[str]) -> list[TopicPartition]
 
 
 @contextlib.contextmanager
-def _opened(output: Path) -> Iterator[IO[bytes]]:
+def _opened(output: Path) -> Iterator[IO[bytes] | gzip.GzipFile]:
     if str(output) == "-":
         yield sys.stdout.buffer
     elif output.suffix == ".gz":
         with gzip.open(output, "wb") as packed:
-            yield packed  # type: ignore[misc]
+            yield packed
     else:
         with output.open("wb") as plain:
             yield plain

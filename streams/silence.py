@@ -48,11 +48,6 @@ class Silence:
         self._mass: dict[str, float] = {}
         self._second = -math.inf
 
-    @property
-    def nodes(self) -> int:
-        """How many nodes are expected to send."""
-        return len(self._heard)
-
     def heard(self, place: Place, ts: float) -> list[Suspicion]:
         """Take that a node sent a record of event time ``ts``; return the clears this gives rise to."""
         held = self._heard.get((place.cluster, place.node))

@@ -7,7 +7,8 @@ from streams.reorder import LONGEST_SECONDS, PATIENCE_SECONDS, Reorder
 
 def played(log):
     """What comes out of (sender, ts, logged) in the order of the log: (sender, ts) with when it came."""
-    order, out = Reorder(), []
+    order: Reorder[tuple[str, float]] = Reorder()
+    out = []
     for sender, ts, logged in log:
         out += [(logged, *item) for item in order.take((sender, ts), sender=sender, ts=ts, logged=logged)]
     return order, out

@@ -2,6 +2,7 @@
 
 import json
 import secrets
+import shutil
 import signal
 import statistics
 import sys
@@ -9,7 +10,7 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -43,6 +44,8 @@ def demo(
 
     from slowrank.cli.demo_screen import Screen
 
+    if json_file is not None and not json_file.parent.is_dir():
+        fail(f"--json {json_file}: there is no folder {json_file.parent}. Make it first.")
     seed = secrets.randbelow(100_000) if seed is None else seed
     # A polite kill or a closed terminal cleans up as Ctrl-C does.
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -54,15 +57,24 @@ def demo(
             if json_file is not None:
                 json_file.write_text(json.dumps(verdict.to_json(), indent=2) + "\n")
             if not once and sys.stdout.isatty():
-                screen.waiting(stack.url, str(key_file))
-                while True:
-                    time.sleep(1)
+                screen.waiting(stack.url, str(key_file), _own_command())
+                with suppress(KeyboardInterrupt):
+                    while True:
+                        time.sleep(1)
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
     except OSError as error:
         fail(f"the demo cannot run: {error}")
     if not verdict.passed:
         raise typer.Exit(1)
+
+
+def _own_command() -> str:
+    """Return what starts this program from where the user is: after ``make demo`` it is not on the PATH."""
+    if shutil.which("slowrank") == sys.argv[0]:
+        return "slowrank"
+    own, here = Path(sys.argv[0]).absolute(), Path.cwd()
+    return str(own.relative_to(here) if own.is_relative_to(here) else own)
 
 
 @contextmanager
@@ -162,7 +174,10 @@ class _Play:
                 pairs = zip(rows["rank"], rows["step_seconds"], strict=True)
                 self._steps.extend(seconds for rank, seconds in pairs if rank == 0)
         if len(self._steps) > 2 and int(at) % 15 == 0:
-            self._screen.learning(at, statistics.median(self._steps), statistics.pstdev(self._steps))
+            usual = statistics.median(self._steps)
+            # By the median absolute deviation, scaled to a normal's: one checkpoint is no spread.
+            spread = 1.4826 * statistics.median(abs(step - usual) for step in self._steps)
+            self._screen.learning(at, usual, spread)
 
     def _show(self, at: float) -> None:
         """Show what is newly served; the first right finding ends the run some time later."""

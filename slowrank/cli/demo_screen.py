@@ -1,5 +1,6 @@
 """What the demo prints: progress while it learns, the finding when there is one, the verdict at the end."""
 
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,15 @@ _CAUSES = {
     "clock.low": "SM clock below its peers, no reason given",
     "host.cpu_contention": "other load on the host's CPUs",
     "straggler.fail_slow": "the GPU itself, no reason seen in its clock, heat or power",
+    "data_loading": "data loading",
+    "imbalance.workload": "uneven work",
+}
+# metric -> (name, units in one of those shown, unit shown): what moved on the machine, in short
+_MEASURES = {
+    "gpu.clock.sm_hz": ("SM clock", 1e6, "MHz"),
+    "gpu.power_watts": ("power", 1.0, "W"),
+    "gpu.temp_celsius": ("temperature", 1.0, "°C"),
+    "host.pressure.cpu_some_ratio": ("CPU pressure", 0.01, "%"),
 }
 
 
@@ -29,6 +39,7 @@ class Screen:
 
     def __init__(self, console: Console) -> None:
         self._console = console
+        self._proof = ""
 
     def head(self, *, seed: int, nodes: int, gpus: int, url: str) -> None:
         """Say what runs."""
@@ -57,12 +68,13 @@ class Screen:
 
     def details(self, finding: Json, url: str) -> None:
         """Show the rest in the order the on-call reads it: cost, cause, what it is not, what to do, proof."""
+        self._proof = f"{url}/api/v1/findings/{finding['id']}"
         for name, text in (
             ("cost", _cost(finding)),
             ("cause", _cause(finding)),
             ("not", _ruled_out(finding)),
             ("do", _action(finding)),
-            ("proof", f"{url}/api/v1/findings/{finding['id']}"),
+            ("proof", self._proof),
         ):
             if text:
                 self._print(f"           [dim]{name:<6}[/] {text}")
@@ -83,9 +95,13 @@ class Screen:
             f"   [dim](injected: {injected})[/]"
         )
 
-    def waiting(self, url: str, key_file: str) -> None:
-        """Say how to look further."""
-        self._print(f"  SLOWRANK_URL={url} SLOWRANK_KEY_FILE={key_file} slowrank findings list")
+    def waiting(self, url: str, key_file: str, command: str) -> None:
+        """Say how to look further; the API wants its key also from a reader of the proof."""
+        self._print("While it runs, in another shell:")
+        self._print(f"  export SLOWRANK_URL={url} SLOWRANK_KEY_FILE={key_file}")
+        self._print(f"  {command} findings list")
+        if self._proof:
+            self._print(f'  curl -H "authorization: Bearer $(cat $SLOWRANK_KEY_FILE)" {self._proof}')
         self._print("Press Ctrl-C to quit. Nothing is left on your machine.")
 
     def _at(self, at: float, text: str) -> None:
@@ -111,13 +127,26 @@ def _cause(finding: Json) -> str:
     cause = finding.get("cause")
     if not cause:
         return ""
-    name = _CAUSES.get(cause["hypothesis"], _text(cause["hypothesis"]))
-    return f"{name} {100 * cause['confidence']:.0f} %"
+    moved = ", ".join(_moved(finding["evidence"]))
+    sure = f"{_named(cause['hypothesis'])} {100 * cause['confidence']:.0f} %"
+    return f"{sure}   ({moved})" if moved else sure
+
+
+def _moved(evidence: Iterable[Json]) -> Iterator[str]:
+    for piece in evidence:
+        usual = (piece.get("baseline") or {}).get("median")
+        if piece["metric"] in _MEASURES and usual is not None and piece.get("value") is not None:
+            name, size, unit = _MEASURES[piece["metric"]]
+            yield f"{name} {usual / size:.0f} → {piece['value'] / size:.0f} {unit}"
 
 
 def _ruled_out(finding: Json) -> str:
     ruled_out = (finding.get("cause") or {}).get("ruled_out") or ()
-    return " ".join(f"{_text(name)} [green]✓[/]" for name in ruled_out)
+    return "  ".join(f"{_named(name)} [green]✓[/]" for name in ruled_out)
+
+
+def _named(hypothesis: str) -> str:
+    return _CAUSES.get(hypothesis, _text(hypothesis))
 
 
 def _action(finding: Json) -> str:

@@ -1,3 +1,4 @@
+import io
 import json
 import os
 import signal
@@ -9,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from slowrank.cli.demo_scenario import accuses_healthy, draw, judge, names_culprit
+from slowrank.cli.demo_screen import Screen
 
 SLOWRANK = [sys.executable, "-c", "from slowrank.cli import main; main()"]
 NOTHING_SET = {k: v for k, v in os.environ.items() if not k.startswith("SLOWRANK_")}
@@ -99,6 +102,22 @@ def test_the_demo_names_the_culprit_and_leaves_nothing(tmp_path, temporary, seed
     assert 0 < verdict["seconds_to_finding"] < 60
     assert verdict["finding"]["title"] in done.stdout
     assert not list(temporary.iterdir())
+
+
+def test_the_screen_tells_what_moved_and_how_to_read_the_proof():
+    """The cause comes with the measured change, in the units people use, and the proof with its key."""
+    written = io.StringIO()
+    screen = Screen(Console(file=written))
+    sm_clock = {"metric": "gpu.clock.sm_hz", "value": 1.56e9, "baseline": {"median": 1.755e9}}
+    why = {"hypothesis": "throttle.thermal", "confidence": 0.953, "ruled_out": ["data_loading", "network"]}
+    screen.details({"id": "fnd_1", "cause": why, "evidence": [sm_clock, {"metric": "other"}]}, "http://a")
+    screen.waiting("http://a", "/tmp/key", ".venv-demo/bin/slowrank")
+    shown = written.getvalue()
+    assert "thermal throttling 95 %   (SM clock 1755 → 1560 MHz)" in shown
+    assert "data loading ✓  network ✓" in shown
+    assert "export SLOWRANK_URL=http://a SLOWRANK_KEY_FILE=/tmp/key" in shown
+    assert ".venv-demo/bin/slowrank findings list" in shown
+    assert '$SLOWRANK_KEY_FILE)" http://a/api/v1/findings/fnd_1' in shown
 
 
 @pytest.mark.slow

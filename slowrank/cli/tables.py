@@ -49,15 +49,9 @@ def ago(text: str | None, now: datetime | None = None) -> str:
 
 
 def _table(headings: Iterable[str], rows: Iterable[Sequence[object]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in headings:
-        table.add_column(heading.upper(), overflow="fold")
-    for row in rows:
-        table.add_row(*(Text("-" if cell is None else printable(cell)) for cell in row))
-    console = Console(markup=False, highlight=False, emoji=False)
-    # A pipe has no width: give it all it needs, so that nothing is folded or cut.
-    console.print(table, width=None if console.is_terminal else 400)
+    """Print columns as wide as their widest cell: a folded id could be neither copied nor searched for."""
+    table = [[heading.upper() for heading in headings]]
+    table += [["-" if cell is None else printable(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    for row in table:
+        typer.echo("  ".join(map(str.ljust, row, widths)).rstrip())

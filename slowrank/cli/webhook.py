@@ -5,12 +5,13 @@ from urllib.parse import quote
 
 import typer
 
-from slowrank.cli.remote import KeyOption, UrlOption, client, fail, printable
+from slowrank.cli.remote import Client, KeyOption, UrlOption, client, fail, printable
 from slowrank.cli.tables import Output, OutputOption, ago, show
 
 app = typer.Typer(help="Add, test and inspect webhooks over the API.", no_args_is_help=True)
 
 WebhookId = Annotated[str, typer.Argument(help="As `slowrank webhook list` shows it.")]
+OnlyWebhookId = Annotated[str | None, typer.Argument(help="Not needed when there is one only.")]
 
 
 @app.command()
@@ -43,19 +44,10 @@ def list_webhooks(output: OutputOption = Output.table, url: UrlOption = None, ke
 
 
 @app.command("test")
-def send_test(
-    webhook_id: Annotated[str | None, typer.Argument(help="Not needed when there is one only.")] = None,
-    url: UrlOption = None,
-    key: KeyOption = None,
-) -> None:
+def send_test(webhook_id: OnlyWebhookId = None, url: UrlOption = None, key: KeyOption = None) -> None:
     """Send a signed test delivery now and say what the receiver answered."""
     with client(url, key) as api:
-        if webhook_id is None:
-            found = [item["id"] for item in api.pages("/webhooks")]
-            if len(found) != 1:
-                fail(f"there are {len(found)} webhooks; name one: slowrank webhook test ID")
-            webhook_id = found[0]
-        result = api.call("POST", f"/webhooks/{quote(webhook_id, safe='')}/test")
+        result = api.call("POST", f"/webhooks/{_path(api, webhook_id)}/test")
     milliseconds = 1000 * result["seconds"]
     if not result["delivered"]:
         answer = f"HTTP {result['status']}" if result["status"] else result["error"]
@@ -65,7 +57,7 @@ def send_test(
 
 @app.command()
 def deliveries(
-    webhook_id: WebhookId,
+    webhook_id: OnlyWebhookId = None,
     limit: Annotated[int, typer.Option(min=1, max=1000)] = 50,
     output: OutputOption = Output.table,
     url: UrlOption = None,
@@ -73,7 +65,7 @@ def deliveries(
 ) -> None:
     """List the latest deliveries of a webhook."""
     with client(url, key) as api:
-        items = api.get(f"/webhooks/{quote(webhook_id, safe='')}/deliveries", limit=limit)["items"]
+        items = api.get(f"/webhooks/{_path(api, webhook_id)}/deliveries", limit=limit)["items"]
     show(items, output, _DELIVERIES, "nothing was delivered yet: try `slowrank webhook test`")
 
 
@@ -93,6 +85,16 @@ def remove(webhook_id: WebhookId, url: UrlOption = None, key: KeyOption = None) 
     with client(url, key) as api:
         api.call("DELETE", f"/webhooks/{quote(webhook_id, safe='')}")
     typer.echo(f"removed {printable(webhook_id)}")
+
+
+def _path(api: Client, webhook_id: str | None) -> str:
+    """Return the id as part of a path; that of the only webhook when none is named."""
+    if webhook_id is None:
+        found = [item["id"] for item in api.pages("/webhooks")]
+        if len(found) != 1:
+            fail(f"there are {len(found)} webhooks: name one as `slowrank webhook list` shows it.")
+        webhook_id = found[0]
+    return quote(webhook_id, safe="")
 
 
 _WEBHOOKS = {

@@ -59,6 +59,7 @@ def test_findings_from_list_to_feedback(slowrank, reach, save_finding):
     assert "no findings" in slowrank("findings", "list", "--open", env=reach).stdout
     assert "HTTP 409" in slowrank("findings", "resolve", saved.id, env=reach, code=2).stderr
     assert "HTTP 422" in slowrank("findings", "show", "nonsense", env=reach, code=2).stderr
+    assert "which finding?" in slowrank("findings", "show", "", env=reach, code=2).stderr
     assert "HTTP 404" in slowrank("findings", "show", "../keys", env=reach, code=2).stderr
 
 
@@ -82,7 +83,7 @@ def test_webhooks_from_add_to_remove(slowrank, reach, receiver):
     listed = slowrank("webhook", "list", env=reach).stdout
     assert webhook_id in listed
     assert "whsec_" not in listed
-    (line,) = json.loads(slowrank("webhook", "deliveries", webhook_id, "-o", "json", env=reach).stdout)
+    (line,) = json.loads(slowrank("webhook", "deliveries", "-o", "json", env=reach).stdout)
     assert "due again" in slowrank("webhook", "retry", line["id"], env=reach).stdout
     receiver.wait_for(2)
     receiver.answers = [(500, {}, b"")]

@@ -1,6 +1,7 @@
 """Settings of every process: flags > ``SLOWRANK_*`` > ``slowrank.toml`` > the defaults below."""
 
 import os
+import re
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ class Settings(BaseSettings):
         env_prefix="SLOWRANK_", toml_file="slowrank.toml", extra="ignore", hide_input_in_errors=True
     )
 
-    cluster: str = "default"
+    cluster: str = Field(default="default", min_length=1)
     node: str | None = None
 
     kafka_bootstrap: str = "127.0.0.1:9092"
@@ -69,11 +70,12 @@ class Settings(BaseSettings):
     gpu_hour_price: float | None = Field(default=None, ge=0)
     retention_rollup_days: int = Field(default=7, ge=1)
 
-    @field_validator("cluster")
+    @field_validator("cluster", "node")
     @classmethod
-    def _one_label(cls, value: str) -> str:
-        if not value or len(value) > 128:
-            raise ValueError("cluster must be 1 to 128 characters")
+    def _one_label(cls, value: str | None) -> str | None:
+        # Every record carries it, and with another name in it every record would be refused.
+        if value and not re.fullmatch(r"[A-Za-z0-9._:/-]{1,128}", value):
+            raise ValueError("must be 1 to 128 of A-Z a-z 0-9 . _ : / -")
         return value
 
     @classmethod

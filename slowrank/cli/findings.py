@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from slowrank.cli.remote import KeyOption, UrlOption, client, printable
+from slowrank.cli.remote import KeyOption, UrlOption, client, fail, printable
 from slowrank.cli.tables import Output, OutputOption, ago, show
 
 app = typer.Typer(help="List and handle findings over the API.", no_args_is_help=True)
@@ -105,6 +105,8 @@ def _transition(finding_id: str, status: str, note: str, reach: tuple[str | None
 def _path(text: str) -> str:
     from urllib.parse import quote
 
+    if not text:
+        fail("which finding? `slowrank findings list` shows their ids.")
     return quote(text, safe="")
 
 

@@ -95,7 +95,7 @@ class Client:
     def exchange(self, method: str, path: str, **options: Any) -> tuple[Any, dict[str, str]]:
         """Like ``call``, with the answer's headers."""
         answer = self._http.request(method, f"/api/v1{path}", **options)
-        if answer.status_code >= 400:
+        if not answer.is_success:
             fail(_explained(answer))
         headers = {name.lower(): value for name, value in answer.headers.items()}
         return (answer.json() if answer.content else None), headers

@@ -50,7 +50,10 @@ def up(
     except EmbeddedError as error:
         fail(str(error))
     except OSError as error:
-        fail(f"cannot start: {error}. Choose other addresses with --port and --listen.")
+        next_step = "Choose other addresses with --port and --listen."
+        if error.filename is not None:
+            next_step = "May this user write there? --data and XDG_CONFIG_HOME choose other folders."
+        fail(f"cannot start: {error}. {next_step}")
     typer.echo("stopped")
 
 

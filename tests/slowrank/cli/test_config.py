@@ -60,6 +60,17 @@ def test_settings_of_a_broken_form_end_in_one_message(file, variables, said, mon
     assert said in result.output
 
 
+@pytest.mark.parametrize("name", ["SLOWRANK_CLUSTER", "SLOWRANK_NODE"])
+@pytest.mark.parametrize("value", ["my cluster", "größe", "a" * 129, "a\n"])
+def test_a_name_no_record_may_carry_is_no_setting(name, value, monkeypatch, tmp_path):
+    """It is refused at the start, not by a worker, record after record."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(name, value)
+    result = CliRunner().invoke(app, ["config", "check"])
+    assert result.exit_code == 2, result.output
+    assert "1 to 128 of A-Z" in result.output
+
+
 def test_settings_are_read_in_one_place():
     """No command makes its own Settings, which would end in a traceback when they cannot be read."""
     makers = {

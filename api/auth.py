@@ -6,6 +6,7 @@ from typing import Annotated
 
 from fastapi import Depends, Request, Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from pydantic import Field
 
 from api.deps import Services, ServicesDep
 from api.limits import FAILED_AUTH, READ, WRITE
@@ -21,6 +22,9 @@ SCOPES = (
     "keys:admin",
     "metrics:read",
 )
+Cluster = Annotated[str, Field(pattern=r"^[A-Za-z0-9._:/-]{1,128}$")]
+"""A cluster's name, as a body may give it."""
+
 _MAX_TOKEN = 256
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 _bearer = HTTPBearer(auto_error=False, scheme_name="key", description="`slowrank key create` makes one.")

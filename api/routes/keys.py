@@ -1,15 +1,14 @@
 """API keys: make, list, revoke. A key makes only keys that can do no more than itself."""
 
-from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Annotated, Any
+from typing import Any
 
 from fastapi import APIRouter, Request, Response
 from psycopg import Connection
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from api.audit import record
-from api.auth import SCOPES, KeysAdmin, Principal
+from api.auth import SCOPES, Cluster, KeysAdmin, Principal
 from api.conditional import answer
 from api.deps import ServicesDep
 from api.problems import Problem, not_found
@@ -18,8 +17,6 @@ from store import keys
 from store.keys import ApiKey
 
 router = APIRouter(prefix="/api/v1/keys", tags=["keys"])
-
-Cluster = Annotated[str, Field(pattern=r"^[A-Za-z0-9._:/-]{1,128}$")]
 
 
 class KeyRequest(BaseModel):
@@ -45,7 +42,7 @@ class KeyRequest(BaseModel):
 def read_keys(request: Request, services: ServicesDep, principal: KeysAdmin) -> Response:
     """List the keys, never their secrets; a key limited to clusters sees those limited like it."""
     with services.pool.connection() as conn:
-        found = [key for key in keys.listed(conn) if _governs(principal, key.clusters)]
+        found = [key for key in keys.listed(conn) if principal.may_handle(key.clusters)]
     return answer(request, {"items": [_shown(key) for key in found], "next_cursor": ""})
 
 
@@ -67,7 +64,7 @@ def revoke_key(key_id: str, request: Request, services: ServicesDep, principal: 
     """Revoke a key at once and for ever."""
     with services.pool.connection() as conn, conn.transaction():
         found = keys.get(conn, key_id)
-        governed = found is not None and _governs(principal, found.clusters)
+        governed = found is not None and principal.may_handle(found.clusters)
         if not governed or not keys.revoke(conn, key_id, services.now()):
             raise not_found("valid key", key_id)
         record(conn, request, "key.revoke", key_id, {})
@@ -94,14 +91,9 @@ def _check_no_escalation(wanted: KeyRequest, principal: Principal) -> None:
     more = sorted(set(wanted.scopes) - principal.scopes)
     if more:
         raise Problem(403, "forbidden", f"this key lacks {more[0]} and cannot give it to another")
-    if not _governs(principal, wanted.clusters):
+    if not principal.may_handle(wanted.clusters):
         named = ", ".join(principal.clusters)
         raise Problem(403, "forbidden", f"this key is limited to {named}; the new one must be too")
-
-
-def _governs(principal: Principal, clusters: Sequence[str]) -> bool:
-    """Whether a key limited to ``clusters`` (none: all of them) is within the principal's own limits."""
-    return not principal.clusters or (bool(clusters) and set(clusters) <= set(principal.clusters))
 
 
 def _shown(key: ApiKey) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from alerts.finding import Severity
 from alerts.notify import EventType
 from api import conditional
 from api.audit import record
-from api.auth import Principal, WebhooksAdmin
+from api.auth import Cluster, Principal, WebhooksAdmin
 from api.deps import Services, ServicesDep
 from api.ids import new_id
 from api.problems import Problem, invalid, not_found
@@ -33,7 +33,6 @@ router = APIRouter(prefix="/api/v1/webhooks", tags=["webhooks"])
 
 FormatName = Literal["standard", "cloudevents", "alertmanager", "slack"]
 Kind = Annotated[str, Field(pattern=r"^[a-z0-9_]+(\.[a-z0-9_]+)*$", max_length=64)]
-Cluster = Annotated[str, Field(pattern=r"^[A-Za-z0-9._:/-]{1,128}$")]
 ROTATION = timedelta(hours=24)
 TEST_SECONDS = 20.0
 

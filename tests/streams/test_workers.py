@@ -131,11 +131,10 @@ def test_ten_thousand_poisoned_messages_stop_nothing(installation):
         )
     assert detect.alive
     assert sink.alive
-    assert installation.step_rows_stored() == 200 * 16
+    wait_for(lambda: installation.step_rows_stored() == 200 * 16, within=60, what="the last step rows")
     assert sum(row[-1] for row in installation.samples() if row[0] == "host_10s") == 120
-    assert [(kind, status) for _, kind, status, _ in installation.findings()] == [
-        ("straggler.fail_slow", "open")
-    ]
+    opened = [kind for _, kind, status, _ in installation.findings() if status == "open"]
+    assert opened == ["straggler.fail_slow"]
 
 
 @pytest.fixture(scope="module")

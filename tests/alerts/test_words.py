@@ -58,7 +58,7 @@ def test_act_once_waiting_has_cost_as_much():
 
 
 def test_title_names_place_ratio_and_peers():
-    """The title of the handbook's example."""
+    """The title says which GPU, how much slower, and than how many; without numbers it says less."""
     assert title("straggler.fail_slow", GPU, ratio=1.31, peers=127) == (
         "gpu-0423 GPU 5 (rank 3389) is 1.31x slower than 127 peers"
     )

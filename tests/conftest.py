@@ -89,13 +89,18 @@ def private_timescale() -> Iterator[Timescale]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whoever asks for a real server is an integration test; one that starts its own is slow too."""
+    """Whoever asks for a real server is an integration test; one that starts its own is slow too.
+
+    Slow tests come last: a mistake shows early, and a client that is still giving up a dead broker in the
+    background disturbs no other test.
+    """
     for item in items:
         fixtures = set(getattr(item, "fixturenames", ()))
         if fixtures & (SHARED | PRIVATE):
             item.add_marker(pytest.mark.integration)
         if fixtures & PRIVATE:
             item.add_marker(pytest.mark.slow)
+    items.sort(key=lambda item: item.get_closest_marker("slow") is not None)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

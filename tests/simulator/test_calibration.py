@@ -27,7 +27,8 @@ MEASURED = {
 }
 """Real hybrid-parallel traces; the rows of calibration.csv that a healthy simulated job can be held to."""
 
-CALIBRATION = Path(os.environ.get("SLOWRANK_DATA", "data")) / "calibration.csv"
+BESIDE = Path(__file__).parents[3] / "shared" / "data"
+CALIBRATION = Path(os.environ.get("SLOWRANK_DATA", BESIDE)) / "calibration.csv"
 
 
 def job_tables(**workload):

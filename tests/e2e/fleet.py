@@ -62,7 +62,11 @@ class Fleet:
 
     def _feed(self):
         clock = time.monotonic
-        for record in paced(self._records, speed=self._speed, clock=clock, sleep=self._stop.wait):
+
+        def sleep(seconds: float) -> None:
+            self._stop.wait(seconds)
+
+        for record in paced(self._records, speed=self._speed, clock=clock, sleep=sleep):
             if self._stop.is_set():
                 return
             self._spools[record.node].put([message(record, self._prefix)], clock())

@@ -149,7 +149,7 @@ def assert_told_once(events, calm):
     """Each finding is opened once, and no event says again what the one before it said."""
     opened = [id_ for id_, kind, _ in events if kind == "finding.opened"]
     assert sorted(opened) == sorted(calm.news)
-    last = {}
+    last: dict[str, list[object]] = {}
     for id_, kind, body in events:
         told = [*(body[name] for name in TOLD), body["cause"]["hypothesis"], body["action"]["code"]]
         assert last.get(id_) != told, f"{kind} of {id_} was told twice"

@@ -3,12 +3,13 @@
 import time
 from collections import Counter
 from dataclasses import dataclass
+from typing import Any
 
 from alerts.lifecycle import NOTIFIED
 from simulator import Cluster, ClusterSpec
 from simulator.faults import Fault
 from simulator.layout import JobSpec
-from slowrank.telemetry import JobSteps, NodeEvent, NodeSample
+from slowrank.telemetry import JobSteps, NodeEvent, NodeSample, Record
 from slowrank.telemetry.schema import STEP_SCHEMAS
 from store.finding_rows import document
 from streams.arrays import columns
@@ -28,9 +29,9 @@ class Story:
     many records each roll-up row must hold.
     """
 
-    records: list
-    findings: dict[str, dict]
-    rows: Counter
+    records: list[Record]
+    findings: dict[str, dict[str, Any]]
+    rows: Counter[tuple[Any, ...]]
 
     @property
     def news(self):
@@ -63,7 +64,7 @@ def story() -> Story:
 
 def _rows(records):
     """Counted from the records themselves, not by the code that rolls them up."""
-    counts = Counter()
+    counts: Counter[tuple[Any, ...]] = Counter()
     for record in records:
         if isinstance(record, NodeSample):
             bucket = record.ts // 10 * 10

@@ -83,7 +83,7 @@ def test_job_slowdown_stays_for_as_long_as_the_rank_is_slow(start):
     work[400:406, 11] /= 1.4
     stage = JobStage(JobStageConfig(update_seconds=2.0))
     told = [s for record in records(synchronous(work, overhead=0.02)) for s in stage.process(record)]
-    ratios = [s.job_slowdown_ratio for s in told if s.state == "update" and s.overwhelming]
+    ratios = [s.job_slowdown_ratio or 0.0 for s in told if s.state == "update" and s.overwhelming]
     assert len(ratios) >= 50
     assert min(ratios) > 1.3
     assert max(ratios) < 1.42
@@ -93,7 +93,8 @@ def test_knows_no_node_where_rows_name_none():
     """Ranks of rows without a node are no neighbours, whatever device they say they run on."""
     work = healthy()
     work[90:, [3, 11]] *= 1.3
-    stage, found = JobStage(), []
+    stage = JobStage()
+    found: list[Suspicion] = []
     for record in records(synchronous(work)):
         for row in rows(record):
             del row["node"]

@@ -19,15 +19,23 @@ def at_speed(records: "Iterable[Record]", speed: str) -> "Iterable[Record]":
     """Yield records as many times faster than they happened as ``speed`` says; a bad one ends the command."""
     from streams.replay import paced
 
-    if speed == "max":
+    factor = multiple(speed)
+    if factor == float("inf"):
         return records
+    return paced(records, speed=factor, clock=time.monotonic, sleep=time.sleep)
+
+
+def multiple(speed: str) -> float:
+    """Return the multiple of real time ``speed`` says, infinity for ``max``; a bad one ends the command."""
+    if speed == "max":
+        return float("inf")
     try:
         factor = float(speed.removesuffix("x"))
     except ValueError:
         factor = 0.0
     if not 0 < factor < float("inf"):
         fail(f"--speed {speed}: want a multiple such as 60x, or max")
-    return paced(records, speed=factor, clock=time.monotonic, sleep=time.sleep)
+    return factor
 
 
 def to_kafka(records: "Iterable[Record]", settings: "Settings") -> int:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import typer
 
-from slowrank.cli.feed import Speed, at_speed, to_kafka
+from slowrank.cli.feed import Speed, at_speed, multiple, to_kafka
 from slowrank.cli.remote import fail
 
 if TYPE_CHECKING:
-    from simulator import Cluster
+    from simulator import Cluster, ClusterSpec
     from slowrank.telemetry import Record
 
 
@@ -37,7 +37,10 @@ def simulate(
         return
     if (output is None) == (kafka is None):
         fail("say where the records go: -o FILE or --kafka HOST:PORT, one of them")
-    simulated = _cluster(nodes, gpus, seed=seed, faults=fault or [], name=cluster)
+    # The last record is of the time it is sent at: what is ahead of the clock is refused.
+    start = time.time() - seconds * max(0.0, 1 - 1 / multiple(speed))
+    spec = _one_job(nodes, gpus, name=cluster, start=float(int(start)))
+    simulated = _cluster(spec, seed=seed, faults=fault or [])
     records = at_speed(simulated.run(seconds), speed)
     try:
         if truth is not None:
@@ -50,20 +53,19 @@ def simulate(
     typer.secho(f"{count} records, {seconds:g} s of {nodes} x {gpus} GPUs, seed {seed}", err=True)
 
 
-def _cluster(nodes: int, gpus: int, *, seed: int, faults: list[str], name: str) -> "Cluster":
-    from simulator import Cluster, ClusterSpec
-    from simulator.faults import parse_fault
+def _one_job(nodes: int, gpus: int, *, name: str, start: float) -> "ClusterSpec":
+    from simulator import ClusterSpec
     from simulator.layout import one_job
 
+    jobs = (one_job(nodes, gpus),)
+    return ClusterSpec(nodes=nodes, gpus=gpus, nics=gpus, name=name, jobs=jobs, start=start)
+
+
+def _cluster(spec: "ClusterSpec", *, seed: int, faults: list[str]) -> "Cluster":
+    from simulator import Cluster
+    from simulator.faults import parse_fault
+
     try:
-        spec = ClusterSpec(
-            nodes=nodes,
-            gpus=gpus,
-            nics=gpus,
-            name=name,
-            jobs=(one_job(nodes, gpus),),
-            start=float(int(time.time())),
-        )
         return Cluster(spec, seed=seed, faults=[parse_fault(text) for text in faults])
     except ValueError as error:
         fail(str(error))

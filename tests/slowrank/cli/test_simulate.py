@@ -1,4 +1,5 @@
 import json
+import time
 import uuid
 
 import pytest
@@ -33,6 +34,15 @@ def test_the_file_reads_back_as_records_and_the_truth_stands_beside_it(run, tmp_
     records += assembler.flush()
     assert sum(isinstance(r, NodeSample) for r in records) == 12
     assert json.loads(truth.read_text())["ranks"] == [3]
+
+
+@pytest.mark.parametrize("speed", ["max", "100x"])
+def test_nothing_is_sent_from_the_future(run, tmp_path, speed):
+    """The records end about now however fast they are sent: the codec refuses what is ahead of the clock."""
+    out = tmp_path / "records.ndjson"
+    run("--nodes", "1", "--gpus", "1", "--seconds", "30", "--speed", speed, "-o", str(out))
+    last = max(json.loads(line)["ts"] for line in out.read_text().splitlines())
+    assert -5 < last - time.time() < 1
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ Sockets are read once a tick without blocking; the kernel's receive buffer is th
 is not a good datagram is dropped and counted: any process of the node can send here.
 """
 
+import re
 import socket
 import stat
 from collections import Counter
@@ -117,6 +118,8 @@ class StepsCollector:
         if address.startswith(("/", "unix:")):
             return self._bind_unix(Path(address.removeprefix("unix:")))
         host, _, port = address.rpartition(":")
+        if not re.fullmatch("[0-9]{1,5}", port) or int(port) > 65535:
+            raise OSError(f"{address!r:.100} is neither host:port nor the path of a socket")
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listening = socket.socket(family, socket.SOCK_DGRAM)
         return _ready(listening, (host.strip("[]"), int(port)))

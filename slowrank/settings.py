@@ -14,6 +14,8 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+_ADDRESS = re.compile(r"([^\s:]+|\[[^\s\]]+\]):(?P<port>[0-9]{1,5})")
+
 
 class Settings(BaseSettings):
     """One flat table; a secret may come from ``SLOWRANK_<NAME>_FILE`` instead of the environment."""
@@ -76,6 +78,15 @@ class Settings(BaseSettings):
         # Every record carries it, and with another name in it every record would be refused.
         if value and not re.fullmatch(r"[A-Za-z0-9._:/-]{1,128}", value):
             raise ValueError("must be 1 to 128 of A-Z a-z 0-9 . _ : / -")
+        return value
+
+    @field_validator("kafka_bootstrap")
+    @classmethod
+    def _addresses(cls, value: str) -> str:
+        for part in value.split(","):
+            found = _ADDRESS.fullmatch(part.strip())
+            if found is None or int(found["port"]) > 65535:
+                raise ValueError("must be host:port, or several with commas between")
         return value
 
     @classmethod

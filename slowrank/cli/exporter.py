@@ -74,12 +74,11 @@ def run(
         exporter.close()
         if server is not None:
             server.close()
-        left = store.stats().records
+        left = store.stats()
         store.close()
     if not sent:
-        typer.secho(
-            f"{left} records were not taken by {settings.kafka_bootstrap}; they wait in the spool.", err=True
-        )
+        fate = "those in memory are lost" if left.degraded else "they wait in the spool"
+        typer.secho(f"{left.records} records were not taken by {settings.kafka_bootstrap}; {fate}.", err=True)
         raise typer.Exit(1 if once else 0)
 
 
@@ -128,7 +127,7 @@ def _exporter(settings: "Settings") -> "Exporter":
     listen = [address.strip() for address in settings.exporter_listen.split(",") if address.strip()]
     try:
         found = collectors(listen)
-    except (OSError, ValueError) as error:
+    except OSError as error:
         raise _refused(
             f"cannot listen for training hooks on {settings.exporter_listen}: {error}. Is another exporter "
             "running? Choose another address with --listen and tell jobs by SLOWRANK_EXPORTER."

@@ -167,3 +167,11 @@ def test_a_taken_address_is_refused(instants):
         other.bind(("127.0.0.1", 0))
         with pytest.raises(OSError, match="in use"):
             StepsCollector([f"127.0.0.1:{other.getsockname()[1]}"])
+
+
+@pytest.mark.parametrize("address", ["garbage", "127.0.0.1:", "127.0.0.1:99999", "127.0.0.1:-1", ":x"])
+def test_an_address_that_is_none_is_refused(address, path):
+    """It is an OSError that shows the address, and sockets already open are closed again."""
+    with pytest.raises(OSError, match="host:port"):
+        StepsCollector([path, address])
+    StepsCollector([path]).close()

@@ -71,6 +71,24 @@ def test_a_name_no_record_may_carry_is_no_setting(name, value, monkeypatch, tmp_
     assert "1 to 128 of A-Z" in result.output
 
 
+@pytest.mark.parametrize("servers", ["", ":::", "kafka", "kafka:", "kafka:x", "kafka:99999", "a:1,", "a b:1"])
+def test_servers_without_an_address_are_no_setting(servers, monkeypatch, tmp_path):
+    """They are refused at the start, not in a thread that ends unheard."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SLOWRANK_KAFKA_BOOTSTRAP", servers)
+    result = CliRunner().invoke(app, ["config", "check"])
+    assert result.exit_code == 2, result.output
+    assert "must be host:port" in result.output
+
+
+def test_servers_with_addresses_are_a_setting():
+    """Names, IPv4 and IPv6, one or more."""
+    from slowrank.settings import Settings
+
+    servers = "kafka-0.kafka:9092, 10.0.0.1:9092,[::1]:19092"
+    assert Settings(kafka_bootstrap=servers).kafka_bootstrap == servers
+
+
 def test_settings_are_read_in_one_place():
     """No command makes its own Settings, which would end in a traceback when they cannot be read."""
     makers = {

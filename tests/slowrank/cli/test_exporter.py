@@ -64,6 +64,19 @@ def test_a_run_without_a_broker_keeps_its_records(slowrank, tmp_path):
     assert (tmp_path / "spool.sqlite").stat().st_size > 0
 
 
+def test_records_in_memory_are_not_said_to_be_kept(slowrank, tmp_path):
+    """Without a folder to write to, the end of the process is the end of what was not sent."""
+    (tmp_path / "file").touch()
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        nobody = f"127.0.0.1:{unused.getsockname()[1]}"
+    done = slowrank("run", "--once", "--kafka", nobody, "--spool", str(tmp_path / "file"))
+
+    assert done.returncode == 1
+    assert "those in memory are lost" in done.stderr
+    assert "they wait in the spool" not in done.stderr
+
+
 def test_a_taken_address_is_explained(slowrank):
     """A second exporter is told what is taken and what to do."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:

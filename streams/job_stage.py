@@ -97,13 +97,16 @@ class JobStage:
 
     def _row(self, key: tuple[str, str], job: _Job, row: Row) -> list[Suspicion]:
         out: list[Suspicion] = []
-        if row.step > job.newest:
-            job.newest = row.step
+        number = job.aligner.number(row)
+        if number > job.newest:
+            job.newest = number
             out.extend(self._stall(key, job, job.progress.look(row.ts)))
             job.progress.new_step(row.ts)
             out.extend(job.ledger.clear(("hang", -1), row.ts))
         for step in job.aligner.add(row):
             out.extend(self._step(key, job, step))
+        if job.aligner.unrelated:
+            _align_afresh(job, job.aligner.by_time())
         return out
 
     def _step(self, key: tuple[str, str], job: _Job, step: Step) -> list[Suspicion]:
@@ -195,11 +198,15 @@ def _freshen(ledger: Ledger[write.Key], view: JobView, at: float) -> list[Suspic
 def _restart(job: _Job, record: JobSteps) -> None:
     """A new attempt, a resize or a roll-back: steps are gathered afresh, suspicions stay open."""
     job.attempt = record.attempt
-    known = job.aligner.identities
-    job.aligner = StepAligner(record.world_size)
-    job.aligner.identities.update(known)
-    job.aligner.changed = True
+    fresh = StepAligner(record.world_size)
+    fresh.identities.update(job.aligner.identities)
+    fresh.changed = True
     job.restarted = True
+    _align_afresh(job, fresh)
+
+
+def _align_afresh(job: _Job, aligner: StepAligner) -> None:
+    job.aligner = aligner
     job.progress, job.presence, job.newest = Progress(), Presence(), -1
 
 

@@ -3,6 +3,9 @@
 A step is whole when every rank expected has reported it, or when the job's own event time has passed it by a
 grace. Steps close in order; what comes later is counted. Everything is decided row by row, so batches do not
 matter, and no clock is read.
+
+Workers that count their steps independently of each other have no common steps. Then stretches of time stand
+for steps, and each rank's first row in one for the rank.
 """
 
 import math
@@ -31,6 +34,8 @@ _GRACE_SECONDS = 5.0
 _GRACE_STEPS = 5.0
 _GRACE_AT = frozenset((1, 8, 64))
 _SEEN_STEPS = 20
+_ASTRAY_ROWS = 10
+_ROWS_IN_WINDOW = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +84,14 @@ class StepAligner:
     """Row by row into steps, for one attempt of a job.
 
     ``identities`` holds the last known place of every rank; ``changed`` is true when one of them moved since
-    it was last cleared.
+    it was last cleared. With ``window`` (seconds), rows are aligned by time and not by their step numbers;
+    ``unrelated`` becomes true when step numbers turn out to mean nothing across ranks.
     """
 
-    def __init__(self, world_size: int = 0) -> None:
+    def __init__(self, world_size: int = 0, *, window: float | None = None) -> None:
         self.world_size = world_size
+        self.window = window
+        self.unrelated = False
         self.identities: dict[int, Identity] = {}
         self.last_step: dict[int, int] = {}
         self.last_ts: dict[int, float] = {}
@@ -97,21 +105,42 @@ class StepAligner:
         self._expected: frozenset[int] = frozenset()
         self._durations: deque[float] = deque(maxlen=64)
         self._measured = 0
+        self._newest = 0
+        self._usual = float("nan")
         self._grace = _GRACE_SECONDS
+        self._gaps: deque[float] = deque(maxlen=256)
+        self._astray: dict[int, int] = {}
+
+    def by_time(self) -> "StepAligner":
+        """Return an aligner for the same ranks that goes by time, in stretches in which each has two rows."""
+        fresh = StepAligner(self.world_size, window=_ROWS_IN_WINDOW * float(np.median(self._gaps)))
+        fresh.identities.update(self.identities)
+        return fresh
+
+    def number(self, row: "Row") -> int:
+        """Return the number of the step, or of the stretch of time, that a row belongs to."""
+        return row.step if self.window is None else int(row.ts // self.window)
 
     def rolled_back(self, row: "Row") -> bool:
         """Tell whether a row says that its rank went back to a step it had already done: a silent restart."""
+        if self.window is not None:
+            return False
         if self.closed is None or row.step > self.closed or row.ts <= self.closed_at + self._grace:
             return False
         return row.step < self.last_step.get(row.rank, row.step)
 
     def add(self, row: "Row") -> list[Step]:
         """Take one row; return the steps that it completes, in order."""
-        step, rank, ts = row.step, row.rank, row.ts
-        self.last_ts[rank] = max(ts, self.last_ts.get(rank, ts))
+        step, rank, ts = self.number(row), row.rank, row.ts
+        before = self.last_ts.get(rank, ts)
+        if ts > before:
+            self._gaps.append(ts - before)
+        self.last_ts[rank] = max(ts, before)
         if (self.closed is not None and step <= self.closed) or rank in self._rows(step):
-            self.late_rows += 1
+            self.late_rows += self.window is None
+            self._note_late(row)
             return []
+        self._astray.pop(rank, None)
         known = self.identities.get(rank)
         if known is None or not (row.identity is known or row.identity.is_part_of(known)):
             self.identities[rank] = row.identity
@@ -119,6 +148,7 @@ class StepAligner:
         opened = self._open.setdefault(step, _Open(ts))
         opened.rows[rank] = (ts, row.values)
         self.last_step[rank] = max(step, self.last_step.get(rank, step))
+        self._newest = max(self._newest, step)
         self.event_time = max(self.event_time, ts)
         self._learn_grace(float(row.values[0]))
         return self._close()
@@ -126,6 +156,15 @@ class StepAligner:
     def reporting(self) -> set[int]:
         """Return the ranks heard of, late rows included, within a grace of the job's event time."""
         return {rank for rank, ts in self.last_ts.items() if ts >= self.event_time - self._grace}
+
+    def _note_late(self, row: "Row") -> None:
+        """Note a rank that goes on from its last step, now, at a number that others passed long ago."""
+        if self.window is not None or row.step < self.last_step.get(row.rank, row.step):
+            return
+        behind = (self._newest - row.step) * self._usual
+        if behind > self._grace and row.ts > self.event_time - behind / 2:
+            self._astray[row.rank] = self._astray.get(row.rank, 0) + 1
+            self.unrelated = self._astray[row.rank] >= _ASTRAY_ROWS and len(self._gaps) > 0
 
     def _rows(self, step: int) -> dict[int, tuple[float, Floats]]:
         opened = self._open.get(step)
@@ -136,7 +175,8 @@ class StepAligner:
             self._durations.append(seconds)
             self._measured += 1
             if self._measured in _GRACE_AT or self._measured % 256 == 0:
-                self._grace = max(_GRACE_SECONDS, _GRACE_STEPS * float(np.median(self._durations)))
+                self._usual = float(np.median(self._durations))
+                self._grace = max(_GRACE_SECONDS, _GRACE_STEPS * self._usual)
 
     def _close(self) -> list[Step]:
         closed = []

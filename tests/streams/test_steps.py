@@ -101,3 +101,29 @@ def test_reads_what_is_there():
     assert read.values[:2].tolist() == [1.0, 0.9]
     assert np.isnan(read.values[2:6]).all()
     assert read.values[6] == 4096
+
+
+def test_a_rank_that_goes_on_far_behind_shows_that_numbers_are_unrelated():
+    """Rows of now at numbers passed long ago mean separate counters; late delivery and a roll-back do not."""
+    aligner = StepAligner()
+    warm(aligner, until=100)
+    late = [row(s, 2, float(s)) for s in range(50)]
+    feed(aligner, late)
+    again = [row(s, 0, 100.0 + 0.1 * s) for s in range(20)]
+    feed(aligner, again)
+    assert not aligner.unrelated
+    feed(aligner, [row(s, 2, 50.0 + s) for s in range(50, 65)])
+    assert aligner.unrelated
+
+
+def test_by_time_each_stretch_holds_one_row_of_every_rank():
+    """Whatever ranks call their steps, a stretch of two usual rows closes with the first row of each."""
+    aligner = StepAligner()
+    feed(aligner, [row(s + 1000 * r, r, s + 0.3 * r) for s in range(40) for r in range(2)])
+    assert aligner.unrelated
+    timed = aligner.by_time()
+    closed = feed(timed, [row(s + 1000 * r, r, s + 0.3 * r) for s in range(40, 80) for r in range(2)])
+    assert timed.window == 2.0
+    assert [s.ranks.tolist() for s in closed[1:]] == [[0, 1]] * len(closed[1:])
+    assert 17 <= len(closed) <= 20
+    assert not timed.unrelated

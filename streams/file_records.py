@@ -34,10 +34,14 @@ _ORDER = {NodeSample: 0, NodeEvent: 1, JobSteps: 2}
 
 @dataclass(slots=True)
 class Read:
-    """What was read: the records in order, how many rows made them, and what was set aside and why."""
+    """What was read: the records in order, how many rows made them, and what was set aside and why.
+
+    ``wall_clock_only``: there are steps, and none says how long its rank computed.
+    """
 
     records: list[Record] = field(default_factory=list)
     rows: int = 0
+    wall_clock_only: bool = False
     bad: Counter[str] = field(default_factory=Counter)
     examples: list[str] = field(default_factory=list)
 
@@ -133,6 +137,7 @@ class _Steps:
             places[self._heads[head]] = place
         group, ts = places[self._group], np.array(self._ts)
         keys, seconds = np.array(self._keys, "<i8").T, np.array(self._seconds, "<f8").T
+        found.wall_clock_only = bool(np.isnan(seconds[_SECONDS.index("compute_seconds")]).all())
         second = np.floor(ts)
         order = np.lexsort((keys[1], keys[0], ts, group, second))
         group, ts, second = group[order], ts[order], second[order]

@@ -62,6 +62,10 @@ def run(
     )
     publisher.start()
     server = _metrics_server(metrics_port, exporter, store, publisher)
+    typer.echo(
+        f"{_node(settings)} of cluster {settings.cluster} to Kafka at {settings.kafka_bootstrap}; "
+        f"training hooks: {settings.exporter_listen or 'none'}"
+    )
     try:
         if once:
             _tick_once(exporter, store, settings)

@@ -1,6 +1,7 @@
 """``slowrank replay`` and ``slowrank backtest``: recorded telemetry through the detectors."""
 
 import sys
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -45,7 +46,7 @@ def replay(
     read = _read(files)
     records = at_speed(read.records, speed)
     if kafka:
-        _send(records)
+        _send(records, oldest=read.records[0].ts)
         return
     pipeline = _pipeline()
     for line in _news(records, pipeline):
@@ -83,9 +84,16 @@ def _news(records: "Iterable[Record]", pipeline: "Pipeline") -> Iterator[str]:
             yield f"{when}  {finding.status:<9}  {finding.severity:<8}  {finding.title}"
 
 
-def _send(records: "Iterable[Record]") -> None:
+def _send(records: "Iterable[Record]", *, oldest: float) -> None:
     from slowrank.cli.config import load_settings
+    from slowrank.telemetry.codec import MAX_AGE_SECONDS
 
+    age = time.time() - oldest
+    if age > MAX_AGE_SECONDS:
+        fail(
+            f"the oldest record is {age / 3600:.0f} h old, and the workers set aside what is older than "
+            f"{MAX_AGE_SECONDS / 3600:.0f} h. Replay it without --kafka."
+        )
     settings = load_settings()
     sent = to_kafka(records, settings)
     typer.secho(f"{sent} records sent to {settings.kafka_bootstrap}", err=True)
@@ -100,6 +108,8 @@ def _write(output: Path, lines: bytes) -> None:
 
 def _summary(read: "Read", pipeline: "Pipeline", what: str) -> None:
     typer.secho(f"{what}; {read.rows} rows read", err=True)
+    if read.wall_clock_only:
+        typer.secho("no row has compute_seconds: without it nobody can say which rank is slow", err=True)
     for reason, count in sorted(read.bad.items()):
         typer.secho(f"set aside: {count} rows, {reason}", err=True)
     for example in read.examples:

@@ -111,6 +111,24 @@ def test_bad_lines_are_summed_up_on_stderr(slow_job, tmp_path):
     assert "set aside: 1 rows, undecodable" in result.stderr
 
 
+def test_wall_clock_steps_alone_are_said_not_to_name_a_rank(slow_job, tmp_path):
+    """Silence about a trace without compute times is explained; with them there is nothing to explain."""
+    path = tmp_path / "wall.ndjson"
+    rows = [json.loads(line) for line in slow_job.read_text().splitlines()]
+    path.write_text(lines({k: row[k] for k in ("ts", "rank", "step", "step_seconds")} for row in rows))
+    assert "no row has compute_seconds" in backtest(path).stderr
+    assert "compute_seconds" not in backtest(slow_job).stderr
+
+
+def test_an_old_trace_is_not_sent_where_it_would_be_set_aside(slow_job, tmp_path):
+    """What the workers would refuse by its age is refused before anything is sent."""
+    path = tmp_path / "old.ndjson"
+    path.write_text(lines(row | {"ts": row["ts"] - 1e8} for row in job_rows(steps=2)))
+    result = CliRunner().invoke(app, ["replay", "--kafka", str(path)])
+    assert result.exit_code == 2
+    assert "Replay it without --kafka" in result.stderr
+
+
 def test_replay_tells_of_the_finding_as_it_opens(slow_job):
     """Replay prints a line per opening or change of status."""
     result = CliRunner().invoke(app, ["replay", str(slow_job)])

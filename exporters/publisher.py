@@ -17,6 +17,7 @@ IN_FLIGHT = 1000
 """Records handed to the producer and not yet acknowledged: kafka-python itself has no bound."""
 BACKOFF_SECONDS = (0.5, 10.0)
 IDLE_SECONDS = 0.1
+SENDER_ENDS_SECONDS = 2.0
 _NEVER_ACCEPTED = (MessageSizeTooLargeError, RecordListTooLargeError, InvalidTopicError)
 
 
@@ -110,7 +111,7 @@ class Publisher:
             self._spool.rewind()
 
     def _dismiss(self) -> None:
-        """Close producers that are done with; one refuses for as long as it holds batches that may expire."""
+        """Close producers that are done with; one refuses for as long as its own thread has not ended."""
         kept = []
         for producer in self._retired:
             try:
@@ -159,12 +160,29 @@ class Publisher:
             )
 
 
-def kafka_producer(bootstrap: str, client_id: str) -> Any:
+class _Client:
+    """A ``KafkaProducer`` that can be given up: what it holds then stays in the spool."""
+
+    def __init__(self, producer: Any) -> None:
+        self._producer = producer
+
+    def send(self, topic: str, *, value: bytes, key: bytes) -> Sent:
+        sent: Sent = self._producer.send(topic, value=value, key=key)
+        return sent
+
+    def close(self, timeout: float | None = None) -> None:
+        # Its own close waits for batches that, after an outage, may never settle (kafka-python 3.0).
+        self._producer._sender.force_close()
+        self._producer._sender.join(SENDER_ENDS_SECONDS)
+        self._producer.close(timeout=timeout)
+
+
+def kafka_producer(bootstrap: str, client_id: str) -> Producer:
     """Open a producer: compressed batches, acknowledged by all replicas. Raises ``KafkaError``.
 
     ``bootstrap`` is a comma-separated list of ``host:port``.
     """
-    return KafkaProducer(
+    producer = KafkaProducer(
         bootstrap_servers=bootstrap.split(","),
         client_id=client_id,
         acks="all",
@@ -177,3 +195,4 @@ def kafka_producer(bootstrap: str, client_id: str) -> Any:
         bootstrap_timeout_ms=5_000,
         allow_auto_create_topics=False,
     )
+    return _Client(producer)

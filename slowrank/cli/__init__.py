@@ -31,6 +31,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 
 
+_OWN = ("slowrank", "exporters", "detectors", "streams", "alerts", "store", "api", "simulator")
+
+
 class LazyGroup(typer.core.TyperGroup):
     """Knows every command's name and help, and imports a command only to run it."""
 
@@ -76,5 +79,17 @@ def _root() -> None:
 
 
 def main() -> None:
-    """Run the command line."""
-    app()
+    """Run the command line; where a package of another role is missing it ends with code 2."""
+    try:
+        app()
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if not package or package in _OWN:
+            raise
+        typer.secho(
+            f"error: this command needs {package}, which is not installed here: this environment is for "
+            "another role.\nFor every role, in a checkout of slowrank: pip install '.[all]'",
+            err=True,
+            fg=typer.colors.RED,
+        )
+        sys.exit(2)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from slowrank.telemetry import Record
     from streams.sender import Sender
 
-app = typer.Typer(help="Run the HTTP API.", no_args_is_help=True)
+app = typer.Typer(help="Run the HTTP API.", no_args_is_help=True, add_completion=False)
 
 
 @app.command()

@@ -12,7 +12,7 @@ import typer
 if TYPE_CHECKING:
     from slowrank.settings import Settings
 
-app = typer.Typer(help="Check and show the settings.", no_args_is_help=True)
+app = typer.Typer(help="Check and show the settings.", no_args_is_help=True, add_completion=False)
 
 
 @app.command()

@@ -10,7 +10,7 @@ import typer
 from slowrank.cli.remote import KeyOption, UrlOption, client, fail, printable
 from slowrank.cli.tables import Output, OutputOption, ago, show
 
-app = typer.Typer(help="List and handle findings over the API.", no_args_is_help=True)
+app = typer.Typer(help="List and handle findings over the API.", no_args_is_help=True, add_completion=False)
 
 FindingId = Annotated[str, typer.Argument(help="Such as fnd_01JD7Q4Y6R8V2M3K5N9P0S1T2W.")]
 Note = Annotated[str, typer.Option(help="Why; kept in the history.")]

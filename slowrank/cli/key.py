@@ -9,7 +9,7 @@ import typer
 from slowrank.cli.remote import KeyOption, UrlOption, client, fail, printable
 from slowrank.cli.tables import Output, OutputOption, ago, show
 
-app = typer.Typer(help="Create, list and revoke API keys.", no_args_is_help=True)
+app = typer.Typer(help="Create, list and revoke API keys.", no_args_is_help=True, add_completion=False)
 
 
 @app.command()

@@ -9,7 +9,7 @@ from slowrank.cli.remote import fail
 if TYPE_CHECKING:
     from slowrank.settings import Settings
 
-app = typer.Typer(help="Run the webhook deliverer.", no_args_is_help=True)
+app = typer.Typer(help="Run the webhook deliverer.", no_args_is_help=True, add_completion=False)
 
 
 @app.callback()

@@ -8,7 +8,9 @@ import typer
 from slowrank.cli.remote import Client, KeyOption, UrlOption, client, fail, printable
 from slowrank.cli.tables import Output, OutputOption, ago, show
 
-app = typer.Typer(help="Add, test and inspect webhooks over the API.", no_args_is_help=True)
+app = typer.Typer(
+    help="Add, test and inspect webhooks over the API.", no_args_is_help=True, add_completion=False
+)
 
 WebhookId = Annotated[str, typer.Argument(help="As `slowrank webhook list` shows it.")]
 OnlyWebhookId = Annotated[str | None, typer.Argument(help="Not needed when there is one only.")]

@@ -1,0 +1,32 @@
+"""The command itself: what holds for every command."""
+
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from slowrank.cli import COMMANDS, app
+
+
+@pytest.mark.parametrize(
+    ("command", "absent"),
+    [("topics create", "kafka"), ("findings list", "httpx"), ("streams run", "aiokafka")],
+)
+def test_a_package_of_another_role_is_named(command, absent):
+    """Where a role's packages are missing the command says which, and how to get them; it does not trace."""
+    call = f"import sys; sys.modules[{absent!r}] = None; from slowrank.cli import main; main()"
+    done = subprocess.run([sys.executable, "-c", call, *command.split()], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert f"needs {absent}" in done.stderr
+    assert "pip install" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself(command):
+    """--help of every command is there, and offers nothing that is not this command's."""
+    result = CliRunner().invoke(app, [command, "--help"])
+    assert result.exit_code == 0
+    assert "Usage" in result.stdout
+    assert "completion" not in result.stdout

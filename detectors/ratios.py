@@ -4,9 +4,11 @@ Works on logs of seconds. A rank's ``role`` ratio is against the others of its r
 median); its
 ``x`` ratio, in which changes are sought, is the same where the role has enough members, and otherwise
 compares
-every rank's time over its own usual time with all ranks of the job.
+every rank's time over its own usual time with all ranks of the job. What uneven batches put on a rank is
+taken out where it is known: by its tokens, or by what the other ranks of its replica took for the same batch.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,6 +18,7 @@ import numpy.typing as npt
 from detectors.history import History
 from detectors.job_kind import JobKind, classify
 from detectors.peers import MIN_PEERS, PeerGroups, peer_median
+from detectors.replicas import Replicas
 from detectors.robust import nan_max, nan_mean, nan_median, spread
 from detectors.roles import is_regular, split_by_gap
 from detectors.straggler_config import StragglerConfig
@@ -58,13 +61,16 @@ class StepTimes:
 class Ratios:
     """The last steps of a job as comparable numbers; ``roles`` [ranks] or None when coordinates are unknown.
 
+    ``replicas`` says which ranks work on the same batch, in other stages or shards of the model.
     ``settled`` counts the steps since warm-up. ``source`` is what is compared; with step times alone,
     the ranks
     are ``asynchronous`` when these differ, and have a ``common_clock`` when they do not: then nothing can be
     said about ranks.
     """
 
-    def __init__(self, ranks: int, roles: Ints | None, config: StragglerConfig) -> None:
+    def __init__(
+        self, ranks: int, roles: Ints | None, config: StragglerConfig, replicas: Replicas | None = None
+    ) -> None:
         self.config = config
         self.ranks = ranks
         self.roles_known = roles is not None
@@ -75,6 +81,8 @@ class Ratios:
         self.source: Source | None = None
         self.asynchronous = self.common_clock = False
         self.tokens: TokenModel | None = None
+        self._replicas = replicas
+        self._share_batches = False
         self.settled = 0
         self.first_number: int | None = None
         self.first_ts = float("nan")
@@ -106,6 +114,7 @@ class Ratios:
         changed = self.source not in (None, source)
         if changed:
             self.settled, self._level, self.tokens, self._roles_settled = 0, None, None, self.roles_known
+            self._share_batches = False
         self.source = source
         self._push(t, seconds)
         if self.settled or self._has_settled(t.number):
@@ -122,21 +131,22 @@ class Ratios:
             self._learn_clock()
         if self.settled == self.config.learn or self.settled % _TOKEN_REFIT == 0:
             self._learn_tokens()
+            self._learn_replicas()
         if self.settled == self.config.learn and not self._roles_settled:
             self._learn_roles()
         self.kind = classify(self.history.last("role", min(self.settled, 50)))
 
     def raw_role(self, steps: int) -> Floats:
         """Return log ratios to role peers as measured, with nothing taken out for tokens, [steps, ranks]."""
-        if self.tokens is None:
+        if self.tokens is None and not self._share_batches:
             return self.history.last("role", steps)
-        return self._against_role(_logs(self.history.last("compute", steps)))
+        return self._stacked(self._against_role, _logs(self.history.last("compute", steps)))
 
     def _push(self, t: StepTimes, seconds: Floats) -> None:
         v = _logs(seconds)
         if self.tokens is not None:
             v = v - self.tokens.log_expected(t.tokens)
-        role = v - peer_median(v, self.groups)
+        role = self._role_ratio(v)
         data_x = t.data
         if np.isfinite(t.data).any():
             data_x = (t.data - peer_median(t.data, self.everyone)) / nan_median(seconds)
@@ -161,10 +171,22 @@ class Ratios:
         if self._level is None:
             return np.where(small, np.nan, role)
         usual = v - self._level
-        return np.where(small, usual - peer_median(usual, self.everyone), role)
+        return np.where(small, self._without_batch(usual - peer_median(usual, self.everyone)), role)
+
+    def _role_ratio(self, v: Floats) -> Floats:
+        return self._without_batch(self._against_role(v))
 
     def _against_role(self, v: Floats) -> Floats:
-        return np.stack([row - peer_median(row, self.groups) for row in v])
+        return v - peer_median(v, self.groups)
+
+    def _without_batch(self, ratio: Floats) -> Floats:
+        """Take out what the rest of each rank's replica deviates by, where replicas share uneven batches."""
+        if self._replicas is None or not self._share_batches:
+            return ratio
+        return ratio - self._replicas.batch(ratio)
+
+    def _stacked(self, ratio: Callable[[Floats], Floats], v: Floats) -> Floats:
+        return np.stack([ratio(row) for row in v])
 
     def _has_settled(self, number: int) -> bool:
         """Tell whether warm-up is over: late enough in the job, and the job's level has stopped moving."""
@@ -195,13 +217,26 @@ class Ratios:
             return
         n = min(self.settled, self.config.history)
         v = _logs(self.history.last("compute", n)) - model.log_expected(self.history.last("tokens", n))
-        role = self._against_role(v)
+        role = self._stacked(self._role_ratio, v)
         if classify(role).dispersion > _TOKEN_GAIN * classify(self.raw_role(n)).dispersion:
             return
         if self.tokens is None:
             self._level = nan_median(v[:_LEVEL_STEPS])
         self.tokens = model
         self._rewrite(v, role)
+
+    def _learn_replicas(self) -> None:
+        """Compare within the replica from when that explains a good part of the ranks' differences."""
+        if self._replicas is None or self._share_batches or self.asynchronous:
+            return
+        before = classify(self.history.last("role", self.config.learn)).dispersion
+        v = self.history.last("v", min(self.settled, self.config.history)).copy()
+        self._share_batches = True
+        role = self._stacked(self._role_ratio, v)
+        if classify(role[-self.config.learn :]).dispersion > _TOKEN_GAIN * before:
+            self._share_batches = False
+        else:
+            self._rewrite(v, role)
 
     def _learn_roles(self) -> None:
         """Without coordinates: ranks whose usual times fall into classes laid out like a dimension are
@@ -211,7 +246,7 @@ class Ratios:
         v = self.history.last("v", self.config.learn).copy()
         if not self.asynchronous:
             self.groups = PeerGroups.of(_classes(v, floor=self.config.floor))
-        self._rewrite(v, self._against_role(v))
+        self._rewrite(v, self._stacked(self._role_ratio, v))
 
     def _rewrite(self, v: Floats, role: Floats) -> None:
         x = [self._change_ratio(a, b) for a, b in zip(v, role, strict=True)]

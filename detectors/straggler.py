@@ -25,6 +25,7 @@ from detectors.job_kind import VARIABLE_DISPERSION, JobKind
 from detectors.job_wide import ImbalanceWatch, JobWide
 from detectors.peers import MIN_PEERS, PeerGroups
 from detectors.ratios import Ratios, StepTimes
+from detectors.replicas import Replicas
 from detectors.straggler_config import StragglerConfig
 
 __all__ = ["Accusation", "StepTimes", "StragglerConfig", "StragglerDetector", "Verdict"]
@@ -55,10 +56,20 @@ class Verdict:
 
 
 class StragglerDetector:
-    """Judges the steps of one job with a fixed set of ranks; ``roles`` [ranks] or None when unknown."""
+    """Judges the steps of one job with a fixed set of ranks.
 
-    def __init__(self, ranks: int, roles: Ints | None, config: StragglerConfig | None = None) -> None:
-        self.ratios = Ratios(ranks, roles, config or StragglerConfig())
+    ``roles`` [ranks] number who does the same work, ``replicas`` who works on the same batch; None: unknown.
+    """
+
+    def __init__(
+        self,
+        ranks: int,
+        roles: Ints | None,
+        config: StragglerConfig | None = None,
+        *,
+        replicas: Replicas | None = None,
+    ) -> None:
+        self.ratios = Ratios(ranks, roles, config or StragglerConfig(), replicas)
         self.channels: dict[Channels, Channel] = {"compute": Channel(ranks), "data": Channel(ranks)}
         self._imbalances = ImbalanceWatch()
 

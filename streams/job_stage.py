@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from detectors.job_wide import JobWide
+from detectors.replicas import Replicas
 from detectors.roles import roles_from_coords
 from detectors.straggler import Ints, StepTimes, StragglerConfig, StragglerDetector, Verdict
-from slowrank.telemetry import JobSteps, NodeEvent, NodeSample, Suspicion
+from slowrank.telemetry import UNKNOWN_NODE, JobSteps, NodeEvent, NodeSample, Suspicion
 from streams import job_suspicions as write
 from streams.job_suspicions import JobView
 from streams.ledger import Ledger
@@ -132,7 +133,8 @@ class JobStage:
         if job.detector is not None and not job.aligner.changed and roster == job.roster:
             job.restarted = False
             return []
-        fresh = StragglerDetector(len(roster), _roles(roster, job.aligner.identities), self.config.straggler)
+        roles, replicas = _roles(roster, job.aligner.identities)
+        fresh = StragglerDetector(len(roster), roles, self.config.straggler, replicas=replicas)
         if job.detector is not None:
             fresh.inherit(job.detector, [job.roster.index(r) if r in job.roster else -1 for r in roster])
         job.detector, job.roster, job.restarted, job.aligner.changed = fresh, roster, False, False
@@ -210,13 +212,22 @@ def _align_afresh(job: _Job, aligner: StepAligner) -> None:
     job.progress, job.presence, job.newest = Progress(), Presence(), -1
 
 
-def _roles(roster: tuple[int, ...], identities: dict[int, Identity]) -> Ints | None:
-    """Return role numbers from coordinates, or None when hardly any rank has them."""
+def _roles(roster: tuple[int, ...], identities: dict[int, Identity]) -> tuple[Ints | None, Replicas | None]:
+    """Return roles and replicas from coordinates, or None where not every rank has them."""
     places = [dict(identities[r].coords) for r in roster]
     if sum("pp" in p or "dp" in p for p in places) < len(places):
-        return None
+        return None, None
     coords = {c: np.array([p.get(c, -1) for p in places], dtype=np.intp) for c in COORDS}
-    return roles_from_coords(coords, [identities[r].model for r in roster])
+    models = [identities[r].model for r in roster]
+    return roles_from_coords(coords, models), Replicas.from_coords(coords, _nodes(roster, identities))
+
+
+def _nodes(roster: tuple[int, ...], identities: dict[int, Identity]) -> Ints:
+    """Number the nodes; a rank whose node is not known has one of its own."""
+    names = [identities[r].node for r in roster]
+    known = {name: i for i, name in enumerate(dict.fromkeys(names))}
+    alone = [-1 - i if name == UNKNOWN_NODE else known[name] for i, name in enumerate(names)]
+    return np.array(alone, dtype=np.intp)
 
 
 def _times(step: Step, roster: tuple[int, ...]) -> StepTimes:

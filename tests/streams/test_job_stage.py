@@ -238,6 +238,20 @@ def test_ordinary_noise_is_no_imbalance(noise, coords):
         assert job_level(run(synchronous(healthy(noise=noise, seed=seed), coords=coords))) == []
 
 
+@pytest.mark.parametrize(("factor", "slow"), [(1.0, []), (1.05, [11]), (1.1, [11])])
+@pytest.mark.parametrize("seed", range(2))
+def test_stages_of_one_replica_share_its_uneven_batches(factor, slow, seed):
+    """In a packed pipeline job the other stages of the replica tell the batch from the rank."""
+    places = layout(32, 4)
+    batch = np.exp(np.random.default_rng(seed).normal(0, 0.1, (200, 8)))
+    work = healthy(ranks=32, seed=seed) * batch[:, places["dp"]]
+    work[90:, 11] *= factor
+    table = synchronous(work, overhead=0.1, coords=places)
+    found = believed(run(table))
+    assert sorted(found) == slow
+    assert all(steps_between(table, table.ts[90], s.ts) <= 12 for s in found.values())
+
+
 def own_counters(factor, *, related, seconds=1.0, ranks=16, seed=0):
     """Rows of workers that wait for nobody, rank 5 slow from the middle on, in order of time; its onset."""
     rng, told = np.random.default_rng(seed), []

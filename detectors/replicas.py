@@ -1,0 +1,48 @@
+"""What the ranks that work on one batch share: the batch.
+
+In a job with packed sequences every data-parallel replica gets another amount of work in every step, and all
+its stages and shards get the same. What the rest of a replica deviates by is due to the batch, not the rank.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from detectors.peers import PeerGroups, group_median, peer_median
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.intp]
+
+
+@dataclass(frozen=True, slots=True)
+class Replicas:
+    """Ranks by replica and node (``parts``), and the parts by replica.
+
+    A part is compared with the parts on other nodes: a slow node must not pass for a large batch.
+    """
+
+    parts: PeerGroups
+    replicas: PeerGroups
+
+    @classmethod
+    def of(cls, replica: Ints, node: Ints) -> "Replicas | None":
+        """Build from the replica and node number of each rank; None when a replica has no second node."""
+        pairs, part = np.unique(np.stack([replica, node]), axis=1, return_inverse=True)
+        replicas = PeerGroups.of(pairs[0])
+        return cls(PeerGroups.of(part.reshape(-1)), replicas) if replicas.narrowest >= 2 else None
+
+    @classmethod
+    def from_coords(cls, coords: Mapping[str, Ints], node: Ints) -> "Replicas | None":
+        """Build from the positions of each rank; None also when data-parallel ones are not known."""
+        dp, cp = coords["dp"], coords["cp"]
+        if (dp < 0).any():
+            return None
+        _, replica = np.unique(np.stack([dp, cp]), axis=1, return_inverse=True)
+        return cls.of(np.asarray(replica, dtype=np.intp).reshape(-1), node)
+
+    def batch(self, ratio: Floats) -> Floats:
+        """Return what the rest of each rank's replica deviates by; ``ratio``: log ratios to peers, [ranks]."""
+        rest = peer_median(group_median(ratio, self.parts), self.replicas)
+        return np.nan_to_num(rest)[self.parts.index]

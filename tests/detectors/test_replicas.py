@@ -1,0 +1,34 @@
+"""The share of a batch in what ranks take, from the rest of the replica."""
+
+import numpy as np
+
+from detectors.replicas import Replicas
+
+DP = np.tile([0, 0, 1, 1], 4)
+NODE = np.arange(16) // 4
+
+
+def replicas(dp=DP, node=NODE):
+    return Replicas.from_coords({"dp": dp, "cp": np.full(16, -1)}, node)
+
+
+def test_the_batch_is_what_the_other_nodes_of_the_replica_show():
+    """A large batch moves all of its replica; a slow rank, or a slow node, is not explained by itself."""
+    ratio = np.where(DP == 1, 0.3, 0.0)
+    np.testing.assert_allclose(replicas().batch(ratio), ratio)
+    slow_node = np.where(NODE == 2, 0.5, 0.0)
+    np.testing.assert_allclose(replicas().batch(slow_node), 0.0)
+
+
+def test_missing_ranks_say_nothing():
+    """The batch of a replica is read off those that reported, and is taken as usual when nobody did."""
+    ratio = np.where(DP == 1, 0.3, 0.0)
+    ratio[[2, 6]] = np.nan
+    assert replicas().batch(ratio)[3] == 0.3
+    assert (replicas().batch(np.full(16, np.nan)) == 0).all()
+
+
+def test_no_replicas_without_positions_or_second_nodes():
+    """Unknown data-parallel positions, or a replica that fits one node, allow no such comparison."""
+    assert replicas(dp=np.full(16, -1)) is None
+    assert replicas(dp=np.arange(16) // 4) is None

@@ -5,6 +5,7 @@ child its life, is left out for a growing while, and keeps being reported, as si
 GPUs is replaced at once.
 """
 
+import logging
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,6 +14,8 @@ from exporters.collector import Columns, Instant, Reading
 from exporters.kmsg import pci_address
 from exporters.nvml_child import NO_DRIVER
 from exporters.nvml_process import Child, ChildGone
+
+_log = logging.getLogger(__name__)
 
 SOFT_SECONDS = 0.3
 """How long a tick waits for the readings of all GPUs together."""
@@ -97,6 +100,7 @@ class NvmlCollector:
     def _greet(self, child: Child, now: Instant) -> None:
         for message in child.messages(SOFT_SECONDS):
             self._gpus, self._greeted = int(message["gpus"]), True
+            _log.info("reading %d GPUs through NVML", self._gpus)
             return
         if now.monotonic - self._since > START_SECONDS:
             self._kill(None, now)
@@ -174,6 +178,11 @@ class NvmlCollector:
         self._child, self._pending = None, []
         without_driver = status == NO_DRIVER
         self._restarts += not without_driver
+        if without_driver:
+            again = RETRY_WITHOUT_DRIVER_SECONDS / 60
+            _log.info(
+                "no GPU is read: NVML or its driver is not here (nvidia-smi?); again in %.0f min", again
+            )
         self._retry_at = now.monotonic + (RETRY_WITHOUT_DRIVER_SECONDS if without_driver else RETRY_SECONDS)
 
     def _reap(self) -> None:

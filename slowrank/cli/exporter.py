@@ -1,5 +1,6 @@
 """``slowrank exporter``: collects this node's telemetry and sends it to Kafka."""
 
+import logging
 import os
 import platform
 import signal
@@ -47,6 +48,8 @@ def run(
     """Collect once a second and send to Kafka until stopped."""
     from exporters.publisher import Publisher, kafka_producer
 
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    logging.getLogger("exporters").setLevel(logging.INFO)
     settings = _settings(
         cluster=cluster,
         node=node,

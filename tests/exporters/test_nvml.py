@@ -127,8 +127,9 @@ def test_a_child_that_dies_is_replaced(ticks_of):
     ticks.until(lambda _: ticks.collector.metrics()["nvml_child_restarts_total"] == 2)
 
 
-def test_a_machine_without_a_driver_has_no_gpus(ticks_of):
-    """Without NVML there are no instances, and the driver is looked for again only after a while."""
+def test_a_machine_without_a_driver_has_no_gpus(ticks_of, caplog):
+    """Without NVML there are no instances, which is said; the driver is looked for again after a while."""
+    caplog.set_level("INFO", "exporters")
     ticks = ticks_of("none")
 
     for _ in range(20):
@@ -136,6 +137,7 @@ def test_a_machine_without_a_driver_has_no_gpus(ticks_of):
         time.sleep(0.05)
 
     assert ticks.collector.metrics()["nvml_child_restarts_total"] == 0
+    assert caplog.text.count("no GPU is read") == 1
     assert RETRY_WITHOUT_DRIVER_SECONDS > 60
 
 

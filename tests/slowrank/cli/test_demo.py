@@ -120,6 +120,11 @@ def test_the_screen_tells_what_moved_and_how_to_read_the_proof():
     assert '$SLOWRANK_KEY_FILE)" http://a/api/v1/findings/fnd_1' in shown
 
 
+def _heed_interrupts() -> None:
+    """A shell lets what it runs in the background ignore SIGINT, and so would all that the tests start."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
 def test_ctrl_c_ends_the_demo_cleanly(temporary):
@@ -130,6 +135,7 @@ def test_ctrl_c_ends_the_demo_cleanly(temporary):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=_heed_interrupts,
     )
     assert playing.stdout is not None
     assert "seed 7" in playing.stdout.readline()

@@ -20,12 +20,16 @@ Change = Callable[["Job", np.random.Generator], list[int]]
 
 @dataclass(slots=True)
 class Job:
-    """A job under construction: ``work`` [steps, ranks] seconds, ``stage`` [ranks], the step of change."""
+    """A job under construction: ``work`` [steps, ranks] seconds, ``stage`` [ranks], the step of change.
+
+    ``replica`` [ranks]: which data-parallel replica each rank belongs to, where the job says so.
+    """
 
     work: Floats
     stage: npt.NDArray[np.intp]
     onset: int
     with_coords: bool
+    replica: npt.NDArray[np.intp] | None = None
 
 
 def draw(rng: np.random.Generator, *, noise: float | None = None) -> Job:
@@ -52,6 +56,8 @@ def draw(rng: np.random.Generator, *, noise: float | None = None) -> Job:
 def observed(job: Job, rng: np.random.Generator) -> StepTable:
     """Return what the job reports: sometimes sampled steps, sometimes without waits or coordinates."""
     coords = {"pp": job.stage.tolist()} if job.with_coords else None
+    if job.replica is not None:
+        coords = {"pp": job.stage.tolist(), "dp": job.replica.tolist()}
     table = synchronous(job.work, overhead=0.1 * float(job.work.mean()), coords=coords)
     if rng.random() < 0.4:
         table = replace(table, wait=None)
@@ -102,6 +108,19 @@ def _long_stage(job: Job, rng: np.random.Generator) -> list[int]:
     return []
 
 
+def _packed_pipeline(factor: float) -> Change:
+    """Four stages; the replicas' batches differ by 10 % from step to step."""
+    slow = _slow(factor)
+
+    def change(job: Job, rng: np.random.Generator) -> list[int]:
+        steps, ranks = job.work.shape
+        job.stage, job.replica = np.arange(ranks) // (ranks // 4), np.arange(ranks) % (ranks // 4)
+        job.work *= np.exp(rng.normal(0, 0.10, (steps, ranks // 4)))[:, job.replica]
+        return slow(job, rng) if factor > 1 else []
+
+    return change
+
+
 def _nothing(job: Job, rng: np.random.Generator) -> list[int]:
     return []
 
@@ -120,6 +139,9 @@ SCENARIOS: dict[str, tuple[float | None, Change]] = {
     "x1.15 from the first step": (None, _slow(1.15, start=True)),
     "packed, one rank x1.20": (0.10, _slow(1.20)),
     "packed, one rank x1.50": (0.10, _slow(1.50)),
+    "packed pipeline, healthy": (None, _packed_pipeline(1.0)),
+    "packed pipeline, one rank x1.05": (None, _packed_pipeline(1.05)),
+    "packed pipeline, one rank x1.10": (None, _packed_pipeline(1.10)),
 }
 
 

@@ -28,7 +28,9 @@ _STEPS_APART = 5
 _WORKLOAD_STEPS = (30, 50)
 """Fewest and most steps the spread of the work is judged over."""
 
-_LOOKS_GONE = 4
+_LOOKS_GONE: dict[Imbalance, int] = {"stage": 4, "workload": 8}
+"""How often in a row it must not show to be gone: for about as long as it takes to show."""
+
 _SHARE_HIGH = 0.9
 
 
@@ -72,7 +74,7 @@ class ImbalanceWatch:
             self._absent[kind] = 0 if found else self._absent[kind] + 1
         return JobWide(
             shown=tuple(found for found in looks.values() if found),
-            gone=tuple(kind for kind in looks if self._absent[kind] >= _LOOKS_GONE),
+            gone=tuple(kind for kind in looks if self._absent[kind] >= _LOOKS_GONE[kind]),
         )
 
 

@@ -20,7 +20,8 @@ Ints = npt.NDArray[np.intp]
 class Replicas:
     """Ranks by replica and node (``parts``), and the parts by replica.
 
-    A part is compared with the parts on other nodes: a slow node must not pass for a large batch.
+    A part is compared with the parts on other nodes: a slow node must not pass for a large batch. In a job on
+    one node every rank is a part.
     """
 
     parts: PeerGroups
@@ -29,6 +30,7 @@ class Replicas:
     @classmethod
     def of(cls, replica: Ints, node: Ints) -> "Replicas | None":
         """Build from the replica and node number of each rank; None when a replica has no second node."""
+        node = np.arange(node.size) if (node == node[0]).all() else node
         pairs, part = np.unique(np.stack([replica, node]), axis=1, return_inverse=True)
         replicas = PeerGroups.of(pairs[0])
         return cls(PeerGroups.of(part.reshape(-1)), replicas) if replicas.narrowest >= 2 else None

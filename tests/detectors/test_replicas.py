@@ -28,7 +28,16 @@ def test_missing_ranks_say_nothing():
     assert (replicas().batch(np.full(16, np.nan)) == 0).all()
 
 
+def test_in_a_job_on_one_node_each_rank_stands_for_itself():
+    """The rest of the replica is all its other ranks."""
+    ratio = np.where(DP == 1, 0.3, 0.0)
+    ratio[2] = 0.8
+    np.testing.assert_allclose(
+        replicas(node=np.zeros(16, dtype=np.intp)).batch(ratio), np.where(DP == 1, 0.3, 0)
+    )
+
+
 def test_no_replicas_without_positions_or_second_nodes():
-    """Unknown data-parallel positions, or a replica that fits one node, allow no such comparison."""
+    """Unknown data-parallel positions, or replicas of one node each, allow no such comparison."""
     assert replicas(dp=np.full(16, -1)) is None
     assert replicas(dp=np.arange(16) // 4) is None

@@ -157,14 +157,14 @@ def assert_told_once(events, calm):
 
 
 def test_the_story_has_what_can_be_lost(calm):
-    """There are a straggler, an XID and hundreds of roll-up rows, or the tests below prove nothing (1 s)."""
+    """There are a straggler, an XID and hundreds of roll-up rows, or the tests below prove nothing (30 s)."""
     kinds = {doc["kind"] for doc in calm.findings.values() if doc["status"] in NOTIFIED}
     assert kinds == {"straggler.fail_slow", "ecc.uncorrectable"}
     assert len(calm.rows) > 500
 
 
 def test_kill_minus_nine_of_the_workers(installation, calm):
-    """Both workers, killed without warning in turn, leave no gap and repeat nothing (105 s)."""
+    """Both workers, killed without warning in turn, leave no gap and repeat nothing (95 s)."""
     workers = start_workers(installation)
     with Fleet(installation, calm.records, speed=SPEED) as fleet:
         for share, victim in ((0.38, "detect"), (0.55, "sink"), (0.75, "detect")):
@@ -175,7 +175,7 @@ def test_kill_minus_nine_of_the_workers(installation, calm):
 
 
 def test_a_database_away_for_a_minute(kafka_bootstrap, private_timescale, calm, tmp_path):
-    """Detection goes on while the database hangs and then loses power; storing catches up (110 s)."""
+    """Detection goes on while the database hangs and then loses power; storing catches up (135 s)."""
     dsn = private_timescale.create_database("slowrank")
     with rig(kafka_bootstrap, dsn, tmp_path) as installation:
         workers = start_workers(installation)
@@ -198,7 +198,7 @@ def test_a_database_away_for_a_minute(kafka_bootstrap, private_timescale, calm, 
 
 
 def test_a_broker_away_for_a_minute(lone_broker, database, calm, tmp_path):
-    """The exporters spool, the workers wait, and all goes on where it stopped (130 s)."""
+    """The exporters spool, the workers wait, and all goes on where it stopped (135 s)."""
     with rig(lone_broker.bootstrap, database, tmp_path) as installation:
         start_supervised(installation)
         with Fleet(installation, calm.records, speed=SPEED) as fleet:
@@ -211,7 +211,7 @@ def test_a_broker_away_for_a_minute(lone_broker, database, calm, tmp_path):
 
 
 def test_a_cluster_that_loses_its_leader(private_kafka, database, calm, tmp_path):
-    """Of three brokers the one that leads the job's partition is killed: the others carry on (110 s)."""
+    """Of three brokers the one that leads the job's partition is killed: the others carry on (100 s)."""
     with rig(private_kafka.bootstrap, database, tmp_path, replication=3) as installation:
         start_supervised(installation)
         with Fleet(installation, calm.records, speed=SPEED) as fleet:
@@ -224,7 +224,7 @@ def test_a_cluster_that_loses_its_leader(private_kafka, database, calm, tmp_path
 
 
 def test_a_replay_finds_what_was_found_live(installation, calm, tmp_path):
-    """What `slowrank streams record` reads back gives `slowrank backtest` the findings stored live (50 s)."""
+    """What `slowrank streams record` reads back gives `slowrank backtest` the findings stored live (70 s)."""
     start_workers(installation)
     with Fleet(installation, calm.records, speed=2 * SPEED) as fleet:
         assert_undisturbed(installation, fleet, calm)
@@ -238,7 +238,7 @@ def test_a_replay_finds_what_was_found_live(installation, calm, tmp_path):
 
 
 def test_a_worker_that_lives_and_does_nothing(installation, calm):
-    """The supervisor misses the signs of life of a frozen worker and puts a new one in its place (110 s)."""
+    """The supervisor misses the signs of life of a frozen worker and puts a new one in its place (90 s)."""
     installation.settings["SLOWRANK_STREAMS_STALL_SECONDS"] = "8"
     supervisor = start_supervised(installation)
     with Fleet(installation, calm.records, speed=SPEED) as fleet:

@@ -5,6 +5,7 @@ import pytest
 from benchmarks.stress import SCENARIOS, run
 
 HEALTHY = ["healthy", "common change", "long stage", "packed, healthy"]
+PIPELINE = "packed pipeline, healthy"
 
 
 @pytest.mark.slow
@@ -18,7 +19,15 @@ def test_names_nobody_in_jobs_without_a_slow_rank(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [n for n in SCENARIOS if n not in (*HEALTHY, "one rank x1.03")])
+def test_names_nobody_in_a_healthy_packed_pipeline():
+    """Batches that all stages of a replica share accuse no rank, and cost at most a word about the job."""
+    tally = run(PIPELINE, 5, 77)
+    assert tally.wrong == 0
+    assert set(tally.verdicts) <= {"imbalance.workload"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [n for n in SCENARIOS if n not in (*HEALTHY, PIPELINE, "one rank x1.03")])
 def test_names_the_slow_ranks_and_no_others(name):
     """Slow ranks are named, dated to within a few steps, and nobody beside them."""
     tally = run(name, 5, 77)

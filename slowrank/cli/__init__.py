@@ -30,7 +30,6 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "version": ("slowrank.cli.version:version", "Print the version."),
 }
 
-
 _OWN = ("slowrank", "exporters", "detectors", "streams", "alerts", "store", "api", "simulator")
 
 
@@ -43,10 +42,7 @@ class LazyGroup(typer.core.TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in COMMANDS:
             return None
-        target, short_help = COMMANDS[cmd_name]
-        if _only_help_of_the_group():
-            return typer.core.TyperCommand(cmd_name, help=short_help)
-        module, attribute = target.split(":")
+        module, attribute = COMMANDS[cmd_name][0].split(":")
         found = getattr(importlib.import_module(module), attribute)
         if not isinstance(found, typer.Typer):
             app = typer.Typer(add_completion=False)
@@ -57,9 +53,10 @@ class LazyGroup(typer.core.TyperGroup):
         command.name = cmd_name
         return command
 
-
-def _only_help_of_the_group() -> bool:
-    return len(sys.argv) < 2 or sys.argv[1] in ("--help", "-h")
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the table's own words: to ask each command for its help would import them all."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, help_text) for name, (_, help_text) in COMMANDS.items()])
 
 
 app = typer.Typer(

@@ -197,7 +197,8 @@ def test_an_exporter_process_sends_its_node_and_stops_cleanly(kafka_bootstrap, t
     finally:
         process.kill()
     held = DiskStore(tmp_path / "spool", 1 << 20)
-    assert (process.returncode, errors.decode(), held.size()[1]) == (0, "", 0)
+    said = [line for line in errors.decode().splitlines() if not line.startswith("no GPU is read")]
+    assert (process.returncode, said, held.size()[1]) == (0, [], 0)
     held.close()
     assert len(consumed(kafka_bootstrap, f"{prefix}node-samples")) >= 10
     admin.delete_topics(names)

@@ -7,6 +7,7 @@ import urllib.request
 
 import psycopg
 import pytest
+from aiokafka.errors import KafkaError
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 from servers.process import free_ports
@@ -19,6 +20,7 @@ from store.pool import open_pool
 from streams.dead_letters import Message, dead_letter
 from streams.lookout import Lookout
 from streams.metrics import SinkMetrics
+from streams.probe import Probe
 from tests.streams import traffic
 from tests.streams.harness import rig, wait_for
 
@@ -40,8 +42,24 @@ class Clock:
         return self.start + self.ahead
 
 
+async def groups_are_known(bootstrap):
+    """A broker that has never had a consumer group needs a moment before it can say how far one is."""
+    probe, deadline = Probe(bootstrap, "nobody"), time.monotonic() + 60
+    try:
+        while True:
+            try:
+                await probe.committed()
+                return
+            except KafkaError:
+                assert time.monotonic() < deadline, "the broker does not answer for consumer groups"
+                await asyncio.sleep(0.5)
+    finally:
+        await probe.close()
+
+
 async def looks(installation, clock, moments):
     """Look at each moment (seconds from now) and return what slowrank says of itself after each."""
+    await groups_are_known(installation.bootstrap)
     settings = Settings(
         kafka_bootstrap=installation.bootstrap, topic_prefix=installation.prefix, streams_stall_seconds=30
     )

@@ -113,10 +113,22 @@ class Settings(BaseSettings):
     def dsn(self) -> str:
         """Return the database URL. Raises ``ValueError`` naming what to set when there is none."""
         if self.database_url_file is not None:
-            return self.database_url_file.read_text().strip()
-        if self.database_url is None:
+            try:
+                url = self.database_url_file.read_text().strip()
+            except OSError as error:
+                raise ValueError(
+                    f"SLOWRANK_DATABASE_URL_FILE names {self.database_url_file}, which cannot be read "
+                    f"({error.strerror}): put the database URL there, or set SLOWRANK_DATABASE_URL"
+                ) from error
+        elif self.database_url is not None:
+            url = self.database_url.get_secret_value()
+        else:
             raise ValueError(
                 "no database: set SLOWRANK_DATABASE_URL or SLOWRANK_DATABASE_URL_FILE, "
                 "or run `slowrank up`, which brings its own"
             )
-        return self.database_url.get_secret_value()
+        if "://" not in url and "=" not in url:
+            raise ValueError(
+                "SLOWRANK_DATABASE_URL is not a database's: want postgresql://user:password@host:5432/name"
+            )
+        return url

@@ -26,7 +26,13 @@ def migrate(
     except psycopg.OperationalError as error:
         fail(f"the database does not answer: {str(error).strip()}\nIs the URL right and the server up?")
     except psycopg.Error as error:
-        fail(f"the database refused a migration, which was rolled back: {str(error).strip()}")
+        # Without a state it is the client's, which could not read the URL.
+        why = (
+            "the database refused a migration, which was rolled back"
+            if error.sqlstate
+            else "not a database URL"
+        )
+        fail(f"{why}: {str(error).strip()}")
     for name in applied:
         typer.echo(f"applied {name}")
     typer.echo(f"schema is at {bundled()[-1].name}" + ("" if applied else ", nothing to do"))

@@ -17,7 +17,7 @@ KeyOption = Annotated[
     typer.Option("--key", help="API key [env: SLOWRANK_KEY, SLOWRANK_KEY_FILE].", show_default=False),
 ]
 
-NEWLINE = "\n"
+LAYOUT = "\n\t"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ def access(url: str | None, key: str | None) -> Access:
 
 def fail(message: str, code: int = 2) -> NoReturn:
     """End the command with ``message`` on stderr."""
-    typer.secho(f"error: {printable(message, keep=NEWLINE)}", err=True, fg=typer.colors.RED)
+    typer.secho(f"error: {printable(message, keep=LAYOUT)}", err=True, fg=typer.colors.RED)
     raise typer.Exit(code)
 
 

@@ -36,3 +36,21 @@ def test_unreachable_or_malformed_is_a_plain_error(dsn):
     assert result.exit_code == 2
     assert "Traceback" not in result.output
     assert result.stderr.strip()
+    assert "\ufffd" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("SLOWRANK_DATABASE_URL", "nonsense", "want postgresql://"),
+        ("SLOWRANK_DATABASE_URL_FILE", "/nowhere/url", "/nowhere/url, which cannot be read"),
+    ],
+)
+def test_an_unusable_setting_is_named(monkeypatch, name, value, told):
+    """The message says which setting is wrong, and what it should be."""
+    monkeypatch.delenv("SLOWRANK_DATABASE_URL", raising=False)
+    monkeypatch.setenv(name, value)
+    result = run()
+    assert result.exit_code == 2
+    assert name in result.stderr
+    assert told in result.stderr

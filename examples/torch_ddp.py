@@ -9,20 +9,20 @@ times it, so that waiting for others does not count as this rank's own work.
 
 import argparse
 import sys
-from typing import Any
 
 from slowrank import StepTimer
+
+try:
+    import torch
+    import torch.distributed
+    from torch.nn.parallel import DistributedDataParallel
+except ImportError:
+    print("this example needs PyTorch: pip install torch (the CPU build will do)", file=sys.stderr)
+    sys.exit(2)
 
 
 def main() -> int:
     """Train; return the exit status."""
-    try:
-        import torch
-        import torch.distributed
-        from torch.nn.parallel import DistributedDataParallel
-    except ImportError:
-        print("this example needs PyTorch: pip install torch (the CPU build will do)", file=sys.stderr)
-        return 2
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -54,14 +54,15 @@ def main() -> int:
     return 0
 
 
-def _timed_all_reduce(timer: StepTimer, bucket: Any) -> Any:
+# DDP insists on these annotations.
+def _timed_all_reduce(
+    timer: StepTimer, bucket: torch.distributed.GradBucket
+) -> torch.futures.Future[torch.Tensor]:
     """Average one bucket of gradients and wait for it, in the step's wait phase."""
-    import torch.distributed
-
     with timer.phase("wait"):
         gradients = bucket.buffer().div_(torch.distributed.get_world_size())
         torch.distributed.all_reduce(gradients)
-    done: Any = torch.futures.Future()
+    done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
     done.set_result(gradients)
     return done
 

@@ -56,7 +56,9 @@ def merge(held: Held, incoming: Finding) -> Finding | None:
         onset_lo=onset[1],
         onset_hi=onset[2],
         detected_at=_detected_at(held, incoming),
-        resolved_at=None if status in LIVE else incoming.resolved_at or held.closed_at or held.resolved_at,
+        resolved_at=None
+        if status in LIVE
+        else _first(incoming.resolved_at, held.closed_at, held.resolved_at),
         flaps=max(held.flaps, incoming.flaps),
         gpu_hours_lost=lost or incoming.gpu_hours_lost,
     )
@@ -86,3 +88,8 @@ def _status(held: Held, incoming: Finding, occurrences: int) -> Status:
     if before == "acknowledged" and incoming.status == "open" and occurrences == held.told.occurrences:
         return "acknowledged"
     return incoming.status
+
+
+def _first(*times: float | None) -> float | None:
+    """Return the first time that is known; zero is a time."""
+    return next((time for time in times if time is not None), None)

@@ -9,6 +9,8 @@ import pytest
 
 from api.auth import SCOPES
 
+pytestmark = pytest.mark.slow  # 70 s in all: every command is a process
+
 PRESET = {"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"}
 
 

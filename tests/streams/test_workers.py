@@ -19,6 +19,8 @@ from streams.topology import local_pipeline
 from tests.streams import traffic
 from tests.streams.harness import rig, wait_for
 
+pytestmark = pytest.mark.slow  # 30 to 100 s each
+
 SLOW = (5, 100, 1.5)
 
 

@@ -80,7 +80,7 @@ def create_app(
     )
     for router in ROUTERS:
         app.include_router(router)
-    app.openapi = cache(partial(document, app))  # type: ignore[method-assign]
+    app.openapi = cache(partial(document, app))  # type: ignore[method-assign]  # FastAPI's documented hook
     return app
 
 

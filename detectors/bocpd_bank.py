@@ -212,7 +212,7 @@ def resolve_backend(backend: Backend) -> Literal["numpy", "numba"]:
 @cache
 def _numba_imports() -> bool:
     try:
-        import numba  # noqa: F401
+        import numba  # noqa: F401 (only whether it is there)
     except ImportError:
         return False
     return True

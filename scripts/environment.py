@@ -19,8 +19,8 @@ def create(directory: Path) -> None:
     if (directory / "bin/python").exists():
         return
     try:
-        import ensurepip  # noqa: F401
-        import venv  # noqa: F401
+        import ensurepip  # noqa: F401 (only whether it is there)
+        import venv  # noqa: F401 (only whether it is there)
     except ImportError:
         version = f"{sys.version_info[0]}.{sys.version_info[1]}"
         stop(f"no venv module here; on Debian and Ubuntu: apt-get install python{version}-venv")

@@ -186,7 +186,7 @@ def test_refuses_what_does_not_fit():
     with pytest.raises(ValueError, match="does not fit"):
         bank.restore(BocpdBank(4, backend="numpy").snapshot())
     with pytest.raises(ValueError, match="backend"):
-        resolve_backend("cupy")  # type: ignore[arg-type]
+        resolve_backend("cupy")  # type: ignore[arg-type]  # the wrong name is the test
     with pytest.raises(ValueError, match="at least one"):
         BocpdBank(0)
 

@@ -1,7 +1,7 @@
 """The wire: records, their layouts, their codec, their JSON twin and the topics they travel in."""
 
+from slowrank.telemetry.checks import BadRecord
 from slowrank.telemetry.codec import (
-    BadRecord,
     decode_dead_letter,
     decode_event,
     decode_sample,

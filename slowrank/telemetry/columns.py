@@ -10,9 +10,9 @@ from array import array
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from slowrank.telemetry.schema import ITEM_SIZE, MISSING_INT, Block
+from slowrank.telemetry.schema import ITEM_SIZE, MISSING, Block, Dtype
 
-_TYPECODE = {"<f4": "f", "<f8": "d", "<i8": "q"}
+_TYPECODE: dict[Dtype, str] = {"<f4": "f", "<f8": "d", "<i2": "h", "<i4": "i", "<i8": "q"}
 
 Value = float | int | None
 
@@ -20,8 +20,8 @@ Value = float | int | None
 def pack(block: Block, rows: Sequence[Mapping[str, Value]]) -> bytes:
     """Return the columns of ``rows`` (one mapping per instance) in the order of ``block``.
 
-    A missing or None value becomes NaN or ``MISSING_INT``; names the block does not know are ignored.
-    Raises ``OverflowError`` for an integer beyond int64.
+    A missing or None value becomes NaN or the dtype's ``MISSING``; names the block does not know are ignored.
+    Raises ``OverflowError`` for an integer beyond its column's dtype.
     """
     return b"".join(_pack_column(c.dtype, [row.get(c.name) for row in rows]) for c in block.columns)
 
@@ -34,13 +34,14 @@ def unpack(block: Block, data: bytes) -> Iterator[dict[str, Value]]:
     count, rest = divmod(len(data), block.row_size)
     if rest:
         raise ValueError(f"{len(data)} bytes are not whole {block.row_size}-byte rows")
-    columns = {name: [_present(v) for v in values] for name, values in read(block, data, block.names).items()}
+    held = read(block, data, block.names)
+    columns = {c.name: _present(held[c.name], MISSING.get(c.dtype)) for c in block.columns}
     for i in range(count):
         yield {name: values[i] for name, values in columns.items()}
 
 
 def read(block: Block, data: bytes, names: Collection[str]) -> "dict[str, array[Any]]":
-    """Return the named columns of ``data`` as stored, NaN and ``MISSING_INT`` for what was not read."""
+    """Return the named columns of ``data`` as stored, NaN and ``MISSING`` for what was not read."""
     count = len(data) // block.row_size
     columns: dict[str, array[Any]] = {}
     offset = 0
@@ -55,10 +56,10 @@ def read(block: Block, data: bytes, names: Collection[str]) -> "dict[str, array[
     return columns
 
 
-def _pack_column(dtype: str, values: Sequence[Value]) -> bytes:
+def _pack_column(dtype: Dtype, values: Sequence[Value]) -> bytes:
     packed: array[Any] = array(_TYPECODE[dtype])
-    if dtype == "<i8":
-        packed.extend(MISSING_INT if v is None or v != v else int(v) for v in values)
+    if dtype in MISSING:
+        packed.extend(MISSING[dtype] if v is None or v != v else int(v) for v in values)
     else:
         packed.extend(math.nan if v is None else v for v in values)
     _little_endian(packed)
@@ -70,7 +71,5 @@ def _little_endian(values: "array[Any]") -> None:
         values.byteswap()
 
 
-def _present(value: float | int) -> Value:
-    if value != value or value == MISSING_INT:
-        return None
-    return value
+def _present(values: "array[Any]", missing: int | None) -> list[Value]:
+    return [None if v != v or v == missing else v for v in values]

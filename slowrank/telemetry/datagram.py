@@ -6,7 +6,7 @@ nothing, since any process of the node can send here.
 
 import msgspec
 
-from slowrank.telemetry.codec import MAX_RANKS, BadRecord, check_steps
+from slowrank.telemetry.checks import MAX_RANKS, BadRecord, check_steps
 from slowrank.telemetry.columns import Value, pack
 from slowrank.telemetry.records import JobSteps
 from slowrank.telemetry.schema import CURRENT_STEP_SCHEMA, STEP_SCHEMAS
@@ -61,7 +61,7 @@ _decoder = msgspec.json.Decoder(StepDatagram)
 def decode_datagram(payload: bytes, *, now: float) -> StepDatagram:
     """Read one datagram; ``now`` (Unix seconds) bounds its times.
 
-    Raises ``BadRecord`` with the reasons of ``codec.REASONS``.
+    Raises ``BadRecord`` with the reasons of ``checks.REASONS``.
     """
     if len(payload) > MAX_DATAGRAM_BYTES:
         raise BadRecord("oversize", f"{len(payload)} bytes, at most {MAX_DATAGRAM_BYTES}")

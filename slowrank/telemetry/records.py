@@ -108,6 +108,7 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     attempt: int | None = None
     rack: str | None = None
     rail: str | None = None
+    switch: str | None = None
 
 
 class Baseline(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -152,16 +153,29 @@ Family = Literal[
 """Independent kinds of evidence: two metrics of one family are one vote (fusion, detection section 5)."""
 
 
+Severity = Literal["critical", "error", "warning", "info"]
+
+
+class Suspect(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One of several that may be to blame, and the probability that it is the one."""
+
+    subject: Subject
+    probability: float
+
+
 class Suspicion(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a detector believes about one subject at one event time; input of the fusion stage.
 
     ``state`` is ``raise`` (over the threshold), ``update`` (still, with fresher evidence) or ``clear``.
     ``kind`` is the finding kind it argues for; ``score`` is evidence over threshold (1.0 = threshold);
     ``log_likelihood_ratio`` its vote. ``overwhelming`` means that no second family is needed to open a
-    finding. ``hypotheses`` are causes with relative log-odds, ``ruled_out`` what was checked and found fine.
+    finding. ``hypotheses`` are causes with relative log-odds, ``ruled_out`` what was checked and found fine,
+    ``suspects`` who within or around the subject may be to blame, likeliest first.
     ``gpus`` is how many GPUs the job gates (cost), ``ranks_on_node`` how many of its ranks run on the
-    subject's node (0 = not known). Identity is ``(cluster, detector, subject, kind, onset)``:
-    the same content twice changes nothing.
+    subject's node (0 = not known). ``severity``: how bad the rule
+    itself calls it, if it does. ``shadow``: made by a detector on trial; it is recorded, and moves nothing
+    that others make. Identity is ``(cluster, detector, subject, kind, onset)``: the same content twice
+    changes nothing.
     """
 
     v: int = VERSION
@@ -187,7 +201,10 @@ class Suspicion(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     evidence: tuple[Evidence, ...] = ()
     hypotheses: dict[str, float] = {}
     ruled_out: tuple[str, ...] = ()
+    suspects: tuple[Suspect, ...] = ()
     note: str = ""
+    shadow: bool = False
+    severity: Severity | None = None
 
 
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

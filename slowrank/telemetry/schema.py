@@ -9,13 +9,20 @@ name, so a newer reader sees missing values in an older record.
 from dataclasses import dataclass, field
 from typing import Literal
 
-Dtype = Literal["<f4", "<f8", "<i8"]
+Dtype = Literal["<f4", "<f8", "<i2", "<i4", "<i8"]
 Kind = Literal["gauge", "counter", "state", "key"]
 
-ITEM_SIZE: dict[Dtype, int] = {"<f4": 4, "<f8": 8, "<i8": 8}
+ITEM_SIZE: dict[Dtype, int] = {"<f4": 4, "<f8": 8, "<i2": 2, "<i4": 4, "<i8": 8}
 
-MISSING_INT = -(2**63)
-"""Stands for "not read" in an int64 column, as NaN does in a float column."""
+MISSING: dict[Dtype, int] = {"<i2": -(2**15), "<i4": -(2**31), "<i8": -(2**63)}
+"""Stands for "not read" in an integer column, as NaN does in a float column: the least number of its type."""
+
+MISSING_INT = MISSING["<i8"]
+
+
+NOT_FINITE = 1e300
+"""Written for a loss or a gradient norm that is no number: a missing value is none either, and JSON has no
+infinity. In its 32-bit column it is one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,24 +165,24 @@ HOST_V1 = Block(
 STEP_V1 = Block(
     (
         Column("step", "1", "<i8", "key"),
-        Column("rank", "1", "<i8", "key"),
-        Column("local_rank", "1", "<i8", "key"),
-        Column("gpu_index", "1", "<i8", "key"),
-        Column("dp", "1", "<i8", "key"),
-        Column("pp", "1", "<i8", "key"),
-        Column("tp", "1", "<i8", "key"),
-        Column("cp", "1", "<i8", "key"),
-        Column("ep", "1", "<i8", "key"),
         Column("ts", "s", "<f8", "key"),
-        Column("step_seconds", "s", "<f8", "gauge"),
-        Column("compute_seconds", "s", "<f8", "gauge"),
-        Column("wait_seconds", "s", "<f8", "gauge"),
-        Column("data_seconds", "s", "<f8", "gauge"),
-        Column("comm_seconds", "s", "<f8", "gauge"),
-        Column("checkpoint_seconds", "s", "<f8", "gauge"),
-        Column("tokens", "1", "<f8", "gauge"),
-        Column("loss", "1", "<f8", "gauge"),
-        Column("grad_norm", "1", "<f8", "gauge"),
+        Column("rank", "1", "<i4", "key"),
+        Column("dp", "1", "<i4", "key"),
+        Column("local_rank", "1", "<i2", "key"),
+        Column("gpu_index", "1", "<i2", "key"),
+        Column("pp", "1", "<i2", "key"),
+        Column("tp", "1", "<i2", "key"),
+        Column("cp", "1", "<i2", "key"),
+        Column("ep", "1", "<i2", "key"),
+        Column("step_seconds", "s", "<f4", "gauge"),
+        Column("compute_seconds", "s", "<f4", "gauge"),
+        Column("wait_seconds", "s", "<f4", "gauge"),
+        Column("data_seconds", "s", "<f4", "gauge"),
+        Column("comm_seconds", "s", "<f4", "gauge"),
+        Column("checkpoint_seconds", "s", "<f4", "gauge"),
+        Column("tokens", "1", "<f4", "gauge"),
+        Column("loss", "1", "<f4", "gauge"),
+        Column("grad_norm", "1", "<f4", "gauge"),
     )
 )
 

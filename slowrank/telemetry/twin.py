@@ -11,12 +11,14 @@ from typing import Any
 
 import msgspec
 
-from slowrank.telemetry.codec import BadRecord, check_event, check_sample, check_steps
+from slowrank.telemetry.checks import BadRecord, check_event, check_sample, check_steps
 from slowrank.telemetry.columns import Value, pack, unpack
 from slowrank.telemetry.records import UNKNOWN_NODE, JobSteps, NodeEvent, NodeSample, Record
 from slowrank.telemetry.schema import (
     CURRENT_SAMPLE_SCHEMA,
     CURRENT_STEP_SCHEMA,
+    MISSING,
+    NOT_FINITE,
     SAMPLE_SCHEMAS,
     STEP_SCHEMAS,
     Block,
@@ -56,7 +58,7 @@ def _step_rows(record: JobSteps) -> Iterator[Row]:
     if record.labels:
         head["labels"] = record.labels
     for values in unpack(STEP_SCHEMAS[record.schema].rows, record.rows):
-        present = {k: v for k, v in values.items() if v is not None}
+        present = {k: NOT_FINITE if v == math.inf else v for k, v in values.items() if v is not None}
         coords = {c: int(present.pop(c)) for c in COORDS if c in present}
         yield head | present | ({"coords": coords} if coords else {})
 
@@ -169,7 +171,7 @@ def _step_values(row: Mapping[str, Any]) -> dict[str, Value]:
     values = {name: _optional(merged, name) for name in block.names}
     for column in block.columns:
         value = values[column.name]
-        if column.dtype == "<i8" and isinstance(value, float) and not value.is_integer():
+        if column.dtype in MISSING and isinstance(value, float) and not value.is_integer():
             raise BadRecord("bad_number", f"field {column.name!r} is {value}, not a whole number")
     return values
 

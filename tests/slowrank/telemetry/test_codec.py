@@ -14,7 +14,7 @@ from slowrank.telemetry import (
     NodeSample,
     Subject,
     Suspicion,
-    codec,
+    checks,
     decode_dead_letter,
     decode_event,
     decode_sample,
@@ -22,8 +22,9 @@ from slowrank.telemetry import (
     decode_suspicion,
     encode,
 )
-from slowrank.telemetry.codec import check_event, check_sample, check_steps
+from slowrank.telemetry.checks import check_event, check_sample, check_steps
 from slowrank.telemetry.columns import pack, unpack
+from slowrank.telemetry.records import Suspect
 from slowrank.telemetry.schema import (
     SAMPLE_SCHEMAS,
     STEP_SCHEMAS,
@@ -45,6 +46,8 @@ def values_of(block):
     by_dtype: dict[str, Any] = {
         "<f4": st.none() | st.floats(width=32, allow_nan=False, allow_infinity=False),
         "<f8": st.none() | st.floats(allow_nan=False, allow_infinity=False),
+        "<i2": st.none() | st.integers(-(2**15) + 1, 2**15 - 1),
+        "<i4": st.none() | st.integers(-(2**31) + 1, 2**31 - 1),
         "<i8": st.none() | st.integers(-(2**63) + 1, 2**63 - 1),
     }
     return st.fixed_dictionaries({c.name: by_dtype[c.dtype] for c in block.columns})
@@ -79,9 +82,9 @@ def step_values(draw):
     block = STEP_SCHEMAS[1].rows
     required: dict[str, Any] = {
         "step": draw(st.integers(0, 2**62)),
-        "rank": draw(st.integers(0, codec.MAX_RANKS - 1)),
+        "rank": draw(st.integers(0, checks.MAX_RANKS - 1)),
         "ts": draw(times),
-        "step_seconds": draw(st.floats(0, 1e6)),
+        "step_seconds": draw(st.floats(0, 1e6, width=32)),
     }
     return draw(values_of(block)) | required
 
@@ -98,7 +101,7 @@ def steps(draw):
         boot_id=draw(names),
         seq=draw(st.integers(0, 2**63 - 1)),
         ts=draw(times),
-        world_size=draw(st.integers(0, codec.MAX_RANKS)),
+        world_size=draw(st.integers(0, checks.MAX_RANKS)),
         labels=draw(labels),
         rows=pack(STEP_SCHEMAS[1].rows, rows),
     )
@@ -225,7 +228,7 @@ def test_damaged_bytes_raise_bad_record_only(record, data):
     cut = data.draw(st.integers(0, len(payload)))
     for decode in (*DECODERS.values(), decode_suspicion, decode_dead_letter):
         for damaged in (bytes(payload), bytes(payload[:cut])):
-            assert reason_of(decode, damaged) in (None, *codec.REASONS)
+            assert reason_of(decode, damaged) in (None, *checks.REASONS)
 
 
 @given(st.binary(max_size=200))
@@ -273,12 +276,14 @@ BAD = [
     ("bad_label", an_event(subject={"a b": 1})),
     ("bad_label", an_event(subject={"nic": "mlx5_0\0"})),
     ("bad_label", an_event(message="a\0b")),
+    ("bad_number", an_event(subject={"gpu_index": checks.MAX_INSTANCES})),
+    ("bad_number", an_event(subject={"gpu_index": -1})),
     ("bad_number", a_sample(seq=-1)),
     ("bad_number", some_steps(attempt=-1)),
-    ("bad_number", some_steps(world_size=codec.MAX_RANKS + 1)),
+    ("bad_number", some_steps(world_size=checks.MAX_RANKS + 1)),
     ("bad_number", some_steps({"rank": -1})),
     ("bad_number", some_steps({"rank": None})),
-    ("bad_number", some_steps({"rank": codec.MAX_RANKS})),
+    ("bad_number", some_steps({"rank": checks.MAX_RANKS})),
     ("bad_number", some_steps({"step": None})),
     ("bad_number", some_steps({"step_seconds": None})),
     ("bad_number", some_steps({"step_seconds": -0.1})),
@@ -287,11 +292,11 @@ BAD = [
     ("bad_time", a_sample(ts=math.nan)),
     ("bad_time", a_sample(ts=math.inf)),
     ("bad_time", an_event(ts=0.0)),
-    ("too_many_instances", a_sample(labels={str(i): "x" for i in range(codec.MAX_LABELS + 1)})),
-    ("too_many_instances", a_sample(gpu_ids=tuple(map(str, range(codec.MAX_INSTANCES + 1))))),
-    ("too_many_instances", some_steps(rows=bytes(WHOLE_ROW * (codec.MAX_STEP_ROWS + 1)))),
-    ("too_many_instances", an_event(subject={str(i): i for i in range(codec.MAX_LABELS + 1)})),
-    ("oversize", an_event(message="x" * (codec.MAX_TEXT + 1))),
+    ("too_many_instances", a_sample(labels={str(i): "x" for i in range(checks.MAX_LABELS + 1)})),
+    ("too_many_instances", a_sample(gpu_ids=tuple(map(str, range(checks.MAX_INSTANCES + 1))))),
+    ("too_many_instances", some_steps(rows=bytes(WHOLE_ROW * (checks.MAX_STEP_ROWS + 1)))),
+    ("too_many_instances", an_event(subject={str(i): i for i in range(checks.MAX_LABELS + 1)})),
+    ("oversize", an_event(message="x" * (checks.MAX_TEXT + 1))),
     ("oversize", an_event(raw="x" * (1 << 20))),
 ]
 
@@ -317,7 +322,7 @@ def test_what_is_no_record_is_undecodable():
 
 def test_every_reason_can_be_reached():
     """No reason is a dead label: the cases here and the two tests beside them give each one."""
-    assert {reason for reason, _ in BAD} | {"undecodable"} == set(codec.REASONS)
+    assert {reason for reason, _ in BAD} | {"undecodable"} == set(checks.REASONS)
 
 
 @pytest.mark.parametrize("make", [a_sample, some_steps, an_event])
@@ -443,3 +448,47 @@ def test_a_later_schema_that_lies_about_its_rows_is_refused():
         with pytest.raises(BadRecord) as refused:
             decode_sample(encode(msgspec.structs.replace(newer_sample(), row_bytes=sizes)))
         assert refused.value.reason == reason
+
+
+def test_a_suspicion_may_state_its_severity():
+    """Who knows none sends and reads the record as before; it is on the wire only where it is stated."""
+    plain, stated = a_suspicion(), a_suspicion(severity="info")
+    assert "severity" not in msgspec.msgpack.decode(encode(plain))
+    assert msgspec.msgpack.decode(encode(stated))["severity"] == "info"
+    assert decode_suspicion(encode(plain)).severity is None
+    assert decode_suspicion(encode(stated)) == stated
+
+
+SOMEBODY = Subject(type="rank", cluster="c", rank=3)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"slowdown_ratio": math.nan},
+        {"job_slowdown_ratio": math.inf},
+        {"hypotheses": {"compute": math.nan}},
+        {"hypotheses": {"compute": 1e308, "network": 1e308}},
+        {"gpus": -1},
+        {"nodes": 2**63},
+        {"suspects": (Suspect(subject=SOMEBODY, probability=math.nan),)},
+        {"suspects": (Suspect(subject=SOMEBODY, probability=1.5),)},
+        {"suspects": (Suspect(subject=SOMEBODY, probability=0.001),) * 600},
+        {"suspects": (Suspect(subject=Subject(type="node", cluster="c", node="a\0"), probability=0.5),)},
+        {"subject": Subject(type="node", cluster="c", node="n" * 5000)},
+        {"subject": Subject(type="rank", cluster="c", rank=2**63)},
+        {"subject": Subject(type="rank", cluster="c", coords={"dp": 2**63})},
+        {"severity": "catastrophic"},
+        {"shadow": "yes"},
+    ],
+)
+def test_a_suspicion_that_nobody_can_weigh_is_refused(broken):
+    """Numbers that poison sums, and subjects that no database keeps, do not come in."""
+    with pytest.raises(BadRecord):
+        decode_suspicion(encode(a_suspicion(**broken)))
+
+
+def test_a_suspicion_may_name_suspects():
+    """Who may be to blame, with probabilities, comes out as it went in."""
+    told = a_suspicion(suspects=(Suspect(subject=SOMEBODY, probability=0.5),), shadow=True, gpus=8)
+    assert decode_suspicion(encode(told)) == told

@@ -1,0 +1,260 @@
+"""Every limit a record must keep before it is let in.
+
+A record that breaks a rule raises ``BadRecord`` with a reason from ``REASONS``, which is also the label it is
+counted under. What a later schema holds beyond the known columns is cut off.
+"""
+
+import functools
+import math
+import string
+
+import msgspec
+
+from slowrank.telemetry.columns import read
+from slowrank.telemetry.records import VERSION, JobSteps, NodeEvent, NodeSample, Suspicion
+from slowrank.telemetry.schema import SAMPLE_SCHEMAS, STEP_SCHEMAS, Block
+
+MAX_MESSAGE_BYTES = 256 * 1024
+MAX_INSTANCES = 512
+MAX_STEP_ROWS = 1024
+MAX_RANKS = 2**20
+MAX_LABELS = 32
+MAX_NAME = 128
+MAX_TEXT = 4096
+MAX_AGE_SECONDS = 24 * 3600.0
+MAX_AHEAD_SECONDS = 300.0
+MAX_INT = 2**63 - 1
+MAX_WEIGHT = 1e100
+DEAD_LETTER_BYTES = 4096
+
+REASONS = (
+    "oversize",
+    "undecodable",
+    "unknown_version",
+    "unknown_schema",
+    "column_length",
+    "bad_label",
+    "bad_number",
+    "bad_time",
+    "too_many_instances",
+)
+
+_NAME_BYTES = (string.ascii_letters + string.digits + "._:/-").encode()
+
+
+class BadRecord(ValueError):
+    """A record that must not enter: ``reason`` is one of ``REASONS``, ``detail`` is for people."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(f"{reason}: {detail}")
+        self.reason = reason
+        self.detail = detail
+
+
+def check_sample(record: NodeSample, *, now: float | None = None) -> NodeSample:
+    """Return ``record``, cut to the columns known here, if it keeps every rule; else raise ``BadRecord``."""
+    _check_envelope(record, () if record.job_id is None else (record.job_id,), now)
+    _check_ids(record.gpu_ids)
+    _check_ids(record.nic_ids)
+    return _known_sample(record)
+
+
+def check_steps(record: JobSteps, *, now: float | None = None) -> JobSteps:
+    """Return ``record``, cut to the columns known here, if it keeps every rule; else raise ``BadRecord``."""
+    _check_envelope(record, (record.job_id,), now)
+    _check_count("attempt", record.attempt)
+    if not 0 <= record.world_size <= MAX_RANKS:
+        raise BadRecord("bad_number", f"world_size {record.world_size} is not 0 to {MAX_RANKS}")
+    record = _known_steps(record)
+    _check_step_rows(STEP_SCHEMAS[record.schema].rows, record.rows, now)
+    return record
+
+
+def check_event(record: NodeEvent, *, now: float | None = None) -> NodeEvent:
+    """Return ``record`` if it keeps every rule, else raise ``BadRecord``."""
+    if record.v != VERSION:
+        raise _unknown_version(record.v)
+    values = [value for value in record.subject.values() if isinstance(value, str)]
+    _check_names((record.cluster, record.node, record.source, record.code, *record.subject, *values))
+    if record.boot_id:
+        _check_names((record.boot_id,))
+    _check_count("seq", record.seq)
+    _check_time(record.ts, now)
+    _check_text(message=record.message, raw=record.raw)
+    if len(record.subject) > MAX_LABELS:
+        raise BadRecord("too_many_instances", f"{len(record.subject)} subject fields, at most {MAX_LABELS}")
+    for key, value in record.subject.items():
+        if isinstance(value, int) and abs(value) > MAX_INT:
+            raise BadRecord("bad_number", f"subject {key} does not fit 64 bits")
+        if key == "gpu_index" and isinstance(value, int) and not 0 <= value < MAX_INSTANCES:
+            raise BadRecord("bad_number", f"gpu_index {value} is not 0 to {MAX_INSTANCES - 1}")
+    return record
+
+
+def check_suspicion(record: Suspicion) -> Suspicion:
+    """Return ``record`` if its names, times and scores can be worked with, else raise ``BadRecord``."""
+    if record.v != VERSION:
+        raise _unknown_version(record.v)
+    _check_names((record.cluster, record.detector, record.kind))
+    for ts in (record.ts, record.onset, record.onset_lo, record.onset_hi):
+        _check_time(ts, None)
+    if not (math.isfinite(record.score) and math.isfinite(record.log_likelihood_ratio)):
+        raise BadRecord("bad_number", "score and log_likelihood_ratio must be finite")
+    _check_weights(record)
+    for field in ("gpus", "ranks", "nodes", "ranks_on_node"):
+        _check_count(field, getattr(record, field))
+    _check_subjects(record)
+    return record
+
+
+def _check_envelope(record: NodeSample | JobSteps, job: tuple[str, ...], now: float | None) -> None:
+    labels = record.labels
+    if record.v != VERSION:
+        raise _unknown_version(record.v)
+    if not 0 <= record.seq <= MAX_INT:
+        raise BadRecord("bad_number", f"seq {record.seq} is not 0 to 2^63 - 1")
+    if labels:
+        if len(labels) > MAX_LABELS:
+            raise BadRecord("too_many_instances", f"{len(labels)} labels, at most {MAX_LABELS}")
+        job += (*labels, *labels.values())
+    _check_names((record.cluster, record.node, record.boot_id, *job))
+    _check_time(record.ts, now)
+
+
+def _unknown_version(version: int) -> BadRecord:
+    return BadRecord("unknown_version", f"record version {version}, this reader knows {VERSION}")
+
+
+# A node sends the same names every second: finding them known costs a third of checking them.
+@functools.lru_cache(maxsize=16_384)
+def _check_names(names: tuple[str, ...]) -> None:
+    if "" in names or max(map(len, names)) > MAX_NAME or _strange("".join(names)):
+        bad = next(name for name in names if not 0 < len(name) <= MAX_NAME or _strange(name))
+        raise BadRecord("bad_label", f"{bad[:40]!r} is not 1 to {MAX_NAME} of A-Z a-z 0-9 . _ : / -")
+
+
+def _strange(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass").translate(None, _NAME_BYTES)
+
+
+@functools.lru_cache(maxsize=256)
+def _check_ids(ids: tuple[str, ...]) -> None:
+    if len(ids) > MAX_INSTANCES:
+        raise BadRecord("too_many_instances", f"{len(ids)} instances, at most {MAX_INSTANCES}")
+    if len(set(ids)) != len(ids):
+        raise BadRecord("bad_label", "instance ids repeat")
+    if ids:
+        _check_names(ids)
+
+
+def _check_time(ts: float, now: float | None) -> None:
+    if not math.isfinite(ts) or ts <= 0:
+        raise BadRecord("bad_time", f"ts {ts} is no time")
+    if now is not None and not (now - MAX_AGE_SECONDS <= ts <= now + MAX_AHEAD_SECONDS):
+        raise BadRecord("bad_time", f"ts is {ts - now:+.0f} s from now, allowed -24 h to +5 min")
+
+
+def _check_count(field: str, count: int) -> None:
+    if not 0 <= count <= MAX_INT:
+        raise BadRecord("bad_number", f"{field} {count} is not 0 to 2^63 - 1")
+
+
+def _check_weights(record: Suspicion) -> None:
+    """Check the numbers of a suspicion that others are added to or multiplied with."""
+    told = [ratio for ratio in (record.slowdown_ratio, record.job_slowdown_ratio) if ratio is not None]
+    told += record.hypotheses.values()
+    if not all(abs(number) <= MAX_WEIGHT for number in told):
+        raise BadRecord("bad_number", f"ratios and odds must be numbers up to {MAX_WEIGHT:g}")
+    if not all(0 <= suspect.probability <= 1 for suspect in record.suspects):
+        raise BadRecord("bad_number", "probabilities of suspects must be 0 to 1")
+
+
+def _check_subjects(record: Suspicion) -> None:
+    if len(record.suspects) > MAX_INSTANCES:
+        raise BadRecord("too_many_instances", f"{len(record.suspects)} suspects, at most {MAX_INSTANCES}")
+    for subject in (record.subject, *(suspect.subject for suspect in record.suspects)):
+        told = msgspec.structs.astuple(subject)
+        _check_text(subject="".join(value for value in told if isinstance(value, str)))
+        coords = (subject.coords or {}).values()
+        if any(isinstance(value, int) and abs(value) > MAX_INT for value in (*told, *coords)):
+            raise BadRecord("bad_number", "a number of a subject does not fit 64 bits")
+
+
+def _check_text(**texts: str) -> None:
+    for field, text in texts.items():
+        if len(text) > MAX_TEXT:
+            raise BadRecord("oversize", f"{field} has {len(text)} characters, at most {MAX_TEXT}")
+        # PostgreSQL stores neither; a surrogate alone does not even survive the way back to bytes.
+        if "\0" in text or any("\ud800" <= c <= "\udfff" for c in text):
+            raise BadRecord("bad_label", f"{field} holds a NUL or half a surrogate pair")
+
+
+def _known_sample(record: NodeSample) -> NodeSample:
+    schema = SAMPLE_SCHEMAS.get(record.schema) or SAMPLE_SCHEMAS[max(SAMPLE_SCHEMAS)]
+    declared = _row_bytes(record.schema, schema.id, record.row_bytes, schema.row_bytes)
+    gpus, nics, hosts = len(record.gpu_ids), len(record.nic_ids), 1 if record.host else 0
+    gpu, nic, host = declared
+    held = (len(record.gpu), len(record.nic), len(record.host))
+    if held != (gpus * gpu, nics * nic, hosts * host):
+        wanted = (gpus * gpu, nics * nic, host)
+        raise BadRecord("column_length", f"gpu, nic and host hold {held} bytes, {wanted} belong to their ids")
+    if schema.id == record.schema:
+        return record
+    return msgspec.structs.replace(
+        record,
+        schema=schema.id,
+        row_bytes=schema.row_bytes,
+        gpu=record.gpu[: gpus * schema.gpu.row_size],
+        nic=record.nic[: nics * schema.nic.row_size],
+        host=record.host[: hosts * schema.host.row_size],
+    )
+
+
+def _known_steps(record: JobSteps) -> JobSteps:
+    schema = STEP_SCHEMAS.get(record.schema) or STEP_SCHEMAS[max(STEP_SCHEMAS)]
+    known = schema.rows.row_size
+    declared = None if record.row_bytes is None else (record.row_bytes,)
+    (size,) = _row_bytes(record.schema, schema.id, declared, (known,))
+    count, rest = divmod(len(record.rows), size)
+    if rest:
+        raise BadRecord("column_length", f"{len(record.rows)} bytes are not whole {size}-byte rows")
+    if count > MAX_STEP_ROWS:
+        raise BadRecord("too_many_instances", f"{count} step rows, at most {MAX_STEP_ROWS} a message")
+    if schema.id == record.schema:
+        return record
+    rows = record.rows[: known * count]
+    return msgspec.structs.replace(record, schema=schema.id, row_bytes=known, rows=rows)
+
+
+def _row_bytes(
+    sent: int, known_id: int, declared: tuple[int, ...] | None, known: tuple[int, ...]
+) -> tuple[int, ...]:
+    """Return the row sizes of a record of schema ``sent``, read with schema ``known_id``.
+
+    Only a later schema than every known one may differ, and only by columns appended to the known ones.
+    """
+    if sent == known_id:
+        if declared not in (None, known):
+            raise BadRecord("column_length", f"schema {sent} has rows of {known} bytes, not {declared}")
+        return known
+    if sent < known_id or declared is None:
+        raise BadRecord("unknown_schema", f"schema {sent} is not in the registry, which ends at {known_id}")
+    appended = [size - old for size, old in zip(declared, known, strict=True)]
+    if any(size < 0 or size % 4 for size in appended) or not any(appended):
+        raise BadRecord("unknown_schema", f"schema {sent} with rows of {declared} bytes extends no known one")
+    return declared
+
+
+def _check_step_rows(block: Block, rows: bytes, now: float | None) -> None:
+    """Check what a stage relies on in every row: step, rank, ts and step_seconds."""
+    columns = read(block, rows, ("step", "rank", "ts", "step_seconds"))
+    if not columns["step"]:
+        return
+    if min(columns["step"]) < 0 or min(columns["rank"]) < 0 or max(columns["rank"]) >= MAX_RANKS:
+        raise BadRecord("bad_number", f"step must be at least 0 and rank 0 to {MAX_RANKS - 1}")
+    # One NaN or infinity makes the sum one, which is cheaper to see than each of them.
+    _check_time(sum(columns["ts"]), None)
+    _check_time(min(columns["ts"]), now)
+    _check_time(max(columns["ts"]), now)
+    if not math.isfinite(sum(columns["step_seconds"])) or min(columns["step_seconds"]) < 0:
+        raise BadRecord("bad_number", "step_seconds must be a finite number, at least 0")

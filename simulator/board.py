@@ -1,11 +1,14 @@
 """Column bytes of a whole cluster at once: numpy arrays by metric name, cut out node by node."""
 
 import itertools
+from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
 
 from slowrank.telemetry.schema import MISSING_INT, Block
+
+BoolArray = npt.NDArray[np.bool_]
 
 
 class Board:
@@ -25,7 +28,15 @@ class Board:
         """Set ``metric`` from anything that broadcasts to [nodes, count]; NaN and None are not read."""
         self._columns[metric][...] = values
 
-    def bytes(self, node: int, kept: npt.NDArray[np.bool_] | None = None) -> bytes:
+    def update(self, values: Mapping[str, npt.ArrayLike], *, held: BoolArray | None = None) -> None:
+        """Set several metrics, but not where the mask ``held`` [nodes, count] is True."""
+        for metric, given in values.items():
+            if held is None:
+                self._columns[metric][...] = given
+            else:
+                np.copyto(self._columns[metric], given, where=~held, casting="unsafe")
+
+    def bytes(self, node: int, kept: BoolArray | None = None) -> bytes:
         """Return the columns of ``node``, of the instances in the mask ``kept`` [count] if one is given."""
         if kept is None:
             return b"".join(run[node].tobytes() for run in self._runs)

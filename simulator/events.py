@@ -1,72 +1,93 @@
-"""The discrete events a fault leaves in the logs of its node."""
+"""What faults leave in the logs of nodes, and which counters tick with each line."""
 
 import math
-from collections.abc import Iterator
-from typing import Literal
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from simulator.faults import Fault
+from simulator.kinds import Log
 from simulator.layout import ClusterSpec
 from slowrank.telemetry import NodeEvent
 
-
-def events(spec: ClusterSpec, fault: Fault, duration: float) -> Iterator[NodeEvent]:
-    """Yield the events of one fault within ``duration`` seconds of the run, in order of time."""
-    if fault.kind == "gpu_lost" and fault.onset < duration:
-        gpu = fault.gpu or 0
-        yield _event(
-            spec,
-            fault,
-            fault.onset + 0.05,
-            code="xid.79",
-            severity="critical",
-            subject={"gpu_index": gpu},
-            message=f"NVRM: Xid (PCI:0000:{0x1A + 8 * gpu:02x}:00): 79, GPU has fallen off the bus.",
-        )
-    elif fault.kind == "nic_flap":
-        yield from _flaps(spec, fault, duration)
+COUNTED: dict[str, tuple[str, ...]] = {
+    "xid.48": ("gpu.ecc.uncorrected_total",),
+    "xid.63": ("gpu.row_remap.uncorrectable_total",),
+    "xid.74": ("gpu.nvlink.recovery_errors_total",),
+    "nic.link_down": ("nic.port.link_downed_total", "nic.port.carrier_changes_total"),
+    "nic.link_up": ("nic.port.carrier_changes_total",),
+    "host.oom_kill": ("host.oom_kills_total",),
+}
+EVERY_XID = "gpu.xid_events_total"
 
 
-def link_losses(fault: Fault, t: float) -> int:
-    """Return how often the link of a ``nic_flap`` has gone down by ``t`` seconds from the start."""
-    since = min(t - fault.onset, fault.duration - 1e-9)
-    if since < 0:
-        return 0
-    return 1 + (math.floor(since / fault.period) if fault.shape == "square" else 0)
+@dataclass(frozen=True, slots=True)
+class Incident:
+    """Something that happens on a node at ``t`` seconds from the start.
+
+    ``counters`` go up by one at GPU ``gpu`` or NIC ``nic``; ``resets``: all counters of the node start anew;
+    ``reboots``: so does the node.
+    """
+
+    t: float
+    node: int
+    gpu: int
+    nic: int
+    counters: tuple[str, ...] = ()
+    resets: bool = False
+    reboots: bool = False
+    event: NodeEvent | None = None
 
 
-def _flaps(spec: ClusterSpec, fault: Fault, duration: float) -> Iterator[NodeEvent]:
-    nic = f"mlx5_{spec.nic_of(fault.gpu or 0)}"
-    for cycle in range(link_losses(fault, duration)):
-        down = fault.onset + cycle * fault.period
-        back = down + fault.remaining(down)
-        yield _event(
-            spec, fault, down, code="nic.link_down", severity="error", subject={"nic": nic, "port": "1"},
-            message=f"mlx5_core {nic}: Port: 1 Link DOWN",
-        )  # fmt: skip
-        if back < duration:
-            yield _event(
-                spec, fault, back, code="nic.link_up", severity="info", subject={"nic": nic, "port": "1"},
-                message=f"mlx5_core {nic}: Port: 1 Link ACTIVE",
-            )  # fmt: skip
+def incidents(spec: ClusterSpec, faults: Iterable[Fault], duration: float) -> list[Incident]:
+    """Return the incidents of the faults within ``duration`` seconds of the run, in order of time."""
+    found = [incident for fault in faults for incident in _of(spec, fault, duration)]
+    return sorted((i for i in found if i.t < duration), key=lambda i: i.t)
 
 
-def _event(
-    spec: ClusterSpec,
-    fault: Fault,
-    t: float,
-    *,
-    code: str,
-    severity: Literal["info", "error", "critical"],
-    subject: dict[str, str | int],
-    message: str,
-) -> NodeEvent:
+def job_event(spec: ClusterSpec, node: int, t: float, *, code: str, job_id: str, message: str) -> NodeEvent:
+    """Return what a job tells of itself: a checkpoint, an evaluation, a start, a planned change."""
     return NodeEvent(
+        cluster=spec.name,
+        node=spec.node_name(node),
+        ts=spec.start + t,
+        source="job",
+        code=code,
+        subject={"job_id": job_id},
+        message=message,
+    )
+
+
+def _of(spec: ClusterSpec, fault: Fault, duration: float) -> Iterator[Incident]:
+    if fault.kind == "counter_reset":
+        yield Incident(fault.onset, fault.node, 0, 0, resets=True)
+    if fault.kind == "node_silent":
+        yield Incident(fault.end, fault.node, 0, 0, resets=True, reboots=True)
+    for log in fault.row.logs:
+        for on, off in fault.spells(duration):
+            edge = on if log.when == "on" else off
+            t, last = edge + log.after, off if log.every else edge
+            while t <= min(last + log.after, duration):
+                yield _logged(spec, fault, log, t)
+                t += log.every or math.inf
+
+
+def _logged(spec: ClusterSpec, fault: Fault, log: Log, t: float) -> Incident:
+    gpu = fault.gpu or 0
+    nic = spec.nic_of(gpu)
+    subject: dict[str, str | int] = {}
+    if log.code.startswith("xid."):
+        subject = {"gpu_index": gpu}
+    elif log.code.startswith("nic."):
+        subject = {"nic": f"mlx5_{nic}", "port": "1"}
+    event = NodeEvent(
         cluster=spec.name,
         node=spec.node_name(fault.node),
         ts=spec.start + t,
         source="kmsg",
-        code=code,
-        severity=severity,
+        code=log.code,
+        severity=log.severity,
         subject=subject,
-        message=message,
+        message=log.message.format(pci=f"0000:{0x1A + 8 * gpu:02x}:00", nic=f"mlx5_{nic}"),
     )
+    counters = COUNTED.get(log.code, ()) + ((EVERY_XID,) if log.code.startswith("xid.") else ())
+    return Incident(t, fault.node, gpu, nic, counters, event=event)

@@ -1,23 +1,16 @@
-"""Faults as data, and what each does to the devices and hosts; nobody writes into a metric.
-
-A ``Fault`` names its kind, place, time and size. ``EFFECTS`` says per kind how it acts on a ``Condition``,
-the state of the hardware at one moment, from which work and readings are derived.
-"""
+"""A fault: what goes wrong where, when, for how long and how much."""
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 
-from simulator.layout import ClusterSpec, FloatArray
+from simulator.catalogue import CATALOGUE
+from simulator.condition import Dose
+from simulator.kinds import Kind, Shape
 
-# Compute follows the clock less than in proportion, because part of a step is bound by memory.
-CLOCK_EXPONENT = 0.6
-HW_SLOWDOWN, SW_THERMAL, HW_THERMAL, POWER_BRAKE = 0x8, 0x20, 0x40, 0x80
+LADDER_RUNGS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +18,8 @@ class Fault:
     """One thing that goes wrong, from ``onset`` (seconds from the start) for ``duration`` seconds.
 
     ``magnitude`` is what the kind makes of it (most often by how much compute slows: 1.31). ``shape`` is how
-    it comes: at once, along a ramp of ``period`` seconds, or on for a ``duty`` share of every period.
+    it comes: at once, along a ramp of ``period`` seconds, in four rungs of ``period`` seconds, or on for a
+    ``duty`` share of every period. Without ``gpu`` a fault of a GPU hits all of the node.
     """
 
     kind: str
@@ -34,13 +28,30 @@ class Fault:
     onset: float
     duration: float = math.inf
     magnitude: float = 1.3
-    shape: Literal["step", "ramp", "square"] = "step"
+    shape: Shape = "step"
     period: float = 30.0
     duty: float = 0.5
 
     def __post_init__(self) -> None:
-        if self.kind not in EFFECTS:
-            raise ValueError(f"unknown fault {self.kind!r}; there are: {', '.join(sorted(EFFECTS))}")
+        if self.kind not in CATALOGUE:
+            raise ValueError(f"unknown fault {self.kind!r}; there are: {', '.join(sorted(CATALOGUE))}")
+        for name in ("onset", "magnitude"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name}={getattr(self, name):g}: must be a number, at least 0")
+        if not self.duration > 0:
+            raise ValueError(f"duration={self.duration:g}: must be more than 0 seconds")
+        if not 0 < self.period < math.inf or not 0 < self.duty <= 1:
+            raise ValueError(f"period={self.period:g}, duty={self.duty:g}: must be over 0, duty at most 1")
+
+    @property
+    def row(self) -> Kind:
+        """The row of the catalogue."""
+        return CATALOGUE[self.kind]
+
+    @property
+    def end(self) -> float:
+        """When it is over, seconds from the start."""
+        return self.onset + self.duration
 
     def severity(self, t: float) -> float:
         """Return how far the fault is developed at ``t``, 0 to 1."""
@@ -49,6 +60,8 @@ class Fault:
             return 0.0
         if self.shape == "ramp":
             return min(1.0, since / self.period)
+        if self.shape == "ladder":
+            return min(1.0, (1 + since // self.period) / LADDER_RUNGS)
         if self.shape == "square":
             return 1.0 if since % self.period < self.duty * self.period else 0.0
         return 1.0
@@ -60,201 +73,44 @@ class Fault:
             return min(ends, self.duty * self.period - (t - self.onset) % self.period)
         return ends
 
-    def slots(self) -> tuple[int, int | slice]:
-        """Return the index of the place in a [nodes, gpus] array: one GPU or all of the node."""
-        return self.node, slice(None) if self.gpu is None else self.gpu
+    def dose(self, t: float) -> Dose:
+        """Return how much of it there is at ``t``."""
+        return Dose(self.severity(t), self.magnitude, t - self.onset, self.remaining(t))
+
+    def spells(self, until: float) -> Iterator[tuple[float, float]]:
+        """Yield (on, off) of every stretch that begins before ``until``."""
+        if self.shape != "square":
+            if self.onset < until:
+                yield self.onset, self.end
+            return
+        on = self.onset
+        while on < min(until, self.end):
+            yield on, min(on + self.duty * self.period, self.end)
+            on += self.period
 
 
 def parse_fault(text: str) -> Fault:
     """Return the fault written as ``kind:field=value,…`` (``clock_lock:node=3,gpu=1,onset=60``).
 
-    Raises ``ValueError`` saying what is wrong with it.
+    What is not given is as usual for the kind: the middle of its ranges in the catalogue. Raises
+    ``ValueError`` saying what is wrong with it.
     """
     kind, _, rest = text.partition(":")
-    fields = dict(part.partition("=")[::2] for part in rest.split(",") if part)
+    given = dict(part.partition("=")[::2] for part in rest.split(",") if part)
+    if unknown := given.keys() - {field.name for field in fields(Fault)}:
+        raise ValueError(f"--fault {text}: there is no {', '.join(sorted(unknown))}")
+    row = CATALOGUE.get(kind)
+    usual = _usual(row) if row else {}
     try:
-        return msgspec.convert({"kind": kind, **fields}, Fault, strict=False)
-    except msgspec.ValidationError as error:
+        return msgspec.convert({"kind": kind, **usual, **given}, Fault, strict=False)
+    except (msgspec.ValidationError, ValueError) as error:
         raise ValueError(f"--fault {text}: {error}") from error
 
 
-@dataclass(slots=True)
-class Condition:
-    """The state of all hardware at one moment; arrays [nodes, gpus], [nodes, nics] or [nodes].
-
-    ``clock`` is the SM clock over its healthy value, ``stretch`` what makes compute longer beside the clock,
-    ``link`` the bandwidth left on the way out, ``link_back`` the seconds until a link that is down returns.
-    """
-
-    clock: FloatArray
-    stretch: FloatArray
-    heat: FloatArray
-    throttle: npt.NDArray[np.int64]
-    present: npt.NDArray[np.bool_]
-    ecc_per_second: FloatArray
-    pcie_width: FloatArray
-    link: FloatArray
-    link_back: FloatArray
-    cpu: FloatArray
-    iowait: FloatArray
-    loader: FloatArray
-    reporting: npt.NDArray[np.bool_]
-    skew: FloatArray
-    stopped: npt.NDArray[np.bool_]
-
-    def slowdown(self) -> FloatArray:
-        """Return how many times longer compute takes on each GPU."""
-        return self.stretch * self.clock**-CLOCK_EXPONENT
-
-
-def healthy(spec: ClusterSpec) -> Condition:
-    """Return the condition in which nothing is wrong."""
-    gpus, nics, nodes = (spec.nodes, spec.gpus), (spec.nodes, spec.nics), (spec.nodes,)
-    return Condition(
-        clock=np.ones(gpus),
-        stretch=np.ones(gpus),
-        heat=np.zeros(gpus),
-        throttle=np.zeros(gpus, np.int64),
-        present=np.ones(gpus, np.bool_),
-        ecc_per_second=np.zeros(gpus),
-        pcie_width=np.full(gpus, 16.0),
-        link=np.ones(nics),
-        link_back=np.zeros(nics),
-        cpu=np.zeros(nodes),
-        iowait=np.zeros(nodes),
-        loader=np.zeros(nodes),
-        reporting=np.ones(nodes, np.bool_),
-        skew=np.zeros(nodes),
-        stopped=np.zeros(nodes, np.bool_),
-    )
-
-
-def condition_at(spec: ClusterSpec, faults: tuple[Fault, ...], t: float, phase: FloatArray) -> Condition:
-    """Return the condition at ``t + phase[node]`` of each node (seconds from the start)."""
-    condition = healthy(spec)
-    for fault in faults:
-        moment = t + float(phase[fault.node])
-        if fault.severity(moment) > 0:
-            EFFECTS[fault.kind].apply(condition, fault, moment)
-    return condition
-
-
-Apply = Callable[[Condition, Fault, float], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Effect:
-    """How a kind acts, what a right finding about it may be called, and whom it may name.
-
-    ``machine`` is False where no machine is at fault; ``gating`` says whether the job pays for it.
-    """
-
-    apply: Apply
-    verdicts: tuple[str, ...]
-    machine: bool = True
-    gating: bool = True
-
-
-def _slower(f: Fault, t: float) -> float:
-    return 1.0 + (f.magnitude - 1.0) * f.severity(t)
-
-
-def _clock_for(slowdown: float) -> float:
-    return float(slowdown ** (-1.0 / CLOCK_EXPONENT))
-
-
-def _thermal(c: Condition, f: Fault, t: float) -> None:
-    place = f.slots()
-    c.clock[place] *= _clock_for(_slower(f, t))
-    c.heat[place] += 22.0 * f.severity(t)
-    c.throttle[place] |= HW_SLOWDOWN | HW_THERMAL | SW_THERMAL
-
-
-def _power_brake(c: Condition, f: Fault, t: float) -> None:
-    place = f.slots()
-    c.clock[place] *= _clock_for(_slower(f, t))
-    c.throttle[place] |= HW_SLOWDOWN | POWER_BRAKE
-
-
-def _clock_lock(c: Condition, f: Fault, t: float) -> None:
-    c.clock[f.slots()] *= _clock_for(_slower(f, t))
-
-
-def _silent_slow(c: Condition, f: Fault, t: float) -> None:
-    c.stretch[f.slots()] *= _slower(f, t)
-
-
-def _host_contention(c: Condition, f: Fault, t: float) -> None:
-    c.stretch[f.node] *= _slower(f, t)
-    c.cpu[f.node] += 0.65 * f.severity(t)
-
-
-def _loader_stall(c: Condition, f: Fault, t: float) -> None:
-    c.loader[f.node] += (f.magnitude - 1.0) * f.severity(t)
-    c.iowait[f.node] += 0.3 * f.severity(t)
-
-
-def _pcie_downgrade(c: Condition, f: Fault, t: float) -> None:
-    c.pcie_width[f.node, f.gpu or 0] = 4.0
-    c.link[f.node, _nic(c, f)] /= max(1.0, f.magnitude * f.severity(t))
-
-
-def _nic_slow(c: Condition, f: Fault, t: float) -> None:
-    c.link[f.node, _nic(c, f)] /= max(1.0, f.magnitude * f.severity(t))
-
-
-def _nic_flap(c: Condition, f: Fault, t: float) -> None:
-    c.link_back[f.node, _nic(c, f)] = f.remaining(t)
-
-
-def _gpu_lost(c: Condition, f: Fault, t: float) -> None:
-    c.present[f.slots()] = False
-    c.stopped[f.node] = True
-
-
-def _ecc_storm(c: Condition, f: Fault, t: float) -> None:
-    c.ecc_per_second[f.slots()] += f.magnitude * f.severity(t)
-    c.stretch[f.slots()] *= 1.01
-
-
-def _hang(c: Condition, f: Fault, t: float) -> None:
-    c.stopped[f.node] = True
-
-
-def _node_silent(c: Condition, f: Fault, t: float) -> None:
-    c.reporting[f.node] = False
-    c.stopped[f.node] = True
-
-
-def _exporter_gap(c: Condition, f: Fault, t: float) -> None:
-    c.reporting[f.node] = False
-
-
-def _clock_skew(c: Condition, f: Fault, t: float) -> None:
-    c.skew[f.node] += f.magnitude
-
-
-def _nic(c: Condition, f: Fault) -> int:
-    return (f.gpu or 0) * int(c.link.shape[1]) // int(c.clock.shape[1])
-
-
-_STRAGGLER = ("straggler.fail_slow", "straggler.intermittent")
-_CLOCK = ("throttle.thermal", "throttle.hw_slowdown", "throttle.power", "clock.low")
-
-EFFECTS: dict[str, Effect] = {
-    "thermal_throttle": Effect(_thermal, (*_STRAGGLER, *_CLOCK)),
-    "power_brake": Effect(_power_brake, (*_STRAGGLER, *_CLOCK)),
-    "clock_lock": Effect(_clock_lock, (*_STRAGGLER, *_CLOCK)),
-    "silent_slow": Effect(_silent_slow, _STRAGGLER),
-    "host_contention": Effect(_host_contention, (*_STRAGGLER, "host.cpu_contention")),
-    "loader_stall": Effect(_loader_stall, (*_STRAGGLER, "data.loader_slow")),
-    "pcie_downgrade": Effect(_pcie_downgrade, (*_STRAGGLER, "link.pcie_downgrade")),
-    "nic_slow": Effect(_nic_slow, (*_STRAGGLER, "link.nic_slow", "link.nic_errors")),
-    "nic_flap": Effect(_nic_flap, ("link.nic_flap", "link.nic_errors", *_STRAGGLER)),
-    "gpu_lost": Effect(_gpu_lost, ("xid.79", "node.silent", "hang.job", "hang.rank_missing")),
-    "ecc_storm": Effect(_ecc_storm, ("ecc.correctable_rate",), gating=False),
-    "job_hang": Effect(_hang, ("hang.job", "hang.rank_missing"), machine=False),
-    "node_silent": Effect(_node_silent, ("node.silent", "hang.job", "hang.rank_missing", "exporter.stale")),
-    "exporter_gap": Effect(_exporter_gap, ("exporter.stale",), machine=False, gating=False),
-    "clock_skew": Effect(_clock_skew, ("host.clock_skew",), machine=False, gating=False),
-}
+def _usual(row: Kind) -> dict[str, str | float]:
+    return {
+        "magnitude": math.sqrt(row.size[0] * row.size[1]),
+        "shape": row.shapes[0],
+        "period": math.sqrt(row.period[0] * row.period[1]),
+        "duty": (row.duty[0] + row.duty[1]) / 2,
+    }

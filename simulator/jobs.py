@@ -1,133 +1,182 @@
 """One running job: starts its steps one after the other and keeps the rows its ranks report."""
 
-from dataclasses import dataclass
+import math
+from collections.abc import Iterable
 
 import numpy as np
-import numpy.typing as npt
 
-from simulator.devices import Activity
-from simulator.faults import Fault, condition_at
+from simulator.activity import Activity
+from simulator.breaks import Break, breaks, first_in, repaired
+from simulator.events import job_event
+from simulator.faults import Fault
+from simulator.hardware import Hardware
 from simulator.layout import ClusterSpec, FloatArray, JobSpec
-from simulator.schedule import StepTimes, run_step
+from simulator.losses import Losses
+from simulator.schedule import StepTimes, after_rollout, run_step
+from simulator.step_rows import Rows, StepRows
+from simulator.timeline import Segment, Timeline
 from simulator.workload import WorkSource
-from slowrank.telemetry.schema import MISSING_INT, STEP_SCHEMAS
+from slowrank.telemetry import NodeEvent
 
-_BLOCK = STEP_SCHEMAS[1].rows
-_KEYS = [c.name for c in _BLOCK.columns if c.dtype == "<i8"]
-_VALUES = [c.name for c in _BLOCK.columns if c.dtype == "<f8"]
-
-
-@dataclass(slots=True)
-class Rows:
-    """The rows of one step for all ranks: keys [columns, world] and values [columns, world]."""
-
-    end: float
-    keys: npt.NDArray[np.int64]
-    values: FloatArray
-
-    def of(self, ranks: slice) -> tuple[npt.NDArray[np.int64], FloatArray]:
-        """Return keys and values of some ranks."""
-        return self.keys[:, ranks], self.values[:, ranks]
+# Ranks that need nothing from a dead one right now compute on for a moment before they wait for it.
+VICTIMS_FOLLOW_SECONDS = 0.3
+EVALUATION_SHARE = 0.5
 
 
 class RunningJob:
     """The step clock of one job. ``advance`` runs it up to a time and returns the steps that ended by it."""
 
-    def __init__(self, spec: ClusterSpec, job: JobSpec, faults: tuple[Fault, ...], rng: np.random.Generator):
+    def __init__(
+        self, spec: ClusterSpec, job: JobSpec, faults: Iterable[Fault], rng: np.random.Generator
+    ) -> None:
         self.job = job
+        self.attempt = job.attempt
+        self.nodes = spec.nodes_of_job(job)
+        self._told: list[tuple[float, NodeEvent]] = []
         self._spec = spec
-        self._faults = faults
-        self._rng = rng
+        self._hardware = Hardware(spec, faults, self.nodes)
+        self._breaks = breaks(self._hardware, alone=len(self.nodes) == 1)
         self._source = WorkSource(spec, job, rng)
-        self._calm = np.zeros(spec.nodes)
-        self._nodes = slice(job.first_node, job.first_node + job.world // spec.gpus)
+        self._rows = StepRows(spec, job, rng)
+        self._losses = Losses(self._hardware.faults, rng.spawn(1)[0])
+        self._timeline = Timeline(self.nodes)
         self._step = job.first_step
-        self._begun = -float(rng.uniform(0.0, job.step_seconds))
-        self._times: StepTimes | None = None
-        self.stopped_at: float | None = None
-        self._keys = self._identities()
+        self._warm: int | None = 0 if job.begins or job.attempt else None
+        self._ended: Rows | None = None
+        self._now = job.begins or -float(rng.uniform(0.0, job.step_seconds))
+        self._timeline.add(Segment(self._now, 0.0, 0.0, running=False))
+        if job.begins:
+            self._tell(self._now, "job.start", f"attempt {self.attempt} on {len(self.nodes)} nodes")
+        for change in job.workload.planned:
+            self._tell(change.onset, "job.schedule", f"compute goes to {change.factor:g} times")
 
     def advance(self, t: float) -> list[Rows]:
-        """Run the job to ``t`` seconds from the start; a job that is stopped stands still from then on."""
+        """Run the job to ``t`` seconds from the start."""
         ended: list[Rows] = []
-        while self.stopped_at is None:
-            if self._times is None:
-                self._times = self._begin()
-            end = self._begun + self._times.step_seconds
-            stop = self._first_stop(self._begun, min(end, t))
-            if stop is not None:
-                self.stopped_at = stop
-            elif end > t:
-                break
-            else:
-                ended.append(self._rows(self._times, end))
-                self._begun, self._times, self._step = end, None, self._step + 1
+        while self._now <= t:
+            if self._ended is not None:
+                ended.append(self._ended)
+                self._ended = None
+            self._go_on()
         return ended
 
-    def fill(self, activity: Activity, t: float) -> None:
-        """Write what the job's GPUs do at ``t`` into ``activity``: after a stop all spin, waiting."""
-        shape = (-1, self._spec.gpus)
-        activity.running[self._nodes] = True
-        if self.stopped_at is not None and t >= self.stopped_at:
-            activity.compute[self._nodes], activity.wait[self._nodes] = 0.0, 1.0
+    def fill(self, activity: Activity, moments: FloatArray) -> None:
+        """Write what the job's GPUs do at ``moments`` [nodes of the cluster] into ``activity``."""
+        self._timeline.fill(activity, moments)
+
+    def told(self, until: float) -> list[tuple[float, NodeEvent]]:
+        """Return, once, what the job tells of itself before ``until``, with the times."""
+        due = [pair for pair in self._told if pair[0] < until]
+        self._told = [pair for pair in self._told if pair[0] >= until]
+        return due
+
+    def labels(self, node: int) -> dict[str, str]:
+        """Return what holds for all rows of ``node``."""
+        rolls_out = node - self.nodes.start < self.job.rollout_dp * self.job.tp // self._spec.gpus
+        return {"gpu_model": self._spec.gpu_model, "phase": "rollout" if rolls_out else "train"}
+
+    def _go_on(self) -> None:
+        """Plan what comes next, up to the end of a step, of a repair or of the job."""
+        begun = self._now
+        if begun >= self.job.ends:
+            self._end()
             return
-        assert self._times is not None
-        times = self._times
-        activity.compute[self._nodes] = (times.compute / times.step_seconds).reshape(shape)
-        activity.wait[self._nodes] = ((times.wait + times.comm) / times.step_seconds).reshape(shape)
-        if self.job.dp > 1:
-            gpus_per_nic = self._spec.gpus / self._spec.nics
-            activity.sent[self._nodes] = self.job.gradient_bytes * gpus_per_nic / times.step_seconds
+        times, phase = self._draw(begun)
+        end = begun + times.step_seconds
+        broken = first_in(self._breaks, begun, min(end, self.job.ends))
+        self._add_step(
+            begun, times, phase, until=max(begun, broken.at) if broken else min(end, self.job.ends)
+        )
+        if broken is not None:
+            self._break_off(max(begun, broken.at), broken)
+        elif end > self.job.ends:
+            self._now = self.job.ends
+        else:
+            self._complete(times, end)
 
-    def _begin(self) -> StepTimes:
+    def _draw(self, begun: float) -> tuple[StepTimes, float]:
+        """Return the times of the step that begins at ``begun`` and how long others roll out first."""
         # Gradients leave near the end of a step; the links are taken as they will be then.
-        sending = self._begun + 0.9 * self.job.step_seconds
-        compute = condition_at(self._spec, self._faults, self._begun, self._calm)
-        transfer = condition_at(self._spec, self._faults, sending, self._calm)
-        return run_step(self._source.draw(self._step, self._begun, compute, transfer))
+        compute = self._hardware.at(begun)
+        transfer = self._hardware.at(begun + 0.9 * self.job.step_seconds)
+        work = self._source.draw(self._step, begun, compute, transfer)
+        if self._warm is not None:
+            work.compute[...] *= self._source.warm_up(self._warm)
+        if not self.job.rollout_dp:
+            return run_step(work), 0.0
+        for part in (work.compute, work.comm, work.stall):
+            part[..., : self.job.rollout_dp, :] = 0.0
+        generation = self._source.generation(compute)
+        return after_rollout(run_step(work), generation), float(generation.max())
 
-    def _first_stop(self, begun: float, until: float) -> float | None:
-        """Return when a fault that no step survives came up on a node of the job in (begun, until]."""
-        stops = [
-            max(fault.onset, begun)
-            for fault in self._faults
-            if self._nodes.start <= fault.node < self._nodes.stop
-            and fault.onset <= until
-            and condition_at(self._spec, (fault,), fault.onset, self._calm).stopped.any()
-        ]
-        return min(stops, default=None)
-
-    def _identities(self) -> npt.NDArray[np.int64]:
-        keys = np.full((len(_KEYS), self.job.world), MISSING_INT, np.int64)
-        dp, pp, tp = self._source.coords
-        known = {
-            "rank": np.arange(self.job.world),
-            "local_rank": self._source.gpu,
-            "gpu_index": self._source.gpu,
-            "dp": dp,
-            "pp": pp,
-            "tp": tp,
-        }
-        for name, values in known.items():
-            keys[_KEYS.index(name)] = values
-        return keys
-
-    def _rows(self, times: StepTimes, end: float) -> Rows:
-        keys = self._keys.copy()
-        keys[_KEYS.index("step")] = self._step
-        values = np.full((len(_VALUES), self.job.world), np.nan)
-        jitter = 1.0 + 2e-5 * self._rng.standard_normal(self.job.world)
-        told: dict[str, npt.ArrayLike] = {
-            "ts": self._spec.start + end,
-            "step_seconds": times.step_seconds * jitter,
-            "compute_seconds": times.compute.ravel(),
-            "wait_seconds": np.maximum(times.wait, 0.0).ravel(),
-            "data_seconds": times.data.ravel(),
-            "comm_seconds": times.comm.ravel(),
-            "tokens": self.job.tokens,
-        }
+    def _add_step(self, begun: float, times: StepTimes, phase: float, *, until: float) -> None:
+        shape = (len(self.nodes), self._spec.gpus)
+        generating = np.zeros(times.compute.shape, np.bool_)
+        generating[:, : self.job.rollout_dp] = True
+        generating = generating.reshape(shape)
+        compute = times.compute.reshape(shape)
+        if phase:
+            # Generation is bound by memory now and then; trainers are asleep, they do not spin.
+            self._timeline.add(Segment(min(begun + phase, until), np.where(generating, 0.9, 0.0), 0.0))
+        active = times.step_seconds - times.pause - phase
+        # Ranks that wait for others spin in a collective, and count as waiting while they transfer.
+        waiting = ((times.wait + times.comm).reshape(shape) - phase) / active
+        sent = (
+            self.job.gradient_bytes * self._spec.gpus / self._spec.nics / active
+            if len(self.nodes) > 1
+            else 0.0
+        )
+        self._timeline.add(
+            Segment(
+                min(begun + phase + active, until),
+                np.where(generating, 0.0, compute / active),
+                np.where(generating, 0.0, np.maximum(waiting, 0.0)),
+                sent=sent,
+            )
+        )
         if times.pause:
-            told["checkpoint_seconds"] = times.pause
-        for name, given in told.items():
-            values[_VALUES.index(name)] = given
-        return Rows(end, keys, values)
+            # Ranks that have written their part wait in a barrier for the others, spinning.
+            self._timeline.add(Segment(min(begun + times.step_seconds, until), 0.0, 1.0))
+
+    def _complete(self, times: StepTimes, end: float) -> None:
+        loss = self._losses.at(self._step, end)
+        self._ended = self._rows.of(self._step, times, end, attempt=self.attempt, loss=loss)
+        if times.pause:
+            self._tell(end - times.pause, "job.checkpoint", f"step {self._step}")
+        gap = self._source.gap(self._step)
+        if gap:
+            # Forward passes only, and no gradients on the network.
+            self._tell(end, "job.eval", f"step {self._step}")
+            self._timeline.add(Segment(end + gap, EVALUATION_SHARE, 1.0 - EVALUATION_SHARE))
+        self._now = end + gap
+        self._step += 1
+        self._warm = None if self._warm is None or self._warm >= 20 else self._warm + 1
+
+    def _break_off(self, at: float, broken: Break) -> None:
+        back = repaired(self._breaks, broken)
+        alive = ~broken.exited
+        spin = np.where(broken.still, 0.0, 1.0)
+        busy = np.where(broken.still, 0.0, 0.9)
+        gives_up = min(back, at + self.job.timeout_seconds) if broken.noticed else back
+        ends = min(back + self.job.restart_seconds, self.job.ends)
+        self._timeline.add(Segment(min(at + VICTIMS_FOLLOW_SECONDS, back), busy, 0.0, alive))
+        self._timeline.add(Segment(min(gives_up, ends), 0.0, spin, alive))
+        self._timeline.add(Segment(ends, 0.0, 0.0, np.zeros_like(alive)))
+        self._now = ends
+        self.attempt += 1
+        self._warm = 0
+        # What was learnt since the last checkpoint is lost and done again.
+        kept = self.job.workload.checkpoint_every
+        self._step -= self._step % kept if kept else 0
+        self._tell(ends, "job.start", f"attempt {self.attempt} from step {self._step}")
+
+    def _end(self) -> None:
+        self._tell(self.job.ends, "job.end", f"after step {self._step - 1}")
+        self._timeline.add(Segment(math.inf, 0.0, 0.0, running=False))
+        self._now = math.inf
+
+    def _tell(self, t: float, code: str, message: str) -> None:
+        if self.job.workload.announced and math.isfinite(t):
+            job = self.job.job_id
+            event = job_event(self._spec, self.nodes.start, t, code=code, job_id=job, message=message)
+            self._told.append((t, event))

@@ -54,6 +54,21 @@ def run_step(work: Work) -> StepTimes:
     return StepTimes(end, compute, wait, work.data, comm, work.pause)
 
 
+def after_rollout(times: StepTimes, generation: FloatArray) -> StepTimes:
+    """Return the step with the phase before it in which the first replicas generate and the others wait.
+
+    ``generation`` is [pp, replicas, tp]; the replicas that generate have no part in the training.
+    """
+    replicas, phase = generation.shape[1], float(generation.max())
+    step_seconds = times.step_seconds + phase
+    compute, comm, data = times.compute.copy(), times.comm.copy(), times.data.copy()
+    compute[:, :replicas] = generation
+    comm[:, :replicas] = data[:, :replicas] = 0.0
+    return StepTimes(
+        step_seconds, compute, step_seconds - compute - comm - data - times.pause, data, comm, times.pause
+    )
+
+
 def pipeline_finish(micro: FloatArray, start: FloatArray) -> FloatArray:
     """Return when each stage is through, [pp, dp], for ``micro`` [micro, pp, dp] and ready times ``start``.
 
@@ -61,6 +76,9 @@ def pipeline_finish(micro: FloatArray, start: FloatArray) -> FloatArray:
     one on; forward and backward of a micro-batch count as one visit, which for even stages gives 1F1B's
     (micro + pp - 1) visits. Stages upstream end when the last one's backward pass has come back to them.
     """
+    # Without stages to hand on to, micro-batches simply follow each other.
+    if micro.shape[1] == 1:
+        return np.asarray(start + micro.sum(axis=0))
     done = start.copy()
     for batch in micro:
         arrived = done[0] + batch[0]

@@ -1,36 +1,50 @@
 """What was injected, for whoever judges: kept apart from the records, never an input of a detector."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import msgspec
 
-from simulator.faults import EFFECTS, Fault
-from simulator.layout import ClusterSpec
+from simulator.faults import Fault
+from simulator.hardware import nodes_of
+from simulator.kinds import CauseClass, Scope
+from simulator.layout import ClusterSpec, JobSpec
+
+# Below this the last stage of a tuned pipeline stays.
+LONG_STAGE = 1.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Truth:
     """One injected cause. Times are Unix seconds; ``end`` is None for a fault that lasts.
 
-    ``verdicts`` are the finding kinds that would be right; ``machine`` is False where naming a machine would
-    be wrong, ``gating`` whether a job pays. ``gpu_index`` None means the whole node.
+    ``node`` and ``gpu_index`` are its place (``gpu_index`` None: the whole node; ``nic`` None: no port of
+    its own), ``nodes`` all nodes it reaches (``scope``), ``ranks`` those of job ``job_id`` at its place.
+    ``verdicts`` are the finding kinds that would be right, ``hypotheses`` the causes, ``cause`` its class;
+    ``machine`` is False where naming a machine would be wrong, ``gating`` whether a job pays. ``planned`` is
+    True for what a job does although everything is well: silence is right about it, too.
     """
 
     cause_id: str
     kind: str
+    cause: CauseClass
     cluster: str
+    scope: Scope
     node: str
+    nodes: tuple[str, ...]
     gpu_index: int | None
+    nic: str | None
     ranks: tuple[int, ...]
     job_id: str | None
     onset: float
     end: float | None
     magnitude: float
     verdicts: tuple[str, ...]
+    hypotheses: tuple[str, ...]
     machine: bool
     gating: bool
+    planned: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Return the line of a ground-truth NDJSON file."""
@@ -42,36 +56,95 @@ def truths(spec: ClusterSpec, faults: Iterable[Fault]) -> tuple[Truth, ...]:
     return tuple(_truth(spec, i, fault) for i, fault in enumerate(faults))
 
 
+def planned_truths(spec: ClusterSpec) -> tuple[Truth, ...]:
+    """Return what jobs do although all is well and a reader could take for a fault, job by job."""
+    return tuple(
+        _planned(spec, job, kind, cause, onset)
+        for job in spec.jobs
+        for kind, cause, onset in _confounders(job)
+    )
+
+
 def write(found: Iterable[Truth]) -> bytes:
     """Return the truths as NDJSON."""
     return b"".join(msgspec.json.encode(truth.to_json()) + b"\n" for truth in found)
 
 
 def _truth(spec: ClusterSpec, number: int, fault: Fault) -> Truth:
-    effect = EFFECTS[fault.kind]
-    ends = fault.onset + fault.duration
+    row = fault.row
     job_id, ranks = _ranks(spec, fault)
+    gpu = fault.gpu if row.scope in ("gpu", "nic") else None
+    port = f"mlx5_{spec.nic_of(fault.gpu or 0)}/1" if row.scope in ("nic", "rail") else None
     return Truth(
         cause_id=f"cause-{number}",
         kind=fault.kind,
+        cause=row.cause,
         cluster=spec.name,
+        scope=row.scope,
         node=spec.node_name(fault.node),
-        gpu_index=fault.gpu,
+        nodes=tuple(spec.node_name(node) for node in nodes_of(spec, fault)),
+        gpu_index=gpu,
+        nic=port,
         ranks=ranks,
         job_id=job_id,
         onset=spec.start + fault.onset,
-        end=None if ends == float("inf") else spec.start + ends,
+        end=None if fault.end == float("inf") else spec.start + fault.end,
         magnitude=fault.magnitude,
-        verdicts=effect.verdicts,
-        machine=effect.machine,
-        gating=effect.gating,
+        verdicts=row.verdicts,
+        hypotheses=row.hypotheses,
+        machine=row.machine,
+        gating=row.gating and job_id is not None,
     )
 
 
 def _ranks(spec: ClusterSpec, fault: Fault) -> tuple[str | None, tuple[int, ...]]:
-    for job in spec.jobs:
-        first = (fault.node - job.first_node) * spec.gpus
-        if 0 <= first < job.world:
-            gpus = range(spec.gpus) if fault.gpu is None else (fault.gpu,)
-            return job.job_id, tuple(first + gpu for gpu in gpus)
-    return None, ()
+    """Return the job and its ranks on the nodes the fault reaches: one rank if it is one GPU's."""
+    job = spec.job_at(fault.node, fault.onset)
+    if job is None:
+        return None, ()
+    mine, gpus = spec.nodes_of_job(job), list(range(spec.gpus))
+    if fault.gpu is not None and fault.row.scope in ("gpu", "nic"):
+        gpus = [fault.gpu]
+    elif fault.row.scope == "nic":
+        gpus = [gpu for gpu in gpus if spec.nic_of(gpu) == 0]
+    return job.job_id, tuple(
+        (node - mine.start) * spec.gpus + gpu
+        for node in nodes_of(spec, fault)
+        if node in mine
+        for gpu in gpus
+    )
+
+
+def _confounders(job: JobSpec) -> Iterator[tuple[str, CauseClass, float]]:
+    load, begins = job.workload, max(0.0, job.begins)
+    if job.pp > 1 and load.last_stage >= LONG_STAGE:
+        yield "long_stage", "stage", begins
+    if load.packing_cv:
+        yield "packing", "workload", begins
+    for change in load.planned:
+        yield "schedule", "planned", change.onset
+
+
+def _planned(spec: ClusterSpec, job: JobSpec, kind: str, cause: CauseClass, onset: float) -> Truth:
+    nodes = tuple(spec.node_name(node) for node in spec.nodes_of_job(job))
+    return Truth(
+        cause_id=f"{job.job_id}-{kind}-{onset:g}",
+        kind=kind,
+        cause=cause,
+        cluster=spec.name,
+        scope="job",
+        node=nodes[0],
+        nodes=nodes,
+        gpu_index=None,
+        nic=None,
+        ranks=(),
+        job_id=job.job_id,
+        onset=spec.start + onset,
+        end=None if job.ends == float("inf") else spec.start + job.ends,
+        magnitude=1.0,
+        verdicts=("straggler.job_wide",),
+        hypotheses=(f"imbalance.{cause}",) if cause != "planned" else ("planned",),
+        machine=False,
+        gating=False,
+        planned=True,
+    )

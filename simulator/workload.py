@@ -1,39 +1,44 @@
 """Draws what every rank of one job has to do in each step, healthy noise and hardware condition included."""
 
+import math
+
 import numpy as np
 
-from simulator.faults import Condition
-from simulator.layout import ClusterSpec, FloatArray, JobSpec, coords
+from simulator.condition import Condition
+from simulator.layout import ClusterSpec, FloatArray, JobSpec
+from simulator.noise import Noise
 from simulator.schedule import Work
 
-DRIFT_MEMORY = 0.9
-"""Lag-1 of the shared drift; with the noise beside it, one rank's steps show the measured 0.7 to 0.8."""
+WARM_UP_STEPS, WARM_UP_EXCESS = 4.0, 1.5
+GENERATION_CV = 0.1
+NEVER_SECONDS = 1e9
 
 
 class WorkSource:
     """The work of one job, step after step.
 
-    Keeps the job's drift and each rank's lasting speed; all randomness comes from ``rng``.
+    Keeps the job's drift and each rank's lasting speed; all randomness comes from ``rng``. Conditions are
+    those of the job's own nodes.
     """
 
     def __init__(self, cluster: ClusterSpec, job: JobSpec, rng: np.random.Generator) -> None:
         self._job = job
         self._rng = rng
         self._shape = (job.pp, job.dp, job.tp)
-        dp, pp, tp = coords(job)
+        self._alone = job.world <= cluster.gpus
         rank = np.arange(job.world)
-        self.node = job.first_node + rank // cluster.gpus
+        self.node = rank // cluster.gpus
         self.gpu = rank % cluster.gpus
         self.nic = self.gpu * cluster.nics // cluster.gpus
-        self.coords = (dp, pp, tp)
         load = job.workload
         visits = job.micro_batches + job.pp - 1
         base = (job.step_seconds - load.comm_seconds - load.data_seconds) / visits
+        # GPUs of one model differ a little for good; peers must not take that for a fault.
         lasting = np.exp(load.spread_cv * rng.standard_normal(self._shape))
         self._base = base * lasting
         if job.pp > 1:
             self._base[-1] *= load.last_stage
-        self._drift = load.drift_cv * rng.standard_normal()
+        self._noise = Noise(job, rng)
 
     def draw(self, step: int, t: float, compute: Condition, transfer: Condition) -> Work:
         """Return the work of ``step`` that starts at ``t`` seconds.
@@ -41,54 +46,58 @@ class WorkSource:
         ``compute`` is the hardware while it computes, ``transfer`` while gradients are sent.
         """
         load = self._job.workload
-        scale = self._shared(step, t) * self._ranks(step) * self._of(compute.slowdown())
+        scale = self._noise.shared(step, t) * self._noise.ranks() * self._of(compute.slowdown())
         noise = load.noise_cv * np.sqrt(self._job.micro_batches)
         micro = 1.0 + noise * self._rng.standard_normal((self._job.micro_batches, *self._shape))
-        ratio = transfer.link[self.node, self.nic].reshape(self._shape)
+        ratio, stall = self._links(transfer)
         return Work(
-            compute=self._base * scale * micro,
+            # Noise never makes work negative, however wide it is set.
+            compute=self._base * scale * np.maximum(micro, 0.1),
             data=load.data_seconds * self._jitter(0.1) + compute.loader[self.node].reshape(self._shape),
-            comm=load.comm_seconds * self._jitter(0.02) / ratio,
-            stall=transfer.link_back[self.node, self.nic].reshape(self._shape),
-            pause=self._pause(step),
+            comm=load.comm_seconds * self._jitter(0.022) / ratio,
+            stall=stall,
+            pause=self._checkpoint(step, compute),
         )
+
+    def generation(self, compute: Condition) -> FloatArray:
+        """Return the seconds each rank of the replicas that roll out generates in a step, [pp, dp, tp]."""
+        replicas = self._job.rollout_dp
+        length = np.exp(GENERATION_CV * self._rng.standard_normal((1, replicas, 1)))
+        own = self._of(compute.slowdown())[:, :replicas] * self._jitter(0.005)[:, :replicas]
+        seconds: FloatArray = self._job.rollout_seconds * length * own
+        return seconds
+
+    def gap(self, step: int) -> float:
+        """Return the seconds between the end of ``step`` and the next: an evaluation, if one is due."""
+        load = self._job.workload
+        if load.eval_every and step % load.eval_every == 0:
+            return load.eval_seconds * float(self._rng.uniform(0.8, 1.2))
+        return 0.0
+
+    def warm_up(self, steps: int) -> float:
+        """Return how many times longer the step takes that follows ``steps`` others of its attempt."""
+        return 1.0 + WARM_UP_EXCESS * math.exp(-steps / WARM_UP_STEPS)
+
+    def _links(self, transfer: Condition) -> tuple[FloatArray, FloatArray]:
+        """Return the bandwidth left to each rank and how long it waits for a link that is down."""
+        if self._alone:
+            return np.ones(self._shape), np.zeros(self._shape)
+        ratio = transfer.link[self.node, self.nic].reshape(self._shape)
+        stall = transfer.link_back[self.node, self.nic].reshape(self._shape)
+        # A link that never returns breaks the job; a step that long comes to no end before that.
+        return ratio, np.minimum(stall, NEVER_SECONDS)
 
     def _of(self, values: FloatArray) -> FloatArray:
         ranked: FloatArray = values[self.node, self.gpu].reshape(self._shape)
         return ranked
 
-    def _shared(self, step: int, t: float) -> float:
-        """What makes all ranks faster or slower together."""
-        load = self._job.workload
-        kick = load.drift_cv * np.sqrt(1.0 - DRIFT_MEMORY**2)
-        self._drift = DRIFT_MEMORY * self._drift + kick * self._rng.standard_normal()
-        factor = float(np.exp(self._drift))
-        for change in load.planned:
-            if t >= change.onset:
-                ramp = max(change.ramp_seconds, 1e-9)
-                factor *= 1.0 + (change.factor - 1.0) * min(1.0, (t - change.onset) / ramp)
-        if load.spike_every and step % load.spike_every == 0:
-            factor *= load.spike_factor
-        return factor * (1.0 + load.alternation / 2 * (1 if step % 2 else -1))
-
-    def _ranks(self, step: int) -> FloatArray:
-        """What differs between ranks from step to step: packed sequences, garbage collection."""
-        load = self._job.workload
-        factor = np.ones(self._shape)
-        if load.packing_cv:
-            # Members of a tensor-parallel group work on the same sequences.
-            factor *= np.exp(load.packing_cv * self._rng.standard_normal((*self._shape[:2], 1)))
-        if self._rng.random() < load.gc_share:
-            place = tuple(self._rng.integers(0, n) for n in self._shape)
-            factor[place] *= self._rng.uniform(1.05, 1.5)
-        return factor
-
     def _jitter(self, cv: float) -> FloatArray:
         jitter: FloatArray = np.maximum(0.1, 1.0 + cv * self._rng.standard_normal(self._shape))
         return jitter
 
-    def _pause(self, step: int) -> float:
+    def _checkpoint(self, step: int, compute: Condition) -> float:
         load = self._job.workload
         if load.checkpoint_every and step % load.checkpoint_every == 0:
-            return load.checkpoint_seconds * float(self._rng.uniform(0.8, 1.2))
+            slowest = float(compute.storage[self.node].max())
+            return load.checkpoint_seconds * float(self._rng.uniform(0.8, 1.2)) + slowest
         return 0.0

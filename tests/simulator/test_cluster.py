@@ -3,7 +3,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator import Cluster, ClusterSpec, Fault, JobSpec, Planned, Workload
+from simulator import Cluster, ClusterSpec, Fault, JobSpec, Planned
 from simulator.layout import one_job
 from slowrank.telemetry import (
     JobSteps,
@@ -15,42 +15,17 @@ from slowrank.telemetry import (
     encode,
 )
 from slowrank.telemetry.columns import unpack
-from slowrank.telemetry.schema import SAMPLE_SCHEMAS, STEP_SCHEMAS
+from slowrank.telemetry.schema import SAMPLE_SCHEMAS
+from tests.simulator.readings import GPUS, NODES, cluster, records, series, steps
 
-NODES, GPUS, ONSET = 4, 4, 60.0
+ONSET = 60.0
 DECODE: dict[Any, Any] = {NodeSample: decode_sample, JobSteps: decode_steps, NodeEvent: decode_event}
 
 
 def small(*faults, duration=120.0, seed=3, job=None, **workload):
-    """Run a small cluster; return its records."""
-    job = job or JobSpec(dp=NODES, tp=GPUS, workload=Workload(gc_share=0.0, **workload))
-    spec = ClusterSpec(nodes=NODES, gpus=GPUS, nics=2, jobs=(job,))
-    return spec, list(Cluster(spec, seed=seed, faults=faults).run(duration))
-
-
-def step_rows(records):
-    found = [r for r in records if isinstance(r, JobSteps)]
-    return [row for r in found for row in unpack(STEP_SCHEMAS[1].rows, r.rows)]
-
-
-def by_rank(records, column, after=0.0, before=1e12):
-    """Return [steps, ranks] of one column."""
-    rows = [r for r in step_rows(records) if after <= r["ts"] - 1_795_160_400.0 < before]
-    steps = sorted({r["step"] for r in rows})
-    ranks = 1 + max(r["rank"] for r in rows)
-    table = np.full((len(steps), ranks), np.nan)
-    for r in rows:
-        table[steps.index(r["step"]), r["rank"]] = np.nan if r[column] is None else r[column]
-    return table
-
-
-def gpu_metric(spec, records, metric, node):
-    """Return [seconds, gpus] of one metric of one node."""
-    name = spec.node_name(node)
-    samples = [r for r in records if isinstance(r, NodeSample) and r.node == name]
-    return np.array(
-        [[row[metric] for row in unpack(SAMPLE_SCHEMAS[1].gpu, r.gpu)] for r in samples], dtype=float
-    )
+    """Run a small cluster; return its spec and its records."""
+    spec = cluster(job=job, **workload)
+    return spec, records(spec, *faults, seconds=duration, seed=seed)
 
 
 def test_the_same_seed_gives_the_same_bytes():
@@ -67,42 +42,42 @@ def test_every_record_passes_the_codec_in_order_of_time():
         Fault(kind="ecc_storm", node=2, gpu=0, onset=12, magnitude=500),
         Fault(kind="gpu_lost", node=3, gpu=1, onset=40),
     ]
-    _, records = small(*faults, duration=60)
-    assert [r.ts for r in records] == sorted(r.ts for r in records)
-    for record in records:
+    _, found = small(*faults, duration=60)
+    assert [r.ts for r in found] == sorted(r.ts for r in found)
+    for record in found:
         assert DECODE[type(record)](encode(record)) == record
-    assert {type(r) for r in records} == set(DECODE)
+    assert {type(r) for r in found} == set(DECODE)
 
 
 def test_step_wall_clock_is_common_and_the_culprit_waits_least():
     """A slow GPU is invisible in step_seconds across ranks, longest in compute and shortest in waiting."""
-    _, records = small(Fault(kind="silent_slow", node=2, gpu=1, onset=ONSET, magnitude=1.3))
+    _, found = small(Fault(kind="silent_slow", node=2, gpu=1, onset=ONSET, magnitude=1.3))
     culprit = 2 * GPUS + 1
-    seconds = by_rank(records, "step_seconds")
+    seconds = steps(found, "step_seconds")
     assert (seconds.std(axis=1) / seconds.mean(axis=1)).max() < 5e-5
-    assert set(by_rank(records, "wait_seconds", after=ONSET + 5).argmin(axis=1)) == {culprit}
-    assert set(by_rank(records, "compute_seconds", after=ONSET + 5).argmax(axis=1)) == {culprit}
-    before = np.nanmedian(by_rank(records, "step_seconds", before=ONSET))
-    assert np.nanmedian(by_rank(records, "step_seconds", after=ONSET + 5)) == pytest.approx(
+    assert set(steps(found, "wait_seconds", after=ONSET + 5).argmin(axis=1)) == {culprit}
+    assert set(steps(found, "compute_seconds", after=ONSET + 5).argmax(axis=1)) == {culprit}
+    before = np.nanmedian(steps(found, "step_seconds", before=ONSET))
+    assert np.nanmedian(steps(found, "step_seconds", after=ONSET + 5)) == pytest.approx(
         1.28 * before, rel=0.03
     )
 
 
 def test_power_falls_where_ranks_wait():
     """Victims of a slow GPU draw less power than before while their utilisation stays pinned."""
-    spec, records = small(Fault(kind="silent_slow", node=2, gpu=1, onset=ONSET, magnitude=1.6))
-    power = gpu_metric(spec, records, "gpu.power_watts", 0)
-    busy = gpu_metric(spec, records, "gpu.utilization_ratio", 0)
+    _, found = small(Fault(kind="silent_slow", node=2, gpu=1, onset=ONSET, magnitude=1.6))
+    power = series(found, "gpu.power_watts", 0)
+    busy = series(found, "gpu.utilization_ratio", 0)
     assert power[-30:].mean() < 0.9 * power[20:50].mean()
     assert busy[-30:].mean() == pytest.approx(busy[20:50].mean(), abs=0.01)
 
 
 def test_a_throttled_gpu_shows_why_it_is_slow():
     """Thermal throttling lowers the clock, raises the temperature and sets the reason bits of that GPU."""
-    spec, records = small(Fault(kind="thermal_throttle", node=2, gpu=1, onset=ONSET, magnitude=1.31))
-    clock = gpu_metric(spec, records, "gpu.clock.sm_hz", 2)[-20:].mean(axis=0)
-    heat = gpu_metric(spec, records, "gpu.temp_celsius", 2)[-20:].mean(axis=0)
-    reasons = gpu_metric(spec, records, "gpu.throttle_reasons", 2)[-1].astype(int)
+    _, found = small(Fault(kind="thermal_throttle", node=2, gpu=1, onset=ONSET, magnitude=1.31))
+    clock = series(found, "gpu.clock.sm_hz", 2)[-20:].mean(axis=0)
+    heat = series(found, "gpu.temp_celsius", 2)[-20:].mean(axis=0)
+    reasons = series(found, "gpu.throttle_reasons", 2)[-1].astype(int)
     assert clock[1] == pytest.approx(1.755e9 * 1.31 ** (-1 / 0.6), rel=0.02)
     assert clock[[0, 2, 3]].min() > 1.7e9
     assert heat.argmax() == 1
@@ -111,12 +86,12 @@ def test_a_throttled_gpu_shows_why_it_is_slow():
 
 def test_a_lost_gpu_vanishes_and_the_job_stands_still():
     """After XID 79 the GPU has no columns, the step log ends, the others spin at low power."""
-    spec, records = small(Fault(kind="gpu_lost", node=1, gpu=3, onset=ONSET))
-    samples = [r for r in records if isinstance(r, NodeSample) and r.node == spec.node_name(1)]
+    spec, found = small(Fault(kind="gpu_lost", node=1, gpu=3, onset=ONSET))
+    samples = [r for r in found if isinstance(r, NodeSample) and r.node == spec.node_name(1)]
     assert samples[-1].gpu_ids == ("0", "1", "2")
-    assert [e.code for e in records if isinstance(e, NodeEvent)] == ["xid.79"]
-    assert max(r["ts"] for r in step_rows(records)) < spec.start + ONSET + 0.01
-    power = gpu_metric(spec, records, "gpu.power_watts", 0)
+    assert [e.code for e in found if isinstance(e, NodeEvent)] == ["xid.79"]
+    assert steps(found, "ts").max() < spec.start + ONSET + 0.01
+    power = series(found, "gpu.power_watts", 0)
     assert power[-20:].mean() < 0.5 * power[30:50].mean()
     nic = [list(unpack(SAMPLE_SCHEMAS[1].nic, r.nic)) for r in samples[-10:]]
     assert len({rows[0]["nic.port.tx_bytes_total"] for rows in nic}) == 1
@@ -125,9 +100,9 @@ def test_a_lost_gpu_vanishes_and_the_job_stands_still():
 def test_a_flapping_port_counts_what_gauges_miss():
     """Each loss of the link is counted and logged, also when it is up again at the next sample."""
     fault = Fault(kind="nic_flap", node=0, gpu=0, onset=20, duration=30, shape="square", period=10, duty=0.03)
-    _, records = small(fault)
-    events = [e.code for e in records if isinstance(e, NodeEvent)]
-    last = [r for r in records if isinstance(r, NodeSample) and r.node == "sim-0000"][-1]
+    _, found = small(fault)
+    events = [e.code for e in found if isinstance(e, NodeEvent)]
+    last = [r for r in found if isinstance(r, NodeSample) and r.node == "sim-0000"][-1]
     rows = list(unpack(SAMPLE_SCHEMAS[1].nic, last.nic))
     assert events == ["nic.link_down", "nic.link_up"] * 3
     assert [r["nic.port.link_downed_total"] for r in rows] == [3, 0]
@@ -137,8 +112,8 @@ def test_a_flapping_port_counts_what_gauges_miss():
 def test_a_silent_exporter_leaves_the_job_alone():
     """During an exporter's gap its node sends nothing, the job goes on, and nobody is to blame."""
     fault = Fault(kind="exporter_gap", node=1, onset=30, duration=30)
-    spec, records = small(fault)
-    times = [r.ts - spec.start for r in records if r.node == spec.node_name(1)]
+    spec, found = small(fault)
+    times = [r.ts - spec.start for r in found if r.node == spec.node_name(1)]
     assert not [t for t in times if 30 < t < 60]
     assert max(times) > 100
     truth = Cluster(spec, seed=1, faults=[fault]).truth[0]
@@ -147,8 +122,8 @@ def test_a_silent_exporter_leaves_the_job_alone():
 
 def test_a_skewed_clock_moves_the_times_of_its_node_only():
     """A node whose clock is wrong stamps samples and rows with it and shows the offset."""
-    spec, records = small(Fault(kind="clock_skew", node=1, onset=0, magnitude=20.0), duration=30)
-    ends = {r.node: r.ts - spec.start for r in records if isinstance(r, NodeSample)}
+    spec, found = small(Fault(kind="clock_skew", node=1, onset=0, magnitude=20.0), duration=30)
+    ends = {r.node: r.ts - spec.start for r in found if isinstance(r, NodeSample)}
     assert ends[spec.node_name(1)] > 45 > 31 > ends[spec.node_name(0)]
 
 
@@ -165,9 +140,9 @@ def test_truth_names_the_ranks_of_the_place():
 
 def test_a_planned_change_moves_all_ranks_together():
     """A planned level change stretches every rank's compute alike."""
-    _, records = small(planned=(Planned(onset=60.0, factor=1.5),))
+    _, found = small(planned=(Planned(onset=60.0, factor=1.5),))
     before, after = (
-        np.median(by_rank(records, "compute_seconds", a, b), axis=0) for a, b in ((0, 60), (65, 200))
+        np.median(steps(found, "compute_seconds", after=a, before=b), axis=0) for a, b in ((0, 60), (65, 200))
     )
     ratio = after / before
     assert ratio.mean() == pytest.approx(1.5, rel=0.04)
@@ -176,14 +151,23 @@ def test_a_planned_change_moves_all_ranks_together():
 
 def test_a_checkpoint_pauses_all_ranks_and_says_so():
     """Every k-th step carries checkpoint_seconds on all ranks and is longer by it."""
-    _, records = small(checkpoint_every=10, checkpoint_seconds=5.0)
-    seconds = by_rank(records, "step_seconds")[:, 0]
-    told = by_rank(records, "checkpoint_seconds")
+    _, found = small(checkpoint_every=10, checkpoint_seconds=5.0)
+    seconds = steps(found, "step_seconds")[:, 0]
+    told = steps(found, "checkpoint_seconds")
     assert (~np.isnan(told)).all(axis=1).sum() == (seconds > 5).sum() > 2
 
 
 @pytest.mark.parametrize(
-    "change", [{"nodes": 0}, {"nics": 9}, {"jobs": (JobSpec(dp=3),)}, {"jobs": (JobSpec(dp=17, tp=8),)}]
+    "change",
+    [
+        {"nodes": 0},
+        {"nics": 9},
+        {"send_seconds": 0.0},
+        {"send_seconds": float("nan")},
+        {"lost_share": 1.0},
+        {"jobs": (JobSpec(dp=3),)},
+        {"jobs": (JobSpec(dp=17, tp=8),)},
+    ],
 )
 def test_an_impossible_cluster_is_refused(change):
     """A spec that cannot be built names what is wrong with it."""

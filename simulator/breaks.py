@@ -1,0 +1,51 @@
+"""When a job cannot go on: which faults no step survives, and when what they broke is repaired."""
+
+from dataclasses import dataclass
+
+from simulator.condition import BoolArray
+from simulator.hardware import Hardware
+
+
+@dataclass(frozen=True, slots=True)
+class Break:
+    """A stop from ``at`` until the repair at ``end``; masks [nodes, gpus] of the job.
+
+    Where ``exited`` the process is gone, where ``still`` it neither computes nor spins; the others wait for
+    it, and give up in time if it is ``noticed``.
+    """
+
+    at: float
+    end: float
+    exited: BoolArray
+    still: BoolArray
+    noticed: bool
+
+
+def breaks(hardware: Hardware, *, alone: bool) -> list[Break]:
+    """Return the breaks of a job in order of time; a job ``alone`` on one node needs no network."""
+    found = []
+    for fault in hardware.faults:
+        condition = hardware.only(fault)
+        # A job within one node does not notice what happens to the NICs.
+        if alone:
+            condition.link_back[:] = 0.0
+        if condition.stops():
+            still = condition.exited | condition.hung
+            # A frozen driver's process is missed by its peers as a dead one is; a hung one is not.
+            noticed = not condition.hung.any() or bool(condition.frozen.any())
+            found.append(Break(fault.onset, fault.end, condition.exited, still, noticed))
+    return sorted(found, key=lambda b: b.at)
+
+
+def first_in(found: list[Break], begun: float, until: float) -> Break | None:
+    """Return the first break that is on at some time in (begun, until]."""
+    return next((b for b in found if b.at <= until and b.end > begun), None)
+
+
+def repaired(found: list[Break], broken: Break) -> float:
+    """Return when the last of the breaks is over that follow each other from ``broken`` on."""
+    end = broken.end
+    for other in found:
+        if broken.at <= other.at <= end:
+            end = max(end, other.end)
+    return end

@@ -1,0 +1,53 @@
+"""How records travel from the exporters: most at once, some late, some twice, a few never."""
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from simulator.faults import Fault
+from simulator.hardware import nodes_of
+from simulator.layout import ClusterSpec
+from slowrank.telemetry import Record
+
+Sent = tuple[float, Record]
+
+
+class Delivery:
+    """Delays and doubles what nodes send while a fault of delivery is on; times are from the start.
+
+    A record is lost for good with the cluster's ``lost_share``, whoever sent it.
+    """
+
+    def __init__(self, spec: ClusterSpec, faults: Iterable[Fault], rng: np.random.Generator) -> None:
+        self._lost_share = spec.lost_share
+        self._rng = rng
+        self._faults = [
+            (fault, {spec.node_name(node) for node in nodes_of(spec, fault)})
+            for fault in faults
+            if fault.kind in ("late_batch", "duplicate_batch")
+        ]
+        self._under_way: list[Sent] = []
+
+    def arrivals(self, sent: list[Sent], until: float) -> Iterator[Record]:
+        """Yield what arrives before ``until``, in order of arrival, of ``sent`` and of what is under way."""
+        if self._lost_share:
+            arrived = self._rng.random(len(sent)) >= self._lost_share
+            sent = [pair for pair, here in zip(sent, arrived, strict=True) if here]
+        if self._faults:
+            sent = self._under_way + [copy for pair in sent for copy in self._copies(*pair)]
+            self._under_way = [pair for pair in sent if pair[0] >= until]
+            sent = [pair for pair in sent if pair[0] < until]
+        yield from (record for _, record in sorted(sent, key=lambda pair: pair[0]))
+
+    def _copies(self, t: float, record: Record) -> Iterator[Sent]:
+        late = again = 0.0
+        for fault, nodes in self._faults:
+            if record.node in nodes and fault.severity(t):
+                if fault.kind == "late_batch":
+                    # What gathers in a spool leaves it all at once, every `magnitude` seconds.
+                    late = max(late, fault.magnitude - (t - fault.onset) % fault.magnitude)
+                else:
+                    again = max(again, fault.magnitude)
+        yield t + late, record
+        if again:
+            yield t + late + again, record

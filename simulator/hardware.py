@@ -1,0 +1,75 @@
+"""Which fault acts on which part of the hardware at what time."""
+
+from collections.abc import Iterable
+
+from simulator.condition import Condition, Place, healthy
+from simulator.faults import Fault
+from simulator.layout import ClusterSpec, FloatArray
+
+
+def nodes_of(spec: ClusterSpec, fault: Fault) -> range:
+    """Return the nodes a fault reaches: its own, or those of its rack, switch or job."""
+    scope, node = fault.row.scope, fault.node
+    if scope == "job":
+        job = spec.job_at(node, fault.onset)
+        return range(node, node + 1) if job is None else spec.nodes_of_job(job)
+    size = {"rack": spec.nodes_per_rack, "switch": spec.nodes_per_switch, "rail": spec.nodes_per_switch}
+    around = size.get(scope, 1)
+    first = node // around * around
+    return range(first, min(first + around, spec.nodes))
+
+
+def place_of(spec: ClusterSpec, fault: Fault, nodes: range) -> Place:
+    """Return where the fault acts in arrays that hold ``nodes``; empty where it does not reach them."""
+    reached = nodes_of(spec, fault)
+    first, end = max(reached.start, nodes.start), min(reached.stop, nodes.stop)
+    rows = slice(first - nodes.start, max(first, end) - nodes.start)
+    scope = fault.row.scope
+    # A fault of "a GPU" of which none is named takes all of the node's, one of a port the first.
+    one = fault.gpu is not None and scope in ("gpu", "nic")
+    nic = spec.nic_of(fault.gpu or 0)
+    gpu = fault.gpu or 0
+    return Place(
+        rows,
+        slice(gpu, gpu + 1) if one or scope == "nic" else slice(None),
+        slice(nic, nic + 1) if one or scope in ("nic", "rail") else slice(None),
+    )
+
+
+class Hardware:
+    """The condition of some nodes over time; ``nodes`` is all of the cluster or those of one job."""
+
+    def __init__(self, spec: ClusterSpec, faults: Iterable[Fault], nodes: range) -> None:
+        self._places = [(fault, place_of(spec, fault, nodes)) for fault in faults]
+        self._places = [(f, place) for f, place in self._places if place.nodes.start < place.nodes.stop]
+        self._healthy = healthy(len(nodes), spec.gpus, spec.nics)
+
+    @property
+    def faults(self) -> list[Fault]:
+        """The faults that reach these nodes."""
+        return [fault for fault, _ in self._places]
+
+    def at(self, t: float, phase: FloatArray | None = None) -> Condition:
+        """Return the condition at ``t``, or at ``t + phase[node]`` of each node (seconds from the start).
+
+        A fault that reaches several nodes is taken at the first of them. What is returned may be shared
+        with other times: it is not to be changed.
+        """
+        condition = self._healthy
+        for fault, place in self._places:
+            moment = t if phase is None else t + float(phase[place.nodes.start])
+            if fault.severity(moment) > 0:
+                condition = condition.copy() if condition is self._healthy else condition
+                dose = fault.dose(moment)
+                for effect in fault.row.effects:
+                    effect(condition, place, dose)
+        return condition
+
+    def only(self, fault: Fault) -> Condition:
+        """Return the condition that ``fault`` alone brings about when it comes on."""
+        condition = self._healthy.copy()
+        place = next(place for f, place in self._places if f is fault)
+        dose = fault.dose(fault.onset)
+        for effect in fault.row.effects:
+            effect(condition, place, dose)
+        return condition

@@ -1,19 +1,18 @@
-"""From evidence to an accusation: when the slowness began, how large it is, and what else could explain
-it.
-"""
+"""From evidence to an accusation: since when, how slow, and what else could explain it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from detectors.channel import Channel
-from detectors.evidence import locate_onset
+from detectors.dating import Dated, date_onset
+from detectors.evidence import Onset, locate_onset
 from detectors.excursions import CERTAIN, SUSPECT
 from detectors.ratios import Ratios
 from detectors.robust import nan_max, nan_median
-from detectors.roles import is_regular
+from detectors.roles import looks_like_stage
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
@@ -24,25 +23,26 @@ LOOK_BEFORE = 30
 """Steps before the evidence began that the dating of an onset, and a rank's own past, look at."""
 
 _MIN_BEFORE = 10
+"""Steps seen before the onset, for the job's speed at that time to be known."""
+
 
 SURE_SIGMAS = 4.0
 """Effects below this many standard errors are not told from a badly known baseline."""
 
+UNLIKE_PEERS = 5.0
+"""Who differs for good by fewer times what its peers differ among themselves is as it is, not slow."""
+
 ASYNCHRONOUS_SIGMAS = 3.0
-"""Without a shared wall clock nothing holds ranks together: a change must stand out of the noise by
-itself.
-"""
+"""Without a shared wall clock nothing holds ranks together: a change must stand out by itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accusation:
-    """One rank is slow: since when (index into the last steps and event time), by how much, and how surely.
+    """One rank is slow: since when (event time and number of steps), by how much, and how surely.
 
     ``ratio`` is its time over that of its peers, ``waits_least`` whether its waits confirm it (None = no
-    waits
-    known), ``peers`` how many ranks it was compared with. ``excursions`` counts the times it was slow,
-    where it is
-    slow on and off.
+    waits known), ``peers`` how many ranks it was compared with. ``excursions`` counts the times it was slow,
+    where it is slow on and off.
     """
 
     rank: int
@@ -63,17 +63,16 @@ class Accusation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Charge:
-    """A suspected slowdown under examination: ``x`` [steps, ranks] since the onset, ``effect`` [ranks]
-    its median.
+    """A suspected slowdown under examination: ``x`` [steps, ranks] since its onset, ``effect`` its median.
 
-    ``onset`` is (earliest, most likely, latest) in event time, ``sigma`` the noise of the rank's ratio,
-    ``baseline`` the steps its usual ratio was learnt from (0: compared with no baseline).
+    ``effect`` is [ranks], ``sigma`` the noise of the rank's ratio, ``baseline`` the steps its usual ratio was
+    learnt from (0: compared with no baseline).
     """
 
     name: Channels
     rank: int
     lasting: bool
-    onset: tuple[float, float, float]
+    onset: Dated
     x: Floats
     effect: Floats
     sigma: float
@@ -96,9 +95,7 @@ class Charge:
 
     @property
     def uncertainty(self) -> float:
-        """Standard error of the effect: of its mean since the onset, and of the baseline it is measured
-        from.
-        """
+        """Standard error of the effect: of its mean since the onset, and of the baseline it is against."""
         inverse = 1.0 / max(self.steps, 1) + (1.0 / self.baseline if self.baseline else 0.0)
         return self.sigma * float(np.sqrt(inverse))
 
@@ -106,6 +103,7 @@ class Charge:
     def is_persistent(self) -> bool:
         """Tell whether the rank was on the slow side in most of its steps, not far off in a few."""
         read = self.x[:, self.rank][np.isfinite(self.x[:, self.rank])]
+        # Of noise alone half lies above zero; a slowdown worth naming lifts nearly all.
         return len(read) >= 3 and float(np.mean(read > 0)) >= 0.65
 
 
@@ -118,14 +116,14 @@ def charge(ratios: Ratios, channel: Channel, name: Channels, rank: int) -> Charg
     look_back = min(bank.age_of(rank) + LOOK_BEFORE, ratios.settled)
     x = ratios.history.last(series, look_back) - (0.0 if lasting or noise is None else noise.center)
     onset = locate_onset(x[:, rank], sigma)
-    ts = ratios.history.last("ts", look_back)[:, rank]
-    from_start = lasting and onset.index == 0 and len(x) == ratios.settled
-    at = ratios.first_ts if from_start else float(ts[onset.index])
+    dated = date_onset(ratios, rank, onset, steps=look_back)
+    if lasting and onset.index == 0 and len(x) == ratios.settled:
+        dated = replace(dated, lo=min(ratios.started, dated.lo), at=ratios.first_ts)
     return Charge(
         name=name,
         rank=rank,
         lasting=lasting,
-        onset=(min(at, float(ts[onset.low])), at, float(ts[onset.high])),
+        onset=dated,
         x=x[onset.index :],
         effect=nan_median(x[onset.index :]),
         sigma=sigma,
@@ -151,6 +149,7 @@ def is_guilty(ratios: Ratios, case: Charge, over: Bools) -> bool:
     """
     if not case.size >= np.log1p(_least_effect(ratios, case)):
         return False
+    # The median belongs to the majority: with half of the ranks slow, "slow" and "usual" change places.
     if over.sum() > ratios.ranks / 2 or not case.is_persistent:
         return False
     if case.name == "data":
@@ -164,14 +163,13 @@ def is_guilty(ratios: Ratios, case: Charge, over: Bools) -> bool:
 
 def accusation(ratios: Ratios, channel: Channel, case: Charge, over: Bools) -> Accusation:
     """Write the charge with its figures."""
-    onset_lo, onset, onset_hi = case.onset
     return Accusation(
         rank=case.rank,
         channel=case.name,
         lasting=case.lasting,
-        onset=onset,
-        onset_lo=onset_lo,
-        onset_hi=onset_hi,
+        onset=case.onset.at,
+        onset_lo=case.onset.lo,
+        onset_hi=case.onset.hi,
         steps=case.steps,
         score=float(channel.scores()[case.rank]),
         alone=channel.alone(case.rank),
@@ -183,9 +181,7 @@ def accusation(ratios: Ratios, channel: Channel, case: Charge, over: Bools) -> A
 
 
 def intermittent(ratios: Ratios, channel: Channel, rank: int) -> Accusation | None:
-    """Accuse a rank that was clearly slow several times without staying so; None if it stood out by
-    little.
-    """
+    """Accuse a rank that was clearly slow several times but did not stay so; None if it was by little."""
     found = channel.excursions.of(rank)
     steps = min(found.age + 1, ratios.history.capacity, ratios.settled)
     if channel.noise is None or not steps:
@@ -194,14 +190,15 @@ def intermittent(ratios: Ratios, channel: Channel, rank: int) -> Accusation | No
     slow = x[x > 3 * channel.noise.sigma[rank]]
     if not slow.size or np.median(slow) < np.log1p(ratios.config.min_effect_uneven):
         return None
-    ratio, ts = float(np.exp(np.median(slow))), ratios.history.last("ts", steps)[:, rank]
+    ratio = float(np.exp(np.median(slow)))
+    dated = date_onset(ratios, rank, Onset(0, 0, min(3, steps - 1)), steps=steps)
     return Accusation(
         rank=rank,
         channel="compute",
         lasting=False,
-        onset=float(ts[0]),
-        onset_lo=float(ts[0]),
-        onset_hi=float(ts[min(3, steps - 1)]),
+        onset=dated.at,
+        onset_lo=dated.lo,
+        onset_hi=dated.hi,
         steps=steps,
         score=found.count / SUSPECT,
         alone=found.count >= CERTAIN,
@@ -222,6 +219,8 @@ def waits_least(ratios: Ratios, case: Charge) -> bool | None:
         return None
     more = float(nan_median(waits[:, case.rank]) - nan_median(waits[:, mates].ravel()))
     excess = float(np.expm1(case.size) * nan_median(seconds[:, mates].ravel()))
+    # The others wait for the culprit as long as it takes longer; it waits for nobody. Between the two limits
+    # waiting says nothing: collectives and a pipeline's bubbles are in it too.
     if more > 0.5 * excess:
         return False
     return True if more < -0.3 * excess else None
@@ -234,14 +233,13 @@ def _least_effect(ratios: Ratios, case: Charge) -> float:
         least = least if fixed else config.min_effect_asynchronous
         least = max(least, ASYNCHRONOUS_SIGMAS * case.sigma)
     if case.lasting:
-        least = max(least, config.min_effect_lasting)
+        unlike = float(np.expm1(UNLIKE_PEERS * ratios.lasting_spread()))
+        least = max(least, config.min_effect_lasting, unlike)
     return max(least, SURE_SIGMAS * case.uncertainty)
 
 
 def _is_shared_by_role(ratios: Ratios, case: Charge) -> bool:
-    """Tell whether all mates of a small role slowed alike, or ranks without coordinates form a likely
-    role.
-    """
+    """Tell whether all mates of a small role slowed alike, or ranks without coordinates look like a role."""
     if not ratios.roles_known:
         return case.lasting and not _stands_alone(ratios, case)
     mates = ratios.mates(case.rank)
@@ -250,11 +248,13 @@ def _is_shared_by_role(ratios: Ratios, case: Charge) -> bool:
 
 
 def _stands_alone(ratios: Ratios, case: Charge) -> bool:
-    """Without coordinates, ranks slow from the start may be a stage: until roles are learnt, only one
-    alone can be
-    called slow, and later none that form a pattern."""
+    """Tell slow ranks from a stage where there are no coordinates.
+
+    Ranks slow from the start may be a stage: until roles are learnt, only one alone can be called slow, and
+    later none that form a pattern.
+    """
     similar = case.effect >= 0.5 * case.size
-    return not is_regular(similar) if ratios.roles_settled else bool(similar.sum() == 1)
+    return not looks_like_stage(case.effect, similar) if ratios.roles_settled else bool(similar.sum() == 1)
 
 
 def _changed_itself(ratios: Ratios, case: Charge) -> bool:
@@ -279,6 +279,7 @@ def _job_ratio(ratios: Ratios, case: Charge, over: Bools, *, pace: float) -> flo
     mates = ratios.mates(case.rank) & ~over
     rest = mates if mates.any() and not case.lasting else ~over
     lost = np.maximum(seconds[:, case.rank] - nan_max(np.where(rest, seconds, np.nan), axis=1), 0.0)
+    # A rank whose excess is nearly the whole step leaves nothing to divide by.
     ratio = float(nan_median(step / np.maximum(step - lost, 0.1 * step)))
     if np.isnan(ratio):
         return 1.0

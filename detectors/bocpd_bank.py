@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from detectors import bocpd_numpy
 from detectors.bocpd import LARGEST_INPUT, BocpdConfig, Onset, onset_of, run_statistics
-from detectors.bocpd_state import EMPTY, Float, Int32, RingState, Tables, tables_of
+from detectors.bocpd_state import EMPTY, Float, Int32, RingState, Tables, runs_statistics, tables_of
 
 Backend = Literal["auto", "numpy", "numba"]
-Kernel = Callable[[RingState, Tables, Float, Float], None]
+Kernel = Callable[[RingState, Tables, Float, Float, NDArray[np.int64]], None]
+Groups = slice | NDArray[np.int64]
+"""Which groups of a bank: a slice where they are neighbours, which copies nothing; else their indices."""
+
+Index = TypeVar("Index", int, NDArray[np.int64])
+Number = TypeVar("Number", np.floating, np.int32)
 
 LANES = {"numpy": 1024, "numba": 64}
 """Series per block: what keeps a block in the second-level cache (numpy) or in registers and L1 (numba)."""
@@ -25,6 +30,9 @@ class BocpdBank:
 
     Each call feeds one sample per series; NaN means "not read" and leaves that series as it was. Differs from
     `Bocpd` only by rounding: float32 unless `dtype` says float64 (numpy only). Not thread safe.
+
+    With `groups` there are that many times `series` detectors, and each group moves by itself: a group is
+    what one node reads. Series are then numbered through, group after group.
 
     >>> bank = BocpdBank(2, backend="numpy")
     >>> quiet = [0.1, -0.4, 0.3, 0.0, -0.2, 0.5, -0.1, 0.2]
@@ -40,13 +48,14 @@ class BocpdBank:
         self,
         series: int,
         *,
+        groups: int = 1,
         config: BocpdConfig | None = None,
         backend: Backend = "auto",
         dtype: type[np.floating] = np.float32,
     ) -> None:
-        if series < 1:
-            raise ValueError(f"a bank needs at least one series, got {series}")
-        self.series = series
+        if series < 1 or groups < 1:
+            raise ValueError(f"a bank needs at least one series and one group, got {series} and {groups}")
+        self.series, self.groups = series, groups
         self.config = config or BocpdConfig()
         self.backend = resolve_backend("numpy" if dtype is not np.float32 and backend == "auto" else backend)
         if self.backend == "numba" and dtype is not np.float32:
@@ -56,8 +65,10 @@ class BocpdBank:
         self._kernel = _kernel(self.backend)
         blocks = -(-series // LANES[self.backend])
         lanes = -(-series // blocks)
-        self._shape = (blocks, lanes if self.backend == "numpy" else -(-lanes // 16) * 16)
-        self._state = RingState.empty(*self._shape, self.config, dtype)
+        self._lanes = lanes if self.backend == "numpy" else -(-lanes // 16) * 16
+        # A block has one clock, so that none is shared by two groups.
+        self._blocks = np.arange(groups * blocks).reshape(groups, blocks)
+        self._state = RingState.empty(groups * blocks, self._lanes, self.config, dtype)
 
     @property
     def probability(self) -> Float:
@@ -67,8 +78,18 @@ class BocpdBank:
     @property
     def regime_age(self) -> Int32:
         """Samples seen since the accepted regime start, [series]; 0 before the first sample."""
-        age: Int32 = self._state.regime_age.reshape(-1)[: self.series].copy()
+        return self._flat(self._state.regime_age).copy()
+
+    def regime_age_of(self, series: NDArray[np.int64]) -> Int32:
+        """Samples since the accepted regime start of some series."""
+        block, lane = self._place(series)
+        age: Int32 = self._state.ages[block, 1, lane]
         return age
+
+    def probability_of(self, series: int) -> float:
+        """Mass of the new runs of one series."""
+        block, lane = self._place(series)
+        return float(self._state.probability[block, lane])
 
     def update(self, z: ArrayLike) -> Float:
         """Feed one standardised sample per series, z [series]; return `probability`."""
@@ -78,16 +99,26 @@ class BocpdBank:
         """Feed z [samples, series] in order of time; return the probabilities after each sample, same
         shape."""
         values = np.asarray(z, self._dtype)
-        if values.ndim != 2 or values.shape[1] != self.series:
-            raise ValueError(f"expected [samples, {self.series}], got shape {values.shape}")
-        samples = len(values)
-        blocked = np.zeros((samples, self._shape[0] * self._shape[1]), self._dtype)
-        np.clip(values, -LARGEST_INPUT, LARGEST_INPUT, out=blocked[:, : self.series])
+        if values.ndim != 2 or values.shape[1] != self.series * self.groups:
+            raise ValueError(f"expected [samples, {self.series * self.groups}], got shape {values.shape}")
+        grouped = values.reshape(len(values), self.groups, self.series)
+        return self._feed(grouped, slice(None)).reshape(values.shape)
+
+    def update_groups(self, z: Float, groups: Groups) -> Float:
+        """Feed one sample to some groups, z [groups, series]; return their probabilities, same shape."""
+        return np.asarray(self._feed(z.astype(self._dtype, copy=False)[None], groups)[0])
+
+    def _feed(self, values: Float, groups: Groups) -> Float:
+        """Feed values [samples, groups, series]."""
+        which = self._blocks[groups]
+        blocked = np.empty((*values.shape[:2], which.shape[1] * self._lanes), self._dtype)
+        np.clip(values, -LARGEST_INPUT, LARGEST_INPUT, out=blocked[..., : self.series])
         # Lanes past the last series follow it, so that they are missing exactly when it is.
-        blocked[:, self.series :] = blocked[:, self.series - 1 : self.series]
-        out = np.empty((samples, *self._shape), self._dtype)
-        self._kernel(self._state, self._tables, blocked.reshape(samples, *self._shape), out)
-        return out.reshape(samples, -1)[:, : self.series]
+        blocked[..., self.series :] = blocked[..., self.series - 1 : self.series]
+        shape = (len(values), which.size, self._lanes)
+        out = np.empty(shape, self._dtype)
+        self._kernel(self._state, self._tables, blocked.reshape(shape), out, which.reshape(-1))
+        return out.reshape(blocked.shape)[..., : self.series]
 
     def posterior(self, series: int) -> dict[int, float]:
         """Probability by age of the run, in samples; the absorbing slot stands at the age of its heaviest
@@ -95,22 +126,23 @@ class BocpdBank:
         runs = self._runs(series)
         if not runs:
             return {}
-        total = np.logaddexp.reduce([log_weight for _, log_weight in runs])
+        log_weights = np.array([log_weight for _, log_weight in runs])
         posterior: dict[int, float] = {}
-        for age, log_weight in runs:
-            posterior[age] = posterior.get(age, 0.0) + float(np.exp(log_weight - total))
+        shares = np.exp(log_weights - np.logaddexp.reduce(log_weights)).tolist()
+        for (age, _), share in zip(runs, shares, strict=True):
+            posterior[age] = posterior.get(age, 0.0) + share
         return posterior
 
     def onset(self, series: int) -> Onset:
         """Onset of the new run of one series. LookupError when no run began after the accepted regime
         start."""
-        block, lane = divmod(series, self._shape[1])
+        block, lane = self._place(series)
         regime = int(self._state.regime_age[block, lane])
         return onset_of({age: p for age, p in self.posterior(series).items() if age < regime})
 
     def accept(self, series: int, age: int, samples: Sequence[float]) -> None:
         """Make the run that began `age` samples ago the accepted regime of one series; see `Bocpd.accept`."""
-        block, lane = divmod(series, self._shape[1])
+        block, lane = self._place(series)
         ring, old = self._state.ring[block, :, :, lane], self._state.rows[block, :3, lane]
         ages = self._state.ages[block, :, lane]
         merged = [weight for run_age, weight in self._runs(series) if run_age <= age]
@@ -121,7 +153,7 @@ class BocpdBank:
             ages[0], old_log_weight = 0, EMPTY
             old[2] = EMPTY
         mu, beta = run_statistics(samples, self.config)
-        run = (mu, beta, log_weight - self._evidence(age, beta))
+        run = (mu, beta, log_weight - float(self._evidence(age, beta)))
         if age < self.config.slots:
             ring[:, (int(self._state.clock[block, 0]) - age + 1) % self.config.slots] = run
         elif log_weight > old_log_weight:
@@ -131,14 +163,14 @@ class BocpdBank:
 
     def seed(self, series: int, samples: Sequence[float]) -> None:
         """Start one series over with `samples` as its known, unbroken first run."""
-        block, lane = divmod(series, self._shape[1])
+        block, lane = self._place(series)
         self.reset(series)
         self.accept(series, len(samples), samples)
         self._state.rows[block, 3, lane] = self._tables.log_hazard
 
     def rescale(self, series: int, shift: float, scale: float) -> None:
         """Express one series' runs in the unit z' = (z - shift) / scale; their weights stay."""
-        block, lane = divmod(series, self._shape[1])
+        block, lane = self._place(series)
         cap = self.config.cap
         for runs, ages in (
             (self._state.ring[block, :, :, lane], np.minimum(self._ages(block), cap)),
@@ -148,9 +180,25 @@ class BocpdBank:
             runs[1] /= scale * scale
             runs[2] -= 2 * self._tables.by_age[3, ages] * np.log(scale)
 
-    def reset(self, series: int) -> None:
-        """Forget everything about one series."""
-        block, lane = divmod(series, self._shape[1])
+    def seed_many(self, series: NDArray[np.int64], samples: NDArray[np.float64]) -> None:
+        """Do as `seed` for several series at once, samples [series, n]."""
+        self.reset(series)
+        block, lane = self._place(series)
+        age, slots = samples.shape[1], self.config.slots
+        mu, beta = runs_statistics(samples, self.config)
+        _, _, shrink, power, offset = self._tables.by_age[:, min(age, self.config.cap)]
+        run = np.stack((mu, beta, power * np.log(beta.astype(self._dtype) * shrink) - offset), axis=1)
+        if age < slots:
+            self._state.ring[block, :, (self._state.clock[block, 0] - age + 1) % slots, lane] = run
+        else:
+            self._state.rows[block, :3, lane] = run
+            self._state.ages[block, 0, lane] = age
+        self._state.ages[block, 1, lane] = age
+        self._state.rows[block, 3, lane] = self._tables.log_hazard
+
+    def reset(self, series: Index) -> None:
+        """Forget everything about one series, or several."""
+        block, lane = self._place(series)
         fresh = RingState.empty(1, 1, self.config, self._dtype).arrays()
         for name, array in self._state.arrays().items():
             if name != "clock":
@@ -170,8 +218,13 @@ class BocpdBank:
         for name, array in arrays.items():
             array[...] = snapshot[name]
 
-    def _flat(self, rows: Float) -> Float:
-        return rows.reshape(-1)[: self.series]
+    def _flat(self, rows: NDArray[Number]) -> NDArray[Number]:
+        return rows.reshape(self.groups, -1)[:, : self.series].reshape(-1)
+
+    def _place(self, series: Index) -> tuple[Index, Index]:
+        """Block and lane of a series, or of several."""
+        group, column = series // self.series, series % self.series
+        return group * self._blocks.shape[1] + column // self._lanes, column % self._lanes
 
     def _ages(self, block: int) -> NDArray[np.int64]:
         slots = self.config.slots
@@ -179,23 +232,24 @@ class BocpdBank:
 
     def _runs(self, series: int) -> list[tuple[int, float]]:
         """(age, log weight) of every run of one series."""
-        block, lane = divmod(series, self._shape[1])
-        runs = []
-        for age, _, beta, weight in zip(self._ages(block), *self._state.ring[block, :, :, lane], strict=True):
-            if weight > EMPTY / 2:
-                runs.append((int(age), float(weight) + self._evidence(int(age), float(beta))))
+        block, lane = self._place(series)
+        _, beta, weight = self._state.ring[block, :, :, lane]
+        held = np.flatnonzero(weight > EMPTY / 2)
+        ages = self._ages(block)[held]
+        log_weights = weight[held].astype(np.float64) + self._evidence(ages, beta[held])
+        runs = list(zip(ages.tolist(), log_weights.tolist(), strict=True))
         old_age, old_log_weight = self._old_run(block, lane)
         return [*runs, (old_age, old_log_weight)] if old_age else runs
 
     def _old_run(self, block: int, lane: int) -> tuple[int, float]:
         age = int(self._state.ages[block, 0, lane])
         _, beta, weight = self._state.rows[block, :3, lane]
-        return age, float(weight) + (self._evidence(age, float(beta)) if age else 0.0)
+        return age, float(weight) + (float(self._evidence(age, beta)) if age else 0.0)
 
-    def _evidence(self, age: int, beta: float) -> float:
-        """Log weight of a run of this age, apart from W."""
-        _, _, shrink, power, offset = self._tables.by_age[:, min(age, self.config.cap)]
-        return float(offset - power * np.log(beta * shrink))
+    def _evidence(self, age: ArrayLike, beta: ArrayLike) -> Float:
+        """Log weight of runs of these ages, apart from W."""
+        _, _, shrink, power, offset = self._tables.by_age[:, np.minimum(age, self.config.cap)]
+        return np.asarray(offset - power * np.log(beta * shrink))
 
 
 def resolve_backend(backend: Backend) -> Literal["numpy", "numba"]:

@@ -1,7 +1,9 @@
 """The numba kernel of the BOCPD bank: the same recursion as `bocpd_numpy`, one pass, float32 polynomials.
 
 Stock numba wheels have no vector libm, so log and exp are written out; the loops over lanes then vectorise.
-Importing this module imports numba; the first call compiles (cached on disk).
+Importing this module imports numba; the first call compiles (cached on disk). Elements are copied one by
+one: an assignment between slices compiles the text of numpy's broadcasting error, which takes longer than
+the kernel.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import numpy as np
 from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
+from numpy.typing import NDArray
 
 from detectors.bocpd_state import EMPTY, REBASE_EVERY, Float, RingState, Tables
 
@@ -165,7 +168,10 @@ def _give_back(ring, rows, ages, lane, head, kept):
     """Restore one paused lane from kept, its ring rolled by one slot into phase with the block."""
     kept_ring, kept_rows, kept_ages = kept
     slots = ring.shape[1]
-    rows[:, lane], ages[:, lane] = kept_rows, kept_ages
+    for k in range(len(kept_rows)):
+        rows[k, lane] = kept_rows[k]
+    for k in range(len(kept_ages)):
+        ages[k, lane] = kept_ages[k]
     if ages[1, lane] == 0:
         ring[2, head, lane] = _EMPTY
         return
@@ -182,11 +188,17 @@ def _advance_block(x, block, head, tables, scratch):
     log_weight, lanes_scratch = scratch
     log_old, top, total, new = lanes_scratch[0], lanes_scratch[1], lanes_scratch[2], lanes_scratch[3]
     log_hazard = constants[0]
-    ring[0, head], ring[1, head], ring[2, head] = constants[3], constants[4], rows[3]
-    _learn_old(x, rows, ages[0], by_age, constants, log_old)
-    top[:], total[:], new[:] = log_old, np.float32(0.0), np.float32(0.0)
-    _learn_ring(x, ring, by_slot, head, log_weight, top)
     lanes = len(x)
+    for lane in range(lanes):
+        ring[0, head, lane], ring[1, head, lane], ring[2, head, lane] = (
+            constants[3],
+            constants[4],
+            rows[3, lane],
+        )
+    _learn_old(x, rows, ages[0], by_age, constants, log_old)
+    for lane in range(lanes):
+        top[lane], total[lane], new[lane] = log_old[lane], np.float32(0.0), np.float32(0.0)
+    _learn_ring(x, ring, by_slot, head, log_weight, top)
     for lane in range(lanes):
         ages[1, lane] += 1
     _sum_ring(log_weight, head, ages[1], top, total, new)
@@ -205,7 +217,9 @@ def _advance_block(x, block, head, tables, scratch):
 def _feed_block(z, block, head, tables, scratch):
     """One sample of one block, around its missing lanes. False, and nothing moves, when all are missing."""
     ring, rows, ages = block
-    x = np.where(np.isnan(z), np.float32(0.0), z)
+    x = np.empty_like(z)
+    for lane in range(len(z)):
+        x[lane] = np.float32(0.0) if np.isnan(z[lane]) else z[lane]
     missing = np.flatnonzero(np.isnan(z))
     if len(missing) == len(z):
         return False
@@ -215,7 +229,9 @@ def _feed_block(z, block, head, tables, scratch):
     kept_ring = np.empty((len(missing), 3, ring.shape[1]), np.float32)
     for k in range(len(missing)):
         if ages[1, missing[k]] > 0:
-            kept_ring[k] = ring[:, :, missing[k]]
+            for part in range(3):
+                for slot in range(ring.shape[1]):
+                    kept_ring[k, part, slot] = ring[part, slot, missing[k]]
     kept_rows, kept_ages = rows[:, missing], ages[:, missing]
     _advance_block(x, block, head, tables, scratch)
     for k in range(len(missing)):
@@ -224,29 +240,29 @@ def _feed_block(z, block, head, tables, scratch):
 
 
 @njit(cache=True, nogil=True)
-def _advance(z, out, ring, rows, ages, clock, by_age, by_slot, constants):
+def _advance(z, out, which, ring, rows, ages, clock, by_age, by_slot, constants):
     samples, blocks, lanes = z.shape
     slots = ring.shape[2]
     scratch = (np.empty((slots, lanes), np.float32), np.empty((4, lanes), np.float32))
     tables = (by_age, by_slot, constants)
-    for b in range(blocks):
+    for place in range(blocks):
+        b = which[place]
         block = (ring[b], rows[b], ages[b])
         for sample in range(samples):
             if clock[b, 1] % REBASE_EVERY == 0:
                 _rebase(ring[b], rows[b], ages[b, 1], constants[0])
             head = (clock[b, 0] + 1) % slots
-            if _feed_block(z[sample, b], block, head, tables, scratch):
+            if _feed_block(z[sample, place], block, head, tables, scratch):
                 clock[b, 0] = head
                 clock[b, 1] += 1
-            out[sample, b] = rows[b, 4]
+            out[sample, place] = rows[b, 4]
 
 
-def advance(state: RingState, tables: Tables, z: Float, out: Float) -> None:
-    """Feed z [samples, blocks, lanes] (NaN: not read) and write the mass of new runs after each sample to
-    out."""
+def advance(state: RingState, tables: Tables, z: Float, out: Float, which: NDArray[np.int64]) -> None:
+    """Feed z [samples, blocks, lanes] (NaN: not read) to the blocks `which`, and write the mass of new runs
+    after each sample to out."""
     constants = np.array(
         [tables.log_hazard, tables.forget, tables.capped_step, tables.mu0, tables.beta0], np.float32
     )
-    _advance(
-        z, out, state.ring, state.rows, state.ages, state.clock, tables.by_age, tables.by_slot, constants
-    )
+    arrays = (state.ring, state.rows, state.ages, state.clock)
+    _advance(z, out, which, *arrays, tables.by_age, tables.by_slot, constants)

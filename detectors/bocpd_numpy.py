@@ -8,18 +8,18 @@ from numpy.typing import NDArray
 from detectors.bocpd_state import EMPTY, REBASE_EVERY, Float, RingState, Tables
 
 
-def advance(state: RingState, tables: Tables, z: Float, out: Float) -> None:
-    """Feed z [samples, blocks, lanes] (NaN: not read) and write the mass of new runs after each sample to
-    out.
+def advance(state: RingState, tables: Tables, z: Float, out: Float, which: NDArray[np.int64]) -> None:
+    """Feed z [samples, blocks, lanes] (NaN: not read) to the blocks `which`, and write the mass of new runs
+    after each sample to out.
 
     A block in which no lane has a value does not move.
     """
     scratch = np.empty((2, *state.ring.shape[2:]), state.ring.dtype)
-    for number in range(z.shape[1]):
+    for place, number in enumerate(which.tolist()):
         block = _Block(state, tables, number, scratch)
         for sample in range(z.shape[0]):
-            block.feed(z[sample, number])
-            out[sample, number] = block.probability
+            block.feed(z[sample, place])
+            out[sample, place] = block.probability
 
 
 class _Block:

@@ -97,6 +97,20 @@ def _capped_step(config: BocpdConfig, log_stay: float) -> float:
     return log_stay + density + EXPECTED_LOSS - 0.5 * math.log(expected) + (alpha + 0.5) * log_forget
 
 
+def runs_statistics(
+    samples: NDArray[np.float64], config: BocpdConfig
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """(mu, beta) of several runs at once: see `run_statistics`, samples [runs, n]."""
+    n = samples.shape[1]
+    mean = samples.mean(axis=1)
+    squares = ((samples - mean[:, None]) ** 2).sum(axis=1)
+    kappa = config.kappa0 + n
+    mu = (config.kappa0 * config.mu0 + n * mean) / kappa
+    beta = config.beta0 + 0.5 * (squares + config.kappa0 * n * (mean - config.mu0) ** 2 / kappa)
+    cap_alpha, alpha = config.alpha0 + config.cap / 2, config.alpha0 + n / 2
+    return mu, beta * min(1.0, cap_alpha / alpha)
+
+
 @dataclass(frozen=True, slots=True)
 class RingState:
     """All runs of a bank. Lanes are series, so no sum runs across a vector register.

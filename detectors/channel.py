@@ -1,8 +1,8 @@
 """One compared timing of a job (compute, data loading): its baseline, its noise, and the evidence per rank.
 
-Two questions run side by side: has the rank become slow against its own usual ratio to the peers
-(change), and
-is it slower than its peers whatever it was before (lasting; a rank slow from the first step has no change).
+Two questions run side by side: has the rank become slow against its own usual ratio to the peers (change),
+and is it slower than its peers whatever it was before (lasting; a rank slow from the first step has no
+change).
 """
 
 from dataclasses import dataclass
@@ -20,12 +20,13 @@ Bools = npt.NDArray[np.bool_]
 
 P_SUSPICION = 1e-6
 P_ALONE = 1e-8
-"""Chance of a false alarm per step and job: to suspect, and to be believed without a second kind of
-evidence.
-"""
+"""Chance of a false alarm per step and job: to suspect, and to believe without other evidence."""
 
 LASTING_EXTRA = 5.0
+"""Log-odds more for what was always so: there is no change to date, and healthy ranks differ for good too."""
+
 QUIET_STEPS = 20
+"""Steps without any evidence that end an accusation: a rank that is slow in waves is accused once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,7 @@ def _autocorrelation(residual: Floats) -> float:
     power = (filled**2).sum(axis=0)
     lagged = (filled[1:] * filled[:-1]).sum(axis=0)
     rho = float(np.median(lagged[power > 0] / power[power > 0])) if (power > 0).any() else 0.0
+    # Short stretches understate it by about 1/n; near 1 the noise would grow without bound.
     return min(max(rho + 1.0 / len(residual), 0.0), 0.9)
 
 
@@ -98,6 +100,7 @@ class Channel:
     @property
     def free(self) -> Bools:
         """Ranks without notable evidence, whose baseline may follow what they do."""
+        # A baseline that follows a rank under suspicion would learn the fault as its usual state.
         low = (self.change.best < self.h / 4) & (self.lasting.best < self.h / 4)
         free: Bools = low & ~self.raised
         return free

@@ -25,21 +25,23 @@ class Winsoriser:
         self._streak = np.zeros(series, np.int64)
         self.counts = np.zeros(series, np.int64)
 
-    def __call__(self, z: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Winsorised copy of z [series]."""
+    def __call__(
+        self, z: NDArray[np.float64], lanes: slice | NDArray[np.int64] = slice(None)
+    ) -> NDArray[np.float64]:
+        """Winsorised copy of z [lanes]; the series that are not among the `lanes` stay as they were."""
         side = (z > self._limit).astype(np.int64) - (z < -self._limit)
-        if side.any():
-            going_on = np.where(self._streak * side > 0, self._streak, 0)
-            self._streak = np.where(np.isnan(z), self._streak, going_on + side)
-        else:
-            self._streak[z == z] = 0
+        before = self._streak[lanes]
+        if not side.any():
+            self._streak[lanes] = np.where(z == z, 0, before)
             return z.copy()
-        clip = (side != 0) & (np.abs(self._streak) <= self._run)
-        self.counts += clip
+        going_on = np.where(before * side > 0, before, 0)
+        streak = self._streak[lanes] = np.where(np.isnan(z), before, going_on + side)
+        clip = (side != 0) & (np.abs(streak) <= self._run)
+        self.counts[lanes] += clip
         return np.where(clip, side * self._limit, z)
 
-    def reset(self, series: int) -> None:
-        """Forget the streak of one series."""
+    def reset(self, series: int | NDArray[np.int64]) -> None:
+        """Forget the streak of one series, or several."""
         self._streak[series] = 0
 
     def snapshot(self) -> dict[str, NDArray[np.generic]]:

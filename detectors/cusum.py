@@ -26,23 +26,25 @@ class CusumBank:
         self._sums = np.zeros((2, series))
         self._ages = np.zeros((2, series), np.int64)
 
-    def update(self, z: ArrayLike) -> NDArray[np.bool_]:
-        """Feed one sample per series, z [series]; return which series are in alarm."""
+    def update(self, z: ArrayLike, lanes: slice | NDArray[np.int64] = slice(None)) -> NDArray[np.bool_]:
+        """Feed one sample to each of the `lanes` (default: all series), z [lanes]; return which are in
+        alarm."""
         values = np.asarray(z, np.float64)
-        if values.shape != self._sums.shape[1:]:
-            raise ValueError(f"expected {self._sums.shape[1:]}, got shape {values.shape}")
-        sums = np.maximum(self._sums + np.stack((values, -values)) - self._slack, 0.0)
+        sums, ages = self._sums[:, lanes], self._ages[:, lanes]
+        if values.shape != sums.shape[1:]:
+            raise ValueError(f"expected {sums.shape[1:]}, got shape {values.shape}")
+        moved = np.maximum(sums + np.stack((values, -values)) - self._slack, 0.0)
         read = values == values
-        np.copyto(self._sums, sums, where=read)
-        np.copyto(self._ages, np.where(sums > 0.0, self._ages + 1, 0), where=read)
-        return np.asarray(self._sums.max(axis=0) > self._threshold)
+        ages = self._ages[:, lanes] = np.where(read, np.where(moved > 0.0, ages + 1, 0), ages)
+        sums = self._sums[:, lanes] = np.where(read, moved, sums)
+        return np.asarray(sums.max(axis=0) > self._threshold)
 
     def age(self, series: int) -> int:
         """Samples since the larger of the two sums last stood at zero: Page's estimate of the change."""
         return int(self._ages[self._sums[:, series].argmax(), series])
 
-    def reset(self, series: int) -> None:
-        """Start one series over."""
+    def reset(self, series: int | NDArray[np.int64]) -> None:
+        """Start one series over, or several."""
         self._sums[:, series] = 0.0
         self._ages[:, series] = 0
 

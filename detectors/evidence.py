@@ -14,19 +14,24 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 
 _SHARP_SIGMAS = 4.0
+"""From an effect of so many sigmas on, one healthy step takes the evidence back: what stays is no spike."""
+
+
+RAMPS = (1, 2, 4, 8, 16, 32)
+"""Steps in which a slowdown may develop: recorded faults come at once or along a ramp."""
 
 EFFECTS = (0.03, 0.05, 0.10, 0.25, 1.00)
+"""Slowdowns tested for: a test for one size finds its neighbours nearly as soon, so that five suffice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvidenceConfig:
     """``effects`` are slowdowns to test; the rest limits what one step may contribute.
 
-    ``limit_sigmas``: a value counts at most as δ + that many σ. ``clip_share``: one step moves the
-    evidence by
-    at most that share of the threshold, so three steps is the fastest alarm. ``min_effect_sigmas``: an effect
-    below that many σ cannot be told from noise and is not tested. ``cap``: evidence stops growing at that
-    multiple of the threshold, so that recovery shows quickly.
+    ``limit_sigmas``: a value counts at most as δ + that many σ. ``clip_share``: one step moves the evidence
+    by at most that share of the threshold, so three steps is the fastest alarm. ``min_effect_sigmas``: an
+    effect below that many σ cannot be told from noise and is not tested. ``cap``: evidence stops growing at
+    that multiple of the threshold, so that recovery shows quickly.
     """
 
     effects: tuple[float, ...] = EFFECTS
@@ -59,9 +64,7 @@ class Evidence:
         self.levels = [0.0] * len(self.config.effects)
 
     def update(self, x: float, *, sigma: float) -> list[float]:
-        """Take the log ratio to peers minus its baseline; return the evidence per effect. NaN changes
-        nothing.
-        """
+        """Take the log ratio to peers less its baseline; return the evidence per effect. NaN: no change."""
         if math.isnan(x):
             return list(self.levels)
         cfg = self.config
@@ -79,9 +82,7 @@ class Evidence:
 
 
 class EvidenceBank:
-    """Evidence of all ranks of a job; ``levels`` is [effects, ranks], ``age`` the steps since each left
-    zero.
-    """
+    """Evidence of all ranks of a job; ``levels`` is [effects, ranks], ``age`` the steps since each left 0."""
 
     def __init__(self, ranks: int, h: float, config: EvidenceConfig | None = None) -> None:
         self.h = h
@@ -97,11 +98,14 @@ class EvidenceBank:
         """
         cfg, delta = self.config, self._delta
         bound = self.h * cfg.clip_share
+        # Heavy tails: a sample far above the effect says no more for it than one somewhat above. The clip
+        # after it keeps any single step from being more than a third of what accuses.
         value = np.minimum(x, delta + cfg.limit_sigmas * sigma)
         gain = np.clip(delta / sigma**2 * (value - delta / 2), -bound, bound)
         level = np.clip(self.levels + gain, 0.0, cfg.cap * self.h)
         tested = (delta >= cfg.min_effect_sigmas * sigma) & (delta >= np.log1p(smallest) - 1e-12)
         level = np.where(tested, level, 0.0)
+        # A step that was not read is no evidence either way.
         self.levels = np.where(np.isnan(x), self.levels, level)
         self.age = np.where(self.levels > 0, self.age + 1, 0)
         return self.best
@@ -113,9 +117,7 @@ class EvidenceBank:
         return best
 
     def sharp(self, sigma: Floats) -> Floats:
-        """The largest evidence over effects far above the noise, which one healthy step takes back,
-        [ranks].
-        """
+        """The largest evidence [ranks] over effects far above the noise: one healthy step takes it back."""
         sharp: Floats = np.where(self._delta >= _SHARP_SIGMAS * sigma, self.levels, 0.0).max(axis=0)
         return sharp
 
@@ -131,7 +133,7 @@ class EvidenceBank:
 
 @dataclass(frozen=True, slots=True)
 class Onset:
-    """Index of the first affected step in the window given, with the 90 % interval of its posterior."""
+    """Index of the first affected step in the window given, and the 90 % interval of its posterior."""
 
     index: int
     low: int
@@ -139,21 +141,40 @@ class Onset:
 
 
 def locate_onset(x: Floats, sigma: float) -> Onset:
-    """Find where ``x`` [steps] (ending now, known to be high at its end) rose, by maximum likelihood.
+    """Find where ``x`` [steps] (ending now, known to be high at its end) began to rise.
 
-    The posterior over the start index under a flat prior is proportional to the likelihood ratio of "slow
-    from there on" against "healthy"; the size of the slowdown is read off the last steps.
+    The posterior over the first slow step, under flat priors over it and over ``RAMPS``, the steps the
+    slowdown may take to develop; its size is the likeliest one for each of them.
     """
-    finite = np.nan_to_num(x, nan=0.0)
-    tail = finite[-min(len(finite), 8) :]
-    delta = max(float(np.median(tail)), 0.01)
+    read = np.isfinite(x)
+    finite = np.where(read, x, 0.0)
+    size = max(float(np.median(finite[-min(len(finite), 8) :])), 0.01)
     for _ in range(2):
-        value = np.clip(finite, -3 * sigma, delta + 3 * sigma)
-        gain = np.where(np.isnan(x), 0.0, delta / sigma**2 * (value - delta / 2))
-        evidence = np.cumsum(gain[::-1])[::-1]
+        # One spike must not date the change: a step counts as at most so much more than it usually is.
+        evidence = _rise(np.clip(finite, -3 * sigma, size + 3 * sigma) / sigma, read)
         start = int(np.argmax(evidence))
-        delta = max(float(np.median(finite[start:])), 0.01)
-    weight = np.exp(np.clip(evidence - evidence[start], -60.0, 0.0))
-    mass = np.cumsum(weight) / weight.sum()
+        size = max(float(np.median(finite[start:])), 0.01)
+    mass = np.cumsum(evidence) / evidence.sum()
     low, high = int(np.searchsorted(mass, 0.05)), int(np.searchsorted(mass, 0.95))
     return Onset(start, min(low, start), max(min(high, len(x) - 1), start))
+
+
+def _rise(z: Floats, read: npt.NDArray[np.bool_]) -> Floats:
+    """Return the likelihood of each first slow step [steps], up to a factor; ``z`` is in units of noise."""
+    gains = []
+    for ramp in RAMPS:
+        shape = np.arange(1, ramp + 1) / ramp
+        cross = _from_each(np.where(read, z, 0.0), shape)
+        energy = _from_each(read.astype(np.float64), shape**2)
+        gains.append(np.maximum(cross, 0.0) ** 2 / np.maximum(2.0 * energy, 1e-9))
+    gain = np.array(gains)
+    likelihood: Floats = np.exp(np.maximum(gain - gain.max(), -60.0)).sum(axis=0)
+    return likelihood
+
+
+def _from_each(values: Floats, shape: Floats) -> Floats:
+    """Return, for each step, the sum of what follows from there on, its beginning weighted by ``shape``."""
+    padded = np.concatenate((values, np.zeros(len(shape))))
+    after = np.cumsum(padded[::-1])[::-1][len(shape) :]
+    summed: Floats = np.convolve(padded, shape[::-1], mode="valid")[: len(values)] + after
+    return summed

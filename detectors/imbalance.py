@@ -16,9 +16,12 @@ Floats = npt.NDArray[np.float64]
 
 MIN_STAGE_RATIO = 1.10
 MIN_JOB_SLOWDOWN = 1.05
+"""No pipeline is cut evenly to the last per cent; less is not worth a repartition."""
+
 MIN_WORKLOAD_SLOWDOWN = 1.10
 _SHARE_OF_STEPS = 0.9
 _MEMBER_SPREAD = 0.03
+"""Members of a stage that differ by more do not do the same work, or one of them is slow itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +96,7 @@ def workload_imbalance(step_seconds: Floats, compute: Floats, log_ratio: Floats)
     slowdown = job_slowdown(step_seconds, compute / np.exp(lasting))
     slowest = np.argmax(np.nan_to_num(log_ratio - lasting, nan=-np.inf), axis=1)
     most = np.bincount(slowest).max() / len(slowest)
+    # One rank that is the slowest in most steps is a slow rank, whatever the work is.
     if slowdown < MIN_WORKLOAD_SLOWDOWN or most > 0.5:
         return None
     return slowdown

@@ -1,5 +1,4 @@
-"""What kind of work a job does: equal work on every rank, or work that varies from rank to rank and step
-to step.
+"""What kind of work a job does: the same on every rank, or varying from rank to rank and step to step.
 
 Decides how soon a difference between ranks means something. Packed, variable-length sequences make healthy
 ranks differ by 10 % and more in one step; there only the same rank again and again is news.
@@ -19,14 +18,19 @@ Kind = Literal["fixed", "between", "variable"]
 
 FIXED_DISPERSION = 0.02
 VARIABLE_DISPERSION = 0.04
+"""Ranks of one role with the same work lie within 2 % in a step, those with packed sequences apart by 10 %
+and more; what lies between is treated with the caution of the second."""
+
 VARIABLE_PERSISTENCE = 0.3
+"""Share of the spread that goes with the rank; above it the machines differ, and not the batches."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobKind:
-    """``dispersion`` D: robust spread of the ranks within a step; ``persistence`` R: share of it that
-    stays with
-    the rank."""
+    """``dispersion`` D: robust spread of the ranks within a step.
+
+    ``persistence`` R: the share of that spread which stays with the rank.
+    """
 
     kind: Kind
     dispersion: float
@@ -34,9 +38,7 @@ class JobKind:
 
 
 def classify(log_ratio: Floats) -> JobKind:
-    """Classify from log ratios to same-role peers, [steps, ranks] over the last 20-50 steps, NaN = not
-    read.
-    """
+    """Classify from log ratios to same-role peers, [steps, ranks] of the last 20-50 steps, NaN = not read."""
     deviation = log_ratio[np.isfinite(log_ratio).any(axis=1)]
     if deviation.size == 0:
         return JobKind("between", float("nan"), float("nan"))

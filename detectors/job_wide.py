@@ -32,16 +32,18 @@ _LOOKS_GONE: dict[Imbalance, int] = {"stage": 4, "workload": 8}
 """How often in a row it must not show to be gone: for about as long as it takes to show."""
 
 _SHARE_HIGH = 0.9
+"""Of the steps since then, for an imbalance to date back to one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
     """An imbalance that shows now: the job's ``slowdown``, the ``stage`` when one has more work.
 
-    ``onset`` is the event time of the first of the steps that show it.
+    The first of the steps that show it ran from ``onset_lo`` to ``onset``, in event time.
     """
 
     slowdown: float
+    onset_lo: float
     onset: float
     stage: StageImbalance | None = None
 
@@ -85,7 +87,7 @@ def _stage(ratios: Ratios, accused: Bools) -> Shown | None:
     if found is None:
         return None
     high = stage_ratio(seconds, ratios.groups, found.group) >= MIN_STAGE_RATIO
-    return Shown(found.job_slowdown, _since(ratios, high), found)
+    return Shown(found.job_slowdown, *_since(ratios, high), found)
 
 
 def _workload(ratios: Ratios) -> Shown | None:
@@ -97,14 +99,15 @@ def _workload(ratios: Ratios) -> Shown | None:
     if slowdown is None:
         return None
     spread = 1.4826 * nan_median(np.abs(ratios.raw_role(ratios.settled)), axis=1)
-    return Shown(slowdown, _since(ratios, spread > VARIABLE_DISPERSION / 2))
+    return Shown(slowdown, *_since(ratios, spread > VARIABLE_DISPERSION / 2))
 
 
-def _since(ratios: Ratios, high: Bools) -> float:
-    """Return the time of the first step of the longest run up to now with nearly all steps ``high``."""
+def _since(ratios: Ratios, high: Bools) -> tuple[float, float]:
+    """Return start and end of the first step of the longest run up to now with nearly all steps ``high``."""
     share = np.cumsum(high[::-1])[::-1] / np.arange(len(high), 0, -1)
     runs = np.flatnonzero(high & (share >= _SHARE_HIGH))
     first = int(runs[0]) if runs.size else len(high) - 1
     if first == 0 and len(high) == ratios.settled:
-        return ratios.first_ts
-    return float(nan_median(ratios.history.last("ts", len(high))[first]))
+        return ratios.started, ratios.first_ts
+    end, seconds = (float(nan_median(ratios.history.last(s, len(high))[first])) for s in ("ts", "step"))
+    return end - seconds, end

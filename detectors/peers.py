@@ -12,12 +12,14 @@ import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
+Real = npt.NDArray[np.floating]
 Ints = npt.NDArray[np.intp]
 
 MIN_PEERS = 3
 """Below this a median of the others cannot tell who is slow: abstain, and use the rank's own history."""
 
 _EXACT = 64
+_LARGE, _SAMPLE, _BLOCK = 1000, 512, 8192
 _CLIP = 12.0
 
 
@@ -103,46 +105,78 @@ def group_median(values: Floats, groups: PeerGroups) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class PeerScores:
-    """``score`` [ranks] is the distance to the coordinate-wise median in robust sigmas, ``z`` [metrics,
-    ranks] why.
+    """``score`` [ranks] is the distance to the coordinate-wise median in robust sigmas; ``median`` and
+    ``scale`` [metrics] are what it was measured by.
     """
 
-    score: Floats
-    z: Floats
+    score: Real
+    median: Real
+    scale: Real
+
+    def z(self, values: Real) -> Real:
+        """Return the signed robust z of ``values`` [metrics, ranks], those scored or some of their columns:
+        the explanation of a score.
+        """
+        deviations: Real = (values - self.median[:, None]) / self.scale[:, None]
+        return deviations
 
 
 def peer_scores(
-    values: Floats, *, floors: Floats, pooled: Floats | None = None, weights: Floats | None = None
+    values: Real, *, floors: Real, pooled: Real | None = None, weights: Real | None = None
 ) -> PeerScores:
     """Score one group at one tick by its distance to the coordinate-wise median in MAD units.
 
     ``values`` is [metrics, ranks] (NaN = not read), ``floors`` the smallest credible sigma per metric,
     ``pooled`` the group's sigma over the last 20-50 ticks (the MAD of a small group at one tick is unusable
-    on its own), ``weights`` one per metric. Two selections per metric, so O(ranks). z is limited to 12 in the
-    score, so that one wild metric does not hide the others.
+    on its own), ``weights`` one per metric. z is limited to 12 in the score, so that one wild metric does not
+    hide the others. Above 1,000 ranks 512 of them stand for all in median and MAD: that moves the centre by
+    0.06 sigma and the scale by 5 % (standard errors), and leaves three passes over the values.
+
+    >>> tick = np.tile([1.0, 2.0, 3.0, 2.0], (2, 3))
+    >>> tick[0, 7] = 9.0
+    >>> peer_scores(tick, floors=np.array([1.0, 1.0])).score.round(1).tolist()
+    [1.2, 0.0, 1.2, 0.0, 1.2, 0.0, 1.2, 4.7, 1.2, 0.0, 1.2, 0.0]
     """
-    median = _row_median(values)[:, None]
-    mad = 1.4826 * _row_median(np.abs(values - median))
-    scale = np.maximum(mad, floors)
+    ranks = values.shape[1]
+    judged = values if ranks < _LARGE else np.take(values, _spread_out(ranks), axis=1)
+    median = _row_median(judged)
+    scale = np.maximum(1.4826 * _row_median(np.abs(judged - median[:, None])), floors.astype(values.dtype))
     if pooled is not None:
-        scale = np.maximum(scale, pooled)
-    z = (values - median) / scale[:, None]
-    weight = np.ones(values.shape[0]) if weights is None else weights
-    limited = np.nan_to_num(np.clip(z, -_CLIP, _CLIP), nan=0.0)
-    return PeerScores(np.sqrt(weight @ (limited * limited)), z)
+        scale = np.maximum(scale, pooled.astype(values.dtype))
+    weight = np.ones(len(values)) if weights is None else weights
+    score = np.empty(ranks, values.dtype)
+    found = PeerScores(score, median, scale)
+    # Blocks that stay in the cache: at 100,000 ranks the memory for three more matrices costs more than
+    # the arithmetic.
+    for start in range(0, ranks, _BLOCK):
+        block = slice(start, start + _BLOCK)
+        squares = np.clip(found.z(values[:, block]), -_CLIP, _CLIP)
+        squares *= squares
+        score[block] = weight.astype(values.dtype) @ squares
+        unread = np.isnan(score[block])
+        if unread.any():
+            score[block][unread] = weight @ np.nan_to_num(squares[:, unread])
+    np.sqrt(score, out=score)
+    return found
 
 
-def _row_median(values: Floats) -> Floats:
+def _spread_out(ranks: int) -> Ints:
+    """Numbers of 512 ranks all over the group by a golden-ratio sequence: no even stride, which would see
+    the same slot of every node.
+    """
+    share = (np.arange(_SAMPLE) * 0.6180339887498949) % 1.0
+    return (share * ranks).astype(np.intp)
+
+
+def _row_median(values: Real) -> Real:
     missing = np.isnan(values)
     if missing.any():
-        return np.array(
-            [
-                np.median(row[~gap]) if not gap.all() else np.nan
-                for row, gap in zip(values, missing, strict=True)
-            ]
-        )
+        medians = [
+            np.median(row[~gap]) if not gap.all() else np.nan
+            for row, gap in zip(values, missing, strict=True)
+        ]
+        return np.array(medians, values.dtype)
     n = values.shape[1]
-    low, high = (n - 1) // 2, n // 2
-    part = np.partition(values, (low, high), axis=1)
-    middle: Floats = 0.5 * (part[:, low] + part[:, high])
-    return middle
+    part = np.partition(values, n // 2, axis=1)
+    high: Real = part[:, n // 2]
+    return high if n % 2 else 0.5 * (high + part[:, : n // 2].max(axis=1))

@@ -18,6 +18,11 @@ members.
 """
 
 _FULL_GROUP = 5
+"""Members that leave four peers each: a finer role is not worth losing the comparison."""
+
+
+_ALIKE = 0.5
+"""Most that members of a stage differ among themselves, as a share of their distance to everybody else."""
 
 
 def roles_from_coords(coords: Mapping[str, Ints], models: Sequence[str]) -> Ints:
@@ -64,6 +69,17 @@ def is_regular(slow: npt.NDArray[np.bool_]) -> bool:
         return False
     stride = int(strides[0])
     return bool(where[0] % size == 0) if stride == 1 else stride * size == total
+
+
+def looks_like_stage(levels: Floats, slow: npt.NDArray[np.bool_]) -> bool:
+    """Tell whether the marked ranks stand like a parallel dimension, alike in ``levels`` [ranks] (log).
+
+    Two slow machines may happen to stand so; the members of a stage are also equally slow.
+    """
+    if not is_regular(slow):
+        return False
+    apart = np.min(levels[slow]) - np.nanmax(levels[~slow])
+    return bool(np.ptp(levels[slow]) <= _ALIKE * apart)
 
 
 def _combine(role: Ints, position: Ints | None) -> Ints:

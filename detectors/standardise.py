@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 Floats = NDArray[np.float64]
 Transform = Literal["identity", "log", "log1p", "sqrt"]
@@ -44,7 +44,10 @@ class Scale:
 
 
 class Transformer:
-    """Applies each series' transform; readings outside its domain, like NaN and infinities, become NaN."""
+    """Applies each series' transform; readings outside its domain, like NaN and infinities, become NaN.
+
+    Takes rows of readings too, [..., series].
+    """
 
     def __init__(self, scales: Sequence[Scale]) -> None:
         kinds = [scale.transform for scale in scales]
@@ -55,46 +58,73 @@ class Transformer:
         }
 
     def __call__(self, x: Floats) -> Floats:
-        """Transformed copy of x [series]."""
+        """Transformed copy of x [..., series]."""
         y = np.where(np.isfinite(x), x, np.nan)
         for kind, columns in self._columns.items():
-            v = y[columns]
+            # In one piece, so that a reading's transform never depends on how many came with it.
+            v = np.ascontiguousarray(y[..., columns])
             if kind == "log":
-                y[columns] = np.log(np.where(v > 0.0, v, np.nan))
+                y[..., columns] = np.log(np.where(v > 0.0, v, np.nan))
             elif kind == "log1p":
-                y[columns] = np.log1p(np.where(v >= 0.0, v, np.nan))
+                y[..., columns] = np.log1p(np.where(v >= 0.0, v, np.nan))
             else:
-                y[columns] = np.sqrt(np.where(v >= 0.0, v, np.nan) + ANSCOMBE)
+                y[..., columns] = np.sqrt(np.where(v >= 0.0, v, np.nan) + ANSCOMBE)
         return y
 
 
 class History:
-    """The last `rows` rows of transformed readings and their event times."""
+    """The last `rows` rows of transformed readings of each group and their event times.
 
-    def __init__(self, rows: int, series: int) -> None:
-        self._times = np.full(rows, np.nan)
-        self._values = np.full((rows, series), np.nan, np.float32)
-        self._count = np.zeros(1, np.int64)
+    Series are numbered through the groups, `series` to each.
+    """
 
-    def append(self, t: float, y: Floats) -> None:
-        """Add one row, y [series]; the oldest row goes."""
-        row = int(self._count[0]) % len(self._times)
-        self._times[row], self._values[row] = t, y
-        self._count[0] += 1
+    def __init__(self, rows: int, series: int, groups: int = 1) -> None:
+        self._times = np.full((groups, rows), np.nan)
+        self._values = np.full((groups, rows, series), np.nan, np.float32)
+        self._count = np.zeros(groups, np.int64)
+
+    def append(self, t: ArrayLike, y: Floats, groups: slice | NDArray[np.int64] = slice(None)) -> None:
+        """Add one row to each of the groups, t [groups] and y [groups, series]; their oldest row goes."""
+        which = np.arange(len(self._count))[groups]
+        row = self._count[which] % self._times.shape[1]
+        self._times[which, row], self._values[which, row] = t, y
+        self._count[which] += 1
 
     def last(self, series: int, count: int) -> tuple[Floats, Floats]:
         """Times and values of the last `count` readings of one series, oldest first; fewer when there are
         fewer."""
-        order = (int(self._count[0]) + np.arange(len(self._times))) % len(self._times)
-        values = self._values[order, series].astype(np.float64)
+        group, column = divmod(series, self._values.shape[2])
+        order = self._order(group)
+        values = self._values[group, order, column].astype(np.float64)
         read = np.flatnonzero(values == values)[-count:]
-        return self._times[order][read], values[read]
+        return self._times[group, order][read], values[read]
+
+    def stretches(self, series: NDArray[np.int64], count: int) -> Floats:
+        """The last `count` rows of several series, [len(series), count], oldest first; NaN: not read."""
+        group, column = np.divmod(series, self._values.shape[2])
+        row = (self._count[group][:, None] - np.arange(count, 0, -1)) % self._times.shape[1]
+        stretches: Floats = self._values[group[:, None], row, column[:, None]].astype(np.float64)
+        return stretches
+
+    def times(self, series: NDArray[np.int64]) -> Floats:
+        """Event times of all rows of the groups of several series, [len(series), rows], oldest first; NaN:
+        no row yet."""
+        group = series // self._values.shape[2]
+        rows = self._times.shape[1]
+        times: Floats = self._times[group[:, None], (self._count[group][:, None] + np.arange(rows)) % rows]
+        return times
 
     def rows(self, series: Sequence[int]) -> tuple[Floats, Floats]:
-        """Times [n] and values [n, len(series)] of all rows held, oldest first; NaN: not read."""
-        held = min(int(self._count[0]), len(self._times))
-        order = (int(self._count[0]) - held + np.arange(held)) % len(self._times)
-        return self._times[order], self._values[order][:, list(series)].astype(np.float64)
+        """Times [n] and values [n, len(series)] of all rows held of series of one group, oldest first; NaN:
+        not read."""
+        group = series[0] // self._values.shape[2]
+        order = self._order(group)[-min(int(self._count[group]), self._times.shape[1]) :]
+        columns = [i % self._values.shape[2] for i in series]
+        return self._times[group, order], self._values[group][order][:, columns].astype(np.float64)
+
+    def _order(self, group: int) -> NDArray[np.int64]:
+        rows = self._times.shape[1]
+        return (int(self._count[group]) + np.arange(rows)) % rows
 
     def snapshot(self) -> dict[str, NDArray[np.generic]]:
         """Copies of the state arrays."""
@@ -114,12 +144,19 @@ def baseline(values: Floats, floor: float) -> tuple[float, float]:
     Positive lag-1 correlation rho leaves n(1-rho)/(1+rho) independent samples, so sigma grows by
     sqrt((1+rho)/(1-rho)), with rho one standard error below its estimate.
     """
-    level = float(np.median(values))
-    sigma = MAD_TO_SIGMA * float(np.median(np.abs(values - level)))
-    limit = 4.0 * max(sigma, floor)
-    rho = _lag_one(np.clip(values - level, -limit, limit)) - 1.0 / math.sqrt(len(values))
-    rho = min(max(rho, 0.0), 0.9)
-    return level, max(sigma * math.sqrt((1.0 + rho) / (1.0 - rho)), floor)
+    (level,), (sigma,) = baselines(values[None], np.array([floor]))
+    return float(level), float(sigma)
+
+
+def baselines(values: Floats, floor: Floats) -> tuple[Floats, Floats]:
+    """Do as `baseline` for several series at once: values [series, n] and floor [series]."""
+    level = np.median(values, axis=1)
+    distance = values - level[:, None]
+    sigma = MAD_TO_SIGMA * np.median(np.abs(distance), axis=1)
+    limit = 4.0 * np.maximum(sigma, floor)[:, None]
+    rho = _lag_one(np.clip(distance, -limit, limit)) - 1.0 / math.sqrt(values.shape[1])
+    rho = np.clip(rho, 0.0, 0.9)
+    return level, np.maximum(sigma * np.sqrt((1.0 + rho) / (1.0 - rho)), floor)
 
 
 def median_error(n: int) -> float:
@@ -127,6 +164,7 @@ def median_error(n: int) -> float:
     return math.sqrt(math.pi / 2 / n)
 
 
-def _lag_one(d: Floats) -> float:
-    power = float(d @ d)
-    return float(d[1:] @ d[:-1]) / power if power > 0.0 else 0.0
+def _lag_one(d: Floats) -> Floats:
+    power = (d * d).sum(axis=1)
+    rho: Floats = (d[:, 1:] * d[:, :-1]).sum(axis=1) / np.where(power > 0.0, power, 1.0)
+    return rho

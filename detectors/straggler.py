@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from detectors.accusation import (
+    UNLIKE_PEERS,
     Accusation,
     Channels,
     accusation,
@@ -26,6 +27,7 @@ from detectors.job_wide import ImbalanceWatch, JobWide
 from detectors.peers import MIN_PEERS, PeerGroups
 from detectors.ratios import Ratios, StepTimes
 from detectors.replicas import Replicas
+from detectors.slow_network import NetworkWatch, SlowNetwork
 from detectors.straggler_config import StragglerConfig
 
 __all__ = ["Accusation", "StepTimes", "StragglerConfig", "StragglerDetector", "Verdict"]
@@ -36,23 +38,30 @@ Ints = npt.NDArray[np.intp]
 
 _SOON = (3, 10, 20, 30)
 _EVERY = 20
+"""Steps settled at which roles and baselines are learnt anew: often while there is little to go by."""
+
 _RECENT = 10
 """The last steps are left out of a baseline: a fault that began in them is not usual."""
 
 _COARSE_EFFECT = 0.10
 _LASTING_EFFECT = 0.05
 _UNKNOWN_ROLE_EFFECT = 0.25
+"""Smallest slowdowns looked for where the work varies, without a change to see, and while roles are unknown:
+each of them is within what healthy ranks show for good in that case."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """What one step gave rise to: ranks newly ``accused``, ranks slow on and off (``intermittent``,
-    repeated while so), accusations ``cleared``, and what is unequal in the job as a whole."""
+    repeated while so), accusations ``cleared``, what is unequal in the job as a whole, and whether its
+    ``network`` became slow or well again."""
 
     accused: tuple[Accusation, ...] = ()
     intermittent: tuple[Accusation, ...] = ()
     cleared: tuple[tuple[Channels, int], ...] = ()
     job_wide: JobWide = field(default_factory=JobWide)
+    network: SlowNetwork | None = None
+    network_well: bool = False
 
 
 class StragglerDetector:
@@ -72,6 +81,8 @@ class StragglerDetector:
         self.ratios = Ratios(ranks, roles, config or StragglerConfig(), replicas)
         self.channels: dict[Channels, Channel] = {"compute": Channel(ranks), "data": Channel(ranks)}
         self._imbalances = ImbalanceWatch()
+        self._network = NetworkWatch()
+        self._spread = 0.0
 
     @property
     def kind(self) -> JobKind:
@@ -88,20 +99,25 @@ class StragglerDetector:
         ratios = self.ratios
         if ratios.observe(times):
             self.channels = {name: Channel(ratios.ranks) for name in self.channels}
+            self._network = NetworkWatch()
         if not ratios.settled:
             return Verdict()
         if ratios.settled in _SOON or ratios.settled % _EVERY == 0:
             ratios.learn()
             self._refit()
+        # All ranks of a synchronous job take the slowest one's step: without compute times nobody stands out.
         if ratios.common_clock:
             return Verdict()
         accused = [*self._judge("compute"), *self._judge("data")]
         cleared = [(name, rank) for name, ch in self.channels.items() for rank in ch.settle()]
+        network = self._network.update(ratios)
         return Verdict(
             accused=tuple(accused),
             intermittent=self._intermittent(),
             cleared=tuple(cleared),
             job_wide=self._imbalances.look(ratios, self.channels["compute"].raised),
+            network=network,
+            network_well=self._network.gone,
         )
 
     def is_alone(self, name: Channels, rank: int) -> bool:
@@ -135,6 +151,7 @@ class StragglerDetector:
         ratios = self.ratios
         if ratios.settled < _RECENT:
             return
+        self._spread = ratios.lasting_spread()
         config = ratios.config
         n = min(ratios.settled, config.baseline)
         skip = _RECENT if ratios.settled > 4 * _RECENT else 0
@@ -176,6 +193,7 @@ class StragglerDetector:
     def _intermittent(self) -> tuple[Accusation, ...]:
         channel = self.channels["compute"]
         often = (channel.excursions.count >= SUSPECT) & ~channel.believed
+        # What comes and goes on many ranks at once comes from outside of them.
         if not often.any() or often.sum() > self.ratios.ranks / 3:
             return ()
         found = (intermittent(self.ratios, channel, int(rank)) for rank in np.flatnonzero(often))
@@ -189,6 +207,7 @@ class StragglerDetector:
         if channel.noise is not None:
             residual = change - channel.noise.center
             sigma = np.maximum(channel.noise.sigma, _step_noise(residual))
+            # The centre itself is known badly from few steps, and would pass for a slowdown of 3 %.
             smallest = 0.05 if ratios.settled < 30 else 0.0
             if dispersion > VARIABLE_DISPERSION and name == "compute":
                 smallest = _COARSE_EFFECT
@@ -212,6 +231,7 @@ class StragglerDetector:
         ratios = self.ratios
         coarse = (ratios.groups.peers < MIN_PEERS) | (ratios.kind.kind != "fixed")
         smallest = np.where(coarse, _COARSE_EFFECT, _LASTING_EFFECT)
+        smallest = np.maximum(smallest, np.expm1(UNLIKE_PEERS * self._spread))
         return smallest if ratios.roles_settled else np.maximum(smallest, _UNKNOWN_ROLE_EFFECT)
 
 

@@ -178,6 +178,32 @@ def test_isolated_spikes_raise_nothing_when_clipped(backend):
     assert (bank.update_batch(x) > 0.9).mean() < 5e-5
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("shift", [1.5, 3.0])
+def test_onset_interval_holds_the_truth_as_often_as_it_says(backend, shift):
+    """Over 400 shifts the true onset lies in the interval as often as its posterior mass says, within 4
+    points: three standard errors where the mass is 90 %."""
+    x = np.random.default_rng(12).normal(size=(260, 400))
+    x[200:] += shift
+    bank = BocpdBank(400, backend=backend)
+    bank.update_batch(x[:200])
+    held, mass, pending = [], [], set(range(400))
+    for age, row in enumerate(x[200:], start=1):
+        for i in pending & set(np.flatnonzero(bank.update(row) > 0.9).tolist()):
+            onset = bank.onset(i)
+            if onset.age < 3:
+                continue
+            posterior = {a: p for a, p in bank.posterior(i).items() if a < bank.regime_age[i]}
+            inside = sum(p for a, p in posterior.items() if onset.newest <= a <= onset.oldest)
+            mass.append(inside / sum(posterior.values()))
+            held.append(onset.newest <= age <= onset.oldest)
+            pending = pending - {i}
+
+    assert len(held) > 390
+    assert min(mass) >= 0.9 - 1e-6
+    assert np.mean(held) == pytest.approx(np.mean(mass), abs=0.04)
+
+
 def test_refuses_what_does_not_fit():
     """Wrong shapes, unknown backends and foreign snapshots raise ValueError."""
     bank = BocpdBank(3, backend="numpy")
@@ -226,3 +252,41 @@ def test_importing_the_bank_does_not_import_numba():
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert run.stdout == "False\n"
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_groups_move_each_on_its_own_clock(backend):
+    """Groups fed one by one, some at a time or all together end as banks of their own would."""
+    x = np.stack([hostile(), hostile()[::-1], hostile() * 2], axis=1)
+    rng = np.random.default_rng(5)
+    bank = BocpdBank(7, groups=3, config=SMALL, backend=backend)
+    alone = [BocpdBank(7, config=SMALL, backend=backend) for _ in range(3)]
+    at = np.zeros(3, np.int64)
+    while (at < len(x)).any():
+        which = np.flatnonzero((at < len(x)) & (rng.random(3) < 0.6))
+        probability = bank.update_groups(np.array([x[at[g], g] for g in which]).reshape(-1, 7), which)
+        for row, group in zip(probability, which, strict=True):
+            np.testing.assert_array_equal(row, alone[group].update(x[at[group], group]))
+        at[which] += 1
+
+    for i in range(21):
+        assert bank.posterior(i) == alone[i // 7].posterior(i % 7)
+    np.testing.assert_array_equal(bank.probability, np.concatenate([b.probability for b in alone]))
+    np.testing.assert_array_equal(bank.regime_age, np.concatenate([b.regime_age for b in alone]))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("count", [9, 16, 40])
+def test_seeding_many_is_seeding_each(backend, count):
+    """Several series seeded at once go on as if seeded one after the other."""
+    x = np.random.default_rng(6).normal(size=(5, count))
+    one, other = BocpdBank(5, config=SMALL, backend=backend), BocpdBank(5, config=SMALL, backend=backend)
+    for bank in (one, other):
+        bank.update_batch(np.ones((30, 5)))
+    one.seed_many(np.arange(5), x)
+    for i, samples in enumerate(x):
+        other.seed(i, samples.tolist())
+
+    rows = np.random.default_rng(7).normal(size=(20, 5)) + 2
+    np.testing.assert_allclose(one.update_batch(rows), other.update_batch(rows), atol=1e-6)
+    assert all(one.posterior(i).keys() == other.posterior(i).keys() for i in range(5))

@@ -11,14 +11,36 @@ import pytest
 
 from detectors.bocpd import BocpdConfig
 from detectors.bocpd_bank import BocpdBank
-from detectors.change import ChangeConfig, ChangeDetectorBank
+from detectors.change import ChangeDetectorBank
+from detectors.change_point import ChangeConfig
 from detectors.clip import Winsoriser
 from detectors.cusum import CusumBank
+from detectors.quiet import QuietBank, Reading
+from detectors.series import SeriesDetector
 from detectors.standardise import Scale
 
 SERIES = 3
 Detector = tuple[Callable[[], Any], Callable[[Any, int, np.ndarray], Any]]
 SMALL = BocpdConfig(slots=16, cap=40)
+
+
+def feed_quiet(detector: QuietBank, t: int, x: np.ndarray) -> Any:
+    """Take a row as the NIC rate and the power of two GPUs on each node."""
+    full = np.stack((5.0 + x, 5.0 + x), axis=1)
+    one = np.where(np.isnan(full), np.nan, 1.0)
+    quiet = detector.update(
+        np.arange(SERIES),
+        Reading(
+            ts=np.full(SERIES, float(t)),
+            nic=1e8 * (5.0 + x),
+            power=full,
+            utilization=one,
+            tensor=full / 10.0,
+            memory=one,
+        ),
+    )
+    return quiet.held.tolist(), np.nan_to_num(quiet.since, nan=-99.0).tolist()
+
 
 DETECTORS: dict[str, Detector] = {
     "bocpd-numpy": (
@@ -38,6 +60,8 @@ DETECTORS: dict[str, Detector] = {
         lambda: ChangeDetectorBank([Scale()] * SERIES, config=ChangeConfig(warmup=5, baseline=20)),
         lambda detector, t, x: detector.update(float(t), x),
     ),
+    "series": (SeriesDetector, lambda detector, t, x: detector.update(float(t), float(x[0]))),
+    "quiet": (lambda: QuietBank(SERIES, 2), feed_quiet),
 }
 
 each_detector = pytest.mark.parametrize(("make", "feed"), DETECTORS.values(), ids=DETECTORS.keys())
@@ -148,7 +172,10 @@ def test_refuses_a_snapshot_of_another_size(make, feed):
     assert all(np.array_equal(before[k], v, equal_nan=True) for k, v in detector.snapshot().items())
 
 
-@pytest.mark.parametrize("module", ["bocpd", "bocpd_bank", "change", "clip", "cusum"])
+DOCUMENTED = "bocpd bocpd_bank change clip cusum daily quiet running_median series tail"
+
+
+@pytest.mark.parametrize("module", DOCUMENTED.split())
 def test_documented_examples_run(module):
     """The example in each detector's docstring prints what it says."""
     result = doctest.testmod(importlib.import_module(f"detectors.{module}"))

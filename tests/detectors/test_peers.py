@@ -71,3 +71,39 @@ def test_pooled_scale_keeps_small_groups_from_shouting():
     alone = peer_scores(values, floors=np.array([1e-4]))
     pooled = peer_scores(values, floors=np.array([1e-4]), pooled=np.array([0.01]))
     assert alone.score[3] > 10 > 3 > pooled.score[3]
+
+
+def test_a_sample_stands_for_a_large_group():
+    """Above 1,000 ranks the scores are those of the full medians within the sample's error, NaN included."""
+    values = np.random.default_rng(4).normal(size=(20, 4000)).astype(np.float32)
+    values[:3, ::40] += 8.0
+    values[5, 7] = np.nan
+    found = peer_scores(values, floors=np.full(20, 0.1))
+    middle = np.nanmedian(values, axis=1, keepdims=True)
+    z = (values - middle) / (1.4826 * np.nanmedian(np.abs(values - middle), axis=1, keepdims=True))
+    exact = np.sqrt(np.nansum(np.clip(z, -12, 12) ** 2, axis=0))
+
+    assert found.score.dtype == np.float32
+    assert found.score == pytest.approx(exact, rel=0.12)
+    assert set(np.argsort(-found.score)[:100]) == set(range(0, 4000, 40))
+
+
+def test_sample_does_not_see_one_slot_of_every_node():
+    """A metric that differs by slot is centred on all slots, however many ranks a node has."""
+    for per_node in (2, 4, 8, 16):
+        slot = np.arange(4096) % per_node
+        values = np.tile(slot.astype(float), (1, 1))
+        found = peer_scores(values, floors=np.array([0.5]))
+        assert abs(found.median[0] - np.median(slot)) <= 0.5
+
+
+def test_explains_by_signed_deviation():
+    """The z of a scored rank names the metric and the direction."""
+    values = np.random.default_rng(5).normal(size=(4, 32))
+    values[2, 9] -= 15.0
+    found = peer_scores(values, floors=np.full(4, 0.1))
+    z = found.z(values[:, [9]])[:, 0]
+
+    assert found.score.argmax() == 9
+    assert np.abs(z).argmax() == 2
+    assert z[2] < -6

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from detectors.roles import is_regular, roles_from_coords, split_by_gap
+from detectors.roles import is_regular, looks_like_stage, roles_from_coords, split_by_gap
 
 
 def test_roles_are_model_and_stage():
@@ -43,3 +43,13 @@ def test_layouts_are_blocks_or_strides(marked, regular):
     slow = np.zeros(8, dtype=bool)
     slow[marked] = True
     assert is_regular(slow) is regular
+
+
+def test_two_slow_machines_may_stand_like_a_stage():
+    """Every 16th of 32 ranks is a stage when both are equally slow, and two slow ranks when they differ."""
+    slow = np.isin(np.arange(32), (9, 25))
+    levels = np.where(slow, 0.3, 0.0)
+    assert looks_like_stage(levels, slow)
+    levels[9] = 0.14
+    assert not looks_like_stage(levels, slow)
+    assert not looks_like_stage(np.where(np.arange(32) == 9, 0.3, 0.0), np.arange(32) == 9)

@@ -1,0 +1,108 @@
+"""What a change of one series is: when it is accepted, when it began, and how large it must be to count."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detectors.bocpd import BocpdConfig, Onset, onset_of
+from detectors.standardise import Floats
+
+Source = Literal["bocpd", "cusum", "gap"]
+Span = tuple[float, float, float]
+"""Event times of an onset, its earliest and its latest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeConfig:
+    """Thresholds of acceptance and effect.
+
+    warmup, baseline: samples skipped, then samples that set level and sigma, at the start of a series.
+    history: rows of readings kept for levels and onsets.
+    alarm, min_age: mass of new runs that raises, and the least samples the likeliest one must have.
+    refractory: samples between two accepted changes.
+    min_relative, min_floors, min_sigmas: a change smaller than any of these is recorded, not significant.
+    clip, clip_run: sigmas to winsorise to, and how many samples in a row.
+    cusum_slack, cusum_clip, cusum_threshold: drift companion, in sigmas. The slack grows by two standard
+        errors of the level; the tighter clip keeps heavy tails from adding up.
+    max_missing, max_gap_seconds: a longer gap (in rows, or in event time) starts a new baseline.
+    """
+
+    warmup: int = 20
+    baseline: int = 60
+    history: int = 128
+    alarm: float = 0.9
+    min_age: int = 3
+    refractory: int = 10
+    min_relative: float = 0.03
+    min_floors: float = 3.0
+    min_sigmas: float = 0.75
+    clip: float = 4.0
+    clip_run: int = 3
+    cusum_slack: float = 0.5
+    cusum_clip: float = 2.0
+    cusum_threshold: float = 10.0
+    max_missing: int = 60
+    max_gap_seconds: float = 600.0
+    bocpd: BocpdConfig = field(default_factory=BocpdConfig)
+
+    def __post_init__(self) -> None:
+        if not 8 <= self.baseline <= self.history:
+            raise ValueError(f"need 8 <= baseline <= history, got {self.baseline} and {self.history}")
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One accepted change of one series. Times in event seconds; levels in the series' own unit.
+
+    The 90 % interval of the onset is [onset_lo, onset_hi]. `effect` is relative to level_before, `sigmas`
+    is in baseline sigmas. Not `significant`: below the minimum effect, for the record only.
+    """
+
+    series: int
+    detected_at: float
+    onset: float
+    onset_lo: float
+    onset_hi: float
+    probability: float
+    level_before: float
+    level_after: float
+    effect: float
+    sign: int
+    sigmas: float
+    significant: bool
+    source: Source
+
+
+def drift_onset(z: Floats, log_prior_odds: float) -> tuple[Onset, float]:
+    """Return onset and probability of a CUSUM alarm from samples ``z``, in sigmas, the latest first.
+
+    One shift of unknown size at each of them is weighed; the prior is BOCPD's: its hazard, and its spread of
+    new levels. LookupError without samples.
+    """
+    ages = np.arange(1, len(z) + 1)
+    log_likelihood = np.cumsum(z) ** 2 / (2 * ages) - 0.5 * np.log(ages)
+    weights = np.exp(log_likelihood - log_likelihood.max())
+    log_odds = float(np.logaddexp.reduce(log_likelihood)) + log_prior_odds
+    onset = onset_of(dict(zip(ages.tolist(), weights.tolist(), strict=True)))
+    # exp(710) overflows; long before that the probability is 1 to the last bit.
+    return onset, 1.0 / (1.0 + math.exp(-min(log_odds, 700.0)))
+
+
+def onset_times(times: Floats, outside: NDArray[np.bool_], onset: Onset) -> Span:
+    """Return event times of an onset, walked back over samples clipped in the same direction.
+
+    ``times`` and ``outside`` (beyond the clip on the side of the change) are the rows that are held, oldest
+    first. A clipped sample moves the posterior little, so that the first of a change look like the regime
+    before it.
+    """
+    first = max(len(times) - onset.age, 0)
+    earliest = max(len(times) - onset.oldest, 0)
+    while first > 0 and outside[first - 1]:
+        first -= 1
+    latest = max(len(times) - onset.newest, first)
+    return float(times[first]), float(times[min(first, earliest)]), float(times[latest])

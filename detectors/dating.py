@@ -1,0 +1,43 @@
+"""Event times of what began in a step: a row tells when its step ended, the change came while it ran."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from detectors.evidence import Onset
+from detectors.ratios import Ratios
+from detectors.robust import nan_median
+
+_AHEAD_SECONDS = 2.0
+"""How far before the end of the first slow step an onset is put at most.
+
+Dated too early, a victim comes before its culprit and a change before its cause; dated late by a part of a
+step, it harms nobody.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Dated:
+    """When something began, in event time: earliest, most likely, latest."""
+
+    lo: float
+    at: float
+    hi: float
+
+
+def date_onset(ratios: Ratios, rank: int, onset: Onset, *, steps: int) -> Dated:
+    """Put the ``onset`` found in the last ``steps`` rows of ``rank`` into event time.
+
+    The interval reaches from the end of the last row before (rows may be sampled) to the end of the latest
+    step that may be the first slow one; the onset lies half a usual step before the end of the likeliest.
+    """
+    have = len(ratios.history.last("ts", steps))
+    ends, seconds = (ratios.history.last(name, have + 1)[:, rank] for name in ("ts", "step"))
+    offset = len(ends) - have
+    low, first = onset.low + offset, onset.index + offset
+    began = float(ends[low] - np.nan_to_num(seconds[low]))
+    if low:
+        began = min(began, float(ends[low - 1]))
+    usual = float(np.nan_to_num(nan_median(seconds[: first + 1])))
+    at = float(ends[first]) - min(usual / 2, _AHEAD_SECONDS)
+    return Dated(min(began, at), at, float(ends[onset.high + offset]))

@@ -1,0 +1,149 @@
+"""Many suspects, few causes: which rack, switch or rail explains what its members show together.
+
+Pure: suspects and domains in, ranked causes out. What a domain is called, and what follows from a cause, is
+decided elsewhere.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """A part with evidence: ``log_ratio`` is log P(evidence | bad) − log P(evidence | well).
+
+    ``onset`` in seconds; ``place`` is the machine it sits in: parts of one machine are one witness for
+    anything larger.
+    """
+
+    name: str
+    place: str
+    log_ratio: float
+    onset: float
+
+
+@dataclass(frozen=True, slots=True)
+class Domain:
+    """Parts that can fail as one: the suspects among them, and how many parts (``size``) there are in all."""
+
+    type: str
+    name: str
+    members: frozenset[str]
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DomainConfig:
+    """When members that fail together are one cause.
+
+    ``width``: their onsets lie within so many seconds. ``horizon``: the seconds over which unrelated faults
+    would spread, so that each further member in step counts ln(horizon / width). ``missing`` is charged per
+    member without evidence. A cause needs ``gain`` and as many machines as ``places``.
+    """
+
+    width: float = 2.0
+    horizon: float = 600.0
+    missing: float = math.log(5.0)
+    gain: float = 3.0
+    places: int = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """A cause: the domain, the suspects it explains, its gain (log odds), its share among the domains that
+    could explain them too, and those others with their shares, likeliest first."""
+
+    domain: Domain
+    explained: tuple[Suspect, ...]
+    gain: float
+    probability: float
+    others: tuple[tuple[Domain, float], ...] = ()
+
+
+def explain(
+    suspects: Iterable[Suspect],
+    domains: Sequence[Domain],
+    config: DomainConfig | None = None,
+    *,
+    counts: Mapping[str, int] | None = None,
+) -> list[Explanation]:
+    """Return the causes, best first: each explains its members away before the next is looked for.
+
+    gain(c) = Σ log LR_i + (n − 1)·ln(horizon / width) − ln(domains of the type) − ln 5 per member without
+    evidence. ``counts`` gives the number of domains per type where ``domains`` leaves out some without
+    suspects. Of domains with equal gain the smaller one is the cause; one that smaller ones explain better
+    together is none.
+    """
+    config = config or DomainConfig()
+    if counts is None:
+        counts = {d.type: sum(other.type == d.type for other in domains) for d in domains}
+    left = {s.name: s for s in suspects}
+    scored = [_scored(domain, left, config, counts) for domain in domains]
+    found: list[Explanation] = []
+    while (best := _best(scored, domains, config, counts)) is not None:
+        found.append(best)
+        gone = {member.name for member in best.explained}
+        for name in gone:
+            del left[name]
+        # A domain that lost nobody is worth what it was: of hundreds of racks few share a member.
+        for i, domain in enumerate(domains):
+            if scored[i] is not None and not gone.isdisjoint(domain.members):
+                scored[i] = _scored(domain, left, config, counts)
+    return found
+
+
+def _best(
+    scored: Sequence[Explanation | None],
+    domains: Sequence[Domain],
+    config: DomainConfig,
+    counts: Mapping[str, int],
+) -> Explanation | None:
+    able = sorted((s for s in scored if s is not None and s.gain >= config.gain), key=_order)
+    for best in able:
+        names = {s.name for s in best.explained}
+        smaller = [d for d in domains if d.size < best.domain.size and not names.isdisjoint(d.members)]
+        parts = explain(best.explained, smaller, config, counts=counts)
+        if len(parts) < 2 or math.fsum(p.gain for p in parts) <= best.gain:
+            return _ranked(best, [e for e in able if e is best or _order(e) > _order(best)])
+    return None
+
+
+def _scored(
+    domain: Domain, left: Mapping[str, Suspect], config: DomainConfig, counts: Mapping[str, int]
+) -> Explanation | None:
+    """Return what the domain would explain of the suspects left, if enough machines began together."""
+    together = _burst([left[name] for name in domain.members if name in left], config.width)
+    if len({s.place for s in together}) < config.places:
+        return None
+    gain = math.fsum(s.log_ratio for s in together)
+    gain += (len(together) - 1) * math.log(max(config.horizon / config.width, 1.0))
+    gain -= math.log(max(counts.get(domain.type, 1), 1))
+    gain -= config.missing * max(domain.size - len(together), 0)
+    return Explanation(domain, together, gain, 1.0)
+
+
+def _burst(members: list[Suspect], width: float) -> tuple[Suspect, ...]:
+    """Return the most members whose onsets lie within ``width`` seconds; of equals, the earliest."""
+    members.sort(key=lambda s: (s.onset, s.name))
+    first, longest = 0, (0, 0)
+    for last, member in enumerate(members):
+        while member.onset - members[first].onset > width:
+            first += 1
+        if last + 1 - first > longest[1] - longest[0]:
+            longest = (first, last + 1)
+    return tuple(members[slice(*longest)])
+
+
+def _order(e: Explanation) -> tuple[float, int, str, str]:
+    # Rounded: sums of the same terms in another order must not decide between two domains.
+    return (-round(e.gain, 9), e.domain.size, e.domain.type, e.domain.name)
+
+
+def _ranked(best: Explanation, able: Sequence[Explanation]) -> Explanation:
+    names = {s.name for s in best.explained}
+    rivals = sorted((e for e in able if not names.isdisjoint(s.name for s in e.explained)), key=_order)
+    weights = [math.exp(e.gain - best.gain) for e in rivals]
+    total = math.fsum(weights)
+    shares = [(e.domain, weight / total) for e, weight in zip(rivals, weights, strict=True)]
+    return Explanation(best.domain, best.explained, best.gain, shares[0][1], tuple(shares[1:]))

@@ -1,0 +1,52 @@
+"""Stretches in which a series was not read, in rows and in event time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detectors.bocpd_bank import Groups
+from detectors.standardise import Floats
+
+
+class Gaps:
+    """Tells when a series is read again after more than `rows` rows, or `seconds` of event time, without.
+
+    Both, because a sender that is away sends no rows at all. `start` and `end` [series] are the times of the
+    readings around the last such gap, NaN before the first.
+
+    >>> gaps = Gaps(1, rows=2, seconds=600.0)
+    >>> rows = [(0.0, True), (1.0, False), (900.0, True)]
+    >>> [bool(gaps.update(np.array([t]), np.array([read]), slice(None))[0]) for t, read in rows]
+    [False, False, True]
+    """
+
+    def __init__(self, series: int, *, rows: int, seconds: float) -> None:
+        self._rows, self._seconds = rows, seconds
+        self._last_seen, self.start, self.end = np.full((3, series), np.nan)
+        self._missing = np.zeros(series, np.int64)
+
+    def update(self, t: Floats, read: NDArray[np.bool_], lanes: Groups) -> NDArray[np.bool_]:
+        """Feed the times and whether there was a reading, [lanes]; return which end a gap now."""
+        missing, last_seen = self._missing[lanes], self._last_seen[lanes]
+        gap = read & ((missing > self._rows) | (t - last_seen > self._seconds))
+        if gap.any():
+            which = np.arange(len(self._missing))[lanes][gap]
+            self.start[which], self.end[which] = last_seen[gap], t[gap]
+        self._missing[lanes] = np.where(read, 0, missing + 1)
+        self._last_seen[lanes] = np.where(read, t, last_seen)
+        return np.asarray(gap)
+
+    def snapshot(self) -> dict[str, NDArray[np.generic]]:
+        """Copies of the state arrays."""
+        return {name: array.copy() for name, array in self._state().items()}
+
+    def restore(self, snapshot: Mapping[str, NDArray[np.generic]]) -> None:
+        """Continue from a snapshot of the same number of series."""
+        for name, array in self._state().items():
+            array[...] = snapshot[name]
+
+    def _state(self) -> dict[str, NDArray[np.generic]]:
+        return {"last_seen": self._last_seen, "start": self.start, "end": self.end, "missing": self._missing}

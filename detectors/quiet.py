@@ -1,0 +1,214 @@
+"""Key B of the hang rule: which nodes do not work although their job is still there.
+
+B1: the NICs carry hardly any bytes. B2: GPUs that spin, fully utilised at a fraction of their usual power, or
+whose tensor cores stand still. A job that has ended leaves idle, empty GPUs behind and is not quiet.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from detectors.robust import nan_median
+from detectors.running_median import Floats, Ints, RunningMedian
+
+Bools = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuietConfig:
+    """Shares of what is usual, levels (ratios 0 to 1) and holds in seconds of event time.
+
+    ``least_bytes`` (bytes/s): a node that usually sends less talks to nobody, and its silence says nothing.
+    ``idle`` and ``empty`` are the utilisation and the share of memory in use at which a job has gone.
+    """
+
+    bytes_share: float = 0.01
+    least_bytes: float = 10e6
+    busy: float = 0.95
+    power_share: float = 0.6
+    tensor: float = 0.001
+    tensor_used: float = 0.05
+    gpu_share: float = 0.9
+    idle: float = 0.05
+    empty: float = 0.1
+    hold_both: float = 5.0
+    hold_one: float = 30.0
+    clear: float = 10.0
+    gap: float = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """One sample of n nodes; NaN = not read.
+
+    ``ts`` [n] are event times in seconds, ``nic`` [n] bytes a second over all ports, both directions. The
+    others are [n, gpus]: ``power`` in watts, ``utilization``, ``tensor`` activity and ``memory`` in use as
+    shares of 1. GPUs that a node does not have are NaN.
+    """
+
+    ts: Floats
+    nic: Floats
+    power: Floats
+    utilization: Floats
+    tensor: Floats
+    memory: Floats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quiet:
+    """What a sample says of its n nodes.
+
+    ``no_bytes`` (B1) and ``not_working`` (B2) hold now, [n]; ``held`` [n] since long enough to count, and
+    ``both`` [n] together, now or until lately; ``since`` [n] is when it began, NaN where neither holds.
+    ``ended`` [n]: nothing of a job is left on its GPUs. ``spinning`` [n, gpus] are the GPUs at work on
+    nothing: where most of a job's spin, the one that does not is the one they wait for. ``idle`` [n] is where
+    no bytes go and GPUs that do not spin stand idle: a stall of the data looks the same for a while, so that
+    it names nodes in a hang and proves none.
+    """
+
+    no_bytes: Bools
+    not_working: Bools
+    held: Bools
+    both: Bools
+    idle: Bools
+    since: Floats
+    ended: Bools
+    spinning: Bools
+
+
+class QuietBank:
+    """Key B of many nodes of up to ``gpus`` GPUs each, every node at its own event time.
+
+    A key whose input was not read stays as it was; a sample not younger than the last of its node changes
+    nothing. What is usual is learnt from GPUs in use and not while a node is held quiet, so that neither
+    a slow start nor a long hang becomes usual.
+
+    >>> bank = QuietBank(1, 1)
+    >>> for second in range(60):
+    ...     watts, sent = (250.0, 0.0) if second >= 50 else (600.0, 1e9)
+    ...     one = lambda x: np.array([[x]])
+    ...     quiet = bank.update(np.array([0]), Reading(
+    ...         ts=np.array([float(second)]), nic=np.array([sent]), power=one(watts),
+    ...         utilization=one(1.0), tensor=one(np.nan), memory=one(0.8)))
+    >>> bool(quiet.held[0]), float(quiet.since[0])
+    (True, 50.0)
+    """
+
+    def __init__(self, nodes: int, gpus: int, *, config: QuietConfig | None = None) -> None:
+        self.config = config or QuietConfig()
+        self._gpus = gpus
+        self._usual = RunningMedian(nodes, 1 + 2 * gpus)
+        self._last = np.full(nodes, -np.inf)
+        self._since, self._calm = np.full((3, nodes), np.nan), np.full((2, nodes), np.nan)
+        self._keys = np.zeros((3, nodes), np.bool_)
+        self._held = np.zeros((3, nodes), np.bool_)
+
+    def update(self, nodes: Ints, reading: Reading) -> Quiet:
+        """Take one sample of each of the distinct ``nodes`` [n]; return what it says of them."""
+        fresh = reading.ts > self._last[nodes]
+        gap = reading.ts - self._last[nodes] > self.config.gap
+        self._since[:, nodes[fresh & gap]] = np.nan
+        ended = self._ended(reading)
+        spinning, keys = self._judge(nodes, reading)
+        keys = np.where(fresh, keys & ~ended, self._keys[:, nodes])
+        self._keys[:, nodes] = keys
+        self._hold(nodes[fresh], reading.ts[fresh], ended[fresh])
+        self._learn(nodes[fresh], reading, fresh)
+        self._last[nodes] = np.where(fresh, reading.ts, self._last[nodes])
+        return Quiet(
+            no_bytes=keys[0],
+            not_working=keys[1],
+            held=self._held[0, nodes],
+            idle=self._held[1, nodes],
+            both=self._held[2, nodes],
+            since=self._since[0, nodes],
+            ended=ended,
+            spinning=spinning,
+        )
+
+    def shares(self, nodes: Ints, reading: Reading) -> Floats:
+        """Return NIC bytes and the middle GPU's power as shares of what is usual, [2, n]; NaN = not known."""
+        usual = self._usual.value[nodes]
+        nic = reading.nic / np.where(usual[:, 0] > 0, usual[:, 0], np.nan)
+        power = reading.power / np.where(
+            usual[:, 1 : 1 + self._gpus] > 0, usual[:, 1 : 1 + self._gpus], np.nan
+        )
+        return np.stack((nic, nan_median(power, axis=1)))
+
+    def reset(self, nodes: Ints) -> None:
+        """Forget some nodes: another job runs there, or they were started anew."""
+        self._usual.reset(nodes)
+        self._last[nodes], self._calm[:, nodes], self._since[:, nodes] = -np.inf, np.nan, np.nan
+        self._keys[:, nodes], self._held[:, nodes] = False, False
+
+    def snapshot(self) -> dict[str, npt.NDArray[np.generic]]:
+        """Return copies of the state arrays."""
+        return {**self._usual.snapshot(), **{name: held.copy() for name, held in self._state().items()}}
+
+    def restore(self, snapshot: Mapping[str, npt.NDArray[np.generic]]) -> None:
+        """Continue from a snapshot of a bank of the same size. Raises ``ValueError`` for another size."""
+        self._usual.restore(snapshot)
+        for name, held in self._state().items():
+            held[...] = snapshot[name]
+
+    def _state(self) -> dict[str, npt.NDArray[np.generic]]:
+        return {
+            "last": self._last,
+            "calm": self._calm,
+            "since": self._since,
+            "keys": self._keys,
+            "held": self._held,
+        }
+
+    def _judge(self, nodes: Ints, r: Reading) -> tuple[Bools, Bools]:
+        """Return which GPUs spin, [n, gpus], and B1, B2 and whether no GPU works, spinning or idle, [3, n].
+
+        What cannot be told stays as it was.
+        """
+        config, usual = self.config, self._usual.value[nodes]
+        power, tensor = usual[:, 1 : 1 + self._gpus], usual[:, 1 + self._gpus :]
+        low = r.power < config.power_share * power
+        spins = (r.utilization >= config.busy) & low
+        rests = spins | ((r.utilization <= config.idle) & low)
+        told = np.isfinite(r.utilization + r.power + power)
+        still = (r.tensor <= config.tensor) & (tensor >= config.tensor_used)
+        told_tensor = np.isfinite(r.tensor) & (tensor >= config.tensor_used)
+        b2 = _most(spins, told, config.gpu_share) | _most(still, told_tensor, config.gpu_share)
+        b1 = (usual[:, 0] >= config.least_bytes) & (r.nic < config.bytes_share * usual[:, 0])
+        b3 = _most(rests, told, config.gpu_share)
+        known = np.stack((np.isfinite(r.nic), (told | told_tensor).any(axis=1), told.any(axis=1)))
+        return spins, np.where(known, np.stack((b1, b2, b3)), self._keys[:, nodes])
+
+    def _ended(self, r: Reading) -> Bools:
+        """Tell where no GPU is in use and none that can be asked holds a job's memory, [n]."""
+        read = np.isfinite(r.utilization).any(axis=1)
+        in_use = (r.utilization > self.config.idle) | (r.memory > self.config.empty)
+        return np.asarray(read & ~in_use.any(axis=1))
+
+    def _hold(self, nodes: Ints, ts: Floats, ended: Bools) -> None:
+        config, (b1, b2, b3) = self.config, self._keys[:, nodes]
+        quiet = np.stack((b1 | b2, b1 & b2, b1 & b3))
+        since = np.where(quiet, np.fmin(self._since[:, nodes], ts), np.nan)
+        lasted = ts - since >= np.array([[config.hold_one], [config.hold_both], [config.hold_both]])
+        calm = np.where(quiet[:2], np.nan, np.fmin(self._calm[:, nodes], ts))
+        over = ended | (ts - calm >= config.clear)
+        held = np.stack((lasted[0] | lasted[1], lasted[2], lasted[1]))
+        # While the node is quiet, both keys may fail for as long as all may.
+        self._held[:, nodes] = (self._held[:, nodes] | held) & ~over[[0, 0, 1]]
+        self._since[:, nodes], self._calm[:, nodes] = since, calm
+
+    def _learn(self, nodes: Ints, r: Reading, fresh: Bools) -> None:
+        used = ~(r.utilization <= self.config.idle)
+        nic = np.where(used.any(axis=1), r.nic, np.nan)
+        x = np.column_stack((nic, np.where(used, r.power, np.nan), np.where(used, r.tensor, np.nan)))[fresh]
+        working = ~self._held[:, nodes].any(axis=0)
+        self._usual.update(nodes[working], r.ts[fresh][working], x[working])
+
+
+def _most(is_so: Bools, told: Bools, share: float) -> Bools:
+    """Tell per node whether it is so on most of the GPUs of which it can be told, [n]."""
+    count = told.sum(axis=1)
+    most: Bools = (count > 0) & ((is_so & told).sum(axis=1) >= share * count)
+    return most

@@ -1,0 +1,75 @@
+"""The latest readings of many series, transformed, and how one series moved against its siblings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detectors.bocpd_bank import Groups
+from detectors.contrast import Contrast, contrast
+from detectors.robust import nan_median
+from detectors.standardise import Floats, History, Scale, Transformer
+
+Ints = NDArray[np.int64]
+
+
+class Readings:
+    """The last ``rows`` rows of each of some groups of series, numbered through group after group.
+
+    ``history`` holds them in transformed units, in which noise is additive and alike at every level.
+    """
+
+    def __init__(self, scales: Sequence[Scale], *, rows: int, groups: int) -> None:
+        self._scales, self._rows = tuple(scales), rows
+        self._transform = Transformer(scales)
+        self._numbers = np.arange(len(scales) * groups).reshape(groups, len(scales))
+        self.history = History(rows, len(scales), groups)
+
+    def scale(self, series: int) -> Scale:
+        """Return the scale of one series."""
+        return self._scales[series % len(self._scales)]
+
+    def lanes(self, groups: Groups) -> Groups:
+        """Return the series of some groups, as a slice where they are neighbours."""
+        if isinstance(groups, slice):
+            start, stop, _ = groups.indices(len(self._numbers))
+            return slice(start * len(self._scales), stop * len(self._scales))
+        return self._numbers[groups].reshape(-1)
+
+    def append(self, t: Floats, x: Floats, groups: Groups) -> Floats:
+        """Add a row of readings x [groups, series] of event times t [groups]; return it transformed."""
+        y = self._transform(x)
+        self.history.append(t, y, groups)
+        return y
+
+    def contrast(self, series: int, siblings: Sequence[int], onset: float) -> Contrast | None:
+        """How one series moved at event time `onset` against the median of its siblings.
+
+        In transformed units. None while there is too little on either side of the onset.
+        """
+        times, values = self.history.rows((series, *siblings))
+        apart = values[:, 0] - nan_median(values[:, 1:], axis=1)
+        floor = self.scale(series).floor
+        return contrast(apart[times < onset], apart[times >= onset], floor=floor)
+
+    def shifts(self, series: Ints, siblings: Ints, onsets: Floats) -> Floats:
+        """The `shift` of many a `contrast` at once: series [n], siblings [n, m], onsets [n]; NaN where either
+        side of the onset was not read."""
+        times = self.history.times(series)
+        lanes = np.concatenate((series[:, None], siblings), axis=1)
+        rows = self.history.stretches(lanes.reshape(-1), times.shape[1])
+        values = rows.reshape(*lanes.shape, times.shape[1])
+        apart = values[:, 0] - nan_median(values[:, 1:], axis=1)
+        before = times < onsets[:, None]
+        return nan_median(np.where(before, np.nan, apart), axis=1) - nan_median(
+            np.where(before, apart, np.nan), axis=1
+        )
+
+    def past(self, series: int, before: float) -> tuple[Floats, Floats]:
+        """Event times and readings, in its own unit, that are held of one series from before `before`."""
+        times, values = self.history.last(series, self._rows)
+        older = times < before
+        raw = self.scale(series).raw
+        return times[older], np.array([raw(y) for y in values[older].tolist()], np.float64)

@@ -1,0 +1,84 @@
+"""What is usual for a gauge: the median of its recent means, over many lanes, each at its own time."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from detectors.robust import nan_median
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.intp]
+
+
+class RunningMedian:
+    """Per lane and channel the median of the last ``slots`` means of ``every`` seconds, NaN before ``least``.
+
+    Means of several seconds and not samples are kept, because what is sampled once a second beats with a
+    step of a few seconds. A NaN is left out of its mean; a lane that is not fed keeps what it knows.
+
+    >>> usual = RunningMedian(1, 1, every=10.0, slots=8, least=2)
+    >>> for second in range(31):
+    ...     usual.update(np.array([0]), np.array([float(second)]), np.array([[500.0 + second % 2]]))
+    >>> float(usual.value[0, 0])
+    500.5
+    """
+
+    def __init__(
+        self, lanes: int, channels: int, *, every: float = 10.0, slots: int = 32, least: int = 3
+    ) -> None:
+        if every <= 0 or not 1 <= least <= slots:
+            raise ValueError(f"need every > 0 and 1 <= least <= slots, got {every}, {least} and {slots}")
+        self._every, self._least = every, least
+        self.value: Floats = np.full((lanes, channels), np.nan)
+        self._ring = np.full((lanes, channels, slots), np.nan)
+        self._sum, self._count = np.zeros((lanes, channels)), np.zeros((lanes, channels))
+        self._began = np.full(lanes, np.nan)
+        self._slot = np.zeros(lanes, np.intp)
+
+    def update(self, lanes: Ints, ts: Floats, x: Floats) -> None:
+        """Take ``x`` [n, channels] of the distinct ``lanes`` [n] at their event times ``ts`` [n], seconds."""
+        due = ts - self._began[lanes] >= self._every
+        if due.any():
+            self._close(lanes[due])
+        self._began[lanes] = np.where(due | np.isnan(self._began[lanes]), ts, self._began[lanes])
+        read = np.isfinite(x)
+        self._sum[lanes] += np.where(read, x, 0.0)
+        self._count[lanes] += read
+
+    def reset(self, lanes: Ints) -> None:
+        """Forget everything of some lanes."""
+        self.value[lanes], self._ring[lanes], self._began[lanes] = np.nan, np.nan, np.nan
+        self._sum[lanes], self._count[lanes], self._slot[lanes] = 0.0, 0.0, 0
+
+    def snapshot(self) -> dict[str, npt.NDArray[np.generic]]:
+        """Return copies of the state arrays."""
+        return {name: held.copy() for name, held in self._state().items()}
+
+    def restore(self, snapshot: Mapping[str, npt.NDArray[np.generic]]) -> None:
+        """Continue from a snapshot of a bank of the same size. Raises ``ValueError`` for another size."""
+        state = self._state()
+        if any(snapshot[name].shape != held.shape for name, held in state.items()):
+            raise ValueError(f"snapshot does not fit this bank of {len(self._began)} lanes")
+        for name, held in state.items():
+            held[...] = snapshot[name]
+
+    def _state(self) -> dict[str, npt.NDArray[np.generic]]:
+        return {
+            "value": self.value,
+            "ring": self._ring,
+            "sum": self._sum,
+            "count": self._count,
+            "began": self._began,
+            "slot": self._slot,
+        }
+
+    def _close(self, lanes: Ints) -> None:
+        count = self._count[lanes]
+        mean = np.where(count > 0, self._sum[lanes] / np.maximum(count, 1.0), np.nan)
+        self._ring[lanes, :, self._slot[lanes]] = mean
+        self._slot[lanes] = (self._slot[lanes] + 1) % self._ring.shape[2]
+        self._sum[lanes], self._count[lanes] = 0.0, 0.0
+        held = self._ring[lanes]
+        known = np.isfinite(held).sum(axis=2) >= self._least
+        self.value[lanes] = np.where(known, nan_median(held, axis=2), np.nan)

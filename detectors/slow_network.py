@@ -1,0 +1,143 @@
+"""Watches how long a job's collectives take in themselves: a slow network is nobody's fault among its ranks.
+
+Measured communication contains waiting for whoever comes last, and that one waits for nobody: the shortest
+time over all ranks is what the transfer itself takes. Only a rise without a change of the work counts.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from detectors.channel import Channel, fit_noise
+from detectors.evidence import EvidenceConfig, locate_onset
+from detectors.peers import PeerGroups
+from detectors.ratios import Ratios
+from detectors.robust import nan_median
+
+Floats = npt.NDArray[np.float64]
+
+MIN_JOB_SLOWDOWN = 1.03
+"""What the job must lose for a slow network to be worth a word."""
+
+FLOOR = 0.03
+"""Smallest credible noise of a transfer time: reduce-scatters scatter by 5 % and more."""
+
+_EFFECTS = (0.10, 0.25, 0.50, 1.00, 3.00)
+_CLEAR_SIGMAS = 3.0
+_ALONE = PeerGroups.of(np.zeros(1, dtype=np.intp))
+_EVERY = 20
+_RECENT = 10
+_STEPS = 10
+"""Steps a slow network must have lasted: bursts of a few are usual."""
+
+_LOOK_BEFORE = 30
+_SAME_WORK = 0.03
+"""A change of compute beyond this share means that the work has changed, and its communication with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlowNetwork:
+    """Transfers take ``ratio`` times as long as usual, the job ``job_slowdown`` times.
+
+    The first slow step ran from ``onset_lo`` to ``onset``, in event time; ``seconds`` is a transfer now.
+    """
+
+    ratio: float
+    job_slowdown: float
+    onset_lo: float
+    onset: float
+    seconds: float
+
+
+class NetworkWatch:
+    """Weighs the transfer time of a job step after step."""
+
+    def __init__(self) -> None:
+        self.gone = False
+        self._begin(0)
+
+    def _begin(self, settled: int) -> None:
+        """Learn what is usual from the ``settled``-th step of the job on; ``_work`` is its log compute."""
+        self._channel = Channel(1, EvidenceConfig(effects=_EFFECTS))
+        self._since, self._work = settled, float("nan")
+
+    @property
+    def shown(self) -> bool:
+        """Whether the network counts as slow."""
+        return bool(self._channel.raised[0])
+
+    def update(self, ratios: Ratios) -> SlowNetwork | None:
+        """Take the step that ``ratios`` took last; return what begins to show. ``gone``: it has ended."""
+        self.gone = False
+        transfer = transfer_seconds(ratios.history.last("comm", 1))
+        if not ratios.settled or not np.isfinite(transfer).any() or ratios.asynchronous:
+            return None
+        if ratios.settled % _EVERY == 0:
+            self._refit(ratios)
+        noise = self._channel.noise
+        if noise is None:
+            return None
+        # Effects near the noise would keep evidence alive for ever once the network is well again.
+        smallest = float(np.expm1(_CLEAR_SIGMAS * noise.sigma[0]))
+        self._channel.weigh(np.log(transfer) - noise.center, sigma=noise.sigma, smallest=smallest)
+        self.gone = bool(self._channel.settle())
+        if self.shown or self._channel.scores()[0] < 1.0:
+            return None
+        if self._work_changed(ratios):
+            self._begin(ratios.settled)
+            return None
+        found = self._examine(ratios, float(noise.center[0]), float(noise.sigma[0]))
+        self._channel.raised[0] = found is not None
+        return found
+
+    def _refit(self, ratios: Ratios) -> None:
+        steps = min(ratios.settled - self._since, ratios.config.baseline + _RECENT)
+        window = np.log(transfer_seconds(ratios.history.last("comm", steps)[: max(steps - _RECENT, 0)]))
+        if np.isfinite(window).sum() >= _RECENT:
+            if self._channel.free[0]:
+                self._work = _work(ratios, steps)
+            noise = fit_noise(window[:, None], _ALONE, floor=FLOOR, prior=10.0)
+            settled = ratios.settled > ratios.config.baseline
+            self._channel.refit(noise, largest_move=FLOOR / 2 if settled else None)
+
+    def _examine(self, ratios: Ratios, center: float, sigma: float) -> SlowNetwork | None:
+        look_back = min(self._channel.change.age_of(0) + _LOOK_BEFORE, ratios.settled)
+        transfer = transfer_seconds(ratios.history.last("comm", look_back))
+        x = np.log(transfer) - center
+        first = locate_onset(x, sigma).index
+        effect = float(nan_median(x[first:]))
+        if look_back - first < _STEPS or np.nanmean(x[first:] > effect / 2) < 0.8:
+            return None
+        step = nan_median(ratios.history.last("step", look_back), axis=1)
+        slowdown = _job_slowdown(step[first:], transfer[first:], usual=float(np.exp(center)))
+        if slowdown < MIN_JOB_SLOWDOWN:
+            return None
+        end = float(nan_median(ratios.history.last("ts", look_back)[first]))
+        seconds = float(nan_median(transfer[first:]))
+        return SlowNetwork(float(np.exp(effect)), slowdown, end - float(step[first]), end, seconds)
+
+    def _work_changed(self, ratios: Ratios) -> bool:
+        """Tell whether compute changed too: another batch, model or schedule has other communication."""
+        now = _work(ratios, self._channel.change.age_of(0))
+        return not abs(now - self._work) <= _SAME_WORK
+
+
+def transfer_seconds(comm: Floats) -> Floats:
+    """Return the shortest communication over all ranks of each step, [steps] from [steps, ranks]; NaN: none.
+
+    >>> transfer_seconds(np.array([[0.4, 0.1, np.nan], [np.nan, np.nan, np.nan]])).tolist()
+    [0.1, nan]
+    """
+    shortest = np.where(np.isfinite(comm) & (comm > 0), comm, np.inf).min(axis=1, initial=np.inf)
+    return np.where(np.isinf(shortest), np.nan, shortest)
+
+
+def _job_slowdown(step: Floats, transfer: Floats, *, usual: float) -> float:
+    lost = np.maximum(transfer - usual, 0.0)
+    return float(nan_median(step / np.maximum(step - lost, 0.1 * step)))
+
+
+def _work(ratios: Ratios, steps: int) -> float:
+    """Return the log of the seconds that ranks compute for in the last steps; NaN if none says."""
+    return float(nan_median(nan_median(np.log(ratios.history.last("compute", steps)), axis=1)))

@@ -1,0 +1,87 @@
+import doctest
+
+import numpy as np
+import pytest
+
+import detectors.startup
+from detectors.startup import judge
+
+ALONE = np.zeros(2, np.bool_)
+
+
+def starts(nodes=8, *, seed=1):
+    """Image pull and environment of some nodes, healthy: a minute and ten seconds, a few per cent apart."""
+    rng = np.random.default_rng(seed)
+    return np.array([60.0, 10.0]) * (1 + 0.05 * rng.standard_normal((nodes, 2)))
+
+
+def gpus(nodes):
+    return np.full(nodes, 8)
+
+
+def judged(seconds, together=ALONE):
+    found = judge(seconds, gpus(len(seconds)), together=together)
+    assert found is not None
+    return found
+
+
+def test_documented_example_runs():
+    """The example in the docstring prints what it says."""
+    assert doctest.testmod(detectors.startup).failed == 0
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_healthy_start_names_nobody(seed):
+    """Ordinary spread has a slowest phase and no straggler."""
+    found = judged(starts(seed=seed))
+    assert found.slowest == 0
+    assert found.stragglers == ()
+
+
+def test_both_ratio_and_seconds_are_demanded():
+    """Three times five seconds is nothing, nor is half a minute on ten."""
+    short, long = np.full((8, 2), 5.0), np.full((8, 2), 600.0)
+    short[3, 0], long[3, 0] = 15.0, 660.0
+    assert judged(short).stragglers == ()
+    assert judged(long).stragglers == ()
+
+
+def test_stragglers_come_worst_first_with_what_they_cost():
+    """Two slow nodes in two phases are named in order of what they hold up; the cost is max less median."""
+    seconds = np.full((8, 2), 60.0)
+    seconds[2, 0], seconds[5, 1] = 160.0, 360.0
+    found = judged(seconds)
+    assert [(s.node, s.phase, s.seconds, s.usual) for s in found.stragglers] == [
+        (5, 1, 360.0, 60.0),
+        (2, 0, 160.0, 60.0),
+    ]
+    assert found.slowest == 1
+    assert found.lost == 64 * (100.0 + 300.0)
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 3])
+def test_too_few_peers_name_nobody(nodes):
+    """With fewer than three others a slow node is not told from a slow job."""
+    seconds = starts(nodes)
+    seconds[0, 0] = 900.0
+    assert judged(seconds).stragglers == ()
+
+
+def test_who_waits_for_the_others_is_no_straggler():
+    """In a phase that all end together the first to come takes longest."""
+    seconds = np.full((8, 2), 60.0)
+    seconds[:, 1] = 2.0
+    seconds[4] = [10.0, 52.0]
+    found = judged(seconds, np.array([False, True]))
+    assert found.stragglers == ()
+    assert found.lost == 0.0
+
+
+def test_what_was_not_told_is_left_out():
+    """Missing phases and nonsense durations count for nothing; nothing told is nothing found."""
+    seconds = starts()
+    seconds[0, 0], seconds[1, 0], seconds[:, 1] = np.nan, -5.0, np.nan
+    found = judged(seconds)
+    assert found.slowest == 0
+    assert np.isnan(found.longest[1])
+    assert judge(np.full((4, 2), np.nan), gpus(4), together=ALONE) is None

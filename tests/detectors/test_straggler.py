@@ -1,0 +1,38 @@
+"""Ranks that are slow for good, and ranks that merely differ."""
+
+import numpy as np
+import pytest
+
+from detectors.straggler import StepTimes, StragglerDetector
+
+RANKS = 32
+
+
+def named(lasting, *, noise=0.006, steps=150, seed=3):
+    """Return the ranks accused in a job whose ranks take ``lasting`` [ranks] times as long from the start."""
+    rng = np.random.default_rng(seed)
+    detector = StragglerDetector(RANKS, np.zeros(RANKS, dtype=np.intp))
+    nan, ts, found = np.full(RANKS, np.nan), 1000.0, set()
+    for s in range(steps):
+        work = lasting * np.exp(noise * rng.normal(size=RANKS))
+        ts += work.max()
+        times = StepTimes(
+            number=500 + s, ts=np.full(RANKS, ts), step=np.full(RANKS, work.max()), compute=work, wait=nan,
+            data=nan, comm=nan, checkpoint=nan, tokens=nan,
+        )  # fmt: skip
+        found |= {a.rank for a in detector.update(times).accused}
+    return found
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_ranks_that_all_differ_are_not_slow(seed):
+    """On hardware shared with others ranks differ by some per cent for good, and nobody is to blame."""
+    assert not named(np.exp(np.random.default_rng(seed).uniform(-0.09, 0.09, RANKS)), seed=seed)
+
+
+@pytest.mark.parametrize(("spread", "slowdown"), [(0.003, 1.10), (0.003, 1.20), (0.03, 1.40), (0.06, 2.0)])
+def test_one_far_slower_than_the_others_differ_is_named(spread, slowdown):
+    """Slow for good means slower than peers differ among themselves."""
+    lasting = np.exp(spread * np.random.default_rng(1).normal(size=RANKS))
+    lasting[7] = slowdown
+    assert named(lasting) == {7}

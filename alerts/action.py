@@ -2,29 +2,43 @@
 
 import shlex
 
-from alerts.finding import Action
+from alerts.advice import reason
+from alerts.finding import Action, Advice, Decision
 from alerts.kinds import rule_of
 from alerts.title import place
 from slowrank.telemetry import Subject
 
 _DRAINABLE = ("gpu", "node", "rank", "nic")
+_NEXT: dict[Decision, str] = {
+    "wait": "Wait for now.",
+    "rebalance": "Give {place} less work where the job can.",
+    "evict": "Drain {place} and restart from the last checkpoint on a spare.",
+}
 _NEEDS_THE_NODE_EMPTY = ("DRAIN_NODE", "REBOOT_NODE", "HARDWARE_INSPECTION", "REPLACE_CABLE", "RESET_GPU")
 
 
-def action(kind: str, subject: Subject, *, hypothesis: str, gates_job: bool, finding_id: str) -> Action:
-    """Return the next step for the likeliest cause; one that holds a whole job back is drained."""
+def action(
+    kind: str, subject: Subject, *, hypothesis: str, finding_id: str, advice: Advice | None = None
+) -> Action:
+    """Return the next step for the likeliest cause; what holds a whole job back is weighed by ``advice``."""
     rule = rule_of(kind if kind == "straggler.intermittent" else hypothesis)
     if rule.action == "WATCH" and rule_of(kind).action != "WATCH":
         rule = rule_of(kind)
-    advice = rule.text.format(place=place(subject))
+    text = rule.text.format(place=place(subject))
+    if advice is not None and kind != "straggler.intermittent":
+        text = f"{_NEXT[advice.decision].format(place=place(subject))} {text} {reason(advice)}"
     node = subject.node if subject.type in _DRAINABLE else None
     if node is None:
-        return Action(rule.action, advice)
+        return Action(rule.action, text, advice=advice)
     commands = _drain(node, f"slowrank {finding_id[:12]} {hypothesis}")
-    if gates_job and kind != "straggler.intermittent":
-        text = f"Drain {node} and restart from the last checkpoint on a spare. {advice}"
-        return Action("DRAIN_NODE", text, commands)
-    return Action(rule.action, advice, commands if rule.action in _NEEDS_THE_NODE_EMPTY else ())
+    if advice is not None and advice.decision == "evict" and kind != "straggler.intermittent":
+        return Action("DRAIN_NODE", text, commands, advice=advice)
+    return Action(rule.action, text, commands if rule.action in _NEEDS_THE_NODE_EMPTY else (), advice=advice)
+
+
+def watch(subject: Subject) -> Action:
+    """Return the next step where once is nothing yet."""
+    return Action("WATCH", f"Watch {place(subject)}: act when it happens again.")
 
 
 def _drain(node: str, reason: str) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from alerts.config import FindingConfig
 from alerts.cost import lost_per_hour
 from alerts.finding import Status, dedup_key
 from alerts.lifecycle import LIVE, transition
+from alerts.severity import hurts
 from slowrank.telemetry import Subject, Suspicion
 
 
@@ -25,7 +26,9 @@ class Case:
 
     ``first_onset`` names the finding for ever; ``onset`` is the earliest any source put it; ``since`` is the
     onset of the present activity, against which other cases are matched. ``lost`` counts GPU-hours.
-    ``made_of_ranks``: a node's case gathered from its ranks' cases (see ``grouping``).
+    ``hurts``: whether it measurably slows a job down. ``made_of_ranks``: a node's case gathered from its
+    ranks' cases (see ``grouping``). ``ready_at``: since when its evidence suffices, while it is held back for
+    others of its rack or switch. ``certain``: whether a hang found was ever known to be no pause.
     """
 
     key: str
@@ -48,7 +51,10 @@ class Case:
     lost: float = 0.0
     rate: float = 0.0
     accounted_to: float = 0.0
+    hurts: bool = False
     made_of_ranks: bool = False
+    ready_at: float | None = None
+    certain: bool = False
 
     @property
     def live(self) -> bool:
@@ -100,7 +106,7 @@ def hear(case: Case | None, s: Suspicion, config: FindingConfig) -> Case | None:
         return None if case is None else _cleared(case, s)
     if case is None:
         return _opened(s)
-    heard = _account(case, s.ts)
+    heard = accounted(case, s.ts)
     if not case.active:
         heard = _resumed(heard, s, config)
     sources = {**heard.sources, voice(s): Source(s, active=True)}
@@ -112,6 +118,7 @@ def hear(case: Case | None, s: Suspicion, config: FindingConfig) -> Case | None:
         last_seen_at=max(heard.last_seen_at, s.ts),
         cleared_at=None,
         rate=_rate(sources),
+        hurts=_hurts(sources, case.hurts),
     )
 
 
@@ -128,9 +135,10 @@ def _opened(s: Suspicion) -> Case:
         last_seen_at=s.ts,
         sources=sources,
         rate=_rate(sources),
+        hurts=_hurts(sources, False),
         accounted_to=min(s.onset, s.ts),
     )
-    return _account(fresh, s.ts)
+    return accounted(fresh, s.ts)
 
 
 def _resumed(case: Case, s: Suspicion, config: FindingConfig) -> Case:
@@ -142,6 +150,7 @@ def _resumed(case: Case, s: Suspicion, config: FindingConfig) -> Case:
         since=s.onset,
         flaps=case.flaps + 1,
         flap_times=recent,
+        certain=case.certain and case.live,
         intermittent=case.intermittent or len(recent) >= config.flap_count,
         accounted_to=s.ts,
     )
@@ -151,13 +160,21 @@ def _cleared(case: Case, s: Suspicion) -> Case:
     name = voice(s)
     if name not in case.sources or not case.sources[name].active:
         return case
-    settled = _account(case, s.ts)
+    settled = accounted(case, s.ts)
     sources = {**case.sources, name: replace(case.sources[name], active=False)}
     quiet = not any(source.active for source in sources.values())
     return replace(settled, sources=sources, cleared_at=s.ts if quiet else None, rate=_rate(sources))
 
 
-def _account(case: Case, ts: float) -> Case:
+def silenced(case: Case, ts: float) -> Case:
+    """Return the case with no source that raises it any more, from ``ts`` on."""
+    sources = {name: replace(source, active=False) for name, source in case.sources.items()}
+    cleared = ts if case.cleared_at is None else case.cleared_at
+    return replace(case, sources=sources, cleared_at=cleared, rate=0.0)
+
+
+def accounted(case: Case, ts: float) -> Case:
+    """Return the case with what it has cost until ``ts``."""
     if ts <= case.accounted_to:
         return case
     lost = case.lost + case.rate * (ts - case.accounted_to) / 3600.0
@@ -166,6 +183,10 @@ def _account(case: Case, ts: float) -> Case:
 
 def _rate(sources: Mapping[str, Source]) -> float:
     return max((_loss(s.latest) for s in sources.values() if s.active), default=0.0)
+
+
+def _hurts(sources: Mapping[str, Source], before: bool) -> bool:
+    return any(hurts(s.latest.job_slowdown_ratio, before) for s in sources.values() if s.active)
 
 
 def _loss(s: Suspicion) -> float:

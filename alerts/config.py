@@ -1,6 +1,9 @@
 """The settings of a finding's life: when evidence becomes a finding, and when a finding ends."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from alerts.calibration import FITTED, Calibration
+from alerts.cost import ActionCosts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,9 +26,21 @@ class FindingConfig:
     node_group_share: float = 0.75
     """So many slow ranks of one node, and this share of all that their jobs have there, are one finding about
     the node; only where the jobs run on other nodes too."""
+    hold_seconds: float = 1.0
+    """What fails by rack or switch (links, silence) waits so long for the others, on nodes that say where
+    they stand: so that a dead switch is one finding from the start."""
+    mass_fraction: float = 0.2
+    mass_nodes: int = 3
+    """More than this share of a cluster's nodes, and so many, that fall silent within seconds of each other
+    are the telemetry path: one finding about that, and none about the nodes."""
     lateness_seconds: float = 120.0
     """Suspicions out of order by less than this change nothing in the outcome."""
     prior_log_odds: float = -3.0
     """Log-odds of a fault before any evidence, given that somebody looks."""
+    tables: str = ""
+    """Fingerprint of what the detectors were told, so that ``config_hash`` tells tunings apart."""
     gpu_hour_price: float | None = None
     """Money per GPU-hour; no price, no ``cost_per_hour``."""
+    costs: ActionCosts = field(default_factory=ActionCosts)
+    """What acting takes; loss is weighed against it before anybody is told to drain a node."""
+    calibration: Calibration = FITTED

@@ -1,13 +1,12 @@
 """When evidence suffices: an overwhelming source, two independent families, or both keys of a hang."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 
+from alerts import hang
 from alerts.case import IDLE, Case
 from alerts.config import FindingConfig
 from alerts.kinds import Standing, rule_of
 from slowrank.telemetry import Subject, Suspicion
-
-HANG_NODE_SHARE = 0.9
 
 
 def corroborated(case: Case, others: Iterable[Case], config: FindingConfig) -> bool:
@@ -16,7 +15,7 @@ def corroborated(case: Case, others: Iterable[Case], config: FindingConfig) -> b
         return False
     voices = case.voices()
     if case.kind == "hang.job":
-        return both_hang_keys(voices, [s for o in others if o.kind == IDLE and o.active for s in o.voices()])
+        return hang.both_keys(voices, _of_nodes(others))
     rule = rule_of(case.kind)
     if rule.opens_alone or any(s.overwhelming for s in voices):
         return True
@@ -26,16 +25,32 @@ def corroborated(case: Case, others: Iterable[Case], config: FindingConfig) -> b
     for other in others:
         if other.active and _at_once(case, other, config.agree_within_seconds) and same_place(case, other):
             families |= _positive(other.voices())
+    if case.kind != "node.silent":
+        # That nothing is heard of a node says nothing about its parts.
+        families.discard("silence")
     return len(families) >= 2
 
 
-def both_hang_keys(stopped: Collection[Suspicion], idle: Collection[Suspicion]) -> bool:
-    """Return whether the job makes no progress AND at least 90 % of its machines do not work."""
-    if not stopped or not idle:
+def excused(case: Case, others: Iterable[Case]) -> bool:
+    """Return whether a job that was never found to hang has ended or pauses, or stands still only just."""
+    if case.kind != "hang.job" or case.opened_at is not None:
         return False
-    nodes = max(s.nodes for s in stopped)
-    named = len({s.subject.node for s in idle if s.subject.node})
-    return max(named, *(s.nodes for s in idle)) >= HANG_NODE_SHARE * nodes
+    return hang.early(case.voices()) or hang.excused(case.voices(), _of_nodes(others))
+
+
+def certain(case: Case, others: Iterable[Case]) -> bool:
+    """Return whether a job found to hang can be in no pause any more."""
+    return case.active and hang.certain(case.voices(), _of_nodes(others))
+
+
+def over(case: Case, others: Iterable[Case]) -> bool:
+    """Return whether a job found to hang has ended, so that nothing can be wrong any more."""
+    return case.active and hang.ended(case.voices(), _of_nodes(others))
+
+
+def moot(case: Case, s: Suspicion, others: Iterable[Case]) -> bool:
+    """Return whether a suspicion is of a case that is over, and can only repeat itself."""
+    return case.kind == "hang.job" and not case.active and hang.ended((s,), _of_nodes(others))
 
 
 def same_place(a: Case, b: Case) -> bool:
@@ -61,6 +76,10 @@ def related(a: Case, b: Case, config: FindingConfig) -> bool:
     symptom = rule_of(later.kind).standing is Standing.SYMPTOM
     lasting = earlier.cleared_at is None or earlier.cleared_at >= later.since - window
     return defect and symptom and lasting
+
+
+def _of_nodes(others: Iterable[Case]) -> list[Suspicion]:
+    return [s for other in others if other.kind == IDLE and other.active for s in other.voices()]
 
 
 def _at_once(a: Case, b: Case, window: float) -> bool:

@@ -1,15 +1,15 @@
 """The finding: one explained cause, as stored, served and delivered (public shape ``finding.v1``)."""
 
 import hashlib
+import math
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal
 
 import msgspec
 
-from slowrank.telemetry.records import Evidence, Subject
+from slowrank.telemetry.records import Evidence, Severity, Subject, Suspect
 
-Severity = Literal["critical", "error", "warning", "info"]
 Status = Literal["suspected", "open", "acknowledged", "resolved", "expired"]
 
 _CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
@@ -25,6 +25,27 @@ class Cause:
     ruled_out: tuple[str, ...] = ()
 
 
+Decision = Literal["wait", "rebalance", "evict"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """Whether a slow machine is worth a restart: what it has cost, will cost, and what acting costs.
+
+    ``heals_within_10_min`` and what is expected come from how long such faults last; a ``permanent`` one has
+    neither.
+    """
+
+    decision: Decision
+    gpu_hours_lost: float
+    gpu_hours_to_rebalance: float
+    gpu_hours_to_restart: float
+    permanent: bool = False
+    expected_remaining_seconds: float | None = None
+    expected_gpu_hours: float | None = None
+    heals_within_10_min: float | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Action:
     """What to do next; ``commands`` are to be copied by a person and never run by slowrank."""
@@ -34,6 +55,7 @@ class Action:
     commands: tuple[str, ...] = ()
     runbook_url: str | None = None
     automatable: bool = False
+    advice: Advice | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +73,8 @@ class Finding:
     """One cause with its evidence, cost and next action.
 
     Times are Unix seconds of event time here and RFC 3339 UTC in ``to_json``. ``id`` is derived from
-    ``dedup_key`` and ``onset``, so that the same input gives the same id in every run.
+    ``dedup_key`` and ``onset``, so that the same input gives the same id in every run. ``shadow``: a detector
+    on trial would have opened it; it is recorded and told to nobody.
     """
 
     id: str
@@ -80,10 +103,12 @@ class Finding:
     score: float = 0.0
     evidence: tuple[Evidence, ...] = ()
     cause: Cause | None = None
+    suspects: tuple[Suspect, ...] = ()
     blast_radius: BlastRadius = BlastRadius()
     action: Action = Action("WATCH", "Watch it.")
     occurrences: int = 1
     flaps: int = 0
+    shadow: bool = False
     as_of: float | None = None
     """Event time up to which this version has heard everything; orders versions, is not part of the JSON."""
 
@@ -93,12 +118,18 @@ class Finding:
         onset_lo, onset_hi = fields.pop("onset_lo"), fields.pop("onset_hi")
         del fields["as_of"]
         fields["schema"] = "finding.v1"
-        fields["onset_interval"] = [rfc3339(onset_lo), rfc3339(onset_hi)]
+        # Outwards, so that a moment on the edge stays inside.
+        fields["onset_interval"] = [
+            rfc3339(math.floor(round(onset_lo * 1000, 2)) / 1000),
+            rfc3339(math.ceil(round(onset_hi * 1000, 2)) / 1000),
+        ]
         for name in ("onset", "detected_at", "last_seen_at", "resolved_at"):
             if fields[name] is not None:
                 fields[name] = rfc3339(fields[name])
         fields["detection_delay_seconds"] = round(self.detected_at - self.onset, 3)
-        return {k: v for k, v in fields.items() if v is not None}
+        fields["action"]["advice"] = _known(fields["action"]["advice"] or {}) or None
+        fields["action"] = _known(fields["action"])
+        return _known(fields)
 
 
 def dedup_key(subject: Subject, kind: str) -> str:
@@ -110,6 +141,7 @@ def dedup_key(subject: Subject, kind: str) -> str:
         "nic": f"{subject.node}:{subject.nic}:{subject.port or ''}",
         "link": f"{subject.nic}:{subject.port}-{subject.peer_port}",
         "rack": f"{subject.rack}",
+        "switch": f"{subject.switch or ''}" + (f":{subject.rail}" if subject.rail else ""),
     }
     return f"{subject.cluster}/{subject.type}/{parts.get(subject.type) or subject.node or '-'}/{kind}"
 
@@ -127,6 +159,10 @@ def rfc3339(ts: float) -> str:
     moment = datetime.fromtimestamp(round(ts, 3), UTC)
     spec = "milliseconds" if moment.microsecond else "seconds"
     return moment.isoformat(timespec=spec).replace("+00:00", "Z")
+
+
+def _known(fields: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _coords_key(coords: dict[str, int]) -> str:

@@ -4,13 +4,19 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from alerts.calibration import FITTED, Calibration
 from alerts.finding import Cause
 from alerts.kinds import Standing, rule_of
 from slowrank.telemetry import Suspicion
 
 FLOOR, CEILING = -4.0, 6.0
+"""What one family may say at most: being wrong once, a detector must not outvote all the others."""
+
 MACHINE_FAMILIES = frozenset({"clocks", "gpu_memory", "nvlink_pcie", "nic", "host", "event"})
 MENTIONED_ABOVE = 0.05
+"""Share from which another explanation is told."""
+
+UNEVEN_WORK = "imbalance.workload"
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,11 +24,12 @@ class Caps:
     """Limits on the confidence: what the inputs cannot tell, no vote can make sure.
 
     Below 3 peers 0.6; a slow machine argued from step times alone, without compute times or hardware
-    evidence (telemetry tiers T0 and T1), 0.7.
+    evidence (telemetry tiers T0 and T1), 0.7; one among ranks whose work differs by nobody knows what, 0.5.
     """
 
     few_peers: float = 0.6
     low_tier: float = 0.7
+    uneven_work: float = 0.5
 
 
 def family_votes(suspicions: Iterable[Suspicion]) -> dict[str, float]:
@@ -34,26 +41,35 @@ def family_votes(suspicions: Iterable[Suspicion]) -> dict[str, float]:
     return votes
 
 
-def confidence(suspicions: Iterable[Suspicion], prior_log_odds: float, caps: Caps | None = None) -> float:
-    """Return σ(prior + Σ votes) under the caps, in (0, 1)."""
+def fused_log_odds(suspicions: Iterable[Suspicion], prior_log_odds: float) -> float:
+    """Return prior + Σ votes, one vote a family."""
+    votes = family_votes(suspicions)
+    return prior_log_odds + math.fsum(votes[family] for family in sorted(votes))
+
+
+def confidence(
+    suspicions: Iterable[Suspicion], prior_log_odds: float, *, calibration: Calibration = FITTED
+) -> float:
+    """Return the calibrated probability of the fused log-odds under the caps, in (0, 1)."""
     members = tuple(suspicions)
-    votes = family_votes(members)
-    log_odds = prior_log_odds + math.fsum(votes[family] for family in sorted(votes))
-    return min(_logistic(log_odds), _cap(members, caps or Caps()))
+    return min(calibration.probability(fused_log_odds(members, prior_log_odds)), _cap(members, Caps()))
 
 
 def cause(kind: str, suspicions: Iterable[Suspicion]) -> Cause:
     """Return the most likely explanation of a finding of ``kind``, the others above 5 %, what was ruled out.
 
     A detector that names hypotheses is taken at its relative log-odds; one that does not argues for its own
-    kind. A symptom by itself explains nothing, so its own kind enters with log-odds 0; what another
-    hypothesis explains (a low clock, by a throttle) does not compete with it.
+    kind. For each hypothesis the families' arguments add up. A symptom by itself explains nothing, so its own
+    kind enters with log-odds 0; what another hypothesis explains (a low clock, by a throttle) does not
+    compete with it.
     """
     members = tuple(suspicions)
-    odds: dict[str, float] = {}
+    argued: dict[str, dict[str, float]] = {}
     for s in members:
         for name, value in _arguments(s).items():
-            odds[name] = max(value, odds.get(name, -math.inf))
+            families = argued.setdefault(name, {})
+            families[s.family] = max(value, families.get(s.family, -math.inf))
+    odds = {name: math.fsum(families[f] for f in sorted(families)) for name, families in argued.items()}
     odds = {name: value for name, value in odds.items() if odds.keys().isdisjoint(rule_of(name).explained_by)}
     shares = _softmax(odds or {kind: 0.0})
     best = min(shares, key=lambda name: (-shares[name], name))
@@ -80,6 +96,8 @@ def _cap(members: tuple[Suspicion, ...], caps: Caps) -> float:
     slow = [s for s in slow if rule_of(s.kind).standing is Standing.SYMPTOM]
     if not slow:
         return 1.0
+    if any(UNEVEN_WORK in s.hypotheses for s in slow):
+        return caps.uneven_work
     evidence = [e for s in slow for e in s.evidence]
     peers = [e.peers.n for e in evidence if e.peers is not None]
     if peers and max(peers) < 3:
@@ -92,9 +110,3 @@ def _softmax(odds: Mapping[str, float]) -> dict[str, float]:
     weights = {name: math.exp(value - top) for name, value in odds.items()}
     total = math.fsum(weights[name] for name in sorted(weights))
     return {name: weight / total for name, weight in weights.items()}
-
-
-def _logistic(x: float) -> float:
-    if x >= 0:
-        return 1.0 / (1.0 + math.exp(-x))
-    return math.exp(x) / (1.0 + math.exp(x))

@@ -127,4 +127,5 @@ def _refreshed(group: Case, members: tuple[Case, ...]) -> Case:
         flaps=max(m.flaps for m in members),
         lost=costliest.lost,
         rate=costliest.rate,
+        hurts=any(m.hurts for m in members),
     )

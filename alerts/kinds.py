@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import IntEnum
 
-from alerts.finding import Severity
+from slowrank.telemetry.records import Severity
 
 
 class Standing(IntEnum):
@@ -21,6 +21,8 @@ class KindRule:
     """``opens_alone``: one detector is enough, because the finding claims no more than what it saw.
 
     ``explained_by``: kinds that say why this one is seen; beside one of them it is no explanation of its own.
+    ``permanent``: it stays until somebody repairs or resets something.
+    ``debounced``: it happens once in a while; until a detector calls it an error nobody is sent for it.
     """
 
     standing: Standing
@@ -29,11 +31,14 @@ class KindRule:
     text: str
     opens_alone: bool = False
     explained_by: tuple[str, ...] = ()
+    permanent: bool = False
+    debounced: bool = False
 
 
 _FATAL, _SYMPTOM, _CAUSE, _ASIDE = Standing
 
 _WHY_THROTTLED = ("throttle.thermal", "throttle.power", "throttle.sync_boost")
+_FABRIC = ("fabric.rail_degraded",)
 
 RULES: dict[str, KindRule] = {
     "straggler.fail_slow": KindRule(
@@ -87,34 +92,69 @@ RULES: dict[str, KindRule] = {
         "RESET_GPU",
         "Look for a left-over clock lock, then reset {place}.",
         explained_by=(*_WHY_THROTTLED, "throttle.hw_slowdown"),
+        permanent=True,
     ),
     "ecc.correctable_rate": KindRule(
-        _CAUSE, "warning", "WATCH", "Schedule diagnostics: {place} corrects many errors."
+        _CAUSE, "warning", "WATCH", "Schedule diagnostics: {place} corrects many errors.", True
     ),
     "ecc.uncorrectable": KindRule(_FATAL, "error", "RESET_GPU", "Reset {place} before the next job."),
     "ecc.row_remap_pending": KindRule(_CAUSE, "error", "RESET_GPU", "Reset {place} to finish the row remap."),
-    "ecc.row_remap_failure": KindRule(_FATAL, "error", "CONTACT_SUPPORT", "Replace {place}: rows ran out."),
+    "ecc.row_remap_failure": KindRule(
+        _FATAL, "error", "CONTACT_SUPPORT", "Replace {place}: rows ran out.", permanent=True
+    ),
     "xid.79": KindRule(
-        _FATAL, "critical", "REBOOT_NODE", "Drain and reboot the node: {place} fell off the bus."
+        _FATAL,
+        "critical",
+        "REBOOT_NODE",
+        "Drain and reboot the node: {place} fell off the bus.",
+        permanent=True,
     ),
     "xid": KindRule(_FATAL, "error", "RUN_DIAG", "Look the XID up, then run diagnostics on {place}."),
     "link.nvlink_degraded": KindRule(
         _CAUSE, "warning", "RESET_GPU", "Reset {place}; inspect the hardware if it returns."
     ),
     "link.nic_errors": KindRule(
-        _CAUSE, "warning", "REPLACE_CABLE", "Replace the cable of {place}; look at the remote end too."
+        _CAUSE,
+        "warning",
+        "REPLACE_CABLE",
+        "Replace the cable of {place}; look at the remote end too.",
+        explained_by=_FABRIC,
     ),
-    "link.nic_flap": KindRule(_CAUSE, "warning", "REPLACE_CABLE", "Replace the cable or optic of {place}."),
+    "link.nic_flap": KindRule(
+        _CAUSE,
+        "error",
+        "REPLACE_CABLE",
+        "Replace the cable or optic of {place}.",
+        explained_by=_FABRIC,
+        debounced=True,
+    ),
     "link.nic_slow": KindRule(
-        _CAUSE, "warning", "CHECK_NETWORK", "Compare the speed of {place} with its rail."
+        _CAUSE,
+        "warning",
+        "CHECK_NETWORK",
+        "Compare the speed of {place} with its rail.",
+        explained_by=(*_FABRIC, "link.nic_errors", "link.nic_flap", "link.pcie_downgrade"),
     ),
     "link.pcie_downgrade": KindRule(
-        _CAUSE, "error", "REBOOT_NODE", "Reboot the node; reseat {place} if the link stays narrow."
+        _CAUSE,
+        "error",
+        "REBOOT_NODE",
+        "Reboot the node; reseat {place} if the link stays narrow.",
+        permanent=True,
     ),
     "link.pcie_replay": KindRule(_CAUSE, "warning", "RUN_DIAG", "Run PCIe diagnostics on {place}."),
     "link": KindRule(_CAUSE, "warning", "RUN_DIAG", "Run link diagnostics on {place}."),
     "fabric.rail_degraded": KindRule(
         _CAUSE, "error", "CHECK_NETWORK", "Check the switch and the uplinks of {place}."
+    ),
+    "group": KindRule(
+        _CAUSE, "info", "CHECK_NETWORK", "Look at the links of the ranks of {place}: one of them is slow."
+    ),
+    "domain": KindRule(
+        _CAUSE,
+        "error",
+        "CHECK_NETWORK",
+        "Check the power and the uplinks of {place}: its nodes fell together.",
     ),
     "host.cpu_contention": KindRule(
         _CAUSE, "warning", "CHECK_APP", "Find what else runs on {place} and move it."

@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from alerts.finding import Finding, Severity, Status
+from alerts.finding import Finding, Status
 from alerts.lifecycle import NOTIFIED
 from alerts.severity import ORDER
+from slowrank.telemetry.records import Severity
 
 EventType = Literal[
     "finding.opened",

@@ -3,17 +3,23 @@
 import hashlib
 from collections.abc import Iterable
 
-from alerts.action import action
+from alerts.action import action, watch
+from alerts.advice import Loss, advice
 from alerts.case import Case
 from alerts.config import FindingConfig
 from alerts.finding import BlastRadius, Finding, finding_id
 from alerts.fusion import cause, confidence
+from alerts.hang import suspects
 from alerts.scope import Scope, group_key, supporting
-from alerts.severity import IMPACT, severity
+from alerts.severity import isolated, milder, severity
 from alerts.title import title
 from slowrank.telemetry import Evidence, Subject, Suspicion
+from slowrank.telemetry.records import Severity
 
 MAX_EVIDENCE = 24
+MACHINES = ("gpu", "node", "rank", "nic", "link")
+SURE_ENOUGH = 0.7
+"""From here on a finding may send people to a machine; below, advice to act would be a guess."""
 
 
 def render(scope: Scope, case: Case, config: FindingConfig, *, identity: str | None = None) -> Finding:
@@ -22,21 +28,30 @@ def render(scope: Scope, case: Case, config: FindingConfig, *, identity: str | N
     helpers = supporting(scope, case, config)
     own = case.voices()
     voices = own + tuple(s for helper in helpers for s in helper.voices())
-    sure = round(confidence(voices, config.prior_log_odds), 4)
+    sure = round(confidence(voices, config.prior_log_odds, calibration=config.calibration), 4)
     why = cause(case.kind, voices)
     job_ratio = _most(s.job_slowdown_ratio for s in voices)
     ratio = _most(s.slowdown_ratio for s in own) or _most(s.slowdown_ratio for s in voices)
     lost, rate = (max(c.lost for c in (case, *helpers)), max(c.rate for c in (case, *helpers)))
     subject = _named(case.subject, helpers)
     kind = "straggler.intermittent" if case.intermittent and case.kind == "straggler.fail_slow" else case.kind
-    gates = job_ratio is not None and job_ratio >= IMPACT and sure >= 0.7
+    hurt = any(c.hurts for c in (case, *helpers)) and not isolated(kind, (s.severity for s in own))
+    peers, peer = _peers(case, own)
+    weighed = None
+    if hurt and sure >= SURE_ENOUGH and subject.type in MACHINES:
+        loss = Loss(max(s.gpus for s in voices), job_ratio or 1.0, lost, case.last_seen_at - case.since)
+        weighed = advice(why.hypothesis, loss, config.costs)
+    stated: list[Severity | None] = [s.severity for s in own]
+    if kind == "hang.job":
+        stated = ["critical" if case.certain else "info"]
+    once = isolated(why.hypothesis, (s.severity for s in voices if s.kind == why.hypothesis))
     return Finding(
         id=identity,
         dedup_key=case.key,
         group_key=group_key(scope, case, config),
         kind=kind,
-        title=title(kind, subject, ratio=ratio, peers=_peers(own), hypothesis=why.hypothesis),
-        severity=severity(kind, subject, job_slowdown=job_ratio, confidence=sure),
+        title=title(kind, subject, ratio=ratio, peers=peers, peer=peer, hypothesis=why.hypothesis),
+        severity=severity(kind, subject, own=milder(kind, stated), hurt=hurt, confidence=sure),
         status=case.status,
         subject=subject,
         onset=case.onset[0],
@@ -54,10 +69,13 @@ def render(scope: Scope, case: Case, config: FindingConfig, *, identity: str | N
         cost_per_hour=_price(rate, config),
         confidence=sure,
         score=max(s.score for s in voices),
-        evidence=_evidence(voices),
+        evidence=(*suspects(voices), *_evidence(voices))[:MAX_EVIDENCE],
         cause=why,
+        suspects=max(voices, key=lambda s: (bool(s.suspects), s.log_likelihood_ratio, s.detector)).suspects,
         blast_radius=_blast(voices, tuple(finding_id(h.key, h.first_onset) for h in helpers)),
-        action=action(kind, subject, hypothesis=why.hypothesis, gates_job=gates, finding_id=identity),
+        action=watch(subject)
+        if once and weighed is None
+        else action(kind, subject, hypothesis=why.hypothesis, finding_id=identity, advice=weighed),
         occurrences=case.occurrences,
         flaps=case.flaps,
     )
@@ -94,8 +112,11 @@ def _blast(voices: tuple[Suspicion, ...], others: tuple[str, ...]) -> BlastRadiu
     )
 
 
-def _peers(voices: tuple[Suspicion, ...]) -> int | None:
-    return max((e.peers.n for s in voices for e in s.evidence if e.peers is not None), default=None)
+def _peers(case: Case, voices: tuple[Suspicion, ...]) -> tuple[int | None, str]:
+    """Return with how many the subject was compared, and what they are: a node's peers are nodes."""
+    if case.made_of_ranks:
+        return max(s.nodes for s in voices) - 1, "other node"
+    return max((e.peers.n for s in voices for e in s.evidence if e.peers is not None), default=None), "peer"
 
 
 def _most(values: Iterable[float | None]) -> float | None:

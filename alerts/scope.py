@@ -8,13 +8,23 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from alerts.case import IDLE, Case, case_key, hear
+from alerts.case import IDLE, Case, accounted, case_key, hear, silenced
 from alerts.config import FindingConfig
-from alerts.corroborate import corroborated, related
+from alerts.corroborate import certain, corroborated, moot, over, related
 from alerts.grouping import grouped, members_of, with_node_group
 from alerts.kinds import rule_of
 from alerts.lifecycle import NOTIFIED, Event, transition
 from slowrank.telemetry import Suspicion
+
+_HELD = ("link.nic_", "node.silent", "exporter.stale")
+"""Beginnings of the kinds that all nodes of a domain show within a second."""
+
+_FOLLOWING = ("ecc.row_remap_pending",)
+"""Kinds that a counter shows, of what the kernel log tells more gravely a moment before or after."""
+
+MAX_CASES = 256
+"""Of one scope: each is weighed against all others, and what names them comes from outside. Of more, those
+that ended first make room; while none has ended, new ones are not heard."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +49,22 @@ def apply(scope: Scope, batch: Iterable[Suspicion], config: FindingConfig) -> Sc
     cases, ts = dict(scope.cases), 0.0
     for s in batch:
         ts = s.ts
+        if case_key(s) in cases and moot(cases[case_key(s)], s, cases.values()):
+            continue
         heard = hear(cases.get(case_key(s)), s, config)
-        if heard is not None:
+        if heard is None:
+            continue
+        if heard.key not in cases and len(cases) >= MAX_CASES:
+            _forget_one(cases)
+        if heard.key in cases or len(cases) < MAX_CASES:
             cases[heard.key] = heard
     return _settle(Scope(cases), ts, config)
+
+
+def _forget_one(cases: dict[str, Case]) -> None:
+    ended = [(case.ended_at or 0.0, key) for key, case in cases.items() if not case.live]
+    if ended:
+        del cases[min(ended)[1]]
 
 
 def advance(
@@ -54,7 +76,7 @@ def advance(
         at = max(due[0], reached)
         if at > until or (at == until and not inclusive):
             return
-        reached, scope = at, _settle(_expire(scope, due[1], at), at, config)
+        reached, scope = at, _settle(_expire(scope, due[1], at, config), at, config)
         yield reached, scope
 
 
@@ -87,15 +109,36 @@ def _settle(scope: Scope, ts: float, config: FindingConfig) -> Scope:
     scope = Scope(with_node_group(scope.cases, ts, config))
     for key in sorted(scope.cases, key=lambda k: _precedence(scope.cases[k])):
         case = scope.cases[key]
-        if (
-            case.status != "suspected"
-            or not case.fresh_at(ts, config)
-            or not _sufficient(scope, case, config)
-        ):
+        if case.status != "suspected":
             continue
-        if group_key(scope, case, config) is None:
-            scope = _with(scope, _open(case, ts))
-    return _absorb(scope, ts, config)
+        ready = case.fresh_at(ts, config) and _sufficient(scope, case, config)
+        if not ready or group_key(scope, case, config) is not None:
+            if case.ready_at is not None:
+                scope = _with(scope, replace(case, ready_at=None))
+            continue
+        case = replace(case, ready_at=ts if case.ready_at is None else case.ready_at)
+        scope = _with(scope, _open(case, ts) if ts >= _held_to(case, config) else case)
+    return _absorb(_follow_hangs(scope, ts), ts, config)
+
+
+def _follow_hangs(scope: Scope, ts: float) -> Scope:
+    for case in [c for c in scope.cases.values() if c.kind == "hang.job" and c.status in NOTIFIED]:
+        if over(case, scope.cases.values()):
+            scope = _with(scope, silenced(accounted(case, ts), ts))
+        elif certain(case, scope.cases.values()):
+            scope = _with(scope, replace(case, certain=True))
+    return scope
+
+
+def _held_to(case: Case, config: FindingConfig) -> float:
+    """Return when a case that may open does: at once, unless it may be one of many of its rack or switch,
+    or part of something worse.
+    """
+    if case.ready_at is None:
+        return math.inf
+    placed = case.subject.rack is not None or case.subject.switch is not None
+    held = (placed and case.kind.startswith(_HELD)) or case.kind in _FOLLOWING
+    return case.ready_at + (config.hold_seconds if held else 0.0)
 
 
 def _precedence(case: Case) -> tuple[int, bool, str]:
@@ -113,6 +156,7 @@ def _open(case: Case, ts: float) -> Case:
     return replace(
         case,
         status=transition(case.status, "corroborated"),
+        ready_at=None,
         opened_at=case.opened_at if again else ts,
         occurrences=case.occurrences + again,
     )
@@ -148,25 +192,18 @@ def _deadline(scope: Scope, case: Case, config: FindingConfig) -> float:
     if case.cleared_at is not None:
         return case.cleared_at + config.resolve_after_seconds
     if case.status == "suspected" and group_key(scope, case, config) is None:
-        return case.last_seen_at + config.suspected_expires_after_seconds
+        return min(case.last_seen_at + config.suspected_expires_after_seconds, _held_to(case, config))
     return case.last_seen_at + config.open_expires_after_seconds
 
 
-def _expire(scope: Scope, key: str, at: float) -> Scope:
+def _expire(scope: Scope, key: str, at: float, config: FindingConfig) -> Scope:
     case = scope.cases[key]
     if not case.live:
         return Scope({k: c for k, c in scope.cases.items() if k != key})
+    if case.status == "suspected" and at >= _held_to(case, config):
+        return scope
     event: Event = "recovered" if case.cleared_at is not None else "expired"
-    silent = {voice: replace(source, active=False) for voice, source in case.sources.items()}
-    ended = replace(
-        case,
-        status=transition(case.status, event),
-        ended_at=at,
-        cleared_at=at if case.cleared_at is None else case.cleared_at,
-        sources=silent,
-        rate=0.0,
-    )
-    return _with(scope, ended)
+    return _with(scope, replace(silenced(case, at), status=transition(case.status, event), ended_at=at))
 
 
 def _with(scope: Scope, case: Case) -> Scope:

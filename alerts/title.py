@@ -3,13 +3,14 @@
 from slowrank.telemetry import Subject
 
 MAX_TITLE = 120
-_JOB_WIDE = ("imbalance.stage", "imbalance.workload")
+_JOB_WIDE = ("imbalance.stage", "imbalance.workload", "group")
 
 TEMPLATES: dict[str, str] = {
     "straggler.fail_slow": "{place} is {ratio} slower than {peers}",
     "straggler.intermittent": "{place} slows down again and again ({ratio})",
     "straggler.job_wide": "{place} is {ratio} slower than it was; no machine stands out",
     "imbalance.stage": "{place} carries {ratio} the compute of the other stages",
+    "group": "{place} transfers {ratio} slower than the other groups",
     "imbalance.workload": "{place} is {ratio} slower than with evenly spread work",
     "hang.job": "{place} has stopped: no steps and no work on its machines",
     "hang.rank_missing": "{place} reports no steps while others go on",
@@ -29,7 +30,7 @@ TEMPLATES: dict[str, str] = {
     "xid.79": "{place} has fallen off the bus",
     "link.nvlink_degraded": "{place} has a degraded NVLink",
     "link.nic_errors": "{place} has link errors",
-    "link.nic_flap": "{place} goes down and up",
+    "link.nic_flap": "{place} has lost its link",
     "link.nic_slow": "{place} is slower than its rail",
     "link.pcie_downgrade": "{place} runs on a narrowed PCIe link",
     "link.pcie_replay": "{place} repeats PCIe transfers",
@@ -49,11 +50,13 @@ def title(
     *,
     ratio: float | None = None,
     peers: int | None = None,
+    peer: str = "peer",
     hypothesis: str | None = None,
 ) -> str:
     """Return the title, cut to 120 characters and without control characters.
 
     A slow job without a slow machine is named by its likeliest ``hypothesis``, where that has a template.
+    ``peer`` is what ``peers`` counts.
     """
     where = place(subject)
     if kind == "straggler.job_wide" and hypothesis in _JOB_WIDE:
@@ -64,7 +67,7 @@ def title(
     text = template.format(
         place=where,
         ratio="?x" if ratio is None else f"{ratio:.2f}x",
-        peers="its peers" if not peers else f"{peers} peers" if peers > 1 else "1 peer",
+        peers="its peers" if not peers else f"{peers} {peer}s" if peers > 1 else f"1 {peer}",
     )
     text = "".join(c if c.isprintable() else " " for c in text).replace(" ?x slower", " slower")
     return text if len(text) <= MAX_TITLE else text[: MAX_TITLE - 1] + "…"
@@ -85,7 +88,9 @@ def _on_node(s: Subject) -> str:
 
 
 def _job(s: Subject) -> str:
-    if s.coords and "pp" in s.coords:
+    if s.coords and set(s.coords) != {"pp"}:
+        return f"Group {', '.join(f'{k}={v}' for k, v in sorted(s.coords.items()))} of job {s.job_id}"
+    if s.coords:
         return f"Stage {s.coords['pp']} of job {s.job_id}"
     return f"Job {s.job_id}"
 
@@ -102,6 +107,12 @@ def _rack(s: Subject) -> str:
     return f"Rack {s.rack}"
 
 
+def _switch(s: Subject) -> str:
+    if s.rail is None:
+        return f"Switch {s.switch}"
+    return f"Rail {s.rail}" + (f" of switch {s.switch}" if s.switch else "")
+
+
 def _named(s: Subject) -> str:
     return f"{s.type} {s.rail or s.rack or s.node or s.cluster}"
 
@@ -115,4 +126,5 @@ _PLACES = {
     "nic": _nic,
     "link": _link,
     "rack": _rack,
+    "switch": _switch,
 }

@@ -19,13 +19,13 @@ UPSERT: LiteralString = """
 INSERT INTO findings (
   id, dedup_key, group_key, cluster, kind, severity, status, title, subject_type, node, gpu_index, gpu_uuid,
   serial, rank, job_id, detector, onset, detected_at, last_seen_at, resolved_at, as_of, confidence, score,
-  slowdown_ratio, job_slowdown_ratio, gpu_hours_lost, gpu_hours_lost_per_hour, occurrences, doc)
+  slowdown_ratio, job_slowdown_ratio, gpu_hours_lost, gpu_hours_lost_per_hour, occurrences, shadow, doc)
 VALUES (
   %(id)s, %(dedup_key)s, %(group_key)s, %(cluster)s, %(kind)s, %(severity)s, %(status)s, %(title)s,
   %(subject_type)s, %(node)s, %(gpu_index)s, %(gpu_uuid)s, %(serial)s, %(rank)s, %(job_id)s, %(detector)s,
   %(onset)s, %(detected_at)s, %(last_seen_at)s, %(resolved_at)s, %(as_of)s, %(confidence)s, %(score)s,
   %(slowdown_ratio)s, %(job_slowdown_ratio)s, %(gpu_hours_lost)s, %(gpu_hours_lost_per_hour)s,
-  %(occurrences)s, %(doc)s)
+  %(occurrences)s, %(shadow)s, %(doc)s)
 ON CONFLICT (id) DO UPDATE SET
   group_key = excluded.group_key, kind = excluded.kind, severity = excluded.severity,
   status = excluded.status, title = excluded.title, node = excluded.node, gpu_index = excluded.gpu_index,
@@ -83,7 +83,7 @@ def parameters(finding: Finding, doc: dict[str, Any]) -> Row:
         name: getattr(s, name) for name in ("node", "gpu_index", "gpu_uuid", "serial", "rank", "job_id")
     }
     values |= {name: moment(getattr(finding, name)) for name in ("onset", "detected_at", "last_seen_at")}
-    numbers = ("confidence", "score", "slowdown_ratio", "job_slowdown_ratio", "occurrences")
+    numbers = ("confidence", "score", "slowdown_ratio", "job_slowdown_ratio", "occurrences", "shadow")
     values |= {name: getattr(finding, name) for name in numbers}
     return {name: storable(v) if isinstance(v, str) else v for name, v in values.items()}
 

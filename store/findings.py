@@ -53,12 +53,16 @@ class Conflict(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What a call changed; ``event`` is None when it was not worth telling anybody."""
+    """What a call changed; ``event`` is None when it was not worth telling anybody.
+
+    ``gpu_hours``: what findings are now known to have cost more than before.
+    """
 
     finding_id: str
     version: int
     status: str
     event: EventType | None
+    gpu_hours: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +104,11 @@ def save(conn: Connection[Any], finding: Finding) -> Change | None:
         event, at = news(before, Told.of(merged)), moment(version_time(merged))
         if event is not None or before is None or before.status != merged.status:
             _remember(conn, merged.id, event or f"finding.{merged.status}", Word("detectors", at))
-        return _tell(conn, merged.id, event, at)
+        cost = _cost(merged.status, merged.group_key, merged.shadow, merged.gpu_hours_lost)
+        spent = 0.0
+        if row is not None:
+            spent = _cost(row["status"], row["group_key"], row["shadow"], row["gpu_hours_lost"])
+        return replace(_tell(conn, merged.id, event, at), gpu_hours=max(0.0, cost - spent))
 
 
 def get(conn: Connection[Any], finding_id: str) -> Stored | None:
@@ -191,6 +199,11 @@ def history(conn: Connection[Any], finding_id: str) -> list[dict[str, Any]]:
         ).fetchall()
 
 
+def _cost(status: str, group_key: str | None, shadow: bool, lost: float | None) -> float:
+    """Return what is on the account of a finding: nothing while it is a suspicion or another one's part."""
+    return 0.0 if status == "suspected" or group_key is not None or shadow else lost or 0.0
+
+
 def _same_cause(conn: Connection[Any], finding: Finding) -> Row | None:
     life = FindingConfig()
     with conn.cursor(row_factory=dict_row) as cursor:
@@ -242,6 +255,9 @@ def _tell(conn: Connection[Any], finding_id: str, event: EventType | None, at: d
     row = _row(conn, finding_id)
     assert row is not None
     stored = served(row)
+    if row["shadow"]:
+        # Kept for whoever judges the detector; nobody is called, also when a person says something about it.
+        event = None
     if event is not None:
         step = row["occurrences"] if event in _ONCE_PER_OCCURRENCE else f"v{stored.version}"
         name = event_id(f"{finding_id}/{event}/{step}", row["onset"])

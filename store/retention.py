@@ -46,6 +46,11 @@ def prune_events(conn: Connection[Any], *, now: datetime, days: float) -> int:
     ).rowcount
 
 
+def prune_secrets(conn: Connection[Any], *, now: datetime) -> int:
+    """Remove webhook secrets that sign nothing any more; return how many."""
+    return conn.execute("DELETE FROM webhook_secrets WHERE expires_at <= %s", (now,)).rowcount
+
+
 def _hypertables(conn: Connection[Any]) -> frozenset[str]:
     if not _one(conn, "SELECT count(*) FROM pg_extension WHERE extname = 'timescaledb'"):
         return frozenset()

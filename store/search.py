@@ -29,6 +29,7 @@ WHERE (%(status)s::text[] IS NULL OR status = ANY(%(status)s))
   AND (%(nodes)s::text[] IS NULL OR node = ANY(%(nodes)s))
   AND (%(job_id)s::text IS NULL OR job_id = %(job_id)s)
   AND (%(subject)s::text IS NULL OR subject_type = %(subject)s)
+  AND (%(shadow)s::boolean IS NULL OR shadow = %(shadow)s)
   AND (%(dedup_key)s::text IS NULL OR dedup_key = %(dedup_key)s)
   AND (%(min_confidence)s::float8 IS NULL OR confidence >= %(min_confidence)s)
   AND (%(min_cost)s::float8 IS NULL OR gpu_hours_lost_per_hour >= %(min_cost)s)
@@ -43,7 +44,7 @@ class FindingFilter:
     """What to list; an empty tuple or None asks for nothing in particular.
 
     ``kinds`` takes whole kinds and families (``straggler``). ``after`` is ``Page.next`` of the page before,
-    made with the same filter.
+    made with the same filter. ``shadow``: findings in shadow alone, all others (False), or both (None).
     """
 
     status: tuple[str, ...] = ()
@@ -54,6 +55,7 @@ class FindingFilter:
     job_id: str | None = None
     subject: str | None = None
     dedup_key: str | None = None
+    shadow: bool | None = False
     min_confidence: float | None = None
     min_cost: float | None = None
     onset_from: datetime | None = None
@@ -99,7 +101,7 @@ def open_counts(conn: Connection[Any]) -> dict[tuple[str, str], int]:
     """Return how many open and acknowledged findings there are by (kind, severity)."""
     rows = conn.execute(
         "SELECT kind, severity, count(*) FROM findings WHERE status IN ('open', 'acknowledged') "
-        "GROUP BY kind, severity"
+        "AND NOT shadow GROUP BY kind, severity"
     ).fetchall()
     return {(kind, severity): n for kind, severity, n in rows}
 
@@ -113,7 +115,8 @@ def _parameters(wanted: FindingFilter) -> dict[str, Any]:
         name: None if (value := getattr(wanted, name)) is None else storable(value)
         for name in ("job_id", "subject", "dedup_key", "text")
     }
-    others = {n: getattr(wanted, n) for n in ("min_confidence", "min_cost", "onset_from", "onset_to")}
+    names = ("shadow", "min_confidence", "min_cost", "onset_from", "onset_to")
+    others = {name: getattr(wanted, name) for name in names}
     return {**lists, **texts, **others, "limit": wanted.limit + 1}
 
 

@@ -8,7 +8,7 @@ from typing import Any, LiteralString
 from psycopg import Connection
 from psycopg.rows import dict_row
 
-from alerts.finding import Severity
+from slowrank.telemetry.records import Severity
 from store.text import storable
 
 _SELECT: LiteralString = (

@@ -1,13 +1,12 @@
 """Votes to confidence and cause."""
 
-import math
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from alerts.calibration import FITTED
 from alerts.finding import Cause
-from alerts.fusion import cause, confidence, family_votes
+from alerts.fusion import cause, confidence, family_votes, fused_log_odds
 from slowrank.telemetry import Evidence, Peers, Subject, Suspicion
 
 RANK = Subject(type="rank", cluster="c", node="n", gpu_index=0, rank=0, job_id="j")
@@ -34,15 +33,12 @@ def vote(family="timing", llr=5.0, *, kind="straggler.fail_slow", metric="comput
     )
 
 
-def logistic(x):
-    return 1 / (1 + math.exp(-x))
-
-
 def test_one_family_is_one_witness():
     """Two detectors of one family count once, by the stronger; another family adds to it."""
     assert family_votes([vote(), vote(llr=3.0), vote("clocks", 2.0)]) == {"timing": 5.0, "clocks": 2.0}
-    assert confidence([vote(), vote(llr=3.0)], PRIOR) == pytest.approx(logistic(2.0))
-    assert confidence([vote(), vote("clocks", 3.0)], PRIOR) == pytest.approx(logistic(5.0))
+    assert fused_log_odds([vote(), vote(llr=3.0)], PRIOR) == pytest.approx(2.0)
+    assert fused_log_odds([vote(), vote("clocks", 3.0)], PRIOR) == pytest.approx(5.0)
+    assert confidence([vote(), vote("clocks", 3.0)], PRIOR) == FITTED.probability(5.0)
 
 
 def test_votes_are_clipped():
@@ -55,8 +51,9 @@ def test_votes_are_clipped():
     [
         (vote(llr=6.0, peers=2), 0.6),
         (vote(llr=6.0, metric="step_seconds"), 0.7),
-        (vote(llr=6.0), logistic(3.0)),
-        (vote("event", 6.0, kind="xid.79", peers=None), logistic(3.0)),
+        (vote(llr=6.0, hypotheses={"straggler.fail_slow": 6.0, "imbalance.workload": -1.0}), 0.5),
+        (vote(llr=6.0), FITTED.probability(3.0)),
+        (vote("event", 6.0, kind="xid.79", peers=None), FITTED.probability(3.0)),
     ],
 )
 def test_confidence_is_capped_by_what_the_inputs_can_tell(suspicion, cap):
@@ -81,6 +78,23 @@ def test_competing_causes_share_the_probability():
     )
     assert (told.hypothesis, told.confidence) == ("host.cpu_contention", 0.5)
     assert told.alternatives == {"throttle.power": 0.5}
+
+
+def test_families_that_argue_for_one_cause_add_up():
+    """Two kinds of evidence for one hypothesis outweigh one for another; two metrics of a family do not."""
+    argues = [vote("clocks", 2.0, kind="throttle.power"), vote("host", 3.0, kind="host.cpu_contention")]
+    more = vote("event", 2.0, kind="xid.1", hypotheses={"throttle.power": 2.0})
+    assert cause("x", argues).hypothesis == "host.cpu_contention"
+    assert cause("x", [*argues, argues[0]]).hypothesis == "host.cpu_contention"
+    assert cause("x", [*argues, more]).hypothesis == "throttle.power"
+
+
+def test_uneven_work_stays_an_alternative_to_a_slow_rank():
+    """Where the ranks' work varies by nobody knows what, that is told beside the slow rank."""
+    hypotheses = {"straggler.fail_slow": 3.0, "imbalance.workload": -1.0}
+    told = cause("straggler.fail_slow", [vote(hypotheses=hypotheses)])
+    assert told.hypothesis == "straggler.fail_slow"
+    assert told.alternatives == {"imbalance.workload": pytest.approx(0.269, abs=0.001)}
 
 
 def test_ruled_out_is_merged_and_never_names_a_suspect():

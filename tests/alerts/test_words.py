@@ -7,10 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alerts.action import action
-from alerts.cost import lost_per_hour, restart_cost, should_act
+from alerts.advice import Loss, advice
+from alerts.cost import ActionCosts, lost_per_hour
 from alerts.finding import Action
 from alerts.kinds import RULES, rule_of
-from alerts.severity import severity
+from alerts.severity import hurts, milder, severity
 from alerts.title import MAX_TITLE, TEMPLATES, title
 from slowrank.telemetry import Subject
 
@@ -24,23 +25,50 @@ CODES = (
 
 
 @pytest.mark.parametrize(
-    ("kind", "subject", "job_slowdown", "confidence", "expected"),
+    ("kind", "subject", "hurt", "confidence", "expected"),
     [
-        ("straggler.fail_slow", GPU, 1.31, 0.97, "critical"),
-        ("straggler.fail_slow", GPU, 1.31, 0.75, "error"),
-        ("straggler.fail_slow", GPU, 1.31, 0.5, "warning"),
-        ("straggler.fail_slow", GPU, 1.02, 0.99, "warning"),
-        ("straggler.fail_slow", GPU, None, 0.99, "warning"),
-        ("throttle.thermal", GPU, None, 0.99, "warning"),
-        ("xid.79", GPU, None, 0.95, "critical"),
-        ("hang.job", JOB, None, 0.5, "critical"),
-        ("straggler.job_wide", JOB, 1.4, 0.99, "warning"),
-        ("straggler.job_wide", JOB, 1.01, 0.99, "info"),
+        ("straggler.fail_slow", GPU, True, 0.97, "critical"),
+        ("straggler.fail_slow", GPU, True, 0.75, "error"),
+        ("straggler.fail_slow", GPU, True, 0.5, "warning"),
+        ("straggler.fail_slow", GPU, False, 0.99, "warning"),
+        ("throttle.thermal", GPU, False, 0.99, "warning"),
+        ("xid.79", GPU, False, 0.95, "critical"),
+        ("hang.job", JOB, False, 0.5, "critical"),
+        ("straggler.job_wide", JOB, True, 0.99, "warning"),
+        ("straggler.job_wide", JOB, False, 0.99, "info"),
     ],
 )
-def test_severity(kind, subject, job_slowdown, confidence, expected):
+def test_severity(kind, subject, hurt, confidence, expected):
     """Job impact with confidence pages, hardware without impact does not, a job without an outlier never."""
-    assert severity(kind, subject, job_slowdown=job_slowdown, confidence=confidence) == expected
+    own = rule_of(kind).severity
+    assert severity(kind, subject, own=own, hurt=hurt, confidence=confidence) == expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "stated", "expected"),
+    [
+        ("xid.31", [], "error"),
+        ("xid.31", [None], "error"),
+        ("xid.31", ["info"], "info"),
+        ("xid.31", ["info", "warning", None], "warning"),
+        ("link.nic_errors", ["critical"], "warning"),
+        ("link.nic_flap", ["warning"], "warning"),
+        ("link.nic_flap", ["warning", "error"], "error"),
+        ("xid.79", ["critical"], "critical"),
+    ],
+)
+def test_a_rule_may_call_it_milder_than_its_kind(kind, stated, expected):
+    """What a detector states lowers the severity of a finding and never raises it."""
+    assert milder(kind, stated) == expected
+
+
+def test_impact_has_hysteresis():
+    """A job around 1.05 is hurt once and for all of it, until it is clearly better."""
+    hurt, told = False, []
+    for ratio in (1.04, 1.051, 1.049, 1.05, 1.031, 1.029, 1.049, None):
+        hurt = hurts(ratio, hurt)
+        told.append(hurt)
+    assert told == [False, True, True, True, True, False, False, False]
 
 
 def test_cost_of_a_slow_and_of_a_hung_job():
@@ -50,19 +78,16 @@ def test_cost_of_a_slow_and_of_a_hung_job():
     assert lost_per_hour(4096, 0.9) == lost_per_hour(0, 2.0) == lost_per_hour(8, math.nan) == 0.0
 
 
-def test_act_once_waiting_has_cost_as_much():
-    """The advice turns when the loss reaches the price of a restart, so it never costs twice that."""
-    price = restart_cost(1000, restart_seconds=300, checkpoint_interval_seconds=600)
-    assert price == pytest.approx(1000 * 600 / 3600)
-    assert [should_act(lost, price) for lost in (price * 0.99, price)] == [False, True]
-
-
 def test_title_names_place_ratio_and_peers():
     """The title says which GPU, how much slower, and than how many; without numbers it says less."""
     assert title("straggler.fail_slow", GPU, ratio=1.31, peers=127) == (
         "gpu-0423 GPU 5 (rank 3389) is 1.31x slower than 127 peers"
     )
     assert title("straggler.fail_slow", GPU, ratio=1.31, peers=1).endswith("is 1.31x slower than 1 peer")
+    node = Subject(type="node", cluster="c", node="gpu-0423")
+    assert title("straggler.fail_slow", node, ratio=1.3, peers=15, peer="other node") == (
+        "gpu-0423 is 1.30x slower than 15 other nodes"
+    )
     assert title("straggler.fail_slow", GPU) == "gpu-0423 GPU 5 (rank 3389) is slower than its peers"
 
 
@@ -80,26 +105,32 @@ def test_title_of_anything_is_one_short_line(kind, type_, name, ratio):
     assert text.isprintable()
 
 
-def advice(kind, subject=GPU, *, cause=None, gates=False):
-    return action(kind, subject, hypothesis=cause or kind, gates_job=gates, finding_id="fnd_01JD7Q4Y6R8V")
+def told(kind, subject=GPU, *, cause=None, lost=None):
+    """The action about a job of 1,000 GPUs at 1.2 that has lost so many GPU-hours (None: nothing)."""
+    loss = None if lost is None else Loss(1000, 1.2, lost, age=60.0)
+    weighed = None if loss is None else advice(cause or kind, loss, ActionCosts())
+    return action(kind, subject, hypothesis=cause or kind, finding_id="fnd_01JD7Q4Y6R8V", advice=weighed)
 
 
-def test_a_machine_that_holds_a_job_back_is_drained():
-    """With job impact the node is drained, with the command to copy; without, the cause decides."""
-    drained = advice("straggler.fail_slow", cause="throttle.thermal", gates=True)
-    assert drained.code == "DRAIN_NODE"
+def test_a_machine_that_has_cost_a_restart_is_drained():
+    """Once the loss has paid for a restart the node is drained, with the command to copy; else it waits."""
+    drained = told("straggler.fail_slow", cause="throttle.thermal", lost=400.0)
+    assert (drained.code, drained.advice.decision) == ("DRAIN_NODE", "evict")
     assert drained.commands[0] == (
         "scontrol update nodename=gpu-0423 state=drain reason='slowrank fnd_01JD7Q4Y throttle.thermal'"
     )
     assert "cooling" in drained.text
-    assert advice("straggler.fail_slow", cause="throttle.thermal").code == "HARDWARE_INSPECTION"
-    assert advice("straggler.fail_slow").code == "RUN_DIAG"
-    assert advice("straggler.intermittent", gates=True).code == "WATCH"
+    assert "a restart costs 333 GPU-h" in drained.text
+    waits = told("straggler.fail_slow", cause="throttle.thermal", lost=2.0)
+    assert (waits.code, waits.advice.decision) == ("HARDWARE_INSPECTION", "rebalance")
+    assert told("straggler.fail_slow").code == "RUN_DIAG"
+    assert told("straggler.fail_slow").advice is None
+    assert told("straggler.intermittent", lost=400.0).code == "WATCH"
 
 
 def test_a_job_is_never_drained():
     """Advice about a job holds no command."""
-    assert advice("straggler.job_wide", JOB, cause="imbalance.stage", gates=True) == Action(
+    assert told("straggler.job_wide", JOB, cause="imbalance.stage") == Action(
         "CHECK_APP", RULES["straggler.job_wide"].text
     )
 
@@ -110,7 +141,7 @@ def test_commands_quote_what_telemetry_says(node):
     import shlex
 
     subject = Subject(type="gpu", cluster="c", node=node, gpu_index=0)
-    for command in advice("straggler.fail_slow", subject, gates=True).commands:
+    for command in told("straggler.fail_slow", subject, lost=400.0).commands:
         words = shlex.split(command)
         assert len(words) in (3, 5)
         assert words[-1] == node or words[2] == f"nodename={node}"
@@ -121,8 +152,8 @@ def test_every_kind_has_a_known_action(kind):
     """Every kind's action is one of the published codes and its advice can be written for any subject."""
     rule = rule_of(kind)
     assert rule.action in CODES
-    assert advice(kind).code in CODES
-    assert "{" not in advice(kind, JOB).text
+    assert told(kind).code in CODES
+    assert "{" not in told(kind, JOB, lost=1.0).text
 
 
 @pytest.mark.parametrize(

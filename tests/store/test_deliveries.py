@@ -159,3 +159,13 @@ def test_old_events_are_pruned_when_nothing_waits(conn, hook):
     later = datetime.now(UTC) + timedelta(days=31)
     assert retention.prune_events(conn, now=later, days=30) == 1
     assert [e.body["name"] for e in events.after(conn, 0)] == ["waiting"]
+
+
+def test_a_secret_that_signs_nothing_any_more_is_removed(conn, hook):
+    """One that still signs along stays until its time is over; the newest has none."""
+    webhooks.rotate(conn, hook.id, "whsec_new", now=at(10), old_until=at(60))
+    held = "SELECT count(*) FROM webhook_secrets WHERE webhook_id = %s"
+    assert retention.prune_secrets(conn, now=at(59)) == 0
+    assert conn.execute(held, (hook.id,)).fetchone() == (2,)
+    assert retention.prune_secrets(conn, now=at(60)) == 1
+    assert webhooks.secrets(conn, hook.id, at(61)) == ["whsec_new"]

@@ -371,3 +371,42 @@ def test_updates_are_told_to_who_asks_for_them(conn):
     ).fetchall()
 
     assert sorted(told) == [("whk_archive", "finding.updated"), ("whk_oncall", "finding.opened")]
+
+
+def test_a_finding_in_shadow_is_stored_and_told_to_nobody(conn):
+    """Neither its versions nor what people say about it becomes an event, and nothing counts it."""
+    version = finding(shadow=True, dedup_key="c/gpu/n1:5/straggler.fail_slow/shadow")
+    change = save(conn, version)
+    assert change is not None
+    assert change.event is None
+    findings.acknowledge(conn, version.id, Word("p", NOW))
+    findings.resolve(conn, version.id, Word("p", NOW))
+    assert types(conn) == []
+    assert findings.open_counts(conn) == {}
+    assert [step["event"] for step in findings.history(conn, version.id)] == [
+        "finding.opened",
+        "finding.acknowledged",
+        "finding.resolved",
+    ]
+
+
+def test_lists_leave_out_what_is_in_shadow_until_asked(conn):
+    """Alone, not at all, or beside the others."""
+    plain = finding()
+    marked = finding(shadow=True, dedup_key=plain.dedup_key + "/shadow")
+    for version in (plain, marked):
+        save(conn, version)
+    shown = {
+        shadow: {item.id for item in findings.find(conn, FindingFilter(shadow=shadow)).items}
+        for shadow in (False, True, None)
+    }
+    assert shown == {False: {plain.id}, True: {marked.id}, None: {plain.id, marked.id}}
+    assert conn.execute("SELECT id FROM v_findings").fetchall() == [(plain.id,)]
+
+
+def test_what_a_version_adds_to_the_lost_gpu_hours_is_told_once(conn):
+    """Nothing while it is suspected, all of it when it opens, then the growth; nothing twice."""
+    versions = [finding(10.0, status="suspected"), finding(20.0), finding(20.0), finding(50.0)]
+    told = [0.0 if change is None else change.gpu_hours for change in (save(conn, v) for v in versions)]
+    assert told == [0.0, 2.0, 0.0, 3.0]
+    assert save(conn, finding(60.0, group_key="c/node/n1/x")).gpu_hours == 0.0

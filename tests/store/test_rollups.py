@@ -114,3 +114,26 @@ def test_retention_runs_in_one_place(conn, store_dsn):
     with psycopg.connect(store_dsn, autocommit=True) as other:
         other.execute("SELECT pg_advisory_lock(%s)", (retention._LOCK,))
         assert retention.run(conn, now=datetime.fromtimestamp(T0, UTC), days=7) is None
+
+
+def test_compressed_where_the_edition_can(conn):
+    """The community edition compresses roll-ups, no other does; late rows and age work alike in all."""
+    (edition,) = conn.execute("SELECT current_setting('timescaledb.license', true)").fetchone()
+    compressed: list[tuple[str]] = []
+    if edition:
+        compressed = conn.execute(
+            "SELECT hypertable_name FROM timescaledb_information.hypertables WHERE compression_enabled"
+        ).fetchall()
+    assert {name for (name,) in compressed} == (
+        set(TABLE.values()) | {"steps_10s"} if edition == "timescale" else set()
+    )
+    rollups.write_samples(conn, [sample(value=1.0), sample(bucket=T0 + 10, value=1.0)])
+    for (name,) in compressed:
+        conn.execute("SELECT compress_chunk(chunk) FROM show_chunks(%s::regclass) AS chunk", (name,))
+    assert rollups.write_samples(conn, [sample(n=11, value=4.0), sample(bucket=T0 + 20), sample(n=9)]) == 2
+    rows = conn.execute("SELECT n, power_watts_mean FROM samples_10s ORDER BY bucket").fetchall()
+    assert rows == [(11, 4.0), (10, 1.0), (10, 1.5)]
+    gone = retention.run(conn, now=datetime.fromtimestamp(T0 + 30 * 86400, UTC), days=7)
+    assert gone is not None
+    assert gone["samples_10s"] > 0
+    assert conn.execute("SELECT count(*) FROM samples_10s").fetchone() == (0,)

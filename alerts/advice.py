@@ -1,0 +1,58 @@
+"""Wait, rebalance or evict: the rung of the ladder that the loss so far and the expected one pay for."""
+
+from dataclasses import dataclass
+
+from alerts.cost import ActionCosts, lost_per_hour, rebalance_cost, restart_cost, should_act
+from alerts.duration import law_of
+from alerts.finding import Advice, Decision
+from alerts.kinds import rule_of
+
+_HORIZON_SECONDS = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A job of ``gpus`` runs ``slowdown`` times slower for ``age`` seconds, and has ``lost`` GPU-hours."""
+
+    gpus: int
+    slowdown: float
+    lost: float
+    age: float
+
+
+def advice(hypothesis: str, loss: Loss, costs: ActionCosts) -> Advice | None:
+    """Weigh what the machine at fault costs its job against getting rid of it; None if it costs nothing.
+
+    A cause that does not heal by itself is not waited for.
+    """
+    rate = lost_per_hour(loss.gpus, loss.slowdown)
+    if not rate:
+        return None
+    permanent, law = rule_of(hypothesis).permanent, law_of(hypothesis, loss.gpus)
+    remaining = None if permanent else law.remaining(age=loss.age)
+    expected = rate * (remaining or 0.0) / 3600.0
+    prices = {"evict": restart_cost(loss.gpus, costs), "rebalance": rebalance_cost(loss.gpus, costs)}
+    rungs: tuple[Decision, ...] = ("evict", "rebalance")
+    paid = (rung for rung in rungs if should_act(loss.lost, expected, prices[rung]))
+    return Advice(
+        decision="evict" if permanent else next(paid, "wait"),
+        gpu_hours_lost=round(loss.lost, 4),
+        gpu_hours_to_rebalance=round(prices["rebalance"], 4),
+        gpu_hours_to_restart=round(prices["evict"], 4),
+        permanent=permanent,
+        expected_remaining_seconds=None if remaining is None else round(remaining, 1),
+        expected_gpu_hours=None if permanent else round(expected, 4),
+        heals_within_10_min=None if permanent else round(law.heals_within(_HORIZON_SECONDS, age=loss.age), 4),
+    )
+
+
+def reason(weighed: Advice) -> str:
+    """Return the advice in a sentence a person can check."""
+    price = f"a restart costs {weighed.gpu_hours_to_restart:.3g} GPU-h"
+    if weighed.permanent:
+        return f"It does not heal by itself; {price}."
+    chance = weighed.heals_within_10_min or 0.0
+    return (
+        f"Lost so far {weighed.gpu_hours_lost:.3g} GPU-h, "
+        f"{weighed.expected_gpu_hours or 0.0:.3g} more expected; {price}; {chance:.0%} heal within 10 min."
+    )

@@ -1,0 +1,124 @@
+"""The hang rule: a job that makes no progress AND machines that do not work; and whom the others wait for."""
+
+import math
+from collections.abc import Collection, Iterable
+
+from slowrank.telemetry import Evidence, Suspicion
+
+NODE_SHARE = 0.9
+PROOF = 1.0
+"""Weight from which a vote turns key B; a weaker one says that a node is part of a hang, if there is one."""
+
+BOTH = 2.0
+"""Score from which a vote stands on no bytes and on GPUs that spin for nothing together."""
+
+ONSET_APART_SECONDS = 1.5
+"""Nodes are read once a second at moments of their own: closer onsets have no order."""
+
+LONGEST_PAUSE_SECONDS = 600.0
+"""A declared pause longer than this may hang like anything else."""
+
+DECLARED_BEFORE_SECONDS = 5.0
+"""How long before the last step's row was told the pause after it may have been declared."""
+
+_SPINNING = "gpu.spinning_ratio"
+_SPINS, _SPINS_NOT = 0.9, 0.5
+_NAMED = 3
+
+
+def both_keys(stopped: Collection[Suspicion], idle: Collection[Suspicion]) -> bool:
+    """Return whether the job makes no progress AND at least 90 % of its machines do not work.
+
+    A stall that is suspected early takes machines that neither send nor compute.
+    """
+    return _quiet(stopped, idle, BOTH if early(stopped) else 0.0) and not excused(stopped, idle)
+
+
+def certain(stopped: Collection[Suspicion], idle: Collection[Suspicion]) -> bool:
+    """Return whether a hang can be no pause that the job has not shown before.
+
+    Machines that neither send nor compute are sooner known not to pause than those of which one is known:
+    an evaluation, which sends nothing, may take minutes.
+    """
+    stalled = any(s.severity == "critical" for s in stopped) and _quiet(stopped, idle, BOTH)
+    return stalled or any(s.severity == "critical" for s in idle)
+
+
+def early(stopped: Collection[Suspicion]) -> bool:
+    """Return whether the job stands still for less than any job is allowed to."""
+    return all(s.score < 1.0 for s in stopped)
+
+
+def excused(stopped: Collection[Suspicion], idle: Collection[Suspicion]) -> bool:
+    """Return whether the job makes no progress because it has ended or has declared a pause."""
+    since, now = _since(stopped), max((s.ts for s in (*stopped, *idle)), default=0.0)
+    return ended(stopped, idle) or any(
+        s.detector == "job.paused" and s.onset >= since and now - s.onset < LONGEST_PAUSE_SECONDS
+        for s in idle
+    )
+
+
+def ended(stopped: Collection[Suspicion], idle: Collection[Suspicion]) -> bool:
+    """Return whether the job has ended since its last step: it said so, or it has left its machines."""
+    since, nodes = _since(stopped), max((s.nodes for s in stopped), default=math.inf)
+    # What was said before the last step is about an earlier attempt.
+    told = [s for s in idle if s.onset >= since]
+    left = _nodes(s for s in told if s.detector == "quiet.ended")
+    return any(s.detector == "job.ended" for s in told) or 0 < left >= NODE_SHARE * nodes
+
+
+def suspects(voices: Iterable[Suspicion]) -> tuple[Evidence, ...]:
+    """Return who stands out among the quiet nodes of a hung job, likeliest first; nothing if nobody does."""
+    votes = sorted(
+        (s for s in voices if s.kind == "hang.job" and s.subject.node and s.log_likelihood_ratio > 0),
+        key=lambda s: (s.onset, s.subject.node or ""),
+    )
+    reasons = [*_not_spinning(votes), *_first(votes)]
+    named = list(dict.fromkeys(node for node, _ in reasons))[:_NAMED]
+    told = "; ".join(f"{n}: {', '.join(why for node, why in reasons if node == n)}" for n in named)
+    if not named:
+        return ()
+    return (Evidence(metric="hang.suspects", unit="1", detector="hang", value=float(len(named)), note=told),)
+
+
+def _since(stopped: Iterable[Suspicion]) -> float:
+    return min((s.onset for s in stopped), default=math.inf) - DECLARED_BEFORE_SECONDS
+
+
+def _quiet(stopped: Collection[Suspicion], idle: Iterable[Suspicion], score: float) -> bool:
+    """Tell whether enough machines vote for a hang with at least this score.
+
+    One machine may be an exception in a job of three or more: the one that all others wait for often
+    neither spins nor answers.
+    """
+    votes = [s for s in idle if s.log_likelihood_ratio >= PROOF and s.score >= score]
+    if not stopped or not votes:
+        return False
+    nodes = max(s.nodes for s in stopped)
+    needed = min(math.ceil(NODE_SHARE * nodes), nodes - 1 if nodes >= 3 else nodes)
+    return max(_nodes(votes), *(s.nodes for s in votes)) >= needed
+
+
+def _nodes(voices: Iterable[Suspicion]) -> int:
+    return len({s.subject.node for s in voices if s.subject.node})
+
+
+def _not_spinning(votes: list[Suspicion]) -> list[tuple[str, str]]:
+    """Name nodes with GPUs that do not spin where most nodes spin: spinning GPUs wait for somebody else."""
+    spinning = {s.subject.node or "": e for s in votes for e in s.evidence if e.metric == _SPINNING}
+    waiting = [e for e in spinning.values() if e.value >= _SPINS]
+    if len(waiting) <= _SPINS_NOT * len(spinning):
+        return []
+    odd = sorted((e.value, node, e.note) for node, e in spinning.items() if e.value < 1.0)
+    return [
+        (node, "does not spin while the others do" if value < _SPINS_NOT else f"spins on {note}")
+        for value, node, note in odd
+    ]
+
+
+def _first(votes: list[Suspicion]) -> list[tuple[str, str]]:
+    """Name the node that fell quiet first, where that is clear."""
+    if len(votes) < 3 or votes[1].onset - votes[0].onset <= ONSET_APART_SECONDS:
+        return []
+    earlier = votes[1].onset - votes[0].onset
+    return [(votes[0].subject.node or "", f"fell quiet {earlier:.1f} s before the others")]

@@ -1,0 +1,117 @@
+"""Lemons: machines that fail again and again, job after job, though no single failure says so.
+
+Kokolis et al. (HPCA '25) find about one node in eighty to be one. Failures come in bursts, so what counts is
+an episode, and a Gamma-Poisson model of episodes per machine tells a high rate from bad luck.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+
+BURST_SECONDS = 3600.0
+"""What comes sooner after the last of a machine belongs to the same episode."""
+
+MIN_EPISODES, MIN_DAYS, MIN_JOBS = 3, 2, 2
+TIMES_TYPICAL = 5.0
+CERTAINTY = 0.95
+"""A lemon fails with this probability more than so many times as often as the fleet's typical machine."""
+
+
+_PRIOR_SHAPE = 0.5
+_PRIOR_SHARE = 0.2
+_DAY = 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """One finding about a machine: when it began (Unix seconds) and the job that ran, if one did."""
+
+    machine: str
+    at: float
+    job: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lemon:
+    """A machine under suspicion; ``probability`` that its rate is over five times the fleet's typical one.
+
+    ``rate`` is its expected number of episodes in the time looked at.
+    """
+
+    machine: str
+    probability: float
+    episodes: int
+    days: int
+    jobs: int
+    rate: float
+    first_at: float
+    last_at: float
+
+
+def lemons(troubles: Iterable[Trouble], *, fleet: int) -> tuple[Lemon, ...]:
+    """Return the lemons among ``fleet`` machines, the surest first; all were watched for the same time."""
+    ordered = sorted(troubles, key=lambda t: (t.machine, t.at, t.job or ""))
+    by_machine = {name: tuple(mine) for name, mine in groupby(ordered, key=lambda t: t.machine)}
+    counts = {name: _episodes(mine) for name, mine in by_machine.items()}
+    typical, prior = _fleet(list(counts.values()), max(fleet, len(counts)))
+    found = [
+        lemon
+        for name, mine in by_machine.items()
+        if (lemon := _judged(mine, counts[name], typical, prior)) is not None
+    ]
+    return tuple(sorted(found, key=lambda lemon: (-lemon.probability, -lemon.episodes, lemon.machine)))
+
+
+def exceeds(episodes: int, rate: float, prior: float) -> float:
+    """Return the probability that the rate of a machine with so many episodes is over ``rate``.
+
+    Both in one unit of time, under a prior Gamma(½, ``prior``): the upper incomplete gamma function of a
+    half-integer shape, in closed form.
+
+    >>> round(exceeds(0, 1.0, 1.0), 4), round(exceeds(6, 1.5, 0.2), 4)
+    (0.0455, 0.9948)
+    """
+    x = rate * (1.0 + prior)
+    tail, term = math.erfc(math.sqrt(x)), math.exp(-x) * math.sqrt(x) / math.gamma(1.5)
+    for k in range(episodes):
+        tail += term
+        term *= x / (k + 1.5)
+    return min(tail, 1.0)
+
+
+def _fleet(counts: list[int], fleet: int) -> tuple[float, float]:
+    """Return the typical rate, and the rate of the prior: what the fleet says about a machine.
+
+    The share of machines without any episode gives the typical rate: lemons are too few to move it, while
+    they would carry a mean away. The prior is worth a fifth of the time looked at at most, for how bad the
+    bad ones are is not known from the rest.
+    """
+    mean = sum(counts) / fleet
+    untroubled = 1.0 - len(counts) / fleet
+    typical = -math.log(untroubled) if untroubled > 0 else float(sorted(counts)[len(counts) // 2])
+    return typical, min(_PRIOR_SHAPE / mean, _PRIOR_SHARE) if mean else _PRIOR_SHARE
+
+
+def _episodes(mine: tuple[Trouble, ...]) -> int:
+    return 1 + sum(later.at - earlier.at >= BURST_SECONDS for earlier, later in pairwise(mine))
+
+
+def _judged(mine: tuple[Trouble, ...], episodes: int, typical: float, prior: float) -> Lemon | None:
+    days = len({int(t.at // _DAY) for t in mine})
+    jobs = len({t.job for t in mine if t.job is not None})
+    if episodes < MIN_EPISODES or days < MIN_DAYS or jobs < MIN_JOBS:
+        return None
+    probability = exceeds(episodes, TIMES_TYPICAL * typical, prior)
+    if probability <= CERTAINTY:
+        return None
+    return Lemon(
+        machine=mine[0].machine,
+        probability=round(probability, 4),
+        episodes=episodes,
+        days=days,
+        jobs=jobs,
+        rate=round((_PRIOR_SHAPE + episodes) / (prior + 1.0), 2),
+        first_at=mine[0].at,
+        last_at=mine[-1].at,
+    )

@@ -1,0 +1,137 @@
+import pytest
+
+from alerts.hang import both_keys, certain, early, ended, excused, suspects
+from slowrank.telemetry import Evidence, Subject, Suspicion
+
+
+def said(
+    node=None, *, onset=10.0, weight=3.0, nodes=0, spinning=1.0, note="all GPUs", by="quiet", ts=20.0, **other
+):
+    """A vote of a node, or without a node what the steps say of the job."""
+    evidence = Evidence(metric="gpu.spinning_ratio", unit="1", detector="quiet", value=spinning, note=note)
+    subject = Subject(type="node" if node else "job", cluster="c", node=node, job_id="j")
+    return Suspicion(
+        cluster="c", detector=by if node else "step_progress", family="clocks" if node else "job",
+        kind="hang.job", state="raise", subject=subject, ts=ts, onset=onset, onset_lo=onset, onset_hi=onset,
+        log_likelihood_ratio=weight, nodes=nodes, evidence=(evidence,) if node else (),
+        **{"score": 1.0, **other},
+    )  # fmt: skip
+
+
+def votes(count, **fields):
+    return [said(f"n{i}", **fields) for i in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "quiet", "expected"),
+    [
+        (1, 0, False),
+        (1, 1, True),
+        (2, 1, False),
+        (2, 2, True),
+        (4, 3, True),
+        (4, 2, False),
+        (40, 36, True),
+        (40, 35, False),
+    ],
+)
+def test_nearly_all_machines_must_be_quiet(nodes, quiet, expected):
+    """Nine in ten nodes turn key B; among three or more one may be an exception."""
+    assert both_keys([said(nodes=nodes)], votes(quiet)) == expected
+
+
+def test_neither_key_alone_is_enough():
+    """Without a stopped job, or without quiet machines, nothing hangs."""
+    assert not both_keys([], votes(4))
+    assert not both_keys([said(nodes=4)], [])
+    assert not both_keys([said(nodes=4)], votes(4, weight=0.5))
+
+
+def test_an_early_stall_takes_machines_that_neither_send_nor_compute():
+    """Below the threshold one key of the machines is not enough, and from it on it is."""
+    soon = [said(nodes=4, score=0.8)]
+    assert early(soon)
+    assert not early([said(nodes=4)])
+    assert not both_keys(soon, votes(4, score=1.0))
+    assert not both_keys(soon, [*votes(2, score=2.0), *(said(f"m{i}", score=1.0) for i in range(2))])
+    assert both_keys(soon, [*votes(3, score=2.0), said("m", score=1.0)])
+    assert both_keys([said(nodes=4)], votes(4, score=1.0))
+
+
+@pytest.mark.parametrize(
+    ("job", "machines", "score", "expected"),
+    [
+        ("info", "info", 2.0, False),
+        ("critical", "info", 2.0, True),
+        ("critical", "info", 1.0, False),
+        ("info", "critical", 1.0, True),
+    ],
+    ids=["may-pause", "no-such-pause", "may-evaluate", "too-long-for-any"],
+)
+def test_a_hang_is_information_while_it_may_be_a_pause(job, machines, score, expected):
+    """Steps missing for too long call people if the machines neither send nor compute, else only at last."""
+    stopped = [said(nodes=4, severity=job)]
+    assert certain(stopped, votes(4, score=score, severity=machines)) == expected
+
+
+def test_the_end_of_an_earlier_attempt_excuses_nothing():
+    """Machines left before the last step, or a job that had ended before it, do not speak of this stall."""
+    before = [*votes(4, weight=-4.0, by="quiet.ended", onset=4.0), said("n0", by="job.ended", onset=4.0)]
+    stopped = [said(nodes=4, onset=10.0)]
+    assert not ended(stopped, before)
+    assert both_keys(stopped, [*before, *votes(4)])
+
+
+def test_a_job_that_left_its_machines_has_ended():
+    """Votes against a hang from nearly all nodes are the end of the job, and never key B."""
+    left = votes(4, weight=-4.0, by="quiet.ended")
+    assert excused([said(nodes=4)], left)
+    assert not excused([said(nodes=5)], left)
+    assert not excused([], left)
+    assert not both_keys([said(nodes=4)], left)
+
+
+@pytest.mark.parametrize(
+    ("declared", "now", "expected"),
+    [(10.0, 20.0, True), (6.0, 20.0, True), (4.0, 20.0, False), (10.0, 609.0, True), (10.0, 611.0, False)],
+    ids=["now", "just-before", "before-the-last-step", "for-ten-minutes", "and-no-longer"],
+)
+def test_a_declared_pause_excuses_for_a_while(declared, now, expected):
+    """A checkpoint declared at the last step is no hang, unless it takes more than ten minutes."""
+    stopped = [said(nodes=4, onset=10.0)]
+    told = [*votes(4, ts=now), said("n0", weight=-4.0, by="job.paused", onset=declared, ts=declared)]
+    assert excused(stopped, told) == expected
+    assert both_keys(stopped, told) != expected
+
+
+def test_a_declared_end_excuses_for_ever():
+    """A job that said it was done does not hang, whatever its machines do."""
+    told = [*votes(4, ts=1e5), said("n0", weight=-4.0, by="job.ended", onset=11.0)]
+    assert excused([said(nodes=4, onset=10.0)], told)
+
+
+def test_the_node_that_does_not_spin_is_named():
+    """Where the others spin, the node that does not is the one they wait for."""
+    voices = [
+        said(nodes=5),
+        *votes(4),
+        said("n9", spinning=0.0),
+        said("n8", spinning=0.75, note="all but GPU 3"),
+    ]
+    (told,) = suspects(voices)
+    assert told.value == 2.0
+    assert told.note == "n9: does not spin while the others do; n8: spins on all but GPU 3"
+
+
+def test_the_node_that_fell_quiet_first_is_named():
+    """An onset clearly before all others is told; onsets within the sampling are not ordered."""
+    (told,) = suspects([*votes(3), said("n9", onset=7.0)])
+    assert told.note == "n9: fell quiet 3.0 s before the others"
+    assert suspects([*votes(3), said("n9", onset=9.0)]) == ()
+
+
+def test_nobody_is_named_where_nobody_stands_out():
+    """All spinning, or hardly anybody spinning, tells nothing about one node; steps alone do not either."""
+    assert suspects(votes(4)) == ()
+    assert suspects(votes(4, spinning=0.0)) == ()
+    assert suspects([said(nodes=4)]) == ()

@@ -1,0 +1,126 @@
+"""What a finding tells of its case: who is compared with whom, how urgent it is, what acting costs."""
+
+import pytest
+from msgspec.structs import replace
+
+from alerts.config import FindingConfig
+from alerts.cost import ActionCosts
+from alerts.render import render
+from alerts.scope import Scope, apply
+from slowrank.telemetry import Evidence, Peers, Subject, Suspicion
+
+CONFIG = FindingConfig()
+PEERS = Peers(group="all", n=127, p05=0.98, median=1.0, p95=1.02)
+
+
+def slow(gpu, *, ts=10.0, job_ratio=1.3, state="raise", **more):
+    """One slow GPU of a job of 16 nodes."""
+    return Suspicion(
+        cluster="c",
+        detector="peer_step",
+        family="timing",
+        kind="straggler.fail_slow",
+        state=state,
+        subject=Subject(type="gpu", cluster="c", node="n1", gpu_index=gpu, rank=gpu, job_id="j"),
+        ts=ts,
+        onset=5.0,
+        onset_lo=4.0,
+        onset_hi=6.0,
+        score=2.0,
+        log_likelihood_ratio=6.0,
+        overwhelming=True,
+        slowdown_ratio=1.3,
+        job_slowdown_ratio=job_ratio,
+        gpus=128,
+        ranks=128,
+        nodes=16,
+        ranks_on_node=8,
+        evidence=(
+            Evidence(metric="compute_seconds", unit="s", detector="peer_step", value=1.3, peers=PEERS),
+        ),
+        **more,
+    )
+
+
+def told(*batches, config=CONFIG):
+    """The findings of the scope after each batch of suspicions."""
+    scope = Scope()
+    for batch in batches:
+        scope = apply(scope, batch, config)
+        yield {case.subject.type: render(scope, case, config) for _, case in sorted(scope.cases.items())}
+
+
+def test_a_node_is_compared_with_nodes():
+    """Eight slow GPUs make a slow node, beside the other nodes of the job and not beside 127 GPUs."""
+    (found,) = told([slow(gpu) for gpu in range(8)])
+    assert found["node"].title == "n1 is 1.30x slower than 15 other nodes"
+    assert found["gpu"].title == "n1 GPU 7 (rank 7) is 1.30x slower than 127 peers"
+
+
+def test_a_ratio_around_the_limit_does_not_flap():
+    """Once the job is hurt the finding stays urgent until the job is clearly better."""
+    ratios = (1.051, 1.049, 1.052, 1.04, 1.02)
+    batches = [[slow(0, ts=10.0 + 30 * i, job_ratio=r)] for i, r in enumerate(ratios)]
+    severities = [found["gpu"].severity for found in told(*batches)]
+    assert severities == ["critical"] * 4 + ["warning"]
+
+
+def test_advice_grows_with_the_loss():
+    """A finding waits or rebalances at first and drains the node once that has cost as much as a restart."""
+    costs = ActionCosts(restart_seconds=100, checkpoint_interval_seconds=200, rebalance_seconds=60)
+    config = FindingConfig(costs=costs)
+    batches = [[slow(0, ts=10.0 + 60 * i, state="update" if i else "raise")] for i in range(20)]
+    advice = [found["gpu"].action for found in told(*batches, config=config)]
+    decisions = [a.advice.decision for a in advice]
+    assert decisions[0] == "rebalance"
+    assert decisions[-1] == "evict"
+    assert decisions == sorted(decisions, reverse=True)
+    assert [a.code for a in advice] == ["DRAIN_NODE" if d == "evict" else "RUN_DIAG" for d in decisions]
+    assert advice[-1].advice.gpu_hours_to_restart == pytest.approx(128 * 200 / 3600, abs=1e-4)
+
+
+def test_the_weighing_is_told_as_json():
+    """Numbers that are not known are left out, the others stand beside the action they led to."""
+    (found,) = told([slow(0)])
+    action = found["gpu"].to_json()["action"]
+    assert action["advice"].keys() == {
+        *("decision", "gpu_hours_lost", "gpu_hours_to_rebalance", "gpu_hours_to_restart", "permanent"),
+        *("expected_remaining_seconds", "expected_gpu_hours", "heals_within_10_min"),
+    }
+    (calm,) = told([slow(0, job_ratio=1.01)])
+    assert "advice" not in calm["gpu"].to_json()["action"]
+
+
+def test_without_confidence_nobody_is_sent():
+    """A slow rank among ranks whose work varies unexplained is told as such, without advice to act."""
+    odds = {"straggler.fail_slow": 4.0, "imbalance.workload": -1.0}
+    (found,) = told([slow(0, hypotheses=odds)])
+    assert (found["gpu"].confidence, found["gpu"].severity) == (0.5, "warning")
+    assert found["gpu"].action.advice is None
+    assert found["gpu"].cause.alternatives.keys() == {"imbalance.workload"}
+
+
+def flap(severity, *, ts=10.0):
+    """A port of the node of ``slow`` that lost its link."""
+    said = slow(0, ts=ts)
+    return replace(
+        said,
+        detector="counter.nic.port.link_downed_total",
+        family="nic",
+        kind="link.nic_flap",
+        subject=Subject(type="nic", cluster="c", node="n1", nic="mlx5_0", port="1", job_id="j"),
+        severity=severity,
+    )
+
+
+def test_one_flap_is_told_and_nobody_is_sent_for_it():
+    """However slow the job is meanwhile: a warning to watch; a second flap is an error and may be urgent."""
+    once, again = (found["nic"] for found in told([flap("warning")], [flap("error", ts=20.0)]))
+    assert (once.severity, once.action.code, once.action.commands, once.action.advice) == (
+        "warning",
+        "WATCH",
+        (),
+        None,
+    )
+    assert again.severity in ("error", "critical")
+    assert again.action.code in ("REPLACE_CABLE", "DRAIN_NODE")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from exporters.collector import Collector, Columns, Event, Instant, Reading, StepRows
 from exporters.spool import Loss, SpoolStats
 from slowrank.telemetry import JobSteps, NodeEvent, NodeSample, Record
-from slowrank.telemetry.codec import MAX_INSTANCES, MAX_STEP_ROWS, MAX_TEXT
+from slowrank.telemetry.checks import MAX_INSTANCES, MAX_STEP_ROWS, MAX_TEXT
 from slowrank.telemetry.columns import Value, pack
 from slowrank.telemetry.schema import CURRENT_SAMPLE_SCHEMA, CURRENT_STEP_SCHEMA, SAMPLE_SCHEMAS, STEP_SCHEMAS
 

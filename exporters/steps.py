@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from exporters.collector import Columns, Instant, Reading, StepRows
-from slowrank.telemetry.codec import BadRecord
+from slowrank.telemetry.checks import BadRecord
 from slowrank.telemetry.datagram import MAX_DATAGRAM_BYTES, StepDatagram, decode_datagram, step_values
 
 MAX_DATAGRAMS_PER_TICK = 2048

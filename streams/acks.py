@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Any, Self
 
 IN_FLIGHT = 1000
+"""Messages taken whose outputs are not durable yet. They are read again after a crash."""
 
 
 class Acks:

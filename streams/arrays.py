@@ -1,16 +1,20 @@
 """Numpy arrays laid over the column bytes of a record: no copy, no parsing, names from the schema block."""
 
 import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from slowrank.telemetry.schema import MISSING_INT, Block
+from slowrank.telemetry.schema import MISSING, Block
 
 FloatArray = npt.NDArray[np.float64]
 Array = npt.NDArray[Any]
+Mask = npt.NDArray[np.bool_]
+Rows = slice | npt.NDArray[np.int64]
+"""Which nodes of a bank: a slice where they are neighbours, which copies nothing; else their indices."""
 
 
 class Run(NamedTuple):
@@ -45,10 +49,47 @@ def views(block: Block, data: bytes) -> list[Array]:
 
 
 def columns(block: Block, data: bytes) -> dict[str, Array]:
-    """Return name -> read-only view [n] in the column's own dtype; missing is NaN or ``MISSING_INT``."""
+    """Return name -> read-only view [n] in the column's own dtype; missing is NaN or ``MISSING``."""
     return {
         name: values for run in runs(block, data) for name, values in zip(run.names, run.values, strict=True)
     }
+
+
+def pack_arrays(block: Block, held: Mapping[str, npt.NDArray[np.int64] | FloatArray]) -> bytes:
+    """Return the column bytes of ``held`` (name -> [n]); a negative whole number counts as missing."""
+    parts = []
+    for column in block.columns:
+        values: Array = held[column.name]
+        if column.dtype in MISSING:
+            values = np.where(values < 0, MISSING[column.dtype], values)
+        parts.append(values.astype(column.dtype).tobytes())
+    return b"".join(parts)
+
+
+def stacked(block: Block, parts: Sequence[bytes]) -> dict[str, Array]:
+    """Return name -> [len(parts), n] over column bytes of equal length, n instances each.
+
+    Raises ``ValueError`` for a partial row.
+    """
+    layout = _layout(block, len(parts[0]))
+    raw = np.ndarray((len(parts), len(parts[0])), np.uint8, b"".join(parts))
+    held: dict[str, Array] = {}
+    for names, (shape, dtype, offset) in zip(layout.names, layout.views, strict=True):
+        run = raw[:, offset : offset + shape[0] * shape[1] * dtype.itemsize].view(dtype)
+        held.update((name, run[:, i * shape[1] : (i + 1) * shape[1]]) for i, name in enumerate(names))
+    return held
+
+
+def spread(block: Block, data: bytes, places: Sequence[int], count: int) -> bytes:
+    """Return the column bytes of ``count`` instances: ``data`` at ``places``, and the others not read."""
+    parts = []
+    for run in runs(block, data):
+        integer = run.values.dtype.kind == "i"
+        missing = np.iinfo(run.values.dtype).min if integer else np.nan
+        whole = np.full((len(run.names), count), missing, run.values.dtype)
+        whole[:, places] = run.values
+        parts.append(whole.tobytes())
+    return b"".join(parts)
 
 
 def as_float(values: Array) -> FloatArray:
@@ -57,7 +98,7 @@ def as_float(values: Array) -> FloatArray:
     An int64 beyond 2**53 loses its low bits: take counter differences in int64 first.
     """
     if values.dtype.kind == "i":
-        return np.where(values == MISSING_INT, np.nan, values.astype(np.float64))
+        return np.where(values == np.iinfo(values.dtype).min, np.nan, values.astype(np.float64))
     return cast(FloatArray, values.astype(np.float64))
 
 

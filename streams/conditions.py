@@ -1,10 +1,13 @@
 """Conditions that must hold for a while before they count: raise, refresh each minute, clear when gone."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
 from slowrank.telemetry import Suspicion
+from streams.arrays import Array, Mask
 
 State = Literal["raise", "update", "clear"]
 Key = tuple[int, str]
@@ -44,37 +47,76 @@ class Conditions:
         """Return the keys that must be observed also when they do not hold."""
         return tuple(self._held)
 
-    def observe(
-        self, key: Key, active: bool, ts: float, *, timing: Timing, make: Make
-    ) -> tuple[Suspicion, ...]:
+    def observe(self, key: Key, active: bool, ts: float, *, timing: Timing, make: Make) -> list[Suspicion]:
         """Take whether the condition holds at ``ts``; return the suspicion this gives rise to, if any."""
         held = self._held.get(key)
         if not active:
-            return () if held is None else self._absent(key, held, ts, timing=timing, make=make)
+            return [] if held is None else self._absent(key, held, ts, timing=timing, make=make)
         if held is None:
             held = self._held[key] = _Held(since=ts, last_true=ts)
         held.last_true = ts
         if held.last_emitted is None:
             if ts - held.since < timing.hold:
-                return ()
+                return []
             held.last_emitted = ts
-            return (make("raise", held.since),)
+            return [make("raise", held.since)]
         if ts - held.last_emitted < timing.refresh:
-            return ()
+            return []
         held.last_emitted = ts
-        return (make("update", held.since),)
+        return [make("update", held.since)]
 
-    def forget(self) -> None:
-        """Drop everything, without clears: the subject's past no longer counts."""
-        self._held.clear()
-
-    def _absent(
-        self, key: Key, held: _Held, ts: float, *, timing: Timing, make: Make
-    ) -> tuple[Suspicion, ...]:
+    def _absent(self, key: Key, held: _Held, ts: float, *, timing: Timing, make: Make) -> list[Suspicion]:
         if held.last_emitted is None:
             del self._held[key]
-            return ()
+            return []
         if ts - held.last_true < timing.clear:
-            return ()
+            return []
         del self._held[key]
-        return () if timing.sticky else (make("clear", held.since),)
+        return [] if timing.sticky else [make("clear", held.since)]
+
+
+class ConditionBank:
+    """The conditions of many nodes. Nodes of which nothing is pending cost nothing."""
+
+    def __init__(self, nodes: int) -> None:
+        self._nodes: dict[int, Conditions] = {}
+        self._pending = np.zeros(nodes, np.bool_)
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything is pending of any node."""
+        return bool(self._nodes)
+
+    def pending(self, index: Array) -> Mask:
+        """Return of which of the nodes ``index`` [n] anything is pending."""
+        return np.asarray(self._pending[index])
+
+    def due(self, index: Array, active: Iterable[tuple[int, Key]]) -> list[tuple[int, set[Key]]]:
+        """Return which samples k of the nodes ``index`` [n] have keys to observe, in order: those that are
+        ``active`` (k, key), and those that are pending."""
+        pending = np.flatnonzero(self._pending[index]).tolist() if self._nodes else []
+        keys: dict[int, set[Key]] = {k: set(self._nodes[int(index[k])].pending()) for k in pending}
+        for k, key in active:
+            keys.setdefault(k, set()).add(key)
+        return sorted(keys.items())
+
+    def observe(
+        self, node: int, key: Key, active: bool, ts: float, *, timing: Timing, make: Make
+    ) -> list[Suspicion]:
+        """Do as ``Conditions.observe`` for one node."""
+        held = self._nodes.setdefault(node, Conditions())
+        found = held.observe(key, active, ts, timing=timing, make=make)
+        self._pending[node] = bool(held.pending())
+        if not self._pending[node]:
+            del self._nodes[node]
+        return found
+
+    def forget(self, node: int) -> None:
+        """Drop everything of a node, without clears: its past no longer counts."""
+        self._nodes.pop(node, None)
+        self._pending[node] = False
+
+    def carry(self, node: int, source: "ConditionBank", row: int) -> None:
+        """Take over the conditions of a node that was ``row`` of another bank."""
+        if row in source._nodes:
+            self._nodes[node], self._pending[node] = source._nodes[row], True

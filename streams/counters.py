@@ -1,11 +1,12 @@
 """Increases of counters between the samples of one node: per instance, in event time, with resets seen."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from slowrank.telemetry.schema import MISSING_INT
-from streams.arrays import Array, FloatArray
+from streams.arrays import Array, FloatArray, Mask, Rows
 
 # dcgm-exporter writes 9223372036854775794 for "not supported"; no real counter comes near.
 _IMPLAUSIBLE = 2**62
@@ -13,7 +14,7 @@ _IMPLAUSIBLE = 2**62
 
 @dataclass(frozen=True, slots=True)
 class Increase:
-    """``delta`` and ``seconds`` [counters, instances] since each counter was last read.
+    """``delta`` and ``seconds`` [..., counters, instances] since each counter was last read.
 
     Both are NaN where it was not read now or never before. ``reset`` marks a counter that went back; its
     ``delta`` is NaN: what happened around a reset is unknown and must not look like a spike.
@@ -21,7 +22,21 @@ class Increase:
 
     delta: FloatArray
     seconds: FloatArray
-    reset: "np.typing.NDArray[np.bool_]"
+    reset: Mask
+    metrics: tuple[str, ...] = ()
+
+    def of(self, metric: str) -> FloatArray:
+        """Return the increase of one counter, [nodes, instances]."""
+        return np.asarray(self.delta[:, self.metrics.index(metric)])
+
+    def seconds_of(self, metric: str) -> FloatArray:
+        """Return the seconds in which one counter increased so, [nodes, instances]."""
+        return np.asarray(self.seconds[:, self.metrics.index(metric)])
+
+    def rate(self, metric: str) -> FloatArray:
+        """Return the increase of one counter per second, [nodes, instances]."""
+        i = self.metrics.index(metric)
+        return np.asarray(self.delta[:, i] / self.seconds[:, i])
 
 
 class Counters:
@@ -36,7 +51,7 @@ class Counters:
         """Take the readings [counters, instances] of one sample, in the order of ``ids``."""
         if ids != self._ids or len(values) != len(self._value):
             self._align(ids, len(values))
-        read = (values != MISSING_INT) & (np.abs(values) < _IMPLAUSIBLE)
+        read = _read(values)
         known = read & (self._value != MISSING_INT)
         difference = np.where(known, values - self._value, 0)
         reset = difference < 0
@@ -61,3 +76,39 @@ class Counters:
             for i, j in kept:
                 value[:, i], ts[:, i] = self._value[:, j], self._ts[:, j]
         self._ids, self._value, self._ts = ids, value, ts
+
+
+class CounterBank:
+    """The last reading of the counters of many nodes: [nodes, counters, instances], each at its own time."""
+
+    def __init__(self, nodes: int, metrics: tuple[str, ...], instances: int) -> None:
+        self._metrics = metrics
+        self._value = np.full((nodes, len(metrics), instances), MISSING_INT, np.int64)
+        self._ts = np.full(self._value.shape, np.nan)
+
+    def update(self, nodes: Rows, ts: FloatArray, columns: Mapping[str, Array], there: Mask) -> Increase:
+        """Take the columns [n, instances] of some nodes at their event times ``ts`` [n].
+
+        An instance that is not ``there`` [n, instances] starts anew when it comes back.
+        """
+        values = np.stack([columns[name] for name in self._metrics], axis=1)
+        before, since = self._value[nodes], self._ts[nodes]
+        read = _read(values)
+        usable = read & (before != MISSING_INT)
+        difference = values - before
+        reset = usable & (difference < 0)
+        usable &= ~reset
+        now = ts[:, None, None]
+        delta = np.where(usable, difference, np.nan)
+        seconds = np.where(usable, now - since, np.nan)
+        kept = np.where(there[:, None], before, MISSING_INT)
+        self._value[nodes], self._ts[nodes] = np.where(read, values, kept), np.where(read, now, since)
+        return Increase(delta, seconds, reset, self._metrics)
+
+    def forget(self, node: int) -> None:
+        """Start one node anew: its next sample has no increases."""
+        self._value[node] = MISSING_INT
+
+
+def _read(values: Array) -> Mask:
+    return np.asarray((values > -_IMPLAUSIBLE) & (values < _IMPLAUSIBLE))

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from slowrank.telemetry import BadRecord, DeadLetter, encode
-from slowrank.telemetry.codec import DEAD_LETTER_BYTES
+from slowrank.telemetry.checks import DEAD_LETTER_BYTES
 
 STAGE_ERROR = "stage_error"
 STORE_REFUSED = "store_refused"

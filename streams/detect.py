@@ -5,18 +5,26 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from slowrank.telemetry import BadRecord, Suspicion, decode_event, decode_sample, decode_steps, encode
+from slowrank.telemetry import BadRecord, Suspicion, encode
 from slowrank.telemetry.topics import DEAD_LETTERS, JOB_STEPS, NODE_EVENTS, NODE_SAMPLES, SUSPICIONS
 from streams.dead_letters import Message, Outgoing, dead_letter
+from streams.decoding import TELEMETRY
 from streams.health import Health
-from streams.job_stage import JobStage
 from streams.keeper import Course, Keeper, Reread, Step
 from streams.lanes import Lane
-from streams.node_stage import NodeStage
 from streams.probe import Place
+from streams.senders import Present
+from streams.tuned import job_stage, node_stage
+from streams.tuning import Tuning
 
 EVENT_WINDOW_SECONDS = 86400.0
+"""Rules count repeats over a day, so that much of the past makes a lane of events whole."""
+
 IDLE_MARGIN_SECONDS = 5.0
+"""How far a quiet partition stays behind those that report: its records may still be on the way."""
+
+QUIET_SECONDS = 5.0
+"""A partition that brought nothing for so long does not tell the time."""
 
 Name = Callable[[str], str]
 """Topic name on the broker."""
@@ -46,6 +54,7 @@ class Detect:
         health: Health,
         now: Callable[[], float],
         window: float,
+        tuning: Tuning,
     ) -> None:
         self._name = name
         self._outlet = outlet
@@ -53,19 +62,19 @@ class Detect:
         self._now = now
         courses = {
             name(NODE_SAMPLES): Course(
-                lambda data, then: decode_sample(data, now=then),
-                lambda lane: Lane(lane, NodeStage()),
+                TELEMETRY[NODE_SAMPLES],
+                lambda lane: Lane(lane, node_stage(tuning)),
                 window,
                 in_order=True,
             ),
             name(NODE_EVENTS): Course(
-                lambda data, then: decode_event(data, now=then),
-                lambda lane: Lane(lane, NodeStage()),
+                TELEMETRY[NODE_EVENTS],
+                lambda lane: Lane(lane, node_stage(tuning)),
                 EVENT_WINDOW_SECONDS,
             ),
             name(JOB_STEPS): Course(
-                lambda data, then: decode_steps(data, now=then),
-                lambda lane: Lane(lane, JobStage()),
+                TELEMETRY[JOB_STEPS],
+                lambda lane: Lane(lane, job_stage(tuning)),
                 window,
                 in_order=True,
             ),
@@ -79,7 +88,7 @@ class Detect:
         lane = await self._keeper.lane_at(place, message.offset, timestamp=message.timestamp, rebuilt=_drop)
         if message.offset < lane.next_offset:
             return self._outlet.post([])
-        lane.next_offset = message.offset + 1
+        lane.next_offset, lane.heard = message.offset + 1, self._now()
         durable = self._outlet.post(self._outgoing(self._keeper.steps(lane, message)))
         self._health.event_time[lane.name] = lane.watermark.time
         return durable
@@ -90,20 +99,27 @@ class Detect:
         return {place: lane.next_offset for place, lane in self._keeper.lanes.items()}
 
     def idle(self, assigned: Iterable[Place], ends: Mapping[Place, int]) -> None:
-        """Let event time pass for jobs that have fallen quiet; ``ends`` are the end offsets known.
+        """Let event time pass for what has fallen quiet; ``ends`` are the end offsets known.
 
-        A job in which no rank makes a step sends nothing that could move its time. Where its partition is
-        read to the end, the nodes' time holds for it too.
+        A job in which no rank makes a step sends nothing that could move its time, nor do the nodes of a
+        partition when all of them are silent. Where such a partition is read to its end, the time of the
+        nodes that still report holds for it too, or that of the jobs when no node does.
         """
         self._keeper.retain(assigned)
-        lanes = self._keeper.lanes
+        lanes, now = self._keeper.lanes, self._now()
         samples, steps = self._name(NODE_SAMPLES), self._name(JOB_STEPS)
-        time = min((lane.watermark.time for (t, _), lane in lanes.items() if t == samples), default=-math.inf)
+        quiet = {place for place, lane in lanes.items() if lane.heard < now - QUIET_SECONDS}
+        live = lanes.keys() - quiet
+        reporting = {p for p in live if p[0] == samples} or {p for p in live if p[0] == steps}
+        time = min((lanes[place].watermark.time for place in reporting), default=-math.inf)
+        counts = [lane.senders.counts(max(time, lane.watermark.time)) for lane in lanes.values()]
+        self._health.nodes = Present(*map(sum, zip(*counts, strict=True))) if counts else Present()
         for place, lane in list(lanes.items()):
             if place not in ends or lane.next_offset < ends[place]:
                 continue
-            self._outlet.post(self._outgoing(self._keeper.release(place, self._now())))
-            if place[0] == steps and not self._keeper.holds(place):
+            self._outlet.post(self._outgoing(self._keeper.release(place, now)))
+            waits = place[0] == steps or (place[0] == samples and place in quiet)
+            if waits and not self._keeper.holds(place):
                 self._outlet.post(self._suspicions(lane.reach(time - IDLE_MARGIN_SECONDS)))
 
     async def prepare(self, place: Place, offset: int, *, timestamp: float) -> None:

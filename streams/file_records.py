@@ -4,11 +4,9 @@ Step rows of one node and one second make a record, sample rows of one node and 
 """
 
 import itertools
-import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +14,18 @@ import msgspec
 import numpy as np
 
 from slowrank.telemetry import UNKNOWN_NODE, BadRecord, JobSteps, NodeEvent, NodeSample, Record
-from slowrank.telemetry.codec import MAX_RANKS, MAX_STEP_ROWS, check_event, check_steps
-from slowrank.telemetry.schema import CURRENT_STEP_SCHEMA, MISSING_INT, STEP_SCHEMAS
+from slowrank.telemetry.checks import MAX_RANKS, MAX_STEP_ROWS, check_event, check_steps
+from slowrank.telemetry.schema import CURRENT_STEP_SCHEMA, MISSING, MISSING_INT, STEP_SCHEMAS
 from slowrank.telemetry.twin import Assembler
+from streams.arrays import pack_arrays
+from streams.file_values import integer_of, number_of, text_of, time_of
 from streams.files import REQUIRED, FileProblem, Row, chain, kind_of
 
 COORDS = ("dp", "pp", "tp", "cp", "ep")
-LATEST_SECONDS = 1e11
-EARLIEST_SECONDS = 1e-3
-"""A trace may count its time from 0, which records have no room for."""
-
 _STEP = STEP_SCHEMAS[CURRENT_STEP_SCHEMA].rows
-_KEYS = tuple(c.name for c in _STEP.columns if c.dtype == "<i8")
-_SECONDS = tuple(c.name for c in _STEP.columns if c.dtype == "<f8" and c.name != "ts")
+_KEYS = ("step", "rank", "local_rank", "gpu_index", *COORDS)
+_LARGEST = {c.name: ~MISSING[c.dtype] for c in _STEP.columns if c.dtype in MISSING}
+_SECONDS = tuple(c.name for c in _STEP.columns if c.dtype == "<f4")
 _ORDER = {NodeSample: 0, NodeEvent: 1, JobSteps: 2}
 
 
@@ -79,7 +76,7 @@ def _take(row: Row, steps: "_Steps", samples: "_Samples", numbers: Counter[str])
     missing = [name for name in REQUIRED[kind] if row.get(name) is None and name != "value"]
     if missing:
         raise BadRecord("undecodable", f"a {kind} row needs {', '.join(missing)}")
-    row["ts"] = _time(row["ts"])
+    row["ts"] = time_of(row["ts"])
     if kind == "step":
         steps.add(row)
     elif kind == "sample":
@@ -105,21 +102,24 @@ class _Steps:
         coords = row.get("coords")
         if isinstance(coords, dict):
             row |= {k: v for k, v in coords.items() if k in COORDS}
-        keys = [_integer(row, name) for name in _KEYS]
-        seconds = [_number(row, name) for name in _SECONDS]
+        keys = [integer_of(row, name) for name in _KEYS]
+        seconds = [number_of(row, name) for name in _SECONDS]
         if MISSING_INT in keys[:2]:
             raise BadRecord("bad_number", "step and rank must be whole numbers")
         if keys[0] < 0 or not 0 <= keys[1] < MAX_RANKS:
             raise BadRecord("bad_number", f"step must be at least 0 and rank 0 to {MAX_RANKS - 1}")
+        for name, key in zip(_KEYS, keys, strict=True):
+            if key > _LARGEST[name]:
+                raise BadRecord("bad_number", f"{name} must be at most {_LARGEST[name]}")
         if not seconds[0] >= 0:
             raise BadRecord("bad_number", "step_seconds must be a finite number, at least 0")
         labels = row.get("labels")
         head = (
-            _name(row, "cluster", "default"),
-            _name(row, "job_id", "job"),
-            _integer(row, "attempt", 0),
-            _name(row, "node", UNKNOWN_NODE),
-            _integer(row, "world_size", 0),
+            text_of(row, "cluster", "default"),
+            text_of(row, "job_id", "job"),
+            integer_of(row, "attempt", 0),
+            text_of(row, "node", UNKNOWN_NODE),
+            integer_of(row, "world_size", 0),
             tuple(sorted((str(k), str(v)) for k, v in labels.items())) if isinstance(labels, dict) else (),
         )
         if head not in self._heads:
@@ -136,15 +136,16 @@ class _Steps:
         for place, head in enumerate(heads):
             places[self._heads[head]] = place
         group, ts = places[self._group], np.array(self._ts)
-        keys, seconds = np.array(self._keys, "<i8").T, np.array(self._seconds, "<f8").T
+        keys, seconds = np.array(self._keys, np.int64).T, np.array(self._seconds, np.float32).T
         found.wall_clock_only = bool(np.isnan(seconds[_SECONDS.index("compute_seconds")]).all())
         second = np.floor(ts)
         order = np.lexsort((keys[1], keys[0], ts, group, second))
         group, ts, second = group[order], ts[order], second[order]
-        keys, values = keys[:, order], np.vstack((ts, seconds[:, order]))
+        named = zip((*_KEYS, *_SECONDS), (*keys[:, order], *seconds[:, order]), strict=True)
+        held = {"ts": ts, **dict(named)}
         cuts = np.flatnonzero(np.diff(group) | np.diff(second).astype(bool)) + 1
         for number, (a, b) in enumerate(_pieces([0, *cuts.tolist(), len(ts)])):
-            data = keys[:, a:b].tobytes() + values[:, a:b].astype("<f8").tobytes()
+            data = pack_arrays(_STEP, {name: values[a:b] for name, values in held.items()})
             try:
                 yield _steps_record(heads[group[a]], number, float(ts[b - 1]), data)
             except BadRecord as error:
@@ -159,7 +160,7 @@ class _Samples:
         self._ticks: dict[tuple[Any, ...], list[Row]] = {}
 
     def add(self, row: Row) -> None:
-        row["value"] = _number(row, "value")
+        row["value"] = number_of(row, "value")
         key = (row["ts"], str(row.get("cluster") or "default"), str(row["node"]), str(row.get("seq", "")))
         self._ticks.setdefault(key, []).append(row)
 
@@ -214,58 +215,6 @@ def _event(row: Row) -> NodeEvent:
         return check_event(msgspec.convert({"cluster": "default", **fields}, NodeEvent, strict=False))
     except msgspec.ValidationError as error:
         raise BadRecord("undecodable", f"event: {error}") from error
-
-
-def _time(value: Any) -> float:
-    """Return Unix seconds from Unix seconds or RFC 3339 (UTC where it does not say). Raises ``BadRecord``."""
-    try:
-        ts = float(value) if not isinstance(value, datetime) else _utc(value)
-    except (TypeError, ValueError):
-        try:
-            ts = _utc(datetime.fromisoformat(str(value)))
-        except ValueError as error:
-            raise BadRecord(
-                "bad_time", f"ts {str(value)[:40]!r} is neither Unix seconds nor RFC 3339"
-            ) from error
-    if not math.isfinite(ts) or ts < 0:
-        raise BadRecord("bad_time", f"ts {str(value)[:40]!r} is no time")
-    if ts > LATEST_SECONDS:
-        raise BadRecord("bad_time", f"ts {ts:.0f} looks like milliseconds or finer; Unix seconds are wanted")
-    return max(ts, EARLIEST_SECONDS)
-
-
-def _utc(moment: datetime) -> float:
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
-
-
-def _name(row: Row, name: str, default: str) -> str:
-    value = row.get(name)
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)  # data frames turn a column of whole numbers with gaps into floats
-    return default if value is None or value == "" else str(value)
-
-
-def _number(row: Row, name: str) -> float:
-    value = row.get(name)
-    if value is None:
-        return math.nan
-    try:
-        number = float(value)
-    except (TypeError, ValueError) as error:
-        raise BadRecord("bad_number", f"{name} is {str(value)[:40]!r}, not a number") from error
-    return number if math.isfinite(number) else math.nan
-
-
-def _integer(row: Row, name: str, default: int = MISSING_INT) -> int:
-    value = row.get(name)
-    if value is None:
-        return default
-    number = value if type(value) is int else _number(row, name)
-    if number != number:
-        return default
-    if not -(2**62) < number < 2**62 or number != int(number):
-        raise BadRecord("bad_number", f"{name} is {str(value)[:40]!r}, not a whole number")
-    return int(number)
 
 
 def _order(record: Record) -> tuple[Any, ...]:

@@ -1,20 +1,39 @@
 """FindingStage: suspicions of a cluster in, versions of findings out; one finding per cause.
 
-The rules live in ``alerts``; ``timeline`` feeds them in order of event time. Here is kept what was last said
-of each finding, so that only news goes out.
+The rules live in ``alerts``; ``timeline`` feeds them in order of event time. Nodes, jobs and ranks are
+weighed each by itself, and beside them what a cluster's racks and switches show together (``incidents``):
+that decides how a node's cases are shown, never what they are. A hang is shown as part of the finding about
+the machine that caused it (``joint``). Here is kept what was last said of each
+finding, so that only news goes out.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from alerts.case import IDLE, Case
 from alerts.config import FindingConfig
+from alerts.corroborate import excused
 from alerts.finding import Finding
+from alerts.grouping import members_of
 from alerts.render import render
-from alerts.scope import Scope, scope_key
+from alerts.scope import Scope, group_key, scope_key
+from alerts.shadow import only_in_shadow, shadow_id, shadowed
 from slowrank.telemetry import Record, Suspicion
-from streams.timeline import Timeline
+from streams.incident_members import as_member, claim_on, with_members
+from streams.incidents import INCIDENTS, Claim, Incidents
+from streams.joint import Joints, with_hangs
+from streams.pairwise import DELAY_KIND, Pairwise
+from streams.places import PLACE_KIND
+from streams.silence import UNHEARD_KIND
+from streams.startup import PHASE_KIND, Startups
+from streams.timeline import SCOPE, Timeline
+
+_World = tuple[str, bool]
+"""A scope, and whether it is as it would be if the detectors in shadow were on."""
+
+_INCIDENTS = "/incidents"
 
 
 class FindingStage:
@@ -23,46 +42,173 @@ class FindingStage:
     Findings come with ``tick``: suspicions of one event time are weighed together, once that time has passed.
     The same set of suspicions, in any order within ``config.lateness_seconds`` and with any repeats, ends in
     the same findings; one that comes later still is not lost, but is taken as it comes.
+
+    Suspicions in shadow are weighed apart, together with all others but unseen by them: what they alone lead
+    to becomes findings in shadow.
     """
 
     def __init__(self, config: FindingConfig | None = None) -> None:
         self.config = config or FindingConfig()
-        self._timelines: dict[str, Timeline] = {}
-        self._said: dict[str, dict[str, Finding]] = {}
+        self._timelines: dict[_World, Timeline[Scope]] = {}
+        self._said: dict[_World, dict[str, Finding]] = {}
+        self._incidents: dict[str, Timeline[Incidents]] = {}
+        self._joints = Joints(self.config)
+        self._hung: set[_World] = set()
+        self._startups = Startups()
+        self._pairwise = Pairwise()
         self._now = -math.inf
 
     def process(self, record: Record | Suspicion) -> Sequence[Finding]:
         """Take one suspicion; what follows from it comes with the next tick at or after its time."""
-        if isinstance(record, Suspicion):
-            key = scope_key(record)
-            if key not in self._timelines:
-                self._timelines[key], self._said[key] = Timeline(self.config), {}
-            self._timelines[key].add(record)
+        if not isinstance(record, Suspicion):
+            return ()
+        if record.kind == PHASE_KIND:
+            self._startups.hear(record)
+            return ()
+        if record.kind == DELAY_KIND:
+            self._pairwise.hear(record)
+            return ()
+        self._joints.hear(record)
+        if record.subject.node is not None and not record.shadow:
+            held = self._incidents.setdefault(record.cluster, Timeline(INCIDENTS, self.config))
+            held.add(record)
+        if record.kind not in (PLACE_KIND, UNHEARD_KIND):
+            real, shadow = (scope_key(record), False), (scope_key(record), True)
+            if not record.shadow:
+                self._timeline(real).add(record)
+                if record.kind == "hang.job":
+                    self._hung.add(real)
+            if record.shadow or shadow in self._timelines:
+                self._timeline(shadow).add(record)
         return ()
 
     def tick(self, event_time: float) -> Sequence[Finding]:
         """Let event time pass: weigh what has come in, and end what has been silent for long enough."""
         self._now = max(self._now, event_time)
+        self._joints.prune(self._now)
+        for judged in (*self._startups.due(self._now), *self._pairwise.due(self._now)):
+            self.process(judged)
         changed: list[Finding] = []
-        for key in sorted(k for k, timeline in self._timelines.items() if timeline.has_work(self._now)):
-            for as_of, scope in self._timelines[key].reach(self._now):
-                changed += self._news(self._said[key], scope, as_of)
-            if self._timelines[key].empty:
-                del self._timelines[key], self._said[key]
+        moved: set[_World] = set()
+        for cluster in sorted(c for c, timeline in self._incidents.items() if timeline.has_work(self._now)):
+            news, scopes = self._reach_incidents(cluster)
+            changed += news
+            moved |= scopes
+        moved |= self._hung
+        due = [k for k, t in self._timelines.items() if k in moved or t.has_work(self._now)]
+        # What stopped a job is known before it is shown that the job has stopped.
+        for world in sorted(due, key=lambda k: (k in self._hung, k)):
+            changed += self._reach(world)
+        return changed + self._retold()
+
+    def _timeline(self, world: _World) -> Timeline[Scope]:
+        if world not in self._timelines:
+            key, in_shadow = world
+            real = self._timelines.get((key, False)) if in_shadow else None
+            self._timelines[world] = Timeline(SCOPE, self.config) if real is None else real.fork()
+            self._said[world] = {}
+        return self._timelines[world]
+
+    def _reach(self, world: _World) -> list[Finding]:
+        timeline, changed = self._timelines[world], []
+        states = list(timeline.reach(self._now)) if timeline.has_work(self._now) else [timeline.shown]
+        for as_of, scope in states:
+            changed += self._news(world, scope.cases, as_of, partial(self._of_case, world, scope))
+        if timeline.empty:
+            del self._timelines[world], self._said[world]
+            self._hung.discard(world)
         return changed
 
-    def _news(self, said: dict[str, Finding], scope: Scope, as_of: float) -> list[Finding]:
-        news: list[Finding] = []
-        for key, case in sorted(scope.cases.items()):
-            if case.kind == IDLE:
-                continue
+    def _retold(self) -> list[Finding]:
+        """Show again the findings about machines that now tell more, or less, of their jobs."""
+        changed: list[Finding] = []
+        moved = self._joints.moved()
+        for world in sorted(w for w, said in self._said.items() if not w[1] and moved & said.keys()):
+            if world in self._timelines:
+                as_of, scope = self._timelines[world].shown
+                changed += self._news(world, scope.cases, as_of, partial(self._of_case, world, scope))
+            else:
+                as_of, after = self._incidents[world[0].removesuffix(_INCIDENTS)].shown
+                changed += self._news(world, after.scope.cases, as_of, partial(self._of_incident, after))
+        return changed
+
+    def _reach_incidents(self, cluster: str) -> tuple[list[Finding], set[_World]]:
+        """Let a cluster's incidents reach now; return the news, and the scopes whose cases changed hands."""
+        timeline, world = self._incidents[cluster], (f"{cluster}{_INCIDENTS}", False)
+        before = timeline.shown[1]
+        for _ in timeline.reach(self._now):
+            pass
+        as_of, after = timeline.shown
+        self._said.setdefault(world, {})
+        changed = self._news(world, after.scope.cases, as_of, partial(self._of_incident, after))
+        handed = before.claims.items() ^ after.claims.items()
+        scopes = {scope_key((after.members.get(k) or before.members[k]).voices()[0]) for k, _ in handed}
+        if timeline.empty:
+            del self._incidents[cluster], self._said[world]
+        return changed, {(key, False) for key in scopes} & self._timelines.keys()
+
+    def _of_case(self, world: _World, scope: Scope, case: Case, identity: str | None) -> Finding | None:
+        unseen = world[1] and case.key not in self._said[world] and not only_in_shadow(case)
+        if unseen or case.kind == IDLE or excused(case, scope.cases.values()):
+            return None
+        if world[1]:
+            return shadowed(render(scope, case, self.config, identity=identity or shadow_id(case)), scope)
+        finding = render(scope, case, self.config, identity=identity)
+        if case.kind == "hang.job":
+            return self._joints.part(finding, case, self._causes(case))
+        claim = self._claim_on(scope, case)
+        return (
+            with_hangs(finding, self._joints.hangs_of(case.key))
+            if claim is None
+            else as_member(finding, claim)
+        )
+
+    def _causes(self, hang: Case) -> Iterator[Case]:
+        """Yield what has a finding of its own on the nodes of a hung job, or the incident it belongs to."""
+        cluster = hang.subject.cluster
+        for node in self._joints.nodes_of(hang, self._now):
+            timeline = self._timelines.get((f"{cluster}/node/{node}", False))
+            scope = Scope() if timeline is None else timeline.shown[1]
+            for case in scope.cases.values():
+                claim = self._claim_on(scope, case)
+                if claim is not None:
+                    yield self._incidents[cluster].shown[1].scope.cases[claim.incident]
+                elif group_key(scope, case, self.config) is None:
+                    yield case
+
+    def _claim_on(self, scope: Scope, case: Case) -> Claim | None:
+        """Return by which incident a case is explained: itself, or all the ranks that it is made of."""
+        incidents = self._incidents.get(case.subject.cluster)
+        if incidents is None:
+            return None
+        parts = members_of(case, scope.cases, self.config) or (case,)
+        claims = [claim_on(incidents.shown[1], part) for part in parts]
+        known = [claim for claim in claims if claim is not None]
+        return max(known, key=lambda claim: claim.at) if len(known) == len(parts) else None
+
+    def _of_incident(self, incidents: Incidents, case: Case, identity: str | None) -> Finding:
+        finding = render(Scope({case.key: case}), case, self.config, identity=identity)
+        return with_hangs(with_members(finding, incidents), self._joints.hangs_of(case.key))
+
+    def _news(
+        self,
+        world: _World,
+        cases: Mapping[str, Case],
+        as_of: float,
+        show: Callable[[Case, str | None], Finding | None],
+    ) -> list[Finding]:
+        said, news = self._said[world], []
+        for key, case in sorted(cases.items()):
             before = said.get(key)
-            finding = render(scope, case, self.config, identity=self._identity(case, before))
+            finding = show(case, self._identity(case, before))
+            if finding is None:
+                continue
             if before is None or replace(finding, as_of=before.as_of) != before:
                 said[key] = replace(finding, as_of=max(as_of, case.ended_at or -math.inf))
                 news.append(said[key])
-        for key in said.keys() - scope.cases.keys():
+        for key in said.keys() - cases.keys():
             del said[key]
+            self._joints.forget(key)
         return news
 
     def _identity(self, case: Case, before: Finding | None) -> str | None:

@@ -6,55 +6,68 @@ row says otherwise.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
-from slowrank.telemetry.records import Family
-from streams.arrays import Array
+from slowrank.telemetry.records import Family, Severity
+from streams.arrays import Array, Mask
 from streams.conditions import Timing
-
-Severity = Literal["critical", "error", "warning", "info"]
-Mask = npt.NDArray[np.bool_]
-
-IDLE, HW_SLOWDOWN, SW_THERMAL, HW_THERMAL, POWER_BRAKE = 1, 8, 32, 64, 128
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a rule argues for; ``weight`` is a log likelihood ratio."""
+    """What a rule argues for; ``weight`` is a log likelihood ratio.
+
+    ``alone``: it opens a finding by itself although it is mild, because it claims no more than what was seen.
+    """
 
     kind: str
     family: Family
     severity: Severity
     weight: float
+    alone: bool = False
 
     @property
     def overwhelming(self) -> bool:
         """Whether this alone opens a finding: errors and worse need no second family."""
-        return self.severity in ("critical", "error")
+        return self.alone or self.severity in ("critical", "error")
 
 
 @dataclass(frozen=True, slots=True)
 class EventRule:
     """``faults`` events (bursts counted once) within ``window`` seconds on one subject reach the verdict;
-    fewer argue for it with half the weight as a warning."""
+    fewer argue for it with half the weight as a warning.
+
+    ``shared``: where several GPUs of a node tell of it, it is the software's and never reaches the verdict.
+    ``fatal``: it counts towards a repeat offender. Events less than ``burst`` seconds apart are one fault.
+    """
 
     verdict: Verdict
     faults: int = 1
     window: float = 600.0
+    shared: bool = False
+    fatal: bool = False
+    burst: float = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class CountRule:
-    """``metric`` increased by at least ``count`` within ``window`` seconds."""
+    """``metric`` increased by at least ``count`` within ``window`` seconds.
+
+    ``count_of`` gives the count by instance, NaN where it cannot be told, which leaves ``count``.
+    ``apart``: and by so many times the median of at least three siblings on the node; what all of them count
+    is the load's or the path's. ``usual`` (events a day): and by more than chance allows (p < 1e-6) where
+    the siblings' median, or that many a day, is usual.
+    """
 
     metric: str
     count: float
     window: float
     verdict: Verdict
     sticky: bool = False
+    count_of: Callable[[Mapping[str, Array]], Array] | None = None
+    apart: float | None = None
+    usual: float | None = None
 
     @property
     def timing(self) -> Timing:
@@ -73,36 +86,39 @@ class StateRule:
     verdict: Verdict
 
 
-def _xid(code: int, severity: Severity, weight: float) -> Verdict:
+def xid_verdict(code: int, severity: Severity, weight: float) -> Verdict:
     return Verdict(f"xid.{code}", "event", severity, weight)
 
 
 _UNCORRECTABLE = Verdict("ecc.uncorrectable", "gpu_memory", "critical", 6.0)
-_REMAP_PENDING = Verdict("ecc.row_remap_pending", "gpu_memory", "error", 5.0)
-_REMAP_FAILED = Verdict("ecc.row_remap_failure", "gpu_memory", "critical", 6.0)
-_CORRECTABLE = Verdict("ecc.correctable_rate", "gpu_memory", "warning", 2.0)
+REMAP_PENDING = Verdict("ecc.row_remap_pending", "gpu_memory", "error", 5.0)
+REMAP_FAILED = Verdict("ecc.row_remap_failure", "gpu_memory", "critical", 6.0)
+CORRECTABLE = Verdict("ecc.correctable_rate", "gpu_memory", "warning", 2.0)
 _NVLINK = Verdict("link.nvlink_degraded", "nvlink_pcie", "error", 3.0)
 _NVLINK_WEAK = Verdict("link.nvlink_degraded", "nvlink_pcie", "warning", 1.5)
 _NIC_FLAP = Verdict("link.nic_flap", "nic", "error", 3.0)
-_NIC_FLAP_ONCE = Verdict("link.nic_flap", "nic", "warning", 3.0)
+_NIC_FLAP_ONCE = Verdict("link.nic_flap", "nic", "warning", 3.0, alone=True)
 _NIC_ERRORS = Verdict("link.nic_errors", "nic", "warning", 3.0)
+_NIC_FAILING = Verdict("link.nic_errors", "nic", "error", 3.0)
 _NIC_HINT = Verdict("link.nic_errors", "nic", "warning", 1.0)
 
 # XID 45 follows other faults and never counts alone; 13, 31 and 43 are the application's until they repeat.
 EVENT_RULES: dict[str, EventRule | None] = {
-    "xid.13": EventRule(_xid(13, "error", 2.0), faults=3, window=86400.0),
-    "xid.31": EventRule(_xid(31, "error", 2.0), faults=3, window=86400.0),
+    "xid.13": EventRule(xid_verdict(13, "error", 2.0), faults=3, window=86400.0, shared=True),
+    "xid.31": EventRule(xid_verdict(31, "error", 2.0), faults=3, window=86400.0, shared=True),
     "xid.43": None,
     "xid.45": None,
-    "xid.48": EventRule(_UNCORRECTABLE),
-    "xid.63": EventRule(_REMAP_PENDING),
-    "xid.64": EventRule(_REMAP_FAILED),
-    "xid.74": EventRule(_NVLINK, faults=2),
-    "xid.79": EventRule(_xid(79, "critical", 6.0)),
+    "xid.48": EventRule(_UNCORRECTABLE, fatal=True),
+    "xid.63": EventRule(REMAP_PENDING),
+    "xid.64": EventRule(REMAP_FAILED, fatal=True),
+    "xid.74": EventRule(_NVLINK, faults=2, fatal=True),
+    "xid.79": EventRule(xid_verdict(79, "critical", 6.0), fatal=True),
     "xid.94": EventRule(Verdict("ecc.uncorrectable", "gpu_memory", "error", 5.0)),
-    "xid.95": EventRule(_UNCORRECTABLE),
-    "xid.119": EventRule(_xid(119, "error", 5.0)),
-    "xid.120": EventRule(_xid(120, "error", 5.0)),
+    "xid.95": EventRule(_UNCORRECTABLE, fatal=True),
+    # A context switch that timed out: the process is lost, whatever the clocks do afterwards.
+    "xid.109": EventRule(xid_verdict(109, "error", 5.0)),
+    "xid.119": EventRule(xid_verdict(119, "error", 5.0), fatal=True),
+    "xid.120": EventRule(xid_verdict(120, "error", 5.0), fatal=True),
     "xid.145": EventRule(_NVLINK),
     "xid.149": EventRule(_NVLINK),
     "nic.link_down": EventRule(_NIC_FLAP, faults=2, window=300.0),
@@ -110,10 +126,33 @@ EVENT_RULES: dict[str, EventRule | None] = {
 }
 UNKNOWN_XID = EventRule(Verdict("xid", "event", "warning", 1.0))
 
+REPEAT_OFFENDER = EventRule(
+    Verdict("node.lemon", "event", "error", 3.0), faults=5, window=86400.0, burst=3600.0
+)
+"""For one GPU, whichever fatal XIDs they were; a driver that hangs repeats itself, and hangs but once."""
+
+
+def _replays_allowed(gpu: Mapping[str, Array]) -> Array:
+    """Bit errors at the rate the specification allows: 0.06 a minute per lane and GT/s (DCGM)."""
+    generation = gpu["gpu.pcie.link_gen"]
+    known = np.isin(generation, range(1, len(_GT_PER_SECOND)))
+    speed = np.array(_GT_PER_SECOND)[np.where(known, generation, 0).astype(np.int64)]
+    return np.asarray(np.ceil(0.06 * speed * gpu["gpu.pcie.link_width_max"]))
+
+
+_GT_PER_SECOND = (np.nan, 2.5, 5.0, 8.0, 16.0, 32.0, 64.0)
+"""By PCIe generation."""
+
 GPU_COUNTS = (
     CountRule("gpu.ecc.uncorrected_total", 1, 60.0, _UNCORRECTABLE, sticky=True),
-    CountRule("gpu.ecc.corrected_total", 50, 300.0, _CORRECTABLE),
-    CountRule("gpu.pcie.replay_total", 32, 60.0, Verdict("link.pcie_replay", "nvlink_pcie", "warning", 2.0)),
+    CountRule("gpu.ecc.corrected_total", 50, 300.0, CORRECTABLE),
+    CountRule(
+        "gpu.pcie.replay_total",
+        32,
+        60.0,
+        Verdict("link.pcie_replay", "nvlink_pcie", "warning", 2.0),
+        count_of=_replays_allowed,
+    ),
     CountRule("gpu.nvlink.recovery_errors_total", 1, 60.0, _NVLINK_WEAK),
     CountRule("gpu.nvlink.replay_errors_total", 2, 120.0, _NVLINK_WEAK),
     CountRule("gpu.nvlink.crc_errors_total", 6000, 60.0, _NVLINK_WEAK),
@@ -123,121 +162,32 @@ GPU_COUNTS = (
         60.0,
         Verdict("throttle.thermal", "clocks", "warning", 3.0),
     ),
+    # At full load every GPU touches its power limit; one that stands at it alone is held back.
+    CountRule(
+        "gpu.throttle.power_nanoseconds_total",
+        0.05 * 60e9,
+        60.0,
+        Verdict("throttle.power", "clocks", "warning", 2.0),
+        apart=5.0,
+    ),
 )
 
 NIC_COUNTS = (
     CountRule("nic.port.link_downed_total", 2, 300.0, _NIC_FLAP),
+    CountRule("nic.port.link_downed_total", 3, 43200.0, _NIC_FLAP),
     CountRule("nic.port.link_downed_total", 1, 60.0, _NIC_FLAP_ONCE),
     CountRule("nic.port.carrier_changes_total", 4, 600.0, _NIC_FLAP),
     CountRule("nic.port.carrier_changes_total", 2, 600.0, _NIC_FLAP_ONCE),
     CountRule("nic.port.link_error_recovery_total", 6, 60.0, _NIC_ERRORS),
     CountRule("nic.port.symbol_errors_total", 600, 60.0, _NIC_ERRORS),
+    CountRule("nic.port.symbol_errors_total", 120, 3600.0, _NIC_FAILING),
     CountRule("nic.port.rx_errors_total", 600, 60.0, _NIC_ERRORS),
     CountRule("nic.port.xmit_discards_total", 6000, 60.0, _NIC_HINT),
     CountRule("nic.port.local_ack_timeout_total", 60, 60.0, _NIC_HINT),
     CountRule("nic.port.roce_slow_restart_total", 600, 60.0, _NIC_HINT),
+    CountRule("nic.port.out_of_sequence_total", 2, 600.0, _NIC_HINT, apart=3.0, usual=0.1),
 )
 
 HOST_COUNTS = (
     CountRule("host.oom_kills_total", 1, 60.0, Verdict("host.memory_pressure", "host", "warning", 2.0)),
-)
-
-
-def _loaded(gpu: Mapping[str, Array]) -> Mask:
-    return np.asarray(gpu["gpu.utilization_ratio"] > 0.1)
-
-
-def _reason(bit: int) -> Callable[[Mapping[str, Array]], Mask]:
-    def test(gpu: Mapping[str, Array]) -> Mask:
-        reasons = gpu["gpu.throttle_reasons"]
-        return np.asarray((reasons > 0) & (reasons & IDLE == 0) & (reasons & bit != 0))
-
-    return test
-
-
-def _unexplained_slowdown(gpu: Mapping[str, Array]) -> Mask:
-    """The general bit comes with the bit that says why; it speaks only where no other does."""
-    reasons = gpu["gpu.throttle_reasons"]
-    return np.asarray(_reason(HW_SLOWDOWN)(gpu) & (reasons & (SW_THERMAL | HW_THERMAL | POWER_BRAKE) == 0))
-
-
-def _narrow(gpu: Mapping[str, Array]) -> Mask:
-    width, widest = gpu["gpu.pcie.link_width"], gpu["gpu.pcie.link_width_max"]
-    return np.asarray((width > 0) & (width < widest) & _loaded(gpu))
-
-
-def _flag(metric: str) -> Callable[[Mapping[str, Array]], Mask]:
-    return lambda columns: np.asarray(columns[metric] > 0)
-
-
-GPU_STATES = (
-    StateRule(
-        "hw_slowdown",
-        "gpu.throttle_reasons",
-        _unexplained_slowdown,
-        Timing(hold=10.0),
-        Verdict("throttle.hw_slowdown", "clocks", "warning", 3.0),
-    ),
-    StateRule(
-        "hw_thermal",
-        "gpu.throttle_reasons",
-        _reason(HW_THERMAL),
-        Timing(hold=10.0),
-        Verdict("throttle.thermal", "clocks", "warning", 3.0),
-    ),
-    StateRule(
-        "sw_thermal",
-        "gpu.throttle_reasons",
-        _reason(SW_THERMAL),
-        Timing(hold=30.0),
-        Verdict("throttle.thermal", "clocks", "warning", 2.0),
-    ),
-    StateRule(
-        "power_brake",
-        "gpu.throttle_reasons",
-        _reason(POWER_BRAKE),
-        Timing(hold=10.0),
-        Verdict("throttle.power", "clocks", "warning", 3.0),
-    ),
-    StateRule(
-        "no_margin",
-        "gpu.temp.margin_celsius",
-        lambda gpu: np.asarray(gpu["gpu.temp.margin_celsius"] <= 0),
-        Timing(hold=10.0),
-        Verdict("throttle.thermal", "clocks", "warning", 1.5),
-    ),
-    StateRule(
-        "pcie_width",
-        "gpu.pcie.link_width",
-        _narrow,
-        Timing(hold=30.0),
-        Verdict("link.pcie_downgrade", "nvlink_pcie", "error", 3.0),
-    ),
-    StateRule(
-        "remap_pending", "gpu.row_remap.pending", _flag("gpu.row_remap.pending"), Timing(), _REMAP_PENDING
-    ),
-    StateRule("remap_failed", "gpu.row_remap.failed", _flag("gpu.row_remap.failed"), Timing(), _REMAP_FAILED),
-    # XID 154 is the driver's own "recovery action changed".
-    StateRule(
-        "recovery_action",
-        "gpu.recovery_action",
-        _flag("gpu.recovery_action"),
-        Timing(),
-        _xid(154, "error", 5.0),
-    ),
-    StateRule(
-        "slow_reads",
-        "gpu.nvml_call_seconds",
-        lambda gpu: np.asarray(gpu["gpu.nvml_call_seconds"] > 1.0),
-        Timing(hold=3.0),
-        _xid(119, "warning", 2.0),
-    ),
-    # The energy counter of a working driver never stands still: power is never zero.
-    StateRule(
-        "frozen",
-        "gpu.energy_millijoules_total",
-        lambda gpu: np.asarray(gpu["frozen"]),
-        Timing(hold=10.0),
-        _xid(119, "error", 4.0),
-    ),
 )

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from streams.senders import Present
+
 STALLED_SECONDS = 10.0
 
 
@@ -22,6 +24,7 @@ class Health:
     outputs: Counter[str] = field(default_factory=Counter)
     event_time: dict[str, float] = field(default_factory=dict)
     lag: dict[str, int] = field(default_factory=dict)
+    nodes: Present = field(default_factory=Present)
     started: float = 0.0
     last_event: float = 0.0
     last_commit: float = 0.0

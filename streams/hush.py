@@ -1,10 +1,14 @@
-"""Keeps a log readable while the brokers are away: aiokafka says the same hundreds of times a second."""
+"""Keeps a log readable: what Faust says of each of its parts is left out, and repetitions are.
+
+While the brokers are away aiokafka says the same hundreds of times a second.
+"""
 
 import logging
 import re
 from collections.abc import Callable
 
 LOGGERS = ("aiokafka", "aiokafka.conn", "aiokafka.consumer.fetcher", "aiokafka.consumer.group_coordinator")
+CHATTY = ("faust", "mode", "aiokafka")
 EVERY_SECONDS = 10.0
 MOST = 256
 
@@ -31,7 +35,12 @@ class Hush(logging.Filter):
 
 
 def hush(clock: Callable[[], float]) -> None:
-    """Apply it to what repeats itself; ``clock`` in seconds, any zero."""
+    """Apply it to what repeats itself, and let through warnings alone of what tells of its every step.
+
+    ``clock`` in seconds, any zero.
+    """
+    for name in CHATTY:
+        logging.getLogger(name).setLevel(logging.WARNING)
     quiet = Hush(clock)
     for name in LOGGERS:
         logging.getLogger(name).addFilter(quiet)

@@ -12,13 +12,16 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from detectors.job_wide import JobWide
+from detectors.loss import LossConfig
 from detectors.replicas import Replicas
 from detectors.roles import roles_from_coords
 from detectors.straggler import Ints, StepTimes, StragglerConfig, StragglerDetector, Verdict
 from slowrank.telemetry import UNKNOWN_NODE, JobSteps, NodeEvent, NodeSample, Suspicion
 from streams import job_suspicions as write
-from streams.job_suspicions import JobView
+from streams.job_comm import Transfers
+from streams.job_view import JobView, Key
 from streams.ledger import Ledger
+from streams.losses import Losses
 from streams.progress import Presence, Progress, Stall
 from streams.steps import COORDS, Identity, Row, Step, StepAligner, rows_of
 
@@ -32,6 +35,7 @@ class JobStageConfig:
     update_seconds: float = 30.0
     max_jobs: int = 1024
     straggler: StragglerConfig = field(default_factory=StragglerConfig)
+    loss: LossConfig = field(default_factory=LossConfig)
 
 
 @dataclass(slots=True)
@@ -40,7 +44,9 @@ class _Job:
 
     attempt: int
     aligner: StepAligner
-    ledger: Ledger[write.Key]
+    ledger: Ledger[Key]
+    losses: Losses
+    transfers: Transfers = field(default_factory=Transfers)
     detector: StragglerDetector | None = None
     roster: tuple[int, ...] = ()
     restarted: bool = True
@@ -72,7 +78,7 @@ class JobStage:
         """Let time pass: only jobs that stopped reporting can notice."""
         out: list[Suspicion] = []
         for key, job in self._jobs.items():
-            out.extend(self._stall(key, job, job.progress.look(event_time)))
+            out.extend(self._stalls(key, job, job.progress.look(event_time)))
         return out
 
     @property
@@ -83,8 +89,10 @@ class JobStage:
     def _job(self, key: tuple[str, str], record: JobSteps, row: Row) -> _Job | None:
         job = self._jobs.get(key)
         if job is None:
-            ledger: Ledger[write.Key] = Ledger(self.config.update_seconds)
-            job = self._jobs[key] = _Job(record.attempt, StepAligner(record.world_size), ledger)
+            ledger: Ledger[Key] = Ledger(self.config.update_seconds)
+            job = self._jobs[key] = _Job(
+                record.attempt, StepAligner(record.world_size), ledger, Losses(self.config.loss)
+            )
             if len(self._jobs) > self.config.max_jobs:
                 self._jobs.popitem(last=False)
         elif record.attempt < job.attempt:
@@ -93,6 +101,7 @@ class JobStage:
         resized = record.world_size not in (0, job.aligner.world_size)
         if record.attempt > job.attempt or resized or job.aligner.rolled_back(row):
             _restart(job, record)
+            job.losses = Losses(self.config.loss)
         self._jobs.move_to_end(key)
         return job
 
@@ -101,8 +110,8 @@ class JobStage:
         number = job.aligner.number(row)
         if number > job.newest:
             job.newest = number
-            out.extend(self._stall(key, job, job.progress.look(row.ts)))
-            job.progress.new_step(row.ts)
+            out.extend(self._stalls(key, job, job.progress.look(row.ts)))
+            job.progress.new_step(number, row.ts)
             out.extend(job.ledger.clear(("hang", -1), row.ts))
         for step in job.aligner.add(row):
             out.extend(self._step(key, job, step))
@@ -124,7 +133,8 @@ class JobStage:
             )
         for rank in back:
             out += job.ledger.clear(("missing", rank), at)
-        return out
+        out += job.transfers.step(job.ledger, view, step)
+        return out + job.losses.step(job.ledger, view, step)
 
     def _fit_roster(self, job: _Job, present: set[int], at: float) -> list[Suspicion]:
         """Start the detector afresh for a changed set of ranks; who was slow and stayed remains suspected."""
@@ -139,32 +149,39 @@ class JobStage:
             fresh.inherit(job.detector, [job.roster.index(r) if r in job.roster else -1 for r in roster])
         job.detector, job.roster, job.restarted, job.aligner.changed = fresh, roster, False, False
         left = [key for key in job.ledger if key[0] in write.ABOUT_RANKS and key[1] not in roster]
+        # What the network takes for other ranks is learnt anew.
+        left += [key for key in job.ledger if key[0] == "network"]
         return [cleared for key in left for cleared in job.ledger.clear(key, at)]
 
-    def _stall(self, key: tuple[str, str], job: _Job, stall: Stall | None) -> list[Suspicion]:
-        if stall is None or job.detector is None:
+    def _stalls(self, key: tuple[str, str], job: _Job, stalls: list[Stall]) -> list[Suspicion]:
+        if not stalls or job.detector is None:
             return []
         view = JobView(key[0], key[1], job.attempt, job.roster, job.aligner.identities, job.detector)
         behind = [r for r in job.roster if job.aligner.last_step.get(r, job.newest) < job.newest]
-        return job.ledger.put(("hang", -1), write.stalled(view, stall.since, stall.at, behind))
+        told = [write.stalled(view, stall, behind) for stall in stalls]
+        return [said for s in told for said in job.ledger.put(("hang", -1), s, news=True)]
 
 
-def _stragglers(ledger: Ledger[write.Key], view: JobView, verdict: Verdict, at: float) -> list[Suspicion]:
+def _stragglers(ledger: Ledger[Key], view: JobView, verdict: Verdict, at: float) -> list[Suspicion]:
     out: list[Suspicion] = []
     for accusation in verdict.accused:
-        key: write.Key = (accusation.channel, view.roster[accusation.rank])
+        key: Key = (accusation.channel, view.roster[accusation.rank])
         out += ledger.put(key, write.slow_rank(view, accusation, at))
     for channel, index in verdict.cleared:
         out += ledger.clear((channel, view.roster[index]), at)
     for accusation in verdict.intermittent:
         key = ("intermittent", view.roster[accusation.rank])
         out += ledger.put(key, write.slow_rank(view, accusation, at))
+    if verdict.network is not None:
+        out += ledger.put(("network", -1), write.slow_network(view, verdict.network, at))
+    elif verdict.network_well:
+        out += ledger.clear(("network", -1), at)
     return out + _imbalances(ledger, view, verdict.job_wide, at) + _freshen(ledger, view, at)
 
 
-def _imbalances(ledger: Ledger[write.Key], view: JobView, job_wide: JobWide, at: float) -> list[Suspicion]:
+def _imbalances(ledger: Ledger[Key], view: JobView, job_wide: JobWide, at: float) -> list[Suspicion]:
     out: list[Suspicion] = []
-    shown: list[write.Key] = []
+    shown: list[Key] = []
     for found in job_wide.shown:
         if found.stage is None:
             shown.append(("workload", -1))
@@ -179,7 +196,7 @@ def _imbalances(ledger: Ledger[write.Key], view: JobView, job_wide: JobWide, at:
     return out
 
 
-def _freshen(ledger: Ledger[write.Key], view: JobView, at: float) -> list[Suspicion]:
+def _freshen(ledger: Ledger[Key], view: JobView, at: float) -> list[Suspicion]:
     """Update open accusations when due or believed at last; end those of ranks no longer slow on and off."""
     out: list[Suspicion] = []
     for key in ledger:
@@ -236,7 +253,7 @@ def _times(step: Step, roster: tuple[int, ...]) -> StepTimes:
     ts = np.full(len(roster), np.nan)
     values = np.full((step.values.shape[0], len(roster)), np.nan)
     ts[slots], values[:, slots] = step.ts, step.values
-    seconds, compute, wait, data, comm, checkpoint, tokens = values
+    seconds, compute, wait, data, comm, checkpoint, tokens = values[:7]
     return StepTimes(
         number=step.number, ts=ts, step=seconds, compute=compute, wait=wait, data=data, comm=comm,
         checkpoint=checkpoint, tokens=tokens,

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from alerts.finding import Finding
 from slowrank.telemetry import JobSteps, NodeSample, Record, Subject, Suspicion
 from streams.rollup import RollUp, Rows
+from streams.senders import Senders
 from streams.stage import Output, Stage
 from streams.watermark import Watermark
 
@@ -18,18 +19,23 @@ class Lane:
     """Drives a stage with the records of one partition, in order.
 
     Every other second of event time each cluster seen gets a heartbeat on ``suspicions``: without it the
-    finding stage, which sees only rare suspicions, would not know that time has passed.
+    finding stage, which sees only rare suspicions, would not know that time has passed. ``heard`` is when the
+    partition last brought a message, by the worker's clock.
     """
 
     name: str
     stage: Stage
     next_offset: int = 0
+    heard: float = -math.inf
     watermark: Watermark = field(default_factory=Watermark)
     clusters: set[str] = field(default_factory=set)
+    senders: Senders = field(default_factory=Senders)
 
     def process(self, record: Record, _logged: float) -> list[Output]:
         """Take the next record; return what it and the passing of time gave rise to."""
         self.clusters.add(record.cluster)
+        if isinstance(record, NodeSample):
+            self.senders.heard(record)
         outputs = self._pass(self.watermark.advance(record.ts))
         outputs += self.stage.process(record)
         return outputs

@@ -30,8 +30,9 @@ class Ledger(Generic[K]):
         """Tell whether an open suspicion needs no second kind of evidence already."""
         return self._open[key].overwhelming
 
-    def put(self, key: K, suspicion: Suspicion) -> list[Suspicion]:
-        """Raise a new suspicion; freshen an open one when due, or at once when it has become overwhelming.
+    def put(self, key: K, suspicion: Suspicion, *, news: bool = False) -> list[Suspicion]:
+        """Raise a new suspicion; freshen an open one when due, or at once when it has become overwhelming or
+        is ``news``.
 
         An update keeps the onset of what was raised, and thereby its identity, and stays overwhelming.
         """
@@ -40,7 +41,7 @@ class Ledger(Generic[K]):
             self._open[key] = suspicion
             return [suspicion]
         escalates = suspicion.overwhelming and not last.overwhelming
-        if not (escalates or self.is_due(key, suspicion.ts)):
+        if not (news or escalates or self.is_due(key, suspicion.ts)):
             return []
         self._open[key] = msgspec.structs.replace(
             suspicion,

@@ -33,13 +33,15 @@ async def _letters(bootstrap: str, prefix: str) -> AsyncIterator[DeadLetter]:
     finally:
         await admin.close()
     places = [TopicPartition(topic, p["partition"]) for t in found for p in t["partitions"]]
+    if not places:
+        return
     consumer = AIOKafkaConsumer(
         bootstrap_servers=bootstrap, enable_auto_commit=False, auto_offset_reset="earliest"
     )
     try:
         await consumer.start()
         consumer.assign(places)
-        ends = await consumer.end_offsets(places) if places else {}
+        ends = await consumer.end_offsets(places)
         for place in places:
             while await consumer.position(place) < ends[place]:
                 for message in (await consumer.getmany(place, timeout_ms=1000)).get(place, ()):

@@ -1,4 +1,4 @@
-"""Change points of one node's level-like series, told apart from what all its devices do together.
+"""Change points of the level-like series of nodes, told apart from what all devices of a node do together.
 
 A job that starts, pauses or waits moves every GPU of the node at once; that accuses nobody. A change is
 passed on when it is for the worse and the distance to the siblings' median made it too, beyond its own noise;
@@ -6,18 +6,21 @@ with fewer than three siblings nobody can tell, and nothing is said.
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from detectors.change import Change, ChangeConfig, ChangeDetectorBank
-from detectors.standardise import Scale
+from detectors.change import ChangeDetectorBank
+from detectors.change_point import Change, ChangeConfig
 from slowrank.telemetry import Baseline, Evidence, Subject, Suspicion
-from slowrank.telemetry.records import Family
 from streams.arrays import FloatArray
-from streams.suspicions import Claim, Place
+from streams.batch import Batch, Shape
+from streams.conditions import State
+from streams.counters import Increase
+from streams.hardware import Found
+from streams.suspicions import Claim
+from streams.watched import POWER, USUAL_POWER_LIMIT, WATCHED, Watched, metrics_of
 
 HOLD_SECONDS = 10.0
 PATIENCE_SECONDS = 60.0
@@ -29,98 +32,13 @@ MIN_SIGMAS = 6.0
 """What the distance to the siblings must have moved by: the smallest credible noise, and the measured one."""
 
 REFRESH_SECONDS = 60.0
-
-Owner = Literal["gpu", "nic", "host"]
-
-
-@dataclass(frozen=True, slots=True)
-class Watched:
-    """A metric under watch: how it is scaled, which direction is bad, what a change argues for.
-
-    A change counts only when its worse side is beyond ``from_level`` (before a fall, after a rise): a
-    temperature that rises from 40 to 50 °C or a port that was hardly used says nothing.
-    """
-
-    owner: Owner
-    metric: str
-    unit: str
-    scale: Scale
-    bad: Literal[-1, 1]
-    from_level: float
-    family: Family
-    kind: str
-    weight: float
+FAST_PORT_BITS_PER_SECOND = 10e9
 
 
-WATCHED = (
-    Watched(
-        "gpu",
-        "gpu.clock.sm_hz",
-        "Hz",
-        Scale("identity", 15e6),
-        -1,
-        5e8,
-        "clocks",
-        "clock.low",
-        2.0,
-    ),
-    Watched(
-        "gpu",
-        "gpu.power_watts",
-        "W",
-        Scale("identity", 14.0),
-        -1,
-        100.0,
-        "clocks",
-        "straggler.fail_slow",
-        1.0,
-    ),
-    Watched(
-        "gpu", "gpu.temp_celsius", "Cel", Scale("identity", 1.0), 1, 75.0, "clocks", "throttle.thermal", 1.0
-    ),
-    Watched(
-        "gpu",
-        "gpu.tensor_active_ratio",
-        "1",
-        Scale("identity", 0.02),
-        -1,
-        0.1,
-        "clocks",
-        "straggler.fail_slow",
-        0.5,
-    ),
-    Watched(
-        "nic", "nic.port.rx_bytes_total", "By/s", Scale("log1p", 0.03), -1, 1e8, "nic", "link.nic_slow", 1.5
-    ),
-    Watched(
-        "nic", "nic.port.tx_bytes_total", "By/s", Scale("log1p", 0.03), -1, 1e8, "nic", "link.nic_slow", 1.5
-    ),
-    Watched(
-        "host",
-        "host.pressure.cpu_some_ratio",
-        "1",
-        Scale("identity", 0.05),
-        1,
-        0.2,
-        "host",
-        "host.cpu_contention",
-        1.0,
-    ),
-    Watched(
-        "host",
-        "host.cpu.steal_ratio",
-        "1",
-        Scale("identity", 0.02),
-        1,
-        0.05,
-        "host",
-        "host.cpu_contention",
-        1.0,
-    ),
-)
-
-Series = tuple[int, str]
-"""Index into ``WATCHED`` and the instance."""
+@dataclass(slots=True)
+class _Waiting:
+    change: Change
+    due: float
 
 
 @dataclass(slots=True)
@@ -132,79 +50,145 @@ class _Raised:
 
 
 class LevelChanges:
-    """The change-point bank of one node and the suspicions its changes lead to."""
+    """The change-point bank of the nodes of a page and the suspicions its changes lead to.
 
-    def __init__(self, config: ChangeConfig | None = None) -> None:
-        self._config = config or ChangeConfig()
-        self._series: tuple[Series, ...] = ()
-        self._bank: ChangeDetectorBank | None = None
-        self._waiting: dict[Series, tuple[float, Change]] = {}
-        self._raised: dict[Series, _Raised] = {}
+    Series of the bank are numbered node by node; within a node they stand metric by metric, in the order of
+    ``WATCHED`` and of the devices.
+    """
 
-    def update(self, ts: float, values: Mapping[Series, float], place: Place) -> list[Suspicion]:
-        """Take the current values (raw units, NaN = not read); return what the changes give rise to."""
-        if not set(values).issubset(self._series):
-            self._watch(tuple(sorted(values)))
-        if self._bank is None:
-            return []
-        row: FloatArray = np.array([values.get(s, math.nan) for s in self._series])
-        for change in self._bank.update(ts, row):
+    def __init__(self, shape: Shape, nodes: int, config: ChangeConfig | None = None) -> None:
+        count = {"gpu": shape.gpus, "nic": shape.nics, "host": 1}
+        self._columns = [(w, device) for w in WATCHED for device in range(count[w.owner])]
+        self._bank = ChangeDetectorBank([w.scale for w, _ in self._columns], groups=nodes, config=config)
+        self._limit = np.full((nodes, shape.gpus), np.nan)
+        self._known = np.zeros((nodes, len(self._columns)), np.bool_)
+        self._waiting: dict[int, dict[int, _Waiting]] = {}
+        self._raised: dict[int, dict[int, _Raised]] = {}
+        self._busy = np.zeros(nodes, np.bool_)
+
+    def update(self, batch: Batch, ports: Increase) -> Found:
+        """Take the batch and what the counters of its ports rose by; tell what has changed for good."""
+        x = self._readings(batch, ports)
+        self._known[batch.rows] |= x == x
+        for change in self._bank.update_groups(batch.ts, x, batch.rows):
             if change.significant:
-                self._note(self._series[change.series], change)
-        return [*self._judge_waiting(ts, place), *self._follow(ts, values)]
+                self._note(change)
+        busy = np.flatnonzero(self._busy[batch.index]).tolist()
+        moved = self._moved_apart(batch, busy)
+        for k in busy:
+            node, ts = int(batch.index[k]), float(batch.ts[k])
+            for s in [*self._judge_waiting(batch, k, moved), *self._follow(node, ts, x[k])]:
+                yield k, s
+            self._busy[node] = bool(self._waiting.get(node) or self._raised.get(node))
 
-    def reset(self) -> None:
-        """A planned change: learn every level anew, and forget what was under way."""
-        if self._bank is not None:
-            self._bank.reset()
-        self._waiting.clear()
-        self._raised.clear()
+    def forget(self, node: int) -> None:
+        """A planned change: learn every level of a node anew, and drop what was under way."""
+        series = len(self._columns)
+        self._bank.reset(np.arange(node * series, (node + 1) * series))
+        self._limit[node] = np.nan
+        self._waiting.pop(node, None)
+        self._raised.pop(node, None)
+        self._busy[node] = False
 
-    def _watch(self, series: tuple[Series, ...]) -> None:
-        # A new device means new siblings: the whole node learns again rather than mix two pasts.
-        self._series = series
-        self._bank = ChangeDetectorBank([WATCHED[i].scale for i, _ in series], config=self._config)
-        self._waiting.clear()
-        self._raised.clear()
+    def _readings(self, batch: Batch, ports: Increase) -> FloatArray:
+        """Return the values under watch [n, series]; power is a share of its limit, ports are in bytes/s."""
+        read = np.where(batch.gpu["gpu.power_limit_watts"] > 0, batch.gpu["gpu.power_limit_watts"], np.nan)
+        # The first limit read is kept: a cap that is lowered must not look like more power.
+        known = self._limit[batch.rows]
+        limit = self._limit[batch.rows] = np.where(known == known, known, read)
+        gpu = [np.asarray(batch.gpu[m], np.float64) for m in metrics_of("gpu")]
+        power = metrics_of("gpu").index(POWER)
+        gpu[power] = gpu[power] / np.where(limit == limit, limit, USUAL_POWER_LIMIT)
+        fast = batch.nic["nic.port.speed_bits_per_second"] >= FAST_PORT_BITS_PER_SECOND
+        rates = [np.where(fast, ports.rate(metric), np.nan) for metric in metrics_of("nic")]
+        host = [np.asarray(batch.host[m], np.float64) for m in metrics_of("host")]
+        # What an ordinary host without a job does is its own business.
+        working = np.array([bool(s.gpu_ids) or s.job_id is not None for s in batch.samples])
+        others = np.concatenate([*rates, *host], axis=1)
+        return np.concatenate([*gpu, np.where(working[:, None], others, np.nan)], axis=1)
 
-    def _note(self, series: Series, change: Change) -> None:
-        watched = WATCHED[series[0]]
+    def _note(self, change: Change) -> None:
+        node, i = divmod(change.series, len(self._columns))
+        watched = self._columns[i][0]
+        change = self._in_unit(node, i, change)
         worse = change.level_before if watched.bad < 0 else change.level_after
-        if change.sign == watched.bad and worse >= watched.from_level and series not in self._raised:
-            self._waiting.setdefault(series, (change.detected_at + HOLD_SECONDS, change))
+        if change.sign == watched.bad and worse >= watched.from_level and i not in self._raised.get(node, {}):
+            waiting = _Waiting(change, change.detected_at + HOLD_SECONDS)
+            self._waiting.setdefault(node, {}).setdefault(i, waiting)
+            self._busy[node] = True
 
-    def _judge_waiting(self, ts: float, place: Place) -> list[Suspicion]:
-        found = []
-        for series, (due, change) in list(self._waiting.items()):
-            if ts < due:
+    def _in_unit(self, node: int, i: int, change: Change) -> Change:
+        factor = self._factor(node, i)
+        return replace(
+            change, level_before=factor * change.level_before, level_after=factor * change.level_after
+        )
+
+    def _factor(self, node: int, i: int) -> float:
+        """Return what one of the bank's units is in the unit of the metric."""
+        watched, gpu = self._columns[i]
+        if watched.metric != POWER:
+            return 1.0
+        limit = float(self._limit[node, gpu])
+        return limit if limit == limit else USUAL_POWER_LIMIT
+
+    def _moved_apart(self, batch: Batch, busy: Sequence[int]) -> set[tuple[int, int]]:
+        """Return which of the changes due (node, series) moved far enough from their siblings.
+
+        A shift of the whole fleet makes thousands of changes in one second; it is seen here at small cost.
+        """
+        apart: set[tuple[int, int]] = set()
+        due: dict[Watched, list[tuple[int, int, float]]] = {}
+        for k in busy:
+            node, ts = int(batch.index[k]), float(batch.ts[k])
+            for i, waiting in self._waiting.get(node, {}).items():
+                if ts >= waiting.due:
+                    due.setdefault(self._columns[i][0], []).append((node, i, waiting.change.onset))
+        for watched, changes in due.items():
+            keys = [(node, i) for node, i, _ in changes]
+            like = [j for j, (w, _) in enumerate(self._columns) if w is watched]
+            if len(like) > 1:
+                first = np.array([node * len(self._columns) for node, _ in keys])
+                others = np.array([[j for j in like if j != i] for _, i in keys])
+                series = first + [i for _, i in keys]
+                onsets = np.array([onset for _, _, onset in changes])
+                shift = watched.bad * self._bank.readings.shifts(series, first[:, None] + others, onsets)
+                keys = [keys[k] for k in np.flatnonzero(shift >= MIN_FLOORS * watched.scale.floor)]
+            apart.update(keys)
+        return apart
+
+    def _judge_waiting(self, batch: Batch, k: int, moved: Collection[tuple[int, int]]) -> Iterator[Suspicion]:
+        node, ts = int(batch.index[k]), float(batch.ts[k])
+        for i, waiting in sorted(self._waiting.get(node, {}).items()):
+            if ts < waiting.due:
                 continue
-            self._waiting[series] = (ts + HOLD_SECONDS, change)
-            if self._stands_out(series, change):
-                claim = _claim(series, change, place)
-                self._raised[series] = _Raised(change, claim, ts)
-                found.append(_suspicion(claim, change, "raise", ts))
-            if series in self._raised or ts - change.detected_at >= PATIENCE_SECONDS:
-                del self._waiting[series]
-        return found
+            waiting.due, change = ts + HOLD_SECONDS, waiting.change
+            out = (node, i) in moved and self._stands_out(node, i, change)
+            if out:
+                claim = self._claim(i, change, self._subject(i, batch, k), node)
+                self._raised.setdefault(node, {})[i] = _Raised(change, claim, ts)
+                yield _suspicion(claim, change, "raise", ts)
+            if out or ts - change.detected_at >= PATIENCE_SECONDS:
+                del self._waiting[node][i]
 
-    def _stands_out(self, series: Series, change: Change) -> bool:
-        watched = WATCHED[series[0]]
+    def _stands_out(self, node: int, i: int, change: Change) -> bool:
+        watched, first = self._columns[i][0], node * len(self._columns)
         if watched.owner == "host":
             return True
-        siblings = [i for i, s in enumerate(self._series) if s[0] == series[0] and s != series]
-        if len(siblings) < MIN_SIBLINGS or self._bank is None:
+        like = [
+            j for j, (w, _) in enumerate(self._columns) if w is watched and j != i and self._known[node, j]
+        ]
+        if len(like) < MIN_SIBLINGS:
             return False
-        moved = self._bank.contrast(self._series.index(series), siblings, change.onset)
+        moved = self._bank.readings.contrast(first + i, [first + j for j in like], change.onset)
         least = MIN_FLOORS * watched.scale.floor
         return (
             moved is not None
             and min(watched.bad * moved.shift / least, watched.bad * moved.sigmas / MIN_SIGMAS) >= 1.0
         )
 
-    def _follow(self, ts: float, values: Mapping[Series, float]) -> list[Suspicion]:
-        found = []
-        for series, raised in list(self._raised.items()):
-            value = values.get(series, math.nan)
+    def _follow(self, node: int, ts: float, x: FloatArray) -> Iterator[Suspicion]:
+        for i, raised in sorted(self._raised.get(node, {}).items()):
+            value = float(x[i]) * self._factor(node, i)
             change = raised.change
             half_way = (change.level_before + change.level_after) / 2
             if (value - half_way) * change.sign >= 0:
@@ -212,51 +196,56 @@ class LevelChanges:
             elif not math.isnan(value):
                 raised.better_since = ts if raised.better_since is None else raised.better_since
             if raised.better_since is not None and ts - raised.better_since >= HOLD_SECONDS:
-                del self._raised[series]
-                found.append(_suspicion(raised.claim, change, "clear", ts))
+                del self._raised[node][i]
+                yield _suspicion(raised.claim, change, "clear", ts)
             elif ts - raised.last_emitted >= REFRESH_SECONDS and not math.isnan(value):
                 raised.last_emitted = ts
-                found.append(_suspicion(raised.claim, change, "update", ts))
-        return found
+                yield _suspicion(raised.claim, change, "update", ts)
+
+    def _subject(self, i: int, batch: Batch, k: int) -> Subject:
+        (watched, device), place = self._columns[i], batch.place(k)
+        if watched.owner == "gpu":
+            return place.gpu(batch.gpu_ids[k][device])
+        return place.nic(batch.nic_ids[k][device]) if watched.owner == "nic" else place.whole_node()
+
+    def _claim(self, i: int, change: Change, subject: Subject, node: int) -> Claim:
+        watched = self._columns[i][0]
+        times, past = self._bank.readings.past(node * len(self._columns) + i, change.onset)
+        past = past * self._factor(node, i)
+        evidence = Evidence(
+            metric=watched.metric,
+            unit=watched.unit,
+            detector=f"bocpd.{change.source}",
+            value=change.level_after,
+            baseline=_baseline(change, times, past),
+            change_at=change.onset,
+            change_probability=change.probability,
+            z_robust=change.sigmas,
+        )
+        return Claim(
+            detector=f"change.{watched.metric}",
+            family=watched.family,
+            kind=watched.kind,
+            subject=subject,
+            weight=watched.weight,
+            score=max(1.0, min(10.0, abs(change.sigmas) / 6.0)),
+            evidence=(evidence,),
+            note=f"{watched.metric} changed by {change.effect:+.1%}",
+        )
 
 
-def watchable(owner: Owner) -> Sequence[tuple[int, str]]:
-    """Return the index into ``WATCHED`` and the metric of what is watched on GPUs, NICs or the host."""
-    return tuple((i, w.metric) for i, w in enumerate(WATCHED) if w.owner == owner)
-
-
-def _claim(series: Series, change: Change, place: Place) -> Claim:
-    watched = WATCHED[series[0]]
-    evidence = Evidence(
-        metric=watched.metric,
-        unit=watched.unit,
-        detector=f"bocpd.{change.source}",
-        value=change.level_after,
-        baseline=Baseline(median=change.level_before, mad=0.0, n=0),
-        change_at=change.onset,
-        change_probability=change.probability,
-        z_robust=change.sigmas,
+def _baseline(change: Change, times: FloatArray, past: FloatArray) -> Baseline:
+    if not len(past):
+        return Baseline(median=change.level_before, mad=0.0, n=0)
+    return Baseline(
+        median=change.level_before,
+        mad=float(np.median(np.abs(past - np.median(past)))),
+        n=len(past),
+        from_ts=float(times[0]),
+        to_ts=float(times[-1]),
     )
-    return Claim(
-        detector=f"change.{watched.metric}",
-        family=watched.family,
-        kind=watched.kind,
-        subject=_subject(watched.owner, series[1], place),
-        weight=watched.weight,
-        score=max(1.0, min(10.0, abs(change.sigmas) / 6.0)),
-        evidence=(evidence,),
-        note=f"{watched.metric} changed by {change.effect:+.1%}",
-    )
 
 
-def _subject(owner: Owner, instance: str, place: Place) -> Subject:
-    if owner == "gpu":
-        return place.gpu(instance)
-    return place.nic(instance) if owner == "nic" else place.whole_node()
-
-
-def _suspicion(
-    claim: Claim, change: Change, state: Literal["raise", "update", "clear"], ts: float
-) -> Suspicion:
+def _suspicion(claim: Claim, change: Change, state: State, ts: float) -> Suspicion:
     interval = (change.onset_lo, change.onset_hi)
     return claim.suspicion(state, ts=ts, onset=change.onset, interval=interval)

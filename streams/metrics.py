@@ -1,4 +1,4 @@
-"""The Prometheus page of a worker. Labels are closed sets: no text from telemetry gets in."""
+"""The Prometheus page of a worker. Labels are closed sets, but for the names of the first clusters."""
 
 import logging
 import math
@@ -8,17 +8,22 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, star
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from alerts.finding import Finding
 from alerts.kinds import RULES
 from slowrank import __version__
 from slowrank.settings import Settings
 from store.findings import Change
 from streams.app import Role
 from streams.health import Health
+from streams.senders import Present
 
 log = logging.getLogger(__name__)
 
 Counts = Iterable[tuple[Sequence[str], int]]
 """Label values and how many."""
+
+MAX_CLUSTERS = 64
+"""As labels; the names come from telemetry, and whoever sends it must not fill Prometheus."""
 
 _OPENED = frozenset({"finding.opened", "finding.reopened"})
 
@@ -43,15 +48,29 @@ class SinkMetrics:
             registry=registry,
         )
 
+        self._lost = Counter(
+            "slowrank_gpu_hours_lost", "GPU-hours lost to findings.", ["cluster"], registry=registry
+        )
+        self._clusters: set[str] = set()
+
     def behind(self, role: str, seconds: float) -> None:
         """Note how far behind a role is."""
         self._behind.labels(role).set(seconds)
 
-    def saved(self, kind: str, change: Change | None, seconds: float) -> None:
-        """Count a stored version, ``seconds`` after its onset, if it opened a finding."""
-        if change is not None and change.event in _OPENED:
-            self._opened.labels(_known(kind)).inc()
+    def saved(self, finding: Finding, change: Change | None, seconds: float) -> None:
+        """Count a stored version, ``seconds`` after its onset, if it opened a finding, and what it adds."""
+        if change is None:
+            return
+        if change.event in _OPENED:
+            self._opened.labels(_known(finding.kind)).inc()
             self._seconds.observe(seconds)
+        if change.gpu_hours > 0:
+            self._lost.labels(self._cluster(finding.subject.cluster)).inc(change.gpu_hours)
+
+    def _cluster(self, name: str) -> str:
+        if len(self._clusters) < MAX_CLUSTERS:
+            self._clusters.add(name)
+        return name if name in self._clusters else "other"
 
 
 class HealthMetrics(Collector):
@@ -75,12 +94,20 @@ class HealthMetrics(Collector):
         yield _gauge("watermark_delay_seconds", "Wall clock less event time.", "stream", delays)
         age = health.clock() - health.last_commit
         yield GaugeMetricFamily("slowrank_last_commit_age_seconds", "Since the last commit.", age)
+        if health.role == "detect":
+            yield from _nodes(health.nodes)
         waits = float(bool(health.waits))
         yield GaugeMetricFamily("slowrank_worker_waiting", "1 while a server is away.", waits)
         stalled = float(health.stalled)
         yield GaugeMetricFamily(
             "slowrank_worker_stalled", "1 while messages wait and none is taken.", stalled
         )
+
+
+def _nodes(present: Present) -> Iterator[Metric]:
+    yield GaugeMetricFamily("slowrank_nodes_reporting", "Nodes with a sample lately.", present.reporting)
+    yield GaugeMetricFamily("slowrank_nodes_expected", "Nodes heard of that have not left.", present.expected)
+    yield GaugeMetricFamily("slowrank_series_active", "Series of the nodes that report.", present.series)
 
 
 def new_registry(health: Health, wall: Callable[[], float]) -> CollectorRegistry:

@@ -3,14 +3,22 @@
 import math
 from collections import deque
 from collections.abc import Hashable
+from dataclasses import replace
 from typing import Any
 
 from slowrank.telemetry import Evidence, NodeEvent, Subject, Suspicion
-from streams.hardware_rules import EVENT_RULES, UNKNOWN_XID, EventRule, Verdict
+from streams.hardware_rules import EVENT_RULES, REPEAT_OFFENDER, UNKNOWN_XID, EventRule, Verdict
 from streams.suspicions import Claim, Place
 
 BURST_SECONDS = 5.0
+"""One fault writes many lines to the kernel log: what comes so soon after another is the same."""
+
 MAX_SUBJECTS = 1024
+"""Whose faults are remembered for one node; subjects come from messages, and must not fill the memory."""
+
+
+_FaultKey = tuple[str, Hashable]
+"""The code, and the subject."""
 
 
 class EventRules:
@@ -18,7 +26,7 @@ class EventRules:
 
     def __init__(self) -> None:
         self._bursts: dict[Hashable, tuple[float, float]] = {}
-        self._faults: dict[Hashable, deque[float]] = {}
+        self._faults: dict[_FaultKey, deque[float]] = {}
         self._seen: deque[tuple[Hashable, ...]] = deque(maxlen=512)
 
     def update(self, event: NodeEvent) -> list[Suspicion]:
@@ -31,25 +39,38 @@ class EventRules:
         if rule is None:
             return []
         subject = _event_subject(event)
-        verdict = _judged(rule, event.code, self._count(rule, (event.code, _key(subject)), event.ts))
-        if not self._worse_than_burst(_key(subject), event.ts, verdict.weight):
-            return []
-        claim = Claim(
-            detector=f"event.{event.source}",
-            family=verdict.family,
-            kind=verdict.kind,
-            subject=subject,
-            weight=verdict.weight,
-            score=2.0 if verdict.overwhelming else 1.0,
-            overwhelming=verdict.overwhelming,
-            evidence=(Evidence(metric=event.code, unit="1", detector="event", value=1.0, note=_text(event)),),
-            note=f"{verdict.severity}: {event.code}",
+        faults = self._count(rule, (event.code, _key(subject)), event.ts)
+        if rule.shared and self._is_shared(rule, event, _key(subject)):
+            faults = 0
+        verdict, found = _judged(rule, event.code, faults), []
+        if self._worse_than_burst(_key(subject), event.ts, verdict.weight):
+            found.append(_claim(event, subject, verdict).suspicion("raise", ts=event.ts, onset=event.ts))
+        return [*found, *(self._repeats(event, subject) if rule.fatal else ())]
+
+    def _is_shared(self, rule: EventRule, event: NodeEvent, key: Hashable) -> bool:
+        """Return whether another GPU of the node told of the same not long before or after."""
+        return any(
+            held[0] == event.code and held[1] != key and abs(event.ts - faults[-1]) <= rule.window
+            for held, faults in self._faults.items()
         )
+
+    def _repeats(self, event: NodeEvent, subject: Subject) -> list[Suspicion]:
+        key = ("fatal", _key(subject))
+        held = self._faults.get(key)
+        if held and abs(event.ts - held[-1]) <= REPEAT_OFFENDER.burst:
+            # However long a driver repeats itself, it has failed once: a quiet hour comes before the next.
+            held[-1] = max(held[-1], event.ts)
+            return []
+        faults = self._count(REPEAT_OFFENDER, key, event.ts)
+        if subject.type != "gpu" or faults < REPEAT_OFFENDER.faults:
+            return []
+        claim = _claim(event, subject, REPEAT_OFFENDER.verdict)
+        claim = replace(claim, note=f"{faults} fatal XIDs on this GPU within 24 hours")
         return [claim.suspicion("raise", ts=event.ts, onset=event.ts)]
 
-    def _count(self, rule: EventRule, key: Hashable, ts: float) -> int:
+    def _count(self, rule: EventRule, key: _FaultKey, ts: float) -> int:
         faults = self._faults.setdefault(key, deque(maxlen=64))
-        if not faults or abs(ts - faults[-1]) > BURST_SECONDS:
+        if not faults or abs(ts - faults[-1]) > rule.burst:
             faults.append(ts)
             _drop_oldest(self._faults)
         while faults[0] < ts - rule.window:
@@ -70,6 +91,21 @@ def _judged(rule: EventRule, code: str, faults: int) -> Verdict:
     if faults >= rule.faults:
         return Verdict(kind, verdict.family, verdict.severity, verdict.weight)
     return Verdict(kind, verdict.family, "info", verdict.weight / 2)
+
+
+def _claim(event: NodeEvent, subject: Subject, verdict: Verdict) -> Claim:
+    return Claim(
+        detector=f"event.{event.source}",
+        family=verdict.family,
+        kind=verdict.kind,
+        subject=subject,
+        weight=verdict.weight,
+        score=2.0 if verdict.overwhelming else 1.0,
+        overwhelming=verdict.overwhelming,
+        evidence=(Evidence(metric=event.code, unit="1", detector="event", value=1.0, note=_text(event)),),
+        severity=verdict.severity,
+        note=event.code,
+    )
 
 
 def _event_subject(event: NodeEvent) -> Subject:
@@ -93,6 +129,6 @@ def _text(event: NodeEvent) -> str:
     return (event.message or event.raw)[:400]
 
 
-def _drop_oldest(held: dict[Hashable, Any]) -> None:
+def _drop_oldest(held: dict[Any, Any]) -> None:
     if len(held) > MAX_SUBJECTS:
         del held[next(iter(held))]

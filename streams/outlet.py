@@ -9,6 +9,7 @@ from typing import TypeVar
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
 
+from streams.clients import started
 from streams.dead_letters import Outgoing
 from streams.health import Health
 
@@ -127,16 +128,12 @@ class Outlet:
 
     async def _started(self) -> AIOKafkaProducer:
         if self._producer is None:
-            producer = AIOKafkaProducer(
-                bootstrap_servers=self._bootstrap,
-                enable_idempotence=True,
-                compression_type="zstd",
-                request_timeout_ms=15_000,
+            self._producer = await started(
+                AIOKafkaProducer(
+                    bootstrap_servers=self._bootstrap,
+                    enable_idempotence=True,
+                    compression_type="zstd",
+                    request_timeout_ms=15_000,
+                )
             )
-            try:
-                await producer.start()
-            except BaseException:
-                await producer.stop()
-                raise
-            self._producer = producer
         return self._producer

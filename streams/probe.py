@@ -5,6 +5,8 @@ from collections.abc import Iterable
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 
+from streams.clients import started
+
 TIMEOUT_MS = 5000
 
 Place = tuple[str, int]
@@ -62,24 +64,16 @@ class Probe:
 
     async def _asking(self) -> AIOKafkaConsumer:
         if self._consumer is None:
-            consumer = AIOKafkaConsumer(
-                bootstrap_servers=self._bootstrap, enable_auto_commit=False, request_timeout_ms=TIMEOUT_MS
+            self._consumer = await started(
+                AIOKafkaConsumer(
+                    bootstrap_servers=self._bootstrap, enable_auto_commit=False, request_timeout_ms=TIMEOUT_MS
+                )
             )
-            try:
-                await consumer.start()
-            except BaseException:
-                await consumer.stop()
-                raise
-            self._consumer = consumer
         return self._consumer
 
     async def _administering(self) -> AIOKafkaAdminClient:
         if self._admin is None:
-            admin = AIOKafkaAdminClient(bootstrap_servers=self._bootstrap, request_timeout_ms=TIMEOUT_MS)
-            try:
-                await admin.start()
-            except BaseException:
-                await admin.close()
-                raise
-            self._admin = admin
+            self._admin = await started(
+                AIOKafkaAdminClient(bootstrap_servers=self._bootstrap, request_timeout_ms=TIMEOUT_MS)
+            )
         return self._admin

@@ -1,54 +1,96 @@
 """Key A of the hang rule: a job that makes no progress, and ranks that fall silent while the others advance.
 
 Deadlines are judged by their own time: however often event time is looked at, a stall is noticed at the same
-moment. Pauses the job has shown before (checkpoints, sampled steps) are learnt and allowed for.
+moment. ``pauses`` says how long a job may stand still where it is.
 """
 
 import math
 from collections import deque
 from dataclasses import dataclass
 
-MIN_SILENCE_SECONDS = 15.0
+from streams.pauses import Pauses
+
+EARLY_SECONDS, _EARLY_GAPS = 12.0, 4.0
+STALL_SECONDS, _STALL_GAPS = 15.0, 5.0
+"""Least allowances, and how many usual steps they are: the first for a job whose machines all spin for
+nothing besides, the second for any."""
+
+CERTAIN_SECONDS, CERTAIN_YOUNG_SECONDS = 60.0, 120.0
+"""From when on a stall is no pause: in a job known for long, and in one that has shown few of its pauses."""
+
+_KNOWN_SECONDS, _KNOWN_PAUSES = 1800.0, 3
 _LEARN_GAPS = 20
-_EARLY_FACTOR = 3.0
+"""Before so many steps were seen nothing is a stall: compiling and filling caches take as long as they do."""
+
+_YOUNG_GAPS = 60
+_YOUNG_FACTOR = 3.0
 
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """A job without a new step since ``since``, noticed at ``at``."""
+    """A job without a new step since ``since``, noticed at ``at``.
+
+    ``score`` is the time without a step over what any job is allowed; ``certain``: no pause lasts so long.
+    """
 
     since: float
     at: float
+    score: float = 1.0
+    certain: bool = False
 
 
 class Progress:
     """Watches the times of new steps of one job."""
 
     def __init__(self) -> None:
-        self.stalled: Stall | None = None
+        self._first: float | None = None
         self._last: float | None = None
+        self._ahead: list[Stall] | None = None
+        self._number = self._stride = 0
         self._gaps: deque[float] = deque(maxlen=256)
+        self._usual = 0.0
+        self._pauses = Pauses()
 
-    def new_step(self, ts: float) -> None:
-        """Note a step not seen before at ``ts``; it ends a stall."""
-        self.stalled = None
+    def new_step(self, number: int, ts: float) -> None:
+        """Note step ``number``, not seen before, at ``ts``; it ends a stall."""
+        self._ahead = None
+        self._first = ts if self._first is None else self._first
         if self._last is not None and ts > self._last:
             self._gaps.append(ts - self._last)
+            self._usual = sorted(self._gaps)[len(self._gaps) // 2]
+            self._pauses.step(number, ts, gap=ts - self._last, usual=self._usual)
+        self._number, self._stride = number, max(1, number - self._number)
         self._last = ts if self._last is None else max(self._last, ts)
 
-    def look(self, event_time: float) -> Stall | None:
-        """Return a stall whose deadline event time has reached, once."""
-        if self.stalled or self._last is None or event_time < self._last + self._allowed():
-            return None
-        self.stalled = Stall(self._last, self._last + self._allowed())
-        return self.stalled
+    def look(self, event_time: float) -> list[Stall]:
+        """Return what event time has reached of a stall, each once: suspected early, noticed, certain."""
+        if self._last is None or event_time < self._last + EARLY_SECONDS or len(self._gaps) < _LEARN_GAPS:
+            return []
+        ahead = self._stalls(self._last) if self._ahead is None else self._ahead
+        self._ahead = [stall for stall in ahead if stall.at > event_time]
+        return [stall for stall in ahead if stall.at <= event_time]
 
-    def _allowed(self) -> float:
-        if len(self._gaps) < _LEARN_GAPS:
-            return math.inf
-        usual = sorted(self._gaps)[len(self._gaps) // 2]
-        early = _EARLY_FACTOR if len(self._gaps) < 3 * _LEARN_GAPS else 1.0
-        return early * max(MIN_SILENCE_SECONDS, 5.0 * usual, 2.0 * max(self._gaps))
+    def _stalls(self, last: float) -> list[Stall]:
+        pause = self._pauses.allowed_before(self._number + self._stride, last)
+        early, allowed = (
+            max(least, gaps * self._usual, pause)
+            for least, gaps in ((EARLY_SECONDS, _EARLY_GAPS), (STALL_SECONDS, _STALL_GAPS))
+        )
+        if len(self._gaps) < _YOUNG_GAPS:
+            # A young job has shown few of its pauses.
+            early = allowed = _YOUNG_FACTOR * allowed
+        certain = max(CERTAIN_SECONDS if self._known(last) else CERTAIN_YOUNG_SECONDS, allowed)
+        found = {
+            early: Stall(last, last + early, early / allowed),
+            allowed: Stall(last, last + allowed),
+            certain: Stall(last, last + certain, certain=True),
+        }
+        return list(found.values())
+
+    def _known(self, last: float) -> bool:
+        """Tell whether the job has run for long, or paused several times: a new kind of pause is unlikely."""
+        lived = last - (last if self._first is None else self._first)
+        return lived >= _KNOWN_SECONDS or len(self._pauses) >= _KNOWN_PAUSES
 
 
 class Presence:

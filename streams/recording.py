@@ -3,7 +3,7 @@
 import contextlib
 import gzip
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import IO
 
@@ -13,16 +13,11 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError
 
 from slowrank.settings import Settings
-from slowrank.telemetry import BadRecord, Record, decode_event, decode_sample, decode_steps
-from slowrank.telemetry.topics import JOB_STEPS, NODE_EVENTS, NODE_SAMPLES, topic_name
+from slowrank.telemetry import BadRecord
+from slowrank.telemetry.topics import topic_name
 from slowrank.telemetry.twin import rows
 from streams.dead_letters import Message
-
-_DECODE: dict[str, Callable[[bytes, float], Record]] = {
-    NODE_SAMPLES: lambda data, then: decode_sample(data, now=then),
-    NODE_EVENTS: lambda data, then: decode_event(data, now=then),
-    JOB_STEPS: lambda data, then: decode_steps(data, now=then),
-}
+from streams.decoding import TELEMETRY
 
 
 class RecordingProblem(Exception):
@@ -35,7 +30,7 @@ async def write_recording(settings: Settings, output: Path, *, follow: bool) -> 
     Ends where the topics ended at the start, or never when it follows. Raises ``RecordingProblem``.
     """
     written = unreadable = 0
-    decode = {topic_name(t, settings.topic_prefix): read for t, read in _DECODE.items()}
+    decode = {topic_name(t, settings.topic_prefix): read for t, read in TELEMETRY.items()}
     try:
         with _opened(output) as file:
             async for message in _messages(settings, list(decode), follow=follow):

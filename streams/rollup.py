@@ -14,11 +14,16 @@ from slowrank.telemetry import JobSteps, NodeSample
 from slowrank.telemetry.schema import STEP_SCHEMAS
 from store.buckets import BUCKET_SECONDS, NodeLatest, SampleRollup, StepRollup
 from streams.arrays import columns
+from streams.rollup_buckets import changed
 from streams.rollup_samples import NodeBuckets
 
 GRACE_SECONDS = 2.0
+"""How long a bucket stays open for rows that overtook each other; a row too late costs one more write."""
+
 QUIET_SECONDS = 30.0
 KEEP_SECONDS = 300.0
+"""Closed buckets are kept so long: what comes for them later begins anew, with a smaller ``n`` that loses."""
+
 MAX_SEEN = 4096
 
 Rows = list[SampleRollup | StepRollup | NodeLatest]
@@ -56,12 +61,8 @@ class StepBuckets:
 
     def close(self, before: float, forget: float) -> Iterator[StepRollup]:
         """Yield the changed rows of buckets that end by ``before``; drop those that end by ``forget``."""
-        for start, bucket in sorted(self._open.items()):
-            if bucket.dirty and start + BUCKET_SECONDS <= before:
-                bucket.dirty = False
-                yield from self._rows(start, bucket)
-            if start + BUCKET_SECONDS <= forget:
-                del self._open[start]
+        for start, bucket in changed(self._open, before, forget):
+            yield from self._rows(start, bucket)
 
     def _rows(self, start: float, bucket: _StepBucket) -> Iterator[StepRollup]:
         for rank, (n, step, slowest, compute, longest, wait, first, last) in sorted(bucket.rows.items()):

@@ -12,6 +12,7 @@ from slowrank.telemetry.schema import Block as Layout
 from store.buckets import BUCKET_SECONDS, ROLLED, Block, NodeLatest, SampleRollup
 from streams.arrays import Array, FloatArray, as_float, runs
 from streams.counters import Counters
+from streams.rollup_buckets import changed
 
 BLOCKS: tuple[Block, ...] = ("gpu", "nic", "host")
 
@@ -114,12 +115,8 @@ class NodeBuckets:
 
     def close(self, before: float, forget: float) -> Iterator[SampleRollup | NodeLatest]:
         """Yield the changed rows of buckets that end by ``before``; drop those that end by ``forget``."""
-        for start, bucket in sorted(self._open.items()):
-            if bucket.dirty and start + BUCKET_SECONDS <= before:
-                bucket.dirty = False
-                yield from self._rows(start, bucket)
-            if start + BUCKET_SECONDS <= forget:
-                del self._open[start]
+        for start, bucket in changed(self._open, before, forget):
+            yield from self._rows(start, bucket)
 
     def _reading(
         self, block: Block, layout: Layout, held: tuple[bytes, tuple[str, ...]], sample: NodeSample

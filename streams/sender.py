@@ -9,6 +9,7 @@ from aiokafka.errors import KafkaError
 
 from slowrank.telemetry import JobSteps, NodeEvent, NodeSample, Record, encode
 from slowrank.telemetry.topics import JOB_STEPS, NODE_EVENTS, NODE_SAMPLES, topic_name
+from streams.clients import started
 
 IN_FLIGHT = 2000
 STOP_SECONDS = 5.0
@@ -104,16 +105,12 @@ class _Line:
         async with self._starting:
             if self._producer is None:
                 # Idempotence asks every in-sync replica, so that no acknowledged record dies with a leader.
-                producer = AIOKafkaProducer(
-                    bootstrap_servers=self._bootstrap,
-                    compression_type="zstd",
-                    linger_ms=50,
-                    enable_idempotence=True,
+                self._producer = await started(
+                    AIOKafkaProducer(
+                        bootstrap_servers=self._bootstrap,
+                        compression_type="zstd",
+                        linger_ms=50,
+                        enable_idempotence=True,
+                    )
                 )
-                try:
-                    await producer.start()
-                except BaseException:
-                    await producer.stop()
-                    raise
-                self._producer = producer
             return self._producer

@@ -4,20 +4,21 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from alerts.config import FindingConfig
 from alerts.finding import Finding
-from slowrank.telemetry import BadRecord, decode_sample, decode_steps, decode_suspicion
+from slowrank.telemetry import BadRecord, decode_suspicion
 from slowrank.telemetry.topics import DEAD_LETTERS, JOB_STEPS, NODE_SAMPLES, SUSPICIONS
 from store.failures import AWAY, REFUSED
 from streams.dead_letters import STORE_REFUSED, Message, Outgoing, dead_letter
+from streams.decoding import TELEMETRY
 from streams.detect import Name, Postbox
-from streams.finding_stage import FindingStage
 from streams.health import Health
 from streams.keeper import Course, Keeper, Reread
 from streams.lanes import FindingLane, RollUpLane
 from streams.outlet import until_done
 from streams.probe import Place
 from streams.rows import RowBuffer
+from streams.tuned import finding_stage
+from streams.tuning import Tuning
 
 # Longer than any silence of a detector about an open cause; the store knows what is older.
 FINDING_WINDOW_SECONDS = 3600.0
@@ -44,7 +45,7 @@ class Sink:
         window: float,
         save: Save,
         rows: RowBuffer,
-        config: FindingConfig,
+        tuning: Tuning,
     ) -> None:
         self._name = name
         self._outlet = outlet
@@ -52,13 +53,13 @@ class Sink:
         self._save = save
         self._rows = rows
         telemetry: dict[str, Course[RollUpLane]] = {
-            name(NODE_SAMPLES): Course(lambda data, then: decode_sample(data, now=then), RollUpLane, window),
-            name(JOB_STEPS): Course(lambda data, then: decode_steps(data, now=then), RollUpLane, window),
+            name(NODE_SAMPLES): Course(TELEMETRY[NODE_SAMPLES], RollUpLane, window),
+            name(JOB_STEPS): Course(TELEMETRY[JOB_STEPS], RollUpLane, window),
         }
         self._rollups: Keeper[RollUpLane] = Keeper(telemetry, reread=reread, health=health, now=now)
         suspicions = Course(
             lambda data, _: decode_suspicion(data),
-            lambda lane: FindingLane(lane, FindingStage(config)),
+            lambda lane: FindingLane(lane, finding_stage(tuning)),
             FINDING_WINDOW_SECONDS,
         )
         self._findings: Keeper[FindingLane] = Keeper(

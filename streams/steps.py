@@ -13,13 +13,14 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from slowrank.telemetry import JobSteps
-from slowrank.telemetry.schema import MISSING_INT, STEP_SCHEMAS
-from streams.arrays import columns
+from slowrank.telemetry.schema import STEP_SCHEMAS, STEP_V1, Block
+from streams.arrays import columns, runs
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -27,15 +28,39 @@ Ints = npt.NDArray[np.int64]
 COORDS = ("dp", "pp", "tp", "cp", "ep")
 SECONDS = ("step", "compute", "wait", "data", "comm", "checkpoint")
 
-_VALUES = (*(f"{name}_seconds" for name in SECONDS), "tokens")
-_KEYS = ("step", "rank", "local_rank", "gpu_index", *COORDS)
+NOTES = ("tokens", "loss", "grad_norm")
+
+ROLLOUT = "rollout"
+"""The phase label of ranks that generate while others train: nobody's work is like theirs, so that only the
+step they share with the others counts.
+"""
+
+_VALUES = (*(f"{name}_seconds" for name in SECONDS), *NOTES)
+_PLACE = Block(tuple(c for c in STEP_V1.columns if c.kind == "key" and c.name not in ("step", "ts")))
+"""The columns that say where a rank is. They follow step and time, in every later schema too."""
+
+_BEFORE_PLACE = 16
+"""Bytes of a row's step and time."""
+
+_KEYS = ("rank", "local_rank", "gpu_index", *COORDS)
+
 _MAX_OPEN = 512
+"""Steps waited for at once: a rank that sends one row far ahead must not hold all memory."""
+
 _GRACE_SECONDS = 5.0
 _GRACE_STEPS = 5.0
+_LINGER_SECONDS = 2.0
+"""How long a step that all others reported waits for ranks that have been silent for a while."""
+
 _GRACE_AT = frozenset((1, 8, 64))
+"""Rows after which the grace is measured, then every 256: counted by rows, so that batches do not matter."""
+
 _SEEN_STEPS = 20
+"""Steps in which a rank is still expected; a job that shrank closes its steps by grace for so long."""
+
 _ASTRAY_ROWS = 10
 _ROWS_IN_WINDOW = 2.0
+"""Usual steps that one stretch of time holds, so that nearly every rank has a row in each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +86,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One whole step: ``ranks`` [n] ascending, ``ts`` [n] of their rows, ``values`` [seconds + tokens, n]."""
+    """One whole step: ``ranks`` [n] ascending, ``ts`` [n] of their rows, ``values`` [seconds + notes, n]."""
 
     number: int
     ranks: Ints
@@ -132,25 +157,32 @@ class StepAligner:
     def add(self, row: "Row") -> list[Step]:
         """Take one row; return the steps that it completes, in order."""
         step, rank, ts = self.number(row), row.rank, row.ts
-        before = self.last_ts.get(rank, ts)
-        if ts > before:
+        before = self.last_ts.get(rank)
+        if before is None:
+            self.last_ts[rank] = ts
+        elif ts > before:
             self._gaps.append(ts - before)
-        self.last_ts[rank] = max(ts, before)
-        if (self.closed is not None and step <= self.closed) or rank in self._rows(step):
+            self.last_ts[rank] = ts
+        opened = self._open.get(step)
+        if (self.closed is not None and step <= self.closed) or (opened and rank in opened.rows):
             self.late_rows += self.window is None
             self._note_late(row)
             return []
-        self._astray.pop(rank, None)
+        if self._astray:
+            self._astray.pop(rank, None)
         known = self.identities.get(rank)
         if known is None or not (row.identity is known or row.identity.is_part_of(known)):
             self.identities[rank] = row.identity
             self.changed = True
-        opened = self._open.setdefault(step, _Open(ts))
+        if opened is None:
+            opened = self._open[step] = _Open(ts)
+        opened.first_ts = min(opened.first_ts, ts)
         opened.rows[rank] = (ts, row.values)
-        self.last_step[rank] = max(step, self.last_step.get(rank, step))
-        self._newest = max(self._newest, step)
+        if step > self.last_step.get(rank, -1):
+            self.last_step[rank] = step
+            self._newest = max(self._newest, step)
         self.event_time = max(self.event_time, ts)
-        self._learn_grace(float(row.values[0]))
+        self._learn_grace(row.values.item(0))
         return self._close()
 
     def reporting(self) -> set[int]:
@@ -166,10 +198,6 @@ class StepAligner:
             self._astray[row.rank] = self._astray.get(row.rank, 0) + 1
             self.unrelated = self._astray[row.rank] >= _ASTRAY_ROWS and len(self._gaps) > 0
 
-    def _rows(self, step: int) -> dict[int, tuple[float, Floats]]:
-        opened = self._open.get(step)
-        return opened.rows if opened else {}
-
     def _learn_grace(self, seconds: float) -> None:
         if seconds > 0:
             self._durations.append(seconds)
@@ -179,7 +207,7 @@ class StepAligner:
                 self._grace = max(_GRACE_SECONDS, _GRACE_STEPS * self._usual)
 
     def _close(self) -> list[Step]:
-        closed = []
+        closed: list[Step] = []
         while self._open:
             number = min(self._open)
             opened = self._open[number]
@@ -192,12 +220,15 @@ class StepAligner:
         return closed
 
     def _complete(self, opened: _Open) -> bool:
-        reported = len(opened.rows)
+        rows = opened.rows
         if self.world_size and len(self._recent) < _SEEN_STEPS:
-            return reported >= self.world_size
-        return (
-            bool(self._expected) and reported >= len(self._expected) and self._expected <= opened.rows.keys()
-        )
+            return len(rows) >= self.world_size
+        if not (len(rows) >= len(self._expected) > 0 and self._expected <= rows.keys()):
+            return False
+        # A rank long unheard of may be back with this very step: what it says must not depend on whether its
+        # record or the others' came first.
+        unheard = min(self.last_ts.values()) < self.event_time - self._grace
+        return not unheard or self.event_time > opened.first_ts + _LINGER_SECONDS
 
     def _note_closed(self, step: Step) -> None:
         self.closed, self.closed_at = step.number, max(self.closed_at, step.closed_at)
@@ -208,9 +239,8 @@ class StepAligner:
         self._expected = frozenset().union(*set(self._recent))
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One rank's report of one step; ``values`` are the seconds of ``SECONDS``, then tokens."""
+class Row(NamedTuple):
+    """One rank's report of one step; ``values`` are the seconds of ``SECONDS``, then those of ``NOTES``."""
 
     step: int
     rank: int
@@ -221,19 +251,35 @@ class Row:
 
 def rows_of(record: JobSteps) -> Iterator[Row]:
     """Read a record row by row; rows without a step, rank or time are left out."""
-    read = columns(STEP_SCHEMAS[record.schema].rows, record.rows)
-    values = np.stack([read[name] for name in _VALUES], axis=1).astype(np.float64, copy=False)
-    model = record.labels.get("gpu_model", "")
+    steps, times, *others = runs(STEP_SCHEMAS[record.schema].rows, record.rows)
+    seconds = next(run for run in others if run.names[: len(_VALUES)] == _VALUES)
+    values = seconds.values[: len(_VALUES)].T.astype(np.float64)
+    # Only a loss and a norm mean something by being infinite (``NOT_FINITE``).
+    measured = values[:, : _VALUES.index("loss")]
+    measured[np.isinf(measured)] = np.nan
+    if record.labels.get("phase") == ROLLOUT:
+        values[:, 1 : len(SECONDS)] = np.nan
+    # A node says the same of its ranks with every step: what it says is looked up, not read again.
+    count = len(values)
+    said = record.rows[_BEFORE_PLACE * count : (_BEFORE_PLACE + _PLACE.row_size) * count]
+    places = _places(record.node, record.labels.get("gpu_model", ""), said)
+    rows = zip(steps.values[0].tolist(), times.values[0].tolist(), values, places, strict=True)
+    for step, ts, row, (rank, identity) in rows:
+        if step >= 0 and rank >= 0 and math.isfinite(ts):
+            yield Row(step, rank, ts, row, identity)
+
+
+@lru_cache(maxsize=1 << 14)
+def _places(node: str, model: str, said: bytes) -> tuple[tuple[int, Identity], ...]:
+    """Return rank and identity of each row from the bytes of its key columns."""
+    read = columns(_PLACE, said)
     keys = zip(*(read[name].tolist() for name in _KEYS), strict=True)
-    for i, (key, ts) in enumerate(zip(keys, read["ts"].tolist(), strict=True)):
-        if MISSING_INT in key[:2] or not math.isfinite(ts):
-            continue
-        yield Row(key[0], key[1], ts, values[i], _identity(record.node, key[2:], model))
+    return tuple((rank, _identity(node, tuple(place), model)) for rank, *place in keys)
 
 
 @lru_cache(maxsize=1 << 16)
 def _identity(node: str, place: tuple[int, ...], model: str) -> Identity:
-    local_rank, gpu_index, *coords = (None if value == MISSING_INT else value for value in place)
+    local_rank, gpu_index, *coords = (None if value < 0 else value for value in place)
     known = tuple((name, c) for name, c in zip(COORDS, coords, strict=True) if c is not None)
     return Identity(node=node, local_rank=local_rank, gpu_index=gpu_index, coords=known, model=model)
 

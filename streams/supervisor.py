@@ -13,6 +13,8 @@ log = logging.getLogger(__name__)
 
 LONGEST_PAUSE_SECONDS = 30.0
 START_SECONDS = 180.0
+"""A worker that has never beaten yet may take so long: it reads minutes of the log again first."""
+
 HEALTHY_AFTER_SECONDS = 60.0
 STOP_SECONDS = 20.0
 

@@ -1,10 +1,15 @@
 """Subjects and suspicions written the same way by every node rule."""
 
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
 
 from slowrank.telemetry import Evidence, NodeSample, Subject, Suspicion
-from slowrank.telemetry.records import Family
+from slowrank.telemetry.records import Family, Severity, SubjectType
 from streams.conditions import State
+
+_INDEX_DIGITS = 4
+"""A longer number is a name like any other: no machine has so many GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,41 +20,42 @@ class Place:
     node: str
     job_id: str | None = None
     rack: str | None = None
+    switch: str | None = None
 
-    @classmethod
-    def of(cls, sample: NodeSample) -> "Place":
+    @staticmethod
+    def of(sample: NodeSample) -> "Place":
         """Return the place a sample was read at."""
-        return cls(sample.cluster, sample.node, sample.job_id, sample.labels.get("rack"))
+        rack, switch = sample.labels.get("rack"), sample.labels.get("switch")
+        return _place(sample.cluster, sample.node, sample.job_id, rack, switch)
 
     def whole_node(self) -> Subject:
         """Return the node itself as a subject."""
-        return Subject(type="node", cluster=self.cluster, node=self.node, job_id=self.job_id, rack=self.rack)
+        return self._subject("node")
 
     def gpu(self, instance: str) -> Subject:
         """Return a GPU by its index, or by its UUID where the exporter names it so."""
-        index = int(instance) if instance.isdecimal() else None
-        return Subject(
-            type="gpu",
-            cluster=self.cluster,
-            node=self.node,
-            job_id=self.job_id,
-            rack=self.rack,
-            gpu_index=index,
-            gpu_uuid=None if index is not None else instance,
-        )
+        index = int(instance) if instance.isdecimal() and len(instance) <= _INDEX_DIGITS else None
+        return self._subject("gpu", gpu_index=index, gpu_uuid=None if index is not None else instance)
 
     def nic(self, instance: str) -> Subject:
         """Return a NIC port from ``device/port``."""
         device, _, port = instance.partition("/")
+        return self._subject("nic", nic=device, port=port or None)
+
+    def _subject(self, kind: SubjectType, **more: Any) -> Subject:
         return Subject(
-            type="nic",
+            type=kind,
             cluster=self.cluster,
             node=self.node,
             job_id=self.job_id,
             rack=self.rack,
-            nic=device,
-            port=port or None,
+            switch=self.switch,
+            **more,
         )
+
+
+# A node's samples all come from one place, and making it anew each second costs more than finding it.
+_place = lru_cache(maxsize=1 << 16)(Place)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +71,7 @@ class Claim:
     overwhelming: bool = False
     evidence: tuple[Evidence, ...] = ()
     note: str = ""
+    severity: Severity | None = None
 
     def suspicion(
         self, state: State, *, ts: float, onset: float, interval: tuple[float, float] | None = None
@@ -87,4 +94,5 @@ class Claim:
             overwhelming=self.overwhelming,
             evidence=self.evidence,
             note=self.note,
+            severity=self.severity,
         )

@@ -14,6 +14,8 @@ from streams.watchdog import Watchdog
 log = logging.getLogger(__name__)
 
 STALLED_EXIT_CODE = 70
+"""EX_SOFTWARE of sysexits.h."""
+
 COMMITTED_EVERY = 5
 
 

@@ -5,35 +5,90 @@ something comes late.
 """
 
 import math
-from bisect import insort
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import copy
+from dataclasses import dataclass
 from itertools import groupby
+from typing import Generic, Protocol, TypeVar
 
+from alerts import scope
 from alerts.case import Case, case_key, voice
 from alerts.config import FindingConfig
-from alerts.scope import Scope, advance, apply, next_deadline
+from alerts.scope import Scope
 from slowrank.telemetry import Suspicion, encode
 
 _STATE_ORDER = {"raise": 0, "update": 1, "clear": 2}
 
 Entry = tuple[float, str, int, bytes, Suspicion]
 
+S = TypeVar("S")
 
-class Timeline:
-    """One scope through event time."""
 
-    def __init__(self, config: FindingConfig) -> None:
-        self._config = config
-        self._settled, self._settled_to = Scope(), -math.inf
-        self._head, self._head_to = Scope(), -math.inf
+class Advance(Protocol[S]):
+    """Yields time and state after each deadline before ``until`` (or at it, when inclusive)."""
+
+    def __call__(
+        self, state: S, until: float, config: FindingConfig, /, *, inclusive: bool
+    ) -> Iterator[tuple[float, S]]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fold(Generic[S]):
+    """What a timeline does with its suspicions: pure functions on an immutable state.
+
+    ``apply`` takes the suspicions of one event time; ``next_deadline`` tells when silence alone will change
+    something; ``case_of`` returns the case that hears of a dedup key.
+    """
+
+    start: S
+    apply: Callable[[S, Iterable[Suspicion], FindingConfig], S]
+    advance: Advance[S]
+    next_deadline: Callable[[S, FindingConfig], tuple[float, str] | None]
+    case_of: Callable[[S, str], Case | None]
+    is_empty: Callable[[S], bool]
+
+
+def _case_of(state: Scope, key: str) -> Case | None:
+    return state.cases.get(key)
+
+
+def _is_empty(state: Scope) -> bool:
+    return not state.cases
+
+
+SCOPE = Fold(
+    start=Scope(),
+    apply=scope.apply,
+    advance=scope.advance,
+    next_deadline=scope.next_deadline,
+    case_of=_case_of,
+    is_empty=_is_empty,
+)
+
+
+class Timeline(Generic[S]):
+    """One state through event time; ``shown`` is the last one reached and up to when it has heard all."""
+
+    def __init__(self, fold: Fold[S], config: FindingConfig) -> None:
+        self._fold, self._config = fold, config
+        self._settled, self._settled_to = fold.start, -math.inf
+        self._head, self._head_to = fold.start, -math.inf
+        self.shown: tuple[float, S] = (-math.inf, fold.start)
         self._entries: list[Entry] = []
         self._shown_to = -math.inf
         self._due = math.inf
 
+    def fork(self) -> "Timeline[S]":
+        """Return one with the same past and a future of its own."""
+        other = copy(self)
+        other._entries = list(self._entries)
+        return other
+
     @property
     def empty(self) -> bool:
         """Whether nothing is left to remember."""
-        return not self._entries and not self._head.cases
+        return not self._entries and self._fold.is_empty(self._head)
 
     def add(self, s: Suspicion) -> None:
         """Put a suspicion in its place; a repeat changes nothing.
@@ -41,27 +96,28 @@ class Timeline:
         One that comes after its place was settled is taken as it comes, if it is news of its source.
         """
         entry = (s.ts, s.detector, _STATE_ORDER[s.state], encode(s), s)
+        place = bisect_left(self._entries, entry[:4], key=_order)
         if s.ts <= self._settled_to:
-            if _spoken_since(self._settled.cases.get(case_key(s)), s):
+            if _spoken_since(self._fold.case_of(self._settled, case_key(s)), s):
                 return
-            self._settled = apply(self._settled, (s,), self._config)
-        elif entry in self._entries:
+            self._settled = self._fold.apply(self._settled, (s,), self._config)
+        elif place < len(self._entries) and _order(self._entries[place]) == entry[:4]:
             return
         else:
-            insort(self._entries, entry, key=lambda e: e[:4])
+            self._entries.insert(place, entry)
         if s.ts <= self._head_to:
             self._head, self._head_to = self._settled, self._settled_to
             self._due = -math.inf
 
     def has_work(self, now: float) -> bool:
-        """Return whether the scope at ``now`` may differ from what was last reached."""
+        """Return whether the state at ``now`` may differ from what was last reached."""
         if self._due <= now:
             return True
         waiting = any(self._head_to < entry[0] <= now for entry in self._entries)
         return waiting or any(entry[0] <= self._horizon(now) for entry in self._entries[:1])
 
-    def reach(self, now: float) -> Iterator[tuple[float, Scope]]:
-        """Yield the scope after each event time up to ``now`` not reached before, and then at ``now``.
+    def reach(self, now: float) -> Iterator[tuple[float, S]]:
+        """Yield the state after each event time up to ``now`` not reached before, and then at ``now``.
 
         With each comes the event time up to which it has heard everything.
         """
@@ -69,26 +125,27 @@ class Timeline:
             if ts > now:
                 break
             if ts > self._head_to:
-                for at, scope in advance(self._head, ts, self._config, inclusive=False):
-                    self._head = scope
+                for at, state in self._fold.advance(self._head, ts, self._config, inclusive=False):
+                    self._head = state
                     if at > self._shown_to:
-                        yield self._head_to, scope
-                self._head, self._head_to = apply(self._head, batch, self._config), ts
+                        yield self._head_to, state
+                self._head, self._head_to = self._fold.apply(self._head, batch, self._config), ts
                 if ts > self._shown_to:
                     yield ts, self._head
         self._settle(self._horizon(now))
         shown = self._head
-        for at, shown in advance(self._head, now, self._config, inclusive=True):
+        for at, shown in self._fold.advance(self._head, now, self._config, inclusive=True):
             if at > self._shown_to:
                 yield self._head_to, shown
         yield self._head_to, shown
         self._conclude(shown, now)
 
-    def _conclude(self, shown: Scope, now: float) -> None:
-        deadline = next_deadline(shown, self._config)
+    def _conclude(self, shown: S, now: float) -> None:
+        deadline = self._fold.next_deadline(shown, self._config)
         self._due = deadline[0] if deadline else math.inf
         self._shown_to = max(self._shown_to, now)
-        if not shown.cases:
+        self.shown = (self._head_to, shown)
+        if self._fold.is_empty(shown):
             self._head = shown
 
     def _horizon(self, now: float) -> float:
@@ -97,10 +154,14 @@ class Timeline:
     def _settle(self, horizon: float) -> None:
         done = [entry for entry in self._entries if entry[0] <= horizon]
         for ts, batch in _batches(done):
-            for _, scope in advance(self._settled, ts, self._config, inclusive=False):
-                self._settled = scope
-            self._settled, self._settled_to = apply(self._settled, batch, self._config), ts
+            for _, state in self._fold.advance(self._settled, ts, self._config, inclusive=False):
+                self._settled = state
+            self._settled, self._settled_to = self._fold.apply(self._settled, batch, self._config), ts
         self._entries = self._entries[len(done) :]
+
+
+def _order(entry: Entry) -> tuple[float, str, int, bytes]:
+    return entry[:4]
 
 
 def _batches(entries: Sequence[Entry]) -> list[tuple[float, list[Suspicion]]]:

@@ -13,14 +13,14 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
-from alerts.config import FindingConfig
 from alerts.finding import Finding
+from detectors.multivariate import Envelope
 from slowrank.telemetry import JobSteps, NodeEvent, NodeSample, Record, Suspicion
-from streams.finding_stage import FindingStage
-from streams.job_stage import JobStage
-from streams.node_stage import NodeStage
+from streams.gray_nodes import GrayNodes
 from streams.rollup import RollUp, Rows
 from streams.stage import Output, Stage
+from streams.tuned import finding_stage, job_stage, node_stage
+from streams.tuning import Tuning
 from streams.watermark import Watermark
 
 log = logging.getLogger(__name__)
@@ -47,12 +47,13 @@ class Pipeline:
         self._rollup = RollUp() if on_rows is not None else None
         self._on_rows = on_rows
         self._watermark = Watermark()
-        self._latest = float("-inf")
+        self._ends: dict[tuple[str, str], float] = {}
         self.set_aside: Counter[str] = Counter()
 
     def process(self, record: Record) -> list[Finding]:
         """Take one record; return the findings it opened or changed, in order."""
-        self._latest = max(self._latest, record.ts)
+        sender = (record.cluster, record.node)
+        self._ends[sender] = max(self._ends.get(sender, -math.inf), record.ts)
         findings = self._pass(self._watermark.advance(record.ts))
         stage = self._stages[type(record)]
         findings += self._judge(self._guarded(lambda: stage.process(record), record))
@@ -65,8 +66,17 @@ class Pipeline:
         return self._pass(self._watermark.reach(event_time))
 
     def finish(self) -> list[Finding]:
-        """Let event time reach the last record and close all roll-ups: the stream has ended."""
-        findings = self.tick(math.ceil(self._latest)) if math.isfinite(self._latest) else []
+        """Let event time reach the end of the stream and close all roll-ups.
+
+        Where many nodes send, the end is not what the clocks of a tenth of them, or of one, say alone: the
+        others are not silent because one is ahead. What was suspected until the last record is weighed.
+        """
+        findings: list[Finding] = []
+        if self._ends:
+            ends = sorted(self._ends.values(), reverse=True)
+            findings = self.tick(math.ceil(ends[min(1 + len(ends) // 10, len(ends) - 1)]))
+            if (last := math.ceil(ends[0])) > self._watermark.time:
+                findings += _findings(self._ticked(self._finding, last))
         if self._rollup is not None:
             self._emit(self._rollup.flush())
         return findings
@@ -109,10 +119,20 @@ class Pipeline:
 
 
 def local_pipeline(
-    *, config: FindingConfig | None = None, on_rows: Callable[[Rows], None] | None = None
+    tuning: Tuning | None = None,
+    *,
+    on_rows: Callable[[Rows], None] | None = None,
+    gray: Envelope | None = None,
 ) -> Pipeline:
-    """Return the pipeline with the default stages: what ``up``, ``demo``, ``replay`` and ``backtest`` run."""
-    return Pipeline(node=NodeStage(), job=JobStage(), finding=FindingStage(config), on_rows=on_rows)
+    """Return the pipeline with all stages: what ``up``, ``demo``, ``replay`` and ``backtest`` run.
+
+    ``gray``: the healthy region of nodes, for a second look at all their features together.
+    """
+    tuning = tuning or Tuning()
+    node: Stage = node_stage(tuning)
+    if gray is not None:
+        node = GrayNodes(node, gray)
+    return Pipeline(node=node, job=job_stage(tuning), finding=finding_stage(tuning), on_rows=on_rows)
 
 
 def _findings(outputs: Sequence[Output]) -> list[Finding]:

@@ -5,6 +5,8 @@ from collections import deque
 
 WINDOW = 5
 RANK = 1
+"""Of the last five times the second smallest: one stray clock, ahead or behind, moves nothing."""
+
 MAX_TICKS = 600
 
 
@@ -23,6 +25,7 @@ class Watermark:
     def advance(self, ts: float) -> range:
         """Take a record's time; return the whole seconds (Unix) that event time passed because of it."""
         self._recent.append(ts)
+        # Until then a single record, perhaps of a clock that is days ahead, would set the time.
         if len(self._recent) < WINDOW:
             return range(0)
         return self.reach(sorted(self._recent)[RANK])

@@ -15,7 +15,6 @@ import faust
 import numpy as np
 from aiokafka.errors import KafkaError
 
-from alerts.config import FindingConfig
 from alerts.finding import Finding
 from detectors.change import ChangeDetectorBank
 from detectors.standardise import Scale
@@ -43,6 +42,7 @@ from streams.rollup import Rows
 from streams.rows import RowBuffer
 from streams.sink import Sink
 from streams.tend import Tender, health_file
+from streams.tuning import Tuning
 from streams.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ OWN_SECONDS = 5.0
 RETENTION_SECONDS = 3600.0
 
 
-def run(settings: Settings, role: Role) -> None:
+def run(settings: Settings, tuning: Tuning, role: Role) -> None:
     """Run one worker until it is told to stop; ends the process."""
     if role == "detect":
         _warm_up()
@@ -62,9 +62,9 @@ def run(settings: Settings, role: Role) -> None:
     health = Health(role, time.monotonic)
     registry = new_registry(health, time.time)
     work: Work = (
-        DetectWork(settings, health)
+        DetectWork(settings, tuning, health)
         if role == "detect"
-        else SinkWork(settings, health, SinkMetrics(registry))
+        else SinkWork(settings, tuning, health, SinkMetrics(registry))
     )
     serve(settings, role, registry)
     hush(time.monotonic)
@@ -82,7 +82,7 @@ def _warm_up() -> None:
 class DetectWork:
     """Telemetry to suspicions."""
 
-    def __init__(self, settings: Settings, health: Health) -> None:
+    def __init__(self, settings: Settings, tuning: Tuning, health: Health) -> None:
         self._name = partial(topic_name, prefix=settings.topic_prefix)
         self._chore = Chore()
         self._outlet = Outlet(settings.kafka_bootstrap, health)
@@ -95,6 +95,7 @@ class DetectWork:
             health=health,
             now=time.time,
             window=60.0 * settings.streams_rebuild_minutes,
+            tuning=tuning,
         )
 
     @property
@@ -123,7 +124,7 @@ class DetectWork:
 class SinkWork:
     """Telemetry to roll-ups, suspicions to findings; looks after the database and the pipeline as well."""
 
-    def __init__(self, settings: Settings, health: Health, metrics: SinkMetrics) -> None:
+    def __init__(self, settings: Settings, tuning: Tuning, health: Health, metrics: SinkMetrics) -> None:
         self._name = partial(topic_name, prefix=settings.topic_prefix)
         self._health = health
         self._metrics = metrics
@@ -144,7 +145,7 @@ class SinkWork:
             window=60.0 * settings.streams_rebuild_minutes,
             save=self._save,
             rows=RowBuffer(self._write, health, health.clock),
-            config=FindingConfig(gpu_hour_price=settings.gpu_hour_price),
+            tuning=tuning,
         )
         self._lookout = Lookout(settings, store=self._save_own, metrics=metrics, wall=time.time)
         self._routines = (
@@ -189,7 +190,7 @@ class SinkWork:
     def _save(self, finding: Finding) -> None:
         with self._pool.connection() as conn:
             change = save(conn, finding)
-        self._metrics.saved(finding.kind, change, time.time() - finding.onset)
+        self._metrics.saved(finding, change, time.time() - finding.onset)
 
     def _save_own(self, finding: Finding) -> None:
         with self._pool.connection(timeout=OWN_SECONDS) as conn:

@@ -39,8 +39,8 @@ def test_a_kill_at_any_moment_loses_nothing_that_was_put(tmp_path):
             [sys.executable, "-c", _WRITER, str(tmp_path)], stdout=subprocess.PIPE, cwd=ROOT, text=True
         )
         assert writer.stdout is not None
-        writer.stdout.readline()
-        time.sleep(chance.uniform(0.0, 0.2))
+        for _ in range(chance.randrange(1, 60)):
+            put = int(writer.stdout.readline())
         writer.send_signal(signal.SIGKILL)
         lines = writer.stdout.read().split()
         writer.stdout.close()

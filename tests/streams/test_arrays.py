@@ -18,13 +18,15 @@ def test_columns_are_views_by_name_with_missing_values():
 
 
 def test_runs_split_where_the_dtype_changes():
-    """A step block is one int64 run and one float64 run, each [columns, rows]."""
+    """A step block is one run for each type of number, each [columns, rows]."""
     data = pack(STEP_V1, [{"step": i, "rank": i, "ts": 1.0 + i, "step_seconds": 0.5} for i in range(5)])
-    keys, gauges = runs(STEP_V1, data)
-    assert keys.values.shape == (9, 5)
-    assert gauges.values.dtype == np.dtype("<f8")
-    assert gauges.names[0] == "ts"
-    assert keys.values[1].tolist() == [0, 1, 2, 3, 4]
+    steps, times, ranks, places, gauges = runs(STEP_V1, data)
+    assert [r.values.shape for r in (steps, times, ranks, places, gauges)] == [
+        (n, 5) for n in (1, 1, 2, 6, 9)
+    ]
+    assert (times.names, gauges.values.dtype) == (("ts",), np.dtype("<f4"))
+    assert steps.values[0].tolist() == ranks.values[0].tolist() == [0, 1, 2, 3, 4]
+    assert np.isnan(as_float(places.values)).all()
 
 
 def test_an_empty_block_has_empty_columns():

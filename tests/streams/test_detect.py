@@ -3,11 +3,12 @@ import asyncio
 import pytest
 from aiokafka.errors import KafkaConnectionError
 
-from slowrank.telemetry import decode_dead_letter, decode_suspicion, encode
+from slowrank.telemetry import decode_dead_letter, decode_sample, decode_suspicion, encode
 from streams.dead_letters import Message
 from streams.detect import Detect
 from streams.health import Health
 from streams.lanes import HEARTBEAT_KIND
+from streams.tuning import Tuning
 from tests.streams import traffic
 
 NOW = 1_795_160_000.0
@@ -49,20 +50,21 @@ class Sent:
         return done
 
 
-def detect(log, outlet, health=None):
+def detect(log, outlet, health=None, now=lambda: NOW):
     return Detect(
         name=lambda topic: topic,
         reread=log.read,
         outlet=outlet,
         health=health or Health("detect", lambda: 0.0),
-        now=lambda: NOW,
+        now=now,
         window=600.0,
+        tuning=Tuning(),
     )
 
 
 def suspicions(outlet):
     found = [decode_suspicion(m.value) for m in outlet.messages if m.topic == "suspicions"]
-    return [s for s in found if s.kind != HEARTBEAT_KIND]
+    return [s for s in found if not s.kind.startswith("self.")]
 
 
 def take_all(log, worker, start=0):
@@ -196,3 +198,74 @@ def test_time_passes_for_a_job_that_fell_quiet(story):
 
     asyncio.run(go())
     assert {s.kind for s in suspicions(outlet)} == {"hang.job"}
+
+
+def nodes_on(partition, nodes):
+    """The messages of some nodes, on a partition of their own."""
+    log = Log(list(nodes), topic="node-samples")
+    return [Message(m.topic, partition, m.offset, m.timestamp, m.value) for m in log.messages]
+
+
+@pytest.mark.parametrize("lone_first", [True, False])
+def test_the_last_node_of_a_partition_is_missed_too(lone_first):
+    """When nobody is left there to tell the time, the nodes of the other partitions do."""
+    outlet, now = Sent(), [NOW - 200.0]
+    lone = nodes_on(0, traffic.nodes(count=1, seconds=100, ends=NOW - 100))
+    others = nodes_on(1, (r for r in traffic.nodes(count=3, seconds=200, ends=NOW) if r.node != "node-0"))
+    ends = {("node-samples", 0): len(lone), ("node-samples", 1): len(others)}
+
+    async def go():
+        worker = detect(Log([]), outlet, now=lambda: now[0])
+        for message in sorted([*lone, *others], key=lambda m: m.timestamp):
+            now[0] = max(now[0], message.timestamp)
+            await worker.take(message)
+            worker.idle(ends, {place: ends[place] for place in (reversed(ends) if lone_first else ends)})
+
+    asyncio.run(go())
+    told = {(s.kind, s.subject.node, s.onset) for s in suspicions(outlet)}
+    assert {(kind, node) for kind, node, _ in told} == {
+        ("exporter.stale", "node-0"),
+        ("node.silent", "node-0"),
+    }
+    assert {onset for *_, onset in told} == {decode_sample(lone[-1].value, now=NOW).ts}
+
+
+def test_a_job_tells_the_time_where_no_node_does():
+    """The only node of a worker is missed while its job goes on, and not before its partition is read."""
+    outlet, now = Sent(), [NOW - 200.0]
+    lone = nodes_on(0, traffic.nodes(count=1, seconds=100, ends=NOW - 100))
+    job = Log(list(traffic.job(ends=NOW, steps=150))).messages
+    ends = {("node-samples", 0): len(lone), ("job-steps", 0): len(job)}
+
+    async def go(unread):
+        now[0] = NOW - 200.0
+        worker = detect(Log([]), outlet, now=lambda: now[0])
+        for message in sorted([*lone, *job], key=lambda m: m.timestamp):
+            now[0] = max(now[0], message.timestamp)
+            await worker.take(message)
+            worker.idle(ends, ends | {("node-samples", 0): len(lone) + unread})
+
+    asyncio.run(go(1))
+    assert not [s for s in suspicions(outlet) if s.family == "silence"]
+    asyncio.run(go(0))
+    told = {(s.kind, s.subject.node) for s in suspicions(outlet) if s.family == "silence"}
+    assert told == {("exporter.stale", "node-0"), ("node.silent", "node-0")}
+
+
+def test_a_partition_without_nodes_holds_up_no_job():
+    """Nodes that left stop telling the time: a job that stops later is noticed all the same."""
+    outlet, now = Sent(), [NOW]
+    gone = nodes_on(0, traffic.nodes(count=1, seconds=50, ends=NOW - 150))
+    here = nodes_on(1, traffic.nodes(count=2, seconds=200, ends=NOW))
+    job = Log(list(traffic.job(ends=NOW - 100, steps=60))).messages
+    places = {("node-samples", 0): len(gone), ("node-samples", 1): len(here), ("job-steps", 0): len(job)}
+
+    async def go():
+        worker = detect(Log([]), outlet, now=lambda: now[0])
+        for message in sorted([*gone, *here, *job], key=lambda m: m.timestamp):
+            now[0] = message.timestamp
+            await worker.take(message)
+        worker.idle(places, places)
+
+    asyncio.run(go())
+    assert "hang.job" in {s.kind for s in suspicions(outlet)}

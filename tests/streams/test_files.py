@@ -8,6 +8,7 @@ import pytest
 from slowrank.telemetry import JobSteps, NodeEvent, NodeSample
 from slowrank.telemetry.columns import unpack
 from slowrank.telemetry.schema import STEP_V1
+from slowrank.telemetry.twin import rows
 from streams.file_records import read_records
 from streams.files import FileProblem
 
@@ -235,3 +236,20 @@ def test_parquet_of_data_frames_is_read(tmp_path):
     [row] = step_rows(read)
     assert (row["ts"], row["dp"]) == (1000.5, 3)
     assert [r.job_id for r in read.records if isinstance(r, JobSteps)] == ["812345"]
+
+
+def test_step_numbers_are_exact_however_large(tmp_path):
+    """A whole number in a CSV keeps all its digits, beyond what a float has room for."""
+    first = 10**18
+    lines = [f"{first + i},0,{100 + i},1.0" for i in range(3)]
+    (tmp_path / "steps.csv").write_text("\n".join(["step,rank,ts,step_seconds", *lines]))
+    found = [row for r in read_records([tmp_path / "steps.csv"]).records for row in rows(r)]
+    assert [row["step"] for row in found] == [first, first + 1, first + 2]
+
+
+def test_durations_beyond_their_column_are_bad_rows(tmp_path):
+    """A step of 1e308 s is set aside; the rows beside it are read."""
+    (tmp_path / "steps.csv").write_text("step,rank,ts,step_seconds\n1,0,100,1e308\n2,0,101,1.0\n")
+    read = read_records([tmp_path / "steps.csv"])
+    assert read.bad == {"bad_number": 1}
+    assert len(read.records) == 1

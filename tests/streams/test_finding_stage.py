@@ -90,7 +90,7 @@ def test_second_family_on_the_gpu_corroborates_and_explains():
     assert (finding.status, finding.detected_at) == ("open", T0 + 12)
     assert finding.cause.hypothesis == "throttle.thermal"
     assert finding.severity == "critical"
-    assert finding.action.code == "DRAIN_NODE"
+    assert finding.action.code == "HARDWARE_INSPECTION"
     assert [e.metric for e in finding.evidence] == ["gpu.clock.sm_hz", "compute_seconds"]
     thermal = last["throttle.thermal", "gpu"]
     assert (thermal.status, thermal.group_key) == ("suspected", finding.dedup_key)
@@ -244,6 +244,16 @@ def test_last_fraction_of_a_second_counts():
     pipeline = local_pipeline()
     found = [*pipeline.process(fatal), *pipeline.finish()]
     assert [(f.kind, f.status) for f in found] == [("xid.79", "open")]
+
+
+def test_a_remap_that_waits_for_a_reset_waits_for_the_error_that_made_it():
+    """The counters are read a moment before the kernel log is: one finding, about the error."""
+    pending = hot(10.0, kind="ecc.row_remap_pending", family="gpu_memory", overwhelming=True, onset=T0 + 10)
+    error = hot(10.6, kind="ecc.uncorrectable", family="event", overwhelming=True, onset=T0 + 10.6)
+    _, versions = run(pending, error)
+    assert {f.kind for f in versions if f.status == "open"} == {"ecc.uncorrectable"}
+    alone, _ = run(pending)
+    assert (alone["ecc.row_remap_pending", "gpu"].status) == "open"
 
 
 def test_late_news_is_not_lost_and_late_repeats_change_nothing():

@@ -1,6 +1,19 @@
 import logging
 
-from streams.hush import EVERY_SECONDS, Hush
+import pytest
+
+from streams.hush import CHATTY, EVERY_SECONDS, LOGGERS, Hush, hush
+
+
+@pytest.fixture
+def loggers():
+    """The loggers of the process are as they were, afterwards."""
+    held = [logging.getLogger(name) for name in {*CHATTY, *LOGGERS}]
+    before = [(log.level, list(log.filters)) for log in held]
+    yield
+    for log, (level, filters) in zip(held, before, strict=True):
+        log.setLevel(level)
+        log.filters[:] = filters
 
 
 def line(text, *args):
@@ -16,3 +29,13 @@ def test_the_same_line_passes_once_in_ten_seconds():
     assert quiet.filter(line("Heartbeat failed"))
     now[0] += EVERY_SECONDS
     assert quiet.filter(line("Unable connect to node with id %s", 1))
+
+
+@pytest.mark.usefixtures("loggers")
+def test_what_tells_of_its_steps_only_warns():
+    """Faust's pages of starting and stopping are left out; what goes wrong, and our own lines, are not."""
+    hush(lambda: 0.0)
+    for name in ("faust.app.base", "mode.worker", "aiokafka.conn"):
+        assert not logging.getLogger(name).isEnabledFor(logging.INFO)
+        assert logging.getLogger(name).isEnabledFor(logging.WARNING)
+    assert logging.getLogger("streams.keeper").level == logging.NOTSET

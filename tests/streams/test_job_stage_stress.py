@@ -29,8 +29,11 @@ def test_names_nobody_in_a_healthy_packed_pipeline():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [n for n in SCENARIOS if n not in (*HEALTHY, PIPELINE, "one rank x1.03")])
 def test_names_the_slow_ranks_and_no_others(name):
-    """Slow ranks are named, dated to within a few steps, and nobody beside them."""
+    """Slow ranks are named, nobody beside them; onsets are off by a step or two and in their intervals."""
     tally = run(name, 5, 77)
     assert tally.named / tally.bad >= 0.95
     assert tally.wrong == 0
-    assert sorted(abs(e) for e in tally.onset_errors)[len(tally.onset_errors) // 2] <= 5
+    # The first steps of a ramp of ten are slower by less than the noise.
+    allowed = 5 if "ramp" in name else 2
+    assert sorted(abs(e) for e in tally.onset_errors)[len(tally.onset_errors) // 2] <= allowed
+    assert sum(tally.onset_covered) / len(tally.onset_covered) >= 0.6

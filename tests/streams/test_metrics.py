@@ -6,9 +6,12 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from slowrank.settings import Settings
+from slowrank.telemetry import Subject
 from store.findings import Change
 from streams.health import Health
-from streams.metrics import SinkMetrics, new_registry, serve
+from streams.metrics import MAX_CLUSTERS, SinkMetrics, new_registry, serve
+from streams.senders import Present
+from tests.streams.test_comparison import finding
 
 
 def value(registry, name, **labels):
@@ -22,7 +25,7 @@ def value(registry, name, **labels):
 def test_only_what_opens_a_finding_is_counted(event, counted):
     """The time from onset to finding is taken once for each opening, not for every version."""
     registry = CollectorRegistry()
-    SinkMetrics(registry).saved("straggler.fail_slow", Change("fnd_1", 1, "open", event), 12.0)
+    SinkMetrics(registry).saved(finding(), Change("fnd_1", 1, "open", event), 12.0)
     assert value(registry, "slowrank_findings_opened_total", kind="straggler.fail_slow") == counted
     assert value(registry, "slowrank_event_to_finding_seconds_bucket", le="20.0") == (counted or 0)
     assert value(registry, "slowrank_event_to_finding_seconds_bucket", le="10.0") == 0
@@ -41,7 +44,7 @@ def test_only_what_opens_a_finding_is_counted(event, counted):
 def test_kinds_are_a_closed_set(kind, label):
     """A sender that invents codes makes no new series."""
     registry = CollectorRegistry()
-    SinkMetrics(registry).saved(kind, Change("fnd_1", 1, "open", "finding.opened"), 1.0)
+    SinkMetrics(registry).saved(finding(kind=kind), Change("fnd_1", 1, "open", "finding.opened"), 1.0)
     assert value(registry, "slowrank_findings_opened_total", kind=label) == 1
 
 
@@ -69,3 +72,26 @@ def test_a_port_that_is_taken_costs_the_page_and_not_the_worker(caplog):
         port = taken.getsockname()[1]
         serve(Settings(streams_metrics_port=port), "detect", CollectorRegistry())
     assert "SLOWRANK_STREAMS_METRICS_PORT" in caplog.text
+
+
+def test_lost_gpu_hours_add_up_by_cluster():
+    """What a version adds is counted once; clusters beyond the first ones share a label."""
+    registry = CollectorRegistry()
+    metrics = SinkMetrics(registry)
+    for number in range(MAX_CLUSTERS + 2):
+        subject = Subject(type="node", cluster=f"c{number}", node="n")
+        for change in (Change("f", 1, "open", None, 1.5), Change("f", 2, "open", None, 0.5), None):
+            metrics.saved(finding(subject=subject), change, 1.0)
+    assert value(registry, "slowrank_gpu_hours_lost_total", cluster="c0") == 2.0
+    assert value(registry, "slowrank_gpu_hours_lost_total", cluster="other") == 4.0
+
+
+@pytest.mark.parametrize(("role", "shown"), [("detect", 3.0), ("sink", None)])
+def test_nodes_are_shown_by_who_knows_them(role, shown):
+    """The detecting worker; the other has no page of them."""
+    health = Health(role, lambda: 0.0)
+    health.nodes = Present(reporting=3, expected=4, series=90)
+    registry = new_registry(health, lambda: 0.0)
+    assert value(registry, "slowrank_nodes_reporting") == shown
+    assert value(registry, "slowrank_nodes_expected") == (shown and 4.0)
+    assert value(registry, "slowrank_series_active") == (shown and 90.0)

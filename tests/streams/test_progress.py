@@ -1,36 +1,102 @@
+import pytest
+
 from streams.progress import Presence, Progress, Stall
 
 
-def test_a_stall_is_noticed_at_its_deadline_however_late_one_looks():
-    """The moment of notice is the last step plus the allowance, once."""
-    progress = Progress()
-    for n in range(100):
-        progress.new_step(float(n))
-    assert progress.look(113.0) is None
-    stall = progress.look(500.0)
-    assert stall == Stall(since=99.0, at=114.0)
-    assert progress.look(600.0) is None
-    progress.new_step(700.0)
-    assert progress.stalled is None
+def stepped(gaps):
+    """A job whose steps came so far apart, and the time of its last one."""
+    progress, ts = Progress(), 0.0
+    for n, gap in enumerate(gaps):
+        ts += gap
+        progress.new_step(n, ts)
+    return progress, ts
+
+
+def waits(progress, ts):
+    """How long after ``ts`` a stall is suspected, noticed and certain."""
+    stalls = progress.look(ts + 1e4)
+    assert all(stall.since == ts for stall in stalls)
+    assert [stall.certain for stall in stalls] == [False] * (len(stalls) - 1) + [True]
+    return [stall.at - ts for stall in stalls]
+
+
+def test_a_stall_is_noticed_at_its_deadlines_however_late_one_looks():
+    """Each deadline counts from the last step and is told once; the first is below the threshold."""
+    progress, ts = stepped([1.0] * 100)
+    assert progress.look(ts + 11.9) == []
+    assert progress.look(ts + 12.0) == [Stall(ts, ts + 12.0, score=0.8)]
+    assert progress.look(ts + 14.9) == []
+    assert progress.look(ts + 500.0) == [Stall(ts, ts + 15.0), Stall(ts, ts + 120.0, certain=True)]
+    assert progress.look(ts + 600.0) == []
+    progress.new_step(100, ts + 600.0)
+    assert waits(progress, ts + 600.0)
+
+
+def test_a_step_that_comes_in_late_is_followed_by_its_own_stall():
+    """Deadlines already past when the last step is heard of are told with the next look."""
+    progress, ts = stepped([1.0] * 100)
+    assert len(progress.look(ts + 90.0)) == 2
+    progress.new_step(100, ts + 1.0)
+    assert progress.look(ts + 90.0) == [Stall(ts + 1.0, ts + 13.0, score=0.8), Stall(ts + 1.0, ts + 16.0)]
+
+
+@pytest.mark.parametrize(
+    ("step", "expected"), [(0.5, [12.0, 15.0]), (3.0, [12.0, 15.0]), (5.0, [20.0, 25.0])]
+)
+def test_long_steps_need_long_allowances(step, expected):
+    """Four usual steps are suspicious and five too many."""
+    assert waits(*stepped([step] * 100))[:2] == expected
+
+
+@pytest.mark.parametrize(
+    ("gaps", "expected"),
+    [([1.0] * 100, 120.0), ([1.0] * 1802, 60.0), ([1.0] * 50 + [40.0] + [1.0] * 10, 120.0)],
+    ids=["young", "known-for-half-an-hour", "one-pause"],
+)
+def test_a_job_known_for_long_is_soon_certain_to_hang(gaps, expected):
+    """A minute suffices after half an hour without such a pause, else two."""
+    assert waits(*stepped(gaps))[-1] == expected
+
+
+@pytest.mark.parametrize("seconds", [10.0, 40.0])
+def test_a_job_that_paused_often_is_certain_to_hang_where_no_pause_is_due(seconds):
+    """Three pauses are a history: between two a minute suffices, where one is due twice the longest too."""
+    every = [seconds, *[1.0] * 99]
+    progress, ts = stepped([1.0] * 100 + every * 4)
+    assert waits(progress, ts)[-1] == max(60.0, 2 * seconds)
+    progress, ts = stepped([1.0] * 100 + every * 4 + every[:50])
+    assert waits(progress, ts)[-1] == 60.0
 
 
 def test_pauses_seen_before_are_allowed_for():
     """A job that once paused for a minute is not called hung after half of one."""
-    progress = Progress()
-    ts = 0.0
-    for n in range(100):
-        ts += 60.0 if n == 50 else 1.0
-        progress.new_step(ts)
-    assert progress.look(ts + 100.0) is None
-    assert progress.look(ts + 121.0) is not None
+    progress, ts = stepped([60.0 if n == 50 else 1.0 for n in range(100)])
+    assert waits(progress, ts) == [120.0]
+
+
+@pytest.mark.parametrize("every", [50, 100])
+def test_a_stall_between_two_checkpoints_is_no_checkpoint(every):
+    """A job with 20 s checkpoints is missed like any other where none is due, and after 40 s where one is."""
+    progress, ts = stepped([20.0 if n and n % every == 0 else 1.0 for n in range(10 * every)])
+    for n in range(10 * every, 11 * every):
+        due = n % every >= every - 2
+        ts += 20.0 if n % every == 0 else 1.0
+        progress.new_step(n, ts)
+        assert progress.look(ts + 11.9) == []
+        if n % every > 1:
+            assert waits(progress, ts) == ([40.0, 60.0] if due else [12.0, 15.0, 60.0])
+            progress.new_step(n, ts)
+
+
+def test_a_young_job_is_given_time():
+    """Until sixty gaps are known the allowance is threefold, and nothing is suspected before."""
+    assert waits(*stepped([1.0] * 40)) == [45.0, 120.0]
 
 
 def test_nothing_is_said_before_the_rhythm_is_known():
     """Twenty gaps are learnt first."""
-    progress = Progress()
-    for n in range(10):
-        progress.new_step(float(n))
-    assert progress.look(1e12) is None
+    progress, _ = stepped([1.0] * 10)
+    assert progress.look(1e12) == []
 
 
 def test_a_rank_missing_while_the_others_advance_is_named_and_comes_back():

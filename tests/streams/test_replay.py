@@ -155,3 +155,47 @@ def test_pacing_sleeps_what_event_time_asks_divided_by_the_speed(slow_job):
 
     assert list(paced(records, speed=60.0, clock=lambda: now[0], sleep=sleep)) == records
     assert sum(slept) == pytest.approx((records[-1].ts - records[0].ts) / 60)
+
+
+def tables(path, text):
+    path.write_text(text)
+    return path
+
+
+def test_backtest_goes_by_the_file_it_is_given(slow_job, tmp_path):
+    """With the detector off nothing is found, in shadow it is found and marked."""
+    off = tables(tmp_path / "off.toml", '[detectors.peer_step]\nmode = "off"')
+    shadow = tables(tmp_path / "shadow.toml", '[jobs."j*".detectors.peer_step]\nmode = "shadow"')
+    assert backtest(slow_job, "--config", off).stdout == ""
+    [finding] = [json.loads(line) for line in backtest(slow_job, "--config", shadow).stdout.splitlines()]
+    assert (finding["shadow"], finding["subject"]["rank"]) == (True, 5)
+
+
+def test_backtest_goes_by_slowrank_toml_where_it_stands(slow_job, tmp_path, monkeypatch):
+    """As every other process does."""
+    monkeypatch.chdir(tmp_path)
+    tables(tmp_path / "slowrank.toml", '[detectors.peer_step]\nmode = "off"')
+    result = backtest(slow_job)
+    assert (result.exit_code, result.stdout) == (0, "")
+
+
+def test_backtest_says_what_another_file_would_change(slow_job, tmp_path):
+    """As text with a summary, or as NDJSON."""
+    off = tables(tmp_path / "off.toml", '[detectors.peer_step]\nmode = "off"')
+    result = backtest(slow_job, "--compare", off)
+    assert result.exit_code == 0, result.output
+    assert result.stdout.startswith("gone")
+    assert "rank 5" in result.stdout
+    assert "1 findings before, 0 after: 0 opened, 1 gone, 0 changed, 0 the same" in result.stderr
+    [line] = backtest(slow_job, "--compare", off, "-o", "-").stdout.splitlines()
+    assert json.loads(line)["before"]["subject"]["rank"] == 5
+
+
+@pytest.mark.parametrize("option", ["--config", "--compare"])
+def test_tables_that_cannot_be_used_end_the_backtest(option, slow_job, tmp_path):
+    """Before anything is read, with what is wrong."""
+    wrong = tables(tmp_path / "wrong.toml", "[detectors.peer_step]\nmin_effect = 7")
+    for path, said in ((wrong, "min_effect = 7"), (tmp_path / "none.toml", "no such file")):
+        result = backtest(slow_job, option, path)
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert said in result.stderr

@@ -5,7 +5,6 @@ from typing import Any
 import psycopg
 import pytest
 
-from alerts.config import FindingConfig
 from slowrank.telemetry import decode_dead_letter, encode
 from store.buckets import NodeLatest, SampleRollup
 from streams.dead_letters import Message
@@ -14,6 +13,7 @@ from streams.job_stage import JobStage
 from streams.lanes import Lane
 from streams.rows import RowBuffer
 from streams.sink import Sink
+from streams.tuning import Tuning
 from tests.streams import traffic
 from tests.streams.test_detect import NOW, Log, Sent
 
@@ -50,7 +50,7 @@ def sink(log, database, outlet=None, health=None):
         window=600.0,
         save=database.save,
         rows=RowBuffer(database.write, health, itertools.count().__next__),
-        config=FindingConfig(),
+        tuning=Tuning(),
     )
 
 

@@ -1,4 +1,5 @@
 import numpy as np
+import pytest
 
 from slowrank.telemetry.twin import steps_record
 from streams.steps import StepAligner, rows_of
@@ -36,7 +37,7 @@ def test_world_size_closes_without_waiting():
     closed = feed(aligner, [row(0, 0, 0.0), row(0, 1, 0.5)])
     assert [s.number for s in closed] == [0]
     assert closed[0].closed_at == T0 + 0.5
-    assert closed[0].values.shape == (7, 2)
+    assert closed[0].values.shape == (9, 2)
 
 
 def test_steps_close_in_order_and_late_or_repeated_rows_are_counted():
@@ -94,11 +95,11 @@ def test_a_rank_going_back_is_a_roll_back_and_a_late_row_is_not():
 
 def test_reads_what_is_there():
     """Values come as seconds and tokens, what was not given as NaN, coordinates by name."""
-    read = row(5, 3, 1.5, compute_seconds=0.9, tokens=4096, coords={"dp": 1, "pp": 0}, local_rank=1)
+    read = row(5, 3, 1.5, compute_seconds=0.75, tokens=4096, coords={"dp": 1, "pp": 0}, local_rank=1)
     assert read.identity.coords == (("dp", 1), ("pp", 0))
     assert read.identity.local_rank == 1
     assert read.identity.gpu_index is None
-    assert read.values[:2].tolist() == [1.0, 0.9]
+    assert read.values[:2].tolist() == [1.0, 0.75]
     assert np.isnan(read.values[2:6]).all()
     assert read.values[6] == 4096
 
@@ -127,3 +128,23 @@ def test_by_time_each_stretch_holds_one_row_of_every_rank():
     assert [s.ranks.tolist() for s in closed[1:]] == [[0, 1]] * len(closed[1:])
     assert 17 <= len(closed) <= 20
     assert not timed.unrelated
+
+
+def test_ranks_that_roll_out_are_compared_with_nobody():
+    """Of a rank labelled as rolling out only the step counts, not what it computes or waits."""
+    told = {"step": 1, "rank": 0, "ts": 5.0, "step_seconds": 2.0, "compute_seconds": 1.5, "loss": 3.0}
+    (read,) = rows_of(steps_record([told | {"labels": {"phase": "rollout"}}]))
+    assert read.values[0] == 2.0
+    assert np.isnan(read.values[1:6]).all()
+    assert read.values[-2] == 3.0
+
+
+@pytest.mark.parametrize("back_first", [True, False])
+def test_a_rank_that_comes_back_counts_whoever_tells_first(back_first):
+    """A rank unheard of for many steps is in the first step it reports, before or after the others."""
+    aligner = StepAligner(world_size=2)
+    warm(aligner, until=20)
+    feed(aligner, [row(s, 0, float(s)) for s in range(20, 60)])
+    rows = [row(60, 1, 60.0), row(60, 0, 60.0)]
+    closed = feed(aligner, [*(rows if back_first else rows[::-1]), row(61, 0, 61.0), row(62, 0, 62.5)])
+    assert [s.ranks.tolist() for s in closed if s.number == 60] == [[0, 1]]

@@ -1,5 +1,6 @@
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -60,6 +61,30 @@ def test_every_second_of_event_time_ticks_every_stage_once():
     pipeline.finish()
     assert node.ticks == [T0 + s for s in range(34)]
     assert node.ticks == job.ticks == finding.ticks
+
+
+def test_one_clock_ahead_does_not_end_the_stream_later():
+    """Nodes are not silent because one tells a later time; what it made suspect is weighed all the same."""
+    node, job, finding = Recorder(), Recorder(), Recorder()
+    pipeline = Pipeline(node=node, job=job, finding=finding)
+    for i in range(40):
+        pipeline.process(event(T0 + i / 4 + 30.0 * (i % 4 == 3), node=f"n{i % 4}"))
+    pipeline.finish()
+    assert node.ticks[-1] == job.ticks[-1] == T0 + 10.0
+    assert finding.ticks == [*node.ticks, T0 + 40.0]
+
+
+def test_healthy_nodes_beside_a_clock_ahead_leave_no_finding():
+    """Thirty seconds ahead, one of four nodes makes the end of the stream no silence of the others."""
+    found = []
+    pipeline = local_pipeline()
+    for sample in traffic.nodes(count=4, seconds=90):
+        ahead = 30.0 if sample.node == "node-3" else 0.0
+        found += pipeline.process(msgspec.structs.replace(sample, ts=sample.ts + ahead))
+    found += pipeline.finish()
+    assert [
+        f.kind for f in found if f.status == "open" and f.kind.startswith(("self.", "node.", "exp"))
+    ] == []
 
 
 def test_a_stage_that_raises_does_not_end_the_stream():

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from slowrank.telemetry import JobSteps, NodeEvent, NodeSample, encode
-from slowrank.telemetry.codec import REASONS
+from slowrank.telemetry.checks import REASONS
 from streams.file_records import read_records
 from streams.replay import findings_of
 from streams.sender import key_of, topic_of

@@ -1,0 +1,19 @@
+"""Kafka clients that either start or leave no connection behind."""
+
+from typing import TypeVar
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka.admin import AIOKafkaAdminClient
+
+Client = TypeVar("Client", AIOKafkaConsumer, AIOKafkaProducer, AIOKafkaAdminClient)
+
+
+async def started(client: Client) -> Client:
+    """Start a client and return it; close it where that fails or is cancelled. Raises ``KafkaError``."""
+    try:
+        await client.start()
+    except BaseException:
+        # Bootstrapping has opened sockets by then, and aiokafka warns of each that nobody closed.
+        await (client.close() if isinstance(client, AIOKafkaAdminClient) else client.stop())
+        raise
+    return client

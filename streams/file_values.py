@@ -1,0 +1,86 @@
+"""Single values of a row of a file, written as the format happens to write them, as what a record holds."""
+
+import math
+from datetime import UTC, datetime
+from typing import Any
+
+from slowrank.telemetry import BadRecord
+from slowrank.telemetry.schema import MISSING_INT
+from streams.files import Row
+
+LATEST_SECONDS = 1e11
+"""The year 5138 in seconds, and March 1973 in milliseconds: what is larger is no time in seconds."""
+
+EARLIEST_SECONDS = 1e-3
+"""A trace may count its time from 0, which records have no room for."""
+
+_LARGEST_FLOAT = 3e38
+_MAY_DIVERGE = ("loss", "grad_norm")
+
+
+def time_of(value: Any) -> float:
+    """Return Unix seconds from Unix seconds or RFC 3339 (UTC where it does not say). Raises ``BadRecord``."""
+    try:
+        ts = float(value) if not isinstance(value, datetime) else _utc(value)
+    except (TypeError, ValueError):
+        try:
+            ts = _utc(datetime.fromisoformat(str(value)))
+        except ValueError as error:
+            raise BadRecord(
+                "bad_time", f"ts {str(value)[:40]!r} is neither Unix seconds nor RFC 3339"
+            ) from error
+    if not math.isfinite(ts) or ts < 0:
+        raise BadRecord("bad_time", f"ts {str(value)[:40]!r} is no time")
+    if ts > LATEST_SECONDS:
+        raise BadRecord("bad_time", f"ts {ts:.0f} looks like milliseconds or finer; Unix seconds are wanted")
+    return max(ts, EARLIEST_SECONDS)
+
+
+def _utc(moment: datetime) -> float:
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
+def text_of(row: Row, name: str, default: str) -> str:
+    """Return a name; the default where the row has none."""
+    value = row.get(name)
+    if isinstance(value, float) and value.is_integer():
+        # Data frames turn a column of whole numbers with gaps into floats: node 7 must not become "7.0".
+        value = int(value)
+    return default if value is None or value == "" else str(value)
+
+
+def number_of(row: Row, name: str) -> float:
+    """Return a number, NaN where there is none. Raises ``BadRecord`` for what is not a number."""
+    value = row.get(name)
+    if value is None:
+        return math.nan
+    try:
+        number = float(value)
+    except (TypeError, ValueError) as error:
+        raise BadRecord("bad_number", f"{name} is {str(value)[:40]!r}, not a number") from error
+    # Step rows hold float32. A loss that overflows is news in itself; a time that does is a broken clock.
+    if abs(number) <= _LARGEST_FLOAT:
+        return number
+    return math.inf if name in _MAY_DIVERGE and number > 0 else math.nan
+
+
+def integer_of(row: Row, name: str, default: int = MISSING_INT) -> int:
+    """Return a whole number, the default where there is none. Raises ``BadRecord`` for a fraction."""
+    value = row.get(name)
+    if value is None:
+        return default
+    number = value if type(value) is int else _exactly(row, name)
+    if number != number:
+        return default
+    if not -(2**62) < number < 2**62 or number != int(number):
+        raise BadRecord("bad_number", f"{name} is {str(value)[:40]!r}, not a whole number")
+    return int(number)
+
+
+def _exactly(row: Row, name: str) -> float:
+    """Return a whole number written as text in full: a float has only 53 bits for it."""
+    value = row[name]
+    try:
+        return int(value) if isinstance(value, str) else number_of(row, name)
+    except ValueError:
+        return number_of(row, name)

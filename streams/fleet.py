@@ -1,0 +1,162 @@
+"""Which node sits where: nodes with as many devices share pages, on which they are handled at once."""
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from detectors.change_point import ChangeConfig
+from slowrank.telemetry import NodeSample, Suspicion
+from streams.batch import Devices, Shape
+from streams.page import Page
+
+SIZES = (64, 512)
+"""Nodes on the first page of a shape and on all that follow. Small, so that a lone node takes little memory;
+not too large, so that what one operation touches stays in the cache."""
+
+SPARE_DEVICES = 16
+"""Devices beyond twice those of a sample that a node may have lanes for: where names come and go (interfaces
+of containers), the departed are let go then."""
+
+LANES = 16 * SIZES[0]
+"""Devices for which a new page has room, where its nodes have many."""
+
+NodeKey = tuple[str, str]
+
+
+@dataclass(slots=True)
+class _Seat:
+    page: Page
+    row: int
+    devices: Devices
+    ts: float = -math.inf
+    boot_id: str = ""
+    seq: int = -1
+
+
+class Fleet:
+    """All nodes of a key group. Nodes know nothing of each other: whatever samples come together, each
+    node's own are taken in the order in which they stand, and give what they would give alone.
+
+    ``pages`` holds their states by shape."""
+
+    def __init__(self, change: ChangeConfig | None, *, gone: float) -> None:
+        self._change, self._gone = change, gone
+        self._seats: dict[NodeKey, _Seat] = {}
+        self.pages: dict[Shape, list[Page]] = {}
+        self.ignored: Counter[str] = Counter()
+
+    def fresh(self, records: Sequence[object]) -> dict[int, NodeSample]:
+        """Return by its place every sample that is younger than all of its node before it.
+
+        The other samples are counted.
+        """
+        fresh: dict[int, NodeSample] = {}
+        last: dict[NodeKey, tuple[float, str, int]] = {}
+        for place, sample in enumerate(records):
+            if not isinstance(sample, NodeSample):
+                continue
+            key = (sample.cluster, sample.node)
+            ts, boot_id, seq = last.get(key) or self._last(key)
+            if sample.ts > ts:
+                last[key] = sample.ts, sample.boot_id, sample.seq
+                fresh[place] = sample
+            else:
+                same = (sample.boot_id, sample.seq) == (boot_id, seq)
+                self.ignored["duplicate" if same else "late"] += 1
+        return fresh
+
+    def update(self, samples: Sequence[NodeSample]) -> list[list[Suspicion]]:
+        """Take samples that are fresh; return what each gives rise to."""
+        found: list[list[Suspicion]] = [[] for _ in samples]
+        for turn in _turns(samples):
+            by_page: dict[int, list[tuple[int, int]]] = {}
+            pages: dict[int, Page] = {}
+            for place in turn:
+                seat = self._seated(samples[place])
+                pages[id(seat.page)] = seat.page
+                by_page.setdefault(id(seat.page), []).append((seat.row, place))
+            for page_id, seated in by_page.items():
+                rows, places = zip(*sorted(seated), strict=True)
+                for k, suspicion in pages[page_id].update(rows, [samples[place] for place in places]):
+                    found[places[k]].append(suspicion)
+        return found
+
+    def forget(self, before: float) -> None:
+        """Let go of the nodes that were last heard before an event time."""
+        for key in [key for key, seat in self._seats.items() if seat.ts < before]:
+            self._leave(self._seats.pop(key))
+
+    def _last(self, key: NodeKey) -> tuple[float, str, int]:
+        seat = self._seats.get(key)
+        return (-math.inf, "", -1) if seat is None else (seat.ts, seat.boot_id, seat.seq)
+
+    def _seated(self, sample: NodeSample) -> _Seat:
+        """Return the seat for a sample, which is then its node's last."""
+        key = (sample.cluster, sample.node)
+        seat = self._seats.get(key)
+        if seat is None:
+            seat = self._seats[key] = self._new_seat(_devices_of(sample))
+        elif seat.boot_id != sample.boot_id:
+            seat = self._seats[key] = self._restarted(seat, sample)
+        elif not seat.devices.holds(sample):
+            seat = self._seats[key] = self._moved(seat, _widened(seat.devices, sample))
+        seat.ts, seat.boot_id, seat.seq = sample.ts, sample.boot_id, sample.seq
+        return seat
+
+    def _restarted(self, seat: _Seat, sample: NodeSample) -> _Seat:
+        seat.page.restart(seat.row)
+        devices = _devices_of(sample)
+        return seat if devices == seat.devices else self._moved(seat, devices)
+
+    def _moved(self, seat: _Seat, devices: Devices) -> _Seat:
+        moved = self._new_seat(devices)
+        moved.page.carry(moved.row, seat.page, seat.row)
+        self._leave(seat)
+        return moved
+
+    def _leave(self, seat: _Seat) -> None:
+        seat.page.leave(seat.row)
+        pages = self.pages[seat.devices.shape]
+        if seat.page.empty:
+            pages.remove(seat.page)
+            if not pages:
+                del self.pages[seat.devices.shape]
+
+    def _new_seat(self, devices: Devices) -> _Seat:
+        pages = self.pages.setdefault(devices.shape, [])
+        page = next((page for page in pages if not page.full), None)
+        if page is None:
+            room = LANES // max(1, devices.shape.gpus, devices.shape.nics)
+            size = max(1, min(SIZES[bool(pages)], room if not pages else 8 * room))
+            page = Page(devices.shape, size, self._change, gone=self._gone)
+            pages.append(page)
+        return _Seat(page, page.take(devices), devices)
+
+
+def _widened(devices: Devices, sample: NodeSample) -> Devices:
+    widened, own = devices.widened(sample), _devices_of(sample)
+    for all_names, named in ((widened.gpus, own.gpus), (widened.nics, own.nics)):
+        if len(all_names) > 2 * len(named) + SPARE_DEVICES:
+            return own
+    return widened
+
+
+def _devices_of(sample: NodeSample) -> Devices:
+    return Devices(sample.schema, sample.gpu_ids, sample.nic_ids)
+
+
+def _turns(samples: Sequence[NodeSample]) -> Iterator[list[int]]:
+    """Yield the numbers of the samples in turns that hold at most one of each node."""
+    keys = [(sample.cluster, sample.node) for sample in samples]
+    if len(set(keys)) == len(keys):
+        yield list(range(len(keys)))
+        return
+    seen: Counter[NodeKey] = Counter()
+    turns: list[list[int]] = []
+    for place, key in enumerate(keys):
+        if seen[key] == len(turns):
+            turns.append([])
+        turns[seen[key]].append(place)
+        seen[key] += 1
+    yield from turns

@@ -1,0 +1,186 @@
+"""States of the hardware that mean a fault while they hold, as tables: GPUs, and the ports of the fabric.
+
+Data only; ``hardware`` applies it. The columns are [nodes, devices].
+"""
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from streams.arrays import Array, Mask
+from streams.conditions import Timing
+from streams.hardware_rules import (
+    CORRECTABLE,
+    REMAP_FAILED,
+    REMAP_PENDING,
+    StateRule,
+    Verdict,
+    xid_verdict,
+)
+
+IDLE, HW_SLOWDOWN, SW_THERMAL, HW_THERMAL, POWER_BRAKE = 1, 8, 32, 64, 128
+
+
+def _loaded(gpu: Mapping[str, Array]) -> Mask:
+    return np.asarray(gpu["gpu.utilization_ratio"] > 0.1)
+
+
+def _reason(bit: int) -> Callable[[Mapping[str, Array]], Mask]:
+    def test(gpu: Mapping[str, Array]) -> Mask:
+        reasons = gpu["gpu.throttle_reasons"]
+        return np.asarray((reasons > 0) & (reasons & IDLE == 0) & (reasons & bit != 0))
+
+    return test
+
+
+def _unexplained_slowdown(gpu: Mapping[str, Array]) -> Mask:
+    """The general bit comes with the bit that says why; it speaks only where no other does."""
+    reasons = gpu["gpu.throttle_reasons"]
+    return np.asarray(_reason(HW_SLOWDOWN)(gpu) & (reasons & (SW_THERMAL | HW_THERMAL | POWER_BRAKE) == 0))
+
+
+def _narrow(gpu: Mapping[str, Array]) -> Mask:
+    width, widest = gpu["gpu.pcie.link_width"], gpu["gpu.pcie.link_width_max"]
+    return np.asarray((width > 0) & (width < widest) & _loaded(gpu))
+
+
+def _older_generation(gpu: Mapping[str, Array]) -> Mask:
+    """Below the best of the node's GPUs: all of a node are of one make."""
+    read = np.where(_loaded(gpu), gpu["gpu.pcie.link_gen"], np.nan)
+    best = np.fmax.reduce(read, axis=1, initial=0.0)
+    return np.asarray((read > 0) & (read < best[:, None]))
+
+
+def _remapped(gpu: Mapping[str, Array]) -> Array:
+    held = [gpu[f"gpu.row_remap.{kind}_total"] for kind in ("correctable", "uncorrectable")]
+    return np.asarray(sum(np.maximum(rows, 0) for rows in held))
+
+
+def _flag(metric: str) -> Callable[[Mapping[str, Array]], Mask]:
+    return lambda columns: np.asarray(columns[metric] > 0)
+
+
+GPU_STATES = (
+    StateRule(
+        "hw_slowdown",
+        "gpu.throttle_reasons",
+        _unexplained_slowdown,
+        Timing(hold=10.0),
+        Verdict("throttle.hw_slowdown", "clocks", "warning", 3.0),
+    ),
+    StateRule(
+        "hw_thermal",
+        "gpu.throttle_reasons",
+        _reason(HW_THERMAL),
+        Timing(hold=10.0),
+        Verdict("throttle.thermal", "clocks", "warning", 3.0),
+    ),
+    StateRule(
+        "sw_thermal",
+        "gpu.throttle_reasons",
+        _reason(SW_THERMAL),
+        Timing(hold=30.0),
+        Verdict("throttle.thermal", "clocks", "warning", 2.0),
+    ),
+    StateRule(
+        "power_brake",
+        "gpu.throttle_reasons",
+        _reason(POWER_BRAKE),
+        Timing(hold=10.0),
+        Verdict("throttle.power", "clocks", "warning", 3.0),
+    ),
+    StateRule(
+        "no_margin",
+        "gpu.temp.margin_celsius",
+        lambda gpu: np.asarray(gpu["gpu.temp.margin_celsius"] <= 0),
+        Timing(hold=10.0),
+        Verdict("throttle.thermal", "clocks", "warning", 1.5),
+    ),
+    StateRule(
+        "pcie_width",
+        "gpu.pcie.link_width",
+        _narrow,
+        Timing(hold=30.0),
+        Verdict("link.pcie_downgrade", "nvlink_pcie", "error", 3.0),
+    ),
+    StateRule(
+        "pcie_generation",
+        "gpu.pcie.link_gen",
+        _older_generation,
+        Timing(hold=30.0),
+        Verdict("link.pcie_downgrade", "nvlink_pcie", "error", 3.0),
+    ),
+    StateRule(
+        "remap_pending", "gpu.row_remap.pending", _flag("gpu.row_remap.pending"), Timing(), REMAP_PENDING
+    ),
+    # Each row that is remapped makes memory a little slower; a GPU has 512 to spare.
+    StateRule(
+        "remapped_rows",
+        "gpu.row_remap.correctable_total",
+        lambda gpu: np.asarray(_remapped(gpu) > 10),
+        Timing(refresh=300.0),
+        CORRECTABLE,
+    ),
+    StateRule(
+        "rows_exhausted",
+        "gpu.row_remap.correctable_total",
+        lambda gpu: np.asarray(_remapped(gpu) >= 512),
+        Timing(refresh=300.0),
+        REMAP_FAILED,
+    ),
+    StateRule("remap_failed", "gpu.row_remap.failed", _flag("gpu.row_remap.failed"), Timing(), REMAP_FAILED),
+    # XID 154 is the driver's own "recovery action changed".
+    StateRule(
+        "recovery_action",
+        "gpu.recovery_action",
+        _flag("gpu.recovery_action"),
+        Timing(),
+        xid_verdict(154, "error", 5.0),
+    ),
+    StateRule(
+        "slow_reads",
+        "gpu.nvml_call_seconds",
+        lambda gpu: np.asarray(gpu["gpu.nvml_call_seconds"] > 1.0),
+        Timing(hold=3.0),
+        xid_verdict(119, "warning", 2.0),
+    ),
+    # The energy counter of a working driver never stands still: power is never zero.
+    StateRule(
+        "frozen",
+        "gpu.energy_millijoules_total",
+        lambda gpu: np.asarray(gpu["frozen"]),
+        Timing(hold=10.0),
+        xid_verdict(119, "error", 4.0),
+    ),
+)
+
+
+def _dead(nic: Mapping[str, Array]) -> Mask:
+    """Down under a job while other ports of the node are up: neither a reboot nor the switch."""
+    return np.asarray((nic["nic.port.up"] == 0) & nic["was_up"] & nic["others_up"] & nic["in_job"])
+
+
+NIC_STATES = (
+    # Longer than the one to two seconds of a flap, shorter than what a collective waits before it gives up.
+    StateRule(
+        "port_dead",
+        "nic.port.up",
+        _dead,
+        Timing(hold=2.5),
+        Verdict("link.nic_flap", "nic", "error", 4.0),
+    ),
+    StateRule(
+        "port_down",
+        "nic.port.up",
+        lambda nic: np.asarray((nic["nic.port.up"] == 0) & nic["was_up"]),
+        Timing(hold=10.0),
+        Verdict("link.nic_flap", "nic", "warning", 3.0),
+    ),
+    StateRule(
+        "port_speed",
+        "nic.port.speed_bits_per_second",
+        lambda nic: np.asarray(nic["nic.port.speed_bits_per_second"] < 0.95 * nic["best_speed"]),
+        Timing(hold=30.0),
+        Verdict("link.nic_slow", "nic", "warning", 2.0),
+    ),
+)

@@ -1,0 +1,61 @@
+"""An incident as a case: made from what its detector said, revived, and kept up to date with its members."""
+
+from dataclasses import replace
+
+from alerts.case import Case, Source
+from alerts.lifecycle import transition
+from slowrank.telemetry import Suspicion
+from streams.incident_kinds import OUTAGE
+
+
+def made(key: str, word: Suspicion) -> Case:
+    return Case(
+        key=key,
+        kind=word.kind,
+        subject=word.subject,
+        first_seen_at=word.ts,
+        first_onset=word.onset,
+        onset=(word.onset, word.onset_lo, word.onset_hi),
+        since=word.onset,
+        last_seen_at=word.ts,
+        sources={"domains": Source(word, active=True)},
+        status="open",
+        opened_at=word.ts,
+        accounted_to=word.onset,
+    )
+
+
+def revived(before: Case | None, word: Suspicion) -> Case | None:
+    if before is None:
+        return None
+    status = transition(transition(before.status, "raised_again"), "corroborated")
+    return replace(
+        before,
+        status=status,
+        since=word.onset,
+        last_seen_at=word.ts,
+        ended_at=None,
+        cleared_at=None,
+        occurrences=before.occurrences + 1,
+        sources={"domains": Source(word, active=True)},
+    )
+
+
+def summed(incident: Case, members: list[Case]) -> Case:
+    costliest = max(members, key=lambda m: (m.lost, m.rate, m.key))
+    active = any(m.active for m in members)
+    # Thousands of silent nodes say nothing about the telemetry that their number does not.
+    speaking = [] if incident.kind == OUTAGE.kind else members
+    sources = {f"{m.key}|{name}": source for m in speaking for name, source in m.sources.items()}
+    sources["domains"] = replace(incident.sources["domains"], active=active)
+    return replace(
+        incident,
+        sources=sources,
+        onset=min(incident.onset, *(m.onset for m in members)),
+        last_seen_at=max(m.last_seen_at for m in members),
+        cleared_at=None if active else max(m.cleared_at or 0.0 for m in members),
+        flaps=max(m.flaps for m in members),
+        hurts=any(m.hurts for m in members),
+        lost=costliest.lost,
+        rate=costliest.rate,
+    )

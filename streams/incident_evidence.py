@@ -1,0 +1,49 @@
+"""Which racks, switches and rails explain the cases of their members, and which of those are worth saying."""
+
+from collections.abc import Iterable
+
+from alerts.case import Case
+from alerts.fusion import family_votes
+from alerts.kinds import rule_of
+from detectors.domains import DomainConfig, Explanation, Suspect, explain
+from streams.incident_kinds import Pattern, domains_of, unit_of
+from streams.outage import DARK_SHARE
+from streams.places import Layout
+from streams.silence import UNHEARD_KIND
+
+FIRM = 3.0
+"""Votes in log-odds above which a member's evidence needs no second family to speak of its domain."""
+
+
+def explanations(cases: Iterable[Case], pattern: Pattern, layout: Layout) -> list[Explanation]:
+    """Return the domains that explain the cases, best first; the cases in order of their keys."""
+    units: dict[str, list[Case]] = {}
+    for case in cases:
+        units.setdefault(unit_of(pattern, case), []).append(case)
+    settings = DomainConfig(width=pattern.width)
+    if len({held[0].subject.node for held in units.values()}) < settings.places:
+        return []
+    suspects = [_suspect(name, held) for name, held in sorted(units.items())]
+    domains, counts = domains_of(pattern, layout, {name: held[0].subject for name, held in units.items()})
+    return [
+        found
+        for found in explain(suspects, domains, settings, counts=counts)
+        if found.domain.type != "cluster"
+        and _is_firm(found, [c for s in found.explained for c in units[s.name]])
+    ]
+
+
+def _suspect(name: str, cases: list[Case]) -> Suspect:
+    votes = family_votes(s for case in cases for s in case.voices())
+    onset = min(case.since for case in cases)
+    return Suspect(name, cases[0].subject.node or "", min(6.0, sum(sorted(votes.values()))), onset)
+
+
+def _is_firm(found: Explanation, cases: list[Case]) -> bool:
+    if all(case.kind == UNHEARD_KIND for case in cases):
+        # A few missed reports are enough only where nearly all miss them.
+        return len(found.explained) >= DARK_SHARE * found.domain.size
+    voices = [s for case in cases for s in case.voices()]
+    if any(rule_of(case.kind).opens_alone for case in cases) or any(s.overwhelming for s in voices):
+        return True
+    return max(s.log_likelihood_ratio for s in voices) >= FIRM

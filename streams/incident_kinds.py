@@ -1,0 +1,192 @@
+"""Which faults come by rack, switch or rail, as a table, and how such a domain is named and spoken of."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from alerts.case import Case
+from detectors.domains import Domain, Explanation
+from slowrank.telemetry import Evidence, Subject, Suspicion
+from slowrank.telemetry.records import Family, Suspect
+from streams.places import Layout, rail_of
+from streams.silence import UNHEARD_KIND
+
+SUSPECTS = 8
+TOGETHER_SECONDS = 2.0
+SPREADING_SECONDS = 120.0
+"""Onsets of links and silence lie within ±1 s of each other, those of heat and power within ±60 s."""
+OUTAGE_SECONDS = 10.0
+"""When the telemetry path breaks, its nodes are last heard within so many seconds."""
+
+SILENCE = (UNHEARD_KIND, "exporter.stale", "node.silent")
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """A fault of a domain: ``kind`` of its incident, the kinds of its members that are ``evidence`` for it.
+
+    ``inhibits`` are the beginnings of the kinds that it explains on its members, so that they are no findings
+    of their own. ``of_ports``: its members are network ports and not nodes.
+    """
+
+    kind: str
+    evidence: tuple[str, ...]
+    inhibits: tuple[str, ...]
+    width: float
+    hypothesis: str
+    family: Family
+    of_ports: bool = False
+
+    def explains(self, kind: str) -> bool:
+        """Tell whether a case of ``kind`` at a member needs no finding of its own."""
+        return kind.startswith(self.inhibits) and kind != "hang.job"
+
+    def holds(self, layout: Layout, domain: Subject, member: Subject) -> bool:
+        """Tell whether ``member`` lies in ``domain``."""
+        nodes = layout.known if domain.type == "telemetry" else layout.nodes
+        where = nodes.get(member.node or "")
+        if where is None or (domain.rail is not None and rail_of(member) != domain.rail):
+            return False
+        return domain.rack in (None, where.rack) and domain.switch in (None, where.switch)
+
+
+_SLOWED = ("throttle.", "clock.low", "straggler.")
+
+PATTERNS = (
+    Pattern("node.silent", SILENCE, ("",), TOGETHER_SECONDS, "domain", "silence"),
+    Pattern(
+        "fabric.rail_degraded",
+        ("link.nic_flap", "link.nic_errors", "link.nic_slow"),
+        ("link.nic_", "hang.rank_missing"),
+        TOGETHER_SECONDS,
+        "fabric.rail_degraded",
+        "nic",
+        of_ports=True,
+    ),
+    Pattern("throttle.power", ("throttle.power",), _SLOWED, SPREADING_SECONDS, "throttle.power", "clocks"),
+    Pattern(
+        "throttle.thermal", ("throttle.thermal",), _SLOWED, SPREADING_SECONDS, "throttle.thermal", "clocks"
+    ),
+)
+OUTAGE = Pattern("self.telemetry_gap", SILENCE, SILENCE, OUTAGE_SECONDS, "self", "telemetry")
+"""Of the telemetry and no machine: judged by the share of the cluster's nodes (``outage``)."""
+
+_BY_KIND = {pattern.kind: pattern for pattern in (*PATTERNS, OUTAGE)}
+
+
+def pattern_of(kind: str) -> Pattern:
+    """Return the pattern whose incidents are of ``kind``. Raises ``KeyError`` for any other kind."""
+    return _BY_KIND[kind]
+
+
+def unit_of(pattern: Pattern, case: Case) -> str:
+    """Return what fails as one for the pattern: the node, or the port of the case."""
+    node = case.subject.node or ""
+    return f"{node}/{case.subject.nic}/{case.subject.port}" if pattern.of_ports else node
+
+
+def domains_of(
+    pattern: Pattern, layout: Layout, suspects: Mapping[str, Subject]
+) -> tuple[list[Domain], Mapping[str, int]]:
+    """Return the domains that the suspects lie in, and how many of each type the cluster has."""
+    members: dict[tuple[str, str], set[str]] = {}
+    for name, subject in suspects.items():
+        for domain in _domains_at(pattern, layout, subject):
+            members.setdefault(domain, set()).add(name)
+    sizes = _sizes(pattern, layout)
+    found = [
+        Domain(kind, name, frozenset(inside), sizes[kind, name])
+        for (kind, name), inside in sorted(members.items())
+        if (kind, name) in sizes
+    ]
+    return found, Counter(kind for kind, _ in sizes)
+
+
+def subject_of(domain: Domain, cluster: str) -> Subject:
+    """Return the domain as the subject of an incident."""
+    if domain.type == "rack":
+        return Subject(type="rack", cluster=cluster, rack=domain.name)
+    if domain.type == "switch":
+        return Subject(type="switch", cluster=cluster, switch=domain.name)
+    switch, _, rail = domain.name.rpartition("/")
+    return Subject(type="switch", cluster=cluster, switch=switch or None, rail=rail)
+
+
+def speak(pattern: Pattern, subject: Subject, found: Explanation, ts: float) -> Suspicion:
+    """Return what the domains' detector says when an incident begins: all that its members cannot say."""
+    nodes = sorted({s.place for s in found.explained})
+    what = "ports" if pattern.of_ports else "nodes"
+    told = Evidence(
+        metric="domain.members",
+        unit="1",
+        detector="domains",
+        value=float(len(found.explained)),
+        note=f"of {found.domain.size} {what} of {found.domain.type} {found.domain.name}: {_listed(nodes)}",
+    )
+    onsets = [s.onset for s in found.explained]
+    return Suspicion(
+        cluster=subject.cluster,
+        detector="domains",
+        family=pattern.family,
+        kind=pattern.kind,
+        state="raise",
+        subject=subject,
+        ts=ts,
+        onset=min(onsets),
+        onset_lo=min(onsets),
+        onset_hi=max(onsets),
+        score=max(1.0, round(found.gain / 3.0, 3)),
+        log_likelihood_ratio=6.0,
+        overwhelming=True,
+        nodes=len(nodes),
+        evidence=(told,),
+        hypotheses={pattern.hypothesis: 6.0},
+        suspects=_suspects(subject, found),
+        note=f"{round(found.probability, 4):g} of what could explain its members",
+    )
+
+
+def _suspects(subject: Subject, found: Explanation) -> tuple[Suspect, ...]:
+    """Return the domain and those that could explain the same members, where there are any."""
+    others = [
+        (subject_of(domain, subject.cluster), share)
+        for domain, share in found.others
+        if domain.type != "cluster" and share >= 0.01
+    ]
+    ranked = [(subject, found.probability), *others] if others else []
+    return tuple(Suspect(subject=s, probability=round(p, 4)) for s, p in ranked[:SUSPECTS])
+
+
+def _domains_at(pattern: Pattern, layout: Layout, subject: Subject) -> Iterable[tuple[str, str]]:
+    where, rail = layout.nodes[subject.node or ""], rail_of(subject)
+    yield "cluster", ""
+    if where.rack is not None:
+        yield "rack", where.rack
+    if where.switch is not None:
+        yield "switch", where.switch
+    if pattern.of_ports and rail is not None:
+        yield "rail", f"/{rail}"
+        if where.switch is not None:
+            yield "switch rail", f"{where.switch}/{rail}"
+
+
+def _sizes(pattern: Pattern, layout: Layout) -> dict[tuple[str, str], int]:
+    """Return the number of members of every domain of the cluster."""
+    racks = {("rack", name): nodes for name, nodes in layout.racks.items()}
+    switches = {("switch", name): nodes for name, nodes in layout.switches.items()}
+    sizes = racks | switches
+    if pattern.of_ports:
+        sizes = {domain: layout.ports[domain] for domain in sizes}
+        rails = max((w.ports for w in layout.nodes.values()), default=0)
+        # A node with fewer ports than others counts on every rail: that only makes a rail harder to blame.
+        sizes |= {("rail", f"/{r}"): len(layout.nodes) for r in range(rails)}
+        sizes |= {("switch rail", f"{s}/{r}"): n for s, n in layout.switches.items() for r in range(rails)}
+    if len(racks) > 1 or len(switches) > 1:
+        everything = (w.ports if pattern.of_ports else 1 for w in layout.nodes.values())
+        sizes["cluster", ""] = sum(everything)
+    return sizes
+
+
+def _listed(nodes: list[str], most: int = 40) -> str:
+    more = f" and {len(nodes) - most} more" if len(nodes) > most else ""
+    return ", ".join(nodes[:most]) + more

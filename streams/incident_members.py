@@ -1,0 +1,42 @@
+"""How the cases that an incident explains are shown: as its members, and no news of their own."""
+
+from dataclasses import replace
+
+from alerts.case import Case
+from alerts.finding import Finding, dedup_key, finding_id
+from alerts.lifecycle import NOTIFIED
+from streams.incident_kinds import OUTAGE, SILENCE
+from streams.incidents import Claim, Incidents
+from streams.silence import UNHEARD_KIND
+
+
+def claim_on(state: Incidents, case: Case) -> Claim | None:
+    """Return by which incident a case is explained, if any.
+
+    While the telemetry is out, a node's silence is, without its cases being weighed one by one.
+    """
+    claim = state.claims.get(case.key)
+    if claim is None and case.kind in SILENCE:
+        told = state.claims.get(dedup_key(case.subject, UNHEARD_KIND))
+        return told if told is not None and told.incident.endswith(f"/{OUTAGE.kind}") else None
+    return claim
+
+
+def as_member(finding: Finding, claim: Claim) -> Finding:
+    """Return the finding of a case that an incident explains: its id stays, and it is no news of its own."""
+    opened_before = finding.status != "suspected" and finding.detected_at < claim.at
+    if opened_before:
+        return replace(finding, status="resolved", resolved_at=claim.at, group_key=claim.incident)
+    if finding.status in NOTIFIED:
+        return replace(finding, status="suspected", group_key=claim.incident)
+    return replace(finding, group_key=claim.incident)
+
+
+def with_members(finding: Finding, state: Incidents) -> Finding:
+    """Return an incident's finding with the findings of its members as its blast radius."""
+    mine = [
+        finding_id(key, state.members[key].first_onset)
+        for key, claim in sorted(state.claims.items())
+        if claim.incident == finding.dedup_key and state.members[key].kind != UNHEARD_KIND
+    ]
+    return replace(finding, blast_radius=replace(finding.blast_radius, other_findings=tuple(mine)))

@@ -1,0 +1,298 @@
+"""Incidents: what the nodes of one rack, switch or rail show together is one finding about the domain.
+
+When too many nodes fall silent together, that is one finding about the telemetry (``outage``).
+
+A fold over a cluster's suspicions in order of event time, beside the folds of its single nodes. It claims the
+cases that an incident explains; ``finding_stage`` shows those as its members, not as findings of their own.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+import msgspec
+
+from alerts import scope as scopes
+from alerts.case import Case, case_key, hear
+from alerts.config import FindingConfig
+from alerts.finding import dedup_key
+from alerts.lifecycle import LIVE
+from alerts.scope import Scope
+from detectors.domains import Explanation
+from slowrank.telemetry import Suspicion
+from streams import outage
+from streams.incident_cases import made, revived, summed
+from streams.incident_evidence import explanations
+from streams.incident_kinds import (
+    OUTAGE,
+    PATTERNS,
+    SILENCE,
+    Pattern,
+    pattern_of,
+    speak,
+    subject_of,
+    unit_of,
+)
+from streams.places import PLACE_KIND, Layout
+from streams.silence import UNHEARD_KIND
+from streams.timeline import Fold
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Which incident explains a case, and since when (event time)."""
+
+    incident: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Incidents:
+    """The incidents of a cluster as cases (``scope``), what was heard of its nodes, and who explains whom.
+
+    ``judge_at``: when evidence that no incident explains yet will be weighed; until then more may come.
+    ``release_at``: when the nodes that an outage of the telemetry left silent will be cases of their own.
+    """
+
+    scope: Scope = field(default_factory=Scope)
+    members: Mapping[str, Case] = field(default_factory=dict)
+    claims: Mapping[str, Claim] = field(default_factory=dict)
+    judge_at: float | None = None
+    release_at: float | None = None
+    layout: Layout = field(default_factory=Layout)
+
+
+def apply(state: Incidents, batch: Iterable[Suspicion], config: FindingConfig) -> Incidents:
+    """Return the state after suspicions of one event time."""
+    said = list(batch)
+    announced = [s for s in said if s.kind == PLACE_KIND]
+    state = replace(state, layout=state.layout.told(announced))
+    words = [s for s in said if s.kind != PLACE_KIND and _concerns(state, s)]
+    words += [word for s in announced for word in _heard_again(state, s)]
+    if not words:
+        return state
+    members, ts = dict(state.members), words[-1].ts
+    for s in words:
+        heard = hear(members.get(case_key(s)), s, config)
+        if heard is not None:
+            members[heard.key] = heard
+    state = _joined(_pruned(replace(state, members=members), ts, config), ts, config)
+    if any(s.kind in SILENCE for s in words):
+        state = _weighed_as_outage(state, ts, config)
+    state = _refreshed(state)
+    if state.judge_at is None and any(
+        _is_free(state, p, case) for p in PATTERNS for case in state.members.values()
+    ):
+        return replace(state, judge_at=ts + config.hold_seconds)
+    return state
+
+
+def _heard_again(state: Incidents, announced: Suspicion) -> list[Suspicion]:
+    """End the silence of a node that is announced: a worker that was restarted meanwhile knows of none."""
+    case = state.members.get(dedup_key(announced.subject, UNHEARD_KIND))
+    if case is None or not case.active or case.last_seen_at >= announced.ts:
+        return []
+    return [msgspec.structs.replace(s, state="clear", ts=announced.ts) for s in case.voices()]
+
+
+def _concerns(state: Incidents, s: Suspicion) -> bool:
+    """Return whether a suspicion is evidence here. During an outage that a node is unheard of says enough."""
+    node, layout = s.subject.node, state.layout
+    if s.kind in SILENCE:
+        claim = state.claims.get(dedup_key(s.subject, UNHEARD_KIND))
+        known = s.kind == UNHEARD_KIND or case_key(s) in state.members
+        return node in layout.known and (known or claim is None or not _of_outage(state, claim))
+    return node in layout.nodes and any(p.explains(s.kind) for p in PATTERNS)
+
+
+def advance(
+    state: Incidents, until: float, config: FindingConfig, *, inclusive: bool
+) -> Iterator[tuple[float, Incidents]]:
+    """Yield time and state after each deadline before ``until`` (or at it, when inclusive)."""
+    while (due := next_deadline(state, config)) is not None:
+        at = due[0]
+        if at > until or (at == until and not inclusive):
+            return
+        if state.release_at == at:
+            state = _released(replace(state, release_at=None), at, config)
+        elif state.judge_at == at:
+            state = _judge(replace(state, judge_at=None), at, config)
+        else:
+            state = _ended(state, at, config)
+        yield at, state
+
+
+def next_deadline(state: Incidents, config: FindingConfig) -> tuple[float, str] | None:
+    """Return when something is due without a further suspicion: a judgement, a release, an incident's end."""
+    due = scopes.next_deadline(state.scope, config)
+    own = [(at, "") for at in (state.release_at, state.judge_at) if at is not None]
+    return min([*own, due] if due is not None else own, default=None)
+
+
+def _ended(state: Incidents, at: float, config: FindingConfig) -> Incidents:
+    *_, (_, scope) = ((at, state.scope), *scopes.advance(state.scope, at, config, inclusive=True))
+    claims = {key: c for key, c in state.claims.items() if c.incident in scope.cases}
+    return replace(state, scope=scope, claims=claims)
+
+
+def _case_of(state: Incidents, key: str) -> Case | None:
+    return state.members.get(key)
+
+
+def _is_empty(state: Incidents) -> bool:
+    return not (state.scope.cases or state.members or state.layout.known)
+
+
+INCIDENTS = Fold(
+    start=Incidents(),
+    apply=apply,
+    advance=advance,
+    next_deadline=next_deadline,
+    case_of=_case_of,
+    is_empty=_is_empty,
+)
+
+
+def _judge(state: Incidents, ts: float, config: FindingConfig) -> Incidents:
+    for pattern in PATTERNS:
+        if pattern.evidence == SILENCE and outage.is_most(_silent(state, ts, config), state.layout):
+            continue
+        free = [c for _, c in sorted(state.members.items()) if _is_free(state, pattern, c)]
+        fresh = [c for c in free if c.fresh_at(ts, config) and c.subject.node in state.layout.nodes]
+        for found in explanations(fresh, pattern, state.layout):
+            state = _opened(state, pattern, found, ts)
+            state = _joined(state, ts, config)
+    return _refreshed(state)
+
+
+def _silent(state: Incidents, ts: float, config: FindingConfig) -> dict[str, float]:
+    """Return since when each node is silent that no incident explains."""
+    found: dict[str, float] = {}
+    for case in state.members.values():
+        if _is_free(state, OUTAGE, case) and case.fresh_at(ts, config):
+            node = case.subject.node or ""
+            found[node] = min(case.since, found.get(node, case.since))
+    return found
+
+
+def _weighed_as_outage(state: Incidents, ts: float, config: FindingConfig) -> Incidents:
+    """Let an outage of the telemetry claim the nodes that fell silent together, once one is stale."""
+    silent = _silent(state, ts, config)
+    nodes = set(outage.together(silent, state.layout, config)) if len(silent) >= config.mass_nodes else ()
+    mine = [
+        c for _, c in sorted(state.members.items()) if _is_free(state, OUTAGE, c) and c.subject.node in nodes
+    ]
+    if any(case.active and case.kind != UNHEARD_KIND for case in mine):
+        gone = {node: silent[node] for node in nodes}
+        word = outage.speak(mine[0].subject.cluster, gone, state.layout.expected, ts)
+        state = _explained(state, word, mine)
+    return _with_release(state, ts, config)
+
+
+def _left_silent(state: Incidents) -> list[Case]:
+    """Return the cases of the nodes that an outage explains and that are not back."""
+    claimed = [state.members[key] for key, claim in state.claims.items() if _of_outage(state, claim)]
+    return [case for case in claimed if case.active]
+
+
+def _with_release(state: Incidents, ts: float, config: FindingConfig) -> Incidents:
+    """Plan, or call off, that the nodes which stay silent after an outage speak for themselves."""
+    left = {case.subject.node for case in _left_silent(state)}
+    if not left or outage.is_many(len(left), state.layout.expected, config):
+        return replace(state, release_at=None)
+    at = ts + OUTAGE.width if state.release_at is None else state.release_at
+    return replace(state, release_at=at)
+
+
+def _released(state: Incidents, ts: float, config: FindingConfig) -> Incidents:
+    free = {case.key for case in _left_silent(state)}
+    claims = {key: claim for key, claim in state.claims.items() if key not in free}
+    return replace(_refreshed(replace(state, claims=claims)), judge_at=ts + config.hold_seconds)
+
+
+def _of_outage(state: Incidents, claim: Claim) -> bool:
+    return state.scope.cases[claim.incident].kind == OUTAGE.kind
+
+
+def _pruned(state: Incidents, ts: float, config: FindingConfig) -> Incidents:
+    """Forget what no incident explains and no detector says any more, and let go who relapsed without it."""
+    claims = {}
+    for key, claim in state.claims.items():
+        incident, member = state.scope.cases[claim.incident], state.members[key]
+        relapsed = incident.ended_at is not None and member.active and member.since > incident.ended_at
+        if not relapsed:
+            claims[key] = claim
+    kept = {k: c for k, c in state.members.items() if k in claims or c.fresh_at(ts, config)}
+    return replace(state, members=kept, claims=claims)
+
+
+def _joined(state: Incidents, ts: float, config: FindingConfig) -> Incidents:
+    """Let live incidents claim what their members show besides, and members that follow in step."""
+    claims = dict(state.claims)
+    live = [(c, _window(state, c)) for _, c in sorted(state.scope.cases.items()) if c.status in LIVE]
+    for key, case in state.members.items():
+        if key in claims or not case.active:
+            continue
+        for incident, window in live:
+            if _belongs(state, case, incident, window, config):
+                claims[key] = Claim(incident.key, ts)
+                break
+    return replace(state, claims=claims)
+
+
+def _window(state: Incidents, incident: Case) -> tuple[float, float]:
+    """Return between which onsets a case is in step with the members of an incident."""
+    pattern = pattern_of(incident.kind)
+    onsets = [
+        state.members[key].since
+        for key, claim in state.claims.items()
+        if claim.incident == incident.key and state.members[key].kind in pattern.evidence
+    ]
+    return incident.since - pattern.width, max(onsets, default=incident.since) + pattern.width
+
+
+def _belongs(
+    state: Incidents, case: Case, incident: Case, window: tuple[float, float], config: FindingConfig
+) -> bool:
+    pattern = pattern_of(incident.kind)
+    if not pattern.explains(case.kind) or not pattern.holds(state.layout, incident.subject, case.subject):
+        return False
+    if case.kind in pattern.evidence:
+        # Who is still silent when the others are back is no part of an outage any more.
+        ongoing = incident.active or pattern is not OUTAGE
+        return ongoing and window[0] <= case.since <= window[1]
+    return incident.active and case.since >= incident.since - config.agree_within_seconds
+
+
+def _is_free(state: Incidents, pattern: Pattern, case: Case) -> bool:
+    return case.kind in pattern.evidence and case.key not in state.claims
+
+
+def _opened(state: Incidents, pattern: Pattern, found: Explanation, ts: float) -> Incidents:
+    explained = {s.name for s in found.explained}
+    mine = [
+        case
+        for _, case in sorted(state.members.items())
+        if _is_free(state, pattern, case) and unit_of(pattern, case) in explained
+    ]
+    subject = subject_of(found.domain, mine[0].subject.cluster)
+    return _explained(state, speak(pattern, subject, found, ts), mine)
+
+
+def _explained(state: Incidents, word: Suspicion, mine: list[Case]) -> Incidents:
+    """Return the state with the incident that ``word`` tells of, and its claims on the cases."""
+    key = dedup_key(word.subject, word.kind)
+    case = revived(state.scope.cases.get(key), word) or made(key, word)
+    claims = {**state.claims, **{m.key: Claim(key, word.ts) for m in mine}}
+    return replace(state, scope=Scope({**state.scope.cases, key: case}), claims=claims)
+
+
+def _refreshed(state: Incidents) -> Incidents:
+    """Bring the incidents up to date with their members' cases."""
+    mine: dict[str, list[Case]] = {}
+    for key, claim in sorted(state.claims.items()):
+        mine.setdefault(claim.incident, []).append(state.members[key])
+    cases = dict(state.scope.cases)
+    for key, members in mine.items():
+        if cases[key].status in LIVE:
+            cases[key] = summed(cases[key], members)
+    return replace(state, scope=Scope(cases))

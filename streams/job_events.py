@@ -1,0 +1,23 @@
+"""What a job says of itself that excuses it from making progress: pauses it declares, and its end."""
+
+from slowrank.telemetry import NodeEvent, Suspicion
+from streams.suspicions import Claim, Place
+
+PAUSES = frozenset({"job.checkpoint", "job.eval", "job.start", "job.restart"})
+END = "job.end"
+
+
+def excuse(event: NodeEvent) -> list[Suspicion]:
+    """Return the vote against a hang of the job that declares a pause or its end; of other events nothing."""
+    job = event.subject.get("job_id")
+    if job is None or (event.code not in PAUSES and event.code != END):
+        return []
+    claim = Claim(
+        detector="job.ended" if event.code == END else "job.paused",
+        family="host",
+        kind="hang.job",
+        subject=Place(event.cluster, event.node, str(job)).whole_node(),
+        weight=-4.0,
+        note=f"declared: {event.code}",
+    )
+    return [claim.suspicion("raise", ts=event.ts, onset=event.ts)]

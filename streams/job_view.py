@@ -1,0 +1,74 @@
+"""What a suspicion of a job needs to know of the job: its ranks, and the nodes and GPUs they run on."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from detectors.straggler import StragglerDetector
+from slowrank.telemetry import UNKNOWN_NODE, Subject
+from streams.steps import Identity
+
+Topic = Literal[
+    "compute",
+    "data",
+    "intermittent",
+    "stage",
+    "workload",
+    "network",
+    "missing",
+    "hang",
+    "loss",
+    "grad_norm",
+    "group",
+    "transfer",
+]
+Key = tuple[Topic, int]
+"""What a suspicion of a job is about, and the rank or stage concerned (-1 = the job)."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobView:
+    """What a suspicion needs to know of its job."""
+
+    cluster: str
+    job_id: str
+    attempt: int
+    roster: tuple[int, ...]
+    identities: Mapping[int, Identity]
+    detector: StragglerDetector
+
+    @property
+    def nodes(self) -> int:
+        """Number of nodes the job runs on."""
+        return len({self.identities[r].node for r in self.roster})
+
+    def ranks_on_node(self, rank: int) -> int:
+        """Number of the job's ranks on the node of ``rank``; 0 when the node is not known."""
+        node = self.node(rank)
+        return 0 if node is None else sum(self.identities[r].node == node for r in self.roster)
+
+    def node(self, rank: int) -> str | None:
+        """Return the node of ``rank``, or None when its rows named none."""
+        node = self.identities[rank].node
+        return None if node == UNKNOWN_NODE else node
+
+    def subject(self, rank: int) -> Subject:
+        """Return the rank as a GPU where its node and index are known, else as a rank."""
+        place, node = self.identities[rank], self.node(rank)
+        return Subject(
+            type="rank" if place.gpu_index is None or node is None else "gpu",
+            cluster=self.cluster,
+            node=node,
+            gpu_index=place.gpu_index,
+            rank=rank,
+            local_rank=place.local_rank,
+            coords=dict(place.coords) or None,
+            job_id=self.job_id,
+            attempt=self.attempt,
+        )
+
+    def job(self, coords: dict[str, int] | None = None) -> Subject:
+        """Return the job itself, or a part of it named by ``coords``."""
+        return Subject(
+            type="job", cluster=self.cluster, job_id=self.job_id, attempt=self.attempt, coords=coords
+        )

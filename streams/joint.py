@@ -1,0 +1,182 @@
+"""Joint findings: a job that stops because a machine failed is told by the finding about that machine.
+
+A machine and its job are weighed each by itself. Here is decided which finding explains a hang: it gains the
+hang's evidence and cost, and the hang is no news of its own.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from alerts.case import Case
+from alerts.config import FindingConfig
+from alerts.finding import BlastRadius, Finding
+from alerts.hang import ONSET_APART_SECONDS
+from alerts.kinds import Standing, rule_of
+from alerts.lifecycle import LIVE, NOTIFIED
+from alerts.render import MAX_EVIDENCE
+from alerts.severity import ORDER, severity
+from slowrank.telemetry import Suspicion
+from slowrank.telemetry.records import Severity
+
+AFTER_SECONDS = 15.0
+"""A job stops at its last step, up to a step before the fault that keeps it from the next one."""
+
+PRESENT_SECONDS = 600.0
+"""A node is its job's as long as it was heard of with the job so lately; most are every five minutes."""
+
+PRUNE_SECONDS = 3600.0
+
+SUSPECTS = "hang.suspects"
+"""The evidence of a hang whose note names in turn the nodes that stand out, each with the reason."""
+
+_STOPPING = ("exporter.stale", "link.nic_flap", "fabric.rail_degraded")
+"""Kinds that most jobs survive: they explain a hang only if it began right after them."""
+
+
+class Joints:
+    """Where jobs run, and which hangs are told by which finding.
+
+    Both are what the suspicions up to a time say, in whatever order they came.
+    """
+
+    def __init__(self, config: FindingConfig) -> None:
+        self._config = config
+        self._runs: dict[tuple[str, str], dict[str, tuple[float, float]]] = {}
+        self._told: dict[str, tuple[str, Finding]] = {}
+        self._moved: set[str] = set()
+        self._pruned_at = -math.inf
+
+    def hear(self, s: Suspicion) -> None:
+        """Note from any suspicion about a node which job it runs."""
+        if s.subject.node is None or s.subject.job_id is None or s.shadow:
+            return
+        nodes = self._runs.setdefault((s.cluster, s.subject.job_id), {})
+        first, last = nodes.get(s.subject.node, (s.ts, s.ts))
+        nodes[s.subject.node] = (min(first, s.ts), max(last, s.ts))
+
+    def nodes_of(self, hang: Case, now: float) -> list[str]:
+        """Return in order of their names the nodes that ran the job of ``hang`` when it stopped."""
+        nodes = self._runs.get((hang.subject.cluster, hang.subject.job_id or ""), {})
+        stop = hang.since
+        return sorted(
+            n for n, (first, last) in nodes.items() if first <= now and last >= stop - PRESENT_SECONDS
+        )
+
+    def part(self, finding: Finding, hang: Case, causes: Iterable[Case]) -> Finding:
+        """Return the finding of a hang as it is shown: as part of the one of ``causes`` that explains it.
+
+        While a relapse is not yet one, the last stop remains told as it was.
+        """
+        if hang.status == "suspected" and hang.opened_at is not None:
+            return finding
+        stopped = hang.opened_at is not None
+        cause = leading(causes, hang, finding, self._config) if stopped else None
+        before, after = self._told.pop(hang.key, None), None
+        if cause is not None:
+            after = self._told[hang.key] = (cause.key, finding)
+        if before != after:
+            self._moved |= {told[0] for told in (before, after) if told is not None}
+        return finding if cause is None else as_part(finding, cause)
+
+    def hangs_of(self, key: str) -> list[Finding]:
+        """Return the hangs that the finding of dedup key ``key`` tells of."""
+        return [finding for _, (leader, finding) in sorted(self._told.items()) if leader == key]
+
+    def moved(self) -> set[str]:
+        """Return, once, the dedup keys of the findings whose hangs have changed."""
+        moved, self._moved = self._moved, set()
+        return moved
+
+    def forget(self, key: str) -> None:
+        """Drop what the finding of dedup key ``key`` told of; a hang that is over stays with its finding."""
+        self._told = {k: told for k, told in self._told.items() if told[0] != key}
+
+    def prune(self, now: float) -> None:
+        """Drop, once an hour, the jobs nobody has spoken of for as long as a finding may stay open."""
+        if now < self._pruned_at + PRUNE_SECONDS:
+            return
+        self._pruned_at = now
+        oldest = now - self._config.open_expires_after_seconds
+        for key in [k for k, nodes in self._runs.items() if max(last for _, last in nodes.values()) < oldest]:
+            del self._runs[key]
+
+
+def leading(causes: Iterable[Case], hang: Case, finding: Finding, config: FindingConfig) -> Case | None:
+    """Return the case that explains the hang: the earliest, or of those at once the likeliest to blame."""
+    found = [case for case in causes if _explains(case, hang.since, config)]
+    if not found:
+        return None
+    notes = [e.note.split("; ") for e in finding.evidence if e.metric == SUSPECTS]
+    named = {reason.partition(":")[0] for reasons in notes for reason in reasons}
+    latest = min(case.since for case in found) + ONSET_APART_SECONDS
+    return min(
+        (case for case in found if case.since <= latest),
+        key=lambda c: (rule_of(c.kind).standing, c.subject.node not in named, c.since, c.key),
+    )
+
+
+def as_part(hang: Finding, cause: Case) -> Finding:
+    """Return the finding of a hang that another tells of: resolved if it was opened before, else unopened."""
+    opened = cause.since if cause.opened_at is None else max(cause.opened_at, cause.since)
+    if hang.detected_at < opened:
+        return replace(hang, status="resolved", resolved_at=opened, group_key=cause.key)
+    return replace(hang, status="suspected" if hang.status in NOTIFIED else hang.status, group_key=cause.key)
+
+
+def with_hangs(finding: Finding, hangs: Sequence[Finding]) -> Finding:
+    """Return the finding with what its hangs show and cost; it is open as long as one of them is."""
+    if not hangs:
+        return finding
+    everything = (finding, *hangs)
+    live = any(hang.status in LIVE for hang in hangs)
+    ended = [f.resolved_at for f in everything if f.resolved_at is not None]
+    over = finding.status not in LIVE
+    return replace(
+        finding,
+        status="open" if over and live else finding.status,
+        resolved_at=max(ended) if over and not live else None,
+        severity=_severity(finding, hangs),
+        last_seen_at=max(f.last_seen_at for f in everything),
+        gpu_hours_lost=_larger(finding.gpu_hours_lost, [h.gpu_hours_lost for h in hangs]),
+        gpu_hours_lost_per_hour=_larger(
+            finding.gpu_hours_lost_per_hour, [h.gpu_hours_lost_per_hour for h in hangs]
+        ),
+        cost_per_hour=_larger(finding.cost_per_hour, [h.cost_per_hour for h in hangs]),
+        evidence=(*finding.evidence, *(e for h in hangs for e in h.evidence))[:MAX_EVIDENCE],
+        blast_radius=_blast(finding, hangs),
+    )
+
+
+def _explains(case: Case, stop: float, config: FindingConfig) -> bool:
+    fatal = rule_of(case.kind).standing is Standing.FATAL and case.kind != "hang.job"
+    if not fatal and case.kind not in _STOPPING:
+        return False
+    before = config.agree_within_seconds if fatal else AFTER_SECONDS
+    told = case.status in NOTIFIED or (
+        case.status not in LIVE and case.opened_at is not None and (case.ended_at or 0.0) >= stop
+    )
+    return told and stop - before <= case.since <= stop + AFTER_SECONDS
+
+
+def _severity(finding: Finding, hangs: Sequence[Finding]) -> Severity:
+    """Return the worst of all; a fatal fault that stops a job is certain at once, a hang alone is not."""
+    own = max((f.severity for f in (finding, *hangs)), key=ORDER.index)
+    fatal = rule_of(finding.kind).standing is Standing.FATAL
+    return severity(finding.kind, finding.subject, own=own, hurt=fatal, confidence=finding.confidence)
+
+
+def _blast(finding: Finding, hangs: Sequence[Finding]) -> BlastRadius:
+    own, others = finding.blast_radius, [hang.blast_radius for hang in hangs]
+    return BlastRadius(
+        jobs=tuple(sorted({job for blast in (own, *others) for job in blast.jobs})),
+        ranks=max(own.ranks, sum(blast.ranks for blast in others)),
+        nodes=max(own.nodes, sum(blast.nodes for blast in others)),
+        other_findings=tuple(dict.fromkeys((*own.other_findings, *(hang.id for hang in hangs)))),
+    )
+
+
+def _larger(own: float | None, others: Iterable[float | None]) -> float | None:
+    """Return what all lose: the jobs lose each its own, and the machine's loss is a part of its job's."""
+    lost = [value for value in others if value is not None]
+    return max(own or 0.0, sum(lost)) if lost else own

@@ -1,0 +1,262 @@
+"""Delays between pairs of nodes, where somebody probes them: rounds of ten seconds to suspicions about links.
+
+``delay_told`` is the node's side: an event becomes a message on the way of the suspicions, because the two
+ends meet nowhere before the finding stage. ``Pairwise`` is that stage's side.
+"""
+
+import itertools
+from collections import Counter
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+
+from detectors.links import LinkConfig, LinkVerdict, classify, localise
+from slowrank.telemetry import Baseline, Evidence, NodeEvent, Subject, Suspicion
+from streams.ledger import Ledger
+
+DELAY_CODE = "link.delay"
+DELAY_KIND = "self.delay"
+"""Inside only: one delay of one pair, on its way to the finding stage."""
+
+ROUND_SECONDS = 10.0
+SETTLE_SECONDS = 5.0
+ROUNDS = 2
+"""So many rounds in a row must agree: one congested moment is no link."""
+
+FORGET_ROUNDS = 60
+"""A rail that nobody probes any more is forgotten after so many."""
+
+MAX_RAILS, MAX_DELAYS, MAX_NODES, MAX_HOPS = 256, 4096, 2048, 16
+"""Names come from outside: rails at once, delays of one in a round, nodes that these compare, hops of a path.
+"""
+
+_PREFIX = "pairwise"
+
+
+@dataclass(frozen=True, slots=True)
+class _Delay:
+    source: str
+    target: str
+    seconds: float
+    expected: float
+    via: tuple[str, ...]
+
+
+_Rail = tuple[str, str, bool]
+"""Cluster, NIC name and whether in shadow: ports of one rail are compared with each other."""
+
+_Fault = tuple[str, ...]
+"""What a verdict is about, in words that stay the same from round to round."""
+
+
+def delay_told(event: NodeEvent) -> list[Suspicion]:
+    """Return the message of an event ``link.delay`` with a peer and a positive ``delay_ns``, else nothing."""
+    told = event.subject
+    delay, expected, peer = told.get("delay_ns"), told.get("expected_ns"), told.get("peer")
+    if event.code != DELAY_CODE or not isinstance(delay, int) or delay <= 0 or not isinstance(peer, str):
+        return []
+    known = isinstance(expected, int) and expected > 0
+    evidence = Evidence(
+        metric="link.delay_seconds",
+        unit="s",
+        detector=_PREFIX,
+        value=delay / 1e9,
+        baseline=Baseline(median=int(expected or 0) / 1e9, mad=0.0, n=0) if known else None,
+        note=str(told.get("via", "")),
+    )
+    nic = told.get("nic")
+    subject = Subject(
+        type="link",
+        cluster=event.cluster,
+        node=event.node,
+        nic=None if nic is None else str(nic),
+        peer_port=peer,
+    )
+    return [_suspicion(DELAY_KIND, subject, event.ts, onset=event.ts, weight=0.0, evidence=(evidence,))]
+
+
+class Pairwise:
+    """The delays of all clusters by round, and what was said of the rounds before."""
+
+    def __init__(self, config: LinkConfig | None = None) -> None:
+        self._config = config or LinkConfig()
+        self._rounds: dict[int, dict[_Rail, set[_Delay]]] = {}
+        self._streaks: dict[_Rail, dict[_Fault, int]] = {}
+        self._ledgers: dict[_Rail, Ledger[_Fault]] = {}
+        self._judged: dict[_Rail, int] = {}
+        self._closed = -1
+
+    @property
+    def rails(self) -> list[_Rail]:
+        """The rails on which something is being watched, in order."""
+        return sorted(self._streaks)
+
+    def hear(self, told: Suspicion) -> None:
+        """Take one delay; one whose round has been judged comes too late."""
+        number, subject = int(told.ts // ROUND_SECONDS), told.subject
+        if number <= self._closed or subject.node is None or subject.peer_port is None:
+            return
+        rail = (subject.cluster, subject.nic or "", told.shadow)
+        rails = self._rounds.setdefault(number, {})
+        known = rail in rails or rail in self._streaks
+        if not told.evidence or not (known or len(rails.keys() | self._streaks.keys()) < MAX_RAILS):
+            return
+        measured = told.evidence[0]
+        expected = measured.baseline.median if measured.baseline else 0.0
+        via = tuple(hop for hop in measured.note.split("/") if hop)
+        heard = rails.setdefault(rail, set())
+        if measured.value > 0 and len(via) <= MAX_HOPS and len(heard) < MAX_DELAYS:
+            heard.add(_Delay(subject.node, subject.peer_port, measured.value, expected, via))
+
+    def due(self, now: float) -> list[Suspicion]:
+        """Return what the rounds say that event time has passed by a settling time."""
+        out: list[Suspicion] = []
+        for number in sorted(n for n in self._rounds if (n + 1) * ROUND_SECONDS + SETTLE_SECONDS <= now):
+            self._closed = number
+            at = (number + 1) * ROUND_SECONDS
+            for rail, delays in sorted(self._rounds.pop(number).items()):
+                if delays:
+                    self._judged[rail] = number
+                    out += self._judge(rail, sorted(delays, key=_order), at)
+            for rail in [r for r, last in self._judged.items() if number - last > FORGET_ROUNDS]:
+                self._forget(rail)
+        return out
+
+    def _forget(self, rail: _Rail) -> None:
+        del self._streaks[rail], self._ledgers[rail], self._judged[rail]
+
+    def _judge(self, rail: _Rail, delays: list[_Delay], at: float) -> list[Suspicion]:
+        found = (
+            _by_path(delays, self._config) if all(d.via for d in delays) else _by_pair(delays, self._config)
+        )
+        before = self._streaks.get(rail, {})
+        self._streaks[rail] = {fault: before.get(fault, 0) + 1 for fault in found}
+        ledger = self._ledgers.setdefault(rail, Ledger(30.0))
+        out: list[Suspicion] = []
+        for fault, ratio in found.items():
+            if self._streaks[rail][fault] >= ROUNDS:
+                out += ledger.put(fault, _about(rail, fault, ratio, at))
+        for fault in ledger:
+            if fault not in found:
+                out += ledger.clear(fault, at)
+        if not found:
+            self._forget(rail)
+        return out
+
+
+def _order(d: _Delay) -> tuple[str, str, float, float, tuple[str, ...]]:
+    return (d.source, d.target, d.seconds, d.expected, d.via)
+
+
+def _by_pair(delays: list[_Delay], config: LinkConfig) -> dict[_Fault, float]:
+    delays = _among_the_most_measured(delays)
+    if not delays:
+        return {}
+    names = sorted({d.source for d in delays} | {d.target for d in delays})
+    index = {name: i for i, name in enumerate(names)}
+    ratios: dict[tuple[int, int], list[float]] = {}
+    for d, ratio in zip(delays, _ratios(delays), strict=True):
+        ratios.setdefault((index[d.source], index[d.target]), []).append(ratio)
+    matrix = np.full((len(names), len(names)), np.nan)
+    for cell, values in ratios.items():
+        matrix[cell] = np.median(values)
+    return {_words(v, names): v.ratio for v in classify(matrix, config) if v.pattern != "congestion"}
+
+
+def _among_the_most_measured(delays: list[_Delay]) -> list[_Delay]:
+    """Return the delays between the nodes with most of them: the matrix grows with the nodes squared."""
+    ends = Counter(end for d in delays for end in (d.source, d.target))
+    if len(ends) <= MAX_NODES:
+        return delays
+    kept = set(sorted(ends, key=lambda end: (-ends[end], end))[:MAX_NODES])
+    return [d for d in delays if d.source in kept and d.target in kept]
+
+
+def _by_path(delays: list[_Delay], config: LinkConfig) -> dict[_Fault, float]:
+    number: dict[tuple[str, str], int] = {}
+    paths = []
+    for d in delays:
+        hops = (d.source, *d.via, d.target)
+        pairs = [(min(pair), max(pair)) for pair in itertools.pairwise(hops)]
+        paths.append([number.setdefault(pair, len(number)) for pair in pairs])
+    solved = localise(paths, np.minimum(1.0, 1.0 / _ratios(delays)), len(number), config)
+    links, ends = list(number), {d.source for d in delays} | {d.target for d in delays}
+    found: dict[_Fault, float] = {}
+    for alike in solved.bad(config):
+        ratio = float(1.0 / max(solved.success[alike[0]], 1e-3))
+        found[_link_words([links[link] for link in alike], ends)] = ratio
+    return found
+
+
+def _link_words(links: list[tuple[str, str]], ends: set[str]) -> _Fault:
+    """Name a node's own link by the node, any other by its two ends."""
+    nodes = [end for end in links[0] if end in ends]
+    if len(links) == 1 and len(nodes) == 1:
+        return ("port", nodes[0])
+    return ("link", *itertools.chain.from_iterable(links))
+
+
+def _ratios(delays: list[_Delay]) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
+    """Return each delay over its expected one, or over the median of all where none is given."""
+    usual = float(np.median([d.seconds for d in delays]))
+    return np.array([d.seconds / (d.expected or usual) for d in delays])
+
+
+def _words(v: LinkVerdict, names: list[str]) -> _Fault:
+    ends = dict.fromkeys(end for end in (v.source, v.target) if end is not None)
+    return (v.pattern, *(names[end] for end in ends))
+
+
+def _about(rail: _Rail, fault: _Fault, ratio: float, at: float) -> Suspicion:
+    cluster, nic, shadow = rail
+    if fault[0] in ("path", "link"):
+        subject = Subject(type="link", cluster=cluster, nic=nic or None, port=fault[1], peer_port=fault[2])
+    else:
+        subject = Subject(type="nic", cluster=cluster, node=fault[1], nic=nic or None)
+    evidence = Evidence(
+        metric="link.delay_ratio",
+        unit="1",
+        detector=_PREFIX,
+        value=round(ratio, 4),
+        note=f"{fault[0]}: {', '.join(fault[1:])}",
+    )
+    # One pair may merely be unlucky in its route, and of links in a row any may be the slow one.
+    sure = fault[0] != "path" and len(fault) <= 3
+    said = _suspicion(
+        "link.nic_slow",
+        subject,
+        at,
+        onset=at - ROUNDS * ROUND_SECONDS,
+        weight=4.0 if sure else 2.0,
+        evidence=(evidence,),
+    )
+    return msgspec.structs.replace(
+        said, overwhelming=sure, slowdown_ratio=round(ratio, 4), shadow=shadow, onset_hi=at
+    )
+
+
+def _suspicion(
+    kind: str,
+    subject: Subject,
+    at: float,
+    *,
+    onset: float,
+    weight: float,
+    evidence: tuple[Evidence, ...],
+) -> Suspicion:
+    return Suspicion(
+        cluster=subject.cluster,
+        detector=_PREFIX,
+        family="nic",
+        kind=kind,
+        state="raise",
+        subject=subject,
+        ts=at,
+        onset=onset,
+        onset_lo=onset,
+        onset_hi=onset,
+        score=1.0,
+        log_likelihood_ratio=weight,
+        evidence=evidence,
+    )

@@ -1,0 +1,124 @@
+"""When a job stands still by habit: checkpoints and evaluations, learnt from when they came and how long.
+
+A job that pauses every hundred steps may pause where the next hundred is full, and nowhere else; then a hang
+between two checkpoints is not mistaken for a checkpoint.
+"""
+
+import math
+from collections import Counter, deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+PAUSE_GAPS = 3.0
+PAUSE_SECONDS = 4.0
+"""A gap above both is a pause: shorter ones end before anybody asks for a hang."""
+
+ALLOWED_PAUSES = 2.0
+"""Times the longest pause seen that the next one may take: storage is slow at times."""
+
+_KEPT = 32
+_FORGOTTEN_STEPS = 256
+_FORGOTTEN_PERIODS = 3.0
+"""Steps, or usual distances, without a pause after which a job has changed its ways."""
+
+_SHORTEST_PERIOD = 5
+_REGULAR = 0.1
+"""Share by which pauses that go by the clock may be early: they wait for the end of a step."""
+
+_EXPLAINED = 0.75
+_CHANCE = 25
+"""A rhythm is believed if most pauses are in it, and as many by chance are one in so many cases."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """A long gap that ended with step ``number`` at ``ts``."""
+
+    number: int
+    ts: float
+    seconds: float
+
+
+class Rhythm(NamedTuple):
+    """Pauses come before the steps that leave ``phase`` when divided by ``period``."""
+
+    period: int
+    phase: int
+
+    def has(self, number: int) -> bool:
+        """Tell whether a pause before step ``number``, or a neighbour of it, would be in the rhythm."""
+        return (number - self.phase + 1) % self.period <= 2
+
+
+class Pauses:
+    """The latest long gaps between the steps of one job.
+
+    >>> pauses = Pauses()
+    >>> for number in range(1, 401):
+    ...     pauses.step(number, 10.0 * number, gap=30.0 if number % 100 == 0 else 1.0, usual=1.0)
+    >>> pauses.allowed_before(450, 4500.0), pauses.allowed_before(500, 5000.0)
+    (0.0, 60.0)
+    """
+
+    def __init__(self) -> None:
+        self._pauses: deque[Pause] = deque(maxlen=_KEPT)
+        self._first: int | None = None
+
+    def __len__(self) -> int:
+        return len(self._pauses)
+
+    def step(self, number: int, ts: float, *, gap: float, usual: float) -> None:
+        """Take that step ``number`` came ``gap`` seconds after the last one; ``usual`` seconds are usual."""
+        self._first = number if self._first is None else min(self._first, number)
+        if gap > max(PAUSE_SECONDS, PAUSE_GAPS * usual):
+            self._pauses.append(Pause(number, ts, gap))
+        elif self._pauses and number - self._pauses[-1].number > self._memory(self._first):
+            self._pauses.clear()
+
+    def allowed_before(self, number: int, ts: float) -> float:
+        """Return how many seconds the job may pause from ``ts`` until step ``number``; 0 = not at all."""
+        rhythm = self._rhythm()
+        if rhythm is not None and not rhythm.has(number):
+            chosen = [p.seconds for p in self._pauses if not rhythm.has(p.number)]
+        elif rhythm is None and not self._due(ts):
+            chosen = []
+        else:
+            chosen = [p.seconds for p in self._pauses]
+        return ALLOWED_PAUSES * max(chosen, default=0.0)
+
+    def _rhythm(self) -> Rhythm | None:
+        """Return the longest period that explains most pauses, and more of them than chance would."""
+        numbers = [pause.number for pause in self._pauses]
+        steps = [round(n) for n in _differences(numbers)]
+        if len(steps) < 2:
+            return None
+        # Pauses of several kinds (every 100 and every 250 steps) all fall on multiples of what they share.
+        for period in sorted({*steps, math.gcd(*steps)}, reverse=True):
+            if period < _SHORTEST_PERIOD:
+                break
+            rhythm = Rhythm(period, Counter(n % period for n in numbers).most_common(1)[0][0])
+            explained = sum(rhythm.has(n) for n in numbers)
+            # The first gives the phase and the second the period; each further one is in it by 1/period.
+            if explained >= _EXPLAINED * len(numbers) and (period / 3) ** (explained - 2) >= _CHANCE:
+                return rhythm
+        return None
+
+    def _due(self, ts: float) -> bool:
+        """Tell whether it is time for a pause, where pauses go by the clock; else it always is."""
+        begun = [pause.ts - pause.seconds for pause in self._pauses]
+        apart = _differences(begun)
+        if len(apart) < 3:
+            return True
+        period = sorted(apart)[len(apart) // 2]
+        regular = all(abs(s - period) <= _REGULAR * period for s in apart)
+        return not regular or ts - begun[-1] >= (1.0 - 2 * _REGULAR) * period
+
+    def _memory(self, first: int) -> float:
+        """Return after how many steps without a pause those seen so far say nothing any more."""
+        spaced = _differences([first, *(pause.number for pause in self._pauses)])
+        return max(float(_FORGOTTEN_STEPS), _FORGOTTEN_PERIODS * max(spaced))
+
+
+def _differences(values: Sequence[float]) -> list[float]:
+    return [b - a for a, b in zip(values, list(values)[1:], strict=False)]

@@ -1,0 +1,209 @@
+"""Key B of a hang, node by node: a node that has stopped working for its job says so of that job.
+
+A node whose job has left it says that too: to whoever sees only steps, the end of a job looks like a hang.
+"""
+
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from alerts.hang import BOTH
+from detectors.quiet import Quiet, QuietBank, Reading
+from slowrank.telemetry import Evidence, Suspicion
+from slowrank.telemetry.records import Family, Severity
+from streams.arrays import FloatArray
+from streams.batch import Batch
+from streams.conditions import ConditionBank, Key, State, Timing
+from streams.counters import Increase
+from streams.hardware import Found
+from streams.suspicions import Claim, Place
+from streams.watched import metrics_of
+
+REFRESH_SECONDS = 60.0
+CERTAIN_SECONDS = 300.0
+SPINNING = "gpu.spinning_ratio"
+PROOF, HINT = 3.0, 0.5
+"""Weights of a node that turns key B, and of one that stands idle: that is part of a hang and proves none."""
+
+_LEFT = Timing(hold=3.0, refresh=300.0, clear=0.0)
+_END: Key = (0, "")
+
+
+Numbers = npt.NDArray[np.intp]
+
+
+@dataclass(slots=True)
+class _Raised:
+    onset: float
+    claim: Claim
+    emitted: float
+
+    def say(self, state: State, ts: float) -> Suspicion:
+        self.emitted = ts
+        # A first checkpoint or evaluation that nobody declared looks the same, and is over by then.
+        severity: Severity = "critical" if ts - self.onset >= CERTAIN_SECONDS else "info"
+        return replace(self.claim, severity=severity).suspicion(state, ts=ts, onset=self.onset)
+
+
+class QuietNodes:
+    """The quiet bank of a page of nodes, and the suspicions it leads to.
+
+    Only a node that names its job can say that the job hangs; when another job comes, all is learnt anew.
+    """
+
+    def __init__(self, nodes: int, gpus: int) -> None:
+        self._bank = QuietBank(nodes, gpus)
+        self._jobs: list[str | None] = [None] * nodes
+        self._raised: dict[int, _Raised] = {}
+        self._is_raised = np.zeros(nodes, np.bool_)
+        self._used = np.zeros(nodes, np.bool_)
+        self._left = ConditionBank(nodes)
+
+    def update(self, batch: Batch, ports: Increase) -> Found:
+        """Take a batch and what the counters of its ports rose by; tell which nodes do not work."""
+        for k, sample in enumerate(batch.samples):
+            before = self._jobs[int(batch.index[k])]
+            if sample.job_id != before:
+                self._jobs[int(batch.index[k])] = sample.job_id
+                if before is not None:
+                    yield from ((k, s) for s in self._withdraw(batch, k, before))
+        with_job = np.flatnonzero([sample.job_id is not None for sample in batch.samples])
+        if len(with_job):
+            yield from self._judge(batch, with_job, _reading(batch, ports, with_job))
+
+    def restart(self, node: int) -> None:
+        """Learn a node anew; its next sample says that it is not quiet any more."""
+        self._bank.reset(np.array([node]))
+
+    def forget(self, node: int) -> None:
+        """Drop everything of a node."""
+        self.restart(node)
+        self._raised.pop(node, None)
+        self._jobs[node], self._used[node], self._is_raised[node] = None, False, False
+        self._left.forget(node)
+
+    def carry(self, node: int, source: "QuietNodes", row: int) -> None:
+        """Take over a node that was ``row`` of another bank: what is usual with other GPUs is learnt anew."""
+        self._jobs[node], self._used[node] = source._jobs[row], source._used[row]
+        if row in source._raised:
+            self._raised[node], self._is_raised[node] = source._raised[row], True
+        self._left.carry(node, source._left, row)
+
+    def _withdraw(self, batch: Batch, k: int, job: str) -> list[Suspicion]:
+        """Tell that a node has gone from one job to another, or to none."""
+        node, ts = int(batch.index[k]), float(batch.ts[k])
+        self._bank.reset(np.array([node]))
+        self._left.forget(node)
+        said = [self._cleared(node, ts)] if node in self._raised else []
+        used, self._used[node] = bool(self._used[node]), False
+        return [*said, *([_left(replace(batch.place(k), job_id=job), "raise", ts, ts)] if used else [])]
+
+    def _judge(self, batch: Batch, with_job: Numbers, reading: Reading) -> Found:
+        nodes = batch.index[with_job]
+        quiet = self._bank.update(nodes, reading)
+        # Before a job has used the GPUs, that none is in use is its start and not its end.
+        used = self._used[nodes] = self._used[nodes] | ~quiet.ended
+        ended = quiet.ended & used
+        due = quiet.held | quiet.idle | ended | self._left.pending(nodes) | self._is_raised[nodes]
+        for i in np.flatnonzero(due).tolist():
+            k = int(with_job[i])
+            found = [
+                *self._observe_end(batch, k, ended=bool(ended[i])),
+                *self._follow(batch, k, _Seen(quiet, reading, i)),
+            ]
+            yield from ((k, s) for s in found)
+
+    def _observe_end(self, batch: Batch, k: int, *, ended: bool) -> list[Suspicion]:
+        ts, place = float(batch.ts[k]), batch.place(k)
+
+        def make(state: State, onset: float) -> Suspicion:
+            return _left(place, state, ts, onset)
+
+        return self._left.observe(int(batch.index[k]), _END, ended, ts, timing=_LEFT, make=make)
+
+    def _follow(self, batch: Batch, k: int, seen: "_Seen") -> list[Suspicion]:
+        node = int(batch.index[k])
+        raised = self._raised.get(node)
+        if not (seen.held or seen.idle):
+            return [] if raised is None else [self._cleared(node, seen.ts)]
+        if raised is None:
+            shares = self._bank.shares(np.array([node]), seen.reading)[:, 0]
+            raised = _Raised(seen.since, seen.claim(batch.gpu_ids[k], batch.place(k), shares), seen.ts)
+            self._raised[node], self._is_raised[node] = raised, True
+            return [raised.say("raise", seen.ts)]
+        weight = PROOF if seen.held else raised.claim.weight
+        news = (weight, seen.score) != (raised.claim.weight, raised.claim.score)
+        if news:
+            raised.claim = replace(raised.claim, weight=weight, score=seen.score)
+        return [raised.say("update", seen.ts)] if news or seen.ts - raised.emitted >= REFRESH_SECONDS else []
+
+    def _cleared(self, node: int, ts: float) -> Suspicion:
+        self._is_raised[node] = False
+        return self._raised.pop(node).say("clear", ts)
+
+
+class _Seen:
+    """What one sample of a batch says."""
+
+    def __init__(self, quiet: Quiet, reading: Reading, i: int) -> None:
+        self.ts, self.since = float(reading.ts[i]), float(quiet.since[i])
+        self.held, self.idle = bool(quiet.held[i]), bool(quiet.idle[i])
+        self.score = BOTH if quiet.both[i] else 1.0
+        self.not_working, self.spinning = bool(quiet.not_working[i]), quiet.spinning[i]
+        one = slice(i, i + 1)
+        self.reading = Reading(**{f.name: getattr(reading, f.name)[one] for f in fields(reading)})
+
+    def claim(self, ids: tuple[str, ...], place: Place, shares: FloatArray) -> Claim:
+        """Write which keys hold. The claim is kept: a clear must be of the same family as its raise."""
+        others = ", ".join(name for name, spins in zip(ids, self.spinning, strict=True) if not spins)
+        family: Family = "clocks" if self.not_working else "nic"
+        told = (
+            _share("nic.port.bytes_share", float(shares[0]), "of the bytes a second usual on this node"),
+            _share("gpu.power_share", float(shares[1]), "of the power usual on this node"),
+            _share(SPINNING, float(self.spinning.mean()), f"all but GPU {others}" if others else "all GPUs"),
+        )
+        return Claim(
+            detector="quiet",
+            family=family,
+            kind="hang.job",
+            subject=place.whole_node(),
+            weight=PROOF if self.held else HINT,
+            score=self.score,
+            evidence=tuple(e for e in told if np.isfinite(e.value)),
+            note="this node does not work for its job",
+        )
+
+
+def _left(place: Place, state: State, ts: float, onset: float) -> Suspicion:
+    """Write that the job has left the node: a vote against a hang."""
+    claim = Claim(
+        detector="quiet.ended",
+        family="host",
+        kind="hang.job",
+        subject=place.whole_node(),
+        weight=-4.0,
+        note="no process of the job is left on the GPUs of this node",
+    )
+    return claim.suspicion(state, ts=ts, onset=onset)
+
+
+def _share(metric: str, value: float, note: str) -> Evidence:
+    return Evidence(metric=metric, unit="1", detector="quiet", value=round(value, 4), note=note)
+
+
+def _reading(batch: Batch, ports: Increase, which: Numbers) -> Reading:
+    def of(metric: str) -> FloatArray:
+        return np.asarray(batch.gpu[metric][which], np.float64)
+
+    rates = np.concatenate([ports.rate(metric)[which] for metric in metrics_of("nic")], axis=1)
+    read = np.isfinite(rates)
+    total = of("gpu.memory.total_bytes")
+    return Reading(
+        ts=batch.ts[which],
+        nic=np.where(read.any(axis=1), np.where(read, rates, 0.0).sum(axis=1), np.nan),
+        power=of("gpu.power_watts"),
+        utilization=of("gpu.utilization_ratio"),
+        tensor=of("gpu.tensor_active_ratio"),
+        memory=of("gpu.memory.used_bytes") / np.where(total > 0, total, np.nan),
+    )

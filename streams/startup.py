@@ -1,0 +1,191 @@
+"""How a job starts: nodes tell of each phase when it ends, and what holds the start up is one finding.
+
+``phase_told`` is the node's side: an event becomes a message on the way of the suspicions, because the nodes
+of one job meet nowhere before the finding stage. ``Startups`` is that stage's side.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import msgspec
+import numpy as np
+
+from detectors.startup import Startup, Straggler, judge
+from slowrank.telemetry import Evidence, NodeEvent, Peers, Subject, Suspicion
+
+PHASES = ("image", "environment", "launch", "rendezvous", "checkpoint_load", "first_step")
+TOGETHER = np.array([phase in ("rendezvous", "first_step") for phase in PHASES])
+"""Phases that no node ends before the last has come."""
+
+PHASE_KIND = "startup.phase"
+"""Inside only: one phase of one node, on its way to the finding stage."""
+
+SETTLE_SECONDS = 15.0
+GIVE_UP_SECONDS = 1800.0
+LONGEST_SECONDS = 7 * 86_400.0
+"""A phase that took longer is a wrong number."""
+
+MAX_STARTS, MAX_NODES, MAX_GPUS = 1024, 16_384, 1 << 20
+"""Names come from outside: starts at once, nodes of one start, and GPUs of one node."""
+
+_NAMED = 3
+_PREFIX = "startup."
+
+Key = tuple[str, str, int, bool]
+
+
+def phase_told(event: NodeEvent) -> list[Suspicion]:
+    """Return the message of an event ``startup.<phase>`` that names its job and duration, else nothing."""
+    phase, told = event.code.removeprefix(_PREFIX), event.subject
+    milliseconds = told.get("milliseconds")
+    if not event.code.startswith(_PREFIX) or phase not in PHASES or not isinstance(milliseconds, int):
+        return []
+    if told.get("job_id") is None or not 0 <= milliseconds <= 1000.0 * LONGEST_SECONDS:
+        return []
+    subject = Subject(
+        type="node",
+        cluster=event.cluster,
+        node=event.node,
+        job_id=str(told["job_id"]),
+        attempt=_whole(told.get("attempt")),
+    )
+    began = event.ts - milliseconds / 1000.0
+    return [
+        Suspicion(
+            cluster=event.cluster,
+            detector=f"startup.{phase}",
+            family="job",
+            kind=PHASE_KIND,
+            state="raise",
+            subject=subject,
+            ts=event.ts,
+            onset=began,
+            onset_lo=began,
+            onset_hi=began,
+            score=1.0,
+            log_likelihood_ratio=0.0,
+            gpus=min(MAX_GPUS, _whole(told.get("gpus"))),
+        )
+    ]
+
+
+@dataclass(slots=True)
+class _Start:
+    """What the nodes of one attempt of a job told: (begin, end) by node and phase."""
+
+    phases: dict[str, dict[str, tuple[float, float]]] = field(default_factory=dict)
+    gpus: dict[str, int] = field(default_factory=dict)
+    last: float = 0.0
+
+    @property
+    def due(self) -> float:
+        """When it is judged: soon after the last node's first step, or when nobody tells more."""
+        whole = all("first_step" in told for told in self.phases.values())
+        return self.last + (SETTLE_SECONDS if whole else GIVE_UP_SECONDS)
+
+
+class Startups:
+    """The starts under way, ``held``; the order in which their messages come changes nothing."""
+
+    def __init__(self) -> None:
+        self.held: dict[Key, _Start] = {}
+
+    def hear(self, s: Suspicion) -> None:
+        """Take the message of one phase."""
+        key = (s.cluster, s.subject.job_id or "", s.subject.attempt or 0, s.shadow)
+        phase, node = s.detector.removeprefix(_PREFIX), s.subject.node or ""
+        if phase not in PHASES:
+            return
+        start = self.held.setdefault(key, _Start())
+        if len(self.held) > MAX_STARTS:
+            del self.held[next(iter(self.held))]
+        if len(start.phases) >= MAX_NODES and node not in start.phases:
+            return
+        start.phases.setdefault(node, {})[phase] = (s.onset, s.ts)
+        start.gpus[node] = max(s.gpus, start.gpus.get(node, 0))
+        start.last = max(start.last, s.ts)
+
+    def due(self, now: float) -> Iterator[Suspicion]:
+        """Yield what there is to say of the starts that are over by the event time ``now``."""
+        for key in sorted(key for key, start in self.held.items() if start.due <= now):
+            yield from _judged(key, self.held.pop(key))
+
+
+def _judged(key: Key, start: _Start) -> Iterator[Suspicion]:
+    nodes = sorted(start.phases)
+    seconds = np.full((len(nodes), len(PHASES)), np.nan)
+    for i, node in enumerate(nodes):
+        for phase, (began, ended) in start.phases[node].items():
+            seconds[i, PHASES.index(phase)] = ended - began
+    gpus = np.array([start.gpus[node] for node in nodes], dtype=np.intp)
+    found = judge(seconds, gpus, together=TOGETHER)
+    if found is None or not found.stragglers:
+        return
+    worst = found.stragglers[0]
+    onset = start.phases[nodes[worst.node]][PHASES[worst.phase]][0] + worst.usual
+    raised = Suspicion(
+        cluster=key[0],
+        detector="startup",
+        family="job",
+        kind="startup.slow",
+        state="raise",
+        subject=Subject(type="job", cluster=key[0], job_id=key[1], attempt=key[2]),
+        ts=start.due,
+        onset=onset,
+        onset_lo=onset,
+        onset_hi=onset,
+        score=worst.seconds / max(worst.usual, 1.0),
+        log_likelihood_ratio=3.0,
+        overwhelming=True,
+        gpus=int(gpus.sum()),
+        nodes=len(nodes),
+        evidence=_evidence(found, nodes, seconds),
+        shadow=key[3],
+    )
+    # The start is over when it is judged: the finding is to be read, not to be waited for.
+    yield raised
+    yield msgspec.structs.replace(raised, state="clear", ts=start.due + 1.0)
+
+
+def _evidence(
+    found: Startup, nodes: list[str], seconds: "np.typing.NDArray[np.float64]"
+) -> tuple[Evidence, ...]:
+    slowest = Evidence(
+        metric="startup.slowest_phase_seconds",
+        unit="s",
+        detector="startup",
+        value=round(float(found.longest[found.slowest]), 3),
+        note=PHASES[found.slowest],
+    )
+    lost = Evidence(
+        metric="startup.gpu_hours_lost", unit="h", detector="startup", value=round(found.lost / 3600.0, 4)
+    )
+    return (
+        slowest,
+        lost,
+        *(_straggles(s, i, nodes, seconds) for i, s in enumerate(found.stragglers[:_NAMED])),
+    )
+
+
+def _straggles(s: Straggler, i: int, nodes: list[str], seconds: "np.typing.NDArray[np.float64]") -> Evidence:
+    others = np.delete(seconds[:, s.phase], s.node)
+    others = others[np.isfinite(others)]
+    return Evidence(
+        metric=f"startup.straggler_{i + 1}_seconds",
+        unit="s",
+        detector="startup",
+        value=round(s.seconds, 3),
+        peers=Peers(
+            group=PHASES[s.phase],
+            n=int(others.size),
+            p05=round(float(np.quantile(others, 0.05)), 3),
+            median=round(s.usual, 3),
+            p95=round(float(np.quantile(others, 0.95)), 3),
+            rank_of_subject=1 + int((others < s.seconds).sum()),
+        ),
+        note=f"{nodes[s.node]}: {PHASES[s.phase]}",
+    )
+
+
+def _whole(value: str | int | None) -> int:
+    return value if isinstance(value, int) and value >= 0 else 0

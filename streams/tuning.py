@@ -1,0 +1,150 @@
+"""What holds for a cluster and a job: each detector's mode, and the settings of the stages.
+
+Pure: ``tuning_file`` reads the tables, ``tuned`` runs the stages by them. A table for jobs comes before one
+for clusters, that before the one for all; within one kind a full name before a pattern, a longer pattern
+before a shorter.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from typing import Any, Literal
+
+import msgspec
+
+from alerts.config import FindingConfig
+from slowrank.telemetry import Suspicion
+from streams.catalogue import detector_of, rule_of
+from streams.job_stage import JobStageConfig
+from streams.node_stage import NodeConfig
+from streams.places import PLACE_KIND
+
+Mode = Literal["on", "shadow", "off"]
+
+REMEMBERED = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Configs:
+    """The settings of the three stages."""
+
+    job: JobStageConfig = field(default_factory=JobStageConfig)
+    node: NodeConfig = field(default_factory=NodeConfig)
+    finding: FindingConfig = field(default_factory=FindingConfig)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """One table: whom it is for (patterns; None: any), the modes by detector or rule, and the settings.
+
+    ``knobs`` is a tree along the fields of ``Configs``; ``where`` is what the table is called in its file.
+    """
+
+    where: str
+    cluster: str | None = None
+    job: str | None = None
+    modes: Mapping[str, Mode] = field(default_factory=dict)
+    knobs: Mapping[str, Any] = field(default_factory=dict)
+
+    def applies(self, cluster: str, job: str | None) -> bool:
+        """Return whether it says anything about a job of a cluster (None: about no job in particular)."""
+        if self.cluster is not None and not fnmatchcase(cluster, self.cluster):
+            return False
+        return self.job is None or (job is not None and fnmatchcase(job, self.job))
+
+    @property
+    def precedence(self) -> tuple[bool, bool, bool, int]:
+        """The greater comes before the smaller."""
+        pattern = self.job or self.cluster or ""
+        return self.job is not None, self.cluster is not None, not is_pattern(pattern), len(pattern)
+
+
+class Tuning:
+    """All layers over the settings that hold where none says otherwise."""
+
+    def __init__(self, layers: Sequence[Layer] = (), base: Configs | None = None) -> None:
+        self.base = base or Configs()
+        self.layers = tuple(sorted(layers, key=lambda layer: layer.precedence))
+        self._for = lru_cache(REMEMBERED)(self._matching)
+        self._configs = lru_cache(REMEMBERED)(self._applied)
+        self._has_modes = any(layer.modes for layer in self.layers)
+
+    def configs(self, cluster: str, job: str | None = None) -> Configs:
+        """Return the settings for a job, or for what belongs to no job."""
+        return self._configs(self._for(cluster, job))
+
+    def mode(self, name: str, cluster: str, job: str | None = None, *, rule: str = "") -> tuple[Mode, str]:
+        """Return the mode of a detector, or of one rule of it, and which table says so ("": none does)."""
+        for place in reversed(self._for(cluster, job)):
+            layer = self.layers[place]
+            mode = layer.modes.get(rule) or layer.modes.get(name)
+            if mode is not None:
+                return mode, layer.where
+        return "on", ""
+
+    def silent(self, name: str, cluster: str, *, rules: str) -> bool:
+        """Return whether a detector is off in a cluster, whatever the job or the rule (``rules``: prefix)."""
+        if self.mode(name, cluster)[0] != "off":
+            return False
+        spoken = [self.layers[i] for i in self._for(cluster, None)]
+        exceptions = {mode for layer in self.layers if layer.job is not None for mode in layer.modes}
+        exceptions |= {rule for layer in spoken for rule in layer.modes if rule.startswith(rules)}
+        return not any(mode == name or mode.startswith(rules) for mode in exceptions)
+
+    def judged(self, s: Suspicion) -> Suspicion | None:
+        """Return what becomes of a suspicion: itself, marked as one in shadow, or nothing.
+
+        A clear always passes: what it ends may have been raised under another mode, when the node ran
+        another job. That a node is there is told as a clear too; where it stands is for domains alone.
+        """
+        if not self._has_modes or (s.state == "clear" and s.kind != PLACE_KIND):
+            return s
+        mode, _ = self.mode(detector_of(s), s.cluster, s.subject.job_id, rule=rule_of(s))
+        if s.kind == PLACE_KIND:
+            # Without domains the node still counts among those that should report.
+            nowhere = msgspec.structs.replace(s.subject, rack=None, switch=None)
+            return s if mode == "on" else msgspec.structs.replace(s, subject=nowhere)
+        if mode == "off":
+            return None
+        return s if mode == "on" else msgspec.structs.replace(s, shadow=True)
+
+    def _matching(self, cluster: str, job: str | None) -> tuple[int, ...]:
+        return tuple(i for i, layer in enumerate(self.layers) if layer.applies(cluster, job))
+
+    def _applied(self, places: tuple[int, ...]) -> Configs:
+        return with_knobs(self.base, *(self.layers[i].knobs for i in places))
+
+
+def is_pattern(name: str) -> bool:
+    """Return whether a name stands for several."""
+    return not set("*?[").isdisjoint(name)
+
+
+def with_knobs(base: Configs, *trees: Mapping[str, Any]) -> Configs:
+    """Return the settings with those of the trees in their place, the later before the earlier.
+
+    Raises ``ValueError`` where they contradict each other.
+    """
+    merged: dict[str, Any] = {}
+    for tree in trees:
+        _merge(merged, tree)
+    configs: Configs = _set(base, merged)
+    return configs
+
+
+def _merge(into: dict[str, Any], tree: Mapping[str, Any]) -> None:
+    for name, value in tree.items():
+        if isinstance(value, Mapping):
+            _merge(into.setdefault(name, {}), value)
+        else:
+            into[name] = value
+
+
+def _set(config: Any, tree: Mapping[str, Any]) -> Any:
+    if not tree:
+        return config
+    return replace(
+        config,
+        **{k: _set(getattr(config, k), v) if isinstance(v, Mapping) else v for k, v in tree.items()},
+    )

@@ -1,0 +1,85 @@
+"""The metrics under watch for changes of level: a table of how each is read and what a change argues for."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from detectors.standardise import Scale
+from slowrank.telemetry.records import Family
+
+Owner = Literal["gpu", "nic", "host"]
+
+POWER = "gpu.power_watts"
+USUAL_POWER_LIMIT = 700.0
+"""Watts; power is watched as a share of the limit, of this one where the GPU does not tell its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """A metric under watch: how it is scaled, which direction is bad, what a change argues for.
+
+    A change counts only when its worse side is beyond ``from_level`` (before a fall, after a rise): a
+    temperature that rises from 40 to 50 °C or a port that was hardly used says nothing.
+    """
+
+    owner: Owner
+    metric: str
+    unit: str
+    scale: Scale
+    bad: Literal[-1, 1]
+    from_level: float
+    family: Family
+    kind: str
+    weight: float
+
+
+WATCHED = (
+    Watched("gpu", "gpu.clock.sm_hz", "Hz", Scale("identity", 15e6), -1, 5e8, "clocks", "clock.low", 2.0),
+    Watched("gpu", POWER, "W", Scale("identity", 0.02), -1, 100.0, "clocks", "straggler.fail_slow", 1.0),
+    Watched(
+        "gpu", "gpu.temp_celsius", "Cel", Scale("identity", 1.0), 1, 75.0, "clocks", "throttle.thermal", 1.0
+    ),
+    Watched(
+        "gpu",
+        "gpu.tensor_active_ratio",
+        "1",
+        Scale("identity", 0.02),
+        -1,
+        0.1,
+        "clocks",
+        "straggler.fail_slow",
+        0.5,
+    ),
+    Watched(
+        "nic", "nic.port.rx_bytes_total", "By/s", Scale("log1p", 0.03), -1, 1e8, "nic", "link.nic_slow", 1.5
+    ),
+    Watched(
+        "nic", "nic.port.tx_bytes_total", "By/s", Scale("log1p", 0.03), -1, 1e8, "nic", "link.nic_slow", 1.5
+    ),
+    Watched(
+        "host",
+        "host.pressure.cpu_some_ratio",
+        "1",
+        Scale("identity", 0.05),
+        1,
+        0.2,
+        "host",
+        "host.cpu_contention",
+        1.0,
+    ),
+    Watched(
+        "host",
+        "host.cpu.steal_ratio",
+        "1",
+        Scale("identity", 0.02),
+        1,
+        0.05,
+        "host",
+        "host.cpu_contention",
+        1.0,
+    ),
+)
+
+
+def metrics_of(owner: Owner) -> tuple[str, ...]:
+    """Return what is watched on GPUs, NICs or the host, in the order of the table."""
+    return tuple(w.metric for w in WATCHED if w.owner == owner)

@@ -1,0 +1,48 @@
+"""Step tables of whole jobs for the tests of JobStage, and how to read what it says of them."""
+
+import numpy as np
+
+from benchmarks.step_jobs import records
+from slowrank.telemetry import Suspicion
+from streams.job_stage import JobStage
+
+
+def healthy(steps=200, ranks=16, *, noise=0.005, seconds=1.0, seed=0):
+    """Work of a tuned job: shared slow drift, small lasting differences, per-step noise."""
+    rng = np.random.default_rng(seed)
+    drift = np.zeros(steps)
+    for s in range(1, steps):
+        drift[s] = 0.8 * drift[s - 1] + rng.normal(0, 0.006)
+    lasting = rng.normal(0, 0.002, ranks)
+    return seconds * np.exp(drift[:, None] + lasting + rng.normal(0, noise, (steps, ranks)))
+
+
+def packed(steps=200, ranks=16, *, seed=0):
+    return np.exp(np.random.default_rng(seed).normal(0, 0.10, (steps, ranks)))
+
+
+def layout(ranks, stages):
+    per = ranks // stages
+    return {"pp": [r // per for r in range(ranks)], "dp": [r % per for r in range(ranks)]}
+
+
+def run(table, *, only=None):
+    stage = JobStage()
+    return [s for record in records(table, only=only) for s in stage.process(record)]
+
+
+def believed(suspicions):
+    """Rank -> first suspicion that needs no second kind of evidence."""
+    found: dict[int, Suspicion] = {}
+    for s in suspicions:
+        if s.overwhelming and s.subject.rank is not None and s.state != "clear":
+            found.setdefault(s.subject.rank, s)
+    return found
+
+
+def job_level(suspicions):
+    return [s for s in suspicions if s.subject.type == "job" and s.state == "raise" and s.kind != "hang.job"]
+
+
+def steps_between(table, first, last):
+    return int(np.searchsorted(table.ts, last - 1e-6) - np.searchsorted(table.ts, first - 1e-6))

@@ -1,0 +1,137 @@
+"""The same records as the workers take them: cut differently, in another order, over several partitions."""
+
+import asyncio
+import math
+import zlib
+from collections import defaultdict
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+
+import msgspec
+import numpy as np
+
+from alerts.finding import Finding
+from slowrank.telemetry import JobSteps, Record, Suspicion, decode_suspicion, encode
+from slowrank.telemetry.columns import Value, pack, unpack
+from slowrank.telemetry.schema import STEP_SCHEMAS
+from streams.dead_letters import Message, Outgoing
+from streams.detect import Detect
+from streams.health import Health
+from streams.lanes import FindingLane
+from streams.probe import Place
+from streams.reorder import LONGEST_SECONDS
+from streams.replay import as_ndjson, final_versions, findings_of
+from streams.sender import key_of, topic_of
+from streams.stage import Output
+from streams.topology import local_pipeline
+from streams.tuned import finding_stage
+from streams.tuning import Tuning
+
+
+def in_one(records: Iterable[Record]) -> bytes:
+    """The findings of the pipeline in one process, as a backtest writes them."""
+    return as_ndjson(final_versions(findings_of(records, local_pipeline())))
+
+
+class Workers:
+    """A detecting worker on topics of so many partitions, and behind it the lane that makes the findings."""
+
+    def __init__(self, partitions: int, tuning: Tuning | None = None) -> None:
+        self._partitions, self._now = partitions, 0.0
+        tuning = tuning or Tuning()
+        self._ends: dict[Place, int] = defaultdict(int)
+        self._sent: list[Outgoing] = []
+        self._detect = Detect(
+            name=lambda topic: topic,
+            reread=_nothing,
+            outlet=self,
+            health=Health("detect", lambda: self._now),
+            now=lambda: self._now,
+            window=600.0,
+            tuning=tuning,
+        )
+        self._finding = FindingLane("suspicions:0", finding_stage(tuning))
+        self._versions: list[Finding] = []
+
+    def findings(self, records: Sequence[Record]) -> bytes:
+        """Take all records in the order given; return the findings as a backtest writes them."""
+        asyncio.run(self._take_all(records))
+        return as_ndjson(final_versions(self._versions))
+
+    def post(self, messages: Sequence[Outgoing]) -> asyncio.Future[None]:
+        """Be the way to the topic of suspicions, which is always there."""
+        self._sent += messages
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        done.set_result(None)
+        return done
+
+    async def _take_all(self, records: Sequence[Record]) -> None:
+        for record in records:
+            place = (topic_of(record), zlib.crc32(key_of(record)) % self._partitions)
+            looked, self._now = self._now, max(self._now, record.ts)
+            message = Message(*place, self._ends[place], self._now, encode(record))
+            self._ends[place] += 1
+            await self._detect.take(message)
+            if math.floor(self._now) > math.floor(looked):
+                self._detect.idle(self._ends, self._ends)
+            self._judge()
+        end = float(math.ceil(self._now))
+        self._now += LONGEST_SECONDS
+        self._detect.idle(self._ends, self._ends)
+        # A file ends, a log does not: here alone somebody knows that no more will come.
+        for lane in self._detect._keeper.lanes.values():
+            self._sent += [_outgoing(s) for s in lane.reach(end) if isinstance(s, Suspicion)]
+        self._judge()
+        self._keep(self._finding.stage.tick(end))
+
+    def _judge(self) -> None:
+        for outgoing in self._sent:
+            assert outgoing.topic == "suspicions", outgoing
+            self._keep(self._finding.process(decode_suspicion(outgoing.value), self._now))
+        self._sent.clear()
+
+    def _keep(self, outputs: Iterable[Output]) -> None:
+        self._versions += [f for f in outputs if isinstance(f, Finding)]
+
+
+def _outgoing(s: Suspicion) -> Outgoing:
+    return Outgoing("suspicions", s.cluster.encode(), encode(s), [])
+
+
+async def _nothing(topic: str, partition: int, since: float, upto: int) -> AsyncIterator[Message]:
+    nothing: tuple[Message, ...] = ()
+    for message in nothing:
+        yield message
+
+
+def regrouped(records: Iterable[Record], seconds: float) -> list[Record]:
+    """The same step rows, sent every so many seconds by each node; 0: every row by itself."""
+    steps = [r for r in records if isinstance(r, JobSteps)]
+    rest = [r for r in records if not isinstance(r, JobSteps)]
+    return sorted([*rest, *_cut(steps, seconds)], key=lambda r: r.ts)
+
+
+def _cut(steps: Iterable[JobSteps], seconds: float) -> Iterator[JobSteps]:
+    heads: dict[object, JobSteps] = {}
+    gathered: dict[object, list[dict[str, Value]]] = defaultdict(list)
+    for record in steps:
+        for number, row in enumerate(unpack(STEP_SCHEMAS[record.schema].rows, record.rows)):
+            when = (record.seq, number) if seconds == 0 else float(str(row["ts"])) // seconds
+            key: object = (record.cluster, record.job_id, record.attempt, record.node, when)
+            heads.setdefault(key, record)
+            gathered[key].append(row)
+    for group, rows in gathered.items():
+        head = heads[group]
+        rows.sort(key=lambda row: float(str(row["ts"])))
+        data = pack(STEP_SCHEMAS[head.schema].rows, rows)
+        yield msgspec.structs.replace(head, ts=float(str(rows[-1]["ts"])), rows=data)
+
+
+def shuffled(records: Sequence[Record], seconds: float, seed: int) -> list[Record]:
+    """The records of each sender in order, those of different senders up to so many seconds apart."""
+    rng = np.random.default_rng(seed)
+    delay = {sender: rng.uniform(0, seconds) for sender in sorted({_sender(r) for r in records})}
+    return sorted(records, key=lambda r: r.ts + delay[_sender(r)])
+
+
+def _sender(record: Record) -> str:
+    return f"{type(record).__name__}/{record.cluster}/{record.node}"

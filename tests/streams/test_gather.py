@@ -1,0 +1,61 @@
+import pytest
+
+from slowrank.telemetry import NodeEvent, NodeSample
+from streams.gather import Gathered
+from streams.lanes import Lane
+from streams.node_stage import NodeStage
+from tests.streams import traffic
+
+
+class Log:
+    """A stage that answers with what it was given, and in which call."""
+
+    def __init__(self):
+        self.calls = []
+
+    def process(self, record):
+        self.calls.append(("one", record.seq))
+        return ()
+
+    def process_many(self, records):
+        self.calls.append(("many", *(r.seq for r in records)))
+        return []
+
+    def tick(self, event_time):
+        self.calls.append(("tick", event_time))
+        return ()
+
+
+def sample(seq):
+    return NodeSample(schema=1, cluster="c", node=f"n{seq}", boot_id="b", seq=seq, ts=float(seq))
+
+
+def test_samples_wait_for_the_tick_and_events_do_not():
+    """What was gathered is taken in its order before time passes, once."""
+    log = Log()
+    stage = Gathered(log)
+    stage.process(sample(1))
+    stage.process(NodeEvent(cluster="c", node="n1", seq=2, ts=2.0, source="kmsg", code="xid.79"))
+    stage.process(sample(3))
+    stage.tick(3.0)
+    stage.tick(4.0)
+
+    assert log.calls == [("one", 2), ("many", 1, 3), ("tick", 3.0), ("tick", 4.0)]
+
+
+@pytest.mark.parametrize("cut", [401, 620, 623, 799])
+def test_a_lane_built_again_brings_out_what_was_waiting(cut):
+    """Samples that were acknowledged while they waited are not lost with the worker: the lane that is built
+    from the log, its outputs dropped, goes on where the other one stood."""
+    records = list(traffic.nodes(count=4, seconds=200, low_clock=(1, 2, 130), ends=1_795_160_000.0))
+
+    def run(lane, part):
+        return [s for r in part for s in lane.process(r, r.ts)]
+
+    before, rebuilt = Lane("l", Gathered(NodeStage())), Lane("l", Gathered(NodeStage()))
+    said = run(before, records[:cut])
+    run(rebuilt, records[:cut])
+    said += run(rebuilt, records[cut:])
+
+    assert said == run(Lane("l", Gathered(NodeStage())), records)
+    assert [s.kind for s in said if s.state == "raise"] == ["clock.low"]

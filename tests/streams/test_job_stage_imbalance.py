@@ -1,0 +1,101 @@
+"""JobStage on uneven work: findings about the job, and slow ranks in spite of it."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from benchmarks.step_jobs import synchronous
+from tests.streams.job_tables import believed, healthy, job_level, layout, packed, run, steps_between
+
+
+@pytest.mark.parametrize("with_coords", [True, False])
+def test_long_stage_is_a_finding_about_the_job(with_coords):
+    """A stage with more work, named by its coordinates where there are any, accuses no rank."""
+    work = healthy(seed=8)
+    work[:, 12:] *= 1.4
+    suspicions = run(synchronous(work, overhead=1.0, coords=layout(16, 4) if with_coords else None))
+    assert believed(suspicions) == {}
+    (stage,) = job_level(suspicions)
+    assert (stage.kind, stage.subject.rank) == ("straggler.job_wide", None)
+    assert list(stage.hypotheses) == ["imbalance.stage"]
+    assert stage.subject.coords == ({"pp": 3} if with_coords else None)
+
+
+def test_a_stage_that_gets_more_work_for_a_while_is_dated_and_cleared():
+    """The imbalance begins with the first long step, not the job, and ends when the work is even again."""
+    work = healthy(steps=400, noise=0.01)
+    work[150:280, 12:] *= 1.4
+    table = synchronous(work, coords=layout(16, 4))
+    told = [s for s in run(table) if s.state != "update"]
+    assert [(s.state, s.subject.coords) for s in told] == [("raise", {"pp": 3}), ("clear", {"pp": 3})]
+    assert abs(steps_between(table, table.ts[150], told[0].onset)) <= 2
+    assert steps_between(table, table.ts[150], told[0].ts) <= 25
+    assert 0 < steps_between(table, table.ts[280], told[1].ts) <= 45
+
+
+def test_uneven_work_that_comes_and_goes_is_dated_and_cleared():
+    """A job that packs sequences for a while is uneven for that while."""
+    work = healthy(steps=500)
+    work[150:320] *= packed(steps=170)
+    table = synchronous(work)
+    told = [s for s in run(table) if s.state != "update"]
+    assert [(s.state, list(s.hypotheses)) for s in told] == [
+        ("raise", ["imbalance.workload"]),
+        ("clear", ["imbalance.workload"]),
+    ]
+    assert abs(steps_between(table, table.ts[150], told[0].onset)) <= 5
+    assert steps_between(table, table.ts[320], told[1].ts) <= 80
+
+
+@pytest.mark.parametrize("noise", [0.01, 0.02])
+@pytest.mark.parametrize("coords", [None, layout(16, 4), layout(16, 8), layout(16, 16)])
+def test_ordinary_noise_is_no_imbalance(noise, coords):
+    """Ranks that scatter by one or two per cent, and stages of a few ranks, are even enough."""
+    for seed in range(3):
+        assert job_level(run(synchronous(healthy(noise=noise, seed=seed), coords=coords))) == []
+
+
+@pytest.mark.parametrize(("factor", "slow"), [(1.0, []), (1.05, [11]), (1.1, [11])])
+@pytest.mark.parametrize("seed", range(2))
+def test_stages_of_one_replica_share_its_uneven_batches(factor, slow, seed):
+    """In a packed pipeline job the other stages of the replica tell the batch from the rank."""
+    places = layout(32, 4)
+    batch = np.exp(np.random.default_rng(seed).normal(0, 0.1, (200, 8)))
+    work = healthy(ranks=32, seed=seed) * batch[:, places["dp"]]
+    work[90:, 11] *= factor
+    table = synchronous(work, overhead=0.1, coords=places)
+    found = believed(run(table))
+    assert sorted(found) == slow
+    assert all(steps_between(table, table.ts[90], s.ts) <= 12 for s in found.values())
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_packed_batches_are_a_finding_about_the_job(seed):
+    """Work that differs by chance from step to step accuses no rank."""
+    suspicions = run(synchronous(packed(seed=seed)))
+    assert believed(suspicions) == {}
+    assert [list(s.hypotheses) for s in job_level(suspicions)] == [["imbalance.workload"]]
+
+
+@pytest.mark.parametrize(("factor", "within"), [(1.2, 60), (1.5, 15)])
+def test_finds_the_rank_that_is_always_slow_in_packed_work(factor, within):
+    """In 10 % scatter, persistence of identity names the rank and nobody else."""
+    work = packed(steps=260, seed=2)
+    work[120:, 5] *= factor
+    table = synchronous(work)
+    found = believed(run(table))
+    assert set(found) == {5}
+    assert steps_between(table, table.ts[120], found[5].ts) <= within
+
+
+def test_token_counts_make_small_faults_visible_in_packed_work():
+    """With tokens given, 5 % is found within thirty steps although steps differ by 15 %."""
+    rng = np.random.default_rng(12)
+    tokens = 8192 * np.exp(rng.normal(0, 0.15, (200, 16)))
+    work = healthy(seed=12) * (0.1 + 0.9 * tokens / 8192)
+    work[110:, 5] *= 1.05
+    table = dataclasses.replace(synchronous(work), tokens=tokens)
+    found = believed(run(table))
+    assert set(found) == {5}
+    assert steps_between(table, table.ts[110], found[5].ts) <= 30

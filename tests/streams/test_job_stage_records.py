@@ -1,0 +1,131 @@
+"""JobStage and its records: lost, repeated, batched anyhow; jobs that stop, restart and are many."""
+
+import dataclasses
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmarks.step_jobs import records, synchronous
+from slowrank.telemetry import Suspicion, encode
+from slowrank.telemetry.twin import rows, steps_record
+from streams.job_stage import JobStage, JobStageConfig
+from tests.streams.job_tables import believed, healthy, run
+
+
+def test_gaps_lost_rows_and_missing_values_do_not_matter():
+    """Sampled steps, 3 % lost rows and unread values neither hide the rank nor accuse another."""
+    work, rng = healthy(steps=300), np.random.default_rng(10)
+    work[150:, 7] *= 1.1
+    table = synchronous(work)
+    kept = np.sort(rng.choice(300, 220, replace=False))
+    compute = np.where(rng.random(work.shape) < 0.02, np.nan, work)
+    table = dataclasses.replace(
+        table,
+        compute=compute[kept],
+        step=table.step[kept],
+        wait=None,
+        numbers=table.numbers[kept],
+        ts=table.ts[kept],
+    )
+    suspicions = run(table, only=rng.random((220, 16)) > 0.03)
+    assert set(believed(suspicions)) == {7}
+    assert {s.kind for s in suspicions} == {"straggler.fail_slow"}
+
+
+def test_repeated_records_change_nothing():
+    """Every record delivered twice gives what it gives once."""
+    work = healthy(steps=150)
+    work[80:, 7] *= 1.2
+    once, twice = JobStage(), JobStage()
+    first = [s for r in records(synchronous(work)) for s in once.process(r)]
+    second = [s for r in records(synchronous(work)) for _ in range(2) for s in twice.process(r)]
+    assert second == first
+    assert twice.late_rows > 0
+
+
+def twin_rows(table):
+    return [row for record in records(table) for row in rows(record)]
+
+
+SLOWED = healthy(steps=110, ranks=4, seed=21)
+SLOWED[60:, 2] *= 1.15
+
+
+ROWS = twin_rows(synchronous(SLOWED))
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=60))
+def test_how_rows_are_batched_changes_no_byte(sizes):
+    """Any chunking of the rows into records gives the same suspicions."""
+    stage, at = JobStage(), 0
+    out: list[bytes] = []
+    for size in [*sizes, *([7] * len(ROWS))]:
+        chunk = ROWS[at : at + size]
+        at += size
+        if chunk:
+            out += [encode(s) for s in stage.process(steps_record(chunk))]
+    reference = JobStage()
+    assert out == [encode(s) for row in ROWS for s in reference.process(steps_record([row]))]
+    assert out
+
+
+def test_a_stalled_job_is_suspected_by_key_a_alone():
+    """Event time passing without steps raises hang.job, each word at its own deadline, and none believed
+    alone; a step ends it.
+    """
+    table = synchronous(healthy(steps=100))
+    stage = JobStage()
+    for record in records(table):
+        stage.process(record)
+    end = float(table.ts[-1])
+    assert list(stage.tick(end + 10)) == []
+    told = list(stage.tick(end + 300))
+    assert {(s.kind, s.family, s.overwhelming, s.onset) for s in told} == {("hang.job", "job", False, end)}
+    early, hang, certain = told
+    assert (early.state, hang.state, certain.state) == ("raise", "update", "update")
+    assert end + 12 <= early.ts < end + 15 <= hang.ts <= end + 20
+    assert early.score < hang.score == 1.0
+    assert (early.severity, hang.severity, certain.severity) == ("info", "info", "critical")
+    assert certain.ts == end + 120
+    assert list(stage.tick(end + 400)) == []
+    later = dataclasses.replace(table, numbers=table.numbers + 100, ts=table.ts + 500)
+    assert next(s for r in records(later) for s in stage.process(r)).state == "clear"
+
+
+def test_a_rank_that_stops_reporting_is_missing():
+    """One rank's rows end while the others go on: the rank is named as missing, as a matter of silence."""
+    table = synchronous(healthy(steps=160))
+    only = np.ones((160, 16), dtype=bool)
+    only[100:, 5] = False
+    (missing,) = run(table, only=only)
+    assert (missing.kind, missing.family, missing.subject.rank) == ("hang.rank_missing", "silence", 5)
+
+
+def test_a_new_attempt_learns_anew_and_keeps_who_was_slow():
+    """After a restart on the same nodes the slow rank stays under suspicion, without being raised again."""
+    work = healthy(steps=160)
+    work[80:, 3] *= 1.2
+    table = synchronous(work)
+    stage = JobStage()
+    out: list[Suspicion] = []
+    for record in records(table):
+        out += stage.process(record)
+    again = healthy(steps=100, seed=5)
+    again[:, 3] *= 1.2
+    second = dataclasses.replace(synchronous(again), attempt=1, ts=synchronous(again).ts + 1000.0)
+    for record in records(second):
+        out += stage.process(record)
+    assert [s.state for s in out if s.state != "update"] == ["raise"]
+    assert out[-1].subject.attempt == 1
+
+
+def test_jobs_are_bounded():
+    """Beyond the limit the job unheard of for longest is forgotten."""
+    stage = JobStage(JobStageConfig(max_jobs=2))
+    for job in ("a", "b", "c"):
+        table = dataclasses.replace(synchronous(healthy(steps=5, ranks=2)), job_id=job)
+        for record in records(table):
+            stage.process(record)
+    assert len(stage._jobs) == 2

@@ -1,0 +1,254 @@
+"""A job that stops because a machine failed is one finding about the machine, with the cost of the job."""
+
+import json
+import random
+
+import pytest
+
+from alerts.case import hear
+from alerts.config import FindingConfig
+from alerts.finding import Finding
+from alerts.lifecycle import NOTIFIED
+from alerts.notify import Told, news
+from slowrank.telemetry import Evidence, Subject, Suspicion
+from streams.finding_stage import FindingStage
+from streams.joint import Joints
+from streams.suspicions import Claim, Place
+
+T0 = 1_795_160_000.0
+STOP = 100.0
+NODES = ("n0", "n1", "n2", "n3")
+JOB = Subject(type="job", cluster="c", job_id="j1")
+
+
+def place(node, job="j1", rack=None):
+    return Place("c", node, job, rack)
+
+
+def claim(detector, family, kind, subject, **more):
+    fields = {"weight": 3.0, "overwhelming": False} | more
+    return Claim(detector=detector, family=family, kind=kind, subject=subject, **fields)
+
+
+def announced(nodes=NODES, job="j1", ts=1.0, rack=None):
+    """What NodeStage says of where nodes stand and which job they run."""
+    ports = (Evidence(metric="nic.ports", unit="1", detector="places", value=2.0),)
+    subjects = [place(n, job, rack).whole_node() for n in nodes]
+    said = [claim("places", "telemetry", "self.place", s, weight=0.0, evidence=ports) for s in subjects]
+    return [c.suspicion("clear", ts=T0 + ts, onset=T0 + ts) for c in said]
+
+
+def fault(ts, *, node="n1", kind="xid.79", state="raise", onset=None):
+    """An event of the kernel log, which knows of no job."""
+    said = claim("event.kernel", "event", kind, place(node, None).gpu("2"), weight=6.0, overwhelming=True)
+    return said.suspicion(state, ts=T0 + ts, onset=T0 + (ts if onset is None else onset))
+
+
+def flap(ts):
+    subject = place("n1").nic("mlx5_0/1")
+    said = claim("counter.nic", "nic", "link.nic_flap", subject, overwhelming=True)
+    return said.suspicion("raise", ts=T0 + ts, onset=T0 + ts)
+
+
+def hang(ts=STOP + 15, *, stop=STOP, state="raise", quiet=("n0", "n2", "n3"), spins=()):
+    """Both keys of a hang: no step since ``stop``, and the nodes that do not work from ``stop`` on."""
+    stopped = Suspicion(
+        cluster="c",
+        detector="step_progress",
+        family="job",
+        kind="hang.job",
+        state=state,
+        subject=JOB,
+        ts=T0 + ts,
+        onset=T0 + stop,
+        onset_lo=T0 + stop,
+        onset_hi=T0 + stop,
+        score=2.0,
+        log_likelihood_ratio=6.0,
+        overwhelming=True,
+        gpus=32,
+        ranks=32,
+        nodes=4,
+        evidence=(Evidence(metric="steps.silence_seconds", unit="s", detector="progress", value=ts - stop),),
+    )
+    return [stopped, *(vote(node, ts, stop, state, node not in spins) for node in quiet)]
+
+
+def vote(node, ts, stop, state, spinning):
+    share = Evidence(metric="gpu.spinning_ratio", unit="1", detector="quiet", value=float(spinning))
+    said = claim("quiet", "nic", "hang.job", place(node).whole_node(), weight=1.0, evidence=(share,))
+    return said.suspicion(state, ts=T0 + ts, onset=T0 + stop)
+
+
+def run(*suspicions, until=200, step=1):
+    """Return every version that came out, ticking each ``step`` seconds."""
+    stage, versions = FindingStage(), list[Finding]()
+    rest = sorted(suspicions, key=lambda s: s.ts)
+    for second in range(0, until + 1, step):
+        while rest and rest[0].ts <= T0 + second:
+            stage.process(rest.pop(0))
+        versions += stage.tick(T0 + second)
+    return versions
+
+
+def told(versions):
+    """Return the kinds of what notifiers would tell of, with the event, in order."""
+    last: dict[str, Told] = {}
+    sent = []
+    for finding in versions:
+        event = news(last.get(finding.id), Told.of(finding))
+        last[finding.id] = Told.of(finding)
+        if event in ("finding.opened", "finding.reopened", "finding.resolved"):
+            sent.append((event.removeprefix("finding."), finding.kind))
+    return sent
+
+
+def last(versions, kind):
+    return next(f for f in reversed(versions) if f.kind == kind)
+
+
+def test_a_fault_and_the_hang_it_causes_are_one_finding():
+    """The finding about the GPU gains the job's cost, its blast radius and the hang's evidence."""
+    versions = run(*announced(), fault(STOP + 0.5), *hang())
+    assert told(versions) == [("opened", "xid.79")]
+    machine, stopped = last(versions, "xid.79"), last(versions, "hang.job")
+    assert machine.subject.node == "n1"
+    assert (machine.gpu_hours_lost_per_hour, machine.severity) == (32.0, "critical")
+    blast = machine.blast_radius
+    assert (blast.jobs, blast.ranks, blast.nodes, blast.other_findings) == (("j1",), 32, 4, (stopped.id,))
+    assert "steps.silence_seconds" in {e.metric for e in machine.evidence}
+    assert machine.cause.hypothesis == "xid.79"
+    assert (stopped.status, stopped.group_key) == ("suspected", machine.dedup_key)
+
+
+def test_a_hang_that_opened_first_is_absorbed_when_the_fault_is_known():
+    """Late evidence of the fault takes over: the hang ends where the other finding opened."""
+    versions = run(*announced(), *hang(), fault(STOP + 20, onset=STOP + 1))
+    assert told(versions) == [("opened", "hang.job"), ("opened", "xid.79"), ("resolved", "hang.job")]
+    machine, stopped = last(versions, "xid.79"), last(versions, "hang.job")
+    assert (stopped.status, stopped.resolved_at) == ("resolved", T0 + STOP + 20)
+    assert machine.gpu_hours_lost_per_hour == 32.0
+
+
+@pytest.mark.parametrize(
+    "cause",
+    [
+        fault(STOP - 61),
+        fault(STOP + 20, onset=STOP + 16),
+        fault(STOP, node="m1"),
+        fault(STOP, kind="throttle.thermal"),
+        flap(STOP - 20),
+    ],
+    ids=["too early", "too late", "another job's node", "stops no job", "a flap the job survived"],
+)
+def test_what_did_not_stop_the_job_does_not_explain_it(cause):
+    """A fault outside the window, elsewhere, or of a kind that jobs survive leaves the hang a finding."""
+    versions = run(*announced(), *announced(["m1"], job="j2"), cause, *hang())
+    assert ("opened", "hang.job") in told(versions)
+    assert last(versions, "hang.job").group_key is None
+    assert all(f.gpu_hours_lost is None for f in versions if f.kind != "hang.job")
+
+
+def test_a_port_that_goes_down_as_the_job_stops_explains_it():
+    """Right before the stop, a dead port is what stopped it."""
+    versions = run(*announced(), flap(STOP + 0.4), *hang())
+    assert told(versions) == [("opened", "link.nic_flap")]
+
+
+def test_without_a_fault_the_hang_stays_what_it_is():
+    """A hang nobody explains is opened with its own cost."""
+    versions = run(*announced(), *hang())
+    assert told(versions) == [("opened", "hang.job")]
+    assert last(versions, "hang.job").gpu_hours_lost_per_hour == 32.0
+
+
+def test_of_two_faults_the_earlier_explains_the_hang():
+    """What comes seconds later is a consequence, even where it was said first."""
+    later = fault(STOP + 5, node="n2", kind="xid.119")
+    versions = run(*announced(), fault(STOP + 6, onset=STOP + 0.5), later, *hang())
+    assert last(versions, "hang.job").group_key == last(versions, "xid.79").dedup_key
+    assert last(versions, "xid.119").gpu_hours_lost is None
+
+
+def test_of_faults_at_once_the_suspect_of_the_hang_explains_it():
+    """Within the second in which nodes are read, the node that all others wait for is to blame."""
+    faults = fault(STOP + 0.5, node="n2"), fault(STOP + 0.9, node="n3")
+    versions = run(*announced(), *faults, *hang(quiet=NODES, spins=("n3",)))
+    assert (last(versions, "hang.job").group_key or "").startswith("c/gpu/n3")
+
+
+def test_the_finding_lasts_as_long_as_the_job_stands_still():
+    """A GPU that is well again has not brought its job back; the job's first steps end the finding."""
+    cleared = fault(STOP + 30, state="clear", onset=STOP + 0.5)
+    stuck = [*announced(), fault(STOP + 0.5), *hang(), cleared]
+    assert last(run(*stuck, until=1000), "xid.79").status == "open"
+    ended = last(run(*stuck, *hang(500, state="clear"), until=1000), "xid.79")
+    assert (ended.status, ended.resolved_at) == ("resolved", T0 + 800)
+
+
+def test_a_job_that_moved_away_is_not_stopped_by_its_former_node():
+    """A node in repair explains no hang of a job that has left it."""
+    moved = announced([*NODES[:1], *NODES[2:]], ts=900)
+    versions = run(*announced(), *moved, fault(1000.5), *hang(1015, stop=1000.0), until=1100)
+    assert ("opened", "hang.job") in told(versions)
+
+
+def test_a_rack_that_stops_its_job_is_one_finding():
+    """Where an incident explains the silence of the nodes, it tells of the job's hang, too."""
+    rack, rest = [f"r{i}" for i in range(4)], [f"s{i}" for i in range(12)]
+    places = [s for nodes in (rack, rest) for s in announced(nodes, rack=nodes[0])]
+    dark = [claim("silence", "silence", "exporter.stale", place(n, rack="r0").whole_node()) for n in rack]
+    gone = [c.suspicion("raise", ts=T0 + STOP + 10, onset=T0 + STOP + i / 10) for i, c in enumerate(dark)]
+    versions = run(*places, *gone, *hang(quiet=rest))
+    assert told(versions) == [("opened", "node.silent")]
+    incident = last(versions, "node.silent")
+    assert incident.subject.rack == "r0"
+    assert last(versions, "hang.job").group_key == incident.dedup_key
+    assert incident.gpu_hours_lost_per_hour == 32.0
+
+
+def test_order_repeats_and_ticks_change_nothing():
+    """Shuffled and repeated within lateness, and looked at every 1, 7 or 50 s: the same last versions."""
+    said = [
+        *announced(),
+        *hang(),
+        fault(STOP + 20, onset=STOP + 1),
+        fault(STOP + 21, node="n3", kind="xid.119", onset=STOP + 2),
+        *hang(STOP + 60, state="clear"),
+    ]
+    straight = _bytes(run(*said, until=700))
+    for seed, step in enumerate((1, 7, 50, 100)):
+        stage, versions = FindingStage(), list[Finding]()
+        rest = random.Random(seed).sample(said * 2, 2 * len(said))
+        for k, s in enumerate(rest):
+            stage.process(s)
+            versions += stage.tick(max(T0, s.ts)) if k % 3 == 0 else ()
+        for second in range(0, 701, step):
+            versions += stage.tick(T0 + second)
+        assert _bytes(versions) == straight
+
+
+def _bytes(versions):
+    final = {f.id: f for f in versions}
+    return json.dumps([final[key].to_json() for key in sorted(final)], sort_keys=True)
+
+
+def test_nobody_is_told_twice_when_the_fault_is_over_first():
+    """The hang that goes on after its fault has ended is never opened beside it."""
+    cleared = fault(STOP + 30, state="clear", onset=STOP + 0.5)
+    versions = run(*announced(), fault(STOP + 0.5), *hang(), cleared, until=1000)
+    assert told(versions) == [("opened", "xid.79")]
+    assert all(f.status not in NOTIFIED for f in versions if f.kind == "hang.job")
+
+
+def test_jobs_long_gone_are_forgotten():
+    """Where a job ran is kept for as long as a finding may stay open, and no longer."""
+    joints = Joints(FindingConfig())
+    for s in announced():
+        joints.hear(s)
+    stopped = hear(None, hang()[0], FindingConfig())
+    assert stopped is not None
+    joints.prune(T0 + 47 * 3600)
+    assert joints.nodes_of(stopped, T0 + STOP) == [*NODES]
+    joints.prune(T0 + 49 * 3600)
+    assert joints.nodes_of(stopped, T0 + STOP) == []

@@ -1,0 +1,97 @@
+import doctest
+
+import numpy as np
+import pytest
+
+import streams.pauses
+from streams.pauses import Pauses
+
+
+def told(pauses_at, *, steps, first=0, seconds=20.0):
+    """Pauses of a job with 1 s steps that paused before the steps ``pauses_at``; and its time at the end."""
+    pauses, ts = Pauses(), 0.0
+    for number in range(first, steps):
+        gap = seconds if number in pauses_at else 1.0
+        ts += gap
+        pauses.step(number, ts, gap=gap, usual=1.0)
+    return pauses, ts
+
+
+def allowed(pauses, numbers, ts):
+    return [n for n in numbers if pauses.allowed_before(n, ts)]
+
+
+def test_documented_example_runs():
+    """The example in the docstring prints what it says."""
+    assert doctest.testmod(streams.pauses).failed == 0
+
+
+def test_a_period_is_allowed_for_and_nothing_else():
+    """Pauses every hundred steps are awaited at the next hundred, a step early or late."""
+    pauses, ts = told(range(100, 600, 100), steps=600)
+    assert allowed(pauses, range(600, 800), ts) == [600, 601, 699, 700, 701, 799]
+    assert pauses.allowed_before(700, ts) == 40.0
+
+
+def test_two_kinds_of_pauses_fall_on_what_they_share():
+    """Checkpoints every 200 and evaluations every 300 steps are awaited on hundreds."""
+    pauses, ts = told({*range(0, 3000, 200), *range(0, 3000, 300)}, steps=3000, first=1)
+    assert set(allowed(pauses, range(3000, 3300), ts)) <= {
+        3000,
+        3001,
+        3099,
+        3100,
+        3101,
+        3199,
+        3200,
+        3201,
+        3299,
+    }
+    assert pauses.allowed_before(3200, ts) == 40.0
+
+
+def test_one_odd_pause_does_not_hide_the_rhythm():
+    """A pause of its own kind widens the allowance elsewhere to twice its own length only."""
+    pauses, ts = Pauses(), 0.0
+    for number in range(1000):
+        gap = 60.0 if number and number % 100 == 0 else 8.0 if number == 537 else 1.0
+        ts += gap
+        pauses.step(number, ts, gap=gap, usual=1.0)
+    assert pauses.allowed_before(1050, ts) == 16.0
+    assert pauses.allowed_before(1100, ts) == 120.0
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_pauses_without_a_rhythm_are_allowed_anywhere(seed):
+    """What came at random may come again at any step."""
+    at = set(np.random.default_rng(seed).choice(np.arange(100, 1000), 6, replace=False).tolist())
+    pauses, ts = told(at, steps=1000)
+    assert allowed(pauses, range(1000, 1300), ts) == list(range(1000, 1300))
+
+
+def test_pauses_by_the_clock_are_awaited_by_the_clock():
+    """Checkpoints every ten minutes, at whatever step, are not expected five minutes after the last."""
+    rng = np.random.default_rng(4)
+    pauses, ts, number, next_at = Pauses(), 0.0, 0, 600.0
+    while ts < 3700.0:
+        gap = (1.0 if ts < 1500.0 else 0.8) + 0.05 * rng.standard_normal()
+        if ts > next_at:
+            gap, next_at = 20.0, next_at + 600.0
+        ts, number = ts + gap, number + 1
+        pauses.step(number, ts, gap=gap, usual=1.0)
+    assert pauses.allowed_before(number + 1, ts + 200.0) == 0.0
+    assert pauses.allowed_before(number + 1, ts + 550.0) == 40.0
+
+
+def test_what_never_came_again_is_forgotten():
+    """A single long gap is allowed for during some hundred steps and not for ever."""
+    for steps, expected in ((300, 60.0), (460, 0.0)):
+        pauses, ts = told({100}, steps=steps, seconds=30.0)
+        assert pauses.allowed_before(steps, ts) == expected
+
+
+def test_rare_pauses_are_remembered_for_as_long_as_they_are_rare():
+    """Checkpoints every thousand steps are still known after nine hundred without one."""
+    pauses, ts = told({1000, 2000, 3000, 4000}, steps=4900)
+    assert pauses.allowed_before(5000, ts) == 40.0
+    assert pauses.allowed_before(4900, ts) == 0.0

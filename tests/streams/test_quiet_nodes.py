@@ -1,0 +1,142 @@
+from slowrank.telemetry import NodeSample
+from slowrank.telemetry.columns import pack
+from slowrank.telemetry.schema import GPU_V1, NIC_V1
+from streams.node_stage import NodeStage
+
+IDS = ("0", "1")
+
+
+class Node:
+    """One node under a stage of its own, with a port that sends and receives half a gigabyte a second."""
+
+    def __init__(self):
+        self.stage, self.boot, self.sent = NodeStage(), "b", 0
+
+    def update(self, ts, *, watts, nic, job, ids=IDS, ended=False):
+        """What the node says of its quiet and of its job's end."""
+        self.sent += int(nic / 2)
+        gpu = {
+            "gpu.power_watts": watts,
+            "gpu.utilization_ratio": 0.0 if ended else 1.0,
+            "gpu.memory.used_bytes": 0.0 if ended else 8e9,
+            "gpu.memory.total_bytes": 1e10,
+        }
+        port = {"nic.port.rx_bytes_total": self.sent, "nic.port.tx_bytes_total": self.sent}
+        sample = NodeSample(
+            schema=1,
+            cluster="c",
+            node="n",
+            boot_id=self.boot,
+            seq=int(ts),
+            ts=float(ts),
+            job_id=job,
+            gpu_ids=ids,
+            nic_ids=("mlx5_0/1",),
+            gpu=pack(GPU_V1, [gpu] * len(ids)),
+            nic=pack(NIC_V1, [port]),
+        )
+        return [s for s in self.stage.process(sample) if s.detector.startswith("quiet")]
+
+
+def run(node, seconds, *, hang=False, job="j", ids=IDS):
+    """States, times and onsets of what the node says of its quiet."""
+    return [
+        (s.state, s.ts, s.onset)
+        for s in heard(node, seconds, hang=hang, job=job, ids=ids)
+        if s.detector == "quiet"
+    ]
+
+
+def heard(node, seconds, *, hang=False, job="j", ids=IDS, ended=False):
+    found = []
+    for ts in seconds:
+        watts, nic = (250.0, 0.0) if hang else (600.0, 1e9)
+        found += node.update(ts, watts=watts, nic=nic, job=job, ids=ids, ended=ended)
+    return found
+
+
+def test_a_quiet_node_votes_for_a_hang_of_its_job():
+    """Raised after five seconds, refreshed each minute, cleared ten seconds after work went on."""
+    node = Node()
+    assert run(node, range(100)) == []
+    assert run(node, range(100, 200), hang=True) == [("raise", 105.0, 100.0), ("update", 165.0, 100.0)]
+    assert run(node, range(200, 260)) == [("clear", 210.0, 100.0)]
+
+
+def test_the_vote_is_about_the_job_and_names_the_machine():
+    """Key B is a hang suspicion of a machine's family, with the shares it rests on."""
+    node = Node()
+    run(node, range(100))
+    run(node, range(100, 105), hang=True)
+    (vote,) = node.update(105.0, watts=250.0, nic=0.0, job="j")
+    assert (vote.kind, vote.family, vote.subject.node, vote.subject.job_id) == (
+        "hang.job",
+        "clocks",
+        "n",
+        "j",
+    )
+    assert [(e.metric, e.value) for e in vote.evidence] == [
+        ("nic.port.bytes_share", 0.0),
+        ("gpu.power_share", 0.4167),
+        ("gpu.spinning_ratio", 1.0),
+    ]
+
+
+def test_a_node_without_a_job_says_nothing():
+    """Machines nobody uses are idle, not hung."""
+    node = Node()
+    assert run(node, range(100), job=None) == []
+    assert run(node, range(100, 200), hang=True, job=None) == []
+
+
+def test_a_job_that_leaves_takes_the_vote_with_it():
+    """When the node loses its job, or gets another, the vote is withdrawn and all is learnt anew."""
+    for after in (None, "k"):
+        node = Node()
+        run(node, range(100))
+        run(node, range(100, 110), hang=True)
+        assert run(node, range(110, 200), hang=True, job=after) == [("clear", 110.0, 100.0)]
+
+
+def test_a_restart_withdraws_the_vote():
+    """The first sample after a restart of the node clears what was raised before."""
+    node = Node()
+    run(node, range(100))
+    run(node, range(100, 110), hang=True)
+    node.boot = "b2"
+    assert run(node, range(110, 120), hang=True) == [("clear", 110.0, 100.0)]
+
+
+def test_a_gpu_that_is_lost_does_not_hide_the_others():
+    """With one GPU gone, the rest still turn the key."""
+    node = Node()
+    run(node, range(100))
+    assert run(node, range(100, 110), hang=True, ids=("1",)) == [("raise", 105.0, 100.0)]
+
+
+def test_a_new_gpu_withdraws_what_was_said_without_it():
+    """When a GPU appears the node learns again."""
+    node = Node()
+    run(node, range(100))
+    run(node, range(100, 110), hang=True)
+    assert run(node, range(110, 112), hang=True, ids=("0", "1", "2")) == [("clear", 110.0, 100.0)]
+
+
+def test_the_end_of_a_job_is_a_vote_against_its_hang():
+    """GPUs left idle and empty for three seconds say that the job has gone; work says that it is back."""
+    node = Node()
+    assert heard(node, range(60), ended=True) == []
+    assert heard(node, range(60, 160)) == []
+    (left,) = heard(node, range(160, 200), ended=True)
+    assert (left.state, left.ts, left.onset, left.kind) == ("raise", 163.0, 160.0, "hang.job")
+    assert left.log_likelihood_ratio < 0
+    assert [s.state for s in heard(node, range(200, 205))] == ["clear"]
+
+
+def test_a_job_that_leaves_is_a_vote_against_its_hang():
+    """When the sample names no job any more, that is said once about the job that was there."""
+    node = Node()
+    assert heard(node, range(60)) == []
+    (left,) = heard(node, range(60, 80), job=None)
+    assert (left.state, left.ts, left.subject.job_id) == ("raise", 60.0, "j")
+    assert left.log_likelihood_ratio < 0

@@ -1,0 +1,66 @@
+"""The referee's opinion in what the job stage says of a slow rank."""
+
+import numpy as np
+import pytest
+
+from benchmarks.step_jobs import records, synchronous
+from detectors import referee
+from streams.job_stage import JobStage
+from streams.second_look import DETECTOR
+
+
+def told(work):
+    """What the job stage says of a job whose ranks work so many seconds, without the progress of the job."""
+    stage, table = JobStage(), synchronous(work, overhead=0.1)
+    return [s for record in records(table) for s in stage.process(record)], table
+
+
+def slowed(steps=200, *, since=100, factor=1.1):
+    work = np.exp(np.random.default_rng(3).normal(0, 0.008, (steps, 16)))
+    work[since:, 5] *= factor
+    return work
+
+
+def looks(suspicions):
+    return [e for s in suspicions for e in s.evidence if e.detector == DETECTOR]
+
+
+def test_a_confirmed_change_is_evidence_and_weight():
+    """Once there are five steps to judge by, updates hold the change as seen in hindsight, and weigh more."""
+    found, table = told(slowed())
+    raised = next(s for s in found if s.state == "raise")
+    believed = next(s for s in found if s.overwhelming and not looks([s]))
+    update = next(s for s in found if s.overwhelming and looks([s]))
+    (look,) = looks([update])
+    assert (look.metric, look.note) == ("compute_seconds.ratio", "confirmed in hindsight")
+    assert look.value == pytest.approx(1.1, abs=0.01)
+    assert look.baseline.median == pytest.approx(1.0, abs=0.01)
+    assert table.ts[99] <= look.change_at <= table.ts[100]
+    assert update.log_likelihood_ratio == believed.log_likelihood_ratio + 1.0
+    assert raised.log_likelihood_ratio < believed.log_likelihood_ratio
+    assert update.onset == raised.onset
+
+
+def test_the_first_word_does_not_wait_for_it():
+    """A rank is accused after three steps, too few for a referee."""
+    found, _ = told(slowed(factor=1.5))
+    raised = next(s for s in found if s.state == "raise")
+    assert looks([raised]) == []
+
+
+def test_a_rank_slow_from_the_start_has_no_change_to_judge():
+    """Nothing is confirmed or denied about it."""
+    found, _ = told(slowed(since=0, factor=1.2))
+    assert found
+    assert looks(found) == []
+
+
+def test_without_ruptures_only_the_look_is_missing(monkeypatch):
+    """Who is accused, since when and at what time is the same."""
+    found, _ = told(slowed())
+    monkeypatch.setattr(referee, "_ruptures", lambda: None)
+    bare, _ = told(slowed())
+    assert looks(bare) == []
+    assert [(s.state, s.subject, s.onset, s.ts) for s in bare] == [
+        (s.state, s.subject, s.onset, s.ts) for s in found
+    ]

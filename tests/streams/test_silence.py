@@ -1,0 +1,86 @@
+"""What is said of nodes that stop sending, one by one."""
+
+import random
+
+import pytest
+
+from streams.silence import UNHEARD_KIND, Silence, SilenceConfig
+from streams.suspicions import Place
+
+NODE = Place("c", "n1")
+
+
+def spoken(times, ticks=()):
+    """Return (kind, state, ts, onset) of all that is said when records and ticks come at these times."""
+    silence, said = Silence(), []
+    for ts, is_tick in sorted([*((t, False) for t in times), *((t, True) for t in ticks)]):
+        said += silence.tick(ts) if is_tick else silence.heard(NODE, ts)
+    return [(s.kind, s.state, s.ts, s.onset) for s in said]
+
+
+GONE = [1000.25, 1001.25, *[1041.5 + k for k in range(5)]]
+SAID = [
+    (UNHEARD_KIND, "raise", 1007.0, 1001.25),
+    ("exporter.stale", "raise", 1011.25, 1001.25),
+    ("node.silent", "raise", 1031.25, 1001.25),
+    (UNHEARD_KIND, "clear", 1042.0, 1001.25),
+    ("exporter.stale", "clear", 1041.5, 1001.25),
+    ("node.silent", "clear", 1041.5, 1001.25),
+]
+
+
+@pytest.mark.parametrize("rhythm", [1, 2, 7, 60, 1000])
+def test_the_ticks_change_nothing_that_is_said(rhythm):
+    """A node's silence follows from its records, whether time passed second by second or in one leap."""
+    assert spoken(GONE, range(1000, 1042, rhythm)) == SAID
+
+
+def test_other_nodes_change_nothing():
+    """A node's silence is told the same alone and beside nodes that are silent too or not."""
+    rng, silence, said = random.Random(4), Silence(), []
+    others = [(1000 + t + rng.random(), f"n{k}") for k in range(2, 9) for t in range(0, 46 if k % 2 else 5)]
+    heard = [*((ts, "n1") for ts in GONE), *others]
+    for ts, node in sorted([*heard, *((float(t), "") for t in range(1000, 1046))]):
+        said += silence.heard(Place("c", node), ts) if node else silence.tick(ts)
+    assert [(s.kind, s.state, s.ts, s.onset) for s in said if s.subject.node == "n1"] == SAID
+
+
+def test_a_node_that_reports_rarely_is_unheard_of_later():
+    """Four reports must be missing, but never more than make it stale."""
+    silence = Silence(SilenceConfig(stale=60.0))
+    for ts in (1000.0, 1003.0):
+        silence.heard(NODE, ts)
+    assert [s for t in range(1003, 1015) for s in silence.tick(float(t))] == []
+    assert [(s.kind, s.ts) for s in silence.tick(1015.0)] == [(UNHEARD_KIND, 1015.0)]
+
+
+def test_a_node_back_after_an_hour_is_a_new_one():
+    """It was said to be silent, and is forgotten by then, however time passed."""
+    times = [1000.0, 1001.0, 5000.0]
+    assert spoken(times) == spoken(times, range(1000, 5000)) == spoken(times, [1300, 4000])
+    assert [state for _, state, *_ in spoken(times)] == ["raise", "raise", "raise", "update"]
+
+
+def test_short_pauses_say_nothing():
+    """A few missed reports are no silence."""
+    assert spoken([1000.0, 1001.0, 1005.5, 1006.5], range(1000, 1008)) == []
+
+
+def test_nodes_that_never_come_back_are_forgotten():
+    """A hundred names a minute for an hour leave ten minutes of them behind."""
+    silence = Silence()
+    for minute in range(60):
+        for i in range(100):
+            silence.heard(Place("c", f"n{minute}-{i}"), 60.0 * minute)
+        silence.tick(60.0 * minute)
+    assert silence.known == 11 * 100
+
+
+def test_a_node_with_a_slow_tick_may_lose_a_report():
+    """At one record every ten seconds two lost ones are no silence, and four are."""
+    silence = Silence()
+    for ts in (1000.0, 1010.0, 1040.0, 1050.0):
+        assert silence.heard(NODE, ts) == []
+        assert silence.tick(ts) == []
+    found = [(s.kind, s.ts) for t in range(1051, 1140) for s in silence.tick(float(t))]
+    assert found == [(UNHEARD_KIND, 1090.0), ("exporter.stale", 1090.0), ("node.silent", 1130.0)]

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from slowrank.telemetry.codec import BadRecord, check_event, check_sample, check_steps
+from slowrank.telemetry.checks import BadRecord, check_event, check_sample, check_steps
 from slowrank.telemetry.records import JobSteps, NodeSample, Record
 from slowrank.telemetry.twin import Assembler
 
@@ -28,15 +28,19 @@ class SinkUnavailable(Exception):
 class Sink(Protocol):
     """Where ingested records go; called from a worker thread, and durable when it returns."""
 
-    def accept(self, records: Sequence[Record]) -> None:
-        """Take all of ``records``. May block. Raises ``SinkUnavailable``, and has then promised nothing."""
+    def accept(self, records: Sequence[Record]) -> Mapping[int, BadRecord]:
+        """Take ``records``; return by their index those it refuses, and why.
+
+        May block. Raises ``SinkUnavailable``, and has then promised nothing.
+        """
 
 
 @dataclass(slots=True)
 class Batch:
-    """What a body held: whole records, the rows in them, and the refused rows by reason."""
+    """What a body held: whole records, how many rows made each, and the refused rows by reason."""
 
     records: list[Record] = field(default_factory=list)
+    rows: list[int] = field(default_factory=list)
     accepted: int = 0
     rejected: Counter[str] = field(default_factory=Counter)
     examples: list[str] = field(default_factory=list)
@@ -46,6 +50,12 @@ class Batch:
         self.rejected[reason] += rows
         if len(self.examples) < 5:
             self.examples.append(f"{reason}: {detail}"[:300])
+
+    def take_back(self, refused: Mapping[int, BadRecord]) -> None:
+        """Count the rows of records that the sink refused, by their index, as refused."""
+        for index, bad in sorted(refused.items()):
+            self.accepted -= self.rows[index]
+            self.refuse(bad.reason, bad.detail, self.rows[index])
 
 
 def inflate(data: bytes) -> bytes:
@@ -78,6 +88,8 @@ def read(data: bytes, *, now: float, clusters: Sequence[str] = ()) -> Batch:
             batch.refuse(bad.reason, bad.detail, len(rows))
         else:
             batch.records.extend(records)
+            # A row that makes two records is the first one's.
+            batch.rows.extend([len(rows), *[0] * (len(records) - 1)][: len(records)])
             batch.accepted += len(rows)
     return batch
 

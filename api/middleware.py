@@ -23,6 +23,7 @@ _HEADERS = (
     (b"cross-origin-resource-policy", b"same-origin"),
 )
 # Probes come by pod address; they tell nothing that a name would protect.
+ENDLESS = "/api/v1/events/stream"
 PROBES = frozenset({"/healthz", "/readyz", "/metrics"})
 
 Observe = Callable[[str, str, int, float], None]
@@ -48,6 +49,9 @@ class Edge:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+        if scope["method"] == "HEAD" and scope["path"] != ENDLESS:
+            # Nobody need write a route twice: what GET answers is the answer, and the server keeps its body.
+            scope, send = {**scope, "method": "GET"}, _without_body(send)
         request = Request(scope)
         request.state.request_id = _request_id(request)
         started, status = time.monotonic(), 500
@@ -111,6 +115,13 @@ class Edge:
             return message
 
         return bounded
+
+
+def _without_body(send: Send) -> Send:
+    async def send_head(message: Message) -> None:
+        await send({**message, "body": b""} if message["type"] == "http.response.body" else message)
+
+    return send_head
 
 
 def _too_large(limit: int) -> Problem:

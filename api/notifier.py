@@ -232,6 +232,7 @@ class Notifier:
     def _prune_once(self) -> None:
         with self.pool.connection() as conn:
             retention.prune_events(conn, now=self.now(), days=retention.EVENT_DAYS)
+            retention.prune_secrets(conn, now=self.now())
 
     def _leave_beat(self) -> None:
         with self.pool.connection() as conn:

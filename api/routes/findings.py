@@ -7,13 +7,14 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from psycopg import Connection
 from pydantic import BaseModel, ConfigDict, Field
 
-from alerts.finding import Severity, Status
+from alerts.finding import Status
 from api import conditional
 from api.audit import record
 from api.auth import FindingsReader, FindingsWriter, Principal
 from api.deps import Services, ServicesDep
 from api.problems import Problem, invalid, not_found
 from api.times import parse_time, rfc3339
+from slowrank.telemetry.records import Severity
 from store import findings
 from store.findings import Conflict, Stored, Verdict, Word
 from store.search import FindingFilter, Page
@@ -32,6 +33,7 @@ _SORTS: dict[Sort, StoreSort] = {
     "-updated_at": "updated_at",
     "-severity": "severity",
 }
+_SHADOW = {"true": True, "false": False, "all": None}
 _LIVE = frozenset({"suspected", "open", "acknowledged"})
 _PAGE = {"application/json": {"schema": {"$ref": "#/components/schemas/FindingPage"}}}
 _ONE = {"application/json": {"schema": {"$ref": "#/components/schemas/Finding"}}}
@@ -49,6 +51,9 @@ class Filters(BaseModel):
     node: list[Annotated[str, Field(max_length=128)]] = Field(default=[], max_length=100)
     job_id: str | None = Field(default=None, max_length=128)
     min_confidence: float | None = Field(default=None, ge=0, le=1)
+    shadow: Literal["true", "false", "all"] = Field(
+        default="false", description="Findings of detectors in shadow mode alone, none of them, or all."
+    )
     from_: str | None = Field(default=None, alias="from", max_length=40, description="RFC 3339, or -1h.")
     to: str | None = Field(default=None, max_length=40, description="RFC 3339, or -1h.")
     limit: int = Field(default=100, ge=1, le=1000)
@@ -169,6 +174,7 @@ def _wanted(filters: Filters, principal: Principal, services: Services) -> Findi
         nodes=tuple(filters.node),
         job_id=filters.job_id,
         min_confidence=filters.min_confidence,
+        shadow=_SHADOW[filters.shadow],
         onset_from=starts,
         onset_to=ends,
         sort=_sort(filters),

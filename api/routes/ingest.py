@@ -26,7 +26,7 @@ async def ingest_samples(
     batch = await run_in_threadpool(_read, services, await _body(request), principal.clusters)
     if batch.records:
         try:
-            await run_in_threadpool(sink.accept, batch.records)
+            batch.take_back(await run_in_threadpool(sink.accept, batch.records))
         except ingest.SinkUnavailable as error:
             raise _unavailable(str(error)) from error
     services.metrics.ingested.labels("http").inc(batch.accepted)

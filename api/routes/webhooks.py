@@ -11,7 +11,6 @@ from fastapi.concurrency import run_in_threadpool
 from psycopg import Connection
 from pydantic import BaseModel, ConfigDict, Field
 
-from alerts.finding import Severity
 from alerts.notify import EventType
 from api import conditional
 from api.audit import record
@@ -25,6 +24,7 @@ from api.sender import resolve
 from api.signing import new_secret
 from api.ssrf import MAX_URL, Refused, check_addresses, checked_url
 from api.times import rfc3339
+from slowrank.telemetry.records import Severity
 from store import deliveries, webhooks
 from store.events import wake
 from store.webhooks import Webhook

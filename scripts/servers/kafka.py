@@ -106,7 +106,7 @@ class KafkaCluster:
         finally:
             client.close()
         indexes = {entry["partition_index"]: int(entry["leader_id"]) for entry in description["partitions"]}
-        return indexes[partition]
+        return indexes.get(partition, -1)
 
     def log(self, node: int) -> Path:
         return self._directory / f"broker-{node}.log"

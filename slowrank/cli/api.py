@@ -1,7 +1,7 @@
 """``slowrank api``: run the HTTP API; print its OpenAPI document."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +12,7 @@ from slowrank.cli.remote import fail
 if TYPE_CHECKING:
     from api.ingest import Sink
     from slowrank.settings import Settings
-    from slowrank.telemetry import Record
+    from slowrank.telemetry import BadRecord, Record
     from streams.sender import Sender
 
 app = typer.Typer(help="Run the HTTP API.", no_args_is_help=True, add_completion=False)
@@ -60,8 +60,8 @@ class KafkaSink:
     def __init__(self, sender: "Sender") -> None:
         self._sender = sender
 
-    def accept(self, records: "Sequence[Record]") -> None:
-        """Send ``records``. Raises ``SinkUnavailable`` while the brokers do not take them."""
+    def accept(self, records: "Sequence[Record]") -> "Mapping[int, BadRecord]":
+        """Send ``records``, refusing none. Raises ``SinkUnavailable`` while the brokers do not take them."""
         from api.ingest import SinkUnavailable
         from streams.sender import SendProblem
 
@@ -69,6 +69,7 @@ class KafkaSink:
             self._sender.send(records)
         except SendProblem as error:
             raise SinkUnavailable(str(error)) from error
+        return {}
 
 
 @contextmanager

@@ -8,14 +8,13 @@ import math
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 
 import psycopg
 from psycopg_pool import ConnectionPool
 
-from alerts.config import FindingConfig
 from alerts.finding import Finding
 from slowrank.telemetry import (
     BadRecord,
@@ -35,6 +34,7 @@ from store.heartbeats import Heartbeat, beat
 from streams.dead_letters import STORE_REFUSED
 from streams.rollup import Rows
 from streams.topology import Pipeline, local_pipeline
+from streams.tuning import Tuning
 
 log = logging.getLogger(__name__)
 
@@ -57,11 +57,11 @@ class Bus:
     """
 
     def __init__(
-        self, pool: ConnectionPool[psycopg.Connection], *, now: Callable[[], float], config: FindingConfig
+        self, pool: ConnectionPool[psycopg.Connection], *, now: Callable[[], float], tuning: Tuning
     ) -> None:
         self._pool = pool
         self._now = now
-        self._config = config
+        self._tuning = tuning
         self._lock = threading.Lock()
         self._pipelines: dict[str, Pipeline] = {}
         self._findings: list[Finding] = []
@@ -75,15 +75,21 @@ class Bus:
         """How many records and suspicions a stage has raised on: bugs, each in the log."""
         return sum(pipeline.set_aside.total() for pipeline in list(self._pipelines.values()))
 
-    def accept(self, records: Sequence[Record]) -> None:
+    def accept(self, records: Sequence[Record]) -> Mapping[int, BadRecord]:
         """Take records, in order; what they gave rise to is stored when this returns.
 
-        A record that breaks a rule is counted in ``refused`` and left out.
+        A record that breaks a rule is left out, counted in ``refused`` and returned by its index.
         """
+        refused: dict[int, BadRecord] = {}
         with self._lock:
-            for record in records:
-                self._take(record)
+            for index, record in enumerate(records):
+                try:
+                    self._take(record)
+                except BadRecord as bad:
+                    self.refused[bad.reason] += 1
+                    refused[index] = bad
             self._save()
+        return refused
 
     def finish(self, cluster: str) -> None:
         """Let the event time of a cluster that has ended reach its last record."""
@@ -93,20 +99,15 @@ class Bus:
             self._save()
 
     def _take(self, record: Record) -> None:
-        try:
-            received = _DECODERS[type(record)](encode(record), now=self._now())
-            pipeline = self._pipeline(received.cluster)
-        except BadRecord as bad:
-            self.refused[bad.reason] += 1
-            return
-        self._findings += pipeline.process(received)
+        received = _DECODERS[type(record)](encode(record), now=self._now())
+        self._findings += self._pipeline(received.cluster).process(received)
         self.accepted += 1
 
     def _pipeline(self, cluster: str) -> Pipeline:
         if cluster not in self._pipelines:
             if len(self._pipelines) >= MAX_CLUSTERS:
                 raise BadRecord("too_many_instances", f"{MAX_CLUSTERS} clusters are open already")
-            self._pipelines[cluster] = local_pipeline(config=self._config, on_rows=self._keep)
+            self._pipelines[cluster] = local_pipeline(self._tuning, on_rows=self._keep)
         return self._pipelines[cluster]
 
     def _keep(self, rows: Rows) -> None:

@@ -9,8 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from slowrank.cli.remote import fail
+
 if TYPE_CHECKING:
     from slowrank.settings import Settings
+    from streams.tuning import Tuning
+
+FILE = Path("slowrank.toml")
 
 app = typer.Typer(help="Check and show the settings.", no_args_is_help=True, add_completion=False)
 
@@ -24,7 +29,10 @@ def check() -> None:
         variable = f"SLOWRANK_{name.upper()}"
         origin = variable if variable in os.environ else "slowrank.toml" if name in in_file else "default"
         typer.echo(f"{name} = {json.dumps(value)}  ({origin})")
-    unknown = sorted(in_file - type(settings).model_fields.keys())
+    from streams.tuning_file import TABLES
+
+    load_tuning(settings)
+    unknown = sorted(in_file - type(settings).model_fields.keys() - set(TABLES))
     if unknown:
         typer.secho(
             f"error: slowrank.toml sets {', '.join(unknown)}, which slowrank does not know; "
@@ -42,6 +50,21 @@ def show(
 ) -> None:
     """Print the settings as JSON; secrets show as ***."""
     typer.echo(json.dumps(load_settings().redacted(), indent=2))
+
+
+@app.command()
+def detectors(
+    cluster: Annotated[str | None, typer.Option(help="Its name; that of the settings without it.")] = None,
+    job: Annotated[str | None, typer.Option(help="Such as 812345; without it, what holds for any.")] = None,
+    config: Annotated[Path, typer.Option(help="The file with the tables.")] = FILE,
+) -> None:
+    """Print each detector's mode and settings as they hold for a cluster and a job, and who says so."""
+    from streams.tuning_table import table
+
+    settings = load_settings()
+    tuning = load_tuning(settings, config)
+    for line in table(tuning, cluster or settings.cluster, job):
+        typer.echo(line)
 
 
 def load_settings(**given: Any) -> "Settings":
@@ -68,8 +91,22 @@ def load_settings(**given: Any) -> "Settings":
     sys.exit(2)
 
 
+def load_tuning(settings: "Settings", path: Path = FILE) -> "Tuning":
+    """Return what ``path`` says of detectors; when it cannot be used the command ends and says why."""
+    from alerts.config import FindingConfig
+    from streams.tuning import Configs
+    from streams.tuning_file import TuningError, read_tuning
+
+    base = Configs(finding=FindingConfig(gpu_hour_price=settings.gpu_hour_price))
+    try:
+        return read_tuning(path, base)
+    except TuningError as error:
+        # What stands in the file is shown, and may hold what a terminal would obey.
+        fail(str(error))
+
+
 def _toml_names() -> set[str]:
     try:
-        return set(tomllib.loads(Path("slowrank.toml").read_text()))
+        return set(tomllib.loads(FILE.read_text()))
     except OSError:
         return set()

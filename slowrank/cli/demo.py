@@ -82,18 +82,20 @@ def _running(port: int) -> "Iterator[tuple[LocalStack, httpx.Client, Path]]":
     """Start the stack in a folder that is gone afterwards, with this host's telemetry beside it."""
     import httpx
 
-    from slowrank.cli.config import load_settings
+    from slowrank.cli.config import load_settings, load_tuning
     from slowrank.cli.embedded import EmbeddedError
-    from slowrank.cli.local_stack import Wanted, host_telemetry, local_stack, write_private
+    from slowrank.cli.local_stack import Wanted, host_telemetry, local_stack
+    from slowrank.cli.private_file import write_private
 
     # The demo has a database of its own, wherever the operator's is.
     settings = load_settings(database_url=None, database_url_file=None)
+    tuning = load_tuning(settings)
     with tempfile.TemporaryDirectory(prefix="slowrank-demo-") as folder:
         # As root the database runs as another user, who must reach its own folder in here.
         Path(folder).chmod(0o711)
         wanted = Wanted(Path(folder) / "database", port, throwaway=True)
         try:
-            with local_stack(wanted, settings) as stack, host_telemetry(stack, listen=()):
+            with local_stack(wanted, settings, tuning) as stack, host_telemetry(stack, listen=()):
                 key = stack.new_key("demo")
                 write_private(Path(folder) / "key", key)
                 headers = {"authorization": f"Bearer {key}"}

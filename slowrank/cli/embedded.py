@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from slowrank.cli.private_file import write_private
+
 START_SECONDS = 30.0
 STOP_SECONDS = 20.0
 _SMALL = ("shared_buffers=32MB", "max_connections=40", "timezone=UTC", "listen_addresses=")
@@ -116,7 +118,7 @@ def _initialised(place: _Place, password_file: Path) -> str:
     place.data.mkdir(mode=0o700)
     place.give(place.data)
     password, handed = secrets.token_hex(24), place.sockets / "password"
-    _write_secret(handed, password)
+    write_private(handed, password)
     place.give(handed)
     where = ["-D", str(place.data), "-U", "postgres", f"--pwfile={handed}"]
     how = ["--auth=scram-sha-256", "--encoding=UTF8", "--locale=C.UTF-8", "--no-sync"]
@@ -131,13 +133,8 @@ def _initialised(place: _Place, password_file: Path) -> str:
     handed.unlink()
     if done.returncode:
         raise EmbeddedError(f"PostgreSQL could not make its data folder {place.data}:\n{done.stderr.strip()}")
-    _write_secret(password_file, password)
+    write_private(password_file, password)
     return password
-
-
-def _write_secret(path: Path, secret: str) -> None:
-    path.touch(mode=0o600)
-    path.write_text(secret)
 
 
 def _start(place: _Place, options: tuple[str, ...]) -> "subprocess.Popen[bytes]":

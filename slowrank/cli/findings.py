@@ -1,14 +1,19 @@
 """``slowrank findings``: list and handle findings over the API."""
 
 import json
+import sys
+import time
+from collections.abc import Callable
 from enum import StrEnum
 from itertools import islice
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
 from slowrank.cli.remote import KeyOption, UrlOption, client, fail, printable
-from slowrank.cli.tables import Output, OutputOption, ago, show
+from slowrank.cli.tables import Output, OutputOption, View, ago, changes, show, shown
+
+WATCH_SECONDS = 2.0
 
 app = typer.Typer(help="List and handle findings over the API.", no_args_is_help=True, add_completion=False)
 
@@ -32,12 +37,14 @@ def list_findings(
     kind: Annotated[str | None, typer.Option(help="Such as straggler.fail_slow.")] = None,
     node: Annotated[str | None, typer.Option()] = None,
     job_id: Annotated[str | None, typer.Option("--job")] = None,
+    shadow: Annotated[bool, typer.Option("--shadow", help="Those of detectors in shadow mode.")] = False,
     since: Annotated[str | None, typer.Option(help="2h, 3d or an RFC 3339 time.")] = None,
     limit: Annotated[int, typer.Option(min=1, max=10_000)] = 100,
     output: OutputOption = Output.table,
     exit_code: Annotated[
         bool, typer.Option("--exit-code", help="1 when there are any, 0 when none.")
     ] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Go on until interrupted.")] = False,
     url: UrlOption = None,
     key: KeyOption = None,
 ) -> None:
@@ -48,19 +55,32 @@ def list_findings(
         "kind": kind,
         "node": node,
         "job_id": job_id,
+        "shadow": "true" if shadow else None,
         "from": _since(since),
         "limit": min(limit, 1000),
     }
     with client(url, key) as api:
-        items = list(islice(api.pages("/findings", **filters), limit))
-    show(
-        items,
-        output,
-        _COLUMNS,
-        "no findings: nothing is slow, or nothing reports yet (`slowrank healthcheck api`)",
-    )
+
+        def read() -> list[Any]:
+            return list(islice(api.pages("/findings", **filters), limit))
+
+        if watch:
+            _watch(lambda: shown(read(), output, _VIEW))
+        items = read()
+    show(items, output, _VIEW)
     if exit_code and items:
         raise typer.Exit(1)
+
+
+def _watch(read: Callable[[], str]) -> NoReturn:
+    """Print what is read whenever it changes, on a terminal in place of what was there."""
+    clear = "\x1b[H\x1b[2J" if sys.stdout.isatty() else ""
+    try:
+        for text in changes(read, lambda: time.sleep(WATCH_SECONDS)):
+            typer.echo(clear + text)
+    except KeyboardInterrupt:
+        pass
+    raise typer.Exit
 
 
 @app.command("show")
@@ -145,3 +165,18 @@ _COLUMNS = {
     "action": lambda f: f["action"]["code"].replace("_", " ").lower(),
     "id": lambda f: f["id"],
 }
+
+_MORE = {
+    "job": lambda f: f["subject"].get("job_id"),
+    "onset": lambda f: f["onset"],
+    "detected": lambda f: f["detected_at"],
+    "detector": lambda f: f["detector"],
+    "cause": lambda f: (f.get("cause") or {}).get("hypothesis"),
+    "title": lambda f: f["title"],
+}
+
+_VIEW = View(
+    _COLUMNS,
+    "no findings: nothing is slow, or nothing reports yet (`slowrank healthcheck api`)",
+    more=_MORE,
+)

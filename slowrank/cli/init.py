@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from slowrank.cli.private_file import write_private
+
 # Compose hands a secret's file in with the owner and mode it has here, so the containers run as that owner;
 # when root writes the files, as the image's own user.
 IMAGE_UID = 10001
@@ -55,13 +57,6 @@ def init(
     uid, gid = (os.getuid(), os.getgid()) if os.getuid() else (IMAGE_UID, IMAGE_UID)
     folder.mkdir(mode=0o700)
     for name, content in secret_files().items():
-        _write(folder / name, content, (uid, gid))
-    _write(directory / ".env", settings(uid, gid), (os.getuid(), os.getgid()))
+        write_private(folder / name, content, owner=(uid, gid))
+    write_private(directory / ".env", settings(uid, gid))
     typer.echo(f"wrote {directory / '.env'} and {folder}/. Next: docker compose up -d --wait")
-
-
-def _write(path: Path, content: str, owner: tuple[int, int]) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        os.fchown(descriptor, *owner)
-        file.write(content)

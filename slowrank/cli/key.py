@@ -7,7 +7,7 @@ from urllib.parse import quote
 import typer
 
 from slowrank.cli.remote import KeyOption, UrlOption, client, fail, printable
-from slowrank.cli.tables import Output, OutputOption, ago, show
+from slowrank.cli.tables import Output, OutputOption, View, ago, show
 
 app = typer.Typer(help="Create, list and revoke API keys.", no_args_is_help=True, add_completion=False)
 
@@ -44,7 +44,7 @@ def list_keys(output: OutputOption = Output.table, url: UrlOption = None, key: K
     """List the keys, never their secrets."""
     with client(url, key) as api:
         items = list(api.pages("/keys"))
-    show(items, output, _COLUMNS, "no keys")
+    show(items, output, View(_COLUMNS, "no keys"))
 
 
 @app.command()

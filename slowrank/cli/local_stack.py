@@ -21,7 +21,6 @@ import uvicorn
 from psycopg_pool import ConnectionPool
 from pydantic import SecretStr
 
-from alerts.config import FindingConfig
 from api.app import create_app
 from api.auth import SCOPES
 from api.metrics import NotifierMetrics, new_registry
@@ -34,10 +33,12 @@ from exporters.service import Schedule, identity
 from exporters.spool import SpoolStats
 from slowrank.cli.bus import Bus
 from slowrank.cli.embedded import database
+from slowrank.cli.private_file import write_private
 from slowrank.settings import Settings
 from store import keys
 from store.migrate import migrate
 from store.pool import open_pool
+from streams.tuning import Tuning
 
 START_SECONDS = 20.0
 
@@ -77,7 +78,7 @@ class LocalStack:
 
 
 @contextmanager
-def local_stack(wanted: Wanted, settings: Settings) -> Iterator[LocalStack]:
+def local_stack(wanted: Wanted, settings: Settings, tuning: Tuning) -> Iterator[LocalStack]:
     """Start all parts in order and stop them in reverse. Raises ``EmbeddedError`` and ``OSError`` (port)."""
     with ExitStack() as parts:
         listening = parts.enter_context(_bound(wanted.port))
@@ -88,19 +89,10 @@ def local_stack(wanted: Wanted, settings: Settings) -> Iterator[LocalStack]:
         migrate(dsn)
         settings = settings.model_copy(update={"database_url": SecretStr(dsn), "public_url": url})
         pool = parts.enter_context(open_pool(dsn, name="slowrank up"))
-        config = FindingConfig(gpu_hour_price=settings.gpu_hour_price)
-        bus = Bus(pool, now=time.time, config=config)
+        bus = Bus(pool, now=time.time, tuning=tuning)
         parts.enter_context(_serving(create_app(settings, pool, sink=bus), listening))
         parts.enter_context(_notifying(settings, pool))
         yield LocalStack(url, settings, pool, bus)
-
-
-def write_private(path: Path, text: str) -> None:
-    """Write a file only its owner can read, never readable by others in between."""
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    path.unlink(missing_ok=True)
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(text)
 
 
 def _own_database(settings: Settings) -> str | None:

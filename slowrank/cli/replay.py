@@ -2,6 +2,7 @@
 
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,46 +10,76 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from slowrank.cli.feed import Speed, at_speed, to_kafka
+from slowrank.cli.gray import load_region
 from slowrank.cli.remote import fail
 
 if TYPE_CHECKING:
+    from alerts.finding import Finding
+    from detectors.multivariate import Envelope
     from slowrank.telemetry import Record
+    from streams.comparison import Change
     from streams.file_records import Read
     from streams.topology import Pipeline
+    from streams.tuning import Tuning
 
 Files = Annotated[list[Path], typer.Argument(help="NDJSON, CSV (.gz, .zst too) or Parquet files.")]
+ConfigFile = Annotated[
+    Path | None, typer.Option("--config", help="File whose detector tables hold; slowrank.toml without it.")
+]
+
+_CHANGES: "dict[Change, str]" = {
+    "opened": "opened",
+    "gone": "gone",
+    "changed": "changed",
+    "same": "the same",
+}
 
 
 def backtest(
     files: Files,
     output: Annotated[
-        Path, typer.Option("-o", "--output", help="File for the findings; - is stdout.")
-    ] = Path("-"),
+        Path | None, typer.Option("-o", "--output", help="File for NDJSON; - is stdout, as without it.")
+    ] = None,
+    config: ConfigFile = None,
+    compare: Annotated[
+        Path | None, typer.Option(help="Another such file: say what would be different with it.")
+    ] = None,
+    gray_model: Annotated[
+        Path | None, typer.Option(help="What `slowrank gray` wrote: weigh all features of a node together.")
+    ] = None,
 ) -> None:
-    """Write the findings that FILES would have given: finding.v1, one a line, each in its final version."""
-    from streams.replay import as_ndjson, final_versions, findings_of
+    """Write the findings that FILES would have given: finding.v1, one a line, each in its final version.
 
-    read, pipeline = _read(files), _pipeline()
-    lines = as_ndjson(final_versions(findings_of(read.records, pipeline)))
-    if str(output) == "-":
-        sys.stdout.buffer.write(lines)
+    With --compare, write what becomes of them under the other file instead: as text, or with -o as NDJSON.
+    """
+    from streams.replay import as_ndjson
+
+    tunings = [_tuning(path) for path in ((config,) if compare is None else (config, compare))]
+    read = _read(files)
+    region = None if gray_model is None else load_region(gray_model)
+    pipelines = [_pipeline(tuning, region) for tuning in tunings]
+    found = [_final(read, pipeline) for pipeline in pipelines]
+    if compare is None:
+        _put(output, as_ndjson(found[0]))
+        _summary(read, pipelines[0], f"{len(found[0])} findings")
     else:
-        _write(output, lines)
-    _summary(read, pipeline, f"{len(lines.splitlines())} findings")
+        _summary(read, pipelines[1], _compared(found[0], found[1], output))
 
 
 def replay(
     files: Files,
     speed: Speed = "max",
     kafka: Annotated[bool, typer.Option("--kafka", help="Send the records to Kafka instead.")] = False,
+    config: ConfigFile = None,
 ) -> None:
     """Feed FILES through the detectors and print each finding as it opens or changes its status."""
+    tuning = _tuning(config)
     read = _read(files)
     records = at_speed(read.records, speed)
     if kafka:
         _send(records, oldest=read.records[0].ts)
         return
-    pipeline = _pipeline()
+    pipeline = _pipeline(tuning)
     for line in _news(records, pipeline):
         typer.echo(line)
     _summary(read, pipeline, "replayed")
@@ -64,12 +95,47 @@ def _read(files: list[Path]) -> "Read":
         fail(str(error))
 
 
-def _pipeline() -> "Pipeline":
-    from alerts.config import FindingConfig
-    from slowrank.cli.config import load_settings
+def _tuning(config: Path | None) -> "Tuning":
+    from slowrank.cli.config import FILE, load_settings, load_tuning
+
+    if config is not None and not config.is_file():
+        fail(f"{config}: no such file")
+    return load_tuning(load_settings(), config or FILE)
+
+
+def _pipeline(tuning: "Tuning", gray: "Envelope | None" = None) -> "Pipeline":
     from streams.topology import local_pipeline
 
-    return local_pipeline(config=FindingConfig(gpu_hour_price=load_settings().gpu_hour_price))
+    return local_pipeline(tuning, gray=gray)
+
+
+def _final(read: "Read", pipeline: "Pipeline") -> "list[Finding]":
+    from streams.replay import final_versions, findings_of
+
+    return final_versions(findings_of(read.records, pipeline))
+
+
+def _compared(before: "list[Finding]", after: "list[Finding]", output: Path | None) -> str:
+    """Write the differences, and return them in a sentence."""
+    from streams.comparison import compare, differences_ndjson
+
+    differences = compare(before, after)
+    if output is None:
+        for difference in differences:
+            if difference.change != "same":
+                typer.echo(difference.line())
+    else:
+        _put(output, differences_ndjson(differences))
+    counts = Counter(d.change for d in differences)
+    told = ", ".join(f"{counts[c]} {word}" for c, word in _CHANGES.items())
+    return f"{len(before)} findings before, {len(after)} after: {told}"
+
+
+def _put(output: Path | None, lines: bytes) -> None:
+    if output is None or str(output) == "-":
+        sys.stdout.buffer.write(lines)
+    else:
+        _write(output, lines)
 
 
 def _news(records: "Iterable[Record]", pipeline: "Pipeline") -> Iterator[str]:
@@ -86,7 +152,7 @@ def _news(records: "Iterable[Record]", pipeline: "Pipeline") -> Iterator[str]:
 
 def _send(records: "Iterable[Record]", *, oldest: float) -> None:
     from slowrank.cli.config import load_settings
-    from slowrank.telemetry.codec import MAX_AGE_SECONDS
+    from slowrank.telemetry.checks import MAX_AGE_SECONDS
 
     age = time.time() - oldest
     if age > MAX_AGE_SECONDS:

@@ -12,7 +12,7 @@ from slowrank.cli.feed import Speed, at_speed, multiple, to_kafka
 from slowrank.cli.remote import fail
 
 if TYPE_CHECKING:
-    from simulator import Cluster, ClusterSpec
+    from simulator import Cluster
     from slowrank.telemetry import Record
 
 
@@ -39,8 +39,7 @@ def simulate(
         fail("say where the records go: -o FILE or --kafka HOST:PORT, one of them")
     # The last record is of the time it is sent at: what is ahead of the clock is refused.
     start = time.time() - seconds * max(0.0, 1 - 1 / multiple(speed))
-    spec = _one_job(nodes, gpus, name=cluster, start=float(int(start)))
-    simulated = _cluster(spec, seed=seed, faults=fault or [])
+    simulated = _cluster(nodes, gpus, seed=seed, faults=fault or [], name=cluster, start=float(int(start)))
     records = at_speed(simulated.run(seconds), speed)
     try:
         if truth is not None:
@@ -53,30 +52,26 @@ def simulate(
     typer.secho(f"{count} records, {seconds:g} s of {nodes} x {gpus} GPUs, seed {seed}", err=True)
 
 
-def _one_job(nodes: int, gpus: int, *, name: str, start: float) -> "ClusterSpec":
-    from simulator import ClusterSpec
+def _cluster(nodes: int, gpus: int, *, seed: int, faults: list[str], name: str, start: float) -> "Cluster":
+    from simulator import Cluster, ClusterSpec
+    from simulator.faults import parse_fault
     from simulator.layout import one_job
 
-    jobs = (one_job(nodes, gpus),)
-    return ClusterSpec(nodes=nodes, gpus=gpus, nics=gpus, name=name, jobs=jobs, start=start)
-
-
-def _cluster(spec: "ClusterSpec", *, seed: int, faults: list[str]) -> "Cluster":
-    from simulator import Cluster
-    from simulator.faults import parse_fault
-
     try:
+        spec = ClusterSpec(
+            nodes=nodes, gpus=gpus, nics=gpus, name=name, jobs=(one_job(nodes, gpus),), start=start
+        )
         return Cluster(spec, seed=seed, faults=[parse_fault(text) for text in faults])
     except ValueError as error:
         fail(str(error))
 
 
 def _list_faults() -> None:
-    from simulator.faults import EFFECTS
+    from simulator.catalogue import CATALOGUE
 
-    for kind, effect in EFFECTS.items():
-        blame = "a machine is at fault" if effect.machine else "no machine is at fault"
-        typer.echo(f"{kind:<16} {blame:<23} {', '.join(effect.verdicts)}")
+    for kind, row in CATALOGUE.items():
+        blame = "a machine is at fault" if row.machine else "no machine is at fault"
+        typer.echo(f"{kind:<18} {blame:<23} {', '.join(row.verdicts)}")
 
 
 def _sent(records: "Iterable[Record]", bootstrap: str) -> int:

@@ -28,11 +28,12 @@ Role = Annotated[RoleName, typer.Option(help="detect: telemetry to suspicions; s
 @app.command()
 def run(role: Role = RoleName.all) -> None:
     """Run a worker process per role, and start it again whenever it ends."""
-    from slowrank.cli.config import load_settings
+    from slowrank.cli.config import load_settings, load_tuning
     from streams.supervisor import Supervisor, stop_on_signals
     from streams.tend import pulse
 
     settings = load_settings()
+    load_tuning(settings)  # workers would each refuse it, again and again
     roles = [RoleName.detect, RoleName.sink] if role is RoleName.all else [role]
     if RoleName.sink in roles:
         try:
@@ -52,12 +53,13 @@ def run(role: Role = RoleName.all) -> None:
 @app.command(hidden=True)
 def worker(role: Role) -> None:
     """Be one worker process; `run` starts these."""
-    from slowrank.cli.config import load_settings
+    from slowrank.cli.config import load_settings, load_tuning
     from streams.worker import run as run_worker
 
     if role is RoleName.all:
         fail("one worker has one role: detect or sink")
-    run_worker(load_settings(), "detect" if role is RoleName.detect else "sink")
+    settings = load_settings()
+    run_worker(settings, load_tuning(settings), "detect" if role is RoleName.detect else "sink")
 
 
 @app.command()

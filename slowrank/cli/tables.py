@@ -1,7 +1,8 @@
 """What commands print: a table for people, JSON and NDJSON for programs; nothing in it is ever markup."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated, Any
@@ -9,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from slowrank.cli.remote import printable
+from slowrank.cli.yaml_text import yaml_of
 
 Row = Mapping[str, Any]
 
@@ -17,24 +19,57 @@ class Output(StrEnum):
     """The forms of ``-o``."""
 
     table = "table"
+    wide = "wide"
     json = "json"
     ndjson = "ndjson"
+    yaml = "yaml"
 
 
-OutputOption = Annotated[Output, typer.Option("-o", "--output", help="table, json or ndjson.")]
+OutputOption = Annotated[Output, typer.Option("-o", "--output", help="table, wide, json, ndjson or yaml.")]
 
 
-def show(items: Sequence[Row], output: Output, columns: Mapping[str, Any], empty: str) -> None:
-    """Print ``items``; ``columns`` maps a heading to a function of an item, ``empty`` is said of none."""
+@dataclass(frozen=True, slots=True)
+class View:
+    """How items look in a table: headings and what is under them; ``more`` is for ``-o wide`` alone.
+
+    ``empty`` is said when there are none.
+    """
+
+    columns: Mapping[str, Callable[[Row], object]]
+    empty: str
+    more: Mapping[str, Callable[[Row], object]] = field(default_factory=dict)
+
+
+def show(items: Sequence[Row], output: Output, view: View) -> None:
+    """Print items in one of the forms."""
+    text = shown(items, output, view)
+    if text:
+        typer.echo(text)
+
+
+def shown(items: Sequence[Row], output: Output, view: View) -> str:
+    """Return items in one of the forms, without a last newline."""
     if output is Output.json:
-        typer.echo(json.dumps(list(items), indent=2))
-    elif output is Output.ndjson:
-        for item in items:
-            typer.echo(json.dumps(item))
-    elif not items:
-        typer.echo(empty)
-    else:
-        _table(columns, ([cell(item) for cell in columns.values()] for item in items))
+        return json.dumps(list(items), indent=2)
+    if output is Output.ndjson:
+        return "\n".join(json.dumps(item) for item in items)
+    if output is Output.yaml:
+        return yaml_of(list(items))
+    if not items:
+        return view.empty
+    columns = {**view.columns, **(view.more if output is Output.wide else {})}
+    return _table(columns, ([cell(item) for cell in columns.values()] for item in items))
+
+
+def changes(read: Callable[[], str], pause: Callable[[], None]) -> Iterator[str]:
+    """Yield what ``read`` returns, at first and whenever it has changed; ``pause`` between two looks."""
+    last: str | None = None
+    while True:
+        text = read()
+        if text != last:
+            last = text
+            yield text
+        pause()
 
 
 def ago(text: str | None, now: datetime | None = None) -> str:
@@ -48,10 +83,9 @@ def ago(text: str | None, now: datetime | None = None) -> str:
     return f"{seconds:.0f}s"
 
 
-def _table(headings: Iterable[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print columns as wide as their widest cell: a folded id could be neither copied nor searched for."""
+def _table(headings: Iterable[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return columns as wide as their widest cell: a folded id could be neither copied nor searched for."""
     table = [[heading.upper() for heading in headings]]
     table += [["-" if cell is None else printable(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    for row in table:
-        typer.echo("  ".join(map(str.ljust, row, widths)).rstrip())
+    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in table)

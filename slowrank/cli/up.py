@@ -30,19 +30,21 @@ def up(
     ] = None,
 ) -> None:
     """Run the API, the detectors, the notifier and this host's exporter until stopped."""
-    from slowrank.cli.config import load_settings
+    from slowrank.cli.config import load_settings, load_tuning
     from slowrank.cli.embedded import EmbeddedError
-    from slowrank.cli.local_stack import Wanted, host_telemetry, key_of, local_stack, write_private
+    from slowrank.cli.local_stack import Wanted, host_telemetry, key_of, local_stack
+    from slowrank.cli.private_file import write_private
 
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     settings = load_settings()
+    tuning = load_tuning(settings)
     wanted = Wanted(data or data_dir(), settings.api_port if port is None else port)
     addresses = [a.strip() for a in (listen or settings.exporter_listen).split(",") if a.strip()]
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     try:
-        with local_stack(wanted, settings) as stack, host_telemetry(stack, listen=addresses):
+        with local_stack(wanted, settings, tuning) as stack, host_telemetry(stack, listen=addresses):
             key_of(stack, config_dir() / "key")
             write_private(config_dir() / "url", stack.url + "\n")
             _tell(stack, wanted.folder, addresses)
@@ -83,5 +85,6 @@ def _until(stop: threading.Event, stack: "LocalStack") -> None:
             now = datetime.now(UTC)
             retention.run(conn, now=now, days=stack.settings.retention_rollup_days)
             retention.prune_events(conn, now=now, days=retention.EVENT_DAYS)
+            retention.prune_secrets(conn, now=now)
         if stop.wait(HOUSEKEEPING_SECONDS):
             return

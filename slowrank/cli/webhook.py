@@ -6,7 +6,7 @@ from urllib.parse import quote
 import typer
 
 from slowrank.cli.remote import Client, KeyOption, UrlOption, client, fail, printable
-from slowrank.cli.tables import Output, OutputOption, ago, show
+from slowrank.cli.tables import Output, OutputOption, View, ago, show
 
 app = typer.Typer(
     help="Add, test and inspect webhooks over the API.", no_args_is_help=True, add_completion=False
@@ -42,7 +42,7 @@ def list_webhooks(output: OutputOption = Output.table, url: UrlOption = None, ke
     """List the webhooks."""
     with client(url, key) as api:
         items = list(api.pages("/webhooks"))
-    show(items, output, _WEBHOOKS, "no webhooks: add one with `slowrank webhook add URL`")
+    show(items, output, View(_WEBHOOKS, "no webhooks: add one with `slowrank webhook add URL`"))
 
 
 @app.command("test")
@@ -68,7 +68,7 @@ def deliveries(
     """List the latest deliveries of a webhook."""
     with client(url, key) as api:
         items = api.get(f"/webhooks/{_path(api, webhook_id)}/deliveries", limit=limit)["items"]
-    show(items, output, _DELIVERIES, "nothing was delivered yet: try `slowrank webhook test`")
+    show(items, output, View(_DELIVERIES, "nothing was delivered yet: try `slowrank webhook test`"))
 
 
 @app.command()

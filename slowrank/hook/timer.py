@@ -16,6 +16,8 @@ from slowrank.hook.sender import Row, Sender
 DEFAULT_EXPORTER = "127.0.0.1:9311"
 PHASES = ("compute", "wait", "data", "comm", "checkpoint")
 NOTES = ("tokens", "loss", "grad_norm")
+NOT_FINITE = 1e300
+"""Sent for a loss or a norm that is NaN or infinite, which is news and which JSON cannot say."""
 
 Phase = Literal["compute", "wait", "data", "comm", "checkpoint"]
 
@@ -118,7 +120,8 @@ class StepTimer:
     def note(self, **notes: float | int | None) -> None:
         """Attach ``tokens``, ``loss`` or ``grad_norm`` to the current step, as plain numbers.
 
-        A device tensor is refused: reading it would make the hook wait for the device.
+        A loss or norm may be NaN or infinite. A device tensor is refused: reading it would make the hook
+        wait for the device.
         """
         for name, value in notes.items():
             if name not in NOTES:
@@ -127,6 +130,8 @@ class StepTimer:
                 self._notes.pop(name, None)
             elif _is_number(value):
                 self._notes[name] = value
+            elif name != "tokens" and isinstance(value, float):
+                self._notes[name] = NOT_FINITE
             else:
                 misuse.note(f"{name} must be a finite plain number, not {type(value).__name__}")
 

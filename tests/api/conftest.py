@@ -32,6 +32,7 @@ from api.notifier import Notifier
 from api.policy import sender_of
 from slowrank.cli.embedded import database
 from slowrank.settings import Settings
+from slowrank.telemetry import BadRecord
 from slowrank.telemetry.records import Subject
 from store import findings, keys
 from store.migrate import migrate
@@ -202,7 +203,7 @@ def pool(session_pool):
 
 
 class Collected:
-    """A sink that keeps what it is given, or refuses with a message."""
+    """A sink that keeps what it is given but for one cluster, or refuses all with a message."""
 
     def __init__(self):
         self.records = []
@@ -211,7 +212,13 @@ class Collected:
     def accept(self, records):
         if self.refusal:
             raise SinkUnavailable(self.refusal)
-        self.records.extend(records)
+        taken = [record for record in records if record.cluster != "full"]
+        self.records.extend(taken)
+        return {
+            index: BadRecord("too_many_instances", "64 clusters are open already")
+            for index, record in enumerate(records)
+            if record.cluster == "full"
+        }
 
 
 @pytest.fixture

@@ -2,10 +2,12 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 
 import pytest
+import yaml
 
 from api.auth import SCOPES
 
@@ -45,6 +47,7 @@ def reach(live, receiver, new_token):
 def test_findings_from_list_to_feedback(slowrank, reach, save_finding):
     """list, show, ack, resolve and feedback do what they say, with the exit codes promised."""
     assert "no findings" in slowrank("findings", "list", "--open", "--exit-code", env=reach).stdout
+    assert "no lemons" in slowrank("lemons", "--fleet", "16", env=reach).stdout
     saved = save_finding()
     table = slowrank("findings", "list", "--open", "--exit-code", env=reach, code=1).stdout
     assert "critical" in table
@@ -63,6 +66,45 @@ def test_findings_from_list_to_feedback(slowrank, reach, save_finding):
     assert "HTTP 422" in slowrank("findings", "show", "nonsense", env=reach, code=2).stderr
     assert "which finding?" in slowrank("findings", "show", "", env=reach, code=2).stderr
     assert "HTTP 404" in slowrank("findings", "show", "../keys", env=reach, code=2).stderr
+
+
+def test_wide_and_yaml(slowrank, reach, save_finding):
+    """More columns for people with wide screens, all of it for those who read YAML."""
+    saved = save_finding()
+    wide = slowrank("findings", "list", "-o", "wide", env=reach).stdout
+    assert "TITLE" in wide
+    assert "TITLE" not in slowrank("findings", "list", env=reach).stdout
+    [item] = yaml.safe_load(slowrank("findings", "list", "-o", "yaml", env=reach).stdout)
+    assert (item["id"], item["shadow"]) == (saved.id, False)
+
+
+def _heed_interrupts():
+    """A shell lets what it runs in the background ignore SIGINT, and so would all that the tests start."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def test_findings_are_watched_until_interrupted(reach, save_finding, tmp_path):
+    """What changes is printed anew; Ctrl-C ends it well."""
+    start = "from slowrank.cli import main; main()"
+    clean = {n: v for n, v in os.environ.items() if not n.startswith("SLOWRANK_")}
+    watch = subprocess.Popen(
+        [sys.executable, "-u", "-c", start, "findings", "list", "--watch"],
+        env=clean | PRESET | reach | {"XDG_CONFIG_HOME": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=_heed_interrupts,
+    )
+    try:
+        assert watch.stdout is not None
+        assert watch.stdout.readline().startswith("no findings")
+        saved = save_finding()
+        assert watch.stdout.readline().startswith("SEVERITY")
+        assert saved.id in watch.stdout.readline()
+        watch.send_signal(signal.SIGINT)
+        assert watch.wait(30) == 0
+    finally:
+        watch.kill()
+        watch.communicate()
 
 
 def test_hostile_text_stays_text(slowrank, reach, save_finding):

@@ -208,3 +208,18 @@ def test_the_finding_schema_is_served(client):
     """/schemas/finding.v1.json names itself by the public address."""
     schema = client.get("/api/v1/schemas/finding.v1.json").json()
     assert schema["$id"] == "http://slowrank.example.org/api/v1/schemas/finding.v1.json"
+
+
+@pytest.mark.parametrize("path", ["/api/v1/findings", "/healthz", "/nowhere", "/metrics"])
+def test_head_is_get_without_a_body(client, path):
+    """Status and headers are those of GET, its length too; there is nothing behind them."""
+    whole, head = client.get(path), client.request("HEAD", path)
+    assert head.status_code == whole.status_code
+    assert head.content == b""
+    for name in ("content-type", "etag"):
+        assert head.headers.get(name) == whole.headers.get(name)
+
+
+def test_a_stream_has_no_head(client):
+    """Its answer does not end, so that nothing can be said of it as a whole."""
+    assert client.request("HEAD", "/api/v1/events/stream").status_code == 405

@@ -4,10 +4,19 @@ from typing import Any
 
 import pytest
 
-from alerts.finding import Action, BlastRadius, Cause, Finding
+from alerts.finding import Action, Advice, BlastRadius, Cause, Finding
 from api.finding_schema import finding_schema
-from slowrank.telemetry.records import Baseline, Evidence, Peers, Subject
+from slowrank.telemetry.records import Baseline, Evidence, Peers, Subject, Suspect
 
+ADVICE = Advice(
+    decision="evict",
+    gpu_hours_lost=1.0,
+    gpu_hours_to_rebalance=0.1,
+    gpu_hours_to_restart=0.9,
+    expected_remaining_seconds=600.0,
+    expected_gpu_hours=0.5,
+    heals_within_10_min=0.4,
+)
 WHOLE = Finding(
     id="fnd_1",
     dedup_key="c/gpu/u/straggler.fail_slow",
@@ -40,8 +49,9 @@ WHOLE = Finding(
         ),
     ),
     cause=Cause("throttle.thermal", 0.9, {"x": 0.1}, ("network",)),
+    suspects=(Suspect(subject=Subject(type="gpu", cluster="c", node="n"), probability=0.5),),
     blast_radius=BlastRadius(("j",), 8, 1, ("fnd_2",)),
-    action=Action("WATCH", "Watch it.", ("true",), "https://example.org"),
+    action=Action("WATCH", "Watch it.", ("true",), "https://example.org", advice=ADVICE),
 )
 
 

@@ -32,6 +32,17 @@ def test_suspicions_are_listed_only_when_asked_for(client, save_finding):
     assert ids(client.get(URL, params={"status": "suspected"})) == [suspected.id]
 
 
+def test_findings_in_shadow_are_listed_only_when_asked_for(client, save_finding):
+    """Alone or beside the others; what people say about one is kept like theirs."""
+    plain, marked = save_finding(), save_finding(node="n2", shadow=True)
+    assert ids(client.get(URL)) == [plain.id]
+    assert ids(client.get(URL, params={"shadow": "true"})) == [marked.id]
+    assert set(ids(client.get(URL, params={"shadow": "all"}))) == {plain.id, marked.id}
+    assert client.get(URL, params={"shadow": "maybe"}).status_code == 422
+    url, resolved = f"{URL}/{marked.id}", {"status": "resolved"}
+    assert client.patch(url, json=resolved, headers={"if-match": "*"}).json()["shadow"] is True
+
+
 def test_every_filter_selects(client, save_finding):
     """Each filter finds what it names and leaves the rest out."""
     one = save_finding(node="n1", cluster="a", severity="critical", confidence=0.99)

@@ -371,3 +371,13 @@ def test_a_limited_key_writes_for_its_clusters_only(client_with, sink):
     answer = limited.post("/api/v1/ingest/samples", content=body).json()
     assert (answer["accepted"], answer["reasons"]) == (2, {"forbidden_cluster": 1})
     assert {r.cluster for r in sink.records} == {"c"}
+
+
+def test_rows_the_pipeline_refuses_are_counted_with_the_others(client, sink):
+    """A cluster too many is said in the answer, not swallowed."""
+    body = rows(2) + b"\n" + rows(3, cluster="full")
+    answer = client.post("/api/v1/ingest/samples", content=body).json()
+    assert (answer["accepted"], answer["rejected"]) == (2, 3)
+    assert answer["reasons"] == {"too_many_instances": 3}
+    assert "64 clusters" in answer["examples"][0]
+    assert {r.cluster for r in sink.records} == {"c"}

@@ -14,7 +14,7 @@ import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.admin import NewTopic
 from servers.debian import mirrors
-from servers.process import ROOT, Process, Run, free_ports, runs
+from servers.process import ROOT, Process, Run, free_ports, runs, wait_until
 from servers.timescale import Timescale
 
 
@@ -141,6 +141,8 @@ def test_topic_survives_the_death_of_its_leader(private_kafka):
     admin = KafkaAdminClient(bootstrap_servers=private_kafka.bootstrap)
     admin.create_topics([NewTopic("t", 1, 3)])
     admin.close()
+    # The broker that is asked may not have heard of the topic yet.
+    wait_until(lambda: private_kafka.leader_of("t", 0) >= 0, seconds=30, what="the election of a leader")
     leader = private_kafka.leader_of("t", 0)
     producer = KafkaProducer(bootstrap_servers=private_kafka.bootstrap, acks="all")
     producer.send("t", b"before").get(30)

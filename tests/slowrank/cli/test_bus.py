@@ -4,13 +4,14 @@ import time
 
 import psycopg
 import pytest
+from msgspec.structs import replace
 
-from alerts.config import FindingConfig
-from slowrank.cli.bus import Bus
+from slowrank.cli.bus import MAX_CLUSTERS, Bus
 from slowrank.telemetry import NodeEvent
 from store import findings
 from store.migrate import migrate
 from store.pool import open_pool
+from streams.tuning import Tuning
 
 pytestmark = pytest.mark.integration
 
@@ -19,7 +20,7 @@ pytestmark = pytest.mark.integration
 def bus(database):
     migrate(database)
     with open_pool(database, name="bus") as pool:
-        yield Bus(pool, now=time.time, config=FindingConfig())
+        yield Bus(pool, now=time.time, tuning=Tuning())
 
 
 NOW = time.time()
@@ -65,3 +66,12 @@ def test_a_finding_the_database_refuses_holds_up_no_other(bus, database, monkeyp
     bus.finish("c")
     assert stored_nodes(database) == ["n2"]
     assert bus.refused["store_refused"] == 1
+
+
+def test_a_cluster_too_many_is_refused_by_name(bus):
+    """Its records are returned with the reason, those of clusters known are taken."""
+    many = [replace(lost_gpu("n"), cluster=f"c{i}") for i in range(MAX_CLUSTERS + 1)]
+    refused = bus.accept([*many, many[0]])
+    assert list(refused) == [MAX_CLUSTERS]
+    assert "64 clusters are open already" in str(refused[MAX_CLUSTERS].detail)
+    assert bus.accepted == MAX_CLUSTERS + 1

@@ -4,9 +4,11 @@ import ast
 from pathlib import Path
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from slowrank.cli import app
+from slowrank.cli.config import load_settings, load_tuning
 
 CLI = Path(__file__).resolve().parents[3] / "slowrank/cli"
 
@@ -113,3 +115,43 @@ def test_flags_come_before_the_environment(monkeypatch, tmp_path):
     settings = load_settings(cluster="from-flag")
     assert (settings.cluster, settings.node) == ("from-flag", "from-environment")
     assert (settings.topic_prefix, settings.kafka_bootstrap) == ("from-file-", "127.0.0.1:9092")
+
+
+def test_tables_of_detectors_are_part_of_the_settings(monkeypatch, tmp_path):
+    """`config check` takes them for what they are, and refuses those that cannot be used."""
+    monkeypatch.chdir(tmp_path)
+    Path("slowrank.toml").write_text('[detectors.hang]\nmode = "shadow"')
+    assert CliRunner().invoke(app, ["config", "check"]).exit_code == 0
+    Path("slowrank.toml").write_text('[detectors.hang]\nmode = "loud"')
+    result = CliRunner().invoke(app, ["config", "check"])
+    assert result.exit_code == 2
+    assert "[detectors.hang] mode = 'loud'" in result.output
+
+
+def test_config_detectors_shows_what_holds(monkeypatch, tmp_path):
+    """Modes and settings for a cluster and a job, with the table that says so and what it would be else."""
+    monkeypatch.chdir(tmp_path)
+    Path("slowrank.toml").write_text(
+        '[detectors.peer_step]\nmin_effect = 0.03\n[detectors."event.xid.13"]\nmode = "off"\n'
+        '[clusters.a.detectors.silence]\nmode = "shadow"\n[jobs."rl-*".detectors.peer_step]\nmode = "off"'
+    )
+    args = ["config", "detectors", "--cluster", "a", "--job", "rl-7"]
+    lines = CliRunner().invoke(app, args).output.splitlines()
+    shown = {line.split()[0]: line for line in lines if not line.startswith(" ")}
+    assert shown["peer_step"].split()[1] == "off"
+    assert '[jobs."rl-*"]' in shown["peer_step"]
+    assert shown["silence"].split()[1] == "shadow"
+    assert shown["event.xid.13"].split()[1] == "off"
+    assert "  min_effect = 0.03  (default 0.02)" in lines
+    assert "event.xid.79" not in shown
+
+
+def test_what_stands_in_a_file_does_not_drive_the_terminal(tmp_path, capsys):
+    """A refused table is told of without its control and direction characters."""
+    path = tmp_path / "slowrank.toml"
+    path.write_text('[detectors."\\u001b[31m\\u202e"]\nmode = "off"\n')
+    with pytest.raises(typer.Exit):
+        load_tuning(load_settings(), path)
+    told = capsys.readouterr().err
+    assert "no such detector" in told
+    assert not {"\x1b", "\u202e"} & set(told)

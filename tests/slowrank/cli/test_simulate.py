@@ -36,6 +36,30 @@ def test_the_file_reads_back_as_records_and_the_truth_stands_beside_it(run, tmp_
     assert json.loads(truth.read_text())["ranks"] == [3]
 
 
+@pytest.mark.parametrize(
+    ("option", "text"),
+    [
+        (("--nodes", "100000000"), "more than the 2000000 GPUs"),
+        (("--fault", "silent_slow:node=1,onset=nan"), "onset=nan"),
+        (("--fault", "silent_slow:node=99,onset=5"), "there is no node 99"),
+        (("--fault", "gremlin:node=1,onset=5"), "there are: app_crash"),
+    ],
+)
+def test_what_cannot_be_simulated_is_refused_with_its_reason(run, option, text):
+    """An impossible size or fault ends with a message, not with a traceback, and writes nothing."""
+    result = run(*option, "-o", "never-written.ndjson")
+    assert result.exit_code == 2
+    assert text in result.output
+
+
+def test_the_list_names_every_fault(run):
+    """``--fault list`` prints one line for each kind."""
+    from simulator.catalogue import CATALOGUE
+
+    lines = run("--fault", "list").output.splitlines()
+    assert [line.split()[0] for line in lines] == list(CATALOGUE)
+
+
 @pytest.mark.parametrize("speed", ["max", "100x"])
 def test_nothing_is_sent_from_the_future(run, tmp_path, speed):
     """The records end about now however fast they are sent: the codec refuses what is ahead of the clock."""

@@ -24,6 +24,7 @@ from slowrank.cli.local_stack import Wanted, host_telemetry, key_of, local_stack
 from slowrank.settings import Settings
 from slowrank.telemetry import JobSteps, NodeSample
 from slowrank.telemetry.twin import rows
+from streams.tuning import Tuning
 
 SLOWRANK = [sys.executable, "-c", "from slowrank.cli import main; main()"]
 
@@ -145,7 +146,8 @@ def test_the_key_is_private_and_kept(home):
     key_file = home / "config/key"
     found = []
     for data in ("one", "one", "two"):
-        with local_stack(Wanted(home / data, 0, throwaway=True), Settings(database_url=None)) as stack:
+        wanted = Wanted(home / data, 0, throwaway=True)
+        with local_stack(wanted, Settings(database_url=None), Tuning()) as stack:
             found.append(key_of(stack, key_file))
     assert found[0] == found[1] != found[2]
     assert key_file.stat().st_mode & 0o777 == 0o600
@@ -154,7 +156,8 @@ def test_the_key_is_private_and_kept(home):
 def test_step_times_and_this_hosts_own_telemetry_arrive(home, monkeypatch):
     """Datagrams of the training hook and samples of this very host reach the bus."""
     address, taken = f"127.0.0.1:{free_port()}", list[Any]()
-    with local_stack(Wanted(home / "data", 0, throwaway=True), Settings(database_url=None)) as stack:
+    wanted = Wanted(home / "data", 0, throwaway=True)
+    with local_stack(wanted, Settings(database_url=None), Tuning()) as stack:
         accept = stack.bus.accept
 
         def watched(records):

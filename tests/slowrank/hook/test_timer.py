@@ -163,7 +163,7 @@ def test_training_errors_pass_through_and_their_step_is_not_recorded(exporter, t
         lambda t: t.phase(["compute"]).__enter__(),
         lambda t: t.note(tokens="many"),
         lambda t: t.note(weight=1.0),
-        lambda t: t.note(loss=float("nan")),
+        lambda t: t.note(tokens=float("nan")),
         lambda t: t.note(tokens=10**400),
         lambda t: t.begin_step("seven"),
         lambda t: t.phase("data").__exit__(None, None, None),

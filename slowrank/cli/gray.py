@@ -1,0 +1,50 @@
+"""``slowrank gray``: learn from recorded telemetry how healthy nodes look beside each other."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from slowrank.cli.remote import fail
+
+if TYPE_CHECKING:
+    from detectors.multivariate import Envelope
+
+
+def gray(
+    files: Annotated[list[Path], typer.Argument(help="Node samples of hours in which nothing was wrong.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="File for the model.")] = Path("gray.json"),
+) -> None:
+    """Fit the healthy region of nodes over all their features (needs scikit-learn, extra science)."""
+    import msgspec
+
+    from streams.file_records import read_records
+    from streams.files import FileProblem
+    from streams.gray_nodes import fit
+
+    try:
+        region = fit(read_records(files).records)
+    except (FileProblem, ValueError) as error:
+        fail(str(error))
+    except ImportError:
+        fail("scikit-learn is missing: pip install 'slowrank[science]'")
+    try:
+        output.write_bytes(msgspec.json.format(msgspec.json.encode(region)))
+    except OSError as error:
+        fail(f"{output}: cannot be written ({error.strerror})")
+    typer.secho(f"{output}: {len(region.features)} features, threshold {region.threshold:.1f}", err=True)
+
+
+def load_region(path: Path) -> "Envelope":
+    """Return the model in a file that ``gray`` wrote; ends the command when it is none."""
+    import msgspec
+
+    from detectors.multivariate import Envelope
+    from streams.gray_nodes import FEATURES
+
+    try:
+        region = msgspec.json.decode(path.read_bytes(), type=Envelope)
+        region.check(FEATURES)
+    except (OSError, UnicodeDecodeError, RecursionError, ValueError) as error:
+        fail(f"{path}: {error}")
+    return region

@@ -1,0 +1,76 @@
+"""``slowrank lemons``: machines that fail again and again, from the findings the API keeps."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from slowrank.cli.remote import KeyOption, UrlOption, client
+from slowrank.cli.tables import Output, OutputOption, Row, View, ago, show
+
+if TYPE_CHECKING:
+    from alerts.lemon import Trouble
+
+_NO_MACHINE = ("exporter.", "host.clock_skew", "self", "training.", "startup.", "node.lemon")
+"""Kinds that say nothing about the machine."""
+
+
+class By(StrEnum):
+    """What a history follows: the place in the cluster, or the board, which may have moved."""
+
+    node = "node"
+    serial = "serial"
+
+
+def lemons(
+    fleet: Annotated[int, typer.Option(min=1, help="How many machines there are, the healthy ones too.")],
+    days: Annotated[int, typer.Option(min=2, max=365)] = 28,
+    by: Annotated[By, typer.Option(help="Follow nodes, or GPUs by serial number or UUID.")] = By.node,
+    output: OutputOption = Output.table,
+    url: UrlOption = None,
+    key: KeyOption = None,
+) -> None:
+    """Name machines with far more trouble than the fleet's typical one, over several days and jobs."""
+    from alerts import lemon
+
+    with client(url, key) as api:
+        findings = list(api.pages("/findings", **{"from": f"-{days}d", "limit": 1000}))
+    found = lemon.lemons(troubles(findings, by), fleet=fleet)
+    empty = f"no lemons: nothing failed again and again in {days} days"
+    show([_row(asdict(one)) for one in found], output, View(_COLUMNS, empty))
+
+
+def troubles(findings: Iterable[Mapping[str, Any]], by: By) -> "list[Trouble]":
+    """Return what findings say about machines; one that people called wrong, or in shadow, says nothing."""
+    from alerts.lemon import Trouble
+
+    found = []
+    for finding in findings:
+        subject = finding["subject"]
+        machine = subject.get("node") if by is By.node else subject.get("serial") or subject.get("gpu_uuid")
+        verdict = (finding.get("feedback") or {}).get("verdict", "true_positive")
+        if not machine or finding["kind"].startswith(_NO_MACHINE) or verdict != "true_positive":
+            continue
+        jobs = finding.get("blast_radius", {}).get("jobs") or [None]
+        onset = datetime.fromisoformat(finding["onset"]).timestamp()
+        found.append(Trouble(machine, onset, subject.get("job_id") or jobs[0]))
+    return found
+
+
+def _row(lemon: dict[str, Any]) -> dict[str, Any]:
+    times = {name: datetime.fromtimestamp(lemon[name], UTC).isoformat() for name in ("first_at", "last_at")}
+    return lemon | times
+
+
+_COLUMNS: Mapping[str, Callable[[Row], object]] = {
+    "machine": lambda m: m["machine"],
+    "sure": lambda m: f"{m['probability']:.2f}",
+    "episodes": lambda m: m["episodes"],
+    "days": lambda m: m["days"],
+    "jobs": lambda m: m["jobs"],
+    "first": lambda m: ago(m["first_at"]),
+    "last": lambda m: ago(m["last_at"]),
+}

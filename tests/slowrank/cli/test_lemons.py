@@ -1,0 +1,64 @@
+"""Findings as the API serves them, read as the troubles of machines."""
+
+from contextlib import nullcontext
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from alerts.lemon import Trouble
+from slowrank.cli import lemons
+from slowrank.cli.lemons import By, troubles
+
+
+def finding(kind="straggler.fail_slow", **changes):
+    return {
+        "kind": kind,
+        "onset": "2026-11-20T00:00:00Z",
+        "subject": {"type": "gpu", "cluster": "c", "node": "n1", "gpu_uuid": "GPU-1", "job_id": "j"},
+        "blast_radius": {"jobs": ["j"]},
+    } | changes
+
+
+def test_by_node_or_by_hardware():
+    """A finding counts for its node, or for the board it is about, wherever that is."""
+    at = 1_795_132_800.0
+    assert troubles([finding()], By.node) == [Trouble("n1", at, "j")]
+    assert troubles([finding()], By.serial) == [Trouble("GPU-1", at, "j")]
+    board = finding(subject={"type": "gpu", "cluster": "c", "serial": "S1", "gpu_uuid": "GPU-1"})
+    assert troubles([board], By.serial) == [Trouble("S1", at, "j")]
+    assert troubles([board], By.node) == []
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        finding("exporter.stale"),
+        finding("self.lag"),
+        finding(subject={"type": "job", "cluster": "c", "job_id": "j"}),
+        finding(feedback={"verdict": "false_positive"}),
+    ],
+)
+def test_what_says_nothing_about_a_machine(other):
+    """Telemetry, jobs and findings that people called wrong do not count."""
+    assert troubles([other], By.node) == []
+
+
+@pytest.mark.parametrize("form", ["table", "wide", "json", "ndjson", "yaml"])
+@pytest.mark.parametrize("bad", ["n1", None])
+def test_lemons_are_listed_in_every_form(monkeypatch, form, bad):
+    """The command names the machine that fails again and again, and says so when there is none."""
+    start = datetime(2026, 11, 1, tzinfo=UTC)
+    items = [
+        finding(onset=(start + timedelta(days=day)).isoformat(), subject={"node": bad, "job_id": f"j{day}"})
+        for day in range(12)
+    ]
+    api = SimpleNamespace(pages=lambda path, **params: iter(items))
+    monkeypatch.setattr(lemons, "client", lambda url, key: nullcontext(api))
+    app = typer.Typer()
+    app.command()(lemons.lemons)
+    result = CliRunner().invoke(app, ["--fleet", "500", "-o", form])
+    assert result.exit_code == 0, result.output
+    assert ("n1" in result.output) == (bad is not None)

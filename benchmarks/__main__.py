@@ -7,8 +7,15 @@ import sys
 
 BENCHMARKS = {
     "bocpd": "benchmarks.bocpd",
+    "calibration": "benchmarks.calibration",
+    "changes": "benchmarks.changes",
     "exporter": "benchmarks.exporter",
     "hook": "benchmarks.hook",
+    "lemons": "benchmarks.lemons",
+    "peers": "benchmarks.peers",
+    "pipeline": "benchmarks.pipeline",
+    "place": "benchmarks.place",
+    "quality": "benchmarks.quality",
     "real": "benchmarks.real",
     "series": "benchmarks.series",
     "stress": "benchmarks.stress",

@@ -15,17 +15,17 @@ Bools = npt.NDArray[np.bool_]
 Rule = Callable[[Floats], Bools]
 
 
-def nvrx(seconds: Floats) -> Bools:
-    """Fastest rank's median over 20 steps below 0.75 of the rank's own."""
+def nvrx(seconds: Floats, *, score: float = 0.75) -> Bools:
+    """Fastest rank's median over 20 steps below ``score`` of the rank's own."""
     recent = _rolling_median(seconds, 20)
     fastest = np.nanmin(np.where(np.isnan(recent), np.inf, recent), axis=1, keepdims=True)
-    slow: Bools = fastest / recent < 0.75
+    slow: Bools = fastest / recent < score
     return slow
 
 
-def dlrover(seconds: Floats) -> Bools:
-    """Above twice the median of all ranks, two steps in a row."""
-    return _in_a_row(seconds > 2.0 * np.nanmedian(seconds, axis=1, keepdims=True), 2)
+def dlrover(seconds: Floats, *, factor: float = 2.0) -> Bools:
+    """Above ``factor`` times the median of all ranks, two steps in a row."""
+    return _in_a_row(seconds > factor * np.nanmedian(seconds, axis=1, keepdims=True), 2)
 
 
 def peer_mad(seconds: Floats) -> Bools:
@@ -35,9 +35,24 @@ def peer_mad(seconds: Floats) -> Bools:
     return _in_a_row((seconds - median) / np.maximum(mad, 0.01 * median) > 5.0, 3)
 
 
-def rolling_ratio(seconds: Floats) -> Bools:
-    """Median over 20 steps of the ratio to the step's median above 1.03."""
-    return _rolling_median(seconds / np.nanmedian(seconds, axis=1, keepdims=True), 20) > 1.03
+def rolling_ratio(seconds: Floats, *, limit: float = 1.03) -> Bools:
+    """Median over 20 steps of the ratio to the step's median above ``limit``."""
+    return _rolling_median(seconds / np.nanmedian(seconds, axis=1, keepdims=True), 20) > limit
+
+
+def static(seconds: Floats, *, factor: float = 1.2) -> Bools:
+    """Above ``factor`` times the median of all ranks over the first 60 steps, three in a row."""
+    return _in_a_row(seconds > factor * np.nanmedian(seconds[:60]), 3)
+
+
+def rolling_z(seconds: Floats, *, limit: float = 3.0) -> Bools:
+    """More than ``limit`` standard deviations above the mean of the rank's last 60 steps, three in a row."""
+    z = np.full(seconds.shape, -np.inf)
+    if len(seconds) > 60:
+        past = np.lib.stride_tricks.sliding_window_view(seconds, 60, axis=0)[:-1]
+        spread = np.maximum(np.nanstd(past, axis=-1), 1e-9)
+        z[60:] = (seconds[60:] - np.nanmean(past, axis=-1)) / spread
+    return _in_a_row(z > limit, 3)
 
 
 def own_rolling(seconds: Floats) -> Bools:

@@ -1,0 +1,219 @@
+"""Goal P11: CPU of the whole analysis per node-second, against JSON and one Python object per series.
+
+Decoding, the node, job and finding stage at growing fleets: 8 GPUs and 8 NICs a node, jobs of 64 nodes, one
+sample a second and the steps of every rank. Fleets beyond 64 nodes are copies of those under other names.
+Asserted in the run of 64 nodes: ours and the rolling z find the injected fault, and samples handled together
+give the suspicions of samples handled one by one; objects of fast-bocpd are only priced. CPU time of the
+process; encoding and copying are not counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import importlib
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import msgspec
+
+from alerts.finding import Finding
+from benchmarks.plain_pipeline import FastBocpd, PlainPipeline, RollingZ, text_of
+from detectors.change_point import ChangeConfig
+from simulator import Cluster, ClusterSpec, Fault
+from simulator.layout import one_job
+from slowrank.telemetry import JobSteps, NodeSample, Record, Suspicion, decode_sample, decode_steps, encode
+from streams.finding_stage import FindingStage
+from streams.gather import Gathered
+from streams.job_stage import JobStage
+from streams.node_stage import NodeConfig, NodeStage
+from streams.stage import Output, Stage
+from streams.topology import Pipeline
+
+Seconds = Sequence[Sequence[NodeSample | JobSteps]]
+"""Records second by second."""
+
+UNIT = 64
+SECONDS, WARM, ONSET = 150, 85, 105
+WINDOWS = (("learning", 0, WARM), ("steady", WARM, ONSET), ("after the fault", ONSET, SECONDS))
+"""Seconds. The fault is one GPU's, but every other GPU of its job waits for it and changes with it."""
+
+SHORT_WINDOWS = (("learning", 0, 28), ("steady", 28, 36))
+"""Of a fleet too large to wait for: with a baseline of twenty samples, which changes no cost after it."""
+
+LARGE = 5000
+PLAIN_SECONDS = 8
+FAULT_NODE, FAULT_GPU = 3, 2
+GOAL_NODES, GOAL_TIMES, GOAL_GROWTH = 10_000.0, 60.0, 1.5
+
+
+@dataclass(slots=True)
+class Timed:
+    """A stage with the CPU seconds spent in it."""
+
+    stage: Stage
+    spent: float = 0.0
+    outputs: list[Output] = field(default_factory=list)
+
+    def process(self, record: Record | Suspicion) -> Sequence[Output]:
+        start = time.process_time()
+        found = self.stage.process(record)
+        self.spent += time.process_time() - start
+        self.outputs += found
+        return found
+
+    def tick(self, event_time: float) -> Sequence[Output]:
+        start = time.process_time()
+        found = self.stage.tick(event_time)
+        self.spent += time.process_time() - start
+        self.outputs += found
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Microseconds per node-second of decoding, the three stages and all."""
+
+    nodes: int
+    parts: tuple[float, ...]
+
+    @property
+    def total(self) -> float:
+        return self.parts[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Costs by window, and what was found."""
+
+    costs: dict[str, Cost]
+    findings: list[Finding]
+    suspicions: list[Suspicion]
+
+
+def main(argv: list[str]) -> int:
+    """Print the figures of every fleet and of the plain pipelines; return 1 when a goal is missed."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks pipeline", description=__doc__)
+    parser.add_argument("--nodes", default="1250,12500", help="fleet sizes besides 64, with commas between")
+    given = [int(size) for size in parser.parse_args(argv).nodes.split(",")]
+    # What is asserted is asserted of the fleet that is no copy.
+    sizes = [UNIT, *(size for size in given if size != UNIT)]
+    seconds = _recorded()
+    # The referee that a finding calls on is imported when it is first needed, once in the life of a worker.
+    importlib.import_module("ruptures")
+    gc.freeze()
+    runs = [_ours(seconds, size) for size in sizes]
+    _check(runs[0], seconds)
+    return 0 if _report(runs, [_rolling(seconds), _bocpd(seconds)]) else 1
+
+
+def _recorded() -> Seconds:
+    """Return the records of one job of 64 nodes, second by second, one GPU losing a quarter of its clock."""
+    spec = ClusterSpec(nodes=UNIT, jobs=(one_job(UNIT, 8),))
+    fault = Fault(kind="clock_lock", node=FAULT_NODE, gpu=FAULT_GPU, onset=float(ONSET), magnitude=1.3)
+    seconds: list[list[NodeSample | JobSteps]] = [[] for _ in range(SECONDS)]
+    for record in Cluster(spec, seed=11, faults=(fault,)).run(SECONDS):
+        if isinstance(record, NodeSample | JobSteps):
+            seconds[min(int(record.ts - spec.start), SECONDS - 1)].append(record)
+    return seconds
+
+
+def _copies(records: Sequence[NodeSample | JobSteps], nodes: int) -> Iterator[bytes]:
+    """Yield the records of ``nodes`` nodes encoded: every copy of the 64 is a job of its own."""
+    for copy in range(-(-nodes // UNIT)):
+        left = nodes - copy * UNIT
+        for record in records:
+            if int(record.node.rsplit("-", 1)[1]) < left:
+                named = {"node": f"{record.node}-{copy}" if copy else record.node}
+                if record.job_id is not None and copy:
+                    named["job_id"] = f"{record.job_id}-{copy}"
+                yield encode(msgspec.structs.replace(record, **named))
+
+
+def _ours(seconds: Seconds, nodes: int) -> Run:
+    large = nodes >= LARGE
+    change = replace(ChangeConfig(), warmup=5, baseline=20) if large else ChangeConfig()
+    stages = Timed(Gathered(NodeStage(NodeConfig(change=change)))), Timed(JobStage()), Timed(FindingStage())
+    pipeline = Pipeline(node=stages[0], job=stages[1], finding=stages[2])
+    findings: list[Finding] = []
+    costs: dict[str, Cost] = {}
+    for name, first, last in SHORT_WINDOWS if large else WINDOWS:
+        for stage in stages:
+            stage.spent = 0.0
+        decoding = total = 0.0
+        for second in seconds[first:last]:
+            data = [(d, b"rows" in d[:400]) for d in _copies(second, nodes)]
+            start = time.process_time()
+            records = [
+                decode_steps(d, now=None) if steps else decode_sample(d, now=None) for d, steps in data
+            ]
+            decoding += time.process_time() - start
+            for record in records:
+                findings += pipeline.process(record)
+            total += time.process_time() - start
+        parts = (decoding, *(stage.spent for stage in stages), total)
+        costs[name] = Cost(nodes, tuple(1e6 * part / (nodes * (last - first)) for part in parts))
+    findings += pipeline.finish()
+    return Run(costs, findings, [s for s in stages[0].outputs if isinstance(s, Suspicion)])
+
+
+def _check(run: Run, seconds: Seconds) -> None:
+    """Assert that the fault was found, and that batches changed nothing."""
+    named = {(f.subject.node, f.subject.gpu_index) for f in run.findings if f.kind == "clock.low"}
+    assert {(n.rsplit("-", 1)[-1][-4:], gpu) for n, gpu in named if n} == {(f"{FAULT_NODE:04}", FAULT_GPU)}
+    stage = NodeStage()
+    samples = [r for second in seconds for r in second if isinstance(r, NodeSample)]
+    alone = [s for r in samples for s in stage.process(r) if isinstance(s, Suspicion)]
+    assert sorted(encode(s) for s in run.suspicions) == sorted(encode(s) for s in alone)
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """What a plain pipeline costs in microseconds per node-second, and how many of its series were out of
+    line."""
+
+    name: str
+    cost: float
+    alarms: int
+
+
+def _rolling(seconds: Seconds) -> Plain:
+    pipeline = PlainPipeline(RollingZ)
+    spent = [_fed(pipeline, second) for second in seconds[: ONSET + PLAIN_SECONDS]]
+    told = {(n[-4:], i) for n, i, metric in pipeline.alarms if metric == "gpu.clock.sm_hz"}
+    assert (f"{FAULT_NODE:04}", str(FAULT_GPU)) in told
+    return Plain("RollingZ", statistics.mean(spent[WARM:ONSET]), len(pipeline.alarms))
+
+
+def _bocpd(seconds: Seconds) -> Plain:
+    """Price the objects of a detector as strong as ours; too dear to be run until its runs are full."""
+    pipeline = PlainPipeline(FastBocpd)
+    spent = [_fed(pipeline, second) for second in seconds[: PLAIN_SECONDS + 2]]
+    return Plain("FastBocpd", statistics.mean(spent[2:]), 0)
+
+
+def _fed(pipeline: PlainPipeline, records: Sequence[NodeSample | JobSteps]) -> float:
+    texts = [text_of(record) for record in records]
+    start = time.process_time()
+    for text in texts:
+        pipeline.process(text)
+    return 1e6 * (time.process_time() - start) / UNIT
+
+
+def _report(runs: Sequence[Run], plain: Sequence[Plain]) -> bool:
+    print("| nodes | | decode | node stage | job stage | finding stage | all, µs | nodes/s on a core |")
+    print("|---:|---|---:|---:|---:|---:|---:|---:|")
+    for name, c in ((name, c) for run in runs for name, c in run.costs.items()):
+        parts = " | ".join(f"{part:.1f}" for part in c.parts)
+        print(f"| {c.nodes:,} | {name} | {parts} | {1e6 / c.total:,.0f} |")
+    steady = [run.costs["steady"].total for run in runs]
+    print(
+        "\n| orjson, named fields, one object per series | µs per node-second | times ours | false alarms |"
+    )
+    print("|---|---:|---:|---:|")
+    for p in plain:
+        print(f"| {p.name} | {p.cost:,.0f} | {p.cost / steady[0]:.1f} | {max(p.alarms - 1, 0)} |")
+    fast = 1e6 / max(steady) >= GOAL_NODES and max(steady) <= GOAL_GROWTH * steady[0]
+    return fast and plain[-1].cost >= GOAL_TIMES * steady[0]

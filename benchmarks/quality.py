@@ -1,0 +1,75 @@
+"""Detection quality on the simulator, beside public rules on the same streams (`python -m benchmarks
+quality`).
+
+A long run is continued: every outcome is appended to a file, and what is in it is not simulated again.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from benchmarks.quality_parts import PARTS
+from benchmarks.quality_report import lines, summary
+from benchmarks.quality_run import Outcome, run
+from benchmarks.quality_scenarios import REPORT_SEEDS, TUNING_SEEDS
+from benchmarks.quality_tune import tuned
+
+SEEDS = 30
+
+
+def read(path: Path, parts: Iterable[str]) -> list[Outcome]:
+    """Return the outcomes of those parts in a results file, none if there is no file; a torn last line,
+    of a run that was stopped, is left out.
+    """
+    if not path.exists():
+        return []
+    whole = path.read_bytes().rpartition(b"\n")[0]
+    outcomes = [msgspec.json.decode(line, type=Outcome) for line in whole.splitlines()]
+    return [outcome for outcome in outcomes if outcome.part in parts]
+
+
+def missing(done: Iterable[Outcome], part: str, seeds: Iterable[int]) -> Iterator[int]:
+    """Yield the seeds of a part that still have to be run."""
+    known = {outcome.seed for outcome in done if outcome.part == part}
+    yield from (seed for seed in seeds if seed not in known)
+
+
+def extend(path: Path, parts: list[str], seeds: list[int]) -> list[Outcome]:
+    """Run what the file lacks, seed by seed through all parts; return all its outcomes of these."""
+    done = read(path, parts)
+    if path.exists():
+        path.write_bytes(b"".join(path.read_bytes().rpartition(b"\n")[:2]))
+    todo = sorted((seed, part) for part in parts for seed in missing(done, part, seeds))
+    for seed, part in todo:
+        # All outcomes of a seed in one write: a part of a seed must not pass for the whole of it.
+        fresh = [run(scenario) for scenario in PARTS[part](seed)]
+        with path.open("ab") as file:
+            file.write(b"".join(msgspec.json.encode(outcome) + b"\n" for outcome in fresh))
+        done += fresh
+        print(f"{part} {seed}", file=sys.stderr, flush=True)
+    return [outcome for outcome in done if outcome.seed in set(seeds)]
+
+
+def main(argv: list[str]) -> int:
+    """Run or continue the evaluation and print its tables; 1 when a stage raised on a record."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks quality", description=__doc__)
+    parser.add_argument("--part", action="append", choices=PARTS, help="may be repeated; default: all")
+    parser.add_argument(
+        "--seeds", type=int, default=SEEDS, help=f"report seeds, from {REPORT_SEEDS.start} on"
+    )
+    parser.add_argument("--results", type=Path, default=Path("quality.ndjson"), help="outcomes, appended to")
+    parser.add_argument("--json", type=Path, help="write the figures here, too")
+    parser.add_argument("--tune", action="store_true", help="choose the baselines' knobs on tuning seeds")
+    options = parser.parse_args(argv)
+    if options.tune:
+        print("\n".join(tuned([*TUNING_SEEDS][: options.seeds])))
+        return 0
+    outcomes = extend(options.results, options.part or [*PARTS], [*REPORT_SEEDS][: options.seeds])
+    print("\n".join(lines(outcomes)))
+    if options.json:
+        options.json.write_text(json.dumps(summary(outcomes), indent=1) + "\n")
+    return int(any(outcome.set_aside for outcome in outcomes))

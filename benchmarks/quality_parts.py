@@ -1,0 +1,223 @@
+"""What is simulated: per part of the evaluation, the clusters, faults and benign changes of one seed.
+
+Layouts, step times, places, sizes and onsets are drawn continuously from the seed; nothing in a detector was
+chosen by looking at a report seed.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from benchmarks.quality_scenarios import Scenario
+from simulator import Cluster, ClusterSpec, Fault, JobSpec, Workload
+from simulator.benign import BENIGN, draw_spec
+from simulator.catalogue import CATALOGUE
+from simulator.mixes import MIXES
+from simulator.scenarios import draw_fault, draw_faults
+
+GPUS = 8
+NODES_PER_JOB = 4
+LAYOUTS = ((4, 1, 8), (16, 1, 2), (32, 1, 1), (4, 2, 4), (8, 1, 4))
+"""(dp, pp, tp) of a job of 32 ranks."""
+
+Draw = Callable[[int], Sequence[Scenario]]
+
+
+def jobs_of(rng: np.random.Generator, jobs: int) -> ClusterSpec:
+    """Draw a cluster of ``jobs`` fixed-length jobs of four nodes each, in different layouts and paces.
+
+    Steps take about a second, half of them 0.7 to 1.5 s. Every job has a leaf switch to itself.
+    """
+    drawn = []
+    for number in range(jobs):
+        dp, pp, tp = LAYOUTS[int(rng.integers(len(LAYOUTS)))]
+        job = JobSpec(
+            dp=dp,
+            pp=pp,
+            tp=tp,
+            job_id=f"job-{number}",
+            first_node=NODES_PER_JOB * number,
+            step_seconds=float(np.clip(rng.lognormal(0.0, 0.6), 0.3, 4.0)),
+            first_step=int(rng.integers(100, 100_000)),
+            micro_batches=int(rng.choice([4, 8, 16])),
+        )
+        drawn.append(job)
+    nics = int(rng.choice([2, 4, 8]))
+    return ClusterSpec(
+        nodes=NODES_PER_JOB * jobs,
+        gpus=GPUS,
+        nics=nics,
+        jobs=tuple(drawn),
+        nodes_per_switch=NODES_PER_JOB,
+        nodes_per_rack=2,
+    )
+
+
+def placed(
+    rng: np.random.Generator,
+    spec: ClusterSpec,
+    kind: str,
+    number: int,
+    *,
+    onset: float,
+    magnitude: float | None = None,
+) -> Fault:
+    """Draw a fault by the catalogue, on a node of the ``number``-th job."""
+    fault = draw_fault(spec, kind, rng=rng, onset=onset, magnitude=magnitude)
+    return replace(fault, node=NODES_PER_JOB * number + int(rng.integers(NODES_PER_JOB)))
+
+
+BANDS: dict[str, tuple[float, float]] = {
+    "3-5 %": (1.03, 1.05),
+    "5-10 %": (1.05, 1.10),
+    "10-20 %": (1.10, 1.20),
+    "20-100 %": (1.20, 2.00),
+}
+SLOW = ("silent_slow", "clock_lock", "thermal_throttle", "power_brake", "host_contention")
+
+
+def slow(seed: int) -> Sequence[Scenario]:
+    """Compute fail-slow: four fixed-length jobs, in each one GPU or node slower by one of the bands."""
+    rng = np.random.default_rng([seed, 1])
+    spec = jobs_of(rng, len(BANDS))
+    faults = []
+    for number, (job, (low, high)) in enumerate(zip(spec.jobs, BANDS.values(), strict=True)):
+        kind, size = str(rng.choice(SLOW)), float(rng.uniform(low, high))
+        # Enough steps before it to learn from, and 30 after it to be found in.
+        onset = float(rng.uniform(70, 90)) + 40 * job.step_seconds
+        fault = placed(rng, spec, kind, number, onset=onset, magnitude=size)
+        fault = replace(fault, duration=1e9, shape="step")
+        if kind == "thermal_throttle":
+            fault = replace(fault, shape="ramp", period=float(rng.uniform(2, 10)))
+        faults.append(fault)
+    return [_scenario("slow", seed, spec, faults, rows=tuple(BANDS), seconds=310)]
+
+
+def mix(seed: int) -> Sequence[Scenario]:
+    """The published mixes, Minder's and Llama 3's in turn: four jobs, a fault each, watched for 5 minutes."""
+    rng = np.random.default_rng([seed, 2])
+    rates = MIXES[("minder", "llama3")[seed % 2]].rates
+    machine = [kind for kind in rates if CATALOGUE[kind].machine]
+    weights = np.array([rates[kind] for kind in machine])
+    spec = jobs_of(rng, 4)
+    kinds = [str(kind) for kind in rng.choice(machine, 4, p=weights / weights.sum())]
+    faults = [
+        placed(rng, spec, kind, number, onset=float(rng.uniform(110, 170)))
+        for number, kind in enumerate(kinds)
+    ]
+    return [_scenario("mix", seed, spec, faults, rows=kinds, seconds=480)]
+
+
+def comm(seed: int) -> Sequence[Scenario]:
+    """Communication fail-slow: a NIC or its link, congestion at once and by a ladder, and a healthy job."""
+    rng = np.random.default_rng([seed, 3])
+    spec = jobs_of(rng, 4)
+    onset, kind = float(rng.uniform(120, 150)), str(rng.choice(["nic_slow", "link_errors"]))
+    link = replace(placed(rng, spec, kind, 0, onset=onset), duration=1e9, shape="step")
+    at_once = replace(placed(rng, spec, "congestion", 1, onset=onset), duration=1e9, shape="step")
+    ladder = placed(rng, spec, "congestion", 2, onset=onset, magnitude=float(rng.uniform(2.0, 6.0)))
+    ladder = replace(ladder, duration=1e9, shape="ladder", period=20.0)
+    rows = (kind, "congestion, at once", "congestion, ladder")
+    return [_scenario("comm", seed, spec, [link, at_once, ladder], rows=rows, seconds=300)]
+
+
+def hang(seed: int) -> Sequence[Scenario]:
+    """A job that hangs, beside jobs with checkpoints and evaluations longer than a hang takes to be found."""
+    rng = np.random.default_rng([seed, 4])
+    spec = jobs_of(rng, 4)
+    short = Workload(checkpoint_every=int(rng.integers(20, 40)), checkpoint_seconds=float(rng.uniform(5, 15)))
+    long = Workload(eval_every=int(rng.integers(40, 80)), eval_seconds=float(rng.uniform(20, 60)))
+    workloads = (Workload(), short, long, replace(long, announced=True))
+    jobs = tuple(replace(job, workload=w) for job, w in zip(spec.jobs, workloads, strict=True))
+    spec = replace(spec, jobs=jobs)
+    fault = replace(placed(rng, spec, "job_hang", 0, onset=float(rng.uniform(100, 160))), duration=1e9)
+    return [_scenario("hang", seed, spec, [fault], rows=("job_hang",), seconds=240, compared=False)]
+
+
+EXPLICIT = ("gpu_lost", "ecc_uncorrectable", "gsp_hang", "nic_crash", "switch_down")
+
+
+def events(seed: int) -> Sequence[Scenario]:
+    """Explicit events: a 2 s flap, two of the fatal ones, and a job where nothing happens."""
+    rng = np.random.default_rng([seed, 5])
+    spec = jobs_of(rng, 4)
+    kinds = ["nic_flap", *(str(kind) for kind in rng.choice(EXPLICIT, 2, replace=False))]
+    faults = [
+        placed(rng, spec, kind, number, onset=float(rng.uniform(60, 120)))
+        for number, kind in enumerate(kinds)
+    ]
+    faults[0] = replace(faults[0], duration=2.0, shape="step")
+    return [_scenario("events", seed, spec, faults, rows=kinds, seconds=210, compared=False)]
+
+
+def benign(seed: int) -> Sequence[Scenario]:
+    """Half of the benign rows at a time, at 1 Hz: healthy jobs of four nodes, named by their row."""
+    rng = np.random.default_rng([seed, 6])
+    names = list(BENIGN)[seed % 2 :: 2]
+    spec, jobs = jobs_of(rng, len(names)), []
+    for job, name in zip(spec.jobs, names, strict=True):
+        staged = replace(job, dp=4, pp=2, tp=4) if BENIGN[name].last_stage > 1.2 else job
+        jobs.append(replace(staged, job_id=name, workload=BENIGN[name]))
+    return [_scenario("benign", seed, replace(spec, jobs=tuple(jobs)), [], rows=(), seconds=420)]
+
+
+def quiet(seed: int) -> Sequence[Scenario]:
+    """An hour of 48 nodes that send every 10 s: jobs with every confounder, and telemetry that fails."""
+    spec = draw_spec(48, seed=seed, duration=3600.0, send_seconds=10.0)
+    faults = draw_faults(spec, seed=seed, duration=3600.0, mix="telemetry", intensity=100.0)
+    rows = tuple(fault.kind for fault in faults)
+    return [_scenario("quiet", seed, spec, faults, rows=rows, seconds=3600, compared=False)]
+
+
+def scale(seed: int) -> Sequence[Scenario]:
+    """One job of 1,024 GPUs with one slow GPU, 5 to 50 %: does the first machine named do?"""
+    rng = np.random.default_rng([seed, 8])
+    dp, pp, tp = ((128, 1, 8), (64, 2, 8), (32, 4, 8), (256, 1, 4))[int(rng.integers(4))]
+    job = JobSpec(dp=dp, pp=pp, tp=tp, step_seconds=float(rng.uniform(0.8, 2.0)))
+    spec = ClusterSpec(nodes=128, gpus=GPUS, nics=2, jobs=(job,))
+    size = 1.0 + float(np.exp(rng.uniform(np.log(0.05), np.log(0.5))))
+    fault = draw_fault(spec, "silent_slow", rng=rng, onset=float(rng.uniform(90, 120)), magnitude=size)
+    fault = replace(fault, duration=1e9, shape="step")
+    return [_scenario("scale", seed, spec, [fault], rows=("1,024 GPUs",), seconds=200, compared=False)]
+
+
+def _scenario(
+    part: str,
+    seed: int,
+    spec: ClusterSpec,
+    faults: Sequence[Fault],
+    *,
+    rows: Sequence[str],
+    seconds: float,
+    compared: bool = True,
+) -> Scenario:
+    """``expected`` follows from what the jobs do although all is well."""
+    expected: dict[str, tuple[str, ...]] = {}
+    for truth in Cluster(spec, seed=seed).planned:
+        job = truth.job_id or ""
+        right = truth.verdicts if truth.cause == "planned" else truth.hypotheses
+        expected[job] = (*expected.get(job, ()), *right)
+    return Scenario(
+        part=part,
+        row=part,
+        seed=seed,
+        spec=spec,
+        seconds=seconds,
+        faults=tuple(faults),
+        rows=tuple(rows),
+        expected=expected,
+        compared=compared,
+    )
+
+
+PARTS: dict[str, Draw] = {
+    "slow": slow,
+    "mix": mix,
+    "comm": comm,
+    "hang": hang,
+    "events": events,
+    "benign": benign,
+    "quiet": quiet,
+    "scale": scale,
+}

@@ -1,0 +1,223 @@
+"""The tables of `docs/detection-quality.md` from outcomes, and the same figures as JSON."""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from benchmarks.quality_metrics import (
+    Calibration,
+    Estimate,
+    bootstrap,
+    calibration,
+    f1,
+    precision,
+    quantile,
+    recall,
+    share,
+    upper_rate,
+)
+from benchmarks.quality_run import Outcome
+from benchmarks.quality_score import Noise, Score, abstentions, noise, scores
+
+ALL = "all"
+COLUMNS = (
+    "events", "recall", "precision", "F1", "machine F1", "found ≤ 30 steps", "top-1", "top-3", "kind",
+    "cause top-1",
+    "cause top-3", "onset in interval", "opened after s: median, P95", "left after s: median, P95", "≤ 15 s",
+    "duplicates",
+)  # fmt: skip
+OF_FOUND = ("top1", "top3", "kind", "cause1", "cause3", "covered")
+
+
+def lines(outcomes: Sequence[Outcome]) -> Iterator[str]:
+    """Yield the report, part by part."""
+    parts = sorted({outcome.part for outcome in outcomes})
+    for part in parts:
+        of_part = [outcome for outcome in outcomes if outcome.part == part]
+        if any(outcome.events for outcome in of_part):
+            yield from ("", f"## {part}: {_exposure(of_part)}", "")
+            yield from _table(("row", *COLUMNS), _event_rows(of_part))
+            yield from ("", *_misses(of_part))
+        if any(len(outcome.alarms) > 1 for outcome in of_part):
+            yield from ("", *_table(_DETECTOR_COLUMNS, _detector_rows(of_part)))
+    yield from ("", "## told in vain", "", *_table(_NOISE_COLUMNS, _noise_rows(outcomes)))
+    healthy = [outcome for outcome in outcomes if not outcome.events]
+    yield from ("", "## healthy jobs", "", *_table(_ABSTENTION_COLUMNS, _abstention_rows(healthy)))
+    yield from ("", "## calibration", "", *_calibration_lines(outcomes))
+
+
+def summary(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    """Return the same figures JSON-ready: by part, detector and row; rates by part."""
+    parts = sorted({outcome.part for outcome in outcomes})
+    by_part = {part: [o for o in outcomes if o.part == part] for part in parts}
+    detectors = list(dict.fromkeys(name for outcome in outcomes for name in outcome.alarms))
+    return {
+        "seeds": sorted({outcome.seed for outcome in outcomes}),
+        "parts": {
+            part: {
+                name: {row: figures(score) for row, score in scores(some, name, whole=ALL).items()}
+                for name in detectors
+            }
+            for part, some in by_part.items()
+        },
+        "told_in_vain": {part: _rates(noise(some)) for part, some in by_part.items()},
+    }
+
+
+def figures(score: Score) -> dict[str, Any]:
+    """Return every figure of a score as [value, low, high] or a number."""
+    told = score.counts("true", "false", "missed")
+    return {
+        "events": len(score.delays),
+        "recall": _plain(bootstrap(told, recall)),
+        "precision": _plain(bootstrap(told, precision)),
+        "f1": _plain(bootstrap(told, f1)),
+        "machine_f1": _plain(bootstrap(score.counts("named", "wrong", "unnamed"), f1)),
+        "soon": _plain(bootstrap(score.counts("soon", "events"), share)),
+        **{name: _plain(bootstrap(score.counts(name, "true"), share)) for name in OF_FOUND},
+        "opened_median_seconds": _number(quantile(score.opened, 0.5)),
+        "opened_p95_seconds": _number(quantile(score.opened, 0.95)),
+        "left_median_seconds": _number(quantile(score.delays, 0.5)),
+        "left_p95_seconds": _number(quantile(score.delays, 0.95)),
+        "duplicates": score.duplicates,
+    }
+
+
+def _event_rows(outcomes: Sequence[Outcome]) -> Iterator[tuple[str, ...]]:
+    for row, score in scores(outcomes, whole=ALL).items():
+        told = score.counts("true", "false", "missed")
+        yield (
+            row,
+            str(len(score.delays)),
+            *(_interval(bootstrap(told, statistic)) for statistic in (recall, precision, f1)),
+            _interval(bootstrap(score.counts("named", "wrong", "unnamed"), f1)),
+            _interval(bootstrap(score.counts("soon", "events"), share)),
+            *(_value(bootstrap(score.counts(name, "true"), share)) for name in OF_FOUND),
+            *(
+                f"{_seconds(quantile(d, 0.5))}, {_seconds(quantile(d, 0.95))}"
+                for d in (score.opened, score.delays)
+            ),
+            _within(score, 15.0),
+            str(score.duplicates),
+        )
+
+
+_DETECTOR_COLUMNS = (
+    "detector",
+    "recall",
+    "precision",
+    "F1",
+    "machine F1",
+    "told in vain",
+    "per 1,000 rank-steps",
+)
+
+
+def _detector_rows(outcomes: Sequence[Outcome]) -> Iterator[tuple[str, ...]]:
+    watched = [outcome for outcome in outcomes if len(outcome.alarms) > 1]
+    for name in dict.fromkeys(name for outcome in watched for name in outcome.alarms):
+        score = scores(watched, name, whole=ALL)[ALL]
+        told, named = score.counts("true", "false", "missed"), score.counts("named", "wrong", "unnamed")
+        noisy = noise(watched, name)
+        yield (
+            name,
+            *(_interval(bootstrap(told, statistic)) for statistic in (recall, precision, f1)),
+            _interval(bootstrap(named, f1)),
+            str(noisy.accusations),
+            f"{1000 * noisy.accusations / noisy.rank_steps:.4f}",
+        )
+
+
+def _misses(outcomes: Sequence[Outcome]) -> Iterator[str]:
+    for outcome in outcomes:
+        found = scores([outcome])
+        for row, score in found.items():
+            lost = int(score.counts("missed").sum())
+            false = int(score.counts("false").sum())
+            if lost or false:
+                yield f"* {row}, seed {outcome.seed}: {lost} missed, {false} told in vain"
+
+
+_NOISE_COLUMNS = (
+    "runs", "node-days", "false pages", "per 1,000 node-days, 95 % upper bound", "false tickets",
+    "per 1,000 node-days, 95 % upper bound",
+)  # fmt: skip
+
+
+def _noise_rows(outcomes: Sequence[Outcome]) -> Iterator[tuple[str, ...]]:
+    groups: dict[str, list[Outcome]] = {}
+    for outcome in outcomes:
+        what = "healthy" if not outcome.events else "with faults"
+        groups.setdefault(f"{what}, {outcome.tick_seconds:g} s ticks", []).append(outcome)
+    for name, some in sorted(groups.items()):
+        n = noise(some)
+        yield (
+            name, f"{n.node_days:.1f}", str(n.pages), f"{1000 * upper_rate(n.pages, n.node_days):.2f}",
+            str(n.tickets), f"{1000 * upper_rate(n.tickets, n.node_days):.2f}",
+        )  # fmt: skip
+
+
+_ABSTENTION_COLUMNS = ("job", "runs", "machine accused", "right verdict", "other verdict")
+
+
+def _abstention_rows(outcomes: Sequence[Outcome]) -> Iterator[tuple[str, ...]]:
+    for name, a in abstentions(outcomes).items():
+        yield name, str(a.jobs), str(a.accused), str(a.right), str(a.wrong)
+
+
+def _calibration_lines(outcomes: Sequence[Outcome]) -> Iterator[str]:
+    score = scores(outcomes, whole=ALL).get(ALL, Score())
+    for name, pairs in (("finding", score.sure), ("cause", score.why)):
+        fit = calibration([p for p, _ in pairs], [right for _, right in pairs])
+        yield f"{name}: expected error {fit.error:.3f}, Brier score {fit.brier:.3f}, n {len(pairs)}"
+        yield from ("", *_table(("told", "right", "n"), _reliability(fit)), "")
+
+
+def _reliability(fit: Calibration) -> Iterator[tuple[str, ...]]:
+    for told, right, n in fit.bins:
+        yield f"{told:.2f}", f"{right:.2f}", str(n)
+
+
+def _table(header: Sequence[str], rows: Iterator[tuple[str, ...]]) -> Iterator[str]:
+    yield "| " + " | ".join(header) + " |"
+    yield "|---" + "|---:" * (len(header) - 1) + "|"
+    for row in rows:
+        yield "| " + " | ".join(row) + " |"
+
+
+def _exposure(outcomes: Sequence[Outcome]) -> str:
+    seeds = sorted({outcome.seed for outcome in outcomes})
+    days = sum(outcome.node_days for outcome in outcomes)
+    return f"seeds {seeds[0]} to {seeds[-1]} ({len(seeds)}), {days:.1f} node-days"
+
+
+def _interval(e: Estimate) -> str:
+    return "-" if math.isnan(e.value) else f"{e.value:.3f} [{e.low:.3f}, {e.high:.3f}]"
+
+
+def _value(e: Estimate) -> str:
+    return "-" if math.isnan(e.value) else f"{e.value:.2f}"
+
+
+def _within(score: Score, seconds: float) -> str:
+    return f"{sum(d <= seconds for d in score.opened) / len(score.opened):.2f}" if score.opened else "-"
+
+
+def _seconds(value: float) -> str:
+    return "-" if math.isnan(value) else "never" if math.isinf(value) else f"{value:.1f}"
+
+
+def _plain(e: Estimate) -> list[float | None]:
+    return [_number(e.value), _number(e.low), _number(e.high)]
+
+
+def _number(value: float) -> float | None:
+    return round(value, 4) if math.isfinite(value) else None
+
+
+def _rates(n: Noise) -> dict[str, float]:
+    return {
+        "node_days": round(n.node_days, 3), "pages": n.pages, "tickets": n.tickets,
+        "pages_per_1000_node_days_upper": round(1000 * upper_rate(n.pages, n.node_days), 3),
+        "tickets_per_1000_node_days_upper": round(1000 * upper_rate(n.tickets, n.node_days), 3),
+    }  # fmt: skip

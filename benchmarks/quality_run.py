@@ -1,0 +1,80 @@
+"""One scenario through the product's own path: simulator records, local pipeline, findings, alarms."""
+
+from dataclasses import dataclass
+
+from benchmarks.quality_alarms import Book
+from benchmarks.quality_baselines import BASELINES, alarms_of
+from benchmarks.quality_matching import Alarm, Event
+from benchmarks.quality_scenarios import Scenario, domains_of, events_of
+from benchmarks.quality_tables import Recorder
+from simulator import Cluster, ClusterSpec
+from slowrank.telemetry import JobSteps
+from slowrank.telemetry.schema import STEP_SCHEMAS
+from streams.topology import local_pipeline
+
+OURS = "slowrank"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What became of one scenario: everything the tables are made of, as one line of the results file.
+
+    ``alarms`` is by detector, ``expected`` by job what would be right to say of it, ``job_of`` by
+    node. ``set_aside`` counts records on which a stage raised: not one is allowed.
+    """
+
+    part: str
+    row: str
+    seed: int
+    nodes: int
+    seconds: float
+    tick_seconds: float
+    rank_steps: int
+    events: tuple[Event, ...]
+    alarms: dict[str, tuple[Alarm, ...]]
+    expected: dict[str, tuple[str, ...]]
+    job_of: dict[str, str]
+    set_aside: int = 0
+
+    @property
+    def node_days(self) -> float:
+        """Simulated time of all nodes together."""
+        return self.nodes * self.seconds / 86_400.0
+
+
+def run(scenario: Scenario) -> Outcome:
+    """Simulate a scenario and let everybody watch the same records."""
+    cluster = Cluster(scenario.spec, seed=scenario.seed, faults=scenario.faults)
+    recorder = Recorder(scenario.spec.send_seconds) if scenario.compared else None
+    pipeline, book, rank_steps, now = local_pipeline(), Book(domains_of(scenario.spec)), 0, 0.0
+    for record in cluster.run(scenario.seconds):
+        now = max(now, record.ts)
+        if isinstance(record, JobSteps):
+            rank_steps += len(record.rows) // STEP_SCHEMAS[record.schema].rows.row_size
+        if recorder is not None:
+            recorder.add(record)
+        for finding in pipeline.process(record):
+            book.hear(finding, now)
+    for finding in pipeline.finish():
+        book.hear(finding, now)
+    alarms = {OURS: book.alarms}
+    if recorder is not None:
+        alarms |= {name: alarms_of(recorder, b, b.knob) for name, b in BASELINES.items()}
+    return Outcome(
+        part=scenario.part,
+        row=scenario.row,
+        seed=scenario.seed,
+        nodes=scenario.spec.nodes,
+        seconds=scenario.seconds,
+        tick_seconds=scenario.spec.send_seconds,
+        rank_steps=rank_steps,
+        events=events_of(scenario, cluster.truth),
+        alarms=alarms,
+        expected=scenario.expected,
+        job_of=_job_of(scenario.spec),
+        set_aside=pipeline.set_aside.total(),
+    )
+
+
+def _job_of(spec: ClusterSpec) -> dict[str, str]:
+    return {spec.node_name(node): job.job_id for job in spec.jobs for node in spec.nodes_of_job(job)}

@@ -1,0 +1,77 @@
+"""A scenario of the evaluation, and what it says went wrong in the form in which alarms are matched."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from benchmarks.quality_matching import Event
+from simulator import ClusterSpec, Fault, Truth
+
+TUNING_SEEDS = range(1000)
+REPORT_SEEDS = range(1000, 1_000_000)
+"""Knobs and thresholds may be looked at on tuning seeds only, figures are reported from the others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """One run. ``rows`` names per fault the line of the table it counts in, ``row`` that of all the rest.
+
+    ``expected`` is by job what would be right to say of it, ``compared`` whether baselines watch too.
+    """
+
+    part: str
+    row: str
+    seed: int
+    spec: ClusterSpec
+    seconds: float
+    faults: tuple[Fault, ...] = ()
+    rows: tuple[str, ...] = ()
+    expected: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    compared: bool = True
+
+
+CAUSES: dict[str, tuple[str, ...]] = {
+    "thermal_throttle": ("throttle.thermal",),
+    "power_brake": ("throttle.power",),
+    "clock_lock": ("clock.low",),
+}
+"""The right hypothesis where kinds that are right about a fault do not all explain it."""
+
+_SYMPTOMS = ("straggler.", "hang.")
+
+
+def events_of(scenario: Scenario, truths: Sequence[Truth]) -> tuple[Event, ...]:
+    """Return the truths of a run in the form they are matched in."""
+    steps = {job.job_id: job.step_seconds for job in scenario.spec.jobs}
+    return tuple(
+        Event(
+            row=row,
+            fault=truth.kind,
+            nodes=truth.nodes,
+            gpu=truth.gpu_index,
+            job_id=truth.job_id,
+            onset=truth.onset,
+            end=truth.end,
+            step_seconds=steps.get(truth.job_id or "", 1.0),
+            magnitude=truth.magnitude,
+            verdicts=truth.verdicts,
+            causes=CAUSES.get(truth.kind, truth.hypotheses) or _explaining(truth.verdicts),
+            machine=truth.machine,
+        )
+        for row, truth in zip(scenario.rows, truths, strict=True)
+    )
+
+
+def domains_of(spec: ClusterSpec) -> dict[str, tuple[str, ...]]:
+    """Return the nodes of every rack and switch, by its name."""
+    members: dict[str, tuple[str, ...]] = {}
+    for node in range(spec.nodes):
+        labels = spec.labels(node)
+        for name in (labels["rack"], labels["switch"]):
+            members[name] = (*members.get(name, ()), spec.node_name(node))
+    return members
+
+
+def _explaining(verdicts: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the verdicts that say why, or all where none does: a silent slow GPU has no other name."""
+    causes = tuple(verdict for verdict in verdicts if not verdict.startswith(_SYMPTOMS))
+    return causes or verdicts

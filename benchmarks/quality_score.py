@@ -1,0 +1,203 @@
+"""Outcomes to scores: per row of a table, what was found, how soon, how rightly, and what was in vain."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from benchmarks.quality_alarms import PAGE, TICKET
+from benchmarks.quality_matching import Alarm, Event, Matches, in_window, is_of, match, names
+from benchmarks.quality_metrics import Floats
+from benchmarks.quality_run import OURS, Outcome
+
+COUNTS = (
+    "true", "false", "missed", "events", "named", "wrong", "unnamed", "soon", "top1", "top3", "kind",
+    "cause1",
+    "cause3", "covered",
+)  # fmt: skip
+"""``false`` counts duplicates, too; ``wrong`` alarms about other machines alone. ``named`` are events of a
+machine about which it was named first, ``unnamed`` the others."""
+
+SOON_STEPS = 30.0
+
+
+@dataclass(slots=True)
+class Score:
+    """Counts by seed (in order of ``COUNTS``), and per event what quantiles and calibration need.
+
+    ``opened`` runs from the true onset to the event time of the finding's opening, ``delays`` to the event
+    time the stream had reached when it left; ``inf`` for events never told of. ``sure`` pairs a finding's
+    confidence with whether it was right, ``why`` that of its cause.
+    """
+
+    seeds: dict[int, Floats] = field(default_factory=dict)
+    opened: list[float] = field(default_factory=list)
+    delays: list[float] = field(default_factory=list)
+    duplicates: int = 0
+    sure: list[tuple[float, bool]] = field(default_factory=list)
+    why: list[tuple[float, bool]] = field(default_factory=list)
+
+    def counts(self, *which: str) -> Floats:
+        """Return the counts of those names, [seeds, names]."""
+        table = np.array([self.seeds[seed] for seed in sorted(self.seeds)])
+        return table[:, [COUNTS.index(name) for name in which]]
+
+    def add(self, seed: int, **counts: float) -> None:
+        """Add to the counts of one seed."""
+        row = self.seeds.setdefault(seed, np.zeros(len(COUNTS)))
+        for name, count in counts.items():
+            row[COUNTS.index(name)] += count
+
+
+def scores(
+    outcomes: Iterable[Outcome], detector: str = OURS, *, whole: str | None = None
+) -> dict[str, Score]:
+    """Return the score of a detector by row; with ``whole``, a row of that name over all of them."""
+    table: dict[str, Score] = {}
+    for outcome in outcomes:
+        if detector not in outcome.alarms:
+            continue
+        result = match(outcome.events, outcome.alarms[detector])
+        rows = dict.fromkeys([*(event.row for event in outcome.events), outcome.row])
+        for row in (*rows, whole) if whole else rows:
+            _count(table.setdefault(row, Score()), outcome, result, detector, None if row == whole else row)
+    last = {whole: table.pop(whole)} if whole in table else {}
+    return {row: score for row, score in table.items() if score.delays} | last
+
+
+def _count(score: Score, outcome: Outcome, result: Matches, detector: str, row: str | None) -> None:
+    score.add(outcome.seed)
+    for event, alarm in result.found:
+        if row in (None, event.row):
+            _found(score, outcome, event, alarm, outcome.alarms[detector])
+    for event in result.missed:
+        if row in (None, event.row):
+            score.add(outcome.seed, missed=1, events=1, unnamed=event.machine)
+            score.opened.append(np.inf)
+            score.delays.append(np.inf)
+    wrong = [(alarm, row_of(outcome, alarm)) for alarm in result.false]
+    again = [(alarm, event.row) for event, alarm in result.duplicates]
+    for alarm, where in (*wrong, *again):
+        if row in (None, where):
+            score.add(outcome.seed, false=1, wrong=alarm in result.false)
+            if alarm.confidence is not None:
+                score.sure.append((alarm.confidence, False))
+    score.duplicates += sum(row in (None, where) for _, where in again)
+
+
+def _found(score: Score, outcome: Outcome, event: Event, alarm: Alarm, told: Sequence[Alarm]) -> None:
+    suspects = suspects_of(outcome, event, told)
+    limit = event.onset + SOON_STEPS * event.step_seconds
+    named = any(names(event, place) for place in suspects[:1])
+    right = [is_of(cause, event.causes) for cause in alarm.causes]
+    score.add(
+        outcome.seed,
+        true=1,
+        events=1,
+        named=event.machine and named,
+        unnamed=event.machine and not named,
+        soon=alarm.at <= limit,
+        top1=named,
+        top3=any(names(event, place) for place in suspects[:3]),
+        kind=is_of(alarm.kind, event.verdicts),
+        cause1=any(right[:1]),
+        cause3=any(right[:3]),
+        covered=_covers(alarm, event),
+    )
+    score.opened.append(alarm.at - event.onset)
+    score.delays.append(alarm.told - event.onset)
+    if alarm.confidence is not None:
+        score.sure.append((alarm.confidence, True))
+    if alarm.cause_confidence is not None:
+        score.why.append((alarm.cause_confidence, any(right[:1])))
+
+
+def _covers(alarm: Alarm, event: Event) -> bool:
+    """Tell whether the onset interval holds the true onset; the step under way then is not yet affected."""
+    if alarm.onset_lo is None or alarm.onset_hi is None:
+        return False
+    return alarm.onset_lo - event.step_seconds <= event.onset <= alarm.onset_hi
+
+
+def suspects_of(outcome: Outcome, event: Event, told: Iterable[Alarm]) -> list[tuple[str, int | None]]:
+    """Return the machines named about an event in the order they were named: whoever acts goes through it."""
+    about = [
+        alarm
+        for alarm in sorted(told, key=lambda a: a.told)
+        if alarm.places and in_window(event, alarm.onset) and _job(outcome, alarm) == event.job_id
+    ]
+    return [place for alarm in about for place in alarm.places]
+
+
+def row_of(outcome: Outcome, alarm: Alarm) -> str:
+    """Return the row a false alarm counts in: that of the event in the same job, else the scenario's own."""
+    rows = [event.row for event in outcome.events if event.job_id == _job(outcome, alarm)]
+    return rows[0] if rows else outcome.row
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """False notifications over an exposure; a page is critical, a ticket an error or a warning."""
+
+    pages: int
+    tickets: int
+    accusations: int
+    node_days: float
+    rank_steps: int
+
+
+def noise(outcomes: Iterable[Outcome], detector: str = OURS) -> Noise:
+    """Count what was told without a cause; what is right to say of a healthy job is no false ticket."""
+    pages = tickets = accusations = rank_steps = 0
+    node_days = 0.0
+    for outcome in outcomes:
+        if detector not in outcome.alarms:
+            continue
+        result = match(outcome.events, outcome.alarms[detector])
+        said = [*result.false, *(a for a in result.remarks if not _founded(outcome, a))]
+        pages += sum(a.calls for a in said if a.severity in PAGE)
+        tickets += sum(a.calls for a in said if a.severity in TICKET)
+        accusations += sum(a.calls for a in result.false)
+        node_days += outcome.node_days
+        rank_steps += outcome.rank_steps
+    return Noise(pages, tickets, accusations, node_days, rank_steps)
+
+
+@dataclass(slots=True)
+class Abstention:
+    """One kind of healthy job: how many, with a machine accused, with a right verdict, with another one."""
+
+    jobs: int = 0
+    accused: int = 0
+    right: int = 0
+    wrong: int = 0
+
+
+def abstentions(outcomes: Iterable[Outcome]) -> dict[str, Abstention]:
+    """Return what was said of each healthy job, by the name of what is special about it."""
+    table: dict[str, Abstention] = {}
+    for outcome in outcomes:
+        result = match(outcome.events, outcome.alarms[OURS])
+        for job in sorted(set(outcome.job_of.values())):
+            entry = table.setdefault(job, Abstention())
+            said = [a for a in result.remarks if _job(outcome, a) == job]
+            entry.jobs += 1
+            entry.accused += any(_job(outcome, a) == job for a in result.false)
+            entry.right += any(_expected(outcome, a) for a in said)
+            entry.wrong += any(not _expected(outcome, a) for a in said)
+    return table
+
+
+def _expected(outcome: Outcome, alarm: Alarm) -> bool:
+    right = outcome.expected.get(_job(outcome, alarm) or "", ())
+    return any(said in right for said in (alarm.kind, *alarm.causes[:1]))
+
+
+def _founded(outcome: Outcome, alarm: Alarm) -> bool:
+    """Tell whether a remark about a job is right: expected, or the job has a fault that it may well show."""
+    about = [event for event in outcome.events if event.job_id == _job(outcome, alarm)]
+    return _expected(outcome, alarm) or any(in_window(event, alarm.onset) for event in about)
+
+
+def _job(outcome: Outcome, alarm: Alarm) -> str | None:
+    return alarm.job_id or (outcome.job_of.get(alarm.places[0][0]) if alarm.places else None)

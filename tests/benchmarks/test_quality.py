@@ -1,0 +1,65 @@
+"""The evaluation as a whole: what is run, what is continued, what is printed."""
+
+import pytest
+
+from benchmarks import quality
+from benchmarks.quality_parts import PARTS
+from benchmarks.quality_report import lines, summary
+from benchmarks.quality_run import run
+from benchmarks.quality_scenarios import REPORT_SEEDS, TUNING_SEEDS, Scenario
+from simulator import ClusterSpec, Fault, JobSpec
+
+FAULT = Fault(kind="gpu_lost", node=1, gpu=1, onset=12.0)
+
+
+def lost_gpu(seed):
+    spec = ClusterSpec(nodes=4, gpus=2, nics=1, jobs=(JobSpec(dp=4, tp=2, step_seconds=0.5),))
+    return [
+        Scenario(
+            part="events", row="lost", seed=seed, spec=spec, seconds=25.0, faults=(FAULT,), rows=("lost",)
+        )
+    ]
+
+
+def test_tuning_and_report_seeds_never_meet():
+    """No seed is both looked at and reported."""
+    assert not set(TUNING_SEEDS) & set(REPORT_SEEDS[:10_000])
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_seed_draws_the_same_scenario(part):
+    """Scenarios are a function of the seed, and name a row for each of their faults."""
+    assert PARTS[part](5) == PARTS[part](5) != PARTS[part](6)
+    assert all(len(s.rows) in (0, len(s.faults)) and s.part in PARTS for s in PARTS[part](5))
+
+
+def test_an_explicit_event_goes_the_whole_way():
+    """A GPU off the bus: simulated, found at its place, timed, and compared with the baselines."""
+    outcome = run(lost_gpu(3)[0])
+    [event] = outcome.events
+    assert (event.nodes[0], event.gpu) in [a.places[0] for a in outcome.alarms["slowrank"] if a.places]
+    assert len(outcome.alarms) > 8
+    assert not outcome.set_aside
+    assert outcome.node_days == pytest.approx(4 * 25 / 86_400)
+    report = "\n".join(lines([outcome]))
+    assert "| lost | 1 | 1.000" in report
+    assert summary([outcome])["parts"]["events"]["slowrank"]["lost"]["recall"] == [1.0, 1.0, 1.0]
+
+
+def test_a_stopped_run_goes_on_where_it_was(tmp_path, monkeypatch):
+    """What the file holds is not simulated again, a torn last line is, and the answer is the same."""
+    ran = []
+
+    def draw(seed):
+        ran.append(seed)
+        return lost_gpu(seed)
+
+    monkeypatch.setitem(PARTS, "events", draw)
+    path = tmp_path / "results.ndjson"
+    whole = quality.extend(path, ["events"], [1000, 1001])
+    kept = path.read_bytes()
+    path.write_bytes(kept[:-20])
+    ran.clear()
+    assert quality.extend(path, ["events"], [1000, 1001]) == whole
+    assert ran == [1001]
+    assert path.read_bytes() == kept

@@ -1,0 +1,69 @@
+"""Versions of findings to what people were told."""
+
+from dataclasses import replace
+
+from alerts.finding import Cause, Finding
+from benchmarks.quality_alarms import Book
+from slowrank.telemetry import Subject
+
+SUBJECT = Subject(type="gpu", cluster="c", node="a", gpu_index=3, job_id="job")
+FINDING = Finding(
+    id="fnd_1",
+    dedup_key="k",
+    kind="straggler.fail_slow",
+    title="slow",
+    severity="warning",
+    status="suspected",
+    subject=SUBJECT,
+    onset=100.0,
+    onset_lo=99.0,
+    onset_hi=101.0,
+    detected_at=104.0,
+    last_seen_at=104.0,
+    detector="d",
+    confidence=0.7,
+    cause=Cause("straggler.fail_slow", 0.6, {"clock.low": 0.4}),
+)
+
+
+def told(*versions):
+    book = Book({"leaf": ("a", "b")})
+    for now, finding in versions:
+        book.hear(finding, now)
+    return book.alarms
+
+
+def test_a_suspicion_is_told_nobody():
+    """What never opens is no alarm, whatever becomes of it."""
+    assert not told((104.0, FINDING), (900.0, replace(FINDING, status="expired")))
+
+
+def test_an_alarm_is_timed_at_its_opening_and_speaks_with_its_last_words():
+    """Later versions raise the severity and change the cause, not the time; its end changes nothing."""
+    opened = replace(FINDING, status="open", detected_at=105.0)
+    worse = replace(opened, severity="critical", confidence=0.9, cause=Cause("clock.low", 0.9))
+    [alarm] = told(
+        (104.0, FINDING), (106.0, opened), (150.0, worse), (900.0, replace(opened, status="resolved"))
+    )
+    assert (alarm.at, alarm.told, alarm.severity, alarm.causes) == (105.0, 106.0, "critical", ("clock.low",))
+    assert (alarm.places, alarm.confidence, alarm.calls) == ((("a", 3),), 0.9, 1)
+
+
+def test_a_finding_that_reopens_calls_again():
+    """A relapse is one more call about the same finding."""
+    opened = replace(FINDING, status="open")
+    versions = [opened, replace(opened, status="resolved"), replace(opened, occurrences=2)]
+    [alarm] = told(*((100.0 + i, version) for i, version in enumerate(versions)))
+    assert alarm.calls == 2
+
+
+def test_a_switch_stands_for_its_nodes():
+    """A finding about a domain is told of every node in it."""
+    switch = Subject(type="switch", cluster="c", switch="leaf")
+    [alarm] = told((104.0, replace(FINDING, status="open", subject=switch)))
+    assert alarm.places == (("a", None), ("b", None))
+
+
+def test_a_detector_on_trial_tells_nobody():
+    """A finding in shadow mode is no alarm."""
+    assert not told((104.0, replace(FINDING, status="open", shadow=True)))

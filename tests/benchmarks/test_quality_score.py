@@ -1,0 +1,87 @@
+"""Counting: outcomes in, scores out."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from benchmarks.quality_run import OURS, Outcome
+from benchmarks.quality_score import abstentions, noise, scores
+from tests.benchmarks.told import alarm, event
+
+NODES = {"a": "job", "b": "job", "c": "other"}
+
+
+def outcome(events, alarms, *, seed=1, expected=None, seconds=86_400.0):
+    return Outcome(
+        part="slow", row="rest", seed=seed, nodes=2, seconds=seconds, tick_seconds=1.0, rank_steps=1000,
+        events=tuple(events), alarms={OURS: tuple(alarms)}, expected=expected or {}, job_of=NODES,
+    )  # fmt: skip
+
+
+def row(score, *names):
+    return score.counts(*names).sum(axis=0).tolist()
+
+
+def test_counts_by_row_and_over_all():
+    """A found event, a missed one and an alarm about a healthy node of another job, each in its row."""
+    events = [event(row="5 %"), event(node="c", job_id="other", row="10 %")]
+    table = scores([outcome(events, [alarm(), alarm(node="b", told=300.0)])], whole="all")
+    assert row(table["5 %"], "true", "false", "missed") == [1, 1, 0]
+    assert row(table["10 %"], "true", "false", "missed") == [0, 0, 1]
+    assert row(table["all"], "true", "false", "missed") == [1, 1, 1]
+    assert table["all"].delays == table["all"].opened == [5.0, math.inf]
+
+
+def test_a_wrong_machine_named_first_costs_the_top_place():
+    """Top-1 goes by the first machine named about the event's job, top-3 by the first three."""
+    [score] = scores([outcome([event()], [alarm(node="b", told=101.0), alarm(told=103.0)])]).values()
+    assert row(score, "top1", "top3", "true", "false") == [0, 1, 1, 1]
+
+
+def test_soon_is_thirty_steps():
+    """A finding counts as soon up to 30 steps of its job after the onset."""
+    told = [outcome([event(step_seconds=2.0)], [alarm(told=100.0 + s)], seed=s) for s in (60, 61)]
+    [score] = scores(told).values()
+    assert score.counts("soon", "events").tolist() == [[1, 1], [0, 1]]
+
+
+def test_a_duplicate_counts_as_false():
+    """The second finding about one event is told in vain."""
+    [score] = scores([outcome([event()], [alarm(), alarm(told=200.0)])]).values()
+    assert row(score, "true", "false", "wrong", "named") == [1, 1, 0, 1]
+    assert score.duplicates == 1
+
+
+def test_a_fault_told_of_without_its_machine_is_not_named():
+    """A hang whose machine nobody names is found, but counts against the naming of machines."""
+    silent = event(verdicts=("hang.job",))
+    [score] = scores([outcome([silent], [alarm(node=None, kind="hang.job")])]).values()
+    assert row(score, "true", "named", "unnamed") == [1, 0, 1]
+
+
+def test_noise_per_node_day():
+    """Accusations of the healthy count as tickets or pages; a right verdict about a job does not."""
+    said = [alarm(node="b"), alarm(node=None, kind="imbalance.stage"), alarm(node=None, kind="hang.job")]
+    n = noise([outcome([], said, expected={"job": ("imbalance.stage",)})])
+    assert (n.pages, n.tickets, n.accusations, n.node_days) == (0, 2, 1, 2.0)
+
+
+def test_abstentions_by_job():
+    """Per healthy job: whether a machine was accused, and whether what was said of it is right."""
+    said = [alarm(node=None, kind="imbalance.stage"), alarm(node="c", job_id="other")]
+    table = abstentions([outcome([], said, expected={"job": ("imbalance.stage",)})])
+    assert [(t.jobs, t.accused, t.right, t.wrong) for t in (table["job"], table["other"])] == [
+        (1, 0, 1, 0),
+        (1, 1, 0, 0),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "held"), [(100, 103, 1), (101, 103, 1), (101.1, 103, 0), (95, 99.9, 0)]
+)
+def test_the_onset_interval_may_begin_with_the_first_step_affected(low, high, held):
+    """A fault within a step of one second may show in the next step only."""
+    told = replace(alarm(), onset_lo=low, onset_hi=high)
+    [score] = scores([outcome([event()], [told])]).values()
+    assert row(score, "covered", "true") == [held, 1]

@@ -17,6 +17,8 @@ ALLOWED = {
     "slowrank.telemetry": {"msgspec"},
     "slowrank.settings": {"pydantic", "pydantic_settings"},
     "detectors": {"numpy", "numba", "llvmlite"},
+    "detectors.referee": {"numpy", "ruptures"},
+    "detectors.multivariate": {"numpy", "sklearn"},
     "alerts": {"slowrank"},
     "alerts.finding": {"slowrank", "msgspec"},
     "exporters": {"slowrank", "kafka", "pynvml"},

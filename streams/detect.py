@@ -79,6 +79,7 @@ class Detect:
                 in_order=True,
             ),
         }
+        self._time = -math.inf
         self._keeper: Keeper[Lane] = Keeper(courses, reread=reread, health=health, now=now)
 
     async def take(self, message: Message) -> asyncio.Future[None]:
@@ -103,7 +104,8 @@ class Detect:
 
         A job in which no rank makes a step sends nothing that could move its time, nor do the nodes of a
         partition when all of them are silent. Where such a partition is read to its end, the time of the
-        nodes that still report holds for it too, or that of the jobs when no node does.
+        nodes that still report holds for it too, or that of the jobs when no node does. Where nothing
+        reports, time stands.
         """
         self._keeper.retain(assigned)
         lanes, now = self._keeper.lanes, self._now()
@@ -111,13 +113,15 @@ class Detect:
         quiet = {place for place, lane in lanes.items() if lane.heard < now - QUIET_SECONDS}
         live = lanes.keys() - quiet
         reporting = {p for p in live if p[0] == samples} or {p for p in live if p[0] == steps}
-        time = min((lanes[place].watermark.time for place in reporting), default=-math.inf)
+        time = self._time = min((lanes[place].watermark.time for place in reporting), default=self._time)
         counts = [lane.senders.counts(max(time, lane.watermark.time)) for lane in lanes.values()]
         self._health.nodes = Present(*map(sum, zip(*counts, strict=True))) if counts else Present()
         for place, lane in list(lanes.items()):
             if place not in ends or lane.next_offset < ends[place]:
                 continue
-            self._outlet.post(self._outgoing(self._keeper.release(place, now)))
+            if released := list(self._keeper.release(place, now)):
+                lane.heard = now
+                self._outlet.post(self._outgoing(released))
             waits = place[0] == steps or (place[0] == samples and place in quiet)
             if waits and not self._keeper.holds(place):
                 self._outlet.post(self._suspicions(lane.reach(time - IDLE_MARGIN_SECONDS)))

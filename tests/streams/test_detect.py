@@ -1,4 +1,5 @@
 import asyncio
+import dataclasses
 
 import pytest
 from aiokafka.errors import KafkaConnectionError
@@ -266,6 +267,43 @@ def test_a_partition_without_nodes_holds_up_no_job():
             now[0] = message.timestamp
             await worker.take(message)
         worker.idle(places, places)
+
+    asyncio.run(go())
+    assert "hang.job" in {s.kind for s in suspicions(outlet)}
+
+
+def test_time_stands_where_nothing_reports_any_more():
+    """A job that is read to its end only after the last node fell silent is judged all the same."""
+    outlet, now = Sent(), [NOW]
+    job = Log(list(traffic.job(ends=NOW - 100, steps=60))).messages
+    nodes = nodes_on(0, traffic.nodes(count=2, seconds=200, ends=NOW))
+    ends = {("job-steps", 0): len(job), ("node-samples", 0): len(nodes)}
+
+    async def go():
+        worker = detect(Log([]), outlet, now=lambda: now[0])
+        await _take(worker, [*job, *nodes])
+        worker.idle(ends, ends | {("job-steps", 0): len(job) + 1})
+        now[0] += 30
+        worker.idle(ends, ends)
+
+    asyncio.run(go())
+    assert "hang.job" in {s.kind for s in suspicions(outlet)}
+
+
+def test_what_was_held_back_tells_the_time_when_it_is_released():
+    """Records that came in one late burst, the last of their nodes, still say how far time has come."""
+    outlet, now = Sent(), [NOW]
+    job = Log(list(traffic.job(ends=NOW - 100, steps=60))).messages
+    nodes = nodes_on(0, traffic.nodes(count=2, seconds=200, ends=NOW))
+    ends = {("job-steps", 0): len(job), ("node-samples", 0): len(nodes)}
+    burst = [m if m.offset < 100 else dataclasses.replace(m, timestamp=NOW) for m in nodes]
+
+    async def go():
+        worker = detect(Log([]), outlet, now=lambda: now[0])
+        await _take(worker, [*job, *burst])
+        for _ in range(30):
+            now[0] += 1
+            worker.idle(ends, ends)
 
     asyncio.run(go())
     assert "hang.job" in {s.kind for s in suspicions(outlet)}

@@ -16,7 +16,8 @@ from slowrank.telemetry.records import Suspect
 from streams import job_suspicions as write
 from streams.job_view import JobView, Key
 from streams.ledger import Ledger
-from streams.steps import COORDS, SECONDS, Floats, Step
+from streams.step_rows import COORDS, SECONDS, Floats
+from streams.steps import Step
 
 ROUND_SECONDS = 10.0
 ROUND_STEPS = 3

@@ -2,7 +2,7 @@
 
 Holds per job an aligner (rows into steps), the straggler detector, the progress watch and the ledger of
 what was
-raised. Works row by row in the order of the log; how rows were batched into records changes nothing.
+raised. Works as if row by row in the order of the log; how rows were batched into records changes nothing.
 """
 
 from collections import OrderedDict
@@ -23,7 +23,8 @@ from streams.job_view import JobView, Key
 from streams.ledger import Ledger
 from streams.losses import Losses
 from streams.progress import Presence, Progress, Stall
-from streams.steps import COORDS, Identity, Row, Step, StepAligner, rows_of
+from streams.step_rows import COORDS, Identity, Rows, rows_of
+from streams.steps import Step, StepAligner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,10 +69,11 @@ class JobStage:
             return ()
         key = (record.cluster, record.job_id)
         out: list[Suspicion] = []
-        for row in rows_of(record):
-            job = self._job(key, record, row)
-            if job is not None:
-                out.extend(self._row(key, job, row))
+        rows, taken = rows_of(record), 0
+        while taken < len(rows) and (job := self._job(key, record, rows, taken)) is not None:
+            stop = taken + job.aligner.together(rows, taken)
+            out.extend(self._rows(key, job, rows.part(taken, stop)))
+            taken = stop
         return out
 
     def tick(self, event_time: float) -> Sequence[Suspicion]:
@@ -86,7 +88,8 @@ class JobStage:
         """Rows that came after their step was judged, over all jobs held."""
         return sum(job.aligner.late_rows for job in self._jobs.values())
 
-    def _job(self, key: tuple[str, str], record: JobSteps, row: Row) -> _Job | None:
+    def _job(self, key: tuple[str, str], record: JobSteps, rows: Rows, k: int) -> _Job | None:
+        """Return the job as row ``k`` finds it, or None where the record is of an attempt that has ended."""
         job = self._jobs.get(key)
         if job is None:
             ledger: Ledger[Key] = Ledger(self.config.update_seconds)
@@ -99,21 +102,21 @@ class JobStage:
             return None
         job.aligner.world_size = job.aligner.world_size or record.world_size
         resized = record.world_size not in (0, job.aligner.world_size)
-        if record.attempt > job.attempt or resized or job.aligner.rolled_back(row):
+        if record.attempt > job.attempt or resized or job.aligner.rolled_back(rows, k):
             _restart(job, record)
             job.losses = Losses(self.config.loss)
         self._jobs.move_to_end(key)
         return job
 
-    def _row(self, key: tuple[str, str], job: _Job, row: Row) -> list[Suspicion]:
+    def _rows(self, key: tuple[str, str], job: _Job, rows: Rows) -> list[Suspicion]:
         out: list[Suspicion] = []
-        number = job.aligner.number(row)
+        number, ts = job.aligner.number(rows), rows.ts[0]
         if number > job.newest:
             job.newest = number
-            out.extend(self._stalls(key, job, job.progress.look(row.ts)))
-            job.progress.new_step(number, row.ts)
-            out.extend(job.ledger.clear(("hang", -1), row.ts))
-        for step in job.aligner.add(row):
+            out.extend(self._stalls(key, job, job.progress.look(ts)))
+            job.progress.new_step(number, ts)
+            out.extend(job.ledger.clear(("hang", -1), ts))
+        for step in job.aligner.add(rows):
             out.extend(self._step(key, job, step))
         if job.aligner.unrelated:
             _align_afresh(job, job.aligner.by_time())

@@ -6,7 +6,7 @@ from typing import Literal
 
 from detectors.straggler import StragglerDetector
 from slowrank.telemetry import UNKNOWN_NODE, Subject
-from streams.steps import Identity
+from streams.step_rows import Identity
 
 Topic = Literal[
     "compute",

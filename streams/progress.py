@@ -108,11 +108,12 @@ class Presence:
         again.
         """
         self._closed += 1
-        back = [r for r in sorted(ranks) if self.absent.pop(r, None) is not None]
-        for rank in ranks:
-            self._last_seen[rank] = (self._closed, ts)
-        gone = [r for r in self._last_seen if r not in ranks]
-        self._missed += sum(1 for r in gone if r not in self.absent)
+        back = sorted(self.absent.keys() & ranks)
+        for rank in back:
+            del self.absent[rank]
+        self._last_seen |= dict.fromkeys(ranks, (self._closed, ts))
+        gone = self._last_seen.keys() - ranks
+        self._missed += len(gone - self.absent.keys())
         self._expected += len(self._last_seen) - len(self.absent)
         new = [r for r in sorted(gone) if r not in self.absent and self._is_silent(r, ts)]
         for rank in new:

@@ -1,48 +1,26 @@
 """Gathers step rows of one job attempt into whole steps.
 
 A step is whole when every rank expected has reported it, or when the job's own event time has passed it by a
-grace. Steps close in order; what comes later is counted. Everything is decided row by row, so batches do not
-matter, and no clock is read.
+grace. Steps close in order; what comes later is counted. Everything is decided as if row by row, so batches
+do not matter, and no clock is read.
 
 Workers that count their steps independently of each other have no common steps. Then stretches of time stand
 for steps, and each rank's first row in one for the rank.
 """
 
 import math
+import sys
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import NamedTuple
+from itertools import takewhile
 
 import numpy as np
 import numpy.typing as npt
 
-from slowrank.telemetry import JobSteps
-from slowrank.telemetry.schema import STEP_SCHEMAS, STEP_V1, Block
-from streams.arrays import columns, runs
+from streams.step_rows import Floats, Identity, Rows
 
-Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
-
-COORDS = ("dp", "pp", "tp", "cp", "ep")
-SECONDS = ("step", "compute", "wait", "data", "comm", "checkpoint")
-
-NOTES = ("tokens", "loss", "grad_norm")
-
-ROLLOUT = "rollout"
-"""The phase label of ranks that generate while others train: nobody's work is like theirs, so that only the
-step they share with the others counts.
-"""
-
-_VALUES = (*(f"{name}_seconds" for name in SECONDS), *NOTES)
-_PLACE = Block(tuple(c for c in STEP_V1.columns if c.kind == "key" and c.name not in ("step", "ts")))
-"""The columns that say where a rank is. They follow step and time, in every later schema too."""
-
-_BEFORE_PLACE = 16
-"""Bytes of a row's step and time."""
-
-_KEYS = ("rank", "local_rank", "gpu_index", *COORDS)
 
 _MAX_OPEN = 512
 """Steps waited for at once: a rank that sends one row far ahead must not hold all memory."""
@@ -52,8 +30,9 @@ _GRACE_STEPS = 5.0
 _LINGER_SECONDS = 2.0
 """How long a step that all others reported waits for ranks that have been silent for a while."""
 
-_GRACE_AT = frozenset((1, 8, 64))
-"""Rows after which the grace is measured, then every 256: counted by rows, so that batches do not matter."""
+_GRACE_AT = (1, 8, 64)
+_GRACE_EVERY = 256
+"""Rows after which the grace is measured, first and later: counted by rows, so that batches do not matter."""
 
 _SEEN_STEPS = 20
 """Steps in which a rank is still expected; a job that shrank closes its steps by grace for so long."""
@@ -61,27 +40,6 @@ _SEEN_STEPS = 20
 _ASTRAY_ROWS = 10
 _ROWS_IN_WINDOW = 2.0
 """Usual steps that one stretch of time holds, so that nearly every rank has a row in each."""
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """Where a rank runs and which part of the job it is."""
-
-    node: str
-    local_rank: int | None
-    gpu_index: int | None
-    coords: tuple[tuple[str, int], ...]
-    model: str
-
-    def is_part_of(self, known: "Identity") -> bool:
-        """Tell whether this says nothing that ``known`` does not: rows may leave out what does not change."""
-        return (
-            self.node == known.node
-            and self.local_rank in (None, known.local_rank)
-            and self.gpu_index in (None, known.gpu_index)
-            and self.coords in ((), known.coords)
-            and self.model in ("", known.model)
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +60,12 @@ class Step:
 @dataclass(slots=True)
 class _Open:
     first_ts: float
-    rows: dict[int, tuple[float, Floats]] = field(default_factory=dict)
+    ranks: set[int] = field(default_factory=set)
+    parts: list[Rows] = field(default_factory=list)
 
 
 class StepAligner:
-    """Row by row into steps, for one attempt of a job.
+    """Rows into steps, for one attempt of a job: ``add`` takes as many at a time as ``together`` allows.
 
     ``identities`` holds the last known place of every rank; ``changed`` is true when one of them moved since
     it was last cleared. With ``window`` (seconds), rows are aligned by time and not by their step numbers;
@@ -129,7 +88,7 @@ class StepAligner:
         self._recent: deque[frozenset[int]] = deque(maxlen=_SEEN_STEPS)
         self._expected: frozenset[int] = frozenset()
         self._durations: deque[float] = deque(maxlen=64)
-        self._measured = 0
+        self._measured, self._measure_at = 0, _GRACE_AT[0]
         self._newest = 0
         self._usual = float("nan")
         self._grace = _GRACE_SECONDS
@@ -142,69 +101,121 @@ class StepAligner:
         fresh.identities.update(self.identities)
         return fresh
 
-    def number(self, row: "Row") -> int:
-        """Return the number of the step, or of the stretch of time, that a row belongs to."""
-        return row.step if self.window is None else int(row.ts // self.window)
+    def number(self, rows: Rows) -> int:
+        """Return the number of the step, or of the stretch of time, that rows taken together belong to."""
+        return self._number(rows, 0)
 
-    def rolled_back(self, row: "Row") -> bool:
-        """Tell whether a row says that its rank went back to a step it had already done: a silent restart."""
+    def rolled_back(self, rows: Rows, k: int) -> bool:
+        """Tell whether row ``k`` says that its rank went back to a step it had already done: a silent
+        restart."""
         if self.window is not None:
             return False
-        if self.closed is None or row.step > self.closed or row.ts <= self.closed_at + self._grace:
+        step, rank = rows.steps[k], rows.ranks[k]
+        if self.closed is None or step > self.closed or rows.ts[k] <= self.closed_at + self._grace:
             return False
-        return row.step < self.last_step.get(row.rank, row.step)
+        return step < self.last_step.get(rank, step)
 
-    def add(self, row: "Row") -> list[Step]:
-        """Take one row; return the steps that it completes, in order."""
-        step, rank, ts = self.number(row), row.rank, row.ts
-        before = self.last_ts.get(rank)
-        if before is None:
-            self.last_ts[rank] = ts
-        elif ts > before:
-            self._gaps.append(ts - before)
-            self.last_ts[rank] = ts
-        opened = self._open.get(step)
-        if (self.closed is not None and step <= self.closed) or (opened and rank in opened.rows):
+    def together(self, rows: Rows, k: int) -> int:
+        """Return how many rows from row ``k`` on ``add`` may take at once: with what it gives for them one by
+        one.
+
+        They are of one step that is not closed and of ranks that it does not have yet, and none of them but
+        the last may close a step or be the one at which the grace is measured.
+        """
+        number = self._number(rows, k)
+        later = (self._number(rows, i) for i in range(k, len(rows))) if self.window else rows.steps[k:]
+        stop = k + len(list(takewhile(number.__eq__, later)))
+        ranks, opened = set(rows.ranks[k:stop]), self._open.get(number)
+        closed = self.closed is not None and number <= self.closed
+        if closed or len(ranks) < stop - k or (opened is not None and not opened.ranks.isdisjoint(ranks)):
+            return 1
+        undecided = self._undecided(number, rows.ts[k:stop])
+        return max(1, min(undecided, self._measure_at - self._measured))
+
+    def add(self, rows: Rows) -> list[Step]:
+        """Take the next rows, one or as many as ``together`` allows; return the steps they complete, in
+        order."""
+        number = self.number(rows)
+        self._hear(rows)
+        opened = self._open.get(number)
+        if (self.closed is not None and number <= self.closed) or (opened and rows.ranks[0] in opened.ranks):
             self.late_rows += self.window is None
-            self._note_late(row)
+            self._note_late(rows)
             return []
         if self._astray:
-            self._astray.pop(rank, None)
-        known = self.identities.get(rank)
-        if known is None or not (row.identity is known or row.identity.is_part_of(known)):
-            self.identities[rank] = row.identity
-            self.changed = True
+            for rank in rows.ranks:
+                self._astray.pop(rank, None)
         if opened is None:
-            opened = self._open[step] = _Open(ts)
-        opened.first_ts = min(opened.first_ts, ts)
-        opened.rows[rank] = (ts, row.values)
-        if step > self.last_step.get(rank, -1):
-            self.last_step[rank] = step
-            self._newest = max(self._newest, step)
-        self.event_time = max(self.event_time, ts)
-        self._learn_grace(row.values.item(0))
+            opened = self._open[number] = _Open(rows.ts[0])
+        opened.first_ts = min(opened.first_ts, *rows.ts)
+        opened.ranks.update(rows.ranks)
+        opened.parts.append(rows)
+        self._know(number, rows)
+        self.event_time = max(self.event_time, *rows.ts)
+        self._learn_grace(rows.values[:, 0].tolist())
         return self._close()
 
     def reporting(self) -> set[int]:
         """Return the ranks heard of, late rows included, within a grace of the job's event time."""
         return {rank for rank, ts in self.last_ts.items() if ts >= self.event_time - self._grace}
 
-    def _note_late(self, row: "Row") -> None:
-        """Note a rank that goes on from its last step, now, at a number that others passed long ago."""
-        if self.window is not None or row.step < self.last_step.get(row.rank, row.step):
-            return
-        behind = (self._newest - row.step) * self._usual
-        if behind > self._grace and row.ts > self.event_time - behind / 2:
-            self._astray[row.rank] = self._astray.get(row.rank, 0) + 1
-            self.unrelated = self._astray[row.rank] >= _ASTRAY_ROWS and len(self._gaps) > 0
+    def _undecided(self, number: int, ts: Sequence[float]) -> int:
+        """Return how many rows of new ranks of one step, with times ``ts``, close nothing but by the last."""
+        oldest = min(self._open, default=number)
+        opened, own = self._open.get(min(number, oldest)), number <= oldest
+        room = self._needed() - (0 if opened is None else len(opened.ranks))
+        first_ts = math.inf if opened is None else opened.first_ts
+        if own:
+            first_ts = min(first_ts, *ts)
+        overdue = max(self.event_time, *ts) > first_ts + self._grace
+        if overdue or room <= 0 or len(self._open) >= _MAX_OPEN:
+            return 0
+        return min(len(ts), room) if own else len(ts)
 
-    def _learn_grace(self, seconds: float) -> None:
-        if seconds > 0:
-            self._durations.append(seconds)
-            self._measured += 1
-            if self._measured in _GRACE_AT or self._measured % 256 == 0:
-                self._usual = float(np.median(self._durations))
-                self._grace = max(_GRACE_SECONDS, _GRACE_STEPS * self._usual)
+    def _number(self, rows: Rows, k: int) -> int:
+        return rows.steps[k] if self.window is None else int(rows.ts[k] // self.window)
+
+    def _hear(self, rows: Rows) -> None:
+        last_ts = self.last_ts
+        for rank, ts in zip(rows.ranks, rows.ts, strict=True):
+            before = last_ts.get(rank)
+            if before is None:
+                last_ts[rank] = ts
+            elif ts > before:
+                self._gaps.append(ts - before)
+                last_ts[rank] = ts
+
+    def _know(self, number: int, rows: Rows) -> None:
+        """Note where the ranks are, and what step they have reached."""
+        identities, last_step = self.identities, self.last_step
+        for rank, identity in zip(rows.ranks, rows.identities, strict=True):
+            known = identities.get(rank)
+            if known is not identity and (known is None or not identity.is_part_of(known)):
+                identities[rank] = identity
+                self.changed = True
+            if number > last_step.get(rank, -1):
+                last_step[rank] = number
+        self._newest = max(self._newest, number)
+
+    def _note_late(self, rows: Rows) -> None:
+        """Note a rank that goes on from its last step, now, at a number that others passed long ago."""
+        step, rank, ts = rows.steps[0], rows.ranks[0], rows.ts[0]
+        if self.window is not None or step < self.last_step.get(rank, step):
+            return
+        behind = (self._newest - step) * self._usual
+        if behind > self._grace and ts > self.event_time - behind / 2:
+            self._astray[rank] = self._astray.get(rank, 0) + 1
+            self.unrelated = self._astray[rank] >= _ASTRAY_ROWS and len(self._gaps) > 0
+
+    def _learn_grace(self, seconds: list[float]) -> None:
+        measured = [s for s in seconds if s > 0]
+        self._durations.extend(measured)
+        self._measured += len(measured)
+        if self._measured >= self._measure_at:
+            later = self._measured - self._measured % _GRACE_EVERY + _GRACE_EVERY
+            self._measure_at = next((n for n in _GRACE_AT if n > self._measured), later)
+            self._usual = float(np.median(self._durations))
+            self._grace = max(_GRACE_SECONDS, _GRACE_STEPS * self._usual)
 
     def _close(self) -> list[Step]:
         closed: list[Step] = []
@@ -219,11 +230,18 @@ class StepAligner:
             self._note_closed(closed[-1])
         return closed
 
-    def _complete(self, opened: _Open) -> bool:
-        rows = opened.rows
+    def _needed(self) -> int:
+        """Return how many ranks a step must have at least to be complete."""
         if self.world_size and len(self._recent) < _SEEN_STEPS:
-            return len(rows) >= self.world_size
-        if not (len(rows) >= len(self._expected) > 0 and self._expected <= rows.keys()):
+            return self.world_size
+        return len(self._expected) or sys.maxsize
+
+    def _complete(self, opened: _Open) -> bool:
+        if len(opened.ranks) < self._needed():
+            return False
+        if self.world_size and len(self._recent) < _SEEN_STEPS:
+            return True
+        if not self._expected <= opened.ranks:
             return False
         # A rank long unheard of may be back with this very step: what it says must not depend on whether its
         # record or the others' came first.
@@ -239,56 +257,9 @@ class StepAligner:
         self._expected = frozenset().union(*set(self._recent))
 
 
-class Row(NamedTuple):
-    """One rank's report of one step; ``values`` are the seconds of ``SECONDS``, then those of ``NOTES``."""
-
-    step: int
-    rank: int
-    ts: float
-    values: Floats
-    identity: Identity
-
-
-def rows_of(record: JobSteps) -> Iterator[Row]:
-    """Read a record row by row; rows without a step, rank or time are left out."""
-    steps, times, *others = runs(STEP_SCHEMAS[record.schema].rows, record.rows)
-    seconds = next(run for run in others if run.names[: len(_VALUES)] == _VALUES)
-    values = seconds.values[: len(_VALUES)].T.astype(np.float64)
-    # Only a loss and a norm mean something by being infinite (``NOT_FINITE``).
-    measured = values[:, : _VALUES.index("loss")]
-    measured[np.isinf(measured)] = np.nan
-    if record.labels.get("phase") == ROLLOUT:
-        values[:, 1 : len(SECONDS)] = np.nan
-    # A node says the same of its ranks with every step: what it says is looked up, not read again.
-    count = len(values)
-    said = record.rows[_BEFORE_PLACE * count : (_BEFORE_PLACE + _PLACE.row_size) * count]
-    places = _places(record.node, record.labels.get("gpu_model", ""), said)
-    rows = zip(steps.values[0].tolist(), times.values[0].tolist(), values, places, strict=True)
-    for step, ts, row, (rank, identity) in rows:
-        if step >= 0 and rank >= 0 and math.isfinite(ts):
-            yield Row(step, rank, ts, row, identity)
-
-
-@lru_cache(maxsize=1 << 14)
-def _places(node: str, model: str, said: bytes) -> tuple[tuple[int, Identity], ...]:
-    """Return rank and identity of each row from the bytes of its key columns."""
-    read = columns(_PLACE, said)
-    keys = zip(*(read[name].tolist() for name in _KEYS), strict=True)
-    return tuple((rank, _identity(node, tuple(place), model)) for rank, *place in keys)
-
-
-@lru_cache(maxsize=1 << 16)
-def _identity(node: str, place: tuple[int, ...], model: str) -> Identity:
-    local_rank, gpu_index, *coords = (None if value < 0 else value for value in place)
-    known = tuple((name, c) for name, c in zip(COORDS, coords, strict=True) if c is not None)
-    return Identity(node=node, local_rank=local_rank, gpu_index=gpu_index, coords=known, model=model)
-
-
 def _whole(number: int, opened: _Open) -> Step:
-    ranks = sorted(opened.rows)
-    return Step(
-        number=number,
-        ranks=np.array(ranks, dtype=np.int64),
-        ts=np.array([opened.rows[r][0] for r in ranks]),
-        values=np.stack([opened.rows[r][1] for r in ranks], axis=1),
-    )
+    ranks = np.array([rank for part in opened.parts for rank in part.ranks], dtype=np.int64)
+    ts = np.array([at for part in opened.parts for at in part.ts])
+    values = np.concatenate([part.values for part in opened.parts])
+    order = np.argsort(ranks)
+    return Step(number=number, ranks=ranks[order], ts=ts[order], values=values[order].T)

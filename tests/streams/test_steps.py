@@ -2,18 +2,36 @@ import numpy as np
 import pytest
 
 from slowrank.telemetry.twin import steps_record
-from streams.steps import StepAligner, rows_of
+from streams.step_rows import rows_of
+from streams.steps import StepAligner
 
 T0 = 1000.0
 
 
 def row(step, rank, ts, **rest):
     fields = {"step": step, "rank": rank, "ts": T0 + ts, "step_seconds": 1.0, "node": f"n{rank // 2}", **rest}
-    return next(rows_of(steps_record([fields])))
+    return rows_of(steps_record([fields]))
 
 
 def feed(aligner, rows):
     return [step for r in rows for step in aligner.add(r)]
+
+
+def disorderly(seed, *, ranks=6, steps=80):
+    """Rows of ranks that are lost, repeated, late, ahead, silent for a while, and sent several at a time."""
+    rng = np.random.default_rng(seed)
+    fields = [
+        {"step": s, "rank": r, "ts": T0 + s + 0.1 * r, "step_seconds": float(rng.choice([0.0, 1.0, 1.2]))}
+        for s in range(steps)
+        for r in range(ranks)
+        if rng.random() > 0.02 and not (r == 2 and 30 < s < 45)
+    ]
+    fields = [f | {"node": f"n{f['rank'] // 4}"} for f in fields]
+    for k in rng.integers(len(fields) - 9, size=8):
+        fields[k], fields[k + 8] = fields[k + 8], fields[k] | {"ts": fields[k]["ts"] + 6.0 * rng.random()}
+    fields += [dict(fields[k]) for k in rng.integers(len(fields), size=3)]
+    cuts = np.sort(rng.integers(len(fields), size=60)).tolist()
+    return [fields[a:b] for a, b in zip([0, *cuts], [*cuts, len(fields)], strict=True) if a < b]
 
 
 def warm(aligner, *, ranks=2, until=8):
@@ -89,19 +107,19 @@ def test_a_rank_going_back_is_a_roll_back_and_a_late_row_is_not():
     """Only a rank's own earlier step at a clearly later time says that training was rolled back."""
     aligner = StepAligner(world_size=2)
     warm(aligner, until=20)
-    assert not aligner.rolled_back(row(10, 0, 19.5))
-    assert aligner.rolled_back(row(10, 0, 60.0))
+    assert not aligner.rolled_back(row(10, 0, 19.5), 0)
+    assert aligner.rolled_back(row(10, 0, 60.0), 0)
 
 
 def test_reads_what_is_there():
     """Values come as seconds and tokens, what was not given as NaN, coordinates by name."""
     read = row(5, 3, 1.5, compute_seconds=0.75, tokens=4096, coords={"dp": 1, "pp": 0}, local_rank=1)
-    assert read.identity.coords == (("dp", 1), ("pp", 0))
-    assert read.identity.local_rank == 1
-    assert read.identity.gpu_index is None
-    assert read.values[:2].tolist() == [1.0, 0.75]
-    assert np.isnan(read.values[2:6]).all()
-    assert read.values[6] == 4096
+    assert read.identities[0].coords == (("dp", 1), ("pp", 0))
+    assert read.identities[0].local_rank == 1
+    assert read.identities[0].gpu_index is None
+    assert read.values[0, :2].tolist() == [1.0, 0.75]
+    assert np.isnan(read.values[0, 2:6]).all()
+    assert read.values[0, 6] == 4096
 
 
 def test_a_rank_that_goes_on_far_behind_shows_that_numbers_are_unrelated():
@@ -133,10 +151,36 @@ def test_by_time_each_stretch_holds_one_row_of_every_rank():
 def test_ranks_that_roll_out_are_compared_with_nobody():
     """Of a rank labelled as rolling out only the step counts, not what it computes or waits."""
     told = {"step": 1, "rank": 0, "ts": 5.0, "step_seconds": 2.0, "compute_seconds": 1.5, "loss": 3.0}
-    (read,) = rows_of(steps_record([told | {"labels": {"phase": "rollout"}}]))
-    assert read.values[0] == 2.0
-    assert np.isnan(read.values[1:6]).all()
-    assert read.values[-2] == 3.0
+    read = rows_of(steps_record([told | {"labels": {"phase": "rollout"}}]))
+    assert read.values[0, 0] == 2.0
+    assert np.isnan(read.values[0, 1:6]).all()
+    assert read.values[0, -2] == 3.0
+
+
+@pytest.mark.parametrize("window", [None, 2.0])
+@pytest.mark.parametrize("world_size", [0, 4, 6])
+@pytest.mark.parametrize("seed", range(8))
+def test_rows_taken_together_close_the_steps_of_rows_one_by_one(seed, world_size, window):
+    """However many are taken at once, the same row closes the same step, and what is learnt is the same."""
+    alone, batched = (StepAligner(world_size, window=window) for _ in range(2))
+    taken = []
+    for rows in (rows_of(steps_record(fields)) for fields in disorderly(seed)):
+        k = 0
+        while k < len(rows):
+            count = batched.together(rows, k)
+            one_by_one = [alone.add(rows.part(i, i + 1)) for i in range(k, k + count)]
+            assert not any(one_by_one[:-1])
+            at_once = batched.add(rows.part(k, k + count))
+            assert [told(s) for s in at_once] == [told(s) for s in one_by_one[-1]]
+            k += count
+            taken.append(count)
+    assert max(taken) > 3
+    for name in ("identities", "last_step", "last_ts", "late_rows", "event_time", "closed", "unrelated"):
+        assert getattr(batched, name) == getattr(alone, name)
+
+
+def told(step):
+    return step.number, step.ranks.tolist(), step.ts.tolist(), step.values.tobytes()
 
 
 @pytest.mark.parametrize("back_first", [True, False])

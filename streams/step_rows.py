@@ -1,0 +1,131 @@
+"""Step rows of a record, column by column, as the aligner takes them."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from slowrank.telemetry import JobSteps
+from slowrank.telemetry.schema import STEP_SCHEMAS, STEP_V1, Block
+from streams.arrays import columns, runs
+
+Floats = npt.NDArray[np.float64]
+
+COORDS = ("dp", "pp", "tp", "cp", "ep")
+SECONDS = ("step", "compute", "wait", "data", "comm", "checkpoint")
+
+NOTES = ("tokens", "loss", "grad_norm")
+
+ROLLOUT = "rollout"
+"""The phase label of ranks that generate while others train: nobody's work is like theirs, so that only the
+step they share with the others counts.
+"""
+
+_VALUES = (*(f"{name}_seconds" for name in SECONDS), *NOTES)
+_MEASURED = _VALUES.index("loss")
+"""Only a loss and a norm mean something by being infinite (``NOT_FINITE``)."""
+
+_PLACE = Block(tuple(c for c in STEP_V1.columns if c.kind == "key" and c.name not in ("step", "ts")))
+"""The columns that say where a rank is. They follow step and time, in every later schema too."""
+
+_BEFORE_PLACE = 16
+"""Bytes of a row's step and time."""
+
+_KEYS = ("rank", "local_rank", "gpu_index", *COORDS)
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Where a rank runs and which part of the job it is."""
+
+    node: str
+    local_rank: int | None
+    gpu_index: int | None
+    coords: tuple[tuple[str, int], ...]
+    model: str
+
+    def is_part_of(self, known: "Identity") -> bool:
+        """Tell whether this says nothing that ``known`` does not: rows may leave out what does not change."""
+        return (
+            self.node == known.node
+            and self.local_rank in (None, known.local_rank)
+            and self.gpu_index in (None, known.gpu_index)
+            and self.coords in ((), known.coords)
+            and self.model in ("", known.model)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Reports of ranks on steps, n of them: each field has one entry a row.
+
+    ``values`` [n, seconds + notes] are the seconds of ``SECONDS``, then ``NOTES``; NaN: not read.
+    """
+
+    steps: Sequence[int]
+    ranks: Sequence[int]
+    ts: Sequence[float]
+    values: Floats
+    identities: Sequence[Identity]
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def part(self, start: int, stop: int) -> "Rows":
+        """Return the rows from ``start`` to before ``stop``."""
+        if start == 0 and stop >= len(self.steps):
+            return self
+        cut = slice(start, stop)
+        return Rows(self.steps[cut], self.ranks[cut], self.ts[cut], self.values[cut], self.identities[cut])
+
+
+def rows_of(record: JobSteps) -> Rows:
+    """Read the rows of a record; those without a step, rank or time are left out."""
+    steps, times, *others = runs(STEP_SCHEMAS[record.schema].rows, record.rows)
+    seconds = next(run for run in others if run.names[: len(_VALUES)] == _VALUES)
+    values = seconds.values[: len(_VALUES)].astype(np.float64)
+    measured = values[:_MEASURED]
+    measured[np.isinf(measured)] = np.nan
+    if record.labels.get("phase") == ROLLOUT:
+        values[1 : len(SECONDS)] = np.nan
+    # A node says the same of its ranks with every step: what it says is looked up, not read again.
+    count = values.shape[1]
+    said = record.rows[_BEFORE_PLACE * count : (_BEFORE_PLACE + _PLACE.row_size) * count]
+    ranks, identities = _places(record.node, record.labels.get("gpu_model", ""), said)
+    rows = Rows(steps.values[0].tolist(), ranks, times.values[0].tolist(), values.T, identities)
+    return rows if count and _whole(rows) else _only_whole(rows)
+
+
+def _whole(rows: Rows) -> bool:
+    # One NaN or infinity makes the sum one, which is cheaper to see than each of them.
+    return min(rows.steps) >= 0 and min(rows.ranks) >= 0 and math.isfinite(sum(rows.ts))
+
+
+def _only_whole(rows: Rows) -> Rows:
+    keys = enumerate(zip(rows.steps, rows.ranks, rows.ts, strict=True))
+    kept = [k for k, (step, rank, ts) in keys if step >= 0 and rank >= 0 and math.isfinite(ts)]
+    return Rows(
+        [rows.steps[k] for k in kept],
+        [rows.ranks[k] for k in kept],
+        [rows.ts[k] for k in kept],
+        rows.values[kept],
+        [rows.identities[k] for k in kept],
+    )
+
+
+@lru_cache(maxsize=1 << 14)
+def _places(node: str, model: str, said: bytes) -> tuple[tuple[int, ...], tuple[Identity, ...]]:
+    """Return rank and identity of each row from the bytes of its key columns."""
+    read = columns(_PLACE, said)
+    ranks, *keys = (read[name].tolist() for name in _KEYS)
+    return tuple(ranks), tuple(_identity(node, place, model) for place in zip(*keys, strict=True))
+
+
+@lru_cache(maxsize=1 << 16)
+def _identity(node: str, place: tuple[int, ...], model: str) -> Identity:
+    local_rank, gpu_index, *coords = (None if value < 0 else value for value in place)
+    known = tuple((name, c) for name, c in zip(COORDS, coords, strict=True) if c is not None)
+    return Identity(node=node, local_rank=local_rank, gpu_index=gpu_index, coords=known, model=model)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from detectors.change_point import ChangeConfig
 from slowrank.telemetry import NodeSample, Suspicion
 from streams.batch import Devices, Shape
+from streams.earliest import Earliest
 from streams.page import Page
 
 SIZES = (64, 512)
@@ -43,6 +44,7 @@ class Fleet:
     def __init__(self, change: ChangeConfig | None, *, gone: float) -> None:
         self._change, self._gone = change, gone
         self._seats: dict[NodeKey, _Seat] = {}
+        self._oldest = Earliest()
         self.pages: dict[Shape, list[Page]] = {}
         self.ignored: Counter[str] = Counter()
 
@@ -84,8 +86,10 @@ class Fleet:
 
     def forget(self, before: float) -> None:
         """Let go of the nodes that were last heard before an event time."""
-        for key in [key for key, seat in self._seats.items() if seat.ts < before]:
-            self._leave(self._seats.pop(key))
+        if self._oldest.reached(before):
+            for key in [key for key, seat in self._seats.items() if seat.ts < before]:
+                self._leave(self._seats.pop(key))
+            self._oldest.counted(seat.ts for seat in self._seats.values())
 
     def _last(self, key: NodeKey) -> tuple[float, str, int]:
         seat = self._seats.get(key)
@@ -97,6 +101,7 @@ class Fleet:
         seat = self._seats.get(key)
         if seat is None:
             seat = self._seats[key] = self._new_seat(_devices_of(sample))
+            self._oldest.note(sample.ts)
         elif seat.boot_id != sample.boot_id:
             seat = self._seats[key] = self._restarted(seat, sample)
         elif not seat.devices.holds(sample):

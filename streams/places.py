@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from slowrank.telemetry import Evidence, NodeSample, Subject, Suspicion
+from streams.earliest import Earliest
 from streams.suspicions import Claim, Place
 
 PLACE_KIND = "self.place"
@@ -37,6 +38,7 @@ class Places:
 
     def __init__(self) -> None:
         self._told: dict[tuple[str, str], tuple[float, _Said]] = {}
+        self._oldest = Earliest()
 
     def seen(self, sample: NodeSample) -> list[Suspicion]:
         """Return the announcement that a sample makes due, if any."""
@@ -46,12 +48,15 @@ class Places:
         if self._told.get(key, (0.0, None))[1] == said:
             return []
         self._told[key] = (sample.ts, said)
+        self._oldest.note(sample.ts)
         return [_announced(place, len(sample.nic_ids), float(math.ceil(sample.ts)))]
 
     def forget(self, oldest: float) -> None:
         """Drop the nodes last told of before ``oldest``."""
-        for key in [key for key, (at, _) in self._told.items() if at < oldest]:
-            del self._told[key]
+        if self._oldest.reached(oldest):
+            for key in [key for key, (at, _) in self._told.items() if at < oldest]:
+                del self._told[key]
+            self._oldest.counted(at for at, _ in self._told.values())
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from slowrank.telemetry import Suspicion
+from streams.earliest import Earliest
 from streams.suspicions import Claim, Place
 
 UNHEARD_KIND = "self.unheard"
@@ -18,6 +19,9 @@ UNHEARD_KIND = "self.unheard"
 Kind = Literal["exporter.stale", "node.silent"]
 
 _MISSED = 4
+
+_ROUNDING = 1e-3
+"""Seconds by which a deadline is taken early: sums and differences of Unix times are not exact."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +58,7 @@ class Silence:
     def __init__(self, config: SilenceConfig | None = None) -> None:
         self._config = config or SilenceConfig()
         self._heard: dict[tuple[str, str], _Heard] = {}
+        self._due = Earliest()
         self._second = -math.inf
 
     @property
@@ -65,12 +70,12 @@ class Silence:
         """Take that a node sent a record of event time ``ts``; return what of its silence that ends."""
         held = self._heard.get((place.cluster, place.node))
         if held is None:
-            self._heard[place.cluster, place.node] = _Heard(place, ts)
+            self._meet(place, ts)
             return []
         # Whether a tick came between two records must not matter: what the gap says is said all the same.
         found = list(self._overdue(held, ts)) if ts - held.last > self._config.unheard else []
         if ts - held.last > self._config.expected:
-            self._heard[place.cluster, place.node] = _Heard(place, ts)
+            self._meet(place, ts)
             return found
         if held.unheard:
             found.append(_unheard(held, "clear", ts))
@@ -79,6 +84,7 @@ class Silence:
         ]
         held.raised, held.certain, held.unheard = set(), False, False
         held.place, held.last, held.gap = place, max(held.last, ts), abs(ts - held.last)
+        self._due.note(self._deadline(held))
         return found
 
     def tick(self, event_time: float) -> list[Suspicion]:
@@ -87,15 +93,44 @@ class Silence:
         if second <= self._second:
             return []
         self._second = second
+        # Most seconds nobody is overdue, and there may be thousands of nodes.
+        if not self._due.reached(second):
+            return []
         found = [s for _, held in sorted(self._heard.items()) for s in self._overdue(held, float(second))]
         self._forget_the_departed(second)
+        self._due.counted(map(self._deadline, self._heard.values()))
         return found
+
+    def _meet(self, place: Place, ts: float) -> None:
+        held = self._heard[place.cluster, place.node] = _Heard(place, ts)
+        self._due.note(self._deadline(held))
+
+    def _missed(self, held: _Heard) -> float:
+        """Return how long a node takes to miss four reports.
+
+        One that sends every ten seconds is not silent after ten: what counts is how many it missed. How
+        often one sends is not known from its first record.
+        """
+        return _MISSED * held.gap if math.isfinite(held.gap) else self._config.silent / 2
+
+    def _deadline(self, held: _Heard) -> float:
+        """Return an event time before which nothing is to be said of a node, unless it is heard again."""
+        config, missed = self._config, self._missed(held)
+        stale = max(config.stale, missed)
+        after = [config.expected]
+        if not held.certain:
+            after.append(config.certain)
+        if "node.silent" not in held.raised:
+            after.append(max(config.silent, 2 * missed))
+        if "exporter.stale" not in held.raised:
+            after.append(stale)
+        if not held.unheard:
+            after.append(min(stale, max(config.unheard, missed)))
+        return held.last + min(after) - _ROUNDING
 
     def _overdue(self, held: _Heard, now: float) -> Iterator[Suspicion]:
         config, silence = self._config, now - held.last
-        # A node that sends every ten seconds is not silent after ten: what counts is how many it missed. How
-        # often one sends is not known from its first record.
-        missed = _MISSED * held.gap if math.isfinite(held.gap) else config.silent / 2
+        missed = self._missed(held)
         stale = max(config.stale, missed)
         few = min(stale, max(config.unheard, missed))
         if silence >= few and not held.unheard:

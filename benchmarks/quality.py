@@ -54,21 +54,36 @@ def extend(path: Path, parts: list[str], seeds: list[int]) -> list[Outcome]:
     return [outcome for outcome in done if outcome.seed in set(seeds)]
 
 
+def merged(paths: Iterable[Path], parts: list[str]) -> list[Outcome]:
+    """Return what several results files hold, of a seed and part that is in more than one the first."""
+    held: dict[tuple[str, int], list[Outcome]] = {}
+    for path in paths:
+        found: dict[tuple[str, int], list[Outcome]] = {}
+        for outcome in read(path, parts):
+            found.setdefault((outcome.part, outcome.seed), []).append(outcome)
+        held = found | held
+    return [outcome for _, outcomes in sorted(held.items()) for outcome in outcomes]
+
+
 def main(argv: list[str]) -> int:
     """Run or continue the evaluation and print its tables; 1 when a stage raised on a record."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks quality", description=__doc__)
     parser.add_argument("--part", action="append", choices=PARTS, help="may be repeated; default: all")
-    parser.add_argument(
-        "--seeds", type=int, default=SEEDS, help=f"report seeds, from {REPORT_SEEDS.start} on"
-    )
+    parser.add_argument("--seeds", type=int, default=SEEDS, help="how many, from --first on")
+    parser.add_argument("--first", type=int, default=REPORT_SEEDS.start, help="first seed")
     parser.add_argument("--results", type=Path, default=Path("quality.ndjson"), help="outcomes, appended to")
+    parser.add_argument("--merge", type=Path, nargs="+", help="run nothing, report what these results hold")
     parser.add_argument("--json", type=Path, help="write the figures here, too")
     parser.add_argument("--tune", action="store_true", help="choose the baselines' knobs on tuning seeds")
     options = parser.parse_args(argv)
     if options.tune:
         print("\n".join(tuned([*TUNING_SEEDS][: options.seeds])))
         return 0
-    outcomes = extend(options.results, options.part or [*PARTS], [*REPORT_SEEDS][: options.seeds])
+    parts = options.part or [*PARTS]
+    if options.merge:
+        outcomes = merged(options.merge, parts)
+    else:
+        outcomes = extend(options.results, parts, [*range(options.first, options.first + options.seeds)])
     print("\n".join(lines(outcomes)))
     if options.json:
         options.json.write_text(json.dumps(summary(outcomes), indent=1) + "\n")

@@ -9,12 +9,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from benchmarks.quality_scenarios import Scenario
-from simulator import Cluster, ClusterSpec, Fault, JobSpec, Workload
-from simulator.benign import BENIGN, draw_spec
+from benchmarks.quality_quiet import quiet, quiet_1hz
+from benchmarks.quality_scenarios import Scenario, scenario
+from simulator import ClusterSpec, Fault, JobSpec, Workload
+from simulator.benign import BENIGN
 from simulator.catalogue import CATALOGUE
 from simulator.mixes import MIXES
-from simulator.scenarios import draw_fault, draw_faults
+from simulator.scenarios import draw_fault
 
 GPUS = 8
 NODES_PER_JOB = 4
@@ -91,7 +92,7 @@ def slow(seed: int) -> Sequence[Scenario]:
         if kind == "thermal_throttle":
             fault = replace(fault, shape="ramp", period=float(rng.uniform(2, 10)))
         faults.append(fault)
-    return [_scenario("slow", seed, spec, faults, rows=tuple(BANDS), seconds=310)]
+    return [scenario("slow", seed, spec, faults, rows=tuple(BANDS), seconds=310)]
 
 
 def mix(seed: int) -> Sequence[Scenario]:
@@ -106,7 +107,7 @@ def mix(seed: int) -> Sequence[Scenario]:
         placed(rng, spec, kind, number, onset=float(rng.uniform(110, 170)))
         for number, kind in enumerate(kinds)
     ]
-    return [_scenario("mix", seed, spec, faults, rows=kinds, seconds=480)]
+    return [scenario("mix", seed, spec, faults, rows=kinds, seconds=480)]
 
 
 def comm(seed: int) -> Sequence[Scenario]:
@@ -119,7 +120,7 @@ def comm(seed: int) -> Sequence[Scenario]:
     ladder = placed(rng, spec, "congestion", 2, onset=onset, magnitude=float(rng.uniform(2.0, 6.0)))
     ladder = replace(ladder, duration=1e9, shape="ladder", period=20.0)
     rows = (kind, "congestion, at once", "congestion, ladder")
-    return [_scenario("comm", seed, spec, [link, at_once, ladder], rows=rows, seconds=300)]
+    return [scenario("comm", seed, spec, [link, at_once, ladder], rows=rows, seconds=300)]
 
 
 def hang(seed: int) -> Sequence[Scenario]:
@@ -132,7 +133,7 @@ def hang(seed: int) -> Sequence[Scenario]:
     jobs = tuple(replace(job, workload=w) for job, w in zip(spec.jobs, workloads, strict=True))
     spec = replace(spec, jobs=jobs)
     fault = replace(placed(rng, spec, "job_hang", 0, onset=float(rng.uniform(100, 160))), duration=1e9)
-    return [_scenario("hang", seed, spec, [fault], rows=("job_hang",), seconds=240, compared=False)]
+    return [scenario("hang", seed, spec, [fault], rows=("job_hang",), seconds=240, compared=False)]
 
 
 EXPLICIT = ("gpu_lost", "ecc_uncorrectable", "gsp_hang", "nic_crash", "switch_down")
@@ -148,7 +149,7 @@ def events(seed: int) -> Sequence[Scenario]:
         for number, kind in enumerate(kinds)
     ]
     faults[0] = replace(faults[0], duration=2.0, shape="step")
-    return [_scenario("events", seed, spec, faults, rows=kinds, seconds=210, compared=False)]
+    return [scenario("events", seed, spec, faults, rows=kinds, seconds=210, compared=False)]
 
 
 def benign(seed: int) -> Sequence[Scenario]:
@@ -159,15 +160,7 @@ def benign(seed: int) -> Sequence[Scenario]:
     for job, name in zip(spec.jobs, names, strict=True):
         staged = replace(job, dp=4, pp=2, tp=4) if BENIGN[name].last_stage > 1.2 else job
         jobs.append(replace(staged, job_id=name, workload=BENIGN[name]))
-    return [_scenario("benign", seed, replace(spec, jobs=tuple(jobs)), [], rows=(), seconds=420)]
-
-
-def quiet(seed: int) -> Sequence[Scenario]:
-    """An hour of 48 nodes that send every 10 s: jobs with every confounder, and telemetry that fails."""
-    spec = draw_spec(48, seed=seed, duration=3600.0, send_seconds=10.0)
-    faults = draw_faults(spec, seed=seed, duration=3600.0, mix="telemetry", intensity=100.0)
-    rows = tuple(fault.kind for fault in faults)
-    return [_scenario("quiet", seed, spec, faults, rows=rows, seconds=3600, compared=False)]
+    return [scenario("benign", seed, replace(spec, jobs=tuple(jobs)), [], rows=(), seconds=420)]
 
 
 def scale(seed: int) -> Sequence[Scenario]:
@@ -179,36 +172,7 @@ def scale(seed: int) -> Sequence[Scenario]:
     size = 1.0 + float(np.exp(rng.uniform(np.log(0.05), np.log(0.5))))
     fault = draw_fault(spec, "silent_slow", rng=rng, onset=float(rng.uniform(90, 120)), magnitude=size)
     fault = replace(fault, duration=1e9, shape="step")
-    return [_scenario("scale", seed, spec, [fault], rows=("1,024 GPUs",), seconds=200, compared=False)]
-
-
-def _scenario(
-    part: str,
-    seed: int,
-    spec: ClusterSpec,
-    faults: Sequence[Fault],
-    *,
-    rows: Sequence[str],
-    seconds: float,
-    compared: bool = True,
-) -> Scenario:
-    """``expected`` follows from what the jobs do although all is well."""
-    expected: dict[str, tuple[str, ...]] = {}
-    for truth in Cluster(spec, seed=seed).planned:
-        job = truth.job_id or ""
-        right = truth.verdicts if truth.cause == "planned" else truth.hypotheses
-        expected[job] = (*expected.get(job, ()), *right)
-    return Scenario(
-        part=part,
-        row=part,
-        seed=seed,
-        spec=spec,
-        seconds=seconds,
-        faults=tuple(faults),
-        rows=tuple(rows),
-        expected=expected,
-        compared=compared,
-    )
+    return [scenario("scale", seed, spec, [fault], rows=("1,024 GPUs",), seconds=200, compared=False)]
 
 
 PARTS: dict[str, Draw] = {
@@ -219,5 +183,6 @@ PARTS: dict[str, Draw] = {
     "events": events,
     "benign": benign,
     "quiet": quiet,
+    "quiet-1hz": quiet_1hz,
     "scale": scale,
 }

@@ -1,9 +1,10 @@
 """The tables of `docs/detection-quality.md` from outcomes, and the same figures as JSON."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from benchmarks.quality_exposure import days_by_row, exposure, table
 from benchmarks.quality_metrics import (
     Calibration,
     Estimate,
@@ -36,13 +37,14 @@ def lines(outcomes: Sequence[Outcome]) -> Iterator[str]:
         of_part = [outcome for outcome in outcomes if outcome.part == part]
         if any(outcome.events for outcome in of_part):
             yield from ("", f"## {part}: {_exposure(of_part)}", "")
-            yield from _table(("row", *COLUMNS), _event_rows(of_part))
-            yield from ("", *_misses(of_part))
+            yield from table(("row", *COLUMNS), _event_rows(of_part))
+            yield from ("", *_misses(outcome for outcome in of_part if not outcome.benign))
         if any(len(outcome.alarms) > 1 for outcome in of_part):
-            yield from ("", *_table(_DETECTOR_COLUMNS, _detector_rows(of_part)))
-    yield from ("", "## told in vain", "", *_table(_NOISE_COLUMNS, _noise_rows(outcomes)))
-    healthy = [outcome for outcome in outcomes if not outcome.events]
-    yield from ("", "## healthy jobs", "", *_table(_ABSTENTION_COLUMNS, _abstention_rows(healthy)))
+            yield from ("", *table(_DETECTOR_COLUMNS, _detector_rows(of_part)))
+    yield from ("", "## told in vain", "", *table(_NOISE_COLUMNS, _noise_rows(outcomes)))
+    yield from exposure([outcome for outcome in outcomes if outcome.benign])
+    healthy = [outcome for outcome in outcomes if not outcome.events and not outcome.benign]
+    yield from ("", "## healthy jobs", "", *table(_ABSTENTION_COLUMNS, _abstention_rows(healthy)))
     yield from ("", "## calibration", "", *_calibration_lines(outcomes))
 
 
@@ -61,6 +63,7 @@ def summary(outcomes: Sequence[Outcome]) -> dict[str, Any]:
             for part, some in by_part.items()
         },
         "told_in_vain": {part: _rates(noise(some)) for part, some in by_part.items()},
+        "node_days_by_row": {part: days_by_row(some) for part, some in by_part.items()},
     }
 
 
@@ -128,7 +131,7 @@ def _detector_rows(outcomes: Sequence[Outcome]) -> Iterator[tuple[str, ...]]:
         )
 
 
-def _misses(outcomes: Sequence[Outcome]) -> Iterator[str]:
+def _misses(outcomes: Iterable[Outcome]) -> Iterator[str]:
     for outcome in outcomes:
         found = scores([outcome])
         for row, score in found.items():
@@ -148,6 +151,7 @@ def _noise_rows(outcomes: Sequence[Outcome]) -> Iterator[tuple[str, ...]]:
     groups: dict[str, list[Outcome]] = {}
     for outcome in outcomes:
         what = "healthy" if not outcome.events else "with faults"
+        what = "every benign row on" if outcome.benign else what
         groups.setdefault(f"{what}, {outcome.tick_seconds:g} s ticks", []).append(outcome)
     for name, some in sorted(groups.items()):
         n = noise(some)
@@ -170,19 +174,12 @@ def _calibration_lines(outcomes: Sequence[Outcome]) -> Iterator[str]:
     for name, pairs in (("finding", score.sure), ("cause", score.why)):
         fit = calibration([p for p, _ in pairs], [right for _, right in pairs])
         yield f"{name}: expected error {fit.error:.3f}, Brier score {fit.brier:.3f}, n {len(pairs)}"
-        yield from ("", *_table(("told", "right", "n"), _reliability(fit)), "")
+        yield from ("", *table(("told", "right", "n"), _reliability(fit)), "")
 
 
 def _reliability(fit: Calibration) -> Iterator[tuple[str, ...]]:
     for told, right, n in fit.bins:
         yield f"{told:.2f}", f"{right:.2f}", str(n)
-
-
-def _table(header: Sequence[str], rows: Iterator[tuple[str, ...]]) -> Iterator[str]:
-    yield "| " + " | ".join(header) + " |"
-    yield "|---" + "|---:" * (len(header) - 1) + "|"
-    for row in rows:
-        yield "| " + " | ".join(row) + " |"
 
 
 def _exposure(outcomes: Sequence[Outcome]) -> str:

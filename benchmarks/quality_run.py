@@ -1,10 +1,11 @@
 """One scenario through the product's own path: simulator records, local pipeline, findings, alarms."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from benchmarks.quality_alarms import Book
 from benchmarks.quality_baselines import BASELINES, alarms_of
 from benchmarks.quality_matching import Alarm, Event
+from benchmarks.quality_quiet import node_days
 from benchmarks.quality_scenarios import Scenario, domains_of, events_of
 from benchmarks.quality_tables import Recorder
 from simulator import Cluster, ClusterSpec
@@ -20,7 +21,8 @@ class Outcome:
     """What became of one scenario: everything the tables are made of, as one line of the results file.
 
     ``alarms`` is by detector, ``expected`` by job what would be right to say of it, ``job_of`` by
-    node. ``set_aside`` counts records on which a stage raised: not one is allowed.
+    node. ``set_aside`` counts records on which a stage raised: not one is allowed. Where all benign rows are
+    on, ``benign`` is by job its row, and ``row_days`` by row the node-days for which it was on.
     """
 
     part: str
@@ -35,6 +37,8 @@ class Outcome:
     expected: dict[str, tuple[str, ...]]
     job_of: dict[str, str]
     set_aside: int = 0
+    benign: dict[str, str] = field(default_factory=dict)
+    row_days: dict[str, float] = field(default_factory=dict)
 
     @property
     def node_days(self) -> float:
@@ -73,6 +77,8 @@ def run(scenario: Scenario) -> Outcome:
         expected=scenario.expected,
         job_of=_job_of(scenario.spec),
         set_aside=pipeline.set_aside.total(),
+        benign=scenario.benign,
+        row_days=node_days(scenario.spec, scenario.seconds, scenario.benign) if scenario.benign else {},
     )
 
 

@@ -9,6 +9,7 @@ from benchmarks.quality_alarms import PAGE, TICKET
 from benchmarks.quality_matching import Alarm, Event, Matches, in_window, is_of, match, names
 from benchmarks.quality_metrics import Floats
 from benchmarks.quality_run import OURS, Outcome
+from simulator.shared_faults import TELEMETRY_FAULTS
 
 COUNTS = (
     "true", "false", "missed", "events", "named", "wrong", "unnamed", "soon", "top1", "top3", "kind",
@@ -153,14 +154,24 @@ def noise(outcomes: Iterable[Outcome], detector: str = OURS) -> Noise:
     for outcome in outcomes:
         if detector not in outcome.alarms:
             continue
-        result = match(outcome.events, outcome.alarms[detector])
-        said = [*result.false, *(a for a in result.remarks if not _founded(outcome, a))]
+        said = in_vain(outcome, detector)
         pages += sum(a.calls for a in said if a.severity in PAGE)
         tickets += sum(a.calls for a in said if a.severity in TICKET)
-        accusations += sum(a.calls for a in result.false)
+        accusations += sum(a.calls for a in said if a.accuses)
         node_days += outcome.node_days
         rank_steps += outcome.rank_steps
     return Noise(pages, tickets, accusations, node_days, rank_steps)
+
+
+def in_vain(outcome: Outcome, detector: str = OURS) -> list[Alarm]:
+    """Return what was told without a cause."""
+    result = match(outcome.events, outcome.alarms[detector])
+    return [*result.false, *(a for a in result.remarks if not _founded(outcome, a))]
+
+
+def row_in_vain(outcome: Outcome, alarm: Alarm) -> str | None:
+    """Return the benign row of the job that an alarm is about, None for one about no job."""
+    return outcome.benign.get(_job(outcome, alarm) or "")
 
 
 @dataclass(slots=True)
@@ -194,8 +205,15 @@ def _expected(outcome: Outcome, alarm: Alarm) -> bool:
 
 
 def _founded(outcome: Outcome, alarm: Alarm) -> bool:
-    """Tell whether a remark about a job is right: expected, or the job has a fault that it may well show."""
-    about = [event for event in outcome.events if event.job_id == _job(outcome, alarm)]
+    """Tell whether a remark about a job is right: expected, or the job has a fault that it may well show.
+
+    What is wrong with the telemetry of one node explains nothing that is said of others or of the job.
+    """
+    about = [
+        event
+        for event in outcome.events
+        if event.job_id == _job(outcome, alarm) and event.fault not in TELEMETRY_FAULTS
+    ]
     return _expected(outcome, alarm) or any(in_window(event, alarm.onset) for event in about)
 
 

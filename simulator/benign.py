@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from dataclasses import fields, replace
 
 import numpy as np
 
@@ -35,15 +36,23 @@ BENIGN: dict[str, Workload] = {
 
 
 def draw_spec(
-    nodes: int, *, seed: int, duration: float, gpus: int = 8, send_seconds: float = 1.0
+    nodes: int,
+    *,
+    seed: int,
+    duration: float,
+    gpus: int = 8,
+    send_seconds: float = 1.0,
+    largest: int | None = None,
 ) -> ClusterSpec:
     """Return a healthy cluster with several jobs side by side and idle nodes, all confounders among them.
 
-    Jobs differ in size, layout (data, tensor, pipeline, expert parallel), step time and workload; some are
-    of reinforcement learning, some end and give way to a resized attempt within ``duration`` seconds.
+    Jobs differ in size (to ``largest`` nodes, half of the cluster unless given), layout (data, tensor,
+    pipeline, expert parallel), step time and workload; some are of reinforcement learning, some end and give
+    way to a resized attempt within ``duration`` seconds.
     """
     rng = np.random.default_rng([seed, 0xBE9])
-    jobs = tuple(job for place in _places(nodes, rng) for job in _jobs(place, gpus, duration, rng))
+    places = _places(nodes, largest or max(2, nodes / 2), rng)
+    jobs = tuple(job for place in places for job in _jobs(place, gpus, duration, rng))
     return ClusterSpec(
         nodes=nodes, gpus=gpus, nics=gpus, jobs=jobs, send_seconds=send_seconds, lost_share=LOST_SHARE
     )
@@ -80,6 +89,30 @@ def draw_workload(rng: np.random.Generator, duration: float) -> Workload:
     )
 
 
+def with_row(job: JobSpec, row: str, *, duration: float, rng: np.random.Generator) -> JobSpec:
+    """Return a job that has the confounder ``row`` of ``BENIGN`` besides its own.
+
+    The times of its plans fall into ``duration`` seconds, its recompiles into a few hundred steps; a long
+    last stage needs stages.
+    """
+    plain, special = Workload(), BENIGN[row]
+    values = {f.name: getattr(special, f.name) for f in fields(Workload)}
+    changed = {name: value for name, value in values.items() if value != getattr(plain, name)}
+    if special.planned:
+        stretch = duration / 600.0 * float(rng.uniform(0.5, 2.0))
+        changed["planned"] = tuple(
+            replace(p, onset=p.onset * stretch, ramp_seconds=p.ramp_seconds * stretch)
+            for p in special.planned
+        )
+    if special.recompiles:
+        steps = job.first_step + np.sort(rng.integers(20, 400, len(special.recompiles)))
+        changed["recompiles"] = tuple(steps.tolist())
+    load = replace(job.workload, **changed)
+    if "last_stage" in changed and job.pp == 1 and not job.rollout_dp and job.dp % (2 * job.ep) == 0:
+        return replace(job, dp=job.dp // 2, pp=2, workload=load)
+    return replace(job, workload=load)
+
+
 def _plans(rng: np.random.Generator, duration: float) -> Iterator[Planned]:
     """Yield a few changes a day of all ranks together: at once or along a ramp, also to faster."""
     for _ in range(int(rng.poisson(0.3 + 2.0 * duration / 86400.0))):
@@ -88,11 +121,11 @@ def _plans(rng: np.random.Generator, duration: float) -> Iterator[Planned]:
         yield Planned(onset=onset, factor=factor, ramp_seconds=ramp if rng.random() < 0.5 else 0.0)
 
 
-def _places(nodes: int, rng: np.random.Generator) -> Iterator[range]:
+def _places(nodes: int, largest: float, rng: np.random.Generator) -> Iterator[range]:
     """Yield stretches of nodes for one job each; about a tenth of the cluster stays idle between them."""
     first = 0
     while first < nodes:
-        size = min(int(2 ** rng.uniform(0.0, math.log2(max(2, nodes / 2)))), nodes - first)
+        size = min(int(2 ** rng.uniform(0.0, math.log2(largest))), nodes - first)
         if rng.random() < 0.9:
             yield range(first, first + size)
         first += size

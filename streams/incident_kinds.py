@@ -51,15 +51,18 @@ class Pattern:
 
 
 _SLOWED = ("throttle.", "clock.low", "straggler.")
+_FABRIC = "fabric.rail_degraded"
+_LIKELY, _POSSIBLE = 6.0, 4.0
+"""Log-odds of what explains an incident."""
 
 PATTERNS = (
     Pattern("node.silent", SILENCE, ("",), TOGETHER_SECONDS, "domain", "silence"),
     Pattern(
-        "fabric.rail_degraded",
+        _FABRIC,
         ("link.nic_flap", "link.nic_errors", "link.nic_slow"),
         ("link.nic_", "hang.rank_missing"),
         TOGETHER_SECONDS,
-        "fabric.rail_degraded",
+        _FABRIC,
         "nic",
         of_ports=True,
     ),
@@ -136,14 +139,21 @@ def speak(pattern: Pattern, subject: Subject, found: Explanation, ts: float) -> 
         onset_lo=min(onsets),
         onset_hi=max(onsets),
         score=max(1.0, round(found.gain / 3.0, 3)),
-        log_likelihood_ratio=6.0,
+        log_likelihood_ratio=_LIKELY,
         overwhelming=True,
         nodes=len(nodes),
         evidence=(told,),
-        hypotheses={pattern.hypothesis: 6.0},
+        hypotheses=_hypotheses(pattern, found.domain),
         suspects=_suspects(subject, found),
         note=f"{round(found.probability, 4):g} of what could explain its members",
     )
+
+
+def _hypotheses(pattern: Pattern, domain: Domain) -> dict[str, float]:
+    """Return what explains an incident: all that nodes behind one switch surely share is the way out."""
+    if pattern.evidence == SILENCE and domain.type == "switch":
+        return {_FABRIC: _LIKELY, pattern.hypothesis: _POSSIBLE}
+    return {pattern.hypothesis: _LIKELY}
 
 
 def _suspects(subject: Subject, found: Explanation) -> tuple[Suspect, ...]:

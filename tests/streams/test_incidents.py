@@ -153,11 +153,17 @@ def test_a_silent_rack_is_one_finding():
     """Four nodes of a rack that fall silent together are one finding about the rack."""
     versions = run(silent(range(8, 12)))
     assert told(versions) == [("node.silent", "rack-02")]
+    whole = next(f for f in reversed(versions) if f.subject.type == "rack")
+    assert (whole.cause.hypothesis, whole.cause.alternatives) == ("domain", {})
 
 
 def test_a_silent_switch_is_one_finding():
-    """Thirty-two silent nodes under one switch are one finding about the switch."""
-    assert told(run(silent(range(64, 96)))) == [("node.silent", "leaf-2")]
+    """Thirty-two silent nodes under one switch are one finding about the switch, the likely cause."""
+    versions = run(silent(range(64, 96)))
+    assert told(versions) == [("node.silent", "leaf-2")]
+    whole = next(f for f in reversed(versions) if f.subject.type == "switch")
+    assert (whole.cause.hypothesis, list(whole.cause.alternatives)) == ("fabric.rail_degraded", ["domain"])
+    assert whole.action.text == "Check the switch and the uplinks of Switch leaf-2."
 
 
 def test_one_rail_of_one_switch():

@@ -15,15 +15,15 @@ from functools import partial
 from alerts.case import IDLE, Case
 from alerts.config import FindingConfig
 from alerts.corroborate import excused
-from alerts.finding import Finding
+from alerts.finding import Finding, dedup_key
 from alerts.grouping import members_of
 from alerts.render import render
 from alerts.scope import Scope, group_key, scope_key
 from alerts.shadow import only_in_shadow, shadow_id, shadowed
-from slowrank.telemetry import Record, Suspicion
+from slowrank.telemetry import Record, Subject, Suspicion
 from streams.incident_members import as_member, claim_on, with_members
 from streams.incidents import INCIDENTS, Claim, Incidents
-from streams.joint import Joints, with_hangs
+from streams.joint import Joints, may_explain, may_wait, with_hangs
 from streams.pairwise import DELAY_KIND, Pairwise
 from streams.places import PLACE_KIND
 from streams.silence import UNHEARD_KIND
@@ -155,7 +155,8 @@ class FindingStage:
             return shadowed(render(scope, case, self.config, identity=identity or shadow_id(case)), scope)
         finding = render(scope, case, self.config, identity=identity)
         if case.kind == "hang.job":
-            return self._joints.part(finding, case, self._causes(case))
+            awaited = may_wait(case, self._now) and any(may_explain(s, case) for s in self._silences(case))
+            return self._joints.part(finding, case, self._causes(case), awaited=awaited)
         claim = self._claim_on(scope, case)
         return (
             with_hangs(finding, self._joints.hangs_of(case.key))
@@ -175,6 +176,17 @@ class FindingStage:
                     yield self._incidents[cluster].shown[1].scope.cases[claim.incident]
                 elif group_key(scope, case, self.config) is None:
                     yield case
+
+    def _silences(self, hang: Case) -> Iterator[Case]:
+        """Yield that a node of a hung job is unheard of, where no incident explains it."""
+        cluster = hang.subject.cluster
+        if cluster not in self._incidents:
+            return
+        state = self._incidents[cluster].shown[1]
+        for node in self._joints.nodes_of(hang, self._now):
+            key = dedup_key(Subject(type="node", cluster=cluster, node=node), UNHEARD_KIND)
+            if key in state.members and key not in state.claims:
+                yield state.members[key]
 
     def _claim_on(self, scope: Scope, case: Case) -> Claim | None:
         """Return by which incident a case is explained: itself, or all the ranks that it is made of."""

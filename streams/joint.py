@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from alerts.action import action
 from alerts.case import Case
 from alerts.config import FindingConfig
 from alerts.finding import BlastRadius, Finding
@@ -16,6 +17,7 @@ from alerts.kinds import Standing, rule_of
 from alerts.lifecycle import LIVE, NOTIFIED
 from alerts.render import MAX_EVIDENCE
 from alerts.severity import ORDER, severity
+from alerts.title import title
 from slowrank.telemetry import Suspicion
 from slowrank.telemetry.records import Severity
 
@@ -24,6 +26,12 @@ AFTER_SECONDS = 15.0
 
 PRESENT_SECONDS = 600.0
 """A node is its job's as long as it was heard of with the job so lately; most are every five minutes."""
+
+AWAITED_SECONDS = 7.0
+"""Within this time a node that was unheard of when a hang was found is back, or its silence is told."""
+
+_UNHEARD_SECONDS = 5.0
+"""A node that sends each second is unheard of so long before its silence is told, or longer."""
 
 PRUNE_SECONDS = 3600.0
 
@@ -63,10 +71,11 @@ class Joints:
             n for n, (first, last) in nodes.items() if first <= now and last >= stop - PRESENT_SECONDS
         )
 
-    def part(self, finding: Finding, hang: Case, causes: Iterable[Case]) -> Finding:
+    def part(self, finding: Finding, hang: Case, causes: Iterable[Case], *, awaited: bool = False) -> Finding:
         """Return the finding of a hang as it is shown: as part of the one of ``causes`` that explains it.
 
-        While a relapse is not yet one, the last stop remains told as it was.
+        While a relapse is not yet one, the last stop remains told as it was. While what may explain the hang
+        is ``awaited``, it is suspected.
         """
         if hang.status == "suspected" and hang.opened_at is not None:
             return finding
@@ -77,6 +86,8 @@ class Joints:
             after = self._told[hang.key] = (cause.key, finding)
         if before != after:
             self._moved |= {told[0] for told in (before, after) if told is not None}
+        if cause is None and stopped and awaited and finding.status in NOTIFIED:
+            return replace(finding, status="suspected")
         return finding if cause is None else as_part(finding, cause)
 
     def hangs_of(self, key: str) -> list[Finding]:
@@ -119,6 +130,8 @@ def leading(causes: Iterable[Case], hang: Case, finding: Finding, config: Findin
 def as_part(hang: Finding, cause: Case) -> Finding:
     """Return the finding of a hang that another tells of: resolved if it was opened before, else unopened."""
     opened = cause.since if cause.opened_at is None else max(cause.opened_at, cause.since)
+    if cause.kind == "exporter.stale":
+        opened -= _UNHEARD_SECONDS
     if hang.detected_at < opened:
         return replace(hang, status="resolved", resolved_at=opened, group_key=cause.key)
     return replace(hang, status="suspected" if hang.status in NOTIFIED else hang.status, group_key=cause.key)
@@ -128,15 +141,16 @@ def with_hangs(finding: Finding, hangs: Sequence[Finding]) -> Finding:
     """Return the finding with what its hangs show and cost; it is open as long as one of them is."""
     if not hangs:
         return finding
+    shown = _silent_node(finding, hangs) if finding.kind == "exporter.stale" else finding
     everything = (finding, *hangs)
     live = any(hang.status in LIVE for hang in hangs)
     ended = [f.resolved_at for f in everything if f.resolved_at is not None]
     over = finding.status not in LIVE
     return replace(
-        finding,
+        shown,
         status="open" if over and live else finding.status,
         resolved_at=max(ended) if over and not live else None,
-        severity=_severity(finding, hangs),
+        severity=max(shown.severity, _severity(finding, hangs), key=ORDER.index),
         last_seen_at=max(f.last_seen_at for f in everything),
         gpu_hours_lost=_larger(finding.gpu_hours_lost, [h.gpu_hours_lost for h in hangs]),
         gpu_hours_lost_per_hour=_larger(
@@ -145,6 +159,33 @@ def with_hangs(finding: Finding, hangs: Sequence[Finding]) -> Finding:
         cost_per_hour=_larger(finding.cost_per_hour, [h.cost_per_hour for h in hangs]),
         evidence=(*finding.evidence, *(e for h in hangs for e in h.evidence))[:MAX_EVIDENCE],
         blast_radius=_blast(finding, hangs),
+    )
+
+
+def may_wait(hang: Case, now: float) -> bool:
+    """Tell whether a hang was found so lately that what explains it may not be told yet."""
+    return hang.opened_at is not None and now < hang.opened_at + AWAITED_SECONDS
+
+
+def may_explain(silence: Case, hang: Case) -> bool:
+    """Tell whether a node was unheard of when the hang was found, and fell silent as the job stopped."""
+    if hang.opened_at is None or not silence.active or silence.last_seen_at > hang.opened_at:
+        return False
+    return abs(silence.since - hang.since) <= AFTER_SECONDS
+
+
+def _silent_node(finding: Finding, hangs: Sequence[Finding]) -> Finding:
+    """Return the finding about a node's telemetry as one about the node: its job has stopped with it."""
+    kind, subject = "node.silent", finding.subject
+    why = finding.cause and replace(finding.cause, hypothesis=kind)
+    return replace(
+        finding,
+        kind=kind,
+        title=title(kind, subject),
+        severity=max(finding.severity, rule_of(kind).severity, key=ORDER.index),
+        confidence=max(f.confidence for f in (finding, *hangs)),
+        cause=why,
+        action=action(kind, subject, hypothesis=kind, finding_id=finding.id),
     )
 
 

@@ -13,6 +13,7 @@ from alerts.notify import Told, news
 from slowrank.telemetry import Evidence, Subject, Suspicion
 from streams.finding_stage import FindingStage
 from streams.joint import Joints
+from streams.silence import UNHEARD_KIND
 from streams.suspicions import Claim, Place
 
 T0 = 1_795_160_000.0
@@ -205,6 +206,45 @@ def test_a_rack_that_stops_its_job_is_one_finding():
     assert incident.subject.rack == "r0"
     assert last(versions, "hang.job").group_key == incident.dedup_key
     assert incident.gpu_hours_lost_per_hour == 32.0
+
+
+def unheard(ts, *, state="raise", since=STOP + 2):
+    subject = place("n1").whole_node()
+    said = claim("silence.unheard", "silence", UNHEARD_KIND, subject, weight=1.0)
+    return said.suspicion(state, ts=T0 + ts, onset=T0 + since)
+
+
+def stale(ts, since=STOP + 2):
+    subject = place("n1").whole_node()
+    said = claim("silence.exporter.stale", "silence", "exporter.stale", subject, weight=1.0)
+    return said.suspicion("raise", ts=T0 + ts, onset=T0 + since)
+
+
+@pytest.mark.parametrize("found", [STOP + 12.0, STOP + 16.0], ids=["the hang first", "the silence first"])
+def test_a_node_that_falls_silent_as_its_job_stops_is_one_finding(found):
+    """Whichever is found first, one is told: the node is silent, not its exporter alone."""
+    quiet = hang(found, quiet=("n0", "n2", "n3"))
+    versions = run(*announced(), unheard(STOP + 7), *quiet, stale(STOP + 13.5))
+    assert told(versions) == [("opened", "exporter.stale")]
+    node = next(f for f in reversed(versions) if f.subject.node == "n1")
+    assert (node.kind, node.status, node.severity) == ("node.silent", "open", "error")
+    assert (node.cause.hypothesis, node.action.code) == ("node.silent", "REBOOT_NODE")
+    assert node.gpu_hours_lost_per_hour == 32.0
+    assert last(versions, "hang.job").status == "suspected"
+
+
+@pytest.mark.parametrize(
+    ("silence", "by"),
+    [([unheard(STOP + 7), unheard(STOP + 14, state="clear")], 14), ([unheard(STOP + 7)], 19)],
+    ids=["heard again", "nobody says more"],
+)
+def test_a_hang_waits_for_a_silent_node_no_longer_than_it_must(silence, by):
+    """Without a finding about the node, the hang is told: as soon as it is heard again, or after 7 s."""
+    versions = run(*announced(), *silence, *hang(STOP + 12))
+    assert told(versions) == [("opened", "hang.job")]
+    shown = run(*announced(), *silence, *hang(STOP + 12), until=int(STOP) + by)
+    before = run(*announced(), *silence, *hang(STOP + 12), until=int(STOP) + by - 1)
+    assert (last(shown, "hang.job").status, last(before, "hang.job").status) == ("open", "suspected")
 
 
 def test_order_repeats_and_ticks_change_nothing():

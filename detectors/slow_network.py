@@ -17,7 +17,7 @@ from detectors.robust import nan_median
 
 Floats = npt.NDArray[np.float64]
 
-MIN_JOB_SLOWDOWN = 1.03
+MIN_JOB_SLOWDOWN = 1.015
 """What the job must lose for a slow network to be worth a word."""
 
 FLOOR = 0.03
@@ -32,8 +32,12 @@ _STEPS = 10
 """Steps a slow network must have lasted: bursts of a few are usual."""
 
 _LOOK_BEFORE = 30
-_SAME_WORK = 0.03
-"""A change of compute beyond this share means that the work has changed, and its communication with it."""
+_SAME_WORK, _WANDERS = 0.03, 0.08
+"""A change of compute beyond the first share means that the work has changed, and its communication with it,
+if transfers rose little; beyond the second in any case. Compute wanders by some per cent over minutes."""
+
+_OF_RISE = 0.25
+"""How much of what transfers rose by, in logs, compute may have changed by in between."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +88,7 @@ class NetworkWatch:
         self.gone = bool(self._channel.settle())
         if self.shown or self._channel.scores()[0] < 1.0:
             return None
-        if self._work_changed(ratios):
+        if self._work_changed(ratios, float(noise.center[0])):
             self._begin(ratios.settled)
             return None
         found = self._examine(ratios, float(noise.center[0]), float(noise.sigma[0]))
@@ -106,21 +110,24 @@ class NetworkWatch:
         transfer = transfer_seconds(ratios.history.last("comm", look_back))
         x = np.log(transfer) - center
         first = locate_onset(x, sigma).index
-        effect = float(nan_median(x[first:]))
-        if look_back - first < _STEPS or np.nanmean(x[first:] > effect / 2) < 0.8:
+        # A network that grows slower step by step is as slow as it is now.
+        effect = float(nan_median(x[-_STEPS:]))
+        if look_back - first < _STEPS or np.nanmean(x[-_STEPS:] > effect / 2) < 0.8:
             return None
         step = nan_median(ratios.history.last("step", look_back), axis=1)
-        slowdown = _job_slowdown(step[first:], transfer[first:], usual=float(np.exp(center)))
+        slowdown = _job_slowdown(step[-_STEPS:], transfer[-_STEPS:], usual=float(np.exp(center)))
         if slowdown < MIN_JOB_SLOWDOWN:
             return None
         end = float(nan_median(ratios.history.last("ts", look_back)[first]))
-        seconds = float(nan_median(transfer[first:]))
+        seconds = float(nan_median(transfer[-_STEPS:]))
         return SlowNetwork(float(np.exp(effect)), slowdown, end - float(step[first]), end, seconds)
 
-    def _work_changed(self, ratios: Ratios) -> bool:
+    def _work_changed(self, ratios: Ratios, center: float) -> bool:
         """Tell whether compute changed too: another batch, model or schedule has other communication."""
-        now = _work(ratios, self._channel.change.age_of(0))
-        return not abs(now - self._work) <= _SAME_WORK
+        steps = self._channel.change.age_of(0)
+        rise = float(nan_median(np.log(transfer_seconds(ratios.history.last("comm", steps))))) - center
+        same = min(max(_SAME_WORK, _OF_RISE * rise), _WANDERS)
+        return not abs(_work(ratios, steps) - self._work) <= same
 
 
 def transfer_seconds(comm: Floats) -> Floats:

@@ -85,6 +85,25 @@ def test_a_ladder_is_found():
     assert len(shown(times)) == 1
 
 
+@pytest.mark.parametrize("steps", [4, 8, 16])
+def test_a_ladder_is_found_while_it_grows(steps):
+    """What counts is how slow the network is by now, not on the first rung, which cost next to nothing."""
+    times = list(job(steps=ONSET + 8 * steps, comm=0.06))
+    for s, t in enumerate(times):
+        factor = 1.25 ** min(max(0, 1 + (s - ONSET) // steps), 4)
+        extra = (factor - 1.0) * transfer_seconds(t.comm[None])[0]
+        t.comm[:], t.step[:] = t.comm + extra, t.step + extra
+    [(step, found)] = shown(times)
+    assert step <= ONSET + max(2 * steps, 10) + 5
+    assert times[ONSET - 3].ts[0] <= found.onset <= times[ONSET + 5].ts[0]
+
+
+@pytest.mark.parametrize(("compute", "found"), [(0.96, 1), (1.04, 1), (1.4, 0)])
+def test_compute_that_wanders_a_little_is_the_same_work(compute, found):
+    """Transfers of four times their length are no new batch because compute has moved by 4 %, but by 40 %."""
+    assert len(shown(job(4.0, compute_factor=compute))) == found
+
+
 def test_it_ends():
     """When the transfers are as usual again, the verdict says so, once."""
     results = verdicts(job(2.0, until=ONSET + 40, steps=260))

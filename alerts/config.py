@@ -26,6 +26,10 @@ class FindingConfig:
     node_group_share: float = 0.75
     """So many slow ranks of one node, and this share of all that their jobs have there, are one finding about
     the node; only where the jobs run on other nodes too."""
+    node_hold_share: float = 0.5
+    node_hold_seconds: float = 30.0
+    """Where several ranks of a node are slow, each waits for the others before it is a finding of its own:
+    this share of the time from its onset on, but no longer than so many seconds."""
     hold_seconds: float = 1.0
     """What fails by rack or switch (links, silence) waits so long for the others, on nodes that say where
     they stand: so that a dead switch is one finding from the start."""

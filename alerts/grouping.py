@@ -1,6 +1,6 @@
 """When nearly all ranks of a node are slow, the node is: the node's case, made of its ranks' cases."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from alerts.case import Case
@@ -27,6 +27,16 @@ def members_of(group: Case, cases: Mapping[str, Case], config: FindingConfig) ->
     if not _is_group(group):
         return ()
     return tuple(case for _, case in sorted(cases.items()) if grouped(case, group, config))
+
+
+def among_slow_ranks(case: Case, cases: Mapping[str, Case], config: FindingConfig) -> bool:
+    """Return whether other ranks of the node became slow together with this one: all may be, before long."""
+    if not _is_measured(case):
+        return False
+    others = [c for c in cases.values() if c.kind == case.kind and c.active and _is_measured(c)]
+    together = [c for c in others if abs(c.since - case.since) <= config.agree_within_seconds]
+    jobs = _jobs_of(together)
+    return len(together) > 1 and _running(jobs) >= config.node_group_size and _elsewhere(jobs)
 
 
 def with_node_group(cases: Mapping[str, Case], ts: float, config: FindingConfig) -> Mapping[str, Case]:
@@ -76,12 +86,26 @@ def _is_node(slow: tuple[Case, ...], config: FindingConfig) -> bool:
     """Return whether nearly everything that runs on the node is slow, and other nodes would have shown it."""
     if len(slow) < config.node_group_size:
         return False
+    jobs = _jobs_of(slow)
+    return _elsewhere(jobs) and len(slow) >= config.node_group_share * _running(jobs)
+
+
+def _jobs_of(slow: Iterable[Case]) -> list[Suspicion]:
+    """Return of each job that slow ranks belong to what tells most about its size."""
     jobs: dict[str | None, Suspicion] = {}
     for case in slow:
         jobs[case.subject.job_id] = max(case.voices(), key=lambda s: (s.ranks_on_node, s.nodes))
-    running = [s.ranks_on_node for s in jobs.values()]
-    elsewhere = all(s.nodes >= 2 for s in jobs.values())
-    return elsewhere and len(slow) >= config.node_group_share * sum(running)
+    return list(jobs.values())
+
+
+def _running(jobs: Iterable[Suspicion]) -> int:
+    """Return how many ranks of the jobs run on the node."""
+    return sum(s.ranks_on_node for s in jobs)
+
+
+def _elsewhere(jobs: Iterable[Suspicion]) -> bool:
+    """Return whether all jobs run on other nodes too."""
+    return all(s.nodes >= 2 for s in jobs)
 
 
 def _made(members: tuple[Case, ...], ts: float) -> Case:

@@ -98,7 +98,13 @@ RULES: dict[str, KindRule] = {
         _CAUSE, "warning", "WATCH", "Schedule diagnostics: {place} corrects many errors.", True
     ),
     "ecc.uncorrectable": KindRule(_FATAL, "error", "RESET_GPU", "Reset {place} before the next job."),
-    "ecc.row_remap_pending": KindRule(_CAUSE, "error", "RESET_GPU", "Reset {place} to finish the row remap."),
+    "ecc.row_remap_pending": KindRule(
+        _CAUSE,
+        "error",
+        "RESET_GPU",
+        "Reset {place} to finish the row remap.",
+        explained_by=("ecc.uncorrectable",),
+    ),
     "ecc.row_remap_failure": KindRule(
         _FATAL, "error", "CONTACT_SUPPORT", "Replace {place}: rows ran out.", permanent=True
     ),

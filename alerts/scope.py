@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from alerts.case import IDLE, Case, accounted, case_key, hear, silenced
 from alerts.config import FindingConfig
 from alerts.corroborate import certain, corroborated, moot, over, related
-from alerts.grouping import grouped, members_of, with_node_group
+from alerts.grouping import among_slow_ranks, grouped, members_of, with_node_group
 from alerts.kinds import rule_of
 from alerts.lifecycle import NOTIFIED, Event, transition
 from slowrank.telemetry import Suspicion
@@ -112,12 +112,12 @@ def _settle(scope: Scope, ts: float, config: FindingConfig) -> Scope:
         if case.status != "suspected":
             continue
         ready = case.fresh_at(ts, config) and _sufficient(scope, case, config)
-        if not ready or group_key(scope, case, config) is not None:
+        if not ready or group_key(scope, case, config) is not None or _waits(scope, case, config):
             if case.ready_at is not None:
                 scope = _with(scope, replace(case, ready_at=None))
             continue
         case = replace(case, ready_at=ts if case.ready_at is None else case.ready_at)
-        scope = _with(scope, _open(case, ts) if ts >= _held_to(case, config) else case)
+        scope = _with(scope, _open(case, ts) if ts >= _held_to(scope, case, config) else case)
     return _absorb(_follow_hangs(scope, ts), ts, config)
 
 
@@ -130,12 +130,16 @@ def _follow_hangs(scope: Scope, ts: float) -> Scope:
     return scope
 
 
-def _held_to(case: Case, config: FindingConfig) -> float:
-    """Return when a case that may open does: at once, unless it may be one of many of its rack or switch,
-    or part of something worse.
+def _held_to(scope: Scope, case: Case, config: FindingConfig) -> float:
+    """Return when a case that may open does: at once, unless it may be one of many of its node, rack or
+    switch, or part of something worse.
     """
     if case.ready_at is None:
         return math.inf
+    if among_slow_ranks(case, scope.cases, config):
+        # Ranks that are equally slow cross the threshold at different steps: the more, the longer it took.
+        taken = config.node_hold_share * (case.ready_at - case.since)
+        return case.ready_at + min(max(taken, 0.0), config.node_hold_seconds)
     placed = case.subject.rack is not None or case.subject.switch is not None
     held = (placed and case.kind.startswith(_HELD)) or case.kind in _FOLLOWING
     return case.ready_at + (config.hold_seconds if held else 0.0)
@@ -163,6 +167,9 @@ def _open(case: Case, ts: float) -> Case:
 
 
 def _absorb(scope: Scope, ts: float, config: FindingConfig) -> Scope:
+    for case in tuple(scope.cases.values()):
+        if case.kind in _FOLLOWING and case.status in NOTIFIED and group_key(scope, case, config) is not None:
+            scope = _with(scope, replace(case, status=transition(case.status, "absorbed"), ended_at=ts))
     for group in tuple(scope.cases.values()):
         if group.status not in NOTIFIED:
             continue
@@ -186,21 +193,42 @@ def _leads(leader: Case, case: Case, config: FindingConfig) -> bool:
     return above <= own
 
 
+def _waits(scope: Scope, case: Case, config: FindingConfig) -> bool:
+    """Return whether what tells this case's story is held back: it is no finding of its own meanwhile."""
+    own = rule_of(case.kind).standing
+    held = (c for c in scope.cases.values() if c.status == "suspected" and c.ready_at is not None)
+    return any(rule_of(c.kind).standing < own and related(c, case, config) for c in held)
+
+
 def _deadline(scope: Scope, case: Case, config: FindingConfig) -> float:
     if not case.live:
         return max(case.ended_at or 0.0, case.last_seen_at) + config.reopen_within_seconds
+    traces = _traces(scope, case, config)
+    if any(trace.active for trace in traces):
+        # Until it is repaired it may show no other way.
+        return max(c.last_seen_at for c in (case, *traces)) + config.open_expires_after_seconds
     if case.cleared_at is not None:
-        return case.cleared_at + config.resolve_after_seconds
+        return max(c.cleared_at or 0.0 for c in (case, *traces)) + config.resolve_after_seconds
     if case.status == "suspected" and group_key(scope, case, config) is None:
-        return min(case.last_seen_at + config.suspected_expires_after_seconds, _held_to(case, config))
+        return min(case.last_seen_at + config.suspected_expires_after_seconds, _held_to(scope, case, config))
     return case.last_seen_at + config.open_expires_after_seconds
+
+
+def _traces(scope: Scope, case: Case, config: FindingConfig) -> list[Case]:
+    """Return what an open finding's fault has left behind."""
+    if case.status not in NOTIFIED:
+        return []
+    left = (c for c in scope.cases.values() if c.kind in _FOLLOWING)
+    return [
+        c for c in left if rule_of(case.kind).standing < rule_of(c.kind).standing and related(case, c, config)
+    ]
 
 
 def _expire(scope: Scope, key: str, at: float, config: FindingConfig) -> Scope:
     case = scope.cases[key]
     if not case.live:
         return Scope({k: c for k, c in scope.cases.items() if k != key})
-    if case.status == "suspected" and at >= _held_to(case, config):
+    if case.status == "suspected" and at >= _held_to(scope, case, config):
         return scope
     event: Event = "recovered" if case.cleared_at is not None else "expired"
     return _with(scope, replace(silenced(case, at), status=transition(case.status, event), ended_at=at))

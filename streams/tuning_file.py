@@ -24,7 +24,16 @@ TABLES = ("detectors", "findings", "clusters", "jobs")
 """The top-level tables of the file that are read here."""
 
 _SHARES = frozenset(
-    ("floor", "spread", "alarm", "hazard", "mass_fraction", "node_group_share", "min_relative")
+    (
+        "floor",
+        "spread",
+        "alarm",
+        "hazard",
+        "mass_fraction",
+        "node_group_share",
+        "node_hold_share",
+        "min_relative",
+    )
 )
 _FROM_ZERO = frozenset(("warmup", "warmup_steps", "refractory", "lateness_seconds"))
 _ANY = frozenset(("mu0", "prior_log_odds"))

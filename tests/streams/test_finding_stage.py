@@ -159,6 +159,40 @@ def test_a_few_ranks_of_a_node_are_no_node(changes):
     assert [f.subject.rank for f in versions if f.status == "open"] == [0, 1, 2]
 
 
+def ranks_one_by_one(*times, **changes):
+    """Ranks of one node that are found slow one after another, all since 5.0."""
+    ranks = [msgspec.structs.replace(RANK, rank=i, gpu_index=i) for i in range(8)]
+    found = [
+        slow(ts, subject=r, overwhelming=True, ranks_on_node=8) for ts, r in zip(times, ranks, strict=False)
+    ]
+    return [
+        s for one in found for s in (one, msgspec.structs.replace(one, state="update", ts=T0 + 25, **changes))
+    ]
+
+
+@pytest.mark.parametrize("contended", [False, True])
+def test_ranks_that_are_found_slow_one_by_one_wait_for_their_node(contended):
+    """Two ranks and then the others, within half the time the first took: the node alone is told of."""
+    node = Subject(type="node", cluster="c", node="n1")
+    busy = hot(8, subject=node, kind="host.cpu_contention", family="host")
+    found = [*ranks_one_by_one(15, 15, 17, 17, 19, 19.5, 22, 24), *([busy] if contended else [])]
+    _, versions = run(*found, until=60)
+    assert {(f.kind, f.subject.type) for f in versions if f.status == "open"} == {
+        ("straggler.fail_slow", "node")
+    }
+    [first] = {f.detected_at - T0 for f in versions if f.status == "open"}
+    assert first == 19.5
+
+
+@pytest.mark.parametrize(("times", "opened"), [((15,), [15]), ((15, 15), [20, 20]), ((15, 18), [15, 24.5])])
+def test_ranks_wait_no_longer_than_they_must(times, opened):
+    """One slow rank waits for nobody; of several each waits half as long as it took to be found."""
+    _, versions = run(*ranks_one_by_one(*times), until=60)
+    assert sorted({(f.subject.rank, f.detected_at - T0) for f in versions if f.status == "open"}) == [
+        *enumerate(opened)
+    ]
+
+
 def test_gpus_that_wait_for_the_slow_one_make_no_node():
     """Where a slow rank's neighbours only draw less power, the finding is about the rank."""
     rank = slow(10, subject=msgspec.structs.replace(RANK, gpu_index=0), overwhelming=True, ranks_on_node=8)
@@ -254,6 +288,41 @@ def test_a_remap_that_waits_for_a_reset_waits_for_the_error_that_made_it():
     assert {f.kind for f in versions if f.status == "open"} == {"ecc.uncorrectable"}
     alone, _ = run(pending)
     assert (alone["ecc.row_remap_pending", "gpu"].status) == "open"
+
+
+def uncorrectable(ts, **changes):
+    return hot(ts, kind="ecc.uncorrectable", family="gpu_memory", overwhelming=True, onset=T0 + 10, **changes)
+
+
+def pending(ts, **changes):
+    return hot(
+        ts, kind="ecc.row_remap_pending", family="gpu_memory", overwhelming=True, onset=T0 + 10, **changes
+    )
+
+
+def opened_and_left(*suspicions, until):
+    last, versions = run(*suspicions, until=until)
+    opened = list(dict.fromkeys(f.kind for f in versions if f.status == "open"))
+    return opened, {kind: (f.status, (f.resolved_at or T0) - T0) for (kind, _), f in last.items()}
+
+
+def test_an_error_lasts_as_long_as_its_remap_is_pending():
+    """What the counters say no more, the rows that wait for a reset do: one finding until it comes."""
+    waiting = [pending(ts, state="update") for ts in range(20, 1400, 60)]
+    said = [uncorrectable(10), pending(10), uncorrectable(60, state="clear"), *waiting]
+    opened, left = opened_and_left(*said, until=1400)
+    assert (opened, left["ecc.uncorrectable"][0]) == (["ecc.uncorrectable"], "open")
+    opened, left = opened_and_left(*said, pending(1400, state="clear"), until=1800)
+    assert (opened, left["ecc.uncorrectable"]) == (["ecc.uncorrectable"], ("resolved", 1700.0))
+
+
+def test_a_remap_told_first_is_absorbed_by_the_error_that_made_it():
+    """News of the error that comes much later takes over, and names one cause."""
+    opened, left = opened_and_left(pending(10), uncorrectable(25), until=40)
+    assert opened == ["ecc.row_remap_pending", "ecc.uncorrectable"]
+    assert left == {"ecc.row_remap_pending": ("resolved", 25.0), "ecc.uncorrectable": ("open", 0.0)}
+    last, _ = run(pending(10), uncorrectable(25), until=40)
+    assert last["ecc.uncorrectable", "gpu"].cause.alternatives == {}
 
 
 def test_late_news_is_not_lost_and_late_repeats_change_nothing():

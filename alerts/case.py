@@ -24,11 +24,12 @@ class Source:
 class Case:
     """The state of one (subject, kind); immutable, moved on by ``hear`` and by its scope.
 
-    ``first_onset`` names the finding for ever; ``onset`` is the earliest any source put it; ``since`` is the
-    onset of the present activity, against which other cases are matched. ``lost`` counts GPU-hours.
-    ``hurts``: whether it measurably slows a job down. ``made_of_ranks``: a node's case gathered from its
-    ranks' cases (see ``grouping``). ``ready_at``: since when its evidence suffices, while it is held back for
-    others of its rack or switch. ``certain``: whether a hang found was ever known to be no pause.
+    ``first_onset`` names the finding for ever; ``onset`` is the earliest any source put it that no other one
+    outweighed then; ``since`` is the onset of the present activity, against which other cases are matched.
+    ``lost`` counts GPU-hours. ``hurts``: whether it measurably slows a job down. ``made_of_ranks``: a node's
+    case gathered from its ranks' cases (see ``grouping``). ``ready_at``: since when its evidence suffices,
+    while it is held back for others of its rack or switch. ``certain``: whether a hang found was ever known
+    to be no pause.
     """
 
     key: str
@@ -113,13 +114,19 @@ def hear(case: Case | None, s: Suspicion, config: FindingConfig) -> Case | None:
     return replace(
         heard,
         sources=dict(sorted(sources.items())),
-        onset=min(heard.onset, _onset(s)),
+        onset=heard.onset if _outweighed(heard, s) else min(heard.onset, _onset(s)),
         since=min(heard.since, s.onset),
         last_seen_at=max(heard.last_seen_at, s.ts),
         cleared_at=None,
         rate=_rate(sources),
         hurts=_hurts(sources, case.hurts),
     )
+
+
+def _outweighed(case: Case, s: Suspicion) -> bool:
+    """Return whether another source says more than ``s``: what only supports it does not date it anew."""
+    others = (source.latest for name, source in case.sources.items() if name != voice(s))
+    return any(other.log_likelihood_ratio > s.log_likelihood_ratio for other in others)
 
 
 def _opened(s: Suspicion) -> Case:

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from detectors.evidence import EvidenceBank, EvidenceConfig, threshold
+from detectors.evidence import LARGE, EvidenceBank, EvidenceConfig, threshold
 from detectors.excursions import Excursions
 from detectors.peers import PeerGroups, group_median
 from detectors.robust import nan_median, spread
+from detectors.spikes import Spikes
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
@@ -24,6 +25,9 @@ P_ALONE = 1e-8
 
 LASTING_EXTRA = 5.0
 """Log-odds more for what was always so: there is no change to date, and healthy ranks differ for good too."""
+
+FAR = float(np.log1p(LARGE)) / 2
+"""A log ratio that speaks for a large slowdown rather than against it."""
 
 QUIET_STEPS = 20
 """Steps without any evidence that end an accusation: a rank that is slow in waves is accused once."""
@@ -90,6 +94,7 @@ class Channel:
         self.change = EvidenceBank(ranks, self.h, self.config)
         self.lasting = EvidenceBank(ranks, self.h + LASTING_EXTRA, self.config)
         self.excursions = Excursions(ranks)
+        self._spikes = Spikes(ranks)
         self.noise: Noise | None = None
         self.raised: Bools = np.zeros(ranks, dtype=bool)
         self.believed: Bools = np.zeros(ranks, dtype=bool)
@@ -121,9 +126,17 @@ class Channel:
             noise.samples,
         )
 
-    def weigh(self, residual: Floats, *, sigma: Floats, smallest: float) -> None:
-        """Take one step of ratios without their baselines as evidence of change."""
-        self.change.update(residual, sigma=sigma, smallest=smallest)
+    def weigh(self, residual: Floats, *, sigma: Floats, smallest: float, steady: bool = False) -> None:
+        """Take one step of ratios without their baselines as evidence of change.
+
+        Where the work is ``steady``, three steps far off stand alone if so many in a row, at one rank by
+        chance, are rare enough in this job; elsewhere it takes four.
+        """
+        share = self.config.clip_share
+        rare = self._spikes.surprise >= share * threshold(len(self.raised), 1, P_ALONE)
+        most = share * self.h_alone if steady and rare else 0.0
+        self.change.update(residual, sigma=sigma, smallest=smallest, most=most)
+        self._spikes.update(residual > FAR, read=np.isfinite(residual), accused=self.raised)
         self.excursions.update(self.change.sharp(sigma) >= self.h / 2)
 
     def scores(self) -> Floats:
@@ -139,8 +152,8 @@ class Channel:
         return bool(self._alone()[rank])
 
     def _alone(self) -> Bools:
-        extra = self.h_alone - self.h
-        enough: Bools = (self.change.best >= self.h + extra) | (self.lasting.best >= self.lasting.h + extra)
+        lasting = self.lasting.h + self.h_alone - self.h
+        enough: Bools = (self.change.best >= self.h_alone) | (self.lasting.best >= lasting)
         return enough
 
     def settle(self) -> list[int]:

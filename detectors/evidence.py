@@ -20,6 +20,9 @@ _SHARP_SIGMAS = 4.0
 RAMPS = (1, 2, 4, 8, 16, 32)
 """Steps in which a slowdown may develop: recorded faults come at once or along a ramp."""
 
+LARGE = 0.25
+"""Slowdowns from here on are told from noise by a single step: what limits the evidence are spikes alone."""
+
 EFFECTS = (0.03, 0.05, 0.10, 0.25, 1.00)
 """Slowdowns tested for: a test for one size finds its neighbours nearly as soon, so that five suffice."""
 
@@ -91,13 +94,17 @@ class EvidenceBank:
         self.levels = np.zeros((len(self.config.effects), ranks))
         self.age = np.zeros((len(self.config.effects), ranks), dtype=np.int64)
 
-    def update(self, x: Floats, *, sigma: Floats, smallest: Floats | float = 0.0) -> Floats:
+    def update(
+        self, x: Floats, *, sigma: Floats, smallest: Floats | float = 0.0, most: float = 0.0
+    ) -> Floats:
         """Take one step: ``x`` and ``sigma`` are [ranks], NaN in ``x`` changes nothing; return ``best``.
 
-        Effects below ``smallest`` (a slowdown, per rank or one for all) are not tested.
+        Effects below ``smallest`` (a slowdown, per rank or one for all) are not tested. ``most`` is what one
+        step may move the evidence for a ``LARGE`` effect by, where that is more than the usual share.
         """
         cfg, delta = self.config, self._delta
-        bound = self.h * cfg.clip_share
+        share = self.h * cfg.clip_share
+        bound = np.where(delta >= math.log1p(LARGE), max(most, share), share)
         # Heavy tails: a sample far above the effect says no more for it than one somewhat above. The clip
         # after it keeps any single step from being more than a third of what accuses.
         value = np.minimum(x, delta + cfg.limit_sigmas * sigma)

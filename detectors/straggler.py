@@ -212,7 +212,9 @@ class StragglerDetector:
             if dispersion > VARIABLE_DISPERSION and name == "compute":
                 smallest = _COARSE_EFFECT
             if fixed or ratios.settled >= learn + (10 if ratios.asynchronous else 0):
-                channel.weigh(residual, sigma=sigma, smallest=smallest)
+                # Loaders and workers without a shared clock stall for some steps at a time.
+                steady = fixed and name == "compute" and not ratios.asynchronous
+                channel.weigh(residual, sigma=sigma, smallest=smallest, steady=steady)
         if (
             ratios.source == "compute"
             and not ratios.asynchronous

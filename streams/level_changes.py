@@ -40,6 +40,11 @@ class _Waiting:
     change: Change
     due: float
 
+    @property
+    def doubted(self) -> bool:
+        """Whether it was looked at and did not stand out."""
+        return self.due > self.change.detected_at + HOLD_SECONDS
+
 
 @dataclass(slots=True)
 class _Raised:
@@ -113,8 +118,10 @@ class LevelChanges:
         change = self._in_unit(node, i, change)
         worse = change.level_before if watched.bad < 0 else change.level_after
         if change.sign == watched.bad and worse >= watched.from_level and i not in self._raised.get(node, {}):
-            waiting = _Waiting(change, change.detected_at + HOLD_SECONDS)
-            self._waiting.setdefault(node, {}).setdefault(i, waiting)
+            waiting = self._waiting.setdefault(node, {})
+            # What did not stand out would do so by what came after it, and date that too early.
+            if i not in waiting or waiting[i].doubted:
+                waiting[i] = _Waiting(change, change.detected_at + HOLD_SECONDS)
             self._busy[node] = True
 
     def _in_unit(self, node: int, i: int, change: Change) -> Change:

@@ -39,6 +39,22 @@ def test_one_spike_never_alarms_and_is_taken_back_by_one_healthy_step():
     assert bank.update(np.array([0.0]), sigma=sigma)[0] == 0.0
 
 
+@pytest.mark.parametrize(("slowdown", "share"), [(1.10, 1 / 3), (1.25, 0.45), (2.0, 0.45)])
+def test_a_step_far_off_may_say_more_where_such_steps_are_rare(slowdown, share):
+    """``most`` raises the limit of a single step for large effects; the small ones keep theirs."""
+    bank = EvidenceBank(1, H)
+    said = bank.update(np.log([slowdown]), sigma=np.array([0.005]), most=0.45 * H)[0]
+    assert said == pytest.approx(share * H)
+
+
+def test_nothing_lowers_the_limit_of_a_step():
+    """Where far steps are frequent, three of them make a suspicion as ever."""
+    bank = EvidenceBank(1, H)
+    for _ in range(3):
+        bank.update(np.array([0.4]), sigma=np.array([0.005]), most=1.0)
+    assert bank.best[0] == pytest.approx(H)
+
+
 @pytest.mark.parametrize(
     ("sigma", "slowdown", "steps"), [(0.005, 1.03, 4), (0.01, 1.03, 12), (0.01, 1.05, 5), (0.04, 1.10, 16)]
 )

@@ -36,3 +36,41 @@ def test_one_far_slower_than_the_others_differ_is_named(spread, slowdown):
     lasting = np.exp(spread * np.random.default_rng(1).normal(size=RANKS))
     lasting[7] = slowdown
     assert named(lasting) == {7}
+
+
+def steps_until(*, alone, burst=100, spikes=0.0, size=1.4, seed=5):
+    """Return in how many steps of ``burst`` slow ones a rank is accused (stands ``alone``); None if never.
+
+    Every step of a healthy rank is 1.4 times as long with probability ``spikes``.
+    """
+    rng = np.random.default_rng(seed)
+    detector = StragglerDetector(RANKS, np.zeros(RANKS, dtype=np.intp))
+    nan, ts, accused = np.full(RANKS, np.nan), 1000.0, False
+    for s in range(150 + burst):
+        work = np.exp(0.005 * rng.normal(size=RANKS)) * np.where(rng.random(RANKS) < spikes, 1.4, 1.0)
+        work[9] = np.exp(0.005 * rng.normal()) * (size if s >= 150 else 1.0)
+        ts += work.max()
+        times = StepTimes(
+            number=500 + s, ts=np.full(RANKS, ts), step=np.full(RANKS, work.max()), compute=work, wait=nan,
+            data=nan, comm=nan, checkpoint=nan, tokens=nan,
+        )  # fmt: skip
+        accused |= 9 in {a.rank for a in detector.update(times).accused}
+        if accused and (not alone or detector.is_alone("compute", 9)):
+            return s - 149
+    return None
+
+
+@pytest.mark.parametrize(
+    ("spikes", "size", "expected"),
+    [(0.0, 1.4, 3), (0.0, 1.2, 3), (0.0, 1.08, 4), (0.003, 1.4, 4)],
+    ids=["large", "a fifth", "small", "spikes"],
+)
+def test_three_far_steps_stand_alone_where_healthy_ranks_show_none(spikes, size, expected):
+    """A job that spikes now and then needs a fourth step, and so does a slowdown near the noise."""
+    assert steps_until(alone=False, spikes=spikes, size=size) == 3
+    assert steps_until(alone=True, spikes=spikes, size=size) == expected
+
+
+def test_two_far_steps_are_no_slow_rank():
+    """As recorded: two in a row happen to healthy ranks."""
+    assert steps_until(alone=False, burst=2) is None

@@ -68,6 +68,17 @@ def run(*suspicions, until=20.0, config=None):
     return {(f.kind, f.subject.type): f for f in versions}, versions
 
 
+POWER = {"detector": "change.gpu.power_watts", "family": "clocks", "evidence": (CLOCK,)}
+
+
+@pytest.mark.parametrize(("weight", "expected"), [(1.0, T0 + 5), (6.0, T0 - 20)])
+def test_who_says_less_does_not_date_a_finding_anew(weight, expected):
+    """A change of power that began long before belongs to the slow rank only as far as it says more."""
+    before = {"onset": T0 - 20, "onset_lo": T0 - 21, "onset_hi": T0 - 20}
+    last, _ = run(slow(overwhelming=True), slow(40, log_likelihood_ratio=weight, **POWER, **before), until=50)
+    assert last["straggler.fail_slow", "rank"].onset == expected
+
+
 def test_weak_suspicion_alone_is_suspected():
     """One family below overwhelming is visible and not open."""
     last, _ = run(slow())

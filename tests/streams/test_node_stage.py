@@ -112,6 +112,18 @@ def test_a_change_of_all_gpus_together_accuses_nobody():
     assert run(NodeStage(), seconds=500, change=idle) == []
 
 
+def test_a_change_of_all_gpus_does_not_date_what_one_does_after_it():
+    """The job takes less power, and half a minute later one GPU far less: that began then, not before."""
+
+    def weaker(t, i, gpu):
+        watts = gpu["gpu.power_watts"] - (90 if t >= 1300 else 0) - (180 if i == 1 and t >= 1327 else 0)
+        return gpu | {"gpu.power_watts": watts}
+
+    raised = [s for s in run(NodeStage(), seconds=450, change=weaker) if s.state == "raise"]
+    assert [(s.kind, s.subject.gpu_index) for s in raised] == [("straggler.fail_slow", 1)]
+    assert abs(raised[0].onset - 1327) <= 3
+
+
 def test_a_vanished_gpu_is_found_within_four_seconds():
     """A GPU that is no longer read while its siblings are is an overwhelming loss of that GPU."""
     found = run(NodeStage(), seconds=120, change=lambda t, i, g: None if i == 7 and t >= 1100 else g)

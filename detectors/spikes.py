@@ -1,0 +1,49 @@
+"""How often single healthy steps of a job are far off, and so how surprising some in a row are.
+
+Collections, recompiles and shards to load hold up one rank for a step or two. Where a job shows that now and
+then, a few far steps in a row are no proof of a slow rank; where it never did, three are.
+"""
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+Bools = npt.NDArray[np.bool_]
+
+MEMORY = 500.0
+"""Steps over which the past is forgotten: a job changes what it does."""
+
+
+class Spikes:
+    """Counts healthy steps that were far off, over all ranks of a job.
+
+    Far steps in a row count once they have ended: while they last they may be a fault, and must not speak
+    against themselves. Those of accused ranks never count.
+    """
+
+    def __init__(self, ranks: int) -> None:
+        self._pending = np.zeros(ranks)
+        self._seen = self._far = 0.0
+
+    def update(self, far: Bools, *, read: Bools, accused: Bools) -> None:
+        """Take a step: which ranks were ``far`` off, ``read`` at all, and ``accused`` before it, [ranks]."""
+        keep = math.exp(-1.0 / MEMORY)
+        ended = read & ~far
+        counted = ended & ~accused
+        self._seen = keep * self._seen + float(counted.sum() + self._pending[counted].sum())
+        self._far = keep * self._far + float(self._pending[counted].sum())
+        self._pending = np.where(ended | accused, 0.0, self._pending + (read & far))
+
+    @property
+    def surprise(self) -> float:
+        """Return -ln of the share of healthy steps that are far off (Jeffreys' estimate; ln 2 before any).
+
+        >>> spikes = Spikes(2)
+        >>> none, all = np.zeros(2, dtype=bool), np.ones(2, dtype=bool)
+        >>> for _ in range(50):
+        ...     spikes.update(none, read=all, accused=none)
+        >>> round(math.exp(-spikes.surprise), 3)
+        0.005
+        """
+        return math.log((self._seen + 1.0) / (self._far + 0.5))

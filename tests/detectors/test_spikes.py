@@ -1,0 +1,59 @@
+import math
+
+import numpy as np
+import pytest
+
+from detectors.spikes import MEMORY, Spikes
+
+NONE, ALL = np.zeros(4, dtype=bool), np.ones(4, dtype=bool)
+FIRST = np.array([True, False, False, False])
+
+
+def after(*steps, accused=NONE, read=ALL):
+    spikes = Spikes(4)
+    for far in steps:
+        spikes.update(far, read=read, accused=accused)
+    return spikes
+
+
+def test_healthy_steps_make_a_far_one_the_more_surprising():
+    """Of 4 ranks, 100 steps without a far one: one far step is worth nearly ln(2 x 400)."""
+    assert after(NONE).surprise == pytest.approx(math.log(2 * 5))
+    assert after(*[NONE] * 100).surprise == pytest.approx(math.log(2 * 401), abs=0.1)
+
+
+def test_far_steps_count_once_they_have_ended():
+    """A run of far steps does not speak against itself; over, it counts in full."""
+    quiet, under_way = after(*[NONE] * 100), after(*[NONE] * 100, *[FIRST] * 3)
+    assert under_way.surprise == pytest.approx(quiet.surprise, abs=0.03)
+    over = after(*[NONE] * 100, *[FIRST] * 3, NONE)
+    assert quiet.surprise - over.surprise == pytest.approx(math.log(3.5 / 0.5), abs=0.05)
+
+
+def test_steps_of_accused_ranks_never_count():
+    """What a slow rank did is no spike, not even after it is well again."""
+    spikes = after(*[NONE] * 100, *[FIRST] * 3)
+    before = spikes.surprise
+    spikes.update(FIRST, read=ALL, accused=FIRST)
+    spikes.update(NONE, read=ALL, accused=NONE)
+    assert spikes.surprise == pytest.approx(before, abs=0.03)
+
+
+def test_a_step_that_was_not_read_ends_nothing():
+    """A rank without a row has done neither a healthy step nor a far one."""
+    spikes = after(*[NONE] * 100, FIRST)
+    before = spikes.surprise
+    spikes.update(NONE, read=~FIRST, accused=NONE)
+    assert spikes.surprise >= before - 0.01
+    spikes.update(NONE, read=ALL, accused=NONE)
+    assert spikes.surprise < before - 0.9
+
+
+def test_spikes_of_long_ago_are_forgotten():
+    """A job that has stopped to collect is as surprising as one that never did."""
+    spikes = after(*[FIRST, NONE] * 20)
+    common = spikes.surprise
+    for _ in range(int(8 * MEMORY)):
+        spikes.update(NONE, read=ALL, accused=NONE)
+    assert common < 2.3
+    assert spikes.surprise > math.log(2 * 4 * MEMORY) - 0.1

@@ -23,7 +23,7 @@ from alerts.shadow import only_in_shadow, shadow_id, shadowed
 from slowrank.telemetry import Record, Subject, Suspicion
 from streams.incident_members import as_member, claim_on, with_members
 from streams.incidents import INCIDENTS, Claim, Incidents
-from streams.joint import Joints, may_explain, may_wait, with_hangs
+from streams.joint import Joints, is_joint, may_explain, may_wait, with_hangs
 from streams.pairwise import DELAY_KIND, Pairwise
 from streams.places import PLACE_KIND
 from streams.silence import UNHEARD_KIND
@@ -53,7 +53,7 @@ class FindingStage:
         self._said: dict[_World, dict[str, Finding]] = {}
         self._incidents: dict[str, Timeline[Incidents]] = {}
         self._joints = Joints(self.config)
-        self._hung: set[_World] = set()
+        self._of_jobs: set[_World] = set()
         self._startups = Startups()
         self._pairwise = Pairwise()
         self._now = -math.inf
@@ -76,8 +76,8 @@ class FindingStage:
             real, shadow = (scope_key(record), False), (scope_key(record), True)
             if not record.shadow:
                 self._timeline(real).add(record)
-                if record.kind == "hang.job":
-                    self._hung.add(real)
+                if record.subject.type == "job" or record.kind == "hang.job":
+                    self._of_jobs.add(real)
             if record.shadow or shadow in self._timelines:
                 self._timeline(shadow).add(record)
         return ()
@@ -94,10 +94,10 @@ class FindingStage:
             news, scopes = self._reach_incidents(cluster)
             changed += news
             moved |= scopes
-        moved |= self._hung
+        moved |= self._of_jobs
         due = [k for k, t in self._timelines.items() if k in moved or t.has_work(self._now)]
         # What stopped a job is known before it is shown that the job has stopped.
-        for world in sorted(due, key=lambda k: (k in self._hung, k)):
+        for world in sorted(due, key=lambda k: (k in self._of_jobs, k)):
             changed += self._reach(world)
         return changed + self._retold()
 
@@ -116,7 +116,7 @@ class FindingStage:
             changed += self._news(world, scope.cases, as_of, partial(self._of_case, world, scope))
         if timeline.empty:
             del self._timelines[world], self._said[world]
-            self._hung.discard(world)
+            self._of_jobs.discard(world)
         return changed
 
     def _retold(self) -> list[Finding]:
@@ -154,7 +154,7 @@ class FindingStage:
         if world[1]:
             return shadowed(render(scope, case, self.config, identity=identity or shadow_id(case)), scope)
         finding = render(scope, case, self.config, identity=identity)
-        if case.kind == "hang.job":
+        if is_joint(case):
             awaited = may_wait(case, self._now) and any(may_explain(s, case) for s in self._silences(case))
             return self._joints.part(finding, case, self._causes(case), awaited=awaited)
         claim = self._claim_on(scope, case)

@@ -1,7 +1,8 @@
 """Joint findings: a job that stops because a machine failed is told by the finding about that machine.
 
 A machine and its job are weighed each by itself. Here is decided which finding explains a hang: it gains the
-hang's evidence and cost, and the hang is no news of its own.
+hang's evidence and cost, and the hang is no news of its own. A job whose transfers are slow because of one
+port is told by the finding about the port in the same way.
 """
 
 import math
@@ -40,6 +41,18 @@ SUSPECTS = "hang.suspects"
 
 _STOPPING = ("exporter.stale", "link.nic_flap", "fabric.rail_degraded")
 """Kinds that most jobs survive: they explain a hang only if it began right after them."""
+
+_SLOWING = ("link.nic_errors", "link.nic_slow", "fabric.rail_degraded")
+"""Kinds that slow the transfers of a whole job down."""
+
+_OF_NETWORK = ("congestion", "group")
+
+
+def is_joint(case: Case) -> bool:
+    """Tell whether a case about a job may be told by a finding about a machine: a hang, or slow transfers."""
+    if case.kind != "straggler.job_wide":
+        return case.kind == "hang.job"
+    return any(name in s.hypotheses for s in case.voices() for name in _OF_NETWORK)
 
 
 class Joints:
@@ -115,7 +128,8 @@ class Joints:
 
 def leading(causes: Iterable[Case], hang: Case, finding: Finding, config: FindingConfig) -> Case | None:
     """Return the case that explains the hang: the earliest, or of those at once the likeliest to blame."""
-    found = [case for case in causes if _explains(case, hang.since, config)]
+    explains = _explains if hang.kind == "hang.job" else _slows
+    found = [case for case in causes if explains(case, hang.since, config)]
     if not found:
         return None
     notes = [e.note.split("; ") for e in finding.evidence if e.metric == SUSPECTS]
@@ -152,6 +166,9 @@ def with_hangs(finding: Finding, hangs: Sequence[Finding]) -> Finding:
         resolved_at=max(ended) if over and not live else None,
         severity=max(shown.severity, _severity(finding, hangs), key=ORDER.index),
         last_seen_at=max(f.last_seen_at for f in everything),
+        job_slowdown_ratio=max(
+            (r for f in everything if (r := f.job_slowdown_ratio) is not None), default=None
+        ),
         gpu_hours_lost=_larger(finding.gpu_hours_lost, [h.gpu_hours_lost for h in hangs]),
         gpu_hours_lost_per_hour=_larger(
             finding.gpu_hours_lost_per_hour, [h.gpu_hours_lost_per_hour for h in hangs]
@@ -164,7 +181,9 @@ def with_hangs(finding: Finding, hangs: Sequence[Finding]) -> Finding:
 
 def may_wait(hang: Case, now: float) -> bool:
     """Tell whether a hang was found so lately that what explains it may not be told yet."""
-    return hang.opened_at is not None and now < hang.opened_at + AWAITED_SECONDS
+    if hang.kind != "hang.job" or hang.opened_at is None:
+        return False
+    return now < hang.opened_at + AWAITED_SECONDS
 
 
 def may_explain(silence: Case, hang: Case) -> bool:
@@ -194,10 +213,21 @@ def _explains(case: Case, stop: float, config: FindingConfig) -> bool:
     if not fatal and case.kind not in _STOPPING:
         return False
     before = config.agree_within_seconds if fatal else AFTER_SECONDS
-    told = case.status in NOTIFIED or (
-        case.status not in LIVE and case.opened_at is not None and (case.ended_at or 0.0) >= stop
+    return _is_told(case, stop) and stop - before <= case.since <= stop + AFTER_SECONDS
+
+
+def _slows(case: Case, since: float, config: FindingConfig) -> bool:
+    """Tell whether a port, or many of one rail, became slow when the transfers of the job did."""
+    return (
+        case.kind in _SLOWING
+        and _is_told(case, since)
+        and abs(case.since - since) <= config.agree_within_seconds
     )
-    return told and stop - before <= case.since <= stop + AFTER_SECONDS
+
+
+def _is_told(case: Case, at: float) -> bool:
+    over = case.status not in LIVE and case.opened_at is not None
+    return case.status in NOTIFIED or (over and (case.ended_at or 0.0) >= at)
 
 
 def _severity(finding: Finding, hangs: Sequence[Finding]) -> Severity:

@@ -208,6 +208,70 @@ def test_a_rack_that_stops_its_job_is_one_finding():
     assert incident.gpu_hours_lost_per_hour == 32.0
 
 
+def slow_transfers(ts, since, *, hypothesis="congestion", coords=None):
+    """What the steps of the job say: its transfers have become slow, or those of one group."""
+    return Suspicion(
+        cluster="c",
+        detector="peer_step",
+        family="job",
+        kind="straggler.job_wide",
+        state="raise",
+        subject=Subject(type="job", cluster="c", job_id="j1", coords=coords),
+        ts=T0 + ts,
+        onset=T0 + since,
+        onset_lo=T0 + since,
+        onset_hi=T0 + since,
+        score=1.0,
+        log_likelihood_ratio=5.0,
+        overwhelming=True,
+        gpus=32,
+        ranks=32,
+        nodes=4,
+        job_slowdown_ratio=1.5,
+        hypotheses={hypothesis: 5.0},
+    )
+
+
+def port(kind, ts, since, node="n1"):
+    said = claim("counter.nic", "nic", kind, place(node, None).nic("mlx5_0/1"), overwhelming=True)
+    return said.suspicion("raise", ts=T0 + ts, onset=T0 + since)
+
+
+@pytest.mark.parametrize("kind", ["link.nic_errors", "link.nic_slow"])
+def test_a_slow_port_tells_of_the_transfers_it_slows(kind):
+    """The job's transfers, and those of the port's group, are no news beside it: it bears their cost."""
+    group = slow_transfers(150, 100, hypothesis="group", coords={"tp": 1})
+    versions = run(*announced(), port(kind, 104, 101), slow_transfers(113, 100), group)
+    assert told(versions) == [("opened", kind)]
+    link = last(versions, kind)
+    assert (link.gpu_hours_lost_per_hour, link.job_slowdown_ratio) == (pytest.approx(32 / 3, abs=1e-3), 1.5)
+    [whole] = {f.id for f in versions if f.kind == "straggler.job_wide" and f.subject.coords is None}
+    assert link.blast_radius.other_findings == (whole,)
+
+
+def test_transfers_told_first_are_absorbed_when_the_port_is_found():
+    """A port without errors takes longer to tell; then the job's finding ends where the port's begins."""
+    versions = run(*announced(), slow_transfers(113, 100), port("link.nic_slow", 132, 101))
+    news = [("opened", "straggler.job_wide"), ("opened", "link.nic_slow"), ("resolved", "straggler.job_wide")]
+    assert told(versions) == news
+
+
+@pytest.mark.parametrize(
+    ("port", "transfers"),
+    [
+        (port("link.nic_errors", 20, 19), slow_transfers(113, 100)),
+        (port("link.nic_errors", 104, 101, node="m1"), slow_transfers(113, 100)),
+        (port("link.nic_errors", 104, 101), slow_transfers(113, 100, hypothesis="imbalance.stage")),
+        (port("link.nic_flap", 104, 101), slow_transfers(113, 100)),
+    ],
+    ids=["long before", "another job's node", "no transfers", "a flap"],
+)
+def test_what_slows_no_transfers_does_not_explain_them(port, transfers):
+    """A port that failed at another time or place, or passed, and work that is uneven: two findings."""
+    versions = run(*announced(), *announced(["m1"], job="j2"), port, transfers)
+    assert ("opened", "straggler.job_wide") in told(versions)
+
+
 def unheard(ts, *, state="raise", since=STOP + 2):
     subject = place("n1").whole_node()
     said = claim("silence.unheard", "silence", UNHEARD_KIND, subject, weight=1.0)

@@ -8,7 +8,7 @@ import struct
 import numpy as np
 
 from slowrank.telemetry import Evidence, NodeSample, Suspicion
-from slowrank.telemetry.schema import ITEM_SIZE, SAMPLE_SCHEMAS, Block
+from slowrank.telemetry.schema import SAMPLE_SCHEMAS
 from streams.arrays import FloatArray, Mask
 from streams.batch import Batch
 from streams.conditions import ConditionBank, Key, Timing
@@ -74,14 +74,9 @@ def clock_error(sample: NodeSample) -> float:
     """Return by how many seconds the node's clock is ahead, as far as that is told and matters, else 0."""
     if not sample.host:
         return 0.0
-    (offset,) = struct.unpack_from("<f", sample.host, _place_of(SAMPLE_SCHEMAS[sample.schema].host, OFFSET))
+    # There is one host, so that a column begins where its first value does.
+    (offset,) = struct.unpack_from("<f", sample.host, SAMPLE_SCHEMAS[sample.schema].host.places[OFFSET][0])
     return offset if SKEW_SECONDS < abs(offset) <= BELIEVED_SECONDS else 0.0
-
-
-def _place_of(block: Block, metric: str) -> int:
-    """Return where a column of the one host begins."""
-    sizes = (ITEM_SIZE[column.dtype] for column in block.columns[: block.names.index(metric)])
-    return sum(sizes)
 
 
 def _skewed(place: Place, offset: float) -> Claim:

@@ -19,7 +19,7 @@ from slowrank.telemetry import Evidence, NodeSample, Record, Suspicion
 from slowrank.telemetry.schema import SAMPLE_SCHEMAS
 from streams.arrays import FloatArray, as_float, columns
 from streams.conditions import State
-from streams.stage import Output, Stage
+from streams.stage import Gathering, Output, Stage
 from streams.suspicions import Claim, Place
 
 FEATURES = (
@@ -126,6 +126,10 @@ class GrayNodes:
             for place, row, distance in zip(window.places, z, self._region.distances(z), strict=True):
                 out += self._judge(place, row, float(distance), window.start)
         return out
+
+    def flush(self) -> Sequence[Output]:
+        """Let the stage within take what it keeps back."""
+        return self._inner.flush() if isinstance(self._inner, Gathering) else ()
 
     def _judge(self, place: Place, z: FloatArray, distance: float, start: float) -> list[Suspicion]:
         node = self._nodes.setdefault((place.cluster, place.node), _Node())

@@ -129,11 +129,8 @@ class StateRules:
 
     def update(self, batch: Batch, ids: Ids, columns: Mapping[str, Array], there: Mask) -> Found:
         """Take the columns [n, instances]; nothing is said of an instance that is not ``there``."""
-        active = {
-            (k, (rule, ids[k][i]))
-            for rule, test in enumerate(self._rules)
-            for k, i in np.argwhere(test.test(columns) & there).tolist()
-        }
+        holding = np.stack([rule.test(columns) for rule in self._rules]) & there
+        active = {(k, (rule, ids[k][i])) for rule, k, i in np.argwhere(holding).tolist()}
         for k, keys in self._conditions.due(batch.index, active):
             for key in sorted(keys):
                 i = ids[k].index(key[1])

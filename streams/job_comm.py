@@ -16,8 +16,8 @@ from slowrank.telemetry.records import Suspect
 from streams import job_suspicions as write
 from streams.job_view import JobView, Key
 from streams.ledger import Ledger
-from streams.step_rows import COORDS, SECONDS, Floats
-from streams.steps import Step
+from streams.step_rows import COORDS, SECONDS
+from streams.steps import Floats, Step
 
 ROUND_SECONDS = 10.0
 ROUND_STEPS = 3

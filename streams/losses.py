@@ -8,8 +8,7 @@ from detectors.loss import LossAnomaly, LossConfig, LossWatch
 from slowrank.telemetry import Baseline, Evidence, Suspicion
 from streams.job_view import JobView, Key
 from streams.ledger import Ledger
-from streams.step_rows import Floats
-from streams.steps import Step
+from streams.steps import Floats, Step
 
 _WEIGHT = 4.0
 _WEIGHT_DIVERGENCE = 1.0

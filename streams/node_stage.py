@@ -68,13 +68,13 @@ class NodeStage:
         samples = self._fleet.fresh(records)
         found = dict(zip(samples, self._fleet.update(list(samples.values())), strict=True))
         outputs: list[Output] = []
-        for place, record in enumerate(records):
-            if place in samples:
-                outputs += self._places.seen(samples[place])
-                outputs += self._silence.heard(
-                    Place.of(samples[place]), record.ts - clock_error(samples[place])
-                )
-                outputs += found[place]
+        for number, record in enumerate(records):
+            if number in samples:
+                sample = samples[number]
+                place = Place.of(sample)
+                outputs += self._places.seen(sample, place)
+                outputs += self._silence.heard(place, sample.ts - clock_error(sample))
+                outputs += found[number]
             elif isinstance(record, NodeEvent):
                 outputs += self._event(record)
         return outputs

@@ -40,9 +40,9 @@ class Places:
         self._told: dict[tuple[str, str], tuple[float, _Said]] = {}
         self._oldest = Earliest()
 
-    def seen(self, sample: NodeSample) -> list[Suspicion]:
-        """Return the announcement that a sample makes due, if any."""
-        key, place = (sample.cluster, sample.node), Place.of(sample)
+    def seen(self, sample: NodeSample, place: Place) -> list[Suspicion]:
+        """Return the announcement that a sample read at ``place`` makes due, if any."""
+        key = (sample.cluster, sample.node)
         turn = math.floor((sample.ts + zlib.crc32(sample.node.encode()) % REPEAT_SECONDS) / REPEAT_SECONDS)
         said = (turn, place.rack, place.switch)
         if self._told.get(key, (0.0, None))[1] == said:

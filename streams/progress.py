@@ -108,7 +108,7 @@ class Presence:
         again.
         """
         self._closed += 1
-        back = sorted(self.absent.keys() & ranks)
+        back = sorted(r for r in self.absent if r in ranks)
         for rank in back:
             del self.absent[rank]
         self._last_seen |= dict.fromkeys(ranks, (self._closed, ts))

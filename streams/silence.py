@@ -79,10 +79,11 @@ class Silence:
             return found
         if held.unheard:
             found.append(_unheard(held, "clear", ts))
-        found += [
-            _claim(held, kind).suspicion("clear", ts=ts, onset=held.last) for kind in sorted(held.raised)
-        ]
-        held.raised, held.certain, held.unheard = set(), False, False
+        if held.raised:
+            claims = (_claim(held, kind) for kind in sorted(held.raised))
+            found += [claim.suspicion("clear", ts=ts, onset=held.last) for claim in claims]
+            held.raised = set()
+        held.certain = held.unheard = False
         held.place, held.last, held.gap = place, max(held.last, ts), abs(ts - held.last)
         self._due.note(self._deadline(held))
         return found

@@ -6,7 +6,7 @@ live.
 """
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from alerts.finding import Finding
 from slowrank.telemetry import Record, Suspicion
@@ -29,4 +29,13 @@ class Stage(Protocol):
 
         Deadlines are judged by their own time, not by the tick's: ticking more often changes nothing.
         """
+        ...
+
+
+@runtime_checkable
+class Gathering(Stage, Protocol):
+    """A stage that keeps records back until their second of event time has passed."""
+
+    def flush(self) -> Sequence[Output]:
+        """Take what is still kept back: the stream has ended."""
         ...

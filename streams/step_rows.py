@@ -5,19 +5,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from slowrank.telemetry import JobSteps
+from slowrank.telemetry.columns import read
 from slowrank.telemetry.schema import STEP_SCHEMAS, STEP_V1, Block
-from streams.arrays import columns, runs
-
-Floats = npt.NDArray[np.float64]
+from streams.arrays import columns
 
 COORDS = ("dp", "pp", "tp", "cp", "ep")
 SECONDS = ("step", "compute", "wait", "data", "comm", "checkpoint")
 
 NOTES = ("tokens", "loss", "grad_norm")
+MEASURED = len(SECONDS) + NOTES.index("loss")
+"""So many values come first that are measured: only a loss and a norm mean something by being infinite
+(``NOT_FINITE``)."""
 
 ROLLOUT = "rollout"
 """The phase label of ranks that generate while others train: nobody's work is like theirs, so that only the
@@ -25,8 +28,7 @@ step they share with the others counts.
 """
 
 _VALUES = (*(f"{name}_seconds" for name in SECONDS), *NOTES)
-_MEASURED = _VALUES.index("loss")
-"""Only a loss and a norm mean something by being infinite (``NOT_FINITE``)."""
+"""The columns of what was measured. They follow each other in that order, in every later schema too."""
 
 _PLACE = Block(tuple(c for c in STEP_V1.columns if c.kind == "key" and c.name not in ("step", "ts")))
 """The columns that say where a rank is. They follow step and time, in every later schema too."""
@@ -58,17 +60,16 @@ class Identity:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Rows:
+class Rows(msgspec.Struct, frozen=True, gc=False):
     """Reports of ranks on steps, n of them: each field has one entry a row.
 
-    ``values`` [n, seconds + notes] are the seconds of ``SECONDS``, then ``NOTES``; NaN: not read.
+    ``values`` [seconds + notes, n] are the seconds of ``SECONDS``, then ``NOTES``, as sent; NaN: not read.
     """
 
     steps: Sequence[int]
     ranks: Sequence[int]
     ts: Sequence[float]
-    values: Floats
+    values: npt.NDArray[np.float32]
     identities: Sequence[Identity]
 
     def __len__(self) -> int:
@@ -79,23 +80,24 @@ class Rows:
         if start == 0 and stop >= len(self.steps):
             return self
         cut = slice(start, stop)
-        return Rows(self.steps[cut], self.ranks[cut], self.ts[cut], self.values[cut], self.identities[cut])
+        return Rows(self.steps[cut], self.ranks[cut], self.ts[cut], self.values[:, cut], self.identities[cut])
 
 
 def rows_of(record: JobSteps) -> Rows:
     """Read the rows of a record; those without a step, rank or time are left out."""
-    steps, times, *others = runs(STEP_SCHEMAS[record.schema].rows, record.rows)
-    seconds = next(run for run in others if run.names[: len(_VALUES)] == _VALUES)
-    values = seconds.values[: len(_VALUES)].astype(np.float64)
-    measured = values[:_MEASURED]
-    measured[np.isinf(measured)] = np.nan
+    block = STEP_SCHEMAS[record.schema].rows
+    steps, ts = read(block, record.rows, ("step", "ts")).values()
+    count = len(steps)
+    values = np.ndarray(
+        (len(_VALUES), count), np.dtype("<f4"), record.rows, block.places[_VALUES[0]][0] * count
+    )
     if record.labels.get("phase") == ROLLOUT:
+        values = values.copy()  # those of the record are read-only
         values[1 : len(SECONDS)] = np.nan
     # A node says the same of its ranks with every step: what it says is looked up, not read again.
-    count = values.shape[1]
     said = record.rows[_BEFORE_PLACE * count : (_BEFORE_PLACE + _PLACE.row_size) * count]
     ranks, identities = _places(record.node, record.labels.get("gpu_model", ""), said)
-    rows = Rows(steps.values[0].tolist(), ranks, times.values[0].tolist(), values.T, identities)
+    rows = Rows(steps, ranks, ts, values, identities)
     return rows if count and _whole(rows) else _only_whole(rows)
 
 
@@ -111,7 +113,7 @@ def _only_whole(rows: Rows) -> Rows:
         [rows.steps[k] for k in kept],
         [rows.ranks[k] for k in kept],
         [rows.ts[k] for k in kept],
-        rows.values[kept],
+        rows.values[:, kept],
         [rows.identities[k] for k in kept],
     )
 

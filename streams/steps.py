@@ -18,8 +18,9 @@ from itertools import takewhile
 import numpy as np
 import numpy.typing as npt
 
-from streams.step_rows import Floats, Identity, Rows
+from streams.step_rows import MEASURED, Identity, Rows
 
+Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 _MAX_OPEN = 512
@@ -152,7 +153,7 @@ class StepAligner:
         opened.parts.append(rows)
         self._know(number, rows)
         self.event_time = max(self.event_time, *rows.ts)
-        self._learn_grace(rows.values[:, 0].tolist())
+        self._learn_grace(rows.values[0].tolist())
         return self._close()
 
     def reporting(self) -> set[int]:
@@ -208,7 +209,7 @@ class StepAligner:
             self.unrelated = self._astray[rank] >= _ASTRAY_ROWS and len(self._gaps) > 0
 
     def _learn_grace(self, seconds: list[float]) -> None:
-        measured = [s for s in seconds if s > 0]
+        measured = [s for s in seconds if 0 < s < math.inf]
         self._durations.extend(measured)
         self._measured += len(measured)
         if self._measured >= self._measure_at:
@@ -260,6 +261,8 @@ class StepAligner:
 def _whole(number: int, opened: _Open) -> Step:
     ranks = np.array([rank for part in opened.parts for rank in part.ranks], dtype=np.int64)
     ts = np.array([at for part in opened.parts for at in part.ts])
-    values = np.concatenate([part.values for part in opened.parts])
     order = np.argsort(ranks)
-    return Step(number=number, ranks=ranks[order], ts=ts[order], values=values[order].T)
+    values = np.concatenate([part.values for part in opened.parts], axis=1)[:, order].astype(np.float64)
+    measured = values[:MEASURED]
+    measured[np.isinf(measured)] = np.nan
+    return Step(number=number, ranks=ranks[order], ts=ts[order], values=values)

@@ -12,18 +12,21 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
 from alerts.finding import Finding
 from detectors.multivariate import Envelope
 from slowrank.telemetry import JobSteps, NodeEvent, NodeSample, Record, Suspicion
 from streams.gray_nodes import GrayNodes
 from streams.rollup import RollUp, Rows
-from streams.stage import Output, Stage
+from streams.stage import Gathering, Output, Stage
 from streams.tuned import finding_stage, job_stage, node_stage
 from streams.tuning import Tuning
 from streams.watermark import Watermark
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 class Pipeline:
@@ -53,10 +56,10 @@ class Pipeline:
     def process(self, record: Record) -> list[Finding]:
         """Take one record; return the findings it opened or changed, in order."""
         sender = (record.cluster, record.node)
-        self._ends[sender] = max(self._ends.get(sender, -math.inf), record.ts)
+        if record.ts > self._ends.get(sender, -math.inf):
+            self._ends[sender] = record.ts
         findings = self._pass(self._watermark.advance(record.ts))
-        stage = self._stages[type(record)]
-        findings += self._judge(self._guarded(lambda: stage.process(record), record))
+        findings += self._judge(self._guarded(self._stages[type(record)].process, record, record))
         if self._rollup is not None and not isinstance(record, NodeEvent):
             self._emit(self._rollup.add(record))
         return findings
@@ -75,6 +78,9 @@ class Pipeline:
         if self._ends:
             ends = sorted(self._ends.values(), reverse=True)
             findings = self.tick(math.ceil(ends[min(1 + len(ends) // 10, len(ends) - 1)]))
+            for stage in self._tickers:
+                if isinstance(stage, Gathering):
+                    findings += self._judge(self._guarded(lambda s: s.flush(), stage, stage))
             if (last := math.ceil(ends[0])) > self._watermark.time:
                 findings += _findings(self._ticked(self._finding, last))
         if self._rollup is not None:
@@ -99,18 +105,18 @@ class Pipeline:
         return findings
 
     def _suspected(self, suspicion: Suspicion) -> Sequence[Output]:
-        return self._guarded(lambda: self._finding.process(suspicion), suspicion)
+        return self._guarded(self._finding.process, suspicion, suspicion)
 
     def _ticked(self, stage: Stage, second: int) -> Sequence[Output]:
-        return self._guarded(lambda: stage.tick(float(second)), stage)
+        return self._guarded(stage.tick, float(second), stage)
 
     def _emit(self, rows: Rows) -> None:
         if rows and self._on_rows is not None:
             self._on_rows(rows)
 
-    def _guarded(self, call: Callable[[], Sequence[Output]], source: object) -> Sequence[Output]:
+    def _guarded(self, call: Callable[[T], Sequence[Output]], told: T, source: object) -> Sequence[Output]:
         try:
-            return call()
+            return call(told)
         except Exception:
             # The supervising loop of the in-process runner: one bad record must not end the stream.
             self.set_aside[type(source).__name__] += 1

@@ -248,13 +248,14 @@ def _row_bytes(
 def _check_step_rows(block: Block, rows: bytes, now: float | None) -> None:
     """Check what a stage relies on in every row: step, rank, ts and step_seconds."""
     columns = read(block, rows, ("step", "rank", "ts", "step_seconds"))
-    if not columns["step"]:
+    steps, ranks, times, seconds = columns.values()
+    if not steps:
         return
-    if min(columns["step"]) < 0 or min(columns["rank"]) < 0 or max(columns["rank"]) >= MAX_RANKS:
+    if min(steps) < 0 or min(ranks) < 0 or max(ranks) >= MAX_RANKS:
         raise BadRecord("bad_number", f"step must be at least 0 and rank 0 to {MAX_RANKS - 1}")
     # One NaN or infinity makes the sum one, which is cheaper to see than each of them.
-    _check_time(sum(columns["ts"]), None)
-    _check_time(min(columns["ts"]), now)
-    _check_time(max(columns["ts"]), now)
-    if not math.isfinite(sum(columns["step_seconds"])) or min(columns["step_seconds"]) < 0:
+    _check_time(sum(times), None)
+    _check_time(min(times), now)
+    _check_time(max(times), now)
+    if not math.isfinite(sum(seconds)) or min(seconds) < 0:
         raise BadRecord("bad_number", "step_seconds must be a finite number, at least 0")

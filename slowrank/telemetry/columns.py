@@ -5,12 +5,13 @@ same bytes (``streams.arrays``), readers that print use ``unpack``.
 """
 
 import math
+import struct
 import sys
 from array import array
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from slowrank.telemetry.schema import ITEM_SIZE, MISSING, Block, Dtype
+from slowrank.telemetry.schema import MISSING, Block, Dtype
 
 _TYPECODE: dict[Dtype, str] = {"<f4": "f", "<f8": "d", "<i2": "h", "<i4": "i", "<i8": "q"}
 
@@ -40,19 +41,16 @@ def unpack(block: Block, data: bytes) -> Iterator[dict[str, Value]]:
         yield {name: values[i] for name, values in columns.items()}
 
 
-def read(block: Block, data: bytes, names: Collection[str]) -> "dict[str, array[Any]]":
-    """Return the named columns of ``data`` as stored, NaN and ``MISSING`` for what was not read."""
+def read(block: Block, data: bytes, names: Iterable[str]) -> dict[str, tuple[Any, ...]]:
+    """Return the named columns of ``data`` as stored, NaN and ``MISSING`` for what was not read.
+
+    Raises ``KeyError`` for a name that the block does not know.
+    """
     count = len(data) // block.row_size
-    columns: dict[str, array[Any]] = {}
-    offset = 0
-    for column in block.columns:
-        size = count * ITEM_SIZE[column.dtype]
-        if column.name in names:
-            values: array[Any] = array(_TYPECODE[column.dtype])
-            values.frombytes(data[offset : offset + size])
-            _little_endian(values)
-            columns[column.name] = values
-        offset += size
+    columns = {}
+    for name in names:
+        start, dtype = block.places[name]
+        columns[name] = struct.unpack_from(f"<{count}{_TYPECODE[dtype]}", data, start * count)
     return columns
 
 
@@ -62,14 +60,10 @@ def _pack_column(dtype: Dtype, values: Sequence[Value]) -> bytes:
         packed.extend(MISSING[dtype] if v is None or v != v else int(v) for v in values)
     else:
         packed.extend(math.nan if v is None else v for v in values)
-    _little_endian(packed)
+    if sys.byteorder == "big":
+        packed.byteswap()
     return packed.tobytes()
 
 
-def _little_endian(values: "array[Any]") -> None:
-    if sys.byteorder == "big":
-        values.byteswap()
-
-
-def _present(values: "array[Any]", missing: int | None) -> list[Value]:
+def _present(values: Sequence[Any], missing: int | None) -> list[Value]:
     return [None if v != v or v == missing else v for v in values]

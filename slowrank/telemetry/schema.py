@@ -46,8 +46,16 @@ class Block:
     row_size: int = field(init=False)
     """Bytes one instance takes."""
 
+    places: dict[str, tuple[int, Dtype]] = field(init=False, compare=False, repr=False)
+    """By column, the bytes of one instance that stand before it, and its dtype."""
+
     def __post_init__(self) -> None:
-        object.__setattr__(self, "row_size", sum(ITEM_SIZE[c.dtype] for c in self.columns))
+        places, size = {}, 0
+        for column in self.columns:
+            places[column.name] = size, column.dtype
+            size += ITEM_SIZE[column.dtype]
+        object.__setattr__(self, "row_size", size)
+        object.__setattr__(self, "places", places)
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -43,6 +43,26 @@ def test_samples_wait_for_the_tick_and_events_do_not():
     assert log.calls == [("one", 2), ("many", 1, 3), ("tick", 3.0), ("tick", 4.0)]
 
 
+def later(seq, node, ts):
+    return NodeSample(schema=1, cluster="c", node=node, boot_id="b", seq=seq, ts=ts)
+
+
+def test_a_sample_of_the_second_just_begun_waits_for_its_end_and_a_clock_ahead_for_nobody():
+    """So a node comes once a second; one ahead of the others is taken as it comes, in its order, and at the
+    end of the stream nothing is left."""
+    log = Log()
+    stage = Gathered(log)
+    for record in (later(1, "a", 9.9), later(2, "a", 10.2), later(3, "b", 10.5), later(4, "b", 11.5)):
+        stage.process(record)
+    stage.tick(10.0)
+    stage.process(later(5, "a", 11.2))
+    stage.tick(11.0)
+    stage.flush()
+
+    taken = [call for call in log.calls if call[0] != "tick"]
+    assert taken == [("many", 1, 3, 4), ("many", 2), ("many", 5)]
+
+
 @pytest.mark.parametrize("cut", [401, 620, 623, 799])
 def test_a_lane_built_again_brings_out_what_was_waiting(cut):
     """Samples that were acknowledged while they waited are not lost with the worker: the lane that is built

@@ -117,9 +117,9 @@ def test_reads_what_is_there():
     assert read.identities[0].coords == (("dp", 1), ("pp", 0))
     assert read.identities[0].local_rank == 1
     assert read.identities[0].gpu_index is None
-    assert read.values[0, :2].tolist() == [1.0, 0.75]
-    assert np.isnan(read.values[0, 2:6]).all()
-    assert read.values[0, 6] == 4096
+    assert read.values[:2, 0].tolist() == [1.0, 0.75]
+    assert np.isnan(read.values[2:6, 0]).all()
+    assert read.values[6, 0] == 4096
 
 
 def test_a_rank_that_goes_on_far_behind_shows_that_numbers_are_unrelated():
@@ -153,8 +153,8 @@ def test_ranks_that_roll_out_are_compared_with_nobody():
     told = {"step": 1, "rank": 0, "ts": 5.0, "step_seconds": 2.0, "compute_seconds": 1.5, "loss": 3.0}
     read = rows_of(steps_record([told | {"labels": {"phase": "rollout"}}]))
     assert read.values[0, 0] == 2.0
-    assert np.isnan(read.values[0, 1:6]).all()
-    assert read.values[0, -2] == 3.0
+    assert np.isnan(read.values[1:6, 0]).all()
+    assert read.values[-2, 0] == 3.0
 
 
 @pytest.mark.parametrize("window", [None, 2.0])

@@ -7,6 +7,7 @@ import pytest
 from alerts.finding import Finding
 from slowrank.telemetry import NodeEvent, NodeSample, Subject, Suspicion
 from store.buckets import NodeLatest, SampleRollup, StepRollup
+from streams.gather import Gathered
 from streams.topology import Pipeline, local_pipeline
 from tests.streams import traffic
 
@@ -61,6 +62,27 @@ def test_every_second_of_event_time_ticks_every_stage_once():
     pipeline.finish()
     assert node.ticks == [T0 + s for s in range(34)]
     assert node.ticks == job.ticks == finding.ticks
+
+
+def test_what_is_kept_back_is_taken_at_the_end():
+    """The last sample of a node ahead of the others belongs to a second that never passes."""
+
+    class Taken(Recorder):
+        def process_many(self, records):
+            self.records += records
+            return ()
+
+    node = Taken()
+    pipeline = Pipeline(node=Gathered(node), job=Recorder(), finding=Recorder())
+    samples = [
+        NodeSample(schema=1, cluster="c", node=f"n{k}", boot_id="b", seq=second, ts=T0 + second + 0.3 * k)
+        for second in range(10)
+        for k in range(5)
+    ]
+    for sample in samples:
+        pipeline.process(sample)
+    pipeline.finish()
+    assert sorted(node.records, key=lambda s: s.ts) == sorted(samples, key=lambda s: s.ts)
 
 
 def test_one_clock_ahead_does_not_end_the_stream_later():

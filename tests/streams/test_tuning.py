@@ -5,6 +5,7 @@ from msgspec.structs import replace
 
 from slowrank.telemetry import Evidence, Subject, Suspicion
 from streams.places import Places
+from streams.suspicions import Place
 from streams.tuning import Configs, Tuning
 from streams.tuning_file import tuning_of
 from tests.streams import traffic
@@ -128,7 +129,8 @@ def test_domains_are_off_when_nobody_is_told_where_nodes_stand(mode, told):
     """The finding stage looks for racks and switches among the nodes it was told of and trusts."""
     held = tuning_of({"detectors": {"domains": {"mode": mode}}}, file="f")
     sample = next(traffic.nodes(count=1, seconds=1))
-    [announced] = Places().seen(replace(sample, labels={"rack": "r1"}))
+    placed = replace(sample, labels={"rack": "r1"})
+    [announced] = Places().seen(placed, Place.of(placed))
     judged = held.judged(announced)
     assert judged is not None
     assert not judged.shadow

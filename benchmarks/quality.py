@@ -32,6 +32,11 @@ def read(path: Path, parts: Iterable[str]) -> list[Outcome]:
     return [outcome for outcome in outcomes if outcome.part in parts]
 
 
+def line(outcome: Outcome) -> bytes:
+    """Return the line of an outcome in a results file."""
+    return msgspec.json.encode(outcome) + b"\n"
+
+
 def missing(done: Iterable[Outcome], part: str, seeds: Iterable[int]) -> Iterator[int]:
     """Yield the seeds of a part that still have to be run."""
     known = {outcome.seed for outcome in done if outcome.part == part}
@@ -48,7 +53,7 @@ def extend(path: Path, parts: list[str], seeds: list[int]) -> list[Outcome]:
         # All outcomes of a seed in one write: a part of a seed must not pass for the whole of it.
         fresh = [run(scenario) for scenario in PARTS[part](seed)]
         with path.open("ab") as file:
-            file.write(b"".join(msgspec.json.encode(outcome) + b"\n" for outcome in fresh))
+            file.write(b"".join(map(line, fresh)))
         done += fresh
         print(f"{part} {seed}", file=sys.stderr, flush=True)
     return [outcome for outcome in done if outcome.seed in set(seeds)]

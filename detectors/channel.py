@@ -49,8 +49,9 @@ def fit_noise(x: Floats, groups: PeerGroups, *, floor: float, prior: float) -> N
     """Fit centre and noise of ``x`` [steps, ranks] from its limited values.
 
     Centres are means of values limited to 3 robust sigmas (sums of evidence need means, not medians), drawn
-    towards 0 as far as few samples deserve against a healthy spread of ``prior`` between ranks. The noise is
-    the group's, or the rank's own where that is larger; (1 + rho)/(1 - rho) accounts for the autocorrelation.
+    towards 0 as far as few samples deserve against a healthy spread of ``prior`` between ranks, or against
+    the one that the centres themselves show. The noise is the group's, or the rank's own where that is
+    larger; (1 + rho)/(1 - rho) accounts for the autocorrelation.
     """
     samples = np.maximum(np.isfinite(x).sum(axis=0), 1)
     middle = np.nan_to_num(nan_median(x))
@@ -63,8 +64,11 @@ def fit_noise(x: Floats, groups: PeerGroups, *, floor: float, prior: float) -> N
     sigma = np.maximum(np.maximum(pooled, np.minimum(own, 2 * pooled)), floor)
     rho = _autocorrelation(residual)
     sigma = sigma * np.sqrt((1 + rho) / (1 - rho))
-    weight = prior**2 / (prior**2 + sigma**2 / samples)
-    return Noise((middle + shift) * weight, sigma, int(np.median(samples)))
+    center, error = middle + shift, sigma**2 / samples
+    # Ranks on shared hardware differ by several per cent for good; drawn to 0, that would pass for a change.
+    apart = 1.4826 * float(np.median(np.abs(center - np.median(center))))
+    width = max(prior**2, apart**2 - 2.0 * float(np.median(error)))
+    return Noise(center * width / (width + error), sigma, int(np.median(samples)))
 
 
 def _autocorrelation(residual: Floats) -> float:

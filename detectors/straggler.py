@@ -151,7 +151,8 @@ class StragglerDetector:
         ratios = self.ratios
         if ratios.settled < _RECENT:
             return
-        self._spread = ratios.lasting_spread()
+        # A spread seen on few ranks may be far too small: by twice its standard error.
+        self._spread = ratios.lasting_spread() * (1.0 + 2.0 / np.sqrt(ratios.ranks))
         config = ratios.config
         n = min(ratios.settled, config.baseline)
         skip = _RECENT if ratios.settled > 4 * _RECENT else 0

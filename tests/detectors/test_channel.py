@@ -28,6 +28,13 @@ def test_few_samples_move_the_centre_little():
     assert fit_noise(x, ONE_ROLE, floor=0.005, prior=1.0).center == pytest.approx(np.full(8, 0.05), abs=0.03)
 
 
+def test_centres_that_are_clearly_apart_stay_where_they_are():
+    """Ranks that all differ by more than noise explains are not drawn together: it would look like change."""
+    lasting = np.linspace(-0.1, 0.1, 8)
+    x = np.random.default_rng(5).normal(0, 0.02, (20, 8)) + lasting
+    assert fit_noise(x, ONE_ROLE, floor=0.005, prior=0.006).center == pytest.approx(lasting, abs=0.015)
+
+
 def test_quiet_noise_is_held_at_the_floor_and_unread_ranks_stay_finite():
     """Identical values have the floor as noise; a rank never read gets the group's."""
     x = np.zeros((20, 8))

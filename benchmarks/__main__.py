@@ -18,6 +18,7 @@ BENCHMARKS = {
     "quality": "benchmarks.quality",
     "real": "benchmarks.real",
     "series": "benchmarks.series",
+    "startup": "benchmarks.startup",
     "stress": "benchmarks.stress",
     "transport": "benchmarks.transport",
     "wire": "benchmarks.wire",

@@ -1,3 +1,5 @@
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -20,7 +22,7 @@ def feed(aligner, rows):
 def disorderly(seed, *, ranks=6, steps=80):
     """Rows of ranks that are lost, repeated, late, ahead, silent for a while, and sent several at a time."""
     rng = np.random.default_rng(seed)
-    fields = [
+    fields: list[dict[str, Any]] = [
         {"step": s, "rank": r, "ts": T0 + s + 0.1 * r, "step_seconds": float(rng.choice([0.0, 1.0, 1.2]))}
         for s in range(steps)
         for r in range(ranks)

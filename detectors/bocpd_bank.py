@@ -65,7 +65,8 @@ class BocpdBank:
         self._kernel = _kernel(self.backend)
         blocks = -(-series // LANES[self.backend])
         lanes = -(-series // blocks)
-        self._lanes = lanes if self.backend == "numpy" else -(-lanes // 16) * 16
+        # Whole vectors of four: every lane more than that is carried along for nothing.
+        self._lanes = lanes if self.backend == "numpy" else -(-lanes // 4) * 4
         # A block has one clock, so that none is shared by two groups.
         self._blocks = np.arange(groups * blocks).reshape(groups, blocks)
         self._state = RingState.empty(groups * blocks, self._lanes, self.config, dtype)

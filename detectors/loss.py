@@ -106,7 +106,12 @@ class LossWatch:
         if self._seen <= config.first or len(self._logs) < config.steps or value <= 0:
             return None
         logs = np.array([log for _, log in self._logs])
-        return self._leap(ts, value, logs[-config.steps :]) or self._divergence(value, logs)
+        found = self._leap(ts, value, logs[-config.steps :]) if self._leaps(value, logs) else None
+        return found or self._divergence(value, logs)
+
+    def _leaps(self, value: float, logs: Floats) -> bool:
+        """Tell whether it can be a leap: a median is no lower than the least, and dear to find."""
+        return math.log(value) - float(logs.min()) >= math.log(self.config.leap)
 
     def _leap(self, ts: float, value: float, logs: Floats) -> LossAnomaly | None:
         usual, noise = _usual(logs)
@@ -119,6 +124,8 @@ class LossWatch:
         if self.series != "loss" or len(logs) < self.config.steps + lasting:
             return None
         before, recent = logs[:-lasting], logs[-lasting:]
+        if recent.max() - before.min() < self.config.rise:
+            return None
         usual, noise = _usual(before)
         risen = _usual(recent)[0] - usual
         least = max(self.config.rise, self.config.sigmas / 2 * max(noise, self.config.floor))

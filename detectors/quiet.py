@@ -175,10 +175,13 @@ class QuietBank:
         told = np.isfinite(r.utilization + r.power + power)
         still = (r.tensor <= config.tensor) & (tensor >= config.tensor_used)
         told_tensor = np.isfinite(r.tensor) & (tensor >= config.tensor_used)
-        b2 = _most(spins, told, config.gpu_share) | _most(still, told_tensor, config.gpu_share)
+        counts = np.stack((told, told_tensor)).sum(axis=2)
+        can_tell, can_tell_tensor = counts > 0
+        so = (np.stack((spins, rests, still)) & np.stack((told, told, told_tensor))).sum(axis=2)
+        spin, rest, stand = so >= config.gpu_share * counts[[0, 0, 1]]
         b1 = (usual[:, 0] >= config.least_bytes) & (r.nic < config.bytes_share * usual[:, 0])
-        b3 = _most(rests, told, config.gpu_share)
-        known = np.stack((np.isfinite(r.nic), (told | told_tensor).any(axis=1), told.any(axis=1)))
+        b2, b3 = (can_tell & spin) | (can_tell_tensor & stand), can_tell & rest
+        known = np.stack((np.isfinite(r.nic), can_tell | can_tell_tensor, can_tell))
         return spins, np.where(known, np.stack((b1, b2, b3)), self._keys[:, nodes])
 
     def _ended(self, r: Reading) -> Bools:
@@ -188,7 +191,12 @@ class QuietBank:
         return np.asarray(read & ~in_use.any(axis=1))
 
     def _hold(self, nodes: Ints, ts: Floats, ended: Bools) -> None:
-        config, (b1, b2, b3) = self.config, self._keys[:, nodes]
+        keys = self._keys[:, nodes]
+        if not (keys.any() or self._held[:, nodes].any()):
+            # What nearly always is: nothing is quiet, and nothing was.
+            self._since[:, nodes], self._calm[:, nodes] = np.nan, np.fmin(self._calm[:, nodes], ts)
+            return
+        config, (b1, b2, b3) = self.config, keys
         quiet = np.stack((b1 | b2, b1 & b2, b1 & b3))
         since = np.where(quiet, np.fmin(self._since[:, nodes], ts), np.nan)
         lasted = ts - since >= np.array([[config.hold_one], [config.hold_both], [config.hold_both]])
@@ -205,10 +213,3 @@ class QuietBank:
         x = np.column_stack((nic, np.where(used, r.power, np.nan), np.where(used, r.tensor, np.nan)))[fresh]
         working = ~self._held[:, nodes].any(axis=0)
         self._usual.update(nodes[working], r.ts[fresh][working], x[working])
-
-
-def _most(is_so: Bools, told: Bools, share: float) -> Bools:
-    """Tell per node whether it is so on most of the GPUs of which it can be told, [n]."""
-    count = told.sum(axis=1)
-    most: Bools = (count > 0) & ((is_so & told).sum(axis=1) >= share * count)
-    return most

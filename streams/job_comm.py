@@ -43,9 +43,8 @@ class Transfers:
             return out
         if not self._steps:
             self._began.append(at)
-        row = np.full((2, len(view.roster)), np.nan)
-        row[:, np.searchsorted(np.array(view.roster), step.ranks)] = step.values[[_COMM, _STEP]]
-        self._steps.append(row)
+        _, values = step.over(view.roster)
+        self._steps.append(values[[_COMM, _STEP]])
         if len(self._steps) < ROUND_STEPS or at - self._began[-1] < ROUND_SECONDS:
             return out
         comm, seconds = nan_median(np.stack(self._steps))

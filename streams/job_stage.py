@@ -41,7 +41,8 @@ class JobStageConfig:
 
 @dataclass(slots=True)
 class _Job:
-    """State of one job. ``restarted``: the next whole step tells anew which ranks there are."""
+    """State of one job. ``ranks`` is the set of the ``roster``; ``restarted``: the next whole step tells anew
+    which ranks there are."""
 
     attempt: int
     aligner: StepAligner
@@ -50,6 +51,7 @@ class _Job:
     transfers: Transfers = field(default_factory=Transfers)
     detector: StragglerDetector | None = None
     roster: tuple[int, ...] = ()
+    ranks: frozenset[int] = frozenset()
     restarted: bool = True
     progress: Progress = field(default_factory=Progress)
     presence: Presence = field(default_factory=Presence)
@@ -123,13 +125,13 @@ class JobStage:
         return out
 
     def _step(self, key: tuple[str, str], job: _Job, step: Step) -> list[Suspicion]:
-        at, present = step.closed_at, set(step.ranks.tolist())
-        out = self._fit_roster(job, present, at)
+        at = step.closed_at
+        out = self._fit_roster(job, step.present, at)
         assert job.detector is not None
         verdict = job.detector.update(_times(step, job.roster))
         view = JobView(key[0], key[1], job.attempt, job.roster, job.aligner.identities, job.detector)
         out += _stragglers(job.ledger, view, verdict, at)
-        gone, back = job.presence.step(present | job.aligner.reporting(), at)
+        gone, back = job.presence.step(step.present | job.aligner.silent_in(step), at)
         for rank in gone:
             out += job.ledger.put(
                 ("missing", rank), write.missing(view, rank, job.presence.last_seen(rank), at)
@@ -139,8 +141,10 @@ class JobStage:
         out += job.transfers.step(job.ledger, view, step)
         return out + job.losses.step(job.ledger, view, step)
 
-    def _fit_roster(self, job: _Job, present: set[int], at: float) -> list[Suspicion]:
+    def _fit_roster(self, job: _Job, present: frozenset[int], at: float) -> list[Suspicion]:
         """Start the detector afresh for a changed set of ranks; who was slow and stayed remains suspected."""
+        if job.detector is not None and not (job.restarted or job.aligner.changed) and present <= job.ranks:
+            return []
         before = () if job.restarted else job.roster
         roster = tuple(sorted(present.union(before)))
         if job.detector is not None and not job.aligner.changed and roster == job.roster:
@@ -150,7 +154,8 @@ class JobStage:
         fresh = StragglerDetector(len(roster), roles, self.config.straggler, replicas=replicas)
         if job.detector is not None:
             fresh.inherit(job.detector, [job.roster.index(r) if r in job.roster else -1 for r in roster])
-        job.detector, job.roster, job.restarted, job.aligner.changed = fresh, roster, False, False
+        job.detector, job.roster, job.ranks = fresh, roster, frozenset(roster)
+        job.restarted = job.aligner.changed = False
         left = [key for key in job.ledger if key[0] in write.ABOUT_RANKS and key[1] not in roster]
         # What the network takes for other ranks is learnt anew.
         left += [key for key in job.ledger if key[0] == "network"]
@@ -252,10 +257,7 @@ def _nodes(roster: tuple[int, ...], identities: dict[int, Identity]) -> Ints:
 
 def _times(step: Step, roster: tuple[int, ...]) -> StepTimes:
     """Spread a step over the roster; ranks without a row are NaN."""
-    slots = np.searchsorted(np.array(roster), step.ranks)
-    ts = np.full(len(roster), np.nan)
-    values = np.full((step.values.shape[0], len(roster)), np.nan)
-    ts[slots], values[:, slots] = step.ts, step.values
+    ts, values = step.over(roster)
     seconds, compute, wait, data, comm, checkpoint, tokens = values[:7]
     return StepTimes(
         number=step.number, ts=ts, step=seconds, compute=compute, wait=wait, data=data, comm=comm,

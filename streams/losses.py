@@ -39,7 +39,9 @@ def _of_job(values: Floats) -> float:
     read = values[~np.isnan(values)]
     if not read.size:
         return math.nan
-    return math.inf if np.isinf(read).any() else float(np.median(read))
+    if np.isinf(read).any():
+        return math.inf
+    return float(read[0] if (read == read[0]).all() else np.median(read))
 
 
 def _abnormal(view: JobView, anomaly: LossAnomaly, at: float) -> Suspicion:

@@ -6,6 +6,7 @@ moment. ``pauses`` says how long a job may stand still where it is.
 
 import math
 from collections import deque
+from collections.abc import Set
 from dataclasses import dataclass
 
 from streams.pauses import Pauses
@@ -103,7 +104,7 @@ class Presence:
         self._missed = 0
         self._expected = 0
 
-    def step(self, ranks: set[int], ts: float) -> tuple[list[int], list[int]]:
+    def step(self, ranks: Set[int], ts: float) -> tuple[list[int], list[int]]:
         """Note who reported the step closed at ``ts``; return ranks newly judged silent, and ranks back
         again.
         """
@@ -112,7 +113,7 @@ class Presence:
         for rank in back:
             del self.absent[rank]
         self._last_seen |= dict.fromkeys(ranks, (self._closed, ts))
-        gone = self._last_seen.keys() - ranks
+        gone = self._last_seen.keys() - ranks if len(self._last_seen) > len(ranks) else set()
         self._missed += len(gone - self.absent.keys())
         self._expected += len(self._last_seen) - len(self.absent)
         new = [r for r in sorted(gone) if r not in self.absent and self._is_silent(r, ts)]

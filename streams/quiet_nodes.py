@@ -68,7 +68,7 @@ class QuietNodes:
                 self._jobs[int(batch.index[k])] = sample.job_id
                 if before is not None:
                     yield from ((k, s) for s in self._withdraw(batch, k, before))
-        with_job = np.flatnonzero([sample.job_id is not None for sample in batch.samples])
+        with_job = np.flatnonzero(batch.in_job)
         if len(with_job):
             yield from self._judge(batch, with_job, _reading(batch, ports, with_job))
 

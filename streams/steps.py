@@ -45,9 +45,13 @@ _ROWS_IN_WINDOW = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One whole step: ``ranks`` [n] ascending, ``ts`` [n] of their rows, ``values`` [seconds + notes, n]."""
+    """One whole step: ``ranks`` [n] ascending, ``ts`` [n] of their rows, ``values`` [seconds + notes, n].
+
+    ``present`` is the set of the ranks.
+    """
 
     number: int
+    present: frozenset[int]
     ranks: Ints
     ts: Floats
     values: Floats
@@ -56,6 +60,16 @@ class Step:
     def closed_at(self) -> float:
         """Event time at which the step was known in full: its latest row."""
         return float(self.ts.max())
+
+    def over(self, roster: Sequence[int]) -> tuple[Floats, Floats]:
+        """Return ``ts`` and ``values`` of all ranks of an ascending ``roster``, which holds those of the
+        step; NaN for the others."""
+        if len(roster) == len(self.ranks):
+            return self.ts, self.values
+        slots = np.searchsorted(np.array(roster), self.ranks)
+        ts, values = np.full(len(roster), np.nan), np.full((len(self.values), len(roster)), np.nan)
+        ts[slots], values[:, slots] = self.ts, self.values
+        return ts, values
 
 
 @dataclass(slots=True)
@@ -156,9 +170,13 @@ class StepAligner:
         self._learn_grace(rows.values[0].tolist())
         return self._close()
 
-    def reporting(self) -> set[int]:
-        """Return the ranks heard of, late rows included, within a grace of the job's event time."""
-        return {rank for rank, ts in self.last_ts.items() if ts >= self.event_time - self._grace}
+    def silent_in(self, step: Step) -> set[int]:
+        """Return the ranks that are not in a step but were heard of, late rows included, within a grace of
+        the job's event time."""
+        if len(step.present) == len(self.last_ts):
+            return set()
+        oldest = self.event_time - self._grace
+        return {rank for rank, ts in self.last_ts.items() if ts >= oldest and rank not in step.present}
 
     def _undecided(self, number: int, ts: Sequence[float]) -> int:
         """Return how many rows of new ranks of one step, with times ``ts``, close nothing but by the last."""
@@ -251,18 +269,22 @@ class StepAligner:
 
     def _note_closed(self, step: Step) -> None:
         self.closed, self.closed_at = step.number, max(self.closed_at, step.closed_at)
-        reported = frozenset(step.ranks.tolist())
+        before, reported = set(self._recent), step.present
         if self._recent and self._recent[-1] == reported:
             reported = self._recent[-1]  # one object for equal sets keeps the union below cheap
         self._recent.append(reported)
-        self._expected = frozenset().union(*set(self._recent))
+        if (kept := set(self._recent)) != before:
+            self._expected = frozenset().union(*kept)
 
 
 def _whole(number: int, opened: _Open) -> Step:
     ranks = np.array([rank for part in opened.parts for rank in part.ranks], dtype=np.int64)
     ts = np.array([at for part in opened.parts for at in part.ts])
     order = np.argsort(ranks)
-    values = np.concatenate([part.values for part in opened.parts], axis=1)[:, order].astype(np.float64)
+    values = np.concatenate([part.values for part in opened.parts], axis=1)
+    values = values.take(order, axis=1).astype(np.float64)
     measured = values[:MEASURED]
     measured[np.isinf(measured)] = np.nan
-    return Step(number=number, ranks=ranks[order], ts=ts[order], values=values)
+    return Step(
+        number=number, present=frozenset(opened.ranks), ranks=ranks[order], ts=ts[order], values=values
+    )

@@ -39,13 +39,13 @@ class Fleet:
 
 
 EVERY_TEN_SECONDS = Fleet(
-    nodes=768, largest=96, seconds=4 * 3600.0, send_seconds=10.0, step_seconds=(10.0, 60.0)
+    nodes=768, largest=96, seconds=2.5 * 3600.0, send_seconds=10.0, step_seconds=(10.0, 60.0)
 )
 EVERY_SECOND = Fleet(nodes=256, largest=32, seconds=3600.0, send_seconds=1.0, step_seconds=(1.0, 20.0))
 
 
 def quiet(seed: int) -> Sequence[Scenario]:
-    """768 nodes for four hours at 10 s ticks, steps of 10 to 60 s."""
+    """768 nodes for two and a half hours at 10 s ticks, steps of 10 to 60 s."""
     return [_drawn("quiet", seed, EVERY_TEN_SECONDS)]
 
 

@@ -74,6 +74,8 @@ def scenario(
 def events_of(scenario: Scenario, truths: Sequence[Truth]) -> tuple[Event, ...]:
     """Return the truths of a run in the form they are matched in."""
     steps = {job.job_id: job.step_seconds for job in scenario.spec.jobs}
+    # Of a node without a job nothing is known between two of its samples.
+    without = max(1.0, scenario.spec.send_seconds)
     return tuple(
         Event(
             row=row,
@@ -83,7 +85,7 @@ def events_of(scenario: Scenario, truths: Sequence[Truth]) -> tuple[Event, ...]:
             job_id=truth.job_id,
             onset=truth.onset,
             end=truth.end,
-            step_seconds=steps.get(truth.job_id or "", 1.0),
+            step_seconds=steps.get(truth.job_id or "", without),
             magnitude=truth.magnitude,
             verdicts=truth.verdicts,
             causes=CAUSES.get(truth.kind, truth.hypotheses) or _explaining(truth.verdicts),

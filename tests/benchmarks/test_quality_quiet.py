@@ -6,13 +6,15 @@ import pytest
 
 from benchmarks import quality
 from benchmarks.quality_exposure import days_by_row, exposure
+from benchmarks.quality_matching import in_window
 from benchmarks.quality_quiet import IDLE, RESIZED, ROLES, STAGES, node_days, quiet, quiet_1hz
 from benchmarks.quality_run import OURS, Outcome, run
-from benchmarks.quality_scenarios import Scenario
+from benchmarks.quality_scenarios import Scenario, events_of
 from benchmarks.quality_score import noise
-from simulator import ClusterSpec, JobSpec
+from simulator import ClusterSpec, Fault, JobSpec
 from simulator.benign import BENIGN
 from simulator.catalogue import CATALOGUE
+from simulator.truth import truths
 from tests.benchmarks.told import alarm, event
 
 
@@ -45,6 +47,17 @@ def test_node_days_are_those_a_job_ran():
         ROLES: 2.0,
         IDLE: 1.75,
     }
+
+
+def test_nothing_is_dated_between_two_samples():
+    """An exporter that falls silent does so at some time after the last sample, as far as anyone can know."""
+    spec = ClusterSpec(nodes=1, send_seconds=10.0)
+    gap = Fault(kind="exporter_gap", node=0, onset=100.0)
+    scenario = Scenario(
+        part="quiet", row="quiet", seed=1, spec=spec, seconds=200.0, faults=(gap,), rows=("gap",)
+    )
+    [told] = events_of(scenario, truths(spec, (gap,)))
+    assert [in_window(told, spec.start + onset) for onset in (89.0, 91.0)] == [False, True]
 
 
 def outcome(events=(), alarms=(), **given):

@@ -61,9 +61,12 @@ def test_nothing_is_dated_between_two_samples():
 
 
 def outcome(events=(), alarms=(), **given):
-    known = {"part": "quiet", "row": "quiet", "seed": 1, "tick_seconds": 10.0, "rank_steps": 10}
-    return Outcome(
-        **known | given,
+    quiet_day = Outcome(
+        part="quiet",
+        row="quiet",
+        seed=1,
+        tick_seconds=10.0,
+        rank_steps=10,
         nodes=2,
         seconds=86_400.0,
         events=tuple(events),
@@ -73,6 +76,7 @@ def outcome(events=(), alarms=(), **given):
         benign={"plain 0": "plain"},
         row_days={"plain": 2.0},
     )
+    return replace(quiet_day, **given)
 
 
 @pytest.mark.parametrize(("node", "tickets"), [("a", 0), ("b", 1)])

@@ -197,12 +197,13 @@ def onset_of(posterior: dict[int, float]) -> Onset:
     if not total > 0.0:
         raise LookupError("no run began after the accepted regime start")
     ages = sorted(posterior)
-    best = max(range(len(ages)), key=lambda k: posterior[ages[k]])
+    shares = [posterior[age] for age in ages]
+    best = shares.index(max(shares))
     low = high = best
-    covered = posterior[ages[best]]
+    covered = shares[best]
     while covered < 0.9 * total:
-        below = posterior[ages[low - 1]] if low > 0 else -1.0
-        above = posterior[ages[high + 1]] if high + 1 < len(ages) else -1.0
+        below = shares[low - 1] if low > 0 else -1.0
+        above = shares[high + 1] if high + 1 < len(ages) else -1.0
         if below < 0.0 and above < 0.0:
             break
         if below > above:
@@ -211,7 +212,7 @@ def onset_of(posterior: dict[int, float]) -> Onset:
         else:
             high += 1
             covered += above
-    return Onset(ages[best], ages[low], ages[high], posterior[ages[best]] / total)
+    return Onset(ages[best], ages[low], ages[high], shares[best] / total)
 
 
 def _log_sum(values: Iterable[float]) -> float:

@@ -124,13 +124,10 @@ class BocpdBank:
     def posterior(self, series: int) -> dict[int, float]:
         """Probability by age of the run, in samples; the absorbing slot stands at the age of its heaviest
         run."""
-        runs = self._runs(series)
-        if not runs:
-            return {}
-        log_weights = np.array([log_weight for _, log_weight in runs])
+        ages, log_weights = self._runs(series)
         posterior: dict[int, float] = {}
         shares = np.exp(log_weights - np.logaddexp.reduce(log_weights)).tolist()
-        for (age, _), share in zip(runs, shares, strict=True):
+        for age, share in zip(ages.tolist(), shares, strict=True):
             posterior[age] = posterior.get(age, 0.0) + share
         return posterior
 
@@ -146,13 +143,13 @@ class BocpdBank:
         block, lane = self._place(series)
         ring, old = self._state.ring[block, :, :, lane], self._state.rows[block, :3, lane]
         ages = self._state.ages[block, :, lane]
-        merged = [weight for run_age, weight in self._runs(series) if run_age <= age]
-        log_weight = float(np.logaddexp.reduce(merged)) if merged else 0.0
-        old_age, old_log_weight = self._old_run(block, lane)
+        run_ages, log_weights = self._runs(series)
+        merged = log_weights[run_ages <= age]
+        log_weight = float(np.logaddexp.reduce(merged)) if len(merged) else 0.0
+        old_log_weight = float(log_weights[-1]) if ages[0] > age else EMPTY
         ring[2, self._ages(block) <= age] = EMPTY
-        if old_age <= age:
-            ages[0], old_log_weight = 0, EMPTY
-            old[2] = EMPTY
+        if ages[0] <= age:
+            ages[0], old[2] = 0, EMPTY
         mu, beta = run_statistics(samples, self.config)
         run = (mu, beta, log_weight - float(self._evidence(age, beta)))
         if age < self.config.slots:
@@ -231,21 +228,17 @@ class BocpdBank:
         slots = self.config.slots
         return (int(self._state.clock[block, 0]) - np.arange(slots)) % slots + 1
 
-    def _runs(self, series: int) -> list[tuple[int, float]]:
-        """(age, log weight) of every run of one series."""
+    def _runs(self, series: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Ages and log weights [runs] of every run of one series, that of the absorbing slot last."""
         block, lane = self._place(series)
-        _, beta, weight = self._state.ring[block, :, :, lane]
-        held = np.flatnonzero(weight > EMPTY / 2)
-        ages = self._ages(block)[held]
-        log_weights = weight[held].astype(np.float64) + self._evidence(ages, beta[held])
-        runs = list(zip(ages.tolist(), log_weights.tolist(), strict=True))
-        old_age, old_log_weight = self._old_run(block, lane)
-        return [*runs, (old_age, old_log_weight)] if old_age else runs
-
-    def _old_run(self, block: int, lane: int) -> tuple[int, float]:
-        age = int(self._state.ages[block, 0, lane])
-        _, beta, weight = self._state.rows[block, :3, lane]
-        return age, float(weight) + (float(self._evidence(age, beta)) if age else 0.0)
+        beta, weight = np.concatenate(
+            (self._state.ring[block, 1:, :, lane], self._state.rows[block, 1:3, lane, None]), axis=1
+        )
+        ages = np.append(self._ages(block), self._state.ages[block, 0, lane])
+        held = weight > EMPTY / 2
+        held[-1] = ages[-1] > 0
+        ages, beta, weight = ages[held], beta[held], weight[held]
+        return ages, weight.astype(np.float64) + self._evidence(ages, beta)
 
     def _evidence(self, age: ArrayLike, beta: ArrayLike) -> Float:
         """Log weight of runs of these ages, apart from W."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from statistics import median
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -232,11 +233,15 @@ class ChangeDetectorBank:
             onset, probability = self._drift_onset(i)
         if onset.age < self._config.min_age:
             return None
-        _, values = self.readings.history.last(i, onset.age)
-        level, sigma = float(np.median(values)), float(self._sigma[i])
+        times, rows = self.readings.history.last(i, self._config.history)
+        values = rows[-onset.age :]
+        sigma = float(self._sigma[i])
         if len(values) >= self._config.baseline:
             level, sigma = baseline(values, self.readings.scale(i).floor)
-        span = self._onset_times(i, onset, math.copysign(1.0, level - self._level[i]))
+        else:
+            level = median(values.tolist())
+        outside = math.copysign(1.0, level - self._level[i]) * (rows - self._level[i]) / self._sigma[i]
+        span = onset_times(times, outside > self._config.clip, onset)
         change = self._describe(i, span, (probability, float(self._anchor[i]), level, source))
         self._move(i, level, sigma)
         limit = self._config.clip
@@ -270,11 +275,6 @@ class ChangeDetectorBank:
     def _drift_onset(self, i: int) -> tuple[Onset, float]:
         _, values = self.readings.history.last(i, 2 * self._cusum.age(i))
         return drift_onset((values[::-1] - self._level[i]) / self._sigma[i], self._log_prior_odds)
-
-    def _onset_times(self, i: int, onset: Onset, sign: float) -> Span:
-        times, values = self.readings.history.last(i, self._config.history)
-        outside = sign * (values - self._level[i]) / self._sigma[i] > self._config.clip
-        return onset_times(times, outside, onset)
 
     def _describe(self, i: int, onset: Span, evidence: tuple[float, float, float, Source]) -> Change:
         """Change from its times and (probability, level before, level after, source)."""

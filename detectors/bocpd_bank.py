@@ -21,8 +21,11 @@ Groups = slice | NDArray[np.int64]
 Index = TypeVar("Index", int, NDArray[np.int64])
 Number = TypeVar("Number", np.floating, np.int32)
 
-LANES = {"numpy": 1024, "numba": 64}
-"""Series per block: what keeps a block in the second-level cache (numpy) or in registers and L1 (numba)."""
+LANES = 64
+"""Series per block of the numba kernel: what keeps a block in registers and L1."""
+
+RUNS = 320 * 1024
+"""Runs per block of the numpy kernel: its sixty calls cost more than what a smaller block finds cached."""
 
 
 class BocpdBank:
@@ -63,7 +66,8 @@ class BocpdBank:
         self._dtype = dtype
         self._tables = tables_of(self.config, np.dtype(dtype).name)
         self._kernel = _kernel(self.backend)
-        blocks = -(-series // LANES[self.backend])
+        most = LANES if self.backend == "numba" else max(1, RUNS // self.config.slots)
+        blocks = -(-series // most)
         lanes = -(-series // blocks)
         # Whole vectors of four: every lane more than that is carried along for nothing.
         self._lanes = lanes if self.backend == "numpy" else -(-lanes // 4) * 4

@@ -28,7 +28,8 @@ def _loaded(gpu: Mapping[str, Array]) -> Mask:
 def _reason(bit: int) -> Callable[[Mapping[str, Array]], Mask]:
     def test(gpu: Mapping[str, Array]) -> Mask:
         reasons = gpu["gpu.throttle_reasons"]
-        return np.asarray((reasons > 0) & (reasons & IDLE == 0) & (reasons & bit != 0))
+        told = np.asarray(reasons & bit != 0)
+        return np.asarray(told & (reasons > 0) & (reasons & IDLE == 0)) if told.any() else told
 
     return test
 

@@ -162,6 +162,9 @@ class Channel:
 
     def settle(self) -> list[int]:
         """Count quiet steps of raised ranks; return and lower those without evidence for 20 steps."""
+        if not self.raised.any():
+            self._quiet[:] = 0
+            return []
         nothing = (self.change.best <= 0) & (self.lasting.best <= 0)
         self._quiet = np.where(self.raised & nothing, self._quiet + 1, 0)
         self.believed |= self.raised & self._alone()

@@ -59,7 +59,8 @@ class Pipeline:
         if record.ts > self._ends.get(sender, -math.inf):
             self._ends[sender] = record.ts
         findings = self._pass(self._watermark.advance(record.ts))
-        findings += self._judge(self._guarded(self._stages[type(record)].process, record, record))
+        if outputs := self._guarded(self._stages[type(record)].process, record, record):
+            findings += self._judge(outputs)
         if self._rollup is not None and not isinstance(record, NodeEvent):
             self._emit(self._rollup.add(record))
         return findings

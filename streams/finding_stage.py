@@ -2,8 +2,8 @@
 
 The rules live in ``alerts``; ``timeline`` feeds them in order of event time. Nodes, jobs and ranks are
 weighed each by itself, and beside them what a cluster's racks and switches show together (``incidents``):
-that decides how a node's cases are shown, never what they are. A hang is shown as part of the finding about
-the machine that caused it (``joint``). Here is kept what was last said of each
+that decides how a node's cases are shown, never what they are. A hang, or slow transfers, are shown as part
+of the finding about the machine that caused them (``joint``). Here is kept what was last said of each
 finding, so that only news goes out.
 """
 
@@ -23,7 +23,7 @@ from alerts.shadow import only_in_shadow, shadow_id, shadowed
 from slowrank.telemetry import Record, Subject, Suspicion
 from streams.incident_members import as_member, claim_on, with_members
 from streams.incidents import INCIDENTS, Claim, Incidents
-from streams.joint import Joints, is_joint, may_explain, may_wait, with_hangs
+from streams.joint import JOB_KINDS, Joints, may_explain, may_wait, with_hangs
 from streams.pairwise import DELAY_KIND, Pairwise
 from streams.places import PLACE_KIND
 from streams.silence import UNHEARD_KIND
@@ -76,7 +76,7 @@ class FindingStage:
             real, shadow = (scope_key(record), False), (scope_key(record), True)
             if not record.shadow:
                 self._timeline(real).add(record)
-                if record.subject.type == "job" or record.kind == "hang.job":
+                if record.kind in JOB_KINDS:
                     self._of_jobs.add(real)
             if record.shadow or shadow in self._timelines:
                 self._timeline(shadow).add(record)
@@ -116,8 +116,16 @@ class FindingStage:
             changed += self._news(world, scope.cases, as_of, partial(self._of_case, world, scope))
         if timeline.empty:
             del self._timelines[world], self._said[world]
+        if not any(self._may_be_joint(case) for case in states[-1][1].cases.values()):
             self._of_jobs.discard(world)
         return changed
+
+    def _may_be_joint(self, case: Case) -> bool:
+        """Return whether a machine's finding tells of a case about a job, or may before long."""
+        if case.kind not in JOB_KINDS:
+            return False
+        recent = self._now < (case.ended_at or -math.inf) + self.config.lateness_seconds
+        return case.live or recent or self._joints.tells_of(case.key)
 
     def _retold(self) -> list[Finding]:
         """Show again the findings about machines that now tell more, or less, of their jobs."""
@@ -154,7 +162,7 @@ class FindingStage:
         if world[1]:
             return shadowed(render(scope, case, self.config, identity=identity or shadow_id(case)), scope)
         finding = render(scope, case, self.config, identity=identity)
-        if is_joint(case):
+        if case.kind in JOB_KINDS:
             awaited = may_wait(case, self._now) and any(may_explain(s, case) for s in self._silences(case))
             return self._joints.part(finding, case, self._causes(case), awaited=awaited)
         claim = self._claim_on(scope, case)

@@ -1,8 +1,8 @@
 """JobStage: step rows of jobs in, suspicions out (key = job).
 
-Holds per job an aligner (rows into steps), the straggler detector, the progress watch and the ledger of
-what was
-raised. Works as if row by row in the order of the log; how rows were batched into records changes nothing.
+Holds per job an aligner (rows into steps), the straggler detector, the progress watch and the ledger of what
+was raised. Works as if row by row in the order of the log; how rows were batched into records changes
+nothing.
 """
 
 from collections import OrderedDict
@@ -131,7 +131,7 @@ class JobStage:
         verdict = job.detector.update(_times(step, job.roster))
         view = JobView(key[0], key[1], job.attempt, job.roster, job.aligner.identities, job.detector)
         out += _stragglers(job.ledger, view, verdict, at)
-        gone, back = job.presence.step(step.present | job.aligner.silent_in(step), at)
+        gone, back = job.presence.step(step.present | job.aligner.heard_beside(step), at)
         for rank in gone:
             out += job.ledger.put(
                 ("missing", rank), write.missing(view, rank, job.presence.last_seen(rank), at)

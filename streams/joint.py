@@ -2,7 +2,7 @@
 
 A machine and its job are weighed each by itself. Here is decided which finding explains a hang: it gains the
 hang's evidence and cost, and the hang is no news of its own. A job whose transfers are slow because of one
-port is told by the finding about the port in the same way.
+port is told by the finding about the port in the same way; what is said of hangs below holds for it, too.
 """
 
 import math
@@ -47,12 +47,8 @@ _SLOWING = ("link.nic_errors", "link.nic_slow", "fabric.rail_degraded")
 
 _OF_NETWORK = ("congestion", "group")
 
-
-def is_joint(case: Case) -> bool:
-    """Tell whether a case about a job may be told by a finding about a machine: a hang, or slow transfers."""
-    if case.kind != "straggler.job_wide":
-        return case.kind == "hang.job"
-    return any(name in s.hypotheses for s in case.voices() for name in _OF_NETWORK)
+JOB_KINDS = ("hang.job", "straggler.job_wide")
+"""Kinds about a job that a finding about a machine may tell: a stop, and slow transfers."""
 
 
 class Joints:
@@ -107,6 +103,10 @@ class Joints:
         """Return the hangs that the finding of dedup key ``key`` tells of."""
         return [finding for _, (leader, finding) in sorted(self._told.items()) if leader == key]
 
+    def tells_of(self, key: str) -> bool:
+        """Return whether a finding tells of the case ``key`` about a job."""
+        return key in self._told
+
     def moved(self) -> set[str]:
         """Return, once, the dedup keys of the findings whose hangs have changed."""
         moved, self._moved = self._moved, set()
@@ -128,6 +128,8 @@ class Joints:
 
 def leading(causes: Iterable[Case], hang: Case, finding: Finding, config: FindingConfig) -> Case | None:
     """Return the case that explains the hang: the earliest, or of those at once the likeliest to blame."""
+    if hang.kind != "hang.job" and not _of_network(hang):
+        return None
     explains = _explains if hang.kind == "hang.job" else _slows
     found = [case for case in causes if explains(case, hang.since, config)]
     if not found:
@@ -214,6 +216,10 @@ def _explains(case: Case, stop: float, config: FindingConfig) -> bool:
         return False
     before = config.agree_within_seconds if fatal else AFTER_SECONDS
     return _is_told(case, stop) and stop - before <= case.since <= stop + AFTER_SECONDS
+
+
+def _of_network(case: Case) -> bool:
+    return any(name in s.hypotheses for s in case.voices() for name in _OF_NETWORK)
 
 
 def _slows(case: Case, since: float, config: FindingConfig) -> bool:

@@ -170,7 +170,7 @@ class StepAligner:
         self._learn_grace(rows.values[0].tolist())
         return self._close()
 
-    def silent_in(self, step: Step) -> set[int]:
+    def heard_beside(self, step: Step) -> set[int]:
         """Return the ranks that are not in a step but were heard of, late rows included, within a grace of
         the job's event time."""
         if len(step.present) == len(self.last_ts):

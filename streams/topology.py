@@ -79,11 +79,12 @@ class Pipeline:
         if self._ends:
             ends = sorted(self._ends.values(), reverse=True)
             findings = self.tick(math.ceil(ends[min(1 + len(ends) // 10, len(ends) - 1)]))
-            for stage in self._tickers:
-                if isinstance(stage, Gathering):
-                    findings += self._judge(self._guarded(lambda s: s.flush(), stage, stage))
-            if (last := math.ceil(ends[0])) > self._watermark.time:
-                findings += _findings(self._ticked(self._finding, last))
+            gathered = [stage for stage in self._tickers if isinstance(stage, Gathering)]
+            flushed = [o for s in gathered for o in self._guarded(lambda s: s.flush(), s, s)]
+            findings += self._judge(flushed)
+            # What the second that was passed last has left behind is weighed, too.
+            if flushed or math.ceil(ends[0]) > self._watermark.time:
+                findings += _findings(self._ticked(self._finding, math.ceil(ends[0])))
         if self._rollup is not None:
             self._emit(self._rollup.flush())
         return findings

@@ -4,13 +4,16 @@ import json
 import random
 
 import pytest
+from msgspec.structs import replace
 
 from alerts.case import hear
 from alerts.config import FindingConfig
 from alerts.finding import Finding
 from alerts.lifecycle import NOTIFIED
 from alerts.notify import Told, news
+from alerts.render import render
 from slowrank.telemetry import Evidence, Subject, Suspicion
+from streams import finding_stage
 from streams.finding_stage import FindingStage
 from streams.joint import Joints
 from streams.silence import UNHEARD_KIND
@@ -270,6 +273,38 @@ def test_what_slows_no_transfers_does_not_explain_them(port, transfers):
     """A port that failed at another time or place, or passed, and work that is uneven: two findings."""
     versions = run(*announced(), *announced(["m1"], job="j2"), port, transfers)
     assert ("opened", "straggler.job_wide") in told(versions)
+
+
+def test_transfers_that_turn_out_to_be_work_end_with_the_work_and_the_port_with_itself():
+    """What the steps say of a job may change its mind: the port no longer tells of it, nor waits for it."""
+    work = slow_transfers(160, 100, hypothesis="imbalance.workload")
+    faulty, transfers = port("link.nic_slow", 104, 101), slow_transfers(113, 100)
+    over = [replace(s, state="clear", ts=T0 + 300) for s in (work, faulty)]
+    versions = run(*announced(), faulty, transfers, work, *over, until=4000)
+    assert last(versions, "link.nic_slow").status == "resolved"
+    assert last(versions, "straggler.job_wide").status == "resolved"
+
+
+def test_jobs_that_were_slow_long_ago_are_not_shown_again(monkeypatch):
+    """A finding that is over costs nothing until something new is heard of it."""
+    shown = []
+
+    def counted(scope, case, config, **options):
+        shown.append(case)
+        return render(scope, case, config, **options)
+
+    monkeypatch.setattr(finding_stage, "render", counted)
+    stage = FindingStage()
+    slow = slow_transfers(113, 100, hypothesis="imbalance.stage")
+    for said in (slow, replace(slow, state="clear", ts=T0 + 130)):
+        stage.process(said)
+    for second in range(100, 1500):
+        stage.tick(T0 + second)
+    assert shown
+    shown.clear()
+    for second in range(1500, 1600):
+        stage.tick(T0 + second)
+    assert not shown
 
 
 def unheard(ts, *, state="raise", since=STOP + 2):

@@ -41,6 +41,24 @@ def event(ts, node="n"):
     return NodeEvent(cluster="c", node=node, ts=ts, source="kmsg", code="xid.79", subject={"gpu_index": 1})
 
 
+def suspicion_about(record):
+    subject = Subject(type="node", cluster=record.cluster, node=record.node)
+    return Suspicion(
+        cluster=record.cluster,
+        detector="d",
+        family="clocks",
+        kind="clock.low",
+        state="raise",
+        subject=subject,
+        ts=record.ts,
+        onset=record.ts,
+        onset_lo=record.ts,
+        onset_hi=record.ts,
+        score=1.0,
+        log_likelihood_ratio=1.0,
+    )
+
+
 def test_each_record_goes_to_its_stage():
     """Samples and events to the node stage, steps to the job stage, suspicions to the finding stage."""
     node, job, finding = Recorder(), Recorder(), Recorder()
@@ -83,6 +101,34 @@ def test_what_is_kept_back_is_taken_at_the_end():
         pipeline.process(sample)
     pipeline.finish()
     assert sorted(node.records, key=lambda s: s.ts) == sorted(samples, key=lambda s: s.ts)
+
+
+def test_what_comes_out_at_the_end_is_weighed_although_its_second_has_passed():
+    """Of nodes that all send on the whole second, the later ones are kept back when it has passed already."""
+
+    class Suspicious(Recorder):
+        def process_many(self, records):
+            return [suspicion_about(r) for r in records]
+
+    weighed, heard = [], []
+
+    class Weighing(Recorder):
+        def process(self, record):
+            heard.append(record.subject.node)
+            return ()
+
+        def tick(self, event_time):
+            weighed.append(list(heard))
+            return ()
+
+    pipeline = Pipeline(node=Gathered(Suspicious()), job=Recorder(), finding=Weighing())
+    for second in (100.0, 101.0):
+        for k in range(8):
+            pipeline.process(
+                NodeSample(schema=1, cluster="c", node=f"n{k}", boot_id="b", seq=int(second), ts=second)
+            )
+    pipeline.finish()
+    assert sorted(weighed[-1]) == sorted(2 * [f"n{k}" for k in range(8)])
 
 
 def test_one_clock_ahead_does_not_end_the_stream_later():

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from alerts.case import IDLE, Case, accounted, case_key, hear, silenced
 from alerts.config import FindingConfig
-from alerts.corroborate import certain, corroborated, moot, over, related
+from alerts.corroborate import certain, corroborated, moot, over, related, same_place
 from alerts.grouping import among_slow_ranks, grouped, members_of, with_node_group
 from alerts.kinds import rule_of
 from alerts.lifecycle import NOTIFIED, Event, transition
@@ -99,7 +99,7 @@ def supporting(scope: Scope, case: Case, config: FindingConfig) -> tuple[Case, .
     return tuple(
         other
         for _, other in sorted(scope.cases.items())
-        if (related(case, other, config) or (case.kind, other.kind) == ("hang.job", IDLE))
+        if (_of_one_cause(case, other, config) or (case.kind, other.kind) == ("hang.job", IDLE))
         and not grouped(other, case, config)
         and (rule_of(other.kind).standing > standing or group_key(scope, other, config) == case.key)
     )
@@ -108,7 +108,7 @@ def supporting(scope: Scope, case: Case, config: FindingConfig) -> tuple[Case, .
 def _settle(scope: Scope, ts: float, config: FindingConfig) -> Scope:
     scope = Scope(with_node_group(scope.cases, ts, config))
     for key in sorted(scope.cases, key=lambda k: _precedence(scope.cases[k])):
-        case = scope.cases[key]
+        case = _told_again(scope, scope.cases[key], ts, config)
         if case.status != "suspected":
             continue
         ready = case.fresh_at(ts, config) and _sufficient(scope, case, config)
@@ -119,6 +119,14 @@ def _settle(scope: Scope, ts: float, config: FindingConfig) -> Scope:
         case = replace(case, ready_at=ts if case.ready_at is None else case.ready_at)
         scope = _with(scope, _open(case, ts) if ts >= _held_to(scope, case, config) else case)
     return _absorb(_follow_hangs(scope, ts), ts, config)
+
+
+def _told_again(scope: Scope, case: Case, ts: float, config: FindingConfig) -> Case:
+    """Return a case that was absorbed as a suspected one, once what absorbed it tells its story no more."""
+    absorbed = case.kind in _FOLLOWING and not case.live and case.fresh_at(ts, config)
+    if not absorbed or group_key(scope, case, config) is not None:
+        return case
+    return replace(case, status=transition(case.status, "raised_again"), ended_at=None)
 
 
 def _follow_hangs(scope: Scope, ts: float) -> Scope:
@@ -185,12 +193,23 @@ def _leads(leader: Case, case: Case, config: FindingConfig) -> bool:
         return False
     if grouped(case, leader, config):
         return True
-    if grouped(leader, case, config) or not related(leader, case, config):
+    if grouped(leader, case, config) or not _of_one_cause(leader, case, config):
         return False
     above, own = rule_of(leader.kind).standing, rule_of(case.kind).standing
     if above == own and case.status in NOTIFIED:
         return (leader.opened_at or 0.0, leader.key) < (case.opened_at or 0.0, case.key)
     return above <= own
+
+
+def _of_one_cause(leader: Case, case: Case, config: FindingConfig) -> bool:
+    """Return whether two cases tell of one cause, or ``case`` is what an earlier raise left behind."""
+    if related(leader, case, config):
+        return True
+    explained = case.kind in _FOLLOWING and leader.kind in rule_of(case.kind).explained_by
+    if not explained or not same_place(leader, case):
+        return False
+    window = config.agree_within_seconds
+    return leader.first_onset - window <= case.since <= leader.since + window
 
 
 def _waits(scope: Scope, case: Case, config: FindingConfig) -> bool:
@@ -220,7 +239,9 @@ def _traces(scope: Scope, case: Case, config: FindingConfig) -> list[Case]:
         return []
     left = (c for c in scope.cases.values() if c.kind in _FOLLOWING)
     return [
-        c for c in left if rule_of(case.kind).standing < rule_of(c.kind).standing and related(case, c, config)
+        c
+        for c in left
+        if rule_of(case.kind).standing < rule_of(c.kind).standing and _of_one_cause(case, c, config)
     ]
 
 

@@ -1,4 +1,7 @@
-"""How many cases one scope holds, whatever names its suspicions bring."""
+"""How many cases one scope holds, and what becomes of a remap whose error ends and comes again."""
+
+import msgspec
+import pytest
 
 from alerts.config import FindingConfig
 from alerts.scope import MAX_CASES, Scope, advance, apply
@@ -24,6 +27,45 @@ def xid(gpu, ts, state="raise"):
         log_likelihood_ratio=6.0,
         overwhelming=True,
     )
+
+
+def told(ts, kind, state="raise", onset=10.0):
+    at = dict.fromkeys(("onset", "onset_lo", "onset_hi"), T0 + onset)
+    return msgspec.structs.replace(xid(0, ts, state), kind=kind, **at)
+
+
+def open_kinds(suspicions, until):
+    """Return the kinds that are open, after every suspicion and deadline."""
+    steps = [Scope()]
+    for s in sorted(suspicions, key=lambda s: s.ts):
+        steps += [step for _, step in advance(steps[-1], s.ts, CONFIG, inclusive=False)]
+        steps.append(apply(steps[-1], [s], CONFIG))
+    steps += [step for _, step in advance(steps[-1], T0 + until, CONFIG, inclusive=True)]
+    return [{c.kind for c in step.cases.values() if c.status == "open"} for step in steps]
+
+
+PENDING, ERROR = "ecc.row_remap_pending", "ecc.uncorrectable"
+
+
+@pytest.mark.parametrize("error_at", [10.0, 25.0])
+@pytest.mark.parametrize("again", [(700.0,), (700.0, 1400.0)])
+def test_an_error_that_comes_again_still_waits_for_its_remap(error_at, again):
+    """Told first or not, the remap is part of one open finding, however often the error is raised."""
+    errors = [s for t in again for s in (told(t, ERROR, onset=t), told(t + 60.0, ERROR, "clear"))]
+    said = [told(10.0, PENDING), told(error_at, ERROR, onset=error_at), told(60.0, ERROR, "clear"), *errors]
+    waiting = [told(float(t), PENDING, "update") for t in range(61, 6000, 60)]
+    steps = open_kinds([*said, *waiting], 6000.0)
+    assert steps[-1] == {ERROR}
+    assert {PENDING, ERROR} not in steps
+    assert open_kinds([*said, *waiting, told(6000.0, PENDING, "clear")], 6300.0)[-1] == set()
+
+
+def test_an_absorbed_remap_is_told_again_once_nothing_else_tells_of_it():
+    """What absorbed it is over and came again for another reason: the rows still wait for their reset."""
+    said = [told(10.0, PENDING), told(25.0, "xid.79", onset=25.0), told(60.0, "xid.79", "clear")]
+    again = [told(700.0, "xid.79", onset=700.0), told(760.0, "xid.79", "clear")]
+    waiting = [told(float(t), PENDING, "update") for t in range(61, 6000, 60)]
+    assert open_kinds([*said, *again, *waiting], 6000.0)[-1] == {PENDING}
 
 
 def gpus(scope):

@@ -86,6 +86,8 @@ def main(argv: list[str]) -> int:
         return 0
     parts = options.part or [*PARTS]
     if options.merge:
+        if absent := [str(path) for path in options.merge if not path.exists()]:
+            parser.error(f"--merge: no such file: {', '.join(absent)}")
         outcomes = merged(options.merge, parts)
     else:
         outcomes = extend(options.results, parts, [*range(options.first, options.first + options.seeds)])

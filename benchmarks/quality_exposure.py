@@ -5,10 +5,12 @@ from collections.abc import Iterator, Sequence
 
 from benchmarks.quality_alarms import PAGE, TICKET
 from benchmarks.quality_matching import Alarm
+from benchmarks.quality_quiet import IDLE, RESIZED, ROLES
 from benchmarks.quality_run import Outcome
 from benchmarks.quality_score import in_vain, row_in_vain
 
-NO_JOB = "idle nodes"
+SHARED = (ROLES, RESIZED)
+"""Rows of jobs that have another row besides: what is told in vain of a job counts in that one."""
 
 
 def days_by_row(outcomes: Sequence[Outcome]) -> dict[str, float]:
@@ -28,9 +30,13 @@ def exposure(outcomes: Sequence[Outcome]) -> Iterator[str]:
     vain = [(o, a) for o in outcomes for a in in_vain(o) if a.severity in PAGE | TICKET]
     told: Counter[tuple[str, bool]] = Counter()
     for outcome, alarm in vain:
-        told[row_in_vain(outcome, alarm) or NO_JOB, alarm.severity in PAGE] += alarm.calls
+        told[row_in_vain(outcome, alarm) or IDLE, alarm.severity in PAGE] += alarm.calls
     rows = (
-        (row, *(f"{days[t].get(row, 0.0):,.1f}" for t in ticks), str(told[row, True]), str(told[row, False]))
+        (
+            row,
+            *(f"{days[t].get(row, 0.0):,.1f}" for t in ticks),
+            *("–" if row in SHARED else str(told[row, paged]) for paged in (True, False)),
+        )
         for row in sorted({row for by_row in days.values() for row in by_row})
     )
     header = ("row", *(f"node-days, {t:g} s ticks" for t in ticks), "false pages", "false tickets")

@@ -102,6 +102,26 @@ def test_exposure_by_row_and_tick():
     ]
 
 
+def test_what_is_told_of_a_job_counts_in_its_own_row():
+    """A job that is resized, too, has its false page in its own row; one about no job is the idle nodes'."""
+    own, none = (replace(alarm(job_id=job, node=None), severity="critical") for job in ("plain 0", None))
+    days = {"plain": 2.0, ROLES: 2.0, RESIZED: 2.0, IDLE: 1.0}
+    report = list(exposure([outcome(alarms=[own, none], row_days=days)]))
+    assert [line for line in report if line.startswith("| ")][1:] == [
+        f"| {IDLE} | 1.0 | 1 | 0 |",
+        "| plain | 2.0 | 1 | 0 |",
+        f"| {ROLES} | 2.0 | – | – |",
+        f"| {RESIZED} | 2.0 | – | – |",
+    ]
+
+
+def test_results_that_are_not_there_are_an_error(tmp_path, capsys):
+    """A misspelt file is no empty one."""
+    with pytest.raises(SystemExit):
+        quality.main(["--merge", str(tmp_path / "misspelt.ndjson")])
+    assert "misspelt.ndjson" in capsys.readouterr().err
+
+
 def test_results_of_several_files_are_merged(tmp_path):
     """Each part and seed counts once, whichever file it is in."""
     spec = ClusterSpec(nodes=2, gpus=2, nics=1, jobs=(JobSpec(dp=2, tp=2),))

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from benchmarks.startup import GPUS, Start, arrivals, drawn, run, told
+from benchmarks.startup import GPUS, Start, arrivals, drawn, run
 from streams.startup import PHASES
 
 
@@ -32,11 +32,6 @@ def test_events_are_lost_and_doubled(lost, sent):
     start = Start(np.cumsum(np.ones((200, len(PHASES))), axis=1))
     events = list(arrivals(start, np.random.default_rng(1), lost=lost))
     assert len(events) / start.ends.size == pytest.approx(sent, abs=0.05)
-
-
-def test_a_start_of_which_nothing_is_told_is_no_finding():
-    """Without events there is nothing to say."""
-    assert told(iter(())) is None
 
 
 def test_every_start_is_counted_once():

@@ -32,9 +32,10 @@ class EvidenceConfig:
     """``effects`` are slowdowns to test; the rest limits what one step may contribute.
 
     ``limit_sigmas``: a value counts at most as δ + that many σ. ``clip_share``: one step moves the evidence
-    by at most that share of the threshold, so three steps is the fastest alarm. ``min_effect_sigmas``: an
-    effect below that many σ cannot be told from noise and is not tested. ``cap``: evidence stops growing at
-    that multiple of the threshold, so that recovery shows quickly.
+    by at most that share of the threshold, so three steps is the fastest alarm; for a ``LARGE`` effect
+    ``update`` may be given more (``most``), so that three such steps reach what stands alone.
+    ``min_effect_sigmas``: an effect below that many σ cannot be told from noise and is not tested. ``cap``:
+    evidence stops growing at that multiple of the threshold, so that recovery shows quickly.
     """
 
     effects: tuple[float, ...] = EFFECTS
@@ -66,17 +67,22 @@ class Evidence:
         self.config = config or EvidenceConfig()
         self.levels = [0.0] * len(self.config.effects)
 
-    def update(self, x: float, *, sigma: float) -> list[float]:
-        """Take the log ratio to peers less its baseline; return the evidence per effect. NaN: no change."""
+    def update(self, x: float, *, sigma: float, most: float = 0.0) -> list[float]:
+        """Take the log ratio to peers less its baseline; return the evidence per effect. NaN: no change.
+
+        ``most`` is what one step may move the evidence for a ``LARGE`` effect by, where that is more than the
+        usual share.
+        """
         if math.isnan(x):
             return list(self.levels)
         cfg = self.config
-        bound = self.h * cfg.clip_share
+        share = self.h * cfg.clip_share
         for k, effect in enumerate(cfg.effects):
             delta = math.log1p(effect)
             if delta < cfg.min_effect_sigmas * sigma:
                 self.levels[k] = 0.0
                 continue
+            bound = max(most, share) if effect >= LARGE else share
             value = min(x, delta + cfg.limit_sigmas * sigma)
             step = delta / sigma**2 * (value - delta / 2)
             level = self.levels[k] + min(max(step, -bound), bound)
@@ -106,7 +112,7 @@ class EvidenceBank:
         share = self.h * cfg.clip_share
         bound = np.where(delta >= math.log1p(LARGE), max(most, share), share)
         # Heavy tails: a sample far above the effect says no more for it than one somewhat above. The clip
-        # after it keeps any single step from being more than a third of what accuses.
+        # after it keeps any single step to a third of what accuses, for ``LARGE`` effects to ``most``.
         value = np.minimum(x, delta + cfg.limit_sigmas * sigma)
         gain = np.clip(delta / sigma**2 * (value - delta / 2), -bound, bound)
         level = np.clip(self.levels + gain, 0.0, cfg.cap * self.h)

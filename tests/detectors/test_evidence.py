@@ -14,8 +14,8 @@ steps = st.lists(
 
 
 @settings(deadline=None)
-@given(st.lists(steps, min_size=1, max_size=4), st.floats(0.003, 0.2))
-def test_bank_agrees_with_the_scalar_definition(series, sigma):
+@given(st.lists(steps, min_size=1, max_size=4), st.floats(0.003, 0.2), st.floats(0.0, H))
+def test_bank_agrees_with_the_scalar_definition(series, sigma, most):
     """The vectorised bank gives, rank by rank, what the scalar definition gives."""
     length = max(len(s) for s in series)
     x = np.full((length, len(series)), np.nan)
@@ -24,8 +24,9 @@ def test_bank_agrees_with_the_scalar_definition(series, sigma):
     bank = EvidenceBank(len(series), H)
     scalars = [Evidence(H) for _ in series]
     for row in x:
-        bank.update(row, sigma=np.full(len(series), sigma))
-        expected = np.array([e.update(v, sigma=sigma) for e, v in zip(scalars, row, strict=True)]).T
+        bank.update(row, sigma=np.full(len(series), sigma), most=most)
+        told = [e.update(v, sigma=sigma, most=most) for e, v in zip(scalars, row, strict=True)]
+        expected = np.array(told).T
         assert bank.levels == pytest.approx(expected)
 
 

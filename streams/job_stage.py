@@ -74,7 +74,7 @@ class JobStage:
         rows, taken = rows_of(record), 0
         while taken < len(rows) and (job := self._job(key, record, rows, taken)) is not None:
             stop = taken + job.aligner.together(rows, taken)
-            out.extend(self._rows(key, job, rows.part(taken, stop)))
+            out.extend(self._rows(key, job, rows.part(taken, stop), sent=record.ts))
             taken = stop
         return out
 
@@ -110,13 +110,13 @@ class JobStage:
         self._jobs.move_to_end(key)
         return job
 
-    def _rows(self, key: tuple[str, str], job: _Job, rows: Rows) -> list[Suspicion]:
+    def _rows(self, key: tuple[str, str], job: _Job, rows: Rows, *, sent: float) -> list[Suspicion]:
         out: list[Suspicion] = []
         number, ts = job.aligner.number(rows), rows.ts[0]
         if number > job.newest:
             job.newest = number
             out.extend(self._stalls(key, job, job.progress.look(ts)))
-            job.progress.new_step(number, ts)
+            job.progress.new_step(number, ts, sent=sent)
             out.extend(job.ledger.clear(("hang", -1), ts))
         for step in job.aligner.add(rows):
             out.extend(self._step(key, job, step))

@@ -54,6 +54,8 @@ class Ledger(Generic[K]):
         return [self._open[key]]
 
     def clear(self, key: K, at: float) -> list[Suspicion]:
-        """End what was raised about ``key``, if anything was."""
+        """End what was raised about ``key``, if anything was; never before it was raised."""
         last = self._open.pop(key, None)
-        return [] if last is None else [msgspec.structs.replace(last, state="clear", ts=at, score=0.0)]
+        if last is None:
+            return []
+        return [msgspec.structs.replace(last, state="clear", ts=max(at, last.ts), score=0.0)]

@@ -20,6 +20,12 @@ CERTAIN_SECONDS, CERTAIN_YOUNG_SECONDS = 60.0, 120.0
 """From when on a stall is no pause: in a job known for long, and in one that has shown few of its pauses."""
 
 _KNOWN_SECONDS, _KNOWN_PAUSES = 1800.0, 3
+_PROMPT_SECONDS = 2.0
+"""Exporters that send every second tell of a step within this time, which the allowances include."""
+
+_ODD = 3
+"""Of the latest delays in sending, the largest that counts: two may be those of an outage."""
+
 _LEARN_GAPS = 20
 """Before so many steps were seen nothing is a stall: compiling and filling caches take as long as they do."""
 
@@ -50,11 +56,17 @@ class Progress:
         self._number = self._stride = 0
         self._gaps: deque[float] = deque(maxlen=256)
         self._usual = 0.0
+        self._unsent: deque[float] = deque(maxlen=64)
         self._pauses = Pauses()
 
-    def new_step(self, number: int, ts: float) -> None:
-        """Note step ``number``, not seen before, at ``ts``; it ends a stall."""
+    def new_step(self, number: int, ts: float, *, sent: float | None = None) -> None:
+        """Note step ``number``, not seen before, at ``ts``; it ends a stall.
+
+        ``sent`` is when its row was sent (``ts`` where that is not known): exporters that send every ten
+        seconds leave a job without news for as long, and the job does not stand still meanwhile.
+        """
         self._ahead = None
+        self._unsent.append(0.0 if sent is None else sent - ts)
         self._first = ts if self._first is None else self._first
         if self._last is not None and ts > self._last:
             self._gaps.append(ts - self._last)
@@ -81,6 +93,8 @@ class Progress:
             # A young job has shown few of its pauses.
             early = allowed = _YOUNG_FACTOR * allowed
         certain = max(CERTAIN_SECONDS if self._known(last) else CERTAIN_YOUNG_SECONDS, allowed)
+        unsent = max(0.0, sorted((0.0, 0.0, *self._unsent))[-_ODD] - _PROMPT_SECONDS)
+        early, allowed, certain = early + unsent, allowed + unsent, certain + unsent
         found = {
             early: Stall(last, last + early, early / allowed),
             allowed: Stall(last, last + allowed),

@@ -35,6 +35,14 @@ def test_raises_once_freshens_when_due_and_clears():
     assert ledger.clear("a", 141.0) == []
 
 
+def test_nothing_ends_before_it_was_raised():
+    """A stall is told at its deadline, and the step that ends it may have been made before."""
+    ledger = Ledger[str](30.0)
+    ledger.put("a", suspicion(100.0))
+    (clear,) = ledger.clear("a", 95.0)
+    assert (clear.state, clear.ts) == ("clear", 100.0)
+
+
 def test_becoming_overwhelming_is_said_at_once_and_stays():
     """Escalation does not wait for the interval, and weaker evidence later does not take it back."""
     ledger = Ledger[str](30.0)

@@ -49,6 +49,27 @@ def test_long_steps_need_long_allowances(step, expected):
 
 
 @pytest.mark.parametrize(
+    ("delays", "expected"),
+    [([1.9], [12.0, 15.0, 120.0]), ([0.1, 4.0, 10.0], [20.0, 23.0, 128.0])],
+    ids=["every second", "every ten seconds"],
+)
+def test_a_step_may_wait_to_be_sent(delays, expected):
+    """Where rows are sent every ten seconds, that long without one says nothing more."""
+    progress = Progress()
+    for n in range(100):
+        progress.new_step(n, float(n), sent=n + delays[n % len(delays)])
+    assert waits(progress, 99.0) == expected
+
+
+def test_an_outage_of_the_senders_is_not_how_they_send():
+    """Two rows that were sent a minute late change nothing."""
+    progress = Progress()
+    for n in range(100):
+        progress.new_step(n, float(n), sent=n + (60.0 if n in (70, 80) else 1.0))
+    assert waits(progress, 99.0) == [12.0, 15.0, 120.0]
+
+
+@pytest.mark.parametrize(
     ("gaps", "expected"),
     [([1.0] * 100, 120.0), ([1.0] * 1802, 60.0), ([1.0] * 50 + [40.0] + [1.0] * 10, 120.0)],
     ids=["young", "known-for-half-an-hour", "one-pause"],

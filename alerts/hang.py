@@ -12,6 +12,10 @@ PROOF = 1.0
 BOTH = 2.0
 """Score from which a vote stands on no bytes and on GPUs that spin for nothing together."""
 
+LASTING = 3.0
+"""Score from which both have held for most of a minute: an evaluation and then a checkpoint stall for longer,
+and only the checkpoint looks like a hang."""
+
 ONSET_APART_SECONDS = 1.5
 """Nodes are read once a second at moments of their own: closer onsets have no order."""
 
@@ -37,10 +41,10 @@ def both_keys(stopped: Collection[Suspicion], idle: Collection[Suspicion]) -> bo
 def certain(stopped: Collection[Suspicion], idle: Collection[Suspicion]) -> bool:
     """Return whether a hang can be no pause that the job has not shown before.
 
-    Machines that neither send nor compute are sooner known not to pause than those of which one is known:
-    an evaluation, which sends nothing, may take minutes.
+    Machines that neither send nor compute for long are sooner known not to pause than those of which one
+    is known: an evaluation, which sends nothing, may take minutes.
     """
-    stalled = any(s.severity == "critical" for s in stopped) and _quiet(stopped, idle, BOTH)
+    stalled = any(s.severity == "critical" for s in stopped) and _quiet(stopped, idle, LASTING)
     return stalled or any(s.severity == "critical" for s in idle)
 
 

@@ -34,6 +34,7 @@ class QuietConfig:
     idle: float = 0.05
     empty: float = 0.1
     hold_both: float = 5.0
+    hold_lasting: float = 50.0
     hold_one: float = 30.0
     clear: float = 10.0
     gap: float = 60.0
@@ -61,7 +62,8 @@ class Quiet:
     """What a sample says of its n nodes.
 
     ``no_bytes`` (B1) and ``not_working`` (B2) hold now, [n]; ``held`` [n] since long enough to count, and
-    ``both`` [n] together, now or until lately; ``since`` [n] is when it began, NaN where neither holds.
+    ``both`` [n] together, now or until lately, and ``lasting`` [n] for longer than a job that waits for its
+    storage does; ``since`` [n] is when it began, NaN where neither holds.
     ``ended`` [n]: nothing of a job is left on its GPUs. ``spinning`` [n, gpus] are the GPUs at work on
     nothing: where most of a job's spin, the one that does not is the one they wait for. ``idle`` [n] is where
     no bytes go and GPUs that do not spin stand idle: a stall of the data looks the same for a while, so that
@@ -72,6 +74,7 @@ class Quiet:
     not_working: Bools
     held: Bools
     both: Bools
+    lasting: Bools
     idle: Bools
     since: Floats
     ended: Bools
@@ -103,7 +106,7 @@ class QuietBank:
         self._last = np.full(nodes, -np.inf)
         self._since, self._calm = np.full((3, nodes), np.nan), np.full((2, nodes), np.nan)
         self._keys = np.zeros((3, nodes), np.bool_)
-        self._held = np.zeros((3, nodes), np.bool_)
+        self._held = np.zeros((4, nodes), np.bool_)
 
     def update(self, nodes: Ints, reading: Reading) -> Quiet:
         """Take one sample of each of the distinct ``nodes`` [n]; return what it says of them."""
@@ -123,6 +126,7 @@ class QuietBank:
             held=self._held[0, nodes],
             idle=self._held[1, nodes],
             both=self._held[2, nodes],
+            lasting=self._held[3, nodes],
             since=self._since[0, nodes],
             ended=ended,
             spinning=spinning,
@@ -199,12 +203,13 @@ class QuietBank:
         config, (b1, b2, b3) = self.config, keys
         quiet = np.stack((b1 | b2, b1 & b2, b1 & b3))
         since = np.where(quiet, np.fmin(self._since[:, nodes], ts), np.nan)
-        lasted = ts - since >= np.array([[config.hold_one], [config.hold_both], [config.hold_both]])
+        age = ts - since
+        lasted = age >= np.array([[config.hold_one], [config.hold_both], [config.hold_both]])
         calm = np.where(quiet[:2], np.nan, np.fmin(self._calm[:, nodes], ts))
         over = ended | (ts - calm >= config.clear)
-        held = np.stack((lasted[0] | lasted[1], lasted[2], lasted[1]))
+        held = np.stack((lasted[0] | lasted[1], lasted[2], lasted[1], age[1] >= config.hold_lasting))
         # While the node is quiet, both keys may fail for as long as all may.
-        self._held[:, nodes] = (self._held[:, nodes] | held) & ~over[[0, 0, 1]]
+        self._held[:, nodes] = (self._held[:, nodes] | held) & ~over[[0, 0, 1, 1]]
         self._since[:, nodes], self._calm[:, nodes] = since, calm
 
     def _learn(self, nodes: Ints, r: Reading, fresh: Bools) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 import numpy.typing as npt
 
-from alerts.hang import BOTH
+from alerts.hang import BOTH, LASTING
 from detectors.quiet import Quiet, QuietBank, Reading
 from slowrank.telemetry import Evidence, Suspicion
 from slowrank.telemetry.records import Family, Severity
@@ -149,7 +149,7 @@ class _Seen:
     def __init__(self, quiet: Quiet, reading: Reading, i: int) -> None:
         self.ts, self.since = float(reading.ts[i]), float(quiet.since[i])
         self.held, self.idle = bool(quiet.held[i]), bool(quiet.idle[i])
-        self.score = BOTH if quiet.both[i] else 1.0
+        self.score = LASTING if quiet.lasting[i] else BOTH if quiet.both[i] else 1.0
         self.not_working, self.spinning = bool(quiet.not_working[i]), quiet.spinning[i]
         one = slice(i, i + 1)
         self.reading = Reading(**{f.name: getattr(reading, f.name)[one] for f in fields(reading)})

@@ -62,11 +62,12 @@ def test_an_early_stall_takes_machines_that_neither_send_nor_compute():
     ("job", "machines", "score", "expected"),
     [
         ("info", "info", 2.0, False),
-        ("critical", "info", 2.0, True),
+        ("critical", "info", 3.0, True),
+        ("critical", "info", 2.0, False),
         ("critical", "info", 1.0, False),
         ("info", "critical", 1.0, True),
     ],
-    ids=["may-pause", "no-such-pause", "may-evaluate", "too-long-for-any"],
+    ids=["may-pause", "no-such-pause", "may-evaluate-and-save", "may-evaluate", "too-long-for-any"],
 )
 def test_a_hang_is_information_while_it_may_be_a_pause(job, machines, score, expected):
     """Steps missing for too long call people if the machines neither send nor compute, else only at last."""

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -144,6 +145,14 @@ def test_a_first_pause_that_nobody_declared_calls_nobody():
     cluster = Cluster(spec(eval_every=80, eval_seconds=60.0), seed=9)
     found = about_hangs(findings(cluster.run(240.0)))
     assert {f.severity for f in found} <= {"info"}
+
+
+@pytest.mark.parametrize("seed", [9, 11, 12, 13])
+def test_steps_that_are_sent_every_ten_seconds_are_no_hang(seed):
+    """The step after a first checkpoint is told of late, and the job stands still for no longer than that."""
+    load = {"checkpoint_every": 100, "checkpoint_seconds": 26.0}
+    cluster = Cluster(replace(spec(step_seconds=8.4, **load), send_seconds=10.0), seed=seed)
+    assert [f for f in about_hangs(findings(cluster.run(1100.0))) if f.status == "open"] == []
 
 
 def leaving(records: Iterable[Record], at: float) -> Iterator[Record]:

@@ -1,3 +1,4 @@
+from alerts.hang import BOTH, LASTING
 from slowrank.telemetry import NodeSample
 from slowrank.telemetry.columns import pack
 from slowrank.telemetry.schema import GPU_V1, NIC_V1
@@ -56,11 +57,19 @@ def heard(node, seconds, *, hang=False, job="j", ids=IDS, ended=False):
 
 
 def test_a_quiet_node_votes_for_a_hang_of_its_job():
-    """Raised after five seconds, refreshed each minute, cleared ten seconds after work went on."""
+    """Raised after five seconds, again when it lasts, refreshed, cleared ten seconds after work went on."""
     node = Node()
     assert run(node, range(100)) == []
-    assert run(node, range(100, 200), hang=True) == [("raise", 105.0, 100.0), ("update", 165.0, 100.0)]
+    assert run(node, range(100, 200), hang=True) == [("raise", 105.0, 100.0), ("update", 150.0, 100.0)]
     assert run(node, range(200, 260)) == [("clear", 210.0, 100.0)]
+
+
+def test_a_vote_says_when_both_keys_have_lasted():
+    """A checkpoint keeps a node from sending and computing for a while, a hang for longer."""
+    node = Node()
+    run(node, range(100))
+    said = heard(node, range(100, 160), hang=True)
+    assert [(s.ts, s.score) for s in said if s.detector == "quiet"] == [(105.0, BOTH), (150.0, LASTING)]
 
 
 def test_the_vote_is_about_the_job_and_names_the_machine():

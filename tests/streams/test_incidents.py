@@ -10,7 +10,6 @@ import pytest
 
 from alerts.finding import Finding
 from alerts.lifecycle import NOTIFIED
-from alerts.notify import Told, news
 from simulator.cluster import Cluster
 from simulator.layout import ClusterSpec
 from slowrank.telemetry import Evidence, Subject, Suspicion
@@ -19,6 +18,7 @@ from streams.finding_stage import FindingStage
 from streams.silence import UNHEARD_KIND
 from streams.suspicions import Claim, Place
 from streams.topology import local_pipeline
+from tests.streams.versions import events_of, versions_of
 
 T0 = 1_795_160_000.0
 FAMILIES: dict[str, Family] = {
@@ -108,29 +108,13 @@ def unplaced(suspicions):
 
 def run(*suspicions, until=60, known=True):
     """Return every version that came out, ticking each second."""
-    stage = FindingStage()
-    versions: list[Finding] = []
-    rest = sorted(chain(announced() if known else (), *suspicions), key=lambda s: s.ts)
-    for second in range(until + 1):
-        while rest and rest[0].ts <= T0 + second:
-            stage.process(rest.pop(0))
-        versions += stage.tick(T0 + second)
-    return versions
+    return versions_of(chain(announced() if known else (), *suspicions), start=T0, until=until)
 
 
 def told(versions):
     """Return (kind, subject) of everything that made news as opened, in order, as notifiers would send it."""
-    last: dict[str, Told] = {}
-    sent = []
-    for finding in versions:
-        event = news(last.get(finding.id), Told.of(finding))
-        last[finding.id] = Told.of(finding)
-        if event in ("finding.opened", "finding.reopened"):
-            where = finding.subject
-            sent.append(
-                (finding.kind, where.rack or where.switch or where.rail if not where.node else where.node)
-            )
-    return sent
+    opened = [f for event, f in events_of(versions) if event in ("opened", "reopened")]
+    return [(f.kind, f.subject.node or f.subject.rack or f.subject.switch or f.subject.rail) for f in opened]
 
 
 def test_a_switch_down_is_one_finding_within_ten_seconds():

@@ -10,7 +10,6 @@ from alerts.case import hear
 from alerts.config import FindingConfig
 from alerts.finding import Finding
 from alerts.lifecycle import NOTIFIED
-from alerts.notify import Told, news
 from alerts.render import render
 from slowrank.telemetry import Evidence, Subject, Suspicion
 from streams import finding_stage
@@ -18,6 +17,7 @@ from streams.finding_stage import FindingStage
 from streams.joint import Joints
 from streams.silence import UNHEARD_KIND
 from streams.suspicions import Claim, Place
+from tests.streams.versions import events_of, versions_of
 
 T0 = 1_795_160_000.0
 STOP = 100.0
@@ -86,25 +86,13 @@ def vote(node, ts, stop, state, spinning):
 
 def run(*suspicions, until=200, step=1):
     """Return every version that came out, ticking each ``step`` seconds."""
-    stage, versions = FindingStage(), list[Finding]()
-    rest = sorted(suspicions, key=lambda s: s.ts)
-    for second in range(0, until + 1, step):
-        while rest and rest[0].ts <= T0 + second:
-            stage.process(rest.pop(0))
-        versions += stage.tick(T0 + second)
-    return versions
+    return versions_of(suspicions, start=T0, until=until, step=step)
 
 
 def told(versions):
     """Return the kinds of what notifiers would tell of, with the event, in order."""
-    last: dict[str, Told] = {}
-    sent = []
-    for finding in versions:
-        event = news(last.get(finding.id), Told.of(finding))
-        last[finding.id] = Told.of(finding)
-        if event in ("finding.opened", "finding.reopened", "finding.resolved"):
-            sent.append((event.removeprefix("finding."), finding.kind))
-    return sent
+    told_of = ("opened", "reopened", "resolved")
+    return [(event, f.kind) for event, f in events_of(versions) if event in told_of]
 
 
 def last(versions, kind):

@@ -169,42 +169,22 @@ def _beyond_chance(count: float, expected: float) -> bool:
 
 def _count_claim(rule: CountRule, total: float, subject: Subject, *, trusted: bool) -> Claim:
     verdict = rule.verdict
-    return Claim(
-        detector=f"counter.{rule.metric}",
-        family=verdict.family,
-        kind=verdict.kind,
-        subject=subject,
-        weight=verdict.weight,
-        score=max(1.0, total / rule.count),
-        overwhelming=verdict.overwhelming and trusted,
-        evidence=(
-            Evidence(
-                metric=rule.metric,
-                unit="1",
-                detector="counter",
-                value=total,
-                note=f"in {rule.window:g} s, threshold {rule.count:g}",
-            ),
-        ),
-        severity=verdict.severity,
-        note=f"{rule.metric} rose by {total:g} in {rule.window:g} s",
+    seen = Evidence(
+        metric=rule.metric,
+        unit="1",
+        detector="counter",
+        value=total,
+        note=f"in {rule.window:g} s, threshold {rule.count:g}",
     )
+    note = f"{rule.metric} rose by {total:g} in {rule.window:g} s"
+    claim = verdict.claim(subject, seen, detector=f"counter.{rule.metric}", note=note)
+    return replace(claim, score=max(1.0, total / rule.count), overwhelming=verdict.overwhelming and trusted)
 
 
 def _state_claim(rule: StateRule, value: float, subject: Subject) -> Claim:
-    verdict = rule.verdict
-    return Claim(
-        detector=f"state.{rule.name}",
-        family=verdict.family,
-        kind=verdict.kind,
-        subject=subject,
-        weight=verdict.weight,
-        score=2.0 if verdict.overwhelming else 1.0,
-        overwhelming=verdict.overwhelming,
-        evidence=(Evidence(metric=rule.metric, unit="1", detector="state", value=value, note=rule.name),),
-        severity=verdict.severity,
-        note=f"{rule.name} for {rule.timing.hold:g} s or more",
-    )
+    seen = Evidence(metric=rule.metric, unit="1", detector="state", value=value, note=rule.name)
+    note = f"{rule.name} for {rule.timing.hold:g} s or more"
+    return rule.verdict.claim(subject, seen, detector=f"state.{rule.name}", note=note)
 
 
 def at(claim: Callable[[], Claim], ts: float) -> Make:

@@ -9,9 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from slowrank.telemetry import Evidence, Subject
 from slowrank.telemetry.records import Family, Severity
 from streams.arrays import Array, Mask
 from streams.conditions import Timing
+from streams.suspicions import Claim
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,21 @@ class Verdict:
     def overwhelming(self) -> bool:
         """Whether this alone opens a finding: errors and worse need no second family."""
         return self.alone or self.severity in ("critical", "error")
+
+    def claim(self, subject: Subject, evidence: Evidence, *, detector: str, note: str) -> Claim:
+        """Return what the rule says of ``subject`` once it has fired."""
+        return Claim(
+            detector=detector,
+            family=self.family,
+            kind=self.kind,
+            subject=subject,
+            weight=self.weight,
+            score=2.0 if self.overwhelming else 1.0,
+            overwhelming=self.overwhelming,
+            evidence=(evidence,),
+            severity=self.severity,
+            note=note,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,18 +94,8 @@ def _judged(rule: EventRule, code: str, faults: int) -> Verdict:
 
 
 def _claim(event: NodeEvent, subject: Subject, verdict: Verdict) -> Claim:
-    return Claim(
-        detector=f"event.{event.source}",
-        family=verdict.family,
-        kind=verdict.kind,
-        subject=subject,
-        weight=verdict.weight,
-        score=2.0 if verdict.overwhelming else 1.0,
-        overwhelming=verdict.overwhelming,
-        evidence=(Evidence(metric=event.code, unit="1", detector="event", value=1.0, note=_text(event)),),
-        severity=verdict.severity,
-        note=event.code,
-    )
+    seen = Evidence(metric=event.code, unit="1", detector="event", value=1.0, note=_text(event))
+    return verdict.claim(subject, seen, detector=f"event.{event.source}", note=event.code)
 
 
 def _event_subject(event: NodeEvent) -> Subject:

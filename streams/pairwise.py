@@ -14,6 +14,7 @@ import numpy as np
 from detectors.links import LinkConfig, LinkVerdict, classify, localise
 from slowrank.telemetry import Baseline, Evidence, NodeEvent, Subject, Suspicion
 from streams.ledger import Ledger
+from streams.suspicions import Claim
 
 DELAY_CODE = "link.delay"
 DELAY_KIND = "self.delay"
@@ -73,7 +74,7 @@ def delay_told(event: NodeEvent) -> list[Suspicion]:
         nic=None if nic is None else str(nic),
         peer_port=peer,
     )
-    return [_suspicion(DELAY_KIND, subject, event.ts, onset=event.ts, weight=0.0, evidence=(evidence,))]
+    return [_claim(DELAY_KIND, subject, evidence, weight=0.0).suspicion("raise", ts=event.ts, onset=event.ts)]
 
 
 class Pairwise:
@@ -223,40 +224,21 @@ def _about(rail: _Rail, fault: _Fault, ratio: float, at: float) -> Suspicion:
     )
     # One pair may merely be unlucky in its route, and of links in a row any may be the slow one.
     sure = fault[0] != "path" and len(fault) <= 3
-    said = _suspicion(
-        "link.nic_slow",
-        subject,
-        at,
-        onset=at - ROUNDS * ROUND_SECONDS,
-        weight=4.0 if sure else 2.0,
-        evidence=(evidence,),
-    )
-    return msgspec.structs.replace(
-        said, overwhelming=sure, slowdown_ratio=round(ratio, 4), shadow=shadow, onset_hi=at
-    )
+    claim = _claim("link.nic_slow", subject, evidence, weight=4.0 if sure else 2.0, overwhelming=sure)
+    onset = at - ROUNDS * ROUND_SECONDS
+    said = claim.suspicion("raise", ts=at, onset=onset, interval=(onset, at))
+    return msgspec.structs.replace(said, slowdown_ratio=round(ratio, 4), shadow=shadow)
 
 
-def _suspicion(
-    kind: str,
-    subject: Subject,
-    at: float,
-    *,
-    onset: float,
-    weight: float,
-    evidence: tuple[Evidence, ...],
-) -> Suspicion:
-    return Suspicion(
-        cluster=subject.cluster,
+def _claim(
+    kind: str, subject: Subject, evidence: Evidence, *, weight: float, overwhelming: bool = False
+) -> Claim:
+    return Claim(
         detector=_PREFIX,
         family="nic",
         kind=kind,
-        state="raise",
         subject=subject,
-        ts=at,
-        onset=onset,
-        onset_lo=onset,
-        onset_hi=onset,
-        score=1.0,
-        log_likelihood_ratio=weight,
-        evidence=evidence,
+        weight=weight,
+        overwhelming=overwhelming,
+        evidence=(evidence,),
     )

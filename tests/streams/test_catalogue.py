@@ -18,10 +18,14 @@ OWN = {"sink", "watermark"}
 def said_by(path):
     """Detector, up to its first formatted part, and kind of the claims and suspicions made in a module."""
     for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("Claim", "Suspicion"):
+        if isinstance(node, ast.Call) and called(node) in ("Claim", "Suspicion", "claim"):
             given = {keyword.arg: text(keyword.value) for keyword in node.keywords}
             if given.get("detector") not in (None, *OWN):
                 yield path.name, given["detector"], given.get("kind") or "kind"
+
+
+def called(call):
+    return getattr(call.func, "id", None) or getattr(call.func, "attr", None)
 
 
 def text(value):

@@ -125,7 +125,8 @@ def hear(case: Case | None, s: Suspicion, config: FindingConfig) -> Case | None:
 
 def _outweighed(case: Case, s: Suspicion) -> bool:
     """Return whether another source says more than ``s``: what only supports it does not date it anew."""
-    others = (source.latest for name, source in case.sources.items() if name != voice(s))
+    own = voice(s)
+    others = (source.latest for name, source in case.sources.items() if name != own)
     return any(other.log_likelihood_ratio > s.log_likelihood_ratio for other in others)
 
 

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Iterable
+from functools import lru_cache
 
 from alerts.action import action, watch
 from alerts.advice import Loss, advice
@@ -127,5 +128,6 @@ def _price(rate: float, config: FindingConfig) -> float | None:
     return None if config.gpu_hour_price is None or not rate else round(rate * config.gpu_hour_price, 2)
 
 
+@lru_cache
 def _config_hash(config: FindingConfig) -> str:
     return hashlib.sha256(repr(config).encode()).hexdigest()[:12]

@@ -51,6 +51,7 @@ class FindingStage:
         self.config = config or FindingConfig()
         self._timelines: dict[_World, Timeline[Scope]] = {}
         self._said: dict[_World, dict[str, Finding]] = {}
+        self._alone: dict[str, tuple[Scope, str | None, Finding]] = {}
         self._incidents: dict[str, Timeline[Incidents]] = {}
         self._joints = Joints(self.config)
         self._of_jobs: set[_World] = set()
@@ -161,7 +162,7 @@ class FindingStage:
             return None
         if world[1]:
             return shadowed(render(scope, case, self.config, identity=identity or shadow_id(case)), scope)
-        finding = render(scope, case, self.config, identity=identity)
+        finding = self._by_itself(scope, case, identity)
         if case.kind in JOB_KINDS:
             awaited = may_wait(case, self._now) and any(may_explain(s, case) for s in self._silences(case))
             return self._joints.part(finding, case, self._causes(case), awaited=awaited)
@@ -171,6 +172,14 @@ class FindingStage:
             if claim is None
             else as_member(finding, claim)
         )
+
+    def _by_itself(self, scope: Scope, case: Case, identity: str | None) -> Finding:
+        """Return a case's finding without what others know: most of the time its scope is as it was."""
+        known = self._alone.get(case.key)
+        if known is None or known[0] is not scope or known[1] != identity:
+            known = scope, identity, render(scope, case, self.config, identity=identity)
+            self._alone[case.key] = known
+        return known[2]
 
     def _causes(self, hang: Case) -> Iterator[Case]:
         """Yield what has a finding of its own on the nodes of a hung job, or the incident it belongs to."""
@@ -223,11 +232,12 @@ class FindingStage:
             finding = show(case, self._identity(case, before))
             if finding is None:
                 continue
-            if before is None or replace(finding, as_of=before.as_of) != before:
-                said[key] = replace(finding, as_of=max(as_of, case.ended_at or -math.inf))
-                news.append(said[key])
+            if finding != before:
+                said[key] = finding
+                news.append(replace(finding, as_of=max(as_of, case.ended_at or -math.inf)))
         for key in said.keys() - cases.keys():
             del said[key]
+            self._alone.pop(key, None)
             self._joints.forget(key)
         return news
 

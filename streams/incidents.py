@@ -101,7 +101,7 @@ def _concerns(state: Incidents, s: Suspicion) -> bool:
         claim = state.claims.get(dedup_key(s.subject, UNHEARD_KIND))
         known = s.kind == UNHEARD_KIND or case_key(s) in state.members
         return node in layout.known and (known or claim is None or not _of_outage(state, claim))
-    return node in layout.nodes and any(p.explains(s.kind) for p in PATTERNS)
+    return any(p.explains(s.kind) for p in PATTERNS) and node in layout.nodes
 
 
 def advance(

@@ -5,7 +5,7 @@ something comes late.
 """
 
 import math
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass
@@ -113,25 +113,23 @@ class Timeline(Generic[S]):
         """Return whether the state at ``now`` may differ from what was last reached."""
         if self._due <= now:
             return True
-        waiting = any(self._head_to < entry[0] <= now for entry in self._entries)
-        return waiting or any(entry[0] <= self._horizon(now) for entry in self._entries[:1])
+        if not self._entries:
+            return False
+        return bool(self._between(self._head_to, now)) or self._entries[0][0] <= self._horizon(now)
 
     def reach(self, now: float) -> Iterator[tuple[float, S]]:
         """Yield the state after each event time up to ``now`` not reached before, and then at ``now``.
 
         With each comes the event time up to which it has heard everything.
         """
-        for ts, batch in _batches(self._entries):
-            if ts > now:
-                break
-            if ts > self._head_to:
-                for at, state in self._fold.advance(self._head, ts, self._config, inclusive=False):
-                    self._head = state
-                    if at > self._shown_to:
-                        yield self._head_to, state
-                self._head, self._head_to = self._fold.apply(self._head, batch, self._config), ts
-                if ts > self._shown_to:
-                    yield ts, self._head
+        for ts, batch in _batches(self._between(self._head_to, now)):
+            for at, state in self._fold.advance(self._head, ts, self._config, inclusive=False):
+                self._head = state
+                if at > self._shown_to:
+                    yield self._head_to, state
+            self._head, self._head_to = self._fold.apply(self._head, batch, self._config), ts
+            if ts > self._shown_to:
+                yield ts, self._head
         self._settle(self._horizon(now))
         shown = self._head
         for at, shown in self._fold.advance(self._head, now, self._config, inclusive=True):
@@ -151,8 +149,13 @@ class Timeline(Generic[S]):
     def _horizon(self, now: float) -> float:
         return now - self._config.lateness_seconds
 
+    def _between(self, after: float, until: float) -> list[Entry]:
+        """Return the entries after one event time and up to another; they are in order of it."""
+        start = bisect_right(self._entries, after, key=_time)
+        return self._entries[start : bisect_right(self._entries, until, key=_time)]
+
     def _settle(self, horizon: float) -> None:
-        done = [entry for entry in self._entries if entry[0] <= horizon]
+        done = self._between(-math.inf, horizon)
         for ts, batch in _batches(done):
             for _, state in self._fold.advance(self._settled, ts, self._config, inclusive=False):
                 self._settled = state
@@ -164,8 +167,12 @@ def _order(entry: Entry) -> tuple[float, str, int, bytes]:
     return entry[:4]
 
 
+def _time(entry: Entry) -> float:
+    return entry[0]
+
+
 def _batches(entries: Sequence[Entry]) -> list[tuple[float, list[Suspicion]]]:
-    return [(ts, [e[4] for e in batch]) for ts, batch in groupby(entries, key=lambda e: e[0])]
+    return [(ts, [e[4] for e in batch]) for ts, batch in groupby(entries, key=_time)]
 
 
 def _spoken_since(case: Case | None, s: Suspicion) -> bool:

@@ -36,12 +36,12 @@ def bocpd_verified(seconds: Floats, effect: float) -> list[tuple[int, int]]:
     bank = BocpdBank(z.shape[1], config=BocpdConfig(hazard=1 / 250, slots=200))
     found = []
     for t, row in enumerate(z):
-        for rank in np.flatnonzero(bank.update(row) > 0.9):
-            age = bank.onset(int(rank)).age
-            if age < VERIFY:
+        raised = np.flatnonzero(bank.update(row) > 0.9)
+        for rank, onset in zip(raised, bank.onsets(raised), strict=True):
+            if onset.age < VERIFY:
                 continue
-            born = t - age + 1
-            bank.accept(int(rank), age, z[born : t + 1, rank].tolist())
+            born = t - onset.age + 1
+            bank.accept(np.array([rank]), [z[born : t + 1, rank].tolist()])
             before, after = seconds[max(0, born - 10) : born, rank], seconds[born : t + 1, rank]
             if t >= LEARN and len(before) and np.nanmean(after) > (1 + effect) * np.nanmean(before):
                 found.append((t, int(rank)))

@@ -118,7 +118,8 @@ class Bocpd:
 
     def onset(self) -> Onset:
         """Onset of the new run: posterior over ages below the regime's. LookupError when there is none."""
-        return onset_of({age: p for age, p in self.posterior().items() if age < self._regime_age})
+        posterior = sorted((age, p) for age, p in self.posterior().items() if age < self._regime_age)
+        return onset_of([age for age, _ in posterior], [p for _, p in posterior])
 
     def accept(self, age: int, samples: Sequence[float]) -> None:
         """Make the run that began `age` samples ago the accepted regime, with the statistics of `samples`.
@@ -191,13 +192,14 @@ def run_statistics(samples: Sequence[float], config: BocpdConfig) -> tuple[float
     return mu, beta * min(1.0, cap_alpha / alpha)
 
 
-def onset_of(posterior: dict[int, float]) -> Onset:
-    """MAP age and the smallest contiguous 90 % interval around it. LookupError when no run qualifies."""
-    total = math.fsum(posterior.values())
+def onset_of(ages: Sequence[int], shares: Sequence[float]) -> Onset:
+    """MAP age and the smallest contiguous 90 % interval around it, from the mass of runs by rising age.
+
+    LookupError when no run qualifies.
+    """
+    total = math.fsum(shares)
     if not total > 0.0:
         raise LookupError("no run began after the accepted regime start")
-    ages = sorted(posterior)
-    shares = [posterior[age] for age in ages]
     best = shares.index(max(shares))
     low = high = best
     covered = shares[best]

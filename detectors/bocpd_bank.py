@@ -18,7 +18,7 @@ Kernel = Callable[[RingState, Tables, Float, Float, NDArray[np.int64]], None]
 Groups = slice | NDArray[np.int64]
 """Which groups of a bank: a slice where they are neighbours, which copies nothing; else their indices."""
 
-Index = TypeVar("Index", int, NDArray[np.int64])
+Ints = NDArray[np.int64]
 Number = TypeVar("Number", np.floating, np.int32)
 
 LANES = 64
@@ -43,7 +43,7 @@ class BocpdBank:
     ...     probability = bank.update([x, x])
     >>> for x in [5.1, 4.8, 5.3, 5.0, 4.9]:
     ...     probability = bank.update([x, 0.1])
-    >>> probability.round(2).tolist(), bank.onset(0).age
+    >>> probability.round(2).tolist(), bank.onsets(np.array([0]))[0].age
     ([1.0, 0.0], 5)
     """
 
@@ -85,16 +85,17 @@ class BocpdBank:
         """Samples seen since the accepted regime start, [series]; 0 before the first sample."""
         return self._flat(self._state.regime_age).copy()
 
-    def regime_age_of(self, series: NDArray[np.int64]) -> Int32:
+    def regime_age_of(self, series: Ints) -> Int32:
         """Samples since the accepted regime start of some series."""
         block, lane = self._place(series)
         age: Int32 = self._state.ages[block, 1, lane]
         return age
 
-    def probability_of(self, series: int) -> float:
-        """Mass of the new runs of one series."""
+    def probability_of(self, series: Ints) -> Float:
+        """Mass of the new runs of some series."""
         block, lane = self._place(series)
-        return float(self._state.probability[block, lane])
+        probability: Float = self._state.probability[block, lane]
+        return probability
 
     def update(self, z: ArrayLike) -> Float:
         """Feed one standardised sample per series, z [series]; return `probability`."""
@@ -128,62 +129,58 @@ class BocpdBank:
     def posterior(self, series: int) -> dict[int, float]:
         """Probability by age of the run, in samples; the absorbing slot stands at the age of its heaviest
         run."""
-        ages, log_weights = self._runs(series)
-        posterior: dict[int, float] = {}
-        shares = np.exp(log_weights - np.logaddexp.reduce(log_weights)).tolist()
-        for age, share in zip(ages.tolist(), shares, strict=True):
-            posterior[age] = posterior.get(age, 0.0) + share
-        return posterior
+        (ages,), (log_weights,) = self._log_weights(*self._runs(np.array([series])))
+        held = log_weights > -np.inf
+        shares = np.exp(log_weights[held] - np.logaddexp.reduce(log_weights))
+        return dict(zip(ages[held].tolist(), shares.tolist(), strict=True))
 
-    def onset(self, series: int) -> Onset:
-        """Onset of the new run of one series. LookupError when no run began after the accepted regime
-        start."""
-        block, lane = self._place(series)
-        regime = int(self._state.regime_age[block, lane])
-        return onset_of({age: p for age, p in self.posterior(series).items() if age < regime})
+    def onsets(self, series: Ints) -> list[Onset]:
+        """Onsets of the new runs of some series.
 
-    def accept(self, series: int, age: int, samples: Sequence[float]) -> None:
-        """Make the run that began `age` samples ago the accepted regime of one series; see `Bocpd.accept`."""
+        LookupError when no run of one of them began after its accepted regime start.
+        """
+        ages, log_weights = self._log_weights(*self._runs(series))
+        log_weights[ages >= self.regime_age_of(series)[:, None]] = -np.inf
+        new = log_weights > -np.inf
+        shares = np.exp(log_weights - np.max(log_weights, axis=1, initial=EMPTY, keepdims=True))
+        return [onset_of(ages[k, new[k]].tolist(), shares[k, new[k]].tolist()) for k in range(len(series))]
+
+    def accept(self, series: Ints, samples: Sequence[Sequence[float]]) -> None:
+        """Make the run of its latest `samples` the accepted regime of each of some series.
+
+        See `Bocpd.accept`.
+        """
+        age = np.array([len(run) for run in samples])
+        ages, runs = self._runs(series)
+        _, log_weights = self._log_weights(ages, runs)
+        merged = ages <= age[:, None]
+        log_weight = np.logaddexp.reduce(np.where(merged, log_weights, -np.inf), axis=1)
+        log_weight[log_weight == -np.inf] = 0.0
+        old_log_weight = np.where(merged[:, -1], EMPTY, log_weights[:, -1])
+        runs[merged, 2], ages[merged] = EMPTY, 0
+        mu, beta = np.array([run_statistics(run, self.config) for run in samples]).T
+        weight = log_weight - self._evidence(age, beta.astype(self._dtype))
+        inside = age < self.config.slots
+        k = np.flatnonzero(inside | (log_weight > old_log_weight))
+        column = np.where(inside, age - 1, self.config.slots)[k]
+        runs[k, column], ages[k, column] = np.stack((mu, beta, weight), axis=1)[k], age[k]
+        self._set_runs(series, ages, runs)
         block, lane = self._place(series)
-        ring, old = self._state.ring[block, :, :, lane], self._state.rows[block, :3, lane]
-        ages = self._state.ages[block, :, lane]
-        run_ages, log_weights = self._runs(series)
-        merged = log_weights[run_ages <= age]
-        log_weight = float(np.logaddexp.reduce(merged)) if len(merged) else 0.0
-        old_log_weight = float(log_weights[-1]) if ages[0] > age else EMPTY
-        ring[2, self._ages(block) <= age] = EMPTY
-        if ages[0] <= age:
-            ages[0], old[2] = 0, EMPTY
-        mu, beta = run_statistics(samples, self.config)
-        run = (mu, beta, log_weight - float(self._evidence(age, beta)))
-        if age < self.config.slots:
-            ring[:, (int(self._state.clock[block, 0]) - age + 1) % self.config.slots] = run
-        elif log_weight > old_log_weight:
-            old[:], ages[0] = run, age
-        ages[1] = age
+        self._state.ages[block, 1, lane] = age
         self._state.probability[block, lane] = 0.0
 
-    def seed(self, series: int, samples: Sequence[float]) -> None:
-        """Start one series over with `samples` as its known, unbroken first run."""
-        block, lane = self._place(series)
-        self.reset(series)
-        self.accept(series, len(samples), samples)
-        self._state.rows[block, 3, lane] = self._tables.log_hazard
+    def rescale(self, series: Ints, shift: NDArray[np.float64], scale: NDArray[np.float64]) -> None:
+        """Express the runs of some series in units z' = (z - shift) / scale, one each; their weights stay."""
+        ages, runs = self._runs(series)
+        mu, beta, weight = np.moveaxis(runs, 2, 0)
+        mu -= shift.astype(self._dtype)[:, None]
+        mu /= scale.astype(self._dtype)[:, None]
+        beta /= (scale * scale).astype(self._dtype)[:, None]
+        weight -= 2 * self._tables.by_age[3, np.minimum(ages, self.config.cap)] * np.log(scale)[:, None]
+        self._set_runs(series, ages, runs)
 
-    def rescale(self, series: int, shift: float, scale: float) -> None:
-        """Express one series' runs in the unit z' = (z - shift) / scale; their weights stay."""
-        block, lane = self._place(series)
-        cap = self.config.cap
-        for runs, ages in (
-            (self._state.ring[block, :, :, lane], np.minimum(self._ages(block), cap)),
-            (self._state.rows[block, :3, lane], min(int(self._state.ages[block, 0, lane]), cap)),
-        ):
-            runs[0] = (runs[0] - shift) / scale
-            runs[1] /= scale * scale
-            runs[2] -= 2 * self._tables.by_age[3, ages] * np.log(scale)
-
-    def seed_many(self, series: NDArray[np.int64], samples: NDArray[np.float64]) -> None:
-        """Do as `seed` for several series at once, samples [series, n]."""
+    def seed(self, series: Ints, samples: NDArray[np.float64]) -> None:
+        """Start some series over with `samples` [series, n] as their known, unbroken first runs."""
         self.reset(series)
         block, lane = self._place(series)
         age, slots = samples.shape[1], self.config.slots
@@ -198,8 +195,8 @@ class BocpdBank:
         self._state.ages[block, 1, lane] = age
         self._state.rows[block, 3, lane] = self._tables.log_hazard
 
-    def reset(self, series: Index) -> None:
-        """Forget everything about one series, or several."""
+    def reset(self, series: Ints) -> None:
+        """Forget everything about some series."""
         block, lane = self._place(series)
         fresh = RingState.empty(1, 1, self.config, self._dtype).arrays()
         for name, array in self._state.arrays().items():
@@ -223,26 +220,42 @@ class BocpdBank:
     def _flat(self, rows: NDArray[Number]) -> NDArray[Number]:
         return rows.reshape(self.groups, -1)[:, : self.series].reshape(-1)
 
-    def _place(self, series: Index) -> tuple[Index, Index]:
-        """Block and lane of a series, or of several."""
+    def _place(self, series: Ints) -> tuple[Ints, Ints]:
+        """Return block and lane of some series."""
         group, column = series // self.series, series % self.series
         return group * self._blocks.shape[1] + column // self._lanes, column % self._lanes
 
-    def _ages(self, block: int) -> NDArray[np.int64]:
-        slots = self.config.slots
-        return (int(self._state.clock[block, 0]) - np.arange(slots)) % slots + 1
+    def _runs(self, series: Ints) -> tuple[Ints, Float]:
+        """Return every run of some series, from the youngest slot to the absorbing one.
 
-    def _runs(self, series: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Ages and log weights [runs] of every run of one series, that of the absorbing slot last."""
+        Their ages [series, slots + 1], 0 for an absorbing slot without a run, and mu, beta and W
+        [series, slots + 1, 3].
+        """
         block, lane = self._place(series)
-        beta, weight = np.concatenate(
-            (self._state.ring[block, 1:, :, lane], self._state.rows[block, 1:3, lane, None]), axis=1
-        )
-        ages = np.append(self._ages(block), self._state.ages[block, 0, lane])
-        held = weight > EMPTY / 2
-        held[-1] = ages[-1] > 0
-        ages, beta, weight = ages[held], beta[held], weight[held]
-        return ages, weight.astype(np.float64) + self._evidence(ages, beta)
+        runs = np.empty((len(series), self.config.slots + 1, 3), self._dtype)
+        runs[:, :-1] = self._state.ring[block[:, None], :, self._slots(block), lane[:, None]]
+        runs[:, -1] = self._state.rows[block, :3, lane]
+        ages = np.tile(np.arange(1, self.config.slots + 2), (len(series), 1))
+        ages[:, -1] = self._state.ages[block, 0, lane]
+        return ages, runs
+
+    def _set_runs(self, series: Ints, ages: Ints, runs: Float) -> None:
+        block, lane = self._place(series)
+        self._state.ring[block[:, None], :, self._slots(block), lane[:, None]] = runs[:, :-1]
+        self._state.rows[block, :3, lane] = runs[:, -1]
+        self._state.ages[block, 0, lane] = ages[:, -1]
+
+    def _slots(self, block: Ints) -> Ints:
+        """Return where in the ring of each block the runs of age 1, 2, … stand, [blocks, slots]."""
+        slots: Ints = (self._state.clock[block, :1] - np.arange(self.config.slots)) % self.config.slots
+        return slots
+
+    def _log_weights(self, ages: Ints, runs: Float) -> tuple[Ints, NDArray[np.float64]]:
+        """Return the ages and the log weights of runs; -inf: no run."""
+        held = runs[..., 2] > EMPTY / 2
+        held[:, -1] = ages[:, -1] > 0
+        weight = runs[..., 2].astype(np.float64) + self._evidence(ages, runs[..., 1])
+        return ages, np.where(held, weight, -np.inf)
 
     def _evidence(self, age: ArrayLike, beta: ArrayLike) -> Float:
         """Log weight of runs of these ages, apart from W."""

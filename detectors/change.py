@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import median
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from detectors.bocpd import Onset
-from detectors.bocpd_bank import Backend, BocpdBank, Groups
+from detectors.bocpd_bank import Backend, BocpdBank, Groups, Ints
 from detectors.change_point import Change, ChangeConfig, Source, Span, drift_onset, onset_times
 from detectors.clip import Winsoriser
 from detectors.cusum import CusumBank
@@ -19,6 +20,16 @@ from detectors.readings import Readings
 from detectors.standardise import Floats, History, Scale, baseline, baselines, median_error
 
 Part = BocpdBank | CusumBank | Gaps | History | Winsoriser
+
+
+@dataclass(frozen=True, slots=True)
+class _NewRun:
+    """What a series may have moved to, and how surely."""
+
+    series: int
+    onset: Onset
+    probability: float
+    source: Source
 
 
 class ChangeDetectorBank:
@@ -132,11 +143,10 @@ class ChangeDetectorBank:
         raised = (probability > self._config.alarm) | drifting
         raised &= read & (self._since_change[lanes] >= self._config.refractory)
         index = self._index[groups].reshape(-1)
-        changes = [self._accept(i) for i in index[raised].tolist()]
+        changes = self._accept(index[raised])
         changes += self._finish_baselines(index[self._due(read, lanes)])
         self._settle(index[self._provisional[lanes]])
-        found = [change for change in changes if change is not None]
-        return sorted(found, key=lambda change: change.series)
+        return sorted(changes, key=lambda change: change.series)
 
     def reset(self, series: ArrayLike | None = None) -> None:
         """A planned change: start the warm-up and baseline of these series over (mask or indices; None:
@@ -176,7 +186,7 @@ class ChangeDetectorBank:
             self._previous[which] = before
         self._seen[lanes] += read
 
-    def _restart(self, which: NDArray[np.int64]) -> None:
+    def _restart(self, which: Ints) -> None:
         self._level[which] = self._sigma[which] = self._anchor[which] = np.nan
         self._seen[which] = self._since_change[which] = 0
         self._provisional[which] = self._anchored[which] = False
@@ -188,93 +198,113 @@ class ChangeDetectorBank:
         learned = self._seen[lanes] >= self._config.warmup + self._config.baseline
         return np.asarray(learned & read & np.isnan(self._level[lanes]))
 
-    def _finish_baselines(self, which: NDArray[np.int64]) -> list[Change | None]:
+    def _finish_baselines(self, which: Ints) -> list[Change]:
         """Freeze the first level and sigma; after a gap compare them with the regime before it."""
+        return [
+            change
+            for series, values in self._latest(which)
+            if values.shape[1] >= self._config.baseline // 2
+            for change in self._learn(series, values)
+        ]
+
+    def _latest(self, which: Ints) -> Iterator[tuple[Ints, Floats]]:
+        """Yield series with the latest readings of each, [series, n], a baseline's worth where there are
+        that many."""
         if not len(which):
-            return []
+            return
         stretches = self.readings.history.stretches(which, self._config.baseline)
         whole = ~np.isnan(stretches).any(axis=1)
-        changes = self._learn(which[whole], stretches[whole])
+        if whole.any():
+            yield which[whole], stretches[whole]
         for i in which[~whole].tolist():
-            _, values = self.readings.history.last(i, self._config.baseline)
-            if len(values) >= self._config.baseline // 2:
-                changes += self._learn(np.array([i]), values[None])
-        return changes
+            yield np.array([i]), self.readings.history.last(i, self._config.baseline)[1][None]
 
-    def _learn(self, which: NDArray[np.int64], values: Floats) -> list[Change | None]:
-        if not len(which):
-            return []
+    def _learn(self, which: Ints, values: Floats) -> Iterator[Change]:
         level, sigma = baselines(values, self._floor[which])
         self._level[which], self._sigma[which], self._anchor[which] = level, sigma, level
         limit = self._config.clip
         z = np.clip((values - level[:, None]) / sigma[:, None], -limit, limit)
-        self._bocpd.seed_many(which, z)
+        self._bocpd.seed(which, z)
         previous, self._previous[which] = self._previous[which], np.nan
-        return [
-            self._after_gap(int(which[k]), float(previous[k]), values.shape[1])
-            for k in np.flatnonzero(previous == previous)
-        ]
+        sigmas = np.abs(level - previous) / sigma
+        for k in np.flatnonzero(sigmas >= self._config.clip):
+            yield self._after_gap(int(which[k]), float(previous[k]), float(sigmas[k]), values.shape[1])
 
-    def _after_gap(self, i: int, previous: float, samples: int) -> Change | None:
-        sigmas = float(self._level[i] - previous) / float(self._sigma[i])
-        if abs(sigmas) < self._config.clip:
-            return None
-        certainty = math.erf(abs(sigmas) / (2.0 * median_error(samples)))
+    def _after_gap(self, i: int, previous: float, sigmas: float, samples: int) -> Change:
+        certainty = math.erf(sigmas / (2.0 * median_error(samples)))
         times = float(self._gaps.end[i]), float(self._gaps.start[i]), float(self._gaps.end[i])
         return self._describe(i, times, (certainty, previous, float(self._level[i]), "gap"))
 
-    def _accept(self, i: int) -> Change | None:
-        """Move one series to its new regime, unless the likeliest new run is too young to tell."""
-        probability = self._bocpd.probability_of(i)
-        source: Source = "bocpd" if probability > self._config.alarm else "cusum"
-        if source == "bocpd":
-            onset = self._bocpd.onset(i)
-        else:
-            onset, probability = self._drift_onset(i)
-        if onset.age < self._config.min_age:
-            return None
-        times, rows = self.readings.history.last(i, self._config.history)
-        values = rows[-onset.age :]
-        sigma = float(self._sigma[i])
-        if len(values) >= self._config.baseline:
-            level, sigma = baseline(values, self.readings.scale(i).floor)
-        else:
-            level = median(values.tolist())
-        outside = math.copysign(1.0, level - self._level[i]) * (rows - self._level[i]) / self._sigma[i]
-        span = onset_times(times, outside > self._config.clip, onset)
-        change = self._describe(i, span, (probability, float(self._anchor[i]), level, source))
-        self._move(i, level, sigma)
+    def _accept(self, which: Ints) -> list[Change]:
+        """Move series to their new regimes, but those whose likeliest new run is too young to tell."""
+        runs = [run for run in self._new_runs(which) if run.onset.age >= self._config.min_age]
+        if not runs:
+            return []
+        which = np.array([run.series for run in runs])
+        times = self.readings.history.times(which)
+        rows = self.readings.history.stretches(which, self._config.history)
+        past = [(t[y == y], y[y == y]) for t, y in zip(times, rows, strict=True)]
+        values = [y[-run.onset.age :] for run, (_, y) in zip(runs, past, strict=True)]
+        level, sigma = np.array([self._level_of(*of) for of in zip(which.tolist(), values, strict=True)]).T
+        changes = [self._change(*of) for of in zip(runs, level.tolist(), past, strict=True)]
+        self._move(which, level, sigma)
         limit = self._config.clip
-        self._bocpd.accept(i, len(values), np.clip((values - level) / sigma, -limit, limit).tolist())
-        self._since_change[i] = 0
-        self._provisional[i] = len(values) < self._config.baseline
-        self._anchored[i] = change.significant
-        if change.significant:
-            self._anchor[i] = level
-        return change
+        z = np.clip((rows - level[:, None]) / sigma[:, None], -limit, limit)
+        self._bocpd.accept(
+            which, [z[k, row == row][-len(values[k]) :].tolist() for k, row in enumerate(rows)]
+        )
+        significant = np.array([change.significant for change in changes])
+        self._since_change[which] = 0
+        self._provisional[which] = [len(y) < self._config.baseline for y in values]
+        self._anchored[which] = significant
+        self._anchor[which[significant]] = level[significant]
+        return changes
 
-    def _move(self, i: int, level: float, sigma: float) -> None:
-        """Make this the accepted level and sigma of one series, and express its runs in the new unit."""
-        old_level, old_sigma = float(self._level[i]), float(self._sigma[i])
-        self._bocpd.rescale(i, (level - old_level) / old_sigma, sigma / old_sigma)
-        self._level[i], self._sigma[i] = level, sigma
-        self._cusum.reset(i)
-        self._clip.reset(i)
-
-    def _settle(self, which: NDArray[np.int64]) -> None:
-        """Refresh level and sigma of provisional regimes that have a baseline's worth of samples by now."""
+    def _new_runs(self, which: Ints) -> Iterator[_NewRun]:
         if not len(which):
             return
-        for i in which[self._bocpd.regime_age_of(which) >= self._config.baseline].tolist():
-            _, values = self.readings.history.last(i, self._config.baseline)
-            self._move(i, *baseline(values, self.readings.scale(i).floor))
-            self._provisional[i] = False
-            if self._anchored[i]:
-                self._anchor[i] = self._level[i]
+        probability = self._bocpd.probability_of(which)
+        sudden = probability > self._config.alarm
+        onsets = iter(self._bocpd.onsets(which[sudden]))
+        for k, i in enumerate(which.tolist()):
+            if sudden[k]:
+                yield _NewRun(i, next(onsets), float(probability[k]), "bocpd")
+            else:
+                yield _NewRun(i, *self._drift_onset(i), "cusum")
 
     def _drift_onset(self, i: int) -> tuple[Onset, float]:
         _, values = self.readings.history.last(i, 2 * self._cusum.age(i))
         return drift_onset((values[::-1] - self._level[i]) / self._sigma[i], self._log_prior_odds)
+
+    def _level_of(self, i: int, values: Floats) -> tuple[float, float]:
+        """Return level and sigma of a new regime; until there is a baseline's worth of it, sigma stays."""
+        if len(values) >= self._config.baseline:
+            return baseline(values, float(self._floor[i]))
+        return median(values.tolist()), float(self._sigma[i])
+
+    def _change(self, run: _NewRun, level: float, past: tuple[Floats, Floats]) -> Change:
+        times, y = past
+        i, before = run.series, float(self._level[run.series])
+        outside = math.copysign(1.0, level - before) * (y - before) / float(self._sigma[i])
+        span = onset_times(times, outside > self._config.clip, run.onset)
+        return self._describe(i, span, (run.probability, float(self._anchor[i]), level, run.source))
+
+    def _move(self, which: Ints, level: Floats, sigma: Floats) -> None:
+        """Make these the accepted level and sigma of some series, and express their runs in the new unit."""
+        before, unit = self._level[which], self._sigma[which]
+        self._bocpd.rescale(which, (level - before) / unit, sigma / unit)
+        self._level[which], self._sigma[which] = level, sigma
+        self._cusum.reset(which)
+        self._clip.reset(which)
+
+    def _settle(self, which: Ints) -> None:
+        """Refresh level and sigma of provisional regimes that have a baseline's worth of samples by now."""
+        due = which[self._bocpd.regime_age_of(which) >= self._config.baseline]
+        for series, values in self._latest(due):
+            self._move(series, *baselines(values, self._floor[series]))
+            self._provisional[series] = False
+            anchored = series[self._anchored[series]]
+            self._anchor[anchored] = self._level[anchored]
 
     def _describe(self, i: int, onset: Span, evidence: tuple[float, float, float, Source]) -> Change:
         """Change from its times and (probability, level before, level after, source)."""

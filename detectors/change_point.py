@@ -88,7 +88,7 @@ def drift_onset(z: Floats, log_prior_odds: float) -> tuple[Onset, float]:
     log_likelihood = np.cumsum(z) ** 2 / (2 * ages) - 0.5 * np.log(ages)
     weights = np.exp(log_likelihood - log_likelihood.max())
     log_odds = float(np.logaddexp.reduce(log_likelihood)) + log_prior_odds
-    onset = onset_of(dict(zip(ages.tolist(), weights.tolist(), strict=True)))
+    onset = onset_of(ages.tolist(), weights.tolist())
     # exp(710) overflows; long before that the probability is 1 to the last bit.
     return onset, 1.0 / (1.0 + math.exp(-min(log_odds, 700.0)))
 

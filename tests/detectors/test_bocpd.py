@@ -141,8 +141,8 @@ def test_accept_moves_the_regime_and_keeps_older_runs():
 
 def test_onset_interval_is_contiguous_and_holds_nine_tenths():
     """The interval grows from the MAP towards the heavier side until it holds 90 %."""
-    assert onset_of({2: 0.1, 3: 0.5, 4: 0.35, 9: 0.05}) == Onset(3, 2, 4, 0.5)
-    assert onset_of({5: 1.0}) == Onset(5, 5, 5, 1.0)
+    assert onset_of([2, 3, 4, 9], [0.1, 0.5, 0.35, 0.05]) == Onset(3, 2, 4, 0.5)
+    assert onset_of([5], [1.0]) == Onset(5, 5, 5, 1.0)
 
 
 @pytest.mark.parametrize("bad", [{"hazard": 0.0}, {"slots": 1}, {"slots": 600}, {"kappa0": 0.0}])

@@ -128,7 +128,7 @@ def test_accept_seed_and_rescale_follow_the_scalar(backend, age):
         bank.update([value, 0.0])
         scalar.update(value)
     samples = x[-age:].tolist()
-    bank.accept(0, age, samples)
+    bank.accept(np.array([0]), [samples])
     scalar.accept(age, samples)
     for value in np.random.default_rng(7).normal(4, 1, size=30):
         assert bank.update([value, 0.0])[0] == pytest.approx(scalar.update(value), abs=1e-4)
@@ -145,7 +145,7 @@ def test_rescale_keeps_weights_and_the_future(backend):
     moved.update_batch(x[:40, None])
     before = moved.posterior(0)
 
-    moved.rescale(0, 0.25, 1.1)
+    moved.rescale(np.array([0]), np.array([0.25]), np.array([1.1]))
 
     after = moved.posterior(0)
     assert all(abs(before[age] - after[age]) < 1e-5 for age in before)
@@ -158,13 +158,13 @@ def test_seeded_series_knows_its_past(backend):
     """A seeded series has one run of that age and says so until something changes."""
     samples = np.random.default_rng(9).normal(size=60).tolist()
     bank = BocpdBank(2, backend=backend)
-    bank.seed(0, samples)
+    bank.seed(np.array([0]), np.array([samples]))
 
     assert bank.posterior(0) == {60: 1.0}
     assert bank.regime_age.tolist() == [60, 0]
     assert bank.update([0.1, math.nan])[0] < 1e-3
     assert [bank.update([5.0, math.nan])[0] > 0.9 for _ in range(5)][-1]
-    assert bank.onset(0).age == 5
+    assert bank.onsets(np.array([0]))[0].age == 5
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -190,7 +190,7 @@ def test_onset_interval_holds_the_truth_as_often_as_it_says(backend, shift):
     held, mass, pending = [], [], set(range(400))
     for age, row in enumerate(x[200:], start=1):
         for i in pending & set(np.flatnonzero(bank.update(row) > 0.9).tolist()):
-            onset = bank.onset(i)
+            (onset,) = bank.onsets(np.array([i]))
             if onset.age < 3:
                 continue
             posterior = {a: p for a, p in bank.posterior(i).items() if a < bank.regime_age[i]}
@@ -283,10 +283,38 @@ def test_seeding_many_is_seeding_each(backend, count):
     one, other = BocpdBank(5, config=SMALL, backend=backend), BocpdBank(5, config=SMALL, backend=backend)
     for bank in (one, other):
         bank.update_batch(np.ones((30, 5)))
-    one.seed_many(np.arange(5), x)
+    one.seed(np.arange(5), x)
     for i, samples in enumerate(x):
-        other.seed(i, samples.tolist())
+        other.seed(np.array([i]), samples[None])
 
     rows = np.random.default_rng(7).normal(size=(20, 5)) + 2
     np.testing.assert_allclose(one.update_batch(rows), other.update_batch(rows), atol=1e-6)
     assert all(one.posterior(i).keys() == other.posterior(i).keys() for i in range(5))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_accepting_many_is_accepting_each(backend):
+    """Onsets, acceptance within and beyond the ring, and new units are the same, bit for bit, for several
+    series at once and for one after the other."""
+    x = np.random.default_rng(13).normal(size=(70, 40))
+    ages = np.arange(40) % 20 + 1
+    x += np.where(np.arange(70)[:, None] >= 70 - ages, 4.0, 0.0)
+    together, each = (BocpdBank(20, groups=2, config=SMALL, backend=backend) for _ in range(2))
+    together.update_batch(x)
+    each.update_batch(x)
+    which = np.flatnonzero((together.probability > 0.9) & (ages >= 3))
+    samples = [x[70 - ages[i] :, i].tolist() for i in which]
+    shift, scale = np.linspace(-4, 4, len(which)), np.linspace(0.5, 2, len(which))
+
+    onsets = together.onsets(which)
+    together.rescale(which, shift, scale)
+    together.accept(which, samples)
+    for k, i in enumerate(which):
+        one = np.array([i])
+        assert each.onsets(one) == [onsets[k]]
+        each.rescale(one, shift[k : k + 1], scale[k : k + 1])
+        each.accept(one, [samples[k]])
+
+    assert len(which) > 30
+    for name, array in together.snapshot().items():
+        np.testing.assert_array_equal(array, each.snapshot()[name])

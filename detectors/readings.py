@@ -57,10 +57,7 @@ class Readings:
     def shifts(self, series: Ints, siblings: Ints, onsets: Floats) -> Floats:
         """The `shift` of many a `contrast` at once: series [n], siblings [n, m], onsets [n]; NaN where either
         side of the onset was not read."""
-        times = self.history.times(series)
-        lanes = np.concatenate((series[:, None], siblings), axis=1)
-        rows = self.history.stretches(lanes.reshape(-1), times.shape[1])
-        values = rows.reshape(*lanes.shape, times.shape[1])
+        times, values = self.history.unordered(np.concatenate((series[:, None], siblings), axis=1))
         apart = values[:, 0] - nan_median(values[:, 1:], axis=1)
         before = times < onsets[:, None]
         return nan_median(np.where(before, np.nan, apart), axis=1) - nan_median(

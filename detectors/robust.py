@@ -4,9 +4,10 @@ import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
+Reals = npt.NDArray[np.floating]
 
 
-def nan_median(values: Floats, axis: int = 0) -> Floats:
+def nan_median(values: Reals, axis: int = 0) -> Floats:
     """Return the median of what was read along ``axis``; one sort, several times faster than
     ``np.nanmedian``.
     """
@@ -18,13 +19,18 @@ def nan_median(values: Floats, axis: int = 0) -> Floats:
         return np.full(ordered.shape[1:], np.nan)
     # What was not read is sorted to the end: where the last is finite, so is all of it.
     if np.isfinite(ordered[-1]).all():
-        whole: Floats = 0.5 * (ordered[(size - 1) // 2] + ordered[size // 2])
-        return whole
-    count = np.isfinite(ordered).sum(axis=0, keepdims=True)
-    low = np.take_along_axis(ordered, np.maximum(count - 1, 0) // 2, axis=0)
-    high = np.take_along_axis(ordered, np.minimum(count // 2, size - 1), axis=0)
-    middle: Floats = np.where(count > 0, 0.5 * (low + high), np.nan)[0]
-    return middle
+        return _halfway(ordered[(size - 1) // 2], ordered[size // 2])
+    count = np.isfinite(ordered).sum(axis=0)
+    middle = np.stack((np.maximum(count - 1, 0) // 2, np.minimum(count // 2, size - 1)))
+    low, high = np.take_along_axis(ordered, middle, axis=0)
+    return np.where(count > 0, _halfway(low, high), np.nan)[()]
+
+
+def median(values: Floats, axis: int = 0) -> Floats:
+    """Return the median of values that were all read; for short rows much faster than ``np.median``."""
+    ordered = np.sort(values, axis=axis)
+    size = values.shape[axis]
+    return _halfway(ordered.take((size - 1) // 2, axis), ordered.take(size // 2, axis))
 
 
 def nan_mean(values: Floats, axis: int = 0) -> Floats:
@@ -47,3 +53,8 @@ def spread(values: Floats, axis: int = 0) -> Floats:
     """
     middle = np.expand_dims(nan_median(values, axis), axis)
     return 1.4826 * nan_median(np.abs(values - middle), axis)
+
+
+def _halfway(low: Reals, high: Reals) -> Floats:
+    middle: Floats = 0.5 * np.add(low, high, dtype=np.float64)
+    return middle

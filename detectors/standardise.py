@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from detectors.robust import median
+
 Floats = NDArray[np.float64]
+AnyFloat = TypeVar("AnyFloat", np.float32, np.float64)
 Transform = Literal["identity", "log", "log1p", "sqrt"]
 
 MAD_TO_SIGMA = 1.4826
@@ -94,37 +97,37 @@ class History:
         """Times and values of the last `count` readings of one series, oldest first; fewer when there are
         fewer."""
         group, column = divmod(series, self._values.shape[2])
-        order = self._order(group)
-        values = self._values[group, order, column].astype(np.float64)
-        read = np.flatnonzero(values == values)[-count:]
-        return self._times[group, order][read], values[read]
+        times = self._in_order(group, self._times[group])
+        values = self._in_order(group, self._values[group, :, column]).astype(np.float64)
+        read = values == values
+        if not read.all():
+            times, values = times[read], values[read]
+        return times[-count:], values[-count:]
 
     def stretches(self, series: NDArray[np.int64], count: int) -> Floats:
         """The last `count` rows of several series, [len(series), count], oldest first; NaN: not read."""
         group, column = np.divmod(series, self._values.shape[2])
         row = (self._count[group][:, None] - np.arange(count, 0, -1)) % self._times.shape[1]
-        stretches: Floats = self._values[group[:, None], row, column[:, None]].astype(np.float64)
-        return stretches
+        return np.take_along_axis(self._values[group, :, column], row, axis=1).astype(np.float64)
 
-    def times(self, series: NDArray[np.int64]) -> Floats:
-        """Event times of all rows of the groups of several series, [len(series), rows], oldest first; NaN:
-        no row yet."""
-        group = series // self._values.shape[2]
-        rows = self._times.shape[1]
-        times: Floats = self._times[group[:, None], (self._count[group][:, None] + np.arange(rows)) % rows]
-        return times
+    def unordered(self, series: NDArray[np.int64]) -> tuple[Floats, NDArray[np.float32]]:
+        """Times [n, rows] and values [n, m, rows] of all rows of series [n, m], each n of one group, in no
+        order; NaN: not read, and no row yet. To put many in order costs ten times as much."""
+        group, column = np.divmod(series, self._values.shape[2])
+        return self._times[group[:, 0]], self._values[group, :, column]
 
     def rows(self, series: Sequence[int]) -> tuple[Floats, Floats]:
         """Times [n] and values [n, len(series)] of all rows held of series of one group, oldest first; NaN:
         not read."""
         group = series[0] // self._values.shape[2]
-        order = self._order(group)[-min(int(self._count[group]), self._times.shape[1]) :]
-        columns = [i % self._values.shape[2] for i in series]
-        return self._times[group, order], self._values[group][order][:, columns].astype(np.float64)
+        held = min(int(self._count[group]), self._times.shape[1])
+        values = self._values[group][:, [i % self._values.shape[2] for i in series]]
+        times = self._in_order(group, self._times[group])
+        return times[-held:], self._in_order(group, values)[-held:].astype(np.float64)
 
-    def _order(self, group: int) -> NDArray[np.int64]:
-        rows = self._times.shape[1]
-        return (int(self._count[group]) + np.arange(rows)) % rows
+    def _in_order(self, group: int, rows: NDArray[AnyFloat]) -> NDArray[AnyFloat]:
+        oldest = self._count[group] % len(rows)
+        return np.concatenate((rows[oldest:], rows[:oldest]))
 
     def snapshot(self) -> dict[str, NDArray[np.generic]]:
         """Copies of the state arrays."""
@@ -150,12 +153,13 @@ def baseline(values: Floats, floor: float) -> tuple[float, float]:
 
 def baselines(values: Floats, floor: Floats) -> tuple[Floats, Floats]:
     """Do as `baseline` for several series at once: values [series, n] and floor [series]."""
-    level = np.median(values, axis=1)
+    level = median(values, axis=1)
     distance = values - level[:, None]
-    sigma = MAD_TO_SIGMA * np.median(np.abs(distance), axis=1)
+    sigma = MAD_TO_SIGMA * median(np.abs(distance), axis=1)
     limit = 4.0 * np.maximum(sigma, floor)[:, None]
-    rho = _lag_one(np.clip(distance, -limit, limit)) - 1.0 / math.sqrt(values.shape[1])
-    rho = np.clip(rho, 0.0, 0.9)
+    # Minimum and maximum, because this is often one short row, and `np.clip` takes as long as all the rest.
+    clipped = np.minimum(np.maximum(distance, -limit), limit)
+    rho = np.minimum(np.maximum(_lag_one(clipped) - 1.0 / math.sqrt(values.shape[1]), 0.0), 0.9)
     return level, np.maximum(sigma * np.sqrt((1.0 + rho) / (1.0 - rho)), floor)
 
 

@@ -20,7 +20,7 @@ from streams.conditions import State
 from streams.counters import Increase
 from streams.hardware import Found
 from streams.suspicions import Claim
-from streams.watched import POWER, USUAL_POWER_LIMIT, WATCHED, Watched, metrics_of
+from streams.watched import POWER, USUAL_POWER_LIMIT, WATCHED, metrics_of
 
 HOLD_SECONDS = 10.0
 PATIENCE_SECONDS = 60.0
@@ -46,6 +46,10 @@ class _Waiting:
         return self.due > self.change.detected_at + HOLD_SECONDS
 
 
+Due = Sequence[tuple[int, _Waiting]]
+"""The changes of one node that are to be looked at now, and the numbers of their series."""
+
+
 @dataclass(slots=True)
 class _Raised:
     change: Change
@@ -64,6 +68,12 @@ class LevelChanges:
     def __init__(self, shape: Shape, nodes: int, config: ChangeConfig | None = None) -> None:
         count = {"gpu": shape.gpus, "nic": shape.nics, "host": 1}
         self._columns = [(w, device) for w in WATCHED for device in range(count[w.owner])]
+        self._like = [
+            [j for j, (other, _) in enumerate(self._columns) if other is w and j != i]
+            for i, (w, _) in enumerate(self._columns)
+        ]
+        self._bad = np.array([w.bad for w, _ in self._columns])
+        self._least = MIN_FLOORS * np.array([w.scale.floor for w, _ in self._columns])
         self._bank = ChangeDetectorBank([w.scale for w, _ in self._columns], groups=nodes, config=config)
         self._limit = np.full((nodes, shape.gpus), np.nan)
         self._known = np.zeros((nodes, len(self._columns)), np.bool_)
@@ -79,10 +89,13 @@ class LevelChanges:
             if change.significant:
                 self._note(change)
         busy = np.flatnonzero(self._busy[batch.index]).tolist()
-        moved = self._moved_apart(batch, busy)
+        due = {k: self._due(int(batch.index[k]), float(batch.ts[k])) for k in busy}
+        moved = self._moved_apart(
+            [(int(batch.index[k]), i, w.change.onset) for k, waiting in due.items() for i, w in waiting]
+        )
         for k in busy:
             node, ts = int(batch.index[k]), float(batch.ts[k])
-            for s in [*self._judge_waiting(batch, k, moved), *self._follow(node, ts, x[k])]:
+            for s in [*self._judge(batch, k, due[k], moved), *self._follow(node, ts, x[k])]:
                 yield k, s
             self._busy[node] = bool(self._waiting.get(node) or self._raised.get(node))
 
@@ -115,9 +128,11 @@ class LevelChanges:
     def _note(self, change: Change) -> None:
         node, i = divmod(change.series, len(self._columns))
         watched = self._columns[i][0]
+        if change.sign != watched.bad or i in self._raised.get(node, {}):
+            return
         change = self._in_unit(node, i, change)
         worse = change.level_before if watched.bad < 0 else change.level_after
-        if change.sign == watched.bad and worse >= watched.from_level and i not in self._raised.get(node, {}):
+        if worse >= watched.from_level:
             waiting = self._waiting.setdefault(node, {})
             # What did not stand out would do so by what came after it, and date that too early.
             if i not in waiting or waiting[i].doubted:
@@ -126,6 +141,8 @@ class LevelChanges:
 
     def _in_unit(self, node: int, i: int, change: Change) -> Change:
         factor = self._factor(node, i)
+        if factor == 1.0:
+            return change
         return replace(
             change, level_before=factor * change.level_before, level_after=factor * change.level_after
         )
@@ -138,36 +155,33 @@ class LevelChanges:
         limit = float(self._limit[node, gpu])
         return limit if limit == limit else USUAL_POWER_LIMIT
 
-    def _moved_apart(self, batch: Batch, busy: Sequence[int]) -> set[tuple[int, int]]:
-        """Return which of the changes due (node, series) moved far enough from their siblings.
+    def _due(self, node: int, ts: float) -> Due:
+        waiting = self._waiting.get(node)
+        return sorted((i, w) for i, w in waiting.items() if ts >= w.due) if waiting else []
+
+    def _moved_apart(self, due: Sequence[tuple[int, int, float]]) -> set[tuple[int, int]]:
+        """Return which of the changes due (node, series, onset) moved far enough from their siblings.
 
         A shift of the whole fleet makes thousands of changes in one second; it is seen here at small cost.
         """
         apart: set[tuple[int, int]] = set()
-        due: dict[Watched, list[tuple[int, int, float]]] = {}
-        for k in busy:
-            node, ts = int(batch.index[k]), float(batch.ts[k])
-            for i, waiting in self._waiting.get(node, {}).items():
-                if ts >= waiting.due:
-                    due.setdefault(self._columns[i][0], []).append((node, i, waiting.change.onset))
-        for watched, changes in due.items():
-            keys = [(node, i) for node, i, _ in changes]
-            like = [j for j, (w, _) in enumerate(self._columns) if w is watched]
-            if len(like) > 1:
-                first = np.array([node * len(self._columns) for node, _ in keys])
-                others = np.array([[j for j in like if j != i] for _, i in keys])
-                series = first + [i for _, i in keys]
-                onsets = np.array([onset for _, _, onset in changes])
-                shift = watched.bad * self._bank.readings.shifts(series, first[:, None] + others, onsets)
-                keys = [keys[k] for k in np.flatnonzero(shift >= MIN_FLOORS * watched.scale.floor)]
+        for siblings in {len(self._like[i]) for _, i, _ in due}:
+            alike = [change for change in due if len(self._like[change[1]]) == siblings]
+            keys = [(node, i) for node, i, _ in alike]
+            if siblings:
+                nodes, columns = np.array(keys).T
+                first, others = nodes * len(self._columns), np.array([self._like[i] for _, i in keys])
+                onsets = np.array([onset for *_, onset in alike])
+                shifts = self._bank.readings.shifts(first + columns, first[:, None] + others, onsets)
+                keys = [keys[k] for k in np.flatnonzero(self._bad[columns] * shifts >= self._least[columns])]
             apart.update(keys)
         return apart
 
-    def _judge_waiting(self, batch: Batch, k: int, moved: Collection[tuple[int, int]]) -> Iterator[Suspicion]:
+    def _judge(
+        self, batch: Batch, k: int, due: Due, moved: Collection[tuple[int, int]]
+    ) -> Iterator[Suspicion]:
         node, ts = int(batch.index[k]), float(batch.ts[k])
-        for i, waiting in sorted(self._waiting.get(node, {}).items()):
-            if ts < waiting.due:
-                continue
+        for i, waiting in due:
             waiting.due, change = ts + HOLD_SECONDS, waiting.change
             out = (node, i) in moved and self._stands_out(node, i, change)
             if out:
@@ -181,9 +195,7 @@ class LevelChanges:
         watched, first = self._columns[i][0], node * len(self._columns)
         if watched.owner == "host":
             return True
-        like = [
-            j for j, (w, _) in enumerate(self._columns) if w is watched and j != i and self._known[node, j]
-        ]
+        like = [j for j in self._like[i] if self._known[node, j]]
         if len(like) < MIN_SIBLINGS:
             return False
         moved = self._bank.readings.contrast(first + i, [first + j for j in like], change.onset)

@@ -70,6 +70,19 @@ def test_history_skips_gaps_and_forgets_the_oldest():
     assert (times.tolist(), values.tolist()) == ([2.0, 4.0], [20.0, 40.0])
 
 
+def test_history_of_many_series_holds_the_same_rows_in_whatever_order():
+    """In order or not, what is read of several series is what was appended, each at its own time."""
+    history = History(4, 2, groups=2)
+    for t in range(6):
+        history.append([float(t), t + 0.5], np.array([[t, -t], [10.0 * t, math.nan]]))
+
+    assert history.stretches(np.array([0, 2]), 3).tolist() == [[3.0, 4.0, 5.0], [30.0, 40.0, 50.0]]
+    times, values = history.unordered(np.array([[0, 1], [2, 3]]))
+    assert sorted(zip(times[0], *values[0], strict=True)) == [(t, t, -t) for t in (2, 3, 4, 5)]
+    assert sorted(zip(times[1], values[1, 0], strict=True)) == [(t + 0.5, 10 * t) for t in (2, 3, 4, 5)]
+    assert np.isnan(values[1, 1]).all()
+
+
 @pytest.mark.parametrize("bad", [("cube", 1.0), ("log", 0.0), ("log", math.nan)])
 def test_scale_rejects_nonsense(bad):
     """Unknown transforms and floors that are not positive are refused."""

@@ -55,7 +55,7 @@ def stage_imbalance(
     """
     if stages.members.shape[0] < 2:
         return None
-    medians = _medians(compute, stages)
+    medians = group_median(compute, stages)
     if not np.isfinite(medians).all():
         medians = medians[np.isfinite(medians).all(axis=1)]
     if not len(medians):
@@ -76,13 +76,9 @@ def stage_imbalance(
 
 def stage_ratio(compute: Floats, stages: PeerGroups, group: int) -> Floats:
     """Return the time of one stage over the mean of the other stages, [steps]; NaN where one was not read."""
-    medians = _medians(compute, stages)
+    medians = group_median(compute, stages)
     ratio: Floats = medians[:, group] / np.delete(medians, group, axis=1).mean(axis=1)
     return ratio
-
-
-def _medians(compute: Floats, stages: PeerGroups) -> Floats:
-    return np.stack([group_median(row, stages) for row in compute])
 
 
 def workload_imbalance(step_seconds: Floats, compute: Floats, log_ratio: Floats) -> float | None:

@@ -81,11 +81,12 @@ class ImbalanceWatch:
 
 
 def _stage(ratios: Ratios, accused: Bools) -> Shown | None:
-    seconds = np.where(accused, np.nan, ratios.history.last("compute", ratios.settled))
     step = nan_median(ratios.history.last("step", _STEPS), axis=1)
-    found = stage_imbalance(step, seconds[-_STEPS:], ratios.groups, dispersion=ratios.kind.dispersion)
+    latest = np.where(accused, np.nan, ratios.history.last("compute", _STEPS))
+    found = stage_imbalance(step, latest, ratios.groups, dispersion=ratios.kind.dispersion)
     if found is None:
         return None
+    seconds = np.where(accused, np.nan, ratios.history.last("compute", ratios.settled))
     high = stage_ratio(seconds, ratios.groups, found.group) >= MIN_STAGE_RATIO
     return Shown(found.job_slowdown, *_since(ratios, high), found)
 

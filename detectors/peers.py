@@ -60,47 +60,80 @@ class PeerGroups:
         return self.sizes[self.index] - 1
 
     def gather(self, values: Floats) -> Floats:
-        """Return [groups, widest] of ``values`` [ranks], padded with NaN."""
-        return np.where(self.members >= 0, values[self.members], np.nan)
+        """Return [..., groups, widest] of ``values`` [..., ranks], padded with NaN."""
+        gathered: Floats = values.take(self.members, axis=-1)
+        return gathered if self._even else np.where(self.members >= 0, gathered, np.nan)
+
+    def spread_out(self, per_group: Floats) -> Floats:
+        """Return [..., ranks] of ``per_group`` [..., groups]: for each rank what its group has."""
+        spread: Floats = per_group.take(self.index, axis=-1)
+        return spread
+
+    @cached_property
+    def _even(self) -> bool:
+        return self.narrowest == self.members.shape[1]
+
+    def count(self, ordered: Floats) -> Ints:
+        """Return how many of each sorted row of ``gather`` were read, [..., groups], or one number for all."""
+        # What was not read is sorted to the end: where the last is finite, so is all of it.
+        if self._even and np.isfinite(ordered[..., -1]).all():
+            return np.asarray(ordered.shape[-1])
+        read: Ints = np.isfinite(ordered).sum(axis=-1)
+        return read
 
 
 def peer_median(values: Floats, groups: PeerGroups) -> Floats:
-    """Return for each rank the median of its group without itself, [ranks]; NaN where nobody else was read.
+    """Return for each rank the median of its group without itself; NaN where nobody else was read.
 
-    Exact leave-one-out up to 64 members (removing one element of a sorted row shifts an index); above that
-    one member moves the median by less than a hundredth of the spread, and the group's median serves.
+    ``values`` and what is returned are [..., ranks]. Exact leave-one-out up to 64 members: without a member
+    up to the middle of a sorted row, the next one is in the middle. Above that one member moves the median by
+    less than a hundredth of the spread, and the group's median serves.
     """
     if groups.narrowest > _EXACT:
-        return group_median(values, groups)[groups.index]
-    rows = groups.gather(values)
-    out = np.full(values.shape, np.nan)
-    order = np.argsort(rows, axis=1)
-    ordered = np.take_along_axis(rows, order, axis=1)
-    count = np.isfinite(ordered).sum(axis=1)[:, None]
-    position = np.empty_like(order)
-    np.put_along_axis(position, order, np.arange(rows.shape[1])[None, :], axis=1)
-    others = np.where(position < count, count - 1, count)
+        return groups.spread_out(group_median(values, groups))
+    ordered = np.sort(groups.gather(values), axis=-1)
+    count = groups.count(ordered)
+    others = np.maximum(count - 1, 0)
     low, high = np.maximum(others - 1, 0) // 2, others // 2
-    low, high = low + (low >= position), high + (high >= position)
-    limit = rows.shape[1] - 1
-    middle = 0.5 * (
-        np.take_along_axis(ordered, np.minimum(low, limit), axis=1)
-        + np.take_along_axis(ordered, np.minimum(high, limit), axis=1)
+    without = 0.5 * (
+        _without_each(values, ordered, low, groups) + _without_each(values, ordered, high, groups)
     )
-    middle[others + np.zeros_like(position) < 1] = np.nan
-    real = groups.members >= 0
-    out[groups.members[real]] = middle[real]
-    return out
+    if count.ndim == 0:
+        return without if others else np.full(values.shape, np.nan)
+    without = np.where(groups.spread_out(others > 0), without, np.nan)
+    return np.where(np.isfinite(values), without, groups.spread_out(_middle(ordered, count)))
 
 
 def group_median(values: Floats, groups: PeerGroups) -> Floats:
-    """Return the median of each group over its read members, [groups]; NaN for an empty one."""
-    ordered = np.sort(groups.gather(values), axis=1)
-    count = np.isfinite(ordered).sum(axis=1)
-    rows = np.arange(ordered.shape[0])
-    low, high = np.maximum(count - 1, 0) // 2, np.minimum(count // 2, ordered.shape[1] - 1)
-    median = 0.5 * (ordered[rows, low] + ordered[rows, high])
-    return np.where(count > 0, median, np.nan)
+    """Return the median of each group over its read members, [..., groups] of ``values`` [..., ranks]; NaN
+    for an empty one.
+    """
+    ordered = np.sort(groups.gather(values), axis=-1)
+    return _middle(ordered, groups.count(ordered))
+
+
+def _middle(ordered: Floats, count: Ints) -> Floats:
+    """Return the median of the first ``count`` of each sorted row."""
+    low, high = np.maximum(count - 1, 0) // 2, np.minimum(count // 2, ordered.shape[-1] - 1)
+    middle = 0.5 * (_pick(ordered, low) + _pick(ordered, high))
+    return middle if count.ndim == 0 else np.where(count > 0, middle, np.nan)
+
+
+def _without_each(values: Floats, ordered: Floats, place: Ints, groups: PeerGroups) -> Floats:
+    """Return what stands at ``place`` of each rank's sorted row once the rank is taken out, [..., ranks]."""
+    here = groups.spread_out(_pick(ordered, place))
+    after = groups.spread_out(_pick(ordered, np.minimum(place + 1, ordered.shape[-1] - 1)))
+    return np.where(values <= here, after, here)
+
+
+def _pick(ordered: Floats, place: Ints) -> Floats:
+    """Return the element at ``place``, [..., groups] or the same for all, of each row, [..., groups]."""
+    if place.ndim == 0:
+        return ordered[..., place]
+    width = ordered.shape[-1]
+    rows = np.arange(0, ordered.size, width).reshape(ordered.shape[:-1])
+    picked: Floats = ordered.reshape(-1).take(rows + place)
+    return picked
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ rank is taken out where it is known: by its tokens, or by what the other ranks o
 same batch.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -147,7 +146,7 @@ class Ratios:
         """Return log ratios to role peers as measured, with nothing taken out for tokens, [steps, ranks]."""
         if self.tokens is None and not self._share_batches:
             return self.history.last("role", steps)
-        return self._stacked(self._against_role, _logs(self.history.last("compute", steps)))
+        return self._against_role(_logs(self.history.last("compute", steps)))
 
     def _push(self, t: StepTimes, seconds: Floats) -> None:
         v = _logs(seconds)
@@ -192,9 +191,6 @@ class Ratios:
             return ratio
         return ratio - self._replicas.batch(ratio)
 
-    def _stacked(self, ratio: Callable[[Floats], Floats], v: Floats) -> Floats:
-        return np.stack([ratio(row) for row in v])
-
     def _has_settled(self, number: int) -> bool:
         """Tell whether warm-up is over: late enough in the job, and the job's level has stopped moving."""
         first, warmup = self.first_number or 0, self.config.warmup_steps
@@ -222,7 +218,7 @@ class Ratios:
             return
         n = min(self.settled, self.config.history)
         v = _logs(self.history.last("compute", n)) - model.log_expected(self.history.last("tokens", n))
-        role = self._stacked(self._role_ratio, v)
+        role = self._role_ratio(v)
         if classify(role).dispersion > _TOKEN_GAIN * classify(self.raw_role(n)).dispersion:
             return
         if self.tokens is None:
@@ -237,7 +233,7 @@ class Ratios:
         before = classify(self.history.last("role", self.config.learn)).dispersion
         v = self.history.last("v", min(self.settled, self.config.history)).copy()
         self._share_batches = True
-        role = self._stacked(self._role_ratio, v)
+        role = self._role_ratio(v)
         if classify(role[-self.config.learn :]).dispersion > _TOKEN_GAIN * before:
             self._share_batches = False
         else:
@@ -249,11 +245,10 @@ class Ratios:
         v = self.history.last("v", self.config.learn).copy()
         if not self.asynchronous:
             self.groups = PeerGroups.of(_classes(v, floor=self.config.floor))
-        self._rewrite(v, self._stacked(self._role_ratio, v))
+        self._rewrite(v, self._role_ratio(v))
 
     def _rewrite(self, v: Floats, role: Floats) -> None:
-        x = [self._change_ratio(a, b) for a, b in zip(v, role, strict=True)]
-        self.history.overwrite(v=v, role=role, x=np.stack(x))
+        self.history.overwrite(v=v, role=role, x=self._change_ratio(v, role))
 
 
 def _seconds(t: StepTimes) -> tuple[Source, Floats]:

@@ -45,6 +45,6 @@ class Replicas:
         return cls.of(np.asarray(replica, dtype=np.intp).reshape(-1), node)
 
     def batch(self, ratio: Floats) -> Floats:
-        """Return what the rest of each rank's replica deviates by; ``ratio``: log to peers, [ranks]."""
+        """Return what the rest of each rank's replica deviates by; ``ratio``: log to peers, [..., ranks]."""
         rest = peer_median(group_median(ratio, self.parts), self.replicas)
-        return np.nan_to_num(rest)[self.parts.index]
+        return np.nan_to_num(rest)[..., self.parts.index]

@@ -25,6 +25,17 @@ def test_leaves_the_rank_itself_out_of_its_reference(rows):
         assert found[i] == pytest.approx(expected, nan_ok=True)
 
 
+@given(st.lists(values_and_groups, min_size=1, max_size=3))
+def test_steps_together_are_compared_as_one_by_one(steps):
+    """Several steps at once, [steps, ranks], give what each of them gives by itself."""
+    ranks = min(len(step) for step in steps)
+    values = np.array([[v for v, _ in step[:ranks]] for step in steps])
+    groups = PeerGroups.of([g for _, g in steps[0][:ranks]])
+    for median in (peer_median, group_median):
+        alone = np.stack([median(row, groups) for row in values])
+        np.testing.assert_array_equal(median(values, groups), alone)
+
+
 def test_uses_the_group_median_in_large_groups():
     """Above 64 members one of them hardly moves the median."""
     values = np.random.default_rng(1).normal(size=501)

@@ -91,14 +91,19 @@ class Evidence:
 
 
 class EvidenceBank:
-    """Evidence of all ranks of a job; ``levels`` is [effects, ranks], ``age`` the steps since each left 0."""
+    """Evidence of all ranks of a job; ``levels`` is [effects, ranks], ``age`` the steps since each left 0.
+
+    ``best`` [ranks] is the largest evidence over the effects.
+    """
 
     def __init__(self, ranks: int, h: float, config: EvidenceConfig | None = None) -> None:
         self.h = h
         self.config = config or EvidenceConfig()
         self._delta = np.log1p(np.array(self.config.effects))[:, None]
+        self._large = self._delta >= math.log1p(LARGE)
         self.levels = np.zeros((len(self.config.effects), ranks))
         self.age = np.zeros((len(self.config.effects), ranks), dtype=np.int64)
+        self.best: Floats = np.zeros(ranks)
 
     def update(
         self, x: Floats, *, sigma: Floats, smallest: Floats | float = 0.0, most: float = 0.0
@@ -110,24 +115,20 @@ class EvidenceBank:
         """
         cfg, delta = self.config, self._delta
         share = self.h * cfg.clip_share
-        bound = np.where(delta >= math.log1p(LARGE), max(most, share), share)
+        bound = np.where(self._large, most, share) if most > share else share
         # Heavy tails: a sample far above the effect says no more for it than one somewhat above. The clip
         # after it keeps any single step to a third of what accuses, for ``LARGE`` effects to ``most``.
         value = np.minimum(x, delta + cfg.limit_sigmas * sigma)
-        gain = np.clip(delta / sigma**2 * (value - delta / 2), -bound, bound)
-        level = np.clip(self.levels + gain, 0.0, cfg.cap * self.h)
-        tested = (delta >= cfg.min_effect_sigmas * sigma) & (delta >= np.log1p(smallest) - 1e-12)
-        level = np.where(tested, level, 0.0)
+        gain = delta / sigma**2 * (value - delta / 2)
+        level = self.levels + np.minimum(np.maximum(gain, -bound), bound)
+        level = np.minimum(np.maximum(level, 0.0), cfg.cap * self.h)
+        least = np.maximum(cfg.min_effect_sigmas * sigma, np.log1p(smallest) - 1e-12)
+        level = np.where(delta >= least, level, 0.0)
         # A step that was not read is no evidence either way.
         self.levels = np.where(np.isnan(x), self.levels, level)
         self.age = np.where(self.levels > 0, self.age + 1, 0)
+        self.best = self.levels.max(axis=0)
         return self.best
-
-    @property
-    def best(self) -> Floats:
-        """The largest evidence over the effects, [ranks]."""
-        best: Floats = self.levels.max(axis=0)
-        return best
 
     def sharp(self, sigma: Floats) -> Floats:
         """The largest evidence [ranks] over effects far above the noise: one healthy step takes it back."""
@@ -142,6 +143,7 @@ class EvidenceBank:
         """Set the evidence of some ranks back to nothing."""
         self.levels[:, ranks] = 0.0
         self.age[:, ranks] = 0
+        self.best[ranks] = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,10 +71,10 @@ class PeerGroups:
 
     @cached_property
     def _even(self) -> bool:
-        return self.narrowest == self.members.shape[1]
+        return bool(self.narrowest == self.members.shape[1])
 
     def count(self, ordered: Floats) -> Ints:
-        """Return how many of each sorted row of ``gather`` were read, [..., groups], or one number for all."""
+        """Return how many of each sorted row of ``gather`` were read, [..., groups]; one number if all."""
         # What was not read is sorted to the end: where the last is finite, so is all of it.
         if self._even and np.isfinite(ordered[..., -1]).all():
             return np.asarray(ordered.shape[-1])
@@ -100,7 +100,7 @@ def peer_median(values: Floats, groups: PeerGroups) -> Floats:
     )
     if count.ndim == 0:
         return without if others else np.full(values.shape, np.nan)
-    without = np.where(groups.spread_out(others > 0), without, np.nan)
+    without = np.where(others[..., groups.index] > 0, without, np.nan)
     return np.where(np.isfinite(values), without, groups.spread_out(_middle(ordered, count)))
 
 

@@ -110,6 +110,14 @@ class History:
         row = (self._count[group][:, None] - np.arange(count, 0, -1)) % self._times.shape[1]
         return np.take_along_axis(self._values[group, :, column], row, axis=1).astype(np.float64)
 
+    def times(self, series: NDArray[np.int64]) -> Floats:
+        """Event times of all rows of the groups of several series, [len(series), rows], oldest first; NaN:
+        no row yet."""
+        group = series // self._values.shape[2]
+        rows = self._times.shape[1]
+        times: Floats = self._times[group[:, None], (self._count[group][:, None] + np.arange(rows)) % rows]
+        return times
+
     def unordered(self, series: NDArray[np.int64]) -> tuple[Floats, NDArray[np.float32]]:
         """Times [n, rows] and values [n, m, rows] of all rows of series [n, m], each n of one group, in no
         order; NaN: not read, and no row yet. To put many in order costs ten times as much."""

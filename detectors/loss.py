@@ -74,7 +74,8 @@ class LossWatch:
         self.series: Series = series
         self.config = config or LossConfig()
         self.standing: LossAnomaly | None = None
-        self._logs: deque[tuple[float, float]] = deque(maxlen=self.config.steps + self.config.lasting)
+        self._logs: deque[float] = deque(maxlen=self.config.steps + self.config.lasting)
+        self._times: deque[float] = deque(maxlen=self.config.lasting)
         self._seen = self._calm = self._lasted = self._not_finite = 0
 
     def update(self, ts: float, value: float) -> LossAnomaly | None:
@@ -105,7 +106,7 @@ class LossWatch:
             )
         if self._seen <= config.first or len(self._logs) < config.steps or value <= 0:
             return None
-        logs = np.array([log for _, log in self._logs])
+        logs = np.fromiter(self._logs, np.float64, len(self._logs))
         found = self._leap(ts, value, logs[-config.steps :]) if self._leaps(value, logs) else None
         return found or self._divergence(value, logs)
 
@@ -131,7 +132,7 @@ class LossWatch:
         least = max(self.config.rise, self.config.sigmas / 2 * max(noise, self.config.floor))
         if risen < least or recent.min() < usual + risen / 3:
             return None
-        return self._above("divergence", self._logs[-lasting][0], value, before)
+        return self._above("divergence", self._times[-lasting], value, before)
 
     def _above(self, shape: Shape, onset: float, value: float, logs: Floats) -> LossAnomaly:
         usual, noise = _usual(logs)
@@ -150,7 +151,8 @@ class LossWatch:
         if math.isinf(value):
             return
         if value > 0:
-            self._logs.append((ts, math.log(value)))
+            self._logs.append(math.log(value))
+            self._times.append(ts)
         else:
             # Where a loss may be zero or negative, as a reward is, there are no ratios to speak of.
             self._logs.clear()

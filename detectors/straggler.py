@@ -5,6 +5,7 @@ Pure: arrays per step in, verdicts out. ``detectors.ratios`` compares, ``detecto
 ``detectors.accusation`` examines; this composes them.
 """
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -203,9 +204,11 @@ class StragglerDetector:
     def _weigh(self, name: Channels, change: Floats, lasting: Floats) -> None:
         ratios, channel = self.ratios, self.channels[name]
         fixed, learn = ratios.kind.kind == "fixed", ratios.config.learn
-        dispersion = max(np.nan_to_num(ratios.kind.dispersion, nan=1.0), ratios.config.floor)
-        sigma = np.full(ratios.ranks, dispersion)
-        if channel.noise is not None:
+        known = not math.isnan(ratios.kind.dispersion)
+        dispersion = max(ratios.kind.dispersion if known else 1.0, ratios.config.floor)
+        if channel.noise is None:
+            sigma = np.full(ratios.ranks, dispersion)
+        else:
             residual = change - channel.noise.center
             sigma = np.maximum(channel.noise.sigma, _step_noise(residual))
             # The centre itself is known badly from few steps, and would pass for a slowdown of 3 %.

@@ -1,4 +1,4 @@
-"""Column bytes of a whole cluster at once: numpy arrays by metric name, cut out node by node."""
+"""Column bytes of a whole cluster at once: numpy arrays by metric name, put together node by node."""
 
 import itertools
 from collections.abc import Mapping
@@ -36,8 +36,12 @@ class Board:
             else:
                 np.copyto(self._columns[metric], given, where=~held, casting="unsafe")
 
-    def bytes(self, node: int, kept: BoolArray | None = None) -> bytes:
-        """Return the columns of ``node``, of the instances in the mask ``kept`` [count] if one is given."""
-        if kept is None:
-            return b"".join(run[node].tobytes() for run in self._runs)
+    def part(self, node: int, kept: BoolArray) -> bytes:
+        """Return the columns of ``node``, of the instances in the mask ``kept`` [count]."""
         return b"".join(run[node][:, kept].tobytes() for run in self._runs)
+
+    def rows(self) -> list[bytes]:
+        """Return the columns of each node, of all its instances."""
+        flat = [run.reshape(len(run), -1).view(np.uint8) for run in self._runs]
+        whole = np.concatenate(flat, axis=1)
+        return [row.tobytes() for row in whole]

@@ -93,10 +93,7 @@ class Cluster:
             if incident.reboots:
                 self._boot[incident.node] += 1
                 self._seq[incident.node] = 0
-        jobs = self._job_ids(start)
-        for node in np.flatnonzero(condition.reporting).tolist():
-            moment = start + float(self._phase[node])
-            yield moment, self._sample(node, moment, jobs[node], condition)
+        yield from self._samples(start, condition)
         for job, steps in zip(self._jobs, held, strict=True):
             yield from self._flushes(job, steps, start, condition)
             yield from job.told(until)
@@ -109,24 +106,34 @@ class Cluster:
                 found[nodes.start : nodes.stop] = [job.job_id] * len(nodes)
         return found
 
-    def _sample(self, node: int, t: float, job_id: str | None, condition: Condition) -> NodeSample:
-        present = condition.present[node]
-        whole = bool(present.all())
-        return NodeSample(
-            schema=1,
-            cluster=self.spec.name,
-            node=self._names[node],
-            boot_id=f"sim-boot-{self._boot[node]}",
-            seq=self._next_seq(node),
-            ts=self.spec.start + t + float(condition.skew[node]),
-            job_id=job_id,
-            labels=self._labels[node],
-            gpu_ids=self._gpu_ids if whole else tuple(np.array(self._gpu_ids)[present].tolist()),
-            nic_ids=self._nic_ids,
-            gpu=self._devices.gpu.bytes(node, None if whole else present),
-            nic=self._devices.nic.bytes(node),
-            host=self._devices.host.bytes(node),
-        )
+    def _samples(self, start: float, condition: Condition) -> Iterator[Sent]:
+        """Yield what each node that reports sends of its devices with its tick."""
+        jobs, devices = self._job_ids(start), self._devices
+        whole = np.asarray(condition.present.all(axis=1))
+        gpu, nic, host = (board.rows() for board in (devices.gpu, devices.nic, devices.host))
+        for node in np.flatnonzero(condition.reporting).tolist():
+            gpu_ids = self._gpu_ids
+            if not whole[node]:
+                present = condition.present[node]
+                gpu_ids = tuple(np.array(gpu_ids)[present].tolist())
+                gpu[node] = devices.gpu.part(node, present)
+            moment = start + float(self._phase[node])
+            sample = NodeSample(
+                schema=1,
+                cluster=self.spec.name,
+                node=self._names[node],
+                boot_id=f"sim-boot-{self._boot[node]}",
+                seq=self._next_seq(node),
+                ts=self.spec.start + moment + float(condition.skew[node]),
+                job_id=jobs[node],
+                labels=self._labels[node],
+                gpu_ids=gpu_ids,
+                nic_ids=self._nic_ids,
+                gpu=gpu[node],
+                nic=nic[node],
+                host=host[node],
+            )
+            yield moment, sample
 
     def _next_seq(self, node: int) -> int:
         self._seq[node] += 1

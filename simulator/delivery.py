@@ -26,6 +26,7 @@ class Delivery:
             for fault in faults
             if fault.kind in ("late_batch", "duplicate_batch")
         ]
+        self._reached = {name for _, nodes in self._faults for name in nodes}
         self._under_way: list[Sent] = []
 
     def arrivals(self, sent: list[Sent], until: float) -> Iterator[Record]:
@@ -40,6 +41,9 @@ class Delivery:
         yield from (record for _, record in sorted(sent, key=lambda pair: pair[0]))
 
     def _copies(self, t: float, record: Record) -> Iterator[Sent]:
+        if record.node not in self._reached:
+            yield t, record
+            return
         late = again = 0.0
         for fault, nodes in self._faults:
             if record.node in nodes and fault.severity(t):

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
+from statistics import median
 
 import numpy as np
 import numpy.typing as npt
@@ -233,7 +234,7 @@ class StepAligner:
         if self._measured >= self._measure_at:
             later = self._measured - self._measured % _GRACE_EVERY + _GRACE_EVERY
             self._measure_at = next((n for n in _GRACE_AT if n > self._measured), later)
-            self._usual = float(np.median(self._durations))
+            self._usual = median(self._durations)
             self._grace = max(_GRACE_SECONDS, _GRACE_STEPS * self._usual)
 
     def _close(self) -> list[Step]:

@@ -57,8 +57,8 @@ class Readings:
     def shifts(self, series: Ints, siblings: Ints, onsets: Floats) -> Floats:
         """The `shift` of many a `contrast` at once: series [n], siblings [n, m], onsets [n]; NaN where either
         side of the onset was not read."""
-        times, values = self.history.unordered(np.concatenate((series[:, None], siblings), axis=1))
-        apart = values[:, 0] - nan_median(values[:, 1:], axis=1)
+        times, values = self.history.unordered(np.concatenate((series[None], siblings.T)))
+        apart = values[0] - nan_median(values[1:])
         before = times < onsets[:, None]
         return nan_median(np.where(before, np.nan, apart), axis=1) - nan_median(
             np.where(before, apart, np.nan), axis=1

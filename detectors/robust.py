@@ -6,18 +6,19 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 Reals = npt.NDArray[np.floating]
 
+FEW, MANY = 8, 8192
+"""So few along the axis, and so many values in all, are put in order faster by exchanges than by sorting."""
+
 
 def nan_median(values: Reals, axis: int = 0) -> Floats:
     """Return the median of what was read along ``axis``; one sort, several times faster than
     ``np.nanmedian``.
     """
-    ordered = np.sort(values, axis=axis)
-    if axis:
-        ordered = ordered.T if ordered.ndim == 2 else np.moveaxis(ordered, axis, 0)
+    ordered = _ordered(values, axis)
     size = len(ordered)
     if size == 0:
         return np.full(ordered.shape[1:], np.nan)
-    # What was not read is sorted to the end: where the last is finite, so is all of it.
+    # What was not read is ordered to the end: where the last is finite, so is all of it.
     if np.isfinite(ordered[-1]).all():
         return _halfway(ordered[(size - 1) // 2], ordered[size // 2])
     count = np.isfinite(ordered).sum(axis=0)
@@ -53,6 +54,31 @@ def spread(values: Floats, axis: int = 0) -> Floats:
     """
     middle = np.expand_dims(nan_median(values, axis), axis)
     return 1.4826 * nan_median(np.abs(values - middle), axis)
+
+
+def _ordered(values: Reals, axis: int) -> Reals:
+    """Return the values in ascending order along ``axis``, which becomes the first; what was not read comes
+    last, as NaN or infinity.
+    """
+    if values.shape[axis] <= FEW and values.size >= MANY:
+        return _exchanged(np.moveaxis(values, axis, 0))
+    ordered = np.sort(values, axis=axis)
+    if not axis:
+        return ordered
+    return ordered.T if ordered.ndim == 2 else np.moveaxis(ordered, axis, 0)
+
+
+def _exchanged(lines: Reals) -> Reals:
+    """Return a few long lines in order, by odd and even neighbours changing places in turn (Knuth, volume 3,
+    5.3.4): all elements of a line at once.
+    """
+    ordered = np.where(np.isnan(lines), np.inf, lines)
+    for turn in range(len(lines)):
+        low, high = ordered[turn % 2 : -1 : 2], ordered[turn % 2 + 1 :: 2]
+        least = np.minimum(low, high)
+        np.maximum(low, high, out=high)
+        low[...] = least
+    return ordered
 
 
 def _halfway(low: Reals, high: Reals) -> Floats:

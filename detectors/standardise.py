@@ -119,10 +119,10 @@ class History:
         return times
 
     def unordered(self, series: NDArray[np.int64]) -> tuple[Floats, NDArray[np.float32]]:
-        """Times [n, rows] and values [n, m, rows] of all rows of series [n, m], each n of one group, in no
+        """Times [n, rows] and values [m, n, rows] of all rows of series [m, n], each n of one group, in no
         order; NaN: not read, and no row yet. To put many in order costs ten times as much."""
         group, column = np.divmod(series, self._values.shape[2])
-        return self._times[group[:, 0]], self._values[group, :, column]
+        return self._times[group[0]], self._values[group, :, column]
 
     def rows(self, series: Sequence[int]) -> tuple[Floats, Floats]:
         """Times [n] and values [n, len(series)] of all rows held of series of one group, oldest first; NaN:

@@ -79,7 +79,7 @@ class LevelChanges:
         self._known = np.zeros((nodes, len(self._columns)), np.bool_)
         self._waiting: dict[int, dict[int, _Waiting]] = {}
         self._raised: dict[int, dict[int, _Raised]] = {}
-        self._busy = np.zeros(nodes, np.bool_)
+        self._look_at = np.full(nodes, np.inf)
 
     def update(self, batch: Batch, ports: Increase) -> Found:
         """Take the batch and what the counters of its ports rose by; tell what has changed for good."""
@@ -88,16 +88,16 @@ class LevelChanges:
         for change in self._bank.update_groups(batch.ts, x, batch.rows):
             if change.significant:
                 self._note(change)
-        busy = np.flatnonzero(self._busy[batch.index]).tolist()
-        due = {k: self._due(int(batch.index[k]), float(batch.ts[k])) for k in busy}
+        look = np.flatnonzero(batch.ts >= self._look_at[batch.index]).tolist()
+        due = {k: self._due(int(batch.index[k]), float(batch.ts[k])) for k in look}
         moved = self._moved_apart(
             [(int(batch.index[k]), i, w.change.onset) for k, waiting in due.items() for i, w in waiting]
         )
-        for k in busy:
+        for k in look:
             node, ts = int(batch.index[k]), float(batch.ts[k])
             for s in [*self._judge(batch, k, due[k], moved), *self._follow(node, ts, x[k])]:
                 yield k, s
-            self._busy[node] = bool(self._waiting.get(node) or self._raised.get(node))
+            self._look_at[node] = self._next_look(node)
 
     def forget(self, node: int) -> None:
         """A planned change: learn every level of a node anew, and drop what was under way."""
@@ -106,7 +106,7 @@ class LevelChanges:
         self._limit[node] = np.nan
         self._waiting.pop(node, None)
         self._raised.pop(node, None)
-        self._busy[node] = False
+        self._look_at[node] = np.inf
 
     def _readings(self, batch: Batch, ports: Increase) -> FloatArray:
         """Return the values under watch [n, series]; power is a share of its limit, ports are in bytes/s."""
@@ -137,7 +137,7 @@ class LevelChanges:
             # What did not stand out would do so by what came after it, and date that too early.
             if i not in waiting or waiting[i].doubted:
                 waiting[i] = _Waiting(change, change.detected_at + HOLD_SECONDS)
-            self._busy[node] = True
+            self._look_at[node] = min(self._look_at[node], waiting[i].due)
 
     def _in_unit(self, node: int, i: int, change: Change) -> Change:
         factor = self._factor(node, i)
@@ -154,6 +154,12 @@ class LevelChanges:
             return 1.0
         limit = float(self._limit[node, gpu])
         return limit if limit == limit else USUAL_POWER_LIMIT
+
+    def _next_look(self, node: int) -> float:
+        """Return when a node is to be looked at again: what is raised, at every sample."""
+        if self._raised.get(node):
+            return -math.inf
+        return min((w.due for w in self._waiting.get(node, {}).values()), default=math.inf)
 
     def _due(self, node: int, ts: float) -> Due:
         waiting = self._waiting.get(node)

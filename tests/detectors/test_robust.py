@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from detectors.robust import median, nan_max, nan_mean, nan_median, spread
+from detectors.robust import FEW, MANY, median, nan_max, nan_mean, nan_median, spread
 
 
 def test_statistics_leave_out_what_was_not_read():
@@ -20,6 +20,18 @@ def test_median_agrees_with_numpy():
     assert nan_median(values, axis=1) == pytest.approx(np.median(values, axis=1))
     assert median(values).tolist() == np.median(values, axis=0).tolist()
     assert median(values, axis=1).tolist() == np.median(values, axis=1).tolist()
+
+
+@pytest.mark.parametrize("size", range(1, FEW + 1))
+def test_median_of_a_few_long_lines_is_that_of_each_column(size):
+    """A few long lines give what their columns give one by one, whatever was not read of them."""
+    values = np.random.default_rng(size).normal(size=(size, MANY))
+    values[np.random.default_rng(9).random(values.shape) < 0.2] = np.nan
+
+    for held in (values, np.nan_to_num(values)):
+        columns = [float(nan_median(column)) for column in held[:, :200].T]
+        np.testing.assert_array_equal(nan_median(held)[:200], columns)
+        np.testing.assert_array_equal(nan_median(held.T, axis=1)[:200], columns)
 
 
 def test_median_of_single_precision_is_taken_in_double():

@@ -31,8 +31,9 @@ class Spikes:
         keep = math.exp(-1.0 / MEMORY)
         ended = read & ~far
         counted = ended & ~accused
-        self._seen = keep * self._seen + float(counted.sum() + self._pending[counted].sum())
-        self._far = keep * self._far + float(self._pending[counted].sum())
+        were_far = float(self._pending[counted].sum())
+        self._seen = keep * self._seen + (np.count_nonzero(counted) + were_far)
+        self._far = keep * self._far + were_far
         self._pending = np.where(ended | accused, 0.0, self._pending + (read & far))
 
     @property

@@ -38,7 +38,8 @@ class Transfers:
 
     def step(self, ledger: Ledger[Key], view: JobView, step: Step) -> list[Suspicion]:
         """Take the next whole step; return what it gives rise to."""
-        at, out = step.closed_at, self._fit(ledger, view, step.closed_at)
+        at = step.closed_at
+        out = self._fit(ledger, view, at)
         if not self._votes.able or not np.isfinite(step.values[_COMM]).any():
             return out
         if not self._steps:

@@ -24,13 +24,14 @@ class Losses:
     def step(self, ledger: Ledger[Key], view: JobView, step: Step) -> list[Suspicion]:
         """Take the next whole step; return what it gives rise to."""
         out: list[Suspicion] = []
+        at = step.closed_at
         for watch, values in zip(self._watches, step.values[-2:], strict=True):
-            anomaly = watch.update(step.closed_at, _of_job(values))
+            anomaly = watch.update(at, _of_job(values))
             key: Key = (watch.series, -1)
             if anomaly is None:
-                out += ledger.clear(key, step.closed_at)
+                out += ledger.clear(key, at)
             else:
-                out += ledger.put(key, _abnormal(view, anomaly, step.closed_at))
+                out += ledger.put(key, _abnormal(view, anomaly, at))
         return out
 
 

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
+from operator import is_not
 from statistics import median
 
 import numpy as np
@@ -207,15 +208,23 @@ class StepAligner:
 
     def _know(self, number: int, rows: Rows) -> None:
         """Note where the ranks are, and what step they have reached."""
-        identities, last_step = self.identities, self.last_step
+        known = map(self.identities.get, rows.ranks)
+        if any(map(is_not, known, rows.identities)):
+            self._place(rows)
+        if number >= self._newest:
+            self.last_step.update(dict.fromkeys(rows.ranks, number))
+            self._newest = number
+            return
+        for rank in rows.ranks:
+            if number > self.last_step.get(rank, -1):
+                self.last_step[rank] = number
+
+    def _place(self, rows: Rows) -> None:
         for rank, identity in zip(rows.ranks, rows.identities, strict=True):
-            known = identities.get(rank)
-            if known is not identity and (known is None or not identity.is_part_of(known)):
-                identities[rank] = identity
+            known = self.identities.get(rank)
+            if known is None or not identity.is_part_of(known):
+                self.identities[rank] = identity
                 self.changed = True
-            if number > last_step.get(rank, -1):
-                last_step[rank] = number
-        self._newest = max(self._newest, number)
 
     def _note_late(self, rows: Rows) -> None:
         """Note a rank that goes on from its last step, now, at a number that others passed long ago."""

@@ -10,13 +10,13 @@ FEW, MANY = 8, 8192
 """So few along the axis, and so many values in all, are put in order faster by exchanges than by sorting."""
 
 
-def nan_median(values: Reals, axis: int = 0) -> Floats:
-    """Return the median of what was read along ``axis``; one sort, several times faster than
-    ``np.nanmedian``.
+def nan_median(values: Reals, axis: int = 0, *, least: int = 1) -> Floats:
+    """Return the median of what was read along ``axis``, NaN where that is fewer than ``least``; one sort,
+    several times faster than ``np.nanmedian``.
     """
     ordered = _ordered(values, axis)
     size = len(ordered)
-    if size == 0:
+    if size < least:
         return np.full(ordered.shape[1:], np.nan)
     # What was not read is ordered to the end: where the last is finite, so is all of it.
     if np.isfinite(ordered[-1]).all():
@@ -24,7 +24,7 @@ def nan_median(values: Reals, axis: int = 0) -> Floats:
     count = np.isfinite(ordered).sum(axis=0)
     middle = np.stack((np.maximum(count - 1, 0) // 2, np.minimum(count // 2, size - 1)))
     low, high = np.take_along_axis(ordered, middle, axis=0)
-    return np.where(count > 0, _halfway(low, high), np.nan)[()]
+    return np.where(count >= least, _halfway(low, high), np.nan)[()]
 
 
 def median(values: Floats, axis: int = 0) -> Floats:

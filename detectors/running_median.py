@@ -79,6 +79,4 @@ class RunningMedian:
         self._ring[lanes, :, self._slot[lanes]] = mean
         self._slot[lanes] = (self._slot[lanes] + 1) % self._ring.shape[2]
         self._sum[lanes], self._count[lanes] = 0.0, 0.0
-        held = self._ring[lanes]
-        known = np.isfinite(held).sum(axis=2) >= self._least
-        self.value[lanes] = np.where(known, nan_median(held, axis=2), np.nan)
+        self.value[lanes] = nan_median(self._ring[lanes], axis=2, least=self._least)

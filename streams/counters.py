@@ -101,7 +101,7 @@ class CounterBank:
         now = ts[:, None, None]
         delta = np.where(usable, difference, np.nan)
         seconds = np.where(usable, now - since, np.nan)
-        kept = np.where(there[:, None], before, MISSING_INT)
+        kept = before if there.all() else np.where(there[:, None], before, MISSING_INT)
         self._value[nodes], self._ts[nodes] = np.where(read, values, kept), np.where(read, now, since)
         return Increase(delta, seconds, reset, self._metrics)
 

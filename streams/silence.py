@@ -41,8 +41,11 @@ class SilenceConfig:
 
 @dataclass(slots=True)
 class _Heard:
+    """When a node was ``last`` heard, and when something is ``due`` to be said if it is not heard again."""
+
     place: Place
     last: float
+    due: float = -math.inf
     gap: float = math.inf
     raised: set[Kind] = field(default_factory=set)
     certain: bool = False
@@ -73,8 +76,9 @@ class Silence:
             self._meet(place, ts)
             return []
         # Whether a tick came between two records must not matter: what the gap says is said all the same.
-        found = list(self._overdue(held, ts)) if ts - held.last > self._config.unheard else []
-        if ts - held.last > self._config.expected:
+        silence = ts - held.last
+        found = list(self._overdue(held, ts)) if ts >= held.due and silence > self._config.unheard else []
+        if silence > self._config.expected:
             self._meet(place, ts)
             return found
         if held.unheard:
@@ -85,7 +89,8 @@ class Silence:
             held.raised = set()
         held.certain = held.unheard = False
         held.place, held.last, held.gap = place, max(held.last, ts), abs(ts - held.last)
-        self._due.note(self._deadline(held))
+        held.due = self._deadline(held)
+        self._due.note(held.due)
         return found
 
     def tick(self, event_time: float) -> list[Suspicion]:
@@ -118,16 +123,14 @@ class Silence:
         """Return an event time before which nothing is to be said of a node, unless it is heard again."""
         config, missed = self._config, self._missed(held)
         stale = max(config.stale, missed)
-        after = [config.expected]
-        if not held.certain:
-            after.append(config.certain)
-        if "node.silent" not in held.raised:
-            after.append(max(config.silent, 2 * missed))
-        if "exporter.stale" not in held.raised:
-            after.append(stale)
-        if not held.unheard:
-            after.append(min(stale, max(config.unheard, missed)))
-        return held.last + min(after) - _ROUNDING
+        after = min(
+            config.expected,
+            math.inf if held.certain else config.certain,
+            math.inf if "node.silent" in held.raised else max(config.silent, 2 * missed),
+            math.inf if "exporter.stale" in held.raised else stale,
+            math.inf if held.unheard else min(stale, max(config.unheard, missed)),
+        )
+        return held.last + after - _ROUNDING
 
     def _overdue(self, held: _Heard, now: float) -> Iterator[Suspicion]:
         config, silence = self._config, now - held.last

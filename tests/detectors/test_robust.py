@@ -9,6 +9,7 @@ def test_statistics_leave_out_what_was_not_read():
     values = np.array([[1.0, np.nan, 3.0, 8.0], [np.nan] * 4])
     assert nan_median(values, axis=1) == pytest.approx([3.0, np.nan], nan_ok=True)
     assert nan_mean(values, axis=1) == pytest.approx([4.0, np.nan], nan_ok=True)
+    assert nan_median(values, axis=1, least=4) == pytest.approx([np.nan, np.nan], nan_ok=True)
     assert nan_max(values, axis=1) == pytest.approx([8.0, np.nan], nan_ok=True)
     assert spread(values, axis=1) == pytest.approx([1.4826 * 2, np.nan], nan_ok=True)
 

@@ -89,12 +89,13 @@ class LevelChanges:
             if change.significant:
                 self._note(change)
         look = np.flatnonzero(batch.ts >= self._look_at[batch.index]).tolist()
-        due = {k: self._due(int(batch.index[k]), float(batch.ts[k])) for k in look}
+        nodes = batch.index.tolist()
+        due = {k: self._due(nodes[k], float(batch.ts[k])) for k in look}
         moved = self._moved_apart(
-            [(int(batch.index[k]), i, w.change.onset) for k, waiting in due.items() for i, w in waiting]
+            [(nodes[k], i, w.change.onset) for k, waiting in due.items() for i, w in waiting]
         )
         for k in look:
-            node, ts = int(batch.index[k]), float(batch.ts[k])
+            node, ts = nodes[k], float(batch.ts[k])
             for s in [*self._judge(batch, k, due[k], moved), *self._follow(node, ts, x[k])]:
                 yield k, s
             self._look_at[node] = self._next_look(node)
@@ -121,7 +122,7 @@ class LevelChanges:
         rates = [np.where(fast, ports.rate(metric), np.nan) for metric in metrics_of("nic")]
         host = [np.asarray(batch.host[m], np.float64) for m in metrics_of("host")]
         # What an ordinary host without a job does is its own business.
-        working = np.array([bool(s.gpu_ids) or s.job_id is not None for s in batch.samples])
+        working = batch.fabric | batch.in_job
         others = np.concatenate([*rates, *host], axis=1)
         return np.concatenate([*gpu, np.where(working[:, None], others, np.nan)], axis=1)
 

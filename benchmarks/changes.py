@@ -168,7 +168,7 @@ def _intervals(x: Floats) -> tuple[list[bool], list[float], list[int]]:
     for age, row in enumerate(x[BEFORE:], start=1):
         alarm: Any = bank.update(row) > ALARM
         for i in sorted(pending & set(np.flatnonzero(alarm).tolist())):
-            (onset,) = bank.onsets(np.array([i]))
+            ((_, onset),) = bank.onsets(np.array([i]))
             if onset.age < ChangeConfig().min_age:
                 continue
             pending.remove(i)

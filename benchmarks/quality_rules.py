@@ -37,9 +37,7 @@ def bocpd_verified(seconds: Floats, effect: float) -> list[tuple[int, int]]:
     found = []
     for t, row in enumerate(z):
         raised = np.flatnonzero(bank.update(row) > 0.9)
-        for rank, onset in zip(raised, bank.onsets(raised), strict=True):
-            if onset.age < VERIFY:
-                continue
+        for rank, onset in bank.onsets(raised, least_age=VERIFY):
             born = t - onset.age + 1
             bank.accept(np.array([rank]), [z[born : t + 1, rank].tolist()])
             before, after = seconds[max(0, born - 10) : born, rank], seconds[born : t + 1, rank]

@@ -43,7 +43,7 @@ class BocpdBank:
     ...     probability = bank.update([x, x])
     >>> for x in [5.1, 4.8, 5.3, 5.0, 4.9]:
     ...     probability = bank.update([x, 0.1])
-    >>> probability.round(2).tolist(), bank.onsets(np.array([0]))[0].age
+    >>> probability.round(2).tolist(), bank.onsets(np.array([0]))[0][1].age
     ([1.0, 0.0], 5)
     """
 
@@ -134,16 +134,22 @@ class BocpdBank:
         shares = np.exp(log_weights[held] - np.logaddexp.reduce(log_weights))
         return dict(zip(ages[held].tolist(), shares.tolist(), strict=True))
 
-    def onsets(self, series: Ints) -> list[Onset]:
-        """Onsets of the new runs of some series.
+    def onsets(self, series: Ints, *, least_age: int = 1) -> list[tuple[int, Onset]]:
+        """Those of some series whose likeliest new run is at least so old, each with its onset.
 
         LookupError when no run of one of them began after its accepted regime start.
         """
         ages, log_weights = self._log_weights(*self._runs(series))
         log_weights[ages >= self.regime_age_of(series)[:, None]] = -np.inf
-        new = log_weights > -np.inf
-        shares = np.exp(log_weights - np.max(log_weights, axis=1, initial=EMPTY, keepdims=True))
-        return [onset_of(ages[k, new[k]].tolist(), shares[k, new[k]].tolist()) for k in range(len(series))]
+        top = np.max(log_weights, axis=1, initial=EMPTY, keepdims=True)
+        if not (top > EMPTY).all():
+            raise LookupError("no run began after the accepted regime start")
+        new, shares = log_weights > -np.inf, np.exp(log_weights - top)
+        likeliest = np.take_along_axis(ages, shares.argmax(axis=1)[:, None], axis=1)[:, 0]
+        return [
+            (int(series[k]), onset_of(ages[k, new[k]].tolist(), shares[k, new[k]].tolist()))
+            for k in np.flatnonzero(likeliest >= least_age).tolist()
+        ]
 
     def accept(self, series: Ints, samples: Sequence[Sequence[float]]) -> None:
         """Make the run of its latest `samples` the accepted regime of each of some series.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -17,6 +16,7 @@ from detectors.clip import Winsoriser
 from detectors.cusum import CusumBank
 from detectors.gaps import Gaps
 from detectors.readings import Readings
+from detectors.robust import nan_median
 from detectors.standardise import Floats, History, Scale, baseline, baselines, median_error
 
 Part = BocpdBank | CusumBank | Gaps | History | Winsoriser
@@ -237,25 +237,26 @@ class ChangeDetectorBank:
 
     def _accept(self, which: Ints) -> list[Change]:
         """Move series to their new regimes, but those whose likeliest new run is too young to tell."""
-        runs = [run for run in self._new_runs(which) if run.onset.age >= self._config.min_age]
+        runs = list(self._new_runs(which))
         if not runs:
             return []
         which = np.array([run.series for run in runs])
-        times = self.readings.history.times(which)
-        rows = self.readings.history.stretches(which, self._config.history)
-        past = [(t[y == y], y[y == y]) for t, y in zip(times, rows, strict=True)]
-        values = [y[-run.onset.age :] for run, (_, y) in zip(runs, past, strict=True)]
-        level, sigma = np.array([self._level_of(*of) for of in zip(which.tolist(), values, strict=True)]).T
-        changes = [self._change(*of) for of in zip(runs, level.tolist(), past, strict=True)]
+        times, rows = self._past(which)
+        age = np.array([run.onset.age for run in runs])
+        latest = np.arange(rows.shape[1]) >= rows.shape[1] - age[:, None]
+        level, sigma, count = self._levels(which, np.where(latest, rows, np.nan))
+        moved = level - self._level[which]
+        distance = np.copysign(1.0, moved)[:, None] * (rows - self._level[which, None])
+        outside = distance / self._sigma[which, None] > self._config.clip
+        spans = onset_times(times, outside, [run.onset for run in runs])
+        changes = [self._change(*of) for of in zip(runs, spans, level.tolist(), strict=True)]
         self._move(which, level, sigma)
         limit = self._config.clip
         z = np.clip((rows - level[:, None]) / sigma[:, None], -limit, limit)
-        self._bocpd.accept(
-            which, [z[k, row == row][-len(values[k]) :].tolist() for k, row in enumerate(rows)]
-        )
+        self._bocpd.accept(which, [z[k, -n:].tolist() for k, n in enumerate(count.tolist())])
         significant = np.array([change.significant for change in changes])
         self._since_change[which] = 0
-        self._provisional[which] = [len(y) < self._config.baseline for y in values]
+        self._provisional[which] = count < self._config.baseline
         self._anchored[which] = significant
         self._anchor[which[significant]] = level[significant]
         return changes
@@ -263,31 +264,42 @@ class ChangeDetectorBank:
     def _new_runs(self, which: Ints) -> Iterator[_NewRun]:
         if not len(which):
             return
-        probability = self._bocpd.probability_of(which)
-        sudden = probability > self._config.alarm
-        onsets = iter(self._bocpd.onsets(which[sudden]))
-        for k, i in enumerate(which.tolist()):
-            if sudden[k]:
-                yield _NewRun(i, next(onsets), float(probability[k]), "bocpd")
-            else:
-                yield _NewRun(i, *self._drift_onset(i), "cusum")
+        mass, least = self._bocpd.probability_of(which), self._config.min_age
+        sudden = mass > self._config.alarm
+        probability = dict(zip(which[sudden].tolist(), mass[sudden].tolist(), strict=True))
+        for i, onset in self._bocpd.onsets(which[sudden], least_age=least):
+            yield _NewRun(i, onset, probability[i], "bocpd")
+        for i in which[~sudden].tolist():
+            onset, certainty = self._drift_onset(i)
+            if onset.age >= least:
+                yield _NewRun(i, onset, certainty, "cusum")
+
+    def _past(self, which: Ints) -> tuple[Floats, Floats]:
+        """Return the times and values of all readings held of some series, [series, history], the latest
+        last; NaN before the first."""
+        history = self.readings.history
+        times, rows = history.times(which), history.stretches(which, self._config.history)
+        read = rows == rows
+        if not read.all():
+            times, order = np.where(read, times, np.nan), read.argsort(axis=1, kind="stable")
+            times, rows = (np.take_along_axis(past, order, axis=1) for past in (times, rows))
+        return times, rows
+
+    def _levels(self, which: Ints, rows: Floats) -> tuple[Floats, Floats, Ints]:
+        """Return level and sigma of new regimes, and how many readings [series, history] there are of each;
+        until there is a baseline's worth of them, sigma stays."""
+        level, sigma, count = nan_median(rows, axis=1), self._sigma[which], (rows == rows).sum(axis=1)
+        for k in np.flatnonzero(count >= self._config.baseline).tolist():
+            level[k], sigma[k] = baseline(rows[k, -count[k] :], float(self._floor[which[k]]))
+        return level, sigma, count
 
     def _drift_onset(self, i: int) -> tuple[Onset, float]:
         _, values = self.readings.history.last(i, 2 * self._cusum.age(i))
         return drift_onset((values[::-1] - self._level[i]) / self._sigma[i], self._log_prior_odds)
 
-    def _level_of(self, i: int, values: Floats) -> tuple[float, float]:
-        """Return level and sigma of a new regime; until there is a baseline's worth of it, sigma stays."""
-        if len(values) >= self._config.baseline:
-            return baseline(values, float(self._floor[i]))
-        return median(values.tolist()), float(self._sigma[i])
-
-    def _change(self, run: _NewRun, level: float, past: tuple[Floats, Floats]) -> Change:
-        times, y = past
-        i, before = run.series, float(self._level[run.series])
-        outside = math.copysign(1.0, level - before) * (y - before) / float(self._sigma[i])
-        span = onset_times(times, outside > self._config.clip, run.onset)
-        return self._describe(i, span, (run.probability, float(self._anchor[i]), level, run.source))
+    def _change(self, run: _NewRun, span: Span, level: float) -> Change:
+        before = float(self._anchor[run.series])
+        return self._describe(run.series, span, (run.probability, before, level, run.source))
 
     def _move(self, which: Ints, level: Floats, sigma: Floats) -> None:
         """Make these the accepted level and sigma of some series, and express their runs in the new unit."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -93,16 +94,20 @@ def drift_onset(z: Floats, log_prior_odds: float) -> tuple[Onset, float]:
     return onset, 1.0 / (1.0 + math.exp(-min(log_odds, 700.0)))
 
 
-def onset_times(times: Floats, outside: NDArray[np.bool_], onset: Onset) -> Span:
-    """Return event times of an onset, walked back over samples clipped in the same direction.
+def onset_times(times: Floats, outside: NDArray[np.bool_], onsets: Sequence[Onset]) -> list[Span]:
+    """Return event times of onsets, walked back over samples clipped in the same direction.
 
-    ``times`` and ``outside`` (beyond the clip on the side of the change) are the rows that are held, oldest
-    first. A clipped sample moves the posterior little, so that the first of a change look like the regime
-    before it.
+    ``times`` and ``outside`` (beyond the clip on the side of the change) are the rows that are held of each
+    series [series, rows], oldest first; before the first of them times are NaN. A clipped sample moves the
+    posterior little, so that the first of a change look like the regime before it.
     """
-    first = max(len(times) - onset.age, 0)
-    earliest = max(len(times) - onset.oldest, 0)
-    while first > 0 and outside[first - 1]:
-        first -= 1
-    latest = max(len(times) - onset.newest, first)
-    return float(times[first]), float(times[min(first, earliest)]), float(times[latest])
+    rows = np.arange(times.shape[1])
+    oldest = (times != times).sum(axis=1)
+    age, newest, back = np.array([(o.age, o.newest, o.oldest) for o in onsets]).T
+    first = np.maximum(len(rows) - age, oldest)
+    inside = (rows < first[:, None]) & ~outside
+    first = np.where(inside.any(axis=1), len(rows) - inside[:, ::-1].argmax(axis=1), 0)
+    earliest = np.minimum(first, np.maximum(len(rows) - back, oldest))
+    latest = np.maximum(len(rows) - newest, first)
+    places = np.stack((first, earliest, latest), axis=1)
+    return [tuple(span) for span in np.take_along_axis(times, places, axis=1).tolist()]

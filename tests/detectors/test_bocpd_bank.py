@@ -164,7 +164,7 @@ def test_seeded_series_knows_its_past(backend):
     assert bank.regime_age.tolist() == [60, 0]
     assert bank.update([0.1, math.nan])[0] < 1e-3
     assert [bank.update([5.0, math.nan])[0] > 0.9 for _ in range(5)][-1]
-    assert bank.onsets(np.array([0]))[0].age == 5
+    assert bank.onsets(np.array([0]))[0][1].age == 5
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -190,7 +190,7 @@ def test_onset_interval_holds_the_truth_as_often_as_it_says(backend, shift):
     held, mass, pending = [], [], set(range(400))
     for age, row in enumerate(x[200:], start=1):
         for i in pending & set(np.flatnonzero(bank.update(row) > 0.9).tolist()):
-            (onset,) = bank.onsets(np.array([i]))
+            ((_, onset),) = bank.onsets(np.array([i]))
             if onset.age < 3:
                 continue
             posterior = {a: p for a, p in bank.posterior(i).items() if a < bank.regime_age[i]}
@@ -307,6 +307,7 @@ def test_accepting_many_is_accepting_each(backend):
     shift, scale = np.linspace(-4, 4, len(which)), np.linspace(0.5, 2, len(which))
 
     onsets = together.onsets(which)
+    assert together.onsets(which, least_age=10) == [of for of in onsets if of[1].age >= 10]
     together.rescale(which, shift, scale)
     together.accept(which, samples)
     for k, i in enumerate(which):

@@ -36,7 +36,7 @@ def render(scope: Scope, case: Case, config: FindingConfig, *, identity: str | N
     lost, rate = (max(c.lost for c in (case, *helpers)), max(c.rate for c in (case, *helpers)))
     subject = _named(case.subject, helpers)
     kind = "straggler.intermittent" if case.intermittent and case.kind == "straggler.fail_slow" else case.kind
-    hurt = any(c.hurts for c in (case, *helpers)) and not isolated(kind, (s.severity for s in own))
+    hurt = _hurt(case, helpers) and not isolated(kind, (s.severity for s in own))
     peers, peer = _peers(case, own)
     weighed = None
     if hurt and sure >= SURE_ENOUGH and subject.type in MACHINES:
@@ -80,6 +80,15 @@ def render(scope: Scope, case: Case, config: FindingConfig, *, identity: str | N
         occurrences=case.occurrences,
         flaps=case.flaps,
     )
+
+
+def _hurt(case: Case, helpers: Iterable[Case]) -> bool:
+    """Return whether what the finding tells of slows a job.
+
+    A hang is no surer because its job is slow besides and no machine stands out.
+    """
+    weighed = (c for c in (case, *helpers) if case.kind != "hang.job" or c.kind != "straggler.job_wide")
+    return any(c.hurts for c in weighed)
 
 
 def _named(subject: Subject, helpers: tuple[Case, ...]) -> Subject:

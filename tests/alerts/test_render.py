@@ -42,12 +42,12 @@ def slow(gpu, *, ts=10.0, job_ratio=1.3, state="raise", **more):
     )
 
 
-def told(*batches, config=CONFIG):
+def told(*batches, config=CONFIG, by=lambda case: case.subject.type):
     """The findings of the scope after each batch of suspicions."""
     scope = Scope()
     for batch in batches:
         scope = apply(scope, batch, config)
-        yield {case.subject.type: render(scope, case, config) for _, case in sorted(scope.cases.items())}
+        yield {by(case): render(scope, case, config) for _, case in sorted(scope.cases.items())}
 
 
 def test_a_node_is_compared_with_nodes():
@@ -98,6 +98,37 @@ def test_without_confidence_nobody_is_sent():
     assert (found["gpu"].confidence, found["gpu"].severity) == (0.5, "warning")
     assert found["gpu"].action.advice is None
     assert found["gpu"].cause.alternatives.keys() == {"imbalance.workload"}
+
+
+def hung(node=None, *, ts, state="raise"):
+    """What the steps, or a node, say of a job of three nodes that has stopped."""
+    said = slow(0, ts=ts, state=state, job_ratio=None)
+    subject = Subject(type="node" if node else "job", cluster="c", node=node, job_id="j")
+    detector, family = ("quiet", "nic") if node else ("step_progress", "job")
+    return replace(
+        said, detector=detector, family=family, kind="hang.job", subject=subject, nodes=3, score=1.0,
+        severity="info", slowdown_ratio=None, log_likelihood_ratio=3.0,
+    )  # fmt: skip
+
+
+def job_wide(ts):
+    """A job that is slow without a machine that stands out."""
+    return replace(
+        slow(0, ts=ts), kind="straggler.job_wide", subject=Subject(type="job", cluster="c", job_id="j")
+    )
+
+
+@pytest.mark.parametrize(
+    ("beside", "expected"), [([job_wide(40.0)], "info"), ([slow(0, ts=40.0)], "critical")]
+)
+def test_a_job_slow_by_itself_makes_no_hang_surer(beside, expected):
+    """A pause taken for a hang calls nobody because its job is also slow; a slow machine in it does."""
+    stopped = [hung(ts=20.0), *(hung(f"n{i}", ts=20.0) for i in range(3))]
+    over = [hung(ts=30.0, state="clear"), *(hung(f"n{i}", ts=30.0, state="clear") for i in range(3))]
+    paused, _, slowed = told(stopped, over, beside, by=lambda case: case.kind)
+    assert (paused["hang.job"].status, paused["hang.job"].severity) == ("open", "info")
+    assert slowed["hang.job"].blast_radius.other_findings
+    assert slowed["hang.job"].severity == expected
 
 
 def flap(severity, *, ts=10.0):

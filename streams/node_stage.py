@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from detectors.change_point import ChangeConfig
-from slowrank.telemetry import NodeEvent, Record, Suspicion
+from slowrank.telemetry import NodeEvent, NodeSample, Record, Suspicion
 from streams.exporter_health import clock_error
 from streams.fleet import Fleet
 from streams.job_events import excuse
@@ -75,6 +75,8 @@ class NodeStage:
                 outputs += self._places.seen(sample, place)
                 outputs += self._silence.heard(place, sample.ts - clock_error(sample))
                 outputs += found[number]
+            elif isinstance(record, NodeSample):
+                outputs += self._silence.heard_out_of_turn(Place.of(record), record.ts - clock_error(record))
             elif isinstance(record, NodeEvent):
                 outputs += self._event(record)
         return outputs

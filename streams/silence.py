@@ -93,6 +93,15 @@ class Silence:
         self._due.note(held.due)
         return found
 
+    def heard_out_of_turn(self, place: Place, ts: float) -> list[Suspicion]:
+        """Take that a node sent a record that its own clock dates before its last one.
+
+        A clock that was set back does so for as long as it was ahead; what comes late is older than what was
+        heard, and says nothing of now.
+        """
+        held = self._heard.get((place.cluster, place.node))
+        return self.heard(place, ts) if held is not None and ts > held.last else []
+
     def tick(self, event_time: float) -> list[Suspicion]:
         """Judge all nodes at the whole second of ``event_time``; a second is judged once."""
         second = math.floor(event_time)

@@ -374,6 +374,25 @@ def test_a_silent_node_is_stale_then_silent_and_clears_when_it_is_back():
     assert not any(s.overwhelming for s in found)
 
 
+@pytest.mark.parametrize(
+    ("offset", "expected"), [(45.0, {"host.clock_skew"}), (0.0, {"exporter.stale", "node.silent"})]
+)
+def test_a_node_whose_clock_is_set_back_is_not_silent(offset, expected):
+    """A clock that was 45 s ahead, and said so, is set right: what the node sends then is word from it.
+
+    Without the offset nobody can tell that from records that come late.
+    """
+    stage, found = NodeStage(), []
+    for t in range(1000, 1120):
+        ahead = 1020 <= t < 1060
+        host = {"host.clock_offset_seconds": offset if ahead else 0.0}
+        found += told(stage.process(sample(t + 45 * ahead, host=host, seq=t)))
+        found += told(stage.process(sample(t, node="gpu-02")))
+        found += told(stage.tick(t))
+    assert {s.kind for s in found if s.state == "raise"} == expected
+    assert stage.ignored == {"late": 45}
+
+
 def test_ticking_more_often_changes_nothing():
     """Silence is judged by whole seconds of event time, whatever the rhythm of the ticks."""
 

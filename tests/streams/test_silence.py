@@ -35,6 +35,18 @@ def test_the_ticks_change_nothing_that_is_said(rhythm):
     assert spoken(GONE, range(1000, 1042, rhythm)) == SAID
 
 
+def test_what_comes_late_is_no_sign_of_life():
+    """Out of turn only a record newer than the last word ends a silence; an unknown node is not met by it."""
+    silence = Silence()
+    assert silence.heard_out_of_turn(NODE, 1000.0) == []
+    assert silence.known == 0
+    silence.heard(NODE, 1000.25)
+    silence.heard(NODE, 1001.25)
+    assert [s.kind for s in silence.tick(1020.0)] == [UNHEARD_KIND, "exporter.stale"]
+    assert silence.heard_out_of_turn(NODE, 1001.25) == silence.heard_out_of_turn(NODE, 999.0) == []
+    assert [s.state for s in silence.heard_out_of_turn(NODE, 1021.0)] == ["clear", "clear"]
+
+
 def test_other_nodes_change_nothing():
     """A node's silence is told the same alone and beside nodes that are silent too or not."""
     rng, silence, said = random.Random(4), Silence(), []

@@ -124,9 +124,9 @@ class Silence:
         """Return how long a node takes to miss four reports.
 
         One that sends every ten seconds is not silent after ten: what counts is how many it missed. How
-        often one sends is not known from its first record.
+        often one sends is not known from its first record, and the second may be lost.
         """
-        return _MISSED * held.gap if math.isfinite(held.gap) else self._config.silent / 2
+        return _MISSED * held.gap if math.isfinite(held.gap) else self._config.silent
 
     def _deadline(self, held: _Heard) -> float:
         """Return an event time before which nothing is to be said of a node, unless it is heard again."""

@@ -96,3 +96,13 @@ def test_a_node_with_a_slow_tick_may_lose_a_report():
         assert silence.tick(ts) == []
     found = [(s.kind, s.ts) for t in range(1051, 1140) for s in silence.tick(float(t))]
     assert found == [(UNHEARD_KIND, 1090.0), ("exporter.stale", 1090.0), ("node.silent", 1130.0)]
+
+
+def test_a_node_with_a_slow_tick_may_lose_its_second_report():
+    """How often one sends is not known from one record: one lost after it is no silence, and three are."""
+    assert spoken([1000.0, 1020.0], range(1000, 1021)) == []
+    assert [(kind, ts) for kind, _, ts, _ in spoken([1000.0], range(1000, 1061))] == [
+        (UNHEARD_KIND, 1030.0),
+        ("exporter.stale", 1030.0),
+        ("node.silent", 1060.0),
+    ]

@@ -2,20 +2,21 @@
 
 import hashlib
 from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import lru_cache
 
 from alerts.action import action, watch
 from alerts.advice import Loss, advice
 from alerts.case import Case
 from alerts.config import FindingConfig
-from alerts.finding import BlastRadius, Finding, finding_id
+from alerts.finding import Action, BlastRadius, Cause, Finding, finding_id
 from alerts.fusion import cause, confidence
 from alerts.hang import suspects
 from alerts.scope import Scope, group_key, supporting
 from alerts.severity import isolated, milder, severity
 from alerts.title import title
 from slowrank.telemetry import Evidence, Subject, Suspicion
-from slowrank.telemetry.records import Severity
+from slowrank.telemetry.records import Severity, Suspect
 
 MAX_EVIDENCE = 24
 MACHINES = ("gpu", "node", "rank", "nic", "link")
@@ -23,72 +24,126 @@ SURE_ENOUGH = 0.7
 """From here on a finding may send people to a machine; below, advice to act would be a guess."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Brief:
+    """A case weighed with those that support it: ``own`` voices and all of them, and what they come to."""
+
+    case: Case
+    helpers: tuple[Case, ...]
+    own: tuple[Suspicion, ...]
+    voices: tuple[Suspicion, ...]
+    kind: str
+    subject: Subject
+    confidence: float
+    cause: Cause
+    hurt: bool
+    """Whether what the finding tells of slows a job."""
+    lost: float
+    """GPU-hours."""
+    rate: float
+    """GPU-hours lost an hour."""
+
+    @property
+    def job_slowdown_ratio(self) -> float | None:
+        return _most(s.job_slowdown_ratio for s in self.voices)
+
+    @property
+    def slowdown_ratio(self) -> float | None:
+        return _most(s.slowdown_ratio for s in self.own) or _most(s.slowdown_ratio for s in self.voices)
+
+
 def render(scope: Scope, case: Case, config: FindingConfig, *, identity: str | None = None) -> Finding:
     """Return the finding of one case in its scope, under the id it was first shown by, if it was."""
     identity = identity or finding_id(case.key, case.first_onset)
-    helpers = supporting(scope, case, config)
-    own = case.voices()
-    voices = own + tuple(s for helper in helpers for s in helper.voices())
-    sure = round(confidence(voices, config.prior_log_odds, calibration=config.calibration), 4)
-    why = cause(case.kind, voices)
-    job_ratio = _most(s.job_slowdown_ratio for s in voices)
-    ratio = _most(s.slowdown_ratio for s in own) or _most(s.slowdown_ratio for s in voices)
-    lost, rate = (max(c.lost for c in (case, *helpers)), max(c.rate for c in (case, *helpers)))
-    subject = _named(case.subject, helpers)
-    kind = "straggler.intermittent" if case.intermittent and case.kind == "straggler.fail_slow" else case.kind
-    hurt = _hurt(case, helpers) and not isolated(kind, (s.severity for s in own))
-    peers, peer = _peers(case, own)
-    weighed = None
-    if hurt and sure >= SURE_ENOUGH and subject.type in MACHINES:
-        loss = Loss(max(s.gpus for s in voices), job_ratio or 1.0, lost, case.last_seen_at - case.since)
-        weighed = advice(why.hypothesis, loss, config.costs)
-    stated: list[Severity | None] = [s.severity for s in own]
-    if kind == "hang.job":
-        stated = ["critical" if case.certain else "info"]
-    once = isolated(why.hypothesis, (s.severity for s in voices if s.kind == why.hypothesis))
+    brief = _brief(scope, case, config)
+    counts = bool(brief.rate or brief.lost)
     return Finding(
         id=identity,
         dedup_key=case.key,
         group_key=group_key(scope, case, config),
-        kind=kind,
-        title=title(kind, subject, ratio=ratio, peers=peers, peer=peer, hypothesis=why.hypothesis),
-        severity=severity(kind, subject, own=milder(kind, stated), hurt=hurt, confidence=sure),
+        kind=brief.kind,
+        title=_title(brief),
+        severity=_severity(brief),
         status=case.status,
-        subject=subject,
+        subject=brief.subject,
         onset=case.onset[0],
         onset_lo=case.onset[1],
         onset_hi=case.onset[2],
         detected_at=case.first_seen_at if case.opened_at is None else case.opened_at,
         last_seen_at=case.last_seen_at,
         resolved_at=case.ended_at,
-        detector=min(own, key=lambda s: (-s.log_likelihood_ratio, s.detector)).detector,
+        detector=min(brief.own, key=lambda s: (-s.log_likelihood_ratio, s.detector)).detector,
         config_hash=_config_hash(config),
-        slowdown_ratio=ratio,
-        job_slowdown_ratio=job_ratio,
-        gpu_hours_lost=round(lost, 4) if rate or lost else None,
-        gpu_hours_lost_per_hour=round(rate, 4) if rate or lost else None,
-        cost_per_hour=_price(rate, config),
-        confidence=sure,
-        score=max(s.score for s in voices),
-        evidence=(*suspects(voices), *_evidence(voices))[:MAX_EVIDENCE],
-        cause=why,
-        suspects=max(voices, key=lambda s: (bool(s.suspects), s.log_likelihood_ratio, s.detector)).suspects,
-        blast_radius=_blast(voices, tuple(finding_id(h.key, h.first_onset) for h in helpers)),
-        action=watch(subject)
-        if once and weighed is None
-        else action(kind, subject, hypothesis=why.hypothesis, finding_id=identity, advice=weighed),
+        slowdown_ratio=brief.slowdown_ratio,
+        job_slowdown_ratio=brief.job_slowdown_ratio,
+        gpu_hours_lost=round(brief.lost, 4) if counts else None,
+        gpu_hours_lost_per_hour=round(brief.rate, 4) if counts else None,
+        cost_per_hour=_price(brief.rate, config),
+        confidence=brief.confidence,
+        score=max(s.score for s in brief.voices),
+        evidence=(*suspects(brief.voices), *_evidence(brief.voices))[:MAX_EVIDENCE],
+        cause=brief.cause,
+        suspects=_suspects(brief.voices),
+        blast_radius=_blast(brief),
+        action=_action(brief, config, identity),
         occurrences=case.occurrences,
         flaps=case.flaps,
     )
 
 
+def _brief(scope: Scope, case: Case, config: FindingConfig) -> _Brief:
+    helpers = supporting(scope, case, config)
+    own = case.voices()
+    voices = own + tuple(s for helper in helpers for s in helper.voices())
+    kind = "straggler.intermittent" if case.intermittent and case.kind == "straggler.fail_slow" else case.kind
+    return _Brief(
+        case=case,
+        helpers=helpers,
+        own=own,
+        voices=voices,
+        kind=kind,
+        subject=_named(case.subject, helpers),
+        confidence=round(confidence(voices, config.prior_log_odds, calibration=config.calibration), 4),
+        cause=cause(case.kind, voices),
+        hurt=_hurt(case, helpers) and not isolated(kind, (s.severity for s in own)),
+        lost=max(c.lost for c in (case, *helpers)),
+        rate=max(c.rate for c in (case, *helpers)),
+    )
+
+
 def _hurt(case: Case, helpers: Iterable[Case]) -> bool:
-    """Return whether what the finding tells of slows a job.
+    """Return whether the case or one that supports it slows a job.
 
     A hang is no surer because its job is slow besides and no machine stands out.
     """
     weighed = (c for c in (case, *helpers) if case.kind != "hang.job" or c.kind != "straggler.job_wide")
     return any(c.hurts for c in weighed)
+
+
+def _title(brief: _Brief) -> str:
+    peers, peer = _peers(brief.case, brief.own)
+    why, ratio = brief.cause.hypothesis, brief.slowdown_ratio
+    return title(brief.kind, brief.subject, ratio=ratio, peers=peers, peer=peer, hypothesis=why)
+
+
+def _severity(brief: _Brief) -> Severity:
+    stated: list[Severity | None] = [s.severity for s in brief.own]
+    if brief.kind == "hang.job":
+        stated = ["critical" if brief.case.certain else "info"]
+    own = milder(brief.kind, stated)
+    return severity(brief.kind, brief.subject, own=own, hurt=brief.hurt, confidence=brief.confidence)
+
+
+def _action(brief: _Brief, config: FindingConfig, identity: str) -> Action:
+    """Return what to do: what acting is worth is weighed only where a machine surely slows a job."""
+    why, weighed = brief.cause.hypothesis, None
+    if brief.hurt and brief.confidence >= SURE_ENOUGH and brief.subject.type in MACHINES:
+        gpus, seconds = max(s.gpus for s in brief.voices), brief.case.last_seen_at - brief.case.since
+        loss = Loss(gpus, brief.job_slowdown_ratio or 1.0, brief.lost, seconds)
+        weighed = advice(why, loss, config.costs)
+    if weighed is None and isolated(why, (s.severity for s in brief.voices if s.kind == why)):
+        return watch(brief.subject)
+    return action(brief.kind, brief.subject, hypothesis=why, finding_id=identity, advice=weighed)
 
 
 def _named(subject: Subject, helpers: tuple[Case, ...]) -> Subject:
@@ -113,12 +168,16 @@ def _evidence(voices: tuple[Suspicion, ...]) -> tuple[Evidence, ...]:
     return tuple(chosen[key][2] for key in sorted(chosen))[:MAX_EVIDENCE]
 
 
-def _blast(voices: tuple[Suspicion, ...], others: tuple[str, ...]) -> BlastRadius:
+def _suspects(voices: tuple[Suspicion, ...]) -> tuple[Suspect, ...]:
+    return max(voices, key=lambda s: (bool(s.suspects), s.log_likelihood_ratio, s.detector)).suspects
+
+
+def _blast(brief: _Brief) -> BlastRadius:
     return BlastRadius(
-        jobs=tuple(sorted({s.subject.job_id for s in voices if s.subject.job_id})),
-        ranks=max(s.ranks for s in voices),
-        nodes=max(s.nodes for s in voices),
-        other_findings=others,
+        jobs=tuple(sorted({s.subject.job_id for s in brief.voices if s.subject.job_id})),
+        ranks=max(s.ranks for s in brief.voices),
+        nodes=max(s.nodes for s in brief.voices),
+        other_findings=tuple(finding_id(h.key, h.first_onset) for h in brief.helpers),
     )
 
 

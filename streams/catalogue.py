@@ -24,6 +24,7 @@ DETECTORS = (
     Detector("data_loading", "ranks that wait for data longer than their peers"),
     Detector("stage", "pipeline stages with more work than the others"),
     Detector("workload", "work that differs between ranks from step to step"),
+    Detector("congestion", "transfers that take longer for all ranks of a job"),
     Detector("group_votes", "parallel groups that transfer more slowly than the others"),
     Detector("hang", "jobs without progress"),
     Detector("rank_missing", "ranks without steps while the others advance"),
@@ -58,6 +59,7 @@ RULES = frozenset(
 """Single rules, which have a mode of their own and no other setting."""
 
 _OF_KIND = {"hang.job": "hang", "hang.rank_missing": "rank_missing", "data.loader_slow": "data_loading"}
+_OF_CAUSE = {"imbalance.stage": "stage", "imbalance.workload": "workload", "congestion": "congestion"}
 _OF_PREFIX = {
     "counter": "counters",
     "state": "states",
@@ -74,13 +76,16 @@ def detector_of(s: Suspicion) -> str:
     if s.kind in _OF_KIND:
         return _OF_KIND[s.kind]
     if s.kind == "straggler.job_wide" and s.detector == "peer_step":
-        return "stage" if "imbalance.stage" in s.hypotheses else "workload"
+        return next(name for about, name in _OF_CAUSE.items() if about in s.hypotheses)
     prefix = s.detector.partition(".")[0]
     return _OF_PREFIX.get(prefix, prefix)
 
 
 def rule_of(s: Suspicion) -> str:
-    """Return the name of the single rule that a suspicion comes from."""
+    """Return the name of the single rule that a suspicion comes from, empty where its detector has none.
+
+    A detector's own name is no rule: one that finds several things has a name for each of them.
+    """
     if s.detector.startswith("event.") and s.evidence:
         return f"event.{s.evidence[0].metric}"
-    return s.detector
+    return s.detector if s.detector in RULES else ""

@@ -99,6 +99,23 @@ def test_a_rule_may_differ_from_its_detector():
     assert held.judged(suspicion("counter.gpu.ecc.corrected_total")) is None
 
 
+OF_PEER_STEP = {
+    "peer_step": {"kind": "straggler.fail_slow"},
+    "data_loading": {"kind": "data.loader_slow"},
+    "stage": {"kind": "straggler.job_wide", "hypotheses": {"imbalance.stage": 5.0}},
+    "workload": {"kind": "straggler.job_wide", "hypotheses": {"imbalance.workload": 5.0}},
+    "congestion": {"kind": "straggler.job_wide", "hypotheses": {"congestion": 5.0, "link.nic_slow": 4.0}},
+}
+
+
+@pytest.mark.parametrize("off", OF_PEER_STEP)
+def test_what_peers_tell_is_switched_off_by_its_own_name_alone(off):
+    """A detector that finds several things has a mode for each of them."""
+    held = tuning_of({"detectors": {off: {"mode": "off"}}}, file="f")
+    said = {name: replace(suspicion(), **fields) for name, fields in OF_PEER_STEP.items()}
+    assert [name for name, s in said.items() if held.judged(s) is None] == [off]
+
+
 def test_an_event_rule_goes_by_its_code():
     """The suspicion names the log it was read in, the table names the event."""
     held = tuning_of({"detectors": {"event.xid.13": {"mode": "off"}}}, file="f")

@@ -239,12 +239,15 @@ def _least_effect(ratios: Ratios, case: Charge) -> float:
 
 
 def _is_shared_by_role(ratios: Ratios, case: Charge) -> bool:
-    """Tell whether all mates of a small role slowed alike, or ranks without coordinates look like a role."""
+    """Tell whether all mates of a small role or of one position slowed alike, or look like a role."""
     if not ratios.roles_known:
         return case.lasting and not _stands_alone(ratios, case)
     mates = ratios.mates(case.rank)
     alike = case.effect[mates] >= 0.5 * case.size
-    return bool(ratios.small_role[case.rank] and mates.any() and alike.all())
+    if ratios.small_role[case.rank] and mates.any() and alike.all():
+        return True
+    role = ratios.groups.index == ratios.groups.index[case.rank]
+    return ratios.shards is not None and ratios.shards.explain(case.effect, case.rank, role)
 
 
 def _stands_alone(ratios: Ratios, case: Charge) -> bool:

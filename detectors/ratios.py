@@ -19,6 +19,7 @@ from detectors.peers import MIN_PEERS, PeerGroups, peer_median
 from detectors.replicas import Replicas
 from detectors.robust import nan_max, nan_mean, nan_median, spread
 from detectors.roles import is_regular, looks_like_stage, split_by_gap
+from detectors.shards import Shards
 from detectors.straggler_config import StragglerConfig
 from detectors.workload import TokenModel, fit_tokens
 
@@ -61,14 +62,20 @@ class StepTimes:
 class Ratios:
     """The last steps of a job as comparable numbers; ``roles`` [ranks] or None when coordinates are unknown.
 
-    ``replicas`` says which ranks work on the same batch, in other stages or shards of the model.
+    ``replicas`` says which ranks work on the same batch, in other stages or shards of the model, ``shards``
+    which have the same part of a layer.
     ``settled`` counts the steps since warm-up; the first step seen was ``started`` and ended at ``first_ts``.
     ``source`` is what is compared; with step times alone, the ranks are ``asynchronous`` when these differ,
     and have a ``common_clock`` when they do not: then nothing can be said about ranks.
     """
 
     def __init__(
-        self, ranks: int, roles: Ints | None, config: StragglerConfig, replicas: Replicas | None = None
+        self,
+        ranks: int,
+        roles: Ints | None,
+        config: StragglerConfig,
+        replicas: Replicas | None = None,
+        shards: Shards | None = None,
     ) -> None:
         self.config = config
         self.ranks = ranks
@@ -80,6 +87,7 @@ class Ratios:
         self.source: Source | None = None
         self.asynchronous = self.common_clock = False
         self.tokens: TokenModel | None = None
+        self.shards = shards
         self._replicas = replicas
         self._share_batches = False
         self.settled = 0

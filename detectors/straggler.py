@@ -28,6 +28,7 @@ from detectors.job_wide import ImbalanceWatch, JobWide
 from detectors.peers import MIN_PEERS, PeerGroups
 from detectors.ratios import Ratios, StepTimes
 from detectors.replicas import Replicas
+from detectors.shards import Shards
 from detectors.slow_network import NetworkWatch, SlowNetwork
 from detectors.straggler_config import StragglerConfig
 
@@ -68,7 +69,8 @@ class Verdict:
 class StragglerDetector:
     """Judges the steps of one job with a fixed set of ranks.
 
-    ``roles`` [ranks] number who does the same work, ``replicas`` who works on the same batch; None: unknown.
+    ``roles`` [ranks] number who does the same work, ``replicas`` who works on the same batch, ``shards`` who
+    has the same part of a layer; None: unknown.
     """
 
     def __init__(
@@ -78,8 +80,9 @@ class StragglerDetector:
         config: StragglerConfig | None = None,
         *,
         replicas: Replicas | None = None,
+        shards: Shards | None = None,
     ) -> None:
-        self.ratios = Ratios(ranks, roles, config or StragglerConfig(), replicas)
+        self.ratios = Ratios(ranks, roles, config or StragglerConfig(), replicas, shards)
         self.channels: dict[Channels, Channel] = {"compute": Channel(ranks), "data": Channel(ranks)}
         self._imbalances = ImbalanceWatch()
         self._network = NetworkWatch()

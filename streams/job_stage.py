@@ -15,6 +15,7 @@ from detectors.job_wide import JobWide
 from detectors.loss import LossConfig
 from detectors.replicas import Replicas
 from detectors.roles import roles_from_coords
+from detectors.shards import Shards
 from detectors.straggler import Ints, StepTimes, StragglerConfig, StragglerDetector, Verdict
 from slowrank.telemetry import UNKNOWN_NODE, JobSteps, NodeEvent, NodeSample, Suspicion
 from streams import job_suspicions as write
@@ -150,8 +151,7 @@ class JobStage:
         if job.detector is not None and not job.aligner.changed and roster == job.roster:
             job.restarted = False
             return []
-        roles, replicas = _roles(roster, job.aligner.identities)
-        fresh = StragglerDetector(len(roster), roles, self.config.straggler, replicas=replicas)
+        fresh = _detector(roster, job.aligner.identities, self.config.straggler)
         if job.detector is not None:
             fresh.inherit(job.detector, [job.roster.index(r) if r in job.roster else -1 for r in roster])
         job.detector, job.roster, job.ranks = fresh, roster, frozenset(roster)
@@ -237,14 +237,22 @@ def _align_afresh(job: _Job, aligner: StepAligner) -> None:
     job.progress, job.presence, job.newest = Progress(), Presence(), -1
 
 
-def _roles(roster: tuple[int, ...], identities: dict[int, Identity]) -> tuple[Ints | None, Replicas | None]:
-    """Return roles and replicas from coordinates, or None where not every rank has them."""
+def _detector(
+    roster: tuple[int, ...], identities: dict[int, Identity], config: StragglerConfig
+) -> StragglerDetector:
+    """Return one that knows who does the same work from coordinates, where every rank has them."""
     places = [dict(identities[r].coords) for r in roster]
     if sum("pp" in p or "dp" in p for p in places) < len(places):
-        return None, None
+        return StragglerDetector(len(roster), None, config)
     coords = {c: np.array([p.get(c, -1) for p in places], dtype=np.intp) for c in COORDS}
-    models = [identities[r].model for r in roster]
-    return roles_from_coords(coords, models), Replicas.from_coords(coords, _nodes(roster, identities))
+    nodes = _nodes(roster, identities)
+    return StragglerDetector(
+        len(roster),
+        roles_from_coords(coords, [identities[r].model for r in roster]),
+        config,
+        replicas=Replicas.from_coords(coords, nodes),
+        shards=Shards.from_coords(coords, nodes),
+    )
 
 
 def _nodes(roster: tuple[int, ...], identities: dict[int, Identity]) -> Ints:

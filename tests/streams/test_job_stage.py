@@ -192,3 +192,16 @@ def test_a_rank_that_waits_longer_is_a_victim():
     compute[90:, 4] *= 1.2
     wait[90:, 4] += 0.3
     assert believed(run(dataclasses.replace(table, compute=compute, wait=wait))) == {}
+
+
+@pytest.mark.parametrize("start", [0, 90])
+@pytest.mark.parametrize("dimension", ["tp", "cp", "ep"])
+def test_a_position_with_more_work_hides_no_slow_rank(dimension, start):
+    """Ranks that have more of a layer to do are not slow; one of them that is, and one beside, are named."""
+    position = np.tile(np.arange(4), 8)
+    coords = {"dp": np.repeat(np.arange(8), 4).tolist(), dimension: position.tolist()}
+    work = healthy(ranks=32)
+    work[start:, position == 2] *= 1.08
+    assert believed(run(synchronous(work, overhead=0.1, coords=coords))) == {}
+    work[120:, [14, 21]] *= 1.2
+    assert set(believed(run(synchronous(work, overhead=0.1, coords=coords)))) == {14, 21}

@@ -1,0 +1,69 @@
+"""What the ranks at one position of a layer share: their part of its work.
+
+Tensor, context and expert parallelism cut a layer's work into parts that are not always even: a causal mask,
+a popular expert or an embedding gives one position more to do than the others, on all nodes alike. That is
+due to the cut and to no machine.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from detectors.robust import nan_median
+
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+Ints = npt.NDArray[np.intp]
+
+DIMENSIONS = ("tp", "cp", "ep")
+
+_APART = 0.5
+"""Least distance of a position from the others of its role, as a share of what one rank is slow by."""
+
+_ALIKE = 0.5
+"""Most that a rank differs from its position, as a share of that distance."""
+
+_SHARE = 0.75
+"""Of the ranks at a position that must be alike: one of them may be slow besides."""
+
+
+_MACHINES = 3
+"""Whole machines that must be alike to be taken for a position; two may both be slow."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shards:
+    """``parts`` number the positions per dimension, each [ranks]; ``node`` [ranks] the machines."""
+
+    parts: tuple[Ints, ...]
+    node: Ints
+
+    @classmethod
+    def from_coords(cls, coords: Mapping[str, Ints], node: Ints) -> "Shards":
+        """Build from the positions of each rank, -1 = unknown."""
+        known = (coords[name] for name in DIMENSIONS if name in coords)
+        return cls(tuple(part for part in known if part.min() >= 0), node)
+
+    def explain(self, effect: Floats, rank: int, role: Bools) -> bool:
+        """Tell whether ``rank`` is as slow as those at its position are, and unlike the others.
+
+        ``effect`` [ranks] are log ratios to peers, ``role`` [ranks] marks who does the same work as it.
+        """
+        return any(self._is_shared(role & (part == part[rank]), effect, rank, role) for part in self.parts)
+
+    def _is_shared(self, same: Bools, effect: Floats, rank: int, role: Bools) -> bool:
+        others = role & ~same
+        if same.sum() < 2 or not others.any() or self._may_be_machines(same):
+            return False
+        usual = float(nan_median(effect[same]))
+        apart = usual - float(nan_median(effect[others]))
+        alike = np.abs(effect[same] - usual) <= _ALIKE * apart
+        return bool(apart >= _APART * effect[rank] and np.mean(alike) >= _SHARE)
+
+    def _may_be_machines(self, same: Bools) -> bool:
+        """Tell whether few machines have all of their ranks among the ``same``."""
+        machines = np.unique(self.node[same])
+        ranks = [self.node == machine for machine in machines]
+        return machines.size < _MACHINES and any(on.sum() > 1 and same[on].all() for on in ranks)

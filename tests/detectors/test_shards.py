@@ -1,0 +1,63 @@
+"""Which slowness is that of a position of the layer, and which is a machine's."""
+
+import numpy as np
+import pytest
+
+from detectors.shards import Shards
+
+TP = np.tile(np.arange(4), 8)
+NODE = np.arange(32) // 8
+CP = NODE // 2
+ROLE = np.ones(32, dtype=bool)
+
+
+def explained(slow, *, by=0.1, role=ROLE, node=NODE, **coords):
+    """Return which of the slow ranks a position explains; ``slow`` [ranks] marks them."""
+    effect = np.where(slow, by, 0.0) + np.linspace(0, 0.005, 32)
+    shards = Shards.from_coords(coords, node)
+    return [int(rank) for rank in np.flatnonzero(slow) if shards.explain(effect, int(rank), role)]
+
+
+def test_all_ranks_of_a_position_have_more_to_do():
+    """Alike on all nodes, it is their part of the layer."""
+    assert explained(TP == 3, tp=TP) == np.flatnonzero(TP == 3).tolist()
+    assert explained((TP == 3) & (NODE != 2), tp=TP) == np.flatnonzero((TP == 3) & (NODE != 2)).tolist()
+
+
+@pytest.mark.parametrize(
+    "slow",
+    [np.arange(32) == 5, np.isin(np.arange(32), (1, 5, 9)), np.arange(32) < 8, np.arange(32) % 5 == 0],
+)
+def test_slow_ranks_are_not_explained(slow):
+    """One, a few of a position, a node, or some of every position."""
+    assert explained(slow, tp=TP) == []
+
+
+def test_one_slower_than_its_position_is_not_explained():
+    """What it is slow by beyond the others is its own."""
+    effect = np.where(TP == 0, 0.08, 0.0)
+    effect[8] = 0.24
+    shards = Shards.from_coords({"tp": TP}, NODE)
+    assert [shards.explain(effect, rank, ROLE) for rank in (0, 8)] == [True, False]
+
+
+def test_two_machines_are_no_position_and_three_are():
+    """Where a position has whole machines, few of them may be slow by themselves."""
+    assert explained(CP == 1, cp=CP) == []
+    four = np.arange(32) // 4
+    assert explained(four % 2 == 1, cp=four % 2, node=four) == np.flatnonzero(four % 2 == 1).tolist()
+
+
+def test_only_the_same_role_is_asked():
+    """Another stage may be cut otherwise."""
+    first = np.arange(32) < 16
+    slow = (TP == 0) & first
+    assert explained(slow, tp=TP, role=first) == np.flatnonzero(slow).tolist()
+    assert explained(slow, tp=TP) == []
+
+
+def test_unknown_positions_explain_nothing():
+    """Nor does a dimension in which there is one position."""
+    assert explained(TP == 3, tp=np.where(TP == 1, -1, TP)) == []
+    assert explained(TP == 3, tp=np.zeros(32, dtype=np.intp)) == []
+    assert explained(TP == 3) == []

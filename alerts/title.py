@@ -9,7 +9,7 @@ TEMPLATES: dict[str, str] = {
     "straggler.fail_slow": "{place} is {ratio} slower than {peers}",
     "straggler.intermittent": "{place} slows down again and again ({ratio})",
     "straggler.job_wide": "{place} is {ratio} slower than it was; no machine stands out",
-    "imbalance.stage": "{place} carries {ratio} the compute of the other stages",
+    "imbalance.stage": "{place} carries {ratio} the compute of the others",
     "group": "{place} transfers {ratio} slower than the other groups",
     "imbalance.workload": "{place} is {ratio} slower than with evenly spread work",
     "hang.job": "{place} has stopped: no steps and no work on its machines",
@@ -61,8 +61,8 @@ def title(
     where = place(subject)
     if kind == "straggler.job_wide" and hypothesis in _JOB_WIDE:
         kind = hypothesis
-        if kind == "imbalance.stage" and not (subject.coords and "pp" in subject.coords):
-            where = f"A stage of job {subject.job_id}"
+        if kind == "imbalance.stage" and not subject.coords:
+            where = f"A group of ranks of job {subject.job_id}"
     template = TEMPLATES.get(kind) or "{place}: " + kind.replace("{", "").replace("}", "")
     text = template.format(
         place=where,

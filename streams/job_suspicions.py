@@ -74,24 +74,23 @@ def _weight(view: JobView, a: Accusation) -> float:
 
 
 def slow_stage(view: JobView, shown: Shown, stage: StageImbalance, at: float) -> Suspicion:
-    """Write a pipeline stage with more work than the others: the job's finding, nobody's fault."""
+    """Write a stage, or another group, with more work than the others: the job's finding, nobody's fault."""
     members = view.detector.stages.members[stage.group]
-    ranks = [view.roster[i] for i in members if i >= 0]
-    shared = dict(view.identities[ranks[0]].coords)
-    coords = {"pp": shared["pp"]} if "pp" in shared else None
-    where = f"pp={coords['pp']}" if coords else f"ranks {_spans(ranks)}"
+    role = view.role(stage.group)
+    coords = {name: value for name, value in role.items() if isinstance(value, int)}
+    where = view.role_name(stage.group) or f"ranks {_spans([view.roster[i] for i in members if i >= 0])}"
     value = float(
         nan_median(view.detector.ratios.history.last("compute", 50)[:, members[members >= 0]].ravel())
     )
     return _about_job(
         view,
         at,
-        subject=view.job(coords),
+        subject=view.job(coords or None),
         hypotheses={"imbalance.stage": _WEIGHT_SLOW},
         shown=shown,
         ratio=stage.ratio,
         evidence=(Evidence(metric="compute_seconds", unit="s", detector=DETECTOR, value=value, note=where),),
-        note=f"stage {where} takes {stage.ratio:.2f}x the mean of the other stages; its ranks agree",
+        note=f"{where}: {stage.ratio:.2f}x the mean of the other groups; its ranks agree",
     )
 
 

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
 from detectors.straggler import StragglerDetector
 from slowrank.telemetry import UNKNOWN_NODE, Subject
 from streams.step_rows import Identity
@@ -52,6 +54,23 @@ class JobView:
         node = self.identities[rank].node
         return None if node == UNKNOWN_NODE else node
 
+    def role(self, group: int) -> dict[str, str | int]:
+        """Return what the ranks of a group of peers share and not all of the job do: model, coordinates."""
+        member = self.detector.stages.index == group
+        inside = [self.identities[self.roster[i]] for i in np.flatnonzero(member)]
+        outside = [self.identities[self.roster[i]] for i in np.flatnonzero(~member)]
+        shared: dict[str, str | int] = {}
+        for name in ("gpu_model", "pp", "ep"):
+            value = _property(inside[0], name)
+            own = all(_property(i, name) == value for i in inside)
+            if value is not None and own and any(_property(i, name) != value for i in outside):
+                shared[name] = value
+        return shared
+
+    def role_name(self, group: int) -> str:
+        """Return the role in words, ``pp=3``; empty where nothing is known to tell the groups apart."""
+        return ", ".join(f"{name}={value}" for name, value in self.role(group).items())
+
     def subject(self, rank: int) -> Subject:
         """Return the rank as a GPU where its node and index are known, else as a rank."""
         place, node = self.identities[rank], self.node(rank)
@@ -72,3 +91,9 @@ class JobView:
         return Subject(
             type="job", cluster=self.cluster, job_id=self.job_id, attempt=self.attempt, coords=coords
         )
+
+
+def _property(identity: Identity, name: str) -> str | int | None:
+    if name == "gpu_model":
+        return identity.model or None
+    return next((at for dimension, at in identity.coords if dimension == name), None)

@@ -74,8 +74,7 @@ def _baseline(before: "np.ndarray[tuple[int], np.dtype[np.float64]] | None") -> 
 def _group_name(view: JobView, index: int, *, known: bool) -> str:
     if not known:
         return "ranks that behave alike"
-    coords = dict(view.identities[view.roster[index]].coords)
-    return f"pp={coords['pp']}" if "pp" in coords else "all ranks"
+    return view.role_name(int(view.detector.stages.index[index])) or "all ranks"
 
 
 def ruled_out(view: JobView, a: Accusation) -> tuple[str, ...]:

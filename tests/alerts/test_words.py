@@ -159,8 +159,9 @@ def test_every_kind_has_a_known_action(kind):
 @pytest.mark.parametrize(
     ("coords", "hypothesis", "expected"),
     [
-        ({"pp": 3}, "imbalance.stage", "Stage 3 of job j carries 1.63x the compute of the other stages"),
-        (None, "imbalance.stage", "A stage of job j carries 1.63x the compute of the other stages"),
+        ({"pp": 3}, "imbalance.stage", "Stage 3 of job j carries 1.63x the compute of the others"),
+        (None, "imbalance.stage", "A group of ranks of job j carries 1.63x the compute of the others"),
+        ({"ep": 1}, "imbalance.stage", "Group ep=1 of job j carries 1.63x the compute of the others"),
         (None, "imbalance.workload", "Job j is 1.63x slower than with evenly spread work"),
         (None, "straggler.job_wide", "Job j is 1.63x slower than it was; no machine stands out"),
     ],

@@ -99,3 +99,17 @@ def test_token_counts_make_small_faults_visible_in_packed_work():
     found = believed(run(table))
     assert set(found) == {5}
     assert steps_between(table, table.ts[110], found[5].ts) <= 30
+
+
+def test_a_group_is_named_by_what_its_ranks_alone_share():
+    """Busier experts are a group of their own; that all ranks are of stage 0 says nothing."""
+    expert = np.arange(16) // 8
+    coords = {"dp": (np.arange(16) % 8).tolist(), "pp": [0] * 16, "ep": expert.tolist()}
+    work = healthy()
+    work[:, expert == 1] *= 1.4
+    [found] = job_level(run(synchronous(work, coords=coords)))
+    assert found.subject.coords == {"ep": 1}
+    assert found.evidence[0].note == "ep=1"
+    work[90:, 2] *= 1.2
+    [slow] = believed(run(synchronous(work, coords=coords))).values()
+    assert (slow.subject.rank, slow.evidence[0].peers.group) == (2, "ep=0")

@@ -33,7 +33,7 @@ _ORDER = {NodeSample: 0, NodeEvent: 1, JobSteps: 2}
 class Read:
     """What was read: the records in order, how many rows made them, and what was set aside and why.
 
-    ``wall_clock_only``: there are steps, and none says how long its rank computed.
+    ``wall_clock_only``: there are steps, and none says how long its rank computed, or waited.
     """
 
     records: list[Record] = field(default_factory=list)
@@ -137,7 +137,8 @@ class _Steps:
             places[self._heads[head]] = place
         group, ts = places[self._group], np.array(self._ts)
         keys, seconds = np.array(self._keys, np.int64).T, np.array(self._seconds, np.float32).T
-        found.wall_clock_only = bool(np.isnan(seconds[_SECONDS.index("compute_seconds")]).all())
+        own = [_SECONDS.index(name) for name in ("compute_seconds", "wait_seconds")]
+        found.wall_clock_only = bool(np.isnan(seconds[own]).all())
         second = np.floor(ts)
         order = np.lexsort((keys[1], keys[0], ts, group, second))
         group, ts, second = group[order], ts[order], second[order]

@@ -175,7 +175,11 @@ def _write(output: Path, lines: bytes) -> None:
 def _summary(read: "Read", pipeline: "Pipeline", what: str) -> None:
     typer.secho(f"{what}; {read.rows} rows read", err=True)
     if read.wall_clock_only:
-        typer.secho("no row has compute_seconds: without it nobody can say which rank is slow", err=True)
+        typer.secho(
+            "no row has compute_seconds or wait_seconds: of ranks that wait for each other, nobody can say "
+            "which one is slow",
+            err=True,
+        )
     for reason, count in sorted(read.bad.items()):
         typer.secho(f"set aside: {count} rows, {reason}", err=True)
     for example in read.examples:

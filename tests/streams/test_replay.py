@@ -112,12 +112,15 @@ def test_bad_lines_are_summed_up_on_stderr(slow_job, tmp_path):
 
 
 def test_wall_clock_steps_alone_are_said_not_to_name_a_rank(slow_job, tmp_path):
-    """Silence about a trace without compute times is explained; with them there is nothing to explain."""
+    """Silence about a trace without compute times and waits is explained; with one of them it is not."""
     path = tmp_path / "wall.ndjson"
     rows = [json.loads(line) for line in slow_job.read_text().splitlines()]
     path.write_text(lines({k: row[k] for k in ("ts", "rank", "step", "step_seconds")} for row in rows))
-    assert "no row has compute_seconds" in backtest(path).stderr
+    assert "no row has compute_seconds or wait_seconds" in backtest(path).stderr
     assert "compute_seconds" not in backtest(slow_job).stderr
+    waits = ({"wait_seconds": 0.1} | {k: v for k, v in row.items() if k != "compute_seconds"} for row in rows)
+    path.write_text(lines(waits))
+    assert "compute_seconds" not in backtest(path).stderr
 
 
 def test_an_old_trace_is_not_sent_where_it_would_be_set_aside(slow_job, tmp_path):

@@ -238,11 +238,14 @@ class Ratios:
         """Compare within the replica from when that explains a good part of the ranks' differences."""
         if self._replicas is None or self._share_batches or self.asynchronous:
             return
-        before = classify(self.history.last("role", self.config.learn)).dispersion
+        before = classify(self.history.last("role", self.config.learn))
+        # Where the work is the same, what a replica shares is its machines, and one of them may be slow.
+        if before.kind == "fixed":
+            return
         v = self.history.last("v", min(self.settled, self.config.history)).copy()
         self._share_batches = True
         role = self._role_ratio(v)
-        if classify(role[-self.config.learn :]).dispersion > _TOKEN_GAIN * before:
+        if classify(role[-self.config.learn :]).dispersion > _TOKEN_GAIN * before.dispersion:
             self._share_batches = False
         else:
             self._rewrite(v, role)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from detectors.replicas import Replicas
 from detectors.straggler import StepTimes, StragglerDetector
 
 RANKS = 32
@@ -81,3 +82,27 @@ def test_three_far_steps_stand_alone_where_healthy_ranks_show_none(spikes, size,
 def test_two_far_steps_are_no_slow_rank():
     """As recorded: two in a row happen to healthy ranks."""
     assert steps_until(alone=False, burst=2) is None
+
+
+def named_in_replicas(work):
+    """Return the ranks accused in a job of two stages on four nodes, its two replicas eight ranks a stage."""
+    stage, replica = np.arange(RANKS) // 16, np.arange(RANKS) // 8 % 2
+    shared = Replicas.of(replica, np.arange(RANKS) // 8)
+    detector = StragglerDetector(RANKS, stage, replicas=shared)
+    nan, ts, found = np.full(RANKS, np.nan), 1000.0, set()
+    for s, seconds in enumerate(work):
+        ts += seconds.max()
+        times = StepTimes(
+            number=500 + s, ts=np.full(RANKS, ts), step=np.full(RANKS, seconds.max()), compute=seconds,
+            wait=nan, data=nan, comm=nan, checkpoint=nan, tokens=nan,
+        )  # fmt: skip
+        found |= {a.rank for a in detector.update(times).accused}
+    return found
+
+
+def test_machines_of_a_replica_that_differ_for_good_are_no_batch():
+    """Where all work is alike, the mates of a slow node are compared with its peers and not with it."""
+    noise = 0.002 * np.random.default_rng(5).normal(size=(160, RANKS))
+    work = np.exp(noise + np.where(np.arange(RANKS) // 8 % 2, 0.005, -0.005))
+    work[100:, :8] *= 1.2
+    assert named_in_replicas(work) == set(range(8))

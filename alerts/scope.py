@@ -22,6 +22,9 @@ _HELD = ("link.nic_", "node.silent", "exporter.stale")
 _FOLLOWING = ("ecc.row_remap_pending",)
 """Kinds that a counter shows, of what the kernel log tells more gravely a moment before or after."""
 
+_FLAPPING = ("straggler.fail_slow", "straggler.intermittent")
+"""Whoever recovers and relapses is said to be slow on and off as well, whichever relapse is the latest."""
+
 MAX_CASES = 256
 """Of one scope: each is weighed against all others, and what names them comes from outside. Of more, those
 that ended first make room; while none has ended, new ones are not heard."""
@@ -202,9 +205,12 @@ def _leads(leader: Case, case: Case, config: FindingConfig) -> bool:
 
 
 def _of_one_cause(leader: Case, case: Case, config: FindingConfig) -> bool:
-    """Return whether two cases tell of one cause, or ``case`` is what an earlier raise left behind."""
+    """Return whether two cases tell of one cause, or ``case`` is what earlier raises left behind."""
     if related(leader, case, config):
         return True
+    if (leader.kind, case.kind) == _FLAPPING:
+        began = leader.first_onset - config.agree_within_seconds
+        return same_place(leader, case) and case.since >= began
     explained = case.kind in _FOLLOWING and leader.kind in rule_of(case.kind).explained_by
     if not explained or not same_place(leader, case):
         return False

@@ -68,6 +68,27 @@ def test_an_absorbed_remap_is_told_again_once_nothing_else_tells_of_it():
     assert open_kinds([*said, *again, *waiting], 6000.0)[-1] == {PENDING}
 
 
+SLOW, ON_AND_OFF = "straggler.fail_slow", "straggler.intermittent"
+
+
+def flapping(times):
+    """Slow for a minute from each of these times on."""
+    return [s for t in times for s in (told(t, SLOW, onset=t), told(t + 60.0, SLOW, "clear"))]
+
+
+@pytest.mark.parametrize("first", [10.0, 300.0, 600.0])
+def test_relapses_and_what_is_slow_on_and_off_are_one_finding(first):
+    """Whichever relapse is the latest, what says that a rank comes and goes tells of the same cause."""
+    said = [*flapping([10.0, 300.0, 600.0]), told(650.0, ON_AND_OFF, onset=first)]
+    assert set().union(*open_kinds(said, 700.0)) == {SLOW}
+
+
+def test_slow_on_and_off_before_it_stayed_so_is_a_finding_of_its_own():
+    """What was told before the rank was slow for long has another onset, and stays as it was told."""
+    said = [told(250.0, ON_AND_OFF), told(800.0, SLOW, onset=700.0)]
+    assert open_kinds(said, 850.0)[-1] == {SLOW, ON_AND_OFF}
+
+
 def gpus(scope):
     return {case.subject.gpu_index for case in scope.cases.values()}
 

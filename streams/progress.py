@@ -90,8 +90,8 @@ class Progress:
             for least, gaps in ((EARLY_SECONDS, _EARLY_GAPS), (STALL_SECONDS, _STALL_GAPS))
         )
         if len(self._gaps) < _YOUNG_GAPS:
-            # A young job has shown few of its pauses.
-            early = allowed = _YOUNG_FACTOR * allowed
+            # A young job has shown few of its pauses; in none do all machines spin for nothing.
+            allowed *= _YOUNG_FACTOR
         certain = max(CERTAIN_SECONDS if self._known(last) else CERTAIN_YOUNG_SECONDS, allowed)
         unsent = max(0.0, sorted((0.0, 0.0, *self._unsent))[-_ODD] - _PROMPT_SECONDS)
         early, allowed, certain = early + unsent, allowed + unsent, certain + unsent

@@ -30,9 +30,14 @@ def members_of(group: Case, cases: Mapping[str, Case], config: FindingConfig) ->
 
 
 def among_slow_ranks(case: Case, cases: Mapping[str, Case], config: FindingConfig) -> bool:
-    """Return whether other ranks of the node became slow together with this one: all may be, before long."""
+    """Return whether other ranks of the node became slow together with this one: all may be, before long.
+
+    Where all of them were until lately, the first of them to be slow again is enough.
+    """
     if not _is_measured(case):
         return False
+    if any(_is_group(c) and c.kind == case.kind and c.live and not c.active for c in cases.values()):
+        return True
     others = [c for c in cases.values() if c.kind == case.kind and c.active and _is_measured(c)]
     together = [c for c in others if abs(c.since - case.since) <= config.agree_within_seconds]
     jobs = _jobs_of(together)
@@ -49,7 +54,10 @@ def with_node_group(cases: Mapping[str, Case], ts: float, config: FindingConfig)
 def _with_group(kind: str, cases: Mapping[str, Case], ts: float, config: FindingConfig) -> Mapping[str, Case]:
     existing = next((c for c in cases.values() if _is_group(c) and c.kind == kind), None)
     if existing is not None and existing.live:
-        return {**cases, existing.key: _refreshed(existing, members_of(existing, cases, config))}
+        existing = _refreshed(existing, members_of(existing, cases, config))
+        cases = {**cases, existing.key: existing}
+        if existing.active:
+            return cases
     fresh = [c for c in cases.values() if c.kind == kind and _is_measured(c) and c.fresh_at(ts, config)]
     together = _slow_together(fresh, config)
     if not _is_node(together, config):

@@ -161,6 +161,31 @@ def test_nearly_all_ranks_of_a_node_are_one_finding():
     assert last["straggler.fail_slow", "rank"].group_key == last["straggler.fail_slow", "node"].dedup_key
 
 
+def test_a_node_that_is_slow_on_and_off_stays_one_finding():
+    """Its ranks recover and become slow again, one a second before the others: all of it is the node's."""
+    ranks = [msgspec.structs.replace(RANK, rank=i, gpu_index=i) for i in range(3)]
+    told: list[Suspicion] = []
+    for k, r in enumerate(ranks):
+        said = slow(10, subject=r, overwhelming=True, ranks_on_node=4)
+        again = {"state": "raise", "ts": T0 + 200 + min(k, 1), "onset": T0 + 197}
+        told += [said, msgspec.structs.replace(said, state="clear", ts=T0 + 100)]
+        told += [msgspec.structs.replace(said, **again)]
+    _, versions = run(*sorted(told, key=lambda s: s.ts), until=300)
+    assert {(f.subject.type, f.occurrences) for f in versions if f.status == "open"} == {("node", 1)}
+    assert [f.status for f in versions if f.subject.type == "node"][-1] == "open"
+
+
+def test_one_rank_of_a_recovered_node_is_one_finding():
+    """The others stay well: it is held back for half as long as it took to be found, and then named."""
+    ranks = [msgspec.structs.replace(RANK, rank=i, gpu_index=i) for i in range(3)]
+    first = [slow(10, subject=r, overwhelming=True, ranks_on_node=4) for r in ranks]
+    well = [msgspec.structs.replace(s, state="clear", ts=T0 + 100) for s in first]
+    again = [msgspec.structs.replace(first[0], ts=T0 + 200 + k, onset=T0 + 190) for k in (0, 10)]
+    _, versions = run(*first, *well, *again, until=230)
+    opened = [f for f in versions if f.status == "open" and f.subject.type == "rank"]
+    assert {(f.subject.rank, f.detected_at - T0) for f in opened} == {(0, 205.0)}
+
+
 @pytest.mark.parametrize(
     "changes", [{"ranks_on_node": 8}, {"ranks_on_node": 4, "nodes": 1}, {"ranks_on_node": 0}]
 )

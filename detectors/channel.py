@@ -5,6 +5,7 @@ and is it slower than its peers whatever it was before (lasting; a rank slow fro
 change).
 """
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,6 +29,13 @@ LASTING_EXTRA = 5.0
 
 FAR = float(np.log1p(LARGE)) / 2
 """A log ratio that speaks for a large slowdown rather than against it."""
+
+_FAR_SIGMAS = 4.0
+"""A step beyond so many sigmas speaks for a slow rank about as loudly as one step may."""
+
+_OFTEN = math.log(20.0)
+"""Surprise of far steps where a twentieth of the healthy ones are. Collections are rarer: behind them three
+far steps in a row at one rank are news."""
 
 QUIET_STEPS = 20
 """Steps without any evidence that end an accusation: a rank that is slow in waves is accused once."""
@@ -71,6 +79,14 @@ def fit_noise(x: Floats, groups: PeerGroups, *, floor: float, prior: float) -> N
     return Noise(center * width / (width + error), sigma, int(np.median(samples)))
 
 
+def _ceiling(far: Spikes) -> float:
+    """Return the most that one step may say in steady work: as much as a far one is surprising there.
+
+    A slow rank is far off in every step. Where healthy ones often are, some in a row are no proof.
+    """
+    return far.surprise if far.any and far.surprise <= _OFTEN else math.inf
+
+
 def _autocorrelation(residual: Floats) -> float:
     if len(residual) < 8:
         return 0.0
@@ -99,6 +115,8 @@ class Channel:
         self.lasting = EvidenceBank(ranks, self.h + LASTING_EXTRA, self.config)
         self.excursions = Excursions(ranks)
         self._spikes = Spikes(ranks)
+        self._far_off = Spikes(ranks)
+        self._far_lasting = Spikes(ranks)
         self.noise: Noise | None = None
         self.raised: Bools = np.zeros(ranks, dtype=bool)
         self.believed: Bools = np.zeros(ranks, dtype=bool)
@@ -136,12 +154,20 @@ class Channel:
         Where the work is ``steady``, three steps far off stand alone if so many in a row, at one rank by
         chance, are rare enough in this job; elsewhere it takes four.
         """
-        share = self.config.clip_share
+        share, read = self.config.clip_share, np.isfinite(residual)
         rare = self._spikes.surprise >= share * threshold(len(self.raised), 1, P_ALONE)
         most = share * self.h_alone if steady and rare else 0.0
-        self.change.update(residual, sigma=sigma, smallest=smallest, most=most)
-        self._spikes.update(residual > FAR, read=np.isfinite(residual), accused=self.raised)
+        ceiling = _ceiling(self._far_off) if steady else math.inf
+        self.change.update(residual, sigma=sigma, smallest=smallest, most=most, ceiling=ceiling)
+        self._spikes.update(residual > FAR, read=read, accused=self.raised)
+        self._far_off.update(residual > _FAR_SIGMAS * sigma, read=read, accused=self.raised)
         self.excursions.update(self.change.sharp(sigma) >= self.h / 2)
+
+    def weigh_lasting(self, ratio: Floats, *, sigma: Floats, smallest: Floats, steady: bool = False) -> None:
+        """Take one step of ratios as they are as evidence of a rank that always was slow."""
+        ceiling = _ceiling(self._far_lasting) if steady else math.inf
+        self.lasting.update(ratio, sigma=sigma, smallest=smallest, ceiling=ceiling)
+        self._far_lasting.update(ratio > _FAR_SIGMAS * sigma, read=np.isfinite(ratio), accused=self.raised)
 
     def scores(self) -> Floats:
         """Evidence over threshold, 1.0 = suspicious; the larger of change and lasting."""

@@ -106,12 +106,19 @@ class EvidenceBank:
         self.best: Floats = np.zeros(ranks)
 
     def update(
-        self, x: Floats, *, sigma: Floats, smallest: Floats | float = 0.0, most: float = 0.0
+        self,
+        x: Floats,
+        *,
+        sigma: Floats,
+        smallest: Floats | float = 0.0,
+        most: float = 0.0,
+        ceiling: float = math.inf,
     ) -> Floats:
         """Take one step: ``x`` and ``sigma`` are [ranks], NaN in ``x`` changes nothing; return ``best``.
 
         Effects below ``smallest`` (a slowdown, per rank or one for all) are not tested. ``most`` is what one
-        step may move the evidence for a ``LARGE`` effect by, where that is more than the usual share.
+        step may move the evidence for a ``LARGE`` effect by, where that is more than the usual share;
+        ``ceiling`` is what one may add to any.
         """
         cfg, delta = self.config, self._delta
         share = self.h * cfg.clip_share
@@ -120,7 +127,7 @@ class EvidenceBank:
         # after it keeps any single step to a third of what accuses, for ``LARGE`` effects to ``most``.
         value = np.minimum(x, delta + cfg.limit_sigmas * sigma)
         gain = delta / sigma**2 * (value - delta / 2)
-        level = self.levels + np.minimum(np.maximum(gain, -bound), bound)
+        level = self.levels + np.minimum(np.maximum(gain, -bound), np.minimum(bound, ceiling))
         level = np.minimum(np.maximum(level, 0.0), cfg.cap * self.h)
         least = np.maximum(cfg.min_effect_sigmas * sigma, np.log1p(smallest) - 1e-12)
         level = np.where(delta >= least, level, 0.0)

@@ -37,6 +37,11 @@ class Spikes:
         self._pending = np.where(ended | accused, 0.0, self._pending + (read & far))
 
     @property
+    def any(self) -> bool:
+        """Tell whether any healthy step was far off."""
+        return self._far > 0.0
+
+    @property
     def surprise(self) -> float:
         """Return -ln of the share of healthy steps that are far off (Jeffreys' estimate; ln 2 before any).
 

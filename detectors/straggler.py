@@ -209,6 +209,8 @@ class StragglerDetector:
         fixed, learn = ratios.kind.kind == "fixed", ratios.config.learn
         known = not math.isnan(ratios.kind.dispersion)
         dispersion = max(ratios.kind.dispersion if known else 1.0, ratios.config.floor)
+        # Loaders and workers without a shared clock stall for some steps at a time.
+        steady = fixed and name == "compute" and not ratios.asynchronous
         if channel.noise is None:
             sigma = np.full(ratios.ranks, dispersion)
         else:
@@ -219,18 +221,17 @@ class StragglerDetector:
             if dispersion > VARIABLE_DISPERSION and name == "compute":
                 smallest = _COARSE_EFFECT
             if fixed or ratios.settled >= learn + (10 if ratios.asynchronous else 0):
-                # Loaders and workers without a shared clock stall for some steps at a time.
-                steady = fixed and name == "compute" and not ratios.asynchronous
                 channel.weigh(residual, sigma=sigma, smallest=smallest, steady=steady)
         if (
             ratios.source == "compute"
             and not ratios.asynchronous
             and ratios.settled >= (3 if fixed else learn)
         ):
-            channel.lasting.update(
+            channel.weigh_lasting(
                 np.where(ratios.groups.peers > 0, lasting, np.nan),
                 sigma=sigma,
                 smallest=self._lasting_effects(),
+                steady=steady,
             )
 
     def _lasting_effects(self) -> Floats:

@@ -48,8 +48,15 @@ def test_a_step_far_off_may_say_more_where_such_steps_are_rare(slowdown, share):
     assert said == pytest.approx(share * H)
 
 
-def test_nothing_lowers_the_limit_of_a_step():
-    """Where far steps are frequent, three of them make a suspicion as ever."""
+def test_a_ceiling_bounds_what_a_step_adds_and_not_what_it_takes():
+    """Where far steps are frequent one says as much as it surprises; a healthy one takes all of it back."""
+    bank = EvidenceBank(1, H)
+    levels = [bank.update(np.array([x]), sigma=np.array([0.005]), ceiling=2.0)[0] for x in (0.4, 0.4, 0.0)]
+    assert levels == pytest.approx([2.0, 4.0, 0.0])
+
+
+def test_no_larger_share_for_far_steps_lowers_the_usual_one():
+    """Three of them make a suspicion as ever."""
     bank = EvidenceBank(1, H)
     for _ in range(3):
         bank.update(np.array([0.4]), sigma=np.array([0.005]), most=1.0)

@@ -106,3 +106,42 @@ def test_machines_of_a_replica_that_differ_for_good_are_no_batch():
     work = np.exp(noise + np.where(np.arange(RANKS) // 8 % 2, 0.005, -0.005))
     work[100:, :8] *= 1.2
     assert named_in_replicas(work) == set(range(8))
+
+
+def named_among_far_steps(share, size, *, slow=1.0, seed=0):
+    """Return who is accused how many steps after the 150th, from when on rank 9 takes ``slow`` times as long.
+
+    Every rank takes ``size`` times as long in a ``share`` of its steps, drawn anew for each.
+    """
+    rng = np.random.default_rng(seed)
+    detector = StragglerDetector(RANKS, np.zeros(RANKS, dtype=np.intp))
+    nan, ts, found = np.full(RANKS, np.nan), 1000.0, {}
+    for s in range(300):
+        work = np.exp(0.004 * rng.normal(size=RANKS)) * np.where(rng.random(RANKS) < share, size, 1.0)
+        work[9] *= slow if s >= 150 else 1.0
+        ts += work.max()
+        times = StepTimes(
+            number=500 + s, ts=np.full(RANKS, ts), step=np.full(RANKS, work.max()), compute=work, wait=nan,
+            data=nan, comm=nan, checkpoint=nan, tokens=nan,
+        )  # fmt: skip
+        verdict = detector.update(times)
+        for a in (*verdict.accused, *verdict.intermittent):
+            found.setdefault(a.rank, s - 149)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("size", [1.08, 1.25])
+@pytest.mark.parametrize("share", [0.1, 0.2, 0.3])
+def test_ranks_that_are_all_far_off_now_and_then_are_not_slow(share, size, seed):
+    """Where a tenth of the healthy steps are long, three in a row at one rank happen by chance."""
+    assert named_among_far_steps(share, size, seed=seed) == {}
+
+
+@pytest.mark.parametrize(("share", "within"), [(0.03, 4), (0.1, 12), (0.3, 30)])
+@pytest.mark.parametrize("slow", [1.2, 1.5])
+def test_a_slow_rank_is_told_from_far_steps_by_being_so_always(share, within, slow):
+    """It takes the more steps the more often healthy ones are long."""
+    (rank, steps), *others = named_among_far_steps(share, 1.25, slow=slow).items()
+    assert (rank, others) == (9, [])
+    assert 3 <= steps <= within

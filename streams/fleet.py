@@ -84,6 +84,12 @@ class Fleet:
                     found[places[k]].append(suspicion)
         return found
 
+    def relearn(self, key: NodeKey) -> None:
+        """What a node does was changed by plan."""
+        seat = self._seats.get(key)
+        if seat is not None:
+            seat.page.relearn(seat.row)
+
     def forget(self, before: float) -> None:
         """Let go of the nodes that were last heard before an event time."""
         if self._oldest.reached(before):

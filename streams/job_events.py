@@ -1,10 +1,12 @@
-"""What a job says of itself that excuses it from making progress: pauses it declares, and its end."""
+"""What a job says of itself: pauses and its end, which excuse a stall, and changes by plan."""
 
 from slowrank.telemetry import NodeEvent, Suspicion
 from streams.suspicions import Claim, Place
 
 PAUSES = frozenset({"job.checkpoint", "job.eval", "job.start", "job.restart"})
 END = "job.end"
+CHANGES = frozenset({"job.start", "job.restart", "job.schedule"})
+"""From here on the levels of the node that tells of it are other ones. A pause leaves them as they are."""
 
 
 def excuse(event: NodeEvent) -> list[Suspicion]:

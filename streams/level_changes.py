@@ -100,12 +100,17 @@ class LevelChanges:
                 yield k, s
             self._look_at[node] = self._next_look(node)
 
-    def forget(self, node: int) -> None:
-        """A planned change: learn every level of a node anew, and drop what was under way."""
+    def relearn(self, node: int) -> None:
+        """A planned change: learn every level of a node anew; what was raised before it stays so."""
         series = len(self._columns)
         self._bank.reset(np.arange(node * series, (node + 1) * series))
-        self._limit[node] = np.nan
         self._waiting.pop(node, None)
+        self._look_at[node] = self._next_look(node)
+
+    def forget(self, node: int) -> None:
+        """Another node, or one that was started anew: nothing of it is known."""
+        self.relearn(node)
+        self._limit[node] = np.nan
         self._raised.pop(node, None)
         self._look_at[node] = np.inf
 

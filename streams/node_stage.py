@@ -8,7 +8,7 @@ from detectors.change_point import ChangeConfig
 from slowrank.telemetry import NodeEvent, NodeSample, Record, Suspicion
 from streams.exporter_health import clock_error
 from streams.fleet import Fleet
-from streams.job_events import excuse
+from streams.job_events import CHANGES, excuse
 from streams.node_events import EventRules
 from streams.pairwise import delay_told
 from streams.places import Places
@@ -65,6 +65,17 @@ class NodeStage:
 
     def process_many(self, records: Sequence[Record | Suspicion]) -> list[Output]:
         """Take records; return what each gives rise to, in their order."""
+        outputs: list[Output] = []
+        first = 0
+        # Samples are taken all at once: those before a planned change are not to be learnt from after it.
+        for number, record in enumerate(records):
+            if isinstance(record, NodeEvent) and record.code in CHANGES:
+                outputs += self._together(records[first : number + 1])
+                self._fleet.relearn((record.cluster, record.node))
+                first = number + 1
+        return outputs + self._together(records[first:])
+
+    def _together(self, records: Sequence[Record | Suspicion]) -> list[Output]:
         samples = self._fleet.fresh(records)
         found = dict(zip(samples, self._fleet.update(list(samples.values())), strict=True))
         outputs: list[Output] = []

@@ -82,6 +82,11 @@ class Page:
         self._quiet.restart(row)
         self._waiting.restart(row)
 
+    def relearn(self, row: int) -> None:
+        """What the node does was changed by plan: its levels are learnt anew."""
+        if self._levels is not None:
+            self._levels.relearn(row)
+
     def carry(self, row: int, source: "Page", there: int) -> None:
         """Let a node move in that was at row ``there`` of another page: its devices have changed."""
         self._gpu_counts.carry(row, source._gpu_counts, there)

@@ -124,6 +124,30 @@ def test_a_change_of_all_gpus_does_not_date_what_one_does_after_it():
     assert abs(raised[0].onset - 1327) <= 3
 
 
+def clocks_down(declared, *, batch):
+    """Return what is said of a GPU whose clock is low from 1300 to 1500, and of a job's event at a time."""
+    rng = np.random.default_rng(1)
+    records: list[Any] = []
+    for t in range(1000, 1700):
+        gpus = [healthy_gpu(rng, t) for _ in range(GPUS)]
+        if 1300 <= t < 1500:
+            gpus[5]["gpu.clock.sm_hz"] = 1.4e9
+        records += [event("job.schedule", float(t), source="job")] if t == declared else []
+        records.append(sample(t, gpus=gpus))
+    stage = NodeStage()
+    return [s for k in range(0, 700, batch) for s in told(stage.process_many(records[k : k + batch]))]
+
+
+@pytest.mark.parametrize("batch", [1, 64, 701])
+def test_levels_are_learnt_anew_from_a_planned_change_on(batch):
+    """What moves when a job says that it changes accuses nobody; what was raised before it stays raised."""
+    assert clocks_down(1300, batch=batch) == []
+    assert [(s.kind, s.state) for s in clocks_down(1400, batch=batch) if s.state != "update"] == [
+        ("clock.low", "raise"),
+        ("clock.low", "clear"),
+    ]
+
+
 def test_a_vanished_gpu_is_found_within_four_seconds():
     """A GPU that is no longer read while its siblings are is an overwhelming loss of that GPU."""
     found = run(NodeStage(), seconds=120, change=lambda t, i, g: None if i == 7 and t >= 1100 else g)

@@ -11,8 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from slowrank.telemetry import JobSteps
-from slowrank.telemetry.columns import pack
-from slowrank.telemetry.schema import CURRENT_STEP_SCHEMA, STEP_SCHEMAS
+from slowrank.telemetry.columns import pack, step_schema_of
 
 Floats = npt.NDArray[np.float64]
 
@@ -32,6 +31,7 @@ class StepTable:
     wait: Floats | None = None
     data: Floats | None = None
     tokens: Floats | None = None
+    squares: Floats | None = None
     coords: Coords = field(default_factory=dict)
     with_compute: bool = True
     ranks_per_node: int = 8
@@ -84,12 +84,14 @@ def _record(table: StepTable, s: int, members: list[int], node: str) -> JobSteps
             ("wait_seconds", table.wait),
             ("data_seconds", table.data),
             ("tokens", table.tokens),
+            ("seq_len_sq_sum", table.squares),
         ):
             if values is not None:
                 row[name] = float(values[s, r])
         rows.append(row)
+    schema = step_schema_of(rows)
     return JobSteps(
-        schema=CURRENT_STEP_SCHEMA,
+        schema=schema.id,
         cluster="bench",
         job_id=table.job_id,
         attempt=table.attempt,
@@ -97,5 +99,6 @@ def _record(table: StepTable, s: int, members: list[int], node: str) -> JobSteps
         boot_id="file",
         seq=s,
         ts=float(table.ts[s]),
-        rows=pack(STEP_SCHEMAS[CURRENT_STEP_SCHEMA].rows, rows),
+        row_bytes=schema.row_bytes,
+        rows=pack(schema.rows, rows),
     )

@@ -3,8 +3,8 @@
 Works on logs of seconds. A rank's ``role`` ratio is against the others of its role (leave-one-out median);
 its ``x`` ratio, in which changes are sought, is the same where the role has enough members, and otherwise
 compares every rank's time over its own usual time with all ranks of the job. What uneven batches put on a
-rank is taken out where it is known: by its tokens, or by what the other ranks of its replica took for the
-same batch.
+rank is taken out where it is known: by its tokens and the squared lengths of its sequences, or by what the
+other ranks of its replica took for the same batch.
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from detectors.robust import nan_max, nan_mean, nan_median, spread
 from detectors.roles import is_regular, looks_like_stage, split_by_gap
 from detectors.shards import Shards
 from detectors.straggler_config import StragglerConfig
-from detectors.workload import TokenModel, fit_tokens
+from detectors.workload import WorkModel, fit_work
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
@@ -36,17 +36,20 @@ _ASYNCHRONOUS_WORK = 0.02
 """The same where compute times are given too: step times differ a little by where they are measured."""
 
 _LEVEL_STEPS = 10
-_TOKEN_REFIT = 50
-_TOKEN_GAIN = 0.7
-"""Tokens or replicas explain the work if the spread falls to this share: any fit takes a little away."""
+_WORK_REFIT = 50
+_WORK_GAIN = 0.7
+"""Amounts or replicas explain the work if the spread falls to this share: any fit takes a little away."""
 
 
-SERIES = ("v", "x", "role", "data_x", "ts", "step", "compute", "wait", "data", "comm", "tokens")
+SERIES = ("v", "x", "role", "data_x", "ts", "step", "compute", "wait", "data", "comm", "tokens", "squares")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTimes:
-    """One step: event times ``ts`` and seconds, each [ranks]; NaN = not read."""
+    """One step: event times ``ts`` and seconds, each [ranks]; NaN = not read.
+
+    ``squares`` are the sums of the squared lengths of each rank's sequences, None where no rank tells them.
+    """
 
     number: int
     ts: Floats
@@ -57,6 +60,7 @@ class StepTimes:
     comm: Floats
     checkpoint: Floats
     tokens: Floats
+    squares: Floats | None = None
 
 
 class Ratios:
@@ -86,7 +90,7 @@ class Ratios:
         self.kind = JobKind("between", float("nan"), float("nan"))
         self.source: Source | None = None
         self.asynchronous = self.common_clock = False
-        self.tokens: TokenModel | None = None
+        self.work: WorkModel | None = None
         self.shards = shards
         self._replicas = replicas
         self._share_batches = False
@@ -121,7 +125,7 @@ class Ratios:
         source, seconds = _seconds(t)
         changed = self.source not in (None, source)
         if changed:
-            self.settled, self._level, self.tokens, self._roles_settled = 0, None, None, self.roles_known
+            self.settled, self._level, self.work, self._roles_settled = 0, None, None, self.roles_known
             self._share_batches = False
         self.source = source
         self._push(t, seconds)
@@ -130,13 +134,13 @@ class Ratios:
         return changed
 
     def learn(self) -> None:
-        """Learn what the steps so far tell: levels, job kind, tokens, asynchrony, roles. Called at times."""
+        """Learn what the steps so far tell: levels, job kind, work, asynchrony, roles. Called at times."""
         if self._level is None and self.settled >= _LEVEL_STEPS:
             self._level = nan_median(self.history.last("v", _LEVEL_STEPS))
         if self.settled == self.config.learn:
             self._learn_clock()
-        if self.settled == self.config.learn or self.settled % _TOKEN_REFIT == 0:
-            self._learn_tokens()
+        if self.settled == self.config.learn or self.settled % _WORK_REFIT == 0:
+            self._learn_work()
             self._learn_replicas()
         if self.settled == self.config.learn and not self._roles_settled:
             self._learn_roles()
@@ -151,15 +155,16 @@ class Ratios:
         return 1.4826 * float(nan_median(np.abs(usual))) if np.isfinite(usual).any() else 0.0
 
     def raw_role(self, steps: int) -> Floats:
-        """Return log ratios to role peers as measured, with nothing taken out for tokens, [steps, ranks]."""
-        if self.tokens is None and not self._share_batches:
+        """Return log ratios to role peers as measured, with no work taken out, [steps, ranks]."""
+        if self.work is None and not self._share_batches:
             return self.history.last("role", steps)
         return self._against_role(_logs(self.history.last("compute", steps)))
 
     def _push(self, t: StepTimes, seconds: Floats) -> None:
         v = _logs(seconds)
-        if self.tokens is not None:
-            v = v - self.tokens.log_expected(t.tokens)
+        squares = np.full(self.ranks, np.nan) if t.squares is None else t.squares
+        if self.work is not None:
+            v = v - self.work.log_expected(t.tokens, squares)
         role = self._role_ratio(v)
         data_x = t.data
         if np.isfinite(t.data).any():
@@ -176,6 +181,7 @@ class Ratios:
             data=t.data,
             comm=t.comm,
             tokens=t.tokens,
+            squares=squares,
         )
 
     def _change_ratio(self, v: Floats, role: Floats) -> Floats:
@@ -219,19 +225,21 @@ class Ratios:
             work = _variation(self.history.last("compute", self.config.learn))
             self.asynchronous = steps >= max(_ASYNCHRONOUS_WORK, 0.5 * work)
 
-    def _learn_tokens(self) -> None:
-        """Fit time against tokens; keep the fit where it explains a good part of the ranks' differences."""
-        model = fit_tokens(self.history.last("compute", 200), self.history.last("tokens", 200))
+    def _learn_work(self) -> None:
+        """Fit time against the work told; keep the fit where it explains a good part of the ranks'
+        differences."""
+        last = self.history.last
+        model = fit_work(last("compute", 200), last("tokens", 200), last("squares", 200))
         if model is None:
             return
         n = min(self.settled, self.config.history)
-        v = _logs(self.history.last("compute", n)) - model.log_expected(self.history.last("tokens", n))
+        v = _logs(last("compute", n)) - model.log_expected(last("tokens", n), last("squares", n))
         role = self._role_ratio(v)
-        if classify(role).dispersion > _TOKEN_GAIN * classify(self.raw_role(n)).dispersion:
+        if classify(role).dispersion > _WORK_GAIN * classify(self.raw_role(n)).dispersion:
             return
-        if self.tokens is None:
+        if self.work is None:
             self._level = nan_median(v[:_LEVEL_STEPS])
-        self.tokens = model
+        self.work = model
         self._rewrite(v, role)
 
     def _learn_replicas(self) -> None:
@@ -245,7 +253,7 @@ class Ratios:
         v = self.history.last("v", min(self.settled, self.config.history)).copy()
         self._share_batches = True
         role = self._role_ratio(v)
-        if classify(role[-self.config.learn :]).dispersion > _TOKEN_GAIN * before.dispersion:
+        if classify(role[-self.config.learn :]).dispersion > _WORK_GAIN * before.dispersion:
             self._share_batches = False
         else:
             self._rewrite(v, role)

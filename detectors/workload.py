@@ -1,58 +1,94 @@
-"""Time per token: takes out of a rank's time what its share of the work explains.
+"""Time per token and per squared length: takes out of a rank's time what its share of the work explains.
 
-Packed batches give every rank another number of tokens in every step; the line through time against tokens,
-fitted robustly over all ranks of a role, leaves the part that the machine is responsible for.
+Packed batches give every rank another number of tokens in every step, and attention costs by the square of
+each sequence's length; the line through time against both, fitted robustly over all ranks of a role, leaves
+the part that the machine is responsible for.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
 
 _ROUNDS = 5
 _HUBER = 1.345
 """95 % efficient under normal noise (Huber, 1964); five rounds of reweighting settle the third digit."""
 
 _MIN_POINTS = 40
-_MIN_TOKEN_SPREAD = 0.01
+_MIN_SPREAD = 0.01
 """With less variation than the noise has, a line through the points is arbitrary."""
+
+_MIN_TOLD = 0.9
+"""Of two amounts, one that a rank tells less often than in this share of the steps of the other would leave
+that rank without an expectation."""
 
 
 @dataclass(frozen=True, slots=True)
-class TokenModel:
-    """Expected seconds = ``base`` + ``per_token`` * tokens."""
+class WorkModel:
+    """Expected seconds = ``base`` + ``per_token`` * tokens + ``per_square`` * sum of squared lengths."""
 
     base: float
-    per_token: float
+    per_token: float = 0.0
+    per_square: float = 0.0
 
-    def log_expected(self, tokens: Floats) -> Floats:
-        """Return log expected seconds; NaN where tokens are unknown or the model expects no time at all."""
-        expected = self.base + self.per_token * tokens
+    def log_expected(self, tokens: Floats, squares: Floats) -> Floats:
+        """Return log expected seconds; NaN where an amount that counts is unknown, or no time is expected."""
+        expected = np.full(tokens.shape, self.base)
+        for each, amount in ((self.per_token, tokens), (self.per_square, squares)):
+            if each:
+                expected += each * amount
         return np.log(np.where(expected > 0, expected, np.nan))
 
 
-def fit_tokens(seconds: Floats, tokens: Floats) -> TokenModel | None:
+def fit_work(seconds: Floats, tokens: Floats, squares: Floats) -> WorkModel | None:
     """Fit by Huber's iteratively reweighted least squares on relative errors.
 
-    ``seconds`` and ``tokens`` are of one shape, NaN = not read. Returns None when tokens hardly vary, there
-    are too few points, or more tokens do not take longer.
+    All three are [steps, ranks], NaN = not read; ``squares`` are sums of the squared lengths of sequences.
+    Only what varies counts, and of that only what takes longer the more there is of it. Returns None when
+    nothing is left, or there are too few points.
     """
-    read = np.isfinite(seconds) & np.isfinite(tokens) & (seconds > 0)
-    y, n = seconds[read], tokens[read]
-    if y.size < _MIN_POINTS or n.std() < _MIN_TOKEN_SPREAD * abs(n.mean()):
-        return None
-    scale = n.mean()
-    # Divided by the time, residuals are relative: a slow batch weighs no more than a quick one. Tokens in
-    # units of their mean keep the normal equations well conditioned.
-    design = np.stack([np.ones_like(n), n / scale], axis=1) / y[:, None]
+    timed = np.isfinite(seconds) & (seconds > 0)
+    amounts = {"per_token": tokens, "per_square": squares}
+    read = {name: timed & np.isfinite(amount) for name, amount in amounts.items()}
+    told = {name: read[name].sum(axis=0) for name in amounts if _varies(amounts[name][read[name]])}
+    most = np.max([*told.values()], axis=0, initial=0)
+    names = [name for name, steps in told.items() if (steps >= _MIN_TOLD * most).all()]
+    while names:
+        known = np.logical_and.reduce([read[name] for name in names])
+        if known.sum() < _MIN_POINTS:
+            return None
+        columns = [amounts[name][known] for name in names]
+        scales = [column.mean() for column in columns]
+        # In units of their mean, amounts keep the normal equations well conditioned.
+        base, *slopes = _huber(seconds[known], [c / scale for c, scale in zip(columns, scales, strict=True)])
+        if min(slopes) > 0:
+            each = (float(slope / scale) for slope, scale in zip(slopes, scales, strict=True))
+            return WorkModel(float(base), **dict(zip(names, each, strict=True)))
+        del names[int(np.argmin(slopes))]
+    return None
+
+
+def _varies(amount: Floats) -> bool:
+    if amount.size < _MIN_POINTS:
+        return False
+    mean = amount.mean()
+    return bool(mean > 0 and amount.std() >= _MIN_SPREAD * mean)
+
+
+def _huber(y: Floats, amounts: Sequence[Floats]) -> Floats:
+    """Return base and slopes of ``y`` [n] over ``amounts`` of [n] each."""
+    # Divided by the time, residuals are relative: a slow batch weighs no more than a quick one.
+    design = np.stack([np.ones_like(y), *amounts], axis=1) / y[:, None]
     target, weight = np.ones_like(y), np.ones_like(y)
-    base = slope = 0.0
+    found = np.zeros(design.shape[1])
     for _ in range(_ROUNDS):
         weighted = design * weight[:, None]
-        base, slope = np.linalg.lstsq(weighted.T @ design, weighted.T @ target, rcond=None)[0]
-        residual = np.abs(target - design @ np.array([base, slope]))
+        found = np.linalg.lstsq(weighted.T @ design, weighted.T @ target, rcond=None)[0].astype(np.float64)
+        residual = np.abs(target - design @ found)
         sigma = max(1.4826 * float(np.median(residual)), 1e-4)
         weight = np.minimum(1.0, _HUBER * sigma / np.maximum(residual, 1e-12))
-    return TokenModel(float(base), float(slope / scale)) if slope > 0 else None
+    return found

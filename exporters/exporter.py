@@ -12,8 +12,8 @@ from exporters.collector import Collector, Columns, Event, Instant, Reading, Ste
 from exporters.spool import Loss, SpoolStats
 from slowrank.telemetry import JobSteps, NodeEvent, NodeSample, Record
 from slowrank.telemetry.checks import MAX_INSTANCES, MAX_STEP_ROWS, MAX_TEXT
-from slowrank.telemetry.columns import Value, pack
-from slowrank.telemetry.schema import CURRENT_SAMPLE_SCHEMA, CURRENT_STEP_SCHEMA, SAMPLE_SCHEMAS, STEP_SCHEMAS
+from slowrank.telemetry.columns import Value, pack, step_schema_of
+from slowrank.telemetry.schema import CURRENT_SAMPLE_SCHEMA, SAMPLE_SCHEMAS
 
 _log = logging.getLogger(__name__)
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._:/-]")
@@ -127,9 +127,9 @@ class Exporter:
         )
 
     def _steps(self, steps: StepRows, now: Instant) -> Iterator[JobSteps]:
-        schema = STEP_SCHEMAS[CURRENT_STEP_SCHEMA]
         for start in range(0, len(steps.rows), MAX_STEP_ROWS):
             rows = steps.rows[start : start + MAX_STEP_ROWS]
+            schema = step_schema_of(rows)
             yield JobSteps(
                 schema=schema.id,
                 cluster=self._identity.cluster,
@@ -141,6 +141,7 @@ class Exporter:
                 ts=now.wall,
                 world_size=steps.world_size,
                 labels=dict(steps.labels),
+                row_bytes=schema.row_bytes,
                 rows=pack(schema.rows, rows),
             )
 

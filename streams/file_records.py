@@ -15,7 +15,14 @@ import numpy as np
 
 from slowrank.telemetry import UNKNOWN_NODE, BadRecord, JobSteps, NodeEvent, NodeSample, Record
 from slowrank.telemetry.checks import MAX_RANKS, MAX_STEP_ROWS, check_event, check_steps
-from slowrank.telemetry.schema import CURRENT_STEP_SCHEMA, MISSING, MISSING_INT, STEP_SCHEMAS
+from slowrank.telemetry.schema import (
+    CURRENT_STEP_SCHEMA,
+    MISSING,
+    MISSING_INT,
+    STEP_SCHEMAS,
+    StepSchema,
+    step_schema,
+)
 from slowrank.telemetry.twin import Assembler
 from streams.arrays import pack_arrays
 from streams.file_values import integer_of, number_of, text_of, time_of
@@ -123,7 +130,8 @@ class _Steps:
             tuple(sorted((str(k), str(v)) for k, v in labels.items())) if isinstance(labels, dict) else (),
         )
         if head not in self._heads:
-            _steps_record(head, 0, row["ts"], b"")  # refuses a bad name here, at its own line
+            # Refuses a bad name here, at its own line.
+            _steps_record(head, 0, row["ts"], step_schema(squares=False), b"")
         self._group.append(self._heads.setdefault(head, len(self._heads)))
         self._ts.append(row["ts"])
         self._keys.append(keys)
@@ -146,9 +154,11 @@ class _Steps:
         held = {"ts": ts, **dict(named)}
         cuts = np.flatnonzero(np.diff(group) | np.diff(second).astype(bool)) + 1
         for number, (a, b) in enumerate(_pieces([0, *cuts.tolist(), len(ts)])):
-            data = pack_arrays(_STEP, {name: values[a:b] for name, values in held.items()})
+            piece = {name: values[a:b] for name, values in held.items()}
+            schema = step_schema(squares=not np.isnan(piece["seq_len_sq_sum"]).all())
+            data = pack_arrays(schema.rows, piece)
             try:
-                yield _steps_record(heads[group[a]], number, float(ts[b - 1]), data)
+                yield _steps_record(heads[group[a]], number, float(ts[b - 1]), schema, data)
             except BadRecord as error:
                 found.rows -= b - a
                 found.set_aside("step rows", error, b - a)
@@ -187,10 +197,10 @@ def _pieces(cuts: list[int]) -> Iterator[tuple[int, int]]:
             yield a, min(a + MAX_STEP_ROWS, end)
 
 
-def _steps_record(head: tuple[Any, ...], number: int, ts: float, data: bytes) -> JobSteps:
+def _steps_record(head: tuple[Any, ...], number: int, ts: float, schema: StepSchema, data: bytes) -> JobSteps:
     cluster, job_id, attempt, node, world_size, labels = head
     record = JobSteps(
-        schema=CURRENT_STEP_SCHEMA,
+        schema=schema.id,
         cluster=cluster,
         job_id=job_id,
         attempt=attempt,
@@ -200,6 +210,7 @@ def _steps_record(head: tuple[Any, ...], number: int, ts: float, data: bytes) ->
         ts=ts,
         world_size=world_size,
         labels=dict(labels),
+        row_bytes=schema.row_bytes,
         rows=data,
     )
     return check_steps(record)

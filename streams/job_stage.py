@@ -24,7 +24,7 @@ from streams.job_view import JobView, Key
 from streams.ledger import Ledger
 from streams.losses import Losses
 from streams.progress import Presence, Progress, Stall
-from streams.step_rows import COORDS, Identity, Rows, rows_of
+from streams.step_rows import COORDS, SQUARES, Identity, Rows, rows_of
 from streams.steps import Step, StepAligner
 
 
@@ -269,5 +269,5 @@ def _times(step: Step, roster: tuple[int, ...]) -> StepTimes:
     seconds, compute, wait, data, comm, checkpoint, tokens = values[:7]
     return StepTimes(
         number=step.number, ts=ts, step=seconds, compute=compute, wait=wait, data=data, comm=comm,
-        checkpoint=checkpoint, tokens=tokens,
+        checkpoint=checkpoint, tokens=tokens, squares=values[SQUARES] if len(values) > SQUARES else None,
     )  # fmt: skip

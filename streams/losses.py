@@ -8,6 +8,7 @@ from detectors.loss import LossAnomaly, LossConfig, LossWatch
 from slowrank.telemetry import Baseline, Evidence, Suspicion
 from streams.job_view import JobView, Key
 from streams.ledger import Ledger
+from streams.step_rows import LOSSES
 from streams.steps import Floats, Step
 
 _WEIGHT = 4.0
@@ -25,7 +26,7 @@ class Losses:
         """Take the next whole step; return what it gives rise to."""
         out: list[Suspicion] = []
         at = step.closed_at
-        for watch, values in zip(self._watches, step.values[-2:], strict=True):
+        for watch, values in zip(self._watches, step.values[LOSSES], strict=True):
             anomaly = watch.update(at, _of_job(values))
             key: Key = (watch.series, -1)
             if anomaly is None:

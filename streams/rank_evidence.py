@@ -82,7 +82,7 @@ def ruled_out(view: JobView, a: Accusation) -> tuple[str, ...]:
     detector, checked = view.detector, []
     if detector.stages.members.shape[0] > 1 and a.peers >= 3:
         checked.append("imbalance.stage")
-    if detector.kind.kind == "fixed" or detector.ratios.tokens is not None:
+    if detector.kind.kind == "fixed" or detector.ratios.work is not None:
         checked.append("imbalance.workload")
     for series, name in (("data", "data_loading"), ("comm", "network")):
         rows = nan_median(detector.ratios.history.last(series, max(a.steps, 1)))
@@ -107,6 +107,6 @@ def note_of(view: JobView, a: Accusation) -> str:
         parts.append(f"slow on and off, {a.excursions} times in the last {a.steps} steps")
     if a.peers < 3 and view.detector.ratios.roles_known:
         parts.append("too few peers in its role: judged against its own past and the other ranks'")
-    if view.detector.kind.kind == "variable" and view.detector.ratios.tokens is None:
+    if view.detector.kind.kind == "variable" and view.detector.ratios.work is None:
         parts.append("work varies between ranks and no token counts were given")
     return "; ".join(parts)

@@ -17,10 +17,12 @@ from streams.arrays import columns
 COORDS = ("dp", "pp", "tp", "cp", "ep")
 SECONDS = ("step", "compute", "wait", "data", "comm", "checkpoint")
 
-NOTES = ("tokens", "loss", "grad_norm")
-MEASURED = len(SECONDS) + NOTES.index("loss")
-"""So many values come first that are measured: only a loss and a norm mean something by being infinite
-(``NOT_FINITE``)."""
+NOTES = ("tokens", "loss", "grad_norm", "seq_len_sq_sum")
+LOSSES = slice(len(SECONDS) + NOTES.index("loss"), len(SECONDS) + NOTES.index("grad_norm") + 1)
+"""Where a loss and a norm stand: only they mean something by being infinite (``NOT_FINITE``)."""
+
+SQUARES = len(SECONDS) + NOTES.index("seq_len_sq_sum")
+"""The last value, which is there where a row of the record has it."""
 
 ROLLOUT = "rollout"
 """The phase label of ranks that generate while others train: nobody's work is like theirs, so that only the
@@ -64,6 +66,7 @@ class Rows(msgspec.Struct, frozen=True, gc=False):
     """Reports of ranks on steps, n of them: each field has one entry a row.
 
     ``values`` [seconds + notes, n] are the seconds of ``SECONDS``, then ``NOTES``, as sent; NaN: not read.
+    Without the row of ``SQUARES``, none of the ranks told it.
     """
 
     steps: Sequence[int]
@@ -88,9 +91,8 @@ def rows_of(record: JobSteps) -> Rows:
     block = STEP_SCHEMAS[record.schema].rows
     steps, ts = read(block, record.rows, ("step", "ts")).values()
     count = len(steps)
-    values = np.ndarray(
-        (len(_VALUES), count), np.dtype("<f4"), record.rows, block.places[_VALUES[0]][0] * count
-    )
+    told = len(_VALUES) if _VALUES[-1] in block.places else SQUARES
+    values = np.ndarray((told, count), np.dtype("<f4"), record.rows, block.places[_VALUES[0]][0] * count)
     if record.labels.get("phase") == ROLLOUT:
         values = values.copy()  # those of the record are read-only
         values[1 : len(SECONDS)] = np.nan

@@ -20,10 +20,11 @@ from statistics import median
 import numpy as np
 import numpy.typing as npt
 
-from streams.step_rows import MEASURED, Identity, Rows
+from streams.step_rows import LOSSES, Identity, Rows
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+Values = npt.NDArray[np.float32]
 
 _MAX_OPEN = 512
 """Steps waited for at once: a rank that sends one row far ahead must not hold all memory."""
@@ -47,7 +48,8 @@ _ROWS_IN_WINDOW = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One whole step: ``ranks`` [n] ascending, ``ts`` [n] of their rows, ``values`` [seconds + notes, n].
+    """One whole step: ``ranks`` [n] ascending, ``ts`` [n] of their rows, ``values`` [seconds + notes, n] as
+    in ``Rows``.
 
     ``present`` is the set of the ranks.
     """
@@ -291,10 +293,20 @@ def _whole(number: int, opened: _Open) -> Step:
     ranks = np.array([rank for part in opened.parts for rank in part.ranks], dtype=np.int64)
     ts = np.array([at for part in opened.parts for at in part.ts])
     order = np.argsort(ranks)
-    values = np.concatenate([part.values for part in opened.parts], axis=1)
-    values = values.take(order, axis=1).astype(np.float64)
-    measured = values[:MEASURED]
-    measured[np.isinf(measured)] = np.nan
+    together = _side_by_side([part.values for part in opened.parts])
+    values = together.take(order, axis=1).astype(np.float64)
+    for measured in (values[: LOSSES.start], values[LOSSES.stop :]):
+        measured[np.isinf(measured)] = np.nan
     return Step(
         number=number, present=frozenset(opened.ranks), ranks=ranks[order], ts=ts[order], values=values
     )
+
+
+def _side_by_side(parts: list[Values]) -> Values:
+    """Join [values, n] of parts along n; what only some of them have is NaN in the others."""
+    most = max(map(len, parts))
+    return np.concatenate([p if len(p) == most else _padded(p, most) for p in parts], axis=1)
+
+
+def _padded(values: Values, rows: int) -> Values:
+    return np.pad(values, ((0, rows - len(values)), (0, 0)), constant_values=np.nan)

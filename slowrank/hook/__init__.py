@@ -13,6 +13,8 @@ and counted.
             with timer.phase("wait"):
                 all_reduce()
 
+With batches packed from sequences, ``seq_len_sq_sum`` beside ``tokens`` tells long ones from a slow rank.
+
 ``SLOWRANK_EXPORTER`` says where the exporter listens: ``host:port`` (UDP, 127.0.0.1:9311 by default), the
 path of a unix datagram socket, or ``off``.
 """

@@ -16,7 +16,7 @@ DATAGRAM_ROWS = 32
 FLUSH_SECONDS = 1.0
 
 Row = tuple[float | int | None, ...]
-"""step, ts, step_seconds, the five phases in the order of ``timer.PHASES``, the three ``timer.NOTES``."""
+"""step, ts, step_seconds, the five phases in the order of ``timer.PHASES``, the four ``timer.NOTES``."""
 
 
 class Sender:
@@ -74,7 +74,12 @@ class Sender:
 
     def _send(self, rows: list[Row]) -> None:
         self._sequence += 1
-        message = self._header | {"seq": self._sequence, "dropped": self.dropped, "rows": rows}
+        message = self._header | {"seq": self._sequence, "dropped": self.dropped}
+        message["rows"] = [row[:-1] for row in rows]
+        squares = [row[-1] for row in rows]
+        if any(s is not None for s in squares):
+            # Beside the rows and not in them, where an exporter of before refuses what it does not know.
+            message["seq_len_sq_sum"] = squares
         try:
             payload = json.dumps(message, separators=(",", ":"), allow_nan=False).encode()
             self._connected().send(payload)

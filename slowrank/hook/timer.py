@@ -15,7 +15,8 @@ from slowrank.hook.sender import Row, Sender
 
 DEFAULT_EXPORTER = "127.0.0.1:9311"
 PHASES = ("compute", "wait", "data", "comm", "checkpoint")
-NOTES = ("tokens", "loss", "grad_norm")
+NOTES = ("tokens", "loss", "grad_norm", "seq_len_sq_sum")
+MAY_DIVERGE = ("loss", "grad_norm")
 NOT_FINITE = 1e300
 """Sent for a loss or a norm that is NaN or infinite, which is news and which JSON cannot say."""
 
@@ -72,7 +73,7 @@ class StepTimer:
         return self._sender.dropped
 
     def step(self, step: int | None = None, **notes: float | int | None) -> "_StepContext":
-        """Return the context manager around one step; ``notes`` are ``tokens``, ``loss``, ``grad_norm``."""
+        """Return the context manager around one step; ``notes`` are those of ``note``."""
         self._step_context.arguments = (step, notes)
         return self._step_context
 
@@ -118,8 +119,9 @@ class StepTimer:
 
     @harmless
     def note(self, **notes: float | int | None) -> None:
-        """Attach ``tokens``, ``loss`` or ``grad_norm`` to the current step, as plain numbers.
+        """Attach ``tokens``, ``loss``, ``grad_norm`` or ``seq_len_sq_sum`` to the current step.
 
+        They are plain numbers; ``seq_len_sq_sum`` adds up the squared lengths of the batch's sequences.
         A loss or norm may be NaN or infinite. A device tensor is refused: reading it would make the hook
         wait for the device.
         """
@@ -130,7 +132,7 @@ class StepTimer:
                 self._notes.pop(name, None)
             elif _is_number(value):
                 self._notes[name] = value
-            elif name != "tokens" and isinstance(value, float):
+            elif name in MAY_DIVERGE and isinstance(value, float):
                 self._notes[name] = NOT_FINITE
             else:
                 misuse.note(f"{name} must be a finite plain number, not {type(value).__name__}")

@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from slowrank.telemetry.schema import MISSING, Block, Dtype
+from slowrank.telemetry.schema import MISSING, Block, Dtype, StepSchema, step_schema
 
 _TYPECODE: dict[Dtype, str] = {"<f4": "f", "<f8": "d", "<i2": "h", "<i4": "i", "<i8": "q"}
 
@@ -25,6 +25,11 @@ def pack(block: Block, rows: Sequence[Mapping[str, Value]]) -> bytes:
     Raises ``OverflowError`` for an integer beyond its column's dtype.
     """
     return b"".join(_pack_column(c.dtype, [row.get(c.name) for row in rows]) for c in block.columns)
+
+
+def step_schema_of(rows: Iterable[Mapping[str, Value]]) -> StepSchema:
+    """Return the smallest schema that holds all that step ``rows`` tell."""
+    return step_schema(squares=any(row.get("seq_len_sq_sum") is not None for row in rows))
 
 
 def unpack(block: Block, data: bytes) -> Iterator[dict[str, Value]]:

@@ -7,9 +7,8 @@ nothing, since any process of the node can send here.
 import msgspec
 
 from slowrank.telemetry.checks import MAX_RANKS, BadRecord, check_steps
-from slowrank.telemetry.columns import Value, pack
+from slowrank.telemetry.columns import Value, pack, step_schema_of
 from slowrank.telemetry.records import JobSteps
-from slowrank.telemetry.schema import CURRENT_STEP_SCHEMA, STEP_SCHEMAS
 from slowrank.telemetry.twin import COORDS
 
 MAX_DATAGRAM_BYTES = 65_507
@@ -38,6 +37,7 @@ DatagramRow = tuple[
 class StepDatagram(msgspec.Struct, frozen=True, kw_only=True):
     """Rows of one rank since its last flush, in the order of ``ROW_FIELDS``.
 
+    ``seq_len_sq_sum`` has one entry a row, or none at all: an older exporter knows rows of these fields only.
     ``seq`` counts the datagrams of one process; ``dropped`` is how many rows its ring has lost so far.
     """
 
@@ -53,6 +53,7 @@ class StepDatagram(msgspec.Struct, frozen=True, kw_only=True):
     coords: dict[str, int] = {}
     labels: dict[str, str] = {}
     rows: tuple[DatagramRow, ...] = ()
+    seq_len_sq_sum: tuple[Optional, ...] = ()
 
 
 _decoder = msgspec.json.Decoder(StepDatagram)
@@ -73,6 +74,8 @@ def decode_datagram(payload: bytes, *, now: float) -> StepDatagram:
         raise BadRecord("unknown_version", f"datagram version {datagram.v}, this reader knows 1")
     if len(datagram.rows) > MAX_DATAGRAM_ROWS:
         raise BadRecord("too_many_instances", f"{len(datagram.rows)} rows, at most {MAX_DATAGRAM_ROWS}")
+    if len(datagram.seq_len_sq_sum) not in (0, len(datagram.rows)):
+        raise BadRecord("column_length", "seq_len_sq_sum needs one entry a row")
     _check_numbers(datagram)
     _check_as_record(datagram, now)
     return datagram
@@ -86,7 +89,10 @@ def step_values(datagram: StepDatagram) -> list[dict[str, Value]]:
         "gpu_index": datagram.gpu_index,
         **{name: datagram.coords.get(name) for name in COORDS},
     }
-    return [head | dict(zip(ROW_FIELDS, row, strict=True)) for row in datagram.rows]
+    rows = [head | dict(zip(ROW_FIELDS, row, strict=True)) for row in datagram.rows]
+    for row, squares in zip(rows, datagram.seq_len_sq_sum, strict=False):
+        row["seq_len_sq_sum"] = squares
+    return rows
 
 
 def _check_numbers(datagram: StepDatagram) -> None:
@@ -101,12 +107,14 @@ def _check_numbers(datagram: StepDatagram) -> None:
 
 def _check_as_record(datagram: StepDatagram, now: float) -> None:
     """Hold the datagram to every rule of the record its rows will travel in."""
+    values = step_values(datagram)
+    schema = step_schema_of(values)
     try:
-        rows = pack(STEP_SCHEMAS[CURRENT_STEP_SCHEMA].rows, step_values(datagram))
+        rows = pack(schema.rows, values)
     except OverflowError as error:
         raise BadRecord("bad_number", f"a number does not fit its column: {error}") from error
     record = JobSteps(
-        schema=CURRENT_STEP_SCHEMA,
+        schema=schema.id,
         cluster="-",
         job_id=datagram.job_id,
         node="-",
@@ -115,6 +123,7 @@ def _check_as_record(datagram: StepDatagram, now: float) -> None:
         ts=now,
         world_size=datagram.world_size or 0,
         labels=datagram.labels,
+        row_bytes=schema.row_bytes,
         rows=rows,
     )
     check_steps(record, now=now)

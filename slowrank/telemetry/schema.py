@@ -194,6 +194,9 @@ STEP_V1 = Block(
     )
 )
 
+# A sum of squares passes 2^31 in one batch, and no fit of times needs more than seven digits of it.
+STEP_V2 = Block((*STEP_V1.columns, Column("seq_len_sq_sum", "1", "<f4", "gauge")))
+
 
 @dataclass(frozen=True, slots=True)
 class SampleSchema:
@@ -217,9 +220,19 @@ class StepSchema:
     id: int
     rows: Block
 
+    @property
+    def row_bytes(self) -> int | None:
+        """Bytes of one row as a record declares them, which it does from schema 2 on."""
+        return None if self.id == 1 else self.rows.row_size
+
 
 SAMPLE_SCHEMAS: dict[int, SampleSchema] = {1: SampleSchema(1, GPU_V1, NIC_V1, HOST_V1)}
-STEP_SCHEMAS: dict[int, StepSchema] = {1: StepSchema(1, STEP_V1)}
+STEP_SCHEMAS: dict[int, StepSchema] = {1: StepSchema(1, STEP_V1), 2: StepSchema(2, STEP_V2)}
 
 CURRENT_SAMPLE_SCHEMA = 1
-CURRENT_STEP_SCHEMA = 1
+CURRENT_STEP_SCHEMA = 2
+
+
+def step_schema(*, squares: bool) -> StepSchema:
+    """Return the schema to write rows in; rows without ``seq_len_sq_sum`` take no room for it."""
+    return STEP_SCHEMAS[CURRENT_STEP_SCHEMA if squares else 1]

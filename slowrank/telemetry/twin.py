@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from slowrank.telemetry.checks import BadRecord, check_event, check_sample, check_steps
-from slowrank.telemetry.columns import Value, pack, unpack
+from slowrank.telemetry.columns import Value, pack, step_schema_of, unpack
 from slowrank.telemetry.records import UNKNOWN_NODE, JobSteps, NodeEvent, NodeSample, Record
 from slowrank.telemetry.schema import (
     CURRENT_SAMPLE_SCHEMA,
@@ -132,9 +132,11 @@ class Assembler:
 def steps_record(step_rows: list[Mapping[str, Any]]) -> JobSteps:
     """Return one record of step rows that share cluster, job, attempt and node. Raises ``BadRecord``."""
     first = step_rows[0]
-    packed = _pack(STEP_SCHEMAS[CURRENT_STEP_SCHEMA].rows, [_step_values(r) for r in step_rows])
+    values = [_step_values(row) for row in step_rows]
+    schema = step_schema_of(values)
+    packed = _pack(schema.rows, values)
     record = JobSteps(
-        schema=CURRENT_STEP_SCHEMA,
+        schema=schema.id,
         cluster=_text(first, "cluster", "default"),
         job_id=_text(first, "job_id", "job"),
         attempt=int(_number(first, "attempt", 0.0)),
@@ -144,6 +146,7 @@ def steps_record(step_rows: list[Mapping[str, Any]]) -> JobSteps:
         ts=max(_number(r, "ts") for r in step_rows),
         world_size=int(_number(first, "world_size", 0.0)),
         labels=_labels(first),
+        row_bytes=schema.row_bytes,
         rows=packed,
     )
     return check_steps(record)

@@ -1,3 +1,5 @@
+import dataclasses
+
 import pytest
 
 from exporters.collector import Event, Reading, StepRows
@@ -113,6 +115,19 @@ def test_every_kind_of_record_counts_its_own_seq(instants):
 
     assert [r.seq for r in records if isinstance(r, NodeSample)] == [0, 1, 2]
     assert [r.seq for r in records if isinstance(r, JobSteps)] == [0, 1, 2, 3, 4, 5]
+
+
+def test_squared_lengths_travel_where_a_rank_tells_them(instants):
+    """The records of other attempts are as large as ever."""
+    (row, *_) = rows().rows
+    squared = dataclasses.replace(rows("packed"), rows=({**row, "seq_len_sq_sum": 2**44}, row))
+    exporter = Exporter(IDENTITY, [Fixed("steps", Reading(steps=(rows(), squared)))])
+
+    records = [r for r in exporter.tick(instants(0), SpoolStats()) if isinstance(r, JobSteps)]
+
+    plain, told = (decode_steps(encode(r), now=r.ts) for r in records)
+    assert (plain.schema, told.schema) == (1, 2)
+    assert [row.get("seq_len_sq_sum") for row in twin.rows(told)] == [2.0**44, None]
 
 
 def test_steps_are_split_to_what_a_message_holds(instants):

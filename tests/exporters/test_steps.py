@@ -62,7 +62,9 @@ def test_the_hook_and_the_listener_speak_the_same(path, collector):
     timer = StepTimer(
         exporter=path, environ={}, rank=2, job_id="real", coords={"dp": 2}, labels={"phase": "train"}
     )
-    with timer.step(40, tokens=8), timer.phase("wait"):
+    with timer.step(40, tokens=8, seq_len_sq_sum=34), timer.phase("wait"):
+        pass
+    with timer.step(41):
         pass
     timer.close()
 
@@ -73,6 +75,7 @@ def test_the_hook_and_the_listener_speak_the_same(path, collector):
     assert batch.rows[0]["step"] == 40
     assert batch.rows[0]["rank"] == 2
     assert batch.rows[0]["tokens"] == 8
+    assert [row["seq_len_sq_sum"] for row in batch.rows] == [34, None]
 
 
 def test_udp_serves_as_well(instants):
@@ -108,6 +111,8 @@ HOSTILE = {
     "endless step": datagram(rows=[[1, time.time(), 1e300, *[None] * 8]]),
     "infinite": datagram().replace(b"0.08", b"1e999"),
     "nan": datagram().replace(b"0.08", b"NaN"),
+    "squares of other rows": datagram(seq_len_sq_sum=[1e13, 1e13]),
+    "text for squares": datagram(seq_len_sq_sum=["many"]),
     "too many rows": datagram(rows=[[1, time.time(), 0.1, *[None] * 8]] * 300),
     "too many labels": datagram(labels={f"l{n}": "v" for n in range(40)}),
 }

@@ -11,7 +11,7 @@ import numpy as np
 
 from alerts.finding import Finding
 from slowrank.telemetry import JobSteps, Record, Suspicion, decode_suspicion, encode
-from slowrank.telemetry.columns import Value, pack, unpack
+from slowrank.telemetry.columns import Value, pack, step_schema_of, unpack
 from slowrank.telemetry.schema import STEP_SCHEMAS
 from streams.dead_letters import Message, Outgoing
 from streams.detect import Detect
@@ -122,8 +122,14 @@ def _cut(steps: Iterable[JobSteps], seconds: float) -> Iterator[JobSteps]:
     for group, rows in gathered.items():
         head = heads[group]
         rows.sort(key=lambda row: float(str(row["ts"])))
-        data = pack(STEP_SCHEMAS[head.schema].rows, rows)
-        yield msgspec.structs.replace(head, ts=float(str(rows[-1]["ts"])), rows=data)
+        schema = step_schema_of(rows)
+        yield msgspec.structs.replace(
+            head,
+            schema=schema.id,
+            row_bytes=schema.row_bytes,
+            ts=float(str(rows[-1]["ts"])),
+            rows=pack(schema.rows, rows),
+        )
 
 
 def shuffled(records: Sequence[Record], seconds: float, seed: int) -> list[Record]:

@@ -4,10 +4,11 @@ import json
 import random
 
 import pytest
+from msgspec.structs import replace
 
 from slowrank.telemetry import JobSteps, NodeEvent, NodeSample
 from slowrank.telemetry.columns import unpack
-from slowrank.telemetry.schema import STEP_V1
+from slowrank.telemetry.schema import STEP_V1, STEP_V2
 from slowrank.telemetry.twin import rows
 from streams.file_records import read_records
 from streams.files import FileProblem
@@ -65,12 +66,39 @@ def test_rows_of_every_kind_become_records_in_order_of_time(tmp_path):
     assert (row["step"], row["rank"], row["dp"], row["tp"], row["pp"]) == (7, 3, 1, 2, None)
 
 
+def told(record):
+    """Rank and squared lengths of every row of a record that has the column."""
+    return [(row["rank"], row["seq_len_sq_sum"]) for row in unpack(STEP_V2, record.rows)]
+
+
+def test_squared_lengths_are_in_the_records_that_have_them(tmp_path):
+    """Only what cannot be a sum of squares is left out; rows that tell none are the records of before."""
+    with_squares = [
+        STEP | {"rank": 0, "seq_len_sq_sum": 2**44},
+        STEP | {"rank": 1, "seq_len_sq_sum": "inf"},
+        STEP | {"rank": 2},
+    ]
+    without = [row | {"ts": 1001.5, "step": 8} for row in with_squares]
+    for row in without:
+        row.pop("seq_len_sq_sum", None)
+    first, second = read_records([write(tmp_path / "s.ndjson", *with_squares, *without)]).records
+    (plain,) = read_records([write(tmp_path / "p.ndjson", *without)]).records
+    assert isinstance(first, JobSteps)
+    assert isinstance(second, JobSteps)
+    assert (first.schema, first.row_bytes) == (2, STEP_V2.row_size)
+    assert told(first) == [(0, 2.0**44), (1, None), (2, None)]
+    assert (second.schema, second.row_bytes) == (1, None)
+    assert replace(second, seq=plain.seq) == plain
+
+
 @pytest.mark.parametrize("suffix", [".ndjson.gz", ".ndjson.zst", ".csv", ".csv.gz", ".parquet"])
 def test_every_format_gives_the_same_rows(tmp_path, suffix):
     """The same measurements in any of the formats are the same records."""
     zstandard, pa, pq = (pytest.importorskip(m) for m in ("zstandard", "pyarrow", "pyarrow.parquet"))
     rows = [
-        STEP | {"ts": 1000 + i / 4, "step": i, "rank": i % 3, "dp": i % 3, "compute_seconds": 0.25 + i}
+        STEP
+        | {"ts": 1000 + i / 4, "step": i, "rank": i % 3, "dp": i % 3, "compute_seconds": 0.25 + i}
+        | {"seq_len_sq_sum": 10**13 + 10**8 * i if i % 10 else None}
         for i in range(50)
     ]
     plain = write(tmp_path / "a.ndjson", *rows)

@@ -113,3 +113,21 @@ def test_a_group_is_named_by_what_its_ranks_alone_share():
     work[90:, 2] *= 1.2
     [slow] = believed(run(synchronous(work, coords=coords))).values()
     assert (slow.subject.rank, slow.evidence[0].peers.group) == (2, "ep=0")
+
+
+@pytest.mark.parametrize("coords", [None, layout(16, 4)], ids=["no coordinates", "stages"])
+@pytest.mark.parametrize(("factor", "slow"), [(1.0, set()), (1.1, {5})])
+@pytest.mark.parametrize("seed", range(3))
+def test_squared_lengths_tell_packed_batches_of_equal_tokens_apart(seed, factor, slow, coords):
+    """Batches cut to one number of tokens take longer with long sequences; told how long they are, a slow
+    rank is named within thirty steps, and a healthy one never.
+    """
+    lengths = 16384 * np.random.default_rng(seed).dirichlet(np.full(8, 0.5), (200, 16))
+    squares = (lengths**2).sum(axis=-1)
+    work = healthy(seed=seed) * (0.6 + 0.4 * squares / squares.mean())
+    work[110:, 5] *= factor
+    table = synchronous(work, coords=coords)
+    table = dataclasses.replace(table, tokens=np.full_like(squares, 16384), squares=squares)
+    found = believed(run(table))
+    assert set(found) == slow
+    assert all(steps_between(table, table.ts[110], s.ts) <= 30 for s in found.values())

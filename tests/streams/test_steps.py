@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from slowrank.telemetry.twin import steps_record
-from streams.step_rows import rows_of
+from streams.step_rows import LOSSES, SQUARES, rows_of
 from streams.steps import StepAligner
 
 T0 = 1000.0
@@ -122,6 +122,19 @@ def test_reads_what_is_there():
     assert read.values[:2, 0].tolist() == [1.0, 0.75]
     assert np.isnan(read.values[2:6, 0]).all()
     assert read.values[6, 0] == 4096
+
+
+def test_a_step_has_the_squares_of_the_ranks_that_tell_them():
+    """Where none does, the step is as ever; an infinite sum was not read, an infinite loss was."""
+    aligner = StepAligner(world_size=3)
+    plain = [row(0, r, 0.0, loss=1e300) for r in range(3)]
+    mixed = [row(1, 2, 1.0, seq_len_sq_sum=1e13), row(1, 1, 1.0), row(1, 0, 1.0, seq_len_sq_sum=1e300)]
+    first, second = feed(aligner, [*plain, *mixed])
+    assert len(first.values) == SQUARES
+    assert np.isinf(first.values[LOSSES.start]).all()
+    assert np.isnan(second.values[SQUARES, :2]).all()
+    assert second.values[SQUARES, 2] == np.float32(1e13)
+    assert second.values[0].tolist() == [1.0] * 3
 
 
 def test_a_rank_that_goes_on_far_behind_shows_that_numbers_are_unrelated():

@@ -70,6 +70,24 @@ def test_three_lines_are_enough(exporter, timer, clock):
     assert [row[f"{name}_seconds"] for name in PHASES[1:]] == [None] * 4
 
 
+def test_squared_lengths_stand_beside_the_rows(exporter, timer):
+    """An exporter that does not know them reads the rows as ever; without them nothing else is sent."""
+    with timer.step(tokens=4096):
+        pass
+    timer.flush()
+    plain = json.loads(exporter.recv(65536))
+    with timer.step(seq_len_sq_sum=2**44):
+        pass
+    with timer.step():
+        timer.note(seq_len_sq_sum=None)
+    timer.flush()
+    told = json.loads(exporter.recv(65536))
+
+    assert "seq_len_sq_sum" not in plain
+    assert told["seq_len_sq_sum"] == [2**44, None]
+    assert {len(row) for row in (*plain["rows"], *told["rows"])} == {len(ROW_FIELDS)}
+
+
 def test_compute_is_what_the_other_phases_leave(exporter, timer, clock):
     """Without an explicit compute phase, compute is the step's block less its phases."""
     with timer.step():
@@ -164,6 +182,7 @@ def test_training_errors_pass_through_and_their_step_is_not_recorded(exporter, t
         lambda t: t.note(tokens="many"),
         lambda t: t.note(weight=1.0),
         lambda t: t.note(tokens=float("nan")),
+        lambda t: t.note(seq_len_sq_sum=float("inf")),
         lambda t: t.note(tokens=10**400),
         lambda t: t.begin_step("seven"),
         lambda t: t.phase("data").__exit__(None, None, None),

@@ -23,7 +23,7 @@ from slowrank.telemetry import (
     encode,
 )
 from slowrank.telemetry.checks import check_event, check_sample, check_steps
-from slowrank.telemetry.columns import pack, unpack
+from slowrank.telemetry.columns import pack, step_schema_of, unpack
 from slowrank.telemetry.records import Suspect
 from slowrank.telemetry.schema import (
     SAMPLE_SCHEMAS,
@@ -78,8 +78,7 @@ def samples(draw):
 
 
 @st.composite
-def step_values(draw):
-    block = STEP_SCHEMAS[1].rows
+def step_values(draw, block):
     required: dict[str, Any] = {
         "step": draw(st.integers(0, 2**62)),
         "rank": draw(st.integers(0, checks.MAX_RANKS - 1)),
@@ -91,9 +90,10 @@ def step_values(draw):
 
 @st.composite
 def steps(draw):
-    rows = draw(st.lists(step_values(), max_size=3))
+    schema = draw(st.sampled_from(list(STEP_SCHEMAS.values())))
+    rows = draw(st.lists(step_values(schema.rows), max_size=3))
     return JobSteps(
-        schema=1,
+        schema=schema.id,
         cluster=draw(names),
         job_id=draw(names),
         attempt=draw(st.integers(0, 1000)),
@@ -103,7 +103,8 @@ def steps(draw):
         ts=draw(times),
         world_size=draw(st.integers(0, checks.MAX_RANKS)),
         labels=draw(labels),
-        rows=pack(STEP_SCHEMAS[1].rows, rows),
+        row_bytes=schema.row_bytes,
+        rows=pack(schema.rows, rows),
     )
 
 
@@ -377,14 +378,14 @@ V2 = SampleSchema(
     nic=SAMPLE_SCHEMAS[1].nic,
     host=appended(SAMPLE_SCHEMAS[1].host, "host.new_total", "<i8"),
 )
-STEPS_V2 = StepSchema(2, appended(STEP_SCHEMAS[1].rows, "host_seconds", "<f8"))
+STEPS_V3 = StepSchema(3, appended(STEP_SCHEMAS[2].rows, "host_seconds", "<f8"))
 
 
 @pytest.fixture
 def newer(monkeypatch):
-    """Schema 2 in the registry: a new reader and writer."""
+    """A schema more in each registry: a new reader and writer."""
     monkeypatch.setitem(SAMPLE_SCHEMAS, 2, V2)
-    monkeypatch.setitem(STEP_SCHEMAS, 2, STEPS_V2)
+    monkeypatch.setitem(STEP_SCHEMAS, 3, STEPS_V3)
 
 
 def newer_sample():
@@ -402,17 +403,17 @@ def newer_sample():
 
 def newer_steps():
     row = {"step": 4, "rank": 1, "ts": NOW, "step_seconds": 2.0, "compute_seconds": 1.5, "host_seconds": 0.1}
-    return some_steps(schema=2, row_bytes=STEPS_V2.rows.row_size, rows=pack(STEPS_V2.rows, [row, row]))
+    return some_steps(schema=3, row_bytes=STEPS_V3.rows.row_size, rows=pack(STEPS_V3.rows, [row, row]))
 
 
 def test_an_old_reader_reads_what_it_knows_of_a_new_record():
     """A record of a later schema is cut to the newest known one, with the known columns intact."""
     sample, steps_ = decode_sample(encode(newer_sample())), decode_steps(encode(newer_steps()))
-    assert (sample.schema, steps_.schema) == (1, 1)
+    assert (sample.schema, steps_.schema) == (1, 2)
     gpus = list(unpack(SAMPLE_SCHEMAS[1].gpu, sample.gpu))
     assert (gpus[0]["gpu.power_watts"], gpus[1]["gpu.xid_events_total"]) == (400.0, 3)
     assert next(unpack(SAMPLE_SCHEMAS[1].host, sample.host))["host.load1"] == 2.0
-    rows = list(unpack(STEP_SCHEMAS[1].rows, steps_.rows))
+    rows = list(unpack(STEP_SCHEMAS[2].rows, steps_.rows))
     assert [(r["step"], r["rank"], r["compute_seconds"]) for r in rows] == [(4, 1, 1.5)] * 2
     assert check_sample(sample) == sample
     assert check_steps(steps_) == steps_
@@ -420,14 +421,35 @@ def test_an_old_reader_reads_what_it_knows_of_a_new_record():
 
 @pytest.mark.usefixtures("newer")
 def test_a_new_reader_reads_both_new_and_old_records():
-    """A reader that knows schema 2 sees its new columns, and reads an old record with the old layout."""
+    """A later reader sees the new columns, and reads an old record with the old layout."""
     sample, steps_ = decode_sample(encode(newer_sample())), decode_steps(encode(newer_steps()))
     assert (sample, steps_) == (newer_sample(), newer_steps())
     assert next(unpack(SAMPLE_SCHEMAS[2].gpu, sample.gpu))["gpu.new_ratio"] == 0.5
-    assert next(unpack(STEP_SCHEMAS[2].rows, steps_.rows))["host_seconds"] == pytest.approx(0.1)
+    assert next(unpack(STEP_SCHEMAS[3].rows, steps_.rows))["host_seconds"] == pytest.approx(0.1)
     old = decode_sample(encode(a_sample()))
     assert old.schema == 1
     assert "gpu.new_ratio" not in next(unpack(SAMPLE_SCHEMAS[old.schema].gpu, old.gpu))
+
+
+def test_rows_without_squared_lengths_take_no_room_for_them():
+    """They are written as ever; the column is there where one of the rows tells it, NaN for the others."""
+    bare: dict[str, Any] = {"step": 1, "rank": 0, "ts": NOW, "step_seconds": 2.0, "tokens": 16384}
+    plain = step_schema_of([bare, bare | {"seq_len_sq_sum": None}])
+    told = step_schema_of([bare, bare | {"seq_len_sq_sum": 3.5e13}])
+    assert (plain.id, plain.row_bytes, plain.rows.row_size) == (1, None, 72)
+    assert (told.id, told.row_bytes, told.rows.row_size) == (2, 76, 76)
+    rows = unpack(told.rows, pack(told.rows, [bare, bare | {"seq_len_sq_sum": 3.5e13}]))
+    assert [row["seq_len_sq_sum"] for row in rows] == [None, pytest.approx(3.5e13, rel=1e-7)]
+
+
+def test_a_reader_of_the_first_step_schema_reads_the_second(monkeypatch):
+    """It cuts off the squared lengths and finds every other column where it was."""
+    row: dict[str, Any] = {"step": 1, "rank": 0, "ts": NOW, "step_seconds": 2.0, "grad_norm": 0.5}
+    rows, second = [row | {"seq_len_sq_sum": 1e13}, row | {"rank": 1}], STEP_SCHEMAS[2]
+    sent = encode(some_steps(schema=2, row_bytes=second.row_bytes, rows=pack(second.rows, rows)))
+    monkeypatch.delitem(STEP_SCHEMAS, 2)
+    read = decode_steps(sent)
+    assert (read.schema, read.rows) == (1, pack(STEP_SCHEMAS[1].rows, rows))
 
 
 @pytest.mark.usefixtures("newer")

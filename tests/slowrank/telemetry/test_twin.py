@@ -7,13 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slowrank.telemetry import BadRecord, JobSteps, NodeEvent, NodeSample, checks, codec
-from slowrank.telemetry.columns import pack, unpack
+from slowrank.telemetry.columns import pack, step_schema_of, unpack
 from slowrank.telemetry.schema import MISSING, SAMPLE_SCHEMAS, STEP_SCHEMAS
 from slowrank.telemetry.twin import Assembler, rows, steps_record
 
 NOW = 1_795_160_472.25
 SCHEMA = SAMPLE_SCHEMAS[1]
 ROWS = STEP_SCHEMAS[1].rows
+LATEST = STEP_SCHEMAS[2].rows
 
 names = st.text("ABCxyz019._:/-", min_size=1, max_size=20)
 floats = st.floats(width=32, allow_nan=False, allow_infinity=False)
@@ -53,13 +54,14 @@ def test_a_sample_survives_its_twin(gpus, nics, host, job_id):
     assert through_json(record) == [record]
 
 
-@given(st.lists(some_of(ROWS), min_size=1, max_size=3))
+@given(st.lists(some_of(LATEST), min_size=1, max_size=3))
 def test_step_rows_survive_their_twin(values):
     """Each step row comes back as a record of its own with the same values."""
     required: dict[str, Any] = {"step": 3, "rank": 5, "ts": NOW, "step_seconds": 2.25}
     whole = [row | required for row in values]
+    schema = step_schema_of(whole)
     record = JobSteps(
-        schema=1,
+        schema=schema.id,
         cluster="c",
         job_id="j",
         attempt=2,
@@ -69,10 +71,13 @@ def test_step_rows_survive_their_twin(values):
         ts=NOW,
         world_size=128,
         labels={"phase": "train"},
-        rows=pack(ROWS, whole),
+        row_bytes=schema.row_bytes,
+        rows=pack(schema.rows, whole),
     )
     back = through_json(record)
-    assert [row for r in back for row in unpack(ROWS, r.rows)] == list(unpack(ROWS, record.rows))
+    assert [step_schema_of([row]).id for row in whole] == [r.schema for r in back]
+    told = [row for r in back for row in unpack(STEP_SCHEMAS[r.schema].rows, r.rows)]
+    assert [pack(LATEST, [row]) for row in told] == [pack(LATEST, [row]) for row in whole]
     assert {(r.job_id, r.attempt, r.world_size, r.labels["phase"]) for r in back} == {("j", 2, 128, "train")}
 
 

@@ -129,12 +129,15 @@ class StragglerDetector:
         return self.channels[name].alone(rank)
 
     def describe(self, name: Channels, rank: int) -> Accusation | None:
-        """Return the accusation of an accused rank with today's figures; None while it is not slow."""
+        """Return the accusation of an accused rank with today's figures; None while it is not slow, or was
+        not in most steps since its evidence began.
+        """
         channel = self.channels[name]
         if channel.scores()[rank] < 1.0:
             return None
         case = charge(self.ratios, channel, name, rank)
-        if case.recent < 0.5 * channel.size[rank]:
+        too_little = case.size < math.log1p(self.ratios.config.min_effect)
+        if too_little or case.recent < 0.5 * channel.size[rank]:
             return None
         return accusation(self.ratios, channel, case, channel.raised)
 

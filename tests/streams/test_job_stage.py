@@ -162,6 +162,19 @@ def test_recovery_clears_and_relapse_raises_again():
     )
 
 
+def test_no_update_tells_of_less_than_a_slowdown():
+    """Slow in three steps of seven, a rank stays accused, and as slow as it was in its slow steps."""
+    work = healthy(steps=300)
+    work[90:100, 3] *= 1.2
+    for s in range(103, 300, 7):
+        work[s : s + 3, 3] *= 1.2
+    stage = JobStage(JobStageConfig(update_seconds=2.0))
+    said = [s for record in records(synchronous(work)) for s in stage.process(record)]
+    told = [s.slowdown_ratio for s in said if s.kind == "straggler.fail_slow" and s.state != "clear"]
+    assert len(told) >= 5
+    assert min(told) > 1.02
+
+
 def test_short_bursts_again_and_again_are_intermittent():
     """Three slow steps in every twelve are reported as such."""
     work = healthy(steps=260)

@@ -181,16 +181,21 @@ def accusation(ratios: Ratios, channel: Channel, case: Charge, over: Bools) -> A
 
 
 def intermittent(ratios: Ratios, channel: Channel, rank: int) -> Accusation | None:
-    """Accuse a rank that was clearly slow several times but did not stay so; None if it was by little."""
+    """Accuse a rank that was clearly slow several times but did not stay so; None if it was by little, or if
+    its role was with it.
+    """
     found = channel.excursions.of(rank)
     steps = min(found.age + 1, ratios.history.capacity, ratios.settled)
     if channel.noise is None or not steps:
         return None
-    x = ratios.history.last("x", steps)[:, rank] - channel.noise.center[rank]
-    slow = x[x > 3 * channel.noise.sigma[rank]]
-    if not slow.size or np.median(slow) < np.log1p(ratios.config.min_effect_uneven):
+    x = ratios.history.last("x", steps) - channel.noise.center
+    slow = x[:, rank] > 3 * channel.noise.sigma[rank]
+    effect = nan_median(x[slow])
+    if not effect[rank] >= np.log1p(ratios.config.min_effect_uneven):
         return None
-    ratio = float(np.exp(np.median(slow)))
+    if ratios.roles_known and _goes_with_role(ratios, rank, effect):
+        return None
+    ratio = float(np.exp(effect[rank]))
     dated = date_onset(ratios, rank, Onset(0, 0, min(3, steps - 1)), steps=steps)
     return Accusation(
         rank=rank,
@@ -239,15 +244,20 @@ def _least_effect(ratios: Ratios, case: Charge) -> float:
 
 
 def _is_shared_by_role(ratios: Ratios, case: Charge) -> bool:
-    """Tell whether all mates of a small role or of one position slowed alike, or look like a role."""
+    """Tell whether a role that is known, or looks like one, slowed as a whole."""
     if not ratios.roles_known:
         return case.lasting and not _stands_alone(ratios, case)
-    mates = ratios.mates(case.rank)
-    alike = case.effect[mates] >= 0.5 * case.size
-    if ratios.small_role[case.rank] and mates.any() and alike.all():
+    return _goes_with_role(ratios, case.rank, case.effect)
+
+
+def _goes_with_role(ratios: Ratios, rank: int, effect: Floats) -> bool:
+    """Tell whether all mates of a small role or of one position slowed alike, by ``effect`` [ranks]."""
+    mates = ratios.mates(rank)
+    alike = effect[mates] >= 0.5 * effect[rank]
+    if ratios.small_role[rank] and mates.any() and alike.all():
         return True
-    role = ratios.groups.index == ratios.groups.index[case.rank]
-    return ratios.shards is not None and ratios.shards.explain(case.effect, case.rank, role)
+    role = ratios.groups.index == ratios.groups.index[rank]
+    return ratios.shards is not None and ratios.shards.explain(effect, rank, role)
 
 
 def _stands_alone(ratios: Ratios, case: Charge) -> bool:

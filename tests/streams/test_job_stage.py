@@ -175,6 +175,24 @@ def test_no_update_tells_of_less_than_a_slowdown():
     assert min(told) > 1.02
 
 
+def test_a_stage_of_two_that_is_slow_on_and_off_accuses_neither_rank():
+    """Both ranks of a stage with more work at times are as intermittent as the work is."""
+    work = healthy(steps=260)
+    for s in range(80, 260, 12):
+        work[s : s + 3, 4:6] *= 1.4
+    said = run(synchronous(work, coords=layout(16, 8)))
+    assert [s for s in said if s.kind == "straggler.intermittent"] == []
+
+
+def test_one_of_a_stage_of_two_that_is_slow_on_and_off_is_told():
+    """Its mate goes on as before."""
+    work = healthy(steps=260)
+    for s in range(80, 260, 12):
+        work[s : s + 3, 4] *= 1.4
+    said = run(synchronous(work, coords=layout(16, 8)))
+    assert {s.subject.rank for s in said if s.kind == "straggler.intermittent"} == {4}
+
+
 def test_short_bursts_again_and_again_are_intermittent():
     """Three slow steps in every twelve are reported as such."""
     work = healthy(steps=260)

@@ -282,8 +282,9 @@ def _seconds(t: StepTimes) -> tuple[Source, Floats]:
 
 
 def _variation(seconds: Floats) -> float:
-    """Return the usual coefficient of variation over ranks of ``seconds`` [steps, ranks]."""
+    """Return the usual coefficient of variation over ranks of ``seconds`` [steps, ranks]; NaN of zeros."""
     mean = nan_mean(seconds, axis=1)
+    mean = np.where(mean > 0, mean, np.nan)
     deviation = np.sqrt(nan_mean((seconds - mean[:, None]) ** 2, axis=1))
     return float(nan_median(deviation / mean))
 

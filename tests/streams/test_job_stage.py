@@ -193,6 +193,11 @@ def test_one_of_a_stage_of_two_that_is_slow_on_and_off_is_told():
     assert {s.subject.rank for s in said if s.kind == "straggler.intermittent"} == {4}
 
 
+def test_ranks_that_tell_of_no_compute_are_not_compared():
+    """Zero seconds of compute in every row accuse nobody, and nothing is divided by them."""
+    assert run(synchronous(np.zeros((60, 8)), overhead=1.0)) == []
+
+
 def test_short_bursts_again_and_again_are_intermittent():
     """Three slow steps in every twelve are reported as such."""
     work = healthy(steps=260)

@@ -123,7 +123,19 @@ def _hurt(case: Case, helpers: Iterable[Case]) -> bool:
 def _title(brief: _Brief) -> str:
     peers, peer = _peers(brief.case, brief.own)
     why, ratio = brief.cause.hypothesis, brief.slowdown_ratio
-    return title(brief.kind, brief.subject, ratio=ratio, peers=peers, peer=peer, hypothesis=why)
+    own_past = not brief.case.made_of_ranks and any(_caught_up(s) for s in brief.own)
+    return title(
+        brief.kind, brief.subject, ratio=ratio, peers=peers, peer=peer, own_past=own_past, hypothesis=why
+    )
+
+
+def _caught_up(s: Suspicion) -> bool:
+    """Return whether what ``s`` measured is slower than it was and as slow as its peers, who always were."""
+    shown = s.evidence[0] if s.evidence else None
+    if shown is None or shown.value is None or shown.peers is None or shown.baseline is None:
+        return False
+    half = 0.5 * (1.0 + (s.slowdown_ratio or 1.0))
+    return half * shown.baseline.median <= shown.value < half * shown.peers.median
 
 
 def _severity(brief: _Brief) -> Severity:

@@ -51,12 +51,13 @@ def title(
     ratio: float | None = None,
     peers: int | None = None,
     peer: str = "peer",
+    own_past: bool = False,
     hypothesis: str | None = None,
 ) -> str:
     """Return the title, cut to 120 characters and without control characters.
 
     A slow job without a slow machine is named by its likeliest ``hypothesis``, where that has a template.
-    ``peer`` is what ``peers`` counts.
+    ``peer`` is what ``peers`` counts; ``own_past``: it is slower than it was, and not than they are.
     """
     where = place(subject)
     if kind == "straggler.job_wide" and hypothesis in _JOB_WIDE:
@@ -67,10 +68,16 @@ def title(
     text = template.format(
         place=where,
         ratio="?x" if ratio is None else f"{ratio:.2f}x",
-        peers="its peers" if not peers else f"{peers} {peer}s" if peers > 1 else f"1 {peer}",
+        peers="it was" if own_past else _count(peers, peer),
     )
     text = "".join(c if c.isprintable() else " " for c in text).replace(" ?x slower", " slower")
     return text if len(text) <= MAX_TITLE else text[: MAX_TITLE - 1] + "…"
+
+
+def _count(peers: int | None, peer: str) -> str:
+    if not peers:
+        return "its peers"
+    return f"{peers} {peer}s" if peers > 1 else f"1 {peer}"
 
 
 def place(subject: Subject) -> str:

@@ -7,7 +7,7 @@ from alerts.config import FindingConfig
 from alerts.cost import ActionCosts
 from alerts.render import render
 from alerts.scope import Scope, apply
-from slowrank.telemetry import Evidence, Peers, Subject, Suspicion
+from slowrank.telemetry import Baseline, Evidence, Peers, Subject, Suspicion
 
 CONFIG = FindingConfig()
 PEERS = Peers(group="all", n=127, p05=0.98, median=1.0, p95=1.02)
@@ -55,6 +55,26 @@ def test_a_node_is_compared_with_nodes():
     (found,) = told([slow(gpu) for gpu in range(8)])
     assert found["node"].title == "n1 is 1.30x slower than 15 other nodes"
     assert found["gpu"].title == "n1 GPU 7 (rank 7) is 1.30x slower than 127 peers"
+
+
+@pytest.mark.parametrize(
+    ("value", "before", "words"),
+    [
+        (1.30, 1.00, "1.30x slower than 127 peers"),
+        (1.00, 0.77, "1.30x slower than it was"),
+        (1.30, 1.30, "1.30x slower than 127 peers"),
+        (1.00, 1.00, "1.30x slower than 127 peers"),
+    ],
+    ids=["became slow", "caught up", "always slow", "neither shows it"],
+)
+def test_a_rank_level_with_its_peers_is_slower_than_it_was(value, before, words):
+    """What was faster than the others and is no more is not said to be slower than they are."""
+    shown = Evidence(
+        metric="compute_seconds", unit="s", detector="peer_step", value=value, peers=PEERS,
+        baseline=Baseline(median=before, mad=0.01, n=100),
+    )  # fmt: skip
+    (found,) = told([replace(slow(0), evidence=(shown,))])
+    assert found["gpu"].title == f"n1 GPU 0 (rank 0) is {words}"
 
 
 def test_a_ratio_around_the_limit_does_not_flap():

@@ -115,7 +115,8 @@ def named_among_far_steps(share, size, *, slow=1.0, seed=0):
     """
     rng = np.random.default_rng(seed)
     detector = StragglerDetector(RANKS, np.zeros(RANKS, dtype=np.intp))
-    nan, ts, found = np.full(RANKS, np.nan), 1000.0, {}
+    nan, ts = np.full(RANKS, np.nan), 1000.0
+    found: dict[int, int] = {}
     for s in range(300):
         work = np.exp(0.004 * rng.normal(size=RANKS)) * np.where(rng.random(RANKS) < share, size, 1.0)
         work[9] *= slow if s >= 150 else 1.0

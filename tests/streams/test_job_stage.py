@@ -170,7 +170,7 @@ def test_no_update_tells_of_less_than_a_slowdown():
         work[s : s + 3, 3] *= 1.2
     stage = JobStage(JobStageConfig(update_seconds=2.0))
     said = [s for record in records(synchronous(work)) for s in stage.process(record)]
-    told = [s.slowdown_ratio for s in said if s.kind == "straggler.fail_slow" and s.state != "clear"]
+    told = [s.slowdown_ratio or 0.0 for s in said if s.kind == "straggler.fail_slow" and s.state != "clear"]
     assert len(told) >= 5
     assert min(told) > 1.02
 

@@ -136,8 +136,9 @@ class StragglerDetector:
         if channel.scores()[rank] < 1.0:
             return None
         case = charge(self.ratios, channel, name, rank)
-        too_little = case.size < math.log1p(self.ratios.config.min_effect)
-        if too_little or case.recent < 0.5 * channel.size[rank]:
+        half = 0.5 * float(channel.size[rank])
+        # Around the least effect the figure wavers, and a rank to be believed at last would have to wait.
+        if case.recent < half or case.size < min(half, math.log1p(self.ratios.config.min_effect)):
             return None
         return accusation(self.ratios, channel, case, channel.raised)
 

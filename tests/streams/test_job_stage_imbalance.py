@@ -1,6 +1,7 @@
 """JobStage on uneven work: findings about the job, and slow ranks in spite of it."""
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -104,7 +105,11 @@ def test_token_counts_make_small_faults_visible_in_packed_work():
 def test_a_group_is_named_by_what_its_ranks_alone_share():
     """Busier experts are a group of their own; that all ranks are of stage 0 says nothing."""
     expert = np.arange(16) // 8
-    coords = {"dp": (np.arange(16) % 8).tolist(), "pp": [0] * 16, "ep": expert.tolist()}
+    coords: dict[str, Sequence[int]] = {
+        "dp": (np.arange(16) % 8).tolist(),
+        "pp": [0] * 16,
+        "ep": expert.tolist(),
+    }
     work = healthy()
     work[:, expert == 1] *= 1.4
     [found] = job_level(run(synchronous(work, coords=coords)))

@@ -1,5 +1,7 @@
 """Which mode and which settings hold for a cluster and a job."""
 
+from typing import Any
+
 import pytest
 from msgspec.structs import replace
 
@@ -99,7 +101,7 @@ def test_a_rule_may_differ_from_its_detector():
     assert held.judged(suspicion("counter.gpu.ecc.corrected_total")) is None
 
 
-OF_PEER_STEP = {
+OF_PEER_STEP: dict[str, dict[str, Any]] = {
     "peer_step": {"kind": "straggler.fail_slow"},
     "data_loading": {"kind": "data.loader_slow"},
     "stage": {"kind": "straggler.job_wide", "hypotheses": {"imbalance.stage": 5.0}},

@@ -1,7 +1,7 @@
 """What the hardware says outright, as tables: which reading means which fault, how sure, how severe.
 
-Data only; ``hardware`` applies it. Triggers are those of the NVSentinel, gpud and DCGM defaults unless the
-row says otherwise.
+Data only; ``hardware`` applies it. The ``source`` of a rule is who set its trigger: "slowrank" where it is
+our own choice, "after X (…)" where X has what stands in brackets instead.
 """
 
 from collections.abc import Callable, Mapping
@@ -53,13 +53,14 @@ class Verdict:
 @dataclass(frozen=True, slots=True)
 class EventRule:
     """``faults`` events (bursts counted once) within ``window`` seconds on one subject reach the verdict;
-    fewer argue for it with half the weight as a warning.
+    fewer argue for it with half the weight, as information.
 
     ``shared``: where several GPUs of a node tell of it, it is the software's and never reaches the verdict.
     ``fatal``: it counts towards a repeat offender. Events less than ``burst`` seconds apart are one fault.
     """
 
     verdict: Verdict
+    source: str
     faults: int = 1
     window: float = 600.0
     shared: bool = False
@@ -81,6 +82,7 @@ class CountRule:
     count: float
     window: float
     verdict: Verdict
+    source: str
     sticky: bool = False
     count_of: Callable[[Mapping[str, Array]], Array] | None = None
     apart: float | None = None
@@ -94,13 +96,18 @@ class CountRule:
 
 @dataclass(frozen=True, slots=True)
 class StateRule:
-    """``test`` holds on an instance for ``timing.hold`` seconds; ``metric`` is shown as the evidence."""
+    """``test`` holds on an instance for ``timing.hold`` seconds; ``metric`` is shown as the evidence.
+
+    ``when`` is the test in words.
+    """
 
     name: str
+    when: str
     metric: str
     test: Callable[[Mapping[str, Array]], Mask]
     timing: Timing
     verdict: Verdict
+    source: str
 
 
 def xid_verdict(code: int, severity: Severity, weight: float) -> Verdict:
@@ -119,32 +126,40 @@ _NIC_ERRORS = Verdict("link.nic_errors", "nic", "warning", 3.0)
 _NIC_FAILING = Verdict("link.nic_errors", "nic", "error", 3.0)
 _NIC_HINT = Verdict("link.nic_errors", "nic", "warning", 1.0)
 
+_XID = "NVIDIA XID catalogue"
+
 # XID 45 follows other faults and never counts alone; 13, 31 and 43 are the application's until they repeat.
 EVENT_RULES: dict[str, EventRule | None] = {
-    "xid.13": EventRule(xid_verdict(13, "error", 2.0), faults=3, window=86400.0, shared=True),
-    "xid.31": EventRule(xid_verdict(31, "error", 2.0), faults=3, window=86400.0, shared=True),
+    "xid.13": EventRule(xid_verdict(13, "error", 2.0), "slowrank", faults=3, window=86400.0, shared=True),
+    "xid.31": EventRule(
+        xid_verdict(31, "error", 2.0), "after NVSentinel (2 faults)", faults=3, window=86400.0, shared=True
+    ),
     "xid.43": None,
     "xid.45": None,
-    "xid.48": EventRule(_UNCORRECTABLE, fatal=True),
-    "xid.63": EventRule(REMAP_PENDING),
-    "xid.64": EventRule(REMAP_FAILED, fatal=True),
-    "xid.74": EventRule(_NVLINK, faults=2, fatal=True),
-    "xid.79": EventRule(xid_verdict(79, "critical", 6.0), fatal=True),
-    "xid.94": EventRule(Verdict("ecc.uncorrectable", "gpu_memory", "error", 5.0)),
-    "xid.95": EventRule(_UNCORRECTABLE, fatal=True),
+    "xid.48": EventRule(_UNCORRECTABLE, _XID, fatal=True),
+    "xid.63": EventRule(REMAP_PENDING, _XID),
+    "xid.64": EventRule(REMAP_FAILED, _XID, fatal=True),
+    "xid.74": EventRule(_NVLINK, "slowrank", faults=2, fatal=True),
+    "xid.79": EventRule(xid_verdict(79, "critical", 6.0), _XID, fatal=True),
+    "xid.94": EventRule(Verdict("ecc.uncorrectable", "gpu_memory", "error", 5.0), _XID),
+    "xid.95": EventRule(_UNCORRECTABLE, _XID, fatal=True),
     # A context switch that timed out: the process is lost, whatever the clocks do afterwards.
-    "xid.109": EventRule(xid_verdict(109, "error", 5.0)),
-    "xid.119": EventRule(xid_verdict(119, "error", 5.0), fatal=True),
-    "xid.120": EventRule(xid_verdict(120, "error", 5.0), fatal=True),
-    "xid.145": EventRule(_NVLINK),
-    "xid.149": EventRule(_NVLINK),
-    "nic.link_down": EventRule(_NIC_FLAP, faults=2, window=300.0),
-    "host.oom_kill": EventRule(Verdict("host.memory_pressure", "host", "warning", 2.0)),
+    "xid.109": EventRule(xid_verdict(109, "error", 5.0), "slowrank"),
+    "xid.119": EventRule(xid_verdict(119, "error", 5.0), _XID, fatal=True),
+    "xid.120": EventRule(xid_verdict(120, "error", 5.0), _XID, fatal=True),
+    "xid.145": EventRule(_NVLINK, _XID),
+    "xid.149": EventRule(_NVLINK, _XID),
+    "nic.link_down": EventRule(_NIC_FLAP, "ByteRobust", faults=2, window=300.0),
+    "host.oom_kill": EventRule(Verdict("host.memory_pressure", "host", "warning", 2.0), "slowrank"),
 }
-UNKNOWN_XID = EventRule(Verdict("xid", "event", "warning", 1.0))
+UNKNOWN_XID = EventRule(Verdict("xid", "event", "warning", 1.0), "slowrank")
 
 REPEAT_OFFENDER = EventRule(
-    Verdict("node.lemon", "event", "error", 3.0), faults=5, window=86400.0, burst=3600.0
+    Verdict("node.lemon", "event", "error", 3.0),
+    "after NVSentinel (bursts of 3 min)",
+    faults=5,
+    window=86400.0,
+    burst=3600.0,
 )
 """For one GPU, whichever fatal XIDs they were; a driver that hangs repeats itself, and hangs but once."""
 
@@ -161,23 +176,25 @@ _GT_PER_SECOND = (np.nan, 2.5, 5.0, 8.0, 16.0, 32.0, 64.0)
 """By PCIe generation."""
 
 GPU_COUNTS = (
-    CountRule("gpu.ecc.uncorrected_total", 1, 60.0, _UNCORRECTABLE, sticky=True),
-    CountRule("gpu.ecc.corrected_total", 50, 300.0, CORRECTABLE),
+    CountRule("gpu.ecc.uncorrected_total", 1, 60.0, _UNCORRECTABLE, "slowrank", sticky=True),
+    CountRule("gpu.ecc.corrected_total", 50, 300.0, CORRECTABLE, "slowrank"),
     CountRule(
         "gpu.pcie.replay_total",
         32,
         60.0,
         Verdict("link.pcie_replay", "nvlink_pcie", "warning", 2.0),
+        "DCGM",
         count_of=_replays_allowed,
     ),
-    CountRule("gpu.nvlink.recovery_errors_total", 1, 60.0, _NVLINK_WEAK),
-    CountRule("gpu.nvlink.replay_errors_total", 2, 120.0, _NVLINK_WEAK),
-    CountRule("gpu.nvlink.crc_errors_total", 6000, 60.0, _NVLINK_WEAK),
+    CountRule("gpu.nvlink.recovery_errors_total", 1, 60.0, _NVLINK_WEAK, "DCGM"),
+    CountRule("gpu.nvlink.replay_errors_total", 2, 120.0, _NVLINK_WEAK, "DCGM"),
+    CountRule("gpu.nvlink.crc_errors_total", 6000, 60.0, _NVLINK_WEAK, "DCGM"),
     CountRule(
         "gpu.throttle.thermal_nanoseconds_total",
         0.05 * 60e9,
         60.0,
         Verdict("throttle.thermal", "clocks", "warning", 3.0),
+        "slowrank",
     ),
     # At full load every GPU touches its power limit; one that stands at it alone is held back.
     CountRule(
@@ -185,26 +202,33 @@ GPU_COUNTS = (
         0.05 * 60e9,
         60.0,
         Verdict("throttle.power", "clocks", "warning", 2.0),
+        "slowrank",
         apart=5.0,
     ),
 )
 
 NIC_COUNTS = (
-    CountRule("nic.port.link_downed_total", 2, 300.0, _NIC_FLAP),
-    CountRule("nic.port.link_downed_total", 3, 43200.0, _NIC_FLAP),
-    CountRule("nic.port.link_downed_total", 1, 60.0, _NIC_FLAP_ONCE),
-    CountRule("nic.port.carrier_changes_total", 4, 600.0, _NIC_FLAP),
-    CountRule("nic.port.carrier_changes_total", 2, 600.0, _NIC_FLAP_ONCE),
-    CountRule("nic.port.link_error_recovery_total", 6, 60.0, _NIC_ERRORS),
-    CountRule("nic.port.symbol_errors_total", 600, 60.0, _NIC_ERRORS),
-    CountRule("nic.port.symbol_errors_total", 120, 3600.0, _NIC_FAILING),
-    CountRule("nic.port.rx_errors_total", 600, 60.0, _NIC_ERRORS),
-    CountRule("nic.port.xmit_discards_total", 6000, 60.0, _NIC_HINT),
-    CountRule("nic.port.local_ack_timeout_total", 60, 60.0, _NIC_HINT),
-    CountRule("nic.port.roce_slow_restart_total", 600, 60.0, _NIC_HINT),
-    CountRule("nic.port.out_of_sequence_total", 2, 600.0, _NIC_HINT, apart=3.0, usual=0.1),
+    CountRule("nic.port.link_downed_total", 2, 300.0, _NIC_FLAP, "ByteRobust"),
+    CountRule("nic.port.link_downed_total", 3, 43200.0, _NIC_FLAP, "after gpud (25 s down each time)"),
+    CountRule("nic.port.link_downed_total", 1, 60.0, _NIC_FLAP_ONCE, "NVSentinel"),
+    CountRule("nic.port.carrier_changes_total", 4, 600.0, _NIC_FLAP, "slowrank"),
+    CountRule("nic.port.carrier_changes_total", 2, 600.0, _NIC_FLAP_ONCE, "NVSentinel"),
+    CountRule("nic.port.link_error_recovery_total", 6, 60.0, _NIC_ERRORS, "NVSentinel"),
+    CountRule("nic.port.symbol_errors_total", 600, 60.0, _NIC_ERRORS, "NVSentinel"),
+    CountRule("nic.port.symbol_errors_total", 120, 3600.0, _NIC_FAILING, "NVSentinel"),
+    CountRule("nic.port.rx_errors_total", 600, 60.0, _NIC_ERRORS, "NVSentinel"),
+    CountRule("nic.port.xmit_discards_total", 6000, 60.0, _NIC_HINT, "NVSentinel"),
+    CountRule("nic.port.local_ack_timeout_total", 60, 60.0, _NIC_HINT, "NVSentinel"),
+    CountRule("nic.port.roce_slow_restart_total", 600, 60.0, _NIC_HINT, "NVSentinel"),
+    CountRule("nic.port.out_of_sequence_total", 2, 600.0, _NIC_HINT, "slowrank", apart=3.0, usual=0.1),
 )
 
 HOST_COUNTS = (
-    CountRule("host.oom_kills_total", 1, 60.0, Verdict("host.memory_pressure", "host", "warning", 2.0)),
+    CountRule(
+        "host.oom_kills_total",
+        1,
+        60.0,
+        Verdict("host.memory_pressure", "host", "warning", 2.0),
+        "slowrank",
+    ),
 )

@@ -1,0 +1,115 @@
+"""Write docs/hardware-rules.md from the tables of the rules.
+
+PYTHONPATH=. python scripts/hardware_page.py
+"""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from alerts.kinds import rule_of
+from streams.hardware_rules import (
+    EVENT_RULES,
+    GPU_COUNTS,
+    HOST_COUNTS,
+    NIC_COUNTS,
+    REPEAT_OFFENDER,
+    UNKNOWN_XID,
+    CountRule,
+    EventRule,
+    StateRule,
+    Verdict,
+)
+from streams.hardware_states import GPU_STATES, NIC_STATES
+
+PAGE = Path(__file__).resolve().parents[1] / "docs/hardware-rules.md"
+
+HEAD = """\
+# Hardware rules
+
+What the hardware says outright, and what slowrank makes of it. A rule is switched by its name, as in
+[tuning](operations.md#tuning-detectors); rows of one name go together. This page is made from the tables in
+`streams/hardware_rules.py` and `streams/hardware_states.py`: `PYTHONPATH=. python scripts/hardware_page.py`.
+
+* **Trigger**: on one GPU, port or host. `event`: so many faults, where lines within 5 s of each other are one
+  and fewer are `info`. `counter`: it rises by so much or more. `state`: it holds for so long.
+* **Severity** and **kind**: what the rule argues for; a finding weighs all its evidence.
+* **Action**: usual for the kind.
+* **Source**: who set the trigger. `slowrank`: our own choice. `after X (…)`: X has what stands in brackets
+  instead.
+
+"""
+
+COLUMNS = ("rule", "trigger", "severity", "kind", "action", "source")
+
+UNITS = ((3600.0, "h"), (60.0, "min"))
+
+
+def page() -> str:
+    """Return the page."""
+    lines = (_line(COLUMNS), _line(["---"] * len(COLUMNS)), *(_line(row) for row in rows()))
+    return f"{HEAD}{''.join(lines)}\n{_tail()}"
+
+
+def rows() -> Iterator[tuple[str, ...]]:
+    """Yield the cells of every rule, in the order of the tables."""
+    for code, event in EVENT_RULES.items():
+        if event is not None:
+            yield _row(f"`event.{code}`", _event(event), event.verdict, event.source)
+    yield _row("any other XID", _event(UNKNOWN_XID), UNKNOWN_XID.verdict, UNKNOWN_XID.source)
+    yield _row("fatal XIDs repeated", _repeated(), REPEAT_OFFENDER.verdict, REPEAT_OFFENDER.source)
+    for count in (*GPU_COUNTS, *NIC_COUNTS, *HOST_COUNTS):
+        yield _row(f"`counter.{count.metric}`", _count(count), count.verdict, count.source)
+    for state in (*GPU_STATES, *NIC_STATES):
+        yield _row(f"`state.{state.name}`", _state(state), state.verdict, state.source)
+
+
+def _row(name: str, trigger: str, verdict: Verdict, source: str) -> tuple[str, ...]:
+    action = rule_of(verdict.kind).action
+    return name, trigger, verdict.severity, f"`{verdict.kind}`", f"`{action}`", source
+
+
+def _line(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |\n"
+
+
+def _tail() -> str:
+    never = ", ".join(f"`{code}`" for code, rule in EVENT_RULES.items() if rule is None)
+    return f"Never evidence by themselves: {never}.\n"
+
+
+def _event(rule: EventRule) -> str:
+    times = "once" if rule.faults == 1 else f"{rule.faults} within {_span(rule.window)}"
+    return f"{times}, and on no other GPU of the node" if rule.shared else times
+
+
+def _repeated() -> str:
+    rule = REPEAT_OFFENDER
+    fatal = (code for code, event in EVENT_RULES.items() if event is not None and event.fatal)
+    codes = ", ".join(code.removeprefix("xid.") for code in fatal)
+    return f"{rule.faults} of {codes} within {_span(rule.window)}, each after {_span(rule.burst)} without"
+
+
+def _count(rule: CountRule) -> str:
+    in_seconds = rule.metric.endswith("_nanoseconds_total")
+    rise = f"{rule.count / 1e9:g} s" if in_seconds else f"{rule.count:g}"
+    text = f"{rise} within {_span(rule.window)}"
+    if rule.count_of is not None:
+        text += "; 0.06 for each lane and GT/s of its link where that is known"
+    if rule.apart is not None:
+        text += f", and {rule.apart:g} times the median of its siblings"
+    return text if rule.usual is None else f"{text}, and beyond chance (p < 1e-6)"
+
+
+def _state(rule: StateRule) -> str:
+    return f"{rule.when}, for {_span(rule.timing.hold)}" if rule.timing.hold else rule.when
+
+
+def _span(seconds: float) -> str:
+    for unit, name in UNITS:
+        if seconds >= unit and seconds % unit == 0:
+            return f"{seconds / unit:g} {name}"
+    return f"{seconds:g} s"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())

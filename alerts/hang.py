@@ -42,10 +42,11 @@ def certain(stopped: Collection[Suspicion], idle: Collection[Suspicion]) -> bool
     """Return whether a hang can be no pause that the job has not shown before.
 
     Machines that neither send nor compute for long are sooner known not to pause than those of which one
-    is known: an evaluation, which sends nothing, may take minutes.
+    is known: an evaluation, which sends nothing, may take minutes. One machine that has long been quiet is
+    none: its exporter may have frozen while it did not work.
     """
     stalled = any(s.severity == "critical" for s in stopped) and _quiet(stopped, idle, LASTING)
-    return stalled or any(s.severity == "critical" for s in idle)
+    return stalled or _quiet(stopped, [s for s in idle if s.severity == "critical"], 0.0)
 
 
 def early(stopped: Collection[Suspicion]) -> bool:

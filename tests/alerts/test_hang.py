@@ -22,6 +22,13 @@ def votes(count, **fields):
     return [said(f"n{i}", **fields) for i in range(count)]
 
 
+def test_one_machine_that_is_quiet_for_long_makes_no_hang_certain():
+    """A frozen exporter repeats a moment without work; the others have only just fallen quiet."""
+    frozen, others = said("n0", severity="critical"), votes(4, severity="info")[1:]
+    assert not certain([said(nodes=4, severity="info")], [frozen, *others])
+    assert certain([said(nodes=4, severity="info")], votes(3, severity="critical"))
+
+
 @pytest.mark.parametrize(
     ("nodes", "quiet", "expected"),
     [

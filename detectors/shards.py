@@ -28,7 +28,6 @@ _ALIKE = 0.5
 _SHARE = 0.75
 """Of the ranks at a position that must be alike: one of them may be slow besides."""
 
-
 _MACHINES = 3
 """Whole machines that must be alike to be taken for a position; two may both be slow."""
 

@@ -76,7 +76,7 @@ def detector_of(s: Suspicion) -> str:
     if s.kind in _OF_KIND:
         return _OF_KIND[s.kind]
     if s.kind == "straggler.job_wide" and s.detector == "peer_step":
-        return next(name for about, name in _OF_CAUSE.items() if about in s.hypotheses)
+        return next((name for about, name in _OF_CAUSE.items() if about in s.hypotheses), "workload")
     prefix = s.detector.partition(".")[0]
     return _OF_PREFIX.get(prefix, prefix)
 

@@ -71,6 +71,7 @@ def test_what_peers_say_is_told_apart():
         ("straggler.job_wide", {"imbalance.stage": 5.0}, "stage"),
         ("straggler.job_wide", {"imbalance.workload": 5.0}, "workload"),
         ("straggler.job_wide", {"congestion": 5.0, "link.nic_slow": 4.0}, "congestion"),
+        ("straggler.job_wide", {"unheard.of": 5.0}, "workload"),
     ]
     for kind, hypotheses, name in cases:
         assert detector_of(suspicion("peer_step", kind, hypotheses=hypotheses)) == name

@@ -117,6 +117,7 @@ def charge(ratios: Ratios, channel: Channel, name: Channels, rank: int) -> Charg
     x = ratios.history.last(series, look_back) - (0.0 if lasting or noise is None else noise.center)
     onset = locate_onset(x[:, rank], sigma)
     dated = date_onset(ratios, rank, onset, steps=look_back)
+    # Slow in every step judged: perhaps in the warm-up too, since the first step seen.
     if lasting and onset.index == 0 and len(x) == ratios.settled:
         dated = replace(dated, lo=min(ratios.started, dated.lo), at=ratios.first_ts)
     return Charge(
@@ -208,6 +209,7 @@ def intermittent(ratios: Ratios, channel: Channel, rank: int) -> Accusation | No
         score=found.count / SUSPECT,
         alone=found.count >= CERTAIN,
         ratio=ratio,
+        # The job waits for it in the slow steps only.
         job_ratio=1.0 + found.share * (ratio - 1.0),
         peers=int(ratios.groups.peers[rank]),
         waits_least=None,
@@ -284,6 +286,7 @@ def _job_ratio(ratios: Ratios, case: Charge, over: Bools, *, pace: float) -> flo
     Where its ``pace`` before the onset is known, no more than the job has slowed down against that.
     """
     if ratios.asynchronous:
+        # Nobody waits for anybody: the pace of the job is the sum of the ranks' own.
         rates = np.exp(case.effect[over])
         return float(ratios.ranks / (ratios.ranks - over.sum() + np.sum(1 / np.maximum(rates, 1.0))))
     steps = case.steps
@@ -291,6 +294,7 @@ def _job_ratio(ratios: Ratios, case: Charge, over: Bools, *, pace: float) -> flo
     seconds = ratios.history.last(case.name, steps)
     mates = ratios.mates(case.rank) & ~over
     rest = mates if mates.any() and not case.lasting else ~over
+    # Without this rank the step would end with the slowest of the rest.
     lost = np.maximum(seconds[:, case.rank] - nan_max(np.where(rest, seconds, np.nan), axis=1), 0.0)
     # A rank whose excess is nearly the whole step leaves nothing to divide by.
     ratio = float(nan_median(step / np.maximum(step - lost, 0.1 * step)))

@@ -159,6 +159,7 @@ class BocpdBank:
         age = np.array([len(run) for run in samples])
         ages, runs = self._runs(series)
         _, log_weights = self._log_weights(ages, runs)
+        # An absorbing slot without a run has age 0 and counts as merged: at -inf it brings no weight.
         merged = ages <= age[:, None]
         log_weight = np.logaddexp.reduce(np.where(merged, log_weights, -np.inf), axis=1)
         log_weight[log_weight == -np.inf] = 0.0
@@ -166,6 +167,7 @@ class BocpdBank:
         runs[merged, 2], ages[merged] = EMPTY, 0
         mu, beta = np.array([run_statistics(run, self.config) for run in samples]).T
         weight = log_weight - self._evidence(age, beta.astype(self._dtype))
+        # As in `Bocpd.accept`: beyond the ring the heavier run has the one slot.
         inside = age < self.config.slots
         k = np.flatnonzero(inside | (log_weight > old_log_weight))
         column = np.where(inside, age - 1, self.config.slots)[k]
@@ -182,6 +184,7 @@ class BocpdBank:
         mu -= shift.astype(self._dtype)[:, None]
         mu /= scale.astype(self._dtype)[:, None]
         beta /= (scale * scale).astype(self._dtype)[:, None]
+        # beta loses a factor scale² and with it the log weight -alpha·log(scale²): W gives that back.
         weight -= 2 * self._tables.by_age[3, np.minimum(ages, self.config.cap)] * np.log(scale)[:, None]
         self._set_runs(series, ages, runs)
 
@@ -192,6 +195,7 @@ class BocpdBank:
         age, slots = samples.shape[1], self.config.slots
         mu, beta = runs_statistics(samples, self.config)
         _, _, shrink, power, offset = self._tables.by_age[:, min(age, self.config.cap)]
+        # W such that the log weight is 0: this run is certain.
         run = np.stack((mu, beta, power * np.log(beta.astype(self._dtype) * shrink) - offset), axis=1)
         if age < slots:
             self._state.ring[block, :, (self._state.clock[block, 0] - age + 1) % slots, lane] = run
@@ -206,6 +210,7 @@ class BocpdBank:
         block, lane = self._place(series)
         fresh = RingState.empty(1, 1, self.config, self._dtype).arrays()
         for name, array in self._state.arrays().items():
+            # The clock is the block's, and so that of its other lanes.
             if name != "clock":
                 array[block, ..., lane] = fresh[name][0, ..., 0]
 
@@ -258,6 +263,7 @@ class BocpdBank:
 
     def _log_weights(self, ages: Ints, runs: Float) -> tuple[Ints, NDArray[np.float64]]:
         """Return the ages and the log weights of runs; -inf: no run."""
+        # Half of EMPTY is far from any weight and from EMPTY, however that is rounded or has been shifted.
         held = runs[..., 2] > EMPTY / 2
         held[:, -1] = ages[:, -1] > 0
         weight = runs[..., 2].astype(np.float64) + self._evidence(ages, runs[..., 1])

@@ -20,8 +20,11 @@ from detectors.bocpd_state import EMPTY, REBASE_EVERY, Float, RingState, Tables
 
 _ONE, _HALF = np.float32(1.0), np.float32(0.5)
 _LN2, _LOG2E = np.float32(0.6931471805599453), np.float32(1.4426950408889634)
+# ln 2 in two parts, the first 355/512: times a whole number it is exact, and x - k·ln 2 keeps its digits.
 _LN2_HIGH, _LN2_LOW = np.float32(0.693359375), np.float32(-2.12194440e-4)
+# exp(-87) is 1.6e-38, above the least normal float32: `_exp` can still write 2^k as an exponent.
 _SMALLEST_EXPONENT = np.float32(-87.0)
+# float32 by its bits: the square root of ½, the mask of sign and exponent, the exponent's offset.
 _SQRT_HALF_BITS = np.int32(0x3F3504F3)
 _EXPONENT_MASK = np.int32(-0x800000)
 _BIAS = np.int32(127)
@@ -45,6 +48,7 @@ _bits: Any = intrinsic(_bitcast)
 @njit(inline="always")
 def _log(x):
     """Natural logarithm of a positive normal float32, within 2 ulp (Cephes logf)."""
+    # x = 2^e·(1 + m) with 1 + m in [√½, √2), which is where the polynomial holds.
     bits = _bits(x)
     exponent = np.int32(np.int32(bits - _SQRT_HALF_BITS) & _EXPONENT_MASK)
     m = _bits(np.int32(bits - exponent)) - _ONE
@@ -66,6 +70,7 @@ def _log(x):
 def _exp(x):
     """Exponential of a float32 that is not positive (Cephes expf); below -87 it stays at 1e-38."""
     x = max(x, _SMALLEST_EXPONENT)
+    # int32 cuts towards zero, and the number is negative: less a half, it rounds to the nearest.
     k = np.int32(x * _LOG2E - _HALF)
     f = np.float32(k)
     r = x - f * _LN2_HIGH - f * _LN2_LOW
@@ -76,6 +81,7 @@ def _exp(x):
     p = p * r + np.float32(1.6666665459e-1)
     p = p * r + np.float32(5.0000001201e-1)
     p = p * r * r + r + _ONE
+    # 2^k by its bits.
     return p * _bits(np.int32(np.int32(k + _BIAS) << np.int32(23)))
 
 
@@ -172,6 +178,7 @@ def _give_back(ring, rows, ages, lane, head, kept):
         rows[k, lane] = kept_rows[k]
     for k in range(len(kept_ages)):
         ages[k, lane] = kept_ages[k]
+    # Before its first sample a lane has no runs to give back (none were kept): its birth is undone.
     if ages[1, lane] == 0:
         ring[2, head, lane] = _EMPTY
         return

@@ -44,12 +44,14 @@ class _Block:
     def _advance_around(self, z: Float, missing: NDArray[np.bool_]) -> None:
         """Advance the lanes with a value; give the others their state back, rolled into phase with the
         block."""
+        # Before the copies are taken, or what is given back below would miss its turn.
         self._rebase_if_due()
         idle = np.flatnonzero(missing)
         paused = idle[self._regime_age[idle] > 0]
         rows, ages, ring = self._rows[:, idle], self._ages[:, idle], self._ring[:, :, paused]
         self._advance(np.where(missing, 0, z))
         self._rows[:, idle], self._ages[:, idle] = rows, ages
+        # A lane without any sample yet has no runs to give back: only its birth at head is undone.
         self._weight[self._clock[0], idle] = EMPTY
         self._ring[:, :, paused] = np.roll(ring, 1, axis=1)
 
@@ -62,6 +64,7 @@ class _Block:
         self._learn_ring(z, head)
         log_old = self._learn_old(z)
         leaving = (head + 1) % slots
+        # A copy, for _normalise makes the log weights probabilities in place.
         log_leaving = self._log_weight[leaving].copy()
         self._normalise(head, log_old)
         self._absorb(leaving, log_leaving, log_old)
@@ -69,6 +72,7 @@ class _Block:
     def _rebase_if_due(self) -> None:
         if self._clock[1] % REBASE_EVERY:
             return
+        # log Z. A lane without samples has a birth of 0 (certain), not log H + log Z: nothing to take off.
         shift = np.where(self._regime_age > 0, self._birth - self._tables.log_hazard, 0)
         shift = shift.astype(self._birth.dtype)
         self._birth -= shift
@@ -86,6 +90,7 @@ class _Block:
             self._tables.beta0,
             self._birth,
         )
+        # d is in turn the distance, its part of beta, the logarithm and the log weight: no pass allocates.
         d, buffer = self._log_weight, self._buffer
         np.subtract(z, self._mu, out=d)
         np.multiply(d, gain, out=buffer)
@@ -103,6 +108,7 @@ class _Block:
         """Update the absorbing slot of every lane and return its log weight."""
         cap, age = self._tables.cap, self._old_age
         d = z - self._old_mu
+        # After some time all old runs are at the cap, and their table entries are scalars.
         if int(age.min()) >= cap:
             gain, spread, shrink, power, offset = self._tables.by_age[:, cap]
             capped: NDArray[np.bool_] | slice = slice(None)
@@ -135,6 +141,7 @@ class _Block:
         self._birth += self._tables.log_hazard
         self._regime_age += 1
         slots = len(weights)
+        # To a regime older than the ring every run of the ring is new: only younger ones need a mask.
         short = np.flatnonzero(self._regime_age <= slots)
         if len(short):
             ages = (head - np.arange(slots)) % slots + 1
@@ -148,6 +155,8 @@ class _Block:
     def _absorb(self, leaving: int, log_leaving: Float, log_old: Float) -> None:
         """Fold the run that leaves the ring into the absorbing slot, which keeps the heavier one's
         statistics."""
+        # A log weight is W and the evidence of its run: log(1 + lighter / heavier) on the W of the one that
+        # stays adds both weights.
         log_leaving -= log_old
         heavier = np.flatnonzero(log_leaving > 0)
         self._old_weight += np.log1p(np.exp(np.minimum(log_leaving, 0)))

@@ -28,6 +28,7 @@ def run_length_posterior(x: NDArray[np.float64], config: BocpdConfig) -> NDArray
         # Entry n of mu, beta holds a run that has seen n samples; n = 0 is the run that starts with x[t].
         log_density = _student_t(x[t], mu[: t + 1], beta[: t + 1], config)
         grown = log_joint + math.log1p(-config.hazard) + log_density[1:]
+        # The first sample starts a run for certain.
         born = (math.log(config.hazard) if t else 0.0) + log_density[0]
         log_joint = np.concatenate(([born], grown))
         log_joint -= np.logaddexp.reduce(log_joint)

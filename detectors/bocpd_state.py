@@ -70,6 +70,7 @@ def tables_of(config: BocpdConfig, dtype: str = "float32") -> Tables:
         - 0.5 * n * math.log(2 * math.pi)
         + config.alpha0 * math.log(config.beta0)
     )
+    # n - 1: the first sample of a run is its birth, whose hazard W holds.
     offset = (n - 1) * log_stay + evidence + n * EXPECTED_LOSS - alpha * np.log(expected)
     by_age = np.stack((1 / (kappa + 1), kappa / (2 * (kappa + 1)), 1 / expected, alpha, offset))
     ring = np.concatenate((by_age[:2, : config.slots], by_age[2:, 1 : config.slots + 1]))[:, ::-1]
@@ -94,6 +95,7 @@ def _capped_step(config: BocpdConfig, log_stay: float) -> float:
     )
     log_forget = math.log(alpha / (alpha + 0.5))
     expected = config.beta0 + config.cap / 2
+    # The kernels take their log of a beta that has shrunk, which is half a log_forget less: hence alpha + ½.
     return log_stay + density + EXPECTED_LOSS - 0.5 * math.log(expected) + (alpha + 0.5) * log_forget
 
 

@@ -78,6 +78,7 @@ class ChangeDetectorBank:
             "cusum.": self._cusum,
             "gaps.": self._gaps,
         }
+        # What `drift_onset` leaves out: the hazard, and √kappa0 of the marginal likelihood of a new level.
         self._log_prior_odds = math.log(config.bocpd.hazard) + 0.5 * math.log(config.bocpd.kappa0)
         self._last_t = np.full(groups, -np.inf)
         self._level, self._sigma, self._anchor, self._previous = np.full((4, series), np.nan)
@@ -134,6 +135,7 @@ class ChangeDetectorBank:
         lanes = self.readings.lanes(groups)
         read = (y == y).reshape(-1)
         self._note_gaps(np.repeat(t, len(self._scales)), read, lanes)
+        # Before its baseline a series has no level (NaN), so that z is NaN: not read, for all that follows.
         z = self._clip((y.reshape(-1) - self._level[lanes]) / self._sigma[lanes], lanes)
         probability = self._bocpd.update_groups(z.reshape(y.shape), groups).reshape(-1)
         # The level of a regime that has only begun is too rough to measure a drift against.
@@ -203,6 +205,7 @@ class ChangeDetectorBank:
         return [
             change
             for series, values in self._latest(which)
+            # With many gaps the history holds fewer readings than were seen; under half a baseline it waits.
             if values.shape[1] >= self._config.baseline // 2
             for change in self._learn(series, values)
         ]
@@ -231,7 +234,10 @@ class ChangeDetectorBank:
             yield self._after_gap(int(which[k]), float(previous[k]), float(sigmas[k]), values.shape[1])
 
     def _after_gap(self, i: int, previous: float, sigmas: float, samples: int) -> Change:
+        # Medians of two such stretches differ by √2·median_error at random, and erf(d / (√2·error)) is the
+        # probability of less than d.
         certainty = math.erf(sigmas / (2.0 * median_error(samples)))
+        # It changed while nobody looked: told at the end of the gap, begun anywhere within it.
         times = float(self._gaps.end[i]), float(self._gaps.start[i]), float(self._gaps.end[i])
         return self._describe(i, times, (certainty, previous, float(self._level[i]), "gap"))
 
@@ -253,6 +259,7 @@ class ChangeDetectorBank:
         self._move(which, level, sigma)
         limit = self._config.clip
         z = np.clip((rows - level[:, None]) / sigma[:, None], -limit, limit)
+        # After `_move`, which has put the other runs into the units of the new regime.
         self._bocpd.accept(which, [z[k, -n:].tolist() for k, n in enumerate(count.tolist())])
         significant = np.array([change.significant for change in changes])
         self._since_change[which] = 0
@@ -281,6 +288,7 @@ class ChangeDetectorBank:
         times, rows = history.times(which), history.stretches(which, self._config.history)
         read = rows == rows
         if not read.all():
+            # What was not read to the front, the rest behind it in its order: hence a stable sort.
             times, order = np.where(read, times, np.nan), read.argsort(axis=1, kind="stable")
             times, rows = (np.take_along_axis(past, order, axis=1) for past in (times, rows))
         return times, rows

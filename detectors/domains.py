@@ -102,6 +102,7 @@ def _best(
     able = sorted((s for s in scored if s is not None and s.gain >= config.gain), key=_order)
     for best in able:
         names = {s.name for s in best.explained}
+        # Only smaller ones, so that this ends. What ranks above the one returned was passed over.
         smaller = [d for d in domains if d.size < best.domain.size and not names.isdisjoint(d.members)]
         parts = explain(best.explained, smaller, config, counts=counts)
         if len(parts) < 2 or math.fsum(p.gain for p in parts) <= best.gain:

@@ -40,6 +40,7 @@ def job_slowdown(step_seconds: Floats, compute: Floats) -> float:
     same work spread evenly; within 10 % of a full what-if replay on recorded jobs.
     """
     excess = nan_max(compute, axis=1) - nan_mean(compute, axis=1)
+    # An excess of nearly the whole step leaves nothing to divide by.
     even = np.maximum(step_seconds - excess, 0.1 * step_seconds)
     ratio = step_seconds / even
     return float(nan_median(ratio)) if np.isfinite(ratio).any() else float("nan")

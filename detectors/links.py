@@ -29,6 +29,7 @@ class LinkConfig:
     A link is bad below ``bad`` and known when at least ``paths`` cross it; ``weight`` is NetBouncer's lambda.
     """
 
+    # C4D's limits are not published: those of the matrix are ours.
     ratio: float = 1.5
     sigmas: float = 6.0
     floor: float = 0.05
@@ -151,9 +152,11 @@ def _padded(paths: Sequence[Sequence[int]], links: int) -> Ints:
 
 def _best(link: int, hops: Ints, success: Floats, x: Floats, weight: float) -> float:
     """Return the best success of a link, given the paths across it, ``hops`` [paths, longest]."""
+    # The number that pads short paths picks the 1.0 at the end: no link, nothing lost.
     others = np.where(hops == link, 1.0, np.append(x, 1.0)[hops]).prod(axis=1)
     a, b = float(others @ others), float(others @ success)
     if a > weight:
         return float(np.clip((2 * b - weight) / (2 * (a - weight)), 0.0, 1.0))
+    # The penalty x·(1 - x) is 0 at both ends: what is left is how well they fit.
     misfit_bad, misfit_well = float(success @ success), float(((success - others) ** 2).sum())
     return 0.0 if misfit_bad < misfit_well else 1.0

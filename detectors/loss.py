@@ -85,6 +85,7 @@ class LossWatch:
         self._seen += 1
         self._not_finite = self._not_finite + 1 if math.isinf(value) else 0
         found = self._judge(ts, value)
+        # A divergence is seen in the window of the last steps, which has to move on for it to end.
         if found is None or found.shape == "divergence":
             self._learn(ts, value)
         if found is None:

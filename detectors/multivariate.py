@@ -78,6 +78,7 @@ class Envelope:
         """
         d, precision = self._deviation(z[None])[0], np.array(self.precision)
         pull = precision @ d
+        # Without feature i the squared distance (under its own covariance) is smaller by (Pd)ᵢ² / Pᵢᵢ.
         drop = pull**2 / np.diag(precision) / max(float(d @ pull), 1e-12)
         order = sorted(range(len(drop)), key=lambda i: (-drop[i], self.features[i]))
         return tuple((self.features[i], float(drop[i])) for i in order)

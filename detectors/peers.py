@@ -18,6 +18,8 @@ Ints = npt.NDArray[np.intp]
 MIN_PEERS = 3
 """Below this a median of the others cannot tell who is slow: abstain, and use the rank's own history."""
 
+# Members up to which `peer_median` leaves one out; ranks from which `peer_scores` goes by a sample, the
+# ranks in that and in a block; sigmas that z is limited to.
 _EXACT = 64
 _LARGE, _SAMPLE, _BLOCK = 1000, 512, 8192
 _CLIP = 12.0
@@ -186,6 +188,7 @@ def peer_scores(
         squares = np.clip(found.z(values[:, block]), -_CLIP, _CLIP)
         squares *= squares
         score[block] = weight.astype(values.dtype) @ squares
+        # One NaN makes a rank's sum NaN; what was not read counts as usual.
         unread = np.isnan(score[block])
         if unread.any():
             score[block][unread] = weight @ np.nan_to_num(squares[:, unread])
@@ -210,6 +213,7 @@ def _row_median(values: Real) -> Real:
         ]
         return np.array(medians, values.dtype)
     n = values.shape[1]
+    # One place is put in order: of an even number, the lower middle is the largest before it.
     part = np.partition(values, n // 2, axis=1)
     high: Real = part[:, n // 2]
     return high if n % 2 else 0.5 * (high + part[:, : n // 2].max(axis=1))

@@ -27,8 +27,10 @@ class QuietConfig:
     bytes_share: float = 0.01
     least_bytes: float = 10e6
     busy: float = 0.95
+    # Waiting in a collective spins at full utilisation and 30 to 50 % of the power.
     power_share: float = 0.6
     tensor: float = 0.001
+    # An exporter that cannot read tensor activity may write zero: usual zeros say nothing.
     tensor_used: float = 0.05
     gpu_share: float = 0.9
     idle: float = 0.05
@@ -102,16 +104,21 @@ class QuietBank:
     def __init__(self, nodes: int, gpus: int, *, config: QuietConfig | None = None) -> None:
         self.config = config or QuietConfig()
         self._gpus = gpus
+        # Channels: bytes of the NICs, power by GPU, tensor activity by GPU.
         self._usual = RunningMedian(nodes, 1 + 2 * gpus)
         self._last = np.full(nodes, -np.inf)
+        # Rows of since: either key, both, no bytes and no GPU at work; of calm: the first two, while not so.
         self._since, self._calm = np.full((3, nodes), np.nan), np.full((2, nodes), np.nan)
+        # B1, B2, and whether no GPU works, spinning or idle.
         self._keys = np.zeros((3, nodes), np.bool_)
+        # Rows as in Quiet: held, idle, both, lasting.
         self._held = np.zeros((4, nodes), np.bool_)
 
     def update(self, nodes: Ints, reading: Reading) -> Quiet:
         """Take one sample of each of the distinct ``nodes`` [n]; return what it says of them."""
         fresh = reading.ts > self._last[nodes]
         gap = reading.ts - self._last[nodes] > self.config.gap
+        # Quiet before a gap and after it says nothing about the time between.
         self._since[:, nodes[fresh & gap]] = np.nan
         ended = self._ended(reading)
         spinning, keys = self._judge(nodes, reading)
@@ -181,6 +188,7 @@ class QuietBank:
         told_tensor = np.isfinite(r.tensor) & (tensor >= config.tensor_used)
         counts = np.stack((told, told_tensor)).sum(axis=2)
         can_tell, can_tell_tensor = counts > 0
+        # Each kind counts among the GPUs that could be asked: the first two by power, the third by tensor.
         so = (np.stack((spins, rests, still)) & np.stack((told, told, told_tensor))).sum(axis=2)
         spin, rest, stand = so >= config.gpu_share * counts[[0, 0, 1]]
         b1 = (usual[:, 0] >= config.least_bytes) & (r.nic < config.bytes_share * usual[:, 0])
@@ -202,6 +210,7 @@ class QuietBank:
             return
         config, (b1, b2, b3) = self.config, keys
         quiet = np.stack((b1 | b2, b1 & b2, b1 & b3))
+        # fmin passes over NaN: the time that the present stretch began at stays.
         since = np.where(quiet, np.fmin(self._since[:, nodes], ts), np.nan)
         age = ts - since
         lasted = age >= np.array([[config.hold_one], [config.hold_both], [config.hold_both]])
@@ -213,6 +222,7 @@ class QuietBank:
         self._since[:, nodes], self._calm[:, nodes] = since, calm
 
     def _learn(self, nodes: Ints, r: Reading, fresh: Bools) -> None:
+        # Negated, so that a GPU whose utilisation is not read counts as used.
         used = ~(r.utilization <= self.config.idle)
         nic = np.where(used.any(axis=1), r.nic, np.nan)
         x = np.column_stack((nic, np.where(used, r.power, np.nan), np.where(used, r.tensor, np.nan)))[fresh]

@@ -35,6 +35,7 @@ _ASYNCHRONOUS = 0.003
 _ASYNCHRONOUS_WORK = 0.02
 """The same where compute times are given too: step times differ a little by where they are measured."""
 
+# Steps that make a rank's usual time, and steps between two fits of the work.
 _LEVEL_STEPS = 10
 _WORK_REFIT = 50
 _WORK_GAIN = 0.7
@@ -168,12 +169,14 @@ class Ratios:
         role = self._role_ratio(v)
         data_x = t.data
         if np.isfinite(t.data).any():
+            # A share of the work and no log ratio: well hidden loading takes next to no time on any rank.
             data_x = (t.data - peer_median(t.data, self.everyone)) / nan_median(seconds)
         self.history.push(
             v=v,
             x=self._change_ratio(v, role),
             role=role,
             data_x=data_x,
+            # Ranks that were not read get a time too: onsets are dated by the column of the rank.
             ts=np.where(np.isfinite(t.ts), t.ts, nan_max(t.ts)),
             step=t.step,
             compute=seconds,
@@ -213,6 +216,7 @@ class Ratios:
         recent = self.history.last("v", 4)
         if len(recent) < 3:
             return False
+        # Some jobs never come to rest: after twice the warm-up they are judged as they are.
         return bool(np.ptp(nan_median(recent, axis=1)) < 0.15 or self.history.count >= 2 * warmup)
 
     def _learn_clock(self) -> None:
@@ -223,6 +227,7 @@ class Ratios:
             self.common_clock = not self.asynchronous
         else:
             work = _variation(self.history.last("compute", self.config.learn))
+            # On one clock steps take as long on all ranks, however much work differs; else they differ too.
             self.asynchronous = steps >= max(_ASYNCHRONOUS_WORK, 0.5 * work)
 
     def _learn_work(self) -> None:
@@ -238,6 +243,7 @@ class Ratios:
         if classify(role).dispersion > _WORK_GAIN * classify(self.raw_role(n)).dispersion:
             return
         if self.work is None:
+            # Usual times so far were as measured; from now on times are over the expected ones.
             self._level = nan_median(v[:_LEVEL_STEPS])
         self.work = model
         self._rewrite(v, role)
@@ -251,6 +257,7 @@ class Ratios:
         if before.kind == "fixed":
             return
         v = self.history.last("v", min(self.settled, self.config.history)).copy()
+        # For the trial: `_role_ratio` goes by it.
         self._share_batches = True
         role = self._role_ratio(v)
         if classify(role[-self.config.learn :]).dispersion > _WORK_GAIN * before.dispersion:

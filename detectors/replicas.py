@@ -47,4 +47,5 @@ class Replicas:
     def batch(self, ratio: Floats) -> Floats:
         """Return what the rest of each rank's replica deviates by; ``ratio``: log to peers, [..., ranks]."""
         rest = peer_median(group_median(ratio, self.parts), self.replicas)
+        # Where no other part was read, the batch is taken to be as usual.
         return np.nan_to_num(rest)[..., self.parts.index]

@@ -118,6 +118,7 @@ class SeriesDetector:
         if interval > self._config.max_gap * usual:
             self._recent[:] = math.nan
         elif math.isfinite(interval):
+            # An average over the last fifty intervals or so.
             self._past[1] = interval if usual != usual else usual + 0.02 * (interval - usual)
         self._past[0] = t
 
@@ -127,6 +128,7 @@ class SeriesDetector:
     def _spread_view(self) -> float:
         count, _, squares = self._past[2:].tolist()
         floor = SPREAD_FLOOR * math.sqrt(squares / max(count, 1.0))
+        # A series that never moved has a floor of zero, and no logarithm.
         return self._spread.distance(math.log(float(self._recent.std()) + max(floor, 1e-12)))
 
     def _learn(self, x: float) -> None:
@@ -147,6 +149,7 @@ class _Centre:
     def __init__(self, memory: int, refresh: int) -> None:
         self._refresh = refresh
         self._values = np.zeros(memory)
+        # Values seen; their median when it was last taken.
         self._state = np.array([0.0, math.nan])
 
     def distance(self, value: float) -> float:

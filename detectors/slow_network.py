@@ -25,6 +25,7 @@ FLOOR = 0.03
 
 _EFFECTS = (0.10, 0.25, 0.50, 1.00, 3.00)
 _CLEAR_SIGMAS = 3.0
+# Transfers are the job's: one series, a group by itself.
 _ALONE = PeerGroups.of(np.zeros(1, dtype=np.intp))
 _EVERY = 20
 _RECENT = 10
@@ -101,6 +102,7 @@ class NetworkWatch:
         if np.isfinite(window).sum() >= _RECENT:
             if self._channel.free[0]:
                 self._work = _work(ratios, steps)
+            # A log of seconds is nowhere near 0: a wide prior does not draw it there.
             noise = fit_noise(window[:, None], _ALONE, floor=FLOOR, prior=10.0)
             settled = ratios.settled > ratios.config.baseline
             self._channel.refit(noise, largest_move=FLOOR / 2 if settled else None)
@@ -127,6 +129,7 @@ class NetworkWatch:
         steps = self._channel.change.age_of(0)
         rise = float(nan_median(np.log(transfer_seconds(ratios.history.last("comm", steps))))) - center
         same = min(max(_SAME_WORK, _OF_RISE * rise), _WANDERS)
+        # Negated: if compute is not known, it may have changed.
         return not abs(_work(ratios, steps) - self._work) <= same
 
 

@@ -16,7 +16,9 @@ Floats = NDArray[np.float64]
 AnyFloat = TypeVar("AnyFloat", np.float32, np.float64)
 Transform = Literal["identity", "log", "log1p", "sqrt"]
 
+# 1 / Φ⁻¹(¾): half of all normal samples lie within 0.6745 sigma.
 MAD_TO_SIGMA = 1.4826
+# 3/8: √(x + 3/8) of a Poisson count has nearly the same variance at every rate (Anscombe, 1948).
 ANSCOMBE = 0.375
 
 
@@ -164,6 +166,7 @@ def baselines(values: Floats, floor: Floats) -> tuple[Floats, Floats]:
     level = median(values, axis=1)
     distance = values - level[:, None]
     sigma = MAD_TO_SIGMA * median(np.abs(distance), axis=1)
+    # Unlimited, the products of a few spikes would decide the correlation.
     limit = 4.0 * np.maximum(sigma, floor)[:, None]
     # Minimum and maximum, because this is often one short row, and `np.clip` takes as long as all the rest.
     clipped = np.minimum(np.maximum(distance, -limit), limit)

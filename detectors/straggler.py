@@ -163,9 +163,11 @@ class StragglerDetector:
         self._spread = ratios.lasting_spread() * (1.0 + 2.0 / np.sqrt(ratios.ranks))
         config = ratios.config
         n = min(ratios.settled, config.baseline)
+        # While little has been seen, the baseline needs all of it.
         skip = _RECENT if ratios.settled > 4 * _RECENT else 0
         small = bool(ratios.small_role.any())
         prior = max(config.spread, 0.2 * np.nan_to_num(ratios.kind.dispersion))
+        # A prior of 1.0 leaves centres where they are seen: how far apart healthy ones lie is unknown there.
         fits: tuple[tuple[Channels, str, PeerGroups, float], ...] = (
             (
                 "compute",
@@ -189,6 +191,7 @@ class StragglerDetector:
         if not np.isfinite(lasting).any():
             return []
         self._weigh(name, change, lasting)
+        # Only ranks newly over the threshold are charged; those accused before count when they are examined.
         over = (channel.scores() >= 1.0) & ~channel.raised
         cases = [charge(self.ratios, channel, name, int(rank)) for rank in np.flatnonzero(over)]
         over |= channel.raised

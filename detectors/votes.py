@@ -33,6 +33,7 @@ class VoteConfig:
     effect: float = math.log(1.15)
     sigmas: float = 6.0
     floor: float = 0.02
+    # ByteRobust's number of rounds; the other limits are ours.
     rounds: int = 5
     needed: int = 4
     most: float = 0.25
@@ -77,6 +78,7 @@ class GroupVotes:
             groups = PeerGroups.of(
                 _numbered([at for other, at in known.items() if other != name], self._ranks)
             )
+            # Stages transfer different amounts: a group's peers are those of its own stage.
             stage = known.get("pp") if name != "pp" else None
             role = np.zeros(len(groups.members)) if stage is None else stage[groups.members[:, 0]]
             peers = PeerGroups.of(role)

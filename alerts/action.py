@@ -22,6 +22,7 @@ def action(
 ) -> Action:
     """Return the next step for the likeliest cause; what holds a whole job back is weighed by ``advice``."""
     rule = rule_of(kind if kind == "straggler.intermittent" else hypothesis)
+    # A cause of which nothing follows but to watch takes nothing away from what the kind says to do.
     if rule.action == "WATCH" and rule_of(kind).action != "WATCH":
         rule = rule_of(kind)
     text = rule.text.format(place=place(subject))

@@ -32,6 +32,7 @@ def advice(hypothesis: str, loss: Loss, costs: ActionCosts) -> Advice | None:
     remaining = None if permanent else law.remaining(age=loss.age)
     expected = rate * (remaining or 0.0) / 3600.0
     prices = {"evict": restart_cost(loss.gpus, costs), "rebalance": rebalance_cost(loss.gpus, costs)}
+    # The dearest first: of the rungs that are paid for, it is the one to take.
     rungs: tuple[Decision, ...] = ("evict", "rebalance")
     paid = (rung for rung in rungs if should_act(loss.lost, expected, prices[rung]))
     return Advice(

@@ -107,12 +107,14 @@ def hear(case: Case | None, s: Suspicion, config: FindingConfig) -> Case | None:
         return None if case is None else _cleared(case, s)
     if case is None:
         return _opened(s)
+    # Until now it has cost what was said before; the new rate holds from here on.
     heard = accounted(case, s.ts)
     if not case.active:
         heard = _resumed(heard, s, config)
     sources = {**heard.sources, voice(s): Source(s, active=True)}
     return replace(
         heard,
+        # In an order of their own: who spoke first must not show in a finding (docs/decisions/0006).
         sources=dict(sorted(sources.items())),
         onset=heard.onset if _outweighed(heard, s) else min(heard.onset, _onset(s)),
         since=min(heard.since, s.onset),
@@ -144,6 +146,7 @@ def _opened(s: Suspicion) -> Case:
         sources=sources,
         rate=_rate(sources),
         hurts=_hurts(sources, False),
+        # It costs from its onset on, before anybody noticed.
         accounted_to=min(s.onset, s.ts),
     )
     return accounted(fresh, s.ts)
@@ -158,6 +161,7 @@ def _resumed(case: Case, s: Suspicion, config: FindingConfig) -> Case:
         since=s.onset,
         flaps=case.flaps + 1,
         flap_times=recent,
+        # `case` is as it was before the relapse: a hang that had ended has to be proved again.
         certain=case.certain and case.live,
         intermittent=case.intermittent or len(recent) >= config.flap_count,
         accounted_to=s.ts,

@@ -42,6 +42,7 @@ class Lognormal:
         lasting = self._outlasts(age)
         if age <= 0 or lasting <= _HEALED:
             return self.mean_seconds if age <= 0 else age
+        # The partial expectation of a lognormal: E[T; T > a] = mean · P(Z > (ln a - mu) / sigma - sigma).
         share = _above((math.log(age) - self._mu) / self.sigma - self.sigma)
         return self.mean_seconds * share / lasting - age
 

@@ -12,6 +12,7 @@ from slowrank.telemetry.records import Evidence, Severity, Subject, Suspect
 
 Status = Literal["suspected", "open", "acknowledged", "resolved", "expired"]
 
+# The digits of a ULID: base 32 without I, L, O and U.
 _CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 
 
@@ -148,6 +149,7 @@ def dedup_key(subject: Subject, kind: str) -> str:
 
 def finding_id(key: str, onset: float) -> str:
     """Return ``fnd_`` and a ULID whose time is the onset (ms) and whose 80 random bits hash the dedup key."""
+    # A ULID has 48 bits of time above 80 of chance; 26 digits are 130 bits, of which the first two are 0.
     milliseconds = max(0, int(onset * 1000)) & (2**48 - 1)
     entropy = int.from_bytes(hashlib.sha256(f"{key}@{milliseconds}".encode()).digest()[:10], "big")
     value = (milliseconds << 80) | entropy

@@ -44,6 +44,7 @@ def family_votes(suspicions: Iterable[Suspicion]) -> dict[str, float]:
 def fused_log_odds(suspicions: Iterable[Suspicion], prior_log_odds: float) -> float:
     """Return prior + Σ votes, one vote a family."""
     votes = family_votes(suspicions)
+    # The same votes give the same bits, in whatever order they came (docs/decisions/0006).
     return prior_log_odds + math.fsum(votes[family] for family in sorted(votes))
 
 

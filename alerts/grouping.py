@@ -148,6 +148,7 @@ def _revived(group: Case, members: tuple[Case, ...]) -> Case:
 def _refreshed(group: Case, members: tuple[Case, ...]) -> Case:
     if not members:
         return group
+    # A job waits once for all slow ranks of a node: their losses are one and do not add up.
     costliest = max(members, key=lambda m: (m.lost, m.rate, m.key))
     quiet = not any(m.active for m in members)
     return replace(

@@ -26,7 +26,10 @@ DECLARED_BEFORE_SECONDS = 5.0
 """How long before the last step's row was told the pause after it may have been declared."""
 
 _SPINNING = "gpu.spinning_ratio"
+# Shares of a node's GPUs: from the first on it spins with the others, below the second it does not. More
+# than the second is also how many of the nodes must spin for one that does not to stand out.
 _SPINS, _SPINS_NOT = 0.9, 0.5
+# Nodes named at most.
 _NAMED = 3
 
 

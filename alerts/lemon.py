@@ -72,6 +72,8 @@ def exceeds(episodes: int, rate: float, prior: float) -> float:
     >>> round(exceeds(0, 1.0, 1.0), 4), round(exceeds(6, 1.5, 0.2), 4)
     (0.0455, 0.9948)
     """
+    # Q(½, x) = erfc(√x), and Q(a + 1, x) = Q(a, x) + x^a·exp(-x) / Γ(a + 1). The posterior is a Gamma of
+    # shape ½ + episodes and rate 1 + prior.
     x = rate * (1.0 + prior)
     tail, term = math.erfc(math.sqrt(x)), math.exp(-x) * math.sqrt(x) / math.gamma(1.5)
     for k in range(episodes):
@@ -90,6 +92,7 @@ def _fleet(counts: list[int], fleet: int) -> tuple[float, float]:
     mean = sum(counts) / fleet
     untroubled = 1.0 - len(counts) / fleet
     typical = -math.log(untroubled) if untroubled > 0 else float(sorted(counts)[len(counts) // 2])
+    # With this rate the mean of the prior is that of the fleet.
     return typical, min(_PRIOR_SHAPE / mean, _PRIOR_SHARE) if mean else _PRIOR_SHARE
 
 

@@ -41,6 +41,7 @@ def version_time(finding: Finding) -> float:
 
 def merge(held: Held, incoming: Finding) -> Finding | None:
     """Return the finding to store under the held id, or None when the held version is the newer one."""
+    # Of two versions of one event time the one further on in its life is newer.
     if (version_time(incoming), _ORDER[incoming.status]) < (held.as_of, _ORDER[held.told.status]):
         return None
     occurrences = _occurrences(held, incoming)
@@ -65,6 +66,7 @@ def merge(held: Held, incoming: Finding) -> Finding | None:
 
 
 def _detected_at(held: Held, incoming: Finding) -> float:
+    # A finding is detected when it opens, not when it was first suspected.
     if held.told.status == "suspected" and held.told.occurrences == 1 and incoming.status != "suspected":
         return incoming.detected_at
     return min(held.detected_at, incoming.detected_at)
@@ -72,6 +74,7 @@ def _detected_at(held: Held, incoming: Finding) -> float:
 
 def _occurrences(held: Held, incoming: Finding) -> int:
     known = held.told.occurrences
+    # A worker that no longer remembers the cause gives it a new id and counts from one.
     forgetful = incoming.id != held.id and incoming.occurrences <= known
     if forgetful and held.told.status not in LIVE and incoming.status in NOTIFIED:
         return known + 1
@@ -80,9 +83,11 @@ def _occurrences(held: Held, incoming: Finding) -> int:
 
 def _status(held: Held, incoming: Finding, occurrences: int) -> Status:
     before = held.told.status
+    # What a person closed stays closed until it happens again.
     closed = before not in LIVE and held.closed_occurrence is not None
     if closed and incoming.status in LIVE and occurrences == held.closed_occurrence:
         return before
+    # Whoever reads the log again may have heard less by that time than was told.
     if incoming.status == "suspected" and before in NOTIFIED:
         return before
     if before == "acknowledged" and incoming.status == "open" and occurrences == held.told.occurrences:

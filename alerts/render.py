@@ -106,6 +106,7 @@ def _brief(scope: Scope, case: Case, config: FindingConfig) -> _Brief:
         confidence=round(confidence(voices, config.prior_log_odds, calibration=config.calibration), 4),
         cause=cause(case.kind, voices),
         hurt=_hurt(case, helpers) and not isolated(kind, (s.severity for s in own)),
+        # One cause holds its job up once, whichever cases tell of it.
         lost=max(c.lost for c in (case, *helpers)),
         rate=max(c.rate for c in (case, *helpers)),
     )

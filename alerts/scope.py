@@ -76,6 +76,7 @@ def advance(
     """Yield time and scope after each deadline before ``until`` (or at it, when inclusive)."""
     reached = -math.inf
     while (due := next_deadline(scope, config)) is not None:
+        # What sets a deadline may come after it: then it falls due at once, for time does not go back.
         at = max(due[0], reached)
         if at > until or (at == until and not inclusive):
             return
@@ -110,6 +111,7 @@ def supporting(scope: Scope, case: Case, config: FindingConfig) -> tuple[Case, .
 
 def _settle(scope: Scope, ts: float, config: FindingConfig) -> Scope:
     scope = Scope(with_node_group(scope.cases, ts, config))
+    # The graver first: once one has opened, what it explains finds its story told.
     for key in sorted(scope.cases, key=lambda k: _precedence(scope.cases[k])):
         case = _told_again(scope, scope.cases[key], ts, config)
         if case.status != "suspected":
@@ -199,6 +201,7 @@ def _leads(leader: Case, case: Case, config: FindingConfig) -> bool:
     if grouped(leader, case, config) or not _of_one_cause(leader, case, config):
         return False
     above, own = rule_of(leader.kind).standing, rule_of(case.kind).standing
+    # Of two that are open and stand alike, the one that opened first goes on telling the story.
     if above == own and case.status in NOTIFIED:
         return (leader.opened_at or 0.0, leader.key) < (case.opened_at or 0.0, case.key)
     return above <= own
@@ -255,6 +258,7 @@ def _expire(scope: Scope, key: str, at: float, config: FindingConfig) -> Scope:
     case = scope.cases[key]
     if not case.live:
         return Scope({k: c for k, c in scope.cases.items() if k != key})
+    # What is due is the end of its hold: it opens when the scope is settled.
     if case.status == "suspected" and at >= _held_to(scope, case, config):
         return scope
     event: Event = "recovered" if case.cleared_at is not None else "expired"

@@ -38,5 +38,7 @@ class Acks:
         while True:
             event, durable = await self._waiting.get()
             if durable is not None:
+                # The outlet may give one future to several messages: cancelling this task must not cancel it
+                # for the others.
                 await asyncio.shield(durable)
             await self._ack(event)

@@ -53,6 +53,8 @@ def build(settings: Settings, role: Role, work: Work) -> faust.App:
         group(settings, role),
         broker=[f"kafka://{server.strip()}" for server in settings.kafka_bootstrap.split(",")],
         autodiscover=False,
+        # Faust's own page asks nobody for a key, and topics, those that Faust would make for its leader too,
+        # are the operator's.
         web_enabled=False,
         topic_allow_declare=False,
         topic_disable_leader=True,
@@ -91,8 +93,10 @@ def _tending(app: faust.App, work: Work) -> None:
 
 
 def _agent(app: faust.App, topic: str, take: Take) -> None:
+    # Raw: a decoder that raised inside Faust would end the agent, again and again, on one bad message.
     raw = app.topic(topic, key_type=bytes, key_serializer="raw", value_type=bytes, value_serializer="raw")
 
+    # With more at a time Faust may commit past a message still under way (faust-streaming #606).
     @app.agent(raw, name=f"take-{topic}", concurrency=1)
     async def agent(stream: StreamT[bytes]) -> None:
         # The ack is ours: Faust's own comes also when the body is cancelled, and would lose the message.
@@ -103,4 +107,5 @@ def _agent(app: faust.App, topic: str, take: Take) -> None:
 
 
 def _message(raw: Any) -> Message:
+    # A message without a value (a tombstone) becomes a dead letter like any other that cannot be read.
     return Message(raw.topic, raw.partition, raw.offset, raw.timestamp, raw.value or b"")

@@ -11,9 +11,12 @@ from streams.probe import Place
 
 LAG = "self.lag"
 DEAD_LETTERS = "self.dead_letters"
+# Dead letters count for ten minutes; a trouble is over after a minute without a sign of it, and one that goes
+# on is stored anew each minute.
 LETTER_WINDOW_SECONDS = 600.0
 WELL_SECONDS = 60.0
 UPDATE_SECONDS = 60.0
+# For each partition: two hours of looks every fifteen seconds.
 MAX_MARKS = 500
 
 
@@ -36,6 +39,8 @@ class Backlog:
             if end > done and (not marks or marks[-1][1] < end):
                 marks.append((now, end))
             if len(marks) > MAX_MARKS:
+                # The first tells the age now and stays. What the second would have told later is then told a
+                # little too short.
                 del marks[1]
             self._marks[place] = marks
             oldest = min([oldest, *(at for at, _ in marks[:1])])

@@ -70,6 +70,7 @@ class Detect:
             name(NODE_EVENTS): Course(
                 TELEMETRY[NODE_EVENTS],
                 lambda lane: Lane(lane, node_stage(tuning)),
+                # Not in order: event rules take events in any, and none has to wait for another sender.
                 EVENT_WINDOW_SECONDS,
             ),
             name(JOB_STEPS): Course(
@@ -88,7 +89,9 @@ class Detect:
         place = (message.topic, message.partition)
         lane = await self._keeper.lane_at(place, message.offset, timestamp=message.timestamp, rebuilt=_drop)
         if message.offset < lane.next_offset:
+            # Taken before: it is acknowledged when the last of what has been posted by now is durable.
             return self._outlet.post([])
+        # Nothing is awaited from here on, so that a cancelled worker leaves no half step in the lane.
         lane.next_offset, lane.heard = message.offset + 1, self._now()
         durable = self._outlet.post(self._outgoing(self._keeper.steps(lane, message)))
         self._health.event_time[lane.name] = lane.watermark.time
@@ -120,8 +123,11 @@ class Detect:
             if place not in ends or lane.next_offset < ends[place]:
                 continue
             if released := list(self._keeper.release(place, now)):
+                # What was held back tells the time as if it had come only now.
                 lane.heard = now
                 self._outlet.post(self._outgoing(released))
+            # Nothing in a lane of events waits for time to pass, and samples that still come bring their own
+            # time.
             waits = place[0] == steps or (place[0] == samples and place in quiet)
             if waits and not self._keeper.holds(place):
                 self._outlet.post(self._suspicions(lane.reach(time - IDLE_MARGIN_SECONDS)))

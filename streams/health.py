@@ -10,6 +10,7 @@ from pathlib import Path
 
 from streams.senders import Present
 
+# For the metric alone; the watchdog, which ends workers, has limits of its own.
 STALLED_SECONDS = 10.0
 
 
@@ -49,6 +50,8 @@ class Health:
         try:
             yield
         finally:
+            # A Counter drops what comes to zero by this, and is then empty: the watchdog asks whether
+            # anything is left. The time spent waiting counts neither as a stall nor as a missing commit.
             self.waits -= Counter([what])
             self.last_event = self.last_commit = self.clock()
 

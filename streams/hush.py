@@ -10,6 +10,7 @@ from collections.abc import Callable
 LOGGERS = ("aiokafka", "aiokafka.conn", "aiokafka.consumer.fetcher", "aiokafka.consumer.group_coordinator")
 CHATTY = ("faust", "mode", "aiokafka")
 EVERY_SECONDS = 10.0
+# Lines remembered at once: their text comes from servers, and must not fill the memory.
 MOST = 256
 
 _NUMBERS = re.compile(r"\d+")

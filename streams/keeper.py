@@ -89,6 +89,8 @@ class Keeper(Generic[D]):
         ``timestamp`` (Unix seconds) is the log's time at ``offset``; ``rebuilt`` is given what the lane put
         out while it was built.
         """
+        # A message and the worker's round may ask for the same lane at once; the second waits for what the
+        # first builds.
         async with self._locks.setdefault(place, asyncio.Lock()):
             lane = self._lanes.get(place)
             if lane is None or offset > lane.next_offset:
@@ -147,6 +149,7 @@ class Keeper(Generic[D]):
         name = f"{topic}:{partition}"
 
         async def attempt() -> D:
+            # Lane and order are made in each attempt: one that broke off has taken messages already.
             course = self._courses[topic]
             lane = course.lane(name)
             count = 0
@@ -157,12 +160,14 @@ class Keeper(Generic[D]):
                     # What could not be read was set aside when it was first read.
                     rebuilt([] if isinstance(outputs, BadRecord) else outputs)
                 count += 1
+                # So that the rounds and the heartbeats to the brokers go on.
                 if count % 100 == 0:
                     await asyncio.sleep(0)
             lane.next_offset = offset
             log.info("%s: %d messages read again before offset %d", name, count, offset)
             return lane
 
+        # Nothing is taken meanwhile; that is no stall for the watchdog.
         with self._health.waiting(f"rebuild of {name}"):
             return await until_done(attempt, (KafkaError,), health=self._health, what="kafka")
 

@@ -36,6 +36,8 @@ class Lane:
         self.clusters.add(record.cluster)
         if isinstance(record, NodeSample):
             self.senders.heard(record)
+        # Time passes before the record is taken, as in ``Pipeline.process``: live and replay must agree on
+        # the order.
         outputs = self._pass(self.watermark.advance(record.ts))
         outputs += self.stage.process(record)
         return outputs
@@ -135,7 +137,9 @@ class FindingClock:
     """
 
     PATIENCE = 15.0
+    # Seconds of the log that count between two heartbeats, whoever they are of.
     LONGEST_GAP = 2.0
+    # Heartbeats of one lane in ten minutes of event time.
     ROUNDS = 600 // HEARTBEAT_SECONDS
 
     def __init__(self) -> None:

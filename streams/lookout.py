@@ -57,6 +57,7 @@ class Lookout:
             log.warning("how far the workers are is not known: %r", error)
         try:
             while self._untold:
+                # In order, and dropped only when stored: an end must not overtake its beginning.
                 await asyncio.to_thread(self._store, self._untold[0])
                 self._untold.pop(0)
         except AWAY as error:

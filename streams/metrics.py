@@ -123,6 +123,7 @@ def serve(settings: Settings, role: Role, registry: CollectorRegistry) -> None:
     """Serve the page if there is to be one; a port that is taken costs the page, not the worker."""
     if not settings.streams_metrics_port:
         return
+    # Both workers of a host have one setting; the sink's page is on the port after it.
     port = settings.streams_metrics_port + (role == "sink")
     try:
         start_http_server(port, addr=settings.metrics_host, registry=registry)

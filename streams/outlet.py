@@ -16,8 +16,10 @@ from streams.health import Health
 log = logging.getLogger(__name__)
 
 LONGEST_PAUSE_SECONDS = 5.0
+# An attempt under way for so long is told as waiting for the server, and is no stall.
 SLOW_SECONDS = 5.0
 BATCH = 500
+# At a stop; what is not sent by then is not acknowledged either, and is read again.
 DRAIN_SECONDS = 5.0
 
 T = TypeVar("T")
@@ -66,6 +68,7 @@ class Outlet:
         loop = asyncio.get_running_loop()
         if self._task is None:
             self._task = loop.create_task(self._run())
+        # Nothing to send waits for what was posted before it: acknowledgements keep the order of the log.
         if messages or self._last is None:
             self._last = loop.create_future()
             self._posted.put_nowait((messages, self._last))

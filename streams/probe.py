@@ -52,6 +52,7 @@ class Probe:
         """Return the offsets a group, this one without a name, has committed where it ever did."""
         admin = await self._administering()
         found = await admin.list_consumer_group_offsets(group or self._group)
+        # The offset is -1 where nothing was committed.
         return {(p.topic, p.partition): int(held.offset) for p, held in found.items() if held.offset >= 0}
 
     async def close(self) -> None:

@@ -12,6 +12,7 @@ LATE_SECONDS = 3.0
 # An exporter tries again after ten seconds at most, and then needs some to connect.
 PATIENCE_SECONDS = 20.0
 LONGEST_SECONDS = 60.0
+# Records of one partition in memory; with more the pause ends.
 MOST = 50_000
 
 T = TypeVar("T")
@@ -40,6 +41,7 @@ class Reorder(Generic[T]):
         """
         delay = logged - ts
         usual = self._usual.get(sender, delay)
+        # The least delay a sender ever had holds the offset of its clock; what is above it is waiting.
         self._usual[sender] = min(delay, usual)
         if delay > usual + LATE_SECONDS:
             self._began = self._began if self._held else logged
@@ -56,5 +58,6 @@ class Reorder(Generic[T]):
         if self._until - self._began >= LONGEST_SECONDS:
             # Late for so long is a clock that was set back, or a spool that takes hours: no reason to wait.
             self._usual.clear()
+        # Sorting is stable: records of one time keep the order of the log.
         held, self._held = sorted(self._held, key=lambda pair: pair[0]), []
         return [item for _, item in held]

@@ -24,6 +24,7 @@ QUIET_SECONDS = 30.0
 KEEP_SECONDS = 300.0
 """Closed buckets are kept so long: what comes for them later begins anew, with a smaller ``n`` that loses."""
 
+# Records of a source remembered before the older ones are looked for and dropped.
 MAX_SEEN = 4096
 
 Rows = list[SampleRollup | StepRollup | NodeLatest]

@@ -140,6 +140,8 @@ class NodeBuckets:
     ) -> FloatArray:
         ids, sample = held
         rise = self._counters[block].update(sample.ts, ids, counters)
+        # A counter that went back began at zero: what it shows it has counted since. A sum may count that;
+        # for a rule it is unknown (``Increase``), as it must not look like a spike.
         return np.where(rise.reset, as_float(counters), rise.delta)
 
     def _rows(self, start: float, bucket: _Bucket) -> Iterator[SampleRollup | NodeLatest]:

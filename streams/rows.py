@@ -44,6 +44,7 @@ class RowBuffer:
             try:
                 await self._store(rows)
             except asyncio.CancelledError:
+                # Before those that came since: they are the older.
                 self._rows = rows + self._rows
                 raise
 
@@ -61,6 +62,7 @@ class RowBuffer:
             return True
 
         if not await until_done(attempt, AWAY, health=self._health, what="database"):
+            # One bad row must not cost the others: it is looked for until it stands alone.
             half = len(rows) // 2
             await self._store(rows[:half])
             await self._store(rows[half:])

@@ -11,6 +11,7 @@ from slowrank.telemetry import JobSteps, NodeEvent, NodeSample, Record, encode
 from slowrank.telemetry.topics import JOB_STEPS, NODE_EVENTS, NODE_SAMPLES, topic_name
 from streams.clients import started
 
+# Records not acknowledged yet, in memory.
 IN_FLIGHT = 2000
 STOP_SECONDS = 5.0
 

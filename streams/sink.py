@@ -70,6 +70,8 @@ class Sink:
         """Roll up one message. Its rows are written within a second, or made again from the log."""
         self._health.took(message.topic)
         place = (message.topic, message.partition)
+        # What a lane gives while it is built is written once more: rows that were still gathering when the
+        # last reader ended are nowhere else.
         lane = await self._rollups.lane_at(
             place, message.offset, timestamp=message.timestamp, rebuilt=self._rows.add
         )

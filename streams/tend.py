@@ -16,6 +16,7 @@ log = logging.getLogger(__name__)
 STALLED_EXIT_CODE = 70
 """EX_SOFTWARE of sysexits.h."""
 
+# Rounds of a second between two questions for what the group has committed.
 COMMITTED_EVERY = 5
 
 
@@ -68,6 +69,7 @@ class Tender:
             if self._rounds % COMMITTED_EVERY == 0:
                 self.committed = await self._probe.committed()
                 self._watchdog.note_committed(self.committed)
+            # Without partitions of its own a worker watches those of the group (``Watchdog.orphaned``).
             ends = await self._probe.ends(assigned or self.committed)
         except KafkaError as error:
             log.warning("where the log ends is not known: %s", error)

@@ -46,6 +46,7 @@ class Watchdog:
         quiet, uncommitted = now - health.last_event, now - health.last_commit
         if quiet > self.no_event:
             return f"{lag} messages wait and none was taken for {quiet:.0f} s"
+        # Where nothing was taken since the last commit there is nothing to commit.
         if health.last_event > health.last_commit and uncommitted > self.no_commit:
             return f"messages are taken but none was committed for {uncommitted:.0f} s"
         return None

@@ -47,9 +47,12 @@ from streams.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
 
+# A partition that brought nothing for so long has its open buckets written.
 QUIET_SECONDS = 10.0
+# Between two signs of life in the database: ``/readyz`` misses a process after a minute without one.
 BEAT_SECONDS = 5.0
 LOOK_SECONDS = 15.0
+# For a connection to store what a look found about slowrank itself; the next look tries again.
 OWN_SECONDS = 5.0
 RETENTION_SECONDS = 3600.0
 
@@ -74,6 +77,8 @@ def run(settings: Settings, tuning: Tuning, role: Role) -> None:
 
 def _warm_up() -> None:
     # Compiling the fast path takes seconds: before the group is joined, not within the first message.
+    # As many series as one call of the kernel takes side by side, and more samples than warm-up and baseline
+    # (80), so that what runs only once a level is known is compiled as well.
     bank = ChangeDetectorBank([Scale("identity", 1.0)] * 64)
     for second in range(120):
         bank.update(float(second), np.zeros(64))
@@ -184,6 +189,7 @@ class SinkWork:
         await self._outlet.close()
         await self._probe.close()
         await self._lookout.close()
+        # After all that stores.
         await asyncio.to_thread(self._pool.close, 5.0)
         self._tender.close()
 
@@ -240,4 +246,6 @@ async def _prepare(unread: set[Place], tender: Tender, probe: Probe, prepare: _P
         # Asked anew: whoever had the partition before may have committed since the last round.
         committed = await probe.committed()
         for place in sorted(unread.intersection(committed)):
+            # No message comes to tell the log's time: the window is counted back from now, and what has been
+            # quiet for longer is built empty.
             await prepare(place, committed[place], timestamp=time.time())

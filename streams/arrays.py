@@ -28,6 +28,7 @@ class Run(NamedTuple):
 class _Layout:
     """Where the runs of ``block`` stand when it holds so many bytes: shape, dtype and offset of each."""
 
+    # Held so that the block lives as long as its layout: the id of one that is gone may be given to another.
     block: Block
     names: tuple[tuple[str, ...], ...]
     views: tuple[tuple[tuple[int, int], np.dtype[Any], int], ...]

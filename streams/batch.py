@@ -30,6 +30,7 @@ class Devices:
     def holds(self, sample: NodeSample) -> bool:
         """Return whether every device of the sample has a lane."""
         return (
+            # Mostly they are equal; sets are dearer and made only where they are not.
             (self.gpus == sample.gpu_ids or set(self.gpus).issuperset(sample.gpu_ids))
             and (self.nics == sample.nic_ids or set(self.nics).issuperset(sample.nic_ids))
             and self.schema == sample.schema
@@ -61,6 +62,7 @@ class Batch:
     ) -> None:
         self.rows, self.index, self.samples = rows, index, samples
         self.gpu_ids, self.nic_ids = [d.gpus for d in devices], [d.nics for d in devices]
+        # There is one host, and it has no name.
         self.host_ids = [("",)] * len(samples)
         schema = SAMPLE_SCHEMAS[devices[0].schema]
         self.ts: FloatArray = np.array([s.ts for s in samples])
@@ -97,5 +99,6 @@ def _block(
             places = [ids[k].index(name) for name in named]
             there[k] = False
             there[k, places] = True
+            # ``stacked`` takes parts of one length only.
             datas[k] = spread(block, data, places, len(ids[k]))
     return stacked(block, datas), there

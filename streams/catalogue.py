@@ -58,6 +58,8 @@ RULES = frozenset(
 )
 """Single rules, which have a mode of their own and no other setting."""
 
+# Kinds come before detectors: a hang is told by steps, by quiet nodes and by what the job declares, switched
+# as one.
 _OF_KIND = {"hang.job": "hang", "hang.rank_missing": "rank_missing", "data.loader_slow": "data_loading"}
 _OF_CAUSE = {"imbalance.stage": "stage", "imbalance.workload": "workload", "congestion": "congestion"}
 _OF_PREFIX = {

@@ -66,6 +66,7 @@ class Conditions:
         return [make("update", held.since)]
 
     def _absent(self, key: Key, held: _Held, ts: float, *, timing: Timing, make: Make) -> list[Suspicion]:
+        # The hold has no gaps: one sample that says otherwise starts it anew.
         if held.last_emitted is None:
             del self._held[key]
             return []
@@ -96,6 +97,8 @@ class ConditionBank:
         ``active`` (k, key), and those that are pending."""
         pending = np.flatnonzero(self._pending[index]).tolist() if self._nodes else []
         keys: dict[int, set[Key]] = {k: set(self._nodes[int(index[k])].pending()) for k in pending}
+        # Sets: whoever observes the keys of a sample sorts them, as names are hashed differently in every
+        # process.
         for k, key in active:
             keys.setdefault(k, set()).add(key)
         return sorted(keys.items())

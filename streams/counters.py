@@ -95,6 +95,7 @@ class CounterBank:
         before, since = self._value[nodes], self._ts[nodes]
         read = _read(values)
         usable = read & (before != MISSING_INT)
+        # Where either was not read this wraps around, and is not usable.
         difference = values - before
         reset = usable & (difference < 0)
         usable &= ~reset
@@ -107,6 +108,7 @@ class CounterBank:
 
     def forget(self, node: int) -> None:
         """Start one node anew: its next sample has no increases."""
+        # Without a value before nothing is usable, so that the times may stay.
         self._value[node] = MISSING_INT
 
 

@@ -24,6 +24,7 @@ BELIEVED_SECONDS = 86_400.0
 """A clock said to be further off was not measured: it would keep its node from ever falling silent."""
 
 
+# The keys of one node's conditions; there is one exporter, and it has no name.
 _SKEWED: Key = (0, "")
 _STUCK: Key = (1, "")
 _TIMING = Timing(hold=10.0)

@@ -71,6 +71,7 @@ class Fleet:
     def update(self, samples: Sequence[NodeSample]) -> list[list[Suspicion]]:
         """Take samples that are fresh; return what each gives rise to."""
         found: list[list[Suspicion]] = [[] for _ in samples]
+        # A page takes a node once at a time: of two samples in one call arrays would keep the second alone.
         for turn in _turns(samples):
             by_page: dict[int, list[tuple[int, int]]] = {}
             pages: dict[int, Page] = {}
@@ -79,6 +80,7 @@ class Fleet:
                 pages[id(seat.page)] = seat.page
                 by_page.setdefault(id(seat.page), []).append((seat.row, place))
             for page_id, seated in by_page.items():
+                # In ascending order, so that neighbours are one slice of the page.
                 rows, places = zip(*sorted(seated), strict=True)
                 for k, suspicion in pages[page_id].update(rows, [samples[place] for place in places]):
                     found[places[k]].append(suspicion)
@@ -122,6 +124,7 @@ class Fleet:
 
     def _moved(self, seat: _Seat, devices: Devices) -> _Seat:
         moved = self._new_seat(devices)
+        # Before the old row is let go, which forgets all that is in it.
         moved.page.carry(moved.row, seat.page, seat.row)
         self._leave(seat)
         return moved
@@ -139,6 +142,7 @@ class Fleet:
         page = next((page for page in pages if not page.full), None)
         if page is None:
             room = LANES // max(1, devices.shape.gpus, devices.shape.nics)
+            # Later pages have eight times the room of the first, as in ``SIZES``.
             size = max(1, min(SIZES[bool(pages)], room if not pages else 8 * room))
             page = Page(devices.shape, size, self._change, gone=self._gone)
             pages.append(page)

@@ -41,6 +41,8 @@ MIN_NODES = 8
 OUTSIDE, OF = 3, 5
 """Windows outside the healthy region, of so many, before anything is said; none of them ends it."""
 
+# The least scatter between nodes that is believed, as a share of the usual reading and in the metric's own
+# unit: what reads the same everywhere has none.
 _RELATIVE_FLOOR, _ABSOLUTE_FLOOR = 0.01, 1e-3
 _NAMED = 3
 _WEIGHT = 1.0
@@ -107,6 +109,7 @@ class GrayNodes:
     def __init__(self, inner: Stage, region: Envelope) -> None:
         self._inner = inner
         self._region = region
+        # Told with the evidence: a replay gives the same findings only with the same model.
         self._model = hashlib.sha256(msgspec.json.encode(region)).hexdigest()[:12]
         self._wanted = [FEATURES.index(name) for name in region.features]
         self._windows = Windows()

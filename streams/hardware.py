@@ -28,6 +28,7 @@ Found = Iterable[tuple[int, Suspicion]]
 MIN_SIBLINGS = 3
 """With fewer, nobody can tell what is common."""
 
+# The chance (p < 1e-6) beyond which a count is no bad luck.
 LOG_CHANCE = math.log(1e-6)
 
 
@@ -106,6 +107,7 @@ class CountRules:
         return self._conditions.observe(node, key, holds, ts, timing=rule.timing, make=make)
 
     def _risen(self, batch: Batch, ids: Ids, rise: Increase) -> list[tuple[int, Key]]:
+        # The counters of the rules come first in the bank; others (energy, bytes, waits) are not for rules.
         risen, delta = [], rise.delta[:, : len(self.metrics)]
         for k, metric, column in zip(*(axis.tolist() for axis in np.nonzero(delta > 0)), strict=True):
             seen = self._seen.setdefault(int(batch.index[k]), {})

@@ -114,6 +114,8 @@ def xid_verdict(code: int, severity: Severity, weight: float) -> Verdict:
     return Verdict(f"xid.{code}", "event", severity, weight)
 
 
+# Weights are starting values, not estimated on faults yet: 6 for what is fatal, 3 for throttling, degraded
+# links and classes of port errors, 1 for what only hints.
 _UNCORRECTABLE = Verdict("ecc.uncorrectable", "gpu_memory", "critical", 6.0)
 REMAP_PENDING = Verdict("ecc.row_remap_pending", "gpu_memory", "error", 5.0)
 REMAP_FAILED = Verdict("ecc.row_remap_failure", "gpu_memory", "critical", 6.0)
@@ -128,7 +130,8 @@ _NIC_HINT = Verdict("link.nic_errors", "nic", "warning", 1.0)
 
 _XID = "NVIDIA XID catalogue"
 
-# XID 45 follows other faults and never counts alone; 13, 31 and 43 are the application's until they repeat.
+# XIDs 43 and 45 follow what else went wrong and never count alone; 13 and 31 are the application's until
+# they repeat.
 EVENT_RULES: dict[str, EventRule | None] = {
     "xid.13": EventRule(xid_verdict(13, "error", 2.0), "slowrank", faults=3, window=86400.0, shared=True),
     "xid.31": EventRule(
@@ -177,9 +180,12 @@ _GT_PER_SECOND = (np.nan, 2.5, 5.0, 8.0, 16.0, 32.0, 64.0)
 
 GPU_COUNTS = (
     CountRule("gpu.ecc.uncorrected_total", 1, 60.0, _UNCORRECTABLE, "slowrank", sticky=True),
+    # Ten a minute, over five minutes.
     CountRule("gpu.ecc.corrected_total", 50, 300.0, CORRECTABLE, "slowrank"),
     CountRule(
         "gpu.pcie.replay_total",
+        # A link of 16 lanes of generation 5 is allowed 31 a minute; this is for one that does not say what it
+        # is.
         32,
         60.0,
         Verdict("link.pcie_replay", "nvlink_pcie", "warning", 2.0),
@@ -191,6 +197,7 @@ GPU_COUNTS = (
     CountRule("gpu.nvlink.crc_errors_total", 6000, 60.0, _NVLINK_WEAK, "DCGM"),
     CountRule(
         "gpu.throttle.thermal_nanoseconds_total",
+        # Nanoseconds: a twentieth of a minute.
         0.05 * 60e9,
         60.0,
         Verdict("throttle.thermal", "clocks", "warning", 3.0),
@@ -207,6 +214,7 @@ GPU_COUNTS = (
     ),
 )
 
+# Sources give most triggers as rates: 600 in a minute are 10/s, 6000 are 100/s.
 NIC_COUNTS = (
     CountRule("nic.port.link_downed_total", 2, 300.0, _NIC_FLAP, "ByteRobust"),
     CountRule("nic.port.link_downed_total", 3, 43200.0, _NIC_FLAP, "after gpud (25 s down each time)"),

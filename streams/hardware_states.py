@@ -18,16 +18,20 @@ from streams.hardware_rules import (
     xid_verdict,
 )
 
+# Bits of NVML's reasons to lower the clocks. The software power cap (4) is not among them: at full load it is
+# set on healthy GPUs.
 IDLE, HW_SLOWDOWN, SW_THERMAL, HW_THERMAL, POWER_BRAKE = 1, 8, 32, 64, 128
 
 
 def _loaded(gpu: Mapping[str, Array]) -> Mask:
+    # Links of an idle GPU train down to save power, which is no fault.
     return np.asarray(gpu["gpu.utilization_ratio"] > 0.1)
 
 
 def _reason(bit: int) -> Callable[[Mapping[str, Array]], Mask]:
     def test(gpu: Mapping[str, Array]) -> Mask:
         reasons = gpu["gpu.throttle_reasons"]
+        # Mostly no GPU of a page tells of any, and the rest need not be looked at.
         told = np.asarray(reasons & bit != 0)
         return np.asarray(told & (reasons > 0) & (reasons & IDLE == 0)) if told.any() else told
 
@@ -54,6 +58,7 @@ def _older_generation(gpu: Mapping[str, Array]) -> Mask:
 
 def _remapped(gpu: Mapping[str, Array]) -> Array:
     held = [gpu[f"gpu.row_remap.{kind}_total"] for kind in ("correctable", "uncorrectable")]
+    # What was not read is negative.
     return np.asarray(sum(np.maximum(rows, 0) for rows in held))
 
 

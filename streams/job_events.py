@@ -19,6 +19,7 @@ def excuse(event: NodeEvent) -> list[Suspicion]:
         family="host",
         kind="hang.job",
         subject=Place(event.cluster, event.node, str(job)).whole_node(),
+        # As much as any family may say against something (``alerts.fusion``).
         weight=-4.0,
         note=f"declared: {event.code}",
     )

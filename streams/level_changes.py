@@ -84,6 +84,7 @@ class LevelChanges:
     def update(self, batch: Batch, ports: Increase) -> Found:
         """Take the batch and what the counters of its ports rose by; tell what has changed for good."""
         x = self._readings(batch, ports)
+        # Devices that a node has not, or that were never read, are no siblings.
         self._known[batch.rows] |= x == x
         for change in self._bank.update_groups(batch.ts, x, batch.rows):
             if change.significant:
@@ -178,6 +179,7 @@ class LevelChanges:
         """
         apart: set[tuple[int, int]] = set()
         for siblings in {len(self._like[i]) for _, i, _ in due}:
+            # As many siblings each: arrays have no ragged rows.
             alike = [change for change in due if len(self._like[change[1]]) == siblings]
             keys = [(node, i) for node, i, _ in alike]
             if siblings:
@@ -222,6 +224,7 @@ class LevelChanges:
             value = float(x[i]) * self._factor(node, i)
             change = raised.change
             half_way = (change.level_before + change.level_after) / 2
+            # A value that was not read is on neither side.
             if (value - half_way) * change.sign >= 0:
                 raised.better_since = None
             elif not math.isnan(value):

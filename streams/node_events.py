@@ -69,6 +69,7 @@ class EventRules:
         return [claim.suspicion("raise", ts=event.ts, onset=event.ts)]
 
     def _count(self, rule: EventRule, key: _FaultKey, ts: float) -> int:
+        # No rule counts more than five.
         faults = self._faults.setdefault(key, deque(maxlen=64))
         if not faults or abs(ts - faults[-1]) > rule.burst:
             faults.append(ts)

@@ -84,6 +84,8 @@ class NodeStage:
                 sample = samples[number]
                 place = Place.of(sample)
                 outputs += self._places.seen(sample, place)
+                # By the cluster's time: a clock that is ahead would hide silence, one that is behind would
+                # feign it.
                 outputs += self._silence.heard(place, sample.ts - clock_error(sample))
                 outputs += found[number]
             elif isinstance(record, NodeSample):

@@ -27,6 +27,7 @@ class Page:
 
     def __init__(self, shape: Shape, size: int, change: ChangeConfig | None, *, gone: float) -> None:
         self._devices: dict[int, Devices] = {}
+        # Taken from the end, so that rows fill from 0 on and the nodes of a page are neighbours.
         self._free = list(range(size))[::-1]
         self._gpu_counts = CountRules(GPU_COUNTS, size, Place.gpu)
         self._nic_counts = CountRules(NIC_COUNTS, size, Place.nic, fabric_only=True)
@@ -89,6 +90,8 @@ class Page:
 
     def carry(self, row: int, source: "Page", there: int) -> None:
         """Let a node move in that was at row ``there`` of another page: its devices have changed."""
+        # What is kept by the name of a device moves on; counters, ports and levels stand by lane and start
+        # anew.
         self._gpu_counts.carry(row, source._gpu_counts, there)
         self._nic_counts.carry(row, source._nic_counts, there)
         self._host_counts.carry(row, source._host_counts, there)
@@ -115,6 +118,7 @@ class Page:
         host = self._host_counters.update(batch.rows, batch.ts, batch.host, batch.host_there)
         frozen, ports = self._frozen.update(batch, gpu.of(ENERGY)), self._ports.update(batch)
         repeating = stuck(batch, frozen, host.of(SWITCHES))
+        # An exporter that repeats itself says nothing about the drivers of its GPUs.
         frozen &= ~repeating[:, None]
         return [
             *self._gpu_counts.update(batch, batch.gpu_ids, batch.gpu, gpu),

@@ -43,12 +43,14 @@ class Places:
     def seen(self, sample: NodeSample, place: Place) -> list[Suspicion]:
         """Return the announcement that a sample read at ``place`` makes due, if any."""
         key = (sample.cluster, sample.node)
+        # ``hash`` of a name would be another in every process.
         turn = math.floor((sample.ts + zlib.crc32(sample.node.encode()) % REPEAT_SECONDS) / REPEAT_SECONDS)
         said = (turn, place.rack, place.switch)
         if self._told.get(key, (0.0, None))[1] == said:
             return []
         self._told[key] = (sample.ts, said)
         self._oldest.note(sample.ts)
+        # At whole seconds, so that the announcements of a fleet are folded in few steps.
         return [_announced(place, len(sample.nic_ids), float(math.ceil(sample.ts)))]
 
     def forget(self, oldest: float) -> None:

@@ -23,6 +23,7 @@ class Frozen:
         """Return which GPUs [n, gpus] read as before, with an ``energy`` counter that once moved."""
         power, celsius = batch.gpu["gpu.power_watts"], batch.gpu["gpu.temp_celsius"]
         before_power, before_celsius = self._before[:, batch.rows]
+        # A counter that never moved is none: nothing is told by its standing still.
         moved = self._moved[batch.rows] | (energy > 0)
         same = moved & (energy == 0) & (power == before_power) & (celsius == before_celsius)
         self._moved[batch.rows] = moved

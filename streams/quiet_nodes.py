@@ -26,6 +26,7 @@ SPINNING = "gpu.spinning_ratio"
 PROOF, HINT = 3.0, 0.5
 """Weights of a node that turns key B, and of one that stands idle: that is part of a hang and proves none."""
 
+# One sample that works says that the job is back.
 _LEFT = Timing(hold=3.0, refresh=300.0, clear=0.0)
 _END: Key = (0, "")
 
@@ -132,6 +133,7 @@ class QuietNodes:
             raised = _Raised(seen.since, seen.claim(batch.gpu_ids[k], batch.place(k), shares), seen.ts)
             self._raised[node], self._is_raised[node] = raised, True
             return [raised.say("raise", seen.ts)]
+        # What was proof once stays so until it is cleared.
         weight = PROOF if seen.held else raised.claim.weight
         news = (weight, seen.score) != (raised.claim.weight, raised.claim.score)
         if news:

@@ -34,6 +34,7 @@ class SilenceConfig:
 
     stale: float = 10.0
     silent: float = 30.0
+    # From here on silence alone is a finding, without evidence of another family.
     certain: float = 300.0
     expected: float = 600.0
     unheard: float = 5.0

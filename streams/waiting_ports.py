@@ -95,6 +95,8 @@ class WaitingPorts:
         sums = self._recent[:, rows] = self._recent[:, rows] * np.exp(-seconds / RECENT_SECONDS) + risen
         recent, usual = _PerByte(sums), _PerByte(self._usual[:, rows])
         calm = recent.known & ((self._learnt[rows] < LEARN_SECONDS) | (recent.waits <= CALM * usual.waits))
+        # Linear: samples are far closer together than this time constant, and after a longer gap nothing is
+        # left.
         fading = 1.0 - calm * seconds / USUAL_SECONDS
         self._usual[:, rows] = self._usual[:, rows] * np.maximum(fading, 0.0) + calm * risen
         self._learnt[rows] += calm * seconds
@@ -104,6 +106,7 @@ class WaitingPorts:
         """Return how many times as long as usual, and as on any other port, data waits; 0: cannot be told."""
         known = recent.known & (self._learnt[batch.rows] >= LEARN_SECONDS)
         judged = known & (known.sum(axis=1, keepdims=True) > 1)
+        # A steady rate comes to ``RECENT_SECONDS`` times itself in a decayed sum.
         least = LEAST_TICKS * RECENT_SECONDS / np.maximum(recent.sent, 1.0)
         against = np.maximum(np.maximum(usual.waits, _most_of_others(recent.waits)), least)
         return np.where(judged, recent.waits / against, 0.0)

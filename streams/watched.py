@@ -32,6 +32,8 @@ class Watched:
     weight: float
 
 
+# ``from_level`` is in the metric's unit. Floors are in that of the transformed reading: 2 % of the power
+# limit, 3 % of a rate of bytes.
 WATCHED = (
     Watched("gpu", "gpu.clock.sm_hz", "Hz", Scale("identity", 15e6), -1, 5e8, "clocks", "clock.low", 2.0),
     Watched("gpu", POWER, "W", Scale("identity", 0.02), -1, 100.0, "clocks", "straggler.fail_slow", 1.0),

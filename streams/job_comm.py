@@ -34,6 +34,7 @@ class Transfers:
         self._roster: tuple[int, ...] = ()
         self._votes = GroupVotes({})
         self._steps: list[Floats] = []
+        # The beginnings of as many rounds as convict a group: the first of them is told as the onset.
         self._began: deque[float] = deque(maxlen=self._votes.config.needed)
 
     def step(self, ledger: Ledger[Key], view: JobView, step: Step) -> list[Suspicion]:
@@ -69,6 +70,7 @@ class Transfers:
         since = self._began[0]
         told: dict[Key, Suspicion] = {}
         for group in ballot.groups:
+            # First member and dimension: a number that a group keeps from round to round.
             number = int(group.members[0]) * len(COORDS) + COORDS.index(group.dimension)
             usual = float(nan_median(comm[group.members]))
             said = write.slow_group(view, group, usual, step=seconds, since=since, at=at)

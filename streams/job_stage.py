@@ -103,6 +103,7 @@ class JobStage:
                 self._jobs.popitem(last=False)
         elif record.attempt < job.attempt:
             return None
+        # The world size may be told late; 0 is not known yet, and no resize.
         job.aligner.world_size = job.aligner.world_size or record.world_size
         resized = record.world_size not in (0, job.aligner.world_size)
         if record.attempt > job.attempt or resized or job.aligner.rolled_back(rows, k):
@@ -116,6 +117,8 @@ class JobStage:
         number, ts = job.aligner.number(rows), rows.ts[0]
         if number > job.newest:
             job.newest = number
+            # Before the step ends a stall: what it reached by then is told whether or not a tick came in
+            # between.
             out.extend(self._stalls(key, job, job.progress.look(ts)))
             job.progress.new_step(number, ts, sent=sent)
             out.extend(job.ledger.clear(("hang", -1), ts))
@@ -132,6 +135,7 @@ class JobStage:
         verdict = job.detector.update(_times(step, job.roster))
         view = JobView(key[0], key[1], job.attempt, job.roster, job.aligner.identities, job.detector)
         out += _stragglers(job.ledger, view, verdict, at)
+        # A rank that reports late is not missing.
         gone, back = job.presence.step(step.present | job.aligner.heard_beside(step), at)
         for rank in gone:
             out += job.ledger.put(
@@ -146,6 +150,7 @@ class JobStage:
         """Start the detector afresh for a changed set of ranks; who was slow and stayed remains suspected."""
         if job.detector is not None and not (job.restarted or job.aligner.changed) and present <= job.ranks:
             return []
+        # Ranks are added and never dropped, for one may only be late; a restart tells anew who there is.
         before = () if job.restarted else job.roster
         roster = tuple(sorted(present.union(before)))
         if job.detector is not None and not job.aligner.changed and roster == job.roster:
@@ -259,6 +264,7 @@ def _nodes(roster: tuple[int, ...], identities: dict[int, Identity]) -> Ints:
     """Number the nodes; a rank whose node is not known has one of its own."""
     names = [identities[r].node for r in roster]
     known = {name: i for i, name in enumerate(dict.fromkeys(names))}
+    # Below zero, where no known node is numbered.
     alone = [-1 - i if name == UNKNOWN_NODE else known[name] for i, name in enumerate(names)]
     return np.array(alone, dtype=np.intp)
 

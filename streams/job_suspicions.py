@@ -68,6 +68,7 @@ def _weight(view: JobView, a: Accusation) -> float:
     """Return the log-odds of an accusation; once believed it stays so for as long as it stands."""
     believed = a.alone or bool(view.detector.channels[a.channel].believed[a.rank])
     weight = _WEIGHT_SLOW if believed else _WEIGHT_SUSPECTED
+    # In a synchronous step the others wait for the slow one, and it waits for nobody.
     weight += _WEIGHT_WAITS_LEAST if a.waits_least else 0.0
     weight += _WEIGHT_UNEVEN if view.detector.kind.kind != "fixed" else 0.0
     return weight + (_WEIGHT_FEW_PEERS if a.peers < 3 else 0.0)

@@ -38,6 +38,7 @@ class Losses:
 
 def _of_job(values: Floats) -> float:
     """Return what the ranks that report a value have in common: bad if it is bad on any."""
+    # NaN was not read; a loss that is none is sent as an infinite one (``NOT_FINITE``).
     read = values[~np.isnan(values)]
     if not read.size:
         return math.nan

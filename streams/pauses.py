@@ -22,6 +22,7 @@ _FORGOTTEN_STEPS = 256
 _FORGOTTEN_PERIODS = 3.0
 """Steps, or usual distances, without a pause after which a job has changed its ways."""
 
+# A rhythm allows a pause at three steps of each period: in a shorter one hardly any step is left out.
 _SHORTEST_PERIOD = 5
 _REGULAR = 0.1
 """Share by which pauses that go by the clock may be early: they wait for the end of a step."""
@@ -99,7 +100,8 @@ class Pauses:
                 break
             rhythm = Rhythm(period, Counter(n % period for n in numbers).most_common(1)[0][0])
             explained = sum(rhythm.has(n) for n in numbers)
-            # The first gives the phase and the second the period; each further one is in it by 1/period.
+            # The first gives the phase and the second the period; each further one is in it by chance in
+            # three of ``period`` cases.
             if explained >= _EXPLAINED * len(numbers) and (period / 3) ** (explained - 2) >= _CHANCE:
                 return rhythm
         return None

@@ -93,8 +93,10 @@ class Progress:
             # A young job has shown few of its pauses; in none do all machines spin for nothing.
             allowed *= _YOUNG_FACTOR
         certain = max(CERTAIN_SECONDS if self._known(last) else CERTAIN_YOUNG_SECONDS, allowed)
+        # The zeros make it three where fewer rows were seen.
         unsent = max(0.0, sorted((0.0, 0.0, *self._unsent))[-_ODD] - _PROMPT_SECONDS)
         early, allowed, certain = early + unsent, allowed + unsent, certain + unsent
+        # By when they are reached: where a pause makes two of them one, the surer is told.
         found = {
             early: Stall(last, last + early, early / allowed),
             allowed: Stall(last, last + allowed),
@@ -133,6 +135,7 @@ class Presence:
         new = [r for r in sorted(gone) if r not in self.absent and self._is_silent(r, ts)]
         for rank in new:
             self.absent[rank] = self._last_seen[rank][0]
+        # So many at once are a fault of the telemetry and not of the ranks.
         if len(self.absent) > 0.2 * len(self._last_seen):
             return [], back
         return new, back
@@ -145,5 +148,6 @@ class Presence:
         """Demand a run of missed steps that the file's or network's usual losses cannot explain."""
         closed, seen = self._last_seen[rank]
         loss = min(max(self._missed / max(self._expected, 1), 0.01), 0.9)
+        # So many misses in a row happen by chance to any of the ranks in less than one of a million steps.
         run = max(5, math.ceil(math.log(1e-6 / len(self._last_seen)) / math.log(loss)))
         return self._closed - closed >= run and ts - seen > 5.0

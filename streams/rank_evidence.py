@@ -66,6 +66,7 @@ def _baseline(before: "np.ndarray[tuple[int], np.dtype[np.float64]] | None") -> 
     if before is None or np.isfinite(before).sum() < 5:
         return None
     n = int(np.isfinite(before).sum())
+    # ``spread`` is a sigma, 1.4826 times the median absolute deviation.
     return Baseline(
         median=round(float(nan_median(before)), 6), mad=round(float(spread(before)) / 1.4826, 6), n=n
     )

@@ -50,6 +50,7 @@ def second_look(ratios: Ratios, a: Accusation, *, metric: str) -> SecondLook:
         value=round(_ratio(a, opinion.after), 6),
         baseline=Baseline(
             median=round(_ratio(a, opinion.before), 6),
+            # ``spread`` is a sigma, 1.4826 times the median absolute deviation.
             mad=round(float(spread(before)) / 1.4826, 6),
             n=int(np.isfinite(before).sum()),
         ),

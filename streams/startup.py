@@ -122,6 +122,7 @@ def _judged(key: Key, start: _Start) -> Iterator[Suspicion]:
     if found is None or not found.stragglers:
         return
     worst = found.stragglers[0]
+    # The job is held up from when the others were through with the phase.
     onset = start.phases[nodes[worst.node]][PHASES[worst.phase]][0] + worst.usual
     raised = Suspicion(
         cluster=key[0],
@@ -134,6 +135,7 @@ def _judged(key: Key, start: _Start) -> Iterator[Suspicion]:
         onset=onset,
         onset_lo=onset,
         onset_hi=onset,
+        # A second at least: of a phase that usually takes none there is no ratio.
         score=worst.seconds / max(worst.usual, 1.0),
         log_likelihood_ratio=3.0,
         overwhelming=True,

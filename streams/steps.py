@@ -29,6 +29,8 @@ Values = npt.NDArray[np.float32]
 _MAX_OPEN = 512
 """Steps waited for at once: a rank that sends one row far ahead must not hold all memory."""
 
+# A step that not all have reported waits five seconds for the others, or five usual steps where those are
+# longer.
 _GRACE_SECONDS = 5.0
 _GRACE_STEPS = 5.0
 _LINGER_SECONDS = 2.0
@@ -41,6 +43,7 @@ _GRACE_EVERY = 256
 _SEEN_STEPS = 20
 """Steps in which a rank is still expected; a job that shrank closes its steps by grace for so long."""
 
+# Rows of one rank, one after the other, at numbers that others passed long ago: then numbers mean nothing.
 _ASTRAY_ROWS = 10
 _ROWS_IN_WINDOW = 2.0
 """Usual steps that one stretch of time holds, so that nearly every rank has a row in each."""
@@ -130,6 +133,7 @@ class StepAligner:
         if self.window is not None:
             return False
         step, rank = rows.steps[k], rows.ranks[k]
+        # A late row is as old as its step; only one made well after that step was closed did it anew.
         if self.closed is None or step > self.closed or rows.ts[k] <= self.closed_at + self._grace:
             return False
         return step < self.last_step.get(rank, step)
@@ -158,6 +162,7 @@ class StepAligner:
         self._hear(rows)
         opened = self._open.get(number)
         if (self.closed is not None and number <= self.closed) or (opened and rows.ranks[0] in opened.ranks):
+            # By time, a second row in a stretch is nothing unusual: a stretch holds two of them.
             self.late_rows += self.window is None
             self._note_late(rows)
             return []
@@ -234,6 +239,7 @@ class StepAligner:
         if self.window is not None or step < self.last_step.get(rank, step):
             return
         behind = (self._newest - step) * self._usual
+        # A row that was long on its way is as old as its number; this one was made lately.
         if behind > self._grace and ts > self.event_time - behind / 2:
             self._astray[rank] = self._astray.get(rank, 0) + 1
             self.unrelated = self._astray[rank] >= _ASTRAY_ROWS and len(self._gaps) > 0
@@ -263,6 +269,7 @@ class StepAligner:
 
     def _needed(self) -> int:
         """Return how many ranks a step must have at least to be complete."""
+        # Until it is seen who reports; later a rank that never does would make every step wait out the grace.
         if self.world_size and len(self._recent) < _SEEN_STEPS:
             return self.world_size
         return len(self._expected) or sys.maxsize

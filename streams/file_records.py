@@ -31,8 +31,10 @@ from streams.files import REQUIRED, FileProblem, Row, chain, kind_of
 COORDS = ("dp", "pp", "tp", "cp", "ep")
 _STEP = STEP_SCHEMAS[CURRENT_STEP_SCHEMA].rows
 _KEYS = ("step", "rank", "local_rank", "gpu_index", *COORDS)
+# What is missing is the least integer of a type; its complement is the greatest.
 _LARGEST = {c.name: ~MISSING[c.dtype] for c in _STEP.columns if c.dtype in MISSING}
 _SECONDS = tuple(c.name for c in _STEP.columns if c.dtype == "<f4")
+# Of records of one time, so that the same rows come in the same order however they stand in the files.
 _ORDER = {NodeSample: 0, NodeEvent: 1, JobSteps: 2}
 
 
@@ -142,6 +144,8 @@ class _Steps:
             return
         heads, places = sorted(self._heads), np.empty(len(self._heads), np.int64)
         for place, head in enumerate(heads):
+            # Groups count in the order of their heads and not of their first rows: the order of the files
+            # must not show.
             places[self._heads[head]] = place
         group, ts = places[self._group], np.array(self._ts)
         keys, seconds = np.array(self._keys, np.int64).T, np.array(self._seconds, np.float32).T

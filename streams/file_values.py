@@ -14,6 +14,7 @@ LATEST_SECONDS = 1e11
 EARLIEST_SECONDS = 1e-3
 """A trace may count its time from 0, which records have no room for."""
 
+# The greatest float32 is 3.4e38.
 _LARGEST_FLOAT = 3e38
 _MAY_DIVERGE = ("loss", "grad_norm")
 

@@ -17,6 +17,7 @@ import msgspec
 
 from slowrank.telemetry import BadRecord
 
+# A line is held in memory as a whole.
 MAX_LINE_BYTES = 1 << 20
 
 Row = dict[str, Any]
@@ -146,6 +147,7 @@ def _check_columns(path: Path, names: Sequence[str]) -> None:
         )
 
 
+# In the order in which ``kind_of`` asks for them.
 _MARKS = (("sample", ("metric",)), ("step", ("step", "rank", "step_seconds")), ("event", ("code",)))
 
 
@@ -164,6 +166,7 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes | BadRecord]]:
         try:
             for number, line in enumerate(_bounded(_decompressed(path, raw)), 1):
                 if number == 1 and isinstance(line, bytes):
+                    # Tools of Windows begin a file with it; it would be a part of the first name.
                     line = line.removeprefix(codecs.BOM_UTF8)
                 yield number, line
         except (EOFError, OSError, zlib.error) as error:

@@ -70,6 +70,8 @@ class FindingStage:
             self._pairwise.hear(record)
             return ()
         self._joints.hear(record)
+        # A detector on trial must not change what others find: no incident is made of, or claims, what it
+        # says.
         if record.subject.node is not None and not record.shadow:
             held = self._incidents.setdefault(record.cluster, Timeline(INCIDENTS, self.config))
             held.add(record)
@@ -79,6 +81,7 @@ class FindingStage:
                 self._timeline(real).add(record)
                 if record.kind in JOB_KINDS:
                     self._of_jobs.add(real)
+            # The world in shadow hears the real ones too. It begins as a fork of what they have said so far.
             if record.shadow or shadow in self._timelines:
                 self._timeline(shadow).add(record)
         return ()
@@ -95,6 +98,7 @@ class FindingStage:
             news, scopes = self._reach_incidents(cluster)
             changed += news
             moved |= scopes
+        # What is said of a job may change with its machines, without a word about the job itself.
         moved |= self._of_jobs
         due = [k for k, t in self._timelines.items() if k in moved or t.has_work(self._now)]
         # What stopped a job is known before it is shown that the job has stopped.
@@ -176,6 +180,7 @@ class FindingStage:
     def _by_itself(self, scope: Scope, case: Case, identity: str | None) -> Finding:
         """Return a case's finding without what others know: most of the time its scope is as it was."""
         known = self._alone.get(case.key)
+        # Scopes are immutable: the same object has the same past.
         if known is None or known[0] is not scope or known[1] != identity:
             known = scope, identity, render(scope, case, self.config, identity=identity)
             self._alone[case.key] = known
@@ -234,6 +239,9 @@ class FindingStage:
                 continue
             if finding != before:
                 said[key] = finding
+                # What is kept has no ``as_of``, so that time alone is no news. An end that a deadline brought
+                # is later than the last word heard, and the store takes no version older than the one it
+                # holds.
                 news.append(replace(finding, as_of=max(as_of, case.ended_at or -math.inf)))
         for key in said.keys() - cases.keys():
             del said[key]

@@ -28,6 +28,7 @@ def explanations(cases: Iterable[Case], pattern: Pattern, layout: Layout) -> lis
     return [
         found
         for found in explain(suspects, domains, settings, counts=counts)
+        # The whole cluster competes as an explanation only so that no part of it is blamed for what all show.
         if found.domain.type != "cluster"
         and _is_firm(found, [c for s in found.explained for c in units[s.name]])
     ]
@@ -36,6 +37,8 @@ def explanations(cases: Iterable[Case], pattern: Pattern, layout: Layout) -> lis
 def _suspect(name: str, cases: list[Case]) -> Suspect:
     votes = family_votes(s for case in cases for s in case.voices())
     onset = min(case.since for case in cases)
+    # Sorted: a sum must not depend, in its last bit, on which family spoke first. The limit is that of one
+    # family (``alerts.fusion``).
     return Suspect(name, cases[0].subject.node or "", min(6.0, sum(sorted(votes.values()))), onset)
 
 

@@ -11,6 +11,7 @@ from slowrank.telemetry.records import Family, Suspect
 from streams.places import Layout, rail_of
 from streams.silence import UNHEARD_KIND
 
+# Explanations named in a finding, the likeliest first.
 SUSPECTS = 8
 TOGETHER_SECONDS = 2.0
 SPREADING_SECONDS = 120.0
@@ -39,6 +40,7 @@ class Pattern:
 
     def explains(self, kind: str) -> bool:
         """Tell whether a case of ``kind`` at a member needs no finding of its own."""
+        # A hang is its job's; who tells of it is decided in ``joint``.
         return kind.startswith(self.inhibits) and kind != "hang.job"
 
     def holds(self, layout: Layout, domain: Subject, member: Subject) -> bool:
@@ -191,6 +193,7 @@ def _sizes(pattern: Pattern, layout: Layout) -> dict[tuple[str, str], int]:
         # A node with fewer ports than others counts on every rail: that only makes a rail harder to blame.
         sizes |= {("rail", f"/{r}"): len(layout.nodes) for r in range(rails)}
         sizes |= {("switch rail", f"{s}/{r}"): n for s, n in layout.switches.items() for r in range(rails)}
+    # A cluster of one rack or switch would be that domain once more.
     if len(racks) > 1 or len(switches) > 1:
         everything = (w.ports if pattern.of_ports else 1 for w in layout.nodes.values())
         sizes["cluster", ""] = sum(everything)

@@ -153,6 +153,7 @@ INCIDENTS = Fold(
 
 
 def _judge(state: Incidents, ts: float, config: FindingConfig) -> Incidents:
+    # In this order: what a domain that fell silent explains is no evidence for the patterns after it.
     for pattern in PATTERNS:
         if pattern.evidence == SILENCE and outage.is_most(_silent(state, ts, config), state.layout):
             continue

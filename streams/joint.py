@@ -232,6 +232,7 @@ def _slows(case: Case, since: float, config: FindingConfig) -> bool:
 
 
 def _is_told(case: Case, at: float) -> bool:
+    # A fault that was over before did not stop the job.
     over = case.status not in LIVE and case.opened_at is not None
     return case.status in NOTIFIED or (over and (case.ended_at or 0.0) >= at)
 

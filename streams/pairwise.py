@@ -21,6 +21,7 @@ DELAY_KIND = "self.delay"
 """Inside only: one delay of one pair, on its way to the finding stage."""
 
 ROUND_SECONDS = 10.0
+# After the end of a round, for delays still on their way from the nodes.
 SETTLE_SECONDS = 5.0
 ROUNDS = 2
 """So many rounds in a row must agree: one congested moment is no link."""
@@ -119,6 +120,7 @@ class Pairwise:
             for rail, delays in sorted(self._rounds.pop(number).items()):
                 if delays:
                     self._judged[rail] = number
+                    # A set has another order in every process; a replay must not show it.
                     out += self._judge(rail, sorted(delays, key=_order), at)
             for rail in [r for r, last in self._judged.items() if number - last > FORGET_ROUNDS]:
                 self._forget(rail)
@@ -141,6 +143,7 @@ class Pairwise:
         for fault in ledger:
             if fault not in found:
                 out += ledger.clear(fault, at)
+        # A rail with nothing to remember takes none of the ``MAX_RAILS`` places.
         if not found:
             self._forget(rail)
         return out
@@ -225,6 +228,7 @@ def _about(rail: _Rail, fault: _Fault, ratio: float, at: float) -> Suspicion:
     # One pair may merely be unlucky in its route, and of links in a row any may be the slow one.
     sure = fault[0] != "path" and len(fault) <= 3
     claim = _claim("link.nic_slow", subject, evidence, weight=4.0 if sure else 2.0, overwhelming=sure)
+    # The beginning of the first of the rounds that agree.
     onset = at - ROUNDS * ROUND_SECONDS
     said = claim.suspicion("raise", ts=at, onset=onset, interval=(onset, at))
     return msgspec.structs.replace(said, slowdown_ratio=round(ratio, 4), shadow=shadow)

@@ -18,6 +18,7 @@ from alerts.config import FindingConfig
 from alerts.scope import Scope
 from slowrank.telemetry import Suspicion, encode
 
+# Of one time and detector the clear comes last: it ends what was raised with it, in whatever order they came.
 _STATE_ORDER = {"raise": 0, "update": 1, "clear": 2}
 
 Entry = tuple[float, str, int, bytes, Suspicion]
@@ -82,6 +83,7 @@ class Timeline(Generic[S]):
     def fork(self) -> "Timeline[S]":
         """Return one with the same past and a future of its own."""
         other = copy(self)
+        # States are immutable and may be shared; only the list changes in place.
         other._entries = list(self._entries)
         return other
 
@@ -106,6 +108,7 @@ class Timeline(Generic[S]):
         else:
             self._entries.insert(place, entry)
         if s.ts <= self._head_to:
+            # Overtaken: all that is not settled is folded anew by the next ``reach``.
             self._head, self._head_to = self._settled, self._settled_to
             self._due = -math.inf
 
@@ -123,6 +126,7 @@ class Timeline(Generic[S]):
         With each comes the event time up to which it has heard everything.
         """
         for ts, batch in _batches(self._between(self._head_to, now)):
+            # A deadline at this very time waits for what is said at it.
             for at, state in self._fold.advance(self._head, ts, self._config, inclusive=False):
                 self._head = state
                 if at > self._shown_to:
@@ -131,6 +135,7 @@ class Timeline(Generic[S]):
             if ts > self._shown_to:
                 yield ts, self._head
         self._settle(self._horizon(now))
+        # Shown and not kept as the head: what still comes before ``now`` may move these deadlines.
         shown = self._head
         for at, shown in self._fold.advance(self._head, now, self._config, inclusive=True):
             if at > self._shown_to:
@@ -164,6 +169,7 @@ class Timeline(Generic[S]):
 
 
 def _order(entry: Entry) -> tuple[float, str, int, bytes]:
+    # Without the suspicion itself, which has no order: its bytes stand for it.
     return entry[:4]
 
 

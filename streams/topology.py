@@ -58,6 +58,8 @@ class Pipeline:
         sender = (record.cluster, record.node)
         if record.ts > self._ends.get(sender, -math.inf):
             self._ends[sender] = record.ts
+        # Time passes before the record is taken, as in ``Lane.process``: replay and live must agree on the
+        # order.
         findings = self._pass(self._watermark.advance(record.ts))
         if outputs := self._guarded(self._stages[type(record)].process, record, record):
             findings += self._judge(outputs)
@@ -94,6 +96,7 @@ class Pipeline:
         for second in seconds:
             for stage in self._tickers:
                 findings += self._judge(self._ticked(stage, second))
+            # Last, so that what the other stages say at this second is weighed at it.
             findings += _findings(self._ticked(self._finding, second))
             if self._rollup is not None:
                 self._emit(self._rollup.tick(float(second)))

@@ -22,6 +22,7 @@ from streams.places import PLACE_KIND
 
 Mode = Literal["on", "shadow", "off"]
 
+# Clusters and jobs at once: their names come from telemetry, and must not fill the memory.
 REMEMBERED = 4096
 
 
@@ -65,6 +66,8 @@ class Tuning:
 
     def __init__(self, layers: Sequence[Layer] = (), base: Configs | None = None) -> None:
         self.base = base or Configs()
+        # The weakest first: settings are laid over each other in this order, modes are looked up in the
+        # other.
         self.layers = tuple(sorted(layers, key=lambda layer: layer.precedence))
         self._for = lru_cache(REMEMBERED)(self._matching)
         self._configs = lru_cache(REMEMBERED)(self._applied)

@@ -23,6 +23,7 @@ from streams.tuning import Configs, Layer, Mode, Tuning, is_pattern, with_knobs
 TABLES = ("detectors", "findings", "clusters", "jobs")
 """The top-level tables of the file that are read here."""
 
+# Settings by name, wherever they stand: a share of something; what may be zero; what may have any sign.
 _SHARES = frozenset(
     (
         "floor",

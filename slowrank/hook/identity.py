@@ -50,12 +50,12 @@ _NUMBERS = {
 
 
 def _job_id(environ: Mapping[str, str]) -> str:
-    if array := environ.get("SLURM_ARRAY_JOB_ID"):
-        return f"{array}_{environ.get('SLURM_ARRAY_TASK_ID', '0')}"
+    array = environ.get("SLURM_ARRAY_JOB_ID")
     run_id = environ.get("TORCHELASTIC_RUN_ID", "none")  # torchrun's own word for "not given"
     master = environ.get("MASTER_ADDR", "").split(".")[0]
     candidates = (
         environ.get("SLOWRANK_JOB_ID"),
+        f"{array}_{environ.get('SLURM_ARRAY_TASK_ID', '0')}" if array else None,
         environ.get("SLURM_JOB_ID"),
         run_id if run_id != "none" else None,
         # A Kubeflow job's pods know their master as <job>-master-0.

@@ -36,6 +36,17 @@ CASES = {
         {"SLURM_JOB_ID": "9", "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "3", "SLURM_PROCID": "0"},
         {"job_id": "7_3", "rank": 0},
     ),
+    "our own names under a slurm array": (
+        {
+            "SLOWRANK_JOB_ID": "ablation",
+            "SLOWRANK_ATTEMPT": "2",
+            "SLURM_ARRAY_JOB_ID": "7",
+            "SLURM_ARRAY_TASK_ID": "3",
+            "SLURM_RESTART_COUNT": "1",
+            "SLURM_PROCID": "0",
+        },
+        {"job_id": "ablation", "attempt": 2},
+    ),
     "torchrun under slurm": (
         {"SLURM_JOB_ID": "5", "SLURM_PROCID": "1", "RANK": "12", "TORCHELASTIC_RUN_ID": "none"},
         {"job_id": "5", "rank": 12},

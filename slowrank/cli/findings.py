@@ -106,7 +106,7 @@ def resolve(finding_id: FindingId, note: Note = "", url: UrlOption = None, key: 
 def feedback(
     finding_id: FindingId, verdict: Verdict, note: Note = "", url: UrlOption = None, key: KeyOption = None
 ) -> None:
-    """Say whether the finding was right; verdicts feed the backtests."""
+    """Say whether the finding was right; `slowrank lemons` leaves out wrong ones."""
     with client(url, key) as api:
         body = {"verdict": verdict.value, "note": note}
         api.call("POST", f"/findings/{_path(finding_id)}/feedback", json=body)

@@ -1,0 +1,61 @@
+"""docs/findings.md: kinds, fields, statuses and scopes are those of the code."""
+
+import re
+from pathlib import Path
+from typing import get_args
+
+from alerts.finding import Status
+from alerts.kinds import RULES
+from alerts.severity import ORDER
+from alerts.silence import labels
+from api.auth import SCOPES
+from api.finding_schema import definitions
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs/findings.md").read_text()
+KINDS = {
+    row[0].split("` and `")[0].removesuffix(".*"): (row[2], row[3].strip("`"))
+    for line in PAGE.partition("## Kinds")[2].splitlines()
+    if line.startswith("| `") and len(row := [c.strip().strip("`") for c in line.strip("|").split("|")]) == 4
+}
+# Families that stand for their members, what is only a cause, and what is never a finding.
+NOT_FINDINGS = {"throttle", "link", "host", "group", "domain", "hang.idle"}
+UNSEEN = {"schema", "last_seen_at", "resolved_at", "detector_version"}
+ADDED_WHEN_SERVED = {"updated_at", "acknowledged", "closed", "feedback", "history", "truncated"}
+
+
+def test_every_kind_is_told_with_its_severity_and_action():
+    """The table has the kinds that findings may have, as the rules describe them."""
+    assert {kind: (rule.severity, rule.action) for kind, rule in RULES.items()} == KINDS | {
+        kind: (RULES[kind].severity, RULES[kind].action) for kind in NOT_FINDINGS
+    }
+
+
+def test_every_field_is_told():
+    """The first table names the fields of the schema, and no other."""
+    table = PAGE.partition("## Reading one")[2].partition("## Its life")[0]
+    names = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+    told = set(re.findall(r"`(\w+)`", " ".join(names)))
+    assert told == set(definitions()["Finding"]["properties"]) - UNSEEN - ADDED_WHEN_SERVED
+
+
+def test_every_status_and_severity_is_told():
+    """Each has a row of its own."""
+    for word in (*get_args(Status), *ORDER):
+        assert f"\n| `{word}` | " in PAGE
+
+
+def test_labels_of_silences_are_those_that_match():
+    """The page names the labels that matchers see."""
+    everything = {
+        "subject": dict.fromkeys(
+            ("cluster", "node", "gpu_uuid", "nic", "rank", "job_id", "rack", "gpu_index", "type"), "x"
+        ),
+        **dict.fromkeys(("kind", "severity", "id"), "x"),
+    }
+    [told] = re.findall(r"It matches on ((?:`\w+`[,\s]*(?:and )?)+)", PAGE)
+    assert set(re.findall(r"`(\w+)`", told)) == set(labels(everything))
+
+
+def test_scopes_exist():
+    """The table of the API names scopes that a key can have."""
+    assert set(re.findall(r"`(\w+:\w+)`", PAGE)) <= set(SCOPES)

@@ -12,6 +12,7 @@ __version__ = "0.1.0"
 __all__ = ["StepTimer", "__version__"]
 
 
+# Lazily (PEP 562): every process imports this package, and only training needs the hook.
 def __getattr__(name: str) -> Any:
     if name == "StepTimer":
         from slowrank.hook import StepTimer

@@ -14,12 +14,15 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+# A host without colons, or an IPv6 address in brackets.
 _ADDRESS = re.compile(r"([^\s:]+|\[[^\s\]]+\]):(?P<port>[0-9]{1,5})")
 
 
 class Settings(BaseSettings):
     """One flat table; a secret may come from ``SLOWRANK_<NAME>_FILE`` instead of the environment."""
 
+    # extra: slowrank.toml holds the detectors' tables too (`slowrank config check` names what nobody knows).
+    # hide_input: an error about a value must not print it, it may be a password.
     model_config = SettingsConfigDict(
         env_prefix="SLOWRANK_", toml_file="slowrank.toml", extra="ignore", hide_input_in_errors=True
     )
@@ -49,11 +52,14 @@ class Settings(BaseSettings):
 
     exporter_interval_seconds: float = Field(default=1.0, gt=0, le=3600)
     exporter_spool_dir: Path = Path("/var/lib/slowrank/spool")
+    # Bytes. At 1.3 kB a record and one record a second some two days of a node.
     exporter_spool_max_bytes: int = Field(default=256 * 2**20, ge=2**20)
     exporter_listen: str = "127.0.0.1:9311"
 
+    # Kafka must keep at least as much (docs/decisions/0003).
     streams_rebuild_minutes: float = Field(default=10.0, gt=0)
     streams_stall_seconds: float = Field(default=30.0, gt=0)
+    # Brokers refuse less than 6 s unless told otherwise (group.min.session.timeout.ms).
     streams_session_seconds: float = Field(default=30.0, ge=6, le=300)
     streams_runtime_dir: Path = Path(tempfile.gettempdir()) / f"slowrank-{os.getuid()}"
     # Prometheus text of the detecting worker on this port and of the storing one on the next; 0 = off.
@@ -65,6 +71,7 @@ class Settings(BaseSettings):
     webhook_ca_file: Path | None = None
 
     notifier_concurrency: int = Field(default=8, ge=1, le=64)
+    # Below the time of an attempt (api.sender.TOTAL_SECONDS) a second notifier sends the same meanwhile.
     notifier_lease_seconds: float = Field(default=60.0, ge=1, le=3600)
     notifier_poll_seconds: float = Field(default=5.0, ge=0.1, le=60)
     notifier_metrics_port: int = Field(default=9313, ge=0, le=65535)

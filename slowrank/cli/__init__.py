@@ -33,6 +33,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "version": ("slowrank.cli.version:version", "Print the version."),
 }
 
+# A module of ours that is missing is a bug, not another role's package.
 _OWN = ("slowrank", "exporters", "detectors", "streams", "alerts", "store", "api", "simulator")
 
 
@@ -69,6 +70,7 @@ app = typer.Typer(
     # Formatting help with rich takes four times as long as everything else about it.
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
+    # Among a frame's variables are passwords and keys.
     pretty_exceptions_show_locals=False,
 )
 

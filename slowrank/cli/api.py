@@ -42,6 +42,7 @@ def run(
             port=settings.api_port if port is None else port,
             access_log=False,
             server_header=False,
+            # Seconds: event streams never end by themselves, and a stop would wait for them for ever.
             timeout_graceful_shutdown=5,
         )
 

@@ -38,8 +38,10 @@ from streams.tuning import Tuning
 
 log = logging.getLogger(__name__)
 
+# Whoever may ingest invents names, and each holds a pipeline with all of its detectors.
 MAX_CLUSTERS = 64
 MAX_UNSAVED = 100_000
+# Well below the 60 s after which /readyz misses a process (api.routes.health.STALE).
 BEAT_SECONDS = 10.0
 
 _DECODERS: dict[type, Callable[..., Record]] = {
@@ -123,6 +125,7 @@ class Bus:
                 while self._findings:
                     first = self._findings[0]
                     self._store(first.id, partial(findings.save, conn, first))
+                    # Only now: what a lost connection interrupts is the first to be stored when it is back.
                     self._findings.pop(0)
                 self._store("roll-ups", partial(_write, conn, self._rows))
                 self._rows.clear()

@@ -118,6 +118,7 @@ class _Play:
         self._api = api
         self._screen = screen
         self._seed = seed
+        # Longer ago than the play lasts, so that no record is ahead of the clock at any speed.
         self._start = float(int(time.time())) - 300.0
         self._cluster = draw(seed, start=self._start)
         self._onset = self._cluster.faults[0].onset

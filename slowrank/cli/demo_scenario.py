@@ -14,6 +14,7 @@ CLUSTER = "sim"
 FAULTS = ("thermal_throttle", "clock_lock", "silent_slow", "host_contention")
 # The change detectors learn a series for 80 s before they trust its level.
 ONSET_SECONDS = (90.0, 115.0)
+# Simulated seconds: until the demo gives up, and after the right finding, for wrong ones to show.
 PATIENCE_SECONDS = 60.0
 SETTLE_SECONDS = 20.0
 

@@ -25,6 +25,7 @@ from slowrank.cli.private_file import write_private
 
 START_SECONDS = 30.0
 STOP_SECONDS = 20.0
+# No TCP: only who may enter the sockets' folder reaches the server.
 _SMALL = ("shared_buffers=32MB", "max_connections=40", "timezone=UTC", "listen_addresses=")
 _THROWAWAY = ("fsync=off", "synchronous_commit=off", "full_page_writes=off")
 
@@ -67,6 +68,7 @@ def database(folder: Path, *, throwaway: bool = False) -> Iterator[str]:
             f"as root, PostgreSQL runs as nobody, who cannot enter {folder}. "
             "Run slowrank as another user, or choose a folder open to all, such as --data /var/lib/slowrank"
         )
+    # Not in the data folder: the path of a unix socket has 107 bytes at most.
     sockets = Path(tempfile.mkdtemp(prefix="slowrank-"))
     place = _Place(_binaries(folder, user), folder / "data", sockets, user)
     try:
@@ -126,6 +128,7 @@ def _initialised(place: _Place, password_file: Path) -> str:
         [str(place.binaries / "initdb"), *where, *how],
         capture_output=True,
         text=True,
+        # nobody may not be allowed into the folder slowrank was started in.
         cwd="/",
         check=False,
         **place.identity(),

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Collect this node's telemetry.")
 
+# Some three and a half hours of a node at one record a second.
 MEMORY_BYTES = 16 * 2**20
+# With the 10 s of Publisher.stop within the unit's TimeoutStopSec=20, before systemd kills.
 DRAIN_SECONDS = 5.0
 DRAIN_ONCE_SECONDS = 12.0
 
@@ -77,6 +79,7 @@ def run(
             _tick_until_stopped(exporter, store, settings)
             sent = publisher.drain(DRAIN_SECONDS)
     finally:
+        # First of all: it reads the spool, which is closed last.
         publisher.stop()
         exporter.close()
         if server is not None:
@@ -118,6 +121,7 @@ def print_once(
 def _settings(**given: Any) -> "Settings":
     from slowrank.cli.config import load_settings
 
+    # A flag that was not given must not come before the environment.
     return load_settings(**{name: value for name, value in given.items() if value is not None})
 
 

@@ -81,6 +81,7 @@ class LocalStack:
 def local_stack(wanted: Wanted, settings: Settings, tuning: Tuning) -> Iterator[LocalStack]:
     """Start all parts in order and stop them in reverse. Raises ``EmbeddedError`` and ``OSError`` (port)."""
     with ExitStack() as parts:
+        # First: others need the API's address, and a port that is taken should cost no start of a database.
         listening = parts.enter_context(_bound(wanted.port))
         url = f"http://127.0.0.1:{listening.getsockname()[1]}"
         dsn = _own_database(settings) or parts.enter_context(
@@ -184,6 +185,7 @@ def _notifying(settings: Settings, pool: ConnectionPool[psycopg.Connection]) -> 
         yield
     finally:
         loop.call_soon_threadsafe(stop.set)
+        # Seconds: an attempt under way ends within 15 (api.sender.TOTAL_SECONDS).
         thread.join(20)
 
 

@@ -27,6 +27,7 @@ def run() -> None:
 
     settings = load_settings()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    # At INFO httpx logs every URL whole, and the path often is the receiver's secret.
     logging.getLogger("httpx").setLevel(logging.WARNING)
     try:
         dsn = settings.dsn()

@@ -17,6 +17,7 @@ KeyOption = Annotated[
     typer.Option("--key", help="API key [env: SLOWRANK_KEY, SLOWRANK_KEY_FILE].", show_default=False),
 ]
 
+# What our own messages are laid out with; all else that is not printable is replaced.
 LAYOUT = "\n\t"
 
 

@@ -44,6 +44,7 @@ def run(role: Role = RoleName.all) -> None:
     supervisor = Supervisor(
         [_worker_command(one) for one in roles],
         pulse=partial(pulse, settings.streams_runtime_dir),
+        # A worker that stands still ends itself after the stall time; a frozen one cannot: it is killed.
         silent_seconds=4 * settings.streams_stall_seconds,
     )
     stop_on_signals(supervisor)

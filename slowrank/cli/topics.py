@@ -37,6 +37,7 @@ def create() -> None:
                 topic_configs=spec.configs,
             )
             try:
+                # One by one: a topic that somebody makes meanwhile must not take the others with it.
                 admin.create_topics([topic])
                 typer.echo(f"created  {name}  ({settings.topic_partitions} partitions)")
             except TopicAlreadyExistsError:

@@ -83,6 +83,7 @@ def _until(stop: threading.Event, stack: "LocalStack") -> None:
     while True:
         with stack.pool.connection() as conn:
             now = datetime.now(UTC)
+            # In a fleet the first is the sink worker's work, the others the notifier's.
             retention.run(conn, now=now, days=stack.settings.retention_rollup_days)
             retention.prune_events(conn, now=now, days=retention.EVENT_DAYS)
             retention.prune_secrets(conn, now=now)

@@ -40,6 +40,8 @@ def identity_of(environ: Mapping[str, str], given: Mapping[str, Any]) -> dict[st
     return header
 
 
+# The first one that is set counts. torchrun's come before Slurm's: where srun starts one torchrun a node,
+# SLURM_PROCID counts nodes.
 _NUMBERS = {
     "attempt": ("SLOWRANK_ATTEMPT",),
     "rank": ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "JOB_COMPLETION_INDEX"),
@@ -50,6 +52,7 @@ _NUMBERS = {
 
 
 def _job_id(environ: Mapping[str, str]) -> str:
+    # squeue shows the tasks of an array by both numbers; each has a SLURM_JOB_ID of its own beside them.
     array = environ.get("SLURM_ARRAY_JOB_ID")
     run_id = environ.get("TORCHELASTIC_RUN_ID", "none")  # torchrun's own word for "not given"
     master = environ.get("MASTER_ADDR", "").split(".")[0]
@@ -72,6 +75,7 @@ def _attempt(environ: Mapping[str, str]) -> int:
 
 
 def _visible_gpu(visible: str, local_rank: int | None) -> int | None:
+    # An entry may be a UUID or a MIG name: then the index is not known.
     devices = visible.split(",")
     if local_rank is None or local_rank >= len(devices):
         return None
@@ -84,6 +88,7 @@ def _pairs(text: str) -> list[tuple[str, str]]:
 
 def _items(mapping: Any) -> list[tuple[Any, Any]]:
     if isinstance(mapping, list):
+        # More would only make every datagram of the process longer.
         return mapping[:16]
     if isinstance(mapping, Mapping):
         return list(mapping.items())[:16]
@@ -97,6 +102,7 @@ def _whole(*candidates: Any) -> int | None:
         if candidate is None or candidate == "":
             continue
         text = str(candidate)
+        # Nine digits are below 2^31, the listener's limit; without ASCII, digits of any script would do.
         if re.fullmatch(r"\d{1,9}", text, re.ASCII):
             return int(text)
         misuse.note("ranks, sizes, attempts and coordinates must be whole numbers from 0")

@@ -7,6 +7,7 @@ from typing import ParamSpec
 
 P = ParamSpec("P")
 _log = logging.getLogger("slowrank.hook")
+# Complaints logged once each; they name exceptions, of which there may be any number.
 _KINDS = 32
 
 

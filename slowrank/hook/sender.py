@@ -11,8 +11,11 @@ from typing import Any
 
 from slowrank.hook.misuse import harmless, misuse
 
+# Far more than a second's steps: rows wait for the next flush alone, never for an exporter that is away.
 RING_ROWS = 4096
+# Some 4 kB of JSON; a listener takes up to 256 rows (telemetry.datagram).
 DATAGRAM_ROWS = 32
+# The exporter reads once a tick: rows that left sooner would only wait there.
 FLUSH_SECONDS = 1.0
 
 Row = tuple[float | int | None, ...]
@@ -39,6 +42,8 @@ class Sender:
             return
         if self._pid != os.getpid():
             self._start()
+        # No lock: training never waits for a flush. The deque's own append and popleft are atomic; a row more
+        # or less in the count of the dropped does not matter.
         if len(self._ring) == RING_ROWS:
             self.dropped += 1
         self._ring.append(row)
@@ -46,6 +51,7 @@ class Sender:
     def flush(self) -> None:
         if self._pid != os.getpid():
             return
+        # Bounded, as the caller may be the training loop or the end of the interpreter.
         if not self._lock.acquire(timeout=FLUSH_SECONDS):
             return
         try:
@@ -67,6 +73,7 @@ class Sender:
         self._ring.clear()
         self._sequence = 0
         self._disconnect()
+        # A new one: the parent's thread may have held the other at the moment of the fork, for ever.
         self._lock = threading.Lock()
         self._stop = threading.Event()
         run = functools.partial(_run, self, self._stop)
@@ -81,6 +88,7 @@ class Sender:
             # Beside the rows and not in them, where an exporter of before refuses what it does not know.
             message["seq_len_sq_sum"] = squares
         try:
+            # JSON knows no NaN, and the listener refuses what Python would write for it.
             payload = json.dumps(message, separators=(",", ":"), allow_nan=False).encode()
             self._connected().send(payload)
         except (OSError, ValueError):
@@ -109,6 +117,7 @@ def _open_socket(address: str) -> socket.socket:
     family, target = _target(address)
     opened = socket.socket(family, socket.SOCK_DGRAM)
     try:
+        # A full buffer is an error, not a wait; connected, a UDP socket also hears that nobody listens.
         opened.setblocking(False)
         opened.connect(target)
     except OSError:

@@ -14,6 +14,8 @@ from slowrank.telemetry.columns import read
 from slowrank.telemetry.records import VERSION, JobSteps, NodeEvent, NodeSample, Suspicion
 from slowrank.telemetry.schema import SAMPLE_SCHEMAS, STEP_SCHEMAS, Block
 
+# What one message may claim of a worker's memory (docs/records.md, what is refused). 1,024 step rows take 78
+# kB; the largest fleet of the design has 100,000 GPUs.
 MAX_MESSAGE_BYTES = 256 * 1024
 MAX_INSTANCES = 512
 MAX_STEP_ROWS = 1024
@@ -24,6 +26,7 @@ MAX_TEXT = 4096
 MAX_AGE_SECONDS = 24 * 3600.0
 MAX_AHEAD_SECONDS = 300.0
 MAX_INT = 2**63 - 1
+# Far beyond any ratio or odds, and sums and products of such numbers stay finite.
 MAX_WEIGHT = 1e100
 DEAD_LETTER_BYTES = 4096
 
@@ -190,6 +193,7 @@ def _check_text(**texts: str) -> None:
 
 
 def _known_sample(record: NodeSample) -> NodeSample:
+    # A later schema is read as the newest one known: its columns begin with those.
     schema = SAMPLE_SCHEMAS.get(record.schema) or SAMPLE_SCHEMAS[max(SAMPLE_SCHEMAS)]
     declared = _row_bytes(record.schema, schema.id, record.row_bytes, schema.row_bytes)
     gpus, nics, hosts = len(record.gpu_ids), len(record.nic_ids), 1 if record.host else 0
@@ -240,6 +244,7 @@ def _row_bytes(
     if sent < known_id or declared is None:
         raise BadRecord("unknown_schema", f"schema {sent} is not in the registry, which ends at {known_id}")
     appended = [size - old for size, old in zip(declared, known, strict=True)]
+    # An appended column takes 4 bytes or 8: a single one of 2 would be refused by every older reader.
     if any(size < 0 or size % 4 for size in appended) or not any(appended):
         raise BadRecord("unknown_schema", f"schema {sent} with rows of {declared} bytes extends no known one")
     return declared

@@ -66,5 +66,6 @@ def _decode(decode: Callable[[bytes], T], payload: bytes) -> T:
         raise BadRecord("oversize", f"{len(payload)} bytes, at most {MAX_MESSAGE_BYTES}")
     try:
         return decode(payload)
+    # 256 kB have room for more nesting than the stack: msgspec then raises RecursionError.
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadRecord("undecodable", str(error)[:200]) from error

@@ -61,6 +61,7 @@ def read(block: Block, data: bytes, names: Iterable[str]) -> dict[str, tuple[Any
 
 def _pack_column(dtype: Dtype, values: Sequence[Value]) -> bytes:
     packed: array[Any] = array(_TYPECODE[dtype])
+    # v != v only for NaN; math.isnan() fails on an integer that no float can hold.
     if dtype in MISSING:
         packed.extend(MISSING[dtype] if v is None or v != v else int(v) for v in values)
     else:

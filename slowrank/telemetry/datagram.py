@@ -11,7 +11,9 @@ from slowrank.telemetry.columns import Value, pack, step_schema_of
 from slowrank.telemetry.records import JobSteps
 from slowrank.telemetry.twin import COORDS
 
+# The largest payload of UDP over IPv4.
 MAX_DATAGRAM_BYTES = 65_507
+# Eight times what the hook sends at once.
 MAX_DATAGRAM_ROWS = 256
 MAX_SECONDS = 7 * 86_400.0
 ROW_FIELDS = (
@@ -100,6 +102,7 @@ def _check_numbers(datagram: StepDatagram) -> None:
     numbers = (datagram.rank, datagram.seq, datagram.dropped, *datagram.coords.values(), *optional)
     if not all(n is None or 0 <= n < 2**31 for n in numbers) or datagram.rank >= MAX_RANKS:
         raise BadRecord("bad_number", "ranks, sizes, attempts and coordinates are whole numbers from 0")
+    # step_seconds and the five phases.
     durations = (seconds for row in datagram.rows for seconds in row[2:8])
     if not all(s is None or 0.0 <= s <= MAX_SECONDS for s in durations):
         raise BadRecord("bad_number", "a step and its phases last from 0 s to 7 days")
@@ -113,6 +116,7 @@ def _check_as_record(datagram: StepDatagram, now: float) -> None:
         rows = pack(schema.rows, values)
     except OverflowError as error:
         raise BadRecord("bad_number", f"a number does not fit its column: {error}") from error
+    # The exporter puts in its own cluster, node and boot id; only what the sender says is on trial here.
     record = JobSteps(
         schema=schema.id,
         cluster="-",

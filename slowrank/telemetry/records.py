@@ -15,6 +15,7 @@ UNKNOWN_NODE = "unknown"
 SubjectType = Literal["gpu", "node", "nic", "link", "switch", "rank", "job", "rack", "exporter", "telemetry"]
 
 
+# gc=False: a record holds no cycle, and the garbage collector need not walk through thousands a second.
 class NodeSample(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Everything one node read in one tick.
 

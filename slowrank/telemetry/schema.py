@@ -99,6 +99,7 @@ GPU_V1 = Block(
         Column("gpu.row_remap.pending", "1", "<i8", "state"),
         Column("gpu.row_remap.failed", "1", "<i8", "state"),
         Column("gpu.recovery_action", "1", "<i8", "state"),
+        # In the driver's own units, whole numbers, of which 64 bits lose nothing (docs/decisions/0009).
         *_counters(
             ("gpu.energy_millijoules_total", "mJ"),
             ("gpu.throttle.power_nanoseconds_total", "ns"),

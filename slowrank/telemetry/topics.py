@@ -28,11 +28,13 @@ class TopicSpec:
         """Settings on the broker; time stamps are the log's, as a sender's own hide what delayed it."""
         return {
             "retention.ms": str(self.retention_hours * HOUR_MS),
+            # Kafka counts a compressed batch here; one record has at most 256 kB (checks.MAX_MESSAGE_BYTES).
             "max.message.bytes": str(1 << 20),
             "message.timestamp.type": "LogAppendTime",
         }
 
 
+# Longer than workers read again after a restart (streams_rebuild_minutes).
 TOPICS = (
     TopicSpec(NODE_SAMPLES, key="node", retention_hours=24),
     TopicSpec(NODE_EVENTS, key="node", retention_hours=72),

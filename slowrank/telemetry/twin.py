@@ -83,6 +83,7 @@ def _sample_rows(record: NodeSample) -> Iterator[Row]:
         (schema.host, record.host, ("",)),
     )
     for block, data, ids in blocks:
+        # Not strict: a sample without readings of the host has no row for the host's one id.
         for instance, values in zip(ids, unpack(block, data), strict=False):
             for metric, value in values.items():
                 if value is not None:
@@ -154,6 +155,7 @@ def steps_record(step_rows: list[Mapping[str, Any]]) -> JobSteps:
 
 def _identity(content: bytes) -> int:
     """Return a sequence number for rows that came without one: sent again, they are the same record."""
+    # 63 bits, as seq is a signed 64-bit number.
     return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "big") >> 1
 
 

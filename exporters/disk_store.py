@@ -13,6 +13,7 @@ from exporters.spool import Loss, Message, StoreFailed, grouped
 
 _PAGE_BYTES = 4096
 _FULL_REASON = "the spool on disk was full"
+# AUTOINCREMENT: without it an emptied table counts from 1 again, and a reader further on passes over the new.
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS spool (
   id INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -48,6 +49,8 @@ class DiskStore:
                 self._records += len(messages)
                 return dropped
             except sqlite3.Error as error:
+                # Full is our own limit, where the oldest make room, or the file system, where deleting them
+                # fails in turn.
                 if error.sqlite_errorcode != sqlite3.SQLITE_FULL:
                     raise StoreFailed(f"cannot write the spool {self._path}: {error}") from error
             freed = self._drop_oldest(2 * len(messages))
@@ -65,6 +68,7 @@ class DiskStore:
         with self._failing("clear"), self._transaction():
             gone = self._connection.executemany("DELETE FROM spool WHERE id = ?", [(i,) for i in ids])
             self._records -= gone.rowcount
+        # Only now, when no page that is held must be moved to give back the others.
         if self._records == 0:
             with self._failing("shrink"):
                 # By execute() this pragma would free one page: it frees one each time it is stepped.
@@ -83,24 +87,30 @@ class DiskStore:
     def _open_or_set_aside(self) -> sqlite3.Connection:
         try:
             return self._open()
+        # Locked, not permitted, no space: the file itself is well.
         except sqlite3.OperationalError:
             raise
         except sqlite3.DatabaseError:
             # Damaged beyond reading: keep it for people and start anew, rather than never spool again.
             self._path.replace(self._path.with_suffix(".damaged"))
+            # Else the damaged file's log would be played into the new one.
             for suffix in ("-wal", "-shm"):
                 self._path.with_name(self._path.name + suffix).unlink(missing_ok=True)
             return self._open()
 
     def _open(self) -> sqlite3.Connection:
+        # No transactions but those begun below; both threads come with the lock of Spool held.
         connection = sqlite3.connect(self._path, timeout=1.0, isolation_level=None, check_same_thread=False)
         try:
+            # The order counts: page size and vacuum are fixed by the first table, the page size by WAL.
+            # Exclusive before WAL also keeps the index of the log in memory, and a second process out.
             for pragma in (
                 f"page_size={_PAGE_BYTES}",
                 "auto_vacuum=INCREMENTAL",
                 "locking_mode=EXCLUSIVE",
                 "journal_mode=WAL",
                 "synchronous=FULL",
+                # The log lies beside the file, past its limit, and would keep the length of its longest day.
                 "journal_size_limit=4194304",
                 f"max_page_count={self._max_pages}",
             ):
@@ -112,6 +122,7 @@ class DiskStore:
         return connection
 
     def _drop_oldest(self, at_least: int) -> list[Loss]:
+        # A hundredth at a time, or a spool at its limit would delete, and wait for the disk, in every tick.
         count = max(at_least, self._records // 100)
         oldest = self.read(0, count)
         if oldest:

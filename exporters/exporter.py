@@ -18,7 +18,9 @@ from slowrank.telemetry.schema import CURRENT_SAMPLE_SCHEMA, SAMPLE_SCHEMAS
 _log = logging.getLogger(__name__)
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._:/-]")
 _INT64 = 2**63
+# Beyond it a 32-bit column holds infinity.
 _FLOAT32_MAX = 3.4e38
+# So long after its last step a job still has the node.
 JOB_SECONDS = 60.0
 
 
@@ -37,6 +39,7 @@ class Exporter:
     def __init__(self, identity: NodeIdentity, collectors: Sequence[Collector]) -> None:
         self._identity = identity
         self._collectors = collectors
+        # One count for each topic, so that a gap in it means a loss.
         self._sample_seq = itertools.count()
         self._steps_seq = itertools.count()
         self._event_seq = itertools.count()

@@ -7,7 +7,9 @@ from exporters.collector import Columns, Instant, Reading
 from exporters.kernel_files import parse_float, parse_int, read_text
 from slowrank.telemetry.columns import Value
 
+# guest and guest_nice, which follow, are counted in user and nice already (proc(5)).
 _CPU_FIELDS = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
+# /proc/meminfo says kB and means 1024 bytes.
 _KIBIBYTE = 1024
 _PRESSURES = ("cpu", "memory", "io")
 
@@ -65,12 +67,14 @@ class HostCollector:
         some = _table(read_text(self._proc / "pressure" / resource)).get("some", [])
         fields = dict(part.partition("=")[::2] for part in some)
         total = parse_int(fields.get("total"))
+        # Gone unless it is read again: after a gap there is no time to take a share of.
         last = self._stall.pop(resource, None)
         if total is None:
             return None
         self._stall[resource] = (now.monotonic, total)
         if last is None or now.monotonic <= last[0] or total < last[1]:
             return None
+        # `total` counts microseconds; the file is read a little after `now`, so that a share may pass 1.
         return min(1.0, (total - last[1]) / 1e6 / (now.monotonic - last[0]))
 
 

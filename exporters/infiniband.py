@@ -30,6 +30,7 @@ _COUNTS = {
     "nic.port.roce_slow_restart_total": "hw_counters/roce_slow_restart",
     "nic.port.cnp_handled_total": "hw_counters/rp_cnp_handled",
 }
+# As in "400 Gb/sec (4X NDR)".
 _RATE = re.compile(r"([0-9.]+)\s*Gb/sec")
 _ACTIVE = 4
 """The port state ``4: ACTIVE``."""
@@ -79,6 +80,7 @@ def _speed(rate: str | None) -> Value:
 
 
 def _words(count: int | None) -> Value:
+    # The product must fit its int64 column.
     if count is None or count >= 2**63 // _WORD_BYTES:
         return None
     return count * _WORD_BYTES

@@ -13,7 +13,9 @@ from pathlib import Path
 
 from exporters.collector import Event, Instant, Reading, Severity
 
+# The kernel's longest record: a smaller buffer gets EINVAL instead of it.
 _RECORD_BYTES = 8192
+# A storm of lines must not hold up the tick; the rest waits in the kernel's ring.
 _RECORDS_PER_TICK = 512
 _XID = re.compile(r"NVRM: Xid \(PCI:(?P<pci>[0-9a-fA-F:.]+)\): (?P<xid>\d{1,4})\b")
 # XIDs that name the application as their usual origin; every other one may be the hardware.
@@ -63,6 +65,7 @@ class KmsgCollector:
         if self._log is None:
             return Reading()
         gpus = self._gpu_indices()
+        # In every tick anew, as the wall clock may be set meanwhile.
         booted = now.wall - self._boot_clock()
         events = tuple(e for e in (parse(r, booted, gpus) for r in self._records()) if e is not None)
         for event in events:
@@ -107,6 +110,7 @@ def parse(record: str, booted: float, gpu_indices: Mapping[str, int]) -> Event |
     """Return the event of one /dev/kmsg record (``priority,sequence,microseconds,flags;message``), if it is
     one that matters. ``booted`` is the Unix time of the log's zero."""
     head, _, message = record.partition(";")
+    # The lines below are the record's dictionary (SUBSYSTEM=, DEVICE=).
     message = message.partition("\n")[0]
     fields = head.split(",")
     if len(fields) < 3 or not fields[2].isdigit():

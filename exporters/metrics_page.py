@@ -33,6 +33,7 @@ class MetricsServer:
 
     def __init__(self, port: int, read: Callable[[], Mapping[str, float]], host: str = "127.0.0.1") -> None:
         class Handler(BaseHTTPRequestHandler):
+            # Seconds: a client that asks nothing gives its thread back.
             timeout = 5
 
             def do_GET(self) -> None:

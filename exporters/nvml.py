@@ -21,6 +21,7 @@ SOFT_SECONDS = 0.3
 """How long a tick waits for the readings of all GPUs together."""
 HARD_SECONDS = 2.0
 """How long one GPU may block the child."""
+# How long a new child may take until it has said how many GPUs there are.
 START_SECONDS = 10.0
 EXCLUDE_SECONDS = (30.0, 300.0)
 """For how long a GPU that blocked is left out: at first, and at most."""
@@ -28,6 +29,7 @@ RETRY_SECONDS = 5.0
 RETRY_WITHOUT_DRIVER_SECONDS = 600.0
 SLOW_EVERY = 5
 """Every GPU has its slow set (ECC, PCIe, NVLink, remapped rows) read once in so many ticks."""
+# Killed children in a call that cannot be interrupted; a GPU with more of them is asked no more.
 ABANDONED_PER_GPU = 2
 
 NVML_CHILD = (sys.executable, "-m", "exporters.nvml_child")
@@ -44,7 +46,9 @@ class NvmlCollector:
         self._gpus = 0
         self._greeted = False
         self._indices: dict[str, int] = {}
+        # GPU -> (monotonic time it is tried again at, how long it was left out).
         self._excluded: dict[int, tuple[float, float]] = {}
+        # With the GPU it hung on, -1 where that is not known.
         self._abandoned: list[tuple[int, Child]] = []
         self._pending: list[int] = []
         self._since = 0.0
@@ -111,8 +115,10 @@ class NvmlCollector:
             before = len(self._pending)
             self._take(child, 0.0, {})
             if len(self._pending) < before:
+                # Any answer gives the next GPU its own HARD_SECONDS.
                 self._since = now.monotonic
         if self._pending and now.monotonic - self._since > HARD_SECONDS:
+            # The child reads in the order asked: the first without an answer is the one it hangs on.
             self._kill(self._pending[0], now)
             return
         if not self._pending:
@@ -128,6 +134,7 @@ class NvmlCollector:
         # A GPU on probation is read last, so that it cannot hold up the others.
         wanted = [g for g in range(self._gpus) if g not in self._excluded] + back
         self._seq += 1
+        # Spread over the ticks, so that no tick reads all slow sets; the first does, for limits to be known.
         slow = [g for g in wanted if g % SLOW_EVERY == self._seq % SLOW_EVERY or self._seq == 1]
         self._pending = list(wanted)
         self._since = now.monotonic

@@ -40,6 +40,7 @@ def serve(gpus: Gpus, requests: TextIO, replies: TextIO, clock: Callable[[], flo
             began = clock()
             values = gpus.read(index, slow=index in slow)
             reply = {"seq": request["seq"], "gpu": index, "values": values, "seconds": clock() - began}
+            # Once: it does not change while the driver is loaded, and each call is one more that may hang.
             if index not in known:
                 known.add(index)
                 reply["identity"] = gpus.identity(index)
@@ -48,6 +49,7 @@ def serve(gpus: Gpus, requests: TextIO, replies: TextIO, clock: Callable[[], flo
 
 def _say(replies: TextIO, message: Mapping[str, object]) -> None:
     replies.write(json.dumps(message) + "\n")
+    # A pipe is buffered in blocks: this answer must be out before the next GPU can hang.
     replies.flush()
 
 

@@ -11,6 +11,7 @@ from slowrank.telemetry.columns import Value
 
 RETRY_UNSUPPORTED_SECONDS = 3600.0
 _MHZ = 1_000_000
+# NVML documents KB/s; of 1000 or of 1024 bytes was not verified.
 _KILOBYTE = 1000
 _VALUE_FIELDS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 """Members of NVML's value union by its type number."""
@@ -84,6 +85,7 @@ def _one(column: str, read: Callable[[Any, Any], Value]) -> tuple[str, Call]:
     return column, lambda nvml, gpu: {column: read(nvml, gpu)}
 
 
+# Read in every tick. NVML counts in MHz, mW, mJ and per cent.
 CORE: tuple[tuple[str, Call], ...] = (
     ("utilization", _utilization),
     ("memory", _memory),
@@ -97,6 +99,8 @@ CORE: tuple[tuple[str, Call], ...] = (
     _one("gpu.energy_millijoules_total", lambda n, g: n.nvmlDeviceGetTotalEnergyConsumption(g)),
 )
 
+# Read in one of nvml.SLOW_EVERY ticks: counters, which lose nothing by it, what seldom changes, and PCIe
+# throughput, each reading of which takes the driver 20 ms.
 SLOW: tuple[tuple[str, Call], ...] = (
     ("row_remap", _row_remap),
     ("slow_fields", _slow_fields),

@@ -27,6 +27,7 @@ class Child:
     def __init__(self, argv: Sequence[str]) -> None:
         self._buffer = b""
         try:
+            # Errors go nowhere: a pipe that nobody reads fills and blocks. Unbuffered, a short write shows.
             self._process = subprocess.Popen(
                 argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0
             )

@@ -15,9 +15,12 @@ from exporters.spool import Entry, Spool
 _log = logging.getLogger(__name__)
 IN_FLIGHT = 1000
 """Records handed to the producer and not yet acknowledged: kafka-python itself has no bound."""
+# Between two connections: at first, and at most.
 BACKOFF_SECONDS = (0.5, 10.0)
 IDLE_SECONDS = 0.1
+# How long giving up a producer may hold up this thread.
 SENDER_ENDS_SECONDS = 2.0
+# Tried again, these would stop all that is behind them for good.
 _NEVER_ACCEPTED = (MessageSizeTooLargeError, RecordListTooLargeError, InvalidTopicError)
 
 
@@ -90,6 +93,7 @@ class Publisher:
                 self._failed(error)
             else:
                 self._serve(producer)
+            # Connecting is no success yet: a broker may accept and then refuse every record.
             pause = shortest if self._sent_total > sent_before else min(longest, 2 * pause)
             self._stopping.wait(pause)
 
@@ -185,14 +189,18 @@ def kafka_producer(bootstrap: str, client_id: str) -> Producer:
     producer = KafkaProducer(
         bootstrap_servers=bootstrap.split(","),
         client_id=client_id,
+        # With fewer than all a record could be deleted here and then lost with its leader.
         acks="all",
+        # A fifth of the size at lz4's CPU, in batches of some length: small ones compress badly.
         compression_type="zstd",
         linger_ms=200,
         batch_size=256 * 1024,
+        # Not the 120 s of the default, after which all that is queued fails: the spool has it anyway.
         delivery_timeout_ms=30_000,
         request_timeout_ms=10_000,
         max_block_ms=10_000,
         bootstrap_timeout_ms=5_000,
+        # Topics are the operator's: made by accident, one has the wrong partitions (docs/decisions/0002).
         allow_auto_create_topics=False,
     )
     return _Client(producer)

@@ -13,6 +13,7 @@ from exporters.steps import StepsCollector
 
 
 def _boot_seconds() -> float:
+    # Stands still in suspend, as the stamps of the kernel's log do; CLOCK_BOOTTIME goes on.
     return time.clock_gettime(time.CLOCK_MONOTONIC)
 
 
@@ -28,5 +29,6 @@ def collectors(listen: Sequence[str]) -> list[Collector]:
         HostCollector(),
         NetCollector(),
         InfinibandCollector(),
+        # After NVML, which by then knows at which PCI address each GPU is.
         KmsgCollector(nvml.gpu_indices, _boot_seconds),
     ]

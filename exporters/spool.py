@@ -43,6 +43,7 @@ class Entry:
 
     id: int
     message: Message
+    # Both stores count from 1: an id alone is ambiguous.
     in_memory: bool
 
 
@@ -156,6 +157,7 @@ class Spool:
         """Hand out the next messages in order, each once until ``rewind``; memory first, it is at risk."""
         with self._lock:
             entries: list[Entry] = []
+            # The order between the stores is lost; consumers go by event time and (node, boot_id, seq).
             for cursor in self._cursors():
                 entries += self._next(cursor, limit - len(entries))
             return entries
@@ -204,6 +206,7 @@ class Spool:
         """Move what only memory holds to the disk, as far as it takes it, and close."""
         with self._lock:
             if self._disk is not None:
+                # More than the ring can hold.
                 rest = self._memory.store.read(0, 1 << 20)
                 try:
                     self._disk.store.put([message for _, message in rest])

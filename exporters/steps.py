@@ -15,9 +15,11 @@ from exporters.collector import Columns, Instant, Reading, StepRows
 from slowrank.telemetry.checks import BadRecord
 from slowrank.telemetry.datagram import MAX_DATAGRAM_BYTES, StepDatagram, decode_datagram, step_values
 
+# What a tick takes, whoever floods the socket; _MAX_RANKS bounds what is remembered of senders.
 MAX_DATAGRAMS_PER_TICK = 2048
 MAX_ROWS_PER_TICK = 16_384
 _MAX_RANKS = 4096
+# Asked for; the kernel gives no more than net.core.rmem_max.
 _BUFFER_BYTES = 4 << 20
 MAX_ATTEMPTS = 64
 
@@ -94,6 +96,7 @@ class StepsCollector:
         for listening in self._sockets:
             while left > 0:
                 try:
+                    # One byte more, so that a datagram which is too long is seen to be and not cut to fit.
                     payload = listening.recv(MAX_DATAGRAM_BYTES + 1)
                 except BlockingIOError:
                     break
@@ -126,6 +129,7 @@ class StepsCollector:
 
     def _bind_unix(self, path: Path) -> socket.socket:
         if path.exists() and stat.S_ISSOCK(path.stat().st_mode):
+            # Left by an exporter that was killed; bind() would take it for a living one.
             path.unlink()
         listening = _ready(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM), str(path))
         self._paths.append(path)

@@ -14,6 +14,7 @@ from store.locks import lock_key
 from store.text import storable, storable_json
 
 _LOCK = lock_key("audit")
+# What the first entry is chained to.
 _FIRST = bytes(32)
 
 
@@ -32,6 +33,7 @@ class Entry:
 def record(conn: Connection[Any], entry: Entry) -> int:
     """Append an entry and return its number; in the caller's transaction where there is one."""
     with conn.transaction():
+        # Two writers at once would both follow the same entry.
         conn.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
         last = conn.execute("SELECT seq, hash FROM audit ORDER BY seq DESC LIMIT 1").fetchone()
         seq, previous = (1, _FIRST) if last is None else (last[0] + 1, bytes(last[1]))
@@ -58,6 +60,7 @@ def listed(conn: Connection[Any], *, before: int | None = None, limit: int = 100
 def first_broken(conn: Connection[Any]) -> int | None:
     """Return the number of the first entry changed, or that follows a removed one; None if all hold."""
     previous, expected = _FIRST, 1
+    # A cursor of the server, which hands out the log in pieces: whole it may not fit into memory.
     with conn.transaction(), conn.cursor(name="audit_chain") as cursor:
         cursor.execute(
             "SELECT seq, at, actor, action, target, detail, previous, hash FROM audit ORDER BY seq"
@@ -71,11 +74,13 @@ def first_broken(conn: Connection[Any]) -> int | None:
 
 
 def _fields(entry: Entry, seq: int) -> tuple[Any, ...]:
+    # As they will be read back: the hash must be the same then.
     texts = (storable(entry.actor), storable(entry.action), storable(entry.target))
     return (seq, entry.at, *texts, storable_json(entry.detail))
 
 
 def _hash(previous: bytes, fields: tuple[Any, ...]) -> bytes:
     seq, at, *rest = fields
+    # jsonb keeps no order of keys, and the server gives times in the zone of the session.
     stable = json.dumps([seq, at.astimezone(UTC).isoformat(), *rest], sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(previous + stable.encode()).digest()

@@ -6,6 +6,7 @@ Plain data, no database: whoever makes the roll-ups reads the aggregates here, `
 from dataclasses import dataclass
 from typing import Literal
 
+# Also in the names of the tables.
 BUCKET_SECONDS = 10.0
 
 Block = Literal["gpu", "nic", "host"]

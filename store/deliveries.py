@@ -85,6 +85,8 @@ def due(
     A delivery that a silence held back becomes due when the silence has ended and its finding is still open.
     """
     with conn.transaction(), conn.cursor(row_factory=dict_row) as cursor:
+        # The attempt is counted with the lease: one cut off by a kill was one, too. SKIP LOCKED lets
+        # notifiers side by side take different rows, and none of them wait.
         rows = cursor.execute(
             "UPDATE deliveries d SET leased_until = %(until)s, attempts = attempts + 1, state = 'pending', "
             "last_attempt_at = %(now)s FROM ("
@@ -104,6 +106,7 @@ def due(
                 "busy": list(busy),
             },
         ).fetchall()
+        # RETURNING keeps no order.
         rows.sort(key=lambda row: (row["next_attempt_at"], row["id"]))
         happened = events.by_id(conn, {row["event_id"] for row in rows})
         endpoints = webhooks.by_id(conn, {row["webhook_id"] for row in rows})
@@ -128,6 +131,7 @@ def mark_failed(conn: Connection[Any], leased: Due, attempt: Attempt, *, again_a
     """Write down a failed try and when the next one is; None gives the delivery up."""
     with conn.transaction():
         conn.execute(
+            # Only while pending: after a lease that ran out another notifier may have delivered it.
             "UPDATE deliveries SET state = %s, next_attempt_at = coalesce(%s, next_attempt_at), "
             "leased_until = NULL, last_status = %s, last_error = %s WHERE id = %s AND state = 'pending'",
             (
@@ -212,6 +216,7 @@ def oldest_due(conn: Connection[Any], now: datetime) -> datetime | None:
 def next_due(conn: Connection[Any]) -> datetime | None:
     """Return when the next delivery wants to be sent, so that a notifier knows how long to sleep."""
     row = conn.execute(
+        # greatest() passes over NULL, which is no lease.
         "SELECT min(greatest(d.next_attempt_at, d.leased_until)) FROM deliveries d "
         "JOIN webhooks w ON w.id = d.webhook_id JOIN events e ON e.id = d.event_id "
         "LEFT JOIN findings f ON f.id = e.finding_id WHERE w.enabled AND " + _WAITING
@@ -221,6 +226,7 @@ def next_due(conn: Connection[Any]) -> datetime | None:
 
 def _log(conn: Connection[Any], leased: Due, attempt: Attempt) -> None:
     conn.execute(
+        # From the row, which may be gone with its endpoint: then there is nothing to write.
         "INSERT INTO delivery_attempts (delivery_id, attempt, at, status, error, excerpt, seconds) "
         "SELECT id, %s, %s, %s, %s, %s, %s FROM deliveries WHERE id = %s "
         "ON CONFLICT (delivery_id, attempt) DO NOTHING",

@@ -62,6 +62,7 @@ def emit(conn: Connection[Any], event: Event, *, version: int | None = None, to:
 
 def wake(conn: Connection[Any], payload: dict[str, Any]) -> None:
     """Tell listeners on ``CHANNEL``, when the transaction commits."""
+    # Names alone: a payload has less than 8,000 bytes, and what they stand for is read from the tables.
     conn.execute("SELECT pg_notify(%s, %s)", (CHANNEL, json.dumps(payload)))
 
 
@@ -78,6 +79,7 @@ def last_seq(conn: Connection[Any]) -> int:
 
 def listen(conn: Connection[Any]) -> None:
     """Let ``conn`` hear wake-up calls from now on; it must be in autocommit."""
+    # LISTEN takes no parameters.
     conn.execute(f"LISTEN {CHANNEL}")
 
 
@@ -122,6 +124,7 @@ def _enqueue(conn: Connection[Any], event: Event, to: str | None) -> None:
             "quiet": ON_REQUEST,
             "cluster": known.get("cluster", ""),
             "kind": known.get("kind", ""),
+            # What says nothing of its severity is kept from nobody.
             "severity": known.get("severity", "critical"),
             "order": list(ORDER),
             "state": "muted" if silence else "pending",
@@ -137,6 +140,7 @@ def _select(conn: Connection[Any], where: LiteralString, parameters: tuple[Any, 
 
 
 def _now(conn: Connection[Any]) -> datetime:
+    # The clock all processes share; now() would be the beginning of the transaction.
     row = conn.execute("SELECT clock_timestamp()").fetchone()
     assert row is not None
     now: datetime = row[0]

@@ -15,6 +15,7 @@ Row = dict[str, Any]
 
 _PEOPLE = ("acknowledged", "closed", "feedback")
 
+# acknowledged and closed were said of one occurrence: the next is new trouble, which nobody has taken up.
 UPSERT: LiteralString = """
 INSERT INTO findings (
   id, dedup_key, group_key, cluster, kind, severity, status, title, subject_type, node, gpu_index, gpu_uuid,
@@ -96,6 +97,7 @@ def document(finding: Finding) -> dict[str, Any]:
 
 def served(row: Row) -> Stored:
     """Return a row of ``findings`` as it is served."""
+    # The columns come before the document: people and the store change them, it is the detectors' alone.
     doc = row["doc"] | {"status": row["status"], "severity": row["severity"]}
     doc["updated_at"] = rfc3339(row["updated_at"].timestamp())
     if row["resolved_at"] is not None:

@@ -40,6 +40,7 @@ __all__ = [
 ]
 
 Verdict = Literal["true_positive", "false_positive", "benign", "duplicate"]
+# Named by occurrence: a re-read that arrives at one under another version number tells nobody again.
 _ONCE_PER_OCCURRENCE = frozenset({"finding.opened", "finding.reopened", "finding.resolved"})
 
 
@@ -86,11 +87,13 @@ def save(conn: Connection[Any], finding: Finding) -> Change | None:
     A cause the store already holds keeps its id, even when a restarted worker has given it another one.
     """
     with conn.transaction():
+        # Two workers may bring one cause at once, and before its first version there is no row to lock.
         conn.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", (storable(finding.dedup_key),))
         row = _same_cause(conn, finding)
         merged = finding if row is None else merge(held(row), finding)
         if merged is None:
             return None
+        # A person's step changes the status column, not the document: without it a repeat would look new.
         doc = document(merged)
         if (
             row is not None
@@ -140,6 +143,7 @@ def resolve(conn: Connection[Any], finding_id: str, word: Word) -> Change:
         row = _to_change(conn, finding_id, word)
         if transition(row["status"], "closed") == row["status"]:
             raise Conflict(f"a finding that is {row['status']} cannot be resolved")
+        # So that the next occurrence opens it again, and the next version of this one does not.
         closed = word.json() | {"occurrence": row["occurrences"]}
         conn.execute(
             "UPDATE findings SET status = 'resolved', closed = %s, resolved_at = %s, version = version + 1, "
@@ -173,6 +177,7 @@ def expire_silent(conn: Connection[Any], now: datetime) -> int:
     ids = [row[0] for row in conn.execute(live, (silent,)).fetchall()]
     for finding_id in ids:
         with conn.transaction():
+            # Looked at again under its lock: a detector may have spoken of it since.
             row = _to_change(conn, finding_id, Word("slowrank", now))
             if (
                 row["last_seen_at"] < silent
@@ -208,6 +213,7 @@ def _same_cause(conn: Connection[Any], finding: Finding) -> Row | None:
     life = FindingConfig()
     with conn.cursor(row_factory=dict_row) as cursor:
         return cursor.execute(
+            # Its own row, or one that is alive or has ended so lately that this is its relapse.
             "SELECT * FROM findings WHERE dedup_key = %(key)s AND (id = %(id)s "
             "OR (status IN ('suspected', 'open', 'acknowledged') AND last_seen_at >= %(live)s) "
             "OR (status IN ('resolved', 'expired') AND coalesce(resolved_at, last_seen_at) >= %(ended)s)) "

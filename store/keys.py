@@ -12,6 +12,7 @@ from psycopg.rows import dict_row
 
 from store.text import storable
 
+# Without letters taken for others such as I, O and l, and without _, at which a token is taken apart.
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZabcdefghijkmnopqrstuvwxyz"
 _TOUCH_EVERY = timedelta(minutes=1)
 _SELECT: LiteralString = (
@@ -75,6 +76,7 @@ def verify(conn: Connection[Any], token: str, now: datetime) -> ApiKey | None:
     prefix, _, rest = token.partition("_")
     key_id, _, secret = rest.partition("_")
     key = get(conn, key_id) if prefix == "srk" else None
+    # Also without a key: the time must not tell whether there is one of this id.
     genuine = hmac.compare_digest(digest(secret), key.sha256 if key else bytes(32))
     return key if key is not None and genuine and key.valid_at(now) else None
 

@@ -59,11 +59,13 @@ def migrate(dsn: str, migrations: list[Migration] | None = None) -> list[str]:
     """
     wanted = bundled() if migrations is None else migrations
     with psycopg.connect(dsn, autocommit=True, application_name="slowrank migrate") as conn:
+        # The session's, for it holds over several transactions and ends with the connection.
         conn.execute("SELECT pg_advisory_lock(%s)", (_LOCK,))
         conn.execute(
             "CREATE TABLE IF NOT EXISTS schema_migrations (version varchar PRIMARY KEY, "
             "applied_at timestamptz NOT NULL DEFAULT now())"
         )
+        # dbmate's table has none, and what dbmate applied has no checksum to compare.
         conn.execute("ALTER TABLE schema_migrations ADD COLUMN IF NOT EXISTS sha256 text")
         rows = conn.execute("SELECT version, sha256 FROM schema_migrations").fetchall()
         known: dict[str, str | None] = dict(rows)
@@ -90,5 +92,6 @@ def _apply(conn: psycopg.Connection, migration: Migration) -> None:
             conn.execute(migration.sql)
             conn.execute(record, (migration.version, migration.sha256))
     else:
+        # A crash between the two leaves it applied and not recorded: such a file must bear a second run.
         conn.execute(migration.sql)
         conn.execute(record, (migration.version, migration.sha256))

@@ -15,6 +15,7 @@ def open_pool(dsn: str, *, max_size: int = 8, name: str = "slowrank") -> Connect
         max_size=max_size,
         open=True,
         name=name,
+        # What died while it lay idle (a restart, a firewall) is noticed before it is handed out.
         check=ConnectionPool.check_connection,
         kwargs={"autocommit": True, "application_name": name},
     )

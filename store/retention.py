@@ -10,6 +10,7 @@ from store.findings import expire_silent
 from store.locks import lock_key
 
 TABLES = ("samples_10s", "nic_10s", "host_10s", "steps_10s")
+# Rows a transaction: short ones hold no lock for long and let vacuum follow.
 BATCH = 20_000
 EVENT_DAYS = 7.0
 
@@ -34,6 +35,7 @@ def run(conn: Connection[Any], *, now: datetime, days: float) -> dict[str, int] 
         }
         return removed | {"findings": expire_silent(conn, now)}
     finally:
+        # The session goes back to its pool, and would keep the lock.
         conn.execute("SELECT pg_advisory_unlock(%s)", (_LOCK,))
 
 
@@ -59,11 +61,13 @@ def _hypertables(conn: Connection[Any]) -> frozenset[str]:
 
 
 def _drop_chunks(conn: Connection[Any], name: str, before: datetime) -> int:
+    # A function of the tables' owner, who alone may drop chunks (migrations/0005).
     return int(_one(conn, "SELECT drop_old_chunks(%s, %s)", (name, before)))
 
 
 def _delete(conn: Connection[Any], name: str, before: datetime) -> int:
     table = sql.Identifier(name)
+    # DELETE has no LIMIT; ctid names the rows of a batch without an index or a sort.
     statement = sql.SQL(
         "DELETE FROM {} WHERE ctid = ANY(ARRAY(SELECT ctid FROM {} WHERE bucket < %s LIMIT %s))"
     ).format(table, table)

@@ -18,6 +18,7 @@ __all__ = ["NodeLatest", "SampleRollup", "StepRollup", "write_nodes", "write_sam
 
 _SAMPLE_KEY = ("cluster", "node", "instance", "bucket")
 _STEP_KEY = ("cluster", "job_id", "attempt", "rank", "bucket")
+# Binary COPY converts nothing: each type is the table's own.
 _STEP_COLUMNS = {
     "cluster": "text",
     "job_id": "text",
@@ -42,6 +43,7 @@ def write_samples(conn: Connection[Any], rows: Iterable[SampleRollup]) -> int:
     for row in rows:
         blocks[row.block].append(row)
     with conn.transaction():
+        # In one order: two writers that met the tables in different ones could deadlock.
         return sum(_write_block(conn, block, blocks[block]) for block in sorted(blocks))
 
 
@@ -61,6 +63,7 @@ def write_nodes(conn: Connection[Any], rows: Iterable[NodeLatest]) -> None:
             "last_seen_at = excluded.last_seen_at, boot_id = excluded.boot_id, seq = excluded.seq, "
             "gpus = excluded.gpus, nics = excluded.nics, job_id = excluded.job_id "
             "WHERE excluded.last_seen_at > nodes.last_seen_at",
+            # In one order: two writers that lock the same rows in different ones would deadlock.
             [_node(row) for row in sorted(rows, key=lambda r: (r.cluster, r.node, r.last_seen_at))],
         )
 
@@ -79,10 +82,12 @@ class _Table:
         self._types = list(columns.values())
         staging = sql.Identifier(f"staging_{name}")
         target, names = sql.Identifier(name), _list(columns)
+        # Made once a connection, without the keys of the table; emptied by every commit.
         self._create = sql.SQL(
             "CREATE TEMP TABLE IF NOT EXISTS {} ON COMMIT DELETE ROWS AS TABLE {} WITH NO DATA"
         ).format(staging, target)
         self._copy = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT binary)").format(staging, names)
+        # DISTINCT ON: one INSERT must not meet a row twice, so of a repeated bucket only the fullest goes in.
         self._merge = sql.SQL(
             "INSERT INTO {target} ({names}) SELECT DISTINCT ON ({key}) {names} FROM {staging} "
             "ORDER BY {key}, {full} DESC ON CONFLICT ({key}) DO UPDATE SET {changes} "

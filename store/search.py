@@ -117,6 +117,7 @@ def _parameters(wanted: FindingFilter) -> dict[str, Any]:
     }
     names = ("shadow", "min_confidence", "min_cost", "onset_from", "onset_to")
     others = {name: getattr(wanted, name) for name in names}
+    # One more than the page holds shows whether there is another.
     return {**lists, **texts, **others, "limit": wanted.limit + 1}
 
 

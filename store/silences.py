@@ -50,6 +50,7 @@ def listed(conn: Connection[Any], *, limit: int = 1000) -> list[Silence]:
 def expire(conn: Connection[Any], silence_id: str, now: datetime) -> bool:
     """End a silence now; return whether there was one to end. It stays on record."""
     cursor = conn.execute(
+        # One that has not begun ends where it begins: the table wants no end before the start.
         "UPDATE silences SET ends_at = greatest(starts_at, %s) WHERE id = %s AND ends_at > %s",
         (now, storable(silence_id), now),
     )

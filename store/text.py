@@ -17,6 +17,7 @@ def storable_json(value: Any) -> Any:
     if isinstance(value, str):
         return storable(value)
     if isinstance(value, float):
+        # Not for NaN and infinity, which jsonb cannot hold.
         return value if value - value == 0.0 else None
     if isinstance(value, dict):
         return {storable(str(name)): storable_json(item) for name, item in value.items()}

@@ -116,6 +116,7 @@ def rotate(
     """Add a new secret; the old ones sign along until ``old_until``."""
     with conn.transaction():
         conn.execute(
+            # Those of an earlier rotation keep their own, earlier end.
             "UPDATE webhook_secrets SET expires_at = %s WHERE webhook_id = %s AND expires_at IS NULL",
             (old_until, storable(webhook_id)),
         )
@@ -135,6 +136,7 @@ def secrets(conn: Connection[Any], webhook_id: str, now: datetime) -> list[str]:
 def set_failing(conn: Connection[Any], webhook_id: str, since: datetime | None) -> bool:
     """Mark an endpoint failing, or with None well again; return whether that was news."""
     cursor = conn.execute(
+        # The first failure of a row dates it; those after it are no news.
         "UPDATE webhooks SET failing_since = %s WHERE id = %s AND (failing_since IS NULL) = %s",
         (since, storable(webhook_id), since is not None),
     )

@@ -60,6 +60,7 @@ def create_app(
     registry = new_registry()
     metrics = ApiMetrics(registry)
     registry.register(DatabaseGauges(lambda: _open_findings(pool), psycopg.OperationalError))
+    # The framework's own pages need no key and load scripts from elsewhere; routes.meta serves the document.
     app = FastAPI(title="slowrank", version=__version__, docs_url=None, redoc_url=None, openapi_url=None)
     app.state.services = Services(
         settings=settings,
@@ -100,5 +101,6 @@ def openapi_document() -> dict[str, Any]:
 
 
 def _open_findings(pool: ConnectionPool[Any]) -> Mapping[tuple[str, str], int]:
+    # Seconds: a scrape must not wait for an absent database; PoolTimeout is an OperationalError, too.
     with pool.connection(timeout=2) as conn:
         return open_counts(conn)

@@ -25,6 +25,7 @@ SCOPES = (
 Cluster = Annotated[str, Field(pattern=r"^[A-Za-z0-9._:/-]{1,128}$")]
 """A cluster's name, as a body may give it."""
 
+# A token has 81 characters; what is much longer is not even hashed.
 _MAX_TOKEN = 256
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 _bearer = HTTPBearer(auto_error=False, scheme_name="key", description="`slowrank key create` makes one.")
@@ -53,6 +54,7 @@ def authenticated(request: Request, services: ServicesDep, credentials: Credenti
     principal = _principal(services, credentials)
     client = request.client.host if request.client else "unknown"
     if principal is None:
+        # By address, for there is no key to count by.
         _take(services, f"failed:{client}", failed=True, safe=False)
         raise Problem(
             401,

@@ -17,6 +17,7 @@ def etag(value: object) -> str:
 def answer(request: Request, content: Any, tag: str | None = None, **headers: str) -> Response:
     """Return ``content`` as JSON with its ETag, or 304 when the asker has it already."""
     tag = tag or etag(content)
+    # vary: keys see different clusters under one URL.
     sent = {"etag": tag, "cache-control": "private, no-cache", "vary": "authorization", **headers}
     if _matches(request.headers.get("if-none-match", ""), tag):
         return Response(status_code=304, headers=sent)

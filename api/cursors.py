@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+# 128 bits of the HMAC: as many as nobody guesses, and the cursor stays short enough for a URL.
 _MAC_BYTES = 16
 _MAX_LENGTH = 1024
 
@@ -45,4 +46,5 @@ class Cursors:
 
     def _mac(self, payload: bytes, filters: Mapping[str, Any]) -> bytes:
         bound = msgspec.json.encode(sorted((k, str(v)) for k, v in filters.items() if v is not None))
+        # The zero byte is in no JSON: nothing can be moved from the filters to the position or back.
         return hmac.new(self._key, bound + b"\0" + payload, hashlib.sha256).digest()[:_MAC_BYTES]

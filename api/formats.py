@@ -13,8 +13,10 @@ import msgspec
 
 from slowrank import __version__
 
+# Bytes: what Standard Webhooks recommends as the most, 14 kB of it for the finding itself.
 MAX_BODY = 20_000
 _FINDING_BUDGET = 14_000
+# The end of an alert that still fires, as Alertmanager writes it.
 _GO_ZERO_TIME = "0001-01-01T00:00:00Z"
 _OVER = frozenset({"resolved", "expired"})
 
@@ -148,6 +150,7 @@ def slack(event: Event, public_url: str) -> object:
     return {
         "text": f"{severity} {title}",
         "blocks": [
+            # Slack's limits: 150 characters in a header, 2,000 in a field, 3,000 in a text.
             {"type": "header", "text": {"type": "plain_text", "text": title[:150]}},
             {"type": "section", "fields": [{"type": "mrkdwn", "text": fact} for fact in facts]},
             {"type": "section", "text": {"type": "mrkdwn", "text": f"*Do:* {action}"}},
@@ -234,6 +237,7 @@ def _quoted(value: str) -> str:
 
 
 def _fingerprint(labels: Mapping[str, str]) -> str:
+    # As long as Alertmanager's; the hash is another, so the values are not the same.
     return hashlib.sha256(msgspec.json.encode(sorted(labels.items()))).hexdigest()[:16]
 
 

@@ -13,6 +13,7 @@ from slowrank.telemetry.checks import BadRecord, check_event, check_sample, chec
 from slowrank.telemetry.records import JobSteps, NodeSample, Record
 from slowrank.telemetry.twin import Assembler
 
+# Bytes on the wire, bytes inflated and the ratio of the two: small bodies must not fill the memory.
 MAX_BODY = 5 * 2**20
 MAX_INFLATED = 20 * 2**20
 MAX_RATIO = 100
@@ -61,8 +62,10 @@ class Batch:
 def inflate(data: bytes) -> bytes:
     """Return gunzipped ``data``. Raises ``ValueError`` past 20 MiB, past 100:1, or when it is damaged."""
     allowed = min(MAX_INFLATED, MAX_RATIO * max(len(data), 1))
+    # 31: with gzip's header and check sum.
     unzip = zlib.decompressobj(wbits=31)
     try:
+        # One byte more than allowed shows that there is more.
         plain = unzip.decompress(data, allowed + 1)
     except zlib.error as error:
         raise ValueError(f"the body is not gzip: {error}") from error

@@ -4,6 +4,7 @@ import threading
 from collections import OrderedDict
 from dataclasses import dataclass
 
+# Names of unknown addresses come in: the memory for them has an end.
 MAX_KEYS = 10_000
 
 
@@ -15,6 +16,7 @@ class Rate:
     burst: float
 
 
+# Of one key; failed attempts are those of one address.
 READ = Rate(20, 60)
 WRITE = Rate(5, 20)
 FAILED_AUTH = Rate(1, 20)

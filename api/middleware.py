@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from api.problems import Problem
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9_-]{8,64}")
+# Answers are JSON or text: a browser that shows one may load nothing for it, nor frame it.
 _HEADERS = (
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
@@ -22,8 +23,9 @@ _HEADERS = (
     (b"x-frame-options", b"DENY"),
     (b"cross-origin-resource-policy", b"same-origin"),
 )
-# Probes come by pod address; they tell nothing that a name would protect.
+# HEAD has to end, and would here run GET's route, which does not.
 ENDLESS = "/api/v1/events/stream"
+# Probes come by pod address; they tell nothing that a name would protect.
 PROBES = frozenset({"/healthz", "/readyz", "/metrics"})
 
 Observe = Callable[[str, str, int, float], None]
@@ -72,10 +74,12 @@ class Edge:
             else:
                 await self.app(scope, self._bounded(request, receive), send_marked)
         finally:
+            # The template: with paths, every id would be a series of its own.
             route = getattr(scope.get("route"), "path", "unmatched")
             self.observe(scope["method"], route, status, time.monotonic() - started)
 
     def _refusal(self, request: Request) -> Problem | None:
+        # A page whose name was rebound to this address reaches loopback, too, but under its own name.
         host = _host(request.headers.get("host", ""))
         if (
             request.url.path not in PROBES
@@ -84,6 +88,7 @@ class Edge:
         ):
             return Problem(421, "unknown-host", "this Host is not in SLOWRANK_API_ALLOWED_HOSTS")
         length = request.headers.get("content-length", "0")
+        # Cut: 18 digits are too many already, and int() raises beyond 4,300.
         if not length.isdigit() or int(length[:18]) > self._limit(request):
             return _too_large(self._limit(request))
         return None
@@ -134,6 +139,7 @@ def _too_slow(seconds: float) -> Problem:
 
 
 def _request_id(request: Request) -> str:
+    # It comes back in a header and stands in the audit log: only what is harmless in both.
     given = request.headers.get("x-request-id", "")
     return given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
 

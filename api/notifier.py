@@ -34,6 +34,7 @@ from store.heartbeats import Heartbeat, beat
 log = logging.getLogger(__name__)
 
 FAILING = "self.webhook_failing"
+# /readyz misses a process that was silent for 60 s (routes.health.STALE).
 BEAT_SECONDS = 10.0
 PRUNE_SECONDS = 3600.0
 AWAY_SECONDS = 2.0
@@ -69,6 +70,7 @@ class Notifier:
         helpers = [asyncio.create_task(helper) for helper in work]
         try:
             while not stop.is_set():
+                # Before the look, not after it: a call that comes meanwhile is not lost.
                 woken.clear()
                 if not await self._start_next():
                     await self._idle(stop, woken)
@@ -84,6 +86,7 @@ class Notifier:
             if self._running:
                 await asyncio.wait(self._running.values(), return_when=asyncio.FIRST_COMPLETED)
                 tries += 1
+                # The slot is given free by a callback, in the next turn of the loop.
                 await asyncio.sleep(0)
         return tries
 
@@ -108,6 +111,7 @@ class Notifier:
         with self.pool.connection() as conn:
             oldest = deliveries.oldest_due(conn, now)
             self.metrics.oldest.set(0.0 if oldest is None else (now - oldest).total_seconds())
+            # One at a time: a second might be for the endpoint that the first makes busy.
             return deliveries.due(
                 conn, now=now, limit=1, lease_seconds=self.limits.lease_seconds, busy=list(self._running)
             )
@@ -157,6 +161,7 @@ class Notifier:
                 self._failed(conn, due, attempt, answer)
 
     def _failed(self, conn: psycopg.Connection[Any], due: Due, attempt: Attempt, answer: Answer) -> None:
+        # Somebody waits for a test: it is tried once, and says nothing of the endpoint's health.
         is_test = due.event.type == TEST
         again_at = None if is_test else next_attempt(due.attempt, self.now(), answer, self.chance())
         deliveries.mark_failed(conn, due, attempt, again_at=again_at)
@@ -203,6 +208,7 @@ class Notifier:
             with self.pool.connection() as conn:
                 events.listen(conn)
                 while not closing:
+                    # A thread cannot be cancelled: every second it looks whether it should end.
                     if events.wait(conn, 1.0):
                         loop.call_soon_threadsafe(woken.set)
                 events.unlisten(conn)

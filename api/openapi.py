@@ -22,6 +22,7 @@ def document(app: FastAPI) -> dict[str, Any]:
     schemas.update(definitions("#/components/schemas/{name}"), FindingPage=_PAGE, Problem=_PROBLEM)
     for path, operations in made["paths"].items():
         for operation in operations.values():
+            # The framework's own form, which problems.install replaces.
             operation["responses"].pop("422", None)
             if path not in _OPEN:
                 operation["responses"]["default"] = _ERROR

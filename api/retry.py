@@ -8,7 +8,9 @@ from typing import Literal
 # Seconds before attempt 1, 2, …; dense at the head because someone is on call.
 SCHEDULE = (0, 2, 10, 30, 120, 600, 1800, 7200, 21600, 86400)
 JITTER = 0.2
+# No longer than the last pause of the schedule, however long the receiver asks for.
 MAX_RETRY_AFTER_SECONDS = 86400.0
+# Only these are a request for time; what Retry-After says beside another status is not.
 _THROTTLED = frozenset({429, 502, 503, 504})
 
 Verdict = Literal["delivered", "retry", "gone"]

@@ -18,6 +18,7 @@ from api.retry import Answer, retry_after
 from api.ssrf import Policy, Refused, Target, check_addresses, checked_url
 from slowrank import __version__
 
+# What a receiver may cost us, whatever it does: time, memory, and room in the delivery log (characters).
 CONNECT_SECONDS = 5.0
 TOTAL_SECONDS = 15.0
 MAX_READ = 64 * 1024
@@ -71,6 +72,7 @@ class Sender:
         addresses = await self._addresses(target)
         async with httpx.AsyncClient(
             verify=self.tls,
+            # A proxy would resolve the name again, and a redirect lead anywhere: both past the check.
             trust_env=False,
             follow_redirects=False,
             timeout=httpx.Timeout(self.total_seconds, connect=CONNECT_SECONDS),
@@ -78,6 +80,7 @@ class Sender:
             for address in addresses[:-1]:
                 try:
                     return await _exchange(client, _request(client, target, address, headers, body))
+                # Nothing was sent yet; after any other failure the receiver may have the delivery.
                 except httpx.ConnectError:
                     continue
             return await _exchange(client, _request(client, target, addresses[-1], headers, body))
@@ -95,6 +98,7 @@ def _request(
     client: httpx.AsyncClient, target: Target, address: str, headers: Mapping[str, str], body: bytes
 ) -> httpx.Request:
     host = target.url.netloc.decode("ascii")
+    # To the checked address; Host and SNI keep the name, which the receiver and its certificate go by.
     return client.build_request(
         "POST",
         target.url.copy_with(host=address, port=target.port),
@@ -108,6 +112,7 @@ async def _exchange(client: httpx.AsyncClient, request: httpx.Request) -> Answer
     response = await client.send(request, stream=True)
     try:
         read = b""
+        # Raw: a compressed answer would grow past the bound while it is unpacked.
         async for chunk in response.aiter_raw(8192):
             read += chunk
             if len(read) >= MAX_READ:

@@ -17,6 +17,7 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 DEFAULT_PORTS = frozenset({80, 443, 8443, 9093})
 MAX_URL = 2048
+# Visible ASCII but the backslash, which one parser reads as a slash and the next does not.
 _VISIBLE = re.compile(r"[!-\[\]-~]+")
 
 # Addresses of one's own network: refused unless the operator's settings name them.
@@ -65,6 +66,7 @@ _NEVER = tuple(
         ),
     )
 )
+# The old ::a.b.c.d; ::1 lies in it and is judged as loopback.
 _V4_IN_V6 = ipaddress.ip_network("::/96")
 
 
@@ -161,6 +163,7 @@ def _check_address(target: Target, text: str, policy: Policy) -> None:
 
 def _unwrapped(address: Address) -> Address:
     if isinstance(address, ipaddress.IPv6Address):
+        # Through the number, which leaves a zone (%eth0) behind.
         return address.ipv4_mapped or ipaddress.IPv6Address(int(address))
     return address
 

@@ -18,6 +18,7 @@ def parse_time(text: str, now: datetime) -> datetime:
     try:
         if ago:
             return now - timedelta(seconds=int(ago[1]) * _SECONDS[ago[2]])
+        # In a query an unescaped + arrives as a space.
         moment = datetime.fromisoformat(text.replace(" ", "+"))
         if moment.tzinfo is None:
             raise ValueError("no offset")

@@ -125,6 +125,7 @@ def update_finding(
     with services.pool.connection() as conn, conn.transaction():
         seen = _visible(conn, finding_id, principal)
         conditional.check_if_match(request, _tag(seen))
+        # With the version: between this look and the store's lock somebody else may have been quicker.
         word = Word(principal.key_id, services.now(), body.note, seen.version)
         try:
             step(conn, finding_id, word)
@@ -212,6 +213,7 @@ def _time(name: str, text: str | None, now: datetime) -> datetime | None:
 
 def _visible(conn: Connection[Any], finding_id: str, principal: Principal) -> Stored:
     stored = findings.get(conn, finding_id)
+    # The same answer for both: whether there is such an id is not told to a key that may not see it.
     if stored is None or not principal.may_see(stored.cluster):
         raise not_found("finding", finding_id)
     return stored

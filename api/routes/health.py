@@ -14,6 +14,7 @@ from store import heartbeats
 
 router = APIRouter(tags=["health"])
 
+# Some six signs of life missed: processes leave one every ten seconds.
 STALE = timedelta(seconds=60)
 PROCESSES = ("streams", "notifier")
 

@@ -23,6 +23,7 @@ async def ingest_samples(
     sink = services.sink
     if sink is None:
         raise _unavailable("this API has no pipeline behind it; set SLOWRANK_KAFKA_BOOTSTRAP")
+    # Off the event loop, for 20 MiB of JSON take their time.
     batch = await run_in_threadpool(_read, services, await _body(request), principal.clusters)
     if batch.records:
         try:

@@ -21,6 +21,7 @@ from store import events
 router = APIRouter(prefix="/api/v1/events", tags=["findings"])
 
 POLL_SECONDS = 1.0
+# Proxies close connections that are silent for long.
 PING_SECONDS = 15.0
 STREAMS_PER_KEY = 4
 # Numbers are given before commits: a smaller one may become visible after a greater one.
@@ -41,6 +42,7 @@ async def stream_events(
         raise Problem(429, "too-many-requests", detail, headers={"retry-after": "5"})
     last_id = request.headers.get("last-event-id", "")
     tail = await run_in_threadpool(_tail, services, principal, last_id)
+    # nginx would gather the stream into pages.
     headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
     return StreamingResponse(
         _sent(services, principal, tail), media_type="text/event-stream", headers=headers
@@ -53,6 +55,7 @@ class Tail:
 
     seq: int
     clusters: Sequence[str]
+    # More than one read returns (events.after: 500): what is forgotten here would be sent twice.
     seen: deque[str] = field(default_factory=lambda: deque(maxlen=1024))
 
     def fresh(self, services: Services) -> list[events.Event]:
@@ -68,6 +71,7 @@ class Tail:
 def _tail(services: Services, principal: Principal, last_id: str) -> Tail:
     with services.pool.connection() as conn:
         known = events.get(conn, last_id) if last_id else None
+        # An id that was removed meanwhile, or never given, begins with what is new.
         start = known.seq if known else events.last_seq(conn)
         tail = Tail(start, principal.clusters)
         tail.seen.extend(e.id for e in events.after(conn, start - _OVERLAP) if e.seq <= start)
@@ -81,6 +85,7 @@ async def _sent(services: Services, principal: Principal, tail: Tail) -> AsyncIt
         while True:
             try:
                 fresh = await run_in_threadpool(tail.fresh, services)
+            # Ended, and not skipped: the client comes again and names the last event it has.
             except psycopg.OperationalError:
                 return
             for event in fresh:

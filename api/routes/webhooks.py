@@ -34,6 +34,7 @@ router = APIRouter(prefix="/api/v1/webhooks", tags=["webhooks"])
 FormatName = Literal["standard", "cloudevents", "alertmanager", "slack"]
 Kind = Annotated[str, Field(pattern=r"^[a-z0-9_]+(\.[a-z0-9_]+)*$", max_length=64)]
 ROTATION = timedelta(hours=24)
+# Longer than an attempt may take (sender.TOTAL_SECONDS).
 TEST_SECONDS = 20.0
 
 
@@ -214,6 +215,7 @@ def _fields(body: WebhookBody | WebhookPatch) -> dict[str, Any]:
 
 async def _check_url(services: Services, url: str) -> None:
     try:
+        # For an answer at once; every delivery checks again, as names move. TimeoutError is an OSError.
         target = checked_url(url, services.policy)
         async with asyncio.timeout(5):
             addresses = await resolve(target.host, target.port)

@@ -35,6 +35,7 @@ def install(directory: Path, role: str) -> None:
         subprocess.run([python, "-m", "ensurepip"], stdout=subprocess.DEVNULL, check=True)
     locks = [flag for name in (role, "build") for flag in ("-r", str(ROOT / f"requirements/{name}.txt"))]
     subprocess.run([*pip, "install", "--require-hashes", *locks], check=True)
+    # Isolated, pip would fetch the build backend anew, unchecked; its lock was installed a line above.
     subprocess.run([*pip, "install", "--no-build-isolation", "--no-deps", "-e", str(ROOT)], check=True)
 
 
@@ -48,6 +49,7 @@ def main(directory: str, role: str) -> None:
         install(Path(directory), role)
     except subprocess.CalledProcessError as error:
         stop(f"`{' '.join(error.cmd[:6])} …` failed; see above")
+    # The make target: without it a broken installation is made again.
     (Path(directory) / "installed").touch()
 
 

@@ -81,8 +81,10 @@ def run(command: list[str], brokers: int) -> int:
 
     A variable that is set already names a server of somebody else's (docker compose, a test cluster).
     """
+    # Not held while the command runs: others may use the servers meanwhile.
     with locked("services"):
         started = up(brokers, [name for name, variable in SHARED.items() if variable not in os.environ])
+    # So that a polite kill, too, runs what is in `finally`; 143 is 128 + SIGTERM.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         return subprocess.run(command, env={**exports(), **os.environ}, check=False).returncode

@@ -51,6 +51,7 @@ class Unchanged:
 
     def pytest_sessionfinish(self) -> None:
         """Keep this tree's list and drop those of older trees."""
+        # Not when a file was edited while the tests ran: what passed was then not this tree.
         if self._cache and digest_of_tree(Path.cwd()) == self._tree:
             self._cache.set(CACHE_KEY, {self._tree: sorted(self._passed)})
 

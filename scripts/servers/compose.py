@@ -15,7 +15,9 @@ from servers.process import ROOT, STATE, Run, ServiceError, free_ports
 from servers.timescale import SETTINGS
 
 FILE = ROOT / "docker-compose.yml"
+# An engine whose daemon hangs does not answer at all.
 ASK_SECONDS = 5
+# With the download of an image.
 START_SECONDS = 300
 SERVICES = {"kafka": "kafka", "timescale": "db"}
 PASSWORDS = ("db_admin_password", "db_streams_password", "db_api_password", "db_notifier_password")

@@ -59,6 +59,7 @@ def unpack(packages: Sequence[str], *, suite: str, into: Path, work: Path) -> No
         )
     for mirror in mirrors():
         (work / "sources.list").write_text(f"deb [signed-by={KEYRING}] {mirror} {suite} main\n")
+        # Error-Mode: of a mirror that failed apt otherwise only warns, and ends well.
         if _apt(work, "update", "-o", "APT::Update::Error-Mode=any") == 0:
             break
     else:
@@ -72,6 +73,7 @@ def unpack(packages: Sequence[str], *, suite: str, into: Path, work: Path) -> No
 
 
 def _apt(work: Path, *arguments: str) -> int:
+    # All of it in a folder of ours, as any user: no locks of the system, no step down to the user _apt.
     options = {
         "Dir::Etc::sourcelist": work / "sources.list",
         "Dir::Etc::sourceparts": "-",
@@ -98,6 +100,7 @@ def _extract(archives: Sequence[Path], into: Path) -> None:
         if not (into / folder).exists():
             (into / folder).symlink_to(f"usr/{folder}")
     documents = [f"--exclude=./usr/share/{folder}" for folder in ("doc", "man", "locale")]
+    # bin and lib are links into usr; without the flag a package's own folder would replace them.
     untar = ["tar", "-x", "-C", str(into), "--keep-directory-symlink", "--no-same-owner", *documents]
     for archive in archives:
         if archive.name.startswith(UNUSED):

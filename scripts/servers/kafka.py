@@ -33,6 +33,7 @@ class KafkaCluster:
     """
 
     def __init__(self, *, brokers: int = 1, shared: bool = False) -> None:
+        # SIGKILL: the data goes with the cluster, and an orderly end takes seconds.
         self._run = Run.begin("kafka", stop_signal=signal.SIGKILL, shared=shared)
         self._directory = STATE / self._run.name
         self._run.paths = [self._directory]
@@ -180,6 +181,7 @@ class KafkaCluster:
             "num.partitions": 4,
             "default.replication.factor": copies,
             "min.insync.replicas": in_sync,
+            # Fewer are made sooner; by default there are 50, in three copies.
             "offsets.topic.num.partitions": 4,
             "offsets.topic.replication.factor": copies,
             "transaction.state.log.num.partitions": 2,
@@ -187,11 +189,13 @@ class KafkaCluster:
             "transaction.state.log.min.isr": in_sync,
             "share.coordinator.state.topic.replication.factor": copies,
             "share.coordinator.state.topic.min.isr": in_sync,
+            # Tests wait for both: for members that may yet come, and until a killed broker is taken for dead.
             "group.initial.rebalance.delay.ms": 0,
             "broker.heartbeat.interval.ms": 1000,
             "broker.session.timeout.ms": 6000,
             "num.network.threads": 2,
             "num.io.threads": 2,
+            # By default 128 MiB, half of this heap.
             "log.cleaner.dedupe.buffer.size": 16777216,
         }
 
@@ -217,6 +221,7 @@ def install() -> None:
     """Resolve the jars of POM with Maven and its own settings, once; later calls return at once."""
     with locked("kafka"):
         ensure_commands({"java": "default-jre-headless"})
+        # Written last, so that it stands for all the rest.
         if archive().exists():
             return
         ensure_commands({"mvn": "maven"})
@@ -227,6 +232,7 @@ def install() -> None:
             "-DincludeScope=runtime",
             f"-DoutputDirectory={_home() / 'libs'}",
         ]
+        # -C: what does not match its check sum is refused, and not only warned about.
         command = ["mvn", "-q", "-B", "-C", "-f", str(POM), *goal]
         maven = subprocess.run(command, capture_output=True, text=True, check=False)
         if maven.returncode != 0:

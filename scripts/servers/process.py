@@ -70,6 +70,7 @@ def wait_until(ready: Callable[[], bool], *, seconds: float, what: str) -> None:
 def _stat(pid: int) -> list[str]:
     """Fields of /proc/PID/stat from the state letter on; empty when there is no such process."""
     try:
+        # From the last parenthesis: the command's name before it may hold spaces and parentheses.
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return []
@@ -84,6 +85,7 @@ class Process:
 
     @classmethod
     def of(cls, pid: int) -> Process:
+        # Field 22 of proc(5), counted here from the state letter, which is the third.
         return cls(pid, int((_stat(pid) or ["0"] * 20)[19]))
 
     @classmethod
@@ -117,6 +119,7 @@ class Process:
 
     def stop(self, number: signal.Signals = signal.SIGTERM, *, seconds: float = 20) -> None:
         """Ask it to end with `number`, end it with SIGKILL if it has not within `seconds`."""
+        # A frozen process takes nothing but SIGKILL.
         self.send(signal.SIGCONT)
         self.send(number)
         try:

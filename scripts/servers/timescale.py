@@ -42,6 +42,7 @@ class Timescale:
     """
 
     def __init__(self, *, shared: bool = False) -> None:
+        # SIGINT is PostgreSQL's fast shutdown; at SIGTERM it would wait for its clients to leave.
         self._run = Run.begin("timescale", stop_signal=signal.SIGINT, shared=shared)
         self._data = _tree() / "data" / self._run.name
         self._log = STATE / self._run.name / "postgres.log"
@@ -96,6 +97,7 @@ class Timescale:
 
     def pause(self) -> None:
         """Freeze the server: connections hang instead of failing."""
+        # First, as it would start further backends while the others are being frozen.
         self._postmaster().send(signal.SIGSTOP)
         for backend in self._postmaster().children():
             backend.send(signal.SIGSTOP)
@@ -141,6 +143,7 @@ def _identifier(name: str) -> str:
 
 
 def _home() -> Path:
+    # Another recipe is another folder: nothing old is ever mixed in.
     recipe = repr((SUITE, PACKAGES, SETTINGS))
     return CACHE / f"timescale-{hashlib.sha256(recipe.encode()).hexdigest()[:12]}"
 

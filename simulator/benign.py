@@ -50,6 +50,7 @@ def draw_spec(
     pipeline, expert parallel), step time and workload; some are of reinforcement learning, some end and give
     way to a resized attempt within ``duration`` seconds.
     """
+    # A stream of its own: schedules drawn from the same seed (scenarios.draw_faults) are independent of it.
     rng = np.random.default_rng([seed, 0xBE9])
     places = _places(nodes, largest or max(2, nodes / 2), rng)
     jobs = tuple(job for place in places for job in _jobs(place, gpus, duration, rng))
@@ -70,10 +71,12 @@ def draw_workload(rng: np.random.Generator, duration: float) -> Workload:
         noise_cv=float(rng.uniform(0.0035, 0.005)),
         spread_cv=float(rng.uniform(0.001, 0.006)),
         packing_cv=float(rng.uniform(0.08, 0.12)) if at(0.2) else 0.0,
+        # Tuned pipelines had 3 to 16 % more in the last stage, untuned ones up to 63 %.
         last_stage=float(rng.uniform(1.02, 1.16) if at(0.8) else rng.uniform(1.2, 1.65)),
         gc_share=float(rng.uniform(0.005, 0.02)) if at(0.5) else 0.0,
         # Every 500 steps, as a large job was reported to collect on purpose.
         gc_every=500 if at(0.3) else 0,
+        # Recorded steps took 2.5 to 4 times as long every 212 or so, where a data shard ends.
         spike_every=int(rng.integers(180, 260)) if at(0.4) else 0,
         spike_factor=float(rng.uniform(2.5, 4.0)),
         alternation=float(rng.uniform(0.0, 0.08)) if at(0.2) else 0.0,
@@ -83,6 +86,7 @@ def draw_workload(rng: np.random.Generator, duration: float) -> Workload:
         eval_every=int(rng.integers(200, 1500)) if at(0.5) else 0,
         eval_seconds=float(rng.uniform(20.0, 180.0)),
         comm_seconds=float(rng.uniform(0.03, 0.3)),
+        # Throughput was seen to fall by 1 to 2 % in the heat of the day.
         diurnal=float(rng.uniform(0.0, 0.02)),
         planned=tuple(_plans(rng, duration)),
         announced=at(0.5),

@@ -82,6 +82,7 @@ class Cluster:
 
     def _tick(self, start: float, happened: Sequence[Incident]) -> Iterator[Sent]:
         until = start + self.spec.send_seconds
+        # Sent a tick later: what ended within this one leaves with the exporter's next record.
         held, self._unsent = self._unsent, [job.advance(until) for job in self._jobs]
         condition = self._hardware.at(start, self._phase)
         activity, moments = idle(self.spec), start + self._phase

@@ -10,6 +10,7 @@ import numpy as np
 
 from simulator.condition import CLOCK_EXPONENT, Condition, Dose, Place
 
+# Shares of the healthy clock and bandwidth: however many faults slow one place, its steps come to an end.
 LOWEST_CLOCK = 0.1
 LEAST_BANDWIDTH = 0.01
 

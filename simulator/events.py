@@ -9,6 +9,7 @@ from simulator.kinds import Log
 from simulator.layout import ClusterSpec
 from slowrank.telemetry import NodeEvent
 
+# The counters an exporter would see rise with the line; rates that faults have besides are in the catalogue.
 COUNTED: dict[str, tuple[str, ...]] = {
     "xid.48": ("gpu.ecc.uncorrected_total",),
     "xid.63": ("gpu.row_remap.uncorrectable_total",),

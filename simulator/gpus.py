@@ -21,10 +21,13 @@ from slowrank.telemetry.schema import SAMPLE_SCHEMAS
 
 # Waiting in a collective keeps every SM busy polling, at a third of the power above idle.
 SPIN_POWER = 0.34
+# The temperature follows the power as a first-order lag.
 THERMAL_SECONDS = 25.0
 SLOWDOWN_CELSIUS = 87.0
 IDLE_CLOCK_HZ = 0.345e9
+# NVML's bit in the clock event reasons.
 IDLE_BIT = 0x1
+# One corrected error of a healthy GPU in six days.
 BACKGROUND_ECC_PER_SECOND = 2e-6
 
 
@@ -67,6 +70,7 @@ class Gpus:
         self._ambient = rng.normal(*self._model.ambient, shape)
         self._temperature: FloatArray | None = None
         self._rise = rng.normal(*self._model.rise, shape)
+        # How far above or below its model a GPU draws, for good.
         self._draw = rng.normal(1.0, self._model.spread, shape)
         start = {
             "gpu.energy_millijoules_total": rng.integers(10**11, 10**12, shape),

@@ -20,6 +20,7 @@ from slowrank.telemetry import NodeEvent
 
 # Ranks that need nothing from a dead one right now compute on for a moment before they wait for it.
 VICTIMS_FOLLOW_SECONDS = 0.3
+# Share of an evaluation in which a GPU computes.
 EVALUATION_SHARE = 0.5
 
 
@@ -43,6 +44,7 @@ class RunningJob:
         self._step = job.first_step
         self._warm: int | None = 0 if job.begins or job.attempt else None
         self._ended: Rows | None = None
+        # A job that runs already is somewhere within a step when the clock starts.
         self._now = job.begins or -float(rng.uniform(0.0, job.step_seconds))
         self._timeline.add(Segment(self._now, 0.0, 0.0, running=False))
         if job.begins:
@@ -150,6 +152,7 @@ class RunningJob:
             self._timeline.add(Segment(end + gap, EVALUATION_SHARE, 1.0 - EVALUATION_SHARE))
         self._now = end + gap
         self._step += 1
+        # Recorded jobs are slow for their first 10 to 20 steps.
         self._warm = None if self._warm is None or self._warm >= 20 else self._warm + 1
 
     def _break_off(self, at: float, broken: Break) -> None:

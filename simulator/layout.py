@@ -42,6 +42,7 @@ class Workload:
     pauses and changes are told as events.
     """
 
+    # Set so that healthy jobs show what was measured on real ones (tests/simulator/test_calibration.py).
     drift_cv: float = 0.011
     jitter_cv: float = 0.0
     noise_cv: float = 0.0043
@@ -51,6 +52,7 @@ class Workload:
     last_stage: float = 1.06
     gc_share: float = 0.005
     gc_every: int = 0
+    # Measured on a job of 128 ranks that collects every 500 steps.
     gc_factor: float = 1.126
     spike_every: int = 0
     spike_factor: float = 3.0
@@ -98,6 +100,7 @@ class JobSpec:
     ends: float = math.inf
     attempt: int = 0
     restart_seconds: float = 120.0
+    # Peers of a dead rank were seen to give up after ten minutes.
     timeout_seconds: float = 600.0
     workload: Workload = field(default_factory=Workload)
 

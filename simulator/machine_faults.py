@@ -3,6 +3,7 @@
 from simulator import effects as fx
 from simulator.kinds import CLOCK, STOPPED, STRAGGLER, Kind, Log
 
+# NVML's bits in the clock event reasons.
 HW_SLOWDOWN, SW_THERMAL, HW_THERMAL, POWER_BRAKE = 0x8, 0x20, 0x40, 0x80
 
 

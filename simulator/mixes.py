@@ -52,11 +52,13 @@ _TELEMETRY = {
     "exporter_gap": 10, "clock_skew": 3, "counter_reset": 5, "late_batch": 10, "duplicate_batch": 10,
     "frozen_exporter": 1,
 }  # fmt: skip
+# Together the 0.5 % of machines that were slow for good in production.
 _CHRONIC = {"clock_lock": 0.003, "silent_slow": 0.002}
 
 MIXES: dict[str, Mix] = {
     "default": Mix(
         rates={
+            # Between 2.3 and 6.5, as two research clusters had; slowness of dedicated clusters is a default.
             **_spread(4.0, _FAIL_STOP),
             **_spread(5.0, _FAIL_SLOW),
             "hbm_degradation": 1.0,
@@ -67,11 +69,13 @@ MIXES: dict[str, Mix] = {
         chronic=_CHRONIC,
         lemons=0.012,
     ),
+    # On shared clusters even more was seen: 275 slow spells and 470 of congestion.
     "shared": Mix(
         rates={**_spread(4.0, _FAIL_STOP), **_spread(100.0, _FAIL_SLOW), "congestion": 100.0},
         chronic=_CHRONIC,
         lemons=0.012,
     ),
+    # 419 in 54 days on 2,048 nodes; Minder: 30 a week on 1,000 machines.
     "llama3": Mix(rates=_spread(3.79, _LLAMA3_COUNTS)),
     "minder": Mix(rates=_spread(4.3, _MINDER_SHARES)),
     "fail_slow": Mix(rates=_spread(5.0, {"silent_slow": 1, "thermal_throttle": 1, "clock_lock": 1})),

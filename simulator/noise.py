@@ -30,6 +30,7 @@ class Noise:
     def shared(self, step: int, t: float) -> float:
         """Return what makes all ranks faster or slower together in the step that starts at ``t``."""
         load = self._load
+        # So that the spread of the drift stays drift_cv, whatever its memory.
         kick = load.drift_cv * np.sqrt(1.0 - DRIFT_MEMORY**2)
         self._drift = DRIFT_MEMORY * self._drift + kick * self._rng.standard_normal()
         factor = float(np.exp(self._drift)) * self._jolt()
@@ -74,6 +75,7 @@ class Noise:
 
 def _packed(cv: float, shape: tuple[int, ...], rng: np.random.Generator) -> FloatArray:
     """Return how long packed sequences take, about 1: a body and a few that are up to twice as long."""
+    # The body has less than cv, for the tail adds to it.
     body = np.exp(0.85 * cv * rng.standard_normal(shape))
     long = rng.random(shape) < LONG_SHARE
     factor: FloatArray = body + np.where(long, rng.uniform(0.0, LONG_EXCESS * cv, shape), 0.0)

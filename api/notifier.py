@@ -37,6 +37,7 @@ FAILING = "self.webhook_failing"
 # /readyz misses a process that was silent for 60 s (routes.health.STALE).
 BEAT_SECONDS = 10.0
 PRUNE_SECONDS = 3600.0
+# Between two tries while the database is away.
 AWAY_SECONDS = 2.0
 
 

@@ -8,6 +8,7 @@ import secrets
 from collections.abc import Callable, Sequence
 
 PREFIX = "whsec_"
+# What Standard Webhooks allows.
 _MIN_BYTES, _MAX_BYTES = 24, 64
 
 

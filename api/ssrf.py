@@ -15,6 +15,7 @@ import httpx
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
+# 9093 is Alertmanager's.
 DEFAULT_PORTS = frozenset({80, 443, 8443, 9093})
 MAX_URL = 2048
 # Visible ASCII but the backslash, which one parser reads as a slash and the next does not.

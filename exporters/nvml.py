@@ -25,6 +25,7 @@ HARD_SECONDS = 2.0
 START_SECONDS = 10.0
 EXCLUDE_SECONDS = (30.0, 300.0)
 """For how long a GPU that blocked is left out: at first, and at most."""
+# After a child that ended by itself; a driver that is not there seldom comes.
 RETRY_SECONDS = 5.0
 RETRY_WITHOUT_DRIVER_SECONDS = 600.0
 SLOW_EVERY = 5

@@ -17,6 +17,7 @@ IN_FLIGHT = 1000
 """Records handed to the producer and not yet acknowledged: kafka-python itself has no bound."""
 # Between two connections: at first, and at most.
 BACKOFF_SECONDS = (0.5, 10.0)
+# Between two looks into an empty spool.
 IDLE_SECONDS = 0.1
 # How long giving up a producer may hold up this thread.
 SENDER_ENDS_SECONDS = 2.0

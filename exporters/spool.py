@@ -12,6 +12,7 @@ from threading import Lock
 from typing import Protocol
 
 _log = logging.getLogger(__name__)
+# How long records go to memory before a disk that failed is tried again.
 RETRY_DISK_SECONDS = 30.0
 
 

@@ -23,6 +23,7 @@ from slowrank.telemetry.schema import SAMPLE_SCHEMAS
 SPIN_POWER = 0.34
 # The temperature follows the power as a first-order lag.
 THERMAL_SECONDS = 25.0
+# From here down NVML counts the margin.
 SLOWDOWN_CELSIUS = 87.0
 IDLE_CLOCK_HZ = 0.345e9
 # NVML's bit in the clock event reasons.

@@ -12,6 +12,7 @@ from simulator.events import Incident
 from simulator.layout import ClusterSpec
 from slowrank.telemetry.schema import SAMPLE_SCHEMAS
 
+# A second, as the ports of H100 nodes have.
 NIC_BITS = 400e9
 PACKET_BYTES = 4096
 # A good cable errs some times a day, and a busy fabric marks some packets without being congested.

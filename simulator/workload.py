@@ -11,6 +11,7 @@ from simulator.schedule import Work
 
 # The first step of an attempt takes 2.5 times as long, the 20th one per cent longer.
 WARM_UP_STEPS, WARM_UP_EXCESS = 4.0, 1.5
+# How much the lengths of what replicas generate differ.
 GENERATION_CV = 0.1
 NEVER_SECONDS = 1e9
 

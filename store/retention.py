@@ -12,6 +12,7 @@ from store.locks import lock_key
 TABLES = ("samples_10s", "nic_10s", "host_10s", "steps_10s")
 # Rows a transaction: short ones hold no lock for long and let vacuum follow.
 BATCH = 20_000
+# So far back a listener may go with Last-Event-ID (api.routes.stream).
 EVENT_DAYS = 7.0
 
 _LOCK = lock_key("retention")

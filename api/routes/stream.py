@@ -20,6 +20,7 @@ from store import events
 
 router = APIRouter(prefix="/api/v1/events", tags=["findings"])
 
+# Every open stream asks the database so often, which is why a key has few of them.
 POLL_SECONDS = 1.0
 # Proxies close connections that are silent for long.
 PING_SECONDS = 15.0

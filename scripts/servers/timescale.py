@@ -14,6 +14,7 @@ from pathlib import Path
 from servers.debian import unpack
 from servers.process import CACHE, STATE, Process, Run, ServiceError, free_ports, locked, wait_until
 
+# The oldest Debian that packages it.
 SUITE, VERSION = "trixie", 17
 PACKAGES = (f"postgresql-{VERSION}-timescaledb", "dash", "coreutils", "libc-bin")
 BIN = f"/usr/lib/postgresql/{VERSION}/bin"

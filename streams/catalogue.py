@@ -37,6 +37,7 @@ DETECTORS = (
     Detector("gray", "nodes with several weak signs at once, in backtest --gray-model"),
     Detector("counters", "error counters that rise"),
     Detector("states", "throttle reasons, link widths and other states that hold"),
+    Detector("waiting_ports", "ports in which data waits longer than usual and than in the node's others"),
     Detector("pairwise", "links, from delays between pairs of nodes where somebody probes them"),
     Detector("domains", "racks, switches and rails that fail as a whole; a trial of it finds nothing"),
     Detector("events", "XIDs and other events of the kernel log and the driver"),
@@ -70,6 +71,7 @@ _OF_PREFIX = {
     "presence": "gpu_presence",
     "exporter": "silence",
     "places": "domains",
+    "port": "waiting_ports",
 }
 
 

@@ -35,6 +35,7 @@ class Migration:
     @property
     def sha256(self) -> str:
         """Checksum of the file."""
+        # Of the whole file, comments too: not even a word of an applied one may be changed.
         return hashlib.sha256(self.sql).hexdigest()
 
     @property

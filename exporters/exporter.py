@@ -6,7 +6,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from exporters.collector import Collector, Columns, Event, Instant, Reading, StepRows
 from exporters.spool import Loss, SpoolStats
@@ -26,11 +26,15 @@ JOB_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class NodeIdentity:
-    """Who sends: ``boot_id`` is new for every start of the exporter, so that no ``seq`` ever repeats."""
+    """Who sends: ``boot_id`` is new for every start of the exporter, so that no ``seq`` ever repeats.
+
+    ``labels`` say where the node stands (rack, switch) and go with every sample.
+    """
 
     cluster: str
     node: str
     boot_id: str
+    labels: Mapping[str, str] = field(default_factory=dict)
 
 
 class Exporter:
@@ -122,6 +126,7 @@ class Exporter:
             ts=now.wall,
             # A node shared by several jobs belongs to none of them.
             job_id=next(iter(self._jobs)) if len(self._jobs) == 1 else None,
+            labels=dict(self._identity.labels),
             gpu_ids=tuple(gpu),
             nic_ids=tuple(nic),
             gpu=pack(schema.gpu, list(gpu.values())),

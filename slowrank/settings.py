@@ -29,6 +29,9 @@ class Settings(BaseSettings):
 
     cluster: str = Field(default="default", min_length=1)
     node: str | None = None
+    # Where the node stands; nodes that say so are judged together when a rack or a switch fails.
+    rack: str | None = None
+    switch: str | None = None
 
     kafka_bootstrap: str = "127.0.0.1:9092"
     topic_prefix: str = ""
@@ -79,7 +82,7 @@ class Settings(BaseSettings):
     gpu_hour_price: float | None = Field(default=None, ge=0)
     retention_rollup_days: int = Field(default=7, ge=1)
 
-    @field_validator("cluster", "node")
+    @field_validator("cluster", "node", "rack", "switch")
     @classmethod
     def _one_label(cls, value: str | None) -> str | None:
         # Every record carries it, and with another name in it every record would be refused.
@@ -112,6 +115,10 @@ class Settings(BaseSettings):
         if self.api_secret_file is not None:
             return self.api_secret_file.read_text().strip().encode()
         return self.api_secret.get_secret_value().encode() if self.api_secret else None
+
+    def place(self) -> dict[str, str]:
+        """Return the labels that say where this node stands, without those that nobody gave."""
+        return {name: value for name in ("rack", "switch") if (value := getattr(self, name))}
 
     def redacted(self) -> dict[str, Any]:
         """Return every value JSON-ready; a secret that is set shows as asterisks."""

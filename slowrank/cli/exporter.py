@@ -6,6 +6,7 @@ import platform
 import signal
 import threading
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -143,7 +144,8 @@ def _exporter(settings: "Settings") -> "Exporter":
             f"cannot listen for training hooks on {settings.exporter_listen}: {error}. Is another exporter "
             "running? Choose another address with --listen and tell jobs by SLOWRANK_EXPORTER."
         ) from error
-    return Exporter(identity(settings.cluster, _node(settings), time.time_ns()), found)
+    who = identity(settings.cluster, _node(settings), time.time_ns())
+    return Exporter(replace(who, labels=settings.place()), found)
 
 
 def _spool(settings: "Settings") -> "Spool":

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -145,7 +145,8 @@ def host_telemetry(stack: LocalStack, *, listen: Sequence[str]) -> Iterator[None
     """
     settings = stack.settings
     node = settings.node or platform.node() or "localhost"
-    exporter = Exporter(identity(settings.cluster, node, time.time_ns()), collectors(listen))
+    who = identity(settings.cluster, node, time.time_ns())
+    exporter = Exporter(replace(who, labels=settings.place()), collectors(listen))
     stop = threading.Event()
     schedule = Schedule(node, settings.exporter_interval_seconds)
     thread = threading.Thread(

@@ -52,6 +52,18 @@ def test_the_node_is_named_by_its_launcher(slowrank, variable):
     assert json.loads(done.stdout.splitlines()[0])["node"] == "gpu-0042"
 
 
+def test_a_node_says_where_it_stands(slowrank):
+    """Rack and switch of the settings go with every sample; what nobody gave is left out."""
+    done = slowrank("once", "--seconds", "0", SLOWRANK_RACK="r12", SLOWRANK_SWITCH="leaf-3")
+    bare = slowrank("once", "--seconds", "0", SLOWRANK_RACK="", SLOWRANK_SWITCH="leaf-3")
+
+    told = [json.loads(line) for line in done.stdout.splitlines()]
+    assert {"rack": "r12", "switch": "leaf-3"} in [
+        row.get("labels") for row in told if row["kind"] == "sample"
+    ]
+    assert json.loads(bare.stdout.splitlines()[0])["labels"] == {"switch": "leaf-3"}
+
+
 def test_a_run_without_a_broker_keeps_its_records(slowrank, tmp_path):
     """``run --once`` with nobody at the address says so, ends with 1 and leaves the record spooled."""
     with socket.socket() as unused:

@@ -52,6 +52,15 @@ def test_durations_stay_finite(mean, sigma, age, horizon):
     assert 0.0 <= law.remaining(age=age) < math.inf
 
 
+@given(st.floats(1, 1e5), st.floats(0.3, 3), st.floats(0, 1e6), st.lists(st.floats(0, 1e6), min_size=2))
+def test_more_time_heals_more(mean, sigma, age, horizons):
+    """The chance to end grows with the time it is given, from none within no time."""
+    law = Lognormal(mean, sigma)
+    chances = [law.heals_within(horizon, age=age) for horizon in (0.0, *sorted(horizons))]
+    assert chances[0] == 0.0
+    assert chances == sorted(chances)
+
+
 def weigh(hypothesis, loss):
     """The advice where there is something to weigh."""
     weighed = advice(hypothesis, loss, COSTS)
@@ -80,6 +89,16 @@ def test_expected_loss_does_not_wait_to_be_paid():
     assert (young.decision, old.decision) == ("rebalance", "evict")
     assert young.expected_gpu_hours < young.gpu_hours_to_restart <= old.expected_gpu_hours
     assert young.heals_within_10_min > old.heals_within_10_min
+
+
+def test_advice_adds_up():
+    """What is expected is the rate times the time left, the chance is that of ten minutes; both are told."""
+    rate, told = lost_per_hour(8, 1.2), weigh("throttle.thermal", Loss(8, 1.2, 0.1, 600.0))
+    assert told.expected_gpu_hours == pytest.approx(rate * COMPUTE.remaining(age=600.0) / 3600, abs=1e-4)
+    assert told.heals_within_10_min == pytest.approx(COMPUTE.heals_within(600.0, age=600.0), abs=1e-4)
+    assert reason(told) == (
+        "Lost so far 0.1 GPU-h, 0.366 more expected; a restart costs 1.33 GPU-h; 56% heal within 10 min."
+    )
 
 
 def test_what_does_not_heal_is_not_waited_for():

@@ -1,5 +1,6 @@
 """Votes to confidence and cause."""
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -53,6 +54,8 @@ def test_votes_are_clipped():
         (vote(llr=6.0, metric="step_seconds"), 0.7),
         (vote(llr=6.0, hypotheses={"straggler.fail_slow": 6.0, "imbalance.workload": -1.0}), 0.5),
         (vote(llr=6.0), FITTED.probability(3.0)),
+        (vote(llr=6.0, peers=3), FITTED.probability(3.0)),
+        (vote(llr=6.0, metric="data_seconds"), FITTED.probability(3.0)),
         (vote("event", 6.0, kind="xid.79", peers=None), FITTED.probability(3.0)),
     ],
 )
@@ -60,6 +63,15 @@ def test_confidence_is_capped_by_what_the_inputs_can_tell(suspicion, cap):
     """Few peers or step times alone cannot make a slow machine sure; hardware evidence lifts the cap."""
     assert confidence([suspicion], PRIOR) == pytest.approx(cap)
     assert confidence([suspicion, vote("clocks", 6.0, kind="throttle.thermal")], PRIOR) > 0.9
+
+
+def test_the_best_comparison_counts_and_one_of_a_job_accuses_nobody():
+    """Two peers cap nothing beside three, and step times of a whole job argue for no slow machine."""
+    of_job = msgspec.structs.replace(
+        vote(llr=6.0, metric="step_seconds", peers=2), subject=Subject(type="job", cluster="c", job_id="j")
+    )
+    assert confidence([vote(llr=6.0, peers=2), vote(llr=6.0, peers=3)], PRIOR) == FITTED.probability(3.0)
+    assert confidence([of_job], PRIOR) == FITTED.probability(3.0)
 
 
 def test_symptom_is_explained_by_the_cause_seen_beside_it():
@@ -95,6 +107,41 @@ def test_uneven_work_stays_an_alternative_to_a_slow_rank():
     told = cause("straggler.fail_slow", [vote(hypotheses=hypotheses)])
     assert told.hypothesis == "straggler.fail_slow"
     assert told.alternatives == {"imbalance.workload": pytest.approx(0.269, abs=0.001)}
+
+
+@pytest.mark.parametrize(("odds", "told"), [(2.75, {"throttle.power": 0.0601}), (3.0, {})])
+def test_what_has_less_than_a_twentieth_is_not_told(odds, told):
+    """Of two explanations the other one is mentioned at 6 % and left out below 5 %."""
+    hypotheses = {"host.cpu_contention": odds, "throttle.power": 0.0}
+    assert cause("x", [vote("host", hypotheses=hypotheses)]).alternatives == told
+
+
+CAUSES = {
+    "clocks": "throttle.power",
+    "nic": "link.nic_slow",
+    "host": "host.cpu_contention",
+    "event": "xid.31",
+    "timing": "straggler.fail_slow",
+}
+heard = st.lists(
+    st.builds(lambda f, llr: vote(f, llr, kind=CAUSES[f]), st.sampled_from([*CAUSES]), st.floats(-9, 9))
+)
+
+
+@given(heard)
+def test_what_is_said_twice_and_in_another_order_is_the_same_cause(said):
+    """Repeated and shuffled suspicions of the same families change neither the cause nor the confidence."""
+    assert cause("x", [*reversed(said), *said]) == cause("x", said)
+    assert confidence([*reversed(said), *said], PRIOR) == confidence(said, PRIOR)
+
+
+@given(heard, st.floats(0, 9), st.floats(0, 9))
+def test_more_from_one_more_family_is_never_less_sure(said, one, two):
+    """Hardware evidence that was not there before, and more of it, only adds to the confidence."""
+    less, more = sorted((one, two))
+    steps = [said, *([*said, vote("gpu_memory", llr, kind="ecc.uncorrectable")] for llr in (less, more))]
+    sure = [confidence(voices, PRIOR) for voices in steps]
+    assert sure == sorted(sure)
 
 
 def test_ruled_out_is_merged_and_never_names_a_suspect():

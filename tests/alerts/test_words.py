@@ -11,7 +11,7 @@ from alerts.advice import Loss, advice
 from alerts.cost import ActionCosts, lost_per_hour
 from alerts.finding import Action
 from alerts.kinds import RULES, rule_of
-from alerts.severity import hurts, milder, severity
+from alerts.severity import hurts, isolated, milder, severity
 from alerts.title import MAX_TITLE, TEMPLATES, title
 from slowrank.telemetry import Subject
 
@@ -36,6 +36,12 @@ CODES = (
         ("hang.job", JOB, False, 0.5, "critical"),
         ("straggler.job_wide", JOB, True, 0.99, "warning"),
         ("straggler.job_wide", JOB, False, 0.99, "info"),
+        ("straggler.job_wide", GPU, True, 0.99, "warning"),
+        ("straggler.intermittent", JOB, True, 0.99, "warning"),
+        ("data.loader_slow", JOB, True, 0.99, "critical"),
+        ("straggler.fail_slow", GPU, True, 0.9, "critical"),
+        ("straggler.fail_slow", GPU, True, 0.7, "error"),
+        ("xid.79", GPU, True, 0.5, "critical"),
     ],
 )
 def test_severity(kind, subject, hurt, confidence, expected):
@@ -60,6 +66,28 @@ def test_severity(kind, subject, hurt, confidence, expected):
 def test_a_rule_may_call_it_milder_than_its_kind(kind, stated, expected):
     """What a detector states lowers the severity of a finding and never raises it."""
     assert milder(kind, stated) == expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "stated", "expected"),
+    [
+        ("link.nic_flap", ["warning"], True),
+        ("link.nic_flap", ["info", None], True),
+        ("link.nic_flap", ["warning", "error"], False),
+        ("link.nic_flap", [], False),
+        ("link.nic_errors", ["info"], False),
+        ("xid.31", ["info"], False),
+    ],
+)
+def test_a_flap_is_nobodys_business_until_a_detector_calls_it_an_error(kind, stated, expected):
+    """Only what happens once in a while anyway is isolated, and only while it is milder than an error."""
+    assert isolated(kind, stated) == expected
+
+
+@pytest.mark.parametrize(("ratio", "before", "after"), [(1.05, False, True), (1.03, True, True)])
+def test_limits_of_impact_belong_to_the_hurt(ratio, before, after):
+    """A job is hurt from 1.05 on, and until it is below 1.03."""
+    assert hurts(ratio, before) == after
 
 
 def test_impact_has_hysteresis():

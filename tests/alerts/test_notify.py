@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alerts.finding import Action, Cause, Finding, finding_id
+from alerts.finding import Finding
 from alerts.lifecycle import LIVE, TRANSITIONS, transition
-from alerts.merge import Held, merge
 from alerts.notify import Told, news
 from alerts.silence import Matcher, Silence, labels, muting
 from slowrank.telemetry import Subject
@@ -19,30 +18,21 @@ BASE = Told("open", "error", "straggler.fail_slow", "straggler.fail_slow", "RUN_
 STATUSES = ["suspected", "open", "acknowledged", "resolved", "expired"]
 
 
-def finding(*, as_of=0, status="open", occurrences=1, onset=0):
-    """A finding; its id follows the onset, as that of a worker without memory would."""
-    ended = float(as_of) if status in ("resolved", "expired") else None
-    return Finding(
-        id=finding_id("k", onset + 1000.0),
-        dedup_key="k",
-        kind="straggler.fail_slow",
-        title="t",
-        severity="error",
-        status=status,
-        subject=Subject(type="gpu", cluster="c", node="n1", gpu_index=5),
-        onset=onset,
-        onset_lo=onset - 1,
-        onset_hi=onset + 1,
-        detected_at=onset + 2,
-        last_seen_at=as_of,
-        detector="d",
-        resolved_at=ended,
-        gpu_hours_lost=float(as_of % 7),
-        cause=Cause("straggler.fail_slow", 1.0),
-        action=Action("RUN_DIAG", ""),
-        occurrences=occurrences,
-        as_of=as_of,
-    )
+FINDING = Finding(
+    id="fnd_1",
+    dedup_key="k",
+    kind="straggler.fail_slow",
+    title="t",
+    severity="error",
+    status="open",
+    subject=Subject(type="gpu", cluster="c", node="n1", gpu_index=5),
+    onset=0.0,
+    onset_lo=0.0,
+    onset_hi=0.0,
+    detected_at=2.0,
+    last_seen_at=2.0,
+    detector="d",
+)
 
 
 @pytest.mark.parametrize(
@@ -111,7 +101,7 @@ def silence(*matchers, hours=1):
 )
 def test_matchers(matcher, muted):
     """Equality, whole-value regex, negation and missing labels work as in Alertmanager."""
-    known = labels(finding().to_json())
+    known = labels(FINDING.to_json())
     assert (muting([silence(matcher)], known, NOW) is not None) is muted
 
 
@@ -139,45 +129,3 @@ def test_bad_regex_is_refused_with_its_reason(value):
         Matcher("node", value, is_regex=True)
     with pytest.raises(ValueError, match="at most 256"):
         Matcher("node", "x" * 257)
-
-
-def held(version, **changes):
-    fields = {
-        "id": version.id,
-        "told": Told.of(version),
-        "as_of": version.as_of,
-        "onset": (version.onset, version.onset_lo, version.onset_hi),
-        "detected_at": version.detected_at,
-        "flaps": version.flaps,
-        "gpu_hours_lost": version.gpu_hours_lost or 0.0,
-        "resolved_at": version.resolved_at,
-    }
-    return Held(**(fields | changes))
-
-
-versions = st.builds(
-    finding,
-    as_of=st.integers(0, 50),
-    status=st.sampled_from(["suspected", "open", "resolved", "expired"]),
-    occurrences=st.integers(1, 3),
-    onset=st.integers(-50, 0),
-)
-
-
-@given(st.lists(versions, min_size=1, max_size=8))
-def test_merging_never_goes_back(stream):
-    """Whatever versions come in whatever order: time, occurrences, cost and onset only move one way."""
-    stored = stream[0]
-    for version in stream[1:]:
-        merged = merge(held(stored), version)
-        if merged is None:
-            continue
-        assert merged.id == stored.id
-        assert merged.as_of >= stored.as_of
-        assert merged.occurrences >= stored.occurrences
-        assert merged.onset <= stored.onset
-        assert (merged.gpu_hours_lost or 0) >= (stored.gpu_hours_lost or 0)
-        assert (merged.resolved_at is None) == (merged.status in LIVE)
-        assert not (stored.status == "open" and merged.status == "suspected")
-        assert merge(held(merged), merged) in (None, merged)
-        stored = merged

@@ -1,0 +1,190 @@
+"""A stored finding and new versions of it."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from alerts.finding import Finding, finding_id
+from alerts.lifecycle import LIVE
+from alerts.merge import Held, merge, version_time
+from alerts.notify import Told
+from slowrank.telemetry import Subject
+
+
+def finding(*, as_of=0, status="open", occurrences=1, onset=0):
+    """A finding; its id follows the onset, as that of a worker without memory would."""
+    ended = float(as_of) if status in ("resolved", "expired") else None
+    return Finding(
+        id=finding_id("k", onset + 1000.0),
+        dedup_key="k",
+        kind="straggler.fail_slow",
+        title="t",
+        severity="error",
+        status=status,
+        subject=Subject(type="gpu", cluster="c", node="n1", gpu_index=5),
+        onset=onset,
+        onset_lo=onset - 1,
+        onset_hi=onset + 1,
+        detected_at=onset + 2,
+        last_seen_at=as_of,
+        detector="d",
+        resolved_at=ended,
+        gpu_hours_lost=float(as_of % 7),
+        occurrences=occurrences,
+        as_of=as_of,
+    )
+
+
+def held(version, **changes):
+    fields = {
+        "id": version.id,
+        "told": Told.of(version),
+        "as_of": version.as_of,
+        "onset": (version.onset, version.onset_lo, version.onset_hi),
+        "detected_at": version.detected_at,
+        "flaps": version.flaps,
+        "gpu_hours_lost": version.gpu_hours_lost or 0.0,
+        "resolved_at": version.resolved_at,
+    }
+    return Held(**(fields | changes))
+
+
+def merged(before, after, **changes):
+    """What is stored once ``after`` has come; it must be the newer one."""
+    stored = merge(held(before, **changes), after)
+    assert stored is not None
+    return stored
+
+
+versions = st.builds(
+    finding,
+    as_of=st.integers(0, 50),
+    status=st.sampled_from(["suspected", "open", "resolved", "expired"]),
+    occurrences=st.integers(1, 3),
+    onset=st.integers(-50, 0),
+)
+
+
+@given(st.lists(versions, min_size=1, max_size=8))
+def test_merging_never_goes_back(stream):
+    """Whatever versions come in whatever order: time, occurrences, cost and onset only move one way."""
+    stored = stream[0]
+    for version in stream[1:]:
+        after = merge(held(stored), version)
+        if after is None:
+            continue
+        assert after.id == stored.id
+        assert after.as_of >= stored.as_of
+        assert after.occurrences >= stored.occurrences
+        assert after.onset <= stored.onset
+        assert (after.gpu_hours_lost or 0) >= (stored.gpu_hours_lost or 0)
+        assert (after.resolved_at is None) == (after.status in LIVE)
+        assert not (stored.status == "open" and after.status == "suspected")
+        assert merge(held(after), after) in (None, after)
+        stored = after
+
+
+@pytest.mark.parametrize(
+    ("as_of", "status", "newer"),
+    [
+        (9, "resolved", False),
+        (10, "suspected", False),
+        (10, "open", True),
+        (10, "resolved", True),
+        (11, "open", True),
+    ],
+)
+def test_the_newer_version_wins_and_of_one_moment_the_one_that_got_further(as_of, status, newer):
+    """What was heard earlier is dropped, and at the same event time what stands earlier in the life cycle."""
+    after = merge(held(finding(as_of=10)), finding(as_of=as_of, status=status))
+    assert (after is not None) == newer
+
+
+@pytest.mark.parametrize(("last_seen", "resolved", "time"), [(1, None, 2.0), (7, None, 7.0), (7, 9.0, 9.0)])
+def test_a_version_that_names_no_time_is_as_old_as_the_last_thing_it_tells(last_seen, resolved, time):
+    """Its detection, the last that was heard of it, or its end, whichever is latest."""
+    version = replace(finding(), last_seen_at=last_seen, resolved_at=resolved, as_of=None)
+    assert version_time(version) == time
+    assert version_time(replace(version, as_of=3.0)) == 3.0
+
+
+@pytest.mark.parametrize(
+    ("before", "onset", "occurrences", "expected"),
+    [
+        (finding(status="resolved", occurrences=2), -5, 1, 3),
+        (finding(status="expired", occurrences=2), -5, 2, 3),
+        (finding(status="resolved", occurrences=2), -5, 4, 4),
+        (finding(status="resolved", occurrences=2), 0, 2, 2),
+        (finding(status="open", occurrences=2), -5, 1, 2),
+        (finding(status="open", occurrences=2), 0, 3, 3),
+    ],
+)
+def test_a_worker_without_memory_raises_what_had_ended_once_more(before, onset, occurrences, expected):
+    """Under an id of its own it counts from one; what was over and is open again is one occurrence more."""
+    after = merged(before, finding(as_of=1, onset=onset, occurrences=occurrences))
+    assert (after.id, after.status, after.occurrences) == (before.id, "open", expected)
+
+
+def test_a_suspicion_without_memory_is_no_occurrence():
+    """Only what is open again has occurred again."""
+    before = finding(status="resolved", occurrences=2)
+    after = merged(before, finding(as_of=1, onset=-5, status="suspected"))
+    assert (after.status, after.occurrences) == ("suspected", 2)
+
+
+@pytest.mark.parametrize(
+    ("status", "occurrences", "expected"),
+    [
+        ("open", 1, "acknowledged"),
+        ("suspected", 1, "acknowledged"),
+        ("open", 2, "open"),
+        ("resolved", 1, "resolved"),
+    ],
+)
+def test_an_acknowledgement_lasts_as_long_as_its_occurrence(status, occurrences, expected):
+    """What people know of stays acknowledged until it ends or comes again."""
+    after = merged(finding(status="acknowledged"), finding(as_of=1, status=status, occurrences=occurrences))
+    assert after.status == expected
+
+
+@pytest.mark.parametrize(("occurrences", "status", "resolved_at"), [(1, "resolved", 5.0), (2, "open", None)])
+def test_what_a_person_closed_stays_closed_until_it_comes_again(occurrences, status, resolved_at):
+    """The detector that still sees it does not open it; a relapse does."""
+    before = finding(status="resolved", as_of=1)
+    after = merged(before, finding(as_of=2, occurrences=occurrences), closed_at=5.0, closed_occurrence=1)
+    assert (after.status, after.resolved_at) == (status, resolved_at)
+
+
+@pytest.mark.parametrize(("ended", "closed", "kept"), [(0.0, 5.0, 0.0), (None, 5.0, 5.0), (None, None, 1.0)])
+def test_the_end_is_that_of_the_detector_then_of_the_person_then_the_known_one(ended, closed, kept):
+    """The first that is known counts, and zero is a time."""
+    after = replace(finding(as_of=2, status="resolved"), resolved_at=ended)
+    assert merged(finding(as_of=1, status="resolved"), after, closed_at=closed).resolved_at == kept
+
+
+@pytest.mark.parametrize(
+    ("status", "occurrences", "incoming", "detected_at"),
+    [
+        ("suspected", 1, "open", 30.0),
+        ("suspected", 1, "suspected", 2.0),
+        ("suspected", 2, "open", 2.0),
+        ("open", 1, "open", 2.0),
+    ],
+)
+def test_it_was_detected_when_it_first_opened(status, occurrences, incoming, detected_at):
+    """Until then the time is that of the suspicion; later versions and relapses do not move it."""
+    before = finding(status=status, occurrences=occurrences)
+    after = replace(finding(as_of=30, status=incoming, occurrences=occurrences), detected_at=30.0)
+    assert merged(before, after).detected_at == detected_at
+
+
+def test_what_was_known_of_its_cost_and_onset_is_kept():
+    """A worker that remembers less takes back neither the flaps, the GPU-hours nor the earliest onset."""
+    before = replace(finding(as_of=6, onset=-9), flaps=4)
+    after = replace(finding(as_of=8), gpu_hours_lost=None)
+    stored = merged(before, after)
+    assert (stored.flaps, stored.gpu_hours_lost) == (4, 6.0)
+    assert (stored.onset, stored.onset_lo, stored.onset_hi) == (-9, -10, -8)
+    assert merged(finding(), after).gpu_hours_lost is None

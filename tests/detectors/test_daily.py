@@ -36,4 +36,13 @@ def test_forgets_after_seven_days():
     found = [profile.update(day(number, 12), 10.0 if number >= 10 else 0.0) for number in range(20)]
 
     assert found[10] == 10.0
-    assert found[18] == 0.0
+    assert (found[13], found[14]) == (10.0, 0.0)
+
+
+def test_a_half_hour_is_half_an_hour():
+    """What is known of it holds from its first second to its last, and not of the next."""
+    profile = DailyProfile()
+    for number in range(20_000, 20_003):
+        profile.update(day(number, 3), 1.0)
+    assert profile.update(day(20_003, 3.499), 5.0) == 4.0
+    assert math.isnan(profile.update(day(20_003, 3.5), 5.0))

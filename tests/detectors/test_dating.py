@@ -60,3 +60,10 @@ def test_the_first_step_of_all_has_nothing_before_it():
     assert date_onset(seen(ends, np.ones(5)), 0, Onset(0, 0, 0), steps=5).lo == 0.0
     unread = date_onset(seen(ends, np.full(5, np.nan)), 0, Onset(0, 0, 0), steps=5)
     assert (unread.lo, unread.at, unread.hi) == (1.0, 1.0, 1.0)
+
+
+def test_what_follows_the_onset_does_not_lengthen_the_usual_step():
+    """Half a usual step is half of what steps took until then."""
+    seconds = np.array([1.0, 1.0, 3.0, 3.0, 3.0])
+    dated = date_onset(seen(np.cumsum(seconds), seconds), 0, Onset(1, 1, 1), steps=4)
+    assert (dated.lo, dated.at, dated.hi) == pytest.approx((2.0, 4.5, 5.0))

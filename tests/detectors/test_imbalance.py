@@ -1,7 +1,9 @@
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from detectors.imbalance import job_slowdown, stage_imbalance, workload_imbalance
+from detectors.imbalance import job_slowdown, stage_imbalance, stage_ratio, workload_imbalance
 from detectors.peers import PeerGroups
 
 RNG = np.random.default_rng(13)
@@ -51,3 +53,71 @@ def test_uneven_work_counts_without_the_lasting_part():
     slow = work(0.002)
     slow[:, 3] *= 1.5
     assert workload_imbalance(slow.max(axis=1), slow, np.log(slow)) is None
+
+
+@pytest.mark.parametrize(
+    ("factor", "long_steps", "found"),
+    [(1.08, 40, False), (1.12, 40, True), (1.3, 34, False), (1.3, 38, True)],
+)
+def test_a_stage_is_long_by_a_tenth_in_nine_of_ten_steps(factor, long_steps, found):
+    """Less is no imbalance worth a repartition, and what passes is none of the layout."""
+    compute = work(0.005)
+    compute[:long_steps, 12:] *= factor
+    told = stage_imbalance(compute.max(axis=1), compute, STAGES, dispersion=0.005)
+    assert (told is not None) == found
+
+
+@pytest.mark.parametrize(
+    ("members", "dispersion", "found"),
+    [
+        ([1.6, 1.6, 1.0, 1.0], 0.01, False),
+        ([1.28, 1.3, 1.3, 1.3], 0.01, True),
+        ([1.25, 1.3, 1.3, 1.3], 0.01, False),
+        ([1.25, 1.3, 1.3, 1.3], 0.03, True),
+        ([1.20, 1.3, 1.3, 1.3], 0.03, False),
+    ],
+)
+def test_members_of_a_long_stage_agree(members, dispersion, found):
+    """Within 3 %, or twice what ranks differ by in a step: else some of its ranks are slow."""
+    compute = np.ones((40, 16))
+    compute[:, 12:] = members
+    told = stage_imbalance(compute.max(axis=1), compute, STAGES, dispersion=dispersion)
+    assert (told is not None) == found
+
+
+def test_stages_are_compared_in_steps_in_which_all_were_read():
+    """A stage without times in some steps is judged by the others; in all of them, by none."""
+    compute = 3.0 * work(0.01)
+    compute[:, 4:8] *= 1.3
+    compute[::2, 12:] = np.nan
+    told = stage_imbalance(np.nanmax(compute, axis=1), compute, STAGES, dispersion=0.01)
+    assert told is not None
+    assert (told.group, told.ratio) == (1, pytest.approx(1.3, abs=0.02))
+    assert np.isnan(stage_ratio(compute, STAGES, 1)).tolist() == [True, False] * 20
+    assert np.median(stage_ratio(compute, STAGES, 1)[1::2]) == pytest.approx(1.3, abs=0.02)
+    compute[:, 12:] = np.nan
+    assert stage_imbalance(np.nanmax(compute, axis=1), compute, STAGES, dispersion=0.01) is None
+    assert stage_imbalance(compute[:, 4], compute, PeerGroups.of([0] * 16), dispersion=0.01) is None
+
+
+def test_a_rank_that_is_the_slowest_in_most_steps_is_no_uneven_work():
+    """Though others take turns in the rest, and no step is even."""
+    turns = np.zeros((40, 16))
+    turns[np.arange(40), np.where(np.arange(40) < 18, 3, np.arange(40) % 3)] = 0.5
+    one = turns.copy()
+    one[34:], one[34:, 3] = -0.01, 0.0
+    found = [workload_imbalance(np.exp(x).max(axis=1), np.exp(x), x) for x in (turns, one)]
+    assert found == [pytest.approx(1.58, abs=0.01), None]
+
+
+@given(
+    st.lists(st.lists(st.floats(0.1, 10.0), min_size=4, max_size=4), min_size=1, max_size=9),
+    st.floats(0.01, 100),
+)
+def test_job_slowdown_is_a_ratio(rows, unit):
+    """At least one, at most ten, and the same in any unit and for any numbering of the ranks."""
+    compute = np.array(rows)
+    told = job_slowdown(compute.max(axis=1), compute)
+    assert 1.0 <= told <= 10.0
+    assert job_slowdown(unit * compute.max(axis=1), unit * compute[:, ::-1]) == pytest.approx(told)
+    assert job_slowdown(np.full(len(rows), 0.01), np.tile([0.0, 8.0], (len(rows), 1))) == 10.0

@@ -41,3 +41,12 @@ def test_no_replicas_without_positions_or_second_nodes():
     """Unknown data-parallel positions, or replicas of one node each, allow no such comparison."""
     assert replicas(dp=np.full(16, -1)) is None
     assert replicas(dp=np.arange(16) // 4) is None
+
+
+def test_two_nodes_of_a_replica_are_enough():
+    """The batch is what the other one of the two shows."""
+    dp, node = np.tile([0, 1], 8), np.arange(16) // 8
+    ratio = np.where(dp == 1, 0.3, 0.0) + np.where(node == 1, 0.1, 0.0)
+    np.testing.assert_allclose(
+        replicas(dp, node).batch(ratio), np.where(dp == 1, 0.3, 0.0) + np.where(node == 0, 0.1, 0.0)
+    )

@@ -1,5 +1,8 @@
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
 
 from detectors.robust import FEW, MANY, median, nan_max, nan_mean, nan_median, spread
 
@@ -43,3 +46,23 @@ def test_median_of_single_precision_is_taken_in_double():
 
     assert float(nan_median(np.array([low, high]))) == half_way
     assert float(nan_median(np.array([high, np.nan, low], np.float32))) == half_way
+
+
+def test_fewer_than_asked_for_have_no_median():
+    """Also where all that there is was read."""
+    assert np.isnan(nan_median(np.ones((2, 3)), least=3)).tolist() == [True] * 3
+    assert nan_median(np.ones((3, 2)), least=3).tolist() == [1.0, 1.0]
+
+
+readings = st.one_of(st.just(np.nan), st.floats(-1e6, 1e6))
+
+
+@given(hnp.arrays(np.float64, hnp.array_shapes(max_dims=3, max_side=5), elements=readings), st.data())
+def test_statistics_along_any_axis_are_those_of_what_was_read(values, data):
+    """Of one to three dimensions each line gives what its finite values give, NaN where there is none."""
+    axis = data.draw(st.integers(0, values.ndim - 1))
+    for ours, of in ((nan_median, np.median), (nan_mean, np.mean), (nan_max, np.max)):
+        expected = np.apply_along_axis(
+            lambda line, of=of: of(line[line == line]) if (line == line).any() else np.nan, axis, values
+        )
+        np.testing.assert_allclose(ours(values, axis), expected, atol=1e-9)

@@ -1,5 +1,7 @@
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from detectors.roles import is_regular, looks_like_stage, roles_from_coords, split_by_gap
 
@@ -36,6 +38,10 @@ def test_classes_are_cut_at_wide_gaps():
         ([3], False),
         ([2, 5], False),
         ([1, 2], False),
+        ([0, 1, 2], False),
+        ([0, 1, 4, 5], False),
+        ([1, 5], True),
+        (list(range(8)), False),
     ],
 )
 def test_layouts_are_blocks_or_strides(marked, regular):
@@ -53,3 +59,27 @@ def test_two_slow_machines_may_stand_like_a_stage():
     levels[9] = 0.14
     assert not looks_like_stage(levels, slow)
     assert not looks_like_stage(np.where(np.arange(32) == 9, 0.3, 0.0), np.arange(32) == 9)
+
+
+@pytest.mark.parametrize(("ranks", "roles"), [(10, 2), (8, 1)])
+def test_a_finer_role_keeps_four_peers(ranks, roles):
+    """Groups are split by expert position where five are left in each, and not where four are."""
+    assert len(set(roles_from_coords({"ep": np.arange(ranks) % 2}, ["h100"] * ranks))) == roles
+
+
+@pytest.mark.parametrize(("other", "stage"), [(1.21, True), (1.19, False), (1.42, True), (1.48, False)])
+def test_members_of_a_stage_are_alike_by_half_their_distance(other, stage):
+    """What they differ by is compared with how far they stand from everybody else, at any level."""
+    slow = np.isin(np.arange(32), (9, 25))
+    levels = np.where(slow, 1.3, 1.0)
+    levels[25], levels[2] = other, np.nan
+    assert looks_like_stage(levels, slow) == stage
+
+
+@given(st.lists(st.integers(-20, 20), min_size=1, max_size=12), st.integers(-50, 50), st.randoms())
+def test_classes_follow_the_ranks_and_no_level(levels, shift, random):
+    """Times of another unit and ranks in another order are cut into the same classes."""
+    values, order = np.array(levels, float), random.sample(range(len(levels)), len(levels))
+    found = split_by_gap(values, gap=1.5)
+    assert split_by_gap(values[order] + shift, gap=1.5).tolist() == found[order].tolist()
+    assert sorted(set(found.tolist())) == list(range(found.max() + 1))

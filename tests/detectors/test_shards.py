@@ -61,3 +61,36 @@ def test_unknown_positions_explain_nothing():
     assert explained(TP == 3, tp=np.where(TP == 1, -1, TP)) == []
     assert explained(TP == 3, tp=np.zeros(32, dtype=np.intp)) == []
     assert explained(TP == 3) == []
+
+
+@pytest.mark.parametrize(("healthy", "is_position"), [((2,), True), ((2, 5), True), ((2, 5, 6), False)])
+def test_three_in_four_of_a_position_are_slow(healthy, is_position):
+    """A node or two on which it is not slow are exceptions; three of eight are not."""
+    node = np.arange(32) // 4
+    slow = (TP == 3) & ~np.isin(node, healthy)
+    assert explained(slow, tp=TP, node=node) == np.flatnonzero(slow).tolist() * is_position
+
+
+@pytest.mark.parametrize(("own", "explains"), [(0.10, True), (0.15, True), (0.17, False)])
+def test_a_position_explains_twice_what_it_is_slow_by_and_no_more(own, explains):
+    """A rank that is slower than that has something of its own."""
+    effect = np.where(TP == 0, 0.08, 0.0)
+    effect[8] = own
+    assert Shards.from_coords({"tp": TP}, NODE).explain(effect, 8, ROLE) == explains
+
+
+@pytest.mark.parametrize(("more", "explains"), [(0.04, True), (0.06, False)])
+def test_ranks_at_a_position_are_alike_by_half_of_what_it_is_slow_by(more, explains):
+    """Where three of eight differ by more than that, no position has been found."""
+    effect = np.where(TP == 0, 0.10, 0.0)
+    effect[[0, 12, 24]] += more
+    assert Shards.from_coords({"tp": TP}, NODE).explain(effect, 4, ROLE) == explains
+
+
+@pytest.mark.parametrize("machines", [(1, 4), (1, 4, 6), (1, 4, 6, 7)])
+def test_whole_machines_are_a_position_from_three_on(machines):
+    """Two may both be slow by themselves."""
+    node = np.arange(32) // 4
+    slow = np.isin(node, machines)
+    expected = np.flatnonzero(slow).tolist() if len(machines) >= 3 else []
+    assert explained(slow, cp=slow.astype(np.intp), node=node) == expected

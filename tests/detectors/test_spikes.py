@@ -57,3 +57,14 @@ def test_spikes_of_long_ago_are_forgotten():
         spikes.update(NONE, read=ALL, accused=NONE)
     assert common < 2.3
     assert spikes.surprise > math.log(2 * 4 * MEMORY) - 0.1
+
+
+def test_a_far_step_is_seen_once_it_has_ended():
+    """While it lasts it may be a fault, and one of an accused rank is one."""
+    assert [after(*steps).any for steps in ([NONE], [FIRST], [FIRST, NONE])] == [False, False, True]
+    assert not after(FIRST, NONE, accused=FIRST).any
+
+
+def test_each_step_of_a_run_counts_as_one_step_that_was_seen():
+    """Of 16 steps three were far off."""
+    assert after(FIRST, FIRST, FIRST, NONE).surprise == pytest.approx(math.log(17 / 3.5), abs=0.01)

@@ -85,3 +85,33 @@ def test_what_was_not_told_is_left_out():
     assert found.slowest == 0
     assert np.isnan(found.longest[1])
     assert judge(np.full((4, 2), np.nan), gpus(4), together=ALONE) is None
+
+
+@pytest.mark.parametrize(
+    ("usual", "own", "named"),
+    [(60, 90, True), (60, 89, False), (20, 50, True), (20, 49, False), (100, 149, False)],
+)
+def test_a_straggler_takes_half_as_long_again_and_half_a_minute_longer(usual, own, named):
+    """Both limits belong to the stragglers."""
+    seconds = np.full((8, 2), float(usual))
+    seconds[3, 0] = own
+    assert [s.node for s in judged(seconds).stragglers] == [3] * named
+
+
+def test_a_phase_without_a_second_was_told():
+    """Who had nothing to pull counts among the others, and shows how long the one took that had."""
+    seconds = np.zeros((4, 1))
+    seconds[2] = 300.0
+    found = judged(seconds, np.zeros(1, np.bool_))
+    assert [(s.node, s.usual) for s in found.stragglers] == [(2, 0.0)]
+    assert found.lost == 32 * 300.0
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_nodes_may_come_in_any_order(seed):
+    """The same start under other numbers has the same stragglers, slowest phase and cost."""
+    seconds, order = starts(), np.random.default_rng(seed).permutation(8)
+    seconds[2, 0], seconds[5, 1] = 300.0, 200.0
+    one, other = judged(seconds), judged(seconds[order])
+    assert [int(order[s.node]) for s in other.stragglers] == [s.node for s in one.stragglers] == [2, 5]
+    assert (other.slowest, other.lost) == (one.slowest, pytest.approx(one.lost))

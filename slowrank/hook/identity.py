@@ -20,6 +20,10 @@ class Identity(TypedDict, total=False):
     labels: Mapping[str, str]
 
 
+# The listener's (telemetry.datagram): one number beyond it, and the whole datagram is refused.
+_LIMIT = 2**31
+
+
 def identity_of(environ: Mapping[str, str], given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the datagram header of this process: what was given, else what torchrun, Slurm, Open MPI or
     Kubernetes put into the environment."""
@@ -97,15 +101,15 @@ def _items(mapping: Any) -> list[tuple[Any, Any]]:
 
 
 def _whole(*candidates: Any) -> int | None:
-    """Return the first candidate that is a whole number from 0 to 2^31, if any is."""
+    """Return the first candidate that is a whole number from 0 and below 2^31, if any is."""
     for candidate in candidates:
         if candidate is None or candidate == "":
             continue
         text = str(candidate)
-        # Nine digits are below 2^31, the listener's limit; without ASCII, digits of any script would do.
-        if re.fullmatch(r"\d{1,9}", text, re.ASCII):
+        # Without ASCII, digits of any script would do; their count bounds what int() has to read.
+        if re.fullmatch(r"\d{1,10}", text, re.ASCII) and int(text) < _LIMIT:
             return int(text)
-        misuse.note("ranks, sizes, attempts and coordinates must be whole numbers from 0")
+        misuse.note("ranks, sizes, attempts and coordinates must be whole numbers from 0, below 2^31")
     return None
 
 

@@ -1,6 +1,7 @@
 import pytest
 
 from slowrank.hook.identity import identity_of
+from slowrank.hook.misuse import misuse
 
 CASES = {
     "torchrun": (
@@ -101,3 +102,18 @@ def test_names_are_made_fit_for_the_wire():
     assert (
         identity_of({"RANK": "0", "SLOWRANK_JOB_ID": "my job é" + "x" * 300}, {})["job_id"][:9] == "my-job--x"
     )
+
+
+@pytest.mark.parametrize("given", [2**31 - 1, str(2**31 - 1)])
+def test_the_largest_number_of_the_wire_is_taken(given):
+    """What the listener takes the hook sends, up to the last number below 2^31."""
+    assert identity_of({"RANK": "0"}, {"coords": {"dp": given}})["coords"] == {"dp": 2**31 - 1}
+
+
+@pytest.mark.parametrize("given", [2**31, -1, 10**10, "²", 1.5])
+def test_what_the_wire_cannot_carry_is_left_out(given):
+    """A number that the listener refuses, with all of its datagram, is not sent, and counts as misuse."""
+    before = misuse.total
+
+    assert identity_of({"RANK": "0"}, {"coords": {"dp": given}})["coords"] == {}
+    assert misuse.total == before + 1

@@ -47,6 +47,7 @@ class NvmlCollector:
         self._gpus = 0
         self._greeted = False
         self._indices: dict[str, int] = {}
+        self._uuids: dict[str, int] = {}
         # GPU -> (monotonic time it is tried again at, how long it was left out).
         self._excluded: dict[int, tuple[float, float]] = {}
         # With the GPU it hung on, -1 where that is not known.
@@ -73,6 +74,10 @@ class NvmlCollector:
     def gpu_indices(self) -> Mapping[str, int]:
         """Return the index of every GPU read so far by its PCI address."""
         return self._indices
+
+    def gpu_uuids(self) -> Mapping[str, int]:
+        """Return the index of every GPU read so far by its UUID."""
+        return self._uuids
 
     def metrics(self) -> Mapping[str, float]:
         return {
@@ -158,6 +163,8 @@ class NvmlCollector:
     def _know(self, gpu: int, identity: Any) -> None:
         if identity and "pci_bus_id" in identity:
             self._indices[pci_address(identity["pci_bus_id"])] = gpu
+        if identity and "uuid" in identity:
+            self._uuids[identity["uuid"]] = gpu
 
     def _kill(self, gpu: int | None, now: Instant) -> None:
         if self._child is None:

@@ -24,7 +24,7 @@ def collectors(listen: Sequence[str]) -> list[Collector]:
     """
     nvml = NvmlCollector()
     return [
-        StepsCollector(listen),
+        StepsCollector(listen, nvml.gpu_uuids),
         nvml,
         HostCollector(),
         NetCollector(),

@@ -8,11 +8,12 @@ import re
 import socket
 import stat
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from exporters.collector import Columns, Instant, Reading, StepRows
 from slowrank.telemetry.checks import BadRecord
+from slowrank.telemetry.columns import Value
 from slowrank.telemetry.datagram import MAX_DATAGRAM_BYTES, StepDatagram, decode_datagram, step_values
 
 # What a tick takes, whoever floods the socket; _MAX_RANKS bounds what is remembered of senders.
@@ -29,12 +30,16 @@ Attempt = tuple[str, int, int, tuple[tuple[str, str], ...]]
 class StepsCollector:
     """Listens on UDP (``host:port``) and unix datagram sockets (a path) for the training hook.
 
-    Raises ``OSError`` when an address cannot be bound.
+    ``gpu_uuids`` gives the indices of the node's GPUs by UUID, as far as they are known, for ranks that know
+    the UUID of theirs alone. Raises ``OSError`` when an address cannot be bound.
     """
 
     name = "steps"
 
-    def __init__(self, addresses: Iterable[str]) -> None:
+    def __init__(
+        self, addresses: Iterable[str], gpu_uuids: Callable[[], Mapping[str, int]] = dict[str, int]
+    ) -> None:
+        self._gpu_uuids = gpu_uuids
         self._paths: list[Path] = []
         self._sockets: list[socket.socket] = []
         self._rejected: Counter[str] = Counter()
@@ -65,7 +70,7 @@ class StepsCollector:
                 self._rows_dropped += len(datagram.rows)
                 continue
             rows += len(datagram.rows)
-            grouped.setdefault(attempt, []).extend(step_values(datagram))
+            grouped.setdefault(attempt, []).extend(self._rows(datagram))
         self._rows_total += rows
         return Reading(
             steps=tuple(
@@ -105,6 +110,13 @@ class StepsCollector:
                     break
                 left -= 1
                 yield payload
+
+    def _rows(self, datagram: StepDatagram) -> list[dict[str, Value]]:
+        rows = step_values(datagram)
+        if datagram.gpu_index is None and datagram.gpu_uuid is not None:
+            index = _index_of(datagram.gpu_uuid, self._gpu_uuids())
+            rows = [row | {"gpu_index": index} for row in rows]
+        return rows
 
     def _account(self, datagram: StepDatagram) -> None:
         """Compare with the rank's last datagram: what is missing in between was lost on the way."""
@@ -147,6 +159,12 @@ def _ready(listening: socket.socket, address: str | tuple[str, int]) -> socket.s
         listening.close()
         raise
     return listening
+
+
+def _index_of(uuid: str, known: Mapping[str, int]) -> int | None:
+    """Return the index of the GPU whose UUID begins so, if there is one and no second."""
+    found = [index for whole, index in known.items() if whole.lower().startswith(uuid.lower())]
+    return found[0] if len(found) == 1 else None
 
 
 def _attempt(datagram: StepDatagram) -> Attempt:

@@ -36,7 +36,7 @@ def identity_of(environ: Mapping[str, str], given: Mapping[str, Any]) -> dict[st
         misuse.note("rank unknown: neither given nor in RANK, SLURM_PROCID or OMPI_COMM_WORLD_RANK; using 0")
         header["rank"] = 0
     if header["gpu_index"] is None:
-        header["gpu_index"] = _visible_gpu(environ.get("CUDA_VISIBLE_DEVICES", ""), header["local_rank"])
+        header |= _visible_gpu(environ.get("CUDA_VISIBLE_DEVICES", ""), header["local_rank"])
     coords = given.get("coords") or _pairs(environ.get("SLOWRANK_COORDS", ""))
     labels = given.get("labels") or _pairs(environ.get("SLOWRANK_LABELS", ""))
     header["coords"] = {_name(k): n for k, v in _items(coords) if (n := _whole(v)) is not None}
@@ -78,12 +78,19 @@ def _attempt(environ: Mapping[str, str]) -> int:
     return 100 * requeues + (_whole(environ.get("TORCHELASTIC_RESTART_COUNT")) or 0)
 
 
-def _visible_gpu(visible: str, local_rank: int | None) -> int | None:
-    # An entry may be a UUID or a MIG name: then the index is not known.
+def _visible_gpu(visible: str, local_rank: int | None) -> dict[str, int | str]:
+    """Return the rank's GPU by its index, or by its UUID, which the exporter knows the index of.
+
+    Neither where it is a part of a GPU (``MIG-…``) or where the entry says that there is none (-1).
+    """
     devices = visible.split(",")
     if local_rank is None or local_rank >= len(devices):
-        return None
-    return _whole(devices[local_rank])
+        return {}
+    device = devices[local_rank].strip()
+    if re.fullmatch(r"\d{1,4}", device, re.ASCII):
+        return {"gpu_index": int(device)}
+    # CUDA takes as many of the first digits as tell it from the others.
+    return {"gpu_uuid": device} if re.fullmatch(r"GPU-[0-9A-Fa-f-]{1,40}", device) else {}
 
 
 def _pairs(text: str) -> list[tuple[str, str]]:

@@ -40,6 +40,7 @@ class StepDatagram(msgspec.Struct, frozen=True, kw_only=True):
     """Rows of one rank since its last flush, in the order of ``ROW_FIELDS``.
 
     ``seq_len_sq_sum`` has one entry a row, or none at all: an older exporter knows rows of these fields only.
+    ``gpu_uuid`` may be the beginning of one, and stands where the rank does not know its ``gpu_index``.
     ``seq`` counts the datagrams of one process; ``dropped`` is how many rows its ring has lost so far.
     """
 
@@ -51,6 +52,7 @@ class StepDatagram(msgspec.Struct, frozen=True, kw_only=True):
     local_rank: int | None = None
     world_size: int | None = None
     gpu_index: int | None = None
+    gpu_uuid: str | None = None
     dropped: int = 0
     coords: dict[str, int] = {}
     labels: dict[str, str] = {}

@@ -49,7 +49,7 @@ def has_power(gpus, *indices):
 
 
 def test_every_gpu_is_read(ticks_of):
-    """Each GPU has its values, the time its calls took, and a PCI address for the kernel log's reader."""
+    """Each GPU has its values, the time its calls took, and what other readers know it by."""
     ticks = ticks_of("4")
 
     gpus = ticks.until(lambda gpus: has_power(gpus, 0, 1, 2, 3))
@@ -58,6 +58,7 @@ def test_every_gpu_is_read(ticks_of):
     assert gpus["2"]["gpu.throttle_reasons"] == 0
     assert gpus["2"]["gpu.nvml_call_seconds"] >= 0
     assert ticks.collector.gpu_indices() == {f"0000:{0x3B + i:02x}:00": i for i in range(4)}
+    assert ticks.collector.gpu_uuids() == {f"GPU-{i}": i for i in range(4)}
 
 
 def test_the_slow_set_is_read_now_and_then(ticks_of):

@@ -17,7 +17,7 @@ def path(tmp_path):
 
 @pytest.fixture
 def collector(path):
-    made = StepsCollector([path])
+    made = StepsCollector([path], lambda: {"GPU-8f1c9a52-0b7e": 0, "GPU-8f1c0000-0b7e": 1})
     yield made
     made.close()
 
@@ -55,6 +55,28 @@ def test_rows_of_local_ranks_are_gathered_by_attempt(send, collector):
     assert first.rows[0]["compute_seconds"] == 0.08
     assert first.rows[0]["data_seconds"] is None
     assert second.attempt == 1
+
+
+@pytest.mark.parametrize(
+    ("uuid", "index"),
+    [
+        ("GPU-8f1c0000-0b7e", 1),
+        ("GPU-8F1C9", 0),
+        pytest.param("GPU-8f1c", None, id="two-begin-so"),
+        pytest.param("GPU-77", None, id="not-of-this-node"),
+    ],
+)
+def test_a_gpu_named_by_uuid_is_found_by_its_index(path, collector, uuid, index):
+    """A rank that knows its GPU by UUID, or by the beginning of one, is placed on that GPU."""
+    environ = {"RANK": "0", "LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": uuid}
+    timer = StepTimer(exporter=path, environ=environ)
+    with timer.step(1):
+        pass
+    timer.close()
+
+    [batch] = collector.collect(now()).steps
+
+    assert [row["gpu_index"] for row in batch.rows] == [index]
 
 
 def test_the_hook_and_the_listener_speak_the_same(path, collector):

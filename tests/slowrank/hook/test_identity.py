@@ -66,7 +66,7 @@ CASES = {
     ),
     "gpus by uuid": (
         {"RANK": "0", "LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": "GPU-8f1c9a52"},
-        {"gpu_index": None},
+        {"gpu_index": None, "gpu_uuid": "GPU-8f1c9a52"},
     ),
     "coords and labels": (
         {"RANK": "0", "SLOWRANK_COORDS": "dp=1, pp=0,tp=x", "SLOWRANK_LABELS": "phase=train"},
@@ -95,6 +95,27 @@ def test_what_is_given_wins():
         {"dp": 2},
         4,
     )
+
+
+@pytest.mark.parametrize(
+    "visible", ["GPU-8f1c9a52", "MIG-1b0f", "MIG-GPU-8f1c9a52/1/0", "-1", "NoDevFiles", " 0", ""]
+)
+def test_every_way_of_naming_a_device_is_legal(visible):
+    """Whatever CUDA and Slurm write there is no misuse of the hook."""
+    before = misuse.total
+
+    identity_of({"RANK": "0", "LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": visible}, {})
+
+    assert misuse.total == before
+
+
+@pytest.mark.parametrize("visible", ["MIG-1b0f", "MIG-GPU-8f1c9a52/1/0", "-1", "NoDevFiles"])
+def test_what_is_no_whole_gpu_is_not_named(visible):
+    """A slice of a GPU, or none at all, is neither an index nor a UUID."""
+    header = identity_of({"RANK": "0", "LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": visible}, {})
+
+    assert header["gpu_index"] is None
+    assert "gpu_uuid" not in header
 
 
 def test_names_are_made_fit_for_the_wire():

@@ -1,7 +1,9 @@
 import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
 
 from slowrank.telemetry.schema import MISSING_INT
-from streams.counters import CounterBank
+from streams.counters import CounterBank, Counters
 
 THERE = np.ones((1, 2), np.bool_)
 
@@ -58,3 +60,29 @@ def test_nodes_know_nothing_of_each_other():
     counters.forget(0)
     assert np.isnan(rise(counters, 6.0, 11, 21).of("n")).all()
     assert rise(counters, 6.0, 1001, 2003, node=1).of("n").tolist() == [[1.0, 3.0]]
+
+
+def test_increases_go_by_name_and_not_by_place():
+    """Devices in another order are compared with themselves; a new one, or one back again, has no past."""
+    counters = Counters()
+    said = [
+        counters.update(float(ts), ids, np.array([readings])).delta[0].tolist()
+        for ts, (ids, readings) in enumerate(
+            [(("a", "b"), [10, 20]), (("b", "a"), [23, 11]), (("b", "c"), [24, 5]), (("a", "c"), [19, 6])]
+        )
+    ]
+    np.testing.assert_array_equal(said, [[np.nan, np.nan], [3.0, 1.0], [1.0, np.nan], [np.nan, 1.0]])
+
+
+readings = st.sampled_from([MISSING_INT, 0, 1, 5, 900, 2**62, 9223372036854775794])
+
+
+@given(st.lists(st.tuples(st.integers(1, 9), readings, readings), max_size=20))
+def test_one_node_alone_counts_as_one_of_many(samples):
+    """The counters of one node and the bank of all nodes tell the same increases, times and resets."""
+    one, many, ts = Counters(), bank(), 0.0
+    for seconds, *values in samples:
+        ts += seconds
+        own, of_all = one.update(ts, ("a", "b"), np.array([values])), rise(many, ts, *values, node=1)
+        for name in ("delta", "seconds", "reset"):
+            np.testing.assert_array_equal(getattr(own, name), getattr(of_all, name)[0])

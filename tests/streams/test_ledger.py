@@ -1,4 +1,6 @@
 import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
 
 from slowrank.telemetry import Subject, Suspicion
 from streams.ledger import Ledger
@@ -52,3 +54,32 @@ def test_becoming_overwhelming_is_said_at_once_and_stays():
     assert ledger.is_believed("a")
     (later,) = ledger.put("a", suspicion(140.0))
     assert later.overwhelming
+
+
+def test_news_does_not_wait_and_what_is_overwhelming_already_is_none():
+    """What a stage calls news passes before its time; the same strength of evidence once more does not."""
+    ledger = Ledger[str](30.0)
+    ledger.put("a", suspicion(100.0, overwhelming=True))
+    assert ledger.put("a", suspicion(101.0, overwhelming=True)) == []
+    (update,) = ledger.put("a", suspicion(102.0), news=True)
+    assert (update.state, update.ts) == ("update", 102.0)
+    (clear,) = ledger.clear("a", 103.0)
+    assert clear.score == 0.0
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["put", "news", "clear"]), st.sampled_from("ab"), st.integers(0, 40)))
+)
+def test_a_story_has_one_beginning_one_onset_and_one_end(told):
+    """Of each thing a raise comes first, then updates of the same onset in order of time, then its end."""
+    ledger, ts, last = Ledger[str](30.0), 100.0, {}
+    for what, key, later in told:
+        ts += later
+        for s in (
+            ledger.clear(key, ts) if what == "clear" else ledger.put(key, suspicion(ts), news=what == "news")
+        ):
+            before = last.get(key)
+            assert (s.state == "raise") == (before is None)
+            assert before is None or (s.onset == before.onset and s.ts >= before.ts)
+            last[key] = None if s.state == "clear" else s
+    assert sorted(ledger) == sorted(key for key, s in last.items() if s is not None)

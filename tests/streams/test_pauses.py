@@ -95,3 +95,24 @@ def test_rare_pauses_are_remembered_for_as_long_as_they_are_rare():
     pauses, ts = told({1000, 2000, 3000, 4000}, steps=4900)
     assert pauses.allowed_before(5000, ts) == 40.0
     assert pauses.allowed_before(4900, ts) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("gap", "usual", "pause"), [(4.0, 1.0, 0), (4.1, 1.0, 1), (5.9, 2.0, 0), (6.0, 2.0, 0), (6.1, 2.0, 1)]
+)
+def test_a_pause_is_longer_than_four_seconds_and_three_steps(gap, usual, pause):
+    """Shorter gaps end before anybody asks."""
+    pauses = Pauses()
+    pauses.step(1, gap, gap=gap, usual=usual)
+    assert len(pauses) == pause
+
+
+@pytest.mark.parametrize("shift", [1, 37, 1000])
+def test_a_job_that_was_resumed_pauses_by_its_own_count(shift):
+    """The same pauses at later steps are awaited so much later."""
+    pauses, ts = told(range(100, 600, 100), steps=600)
+    later, end = told(range(100 + shift, 600 + shift, 100), steps=600 + shift, first=shift)
+    assert end == ts
+    assert [n - shift for n in allowed(later, range(600 + shift, 800 + shift), ts)] == allowed(
+        pauses, range(600, 800), ts
+    )

@@ -106,3 +106,15 @@ def test_a_node_with_a_slow_tick_may_lose_its_second_report():
         ("exporter.stale", 1030.0),
         ("node.silent", 1060.0),
     ]
+
+
+def test_five_minutes_without_a_record_need_no_second_witness():
+    """From then on the exporter's silence is believed by itself, once."""
+    silence = Silence()
+    for ts in (1000.25, 1001.25):
+        silence.heard(NODE, ts)
+    said = [s for t in range(1002, 1500) for s in silence.tick(float(t))]
+    assert [(s.kind, s.state, s.ts, s.log_likelihood_ratio) for s in said if s.overwhelming] == [
+        ("exporter.stale", "update", 1301.25, 3.0)
+    ]
+    assert {s.log_likelihood_ratio for s in said if not s.overwhelming} == {1.0}

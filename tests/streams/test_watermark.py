@@ -1,3 +1,6 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
 from streams.watermark import Watermark
 
 
@@ -33,3 +36,22 @@ def test_a_long_pause_is_passed_in_at_most_ten_minutes_of_ticks():
     _, seconds = feed([*range(1000, 1010), *range(87400, 87410)])
     assert len(seconds) < 630
     assert seconds[-1] == 87406
+
+
+def test_a_leap_passes_its_last_ten_minutes():
+    """Six hundred whole seconds, the last of them the one that was reached."""
+    mark = Watermark()
+    assert mark.reach(1000.25) == range(1000, 1001)
+    assert mark.reach(1000.75) == range(1001, 1001)
+    assert mark.reach(5000.5) == range(4401, 5001)
+    assert mark.reach(4000.0) == range(0)
+
+
+@given(st.lists(st.integers(0, 400_000), max_size=40), st.integers(-5, 5))
+def test_seconds_pass_once_and_no_clock_of_one_source_moves_them(times, shift):
+    """Event time never goes back, and counts from any zero."""
+    mark, seconds = feed([t / 64 for t in times])
+    _, shifted = feed([t / 64 + shift for t in times])
+    assert seconds == sorted(set(seconds))
+    assert shifted == [second + shift for second in seconds]
+    assert mark.time <= max(times, default=0) / 64

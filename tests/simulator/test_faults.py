@@ -1,6 +1,9 @@
 import math
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from simulator import Fault
 from simulator.catalogue import CATALOGUE
@@ -42,3 +45,24 @@ def test_spells_are_the_stretches_in_which_it_is_on():
     assert list(wave.spells(100)) == [(10, 13), (20, 23), (30, 33)]
     assert list(wave.spells(15)) == [(10, 13)]
     assert list(Fault(kind="nic_crash", node=0, onset=10, duration=5).spells(100)) == [(10, 15)]
+
+
+@given(st.integers(0, 40), st.integers(1, 60), st.integers(1, 20), st.sampled_from([0.25, 0.5, 1.0]))
+def test_a_fault_is_on_in_its_spells_and_for_what_remains_of_them(onset, duration, period, duty):
+    """What it says of a moment, and of the stretches in which it is on, is the same."""
+    wave = Fault(
+        kind="nic_flap", node=0, onset=onset, shape="square", period=period, duty=duty, duration=duration
+    )
+    spells = list(wave.spells(200))
+    for t in np.arange(0, 120, 0.5).tolist():
+        inside = [off for on, off in spells if on <= t < off]
+        assert wave.severity(t) == bool(inside)
+        if inside and duty < 1:
+            assert wave.remaining(t) == inside[0] - t
+
+
+@pytest.mark.parametrize(("t", "severity", "factor"), [(9, 0, 1), (10, 0, 1), (25, 0.5, 1.15), (40, 1, 1.3)])
+def test_a_ramp_develops_in_proportion(t, severity, factor):
+    """Halfway up it slows by half of what it will."""
+    dose = Fault(kind="silent_slow", node=0, onset=10, shape="ramp", period=30, magnitude=1.3).dose(t)
+    assert (dose.severity, dose.factor) == pytest.approx((severity, factor))

@@ -24,9 +24,10 @@ _COLUMNS: LiteralString = (
 )
 
 # What a silence held back is still worth telling if its finding is open when the silence ends.
-_WAITING: LiteralString = (
+WAITING: LiteralString = (
     "(d.state = 'pending' OR (d.state = 'muted' AND coalesce(f.status, 'open') IN ('open', 'acknowledged'))) "
 )
+"""Whether delivery ``d`` of an event of finding ``f`` (outer join) may yet be sent, in SQL."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +94,7 @@ def due(
             "  SELECT d.id FROM deliveries d JOIN webhooks w ON w.id = d.webhook_id "
             "  JOIN events e ON e.id = d.event_id LEFT JOIN findings f ON f.id = e.finding_id "
             "  WHERE w.enabled AND d.next_attempt_at <= %(now)s AND "
-            + _WAITING
+            + WAITING
             + "    AND NOT d.webhook_id = ANY(%(busy)s) "
             "    AND (d.leased_until IS NULL OR d.leased_until <= %(now)s) "
             "  ORDER BY d.next_attempt_at, d.id LIMIT %(limit)s FOR UPDATE OF d SKIP LOCKED"
@@ -219,7 +220,7 @@ def next_due(conn: Connection[Any]) -> datetime | None:
         # greatest() passes over NULL, which is no lease.
         "SELECT min(greatest(d.next_attempt_at, d.leased_until)) FROM deliveries d "
         "JOIN webhooks w ON w.id = d.webhook_id JOIN events e ON e.id = d.event_id "
-        "LEFT JOIN findings f ON f.id = e.finding_id WHERE w.enabled AND " + _WAITING
+        "LEFT JOIN findings f ON f.id = e.finding_id WHERE w.enabled AND " + WAITING
     ).fetchone()
     return None if row is None else row[0]
 

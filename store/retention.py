@@ -6,6 +6,7 @@ from typing import Any, LiteralString
 
 from psycopg import Connection, sql
 
+from store.deliveries import WAITING
 from store.findings import expire_silent
 from store.locks import lock_key
 
@@ -44,7 +45,7 @@ def prune_events(conn: Connection[Any], *, now: datetime, days: float) -> int:
     """Remove events older than ``days`` that wait for no delivery, with their log; return how many."""
     return conn.execute(
         "DELETE FROM events e WHERE created_at < %s AND NOT EXISTS (SELECT 1 FROM deliveries d "
-        "WHERE d.event_id = e.id AND d.state = 'pending')",
+        "LEFT JOIN findings f ON f.id = e.finding_id WHERE d.event_id = e.id AND " + WAITING + ")",
         (now - timedelta(days=days),),
     ).rowcount
 

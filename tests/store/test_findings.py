@@ -9,8 +9,9 @@ import psycopg
 import pytest
 
 from alerts.finding import Action, Cause, Finding, dedup_key, finding_id
+from alerts.silence import Matcher, Silence
 from slowrank.telemetry import Evidence, Subject
-from store import deliveries, events, findings, silences, webhooks
+from store import deliveries, events, findings, retention, silences, webhooks
 from store.findings import Conflict, FindingFilter, NotFound, Word
 from store.webhooks import Webhook
 
@@ -275,19 +276,41 @@ def test_news_is_queued_for_the_webhooks_it_concerns(conn):
     assert {d.event.type for d in leased} == {"finding.opened"}
 
 
+def silence(conn, hours, id_="sil"):
+    """Store a silence that began an hour ago and ends in so many; return its end."""
+    start, end = datetime.now(UTC) - timedelta(hours=1), datetime.now(UTC) + timedelta(hours=hours)
+    matchers = (Matcher("node", "n[0-9]", is_regex=True), Matcher("cluster", "d", is_equal=False))
+    silences.save(
+        conn,
+        Silence(id=id_, matchers=matchers, starts_at=start, ends_at=end, created_by="a", comment="c"),
+    )
+    return end
+
+
 def test_silenced_news_waits_for_the_end_of_the_silence(conn):
     """A muted delivery is not due; when the silence is over and the finding still open, it is."""
-    from alerts.silence import Matcher, Silence
-
     webhooks.create(conn, hook(), "whsec_x")
-    start, end = datetime.now(UTC) - timedelta(hours=1), datetime.now(UTC) + timedelta(hours=1)
-    matchers = (Matcher("node", "n[0-9]", is_regex=True), Matcher("cluster", "d", is_equal=False))
-    quiet = Silence(id="sil", matchers=matchers, starts_at=start, ends_at=end, created_by="a", comment="c")
-    silences.save(conn, quiet)
+    end = silence(conn, hours=1)
     save(conn, finding())
     assert deliveries.due(conn, now=soon()) == []
     assert [d.state for d in deliveries.listed(conn, "whk_h")] == ["muted"]
     assert len(deliveries.due(conn, now=end + timedelta(seconds=1))) == 1
+
+
+def test_news_outlives_a_long_silence_while_its_finding_is_open(conn):
+    """Old events are removed, but not one that the end of a silence will make due; that is told then."""
+    webhooks.create(conn, hook(), "whsec_x")
+    end = silence(conn, hours=14 * 24)
+    save(conn, finding())
+    gone = Subject(type="node", cluster="c", node="n2")
+    save(conn, finding(subject=gone))
+    save(conn, finding(20, subject=gone, status="resolved"))
+    conn.execute("SET ROLE slowrank_notifier")
+    eighth_day = datetime.now(UTC) + timedelta(days=8)
+    assert retention.prune_events(conn, now=eighth_day, days=7) == 2
+    assert [e.finding_id for e in events.after(conn, 0)] == [finding().id]
+    leased = deliveries.due(conn, now=end + timedelta(seconds=1))
+    assert [d.event.type for d in leased] == ["finding.opened"]
 
 
 def test_killed_before_commit_leaves_no_trace(conn, store_dsn):

@@ -1,6 +1,7 @@
 """Old roll-ups and old news go, a little at a time and by one process at a time. Findings stay for ever."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any, LiteralString
 
@@ -16,7 +17,19 @@ BATCH = 20_000
 # So far back a listener may go with Last-Event-ID (api.routes.stream).
 EVENT_DAYS = 7.0
 
+# Of events, each of which takes its deliveries and their log along.
+EVENT_BATCH = 1_000
+
 _LOCK = lock_key("retention")
+# Another: the notifier removes events while the sink worker removes roll-ups.
+_EVENTS_LOCK = lock_key("retention of events")
+
+
+_PRUNE: LiteralString = (
+    "DELETE FROM events WHERE id = ANY(ARRAY(SELECT e.id FROM events e WHERE e.created_at < %s "
+    "AND NOT EXISTS (SELECT 1 FROM deliveries d LEFT JOIN findings f ON f.id = e.finding_id "
+    "WHERE d.event_id = e.id AND " + WAITING + ") LIMIT %s))"
+)
 
 
 def run(conn: Connection[Any], *, now: datetime, days: float) -> dict[str, int] | None:
@@ -26,9 +39,9 @@ def run(conn: Connection[Any], *, now: datetime, days: float) -> dict[str, int] 
 
     Returns None when another process is at it. ``conn`` must be in autocommit: every batch is a transaction.
     """
-    if not _one(conn, "SELECT pg_try_advisory_lock(%s)", (_LOCK,)):
-        return None
-    try:
+    with _alone(conn, _LOCK) as alone:
+        if not alone:
+            return None
         before = now - timedelta(days=days)
         hypertables = _hypertables(conn)
         removed = {
@@ -36,18 +49,15 @@ def run(conn: Connection[Any], *, now: datetime, days: float) -> dict[str, int] 
             for name in TABLES
         }
         return removed | {"findings": expire_silent(conn, now)}
-    finally:
-        # The session goes back to its pool, and would keep the lock.
-        conn.execute("SELECT pg_advisory_unlock(%s)", (_LOCK,))
 
 
-def prune_events(conn: Connection[Any], *, now: datetime, days: float) -> int:
-    """Remove events older than ``days`` that wait for no delivery, with their log; return how many."""
-    return conn.execute(
-        "DELETE FROM events e WHERE created_at < %s AND NOT EXISTS (SELECT 1 FROM deliveries d "
-        "LEFT JOIN findings f ON f.id = e.finding_id WHERE d.event_id = e.id AND " + WAITING + ")",
-        (now - timedelta(days=days),),
-    ).rowcount
+def prune_events(conn: Connection[Any], *, now: datetime, days: float) -> int | None:
+    """Remove events older than ``days`` that wait for no delivery, with their log; return how many.
+
+    Returns None when another process is at it. ``conn`` must be in autocommit: every batch is a transaction.
+    """
+    with _alone(conn, _EVENTS_LOCK) as alone:
+        return _until_none(conn, _PRUNE, (now - timedelta(days=days), EVENT_BATCH)) if alone else None
 
 
 def prune_secrets(conn: Connection[Any], *, now: datetime) -> int:
@@ -73,10 +83,30 @@ def _delete(conn: Connection[Any], name: str, before: datetime) -> int:
     statement = sql.SQL(
         "DELETE FROM {} WHERE ctid = ANY(ARRAY(SELECT ctid FROM {} WHERE bucket < %s LIMIT %s))"
     ).format(table, table)
+    return _until_none(conn, statement, (before, BATCH))
+
+
+def _until_none(
+    conn: Connection[Any], statement: LiteralString | sql.Composed, parameters: Sequence[Any]
+) -> int:
+    """Delete batch by batch, each in a transaction of its own; return how many rows that were."""
     deleted = 0
-    while (n := conn.execute(statement, (before, BATCH)).rowcount) > 0:
+    while (n := conn.execute(statement, parameters).rowcount) > 0:
         deleted += n
     return deleted
+
+
+@contextmanager
+def _alone(conn: Connection[Any], lock: int) -> Iterator[bool]:
+    """Say whether no other process is at what the lock is for, and keep others from it until the end."""
+    if not _one(conn, "SELECT pg_try_advisory_lock(%s)", (lock,)):
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        # The session goes back to its pool, and would keep the lock.
+        conn.execute("SELECT pg_advisory_unlock(%s)", (lock,))
 
 
 def _one(conn: Connection[Any], statement: LiteralString, parameters: Sequence[Any] = ()) -> Any:

@@ -161,6 +161,46 @@ def test_old_events_are_pruned_when_nothing_waits(conn, hook):
     assert [e.body["name"] for e in events.after(conn, 0)] == ["waiting"]
 
 
+def test_events_are_pruned_in_small_transactions(conn, hook, monkeypatch):
+    """No transaction removes more than a batch, so that none holds its locks for long."""
+    for name in ("a", "b", "c", "d", "e"):
+        queue(conn, name)
+    conn.execute("UPDATE deliveries SET state = 'failed'")
+    conn.execute(
+        "CREATE TEMPORARY TABLE batches AS SELECT txid_current() AS transaction, 0::bigint AS rows LIMIT 0"
+    )
+    conn.execute(
+        "CREATE FUNCTION pg_temp.count_batch() RETURNS trigger LANGUAGE plpgsql AS "
+        "'BEGIN INSERT INTO batches SELECT txid_current(), count(*) FROM gone; RETURN NULL; END'"
+    )
+    conn.execute(
+        "CREATE TRIGGER count_batch AFTER DELETE ON events REFERENCING OLD TABLE AS gone "
+        "FOR EACH STATEMENT EXECUTE FUNCTION pg_temp.count_batch()"
+    )
+    monkeypatch.setattr(retention, "EVENT_BATCH", 2)
+    try:
+        assert retention.prune_events(conn, now=datetime.now(UTC) + timedelta(days=8), days=7) == 5
+    finally:
+        conn.execute("DROP TRIGGER count_batch ON events")
+    removed = conn.execute("SELECT sum(rows)::int FROM batches GROUP BY transaction ORDER BY 1").fetchall()
+    assert removed == [(0,), (1,), (2,), (2,)]
+
+
+def test_events_are_pruned_in_one_place(conn, store_dsn, hook):
+    """While one process removes events, another leaves it alone; roll-ups may go at the same time."""
+    queue(conn)
+    conn.execute("UPDATE deliveries SET state = 'failed'")
+    later = datetime.now(UTC) + timedelta(days=8)
+    with psycopg.connect(store_dsn, autocommit=True) as other:
+        other.execute("SELECT pg_advisory_lock(%s)", (retention._EVENTS_LOCK,))
+        assert retention.prune_events(conn, now=later, days=7) is None
+        assert retention.run(conn, now=later, days=7) is not None
+        other.execute("SELECT pg_advisory_unlock(%s)", (retention._EVENTS_LOCK,))
+        assert retention.prune_events(conn, now=later, days=7) == 1
+        # Given back with the session.
+        assert retention.prune_events(other, now=later, days=7) == 0
+
+
 def test_a_secret_that_signs_nothing_any_more_is_removed(conn, hook):
     """One that still signs along stays until its time is over; the newest has none."""
     webhooks.rotate(conn, hook.id, "whsec_new", now=at(10), old_until=at(60))

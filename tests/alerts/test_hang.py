@@ -143,3 +143,31 @@ def test_nobody_is_named_where_nobody_stands_out():
     assert suspects(votes(4)) == ()
     assert suspects(votes(4, spinning=0.0)) == ()
     assert suspects([said(nodes=4)]) == ()
+
+
+@pytest.mark.parametrize(("earlier", "named"), [(1.5, 0), (1.6, 1)])
+def test_onsets_as_close_as_readings_have_no_order(earlier, named):
+    """Nodes are read once a second, each at its own moment."""
+    assert len(suspects([*votes(3), said("n9", onset=10.0 - earlier)])) == named
+
+
+@pytest.mark.parametrize("weight", [-4.0, 0.0])
+def test_who_does_not_vote_for_a_hang_is_not_the_first_of_it(weight):
+    """A node that had left before, or speaks against a hang, fell quiet for another reason."""
+    assert suspects([*votes(4), said("n9", onset=1.0, weight=weight)]) == ()
+    assert suspects([said("n1", onset=2.0), said("n2")]) == ()
+
+
+def test_at_most_three_nodes_are_named():
+    """The likeliest of them, in an order that does not depend on that of the votes."""
+    odd = [said(f"m{i}", spinning=0.5 - 0.1 * i) for i in (3, 1, 4, 2)]
+    (told,) = suspects([*odd, *votes(9)])
+    assert told.value == 3.0
+    assert [part.partition(":")[0] for part in told.note.split("; ")] == ["m4", "m3", "m2"]
+    assert suspects([*votes(9), *reversed(odd)]) == (told,)
+
+
+@pytest.mark.parametrize(("weight", "expected"), [(1.0, True), (0.99, False)])
+def test_a_vote_of_one_turns_the_key(weight, expected):
+    """A weaker one says that a node is part of a hang, if there is one."""
+    assert both_keys([said(nodes=4)], votes(4, weight=weight)) == expected

@@ -4,6 +4,8 @@ import math
 import random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from detectors.domains import Domain, DomainConfig, Suspect, explain
 
@@ -134,3 +136,34 @@ def test_hundreds_of_causes_at_once_are_told_apart():
     ]
     domains.append(Domain("cluster", "", frozenset(names), per * racks))
     assert {e.domain.name for e in explain(bad, domains)} == {f"r{k}" for k in range(0, racks, 5)}
+
+
+def rack(size, onsets, ratio=0.0, **more):
+    """What is found when so many members of one rack began at these times."""
+    members = [Suspect(f"n{i}", f"n{i}", ratio, T0 + at) for i, at in enumerate(onsets)]
+    return explain(members, [Domain("rack", "r", frozenset(s.name for s in members), size)], **more)
+
+
+def test_gain_is_what_its_formula_says():
+    """Evidence and steps in time speak for a domain; how many there are, and who is well, against it."""
+    alone, one_of_32 = rack(4, [0, 0, 1], 3.0), rack(4, [0, 0, 1], 3.0, counts={"rack": 32})
+    expected = 3 * 3.0 + 2 * math.log(600 / 2) - math.log(5)
+    assert alone[0].gain == pytest.approx(expected)
+    assert one_of_32[0].gain == pytest.approx(expected - math.log(32))
+
+
+@pytest.mark.parametrize(
+    ("size", "onsets", "found"),
+    [(8, [0, 0, 0], 1), (9, [0, 0, 0], 0), (3, [0, 1, 2], 1), (3, [0, 1, 2.1], 0), (2, [0, 0], 0)],
+    ids=["five-well", "six-well", "two-seconds", "longer", "two-machines"],
+)
+def test_limits_of_a_cause(size, onsets, found):
+    """Three machines within two seconds, and odds of e³ after what its healthy members say against it."""
+    assert len(rack(size, onsets)) == found
+
+
+@given(st.lists(st.integers(0, 40), min_size=3, max_size=9), st.integers(-1000, 1000))
+def test_causes_do_not_depend_on_when_it_was(onsets, shift):
+    """The same onsets at another time have the same explanations."""
+    found, later = rack(9, onsets, 4.0), rack(9, [at + shift for at in onsets], 4.0)
+    assert [[s.name for s in e.explained] for e in found] == [[s.name for s in e.explained] for e in later]

@@ -4,6 +4,8 @@ import itertools
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from detectors.links import LinkVerdict, classify, localise
 
@@ -115,3 +117,33 @@ def test_links_crossed_together_are_one_set():
     """Two links in a row that all the same paths cross are named together."""
     paths = [(0, 1, 2), (0, 1, 3), (0, 1, 4), (5, 2), (5, 3), (5, 4)]
     assert localise(paths, np.array([0.5, 0.5, 0.5, 1.0, 1.0, 1.0]), 6).bad() == [(0, 1)]
+
+
+@pytest.mark.parametrize(("ratio", "hot"), [(1.49, 0), (1.5, 1)])
+def test_a_cell_is_hot_from_one_and_a_half_on(ratio, hot):
+    """Where delays hardly scatter the ratio alone decides; when all cells have it, it is congestion."""
+    d = np.ones((N, N))
+    d[2, 9] = ratio
+    assert short(classify(d)) == [("path", 2, 9)] * hot
+    assert short(classify(np.full((N, N), ratio))) == [("congestion", None, None)] * hot
+
+
+@pytest.mark.parametrize(
+    ("hot", "measured", "pattern"), [(3, 5, "sender"), (2, 5, "path"), (3, 3, "sender"), (2, 2, "path")]
+)
+def test_a_row_is_hot_when_three_in_five_of_at_least_three_cells_are(hot, measured, pattern):
+    """With fewer, the cells are paths of their own."""
+    d = np.ones((N, N))
+    d[4] = np.nan
+    d[4, 5 : 5 + measured] = 1.0
+    d[4, 5 : 5 + hot] = 2.0
+    assert {v.pattern for v in classify(d)} == {pattern}
+
+
+@given(st.permutations(range(N)))
+def test_machines_may_be_numbered_in_any_order(order):
+    """A slow sender, receiver and path are found under their new numbers."""
+    d = delays(6)
+    d[4], d[2, 9] = 2.0 * d[4], 4.0
+    told = {(v.pattern, v.source, v.target) for v in classify(d[np.ix_(order, order)])}
+    assert told == {("sender", order.index(4), None), ("path", order.index(2), order.index(9))}

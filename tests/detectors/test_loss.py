@@ -129,3 +129,32 @@ def test_rewards_have_no_ratio():
     """Zero and negative values are left alone, and what crosses zero starts anew."""
     assert first(feed(LossWatch("loss"), np.linspace(-3.0, 3.0, 1000))) is None
     assert first(feed(LossWatch("loss"), np.where(np.arange(1000) % 7, 1.0, 0.0))) is None
+
+
+@pytest.mark.parametrize(
+    ("at", "value", "leaps"), [(150, 9.9, 0), (150, 10.1, 1), (99, 20.0, 0), (101, 20.0, 1)]
+)
+def test_a_leap_is_five_times_the_median_after_a_hundred_steps(at, value, leaps):
+    """Less is a spike, and sooner is the start."""
+    values = np.full(160, 2.0)
+    values[at] = value
+    assert [first(feed(LossWatch("loss"), values))] == [at if leaps else None]
+
+
+@pytest.mark.parametrize(
+    ("series", "factor", "found"), [("loss", 1.2, False), ("loss", 1.25, True), ("grad_norm", 1.5, False)]
+)
+def test_a_divergence_is_a_fifth_in_logs_and_of_the_loss(series, factor, found):
+    """Gradients grow as training goes on; a loss that is higher by less comes and goes."""
+    values = np.concatenate([np.full(150, 2.0), np.full(40, 2.0 * factor)])
+    assert (first(feed(LossWatch(series), values)) is not None) == found
+
+
+def test_scatter_is_the_usual_distance_from_the_median():
+    """Of values that are one per cent above and below two it is two hundredths."""
+    values = 2.0 * np.exp(np.tile([0.01, -0.01], 75))
+    found = LossWatch("loss")
+    feed(found, values)
+    told = found.update(150.0, 20.0)
+    assert told is not None
+    assert (told.median, told.scatter, told.steps) == pytest.approx((2.0, 0.02, 50), rel=0.01)

@@ -103,3 +103,27 @@ def test_too_few_groups_to_compare():
     """A job of one dimension has one group, and nothing to compare it with."""
     assert not GroupVotes(coords((1, 64, 1))).able
     assert not GroupVotes({}).able
+
+
+@pytest.mark.parametrize(("factor", "slow"), [(1.14, 0), (1.16, 1)])
+def test_a_group_is_slow_from_fifteen_per_cent_on(factor, slow):
+    """Where transfers hardly scatter, less is nothing."""
+    ballot = after(4, groups=[(2, 1)], factor=factor, noise=0.001)
+    assert len(ballot.groups) == slow
+    assert ballot.suspects().size == DP * slow
+
+
+@pytest.mark.parametrize(("more", "slow"), [([], 4), ([(0, 2)], 0)])
+def test_a_quarter_of_the_groups_may_be_slow(more, slow):
+    """What more of them share is not theirs."""
+    assert len(after(4, groups=[(0, 0), (1, 1), (2, 2), (3, 3), *more]).groups) == slow
+
+
+def test_a_dimension_of_which_one_position_is_not_told_is_left_out():
+    """Without the shards, a replica that transfers slowly is one group of its stages."""
+    at = coords()
+    votes = GroupVotes(at | {"tp": np.where(np.arange(at["tp"].size) == 5, -1, at["tp"])})
+    for r in range(4):
+        ballot = votes.round(np.where(at["dp"] == 5, 1.5, 1.0) * seconds(r))
+    (found,) = ballot.groups
+    assert (found.dimension, found.members.tolist()) == ("pp", np.flatnonzero(at["dp"] == 5).tolist())

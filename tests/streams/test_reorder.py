@@ -81,3 +81,10 @@ def test_the_wall_clock_ends_the_pause_of_a_log_that_has_ended():
     assert order.reach(100.0 + PATIENCE_SECONDS - 0.1) == []
     assert order.reach(100.0 + PATIENCE_SECONDS) == [("a", 60.0)]
     assert not order
+
+
+@pytest.mark.parametrize(("late", "held"), [(2.9, False), (3.1, True)])
+def test_three_seconds_beyond_what_is_usual_are_late(late, held):
+    """What a sender always takes is not late, and neither is a little more."""
+    order, _ = played([*live("a", delay=5.0), ("a", 60.0, 65.0 + late)])
+    assert bool(order) == held

@@ -1,7 +1,8 @@
 """What the GPUs show: power, clocks, heat and counters, derived from what the ranks on them are doing.
 
-A GPU that computes draws power and grows warm; one that waits spins: fully utilised, at a third of the power,
-with idle tensor cores. Nobody sets a metric because of a fault.
+A GPU that computes draws power and grows warm; one that waits spins: fully utilised, with a third of what
+computing draws above idle, so some 40 % of its power, and idle tensor cores. Nobody sets a metric because of
+a fault.
 """
 
 from collections.abc import Iterable

@@ -18,9 +18,14 @@ _RECORD_BYTES = 8192
 # A storm of lines must not hold up the tick; the rest waits in the kernel's ring.
 _RECORDS_PER_TICK = 512
 _XID = re.compile(r"NVRM: Xid \(PCI:(?P<pci>[0-9a-fA-F:.]+)\): (?P<xid>\d{1,4})\b")
-# XIDs that name the application as their usual origin; every other one may be the hardware.
-_APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68})
-_FATAL_XIDS = frozenset({48, 79, 95, 119, 120, 140})
+# How bad one such line is by itself, for whoever reads events: what the workers' rules, which go by the code,
+# make of one. 140, uncorrectable errors whose rows the driver could not take out of use, has no rule.
+_XID_SEVERITY: dict[int, Severity] = {
+    **dict.fromkeys((48, 64, 79, 95, 140), "critical"),
+    **dict.fromkeys((63, 94, 109, 119, 120, 145, 149), "error"),
+}
+# The application's (13, 31, 68), what follows others (43, 45), what counts once it repeats (74), the unknown.
+_OTHER_XID: Severity = "warning"
 
 _PATTERNS: tuple[tuple[re.Pattern[str], str, Severity], ...] = (
     (re.compile(r"SXid \(PCI:(?P<pci>[0-9a-fA-F:.]+)\): (?P<sxid>\d{1,6})\b"), "nvswitch.sxid", "error"),
@@ -132,13 +137,13 @@ def _xid_event(xid: re.Match[str], ts: float, message: str, gpu_indices: Mapping
     subject: dict[str, str | int] = {"pci_bus_id": address, "xid": code}
     if (index := gpu_indices.get(address)) is not None:
         subject["gpu_index"] = index
-    severity: Severity = "error"
-    if code in _APPLICATION_XIDS:
-        severity = "warning"
-    elif code in _FATAL_XIDS:
-        severity = "critical"
     return Event(
-        ts=ts, source="kmsg", code=f"xid.{code}", severity=severity, subject=subject, message=_text(message)
+        ts=ts,
+        source="kmsg",
+        code=f"xid.{code}",
+        severity=_XID_SEVERITY.get(code, _OTHER_XID),
+        subject=subject,
+        message=_text(message),
     )
 
 

@@ -3,6 +3,7 @@ import os
 import pytest
 
 from exporters.kmsg import KmsgCollector, parse, pci_address
+from streams.hardware_rules import EVENT_RULES, UNKNOWN_XID
 
 GPUS = {"0000:3b:00": 0, "0000:5e:00": 1}
 XID_79 = (
@@ -47,6 +48,25 @@ def test_what_matters_becomes_an_event(message, code, subject):
     assert event is not None
     assert event.code == code
     assert subject.items() <= event.subject.items()
+
+
+@pytest.mark.parametrize("code", [c for c in EVENT_RULES if c.startswith("xid.")])
+def test_one_xid_is_as_bad_as_the_workers_rules_have_it(code):
+    """The severity of the event is what its rule argues for after one fault, if one is enough."""
+    rule = EVENT_RULES[code]
+
+    event = parse(f"4,1,1,-;NVRM: Xid (PCI:0000:3b:00): {code[4:]}, text", 0.0, GPUS)
+
+    assert event is not None
+    assert event.severity == (rule.verdict.severity if rule and rule.faults == 1 else "warning")
+
+
+def test_an_xid_without_a_rule_is_a_warning():
+    """As the finding is that it gives rise to."""
+    event = parse("4,1,1,-;NVRM: Xid (PCI:0000:3b:00): 999, text", 0.0, GPUS)
+
+    assert event is not None
+    assert event.severity == UNKNOWN_XID.verdict.severity
 
 
 @pytest.mark.parametrize(

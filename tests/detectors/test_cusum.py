@@ -61,3 +61,39 @@ def test_reset_and_refusals():
         bank.update([1.0])
     with pytest.raises(ValueError, match="slack"):
         CusumBank(1, threshold=0.0)
+
+
+def test_a_reset_series_is_as_good_as_new():
+    """Its sums, its age and its next alarm are those of a series that has just begun."""
+    used, fresh = CusumBank(2), CusumBank(2)
+    for _ in range(5):
+        used.update([3.0, -3.0])
+    used.reset(np.array([0, 1]))
+    for _ in range(11):
+        assert used.update([1.5, -1.5]).tolist() == fresh.update([1.5, -1.5]).tolist()
+        assert (used.age(0), used.age(1)) == (fresh.age(0), fresh.age(1))
+
+
+@pytest.mark.parametrize(("part", "series"), [("sums", 3), ("ages", 3), ("sums", 1), ("ages", 1)])
+def test_a_snapshot_of_another_size_is_refused(part, series):
+    """Also where one array alone would not fit, or would be taken for all."""
+    bank = CusumBank(2)
+    with pytest.raises(ValueError, match="does not fit"):
+        bank.restore(bank.snapshot() | {part: CusumBank(series).snapshot()[part]})
+
+
+@given(
+    st.lists(st.lists(st.sampled_from([-2.0, 0.0, 0.7, 2.0, math.nan]), min_size=3, max_size=3), max_size=30)
+)
+def test_a_bank_is_its_series_one_by_one_in_either_direction(rows):
+    """Fed together, lane by lane or turned upside down, the alarms and ages are the same."""
+    bank, alone, turned = (
+        CusumBank(3, threshold=3.0),
+        CusumBank(3, threshold=3.0),
+        CusumBank(3, threshold=3.0),
+    )
+    for row in rows:
+        alarms = bank.update(row).tolist()
+        assert [bool(alone.update([z], np.array([i]))[0]) for i, z in enumerate(row)] == alarms
+        assert turned.update([-z for z in row]).tolist() == alarms
+        assert [bank.age(i) for i in range(3)] == [alone.age(i) for i in range(3)]

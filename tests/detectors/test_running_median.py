@@ -79,3 +79,24 @@ def test_refuses_what_makes_no_sense():
         RunningMedian(1, 1, slots=2, least=3)
     with pytest.raises(ValueError, match="does not fit"):
         RunningMedian(1, 1).restore(RunningMedian(2, 1).snapshot())
+
+
+def test_a_reset_lane_is_as_good_as_new():
+    """What was gathered of an unfinished mean is forgotten too."""
+    used, fresh = (RunningMedian(1, 1, every=4.0, slots=3, least=1) for _ in range(2))
+    for second in range(7):
+        used.update(LANES[:1], np.array([float(second)]), row(9.0))
+    used.reset(LANES[:1])
+    for second in range(20, 32):
+        for usual in (used, fresh):
+            usual.update(LANES[:1], np.array([float(second)]), row(float(second % 5)))
+    for name, held in used.snapshot().items():
+        np.testing.assert_array_equal(held, fresh.snapshot()[name])
+
+
+@pytest.mark.parametrize("bad", [{"every": 0.0}, {"every": -1.0}, {"least": 0}, {"slots": 2, "least": 3}])
+def test_slots_without_time_are_refused(bad):
+    """As many means as slots may be asked for, and no more."""
+    with pytest.raises(ValueError, match="need every > 0"):
+        RunningMedian(1, 1, **bad)
+    assert RunningMedian(1, 1, slots=3, least=3).value.shape == (1, 1)

@@ -72,7 +72,8 @@ def test_news_does_not_wait_and_what_is_overwhelming_already_is_none():
 )
 def test_a_story_has_one_beginning_one_onset_and_one_end(told):
     """Of each thing a raise comes first, then updates of the same onset in order of time, then its end."""
-    ledger, ts, last = Ledger[str](30.0), 100.0, {}
+    ledger, ts = Ledger[str](30.0), 100.0
+    last: dict[str, Suspicion | None] = {}
     for what, key, later in told:
         ts += later
         for s in (

@@ -11,7 +11,8 @@ from typing import Any, Literal, LiteralString
 from psycopg import Connection
 from psycopg.rows import class_row, dict_row
 
-from store import events, webhooks
+from alerts.silence import labels, muting
+from store import events, silences, webhooks
 from store.events import Event, emit
 from store.text import storable
 from store.webhooks import Webhook
@@ -83,38 +84,66 @@ def due(
 
     ``busy`` names the endpoints that get nothing now, so that a slow one does not hold up the others.
 
-    A delivery that a silence held back becomes due when the silence has ended and its finding is still open.
+    A delivery that a silence held back becomes due when the silence has ended and its finding is still open,
+    unless another silence mutes it by then.
     """
     with conn.transaction(), conn.cursor(row_factory=dict_row) as cursor:
-        # The attempt is counted with the lease: one cut off by a kill was one, too. SKIP LOCKED lets
-        # notifiers side by side take different rows, and none of them wait.
-        rows = cursor.execute(
-            "UPDATE deliveries d SET leased_until = %(until)s, attempts = attempts + 1, state = 'pending', "
-            "last_attempt_at = %(now)s FROM ("
-            "  SELECT d.id FROM deliveries d JOIN webhooks w ON w.id = d.webhook_id "
-            "  JOIN events e ON e.id = d.event_id LEFT JOIN findings f ON f.id = e.finding_id "
-            "  WHERE w.enabled AND d.next_attempt_at <= %(now)s AND "
-            + WAITING
-            + "    AND NOT d.webhook_id = ANY(%(busy)s) "
-            "    AND (d.leased_until IS NULL OR d.leased_until <= %(now)s) "
-            "  ORDER BY d.next_attempt_at, d.id LIMIT %(limit)s FOR UPDATE OF d SKIP LOCKED"
-            ") picked WHERE d.id = picked.id "
-            "RETURNING d.id, d.attempts, d.event_id, d.webhook_id, d.next_attempt_at",
-            {
-                "now": now,
-                "until": now + timedelta(seconds=lease_seconds),
-                "limit": limit,
-                "busy": list(busy),
-            },
+        silences.hold(conn)
+        rows, happened = _unmuted(conn, now=now, limit=limit, busy=busy)
+        if not rows:
+            return []
+        # The attempt is counted with the lease: one cut off by a kill was one, too.
+        leased = cursor.execute(
+            "UPDATE deliveries SET leased_until = %s, attempts = attempts + 1, state = 'pending', "
+            "last_attempt_at = %s WHERE id = ANY(%s) RETURNING id, attempts",
+            (now + timedelta(seconds=lease_seconds), now, [row["id"] for row in rows]),
         ).fetchall()
-        # RETURNING keeps no order.
-        rows.sort(key=lambda row: (row["next_attempt_at"], row["id"]))
-        happened = events.by_id(conn, {row["event_id"] for row in rows})
+        attempt = {row["id"]: row["attempts"] for row in leased}
         endpoints = webhooks.by_id(conn, {row["webhook_id"] for row in rows})
     return [
-        Due(row["id"], row["attempts"], happened[row["event_id"]], endpoints[row["webhook_id"]])
+        Due(row["id"], attempt[row["id"]], happened[row["event_id"]], endpoints[row["webhook_id"]])
         for row in rows
     ]
+
+
+def _unmuted(
+    conn: Connection[Any], *, now: datetime, limit: int, busy: Collection[str]
+) -> tuple[list[dict[str, Any]], dict[str, Event]]:
+    """Lock and return what is due, oldest first, with its events; what is muted again waits for that end."""
+    while True:
+        rows = _next(conn, now=now, limit=limit, busy=busy)
+        happened = events.by_id(conn, {row["event_id"] for row in rows})
+        in_force = silences.current(conn, now) if any(row["state"] == "muted" for row in rows) else []
+        free = []
+        for row in rows:
+            known = labels(happened[row["event_id"]].body)
+            silence = muting(in_force, known, now) if row["state"] == "muted" else None
+            if silence is None:
+                free.append(row)
+            else:
+                conn.execute(
+                    "UPDATE deliveries SET muted_by = %s, next_attempt_at = %s WHERE id = %s",
+                    (silence.id, silence.ends_at, row["id"]),
+                )
+        # Behind those that are muted again others may be due.
+        if free or not rows:
+            return free, happened
+
+
+def _next(conn: Connection[Any], *, now: datetime, limit: int, busy: Collection[str]) -> list[dict[str, Any]]:
+    with conn.cursor(row_factory=dict_row) as cursor:
+        # SKIP LOCKED lets notifiers side by side take different rows, and none of them wait.
+        return cursor.execute(
+            "SELECT d.id, d.event_id, d.webhook_id, d.state FROM deliveries d "
+            "JOIN webhooks w ON w.id = d.webhook_id JOIN events e ON e.id = d.event_id "
+            "LEFT JOIN findings f ON f.id = e.finding_id "
+            "WHERE w.enabled AND d.next_attempt_at <= %(now)s AND "
+            + WAITING
+            + "AND NOT d.webhook_id = ANY(%(busy)s) "
+            "AND (d.leased_until IS NULL OR d.leased_until <= %(now)s) "
+            "ORDER BY d.next_attempt_at, d.id LIMIT %(limit)s FOR UPDATE OF d SKIP LOCKED",
+            {"now": now, "limit": limit, "busy": list(busy)},
+        ).fetchall()
 
 
 def mark_delivered(conn: Connection[Any], leased: Due, attempt: Attempt) -> None:

@@ -105,6 +105,9 @@ def by_id(conn: Connection[Any], ids: Iterable[str]) -> dict[str, Event]:
 
 
 def _enqueue(conn: Connection[Any], event: Event, to: str | None) -> None:
+    if not to:
+        # One that is ended meanwhile would not free a delivery that it cannot see yet.
+        silences.hold(conn)
     now = _now(conn)
     known = labels(event.body)
     silence = None if to else muting(silences.current(conn, now), known, now)

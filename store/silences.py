@@ -1,4 +1,8 @@
-"""Silences as rows."""
+"""Silences as rows.
+
+A delivery that a silence holds back carries its end (``next_attempt_at``): it is looked at again then, or as
+soon as the silence is changed (``deliveries.due``).
+"""
 
 from dataclasses import asdict
 from datetime import datetime
@@ -9,26 +13,32 @@ from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
 from alerts.silence import Matcher, Silence
+from store.locks import lock_key
 from store.text import storable, storable_json
+
+_LOCK = lock_key("silences")
 
 _SELECT: LiteralString = "SELECT id, matchers, starts_at, ends_at, created_by, comment FROM silences "
 
 
 def save(conn: Connection[Any], silence: Silence) -> None:
-    """Store a silence; the same id again replaces it."""
-    conn.execute(
-        "INSERT INTO silences (id, matchers, starts_at, ends_at, created_by, comment) "
-        "VALUES (%s, %s, %s, %s, %s, %s) ON CONFLICT (id) DO UPDATE SET matchers = excluded.matchers, "
-        "starts_at = excluded.starts_at, ends_at = excluded.ends_at, comment = excluded.comment",
-        (
-            silence.id,
-            Jsonb(storable_json([asdict(m) for m in silence.matchers])),
-            silence.starts_at,
-            silence.ends_at,
-            storable(silence.created_by),
-            storable(silence.comment),
-        ),
-    )
+    """Store a silence; the same id again replaces it, and what it held back is judged by the new one."""
+    with conn.transaction():
+        _change(conn)
+        conn.execute(
+            "INSERT INTO silences (id, matchers, starts_at, ends_at, created_by, comment) "
+            "VALUES (%s, %s, %s, %s, %s, %s) ON CONFLICT (id) DO UPDATE SET matchers = excluded.matchers, "
+            "starts_at = excluded.starts_at, ends_at = excluded.ends_at, comment = excluded.comment",
+            (
+                silence.id,
+                Jsonb(storable_json([asdict(m) for m in silence.matchers])),
+                silence.starts_at,
+                silence.ends_at,
+                storable(silence.created_by),
+                storable(silence.comment),
+            ),
+        )
+        _look_again(conn, silence.id, None)
 
 
 def get(conn: Connection[Any], silence_id: str) -> Silence | None:
@@ -48,13 +58,37 @@ def listed(conn: Connection[Any], *, limit: int = 1000) -> list[Silence]:
 
 
 def expire(conn: Connection[Any], silence_id: str, now: datetime) -> bool:
-    """End a silence now; return whether there was one to end. It stays on record."""
-    cursor = conn.execute(
-        # One that has not begun ends where it begins: the table wants no end before the start.
-        "UPDATE silences SET ends_at = greatest(starts_at, %s) WHERE id = %s AND ends_at > %s",
-        (now, storable(silence_id), now),
+    """End a silence now; return whether there was one to end. It stays on record, and mutes nothing more."""
+    with conn.transaction():
+        _change(conn)
+        cursor = conn.execute(
+            # One that has not begun ends where it begins: the table wants no end before the start.
+            "UPDATE silences SET ends_at = greatest(starts_at, %s) WHERE id = %s AND ends_at > %s",
+            (now, storable(silence_id), now),
+        )
+        if cursor.rowcount == 1:
+            _look_again(conn, silence_id, now)
+        return cursor.rowcount == 1
+
+
+def hold(conn: Connection[Any]) -> None:
+    """Let no silence change until the transaction ends, so that what goes by it is seen by who changes it.
+
+    To be called before any delivery is locked: whoever changes a silence locks deliveries after it.
+    """
+    conn.execute("SELECT pg_advisory_xact_lock_shared(%s)", (_LOCK,))
+
+
+def _change(conn: Connection[Any]) -> None:
+    conn.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
+
+
+def _look_again(conn: Connection[Any], silence_id: str, now: datetime | None) -> None:
+    conn.execute(
+        "UPDATE deliveries SET next_attempt_at = coalesce(%s, clock_timestamp()) "
+        "WHERE state = 'muted' AND muted_by = %s",
+        (now, storable(silence_id)),
     )
-    return cursor.rowcount == 1
 
 
 def _select(conn: Connection[Any], where: LiteralString, parameters: tuple[Any, ...]) -> list[Silence]:

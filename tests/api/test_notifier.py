@@ -284,6 +284,24 @@ def test_a_silenced_finding_is_not_sent_until_the_silence_ends(
     assert drain(made) == 1
 
 
+def test_a_silence_ended_over_the_api_lets_its_findings_go(
+    client, receiver, add_webhook, save_finding, notifier
+):
+    """What it held back is sent at the next look, and not when the silence would have ended."""
+    add_webhook(receiver.url)
+    body = {
+        "matchers": [{"name": "node", "value": "gpu-.*", "isRegex": True}],
+        "endsAt": (datetime.now(UTC) + timedelta(days=14)).isoformat(),
+        "comment": "maintenance, done early",
+    }
+    made = client.post("/api/v1/silences", json=body).json()
+    save_finding()
+    sender = notifier(receiver)
+    assert drain(sender) == 0
+    assert client.delete(f"/api/v1/silences/{made['id']}").status_code == 204
+    assert drain(sender) == 1
+
+
 def test_both_secrets_sign_while_rotating(client, pool, receiver, add_webhook, save_finding, notifier):
     """After a rotation receivers with the old and with the new secret both verify."""
     webhook, old = add_webhook(receiver.url)

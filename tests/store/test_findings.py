@@ -297,6 +297,78 @@ def test_silenced_news_waits_for_the_end_of_the_silence(conn):
     assert len(deliveries.due(conn, now=end + timedelta(seconds=1))) == 1
 
 
+def muted(conn, *, hours=14 * 24):
+    """Store a silence and a finding that it mutes; return the silence's end."""
+    webhooks.create(conn, hook(), "whsec_x")
+    end = silence(conn, hours)
+    save(conn, finding())
+    assert deliveries.due(conn, now=soon()) == []
+    return end
+
+
+def test_a_silence_ended_by_hand_frees_what_it_held_back(conn):
+    """Its news is due at once, not when the silence would have ended; and once."""
+    muted(conn)
+    conn.execute("SET ROLE slowrank_api")
+    assert silences.expire(conn, "sil", datetime.now(UTC))
+    conn.execute("SET ROLE slowrank_notifier")
+    assert deliveries.next_due(conn) <= datetime.now(UTC)
+    assert [d.event.type for d in deliveries.due(conn, now=soon())] == ["finding.opened"]
+    assert deliveries.due(conn, now=soon()) == []
+
+
+def test_a_silence_with_another_end_holds_back_until_then(conn):
+    """Shortened or made longer, what it holds back is due at its new end."""
+    before = muted(conn, hours=2)
+    shorter = silence(conn, hours=1)
+    assert deliveries.due(conn, now=soon()) == []
+    assert deliveries.next_due(conn) == shorter
+    longer = silence(conn, hours=3)
+    assert deliveries.due(conn, now=before + timedelta(seconds=1)) == []
+    assert deliveries.next_due(conn) == longer
+    assert len(deliveries.due(conn, now=longer)) == 1
+
+
+def test_what_another_silence_mutes_waits_for_that(conn):
+    """The end of one silence, by hand or by itself, frees nothing that another one in force matches."""
+    end = muted(conn, hours=2)
+    second, third = silence(conn, hours=1, id_="sil2"), silence(conn, hours=3, id_="sil3")
+    assert deliveries.due(conn, now=end) == []
+    (held,) = deliveries.listed(conn, "whk_h")
+    assert (held.state, held.muted_by, held.next_attempt_at, held.attempts) == ("muted", "sil3", third, 0)
+    silences.expire(conn, "sil3", datetime.now(UTC))
+    silences.expire(conn, "sil", datetime.now(UTC))
+    assert deliveries.due(conn, now=soon()) == []
+    assert deliveries.next_due(conn) == second
+    assert len(deliveries.due(conn, now=second)) == 1
+
+
+def test_what_is_muted_again_does_not_hide_what_is_due_behind_it(conn):
+    """A notifier that asks for one delivery gets one, though an older one has to go on waiting."""
+    end = muted(conn, hours=1)
+    silence(conn, hours=2, id_="sil2")
+    save(conn, finding(subject=Subject(type="rack", cluster="d", rack="r1")))
+    conn.execute("UPDATE deliveries SET next_attempt_at = %s WHERE state = 'pending'", (end,))
+    conn.execute("UPDATE deliveries SET id = 'dlv_0' WHERE state = 'muted'")
+    (leased,) = deliveries.due(conn, now=end, limit=1)
+    assert leased.event.body["subject"]["type"] == "rack"
+
+
+def test_a_silence_ended_while_it_mutes_frees_that_too(conn, store_dsn):
+    """Who ends a silence waits for a worker that has just gone by it, and then sees what that has stored."""
+    import threading
+
+    webhooks.create(conn, hook(), "whsec_x")
+    silence(conn, hours=14 * 24)
+    with psycopg.connect(store_dsn, autocommit=True) as worker, worker.transaction():
+        save(worker, finding())
+        ending = threading.Thread(target=silences.expire, args=(conn, "sil", datetime.now(UTC)))
+        ending.start()
+        ending.join(0.3)
+    ending.join()
+    assert len(deliveries.due(conn, now=soon())) == 1
+
+
 def test_news_outlives_a_long_silence_while_its_finding_is_open(conn):
     """Old events are removed, but not one that the end of a silence will make due; that is told then."""
     webhooks.create(conn, hook(), "whsec_x")

@@ -17,10 +17,11 @@ import httpx
 from api.retry import Answer, retry_after
 from api.ssrf import Policy, Refused, Target, check_addresses, checked_url
 from slowrank import __version__
+from slowrank.settings import WEBHOOK_ATTEMPT_SECONDS
 
 # What a receiver may cost us, whatever it does: time, memory, and room in the delivery log (characters).
 CONNECT_SECONDS = 5.0
-TOTAL_SECONDS = 15.0
+TOTAL_SECONDS = WEBHOOK_ATTEMPT_SECONDS
 MAX_READ = 64 * 1024
 EXCERPT = 500
 

@@ -17,6 +17,11 @@ from pydantic_settings import (
 # A host without colons, or an IPv6 address in brackets.
 _ADDRESS = re.compile(r"([^\s:]+|\[[^\s\]]+\]):(?P<port>[0-9]{1,5})")
 
+WEBHOOK_ATTEMPT_SECONDS = 15.0
+"""How long one delivery may take, whatever the receiver does."""
+# That, and the time to write down what came of it, also by a notifier whose clock is a little behind.
+_SHORTEST_LEASE_SECONDS = WEBHOOK_ATTEMPT_SECONDS + 5.0
+
 
 class Settings(BaseSettings):
     """One flat table; a secret may come from ``SLOWRANK_<NAME>_FILE`` instead of the environment."""
@@ -74,8 +79,7 @@ class Settings(BaseSettings):
     webhook_ca_file: Path | None = None
 
     notifier_concurrency: int = Field(default=8, ge=1, le=64)
-    # Below the time of an attempt (api.sender.TOTAL_SECONDS) a second notifier sends the same meanwhile.
-    notifier_lease_seconds: float = Field(default=60.0, ge=1, le=3600)
+    notifier_lease_seconds: float = Field(default=60.0, le=3600)
     notifier_poll_seconds: float = Field(default=5.0, ge=0.1, le=60)
     notifier_metrics_port: int = Field(default=9313, ge=0, le=65535)
 
@@ -88,6 +92,17 @@ class Settings(BaseSettings):
         # Every record carries it, and with another name in it every record would be refused.
         if value and not re.fullmatch(r"[A-Za-z0-9._:/-]{1,128}", value):
             raise ValueError("must be 1 to 128 of A-Z a-z 0-9 . _ : / -")
+        return value
+
+    @field_validator("notifier_lease_seconds")
+    @classmethod
+    def _longer_than_an_attempt(cls, value: float) -> float:
+        if not value >= _SHORTEST_LEASE_SECONDS:
+            raise ValueError(
+                f"must be {_SHORTEST_LEASE_SECONDS:g} or more: one attempt may take "
+                f"{WEBHOOK_ATTEMPT_SECONDS:g} s, and when the lease ends before it does, another notifier "
+                "sends the same"
+            )
         return value
 
     @field_validator("kafka_bootstrap")

@@ -91,6 +91,17 @@ def test_servers_with_addresses_are_a_setting():
     assert Settings(kafka_bootstrap=servers).kafka_bootstrap == servers
 
 
+@pytest.mark.parametrize("seconds", ["14.9", "19.9", "0", "-1"])
+def test_a_lease_outlasts_an_attempt(seconds, monkeypatch, tmp_path):
+    """A shorter one, in which another notifier would send the same again, is refused with both limits."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SLOWRANK_NOTIFIER_LEASE_SECONDS", seconds)
+    result = CliRunner().invoke(app, ["config", "check"])
+    assert result.exit_code == 2, result.output
+    assert "notifier_lease_seconds" in result.output
+    assert "must be 20 or more: one attempt may take 15 s" in result.output
+
+
 def test_settings_are_read_in_one_place():
     """No command makes its own Settings, which would end in a traceback when they cannot be read."""
     makers = {

@@ -62,12 +62,13 @@ def muting(silences: Iterable[Silence], labels: Mapping[str, str], now: datetime
     return max((s for s in silences if s.mutes(labels, now)), key=lambda s: (s.ends_at, s.id), default=None)
 
 
+_PLACES = ("cluster", "node", "gpu_uuid", "nic", "port", "rank", "job_id", "rack", "switch", "rail")
+
+
 def labels(finding: Mapping[str, Any]) -> dict[str, str]:
     """Return the labels of a ``finding.v1`` object that matchers see."""
     subject: Mapping[str, Any] = finding.get("subject", {})
-    known = {
-        name: subject.get(name) for name in ("cluster", "node", "gpu_uuid", "nic", "rank", "job_id", "rack")
-    }
+    known = {name: subject.get(name) for name in _PLACES}
     known |= {"gpu": subject.get("gpu_index"), "subject_type": subject.get("type")}
     known |= {name: finding.get(name) for name in ("kind", "severity")} | {"finding_id": finding.get("id")}
     return {name: str(value) for name, value in known.items() if value is not None}

@@ -159,13 +159,20 @@ def slack(event: Event, public_url: str) -> object:
     }
 
 
+# Two findings with the same labels are one alert to Alertmanager, and the end of one would end both. Where a
+# node stands may become known while its finding lives: only what is said of a place itself is known by it.
+_PLACES = ("cluster", "node", "gpu_uuid", "nic", "port", "job_id", "rank")
+_DOMAINS = ("rack", "switch", "rail")
+
+
 def alert_labels(finding: Finding) -> dict[str, str]:
     """Return the fixed identity labels of a finding: nothing that changes while it lives, except severity."""
     subject = finding.get("subject", {})
     kind = str(finding.get("kind", ""))
     labels = {"alertname": alert_name(kind), "severity": finding.get("severity"), "kind": kind}
     labels |= {"source": "slowrank", "gpu": subject.get("gpu_index")}
-    labels |= {name: subject.get(name) for name in ("cluster", "node", "gpu_uuid", "nic", "job_id", "rank")}
+    places = (*_PLACES, *_DOMAINS) if subject.get("type") in _DOMAINS else _PLACES
+    labels |= {name: subject.get(name) for name in places}
     return {name: str(value) for name, value in labels.items() if value is not None and value != ""}
 
 
@@ -184,6 +191,7 @@ def subject_path(subject: Mapping[str, Any]) -> str:
         "job": subject.get("job_id"),
         "nic": subject.get("nic"),
         "rack": subject.get("rack"),
+        "switch": subject.get("switch") or subject.get("rail"),
     }.get(kind)
     parts = (subject.get("node"), kind, instance)
     return "/".join(str(part) for part in parts if part is not None)

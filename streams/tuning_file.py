@@ -36,7 +36,7 @@ _SHARES = frozenset(
         "min_relative",
     )
 )
-_FROM_ZERO = frozenset(("warmup", "warmup_steps", "refractory", "lateness_seconds"))
+_FROM_ZERO = frozenset(("warmup", "warmup_steps", "refractory", "lateness_seconds", "queue_seconds"))
 _ANY = frozenset(("mu0", "prior_log_odds"))
 _MOST = 100_000
 """Of anything that is counted: memory and time grow with it."""

@@ -105,6 +105,14 @@ def test_matchers(matcher, muted):
     assert (muting([silence(matcher)], known, NOW) is not None) is muted
 
 
+@pytest.mark.parametrize("place", ["rack", "switch", "rail", "port"])
+def test_a_place_can_be_silenced(place):
+    """What is said of a rack or a switch names no node by which to silence it."""
+    known = labels({"subject": {"type": "switch", "cluster": "c", place: "x1"}})
+    assert silence(Matcher(place, "x1")).mutes(known, NOW)
+    assert not silence(Matcher(place, "x2")).mutes(known, NOW)
+
+
 def test_silence_holds_for_its_time_only():
     """It mutes from its start up to, and not including, its end; without matchers never."""
     quiet = silence(Matcher("node", "n1"))

@@ -115,6 +115,19 @@ def test_alertmanager_fires_and_resolves_with_one_label_set():
     assert alert_labels(worse) == alert_labels(FINDINGS["ordinary"])
 
 
+@pytest.mark.parametrize("place", ["rack", "switch", "rail", "port"])
+def test_two_places_are_two_alerts(place):
+    """Alertmanager tells alerts apart by their labels alone."""
+    one, two = ({"kind": "k", "subject": {"type": "switch", "cluster": "c", place: name}} for name in "ab")
+    assert alert_labels(one) != alert_labels(two)
+
+
+def test_where_a_node_stands_is_no_label_of_what_is_said_of_it():
+    """It may become known while the finding lives, and would make another alert of it."""
+    node = {"kind": "k", "subject": {"type": "node", "cluster": "c", "node": "n", "rack": "r", "switch": "s"}}
+    assert alert_labels(node).keys() == {"alertname", "kind", "source", "cluster", "node"}
+
+
 def test_slack_escapes_and_shortens():
     """No inserted string can mention a channel, and Slack's length limits hold."""
     parsed = json.loads(body("slack", Event("m", "t", NOW, FINDINGS["hostile"]), "https://x")[1])

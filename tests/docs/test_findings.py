@@ -10,6 +10,7 @@ from alerts.severity import ORDER
 from alerts.silence import labels
 from api.auth import SCOPES
 from api.finding_schema import definitions
+from slowrank.telemetry import Subject
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs/findings.md").read_text()
 KINDS = {
@@ -47,12 +48,10 @@ def test_every_status_and_severity_is_told():
 def test_labels_of_silences_are_those_that_match():
     """The page names the labels that matchers see."""
     everything = {
-        "subject": dict.fromkeys(
-            ("cluster", "node", "gpu_uuid", "nic", "rank", "job_id", "rack", "gpu_index", "type"), "x"
-        ),
+        "subject": dict.fromkeys(Subject.__struct_fields__, "x"),
         **dict.fromkeys(("kind", "severity", "id"), "x"),
     }
-    [told] = re.findall(r"It matches on ((?:`\w+`[,\s]*(?:and )?)+)", PAGE)
+    [told] = re.findall(r"It matches on ((?:`\w+`[,\s]*(?:and\s)?)+)", PAGE)
     assert set(re.findall(r"`(\w+)`", told)) == set(labels(everything))
 
 

@@ -1,7 +1,7 @@
 """Tables that cannot be used are refused with the key, the reason and what is allowed."""
 
 import tomllib
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -102,6 +102,13 @@ def test_every_setting_may_be_set_to_what_it_is(detector):
     held = tuning_of({"findings" if detector is FINDINGS else "detectors": table}, file="f").configs("c", "j")
     assert (held.job, held.node) == (Configs().job, Configs().node)
     assert replace(held.finding, tables="") == Configs().finding
+
+
+def test_every_cost_may_be_set_to_what_it_is():
+    """Zero for the wait for a spare is the default."""
+    usual = asdict(Configs().finding.costs)
+    held = tuning_of({"findings": {"costs": usual}}, file="f").configs("c").finding
+    assert asdict(held.costs) == usual
 
 
 def test_tunings_are_told_apart_by_a_fingerprint():

@@ -19,6 +19,15 @@ _FINDING_BUDGET = 14_000
 # The end of an alert that still fires, as Alertmanager writes it.
 _GO_ZERO_TIME = "0001-01-01T00:00:00Z"
 _OVER = frozenset({"resolved", "expired"})
+# Why Alertmanager would send what happened. A group of which all had resolved begins anew, and with another
+# severity an alert has other labels. It has no word for what people say of a finding, nor for a new cause.
+_REASONS = {
+    "finding.opened": "first notification",
+    "finding.reopened": "first notification",
+    "finding.escalated": "new alerts added",
+    "finding.resolved": "all alerts resolved",
+    "delivery.test": "first notification",
+}
 
 Finding = Mapping[str, Any]
 
@@ -121,7 +130,7 @@ def alertmanager(event: Event, public_url: str) -> object:
         "commonLabels": labels,
         "commonAnnotations": annotations,
         "routeLabels": {},
-        "notification_reason": "all alerts resolved" if over else "first notification",
+        "notification_reason": _REASONS.get(event.type, "unknown"),
         "externalURL": public_url,
         "alerts": [
             {

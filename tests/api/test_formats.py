@@ -3,12 +3,14 @@
 import json
 import math
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from alerts.finding import Action, BlastRadius, Cause, Finding, finding_id
+from alerts.notify import EventType
 from api.formats import FORMATS, MAX_BODY, Event, alert_labels, body, fit
+from api.sample import TYPE as SAMPLE
 from slowrank.telemetry.records import Evidence, Subject
 
 NOW = datetime(2026, 11, 20, 7, 34, 2, tzinfo=UTC)
@@ -126,6 +128,35 @@ def test_where_a_node_stands_is_no_label_of_what_is_said_of_it():
     """It may become known while the finding lives, and would make another alert of it."""
     node = {"kind": "k", "subject": {"type": "node", "cluster": "c", "node": "n", "rack": "r", "switch": "s"}}
     assert alert_labels(node).keys() == {"alertname", "kind", "source", "cluster", "node"}
+
+
+REASONS = [
+    ("finding.opened", "open", "first notification"),
+    ("finding.reopened", "open", "first notification"),
+    ("finding.escalated", "open", "new alerts added"),
+    ("finding.escalated", "acknowledged", "new alerts added"),
+    ("finding.updated", "open", "unknown"),
+    ("finding.acknowledged", "acknowledged", "unknown"),
+    ("finding.feedback", "open", "unknown"),
+    ("finding.resolved", "resolved", "all alerts resolved"),
+    ("finding.resolved", "expired", "all alerts resolved"),
+    ("finding.feedback", "resolved", "unknown"),
+    (SAMPLE, "open", "first notification"),
+]
+
+
+@pytest.mark.parametrize(("happened", "status", "reason"), REASONS)
+def test_alertmanager_says_why_it_is_sent(happened, status, reason):
+    """In Alertmanager's words, which are few: what it would not send has the reason ``unknown``."""
+    resolved_at = 1795161000.0 if status in ("resolved", "expired") else None
+    finding = example(status=status, resolved_at=resolved_at)
+    parsed = json.loads(body("alertmanager", Event("m", happened, NOW, finding), "https://x")[1])
+    assert parsed["notification_reason"] == reason
+
+
+def test_the_reason_of_every_event_is_told_here():
+    """A new type of event is not forgotten in the list above."""
+    assert {happened for happened, _, _ in REASONS} == {*get_args(EventType), SAMPLE}
 
 
 def test_slack_escapes_and_shortens():

@@ -17,15 +17,13 @@ from typing import Any
 import psycopg
 from psycopg_pool import ConnectionPool
 
-from alerts.finding import Action, Finding, dedup_key, finding_id
-from api import formats
+from api import failing, formats
 from api.metrics import NotifierMetrics
 from api.retry import Answer, next_attempt, verdict
 from api.sample import TYPE as TEST
 from api.sender import Sender
 from api.signing import signature_headers
 from api.times import utc_now
-from slowrank.telemetry.records import Subject
 from store import deliveries, events, findings, retention, webhooks
 from store.deliveries import Attempt, Due
 from store.failures import AWAY
@@ -33,9 +31,10 @@ from store.heartbeats import Heartbeat, beat
 
 log = logging.getLogger(__name__)
 
-FAILING = "self.webhook_failing"
 # /readyz misses a process that was silent for 60 s (routes.health.STALE).
 BEAT_SECONDS = 10.0
+# Endpoints become well by other hands than ours, too: somebody switches one off, or removes it.
+LOOK_SECONDS = 10.0
 PRUNE_SECONDS = 3600.0
 # Between two tries while the database is away.
 AWAY_SECONDS = 2.0
@@ -67,7 +66,12 @@ class Notifier:
     async def run(self, stop: asyncio.Event) -> None:
         """Deliver until ``stop`` is set, then finish what is under way. Outlives database outages."""
         woken = asyncio.Event()
-        work = (self._listen(woken), self._beat(), self._prune())
+        work = (
+            self._listen(woken),
+            self._repeat(self._leave_beat, BEAT_SECONDS),
+            self._repeat(self._end_recovered, LOOK_SECONDS),
+            self._repeat(self._prune, PRUNE_SECONDS),
+        )
         helpers = [asyncio.create_task(helper) for helper in work]
         try:
             while not stop.is_set():
@@ -154,7 +158,8 @@ class Notifier:
         with self.pool.connection() as conn, conn.transaction():
             if what == "delivered":
                 deliveries.mark_delivered(conn, due, attempt)
-                webhooks.set_failing(conn, due.webhook.id, None)
+                if webhooks.set_failing(conn, due.webhook.id, None):
+                    failing.end_recovered(conn, self.now())
             elif what == "gone":
                 deliveries.mark_failed(conn, due, attempt, again_at=None)
                 webhooks.disable(conn, due.webhook.id, "the receiver answered 410 Gone", self.now())
@@ -170,8 +175,8 @@ class Notifier:
             log.error("webhook %s gave up on %s: %s", due.webhook.id, due.event.id, attempt.error)
             webhooks.set_failing(conn, due.webhook.id, self.now())
             # Its own failure told to itself would come round for ever.
-            if due.event.body.get("kind") != FAILING:
-                findings.save(conn, failing_finding(due, attempt))
+            if due.event.body.get("kind") != failing.KIND:
+                findings.save(conn, failing.failing_finding(due, attempt))
 
     async def _idle(self, stop: asyncio.Event, woken: asyncio.Event) -> None:
         """Sleep until something may be due: a wake-up call, a free slot, the end of the poll interval."""
@@ -223,20 +228,18 @@ class Notifier:
         finally:
             closing = True
 
-    async def _beat(self) -> None:
+    async def _repeat(self, work: Callable[[], None], seconds: float) -> None:
         while True:
             with contextlib.suppress(*AWAY):
-                await asyncio.to_thread(self._leave_beat)
-            await asyncio.sleep(BEAT_SECONDS)
+                await asyncio.to_thread(work)
+            await asyncio.sleep(seconds)
 
-    async def _prune(self) -> None:
+    def _end_recovered(self) -> None:
+        with self.pool.connection() as conn:
+            failing.end_recovered(conn, self.now())
+
+    def _prune(self) -> None:
         """Remove old events; nobody else has the right to. Reads of the event stream go back that far."""
-        while True:
-            with contextlib.suppress(*AWAY):
-                await asyncio.to_thread(self._prune_once)
-            await asyncio.sleep(PRUNE_SECONDS)
-
-    def _prune_once(self) -> None:
         with self.pool.connection() as conn:
             retention.prune_events(conn, now=self.now(), days=retention.EVENT_DAYS)
             retention.prune_secrets(conn, now=self.now())
@@ -244,34 +247,3 @@ class Notifier:
     def _leave_beat(self) -> None:
         with self.pool.connection() as conn:
             beat(conn, Heartbeat("notifier", self.instance, self.now(), {"running": len(self._running)}))
-
-
-def failing_finding(due: Due, attempt: Attempt) -> Finding:
-    """Return the finding that says an endpoint has taken nothing through a whole retry schedule."""
-    webhook, at = due.webhook, attempt.at.timestamp()
-    cluster = str(due.event.body.get("subject", {}).get("cluster", "slowrank"))
-    subject = Subject(type="telemetry", cluster=cluster, node=f"webhook:{webhook.id}")
-    key = dedup_key(subject, FAILING)
-    onset = due.event.at.timestamp()
-    return Finding(
-        id=finding_id(key, onset),
-        dedup_key=key,
-        kind=FAILING,
-        title=f"webhook {webhook.name or webhook.id} takes no deliveries: {attempt.error}"[:120],
-        severity="error",
-        status="open",
-        subject=subject,
-        onset=onset,
-        onset_lo=onset,
-        onset_hi=onset,
-        detected_at=at,
-        last_seen_at=at,
-        detector="notifier",
-        confidence=1.0,
-        score=1.0,
-        action=Action(
-            "CHECK_APP",
-            "Look at the receiver, then send again what it missed.",
-            (f"slowrank webhook deliveries {webhook.id}", f"slowrank webhook test {webhook.id}"),
-        ),
-    )

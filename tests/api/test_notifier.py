@@ -13,9 +13,11 @@ import pytest
 from prometheus_client import generate_latest
 from standardwebhooks.webhooks import Webhook as Verifier
 
+from api.failing import KIND as FAILING
+from api.failing import end_recovered
 from api.formats import FORMATS
 from api.metrics import NotifierMetrics, new_registry
-from api.notifier import FAILING, Limits, Notifier
+from api.notifier import Limits, Notifier
 from api.policy import sender_of
 from api.retry import SCHEDULE
 from api.signing import new_secret
@@ -188,7 +190,7 @@ def test_an_endpoint_that_never_answers_ends_in_a_finding(
     assert endpoint(pool, webhook).failing_since is not None
     drain(made)
     told = json.loads(alive.got[0].body)
-    assert told["data"]["kind"] == FAILING
+    assert (told["data"]["kind"], told["data"]["severity"]) == (FAILING, "warning")
     assert webhook.id in told["data"]["action"]["commands"][0]
     with pool.connection() as conn:
         assert len(findings.find(conn, findings.FindingFilter(kinds=("self",))).items) == 1
@@ -197,6 +199,77 @@ def test_an_endpoint_that_never_answers_ends_in_a_finding(
     clock.ahead += timedelta(days=1)
     drain(made)
     assert endpoint(pool, webhook).failing_since is None
+    told = [json.loads(got.body) for got in alive.got]
+    assert [t["type"] for t in told if t["data"]["kind"] == FAILING] == ["finding.opened", "finding.resolved"]
+
+
+@pytest.fixture
+def failing_webhook(pool, start_receiver, add_webhook, save_finding, notifier, clock):
+    """An endpoint that took nothing through a whole schedule, of findings in two clusters."""
+    dead = start_receiver(answers=[(503, {}, b"")])
+    webhook, _ = add_webhook(dead.url, kinds=("straggler",))
+    save_finding()
+    save_finding(cluster="prod-b")
+    made = notifier(dead)
+    for delay in SCHEDULE:
+        clock.ahead += timedelta(seconds=1.3 * delay)
+        drain(made)
+    return webhook
+
+
+def own(pool):
+    with pool.connection() as conn:
+        return [f.status for f in findings.find(conn, findings.FindingFilter(kinds=("self",))).items]
+
+
+@pytest.mark.parametrize("step", ["switch-off", "take-back", "remove"])
+def test_what_ends_the_failing_ends_the_finding(client, pool, notifier, clock, failing_webhook, step):
+    """Without any delivery: an endpoint that is switched off, taken back or removed fails no longer."""
+    url = f"/api/v1/webhooks/{failing_webhook.id}"
+
+    def run_a_moment():
+        async def for_a_moment():
+            stop = asyncio.Event()
+            running = asyncio.create_task(notifier()[0].run(stop))
+            await asyncio.sleep(0.5)
+            stop.set()
+            await running
+
+        asyncio.run(for_a_moment())
+
+    run_a_moment()
+    assert own(pool) == ["open", "open"]
+    if step == "remove":
+        client.delete(url)
+    else:
+        client.patch(url, json={"enabled": step == "take-back"})
+    run_a_moment()
+    assert own(pool) == ["resolved", "resolved"]
+
+
+def test_an_endpoint_that_fails_again_is_told_again(
+    pool, client, start_receiver, add_webhook, save_finding, notifier, clock
+):
+    """Also where the very delivery that it failed by is sent once more by hand, and fails once more."""
+    dead, alive = start_receiver(answers=[(503, {}, b"")]), start_receiver()
+    webhook, _ = add_webhook(dead.url, kinds=("straggler",))
+    add_webhook(alive.url, kinds=("self",))
+    save_finding()
+    made = notifier(dead, alive)
+    for delay in SCHEDULE:
+        clock.ahead += timedelta(seconds=1.3 * delay)
+        drain(made)
+    client.patch(f"/api/v1/webhooks/{webhook.id}", json={"enabled": False})
+    with pool.connection() as conn:
+        end_recovered(conn, clock())
+    client.patch(f"/api/v1/webhooks/{webhook.id}", json={"enabled": True})
+    clock.ahead += timedelta(minutes=1)
+    with pool.connection() as conn:
+        deliveries.retry(conn, log_of(pool, webhook)[0].id, clock())
+    drain(made)
+    assert own(pool) == ["open"]
+    told = [json.loads(got.body)["type"] for got in alive.got]
+    assert told == ["finding.opened", "finding.resolved", "finding.reopened"]
 
 
 def test_gone_switches_the_endpoint_off(pool, start_receiver, add_webhook, save_finding, notifier):

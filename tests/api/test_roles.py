@@ -8,8 +8,9 @@ import pytest
 from standardwebhooks.webhooks import Webhook as Verifier
 
 from api.app import create_app
+from api.failing import KIND, end_recovered, failing_finding
 from api.metrics import NotifierMetrics, new_registry
-from api.notifier import Notifier, failing_finding
+from api.notifier import Notifier
 from api.policy import sender_of
 from store import deliveries, findings, webhooks
 from store.pool import open_pool
@@ -73,7 +74,7 @@ def test_the_api_cannot_read_signing_secrets(client, settings, pool_as):
 
 
 def test_the_notifier_may_report_and_switch_off_endpoints(client, settings, pool_as, pool, save_finding):
-    """Marking failing, disabling and the self finding all work as slowrank_notifier."""
+    """Marking failing, disabling, the self finding and its end all work as slowrank_notifier."""
     api = type(client)(create_app(settings, pool))
     api.headers = client.headers
     webhook = api.post("/api/v1/webhooks", json={"url": "http://127.0.0.1/"}).json()
@@ -85,6 +86,9 @@ def test_the_notifier_may_report_and_switch_off_endpoints(client, settings, pool
         webhooks.set_failing(conn, webhook["id"], datetime.now(UTC))
         assert findings.save(conn, failing_finding(due, attempt)) is not None
         webhooks.disable(conn, webhook["id"], "410", datetime.now(UTC))
+        end_recovered(conn, datetime.now(UTC))
+        (told,) = findings.find(conn, findings.FindingFilter(kinds=(KIND,))).items
+        assert told.status == "resolved"
     assert due.event.finding_id == finding.id
 
 

@@ -1,0 +1,79 @@
+"""The notifier's own finding: an endpoint takes no deliveries. It lives as long as the endpoint is failing.
+
+Whether one is failing is the store's to say (``webhooks.failing_since``); this makes the finding follow it.
+"""
+
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from psycopg import Connection
+
+from alerts.finding import Action, Finding, dedup_key, finding_id
+from alerts.kinds import rule_of
+from api.retry import SCHEDULE
+from slowrank.telemetry.records import Subject
+from store import webhooks
+from store.deliveries import Attempt, Due
+from store.findings import FindingFilter, Stored, find, save
+from store.webhooks import Webhook
+
+KIND = "self.webhook_failing"
+_PLACE = "webhook:"
+
+
+def failing_finding(due: Due, attempt: Attempt) -> Finding:
+    """Return the finding that says an endpoint has taken nothing through a whole retry schedule."""
+    cluster = str(due.event.body.get("subject", {}).get("cluster", "slowrank"))
+    # A delivery that somebody sends again after it was given up tells of now, not of when it was first due.
+    onset = due.event.at if due.attempt <= len(SCHEDULE) else attempt.at
+    title = f"webhook {due.webhook.name or due.webhook.id} takes no deliveries: {attempt.error}"[:120]
+    return _finding(due.webhook.id, cluster, title, onset.timestamp(), attempt.at.timestamp())
+
+
+def end_recovered(conn: Connection[Any], now: datetime) -> None:
+    """Resolve the findings about endpoints that are well again, switched off or gone."""
+    live = find(conn, FindingFilter(kinds=(KIND,), status=("open", "acknowledged"), limit=1000))
+    # Of one endpoint there may be several: one for each cluster whose findings it did not take.
+    about = [(finding.doc["subject"]["node"].removeprefix(_PLACE), finding) for finding in live.items]
+    endpoints = webhooks.by_id(conn, {webhook_id for webhook_id, _ in about})
+    for webhook_id, finding in about:
+        if not _fails(endpoints.get(webhook_id)):
+            save(conn, _ended(finding, webhook_id, now.timestamp()))
+
+
+def _fails(webhook: Webhook | None) -> bool:
+    return webhook is not None and webhook.enabled and webhook.failing_since is not None
+
+
+def _ended(finding: Stored, webhook_id: str, at: float) -> Finding:
+    onset = datetime.fromisoformat(finding.doc["onset"]).timestamp()
+    version = _finding(webhook_id, finding.cluster, finding.doc["title"], onset, at)
+    return replace(version, id=finding.id, status="resolved", resolved_at=at)
+
+
+def _finding(webhook_id: str, cluster: str, title: str, onset: float, at: float) -> Finding:
+    subject = Subject(type="telemetry", cluster=cluster, node=f"{_PLACE}{webhook_id}")
+    key, rule = dedup_key(subject, KIND), rule_of(KIND)
+    return Finding(
+        id=finding_id(key, onset),
+        dedup_key=key,
+        kind=KIND,
+        title=title,
+        severity=rule.severity,
+        status="open",
+        subject=subject,
+        onset=onset,
+        onset_lo=onset,
+        onset_hi=onset,
+        detected_at=at,
+        last_seen_at=at,
+        detector="notifier",
+        confidence=1.0,
+        score=1.0,
+        action=Action(
+            rule.action,
+            "Look at the receiver, then send again what it missed.",
+            (f"slowrank webhook deliveries {webhook_id}", f"slowrank webhook test {webhook_id}"),
+        ),
+    )

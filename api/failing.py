@@ -9,6 +9,7 @@ from typing import Any
 
 from psycopg import Connection
 
+from alerts.config import FindingConfig
 from alerts.finding import Action, Finding, dedup_key, finding_id
 from alerts.kinds import rule_of
 from api.retry import SCHEDULE
@@ -19,6 +20,8 @@ from store.findings import FindingFilter, Stored, find, save
 from store.webhooks import Webhook
 
 KIND = "self.webhook_failing"
+# The tables that tune findings are read where detectors run, not here.
+CONFIG = FindingConfig()
 _PLACE = "webhook:"
 
 
@@ -39,7 +42,7 @@ def end_recovered(conn: Connection[Any], now: datetime) -> None:
     endpoints = webhooks.by_id(conn, {webhook_id for webhook_id, _ in about})
     for webhook_id, finding in about:
         if not _fails(endpoints.get(webhook_id)):
-            save(conn, _ended(finding, webhook_id, now.timestamp()))
+            save(conn, _ended(finding, webhook_id, now.timestamp()), CONFIG)
 
 
 def _fails(webhook: Webhook | None) -> bool:

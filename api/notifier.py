@@ -176,7 +176,7 @@ class Notifier:
             webhooks.set_failing(conn, due.webhook.id, self.now())
             # Its own failure told to itself would come round for ever.
             if due.event.body.get("kind") != failing.KIND:
-                findings.save(conn, failing.failing_finding(due, attempt))
+                findings.save(conn, failing.failing_finding(due, attempt), failing.CONFIG)
 
     async def _idle(self, stop: asyncio.Event, woken: asyncio.Event) -> None:
         """Sleep until something may be due: a wake-up call, a free slot, the end of the poll interval."""

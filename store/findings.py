@@ -3,6 +3,7 @@
 ``save`` is idempotent: the same version again, or an older one, changes nothing and tells nobody.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Literal, LiteralString
@@ -41,6 +42,8 @@ __all__ = [
 
 Verdict = Literal["true_positive", "false_positive", "benign", "duplicate"]
 # Named by occurrence: a re-read that arrives at one under another version number tells nobody again.
+# What a worker reads again when it starts (streams.sink): what is spoken of there it ends by itself.
+REMEMBERED_SECONDS = 3600.0
 _ONCE_PER_OCCURRENCE = frozenset({"finding.opened", "finding.reopened", "finding.resolved"})
 
 
@@ -81,15 +84,16 @@ class Word:
         return {name: storable_json(value) for name, value in words.items()}
 
 
-def save(conn: Connection[Any], finding: Finding) -> Change | None:
+def save(conn: Connection[Any], finding: Finding, config: FindingConfig) -> Change | None:
     """Store a version of a finding and put its news into the outbox; return None when nothing changed.
 
     A cause the store already holds keeps its id, even when a restarted worker has given it another one.
+    ``config`` is that of the stage which made the finding: the same times make it the same cause here.
     """
     with conn.transaction():
         # Two workers may bring one cause at once, and before its first version there is no row to lock.
         conn.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", (storable(finding.dedup_key),))
-        row = _same_cause(conn, finding)
+        row = _same_cause(conn, finding, config)
         merged = finding if row is None else merge(held(row), finding)
         if merged is None:
             return None
@@ -165,16 +169,23 @@ def feedback(conn: Connection[Any], finding_id: str, verdict: Verdict, word: Wor
         return _said(conn, row["id"], "finding.feedback", word)
 
 
-def expire_silent(conn: Connection[Any], now: datetime) -> int:
-    """End what no detector has spoken of for 48 h and return how many that were.
+def expire_silent(conn: Connection[Any], now: datetime, config_of: Callable[[str], FindingConfig]) -> int:
+    """End what no detector has spoken of for so long as its cluster's settings say; return how many it were.
 
     The stage does so by itself for what it remembers; this is for what a restarted one does not.
     """
-    silent = now - timedelta(seconds=FindingConfig().open_expires_after_seconds)
+    live = "SELECT DISTINCT cluster FROM findings WHERE status IN ('suspected', 'open', 'acknowledged')"
+    clusters = [row[0] for row in conn.execute(live).fetchall()]
+    return sum(_expire_silent_in(conn, cluster, now, config_of(cluster)) for cluster in clusters)
+
+
+def _expire_silent_in(conn: Connection[Any], cluster: str, now: datetime, config: FindingConfig) -> int:
+    silent = now - timedelta(seconds=_silent_seconds(config))
     live = (
-        "SELECT id FROM findings WHERE status IN ('suspected', 'open', 'acknowledged') AND last_seen_at < %s"
+        "SELECT id FROM findings WHERE status IN ('suspected', 'open', 'acknowledged') AND last_seen_at < %s "
+        "AND cluster = %s"
     )
-    ids = [row[0] for row in conn.execute(live, (silent,)).fetchall()]
+    ids = [row[0] for row in conn.execute(live, (silent, cluster)).fetchall()]
     for finding_id in ids:
         with conn.transaction():
             # Looked at again under its lock: a detector may have spoken of it since.
@@ -183,10 +194,12 @@ def expire_silent(conn: Connection[Any], now: datetime) -> int:
                 row["last_seen_at"] < silent
                 and (after := transition(row["status"], "expired")) != row["status"]
             ):
+                # When the stage would have ended it: how long a relapse reopens it counts from there.
+                ended = row["last_seen_at"] + timedelta(seconds=config.open_expires_after_seconds)
                 conn.execute(
                     "UPDATE findings SET status = %s, resolved_at = %s, version = version + 1, "
                     "updated_at = clock_timestamp() WHERE id = %s",
-                    (after, now, finding_id),
+                    (after, ended, finding_id),
                 )
                 event = news(told(row), replace(told(row), status=after))
                 _remember(conn, finding_id, event or "finding.expired", Word("slowrank", now))
@@ -209,8 +222,12 @@ def _cost(status: str, group_key: str | None, shadow: bool, lost: float | None) 
     return 0.0 if status == "suspected" or group_key is not None or shadow else lost or 0.0
 
 
-def _same_cause(conn: Connection[Any], finding: Finding) -> Row | None:
-    life = FindingConfig()
+def _silent_seconds(config: FindingConfig) -> float:
+    """Return after what time without a word the store ends what the stage has not ended."""
+    return max(config.open_expires_after_seconds, REMEMBERED_SECONDS)
+
+
+def _same_cause(conn: Connection[Any], finding: Finding, config: FindingConfig) -> Row | None:
     with conn.cursor(row_factory=dict_row) as cursor:
         return cursor.execute(
             # Its own row, or one that is alive or has ended so lately that this is its relapse.
@@ -221,8 +238,8 @@ def _same_cause(conn: Connection[Any], finding: Finding) -> Row | None:
             {
                 "key": storable(finding.dedup_key),
                 "id": storable(finding.id),
-                "live": moment(finding.onset - life.open_expires_after_seconds),
-                "ended": moment(finding.onset - life.reopen_within_seconds),
+                "live": moment(finding.onset - _silent_seconds(config)),
+                "ended": moment(finding.onset - config.reopen_within_seconds),
             },
         ).fetchone()
 

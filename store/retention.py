@@ -1,12 +1,13 @@
 """Old roll-ups and old news go, a little at a time and by one process at a time. Findings stay for ever."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any, LiteralString
 
 from psycopg import Connection, sql
 
+from alerts.config import FindingConfig
 from store.deliveries import WAITING
 from store.findings import expire_silent
 from store.locks import lock_key
@@ -32,10 +33,13 @@ _PRUNE: LiteralString = (
 )
 
 
-def run(conn: Connection[Any], *, now: datetime, days: float) -> dict[str, int] | None:
+def run(
+    conn: Connection[Any], *, now: datetime, days: float, config_of: Callable[[str], FindingConfig]
+) -> dict[str, int] | None:
     """Remove roll-ups older than ``days`` and end findings that nobody speaks of any more.
 
-    Returns per table the chunks dropped or rows deleted, and under ``findings`` how many ended.
+    ``config_of`` says for each cluster when that is. Returns per table the chunks dropped or rows deleted,
+    and under ``findings`` how many ended.
 
     Returns None when another process is at it. ``conn`` must be in autocommit: every batch is a transaction.
     """
@@ -48,7 +52,7 @@ def run(conn: Connection[Any], *, now: datetime, days: float) -> dict[str, int] 
             name: _drop_chunks(conn, name, before) if name in hypertables else _delete(conn, name, before)
             for name in TABLES
         }
-        return removed | {"findings": expire_silent(conn, now)}
+        return removed | {"findings": expire_silent(conn, now, config_of)}
 
 
 def prune_events(conn: Connection[Any], *, now: datetime, days: float) -> int | None:

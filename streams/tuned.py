@@ -81,4 +81,4 @@ def job_stage(tuning: Tuning) -> Stage:
 
 def finding_stage(tuning: Tuning) -> Stage:
     """Return the finding stage; its settings differ by cluster only, as a cause may cost several jobs."""
-    return Tuned(tuning, config_of=lambda s: tuning.configs(s.cluster).finding, make=FindingStage)
+    return Tuned(tuning, config_of=lambda s: tuning.finding(s.cluster), make=FindingStage)

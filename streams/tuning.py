@@ -77,6 +77,10 @@ class Tuning:
         """Return the settings for a job, or for what belongs to no job."""
         return self._configs(self._for(cluster, job))
 
+    def finding(self, cluster: str) -> FindingConfig:
+        """Return the settings of a cluster's findings, for the stage and the store; no job has its own."""
+        return self.configs(cluster).finding
+
     def mode(self, name: str, cluster: str, job: str | None = None, *, rule: str = "") -> tuple[Mode, str]:
         """Return the mode of a detector, or of one rule of it, and which table says so ("": none does)."""
         for place in reversed(self._for(cluster, job)):

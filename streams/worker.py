@@ -134,6 +134,7 @@ class SinkWork:
         self._health = health
         self._metrics = metrics
         self._days = settings.retention_rollup_days
+        self._config_of = tuning.finding
         self._pool = open_pool(settings.dsn(), max_size=4, name="slowrank-streams")
         self._chore = Chore()
         self._outlet = Outlet(settings.kafka_bootstrap, health)
@@ -195,17 +196,18 @@ class SinkWork:
 
     def _save(self, finding: Finding) -> None:
         with self._pool.connection() as conn:
-            change = save(conn, finding)
+            change = save(conn, finding, self._config_of(finding.subject.cluster))
         self._metrics.saved(finding, change, time.time() - finding.onset)
 
     def _save_own(self, finding: Finding) -> None:
         with self._pool.connection(timeout=OWN_SECONDS) as conn:
-            save_own(conn, finding)
+            save_own(conn, finding, self._config_of(finding.subject.cluster))
 
     async def _forget_old(self) -> None:
         def forget() -> None:
             with self._pool.connection() as conn:
-                retention.run(conn, now=datetime.now(UTC), days=self._days)
+                now = datetime.now(UTC)
+                retention.run(conn, now=now, days=self._days, config_of=self._config_of)
 
         try:
             await asyncio.to_thread(forget)

@@ -124,7 +124,8 @@ class Bus:
                 self._beat(conn, now)
                 while self._findings:
                     first = self._findings[0]
-                    self._store(first.id, partial(findings.save, conn, first))
+                    config = self._tuning.finding(first.subject.cluster)
+                    self._store(first.id, partial(findings.save, conn, first, config))
                     # Only now: what a lost connection interrupts is the first to be stored when it is back.
                     self._findings.pop(0)
                 self._store("roll-ups", partial(_write, conn, self._rows))

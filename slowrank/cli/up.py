@@ -14,6 +14,7 @@ from slowrank.cli.remote import config_dir, fail
 
 if TYPE_CHECKING:
     from slowrank.cli.local_stack import LocalStack
+    from streams.tuning import Tuning
 
 HOUSEKEEPING_SECONDS = 3600.0
 
@@ -48,7 +49,7 @@ def up(
             key_of(stack, config_dir() / "key")
             write_private(config_dir() / "url", stack.url + "\n")
             _tell(stack, wanted.folder, addresses)
-            _until(stop, stack)
+            _until(stop, stack, tuning)
     except EmbeddedError as error:
         fail(str(error))
     except OSError as error:
@@ -76,7 +77,7 @@ def _tell(stack: "LocalStack", folder: Path, addresses: list[str]) -> None:
     typer.echo("Try: slowrank findings list. Ctrl-C stops it.")
 
 
-def _until(stop: threading.Event, stack: "LocalStack") -> None:
+def _until(stop: threading.Event, stack: "LocalStack", tuning: "Tuning") -> None:
     """Wait for the end, and meanwhile remove what is older than the settings keep."""
     from store import retention
 
@@ -84,7 +85,8 @@ def _until(stop: threading.Event, stack: "LocalStack") -> None:
         with stack.pool.connection() as conn:
             now = datetime.now(UTC)
             # In a fleet the first is the sink worker's work, the others the notifier's.
-            retention.run(conn, now=now, days=stack.settings.retention_rollup_days)
+            days = stack.settings.retention_rollup_days
+            retention.run(conn, now=now, days=days, config_of=tuning.finding)
             retention.prune_events(conn, now=now, days=retention.EVENT_DAYS)
             retention.prune_secrets(conn, now=now)
         if stop.wait(HOUSEKEEPING_SECONDS):

@@ -23,6 +23,7 @@ import uvicorn
 from psycopg import sql
 from pydantic import SecretStr
 
+from alerts.config import FindingConfig
 from alerts.finding import Finding, dedup_key, finding_id
 from api.app import create_app
 from api.auth import SCOPES
@@ -346,7 +347,7 @@ def save_finding(pool):
             **(defaults | fields),
         )
         with pool.connection() as conn:
-            findings.save(conn, finding)
+            findings.save(conn, finding, FindingConfig())
         return finding
 
     return make

@@ -7,6 +7,7 @@ import psycopg
 import pytest
 from standardwebhooks.webhooks import Webhook as Verifier
 
+from alerts.config import FindingConfig
 from api.app import create_app
 from api.failing import KIND, end_recovered, failing_finding
 from api.metrics import NotifierMetrics, new_registry
@@ -84,7 +85,7 @@ def test_the_notifier_may_report_and_switch_off_endpoints(client, settings, pool
         attempt = deliveries.Attempt(at=datetime.now(UTC), error="away")
         deliveries.mark_failed(conn, due, attempt, again_at=None)
         webhooks.set_failing(conn, webhook["id"], datetime.now(UTC))
-        assert findings.save(conn, failing_finding(due, attempt)) is not None
+        assert findings.save(conn, failing_finding(due, attempt), FindingConfig()) is not None
         webhooks.disable(conn, webhook["id"], "410", datetime.now(UTC))
         end_recovered(conn, datetime.now(UTC))
         (told,) = findings.find(conn, findings.FindingFilter(kinds=(KIND,))).items

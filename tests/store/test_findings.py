@@ -8,6 +8,7 @@ import msgspec
 import psycopg
 import pytest
 
+from alerts.config import FindingConfig
 from alerts.finding import Action, Cause, Finding, dedup_key, finding_id
 from alerts.silence import Matcher, Silence
 from slowrank.telemetry import Evidence, Subject
@@ -49,8 +50,8 @@ def finding(as_of=10.0, *, status="open", onset=0.0, **changes):
     return Finding(**(fields | changes))
 
 
-def save(conn, version):
-    return findings.save(conn, version)
+def save(conn, version, **settings):
+    return findings.save(conn, version, FindingConfig(**settings))
 
 
 def get(conn, id_):
@@ -91,6 +92,33 @@ def test_replay_of_the_past_changes_nothing(conn):
     assert [save(conn, version) for version in life] == [None] * 4
     assert (get(conn, life[0].id), types(conn)) == before
     assert types(conn) == ["finding.opened", "finding.updated", "finding.resolved"]
+
+
+@pytest.mark.parametrize(
+    ("reopen_within", "gap", "event"),
+    [
+        (3600, 7200, "finding.opened"),
+        (3600, 1800, "finding.reopened"),
+        (7 * 86400, 3 * 86400, "finding.reopened"),
+        (7 * 86400, 8 * 86400, "finding.opened"),
+    ],
+)
+def test_settings_say_how_long_a_relapse_reopens(conn, reopen_within, gap, event):
+    """The store goes by the time that the operator set, as the stage does that made the finding."""
+    first = finding(10)
+    save(conn, first, reopen_within_seconds=reopen_within)
+    save(conn, finding(400, status="resolved"), reopen_within_seconds=reopen_within)
+    relapse = finding(430 + gap, onset=400.0 + gap)
+    change = save(conn, relapse, reopen_within_seconds=reopen_within)
+    assert (change.event, change.finding_id == first.id) == (event, event == "finding.reopened")
+
+
+@pytest.mark.parametrize(("silent", "same"), [(6 * 3600, False), (7 * 86400, True)])
+def test_settings_say_how_long_an_open_cause_is_the_same(conn, silent, same):
+    """After three days without a word a cause is the one that is open, unless that has expired by then."""
+    save(conn, finding(10))
+    change = save(conn, finding(3 * 86400, onset=3 * 86400 - 5.0), open_expires_after_seconds=silent)
+    assert (change.finding_id == finding().id) is same
 
 
 def test_suspicion_is_stored_and_not_told(conn):
@@ -430,19 +458,60 @@ def test_listeners_are_woken(conn, store_dsn):
     assert finding().id in woken[0]
 
 
+def expire(conn, now, **clusters):
+    """End what is silent; ``clusters``: after how many seconds, 48 hours where not said."""
+
+    def config_of(cluster):
+        silent = clusters.get(cluster)
+        return FindingConfig() if silent is None else FindingConfig(open_expires_after_seconds=silent)
+
+    return findings.expire_silent(conn, now, config_of)
+
+
+def test_each_cluster_says_when_a_silent_finding_expires(conn):
+    """Ended is what was silent for as long as its own cluster's settings say, and as of then."""
+    for cluster in ("quick", "usual", "patient"):
+        save(conn, finding(10, subject=Subject(type="node", cluster=cluster, node="n")))
+    last = datetime.fromtimestamp(T0 + 10, UTC)
+    silent = {"quick": 6 * 3600, "patient": 7 * 86400}
+
+    def after(**time):
+        expire(conn, last + timedelta(**time), **silent)
+        rows = findings.find(conn, FindingFilter(status=("expired",))).items
+        return {row.cluster: row.doc["resolved_at"] for row in rows}
+
+    assert after(hours=5) == {}
+    assert after(hours=9) == {"quick": "2026-11-20T13:33:30Z"}
+    assert after(hours=60).keys() == {"quick", "usual"}
+    assert after(days=8) == {
+        "quick": "2026-11-20T13:33:30Z",
+        "usual": "2026-11-22T07:33:30Z",
+        "patient": "2026-11-27T07:33:30Z",
+    }
+
+
+def test_what_a_restarted_worker_remembers_is_left_to_it(conn):
+    """A time shorter than what it reads again is the stage's alone to keep: it may yet have more to read."""
+    save(conn, finding(10))
+    last = datetime.fromtimestamp(T0 + 10, UTC)
+    assert expire(conn, last + timedelta(minutes=50), c=600) == 0
+    assert save(conn, finding(1200, onset=1190.0), open_expires_after_seconds=600).finding_id == finding().id
+    assert expire(conn, last + timedelta(hours=2), c=600) == 1
+
+
 def test_finding_nobody_speaks_of_expires(conn):
     """What a restarted worker has forgotten is ended by the store, once, and told."""
-    findings.save(conn, finding(10))
+    save(conn, finding(10))
     other = Subject(type="node", cluster="c", node="n2")
-    findings.save(conn, finding(10, subject=other, status="suspected"))
+    save(conn, finding(10, subject=other, status="suspected"))
     last = datetime.fromtimestamp(T0 + 10, UTC)
     conn.execute("SET ROLE slowrank_streams")
-    assert findings.expire_silent(conn, last + timedelta(hours=48)) == 0
-    assert findings.expire_silent(conn, last + timedelta(hours=49)) == 2
-    assert findings.expire_silent(conn, last + timedelta(hours=50)) == 0
+    assert expire(conn, last + timedelta(hours=48)) == 0
+    assert expire(conn, last + timedelta(hours=49)) == 2
+    assert expire(conn, last + timedelta(hours=50)) == 0
     assert {get(conn, f.id).status for f in findings.find(conn, FindingFilter()).items} == {"expired"}
     assert types(conn) == ["finding.opened", "finding.resolved"]
-    assert get(conn, finding().id).doc["resolved_at"] == "2026-11-22T08:33:30Z"
+    assert get(conn, finding().id).doc["resolved_at"] == "2026-11-22T07:33:30Z"
 
 
 def test_updates_are_told_to_who_asks_for_them(conn):

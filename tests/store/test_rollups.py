@@ -7,6 +7,7 @@ from typing import Any
 
 import psycopg
 
+from alerts.config import FindingConfig
 from store import retention, rollups
 from store.buckets import ROLLED, TABLE, NodeLatest, SampleRollup, StepRollup
 
@@ -103,7 +104,9 @@ def test_old_roll_ups_go(conn):
     rollups.write_samples(conn, [sample(bucket=T0 - 9 * day), sample(bucket=T0 - day)])
     rollups.write_steps(conn, [step(bucket=T0 - 9 * day), step()])
     conn.execute("SET ROLE slowrank_streams")
-    removed = retention.run(conn, now=datetime.fromtimestamp(T0, UTC), days=7)
+    removed = retention.run(
+        conn, now=datetime.fromtimestamp(T0, UTC), days=7, config_of=lambda _: FindingConfig()
+    )
     assert removed == {"samples_10s": 1, "nic_10s": 0, "host_10s": 0, "steps_10s": 1, "findings": 0}
     assert conn.execute("SELECT count(*) FROM samples_10s").fetchone() == (1,)
     assert conn.execute("SELECT count(*) FROM steps_10s").fetchone() == (1,)
@@ -113,7 +116,12 @@ def test_retention_runs_in_one_place(conn, store_dsn):
     """While one process removes, another leaves it alone."""
     with psycopg.connect(store_dsn, autocommit=True) as other:
         other.execute("SELECT pg_advisory_lock(%s)", (retention._LOCK,))
-        assert retention.run(conn, now=datetime.fromtimestamp(T0, UTC), days=7) is None
+        assert (
+            retention.run(
+                conn, now=datetime.fromtimestamp(T0, UTC), days=7, config_of=lambda _: FindingConfig()
+            )
+            is None
+        )
 
 
 def test_compressed_where_the_edition_can(conn):
@@ -133,7 +141,9 @@ def test_compressed_where_the_edition_can(conn):
     assert rollups.write_samples(conn, [sample(n=11, value=4.0), sample(bucket=T0 + 20), sample(n=9)]) == 2
     rows = conn.execute("SELECT n, power_watts_mean FROM samples_10s ORDER BY bucket").fetchall()
     assert rows == [(11, 4.0), (10, 1.0), (10, 1.5)]
-    gone = retention.run(conn, now=datetime.fromtimestamp(T0 + 30 * 86400, UTC), days=7)
+    gone = retention.run(
+        conn, now=datetime.fromtimestamp(T0 + 30 * 86400, UTC), days=7, config_of=lambda _: FindingConfig()
+    )
     assert gone is not None
     assert gone["samples_10s"] > 0
     assert conn.execute("SELECT count(*) FROM samples_10s").fetchone() == (0,)

@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 from servers.process import free_ports
 
+from alerts.config import FindingConfig
 from slowrank.settings import Settings
 from slowrank.telemetry import BadRecord
 from slowrank.telemetry.topics import DEAD_LETTERS
@@ -67,7 +68,7 @@ async def looks(installation, clock, moments):
 
     def store(finding):
         with pool.connection() as conn:
-            save_own(conn, finding)
+            save_own(conn, finding, FindingConfig())
 
     metrics = SinkMetrics(CollectorRegistry())
     lookout = Lookout(settings, store=store, metrics=metrics, wall=clock)

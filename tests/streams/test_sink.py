@@ -7,12 +7,13 @@ import pytest
 
 from slowrank.telemetry import decode_dead_letter, encode
 from store.buckets import NodeLatest, SampleRollup
+from store.findings import REMEMBERED_SECONDS
 from streams.dead_letters import Message
 from streams.health import Health
 from streams.job_stage import JobStage
 from streams.lanes import Lane
 from streams.rows import RowBuffer
-from streams.sink import Sink
+from streams.sink import FINDING_WINDOW_SECONDS, Sink
 from streams.tuning import Tuning
 from tests.streams import traffic
 from tests.streams.test_detect import NOW, Log, Sent
@@ -73,6 +74,11 @@ async def take(worker, messages):
             await worker.take_suspicion(message)
         else:
             await worker.take_telemetry(message)
+
+
+def test_the_store_leaves_to_a_worker_what_it_reads_again():
+    """What a restarted worker still hears of, the store does not end."""
+    assert REMEMBERED_SECONDS == FINDING_WINDOW_SECONDS
 
 
 def test_suspicions_become_one_open_finding(suspected):

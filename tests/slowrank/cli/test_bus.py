@@ -11,7 +11,7 @@ from slowrank.telemetry import NodeEvent
 from store import findings
 from store.migrate import migrate
 from store.pool import open_pool
-from streams.tuning import Tuning
+from streams.tuning import Layer, Tuning
 
 pytestmark = pytest.mark.integration
 
@@ -41,10 +41,10 @@ def failing(monkeypatch, node, error):
     """Let storing the findings of one node fail, once."""
     save, left = findings.save, [error]
 
-    def wrapped(conn, finding):
+    def wrapped(conn, finding, config):
         if finding.subject.node == node and left:
             raise left.pop()
-        return save(conn, finding)
+        return save(conn, finding, config)
 
     monkeypatch.setattr(findings, "save", wrapped)
 
@@ -66,6 +66,25 @@ def test_a_finding_the_database_refuses_holds_up_no_other(bus, database, monkeyp
     bus.finish("c")
     assert stored_nodes(database) == ["n2"]
     assert bus.refused["store_refused"] == 1
+
+
+def test_the_store_goes_by_the_settings_of_the_findings_cluster(database, monkeypatch):
+    """What `[findings]` says of a cluster reaches the store with each of its findings."""
+    patient = {"finding": {"reopen_within_seconds": 7 * 86400.0}}
+    tuning = Tuning([Layer(where='clusters."c*"', cluster="c*", knobs=patient)])
+    seen: dict[str, float] = {}
+
+    def wrapped(conn, finding, config):
+        seen[finding.subject.cluster] = config.reopen_within_seconds
+
+    monkeypatch.setattr(findings, "save", wrapped)
+    migrate(database)
+    with open_pool(database, name="bus") as pool:
+        tuned = Bus(pool, now=time.time, tuning=tuning)
+        tuned.accept([lost_gpu("n1"), replace(lost_gpu("n1"), cluster="d")])
+        for cluster in ("c", "d"):
+            tuned.finish(cluster)
+    assert seen == {"c": 7 * 86400.0, "d": 86400.0}
 
 
 def test_a_cluster_too_many_is_refused_by_name(bus):

@@ -340,7 +340,9 @@ def test_a_silence_ended_by_hand_frees_what_it_held_back(conn):
     conn.execute("SET ROLE slowrank_api")
     assert silences.expire(conn, "sil", datetime.now(UTC))
     conn.execute("SET ROLE slowrank_notifier")
-    assert deliveries.next_due(conn) <= datetime.now(UTC)
+    due = deliveries.next_due(conn)
+    assert due is not None
+    assert due <= datetime.now(UTC)
     assert [d.event.type for d in deliveries.due(conn, now=soon())] == ["finding.opened"]
     assert deliveries.due(conn, now=soon()) == []
 

@@ -29,6 +29,9 @@ class QuietConfig:
     busy: float = 0.95
     # Waiting in a collective spins at full utilisation and 30 to 50 % of the power.
     power_share: float = 0.6
+    # A job that waits for a third of its time draws less on average, so that spinning stands out less. Where
+    # no bytes go either, that is enough to tell of it, not to be certain.
+    power_share_both: float = 0.7
     tensor: float = 0.001
     # An exporter that cannot read tensor activity may write zero: usual zeros say nothing.
     tensor_used: float = 0.05
@@ -64,8 +67,9 @@ class Quiet:
     """What a sample says of its n nodes.
 
     ``no_bytes`` (B1) and ``not_working`` (B2) hold now, [n]; ``held`` [n] since long enough to count, and
-    ``both`` [n] together, now or until lately, and ``lasting`` [n] for longer than a job that waits for its
-    storage does; ``since`` [n] is when it began, NaN where neither holds.
+    ``both`` [n] together, now or until lately, B2 by ``power_share_both``; ``lasting`` [n] is B1 and B2 for
+    longer than a job that waits for its storage does; ``since`` [n] is when either began, NaN where neither
+    holds.
     ``ended`` [n]: nothing of a job is left on its GPUs. ``spinning`` [n, gpus] are the GPUs at work on
     nothing: where most of a job's spin, the one that does not is the one they wait for. ``idle`` [n] is where
     no bytes go and GPUs that do not spin stand idle: a stall of the data looks the same for a while, so that
@@ -107,10 +111,11 @@ class QuietBank:
         # Channels: bytes of the NICs, power by GPU, tensor activity by GPU.
         self._usual = RunningMedian(nodes, 1 + 2 * gpus)
         self._last = np.full(nodes, -np.inf)
-        # Rows of since: either key, both, no bytes and no GPU at work; of calm: the first two, while not so.
-        self._since, self._calm = np.full((3, nodes), np.nan), np.full((2, nodes), np.nan)
-        # B1, B2, and whether no GPU works, spinning or idle.
-        self._keys = np.zeros((3, nodes), np.bool_)
+        # Rows of since: either key, both, B1 with a B2 of less contrast, no bytes and no GPU at work; of
+        # calm: the first three, while not so.
+        self._since, self._calm = np.full((4, nodes), np.nan), np.full((3, nodes), np.nan)
+        # B1, B2, B2 of less contrast, and whether no GPU works, spinning or idle.
+        self._keys = np.zeros((4, nodes), np.bool_)
         # Rows as in Quiet: held, idle, both, lasting.
         self._held = np.zeros((4, nodes), np.bool_)
 
@@ -174,7 +179,7 @@ class QuietBank:
         }
 
     def _judge(self, nodes: Ints, r: Reading) -> tuple[Bools, Bools]:
-        """Return which GPUs spin, [n, gpus], and B1, B2 and whether no GPU works, spinning or idle, [3, n].
+        """Return which GPUs spin, [n, gpus], and B1, B2, B2 of less contrast, whether no GPU works, [4, n].
 
         What cannot be told stays as it was.
         """
@@ -182,19 +187,23 @@ class QuietBank:
         power, tensor = usual[:, 1 : 1 + self._gpus], usual[:, 1 + self._gpus :]
         low = r.power < config.power_share * power
         spins = (r.utilization >= config.busy) & low
+        spins_rather = (r.utilization >= config.busy) & (r.power < config.power_share_both * power)
         rests = spins | ((r.utilization <= config.idle) & low)
         told = np.isfinite(r.utilization + r.power + power)
         still = (r.tensor <= config.tensor) & (tensor >= config.tensor_used)
         told_tensor = np.isfinite(r.tensor) & (tensor >= config.tensor_used)
         counts = np.stack((told, told_tensor)).sum(axis=2)
         can_tell, can_tell_tensor = counts > 0
-        # Each kind counts among the GPUs that could be asked: the first two by power, the third by tensor.
-        so = (np.stack((spins, rests, still)) & np.stack((told, told, told_tensor))).sum(axis=2)
-        spin, rest, stand = so >= config.gpu_share * counts[[0, 0, 1]]
+        # Each kind counts among the GPUs that could be asked: the first three by power, the last by tensor.
+        asked = np.stack((told, told, told, told_tensor))
+        so = (np.stack((spins, spins_rather, rests, still)) & asked).sum(axis=2)
+        spin, rather, rest, stand = so >= config.gpu_share * counts[[0, 0, 0, 1]]
         b1 = (usual[:, 0] >= config.least_bytes) & (r.nic < config.bytes_share * usual[:, 0])
-        b2, b3 = (can_tell & spin) | (can_tell_tensor & stand), can_tell & rest
-        known = np.stack((np.isfinite(r.nic), can_tell | can_tell_tensor, can_tell))
-        return spins, np.where(known, np.stack((b1, b2, b3)), self._keys[:, nodes])
+        stand = can_tell_tensor & stand
+        b2, b2_rather, b3 = (can_tell & spin) | stand, (can_tell & rather) | stand, can_tell & rest
+        known_b2 = can_tell | can_tell_tensor
+        known = np.stack((np.isfinite(r.nic), known_b2, known_b2, can_tell))
+        return spins, np.where(known, np.stack((b1, b2, b2_rather, b3)), self._keys[:, nodes])
 
     def _ended(self, r: Reading) -> Bools:
         """Tell where no GPU is in use and none that can be asked holds a job's memory, [n]."""
@@ -208,17 +217,18 @@ class QuietBank:
             # What nearly always is: nothing is quiet, and nothing was.
             self._since[:, nodes], self._calm[:, nodes] = np.nan, np.fmin(self._calm[:, nodes], ts)
             return
-        config, (b1, b2, b3) = self.config, keys
-        quiet = np.stack((b1 | b2, b1 & b2, b1 & b3))
+        config, (b1, b2, b2_rather, b3) = self.config, keys
+        quiet = np.stack((b1 | b2, b1 & b2, b1 & b2_rather, b1 & b3))
         # fmin passes over NaN: the time that the present stretch began at stays.
         since = np.where(quiet, np.fmin(self._since[:, nodes], ts), np.nan)
         age = ts - since
-        lasted = age >= np.array([[config.hold_one], [config.hold_both], [config.hold_both]])
-        calm = np.where(quiet[:2], np.nan, np.fmin(self._calm[:, nodes], ts))
+        one, lasting = age[0] >= config.hold_one, age[1] >= config.hold_lasting
+        both, idle = age[2:] >= config.hold_both
+        calm = np.where(quiet[:3], np.nan, np.fmin(self._calm[:, nodes], ts))
         over = ended | (ts - calm >= config.clear)
-        held = np.stack((lasted[0] | lasted[1], lasted[2], lasted[1], age[1] >= config.hold_lasting))
         # While the node is quiet, both keys may fail for as long as all may.
-        self._held[:, nodes] = (self._held[:, nodes] | held) & ~over[[0, 0, 1, 1]]
+        held = self._held[:, nodes] | np.stack((one | both, idle, both, lasting))
+        self._held[:, nodes] = held & ~over[[0, 0, 2, 1]]
         self._since[:, nodes], self._calm[:, nodes] = since, calm
 
     def _learn(self, nodes: Ints, r: Reading, fresh: Bools) -> None:

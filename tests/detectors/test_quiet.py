@@ -65,6 +65,29 @@ def test_both_keys_are_told_from_one(working):
     assert all(q.held[0] for q in found)
 
 
+def test_less_contrast_is_enough_with_no_bytes_and_makes_nothing_certain(working):
+    """GPUs of a job that often waits stand out less when they spin: both are told, and never as lasting."""
+    found = run(working, range(120, 240), nic=0.0, watts=400.0)
+    assert next(i for i, quiet in enumerate(found) if quiet.both[0]) == 5
+    assert first_held(found) == 5
+    assert not any(quiet.lasting[0] or quiet.not_working[0] for quiet in found)
+
+
+def test_less_contrast_alone_is_no_key(working):
+    """A job that sends goes on working, at whatever power."""
+    assert first_held(run(working, range(120, 240), watts=400.0)) is None
+
+
+def test_power_about_the_limit_does_not_interrupt_both_keys(working):
+    """Noise takes single GPUs over it and back; 0.58 of the usual power is spinning all the same."""
+    rng = np.random.default_rng(0)
+    found = [
+        working.update(NODE, reading(t, nic=0.0, watts=rng.normal(355.0, 10.0, GPUS)))
+        for t in range(120, 150)
+    ]
+    assert first_held(found) == 5
+
+
 def test_tensor_cores_that_stand_still_are_a_key():
     """Idle tensor cores that are usually busy turn B2, also where the power is not low."""
     bank = QuietBank(1, GPUS)

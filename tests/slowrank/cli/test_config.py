@@ -73,14 +73,19 @@ def test_a_name_no_record_may_carry_is_no_setting(name, value, monkeypatch, tmp_
     assert "1 to 128 of A-Z" in result.output
 
 
+def refusal():
+    """Return what ``config check`` says of settings that it refuses."""
+    result = CliRunner().invoke(app, ["config", "check"])
+    assert result.exit_code == 2, result.output
+    return result.output
+
+
 @pytest.mark.parametrize("servers", ["", ":::", "kafka", "kafka:", "kafka:x", "kafka:99999", "a:1,", "a b:1"])
 def test_servers_without_an_address_are_no_setting(servers, monkeypatch, tmp_path):
     """They are refused at the start, not in a thread that ends unheard."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SLOWRANK_KAFKA_BOOTSTRAP", servers)
-    result = CliRunner().invoke(app, ["config", "check"])
-    assert result.exit_code == 2, result.output
-    assert "must be host:port" in result.output
+    assert "must be host:port" in refusal()
 
 
 def test_servers_with_addresses_are_a_setting():
@@ -96,10 +101,9 @@ def test_a_lease_outlasts_an_attempt(seconds, monkeypatch, tmp_path):
     """A shorter one, in which another notifier would send the same again, is refused with both limits."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SLOWRANK_NOTIFIER_LEASE_SECONDS", seconds)
-    result = CliRunner().invoke(app, ["config", "check"])
-    assert result.exit_code == 2, result.output
-    assert "notifier_lease_seconds" in result.output
-    assert "must be 20 or more: one attempt may take 15 s" in result.output
+    output = refusal()
+    assert "notifier_lease_seconds" in output
+    assert "must be 20 or more: one attempt may take 15 s" in output
 
 
 def test_settings_are_read_in_one_place():

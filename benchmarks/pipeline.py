@@ -48,6 +48,8 @@ PLAIN_SECONDS = 8
 TIMED_CALLS = 20_000
 FAULT_NODE, FAULT_GPU = 3, 2
 GOAL_NODES, GOAL_TIMES, GOAL_GROWTH = 10_000.0, 60.0, 1.5
+GOAL_FLEET = 1024
+"""Nodes from which on ``GOAL_TIMES`` is asked for; the ratio of smaller fleets is printed, not judged."""
 
 
 @dataclass(slots=True)
@@ -100,7 +102,7 @@ class Run:
 def main(argv: list[str]) -> int:
     """Print the figures of every fleet and of the plain pipelines; return 1 when a goal is missed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks pipeline", description=__doc__)
-    parser.add_argument("--nodes", default="1250,12500", help="fleet sizes besides 64, with commas between")
+    parser.add_argument("--nodes", default="1024,12500", help="fleet sizes besides 64, with commas between")
     given = [int(size) for size in parser.parse_args(argv).nodes.split(",")]
     # What is asserted is asserted of the fleet that is no copy.
     sizes = [UNIT, *(size for size in given if size != UNIT)]
@@ -239,12 +241,15 @@ def _report(runs: Sequence[Run], plain: Sequence[Plain]) -> bool:
     for name, c in ((name, c) for run in runs for name, c in run.costs.items()):
         parts = " | ".join(f"{part:.1f}" for part in c.parts)
         print(f"| {c.nodes:,} | {name} | {parts} | {1e6 / c.total:,.0f} |")
-    steady = [run.costs["steady"].total for run in runs]
-    print(
-        "\n| orjson, named fields, one object per series | µs per node-second | times ours | false alarms |"
-    )
-    print("|---|---:|---:|---:|")
+    steady = {run.costs["steady"].nodes: run.costs["steady"].total for run in runs}
+    sizes = " | ".join(f"times ours at {nodes:,}" for nodes in steady)
+    print(f"\n| orjson, named fields, one object per series | µs per node-second | {sizes} | false alarms |")
+    print("|---|---:|" + "---:|" * len(steady) + "---:|")
     for p in plain:
-        print(f"| {p.name} | {p.cost:,.0f} | {p.cost / steady[0]:.1f} | {max(p.alarms - 1, 0)} |")
-    fast = 1e6 / max(steady) >= GOAL_NODES and max(steady) <= GOAL_GROWTH * steady[0]
-    return fast and plain[-1].cost >= GOAL_TIMES * steady[0]
+        times = " | ".join(f"{p.cost / cost:.1f}" for cost in steady.values())
+        print(f"| {p.name} | {p.cost:,.0f} | {times} | {max(p.alarms - 1, 0)} |")
+    dearest = max(steady.values())
+    fast = 1e6 / dearest >= GOAL_NODES and dearest <= GOAL_GROWTH * steady[UNIT]
+    return fast and plain[-1].cost >= GOAL_TIMES * max(
+        (cost for nodes, cost in steady.items() if nodes >= GOAL_FLEET), default=dearest
+    )

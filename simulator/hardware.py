@@ -2,9 +2,14 @@
 
 from collections.abc import Iterable
 
+import numpy as np
+
 from simulator.condition import Condition, Place, healthy
 from simulator.faults import Fault
 from simulator.layout import ClusterSpec, FloatArray
+
+# Parts of a piece of work; a power of two, so that the mean of equal parts is that part to the last bit.
+PARTS = 8
 
 
 def nodes_of(spec: ClusterSpec, fault: Fault) -> range:
@@ -64,6 +69,15 @@ class Hardware:
                 for effect in fault.row.effects:
                     effect(condition, place, dose)
         return condition
+
+    def slowdown(self, begun: float, seconds: float) -> FloatArray:
+        """Return how many times longer work takes that lasts ``seconds`` on healthy GPUs [nodes, gpus].
+
+        A fault that comes on while the work is under way slows the rest of it: the mean over its parts.
+        """
+        parts = begun + seconds * (np.arange(PARTS) + 0.5) / PARTS
+        slow: FloatArray = np.mean([self.at(t).slowdown() for t in parts.tolist()], axis=0)
+        return slow
 
     def only(self, fault: Fault) -> Condition:
         """Return the condition that ``fault`` alone brings about when it comes on."""

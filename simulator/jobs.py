@@ -100,15 +100,16 @@ class RunningJob:
         """Return the times of the step that begins at ``begun`` and how long others roll out first."""
         # Gradients leave near the end of a step; the links are taken as they will be then.
         compute = self._hardware.at(begun)
+        slowdown = self._hardware.slowdown(begun, self.job.step_seconds)
         transfer = self._hardware.at(begun + 0.9 * self.job.step_seconds)
-        work = self._source.draw(self._step, begun, compute, transfer)
+        work = self._source.draw(self._step, begun, compute, transfer, slowdown)
         if self._warm is not None:
             work.compute[...] *= self._source.warm_up(self._warm)
         if not self.job.rollout_dp:
             return run_step(work), 0.0
         for part in (work.compute, work.comm, work.stall):
             part[..., : self.job.rollout_dp, :] = 0.0
-        generation = self._source.generation(compute)
+        generation = self._source.generation(slowdown)
         return after_rollout(run_step(work), generation), float(generation.max())
 
     def _add_step(self, begun: float, times: StepTimes, phase: float, *, until: float) -> None:

@@ -42,13 +42,16 @@ class WorkSource:
             self._base[-1] *= load.last_stage
         self._noise = Noise(job, rng)
 
-    def draw(self, step: int, t: float, compute: Condition, transfer: Condition) -> Work:
+    def draw(
+        self, step: int, t: float, compute: Condition, transfer: Condition, slowdown: FloatArray
+    ) -> Work:
         """Return the work of ``step`` that starts at ``t`` seconds.
 
-        ``compute`` is the hardware while it computes, ``transfer`` while gradients are sent.
+        ``compute`` is the hardware as it begins, ``transfer`` while gradients are sent; compute takes
+        ``slowdown`` times as long [nodes, gpus].
         """
         load = self._job.workload
-        scale = self._noise.shared(step, t) * self._noise.ranks() * self._of(compute.slowdown())
+        scale = self._noise.shared(step, t) * self._noise.ranks() * self._of(slowdown)
         # Of a micro-batch, so that the sum over a step's has noise_cv.
         noise = load.noise_cv * np.sqrt(self._job.micro_batches)
         micro = 1.0 + noise * self._rng.standard_normal((self._job.micro_batches, *self._shape))
@@ -63,11 +66,11 @@ class WorkSource:
             pause=self._checkpoint(step, compute),
         )
 
-    def generation(self, compute: Condition) -> FloatArray:
+    def generation(self, slowdown: FloatArray) -> FloatArray:
         """Return the seconds each rank of the replicas that roll out generates in a step, [pp, dp, tp]."""
         replicas = self._job.rollout_dp
         length = np.exp(GENERATION_CV * self._rng.standard_normal((1, replicas, 1)))
-        own = self._of(compute.slowdown())[:, :replicas] * self._jitter(0.005)[:, :replicas]
+        own = self._of(slowdown)[:, :replicas] * self._jitter(0.005)[:, :replicas]
         seconds: FloatArray = self._job.rollout_seconds * length * own
         return seconds
 

@@ -144,3 +144,13 @@ def test_faults_that_meet_leave_something_of_link_and_clock():
     assert condition.link.min() == pytest.approx(0.01)
     assert condition.clock.min() == pytest.approx(0.1)
     assert sum(1 for _ in Cluster(spec, seed=1, faults=meeting).run(20)) >= 40
+
+
+def test_a_fault_slows_the_rest_of_the_work_under_way():
+    """Work that a fault comes on halfway through takes the mean of both speeds, without one what it took."""
+    spec = ClusterSpec(nodes=1, gpus=2, nics=2, jobs=(JobSpec(dp=2),))
+    hardware = Hardware(spec, [Fault(kind="silent_slow", node=0, gpu=1, onset=10.0, magnitude=1.5)], range(1))
+    before, under_way, after = (hardware.slowdown(begun, 4.0) for begun in (2.0, 8.0, 10.0))
+    assert before.tolist() == [[1.0, 1.0]]
+    assert under_way.tolist() == [[1.0, 1.25]]
+    assert after.tolist() == [[1.0, 1.5]]

@@ -125,7 +125,7 @@ class _Play:
         self._end = self._onset + PATIENCE_SECONDS
         self._settle = SETTLE_SECONDS
         self._steps: deque[float] = deque(maxlen=20)
-        self._shown: set[str] = set()
+        self._shown: dict[str, str] = {}
         self._found_at: float | None = None
         self._injected = False
 
@@ -183,13 +183,16 @@ class _Play:
             self._screen.learning(at, usual, spread)
 
     def _show(self, at: float) -> None:
-        """Show what is newly served; the first right finding ends the run some time later."""
+        """Show findings as they come and when their title changes; the first right one ends the run soon."""
         from slowrank.cli.demo_scenario import names_culprit
 
         for finding in self._findings():
-            if finding["id"] not in self._shown:
-                self._shown.add(finding["id"])
-                self._screen.finding(at, finding, self._start)
+            told = self._shown.get(finding["id"])
+            if told is None:
+                self._screen.onset(at, finding, self._start)
+            if told != finding["title"]:
+                self._shown[finding["id"]] = finding["title"]
+                self._screen.title(at, finding)
             if self._found_at is None and names_culprit(finding, self._cluster.truth[0]):
                 self._found_at = at - self._onset
                 self._end = min(self._end, at + self._settle)

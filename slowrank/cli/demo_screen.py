@@ -58,13 +58,16 @@ class Screen:
         """Say that the fault is in."""
         self._at(at, "(fault injected, hidden from the detectors)")
 
-    def finding(self, at: float, finding: Json, start: float) -> None:
-        """Show a finding as it comes: since when, how bad, who."""
+    def onset(self, at: float, finding: Json, start: float) -> None:
+        """Show since when a new finding holds."""
         lo, onset, hi = (_clock(_seconds(t) - start) for t in _times(finding))
         self._at(at, f"[yellow]●[/] onset estimated {onset}  [dim]\\[{lo} – {hi}][/]")
+
+    def title(self, at: float, finding: Json) -> None:
+        """Show how bad it is and who."""
         colour = "bold red" if finding["severity"] == "critical" else "yellow"
-        title = _text(finding["title"])
-        self._at(at, f"[{colour}]▲ {finding['severity'].upper()}[/]  [bold]{title}[/]")
+        severity, title = finding["severity"].upper(), _text(finding["title"])
+        self._at(at, f"[{colour}]▲ {severity}[/]  [bold]{title}[/]")
 
     def details(self, finding: Json, url: str) -> None:
         """Show the rest in the order the on-call reads it: cost, cause, what it is not, what to do, proof."""

@@ -31,6 +31,7 @@ from store.rollups import write_nodes, write_samples, write_steps
 from streams.app import READS, Role, Take, Work, build, group
 from streams.chore import Chore, Routine
 from streams.detect import Detect
+from streams.garbage import collect_seldom
 from streams.health import Health
 from streams.hush import hush
 from streams.lookout import Lookout
@@ -61,6 +62,7 @@ def run(settings: Settings, tuning: Tuning, role: Role) -> None:
     """Run one worker until it is told to stop; ends the process."""
     if role == "detect":
         _warm_up()
+    collect_seldom()
     settings.streams_runtime_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     health = Health(role, time.monotonic)
     registry = new_registry(health, time.time)

@@ -1,0 +1,33 @@
+import gc
+import weakref
+
+import pytest
+
+from streams.garbage import THRESHOLDS, collect_seldom
+
+
+class Knot:
+    """An object that holds on to itself."""
+
+    def __init__(self):
+        self.itself = self
+
+
+@pytest.fixture
+def thresholds():
+    """Thresholds of this process, put back afterwards."""
+    before = gc.get_threshold()
+    yield
+    gc.set_threshold(*before)
+    gc.unfreeze()
+
+
+def test_cycles_are_found_later_but_found(thresholds):
+    """Some thousand new objects start no look any more; what the threshold says does."""
+    collect_seldom()
+    gc.collect()
+    gone = weakref.ref(Knot())
+    some = [[] for _ in range(5_000)]
+    assert gone() is not None
+    some += [[] for _ in range(THRESHOLDS[0])]
+    assert gone() is None

@@ -132,7 +132,7 @@ def _made(members: tuple[Case, ...], ts: float) -> Case:
         subject=subject,
         first_seen_at=ts,
         first_onset=first.onset[0],
-        onset=first.onset,
+        onset=_onset(members),
         since=first.since,
         last_seen_at=ts,
         sources={},
@@ -154,7 +154,7 @@ def _refreshed(group: Case, members: tuple[Case, ...]) -> Case:
     return replace(
         group,
         sources={f"{m.key}|{voice}": source for m in members for voice, source in m.sources.items()},
-        onset=min(group.onset, *(m.onset for m in members)),
+        onset=min(group.onset, _onset(members)),
         last_seen_at=max(m.last_seen_at for m in members),
         cleared_at=max(m.cleared_at or 0.0 for m in members) if quiet else None,
         flaps=max(m.flaps for m in members),
@@ -162,3 +162,9 @@ def _refreshed(group: Case, members: tuple[Case, ...]) -> Case:
         rate=costliest.rate,
         hurts=any(m.hurts for m in members),
     )
+
+
+def _onset(members: tuple[Case, ...]) -> tuple[float, float, float]:
+    """Return when the ranks of a node became slow: the middle one's, for trouble of one before dates that
+    too early."""
+    return sorted(m.onset for m in members)[(len(members) - 1) // 2]

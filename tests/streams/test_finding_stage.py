@@ -161,6 +161,15 @@ def test_nearly_all_ranks_of_a_node_are_one_finding():
     assert last["straggler.fail_slow", "rank"].group_key == last["straggler.fail_slow", "node"].dedup_key
 
 
+def test_a_node_is_slow_since_its_middle_rank_is():
+    """One rank was in trouble before the others, another is dated late: neither dates the node."""
+    ranks = [msgspec.structs.replace(RANK, rank=i, gpu_index=i) for i in range(3)]
+    since = [T0 + 1.0, T0 + 5.0, T0 + 6.0]
+    told = [slow(10, subject=r, overwhelming=True, ranks_on_node=4) for r in ranks]
+    last, _ = run(*(msgspec.structs.replace(s, onset=at) for s, at in zip(told, since, strict=True)))
+    assert last["straggler.fail_slow", "node"].onset == since[1]
+
+
 def test_a_node_that_is_slow_on_and_off_stays_one_finding():
     """Its ranks recover and become slow again, one a second before the others: all of it is the node's."""
     ranks = [msgspec.structs.replace(RANK, rank=i, gpu_index=i) for i in range(3)]

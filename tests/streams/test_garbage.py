@@ -27,7 +27,7 @@ def test_cycles_are_found_later_but_found(thresholds):
     collect_seldom()
     gc.collect()
     gone = weakref.ref(Knot())
-    some = [[] for _ in range(5_000)]
+    some = [[0] for _ in range(5_000)]
     assert gone() is not None
-    some += [[] for _ in range(THRESHOLDS[0])]
+    some += [[1] for _ in range(THRESHOLDS[0])]
     assert gone() is None

@@ -26,10 +26,10 @@ class Case:
 
     ``first_onset`` names the finding for ever; ``onset`` is the earliest any source put it that no other one
     outweighed then; ``since`` is the onset of the present activity, against which other cases are matched.
-    ``lost`` counts GPU-hours. ``hurts``: whether it measurably slows a job down. ``made_of_ranks``: a node's
-    case gathered from its ranks' cases (see ``grouping``). ``ready_at``: since when its evidence suffices,
-    while it is held back for others of its rack, switch or node, or for what explains it. ``certain``:
-    whether a hang found was ever known to be no pause.
+    ``lost`` counts GPU-hours. ``hurts``: whether it measurably slows a job down. ``made_of_ranks``: a
+    node's case gathered from its ranks' cases, of which the middle one dates it (see ``grouping``).
+    ``ready_at``: since when its evidence suffices, while it is held back for others of its rack, switch
+    or node, or for what explains it. ``certain``: whether a hang found was ever known to be no pause.
     """
 
     key: str

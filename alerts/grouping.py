@@ -154,7 +154,6 @@ def _refreshed(group: Case, members: tuple[Case, ...]) -> Case:
     return replace(
         group,
         sources={f"{m.key}|{voice}": source for m in members for voice, source in m.sources.items()},
-        onset=min(group.onset, _onset(members)),
         last_seen_at=max(m.last_seen_at for m in members),
         cleared_at=max(m.cleared_at or 0.0 for m in members) if quiet else None,
         flaps=max(m.flaps for m in members),
@@ -165,6 +164,5 @@ def _refreshed(group: Case, members: tuple[Case, ...]) -> Case:
 
 
 def _onset(members: tuple[Case, ...]) -> tuple[float, float, float]:
-    """Return when the ranks of a node became slow: the middle one's, for trouble of one before dates that
-    too early."""
+    """Return the onset of the middle rank: one may have been in trouble before the others."""
     return sorted(m.onset for m in members)[(len(members) - 1) // 2]

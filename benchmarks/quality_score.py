@@ -114,10 +114,10 @@ def _found(score: Score, outcome: Outcome, event: Event, alarm: Alarm, told: Seq
 
 
 def _covers(alarm: Alarm, event: Event) -> bool:
-    """Tell whether the onset interval holds the true onset; the step under way then is not yet affected."""
+    """Tell whether the onset interval holds the true onset."""
     if alarm.onset_lo is None or alarm.onset_hi is None:
         return False
-    return alarm.onset_lo - event.step_seconds <= event.onset <= alarm.onset_hi
+    return alarm.onset_lo <= event.onset <= alarm.onset_hi
 
 
 def suspects_of(outcome: Outcome, event: Event, told: Iterable[Alarm]) -> list[tuple[str, int | None]]:

@@ -8,8 +8,8 @@ from simulator.condition import Condition, Place, healthy
 from simulator.faults import Fault
 from simulator.layout import ClusterSpec, FloatArray
 
-# Parts of a piece of work; a power of two, so that the mean of equal parts is that part to the last bit.
 PARTS = 8
+"""Parts of a piece of work, each as slow as the hardware makes it in its middle."""
 
 
 def nodes_of(spec: ClusterSpec, fault: Fault) -> range:

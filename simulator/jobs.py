@@ -98,9 +98,10 @@ class RunningJob:
 
     def _draw(self, begun: float) -> tuple[StepTimes, float]:
         """Return the times of the step that begins at ``begun`` and how long others roll out first."""
-        # Gradients leave near the end of a step; the links are taken as they will be then.
         compute = self._hardware.at(begun)
-        slowdown = self._hardware.slowdown(begun, self.job.step_seconds)
+        trained = begun + (self.job.rollout_seconds if self.job.rollout_dp else 0.0)
+        slowdown = self._hardware.slowdown(trained, self.job.step_seconds)
+        # Gradients leave near the end of a step; the links are taken as they will be then.
         transfer = self._hardware.at(begun + 0.9 * self.job.step_seconds)
         work = self._source.draw(self._step, begun, compute, transfer, slowdown)
         if self._warm is not None:
@@ -109,7 +110,8 @@ class RunningJob:
             return run_step(work), 0.0
         for part in (work.compute, work.comm, work.stall):
             part[..., : self.job.rollout_dp, :] = 0.0
-        generation = self._source.generation(slowdown)
+        rollout = self._hardware.slowdown(begun, self.job.rollout_seconds)
+        generation = self._source.generation(rollout)
         return after_rollout(run_step(work), generation), float(generation.max())
 
     def _add_step(self, begun: float, times: StepTimes, phase: float, *, until: float) -> None:

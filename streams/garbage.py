@@ -2,16 +2,16 @@
 
 import gc
 
-THRESHOLDS = (50_000, 20, 100)
-"""As in ``gc.set_threshold``. Some seconds' records of a thousand nodes are so many new objects."""
+NEW_OBJECTS = 50_000
+"""Objects after which it looks among the new ones: some seconds of a few thousand nodes."""
 
 
 def collect_seldom() -> None:
-    """Leave what is loaded by now alone, and look for cycles less often in this process.
+    """Leave alone what is loaded by now, and look for cycles less often in this process.
 
-    Python looks after every 700 new objects and, now and then, at all there are. Records live until their
-    second has passed and hold no cycles, so that it finds nothing, and what it goes through is gone from the
-    cache: with 12,500 nodes that is a fifth of the time.
+    Python looks after every 700 new objects, and then and when at all there are. A decoded record leaves some
+    tuples that live until their second has passed and hold no cycles: nothing is found, and what was gone
+    through takes the place of others in the cache. A cycle now and then lives longer for it.
     """
     gc.freeze()
-    gc.set_threshold(*THRESHOLDS)
+    gc.set_threshold(NEW_OBJECTS)

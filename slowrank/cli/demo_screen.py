@@ -59,7 +59,7 @@ class Screen:
         self._at(at, "(fault injected, hidden from the detectors)")
 
     def onset(self, at: float, finding: Json, start: float) -> None:
-        """Show since when a new finding holds."""
+        """Show since when a finding holds."""
         lo, onset, hi = (_clock(_seconds(t) - start) for t in _times(finding))
         self._at(at, f"[yellow]●[/] onset estimated {onset}  [dim]\\[{lo} – {hi}][/]")
 

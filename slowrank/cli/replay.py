@@ -104,10 +104,8 @@ def _tuning(config: Path | None) -> "Tuning":
 
 
 def _pipeline(tuning: "Tuning", gray: "Envelope | None" = None) -> "Pipeline":
-    from streams.garbage import collect_seldom
     from streams.topology import local_pipeline
 
-    collect_seldom()
     return local_pipeline(tuning, gray=gray)
 
 

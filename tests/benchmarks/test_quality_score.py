@@ -77,11 +77,9 @@ def test_abstentions_by_job():
     ]
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "held"), [(100, 103, 1), (101, 103, 1), (101.1, 103, 0), (95, 99.9, 0)]
-)
-def test_the_onset_interval_may_begin_with_the_first_step_affected(low, high, held):
-    """A fault within a step of one second may show in the next step only."""
+@pytest.mark.parametrize(("low", "high", "held"), [(100, 103, 1), (100.1, 103, 0), (95, 99.9, 0)])
+def test_the_onset_interval_holds_the_true_onset(low, high, held):
+    """It does from its first moment on, and neither before nor after."""
     told = replace(alarm(), onset_lo=low, onset_hi=high)
     [score] = scores([outcome([event()], [told])]).values()
     assert row(score, "covered", "true") == [held, 1]

@@ -3,7 +3,7 @@ import weakref
 
 import pytest
 
-from streams.garbage import THRESHOLDS, collect_seldom
+from streams.garbage import NEW_OBJECTS, collect_seldom
 
 
 class Knot:
@@ -29,5 +29,5 @@ def test_cycles_are_found_later_but_found(thresholds):
     gone = weakref.ref(Knot())
     some = [[0] for _ in range(5_000)]
     assert gone() is not None
-    some += [[1] for _ in range(THRESHOLDS[0])]
+    some += [[1] for _ in range(NEW_OBJECTS)]
     assert gone() is None

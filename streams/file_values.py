@@ -21,6 +21,8 @@ _MAY_DIVERGE = ("loss", "grad_norm")
 
 def time_of(value: Any) -> float:
     """Return Unix seconds from Unix seconds or RFC 3339 (UTC where it does not say). Raises ``BadRecord``."""
+    if isinstance(value, bool):
+        raise BadRecord("bad_time", f"ts is {value}, no time")
     try:
         ts = float(value) if not isinstance(value, datetime) else _utc(value)
     except (TypeError, ValueError):
@@ -55,6 +57,9 @@ def number_of(row: Row, name: str) -> float:
     value = row.get(name)
     if value is None:
         return math.nan
+    if isinstance(value, bool):
+        # For Python true is 1, which is no second and no token.
+        raise BadRecord("bad_number", f"{name} is {value}, not a number")
     try:
         number = float(value)
     except (TypeError, ValueError) as error:

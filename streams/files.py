@@ -75,9 +75,19 @@ def _ndjson(path: Path) -> Iterator[Line]:
         try:
             row = decode(line)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            yield number, BadRecord("undecodable", f"not JSON: {str(error)[:100]}")
+            yield number, BadRecord("undecodable", f"not JSON: {str(error)[:100]}{_hint(line)}")
             continue
         yield number, row if isinstance(row, dict) else BadRecord("undecodable", "not a JSON object")
+
+
+def _hint(line: bytes) -> str:
+    """Return what may be wrong with a line that is not JSON: what other writers write of their own accord."""
+    found = next((name for name in (b"NaN", b"Infinity") if name in line), None)
+    if found is None:
+        return ""
+    return (
+        f" ({found.decode()} is none of its values; null says that there is none, 1e300 that it was infinite)"
+    )
 
 
 def _csv(path: Path) -> Iterator[Line]:

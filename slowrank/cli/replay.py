@@ -54,6 +54,8 @@ def backtest(
     """
     from streams.replay import as_ndjson
 
+    if output is not None and any(_same(output, file) for file in files):
+        fail(f"{output}: is read from; -o needs another file.")
     tunings = [_tuning(path) for path in ((config,) if compare is None else (config, compare))]
     read = _read(files)
     region = None if gray_model is None else load_region(gray_model)
@@ -133,7 +135,7 @@ def _compared(before: "list[Finding]", after: "list[Finding]", output: Path | No
 
 def _put(output: Path | None, lines: bytes) -> None:
     if output is None or str(output) == "-":
-        sys.stdout.buffer.write(lines)
+        _print(lines)
     else:
         _write(output, lines)
 
@@ -170,6 +172,22 @@ def _write(output: Path, lines: bytes) -> None:
         output.write_bytes(lines)
     except OSError as error:
         fail(f"{output}: cannot be written ({error.strerror})")
+
+
+def _print(lines: bytes) -> None:
+    if sys.stdout is None:
+        fail("there is no standard output; -o FILE writes to a file")
+    try:
+        sys.stdout.buffer.write(lines)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        fail(f"standard output cannot be written ({error.strerror})")
+
+
+def _same(output: Path, file: Path) -> bool:
+    return output.exists() and file.exists() and output.samefile(file)
 
 
 def _summary(read: "Read", pipeline: "Pipeline", what: str) -> None:

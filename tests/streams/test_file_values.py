@@ -26,12 +26,19 @@ def test_times(told, seconds):
     assert time_of(told) == seconds
 
 
-@pytest.mark.parametrize("told", [None, "soon", math.nan, -1.0, 1795160472250.0])
+@pytest.mark.parametrize("told", [None, True, "soon", math.nan, -1.0, 1795160472250.0])
 def test_what_is_no_time(told):
     """Milliseconds are told from seconds, for they would put everything into the far future."""
     with pytest.raises(BadRecord) as caught:
         time_of(told)
     assert caught.value.reason == "bad_time"
+
+
+@pytest.mark.parametrize("read", [number_of, integer_of])
+def test_true_is_no_number(read):
+    """JSON's true is not 1: a rank would be named for a second that nobody measured."""
+    with pytest.raises(BadRecord, match="True, not a number"):
+        read({"step": True}, "step")
 
 
 def test_numbers_that_overflow():

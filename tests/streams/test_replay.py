@@ -1,4 +1,7 @@
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -102,6 +105,30 @@ def test_problems_end_with_code_2_and_a_reason(tmp_path):
     assert result.stdout == ""
 
 
+def test_telemetry_is_not_overwritten_by_its_findings(slow_job, tmp_path):
+    """-o with one of the files read, also under another name, is refused before it is touched."""
+    link = tmp_path / "link.ndjson"
+    link.symlink_to(slow_job)
+    before = slow_job.read_bytes()
+    for output in (slow_job, link):
+        result = backtest(slow_job, "-o", str(output))
+        assert (result.exit_code, slow_job.read_bytes()) == (2, before)
+        assert "is read from" in result.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is full")
+def test_findings_that_cannot_be_printed_are_an_error_and_no_traceback(slow_job):
+    """A full disk behind stdout, and a stdout that is closed, are named."""
+    command = [sys.executable, "-c", "from slowrank.cli import main; main()", "backtest", str(slow_job)]
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert "error: standard output cannot be written" in done.stderr
+    assert "Traceback" not in done.stderr
+    shell = ["sh", "-c", 'exec "$@" >&-', "sh", *command]
+    done = subprocess.run(shell, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, "there is no standard output" in done.stderr) == (2, True)
+
+
 def test_bad_lines_are_summed_up_on_stderr(slow_job, tmp_path):
     """The findings on stdout are unharmed by a broken line, which is reported beside them."""
     path = tmp_path / "dented.ndjson"
@@ -109,6 +136,13 @@ def test_bad_lines_are_summed_up_on_stderr(slow_job, tmp_path):
     result = backtest(path)
     assert result.stdout_bytes == backtest(slow_job).stdout_bytes
     assert "set aside: 1 rows, undecodable" in result.stderr
+
+
+def test_what_other_writers_take_for_json_is_named(slow_job, tmp_path):
+    """Python writes a loss that is none as NaN: the row is set aside, and it is said what to write."""
+    path = tmp_path / "nan.ndjson"
+    path.write_text(slow_job.read_text() + '{"ts": 1.0, "rank": 0, "step": 1, "loss": NaN}\n')
+    assert "(NaN is none of its values; null says" in backtest(path).stderr
 
 
 def test_wall_clock_steps_alone_are_said_not_to_name_a_rank(slow_job, tmp_path):

@@ -45,13 +45,11 @@ def test_importing_slowrank_loads_only_the_standard_library():
 
 
 def test_importing_slowrank_is_quick():
-    """The import, the hook included, takes under 50 ms of CPU (best of five fresh interpreters)."""
-    code = (
-        "import time; start = time.process_time()\n"
-        "import slowrank; slowrank.StepTimer\n"
-        "print(time.process_time() - start)"
-    )
-    assert min(float(python(code)) for _ in range(5)) < 0.05
+    """The import, the hook included, takes no more CPU than that of asyncio (best of five interpreters)."""
+    code = "import time; start = time.process_time()\n{}\nprint(time.process_time() - start)"
+    ours, asyncio = (code.format(f"import {what}") for what in ("slowrank; slowrank.StepTimer", "asyncio"))
+    times = [(float(python(ours)), float(python(asyncio))) for _ in range(5)]
+    assert min(own for own, _ in times) < min(other for _, other in times)
 
 
 HELP = """
@@ -82,8 +80,12 @@ def test_help_imports_no_command():
 
 
 def test_help_is_quick():
-    """`slowrank --help` takes under 0.2 s of CPU, however busy the machine is (best of five)."""
-    assert min(float(python(HELP).rpartition("LOADED")[2].split()[0]) for _ in range(5)) < 0.2
+    """`slowrank --help` takes less than twice the CPU of an interpreter with asyncio (best of five)."""
+    asyncio = "import asyncio, time; print(time.process_time())"
+    times = [
+        (float(python(HELP).rpartition("LOADED")[2].split()[0]), float(python(asyncio))) for _ in range(5)
+    ]
+    assert min(own for own, _ in times) < 2 * min(other for _, other in times)
 
 
 def test_help_names_every_command():

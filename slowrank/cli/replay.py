@@ -83,7 +83,7 @@ def replay(
         return
     pipeline = _pipeline(tuning)
     for line in _news(records, pipeline):
-        typer.echo(line)
+        _print(f"{line}\n".encode())
     _summary(read, pipeline, "replayed")
 
 

@@ -117,14 +117,15 @@ def test_telemetry_is_not_overwritten_by_its_findings(slow_job, tmp_path):
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is full")
-def test_findings_that_cannot_be_printed_are_an_error_and_no_traceback(slow_job):
+@pytest.mark.parametrize("command", ["backtest", "replay"])
+def test_findings_that_cannot_be_printed_are_an_error_and_no_traceback(command, slow_job):
     """A full disk behind stdout, and a stdout that is closed, are named."""
-    command = [sys.executable, "-c", "from slowrank.cli import main; main()", "backtest", str(slow_job)]
+    run = [sys.executable, "-c", "from slowrank.cli import main; main()", command, str(slow_job)]
     with Path("/dev/full").open("wb") as full:
-        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+        done = subprocess.run(run, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert "error: standard output cannot be written" in done.stderr
     assert "Traceback" not in done.stderr
-    shell = ["sh", "-c", 'exec "$@" >&-', "sh", *command]
+    shell = ["sh", "-c", 'exec "$@" >&-', "sh", *run]
     done = subprocess.run(shell, stderr=subprocess.PIPE, text=True, check=False)
     assert (done.returncode, "there is no standard output" in done.stderr) == (2, True)
 

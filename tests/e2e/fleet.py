@@ -3,6 +3,7 @@
 import gc
 import threading
 import time
+from collections import defaultdict
 from functools import partial
 
 from exporters.disk_store import DiskStore
@@ -11,9 +12,20 @@ from exporters.service import message
 from exporters.spool import MemoryStore, Spool
 from streams.replay import paced
 
+APART_SECONDS = 2.5
+"""Event time by which one sender may be behind the others: half of what a step waits for its ranks."""
+
+LATE_SECONDS = 4.0
+"""Time by the clock after which the workers wait for a sender (``streams.reorder``), with some to spare."""
+
 
 class Fleet:
-    """Feeds records into the spools of their nodes, ``speed`` times as fast as they were made."""
+    """Feeds records into the spools of their nodes, ``speed`` times as fast as they were made.
+
+    A thread that gets no CPU for two seconds would be ten seconds late in the time-lapse: by event time too
+    late for its step, by the clock too little to be waited for. No exporter that runs in real time can come
+    to that, so time stands still until such a sender is back, or so late that the workers wait for it.
+    """
 
     def __init__(self, rig, records, *, speed):
         self._records, self._speed, self._prefix = records, speed, rig.prefix
@@ -23,6 +35,8 @@ class Fleet:
             for node, spool in self._spools.items()
         ]
         self._fed = 0
+        self._stood_still = 0.0
+        self._made: dict[str, list[tuple[float, float]]] = defaultdict(list)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._feed)
 
@@ -61,16 +75,33 @@ class Fleet:
         return self._fed == len(self._records) and self.waiting == 0
 
     def _feed(self):
-        clock = time.monotonic
-
         def sleep(seconds: float) -> None:
             self._stop.wait(seconds)
 
-        for record in paced(self._records, speed=self._speed, clock=clock, sleep=sleep):
+        for record in paced(self._records, speed=self._speed, clock=self._clock, sleep=sleep):
+            while self._is_one_behind() and not self._stop.is_set():
+                before = time.monotonic()
+                sleep(0.02)
+                self._stood_still += time.monotonic() - before
             if self._stop.is_set():
                 return
-            self._spools[record.node].put([message(record, self._prefix)], clock())
+            now = time.monotonic()
+            self._spools[record.node].put([message(record, self._prefix)], now)
+            self._made[record.node].append((record.ts, now))
             self._fed += 1
+
+    def _clock(self):
+        return time.monotonic() - self._stood_still
+
+    def _is_one_behind(self):
+        """Whether a sender is late by event time and not yet by the clock."""
+        now = time.monotonic()
+        newest = max((made[-1][0] for made in self._made.values()), default=0.0)
+        waiting = {node: self._spools[node].stats().records for node in self._made}
+        oldest = [self._made[node][-n] if n else (newest, now) for node, n in waiting.items()]
+        first, since = min(oldest, default=(newest, now))
+        last, _ = max(oldest, default=(newest, now))
+        return last - first > APART_SECONDS and now - since < LATE_SECONDS
 
 
 def _spool(folder):

@@ -125,7 +125,6 @@ class _Play:
         self._end = self._onset + PATIENCE_SECONDS
         self._settle = SETTLE_SECONDS
         self._steps: deque[float] = deque(maxlen=20)
-        self._shown: dict[str, tuple[str, str]] = {}
         self._found_at: float | None = None
         self._injected = False
 
@@ -183,16 +182,11 @@ class _Play:
             self._screen.learning(at, usual, spread)
 
     def _show(self, at: float) -> None:
-        """Show findings as they come, and what changes of them; the first right one ends the run soon."""
+        """Show findings as they come and as they change; the first right one ends the run soon."""
         from slowrank.cli.demo_scenario import names_culprit
 
         for finding in self._findings():
-            onset, title = self._shown.get(finding["id"], ("", ""))
-            if onset != finding["onset"]:
-                self._screen.onset(at, finding, self._start)
-            if title != finding["title"]:
-                self._screen.title(at, finding)
-            self._shown[finding["id"]] = finding["onset"], finding["title"]
+            self._screen.finding(at, finding, self._start)
             if self._found_at is None and names_culprit(finding, self._cluster.truth[0]):
                 self._found_at = at - self._onset
                 self._end = min(self._end, at + self._settle)

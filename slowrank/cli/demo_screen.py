@@ -40,6 +40,7 @@ class Screen:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._proof = ""
+        self._told: dict[str, tuple[str, str, str]] = {}
 
     def head(self, *, seed: int, nodes: int, gpus: int, url: str) -> None:
         """Say what runs."""
@@ -58,13 +59,17 @@ class Screen:
         """Say that the fault is in."""
         self._at(at, "(fault injected, hidden from the detectors)")
 
-    def onset(self, at: float, finding: Json, start: float) -> None:
-        """Show since when a finding holds."""
-        lo, onset, hi = (_clock(_seconds(t) - start) for t in _times(finding))
-        self._at(at, f"[yellow]●[/] onset estimated {onset}  [dim]\\[{lo} – {hi}][/]")
-
-    def title(self, at: float, finding: Json) -> None:
-        """Show how bad it is and who."""
+    def finding(self, at: float, finding: Json, start: float) -> None:
+        """Show since when a finding holds, how bad it is and who; later only what has changed of it."""
+        now = (finding["onset"], finding["severity"], finding["title"])
+        before = self._told.get(finding["id"])
+        if before == now:
+            return
+        self._told[finding["id"]] = now
+        if before is None or before[0] != now[0]:
+            lo, onset, hi = (_clock(_seconds(t) - start) for t in _times(finding))
+            self._at(at, f"[yellow]●[/] onset estimated {onset}  [dim]\\[{lo} – {hi}][/]")
+        # Also below an onset that alone has changed: it says whose.
         colour = "bold red" if finding["severity"] == "critical" else "yellow"
         severity, title = finding["severity"].upper(), _text(finding["title"])
         self._at(at, f"[{colour}]▲ {severity}[/]  [bold]{title}[/]")

@@ -54,7 +54,8 @@ def backtest(
     """
     from streams.replay import as_ndjson
 
-    if output is not None and any(_same(output, file) for file in files):
+    read_too = [file for file in (config, compare, gray_model) if file is not None]
+    if output is not None and any(_same(output, file) for file in (*files, *read_too)):
         fail(f"{output}: is read from; -o needs another file.")
     tunings = [_tuning(path) for path in ((config,) if compare is None else (config, compare))]
     read = _read(files)
@@ -125,7 +126,7 @@ def _compared(before: "list[Finding]", after: "list[Finding]", output: Path | No
     if output is None:
         for difference in differences:
             if difference.change != "same":
-                typer.echo(difference.line())
+                _print(f"{difference.line()}\n".encode())
     else:
         _put(output, differences_ndjson(differences))
     counts = Counter(d.change for d in differences)
@@ -176,7 +177,7 @@ def _write(output: Path, lines: bytes) -> None:
 
 def _print(lines: bytes) -> None:
     if sys.stdout is None:
-        fail("there is no standard output; -o FILE writes to a file")
+        fail("there is no standard output to write to")
     try:
         sys.stdout.buffer.write(lines)
         sys.stdout.flush()
@@ -187,7 +188,11 @@ def _print(lines: bytes) -> None:
 
 
 def _same(output: Path, file: Path) -> bool:
-    return output.exists() and file.exists() and output.samefile(file)
+    try:
+        return output.samefile(file)
+    except OSError:
+        # One of them is not there or cannot be looked at; reading or writing it says what is wrong.
+        return False
 
 
 def _summary(read: "Read", pipeline: "Pipeline", what: str) -> None:

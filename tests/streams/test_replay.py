@@ -105,7 +105,7 @@ def test_problems_end_with_code_2_and_a_reason(tmp_path):
     assert result.stdout == ""
 
 
-def test_telemetry_is_not_overwritten_by_its_findings(slow_job, tmp_path):
+def test_nothing_that_is_read_is_overwritten_by_findings(slow_job, tmp_path):
     """-o with one of the files read, also under another name, is refused before it is touched."""
     link = tmp_path / "link.ndjson"
     link.symlink_to(slow_job)
@@ -114,17 +114,30 @@ def test_telemetry_is_not_overwritten_by_its_findings(slow_job, tmp_path):
         result = backtest(slow_job, "-o", str(output))
         assert (result.exit_code, slow_job.read_bytes()) == (2, before)
         assert "is read from" in result.stderr
+    off = tables(tmp_path / "off.toml", "[detectors.peer_step]\nmode = 'off'\n")
+    for option in ("--config", "--compare"):
+        assert "is read from" in backtest(slow_job, option, off, "-o", str(off)).stderr
+    assert Path(off).read_text().startswith("[detectors")
+
+
+def test_an_output_that_cannot_be_written_is_named(slow_job, tmp_path):
+    """A name too long for the file system is an error about the output, and no traceback."""
+    result = backtest(slow_job, "-o", str(tmp_path / ("a" * 300)))
+    assert (result.exit_code, "cannot be written" in result.stderr) == (2, True)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is full")
-@pytest.mark.parametrize("command", ["backtest", "replay"])
-def test_findings_that_cannot_be_printed_are_an_error_and_no_traceback(command, slow_job):
+@pytest.mark.parametrize("command", ["backtest", "replay", "backtest --compare"])
+def test_findings_that_cannot_be_printed_are_an_error_and_no_traceback(command, tmp_path):
     """A full disk behind stdout, and a stdout that is closed, are named."""
-    run = [sys.executable, "-c", "from slowrank.cli import main; main()", command, str(slow_job)]
+    job = tmp_path / "job.ndjson"
+    job.write_text(lines(job_rows(slow=(2, 60, 1.3), steps=120, ranks=8)))
+    other = [tables(tmp_path / "off.toml", "[detectors.peer_step]\nmode = 'off'\n")] if " " in command else []
+    run = [sys.executable, "-c", "from slowrank.cli import main; main()", *command.split(), *other, str(job)]
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(run, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert "error: standard output cannot be written" in done.stderr
-    assert "Traceback" not in done.stderr
+    assert ("Traceback" in done.stderr, done.returncode) == (False, 2)
     shell = ["sh", "-c", 'exec "$@" >&-', "sh", *run]
     done = subprocess.run(shell, stderr=subprocess.PIPE, text=True, check=False)
     assert (done.returncode, "there is no standard output" in done.stderr) == (2, True)

@@ -120,6 +120,23 @@ def test_the_screen_tells_what_moved_and_how_to_read_the_proof():
     assert '$SLOWRANK_KEY_FILE)" http://a/api/v1/findings/fnd_1' in shown
 
 
+def test_the_screen_tells_of_a_finding_again_when_it_has_changed():
+    """A finding is shown once; its title again when that, the severity or the onset is another."""
+    written = io.StringIO()
+    screen = Screen(Console(file=written, width=100))
+    first = "2026-11-20T07:00:10Z"
+    told = {"id": "f", "onset": first, "onset_interval": [first, first], "severity": "error", "title": "slow"}
+    start = 1795158000.0
+    for change in ({}, {}, {"severity": "critical"}, {"title": "slower"}, {"onset": "2026-11-20T07:00:08Z"}):
+        told |= change
+        screen.finding(12.0, told, start)
+    lines = [line.split(maxsplit=1)[1] for line in written.getvalue().splitlines()]
+    onset, title, graver, other, earlier, again = lines
+    assert (onset[:24], earlier[:24]) == ("● onset estimated 00:10.", "● onset estimated 00:08.")
+    assert (title, graver) == ("▲ ERROR  slow", "▲ CRITICAL  slow")
+    assert other == again == "▲ CRITICAL  slower"
+
+
 def _heed_interrupts() -> None:
     """A shell lets what it runs in the background ignore SIGINT, and so would all that the tests start."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)

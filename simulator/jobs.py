@@ -98,12 +98,12 @@ class RunningJob:
 
     def _draw(self, begun: float) -> tuple[StepTimes, float]:
         """Return the times of the step that begins at ``begun`` and how long others roll out first."""
-        compute = self._hardware.at(begun)
+        start = self._hardware.at(begun)
         trained = begun + (self.job.rollout_seconds if self.job.rollout_dp else 0.0)
         slowdown = self._hardware.slowdown(trained, self.job.step_seconds)
         # Gradients leave near the end of a step; the links are taken as they will be then.
         transfer = self._hardware.at(begun + 0.9 * self.job.step_seconds)
-        work = self._source.draw(self._step, begun, compute, transfer, slowdown)
+        work = self._source.draw(self._step, begun, start=start, transfer=transfer, slowdown=slowdown)
         if self._warm is not None:
             work.compute[...] *= self._source.warm_up(self._warm)
         if not self.job.rollout_dp:

@@ -43,11 +43,11 @@ class WorkSource:
         self._noise = Noise(job, rng)
 
     def draw(
-        self, step: int, t: float, compute: Condition, transfer: Condition, slowdown: FloatArray
+        self, step: int, t: float, *, start: Condition, transfer: Condition, slowdown: FloatArray
     ) -> Work:
         """Return the work of ``step`` that starts at ``t`` seconds.
 
-        ``compute`` is the hardware as it begins, ``transfer`` while gradients are sent; compute takes
+        ``start`` is the hardware as it begins, ``transfer`` while gradients are sent; computing takes
         ``slowdown`` times as long [nodes, gpus].
         """
         load = self._job.workload
@@ -59,11 +59,11 @@ class WorkSource:
         return Work(
             # Noise never makes work negative, however wide it is set.
             compute=self._base * scale * np.maximum(micro, 0.1),
-            data=load.data_seconds * self._jitter(0.1) + compute.loader[self.node].reshape(self._shape),
+            data=load.data_seconds * self._jitter(0.1) + start.loader[self.node].reshape(self._shape),
             # All-gathers were measured to vary by 2 to 2.4 %.
             comm=load.comm_seconds * self._jitter(0.022) / ratio,
             stall=stall,
-            pause=self._checkpoint(step, compute),
+            pause=self._checkpoint(step, start),
         )
 
     def generation(self, slowdown: FloatArray) -> FloatArray:
@@ -102,9 +102,9 @@ class WorkSource:
         jitter: FloatArray = np.maximum(0.1, 1.0 + cv * self._rng.standard_normal(self._shape))
         return jitter
 
-    def _checkpoint(self, step: int, compute: Condition) -> float:
+    def _checkpoint(self, step: int, start: Condition) -> float:
         load = self._job.workload
         if load.checkpoint_every and step % load.checkpoint_every == 0:
-            slowest = float(compute.storage[self.node].max())
+            slowest = float(start.storage[self.node].max())
             return load.checkpoint_seconds * float(self._rng.uniform(0.8, 1.2)) + slowest
         return 0.0

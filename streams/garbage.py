@@ -9,9 +9,9 @@ NEW_OBJECTS = 50_000
 def collect_seldom() -> None:
     """Leave alone what is loaded by now, and look for cycles less often in this process.
 
-    Python looks after every 700 new objects, and then and when at all there are. A decoded record leaves some
-    tuples that live until their second has passed and hold no cycles: nothing is found, and what was gone
-    through takes the place of others in the cache. A cycle now and then lives longer for it.
+    Python looks among the new ones after every 700, and now and then among all there are. A decoded record
+    leaves some tuples that live until their second has passed and hold no cycles: nothing is found, and what
+    was gone through takes the place of others in the cache. A cycle lives longer for it.
     """
     gc.freeze()
     gc.set_threshold(NEW_OBJECTS)

@@ -128,9 +128,8 @@ def _unknown_version(version: int) -> BadRecord:
     return BadRecord("unknown_version", f"record version {version}, this reader knows {VERSION}")
 
 
-# A node sends the same names every second, and a job the same labels: finding them known costs a third of
-# checking them. There is room for those of 12,500 nodes
-# with a job each.
+# A node sends the same names every second, and all of a rack or job the same labels: finding them known
+# costs a third of checking them. There is room for the names of 12,500 nodes, with some thousand labels.
 @functools.lru_cache(maxsize=16_384)
 def _check_names(names: tuple[str, ...]) -> None:
     if "" in names or max(map(len, names)) > MAX_NAME or _strange("".join(names)):

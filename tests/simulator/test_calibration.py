@@ -94,7 +94,10 @@ def works(job, count):
     """Yield the work of ``count`` steps of a job on one healthy node."""
     spec = ClusterSpec(nodes=1, gpus=job.world, nics=1, jobs=(job,))
     source, well = WorkSource(spec, job, np.random.default_rng(11)), healthy(1, job.world, 1)
-    return [source.draw(step, 0.0, well, well, well.slowdown()) for step in range(1, count + 1)]
+    return [
+        source.draw(step, 0.0, start=well, transfer=well, slowdown=well.slowdown())
+        for step in range(1, count + 1)
+    ]
 
 
 def micro_batches():

@@ -102,9 +102,9 @@ def test_roles_of_reinforcement_learning_take_turns():
     np.testing.assert_allclose(total, steps(found, "step_seconds"), rtol=1e-3)
 
 
-@pytest.mark.parametrize(("before_end", "node", "factor"), [(10.0, 3, 1.25), (40.0, 0, 1.25)])
+@pytest.mark.parametrize(("before_end", "node", "factor"), [(15.0, 3, 1.375), (40.0, 0, 1.25)])
 def test_a_fault_slows_the_part_of_a_step_it_comes_on_in(before_end, node, factor):
-    """Halfway through the training, or the rollout before it, what is left of that takes longer by half."""
+    """A quarter into training, or halfway through the rollout before it, the rest takes longer by half."""
     job = JobSpec(dp=4, tp=4, rollout_dp=2, rollout_seconds=40.0, step_seconds=20.0, workload=CALM)
     spec = ClusterSpec(nodes=4, gpus=4, nics=2, jobs=(job,))
     well = records(spec, seconds=200)
@@ -112,7 +112,7 @@ def test_a_fault_slows_the_part_of_a_step_it_comes_on_in(before_end, node, facto
     fault = Fault(kind="silent_slow", node=node, gpu=0, onset=end - before_end, magnitude=1.5)
     slow = records(spec, fault, seconds=200)
     ratio = steps(slow, "compute_seconds")[1] / steps(well, "compute_seconds")[1]
-    assert ratio[4 * node] == pytest.approx(factor, abs=0.1)
+    assert ratio[4 * node] == pytest.approx(factor, abs=0.06)
     assert np.delete(ratio, 4 * node) == pytest.approx(1.0)
 
 

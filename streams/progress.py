@@ -27,7 +27,10 @@ _ODD = 3
 """Of the latest delays in sending, the largest that counts: two may be those of an outage."""
 
 _LEARN_GAPS = 20
-"""Before so many steps were seen nothing is a stall: compiling and filling caches take as long as they do."""
+"""Before so many steps were seen usual steps say nothing: compiling and filling caches take as they do."""
+
+NEWBORN_SECONDS, _NEWBORN_GAPS = 600.0, 10.0
+"""Until then a stall is what lasts for so long, and for so many times the longest step so far."""
 
 _YOUNG_GAPS = 60
 _YOUNG_FACTOR = 3.0
@@ -77,13 +80,18 @@ class Progress:
 
     def look(self, event_time: float) -> list[Stall]:
         """Return what event time has reached of a stall, each once: suspected early, noticed, certain."""
-        if self._last is None or event_time < self._last + EARLY_SECONDS or len(self._gaps) < _LEARN_GAPS:
+        if self._last is None or event_time < self._last + EARLY_SECONDS:
             return []
         ahead = self._stalls(self._last) if self._ahead is None else self._ahead
         self._ahead = [stall for stall in ahead if stall.at > event_time]
         return [stall for stall in ahead if stall.at <= event_time]
 
     def _stalls(self, last: float) -> list[Stall]:
+        # The zeros make it three where fewer rows were seen.
+        unsent = max(0.0, sorted((0.0, 0.0, *self._unsent))[-_ODD] - _PROMPT_SECONDS)
+        if len(self._gaps) < _LEARN_GAPS:
+            newborn = max(NEWBORN_SECONDS, _NEWBORN_GAPS * max(self._gaps, default=0.0)) + unsent
+            return [Stall(last, last + newborn, certain=True)]
         pause = self._pauses.allowed_before(self._number + self._stride, last)
         early, allowed = (
             max(least, gaps * self._usual, pause)
@@ -93,8 +101,6 @@ class Progress:
             # A young job has shown few of its pauses; in none do all machines spin for nothing.
             allowed *= _YOUNG_FACTOR
         certain = max(CERTAIN_SECONDS if self._known(last) else CERTAIN_YOUNG_SECONDS, allowed)
-        # The zeros make it three where fewer rows were seen.
-        unsent = max(0.0, sorted((0.0, 0.0, *self._unsent))[-_ODD] - _PROMPT_SECONDS)
         early, allowed, certain = early + unsent, allowed + unsent, certain + unsent
         # By when they are reached: where a pause makes two of them one, the surer is told.
         found = {

@@ -114,10 +114,12 @@ def test_a_young_job_is_given_time():
     assert waits(*stepped([1.0] * 40)) == [12.0, 45.0, 120.0]
 
 
-def test_nothing_is_said_before_the_rhythm_is_known():
-    """Twenty gaps are learnt first."""
-    progress, _ = stepped([1.0] * 10)
-    assert progress.look(1e12) == []
+@pytest.mark.parametrize(
+    ("gaps", "expected"), [([], 600.0), ([1.0] * 19, 600.0), ([90.0, *[1.0] * 8], 900.0)]
+)
+def test_before_the_rhythm_is_known_only_what_lasts_is_a_stall(gaps, expected):
+    """Until twenty gaps are learnt it takes ten minutes, and ten times the longest step: some compile."""
+    assert waits(*stepped([5.0, *gaps])) == [expected]
 
 
 def test_a_rank_missing_while_the_others_advance_is_named_and_comes_back():

@@ -170,6 +170,9 @@ RULES: dict[str, KindRule] = {
     ),
     "host.clock_skew": KindRule(_ASIDE, "warning", "WATCH", "Repair the time service of {place}.", True),
     "host": KindRule(_CAUSE, "warning", "CHECK_APP", "Look at the host side of {place}."),
+    "data": KindRule(
+        _CAUSE, "warning", "CHECK_DATA", "All ranks wait for data: look at the storage and how it is read."
+    ),
     "data.loader_slow": KindRule(_SYMPTOM, "warning", "CHECK_DATA", "Look at the data loader of {place}."),
     "training.loss_anomaly": KindRule(
         _ASIDE, "warning", "CHECK_APP", "Roll back and replay; the machine cannot be told from the loss."

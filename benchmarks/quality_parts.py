@@ -123,6 +123,22 @@ def comm(seed: int) -> Sequence[Scenario]:
     return [scenario("comm", seed, spec, [link, at_once, ladder], rows=rows, seconds=300)]
 
 
+def waiting(seed: int) -> Sequence[Scenario]:
+    """Storage that stalls all ranks of a job, by much and by little, and beside them one node's loader."""
+    rng = np.random.default_rng([seed, 9])
+    spec = jobs_of(rng, 4)
+    onset = float(rng.uniform(70, 90)) + 60 * max(job.step_seconds for job in spec.jobs)
+    lasting, short = (
+        # Of a step's length: what is a lot for a step of 0.3 s is nothing for one of 4 s.
+        placed(rng, spec, "storage_stall", n, onset=onset, magnitude=size * spec.jobs[n].step_seconds)
+        for n, size in enumerate(rng.uniform((0.15, 0.05), (1.5, 0.10)).tolist())
+    )
+    loader = placed(rng, spec, "loader_stall", 2, onset=onset)
+    faults = [replace(fault, duration=1e9, shape="step") for fault in (lasting, short, loader)]
+    rows = ("storage, 15-150 % of a step", "storage, 5-10 %", "loader of one node")
+    return [scenario("waiting", seed, spec, faults, rows=rows, seconds=onset + 150, compared=False)]
+
+
 def hang(seed: int) -> Sequence[Scenario]:
     """A job that hangs, beside jobs with checkpoints and evaluations longer than a hang takes to be found."""
     rng = np.random.default_rng([seed, 4])
@@ -179,6 +195,7 @@ PARTS: dict[str, Draw] = {
     "slow": slow,
     "mix": mix,
     "comm": comm,
+    "waiting": waiting,
     "hang": hang,
     "events": events,
     "benign": benign,

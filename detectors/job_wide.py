@@ -16,36 +16,41 @@ from detectors.imbalance import (
 from detectors.job_kind import VARIABLE_DISPERSION, classify
 from detectors.ratios import Ratios
 from detectors.robust import nan_median
+from detectors.shared_wait import SharedWait, SharedWaitWatch, Wait
 
 Bools = npt.NDArray[np.bool_]
 
-Imbalance = Literal["stage", "workload"]
+Slowness = Literal["stage", "workload", "input", "unmeasured"]
+"""More work in one stage, work that differs by chance, or a wait of all ranks."""
 
 _STEPS = 20
 _STEPS_APART = 5
-"""Steps an imbalance must have lasted, and between two looks at it."""
+"""Steps slowness must have lasted, and between two looks at it."""
 
 _WORKLOAD_STEPS = (30, 50)
 """Fewest and most steps the spread of the work is judged over."""
 
-_LOOKS_GONE: dict[Imbalance, int] = {"stage": 4, "workload": 8}
+_LOOKS_GONE: dict[Slowness, int] = {"stage": 4, "workload": 8, "input": 4, "unmeasured": 4}
 """How often in a row it must not show to be gone: for about as long as it takes to show."""
 
 _SHARE_HIGH = 0.9
-"""Of the steps since then, for an imbalance to date back to one."""
+"""Of the steps since then, for slowness to date back to one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """An imbalance that shows now: the job's ``slowdown``, the ``stage`` when one has more work.
+    """Slowness that shows now: the job's ``slowdown``, the ``stage`` when one has more work, the ``wait``
+    when all ranks wait longer.
 
     The first of the steps that show it ran from ``onset_lo`` to ``onset``, in event time.
     """
 
+    kind: Slowness
     slowdown: float
     onset_lo: float
     onset: float
     stage: StageImbalance | None = None
+    wait: SharedWait | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,14 +58,17 @@ class JobWide:
     """What a look found: ``shown`` by kind, and what ``gone`` for several looks."""
 
     shown: tuple[Shown, ...] = ()
-    gone: tuple[Imbalance, ...] = ()
+    gone: tuple[Slowness, ...] = ()
 
 
-class ImbalanceWatch:
+class JobWideWatch:
     """Looks at the last steps of a job every few steps."""
 
     def __init__(self) -> None:
-        self._absent: dict[Imbalance, int] = {"stage": 0, "workload": 0}
+        self._absent = dict.fromkeys(_LOOKS_GONE, 0)
+        self._waits: dict[Wait, SharedWaitWatch] = {
+            wait: SharedWaitWatch(wait) for wait in ("input", "unmeasured")
+        }
 
     def look(self, ratios: Ratios, accused: Bools) -> JobWide:
         """Return what shows and what is gone; ``accused`` [ranks] are slow by themselves and left out."""
@@ -68,8 +76,9 @@ class ImbalanceWatch:
             return JobWide()
         if ratios.source != "compute" or ratios.asynchronous:
             return JobWide()
-        stage = _stage(ratios, accused)
-        looks: dict[Imbalance, Shown | None] = {"stage": stage}
+        looks: dict[Slowness, Shown | None] = {"stage": _stage(ratios, accused)}
+        for wait, watch in self._waits.items():
+            looks[wait] = _waiting(ratios, wait, watch)
         if ratios.settled >= _WORKLOAD_STEPS[0] and not accused.any():
             looks["workload"] = _workload(ratios)
         for kind, found in looks.items():
@@ -88,7 +97,7 @@ def _stage(ratios: Ratios, accused: Bools) -> Shown | None:
         return None
     seconds = np.where(accused, np.nan, ratios.history.last("compute", ratios.settled))
     high = stage_ratio(seconds, ratios.groups, found.group) >= MIN_STAGE_RATIO
-    return Shown(found.job_slowdown, *_since(ratios, high), found)
+    return Shown("stage", found.job_slowdown, *_since(ratios, high), stage=found)
 
 
 def _workload(ratios: Ratios) -> Shown | None:
@@ -100,7 +109,16 @@ def _workload(ratios: Ratios) -> Shown | None:
     if slowdown is None:
         return None
     spread = 1.4826 * nan_median(np.abs(ratios.raw_role(ratios.settled)), axis=1)
-    return Shown(slowdown, *_since(ratios, spread > VARIABLE_DISPERSION / 2))
+    return Shown("workload", slowdown, *_since(ratios, spread > VARIABLE_DISPERSION / 2))
+
+
+def _waiting(ratios: Ratios, wait: Wait, watch: SharedWaitWatch) -> Shown | None:
+    found = watch.look(ratios)
+    if found is None:
+        return None
+    onset_lo, onset = _since(ratios, found.high)
+    # What is read for a step ahead of it is missed in the next one first.
+    return Shown(wait, found.job_slowdown, 2 * onset_lo - onset, onset, wait=found)
 
 
 def _since(ratios: Ratios, high: Bools) -> tuple[float, float]:

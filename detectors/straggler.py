@@ -24,7 +24,7 @@ from detectors.accusation import (
 from detectors.channel import Channel, fit_noise
 from detectors.excursions import SUSPECT
 from detectors.job_kind import VARIABLE_DISPERSION, JobKind
-from detectors.job_wide import ImbalanceWatch, JobWide
+from detectors.job_wide import JobWide, JobWideWatch
 from detectors.peers import MIN_PEERS, PeerGroups
 from detectors.ratios import Ratios, StepTimes
 from detectors.replicas import Replicas
@@ -84,7 +84,7 @@ class StragglerDetector:
     ) -> None:
         self.ratios = Ratios(ranks, roles, config or StragglerConfig(), replicas, shards)
         self.channels: dict[Channels, Channel] = {"compute": Channel(ranks), "data": Channel(ranks)}
-        self._imbalances = ImbalanceWatch()
+        self._job_wide = JobWideWatch()
         self._network = NetworkWatch()
         self._spread = 0.0
 
@@ -119,7 +119,7 @@ class StragglerDetector:
             accused=tuple(accused),
             intermittent=self._intermittent(),
             cleared=tuple(cleared),
-            job_wide=self._imbalances.look(ratios, self.channels["compute"].raised),
+            job_wide=self._job_wide.look(ratios, self.channels["compute"].raised),
             network=network,
             network_well=self._network.gone,
         )

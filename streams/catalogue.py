@@ -24,6 +24,7 @@ DETECTORS = (
     Detector("data_loading", "ranks that wait for data longer than their peers"),
     Detector("stage", "pipeline stages with more work than the others"),
     Detector("workload", "work that differs between ranks from step to step"),
+    Detector("shared_wait", "waits of all ranks that became longer: for data, or for what nobody measures"),
     Detector("congestion", "transfers that take longer for all ranks of a job"),
     Detector("group_votes", "parallel groups that transfer more slowly than the others"),
     Detector("hang", "jobs without progress"),
@@ -62,7 +63,13 @@ RULES = frozenset(
 # Kinds come before detectors: a hang is told by steps, by quiet nodes and by what the job declares, switched
 # as one.
 _OF_KIND = {"hang.job": "hang", "hang.rank_missing": "rank_missing", "data.loader_slow": "data_loading"}
-_OF_CAUSE = {"imbalance.stage": "stage", "imbalance.workload": "workload", "congestion": "congestion"}
+_OF_CAUSE = {
+    "imbalance.stage": "stage",
+    "imbalance.workload": "workload",
+    "data": "shared_wait",
+    "unmeasured": "shared_wait",
+    "congestion": "congestion",
+}
 _OF_PREFIX = {
     "counter": "counters",
     "state": "states",

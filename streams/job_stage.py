@@ -189,19 +189,22 @@ def _stragglers(ledger: Ledger[Key], view: JobView, verdict: Verdict, at: float)
         out += ledger.put(("network", -1), write.slow_network(view, verdict.network, at))
     elif verdict.network_well:
         out += ledger.clear(("network", -1), at)
-    return out + _imbalances(ledger, view, verdict.job_wide, at) + _freshen(ledger, view, at)
+    return out + _job_wide(ledger, view, verdict.job_wide, at) + _freshen(ledger, view, at)
 
 
-def _imbalances(ledger: Ledger[Key], view: JobView, job_wide: JobWide, at: float) -> list[Suspicion]:
+def _job_wide(ledger: Ledger[Key], view: JobView, job_wide: JobWide, at: float) -> list[Suspicion]:
     out: list[Suspicion] = []
     shown: list[Key] = []
     for found in job_wide.shown:
-        if found.stage is None:
-            shown.append(("workload", -1))
-            out += ledger.put(shown[-1], write.uneven_work(view, found, at))
-        else:
+        if found.stage is not None:
             shown.append(("stage", found.stage.group))
             out += ledger.put(shown[-1], write.slow_stage(view, found, found.stage, at))
+        elif found.wait is not None:
+            shown.append((found.kind, -1))
+            out += ledger.put(shown[-1], write.shared_wait(view, found, found.wait, at))
+        else:
+            shown.append((found.kind, -1))
+            out += ledger.put(shown[-1], write.uneven_work(view, found, at))
     replaced = {topic for topic, _ in shown}
     for key in ledger:
         if key not in shown and (key[0] in job_wide.gone or key[0] in replaced):

@@ -5,6 +5,7 @@ import msgspec
 from detectors.imbalance import StageImbalance
 from detectors.job_wide import Shown
 from detectors.robust import nan_median
+from detectors.shared_wait import SharedWait
 from detectors.slow_network import SlowNetwork
 from detectors.straggler import Accusation
 from detectors.votes import SlowGroup
@@ -88,7 +89,8 @@ def slow_stage(view: JobView, shown: Shown, stage: StageImbalance, at: float) ->
         at,
         subject=view.job(coords or None),
         hypotheses={"imbalance.stage": _WEIGHT_SLOW},
-        shown=shown,
+        slowdown=shown.slowdown,
+        since=(shown.onset_lo, shown.onset),
         ratio=stage.ratio,
         evidence=(Evidence(metric="compute_seconds", unit="s", detector=DETECTOR, value=value, note=where),),
         note=f"{where}: {stage.ratio:.2f}x the mean of the other groups; its ranks agree",
@@ -103,7 +105,8 @@ def uneven_work(view: JobView, shown: Shown, at: float) -> Suspicion:
         at,
         subject=view.job(),
         hypotheses={"imbalance.workload": _WEIGHT_SLOW},
-        shown=shown,
+        slowdown=shown.slowdown,
+        since=(shown.onset_lo, shown.onset),
         ratio=shown.slowdown,
         evidence=(
             Evidence(
@@ -117,6 +120,31 @@ def uneven_work(view: JobView, shown: Shown, at: float) -> Suspicion:
     )
 
 
+def shared_wait(view: JobView, shown: Shown, wait: SharedWait, at: float) -> Suspicion:
+    """Write a wait of all ranks that has become longer: for their data, or for what nobody measures."""
+    data = shown.kind == "input"
+    what = "each rank waits for its data" if data else "no rank computes, loads or transfers"
+    return _about_job(
+        view,
+        at,
+        subject=view.job(),
+        hypotheses={"data" if data else "unmeasured": _WEIGHT_SLOW},
+        slowdown=shown.slowdown,
+        since=(shown.onset_lo, shown.onset),
+        ratio=shown.slowdown,
+        evidence=(
+            Evidence(
+                metric="data_seconds" if data else "step_seconds.rest",
+                unit="s",
+                detector=DETECTOR,
+                value=round(wait.seconds, 6),
+                note="the shortest of all ranks: no rank makes the others wait so long",
+            ),
+        ),
+        note=f"{what} for {wait.seconds:.3g} s of a step, {wait.usual:.3g} s before; compute is as before",
+    )
+
+
 def slow_network(view: JobView, found: SlowNetwork, at: float) -> Suspicion:
     """Write transfers that take longer for the whole job: congestion, or one link that all wait for."""
     return _about_job(
@@ -125,7 +153,8 @@ def slow_network(view: JobView, found: SlowNetwork, at: float) -> Suspicion:
         subject=view.job(),
         # One slow link of a ring looks like congestion to all of its ranks; the latter is more frequent.
         hypotheses={"congestion": _WEIGHT_SLOW, "link.nic_slow": _WEIGHT_SLOW - 1.0},
-        shown=Shown(found.job_slowdown, found.onset_lo, found.onset),
+        slowdown=found.job_slowdown,
+        since=(found.onset_lo, found.onset),
         ratio=found.ratio,
         evidence=(
             Evidence(
@@ -143,11 +172,14 @@ def _about_job(
     *,
     subject: Subject,
     hypotheses: dict[str, float],
-    shown: Shown,
+    slowdown: float,
+    since: tuple[float, float],
     ratio: float,
     evidence: tuple[Evidence, ...],
     note: str,
 ) -> Suspicion:
+    """Write what holds for the job as a whole; its first slow step began and ended ``since``."""
+    onset_lo, onset = since
     return Suspicion(
         cluster=view.cluster,
         detector=DETECTOR,
@@ -156,14 +188,14 @@ def _about_job(
         state="raise",
         subject=subject,
         ts=at,
-        onset=shown.onset,
-        onset_lo=shown.onset_lo,
+        onset=onset,
+        onset_lo=onset_lo,
         onset_hi=at,
         score=1.0,
         log_likelihood_ratio=_WEIGHT_SLOW,
         overwhelming=True,
         slowdown_ratio=round(ratio, 4),
-        job_slowdown_ratio=round(shown.slowdown, 4),
+        job_slowdown_ratio=round(slowdown, 4),
         gpus=len(view.roster),
         ranks=len(view.roster),
         nodes=view.nodes,
@@ -195,7 +227,8 @@ def slow_group(
         subject=view.job(shared or None),
         hypotheses={"group": _WEIGHT_SLOW},
         # Where nearly the whole step is said to be transfer, the rest is too short to divide by.
-        shown=Shown(step / max(step - extra, 0.1 * step), since, since),
+        slowdown=step / max(step - extra, 0.1 * step),
+        since=(since, since),
         ratio=group.ratio,
         evidence=(told,),
         note="a link of one of its ranks; which one, step times cannot tell",

@@ -16,6 +16,8 @@ Topic = Literal[
     "intermittent",
     "stage",
     "workload",
+    "input",
+    "unmeasured",
     "network",
     "missing",
     "hang",

@@ -69,13 +69,15 @@ def test_what_the_progress_of_a_job_says_goes_by_its_kind():
 
 
 def test_what_peers_say_is_told_apart():
-    """A slow rank, slow loading, a slow stage, uneven work and slow transfers are switched apart."""
+    """A slow rank, slow loading, a slow stage, uneven work, waits and slow transfers are switched apart."""
     cases = [
         ("straggler.fail_slow", {}, "peer_step"),
         ("straggler.intermittent", {}, "peer_step"),
         ("data.loader_slow", {}, "data_loading"),
         ("straggler.job_wide", {"imbalance.stage": 5.0}, "stage"),
         ("straggler.job_wide", {"imbalance.workload": 5.0}, "workload"),
+        ("straggler.job_wide", {"data": 5.0}, "shared_wait"),
+        ("straggler.job_wide", {"unmeasured": 5.0}, "shared_wait"),
         ("straggler.job_wide", {"congestion": 5.0, "link.nic_slow": 4.0}, "congestion"),
         ("straggler.job_wide", {"unheard.of": 5.0}, "workload"),
     ]

@@ -106,6 +106,7 @@ OF_PEER_STEP: dict[str, dict[str, Any]] = {
     "data_loading": {"kind": "data.loader_slow"},
     "stage": {"kind": "straggler.job_wide", "hypotheses": {"imbalance.stage": 5.0}},
     "workload": {"kind": "straggler.job_wide", "hypotheses": {"imbalance.workload": 5.0}},
+    "shared_wait": {"kind": "straggler.job_wide", "hypotheses": {"data": 5.0}},
     "congestion": {"kind": "straggler.job_wide", "hypotheses": {"congestion": 5.0, "link.nic_slow": 4.0}},
 }
 

@@ -1,0 +1,110 @@
+"""`slowrank backtest` on files of step rows alone: what a job's finding says, from the file to its JSON."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from benchmarks.step_jobs import synchronous
+from slowrank.cli import app
+from tests.streams.job_tables import healthy, layout, packed
+
+RANKS, ONSET = 16, 150
+
+
+def found(path, table, *, columns=("compute", "wait")):
+    """Write a table as NDJSON and return the findings that `slowrank backtest` prints."""
+    rows = []
+    for s, number in enumerate(table.numbers.tolist()):
+        for r in range(table.compute.shape[1]):
+            row = {
+                "ts": float(table.ts[s]),
+                "step": number,
+                "rank": r,
+                "step_seconds": float(table.step[s, r]),
+            }
+            row |= {f"{name}_seconds": float(getattr(table, name)[s, r]) for name in columns}
+            rows.append(row | {name: places[r] for name, places in table.coords.items()})
+    file = path / "job.ndjson"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    result = CliRunner().invoke(app, ["backtest", str(file)])
+    assert result.exit_code == 0, result.output
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def seconds_of(time):
+    return np.datetime64(time.removesuffix("Z")).astype("datetime64[ms]").astype(float) / 1000.0
+
+
+@pytest.mark.parametrize("coords", [None, layout(RANKS, 4)])
+@pytest.mark.parametrize("columns", [("compute",), ("wait",), ("compute", "wait")])
+def test_a_slow_rank_is_the_only_finding(tmp_path, coords, columns):
+    """Rank, onset and delay are in event time, whatever of the step was measured."""
+    work = healthy(steps=300)
+    work[ONSET:, 5] *= 1.2
+    table = synchronous(work, overhead=0.05, coords=coords)
+    [finding] = found(tmp_path, table, columns=columns)
+    assert (finding["kind"], finding["subject"]["rank"]) == ("straggler.fail_slow", 5)
+    assert abs(seconds_of(finding["onset"]) - table.ts[ONSET]) < 3.0
+    assert 0 < seconds_of(finding["detected_at"]) - table.ts[ONSET] < 20.0
+
+
+@pytest.mark.parametrize("coords", [None, layout(RANKS, 4)])
+def test_a_long_stage_is_a_finding_without_a_rank(tmp_path, coords):
+    """The stage is named where coordinates tell of stages."""
+    work = healthy(steps=300)
+    work[:, 12:] *= 1.4
+    [finding] = found(tmp_path, synchronous(work, overhead=0.05, coords=coords))
+    assert (finding["kind"], finding["cause"]["hypothesis"]) == ("straggler.job_wide", "imbalance.stage")
+    assert (finding["subject"]["type"], finding["subject"].get("rank")) == ("job", None)
+    assert (finding["subject"].get("coords") or {}) == ({"pp": 3} if coords else {})
+
+
+def test_uneven_work_is_a_finding_without_a_rank(tmp_path):
+    """Batches that differ by chance are the job's, at most a warning."""
+    [finding] = found(tmp_path, synchronous(healthy(steps=300) * packed(steps=300), overhead=0.05))
+    assert finding["cause"]["hypothesis"] == "imbalance.workload"
+    assert finding["subject"].get("rank") is None
+    assert finding["severity"] in ("info", "warning")
+
+
+@pytest.mark.parametrize(("columns", "cause"), [(("compute", "data"), "data"), (("compute",), "unmeasured")])
+def test_a_wait_of_all_ranks_is_a_finding_without_a_rank(tmp_path, columns, cause):
+    """It says since when, what it costs, and where to look."""
+    work = healthy(steps=300)
+    table = synchronous(work, overhead=0.05)
+    data = np.full_like(work, 0.02)
+    data[ONSET:] += 0.4
+    step = table.step + data
+    table = dataclasses.replace(
+        table, data=data, step=step, wait=step - work - data, ts=table.ts[0] + np.cumsum(step[:, 0])
+    )
+    [finding] = found(tmp_path, table, columns=columns)
+    assert (finding["kind"], finding["cause"]["hypothesis"]) == ("straggler.job_wide", cause)
+    assert (finding["severity"], finding["subject"].get("rank")) == ("warning", None)
+    assert finding["action"]["code"] == ("CHECK_DATA" if cause == "data" else "CHECK_APP")
+    assert finding["job_slowdown_ratio"] == pytest.approx(1.37, abs=0.03)
+    assert abs(seconds_of(finding["onset"]) - table.ts[ONSET]) < 3.0
+
+
+@pytest.mark.parametrize("coords", [None, layout(RANKS, 4)])
+@pytest.mark.parametrize("change", ["none", "slower", "faster", "growing", "alternating", "pauses"])
+def test_healthy_jobs_and_planned_changes_give_nothing(tmp_path, change, coords):
+    """What all ranks do at the same step is no fault, declared or not."""
+    work = healthy(steps=300)
+    match change:
+        case "slower":
+            work[ONSET:] *= 1.5
+        case "faster":
+            work[ONSET:] *= 0.6
+        case "growing":
+            work *= np.linspace(1.0, 1.4, len(work))[:, None]
+        case "alternating":
+            work[ONSET::2] *= 1.06
+        case "pauses":
+            work[ONSET::25] *= 4.0
+        case _:
+            pass
+    assert found(tmp_path, synchronous(work, overhead=0.05, coords=coords)) == []

@@ -1,0 +1,89 @@
+"""JobStage on waits that all ranks share: findings about the job, and none about what one of them causes."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from benchmarks.step_jobs import synchronous
+from tests.streams.job_tables import healthy, job_level, layout, run, steps_between
+
+ONSET, STEPS, RANKS = 150, 400, 16
+
+
+def waiting(
+    longer=0.0, *, told=True, until=None, work=1.0, one=None, coords=None, unheard=(), usual=0.05, grows=0
+):
+    """Return a job whose ranks, or ``one`` of them, wait ``longer`` for data from ONSET on.
+
+    ``unheard`` ranks tell nothing of what they do; of the others a twentieth of the rows is lost.
+    """
+    rng = np.random.default_rng(4)
+    compute = healthy(STEPS, RANKS)
+    compute[ONSET:until] *= work
+    data = usual * np.exp(0.2 * rng.normal(size=compute.shape))
+    rise = np.minimum(np.arange(1, STEPS - ONSET + 1) / max(grows, 1), 1.0)[:, None]
+    ranks = slice(None) if one is None else slice(one, one + 1)
+    data[ONSET:until, ranks] += (longer * rise)[: len(data[ONSET:until])]
+    step = np.repeat((compute + data).max(axis=1, keepdims=True) + 0.02, RANKS, axis=1)
+    wait = step - compute - data - 0.02
+    lost = rng.random(compute.shape) < 0.05
+    lost[:, unheard] = True
+    for values in (compute, data, wait):
+        values[lost] = np.nan
+    ts = 1_795_000_000.0 + np.cumsum(step[:, 0])
+    table = synchronous(compute, coords=coords)
+    return dataclasses.replace(table, step=step, data=data if told else None, wait=wait, ts=ts)
+
+
+@pytest.mark.parametrize("coords", [None, layout(RANKS, 4)])
+@pytest.mark.parametrize(("told", "hypothesis"), [(True, "data"), (False, "unmeasured")])
+@pytest.mark.parametrize("longer", [0.2, 0.5, 3.0])
+def test_a_wait_of_all_ranks_is_a_finding_about_the_job(longer, told, hypothesis, coords):
+    """It is dated, says what it costs, names no rank, and ends when the wait is as before."""
+    table = waiting(longer, told=told, until=300, coords=coords)
+    news = [s for s in run(table) if s.state != "update"]
+    assert [(s.state, list(s.hypotheses)) for s in news] == [("raise", [hypothesis]), ("clear", [hypothesis])]
+    raised, cleared = news
+    assert (raised.kind, raised.subject.type, raised.subject.rank) == ("straggler.job_wide", "job", None)
+    usual = float(np.median(table.step[:ONSET]))
+    assert raised.job_slowdown_ratio == pytest.approx(1 + longer / usual, rel=0.05)
+    assert abs(steps_between(table, table.ts[ONSET], raised.onset)) <= 2
+    assert steps_between(table, table.ts[ONSET], raised.ts) <= 25
+    assert 0 < steps_between(table, table.ts[300], cleared.ts) <= 45
+
+
+def test_a_wait_that_lasts_is_not_forgotten():
+    """What was usual before stays what it is compared with, long after the history holds it no more."""
+    table = waiting(0.3)
+    assert [s.state for s in run(table) if s.state != "update"] == ["raise"]
+
+
+def test_a_wait_that_grows_is_told():
+    """Fifty steps to a third more."""
+    (raised,) = job_level(run(waiting(0.4, grows=50)))
+    assert list(raised.hypotheses) == ["data"]
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        {},
+        {"longer": 0.08},
+        {"longer": 0.5, "until": ONSET + 12},
+        {"longer": 0.5, "work": 1.3},
+        {"longer": 0.5, "work": 0.7},
+        {"work": 2.0},
+        {"longer": 0.5, "unheard": [3]},
+        {"longer": 0.5, "one": 6},
+    ],
+)
+@pytest.mark.parametrize("told", [True, False])
+def test_nothing_is_said_of_the_job_where_it_is_not_the_job(table, told):
+    """Nothing, too little, too short, another work, ranks that are not read, or one rank's own wait."""
+    assert job_level(run(waiting(**table, told=told))) == []
+
+
+def test_a_wait_from_the_first_step_on_is_usual():
+    """There is no past to compare with."""
+    assert job_level(run(waiting(usual=0.6))) == []

@@ -96,7 +96,9 @@ def slow(seed: int) -> Sequence[Scenario]:
 
 
 def mix(seed: int) -> Sequence[Scenario]:
-    """The published mixes, Minder's and Llama 3's in turn: four jobs, a fault each, watched for 5 minutes."""
+    """The published mixes, Minder's and Llama 3's in turn: four jobs, a machine's fault each, watched for 5
+    minutes. What is no machine's fault is in ``blameless``.
+    """
     rng = np.random.default_rng([seed, 2])
     rates = MIXES[("minder", "llama3")[seed % 2]].rates
     machine = [kind for kind in rates if CATALOGUE[kind].machine]
@@ -108,6 +110,20 @@ def mix(seed: int) -> Sequence[Scenario]:
         for number, kind in enumerate(kinds)
     ]
     return [scenario("mix", seed, spec, faults, rows=kinds, seconds=480)]
+
+
+BLAMELESS = ("nan_loss", "loss_spike", "app_crash", "storage_stall")
+
+
+def blameless(seed: int) -> Sequence[Scenario]:
+    """What the mixes hold of faults that are no machine's, one of each kind: to name a machine is wrong."""
+    rng = np.random.default_rng([seed, 10])
+    spec = jobs_of(rng, len(BLAMELESS))
+    faults = [
+        placed(rng, spec, kind, number, onset=float(rng.uniform(110, 170)))
+        for number, kind in enumerate(BLAMELESS)
+    ]
+    return [scenario("blameless", seed, spec, faults, rows=BLAMELESS, seconds=480)]
 
 
 def comm(seed: int) -> Sequence[Scenario]:
@@ -194,6 +210,7 @@ def scale(seed: int) -> Sequence[Scenario]:
 PARTS: dict[str, Draw] = {
     "slow": slow,
     "mix": mix,
+    "blameless": blameless,
     "comm": comm,
     "waiting": waiting,
     "hang": hang,

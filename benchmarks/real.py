@@ -1,9 +1,9 @@
 """The job stage on recorded step times, beside public rules on the same streams (`python -m benchmarks
 real`).
 
-Needs a folder with the recordings (H100 step times, trace ST, Alibaba mini-batches), which is not part
-of this
-repository; says so and ends well where it is absent. Only accusations that stand alone count as ours.
+Rules are run as published, and those of `benchmarks quality` that go by steps with the knobs tuned there.
+Needs a folder with the recordings (H100 step times, trace ST, Alibaba mini-batches), which is not part of
+this repository; says so and ends well where it is absent. Only accusations that stand alone count as ours.
 """
 
 import argparse
@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.quality_baselines import BASELINES
 from benchmarks.step_jobs import START, StepTable, records, synchronous
 from benchmarks.step_rules import RULES, alarms
 from slowrank.telemetry import Suspicion
@@ -26,6 +27,7 @@ Floats = npt.NDArray[np.float64]
 Alarm = tuple[int, int]
 
 OURS = "slowrank JobStage"
+TUNED = {f"{name}, tuned": rule for name, rule in BASELINES.items() if rule.on == "steps"}
 FACTORS = (1.02, 1.03, 1.05, 1.10, 1.50)
 
 
@@ -68,8 +70,10 @@ def _our_alarms(table: StepTable) -> list[Alarm]:
 
 def all_alarms(table: StepTable) -> dict[str, list[Alarm]]:
     """Return the alarms of every detector on one table."""
-    rules = {name: alarms(rule(table.compute)) for name, rule in RULES.items()}
-    return {OURS: _our_alarms(table), **rules}
+    seconds = table.compute
+    published = {name: alarms(rule(seconds)) for name, rule in RULES.items()}
+    tuned = {name: rule.rule(seconds, rule.knob) for name, rule in TUNED.items()}
+    return {OURS: _our_alarms(table), **published, **tuned}
 
 
 def h100_job(data: Path, rng: np.random.Generator) -> Floats:
@@ -93,7 +97,7 @@ def _shape(kind: str, steps: int, rng: np.random.Generator) -> Floats:
 def h100(data: Path, trials: int, seed: int) -> dict[str, Score]:
     """Score every detector on healthy, injected and planned-change jobs cut from the H100 runs."""
     rng = np.random.default_rng(seed)
-    scores = {name: Score() for name in [OURS, *RULES]}
+    scores = {name: Score() for name in [OURS, *RULES, *TUNED]}
     for _ in range(max(trials // 4, 4)):
         work = h100_job(data, rng)
         for name, found in all_alarms(synchronous(work)).items():
@@ -202,8 +206,9 @@ def _lines_st(data: Path) -> Iterator[str]:
                 f"(published {truth['job_slowdown']})"
             )
     yield f"ST: ranks accused: {[s.subject.rank for s in accused(found)]}"
-    for name, rule in RULES.items():
-        yield f"ST: ranks accused by {name}: {sorted({r for _, r in alarms(rule(table.compute))})}"
+    for name, told in all_alarms(table).items():
+        if name != OURS:
+            yield f"ST: ranks accused by {name}: {sorted({r for _, r in told})}"
     for factor in (1.1, 1.3, 2.0):
         right = [
             [s.subject.rank for s in accused(suspicions(slowed(table, r, factor)))] == [r] for r in range(8)

@@ -117,6 +117,7 @@ JOB_FAULTS: dict[str, Kind] = {
     "nan_loss": Kind(
         cause="loss",
         verdicts=("training.loss_anomaly",),
+        hypotheses=("loss",),
         effects=(fx.nothing,),
         scope="job",
         machine=False,
@@ -126,6 +127,7 @@ JOB_FAULTS: dict[str, Kind] = {
     "loss_spike": Kind(
         cause="loss",
         verdicts=("training.loss_anomaly",),
+        hypotheses=("loss",),
         effects=(fx.nothing,),
         scope="job",
         machine=False,

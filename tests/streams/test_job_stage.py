@@ -123,6 +123,19 @@ def test_names_every_one_of_a_third_slow_ranks():
     assert set(believed(run(synchronous(work)))) == set(bad)
 
 
+@pytest.mark.parametrize("nodes", [2, 3, 4])
+@pytest.mark.parametrize("factor", [1.1, 1.3])
+@pytest.mark.parametrize("known", [True, False])
+def test_a_whole_node_is_measured_by_the_others(nodes, factor, known):
+    """All ranks of a slow node are named by nearly their true ratio, though the node is half of the job."""
+    ranks = 8 * nodes
+    work = healthy(260, ranks, noise=0.01)
+    work[120:, 8:16] *= factor
+    found = believed(run(synchronous(work, overhead=0.05, coords=layout(ranks, 1) if known else None)))
+    assert sorted(found) == list(range(8, 16))
+    assert all(s.slowdown_ratio == pytest.approx(factor, abs=0.03) for s in found.values())
+
+
 def test_finds_a_rank_slow_from_the_first_step():
     """Without a change to see, the comparison with its peers suffices, dated to the first step."""
     work = healthy(seed=6)

@@ -24,8 +24,8 @@ Wait = Literal["input", "unmeasured"]
 MIN_JOB_SLOWDOWN = 1.10
 """Storage and what surrounds a job differ from hour to hour; less is not worth a word."""
 
-STEPS = 20
-"""Steps a wait must have been longer for: pauses of a few are usual."""
+STEPS, LASTS_SECONDS = 10, 20.0
+"""Steps and time a wait must have been longer for: pauses of a few are usual, whatever a step takes."""
 
 _LEAST_PAST = 40
 _SHARE_BEGINS, _SHARE_GOES_ON = 0.9, 0.5
@@ -70,16 +70,18 @@ class SharedWaitWatch:
 
     def look(self, ratios: Ratios) -> SharedWait | None:
         """Return the longer wait that the last steps of ``ratios`` show, or None."""
-        if ratios.settled < STEPS + _LEAST_PAST or _someone_is_unheard(ratios):
+        recent = _recent(ratios)
+        if ratios.settled < recent + _LEAST_PAST or _someone_is_unheard(ratios):
             return None
         seconds = shared_seconds(ratios, self._wait)
-        step = nan_median(ratios.history.last("step", ratios.settled), axis=1)
         began = self._before is None
-        past = self._before or _past(ratios, seconds[:-STEPS], step[:-STEPS])
+        past = self._before or _past(ratios, seconds, recent)
         high = seconds > past.limit
         now = float(nan_median(seconds[-STEPS:]))
-        slowdown = _job_slowdown(step[-STEPS:], now - past.seconds)
-        shows = np.mean(high[-STEPS:]) >= (_SHARE_BEGINS if began else _SHARE_GOES_ON)
+        slowdown = _job_slowdown(ratios, now - past.seconds)
+        shows = (
+            np.mean(high[-recent:]) >= _SHARE_BEGINS if began else np.mean(high[-STEPS:]) >= _SHARE_GOES_ON
+        )
         if not shows or (began and (slowdown < MIN_JOB_SLOWDOWN or _work_changed(ratios, past))):
             self._before = None
             return None
@@ -113,11 +115,20 @@ def _someone_is_unheard(ratios: Ratios) -> bool:
     return bool((np.isfinite(ratios.history.last("compute", STEPS)).mean(axis=0) < 0.5).any())
 
 
-def _past(ratios: Ratios, seconds: Floats, step: Floats) -> _Past:
-    usual = float(nan_median(seconds))
-    noise = 1.4826 * float(nan_median(np.abs(seconds - usual)))
-    limit = usual + _CLEAR_SIGMAS * max(noise, _FLOOR * float(nan_median(step)))
-    return _Past(usual, limit, _work(ratios.history.last("compute", ratios.settled)[:-STEPS]))
+def _recent(ratios: Ratios) -> int:
+    """Return how many of the last steps must show a longer wait for it to begin."""
+    ts = nan_median(ratios.history.last("ts", ratios.settled), axis=1)
+    # Of steps so short that the history holds no more time, as many as leave a past.
+    return max(STEPS, min(int((ts > ts[-1] - LASTS_SECONDS).sum()), len(ts) - _LEAST_PAST))
+
+
+def _past(ratios: Ratios, seconds: Floats, recent: int) -> _Past:
+    before = slice(None, -recent)
+    usual = float(nan_median(seconds[before]))
+    noise = 1.4826 * float(nan_median(np.abs(seconds[before] - usual)))
+    step, compute = (ratios.history.last(name, ratios.settled)[before] for name in ("step", "compute"))
+    limit = usual + _CLEAR_SIGMAS * max(noise, _FLOOR * float(nan_median(nan_median(step, axis=1))))
+    return _Past(usual, limit, _work(compute))
 
 
 def _work_changed(ratios: Ratios, past: _Past) -> bool:
@@ -131,6 +142,6 @@ def _work(compute: Floats) -> float:
     return math.log(usual) if usual > 0 else math.nan
 
 
-def _job_slowdown(step: Floats, longer: float) -> float:
-    usual = float(nan_median(step))
-    return usual / max(usual - longer, 0.1 * usual)
+def _job_slowdown(ratios: Ratios, longer: float) -> float:
+    step = float(nan_median(nan_median(ratios.history.last("step", STEPS), axis=1)))
+    return step / max(step - longer, 0.1 * step)

@@ -70,7 +70,7 @@ def test_a_wait_that_grows_is_told():
     [
         {},
         {"longer": 0.08},
-        {"longer": 0.5, "until": ONSET + 12},
+        {"longer": 0.5, "until": ONSET + 8},
         {"longer": 0.5, "work": 1.3},
         {"longer": 0.5, "work": 0.7},
         {"work": 2.0},
@@ -82,6 +82,17 @@ def test_a_wait_that_grows_is_told():
 def test_nothing_is_said_of_the_job_where_it_is_not_the_job(table, told):
     """Nothing, too little, too short, another work, ranks that are not read, or one rank's own wait."""
     assert job_level(run(waiting(**table, told=told))) == []
+
+
+@pytest.mark.parametrize(
+    ("seconds", "steps", "found"), [(0.1, 100, False), (0.1, 160, True), (5.0, 8, False), (5.0, 20, True)]
+)
+def test_it_takes_twenty_seconds_and_ten_steps(seconds, steps, found):
+    """A second of short steps is a pause, and so are a few long ones."""
+    table = waiting(0.5, until=ONSET + steps)
+    scaled = {name: getattr(table, name) * seconds for name in ("compute", "step", "data", "wait")}
+    table = dataclasses.replace(table, **scaled, ts=1_795_000_000.0 + np.cumsum(scaled["step"][:, 0]))
+    assert bool(job_level(run(table))) == found
 
 
 def test_a_wait_from_the_first_step_on_is_usual():

@@ -35,6 +35,10 @@ _CLEAR_SIGMAS = 5.0
 _FLOOR = 0.01
 """Smallest credible noise of a wait, as a share of the step."""
 
+_READ_BEFORE, _READ_NOW = 0.25, 0.5
+"""Of the steps before and of the last ones: a rank that falls silent as a wait grows is not forgotten
+before the longer wait is what is usual."""
+
 _SAME_WORK = 0.05
 """A change of compute beyond it, in logs, means that the work has changed, and what is around it as well."""
 
@@ -71,7 +75,7 @@ class SharedWaitWatch:
     def look(self, ratios: Ratios) -> SharedWait | None:
         """Return the longer wait that the last steps of ``ratios`` show, or None."""
         recent = _recent(ratios)
-        if ratios.settled < recent + _LEAST_PAST or _someone_is_unheard(ratios):
+        if ratios.settled < recent + _LEAST_PAST or _someone_fell_silent(ratios, recent):
             return None
         seconds = shared_seconds(ratios, self._wait)
         began = self._before is None
@@ -110,9 +114,11 @@ def _least(seconds: Floats) -> Floats:
     return least
 
 
-def _someone_is_unheard(ratios: Ratios) -> bool:
-    """Tell whether a rank tells nothing in most steps: it may be the one that all others wait for."""
-    return bool((np.isfinite(ratios.history.last("compute", STEPS)).mean(axis=0) < 0.5).any())
+def _someone_fell_silent(ratios: Ratios, recent: int) -> bool:
+    """Tell whether a rank that was read before is not any more: it may be the one that all wait for."""
+    read = np.isfinite(ratios.history.last("compute", ratios.settled))
+    before, now = read[:-recent].mean(axis=0), read[-STEPS:].mean(axis=0)
+    return bool(((before >= _READ_BEFORE) & (now < _READ_NOW)).any())
 
 
 def _recent(ratios: Ratios) -> int:

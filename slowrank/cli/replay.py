@@ -57,6 +57,9 @@ def backtest(
     read_too = [file for file in (config, compare, gray_model) if file is not None]
     if output is not None and any(_same(output, file) for file in (*files, *read_too)):
         fail(f"{output}: is read from; -o needs another file.")
+    # Before hours of records are gone through in vain.
+    if output is not None and (output.is_dir() or not output.parent.is_dir()):
+        fail(f"{output}: is no file in a folder that exists; -o needs one.")
     tunings = [_tuning(path) for path in ((config,) if compare is None else (config, compare))]
     read = _read(files)
     region = None if gray_model is None else load_region(gray_model)

@@ -12,11 +12,22 @@ ONSET, STEPS, RANKS = 150, 400, 16
 
 
 def waiting(
-    longer=0.0, *, told=True, until=None, work=1.0, one=None, coords=None, unheard=(), usual=0.05, grows=0
+    longer=0.0,
+    *,
+    told=True,
+    until=None,
+    work=1.0,
+    one=None,
+    coords=None,
+    unheard=(),
+    silent=ONSET,
+    usual=0.05,
+    grows=0,
 ):
     """Return a job whose ranks, or ``one`` of them, wait ``longer`` for data from ONSET on.
 
-    ``unheard`` ranks tell nothing of what they do; of the others a twentieth of the rows is lost.
+    ``unheard`` ranks tell nothing from the step of ``silent`` on; of the others a twentieth of the rows is
+    lost.
     """
     rng = np.random.default_rng(4)
     compute = healthy(STEPS, RANKS)
@@ -28,7 +39,7 @@ def waiting(
     step = np.repeat((compute + data).max(axis=1, keepdims=True) + 0.02, RANKS, axis=1)
     wait = step - compute - data - 0.02
     lost = rng.random(compute.shape) < 0.05
-    lost[:, unheard] = True
+    lost[silent:, unheard] = True
     for values in (compute, data, wait):
         values[lost] = np.nan
     ts = 1_795_000_000.0 + np.cumsum(step[:, 0])
@@ -59,6 +70,13 @@ def test_a_wait_that_lasts_is_not_forgotten():
     assert [s.state for s in run(table) if s.state != "update"] == ["raise"]
 
 
+@pytest.mark.parametrize("silent", [0, 20])
+def test_a_rank_that_was_silent_before_hides_nothing(silent):
+    """A rank without measurements, or one that is long gone, is not what the others wait for since."""
+    table = waiting(0.5, told=False, unheard=[3], silent=silent)
+    assert [list(s.hypotheses) for s in job_level(run(table))] == [["unmeasured"]]
+
+
 def test_a_wait_that_grows_is_told():
     """Fifty steps to a third more."""
     (raised,) = job_level(run(waiting(0.4, grows=50)))
@@ -80,7 +98,7 @@ def test_a_wait_that_grows_is_told():
 )
 @pytest.mark.parametrize("told", [True, False])
 def test_nothing_is_said_of_the_job_where_it_is_not_the_job(table, told):
-    """Nothing, too little, too short, another work, ranks that are not read, or one rank's own wait."""
+    """Nothing, too little, too short, another work, a rank that fell silent, or one rank's own wait."""
     assert job_level(run(waiting(**table, told=told))) == []
 
 

@@ -58,7 +58,7 @@ def backtest(
     if output is not None and any(_same(output, file) for file in (*files, *read_too)):
         fail(f"{output}: is read from; -o needs another file.")
     # Before hours of records are gone through in vain.
-    if output is not None and (output.is_dir() or not output.parent.is_dir()):
+    if output is not None and not _is_place(output):
         fail(f"{output}: is no file in a folder that exists; -o needs one.")
     tunings = [_tuning(path) for path in ((config,) if compare is None else (config, compare))]
     read = _read(files)
@@ -188,6 +188,13 @@ def _print(lines: bytes) -> None:
         raise
     except OSError as error:
         fail(f"standard output cannot be written ({error.strerror})")
+
+
+def _is_place(output: Path) -> bool:
+    try:
+        return output.parent.is_dir() and not output.is_dir()
+    except OSError:
+        return False
 
 
 def _same(output: Path, file: Path) -> bool:

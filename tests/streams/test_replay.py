@@ -122,11 +122,12 @@ def test_nothing_that_is_read_is_overwritten_by_findings(slow_job, tmp_path):
 
 def test_an_output_that_cannot_be_written_is_named(slow_job, tmp_path):
     """A folder, no folder, or a name too long for the file system: an error and no traceback."""
-    result = backtest(slow_job, "-o", str(tmp_path / ("a" * 300)))
-    assert (result.exit_code, "cannot be written" in result.stderr) == (2, True)
-    for nowhere in (tmp_path, tmp_path / "none" / "f.ndjson"):
+    for nowhere in (tmp_path, tmp_path / "none" / "f.ndjson", tmp_path / ("a" * 300)):
         result = backtest(slow_job, "-o", str(nowhere))
         assert (result.exit_code, "is no file in a folder that exists" in result.stderr) == (2, True)
+    if Path("/dev/full").exists():
+        result = backtest(slow_job, "-o", "/dev/full")
+        assert (result.exit_code, "cannot be written" in result.stderr) == (2, True)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is full")

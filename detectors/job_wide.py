@@ -62,16 +62,21 @@ class JobWide:
 
 
 class JobWideWatch:
-    """Looks at the last steps of a job every few steps."""
+    """Looks at the last steps of a job every few steps, at most ``capacity``."""
 
-    def __init__(self) -> None:
+    def __init__(self, capacity: int) -> None:
         self._absent = dict.fromkeys(_LOOKS_GONE, 0)
         self._waits: dict[Wait, SharedWaitWatch] = {
-            wait: SharedWaitWatch(wait) for wait in ("input", "unmeasured")
+            wait: SharedWaitWatch(wait, capacity) for wait in ("input", "unmeasured")
         }
 
     def look(self, ratios: Ratios, accused: Bools) -> JobWide:
-        """Return what shows and what is gone; ``accused`` [ranks] are slow by themselves and left out."""
+        """Take the step that ``ratios`` took last; return what shows and what is gone.
+
+        ``accused`` [ranks] are slow by themselves and left out.
+        """
+        for watch in self._waits.values():
+            watch.hear(ratios)
         if ratios.settled < _STEPS or ratios.settled % _STEPS_APART:
             return JobWide()
         if ratios.source != "compute" or ratios.asynchronous:

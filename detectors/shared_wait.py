@@ -12,6 +12,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from detectors.history import History
 from detectors.ratios import Ratios
 from detectors.robust import nan_median
 
@@ -42,6 +43,8 @@ before the longer wait is what is usual."""
 _SAME_WORK = 0.05
 """A change of compute beyond it, in logs, means that the work has changed, and what is around it as well."""
 
+_SERIES = ("waited", "step", "work", "ts")
+
 
 @dataclass(frozen=True, slots=True)
 class SharedWait:
@@ -66,41 +69,59 @@ class _Past:
 
 
 class SharedWaitWatch:
-    """Looks at one kind of wait; while it shows, what was usual before stays what it is compared with."""
+    """Watches one kind of wait over the last ``capacity`` steps.
 
-    def __init__(self, wait: Wait) -> None:
+    While a longer one shows, what was usual before stays what it is compared with.
+    """
+
+    def __init__(self, wait: Wait, capacity: int) -> None:
         self._wait = wait
+        self._capacity = capacity
+        self._steps = History(capacity, 1, _SERIES)
         self._before: _Past | None = None
 
-    def look(self, ratios: Ratios) -> SharedWait | None:
-        """Return the longer wait that the last steps of ``ratios`` show, or None."""
-        recent = _recent(ratios)
-        if ratios.settled < recent + _LEAST_PAST or _someone_fell_silent(ratios, recent):
-            return None
-        seconds = shared_seconds(ratios, self._wait)
-        began = self._before is None
-        past = self._before or _past(ratios, seconds, recent)
-        high = seconds > past.limit
-        now = float(nan_median(seconds[-STEPS:]))
-        slowdown = _job_slowdown(ratios, now - past.seconds)
-        shows = (
-            np.mean(high[-recent:]) >= _SHARE_BEGINS if began else np.mean(high[-STEPS:]) >= _SHARE_GOES_ON
+    def hear(self, ratios: Ratios) -> None:
+        """Take the step that ``ratios`` took last, for each one that is settled."""
+        if ratios.settled != self._steps.count + 1:
+            self._steps, self._before = History(self._capacity, 1, _SERIES), None
+        step, compute, ts = (ratios.history.last(name, 1)[0] for name in ("step", "compute", "ts"))
+        work = float(nan_median(compute))
+        self._steps.push(
+            waited=shared_seconds(ratios, self._wait),
+            step=float(nan_median(step)),
+            work=math.log(work) if work > 0 else math.nan,
+            ts=float(nan_median(ts)),
         )
-        if not shows or (began and (slowdown < MIN_JOB_SLOWDOWN or _work_changed(ratios, past))):
-            self._before = None
+
+    def look(self, ratios: Ratios) -> SharedWait | None:
+        """Return the longer wait that the last steps show, or None."""
+        waited, step, work, ts = (self._steps.last(name, self._steps.count)[:, 0] for name in _SERIES)
+        # Of steps so short that the history holds no more time, as many as leave a past.
+        recent = max(STEPS, min(int((ts > ts[-1] - LASTS_SECONDS).sum()), len(ts) - _LEAST_PAST))
+        if len(ts) < recent + _LEAST_PAST:
             return None
-        self._before = past
-        return SharedWait(now, past.seconds, slowdown, high)
+        began = self._before is None
+        past = self._before or _past(waited[:-recent], step[:-recent], work[:-recent])
+        high = waited > past.limit
+        longest, share = (recent, _SHARE_BEGINS) if began else (STEPS, _SHARE_GOES_ON)
+        shows = bool(np.mean(high[-longest:]) >= share)
+        now, usual = float(nan_median(waited[-STEPS:])), float(nan_median(step[-STEPS:]))
+        slowdown = usual / max(usual - (now - past.seconds), 0.1 * usual)
+        if began and shows:
+            # Negated: where compute is not known, it may have changed.
+            changed = not abs(float(nan_median(work[-STEPS:])) - past.work) <= _SAME_WORK
+            shows = slowdown >= MIN_JOB_SLOWDOWN and not changed and not _someone_fell_silent(ratios, recent)
+        self._before = past if shows else None
+        return SharedWait(now, past.seconds, slowdown, high) if shows else None
 
 
-def shared_seconds(ratios: Ratios, wait: Wait) -> Floats:
-    """Return how long all ranks that were read waited alike, of each step settled; NaN where none was.
+def shared_seconds(ratios: Ratios, wait: Wait) -> float:
+    """Return how long all ranks that were read waited alike in the last step; NaN where none was.
 
     Parts are taken one by one: a rank that is held up by itself makes the others wait, and neither is shared.
     """
-    n = ratios.settled
     step, compute, waits, data, comm = (
-        ratios.history.last(name, n) for name in ("step", "compute", "wait", "data", "comm")
+        ratios.history.last(name, 1)[0] for name in ("step", "compute", "wait", "data", "comm")
     )
     if wait == "input":
         return _least(data)
@@ -109,9 +130,15 @@ def shared_seconds(ratios: Ratios, wait: Wait) -> Floats:
     return _least(np.where(np.isfinite(rest), told, np.nan)) + _least(rest)
 
 
-def _least(seconds: Floats) -> Floats:
-    least: Floats = np.fmin.reduce(seconds, axis=1)
-    return least
+def _least(seconds: Floats) -> float:
+    return float(np.fmin.reduce(seconds))
+
+
+def _past(waited: Floats, step: Floats, work: Floats) -> _Past:
+    usual = float(nan_median(waited))
+    noise = 1.4826 * float(nan_median(np.abs(waited - usual)))
+    limit = usual + _CLEAR_SIGMAS * max(noise, _FLOOR * float(nan_median(step)))
+    return _Past(usual, limit, float(nan_median(work)))
 
 
 def _someone_fell_silent(ratios: Ratios, recent: int) -> bool:
@@ -119,35 +146,3 @@ def _someone_fell_silent(ratios: Ratios, recent: int) -> bool:
     read = np.isfinite(ratios.history.last("compute", ratios.settled))
     before, now = read[:-recent].mean(axis=0), read[-STEPS:].mean(axis=0)
     return bool(((before >= _READ_BEFORE) & (now < _READ_NOW)).any())
-
-
-def _recent(ratios: Ratios) -> int:
-    """Return how many of the last steps must show a longer wait for it to begin."""
-    ts = nan_median(ratios.history.last("ts", ratios.settled), axis=1)
-    # Of steps so short that the history holds no more time, as many as leave a past.
-    return max(STEPS, min(int((ts > ts[-1] - LASTS_SECONDS).sum()), len(ts) - _LEAST_PAST))
-
-
-def _past(ratios: Ratios, seconds: Floats, recent: int) -> _Past:
-    before = slice(None, -recent)
-    usual = float(nan_median(seconds[before]))
-    noise = 1.4826 * float(nan_median(np.abs(seconds[before] - usual)))
-    step, compute = (ratios.history.last(name, ratios.settled)[before] for name in ("step", "compute"))
-    limit = usual + _CLEAR_SIGMAS * max(noise, _FLOOR * float(nan_median(nan_median(step, axis=1))))
-    return _Past(usual, limit, _work(compute))
-
-
-def _work_changed(ratios: Ratios, past: _Past) -> bool:
-    # Negated: where compute is not known, it may have changed.
-    return not abs(_work(ratios.history.last("compute", STEPS)) - past.work) <= _SAME_WORK
-
-
-def _work(compute: Floats) -> float:
-    """Return the log of the seconds that ranks usually compute for in a step."""
-    usual = float(nan_median(nan_median(compute, axis=1)))
-    return math.log(usual) if usual > 0 else math.nan
-
-
-def _job_slowdown(ratios: Ratios, longer: float) -> float:
-    step = float(nan_median(nan_median(ratios.history.last("step", STEPS), axis=1)))
-    return step / max(step - longer, 0.1 * step)

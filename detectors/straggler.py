@@ -84,7 +84,7 @@ class StragglerDetector:
     ) -> None:
         self.ratios = Ratios(ranks, roles, config or StragglerConfig(), replicas, shards)
         self.channels: dict[Channels, Channel] = {"compute": Channel(ranks), "data": Channel(ranks)}
-        self._job_wide = JobWideWatch()
+        self._job_wide = JobWideWatch(self.ratios.config.history)
         self._network = NetworkWatch()
         self._spread = 0.0
 

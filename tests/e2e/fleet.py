@@ -101,7 +101,9 @@ class Fleet:
         oldest = [self._made[node][-n] if n else (newest, now) for node, n in waiting.items()]
         first, since = min(oldest, default=(newest, now))
         last, _ = max(oldest, default=(newest, now))
-        return last - first > APART_SECONDS and now - since < LATE_SECONDS
+        # Of a sender that nothing came of yet, nobody knows what is usual.
+        unheard = any(n == len(self._made[node]) for node, n in waiting.items())
+        return last - first > APART_SECONDS and (unheard or now - since < LATE_SECONDS)
 
 
 def _spool(folder):

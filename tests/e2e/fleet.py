@@ -12,8 +12,8 @@ from exporters.service import message
 from exporters.spool import MemoryStore, Spool
 from streams.replay import paced
 
-APART_SECONDS = 2.5
-"""Event time by which one sender may be behind the others: half of what a step waits for its ranks."""
+BEHIND_SECONDS = 2.5
+"""Event time by which a record may wait to be sent: half of what a step waits for its ranks."""
 
 LATE_SECONDS = 4.0
 """Time by the clock after which the workers wait for a sender (``streams.reorder``), with some to spare."""
@@ -22,9 +22,9 @@ LATE_SECONDS = 4.0
 class Fleet:
     """Feeds records into the spools of their nodes, ``speed`` times as fast as they were made.
 
-    A thread that gets no CPU for two seconds would be ten seconds late in the time-lapse: by event time too
-    late for its step, by the clock too little to be waited for. No exporter that runs in real time can come
-    to that, so time stands still until such a sender is back, or so late that the workers wait for it.
+    What waits for two seconds, for a CPU or for a broker, would be ten seconds late in the time-lapse: by
+    event time too late for its step, by the clock too little for the workers to wait for it. No exporter that
+    runs in real time can come to that, so time stands still until it is sent, or so late that they do.
     """
 
     def __init__(self, rig, records, *, speed):
@@ -79,7 +79,7 @@ class Fleet:
             self._stop.wait(seconds)
 
         for record in paced(self._records, speed=self._speed, clock=self._clock, sleep=sleep):
-            while self._is_one_behind() and not self._stop.is_set():
+            while self._is_late_in_event_time_alone() and not self._stop.is_set():
                 before = time.monotonic()
                 sleep(0.02)
                 self._stood_still += time.monotonic() - before
@@ -93,17 +93,18 @@ class Fleet:
     def _clock(self):
         return time.monotonic() - self._stood_still
 
-    def _is_one_behind(self):
-        """Whether a sender is late by event time and not yet by the clock."""
+    def _is_late_in_event_time_alone(self):
+        """Whether what waits is too old by event time, and not by the clock."""
         now = time.monotonic()
-        newest = max((made[-1][0] for made in self._made.values()), default=0.0)
         waiting = {node: self._spools[node].stats().records for node in self._made}
-        oldest = [self._made[node][-n] if n else (newest, now) for node, n in waiting.items()]
-        first, since = min(oldest, default=(newest, now))
-        last, _ = max(oldest, default=(newest, now))
+        oldest = [self._made[node][-n] for node, n in waiting.items() if n]
+        if not oldest:
+            return False
+        newest = max(made[-1][0] for made in self._made.values())
+        first, since = min(oldest)
         # Of a sender that nothing came of yet, nobody knows what is usual.
         unheard = any(n == len(self._made[node]) for node, n in waiting.items())
-        return last - first > APART_SECONDS and (unheard or now - since < LATE_SECONDS)
+        return newest - first > BEHIND_SECONDS and (unheard or now - since < LATE_SECONDS)
 
 
 def _spool(folder):

@@ -26,6 +26,9 @@ _MIN_BEFORE = 10
 """Steps seen before the onset, for the job's speed at that time to be known."""
 
 
+_MANY = 1 / 3
+"""Share of a role from which the usual ones may be the others."""
+
 SURE_SIGMAS = 4.0
 """Effects below this many standard errors are not told from a badly known baseline."""
 
@@ -158,7 +161,7 @@ def is_guilty(ratios: Ratios, case: Charge, over: Bools) -> bool:
     return not (
         _is_shared_by_role(ratios, case)
         or waits_least(ratios, case) is False
-        or (ratios.asynchronous and not _changed_itself(ratios, case))
+        or ((ratios.asynchronous or _is_one_of_many(ratios, case)) and not _changed_itself(ratios, case))
     )
 
 
@@ -270,6 +273,15 @@ def _stands_alone(ratios: Ratios, case: Charge) -> bool:
     """
     similar = case.effect >= 0.5 * case.size
     return not looks_like_stage(case.effect, similar) if ratios.roles_settled else bool(similar.sum() == 1)
+
+
+def _is_one_of_many(ratios: Ratios, case: Charge) -> bool:
+    """Tell whether a good part of its role looks as slow: they may be slower or the others faster, which only
+    their own past tells.
+    """
+    role = ratios.groups.index == ratios.groups.index[case.rank]
+    alike = case.effect[role] >= 0.5 * case.size
+    return not case.lasting and bool(np.mean(alike) >= _MANY)
 
 
 def _changed_itself(ratios: Ratios, case: Charge) -> bool:

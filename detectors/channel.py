@@ -175,6 +175,12 @@ class Channel:
         """Evidence over threshold, 1.0 = suspicious; the larger of change and lasting."""
         return np.maximum(self.change.best / self.h, self.lasting.best / self.lasting.h)
 
+    @property
+    def changed(self) -> Bools:
+        """Ranks over the threshold by a change of their own, [ranks]."""
+        changed: Bools = self.change.best >= self.h
+        return changed
+
     def is_lasting(self, rank: int) -> bool:
         """Tell whether the lasting evidence is what accuses ``rank``."""
         return bool(self.change.best[rank] < self.h)

@@ -42,6 +42,9 @@ _WORK_GAIN = 0.7
 """Amounts or replicas explain the work if the spread falls to this share: any fit takes a little away."""
 
 
+_DOMAIN_SHARE = 1 / 16
+"""Suspected machines that are less of a role do not move its median by anything to speak of."""
+
 SERIES = ("v", "x", "role", "data_x", "ts", "step", "compute", "wait", "data", "comm", "tokens", "squares")
 
 
@@ -68,7 +71,8 @@ class Ratios:
     """The last steps of a job as comparable numbers; ``roles`` [ranks] or None when coordinates are unknown.
 
     ``replicas`` says which ranks work on the same batch, in other stages or shards of the model, ``shards``
-    which have the same part of a layer.
+    which have the same part of a layer, ``nodes`` [ranks] which share a machine. ``left_out`` are those whose
+    machines are suspected as a whole: nobody is compared with them.
     ``settled`` counts the steps since warm-up; the first step seen was ``started`` and ended at ``first_ts``.
     ``source`` is what is compared; with step times alone, the ranks are ``asynchronous`` when these differ,
     and have a ``common_clock`` when they do not: then nothing can be said about ranks.
@@ -81,9 +85,12 @@ class Ratios:
         config: StragglerConfig,
         replicas: Replicas | None = None,
         shards: Shards | None = None,
+        nodes: Ints | None = None,
     ) -> None:
         self.config = config
         self.ranks = ranks
+        self.nodes = PeerGroups.of(np.arange(ranks) if nodes is None else nodes)
+        self.left_out: Bools = np.zeros(ranks, dtype=np.bool_)
         self.roles_known = roles is not None
         self.everyone = PeerGroups.of(np.zeros(ranks, dtype=np.intp))
         self.groups = PeerGroups.of(roles) if roles is not None else self.everyone
@@ -145,15 +152,45 @@ class Ratios:
             self._learn_replicas()
         if self.settled == self.config.learn and not self._roles_settled:
             self._learn_roles()
-        self.kind = classify(self.history.last("role", min(self.settled, 50)))
+        self.kind = classify(self._last_ratios())
+
+    def leave_out(self, suspects: Bools) -> None:
+        """Compare with nobody on the machines that the ``suspects`` [ranks] make suspect, in the steps held
+        too; where no machine is suspected, with everybody again.
+
+        Leave-domain-out: a median over a group of which a third is slow lies among the slower of its healthy
+        members, and with half of it slow nowhere in particular.
+        """
+        domain = self._domain(suspects)
+        if (domain == self.left_out).all():
+            return
+        self.left_out = domain
+        v = self.history.last("v", min(self.settled, self.config.history)).copy()
+        self._rewrite(v, self._role_ratio(v))
+
+    def _domain(self, suspects: Bools) -> Bools:
+        """Return the ranks of machines most of whose ranks are suspects, [ranks], of the roles in which they
+        are many and enough others are left."""
+        on_node = np.bincount(self.nodes.index, weights=suspects)
+        whole = (self.nodes.sizes >= 2) & (2 * on_node >= self.nodes.sizes)
+        domain: Bools = whole[self.nodes.index]
+        within = np.bincount(self.groups.index, weights=domain)
+        worth = (within >= _DOMAIN_SHARE * self.groups.sizes) & (self.groups.sizes - within >= MIN_PEERS)
+        domain &= worth[self.groups.index]
+        return domain
 
     def lasting_spread(self) -> float:
         """Return how much ranks differ from their peers for good: robust sd of their usual log ratios.
 
         Ranks of one role on hardware shared with others differ by 4 to 9 %, on their own by under 1 %.
         """
-        usual = nan_median(self.history.last("role", min(self.settled, 50)))
+        usual = nan_median(self._last_ratios())
         return 1.4826 * float(nan_median(np.abs(usual))) if np.isfinite(usual).any() else 0.0
+
+    def _last_ratios(self) -> Floats:
+        """Return log ratios to role peers of those that are compared with, [steps, ranks]."""
+        ratios = self.history.last("role", min(self.settled, 50))
+        return ratios[:, ~self.left_out] if self.left_out.any() else ratios
 
     def raw_role(self, steps: int) -> Floats:
         """Return log ratios to role peers as measured, with no work taken out, [steps, ranks]."""
@@ -194,13 +231,18 @@ class Ratios:
         if self._level is None:
             return np.where(small, np.nan, role)
         usual = v - self._level
-        return np.where(small, self._without_batch(usual - peer_median(usual, self.everyone)), role)
+        return np.where(small, self._without_batch(usual - self._reference(usual, self.everyone)), role)
 
     def _role_ratio(self, v: Floats) -> Floats:
         return self._without_batch(self._against_role(v))
 
     def _against_role(self, v: Floats) -> Floats:
-        return v - peer_median(v, self.groups)
+        return v - self._reference(v, self.groups)
+
+    def _reference(self, values: Floats, groups: PeerGroups) -> Floats:
+        if not self.left_out.any():
+            return peer_median(values, groups)
+        return peer_median(np.where(self.left_out, np.nan, values), groups)
 
     def _without_batch(self, ratio: Floats) -> Floats:
         """Take out what the rest of each rank's replica deviates by, where replicas share uneven batches."""

@@ -21,14 +21,15 @@ from detectors.accusation import (
     is_guilty,
     pace_before,
 )
-from detectors.channel import Channel, fit_noise
+from detectors.channel import Channel, Noise, fit_noise
 from detectors.excursions import SUSPECT
 from detectors.job_kind import VARIABLE_DISPERSION, JobKind
 from detectors.job_wide import JobWide, JobWideWatch
-from detectors.peers import MIN_PEERS, PeerGroups
+from detectors.peers import MIN_PEERS, PeerGroups, group_median
 from detectors.ratios import Ratios, StepTimes
 from detectors.replicas import Replicas
 from detectors.shards import Shards
+from detectors.robust import nan_median
 from detectors.slow_network import NetworkWatch, SlowNetwork
 from detectors.straggler_config import StragglerConfig
 
@@ -44,6 +45,10 @@ _EVERY = 20
 
 _RECENT = 10
 """The last steps are left out of a baseline: a fault that began in them is not usual."""
+
+_NODE_RANKS, _LATELY = 4, 5
+"""Ranks on every machine from which a machine is told from its ranks, and the steps before this one that tell
+where a rank stood."""
 
 _COARSE_EFFECT = 0.10
 _LASTING_EFFECT = 0.05
@@ -70,7 +75,7 @@ class StragglerDetector:
     """Judges the steps of one job with a fixed set of ranks.
 
     ``roles`` [ranks] number who does the same work, ``replicas`` who works on the same batch, ``shards`` who
-    has the same part of a layer; None: unknown.
+    has the same part of a layer, ``nodes`` [ranks] who shares a machine; None: unknown.
     """
 
     def __init__(
@@ -81,8 +86,9 @@ class StragglerDetector:
         *,
         replicas: Replicas | None = None,
         shards: Shards | None = None,
+        nodes: Ints | None = None,
     ) -> None:
-        self.ratios = Ratios(ranks, roles, config or StragglerConfig(), replicas, shards)
+        self.ratios = Ratios(ranks, roles, config or StragglerConfig(), replicas, shards, nodes)
         self.channels: dict[Channels, Channel] = {"compute": Channel(ranks), "data": Channel(ranks)}
         self._job_wide = JobWideWatch(self.ratios.config.history)
         self._network = NetworkWatch()
@@ -193,6 +199,9 @@ class StragglerDetector:
         self._weigh(name, change, lasting)
         # Only ranks newly over the threshold are charged; those accused before count when they are examined.
         over = (channel.scores() >= 1.0) & ~channel.raised
+        if name == "compute":
+            # What always was so is no machine's change: a stage may fill a node.
+            self.ratios.leave_out(channel.raised | (over & channel.changed))
         cases = [charge(self.ratios, channel, name, int(rank)) for rank in np.flatnonzero(over)]
         over |= channel.raised
         guilty = [case for case in cases if is_guilty(self.ratios, case, over)]
@@ -222,7 +231,7 @@ class StragglerDetector:
             sigma = np.full(ratios.ranks, dispersion)
         else:
             residual = change - channel.noise.center
-            sigma = np.maximum(channel.noise.sigma, _step_noise(residual))
+            sigma = np.maximum(channel.noise.sigma, self._step_noise(channel.noise, residual, name))
             # The centre itself is known badly from few steps, and would pass for a slowdown of 3 %.
             smallest = 0.05 if ratios.settled < 30 else 0.0
             if dispersion > VARIABLE_DISPERSION and name == "compute":
@@ -241,6 +250,19 @@ class StragglerDetector:
                 steady=steady,
             )
 
+    def _step_noise(self, noise: Noise, residual: Floats, name: Channels) -> float:
+        """Noise of this very step over all ranks: a step in which everybody scatters accuses nobody, unless
+        whole machines moved and stay where they are.
+        """
+        scatter = _scatter(residual)
+        nodes = self.ratios.nodes
+        if name == "data" or nodes.narrowest < _NODE_RANKS or scatter <= float(noise.sigma.min()):
+            return scatter
+        before = self.ratios.history.last("x", 1 + _LATELY)[:-1] - noise.center
+        moved = residual - nan_median(before)
+        within = residual - nodes.spread_out(group_median(residual, nodes))
+        return min(scatter, max(_scatter(moved), _scatter(within)))
+
     def _lasting_effects(self) -> Floats:
         """Smallest lasting slowdown to look for, per rank: coarser the less is known about who its peers
         are.
@@ -252,7 +274,7 @@ class StragglerDetector:
         return smallest if ratios.roles_settled else np.maximum(smallest, _UNKNOWN_ROLE_EFFECT)
 
 
-def _step_noise(residual: Floats) -> float:
-    """Noise of this very step over all ranks: a step in which everybody scatters accuses nobody."""
+def _scatter(residual: Floats) -> float:
+    """Return the robust sd about 0 of what was read, 0 where that is too little."""
     read = np.sort(np.abs(residual[np.isfinite(residual)]))
     return 1.4826 * float(read[(len(read) - 1) // 2]) if len(read) >= 4 else 0.0

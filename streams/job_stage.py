@@ -250,16 +250,17 @@ def _detector(
 ) -> StragglerDetector:
     """Return one that knows who does the same work from coordinates, where every rank has them."""
     places = [dict(identities[r].coords) for r in roster]
-    if sum("pp" in p or "dp" in p for p in places) < len(places):
-        return StragglerDetector(len(roster), None, config)
-    coords = {c: np.array([p.get(c, -1) for p in places], dtype=np.intp) for c in COORDS}
     nodes = _nodes(roster, identities)
+    if sum("pp" in p or "dp" in p for p in places) < len(places):
+        return StragglerDetector(len(roster), None, config, nodes=nodes)
+    coords = {c: np.array([p.get(c, -1) for p in places], dtype=np.intp) for c in COORDS}
     return StragglerDetector(
         len(roster),
         roles_from_coords(coords, [identities[r].model for r in roster]),
         config,
         replicas=Replicas.from_coords(coords, nodes),
         shards=Shards.from_coords(coords, nodes),
+        nodes=nodes,
     )
 
 

@@ -1,0 +1,82 @@
+"""Machines that are slow as a whole: nobody is compared with them (leave-domain-out)."""
+
+import numpy as np
+import pytest
+
+from detectors.straggler import StepTimes, StragglerDetector
+
+ON_NODE = 8
+CHANGED, ENDED, STEPS = 100, 220, 320
+
+
+def judged(factor, *, nodes, noise=0.01, told=True, seed=1):
+    """Return what became of the ranks: step and ratio at which each was accused, and the detector.
+
+    ``factor`` of the step [nodes] is how much longer a node takes; ``told``: who shares a node is known.
+    """
+    rng, ranks = np.random.default_rng(seed), nodes * ON_NODE
+    node = np.arange(ranks) // ON_NODE
+    detector = StragglerDetector(ranks, np.zeros(ranks, dtype=np.intp), nodes=node if told else None)
+    usual, nan = 1 + 0.003 * rng.normal(size=ranks), np.full(ranks, np.nan)
+    ts, found = 1000.0, {}
+    for s in range(STEPS):
+        work = usual * np.exp(noise * rng.normal(size=ranks)) * np.asarray(factor(s))[node]
+        ts += work.max()
+        times = StepTimes(
+            number=500 + s, ts=np.full(ranks, ts), step=np.full(ranks, work.max()), compute=work, wait=nan,
+            data=nan, comm=nan, checkpoint=nan, tokens=nan,
+        )  # fmt: skip
+        for a in detector.update(times).accused:
+            found.setdefault(a.rank, (s - CHANGED, a.ratio))
+    return found, detector
+
+
+def slow(nodes, which, by, *, until=STEPS):
+    """Return the factors of ``nodes`` of which some are slow for a time."""
+    return lambda s: [by if n in which and CHANGED <= s < until else 1.0 for n in range(nodes)]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "which", "by"),
+    [(2, {1}, 1.05), (2, {1}, 1.10), (3, {0}, 1.03), (4, {1, 2}, 1.05), (8, {1, 2, 3}, 1.05)],
+)
+def test_slow_machines_are_measured_by_the_others(nodes, which, by):
+    """Also where they are half of the job, and by how much they are slow in truth."""
+    found, detector = judged(slow(nodes, which, by), nodes=nodes)
+    ranks = [rank for rank in range(nodes * ON_NODE) if rank // ON_NODE in which]
+    assert sorted(found) == ranks
+    assert np.median([step for step, _ in found.values()]) <= 15
+    ratios = [described.ratio for rank in ranks if (described := detector.describe("compute", rank))]
+    assert len(ratios) == len(ranks)
+    assert np.median(ratios) == pytest.approx(by, abs=0.004)
+
+
+def test_without_nodes_half_a_job_hides_itself():
+    """What the comparison leaves out is machines: two halves by chance are not told apart at this size."""
+    assert not judged(slow(2, {1}, 1.05), nodes=2, told=False)[0]
+
+
+@pytest.mark.parametrize("nodes", [2, 4])
+@pytest.mark.parametrize("seed", range(3))
+def test_who_stays_as_it_was_is_not_slow(nodes, seed):
+    """When half of the machines become faster, or well after a slow start, nobody has become slower."""
+    faster = {n: 1 / 1.08 for n in range(nodes // 2)}
+    assert not judged(slow(nodes, faster, 1 / 1.08), nodes=nodes, seed=seed)[0]
+    started = judged(lambda s: [1.2 if n in faster and s < 60 else 1.0 for n in range(nodes)], nodes=nodes)
+    assert not started[0]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_nobody_else_is_slow_when_they_are_well_again(seed):
+    """The others are not taken for what they were beside the slow half."""
+    found, detector = judged(slow(2, {0}, 1.08, until=ENDED), nodes=2, seed=seed)
+    assert sorted(found) == list(range(ON_NODE))
+    assert not detector.ratios.left_out.any()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_machines_that_waver_accuse_nobody(seed):
+    """A step in which whole machines scatter is no more evidence than one in which ranks do."""
+    rng = np.random.default_rng(seed)
+    storm = np.exp(0.08 * np.abs(rng.normal(size=(STEPS, 4))))
+    assert not judged(lambda s: storm[s] if s >= CHANGED else np.ones(4), nodes=4, seed=seed)[0]

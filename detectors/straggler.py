@@ -28,8 +28,8 @@ from detectors.job_wide import JobWide, JobWideWatch
 from detectors.peers import MIN_PEERS, PeerGroups, group_median
 from detectors.ratios import Ratios, StepTimes
 from detectors.replicas import Replicas
-from detectors.shards import Shards
 from detectors.robust import nan_median
+from detectors.shards import Shards
 from detectors.slow_network import NetworkWatch, SlowNetwork
 from detectors.straggler_config import StragglerConfig
 

@@ -261,7 +261,8 @@ class StragglerDetector:
         before = self.ratios.history.last("x", 1 + _LATELY)[:-1] - noise.center
         moved = residual - nan_median(before)
         within = residual - nodes.spread_out(group_median(residual, nodes))
-        return min(scatter, max(_scatter(moved), _scatter(within)))
+        steady = max(_scatter(moved), _scatter(within))
+        return steady if steady < 0.5 * scatter else scatter
 
     def _lasting_effects(self) -> Floats:
         """Smallest lasting slowdown to look for, per rank: coarser the less is known about who its peers

@@ -6,7 +6,7 @@ import pytest
 from detectors.straggler import StepTimes, StragglerDetector
 
 ON_NODE = 8
-CHANGED, ENDED, STEPS = 100, 220, 320
+CHANGED, ENDED, STEPS = 100, 200, 280
 
 
 def judged(factor, *, nodes, noise=0.01, told=True, seed=1):
@@ -57,7 +57,7 @@ def test_without_nodes_half_a_job_hides_itself():
 
 
 @pytest.mark.parametrize("nodes", [2, 4])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_who_stays_as_it_was_is_not_slow(nodes, seed):
     """When half of the machines become faster, or well after a slow start, nobody has become slower."""
     faster = range(nodes // 2)
@@ -66,7 +66,7 @@ def test_who_stays_as_it_was_is_not_slow(nodes, seed):
     assert not started[0]
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_nobody_else_is_slow_when_they_are_well_again(seed):
     """The others are not taken for what they were beside the slow half."""
     found, detector = judged(slow(2, {0}, 1.08, until=ENDED), nodes=2, seed=seed)
@@ -74,7 +74,7 @@ def test_nobody_else_is_slow_when_they_are_well_again(seed):
     assert not detector.ratios.left_out.any()
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_machines_that_waver_accuse_nobody(seed):
     """A step in which whole machines scatter is no more evidence than one in which ranks do."""
     rng = np.random.default_rng(seed)

@@ -80,6 +80,13 @@ class Case:
 IDLE = "hang.idle"
 """Inside only: the kind of the case that gathers key B of a hang. It is evidence and never a finding."""
 
+CONGESTION = "congestion"
+"""What the nodes of a job say of its network: evidence of why the job is slow, and never a finding."""
+
+EVIDENCE_ONLY = frozenset({IDLE, CONGESTION})
+OF_JOB = frozenset({"hang.job", CONGESTION})
+"""Kinds that are about the job, whichever node reports them."""
+
 NO_PROGRESS = frozenset({"timing", "job", "silence"})
 """Families that can turn key A of a hang; the others turn key B: the machines do not work."""
 
@@ -90,8 +97,8 @@ def case_kind(s: Suspicion) -> str:
 
 
 def case_subject(s: Suspicion) -> Subject:
-    """Return whom the case is about: every key of a hang is about the job, whichever node reports it."""
-    if s.kind == "hang.job" and s.subject.job_id is not None and s.subject.type != "job":
+    """Return whom the case is about: what nodes say of a job is about the job, whichever node reports it."""
+    if s.kind in OF_JOB and s.subject.job_id is not None and s.subject.type != "job":
         return Subject(type="job", cluster=s.cluster, job_id=s.subject.job_id, attempt=s.subject.attempt)
     return s.subject
 

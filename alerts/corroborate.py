@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from alerts import hang
-from alerts.case import IDLE, Case
+from alerts.case import EVIDENCE_ONLY, IDLE, Case
 from alerts.config import FindingConfig
 from alerts.kinds import Standing, rule_of
 from slowrank.telemetry import Subject, Suspicion
@@ -11,7 +11,7 @@ from slowrank.telemetry import Subject, Suspicion
 
 def corroborated(case: Case, others: Iterable[Case], config: FindingConfig) -> bool:
     """Return whether the case may open, alone or with the other cases of its scope."""
-    if not case.active or case.kind == IDLE:
+    if not case.active or case.kind in EVIDENCE_ONLY:
         return False
     voices = case.voices()
     if case.kind == "hang.job":

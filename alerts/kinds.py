@@ -153,6 +153,7 @@ RULES: dict[str, KindRule] = {
     "fabric.rail_degraded": KindRule(
         _CAUSE, "error", "CHECK_NETWORK", "Check the switch and the uplinks of {place}."
     ),
+    "congestion": KindRule(_CAUSE, "info", "WATCH", "Watch the network; no machine is to blame."),
     "group": KindRule(
         _CAUSE, "info", "CHECK_NETWORK", "Look at the links of the ranks of {place}: one of them is slow."
     ),

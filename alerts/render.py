@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from alerts.action import action, watch
 from alerts.advice import Loss, advice
-from alerts.case import Case
+from alerts.case import EVIDENCE_ONLY, Case
 from alerts.config import FindingConfig
 from alerts.finding import Action, BlastRadius, Cause, Finding, finding_id
 from alerts.fusion import cause, confidence
@@ -190,7 +190,9 @@ def _blast(brief: _Brief) -> BlastRadius:
         jobs=tuple(sorted({s.subject.job_id for s in brief.voices if s.subject.job_id})),
         ranks=max(s.ranks for s in brief.voices),
         nodes=max(s.nodes for s in brief.voices),
-        other_findings=tuple(finding_id(h.key, h.first_onset) for h in brief.helpers),
+        other_findings=tuple(
+            finding_id(h.key, h.first_onset) for h in brief.helpers if h.kind not in EVIDENCE_ONLY
+        ),
     )
 
 

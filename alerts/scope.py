@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from alerts.case import IDLE, Case, accounted, case_key, hear, silenced
+from alerts.case import IDLE, OF_JOB, Case, accounted, case_key, hear, silenced
 from alerts.config import FindingConfig
 from alerts.corroborate import certain, corroborated, moot, over, related, same_place
 from alerts.grouping import among_slow_ranks, grouped, members_of, with_node_group
@@ -40,7 +40,7 @@ class Scope:
 def scope_key(s: Suspicion) -> str:
     """Return what the suspicion's cause may share with others: its job, node or rank, else only itself."""
     subject = s.subject
-    if subject.type == "job" or s.kind == "hang.job":
+    if subject.type == "job" or s.kind in OF_JOB:
         return f"{s.cluster}/job/{subject.job_id}"
     if subject.node:
         return f"{s.cluster}/node/{subject.node}"

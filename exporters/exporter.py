@@ -129,6 +129,7 @@ class Exporter:
             labels=dict(self._identity.labels),
             gpu_ids=tuple(gpu),
             nic_ids=tuple(nic),
+            row_bytes=schema.row_bytes,
             gpu=pack(schema.gpu, list(gpu.values())),
             nic=pack(schema.nic, list(nic.values())),
             host=pack(schema.host, [_packable(host)]),

@@ -29,6 +29,9 @@ _COUNTS = {
     "nic.port.local_ack_timeout_total": "hw_counters/local_ack_timeout_err",
     "nic.port.roce_slow_restart_total": "hw_counters/roce_slow_restart",
     "nic.port.cnp_handled_total": "hw_counters/rp_cnp_handled",
+    "nic.port.rnr_nak_retry_errors_total": "hw_counters/rnr_nak_retry_err",
+    "nic.port.local_link_integrity_errors_total": "counters/local_link_integrity_errors",
+    "nic.port.excessive_buffer_overrun_errors_total": "counters/excessive_buffer_overrun_errors",
 }
 # As in "400 Gb/sec (4X NDR)".
 _RATE = re.compile(r"([0-9.]+)\s*Gb/sec")

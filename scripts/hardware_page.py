@@ -19,7 +19,7 @@ from streams.hardware_rules import (
     StateRule,
     Verdict,
 )
-from streams.hardware_states import GPU_STATES, NIC_STATES
+from streams.hardware_states import GPU_STATES, NIC_STATES, NODE_STATES
 
 PAGE = Path(__file__).resolve().parents[1] / "docs/hardware-rules.md"
 
@@ -32,7 +32,8 @@ What the hardware says outright, and what slowrank makes of it. A rule is switch
 
 * **Trigger**: on one GPU, port or host. `event`: so many faults, where lines within 5 s of each other are one
   and fewer are `info`. `counter`: it rises by so much or more. `state`: it holds for so long.
-* **Severity** and **kind**: what the rule argues for; a finding weighs all its evidence.
+* **Severity** and **kind**: what the rule argues for; a finding weighs all its evidence. `congestion` is no
+  finding and blames no node: it supports the finding about a job that is slow for its network.
 * **Action**: usual for the kind.
 * **Source**: who set the trigger. `slowrank`: our own choice. `after X (…)`: X has what stands in brackets
   instead.
@@ -59,7 +60,7 @@ def rows() -> Iterator[tuple[str, ...]]:
     yield _row("fatal XIDs repeated", _repeated(), REPEAT_OFFENDER.verdict, REPEAT_OFFENDER.source)
     for count in (*GPU_COUNTS, *NIC_COUNTS, *HOST_COUNTS):
         yield _row(f"`counter.{count.metric}`", _count(count), count.verdict, count.source)
-    for state in (*GPU_STATES, *NIC_STATES):
+    for state in (*GPU_STATES, *NIC_STATES, *NODE_STATES):
         yield _row(f"`state.{state.name}`", _state(state), state.verdict, state.source)
 
 

@@ -18,6 +18,7 @@ from simulator.layout import ClusterSpec
 from simulator.step_rows import Rows, packed
 from simulator.truth import Truth, planned_truths, truths
 from slowrank.telemetry import JobSteps, NodeSample, Record
+from slowrank.telemetry.schema import CURRENT_SAMPLE_SCHEMA, SAMPLE_SCHEMAS
 
 
 class Cluster:
@@ -110,6 +111,7 @@ class Cluster:
     def _samples(self, start: float, condition: Condition) -> Iterator[Sent]:
         """Yield what each node that reports sends of its devices with its tick."""
         jobs, devices = self._job_ids(start), self._devices
+        schema = SAMPLE_SCHEMAS[CURRENT_SAMPLE_SCHEMA]
         whole = np.asarray(condition.present.all(axis=1))
         gpu, nic, host = (board.rows() for board in (devices.gpu, devices.nic, devices.host))
         for node in np.flatnonzero(condition.reporting).tolist():
@@ -120,7 +122,7 @@ class Cluster:
                 gpu[node] = devices.gpu.part(node, present)
             moment = start + float(self._phase[node])
             sample = NodeSample(
-                schema=1,
+                schema=schema.id,
                 cluster=self.spec.name,
                 node=self._names[node],
                 boot_id=f"sim-boot-{self._boot[node]}",
@@ -130,6 +132,7 @@ class Cluster:
                 labels=self._labels[node],
                 gpu_ids=gpu_ids,
                 nic_ids=self._nic_ids,
+                row_bytes=schema.row_bytes,
                 gpu=gpu[node],
                 nic=nic[node],
                 host=host[node],

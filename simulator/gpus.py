@@ -18,7 +18,7 @@ from simulator.counters import Counters
 from simulator.events import Incident
 from simulator.layout import ClusterSpec, FloatArray
 from simulator.machine_faults import HW_THERMAL, POWER_BRAKE
-from slowrank.telemetry.schema import SAMPLE_SCHEMAS
+from slowrank.telemetry.schema import CURRENT_SAMPLE_SCHEMA, SAMPLE_SCHEMAS
 
 # Waiting in a collective keeps every SM busy polling, at a third of the power above idle.
 SPIN_POWER = 0.34
@@ -66,7 +66,7 @@ class Gpus:
     def __init__(self, spec: ClusterSpec, rng: np.random.Generator) -> None:
         self._rng = rng
         shape = (spec.nodes, spec.gpus)
-        block = SAMPLE_SCHEMAS[1].gpu
+        block = SAMPLE_SCHEMAS[CURRENT_SAMPLE_SCHEMA].gpu
         self.board = Board(block, *shape)
         self._model = MODELS.get(spec.gpu_model, MODELS["H100"])
         self._ambient = rng.normal(*self._model.ambient, shape)

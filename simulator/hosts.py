@@ -10,7 +10,7 @@ from simulator.condition import Condition
 from simulator.counters import Counters
 from simulator.events import Incident
 from simulator.layout import ClusterSpec
-from slowrank.telemetry.schema import SAMPLE_SCHEMAS
+from slowrank.telemetry.schema import CURRENT_SAMPLE_SCHEMA, SAMPLE_SCHEMAS
 
 CPUS = 192.0
 MEMORY_BYTES = 2.0**41
@@ -23,7 +23,7 @@ class Hosts:
     def __init__(self, spec: ClusterSpec, rng: np.random.Generator) -> None:
         self._rng = rng
         shape = (spec.nodes, 1)
-        block = SAMPLE_SCHEMAS[1].host
+        block = SAMPLE_SCHEMAS[CURRENT_SAMPLE_SCHEMA].host
         self.board = Board(block, *shape)
         start = {
             "host.context_switches_total": rng.integers(10**9, 10**10, shape),

@@ -10,7 +10,7 @@ from simulator.condition import BoolArray, Condition
 from simulator.counters import Counters
 from simulator.events import Incident
 from simulator.layout import ClusterSpec
-from slowrank.telemetry.schema import SAMPLE_SCHEMAS
+from slowrank.telemetry.schema import CURRENT_SAMPLE_SCHEMA, SAMPLE_SCHEMAS
 
 # A second, as the ports of H100 nodes have.
 NIC_BITS = 400e9
@@ -26,7 +26,7 @@ class Nics:
     def __init__(self, spec: ClusterSpec, rng: np.random.Generator) -> None:
         self._rng = rng
         shape = (spec.nodes, spec.nics)
-        block = SAMPLE_SCHEMAS[1].nic
+        block = SAMPLE_SCHEMAS[CURRENT_SAMPLE_SCHEMA].nic
         self.board = Board(block, *shape)
         start = {
             "nic.port.rx_bytes_total": rng.integers(10**13, 10**14, shape),

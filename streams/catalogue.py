@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from slowrank.telemetry import Suspicion
 from streams.hardware_rules import EVENT_RULES, GPU_COUNTS, HOST_COUNTS, NIC_COUNTS
-from streams.hardware_states import GPU_STATES, NIC_STATES
+from streams.hardware_states import GPU_STATES, NIC_STATES, NODE_STATES
 from streams.watched import WATCHED
 
 
@@ -53,7 +53,7 @@ NAMES = frozenset(d.name for d in DETECTORS)
 RULES = frozenset(
     [
         *(f"counter.{rule.metric}" for rule in (*GPU_COUNTS, *NIC_COUNTS, *HOST_COUNTS)),
-        *(f"state.{rule.name}" for rule in (*GPU_STATES, *NIC_STATES)),
+        *(f"state.{rule.name}" for rule in (*GPU_STATES, *NIC_STATES, *NODE_STATES)),
         *(f"event.{code}" for code, rule in EVENT_RULES.items() if rule is not None),
         *(f"change.{watched.metric}" for watched in WATCHED),
     ]

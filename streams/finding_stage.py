@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from alerts.case import IDLE, Case
+from alerts.case import EVIDENCE_ONLY, Case
 from alerts.config import FindingConfig
 from alerts.corroborate import excused
 from alerts.finding import Finding, dedup_key
@@ -162,7 +162,7 @@ class FindingStage:
 
     def _of_case(self, world: _World, scope: Scope, case: Case, identity: str | None) -> Finding | None:
         unseen = world[1] and case.key not in self._said[world] and not only_in_shadow(case)
-        if unseen or case.kind == IDLE or excused(case, scope.cases.values()):
+        if unseen or case.kind in EVIDENCE_ONLY or excused(case, scope.cases.values()):
             return None
         if world[1]:
             return shadowed(render(scope, case, self.config, identity=identity or shadow_id(case)), scope)

@@ -2,7 +2,7 @@
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 
@@ -51,13 +51,23 @@ class _Window:
 
 
 class CountRules:
-    """Counts increases of the counters of one block within the windows of its rules."""
+    """Counts increases of the counters of one block within the windows of its rules.
+
+    Rules of metrics that are not ``known`` to the schema of the nodes say nothing.
+    """
 
     def __init__(
-        self, rules: Sequence[CountRule], nodes: int, subject: SubjectOf, *, fabric_only: bool = False
+        self,
+        rules: Sequence[CountRule],
+        nodes: int,
+        subject: SubjectOf,
+        *,
+        known: Container[str],
+        fabric_only: bool = False,
     ) -> None:
         self._rules, self._subject, self._fabric_only = tuple(rules), subject, fabric_only
-        self.metrics = tuple(dict.fromkeys(rule.metric for rule in rules))
+        # Rules keep their numbers where the schema lacks the metrics of some: nodes move on with those.
+        self.metrics = tuple(dict.fromkeys(rule.metric for rule in rules if rule.metric in known))
         self._by_metric = [
             [i for i, rule in enumerate(rules) if rule.metric == metric] for metric in self.metrics
         ]

@@ -1,4 +1,4 @@
-"""States of the hardware that mean a fault while they hold, as tables: GPUs, and the ports of the fabric.
+"""States of the hardware that mean something while they hold, as tables: GPUs, ports of the fabric, nodes.
 
 Data only; ``hardware`` applies it. The columns are [nodes, devices].
 """
@@ -21,6 +21,9 @@ from streams.hardware_rules import (
 # Bits of NVML's reasons to lower the clocks. The software power cap (4) is not among them: at full load it is
 # set on healthy GPUs.
 IDLE, HW_SLOWDOWN, SW_THERMAL, HW_THERMAL, POWER_BRAKE = 1, 8, 32, 64, 128
+
+CNP_RATIO = "nic.port.cnp_handled_ratio"
+"""Congestion notifications a second on the mean port of a node, as a multiple of what is usual there."""
 
 
 def _loaded(gpu: Mapping[str, Array]) -> Mask:
@@ -231,6 +234,20 @@ NIC_STATES = (
         lambda nic: np.asarray(nic["nic.port.speed_bits_per_second"] < 0.95 * nic["best_speed"]),
         Timing(hold=30.0),
         Verdict("link.nic_slow", "nic", "warning", 2.0),
+        "slowrank",
+    ),
+)
+
+# Of the mean port: what comes to a single one is no full network.
+NODE_STATES = (
+    StateRule(
+        "congested",
+        "congestion notifications 10 times as frequent as usual and 100 a second a port, in a job",
+        CNP_RATIO,
+        lambda node: np.asarray(node[CNP_RATIO] >= 10.0),
+        # All nodes of a job say so at once: refreshed seldom, but before it expires.
+        Timing(hold=10.0, refresh=300.0),
+        Verdict("congestion", "nic", "info", 1.0),
         "slowrank",
     ),
 )

@@ -5,13 +5,15 @@ from collections.abc import Sequence
 import numpy as np
 
 from detectors.change_point import ChangeConfig
-from slowrank.telemetry import NodeSample, Suspicion
+from slowrank.telemetry import NodeSample, Subject, Suspicion
+from slowrank.telemetry.schema import SAMPLE_SCHEMAS
 from streams.batch import Batch, Devices, Shape
+from streams.congestion import CNP, Notifications
 from streams.counters import CounterBank
 from streams.exporter_health import SWITCHES, ExporterHealth, stuck
 from streams.hardware import CountRules, StateRules
 from streams.hardware_rules import GPU_COUNTS, HOST_COUNTS, NIC_COUNTS
-from streams.hardware_states import GPU_STATES, NIC_STATES
+from streams.hardware_states import GPU_STATES, NIC_STATES, NODE_STATES
 from streams.level_changes import LevelChanges
 from streams.presence import Frozen, Ports, Presence
 from streams.quiet_nodes import QuietNodes
@@ -29,14 +31,16 @@ class Page:
         self._devices: dict[int, Devices] = {}
         # Taken from the end, so that rows fill from 0 on and the nodes of a page are neighbours.
         self._free = list(range(size))[::-1]
-        self._gpu_counts = CountRules(GPU_COUNTS, size, Place.gpu)
-        self._nic_counts = CountRules(NIC_COUNTS, size, Place.nic, fabric_only=True)
-        self._host_counts = CountRules(HOST_COUNTS, size, lambda place, _: place.whole_node())
+        schema = SAMPLE_SCHEMAS[shape.schema]
+        self._gpu_counts = CountRules(GPU_COUNTS, size, Place.gpu, known=schema.gpu.names)
+        self._nic_counts = CountRules(NIC_COUNTS, size, Place.nic, known=schema.nic.names, fabric_only=True)
+        self._host_counts = CountRules(HOST_COUNTS, size, _whole_node, known=schema.host.names)
         self._gpu_states = StateRules(GPU_STATES, size, Place.gpu)
         self._nic_states = StateRules(NIC_STATES, size, Place.nic)
+        self._node_states = StateRules(NODE_STATES, size, _whole_node)
         self._gpu_counters = CounterBank(size, (*self._gpu_counts.metrics, ENERGY), shape.gpus)
         self._nic_counters = CounterBank(
-            size, (*self._nic_counts.metrics, *metrics_of("nic"), WAIT), shape.nics
+            size, (*self._nic_counts.metrics, *metrics_of("nic"), WAIT, CNP), shape.nics
         )
         self._host_counters = CounterBank(size, (*self._host_counts.metrics, SWITCHES), 1)
         self._frozen, self._ports = Frozen(size, shape.gpus), Ports(size, shape.nics)
@@ -44,6 +48,7 @@ class Page:
         self._levels = None if change is None else LevelChanges(shape, size, change)
         self._quiet = QuietNodes(size, shape.gpus)
         self._waiting = WaitingPorts(size, shape.nics)
+        self._notifications = Notifications(size)
         self._exporters = ExporterHealth(size)
 
     @property
@@ -66,7 +71,8 @@ class Page:
         """Take back the row of a node that has left."""
         self.restart(row)
         counts = self._gpu_counts, self._nic_counts, self._host_counts
-        for rules in (*counts, self._gpu_states, self._nic_states, self._quiet, self._waiting):
+        states = self._gpu_states, self._nic_states, self._node_states
+        for rules in (*counts, *states, self._quiet, self._waiting, self._notifications):
             rules.forget(row)
         self._exporters.forget(row)
         self._free.append(row)
@@ -82,6 +88,7 @@ class Page:
             self._levels.forget(row)
         self._quiet.restart(row)
         self._waiting.restart(row)
+        self._notifications.restart(row)
 
     def relearn(self, row: int) -> None:
         """What the node does was changed by plan: its levels are learnt anew."""
@@ -97,11 +104,13 @@ class Page:
         self._host_counts.carry(row, source._host_counts, there)
         self._gpu_states.carry(row, source._gpu_states, there)
         self._nic_states.carry(row, source._nic_states, there)
+        self._node_states.carry(row, source._node_states, there)
         lanes = {name: lane for lane, name in enumerate(source._devices[there].gpus)}
         known = [lanes.get(name) for name in self._devices[row].gpus]
         self._presence.carry(row, source._presence, there, lanes=known)
         self._quiet.carry(row, source._quiet, there)
         self._waiting.carry(row, source._waiting, there)
+        self._notifications.carry(row, source._notifications, there)
         self._exporters.carry(row, source._exporters, there)
 
     def update(self, rows: Sequence[int], samples: Sequence[NodeSample]) -> list[tuple[int, Suspicion]]:
@@ -128,9 +137,16 @@ class Page:
             *self._nic_states.update(
                 batch, batch.nic_ids, batch.nic | ports, batch.nic_there & batch.fabric[:, None]
             ),
+            *self._node_states.update(
+                batch, batch.host_ids, self._notifications.update(batch, nic), batch.fabric[:, None]
+            ),
             *self._presence.update(batch),
             *(() if self._levels is None else self._levels.update(batch, nic)),
             *self._quiet.update(batch, nic),
             *self._waiting.update(batch, nic),
             *self._exporters.update(batch, repeating),
         ]
+
+
+def _whole_node(place: Place, _: str) -> Subject:
+    return place.whole_node()

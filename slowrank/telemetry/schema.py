@@ -143,6 +143,17 @@ NIC_V1 = Block(
     )
 )
 
+NIC_V2 = Block(
+    (
+        *NIC_V1.columns,
+        *_counters(
+            ("nic.port.rnr_nak_retry_errors_total", "1"),
+            ("nic.port.local_link_integrity_errors_total", "1"),
+            ("nic.port.excessive_buffer_overrun_errors_total", "1"),
+        ),
+    )
+)
+
 HOST_V1 = Block(
     (
         *_gauges(
@@ -227,10 +238,13 @@ class StepSchema:
         return None if self.id == 1 else self.rows.row_size
 
 
-SAMPLE_SCHEMAS: dict[int, SampleSchema] = {1: SampleSchema(1, GPU_V1, NIC_V1, HOST_V1)}
+SAMPLE_SCHEMAS: dict[int, SampleSchema] = {
+    1: SampleSchema(1, GPU_V1, NIC_V1, HOST_V1),
+    2: SampleSchema(2, GPU_V1, NIC_V2, HOST_V1),
+}
 STEP_SCHEMAS: dict[int, StepSchema] = {1: StepSchema(1, STEP_V1), 2: StepSchema(2, STEP_V2)}
 
-CURRENT_SAMPLE_SCHEMA = 1
+CURRENT_SAMPLE_SCHEMA = 2
 CURRENT_STEP_SCHEMA = 2
 
 

@@ -208,6 +208,7 @@ def _sample_record(held: list[Row]) -> NodeSample:
         labels=_labels(first),
         gpu_ids=tuple(gpus),
         nic_ids=tuple(nics),
+        row_bytes=schema.row_bytes,
         gpu=_pack(schema.gpu, list(gpus.values())),
         nic=_pack(schema.nic, list(nics.values())),
         host=_pack(schema.host, [host]) if host else b"",

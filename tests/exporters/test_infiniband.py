@@ -1,3 +1,5 @@
+import pytest
+
 from exporters.infiniband import InfinibandCollector
 
 PORT = "mlx5_0/ports/1"
@@ -14,6 +16,9 @@ HEALTHY = {
     f"{PORT}/hw_counters/local_ack_timeout_err": "6\n",
     f"{PORT}/hw_counters/roce_slow_restart": "8\n",
     f"{PORT}/hw_counters/rp_cnp_handled": "9\n",
+    f"{PORT}/hw_counters/rnr_nak_retry_err": "10\n",
+    f"{PORT}/counters/local_link_integrity_errors": "11\n",
+    f"{PORT}/counters/excessive_buffer_overrun_errors": "0\n",
 }
 
 
@@ -36,6 +41,30 @@ def test_a_healthy_port_is_read_whole(write_tree, instants):
     assert port["nic.port.local_ack_timeout_total"] == 6
     assert port["nic.port.roce_slow_restart_total"] == 8
     assert port["nic.port.cnp_handled_total"] == 9
+    assert port["nic.port.rnr_nak_retry_errors_total"] == 10
+    assert port["nic.port.local_link_integrity_errors_total"] == 11
+    assert port["nic.port.excessive_buffer_overrun_errors_total"] == 0
+
+
+@pytest.mark.parametrize(
+    ("file", "metric"),
+    [
+        ("hw_counters/rnr_nak_retry_err", "nic.port.rnr_nak_retry_errors_total"),
+        ("counters/local_link_integrity_errors", "nic.port.local_link_integrity_errors_total"),
+        ("counters/excessive_buffer_overrun_errors", "nic.port.excessive_buffer_overrun_errors_total"),
+    ],
+)
+@pytest.mark.parametrize("content", [None, "N/A (no PMA)\n", ""])
+def test_a_counter_that_the_driver_lacks_is_not_read(write_tree, instants, file, metric, content):
+    """Not every driver has every file: what is not there, or is no number, is missing and not zero."""
+    tree = {name: text for name, text in HEALTHY.items() if name != f"{PORT}/{file}"}
+    if content is not None:
+        tree[f"{PORT}/{file}"] = content
+
+    port = ports(write_tree(tree), instants)["mlx5_0/1"]
+
+    assert port[metric] is None
+    assert port["nic.port.symbol_errors_total"] == 7
 
 
 def test_a_file_without_a_number_costs_only_itself(write_tree, instants):

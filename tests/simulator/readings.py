@@ -25,7 +25,7 @@ def series(found, metric, node):
     """Return [ticks, instances] of one metric of node number ``node``; NaN where it was not read."""
     part = metric.partition(".")[0].replace("exporter", "host")
     samples = [r for r in found if isinstance(r, NodeSample) and r.node == f"sim-{node:04d}"]
-    rows = [list(unpack(getattr(SAMPLE_SCHEMAS[1], part), getattr(s, part))) for s in samples]
+    rows = [list(unpack(getattr(SAMPLE_SCHEMAS[s.schema], part), getattr(s, part))) for s in samples]
     return np.array([[row[metric] for row in tick] for tick in rows], dtype=float)
 
 

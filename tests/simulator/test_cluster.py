@@ -93,7 +93,7 @@ def test_a_lost_gpu_vanishes_and_the_job_stands_still():
     assert steps(found, "ts").max() < spec.start + ONSET + 0.01
     power = series(found, "gpu.power_watts", 0)
     assert power[-20:].mean() < 0.5 * power[30:50].mean()
-    nic = [list(unpack(SAMPLE_SCHEMAS[1].nic, r.nic)) for r in samples[-10:]]
+    nic = [list(unpack(SAMPLE_SCHEMAS[r.schema].nic, r.nic)) for r in samples[-10:]]
     assert len({rows[0]["nic.port.tx_bytes_total"] for rows in nic}) == 1
 
 
@@ -103,7 +103,7 @@ def test_a_flapping_port_counts_what_gauges_miss():
     _, found = small(fault)
     events = [e.code for e in found if isinstance(e, NodeEvent)]
     last = [r for r in found if isinstance(r, NodeSample) and r.node == "sim-0000"][-1]
-    rows = list(unpack(SAMPLE_SCHEMAS[1].nic, last.nic))
+    rows = list(unpack(SAMPLE_SCHEMAS[last.schema].nic, last.nic))
     assert events == ["nic.link_down", "nic.link_up"] * 3
     assert [r["nic.port.link_downed_total"] for r in rows] == [3, 0]
     assert rows[0]["nic.port.up"] == 1.0

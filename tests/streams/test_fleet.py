@@ -11,7 +11,7 @@ from simulator.cluster import Cluster
 from simulator.faults import Fault
 from simulator.layout import ClusterSpec, one_job
 from slowrank.telemetry import NodeEvent, NodeSample, Record, encode
-from slowrank.telemetry.schema import GPU_V1, NIC_V1
+from slowrank.telemetry.schema import GPU_V1, NIC_V1, SAMPLE_SCHEMAS
 from streams.arrays import spread
 from streams.fleet import SPARE_DEVICES, Fleet
 from streams.gather import Gathered
@@ -40,7 +40,7 @@ def without(sample, gpus=0, nics=0):
         gpu_ids=sample.gpu_ids[kept[0]],
         nic_ids=sample.nic_ids[kept[1]],
         gpu=_fewer(GPU_V1, sample.gpu, g, g - gpus),
-        nic=_fewer(NIC_V1, sample.nic, n, n - nics),
+        nic=_fewer(SAMPLE_SCHEMAS[sample.schema].nic, sample.nic, n, n - nics),
     )
 
 

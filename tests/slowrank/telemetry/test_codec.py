@@ -55,12 +55,12 @@ def values_of(block):
 
 @st.composite
 def samples(draw):
-    schema = SAMPLE_SCHEMAS[1]
+    schema = draw(st.sampled_from(list(SAMPLE_SCHEMAS.values())))
     gpu_ids = draw(st.lists(names, unique=True, max_size=3))
     nic_ids = draw(st.lists(names, unique=True, max_size=3))
     host = draw(st.lists(values_of(schema.host), max_size=1))
     return NodeSample(
-        schema=1,
+        schema=schema.id,
         cluster=draw(names),
         node=draw(names),
         boot_id=draw(names),
@@ -248,7 +248,7 @@ BAD = [
     ("unknown_version", some_steps(v=0)),
     ("unknown_version", an_event(v=7)),
     ("unknown_schema", a_sample(schema=0)),
-    ("unknown_schema", a_sample(schema=2)),
+    ("unknown_schema", a_sample(schema=3)),
     ("unknown_schema", a_sample(schema=-1, row_bytes=SAMPLE_SCHEMAS[1].row_bytes)),
     ("unknown_schema", a_sample(schema=9, row_bytes=SAMPLE_SCHEMAS[1].row_bytes)),
     ("unknown_schema", a_sample(schema=9, row_bytes=(4, 4, 4))),
@@ -368,15 +368,23 @@ def test_unknown_envelope_keys_are_ignored_and_missing_ones_take_defaults():
         assert decode_event(msgspec.msgpack.encode(payload)) == an_event()
 
 
+RNR = "nic.port.rnr_nak_retry_errors_total"
+ADDED = (
+    RNR,
+    "nic.port.local_link_integrity_errors_total",
+    "nic.port.excessive_buffer_overrun_errors_total",
+)
+
+
 def appended(block, name, dtype):
     return Block((*block.columns, Column(name, "1", dtype, "gauge")))
 
 
-V2 = SampleSchema(
-    2,
-    gpu=appended(SAMPLE_SCHEMAS[1].gpu, "gpu.new_ratio", "<f4"),
-    nic=SAMPLE_SCHEMAS[1].nic,
-    host=appended(SAMPLE_SCHEMAS[1].host, "host.new_total", "<i8"),
+SAMPLES_V3 = SampleSchema(
+    3,
+    gpu=appended(SAMPLE_SCHEMAS[2].gpu, "gpu.new_ratio", "<f4"),
+    nic=SAMPLE_SCHEMAS[2].nic,
+    host=appended(SAMPLE_SCHEMAS[2].host, "host.new_total", "<i8"),
 )
 STEPS_V3 = StepSchema(3, appended(STEP_SCHEMAS[2].rows, "host_seconds", "<f8"))
 
@@ -384,7 +392,7 @@ STEPS_V3 = StepSchema(3, appended(STEP_SCHEMAS[2].rows, "host_seconds", "<f8"))
 @pytest.fixture
 def newer(monkeypatch):
     """A schema more in each registry: a new reader and writer."""
-    monkeypatch.setitem(SAMPLE_SCHEMAS, 2, V2)
+    monkeypatch.setitem(SAMPLE_SCHEMAS, 3, SAMPLES_V3)
     monkeypatch.setitem(STEP_SCHEMAS, 3, STEPS_V3)
 
 
@@ -394,10 +402,11 @@ def newer_sample():
         {"gpu.xid_events_total": 3},
     ]
     return a_sample(
-        schema=2,
-        row_bytes=V2.row_bytes,
-        gpu=pack(V2.gpu, gpus),
-        host=pack(V2.host, [{"host.load1": 2.0, "host.new_total": 7}]),
+        schema=3,
+        row_bytes=SAMPLES_V3.row_bytes,
+        gpu=pack(SAMPLES_V3.gpu, gpus),
+        nic=pack(SAMPLES_V3.nic, [{"nic.port.up": 1.0, RNR: 5}]),
+        host=pack(SAMPLES_V3.host, [{"host.load1": 2.0, "host.new_total": 7}]),
     )
 
 
@@ -409,10 +418,11 @@ def newer_steps():
 def test_an_old_reader_reads_what_it_knows_of_a_new_record():
     """A record of a later schema is cut to the newest known one, with the known columns intact."""
     sample, steps_ = decode_sample(encode(newer_sample())), decode_steps(encode(newer_steps()))
-    assert (sample.schema, steps_.schema) == (1, 2)
-    gpus = list(unpack(SAMPLE_SCHEMAS[1].gpu, sample.gpu))
+    assert (sample.schema, steps_.schema) == (2, 2)
+    gpus = list(unpack(SAMPLE_SCHEMAS[2].gpu, sample.gpu))
     assert (gpus[0]["gpu.power_watts"], gpus[1]["gpu.xid_events_total"]) == (400.0, 3)
-    assert next(unpack(SAMPLE_SCHEMAS[1].host, sample.host))["host.load1"] == 2.0
+    assert next(unpack(SAMPLE_SCHEMAS[2].nic, sample.nic))[RNR] == 5
+    assert next(unpack(SAMPLE_SCHEMAS[2].host, sample.host))["host.load1"] == 2.0
     rows = list(unpack(STEP_SCHEMAS[2].rows, steps_.rows))
     assert [(r["step"], r["rank"], r["compute_seconds"]) for r in rows] == [(4, 1, 1.5)] * 2
     assert check_sample(sample) == sample
@@ -424,7 +434,7 @@ def test_a_new_reader_reads_both_new_and_old_records():
     """A later reader sees the new columns, and reads an old record with the old layout."""
     sample, steps_ = decode_sample(encode(newer_sample())), decode_steps(encode(newer_steps()))
     assert (sample, steps_) == (newer_sample(), newer_steps())
-    assert next(unpack(SAMPLE_SCHEMAS[2].gpu, sample.gpu))["gpu.new_ratio"] == 0.5
+    assert next(unpack(SAMPLE_SCHEMAS[3].gpu, sample.gpu))["gpu.new_ratio"] == 0.5
     assert next(unpack(STEP_SCHEMAS[3].rows, steps_.rows))["host_seconds"] == pytest.approx(0.1)
     old = decode_sample(encode(a_sample()))
     assert old.schema == 1
@@ -452,20 +462,57 @@ def test_a_reader_of_the_first_step_schema_reads_the_second(monkeypatch):
     assert (read.schema, read.rows) == (1, pack(STEP_SCHEMAS[1].rows, rows))
 
 
+def test_the_second_sample_schema_only_appends_to_the_first():
+    """Three counters at the end of each port: what was written before is where it was."""
+    first, second = SAMPLE_SCHEMAS[1], SAMPLE_SCHEMAS[2]
+    assert (second.gpu, second.host) == (first.gpu, first.host)
+    assert second.nic.names == (*first.nic.names, *ADDED)
+    assert (first.row_bytes, second.row_bytes) == ((208, 152, 96), (208, 176, 96))
+
+
+ports = st.lists(values_of(SAMPLE_SCHEMAS[2].nic), max_size=3)
+
+
+@given(ports)
+def test_a_reader_of_the_first_sample_schema_reads_the_second(held):
+    """It cuts off the three counters and finds every other column where it was."""
+    first, second = SAMPLE_SCHEMAS[1], SAMPLE_SCHEMAS[2]
+    ids = tuple(f"mlx5_{i}/1" for i in range(len(held)))
+    sent = encode(a_sample(schema=2, row_bytes=second.row_bytes, nic_ids=ids, nic=pack(second.nic, held)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delitem(SAMPLE_SCHEMAS, 2)
+        read = decode_sample(sent)
+    assert (read.schema, read.row_bytes) == (1, first.row_bytes)
+    assert read.nic == pack(first.nic, held)
+    assert (read.gpu, read.host) == (a_sample().gpu, a_sample().host)
+
+
+@given(ports)
+def test_a_reader_of_the_second_sample_schema_reads_the_first(held):
+    """A record without the three counters stays as it is, with or without its row sizes."""
+    first = SAMPLE_SCHEMAS[1]
+    ids = tuple(f"mlx5_{i}/1" for i in range(len(held)))
+    for sizes in (None, first.row_bytes):
+        sent = a_sample(row_bytes=sizes, nic_ids=ids, nic=pack(first.nic, held))
+        read = decode_sample(encode(sent))
+        assert read == sent
+        assert all(row.keys().isdisjoint(ADDED) for row in unpack(first.nic, read.nic))
+
+
 @pytest.mark.usefixtures("newer")
 def test_a_schema_skipped_by_the_reader_still_reads():
-    """A record two schemas ahead is cut to the newest known one, which then is schema 2."""
-    third = replace(V2, id=3, nic=appended(V2.nic, "nic.port.new", "<f4"))
-    nic = pack(third.nic, [{"nic.port.up": 1.0, "nic.port.new": 2.0}])
+    """A record two schemas ahead is cut to the newest known one, which then is schema 3."""
+    fourth = replace(SAMPLES_V3, id=4, nic=appended(SAMPLES_V3.nic, "nic.port.new", "<f4"))
+    nic = pack(fourth.nic, [{"nic.port.up": 1.0, RNR: 5, "nic.port.new": 2.0}])
     record = decode_sample(
-        encode(msgspec.structs.replace(newer_sample(), schema=3, row_bytes=third.row_bytes, nic=nic))
+        encode(msgspec.structs.replace(newer_sample(), schema=4, row_bytes=fourth.row_bytes, nic=nic))
     )
-    assert (record.schema, record.nic) == (2, a_sample().nic)
+    assert (record.schema, record.nic) == (3, newer_sample().nic)
 
 
 def test_a_later_schema_that_lies_about_its_rows_is_refused():
     """Row sizes that do not fit the bytes, or shrink a block, are refused."""
-    gpu, nic, host = V2.row_bytes
+    gpu, nic, host = SAMPLES_V3.row_bytes
     for sizes, reason in [((gpu + 4, nic, host), "column_length"), ((gpu, nic - 8, host), "unknown_schema")]:
         with pytest.raises(BadRecord) as refused:
             decode_sample(encode(msgspec.structs.replace(newer_sample(), row_bytes=sizes)))

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from slowrank.telemetry import BadRecord, JobSteps, NodeEvent, NodeSample, checks, codec
 from slowrank.telemetry.columns import pack, step_schema_of, unpack
-from slowrank.telemetry.schema import MISSING, SAMPLE_SCHEMAS, STEP_SCHEMAS
+from slowrank.telemetry.schema import CURRENT_SAMPLE_SCHEMA, MISSING, SAMPLE_SCHEMAS, STEP_SCHEMAS
 from slowrank.telemetry.twin import Assembler, rows, steps_record
 
 NOW = 1_795_160_472.25
-SCHEMA = SAMPLE_SCHEMAS[1]
+SCHEMA = SAMPLE_SCHEMAS[CURRENT_SAMPLE_SCHEMA]
 ROWS = STEP_SCHEMAS[1].rows
 LATEST = STEP_SCHEMAS[2].rows
 
@@ -37,7 +37,7 @@ def instances_of(block):
 def test_a_sample_survives_its_twin(gpus, nics, host, job_id):
     """Sample -> JSON lines -> sample gives the same columns for the same instances."""
     record = NodeSample(
-        schema=1,
+        schema=SCHEMA.id,
         cluster="c",
         node="n",
         boot_id="b",
@@ -47,6 +47,7 @@ def test_a_sample_survives_its_twin(gpus, nics, host, job_id):
         labels={"gpu_model": "H100"},
         gpu_ids=tuple(gpus),
         nic_ids=tuple(nics),
+        row_bytes=SCHEMA.row_bytes,
         gpu=pack(SCHEMA.gpu, list(gpus.values())),
         nic=pack(SCHEMA.nic, list(nics.values())),
         host=pack(SCHEMA.host, [host]),

@@ -103,7 +103,7 @@ def _cap(members: tuple[Suspicion, ...], caps: Caps) -> float:
     peers = [e.peers.n for e in evidence if e.peers is not None]
     if peers and max(peers) < 3:
         return caps.few_peers
-    return 1.0 if any(e.metric.startswith(("compute", "data")) for e in evidence) else caps.low_tier
+    return 1.0 if any(e.metric.startswith(("compute", "data", "rest")) for e in evidence) else caps.low_tier
 
 
 def _softmax(odds: Mapping[str, float]) -> dict[str, float]:

@@ -17,7 +17,7 @@ from detectors.roles import looks_like_stage
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
-Channels = Literal["compute", "data"]
+Channels = Literal["compute", "data", "rest"]
 
 LOOK_BEFORE = 30
 """Steps before the evidence began that the dating of an onset, and a rank's own past, look at."""
@@ -88,8 +88,13 @@ class Charge:
 
     @property
     def size(self) -> float:
-        """The rank's own effect, as a log ratio (compute) or a share of the step (data)."""
+        """The rank's own effect, as a log ratio (compute) or a share of the work (data, rest)."""
         return float(self.effect[self.rank])
+
+    @property
+    def excess(self) -> float:
+        """How much longer the rank takes than its peers, as a share of their compute."""
+        return float(np.expm1(self.size)) if self.name == "compute" else self.size
 
     @property
     def recent(self) -> float:
@@ -113,7 +118,7 @@ class Charge:
 def charge(ratios: Ratios, channel: Channel, name: Channels, rank: int) -> Charge:
     """Date the slowdown of ``rank`` and measure it since then."""
     lasting, noise = channel.is_lasting(rank), channel.noise
-    series = "data_x" if name == "data" else "role" if lasting else "x"
+    series = f"{name}_x" if name != "compute" else "role" if lasting else "x"
     sigma = max(ratios.kind.dispersion, ratios.config.floor) if noise is None else float(noise.sigma[rank])
     bank = channel.lasting if lasting else channel.change
     look_back = min(bank.age_of(rank) + LOOK_BEFORE, ratios.settled)
@@ -158,6 +163,9 @@ def is_guilty(ratios: Ratios, case: Charge, over: Bools) -> bool:
         return False
     if case.name == "data":
         return True
+    if case.name == "rest":
+        # What is not told may be many things, waiting among them: only who waits for nobody holds up the job.
+        return waits_least(ratios, case) is True
     return not (
         _is_shared_by_role(ratios, case)
         or waits_least(ratios, case) is False
@@ -177,7 +185,7 @@ def accusation(ratios: Ratios, channel: Channel, case: Charge, over: Bools) -> A
         steps=case.steps,
         score=float(channel.scores()[case.rank]),
         alone=channel.alone(case.rank),
-        ratio=float(np.exp(case.size)) if case.name == "compute" else 1.0 + case.size,
+        ratio=1.0 + case.excess,
         job_ratio=_job_ratio(ratios, case, over, pace=float(channel.pace[case.rank])),
         peers=int(ratios.groups.peers[case.rank]),
         waits_least=waits_least(ratios, case),
@@ -221,14 +229,19 @@ def intermittent(ratios: Ratios, channel: Channel, rank: int) -> Accusation | No
 
 
 def waits_least(ratios: Ratios, case: Charge) -> bool | None:
-    """Whether the rank waits less than its role mates, as a culprit does; False if it waits clearly more."""
+    """Whether the rank waits less than its role mates, as a culprit does; False if it waits clearly more.
+
+    Where nobody tells its waits, collectives are where ranks wait for what is outside of their compute.
+    """
     waits = ratios.history.last("wait", case.steps)
+    if case.name == "rest" and not np.isfinite(waits).any():
+        waits = ratios.history.last("comm", case.steps)
     seconds = ratios.history.last("compute", case.steps)
     mates = ratios.mates(case.rank)
     if not np.isfinite(waits[:, case.rank]).any() or not np.isfinite(waits[:, mates]).any():
         return None
     more = float(nan_median(waits[:, case.rank]) - nan_median(waits[:, mates].ravel()))
-    excess = float(np.expm1(case.size) * nan_median(seconds[:, mates].ravel()))
+    excess = case.excess * float(nan_median(seconds[:, mates].ravel()))
     # The others wait for the culprit as long as it takes longer; it waits for nobody. Between the two limits
     # waiting says nothing: collectives and a pipeline's bubbles are in it too.
     if more > 0.5 * excess:

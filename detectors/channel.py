@@ -162,8 +162,9 @@ class Channel:
         ceiling = _ceiling(self._far_off) if steady else math.inf
         self.change.update(residual, sigma=sigma, smallest=smallest, most=most, ceiling=ceiling)
         self._spikes.update(residual > FAR, read=read, accused=self.raised)
-        self._far_off.update(residual > _FAR_SIGMAS * sigma, read=read, accused=self.raised)
-        self.excursions.update(self.change.sharp(sigma) >= self.h / 2)
+        far_off = residual > _FAR_SIGMAS * sigma
+        self._far_off.update(far_off, read=read, accused=self.raised)
+        self.excursions.update(self.change.sharp(sigma) >= self.h / 2, far_off)
 
     def weigh_lasting(self, ratio: Floats, *, sigma: Floats, smallest: Floats, steady: bool = False) -> None:
         """Take one step of ratios as they are as evidence of a rank that always was slow."""

@@ -1,4 +1,5 @@
-"""Repeated short slowness: evidence that keeps coming and going without staying."""
+"""Repeated short slowness: evidence that keeps coming and going without staying, and single steps that come
+again and again at a rank that did not know them."""
 
 from dataclasses import dataclass
 
@@ -17,6 +18,16 @@ Two neighbouring steps make an excursion; single spikes (garbage collection) do 
 """
 
 
+_LATELY = 60
+_OFTEN = 11
+"""Far steps among so many of the last ones, for single ones to count: more than a sixth, as every fifth is.
+Collections and hiccups are rarer by far."""
+
+_CALM = 1
+"""Far steps among as many for a rank not to know them: what one logs or saves for all is there from the
+start."""
+
+
 @dataclass(frozen=True, slots=True)
 class Excursion:
     """The excursions of one rank: how many, how far back the first was (steps), and the share of steps
@@ -29,20 +40,29 @@ class Excursion:
 
 
 class Excursions:
-    """Counts per rank how often evidence rose above half the threshold, [ranks]."""
+    """Counts per rank how often evidence rose above half the threshold, and single far steps where a rank
+    that was calm has many of them, [ranks]."""
 
     def __init__(self, ranks: int) -> None:
         self._rose = np.zeros((WINDOW, ranks), dtype=bool)
         self._high = np.zeros((WINDOW, ranks), dtype=bool)
+        self._far = np.zeros((WINDOW, ranks), dtype=bool)
         self._steps = 0
+        self._lately = np.zeros(ranks, dtype=np.int64)
+        self._was_calm = np.zeros(ranks, dtype=bool)
         self.count = np.zeros(ranks, dtype=np.int64)
 
-    def update(self, high: Bools) -> None:
-        """Take for every rank whether its evidence is above half the threshold now."""
+    def update(self, high: Bools, far: Bools) -> None:
+        """Take for every rank whether its evidence is above half the threshold now, and whether this step of
+        it is ``far`` off."""
         slot = self._steps % WINDOW
-        rose = high & ~self._high[slot - 1]
+        self._lately += far.astype(np.int64) - self._far[slot - _LATELY]
+        # A calm rank that has many far steps lately is off and on: each of them is a time.
+        self._was_calm |= (self._steps >= _LATELY) & (self._lately <= _CALM)
+        often = self._was_calm & (self._lately >= _OFTEN)
+        rose = (high & ~self._high[slot - 1]) | (far & often)
         self.count += rose.astype(np.int64) - self._rose[slot]
-        self._rose[slot], self._high[slot] = rose, high
+        self._rose[slot], self._high[slot], self._far[slot] = rose, high | (far & often), far
         self._steps += 1
 
     def of(self, rank: int) -> Excursion:

@@ -45,7 +45,10 @@ _WORK_GAIN = 0.7
 _DOMAIN_SHARE = 1 / 16
 """Suspected machines that are less of a role do not move its median by anything to speak of."""
 
-SERIES = ("v", "x", "role", "data_x", "ts", "step", "compute", "wait", "data", "comm", "tokens", "squares")
+SERIES = (
+    "v", "x", "role", "data_x", "rest_x", "ts", "step", "compute", "wait", "data", "comm", "rest", "tokens",
+    "squares",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,11 +211,18 @@ class Ratios:
         if np.isfinite(t.data).any():
             # A share of the work and no log ratio: well hidden loading takes next to no time on any rank.
             data_x = (t.data - peer_median(t.data, self.everyone)) / nan_median(seconds)
+        rest = _untold(t)
+        rest_x = rest
+        if np.isfinite(rest).any():
+            peers = self.everyone if self.groups.narrowest <= MIN_PEERS else self.groups
+            rest_x = (rest - peer_median(rest, peers)) / nan_median(seconds)
         self.history.push(
             v=v,
             x=self._change_ratio(v, role),
             role=role,
             data_x=data_x,
+            rest_x=rest_x,
+            rest=rest,
             # Ranks that were not read get a time too: onsets are dated by the column of the rank.
             ts=np.where(np.isfinite(t.ts), t.ts, nan_max(t.ts)),
             step=t.step,
@@ -328,6 +338,19 @@ def _seconds(t: StepTimes) -> tuple[Source, Floats]:
     if np.isfinite(t.wait).sum() >= half:
         return "compute", t.step - t.wait - np.nan_to_num(t.data) - np.nan_to_num(t.checkpoint)
     return "step", t.step
+
+
+def _untold(t: StepTimes) -> Floats:
+    """Return what is left of each rank's step beside all that it names, [ranks]; NaN where ranks do not tell
+    their compute and where they wait: what is left is then their waiting.
+    """
+    half = t.step.size / 2
+    waits = max(np.isfinite(t.wait).sum(), np.isfinite(t.comm).sum())
+    if np.isfinite(t.compute).sum() < half or waits < half:
+        return np.full(t.step.size, np.nan)
+    told = sum(np.nan_to_num(part) for part in (t.wait, t.data, t.comm, t.checkpoint))
+    rest: Floats = t.step - t.compute - told
+    return rest
 
 
 def _variation(seconds: Floats) -> float:

@@ -15,6 +15,7 @@ from detectors.accusation import (
     UNLIKE_PEERS,
     Accusation,
     Channels,
+    Charge,
     accusation,
     charge,
     intermittent,
@@ -31,6 +32,7 @@ from detectors.replicas import Replicas
 from detectors.robust import nan_median
 from detectors.shards import Shards
 from detectors.slow_network import NetworkWatch, SlowNetwork
+from detectors.spells import Spells
 from detectors.straggler_config import StragglerConfig
 
 __all__ = ["Accusation", "StepTimes", "StragglerConfig", "StragglerDetector", "Verdict"]
@@ -42,6 +44,9 @@ Ints = npt.NDArray[np.intp]
 _SOON = (3, 10, 20, 30)
 _EVERY = 20
 """Steps settled at which roles and baselines are learnt anew: often while there is little to go by."""
+
+_CHANNELS: tuple[Channels, ...] = ("compute", "data", "rest")
+"""Timings that are compared; ``rest`` is what is left of a step beside all that its rank names."""
 
 _RECENT = 10
 """The last steps are left out of a baseline: a fault that began in them is not usual."""
@@ -89,9 +94,10 @@ class StragglerDetector:
         nodes: Ints | None = None,
     ) -> None:
         self.ratios = Ratios(ranks, roles, config or StragglerConfig(), replicas, shards, nodes)
-        self.channels: dict[Channels, Channel] = {"compute": Channel(ranks), "data": Channel(ranks)}
+        self.channels: dict[Channels, Channel] = {name: Channel(ranks) for name in _CHANNELS}
         self._job_wide = JobWideWatch(self.ratios.config.history)
         self._network = NetworkWatch()
+        self._spells = Spells()
         self._spread = 0.0
 
     @property
@@ -109,7 +115,7 @@ class StragglerDetector:
         ratios = self.ratios
         if ratios.observe(times):
             self.channels = {name: Channel(ratios.ranks) for name in self.channels}
-            self._network = NetworkWatch()
+            self._network, self._spells = NetworkWatch(), Spells()
         if not ratios.settled:
             return Verdict()
         if ratios.settled in _SOON or ratios.settled % _EVERY == 0:
@@ -118,7 +124,7 @@ class StragglerDetector:
         # All ranks of a synchronous job take the slowest one's step: without compute times nobody stands out.
         if ratios.common_clock:
             return Verdict()
-        accused = [*self._judge("compute"), *self._judge("data")]
+        accused = [a for name in _CHANNELS for a in self._judge(name)]
         cleared = [(name, rank) for name, ch in self.channels.items() for rank in ch.settle()]
         network = self._network.update(ratios)
         return Verdict(
@@ -182,6 +188,7 @@ class StragglerDetector:
                 1.0 if small or ratios.asynchronous else prior,
             ),
             ("data", "data_x", ratios.everyone, 1.0),
+            ("rest", "rest_x", ratios.everyone, 1.0),
         )
         for name, series, groups, spread in fits:
             window = ratios.history.last(series, n + skip)
@@ -192,7 +199,7 @@ class StragglerDetector:
                 self.channels[name].refit(noise, largest_move=config.floor / 2 if settled else None)
 
     def _judge(self, name: Channels) -> list[Accusation]:
-        channel, series = self.channels[name], ("data_x", "data_x") if name == "data" else ("x", "role")
+        channel, series = self.channels[name], ("x", "role") if name == "compute" else (f"{name}_x",) * 2
         change, lasting = (self.ratios.history.last(s, 1)[0] for s in series)
         if not np.isfinite(lasting).any():
             return []
@@ -205,11 +212,29 @@ class StragglerDetector:
         cases = [charge(self.ratios, channel, name, int(rank)) for rank in np.flatnonzero(over)]
         over |= channel.raised
         guilty = [case for case in cases if is_guilty(self.ratios, case, over)]
+        if name == "compute":
+            guilty = self._beyond_spells(guilty)
+        if name == "rest" and self._someone_computes_longer():
+            # In a pipeline its neighbours wait within what they do not tell.
+            guilty = []
         for case in guilty:
             channel.raised[case.rank] = True
             channel.size[case.rank] = case.size
             channel.pace[case.rank] = pace_before(self.ratios, case)
         return [accusation(self.ratios, channel, case, over) for case in guilty]
+
+    def _beyond_spells(self, guilty: list[Charge]) -> list[Charge]:
+        """Return those who are slow for longer than a spell that goes from rank to rank."""
+        now, channel = self.ratios.settled, self.channels["compute"]
+        self._spells.update(now, slow=(channel.change.best > 0) | (channel.lasting.best > 0))
+        for case in guilty:
+            self._spells.begin(case.rank, step=now - case.steps)
+        return [c for c in guilty if c.lasting or c.steps > self._spells.patience(c.rank)]
+
+    def _someone_computes_longer(self) -> bool:
+        """Tell whether a rank is slow in its compute, or about to be found so."""
+        compute = self.channels["compute"]
+        return bool(compute.raised.any() or (compute.change.best >= compute.h / 4).any())
 
     def _intermittent(self) -> tuple[Accusation, ...]:
         channel = self.channels["compute"]
@@ -238,8 +263,10 @@ class StragglerDetector:
                 smallest = _COARSE_EFFECT
             if fixed or ratios.settled >= learn + (10 if ratios.asynchronous else 0):
                 channel.weigh(residual, sigma=sigma, smallest=smallest, steady=steady)
+        # One rank logs and saves for all, from the start: that is its part.
         if (
-            ratios.source == "compute"
+            name != "rest"
+            and ratios.source == "compute"
             and not ratios.asynchronous
             and ratios.settled >= (3 if fixed else learn)
         ):
@@ -256,7 +283,7 @@ class StragglerDetector:
         """
         scatter = _scatter(residual)
         nodes = self.ratios.nodes
-        if name == "data" or nodes.narrowest < _NODE_RANKS or scatter <= float(noise.sigma.min()):
+        if name != "compute" or nodes.narrowest < _NODE_RANKS or scatter <= float(noise.sigma.min()):
             return scatter
         before = self.ratios.history.last("x", 1 + _LATELY)[:-1] - noise.center
         moved = residual - nan_median(before)

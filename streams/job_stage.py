@@ -217,7 +217,7 @@ def _freshen(ledger: Ledger[Key], view: JobView, at: float) -> list[Suspicion]:
     out: list[Suspicion] = []
     for key in ledger:
         topic, rank = key
-        if topic == "compute" or topic == "data":
+        if topic == "compute" or topic == "data" or topic == "rest":
             index = view.roster.index(rank)
             escalates = not ledger.is_believed(key) and view.detector.is_alone(topic, index)
             accusation = None

@@ -15,7 +15,7 @@ from streams.progress import Stall
 from streams.rank_evidence import DETECTOR, metric_of, note_of, rank_evidence, ruled_out, unexplained_work
 from streams.second_look import second_look
 
-ABOUT_RANKS = ("compute", "data", "intermittent", "missing", "transfer")
+ABOUT_RANKS = ("compute", "data", "rest", "intermittent", "missing", "transfer")
 
 VOTES = "group_votes"
 PROGRESS = "step_progress"
@@ -35,7 +35,7 @@ def slow_rank(view: JobView, a: Accusation, at: float) -> Suspicion:
     weight = _weight(view, a)
     look = second_look(view.detector.ratios, a, metric=metric_of(view, a))
     weight += look.weight
-    kind = "straggler.fail_slow" if a.channel == "compute" else "data.loader_slow"
+    kind = "data.loader_slow" if a.channel == "data" else "straggler.fail_slow"
     if a.excursions:
         kind = "straggler.intermittent"
     return Suspicion(

@@ -13,6 +13,7 @@ from streams.step_rows import Identity
 Topic = Literal[
     "compute",
     "data",
+    "rest",
     "intermittent",
     "stage",
     "workload",

@@ -104,6 +104,8 @@ def unexplained_work(view: JobView) -> dict[str, float]:
 def note_of(view: JobView, a: Accusation) -> str:
     """Return what a reader should know of how the rank was judged."""
     parts = ["slow since the first step seen"] if a.onset <= view.detector.ratios.first_ts else []
+    if a.channel == "rest":
+        parts.append("in what it does besides computing, loading, transferring and waiting: look at its host")
     if a.excursions:
         parts.append(f"slow on and off, {a.excursions} times in the last {a.steps} steps")
     if a.peers < 3 and view.detector.ratios.roles_known:

@@ -36,7 +36,7 @@ def second_look(ratios: Ratios, a: Accusation, *, metric: str) -> SecondLook:
     """
     if a.lasting or a.excursions:
         return SecondLook()
-    series = "data_x" if a.channel == "data" else "x"
+    series = "x" if a.channel == "compute" else f"{a.channel}_x"
     x = ratios.history.last(series, min(WINDOW, ratios.settled))[:, a.rank]
     opinion = second_opinion(x, a.steps)
     if opinion is None:
@@ -63,8 +63,8 @@ def second_look(ratios: Ratios, a: Accusation, *, metric: str) -> SecondLook:
 
 
 def _ratio(a: Accusation, level: float) -> float:
-    """Return compute, a log ratio, as a ratio; data loading is the excess share of a step."""
-    return 1.0 + level if a.channel == "data" else float(np.exp(level))
+    """Return compute, a log ratio, as a ratio; the other channels are excess shares of the work."""
+    return float(np.exp(level)) if a.channel == "compute" else 1.0 + level
 
 
 def _note(opinion: Opinion) -> str:

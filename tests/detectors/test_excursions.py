@@ -2,18 +2,20 @@ import numpy as np
 
 from detectors.excursions import WINDOW, Excursions
 
+NEVER = np.zeros(1, dtype=bool)
+
 
 def test_counts_rises_within_the_window():
     """Every rise counts once, however long it lasts, and is forgotten after the window."""
     excursions = Excursions(2)
     for step in range(60):
-        excursions.update(np.array([step % 20 < 3, False]))
+        excursions.update(np.array([step % 20 < 3, False]), NEVER)
     assert excursions.count.tolist() == [3, 0]
     found = excursions.of(0)
     assert (found.count, found.age) == (3, 60)
     assert found.share == 9 / 60
     for _ in range(WINDOW):
-        excursions.update(np.array([False, False]))
+        excursions.update(np.array([False, False]), NEVER)
     assert excursions.count.tolist() == [0, 0]
     assert excursions.of(0).age == 0
 
@@ -22,7 +24,7 @@ def test_age_and_share_go_back_to_the_first_rise_of_the_window():
     """What is older than 200 steps is forgotten, what came before the first rise does not thin the share."""
     excursions = Excursions(1)
     for step in range(250):
-        excursions.update(np.array([step in (20, 21, 100, 101, 220, 221)]))
+        excursions.update(np.array([step in (20, 21, 100, 101, 220, 221)]), NEVER)
     found = excursions.of(0)
     assert (found.count, found.age, found.share) == (2, 150, 4 / 150)
 
@@ -33,5 +35,27 @@ def test_counts_what_is_counted_by_hand():
     rose = high & ~np.concatenate((np.zeros((1, 3), bool), high[:-1]))
     excursions = Excursions(3)
     for step in range(500):
-        excursions.update(high[step])
+        excursions.update(high[step], NEVER)
         assert excursions.count.tolist() == rose[max(step - 199, 0) : step + 1].sum(axis=0).tolist()
+
+
+def off_and_on(every, *, since, steps=300):
+    """Return the excursions of a rank of which every so many steps is far off from one step on."""
+    excursions = Excursions(1)
+    for step in range(steps):
+        excursions.update(NEVER, np.array([step >= since and step % every == 0]))
+    return excursions
+
+
+def test_single_steps_count_at_a_rank_that_did_not_know_them():
+    """Every third, fourth or fifth step far off is slowness that comes and goes; rarer ones are hiccups."""
+    for every in (2, 3, 4, 5):
+        found = off_and_on(every, since=100)
+        assert found.count[0] > 10
+        assert abs(found.of(0).share - 1 / every) < 0.02
+    assert not off_and_on(7, since=100).count[0]
+
+
+def test_what_was_so_from_the_start_is_the_ranks_part():
+    """A rank that logs or saves for all every few steps has always done so."""
+    assert not off_and_on(4, since=0).count[0]

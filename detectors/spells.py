@@ -1,0 +1,61 @@
+"""How long ranks of a job were slow that are well again: where it goes round, it is the work that goes round.
+
+A hot expert or a long shard makes one rank after the other slow for a while. One such spell cannot be told
+from a fault that passed; several, of one rank after the other, say how long to wait with the next.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Bools = npt.NDArray[np.bool_]
+Ints = npt.NDArray[np.int64]
+
+WINDOW = 500
+"""Steps for which a spell that has ended counts."""
+
+SHORT = 50
+"""Steps up to which it is a spell; who was slow for longer had a fault."""
+
+ROUND = 3
+"""Different ranks whose spells have ended make a round."""
+
+TIMES_LONGEST = 2
+"""What is slow for so many times the longest spell of the others is no spell."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Spell:
+    rank: int
+    ended: int
+    steps: int
+
+
+class Spells:
+    """Follows the ranks of a job that look slow, step by step."""
+
+    def __init__(self) -> None:
+        self._began: dict[int, int] = {}
+        self._ended: deque[_Spell] = deque()
+
+    def begin(self, rank: int, *, step: int) -> None:
+        """Take a rank that looks slow since ``step``."""
+        self._began.setdefault(rank, step)
+
+    def update(self, step: int, *, slow: Bools) -> None:
+        """Take a step: which ranks [ranks] have any evidence against them."""
+        for rank in [rank for rank in self._began if not slow[rank]]:
+            lasted = step - self._began.pop(rank)
+            if lasted <= SHORT:
+                self._ended.append(_Spell(rank, step, lasted))
+        while self._ended and self._ended[0].ended < step - WINDOW:
+            self._ended.popleft()
+
+    def patience(self, rank: int) -> int:
+        """Return for how many steps ``rank`` has to be slow to be more than one more spell; mostly 0."""
+        others = [spell for spell in self._ended if spell.rank != rank]
+        if len({spell.rank for spell in others}) < ROUND:
+            return 0
+        return TIMES_LONGEST * max(spell.steps for spell in others)

@@ -191,8 +191,11 @@ class Ratios:
         return 1.4826 * float(nan_median(np.abs(usual))) if np.isfinite(usual).any() else 0.0
 
     def _last_ratios(self) -> Floats:
-        """Return log ratios to role peers of those that are compared with, [steps, ranks]."""
-        ratios = self.history.last("role", min(self.settled, 50))
+        """Return log ratios to role peers of those that are compared with, [steps, ranks].
+
+        Where nobody has a peer in its role, those to all ranks' usual times stand for them.
+        """
+        ratios = self.history.last("role" if self.groups.peers.any() else "x", min(self.settled, 50))
         return ratios[:, ~self.left_out] if self.left_out.any() else ratios
 
     def raw_role(self, steps: int) -> Floats:

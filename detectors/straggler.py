@@ -201,7 +201,7 @@ class StragglerDetector:
     def _judge(self, name: Channels) -> list[Accusation]:
         channel, series = self.channels[name], ("x", "role") if name == "compute" else (f"{name}_x",) * 2
         change, lasting = (self.ratios.history.last(s, 1)[0] for s in series)
-        if not np.isfinite(lasting).any():
+        if not (np.isfinite(change) | np.isfinite(lasting)).any():
             return []
         self._weigh(name, change, lasting)
         # Only ranks newly over the threshold are charged; those accused before count when they are examined.
@@ -214,13 +214,15 @@ class StragglerDetector:
         guilty = [case for case in cases if is_guilty(self.ratios, case, over)]
         if name == "compute":
             guilty = self._beyond_spells(guilty)
-        if name == "rest" and self._someone_computes_longer():
+        elif name == "rest" and self._someone_computes_longer():
             # In a pipeline its neighbours wait within what they do not tell.
-            guilty = []
+            return []
         for case in guilty:
-            channel.raised[case.rank] = True
+            # Another one may have held the job up before already: its pace is that before all of them.
+            paces = np.append(channel.pace[channel.raised], pace_before(self.ratios, case))
+            channel.pace[case.rank] = np.nan if case.lasting else np.fmin.reduce(paces)
             channel.size[case.rank] = case.size
-            channel.pace[case.rank] = pace_before(self.ratios, case)
+            channel.raised[case.rank] = True
         return [accusation(self.ratios, channel, case, over) for case in guilty]
 
     def _beyond_spells(self, guilty: list[Charge]) -> list[Charge]:
@@ -242,7 +244,8 @@ class StragglerDetector:
         # What comes and goes on many ranks at once comes from outside of them.
         if not often.any() or often.sum() > self.ratios.ranks / 3:
             return ()
-        found = (intermittent(self.ratios, channel, int(rank)) for rank in np.flatnonzero(often))
+        single = [int(rank) for rank in np.flatnonzero(often) if not self._spells.patience(int(rank))]
+        found = (intermittent(self.ratios, channel, rank) for rank in single)
         return tuple(a for a in found if a is not None)
 
     def _weigh(self, name: Channels, change: Floats, lasting: Floats) -> None:

@@ -1,0 +1,83 @@
+"""JobStage on what ranks do besides what they name, and on jobs whose slowness goes from rank to rank."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from benchmarks.step_jobs import synchronous
+from tests.streams.job_tables import believed, healthy, job_level, layout, run, steps_between
+
+OVERHEAD = 0.02
+
+
+def stalled(rank, seconds, *, since=90):
+    """Return a job of which a rank is busy besides its compute, and the others wait for it."""
+    work = healthy()
+    own = work.copy()
+    own[since:, rank] += seconds
+    return dataclasses.replace(synchronous(own, overhead=OVERHEAD), compute=work)
+
+
+@pytest.mark.parametrize("seconds", [0.05, 0.3, 1.0])
+def test_a_rank_busy_outside_of_its_compute_is_named(seconds):
+    """Its compute is as ever, but it waits for nobody, and what is left of its step is longer."""
+    table = stalled(5, seconds)
+    found = believed(run(table))
+    assert set(found) == {5}
+    assert found[5].kind == "straggler.fail_slow"
+    assert found[5].evidence[0].metric == "rest_seconds"
+    assert "besides computing" in found[5].note
+    assert found[5].slowdown_ratio == pytest.approx(1 + seconds, abs=0.03)
+    assert abs(steps_between(table, table.ts[90], found[5].onset)) <= 1
+    assert 2 <= steps_between(table, table.ts[90], found[5].ts) <= 10
+
+
+def test_nobody_is_named_where_waiting_is_not_told():
+    """What is left of the step is then the waiting for whoever is slow."""
+    assert not believed(run(dataclasses.replace(stalled(5, 0.3), wait=None)))
+
+
+def test_a_rank_that_logs_for_all_is_not_slow():
+    """What one does besides from the start is its part, and a step of it now and then is no change."""
+    assert not believed(run(stalled(0, 0.3, since=0)))
+    table = stalled(0, 0.0)
+    table.wait[::10, 1:] += 0.5
+    table.step[::10] += 0.5
+    assert not believed(run(table))
+
+
+def test_the_only_rank_of_its_stage_is_told_by_its_own_past():
+    """Without a peer in its role, at a lower weight; a stage that slows down has no cut to blame."""
+    work = healthy(steps=200, ranks=8)
+    work[120:, 3] *= 1.3
+    suspicions = run(synchronous(work, overhead=OVERHEAD, coords=layout(8, 8)))
+    found = believed(suspicions)
+    assert set(found) == {3}
+    assert "too few peers" in found[3].note
+    assert found[3].log_likelihood_ratio < 5.0
+    assert not job_level(suspicions)
+
+
+def test_the_next_slow_rank_costs_what_the_job_loses_by_it():
+    """Also where another one was slow before it, and the job was never well in between."""
+    work = healthy(steps=300)
+    work[80:160, 2] *= 1.2
+    work[160:, 9] *= 1.2
+    found = believed(run(synchronous(work, overhead=OVERHEAD)))
+    assert set(found) == {2, 9}
+    assert found[9].job_slowdown_ratio == pytest.approx(1.18, abs=0.03)
+
+
+def test_slowness_that_goes_round_accuses_few():
+    """A hot part of the work makes each rank slow in its turn: after three of them the next have to be slow
+    for longer, and who is, is named.
+    """
+    rng = np.random.default_rng(4)
+    work = healthy(steps=700, ranks=16)
+    for turn, first in enumerate(range(100, 500, 8)):
+        work[first : first + 8, rng.permutation(16)[turn % 16]] *= 1.12
+    work[560:, 13] *= 1.12
+    found = believed(run(synchronous(work, overhead=OVERHEAD)))
+    assert 13 in found
+    assert len(found) <= 6

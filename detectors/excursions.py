@@ -46,7 +46,8 @@ class Excursions:
     def __init__(self, ranks: int) -> None:
         self._rose = np.zeros((WINDOW, ranks), dtype=bool)
         self._high = np.zeros((WINDOW, ranks), dtype=bool)
-        self._far = np.zeros((WINDOW, ranks), dtype=bool)
+        self._single = np.zeros((WINDOW, ranks), dtype=bool)
+        self._was_far = np.zeros(ranks, dtype=bool)
         self._steps = 0
         self._lately = np.zeros(ranks, dtype=np.int64)
         self._was_calm = np.zeros(ranks, dtype=bool)
@@ -56,13 +57,14 @@ class Excursions:
         """Take for every rank whether its evidence is above half the threshold now, and whether this step of
         it is ``far`` off."""
         slot = self._steps % WINDOW
-        self._lately += far.astype(np.int64) - self._far[slot - _LATELY]
-        # A calm rank that has many far steps lately is off and on: each of them is a time.
+        # Steps in a row are one: a rank that is slow and stays so is not off and on.
+        single, self._was_far = far & ~self._was_far, far
+        self._lately += single.astype(np.int64) - self._single[slot - _LATELY]
         self._was_calm |= (self._steps >= _LATELY) & (self._lately <= _CALM)
-        often = self._was_calm & (self._lately >= _OFTEN)
-        rose = (high & ~self._high[slot - 1]) | (far & often)
+        single_counts = single & self._was_calm & (self._lately >= _OFTEN)
+        rose = (high & ~self._high[slot - 1]) | single_counts
         self.count += rose.astype(np.int64) - self._rose[slot]
-        self._rose[slot], self._high[slot], self._far[slot] = rose, high | (far & often), far
+        self._rose[slot], self._high[slot], self._single[slot] = rose, high | single_counts, single
         self._steps += 1
 
     def of(self, rank: int) -> Excursion:

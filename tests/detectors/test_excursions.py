@@ -59,3 +59,11 @@ def test_single_steps_count_at_a_rank_that_did_not_know_them():
 def test_what_was_so_from_the_start_is_the_ranks_part():
     """A rank that logs or saves for all every few steps has always done so."""
     assert not off_and_on(4, since=0).count[0]
+
+
+def test_slow_for_good_is_not_off_and_on():
+    """A hundred far steps in a row are one change, also after they have ended."""
+    excursions = Excursions(1)
+    for step in range(400):
+        excursions.update(NEVER, np.array([100 <= step < 200]))
+        assert excursions.count[0] == 0

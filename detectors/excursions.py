@@ -61,7 +61,10 @@ class Excursions:
         single, self._was_far = far & ~self._was_far, far
         self._lately += single.astype(np.int64) - self._single[slot - _LATELY]
         self._was_calm |= (self._steps >= _LATELY) & (self._lately <= _CALM)
+        # Where most ranks know them, they are the work's.
         single_counts = single & self._was_calm & (self._lately >= _OFTEN)
+        if single_counts.any() and np.sort(self._lately)[(self._lately.size - 1) // 2] > _CALM:
+            single_counts = np.zeros_like(single)
         rose = (high & ~self._high[slot - 1]) | single_counts
         self.count += rose.astype(np.int64) - self._rose[slot]
         self._rose[slot], self._high[slot], self._single[slot] = rose, high | single_counts, single

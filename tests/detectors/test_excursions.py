@@ -40,10 +40,11 @@ def test_counts_what_is_counted_by_hand():
 
 
 def off_and_on(every, *, since, steps=300):
-    """Return the excursions of a rank of which every so many steps is far off from one step on."""
-    excursions = Excursions(1)
+    """Return the excursions of two ranks: of the first, every so many steps is far off from one step on."""
+    excursions = Excursions(2)
     for step in range(steps):
-        excursions.update(NEVER, np.array([step >= since and step % every == 0]))
+        far = step >= since and step % every == 0
+        excursions.update(np.zeros(2, dtype=bool), np.array([far, False]))
     return excursions
 
 
@@ -63,7 +64,15 @@ def test_what_was_so_from_the_start_is_the_ranks_part():
 
 def test_slow_for_good_is_not_off_and_on():
     """A hundred far steps in a row are one change, also after they have ended."""
-    excursions = Excursions(1)
+    excursions = Excursions(2)
     for step in range(400):
-        excursions.update(NEVER, np.array([100 <= step < 200]))
-        assert excursions.count[0] == 0
+        excursions.update(np.zeros(2, dtype=bool), np.array([100 <= step < 200, False]))
+        assert not excursions.count.any()
+
+
+def test_what_all_ranks_know_is_the_work():
+    """Far steps of most ranks, from one step on, are no rank's."""
+    rng, excursions = np.random.default_rng(2), Excursions(8)
+    for step in range(300):
+        excursions.update(np.zeros(8, dtype=bool), (rng.random(8) < 0.3) & (step >= 100))
+    assert not excursions.count[excursions.count > 3].size

@@ -36,7 +36,7 @@ def recorded(tmp_path):
 def recorded_region(monkeypatch):
     """A region as if learnt, without the forty minutes it takes."""
     region = Envelope(("host.load1",), (0.0,), ((1.0,),), 9.0)
-    monkeypatch.setattr("streams.gray_nodes.fit", lambda records: region)
+    monkeypatch.setattr("streams.gray_region.fit", lambda records: region)
 
 
 @pytest.mark.slow

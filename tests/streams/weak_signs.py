@@ -20,13 +20,13 @@ REGION = Envelope(BUSY, (0.0,) * 4, tuple(tuple(map(float, row)) for row in np.e
 TUNING = Tuning(base=Configs(gray=REGION))
 
 
-def samples(*, nodes=10, minutes=9, every=5.0, sick=(2, 6), seed=1, cluster="c") -> list[Record]:
+def samples(*, nodes=10, minutes=9, every=5.0, sick=(2, 6), seed=1, cluster="c", start=T0) -> list[Record]:
     """Samples in order of event time; the host of one node is busier than the others in some minutes."""
     rng = np.random.default_rng(seed)
     found: list[Record] = []
     for seq in range(int(minutes * 60 / every)):
         for node in range(nodes):
-            ts = T0 + seq * every + 0.013 * node
+            ts = start + seq * every + 0.013 * node
             name = f"node-{node}"
             busy = 1.25 if name == SICK and sick[0] <= seq * every / 60 < sick[1] else 1.0
             found.append(sample(name, ts, busy * rng.normal(1.0, 0.01), seq=seq, cluster=cluster))

@@ -10,6 +10,7 @@ BENCHMARKS = {
     "calibration": "benchmarks.calibration",
     "changes": "benchmarks.changes",
     "exporter": "benchmarks.exporter",
+    "gray": "benchmarks.gray",
     "hook": "benchmarks.hook",
     "lemons": "benchmarks.lemons",
     "peers": "benchmarks.peers",

@@ -19,6 +19,9 @@ class Detector:
     only: tuple[str, ...] = ()
 
 
+GRAY = Detector("gray", "nodes with several weak signs at once, where it has a model of healthy ones")
+"""Its one setting is no number but a file: the model."""
+
 DETECTORS = (
     Detector("peer_step", "ranks slower than their peers, lastingly or on and off", ("job", "straggler")),
     Detector("data_loading", "ranks that wait for data longer than their peers"),
@@ -35,7 +38,7 @@ DETECTORS = (
     Detector("silence", "nodes that stopped sending", ("node", "silence")),
     Detector("clock", "nodes whose clock is off"),
     Detector("gpu_presence", "GPUs that are not read any more", ("node",), ("gone",)),
-    Detector("gray", "nodes with several weak signs at once, in backtest --gray-model"),
+    GRAY,
     Detector("counters", "error counters that rise"),
     Detector("states", "throttle reasons, link widths and other states that hold"),
     Detector("waiting_ports", "ports in which data waits longer than usual and than in the node's others"),

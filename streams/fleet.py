@@ -72,7 +72,7 @@ class Fleet:
         """Take samples that are fresh; return what each gives rise to."""
         found: list[list[Suspicion]] = [[] for _ in samples]
         # A page takes a node once at a time: of two samples in one call arrays would keep the second alone.
-        for turn in _turns(samples):
+        for turn in turns(samples):
             by_page: dict[int, list[tuple[int, int]]] = {}
             pages: dict[int, Page] = {}
             for place in turn:
@@ -161,7 +161,7 @@ def _devices_of(sample: NodeSample) -> Devices:
     return Devices(sample.schema, sample.gpu_ids, sample.nic_ids)
 
 
-def _turns(samples: Sequence[NodeSample]) -> Iterator[list[int]]:
+def turns(samples: Sequence[NodeSample]) -> Iterator[list[int]]:
     """Yield the numbers of the samples in turns that hold at most one of each node."""
     keys = [(sample.cluster, sample.node) for sample in samples]
     if len(set(keys)) == len(keys):

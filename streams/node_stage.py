@@ -12,6 +12,7 @@ from streams.job_events import CHANGES, excuse
 from streams.node_events import EventRules
 from streams.pairwise import delay_told
 from streams.places import Places
+from streams.readings import Readings
 from streams.silence import Silence, SilenceConfig
 from streams.stage import Output
 from streams.startup import phase_told
@@ -22,11 +23,13 @@ from streams.suspicions import Place
 class NodeConfig:
     """Knobs of the node stage. ``gone`` is how long (seconds) a GPU must be missing from live records;
     events are remembered for ``events`` seconds, the longest window of their rules; without
-    ``level_changes`` no change point is looked for."""
+    ``level_changes`` no change point is looked for; with ``readings`` each node's minutes are told, for
+    whoever compares nodes."""
 
     silence: SilenceConfig = field(default_factory=SilenceConfig)
     change: ChangeConfig = field(default_factory=ChangeConfig)
     level_changes: bool = True
+    readings: bool = False
     gone: float = 3.0
     events: float = 86400.0
 
@@ -53,6 +56,7 @@ class NodeStage:
         self._events: dict[tuple[str, str], _Events] = {}
         self._silence = Silence(self._config.silence)
         self._places = Places()
+        self._readings = Readings() if self._config.readings else None
 
     @property
     def ignored(self) -> Counter[str]:
@@ -77,6 +81,8 @@ class NodeStage:
 
     def _together(self, records: Sequence[Record | Suspicion]) -> list[Output]:
         samples = self._fleet.fresh(records)
+        if samples and self._readings is not None:
+            self._readings.take(list(samples.values()))
         found = dict(zip(samples, self._fleet.update(list(samples.values())), strict=True))
         outputs: list[Output] = []
         for number, record in enumerate(records):
@@ -95,14 +101,16 @@ class NodeStage:
         return outputs
 
     def tick(self, event_time: float) -> Sequence[Output]:
-        """Judge silence at the whole second of ``event_time``, and forget nodes that left long ago."""
+        """Judge silence at the whole second of ``event_time``, tell of minutes that are over, and forget
+        nodes that left long ago.
+        """
         found = self._silence.tick(event_time)
         oldest = event_time - self._config.silence.expected
         self._fleet.forget(oldest)
         for key in [k for k, e in self._events.items() if e.last < event_time - self._config.events]:
             del self._events[key]
         self._places.forget(oldest)
-        return found
+        return found if self._readings is None else [*found, *self._readings.tick(event_time)]
 
     def _event(self, event: NodeEvent) -> Sequence[Suspicion]:
         held = self._events.setdefault((event.cluster, event.node), _Events())

@@ -15,9 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from alerts.finding import Finding
-from detectors.multivariate import Envelope
 from slowrank.telemetry import JobSteps, NodeEvent, NodeSample, Record, Suspicion
-from streams.gray_nodes import GrayNodes
 from streams.rollup import RollUp, Rows
 from streams.stage import Gathering, Output, Stage
 from streams.tuned import finding_stage, job_stage, node_stage
@@ -130,20 +128,13 @@ class Pipeline:
 
 
 def local_pipeline(
-    tuning: Tuning | None = None,
-    *,
-    on_rows: Callable[[Rows], None] | None = None,
-    gray: Envelope | None = None,
+    tuning: Tuning | None = None, *, on_rows: Callable[[Rows], None] | None = None
 ) -> Pipeline:
-    """Return the pipeline with all stages: what ``up``, ``demo``, ``replay`` and ``backtest`` run.
-
-    ``gray``: the healthy region of nodes, for a second look at all their features together.
-    """
+    """Return the pipeline with all stages: what ``up``, ``demo``, ``replay`` and ``backtest`` run."""
     tuning = tuning or Tuning()
-    node: Stage = node_stage(tuning)
-    if gray is not None:
-        node = GrayNodes(node, gray)
-    return Pipeline(node=node, job=job_stage(tuning), finding=finding_stage(tuning), on_rows=on_rows)
+    return Pipeline(
+        node=node_stage(tuning), job=job_stage(tuning), finding=finding_stage(tuning), on_rows=on_rows
+    )
 
 
 def _findings(outputs: Sequence[Output]) -> list[Finding]:

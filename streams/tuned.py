@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeVar
 from slowrank.telemetry import JobSteps, Record, Suspicion
 from streams.finding_stage import FindingStage
 from streams.gather import Gathered
+from streams.gray_nodes import GrayNodes
 from streams.job_stage import JobStage
 from streams.node_stage import NodeConfig, NodeStage
 from streams.stage import Output, Stage
@@ -59,10 +60,15 @@ def node_stage(tuning: Tuning) -> Stage:
 
     @lru_cache(REMEMBERED)
     def config_at(cluster: str) -> NodeConfig:
-        config = tuning.configs(cluster).node
-        # Much of the stage's time goes into level changes: what nobody will hear of is not looked for.
-        silent = tuning.silent("level_changes", cluster, rules="change.")
-        return replace(config, level_changes=False) if silent else config
+        configs = tuning.configs(cluster)
+        # Much of the stage's time goes into level changes: what nobody will hear of is not looked for, or
+        # told.
+        return replace(
+            configs.node,
+            level_changes=configs.node.level_changes
+            and not tuning.silent("level_changes", cluster, rules="change."),
+            readings=configs.gray is not None and not tuning.silent("gray", cluster, rules="gray."),
+        )
 
     def make(config: NodeConfig) -> Stage:
         return Gathered(NodeStage(config))
@@ -81,4 +87,5 @@ def job_stage(tuning: Tuning) -> Stage:
 
 def finding_stage(tuning: Tuning) -> Stage:
     """Return the finding stage; its settings differ by cluster only, as a cause may cost several jobs."""
-    return Tuned(tuning, config_of=lambda s: tuning.finding(s.cluster), make=FindingStage)
+    findings = Tuned(tuning, config_of=lambda s: tuning.finding(s.cluster), make=FindingStage)
+    return GrayNodes(findings, tuning)

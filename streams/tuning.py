@@ -14,6 +14,7 @@ from typing import Any, Literal
 import msgspec
 
 from alerts.config import FindingConfig
+from detectors.multivariate import Envelope
 from slowrank.telemetry import Suspicion
 from streams.catalogue import detector_of, rule_of
 from streams.job_stage import JobStageConfig
@@ -28,11 +29,12 @@ REMEMBERED = 4096
 
 @dataclass(frozen=True, slots=True)
 class Configs:
-    """The settings of the three stages."""
+    """The settings of the three stages, and the healthy region with which nodes are compared, if any."""
 
     job: JobStageConfig = field(default_factory=JobStageConfig)
     node: NodeConfig = field(default_factory=NodeConfig)
     finding: FindingConfig = field(default_factory=FindingConfig)
+    gray: Envelope | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +82,11 @@ class Tuning:
     def finding(self, cluster: str) -> FindingConfig:
         """Return the settings of a cluster's findings, for the stage and the store; no job has its own."""
         return self.configs(cluster).finding
+
+    def with_region(self, region: Envelope) -> "Tuning":
+        """Return the same with one healthy region for all clusters."""
+        layers = [replace(x, knobs={k: v for k, v in x.knobs.items() if k != "gray"}) for x in self.layers]
+        return Tuning(layers, replace(self.base, gray=region))
 
     def mode(self, name: str, cluster: str, job: str | None = None, *, rule: str = "") -> tuple[Mode, str]:
         """Return the mode of a detector, or of one rule of it, and which table says so ("": none does)."""

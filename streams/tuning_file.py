@@ -3,6 +3,7 @@
 [detectors.peer_step]                          for all
 [clusters."prod-*".detectors.level_changes]    for clusters
 [jobs."rl-*".detectors.peer_step]              for jobs
+[detectors.gray] model = "gray.json"           a file, beside this one
 [findings], [clusters."prod-a".findings]       when suspicions become a finding
 """
 
@@ -17,7 +18,9 @@ from itertools import combinations_with_replacement
 from pathlib import Path
 from typing import Any, get_args
 
-from streams.catalogue import DETECTORS, FINDINGS, NAMES, RULES, Detector
+from detectors.multivariate import Envelope
+from streams.catalogue import DETECTORS, FINDINGS, GRAY, NAMES, RULES, Detector
+from streams.gray_region import read_region
 from streams.tuning import Configs, Layer, Mode, Tuning, is_pattern, with_knobs
 
 TABLES = ("detectors", "findings", "clusters", "jobs")
@@ -58,16 +61,21 @@ def read_tuning(path: Path, base: Configs | None = None) -> Tuning:
         raise TuningError(f"{path}: nested too deeply") from error
     except (OSError, ValueError) as error:
         raise TuningError(f"{path}: {error}") from error
-    return tuning_of(tables, file=path.name, base=base)
+    return tuning_of(tables, file=path.name, base=base, folder=path.parent)
 
 
-def tuning_of(tables: Mapping[str, Any], *, file: str, base: Configs | None = None) -> Tuning:
-    """Return the tuning in the tables of a file; other tables are left alone. Raises ``TuningError``."""
+def tuning_of(
+    tables: Mapping[str, Any], *, file: str, base: Configs | None = None, folder: Path | None = None
+) -> Tuning:
+    """Return the tuning in the tables of a file; other tables are left alone. Raises ``TuningError``.
+
+    Files that the tables name stand in ``folder``, where their paths are relative.
+    """
     base = _marked(base or Configs(), {name: tables[name] for name in TABLES if name in tables})
     if isinstance(tables.get("cluster"), dict) or isinstance(tables.get("job"), dict):
         raise TuningError(f"{file}: tables for clusters and jobs are called [clusters.…] and [jobs.…]")
     try:
-        layers = list(_layers(tables, base))
+        layers = list(_layers(tables, base, folder or Path()))
         _check_together(layers, base)
     except TuningError as error:
         raise TuningError(f"{file}: {error}") from None
@@ -95,14 +103,14 @@ def allowed(name: str, default: float) -> str | None:
     return f"{kind}, at least 0" if name in _FROM_ZERO else f"{kind}, above 0"
 
 
-def _layers(tables: Mapping[str, Any], base: Configs) -> Iterator[Layer]:
-    yield _layer({k: tables[k] for k in ("detectors", "findings") if k in tables}, base, _Scope(""))
+def _layers(tables: Mapping[str, Any], base: Configs, folder: Path) -> Iterator[Layer]:
+    yield _layer({k: tables[k] for k in ("detectors", "findings") if k in tables}, base, _Scope(""), folder)
     for owner in ("clusters", "jobs"):
         for pattern, table in _table(tables, owner, owner).items():
             scope = _Scope(f'{owner}."{pattern}"', **{owner.removesuffix("s"): pattern})
             if not isinstance(table, dict):
                 raise TuningError(f"[{scope.where}] must be a table")
-            yield _layer(table, base, scope)
+            yield _layer(table, base, scope, folder)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +123,7 @@ class _Scope:
         return ".".join(part for part in (self.where, *names) if part)
 
 
-def _layer(table: Mapping[str, Any], base: Configs, scope: _Scope) -> Layer:
+def _layer(table: Mapping[str, Any], base: Configs, scope: _Scope, folder: Path) -> Layer:
     for name in table.keys() - {"detectors", "findings"}:
         raise TuningError(f"[{scope.where}] has {name}; allowed are detectors and findings")
     modes: dict[str, Mode] = {}
@@ -128,7 +136,10 @@ def _layer(table: Mapping[str, Any], base: Configs, scope: _Scope) -> Layer:
         knobs = dict(entry)
         if "mode" in knobs:
             modes[name] = _mode(knobs.pop("mode"), where)
-        _put(tree, detector, _knobs(detector, knobs, base, _Scope(where, job=scope.job)))
+        if detector is GRAY and scope.job is None:
+            tree |= _model(knobs, where, folder)
+        else:
+            _put(tree, detector, _knobs(detector, knobs, base, _Scope(where, job=scope.job)))
     findings = _table(table, "findings", scope.of("findings"))
     _put(tree, FINDINGS, _knobs(FINDINGS, findings, base, _Scope(scope.of("findings"), job=scope.job)))
     return Layer(
@@ -153,6 +164,20 @@ def _mode(value: Any, where: str) -> Mode:
         raise TuningError(f'[{where}] mode = {value!r}: must be "on", "shadow" or "off"')
     mode: Mode = value
     return mode
+
+
+def _model(given: Mapping[str, Any], where: str, folder: Path) -> dict[str, Envelope]:
+    for name in given.keys() - {"model"}:
+        raise TuningError(f"[{where}] {name}: no such setting. It has mode and model")
+    if "model" not in given:
+        return {}
+    value = given["model"]
+    if not isinstance(value, str):
+        raise TuningError(f"[{where}] model = {value!r}: must be the path of what `slowrank gray` wrote")
+    try:
+        return {"gray": read_region(folder / value)}
+    except ValueError as error:
+        raise TuningError(f"[{where}] model: {error}") from error
 
 
 def _knobs(detector: Detector, given: Mapping[str, Any], base: Configs, scope: _Scope) -> dict[str, Any]:

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from dataclasses import is_dataclass
 from typing import Any
 
-from streams.catalogue import DETECTORS, FINDINGS, RULES, Detector
+from streams.catalogue import DETECTORS, FINDINGS, GRAY, RULES, Detector
+from streams.gray_region import fingerprint
 from streams.tuning import Configs, Tuning
 from streams.tuning_file import config_of, knobs_of
 
@@ -16,6 +17,8 @@ def table(tuning: Tuning, cluster: str, job: str | None) -> Iterator[str]:
         mode, where = tuning.mode(detector.name, cluster, job)
         yield f"{detector.name:<14} {mode:<6} {detector.about}{_origin(where)}"
         yield from _settings(detector, configs, tuning.base)
+        if detector is GRAY and configs.gray is not None:
+            yield f"  model = {fingerprint(configs.gray)}, {len(configs.gray.features)} features"
     for rule in sorted(RULES):
         mode, where = tuning.mode("", cluster, job, rule=rule)
         if where:

@@ -14,7 +14,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "up": ("slowrank.cli.up:up", "Run everything in one process with an embedded database."),
     "replay": ("slowrank.cli.replay:replay", "Feed recorded telemetry through the detectors."),
     "backtest": ("slowrank.cli.replay:backtest", "Write the findings that files would have given."),
-    "gray": ("slowrank.cli.gray:gray", "Learn how healthy nodes look, for backtest --gray-model."),
+    "gray": ("slowrank.cli.gray:gray", "Learn how healthy nodes look beside each other."),
     "simulate": ("slowrank.cli.simulate:simulate", "Send a simulated cluster's telemetry to Kafka."),
     "topics": ("slowrank.cli.topics:app", "Create and describe the Kafka topics."),
     "migrate": ("slowrank.cli.migrate:migrate", "Bring the database schema up to date."),

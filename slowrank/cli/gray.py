@@ -20,7 +20,7 @@ def gray(
 
     from streams.file_records import read_records
     from streams.files import FileProblem
-    from streams.gray_nodes import fit
+    from streams.gray_region import fit
 
     try:
         region = fit(read_records(files).records)
@@ -37,14 +37,9 @@ def gray(
 
 def load_region(path: Path) -> "Envelope":
     """Return the model in a file that ``gray`` wrote; ends the command when it is none."""
-    import msgspec
-
-    from detectors.multivariate import Envelope
-    from streams.gray_nodes import FEATURES
+    from streams.gray_region import read_region
 
     try:
-        region = msgspec.json.decode(path.read_bytes(), type=Envelope)
-        region.check(FEATURES)
-    except (OSError, UnicodeDecodeError, RecursionError, ValueError) as error:
-        fail(f"{path}: {error}")
-    return region
+        return read_region(path)
+    except ValueError as error:
+        fail(str(error))

@@ -15,7 +15,6 @@ from slowrank.cli.remote import fail
 
 if TYPE_CHECKING:
     from alerts.finding import Finding
-    from detectors.multivariate import Envelope
     from slowrank.telemetry import Record
     from streams.comparison import Change
     from streams.file_records import Read
@@ -45,7 +44,8 @@ def backtest(
         Path | None, typer.Option(help="Another such file: say what would be different with it.")
     ] = None,
     gray_model: Annotated[
-        Path | None, typer.Option(help="What `slowrank gray` wrote: weigh all features of a node together.")
+        Path | None,
+        typer.Option(help="What `slowrank gray` wrote, for all clusters, whatever the tables say."),
     ] = None,
 ) -> None:
     """Write the findings that FILES would have given: finding.v1, one a line, each in its final version.
@@ -61,9 +61,11 @@ def backtest(
     if output is not None and not _is_place(output):
         fail(f"{output}: is no file in a folder that exists; -o needs one.")
     tunings = [_tuning(path) for path in ((config,) if compare is None else (config, compare))]
+    if gray_model is not None:
+        region = load_region(gray_model)
+        tunings = [tuning.with_region(region) for tuning in tunings]
     read = _read(files)
-    region = None if gray_model is None else load_region(gray_model)
-    pipelines = [_pipeline(tuning, region) for tuning in tunings]
+    pipelines = [_pipeline(tuning) for tuning in tunings]
     found = [_final(read, pipeline) for pipeline in pipelines]
     if compare is None:
         _put(output, as_ndjson(found[0]))
@@ -109,10 +111,10 @@ def _tuning(config: Path | None) -> "Tuning":
     return load_tuning(load_settings(), config or FILE)
 
 
-def _pipeline(tuning: "Tuning", gray: "Envelope | None" = None) -> "Pipeline":
+def _pipeline(tuning: "Tuning") -> "Pipeline":
     from streams.topology import local_pipeline
 
-    return local_pipeline(tuning, gray=gray)
+    return local_pipeline(tuning)
 
 
 def _final(read: "Read", pipeline: "Pipeline") -> "list[Finding]":

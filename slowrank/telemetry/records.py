@@ -175,8 +175,8 @@ class Suspicion(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ``gpus`` is how many GPUs the job gates (cost), ``ranks_on_node`` how many of its ranks run on the
     subject's node (0 = not known). ``severity``: how bad the rule
     itself calls it, if it does. ``shadow``: made by a detector on trial; it is recorded, and moves nothing
-    that others make. Identity is ``(cluster, detector, subject, kind, onset)``: the same content twice
-    changes nothing.
+    that others make. ``readings`` are values by metric, where they are only told to the next stage.
+    Identity is ``(cluster, detector, subject, kind, onset)``: the same content twice changes nothing.
     """
 
     v: int = VERSION
@@ -206,6 +206,7 @@ class Suspicion(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     note: str = ""
     shadow: bool = False
     severity: Severity | None = None
+    readings: dict[str, float] = {}
 
 
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -4,9 +4,11 @@ import re
 import tomllib
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from streams.tuning_file import tuning_of
+from tests.streams.weak_signs import REGION
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
@@ -54,6 +56,8 @@ def test_every_page_is_linked():
 
 
 @pytest.mark.parametrize(("page", "block"), TABLES, ids=[str(page.relative_to(ROOT)) for page, _ in TABLES])
-def test_tables_are_taken(page, block):
-    """What the pages tell people to write into slowrank.toml is not refused."""
-    tuning_of(tomllib.loads(block), file=page.name)
+def test_tables_are_taken(page, block, tmp_path):
+    """What the pages tell people to write into slowrank.toml is not refused, with models where it says."""
+    for model in re.findall(r'^model = "(.+?)"', block, re.MULTILINE):
+        (tmp_path / model).write_bytes(msgspec.json.encode(REGION))
+    tuning_of(tomllib.loads(block), file=page.name, folder=tmp_path)

@@ -223,8 +223,13 @@ class Worker:
         self.log = rig.home / f"{role}-{secrets.token_hex(3)}.log"
         command = ["streams", "run"] if role == "all" else ["streams", "worker", "--role", role]
         with self.log.open("wb") as log:
+            # At home, where a test may put a slowrank.toml.
             self.process = subprocess.Popen(
-                [sys.executable, "-c", WORKER, *command], env=rig.environment, stdout=log, stderr=log
+                [sys.executable, "-c", WORKER, *command],
+                env=rig.environment,
+                cwd=rig.home,
+                stdout=log,
+                stderr=log,
             )
 
     @property

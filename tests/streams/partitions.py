@@ -50,12 +50,12 @@ class Workers:
             tuning=tuning,
         )
         self._finding = FindingLane("suspicions:0", finding_stage(tuning))
-        self._versions: list[Finding] = []
+        self.versions: list[Finding] = []
 
     def findings(self, records: Sequence[Record]) -> bytes:
         """Take all records in the order given; return the findings as a backtest writes them."""
         asyncio.run(self._take_all(records))
-        return as_ndjson(final_versions(self._versions))
+        return as_ndjson(final_versions(self.versions))
 
     def post(self, messages: Sequence[Outgoing]) -> asyncio.Future[None]:
         """Be the way to the topic of suspicions, which is always there."""
@@ -90,7 +90,7 @@ class Workers:
         self._sent.clear()
 
     def _keep(self, outputs: Iterable[Output]) -> None:
-        self._versions += [f for f in outputs if isinstance(f, Finding)]
+        self.versions += [f for f in outputs if isinstance(f, Finding)]
 
 
 def _outgoing(s: Suspicion) -> Outgoing:

@@ -40,7 +40,7 @@ class Database:
             raise self.errors.pop(0)
 
 
-def sink(log, database, outlet=None, health=None):
+def sink(log, database, outlet=None, health=None, tuning=None):
     health = health or Health("sink", lambda: 0.0)
     return Sink(
         name=lambda topic: topic,
@@ -51,7 +51,7 @@ def sink(log, database, outlet=None, health=None):
         window=600.0,
         save=database.save,
         rows=RowBuffer(database.write, health, itertools.count().__next__),
-        tuning=Tuning(),
+        tuning=tuning or Tuning(),
     )
 
 

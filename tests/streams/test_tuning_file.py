@@ -4,11 +4,13 @@ import tomllib
 from dataclasses import asdict, replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from streams.catalogue import DETECTORS, FINDINGS
 from streams.tuning import Configs, Tuning
 from streams.tuning_file import TuningError, allowed, config_of, knobs_of, read_tuning, tuning_of
+from tests.streams.weak_signs import REGION
 
 
 def refused(text):
@@ -46,6 +48,14 @@ def refused(text):
         ("[findings]\ngpu_hour_price = 2.0", ["gpu_hour_price", "no such setting"]),
         ('[detectors."counter.nothing"]\nmode = "off"', ["no such detector"]),
         ('[detectors."event.xid.79"]\nfaults = 2', ["mode alone"]),
+        ("[detectors.gray]\nmodle = 'gray.json'", ["[detectors.gray] modle", "It has mode and model"]),
+        ("[detectors.gray]\nmodel = 3", ["[detectors.gray] model = 3", "what `slowrank gray` wrote"]),
+        ("[detectors.gray]\nmodel = 'none/gray.json'", ["none/gray.json", "cannot be read (No such file"]),
+        ("[detectors.gray]\nmodel = 'pyproject.toml'", ["pyproject.toml", "no model of `slowrank gray`"]),
+        (
+            '[jobs."j".detectors.gray]\nmodel = "gray.json"',
+            ["only mode can be set for a job", "[clusters.…]"],
+        ),
     ],
 )
 def test_what_cannot_be_used_is_named(text, said):
@@ -145,3 +155,34 @@ def test_thousands_of_jobs_may_have_their_modes():
     jobs = {f"j{i}": {"detectors": {"hang": {"mode": "off"}}} for i in range(3000)}
     held = tuning_of({"jobs": jobs}, file="f")
     assert held.mode("hang", "c", "j2999") == ("off", 'jobs."j2999"')
+
+
+def test_a_model_stands_beside_the_file_that_names_it(tmp_path):
+    """Each cluster may have its own; a mode needs none."""
+    wide = replace(REGION, threshold=99.0)
+    for name, region in (("gray.json", REGION), ("wide.json", wide)):
+        (tmp_path / name).write_bytes(msgspec.json.encode(region))
+    file = tmp_path / "slowrank.toml"
+    file.write_text(
+        """
+        [detectors.gray]
+        model = "gray.json"
+        [clusters."big-*".detectors.gray]
+        model = "wide.json"
+        [clusters.trial.detectors.gray]
+        mode = "shadow"
+        """
+    )
+    held = read_tuning(file)
+    assert [held.configs(cluster).gray for cluster in ("c", "big-1", "trial")] == [REGION, wide, REGION]
+    assert held.mode("gray", "trial", rule="gray.node") == ("shadow", 'clusters."trial"')
+
+
+def test_a_model_of_features_that_nobody_measures_is_refused(tmp_path):
+    """At the start, not when nodes are compared."""
+    (tmp_path / "gray.json").write_bytes(
+        msgspec.json.encode(replace(REGION, features=("moon.phase", *REGION.features[1:])))
+    )
+    (tmp_path / "slowrank.toml").write_text("[detectors.gray]\nmodel = 'gray.json'")
+    with pytest.raises(TuningError, match=r"\[detectors\.gray\] model: .*gray\.json.*features must name"):
+        read_tuning(tmp_path / "slowrank.toml")

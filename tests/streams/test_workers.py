@@ -8,16 +8,19 @@ import sys
 import time
 from typing import Any
 
+import msgspec
 import pytest
 
 from slowrank.telemetry import JobSteps, NodeEvent, NodeSample, encode
 from slowrank.telemetry.checks import REASONS
 from streams.file_records import read_records
+from streams.readings import READINGS_KIND
 from streams.replay import findings_of
 from streams.sender import key_of, topic_of
 from streams.topology import local_pipeline
 from tests.streams import traffic
 from tests.streams.harness import rig, wait_for
+from tests.streams.weak_signs import REGION, SICK, TUNING, samples
 
 pytestmark = pytest.mark.slow  # 30 to 100 s each
 
@@ -242,3 +245,20 @@ def test_a_recording_replays_to_the_same_findings(installation, story, calm, tmp
     assert {(f.dedup_key, f.kind, f.status) for f in again} == {
         (f.dedup_key, f.kind, f.status) for f in calm[0]
     }
+
+
+def test_nodes_in_all_partitions_are_compared_with_each_other(installation):
+    """With a model in slowrank.toml the workers find the node with weak signs that one process finds."""
+    (installation.home / "gray.json").write_bytes(msgspec.json.encode(REGION))
+    (installation.home / "slowrank.toml").write_text('[detectors.gray]\nmodel = "gray.json"\n')
+    records = samples(minutes=12, start=time.time() // 60 * 60 - 720)
+    expected = last_versions(findings_of(records, local_pipeline(TUNING)))
+    assert [(f.kind, f.subject.node) for f in expected] == [("gray.node", SICK)]
+    installation.start("detect").wait_ready()
+    installation.start("sink").wait_ready()
+    installation.send(records)
+    finish(installation)
+    told = [s.subject.node for s in installation.suspicions() if s.kind == READINGS_KIND]
+    assert len(set(told)) == 10
+    found = [(f.dedup_key, f.kind, f.status) for f in expected]
+    assert [row[:3] for row in installation.findings()] == found

@@ -3,12 +3,15 @@
 import ast
 from pathlib import Path
 
+import msgspec
 import pytest
 import typer
 from typer.testing import CliRunner
 
 from slowrank.cli import app
 from slowrank.cli.config import load_settings, load_tuning
+from streams.gray_region import fingerprint
+from tests.streams.weak_signs import REGION
 
 CLI = Path(__file__).resolve().parents[3] / "slowrank/cli"
 
@@ -159,6 +162,15 @@ def test_config_detectors_shows_what_holds(monkeypatch, tmp_path):
     assert shown["event.xid.13"].split()[1] == "off"
     assert "  min_effect = 0.03  (default 0.02)" in lines
     assert "event.xid.79" not in shown
+
+
+def test_config_detectors_shows_which_model_holds(monkeypatch, tmp_path):
+    """By the mark that stands in the evidence; where there is none, nothing."""
+    monkeypatch.chdir(tmp_path)
+    Path("gray.json").write_bytes(msgspec.json.encode(REGION))
+    Path("slowrank.toml").write_text('[clusters.a.detectors.gray]\nmodel = "gray.json"\n')
+    shown = [CliRunner().invoke(app, ["config", "detectors", "--cluster", name]).output for name in "ab"]
+    assert [f"  model = {fingerprint(REGION)}, 4 features" in output for output in shown] == [True, False]
 
 
 def test_what_stands_in_a_file_does_not_drive_the_terminal(tmp_path, capsys):

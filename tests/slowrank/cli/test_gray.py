@@ -10,8 +10,10 @@ from typer.testing import CliRunner
 from detectors.multivariate import Envelope
 from simulator import Cluster, ClusterSpec, JobSpec
 from slowrank.cli.gray import gray, load_region
+from slowrank.cli.replay import backtest, replay
 from slowrank.cli.simulate import simulate
 from slowrank.telemetry import twin
+from streams.finding_stage import FindingStage
 
 pytest.importorskip("sklearn")
 
@@ -36,7 +38,7 @@ def recorded(tmp_path):
 def recorded_region(monkeypatch):
     """A region as if learnt, without the forty minutes it takes."""
     region = Envelope(("host.load1",), (0.0,), ((1.0,),), 9.0)
-    monkeypatch.setattr("streams.gray_nodes.fit", lambda records: region)
+    monkeypatch.setattr("streams.gray_region.fit", lambda records: region)
 
 
 @pytest.mark.slow
@@ -113,3 +115,35 @@ def test_a_model_that_cannot_be_written_ends_the_command(tmp_path):
     result = command(gray)(out, "-o", tmp_path)
     assert result.exit_code == 2
     assert "cannot be written" in result.output
+
+
+def test_a_model_comes_from_the_tables_or_from_the_flag(tmp_path, monkeypatch):
+    """A backtest compares nodes with the model of slowrank.toml, or with the one that is given."""
+    monkeypatch.chdir(tmp_path)
+    seen = []
+
+    def noted(tuning):
+        seen.append(tuning.configs("c").gray.threshold)
+        return FindingStage()
+
+    monkeypatch.setattr("streams.topology.finding_stage", noted)
+    command(simulate)("--nodes", 2, "--gpus", 2, "--seconds", 2, "-o", "short.ndjson")
+    tables, given = tmp_path / "slowrank.toml", tmp_path / "given.json"
+    (tmp_path / "gray.json").write_text(model_text())
+    given.write_text(model_text(threshold=5.0))
+    tables.write_text("[detectors.gray]\nmodel = 'gray.json'")
+    for flags in ([], ["--gray-model", given]):
+        assert command(backtest)("short.ndjson", "-o", "out.ndjson", *flags).exit_code == 0
+    assert seen == [9.0, 5.0]
+
+
+@pytest.mark.parametrize("text", [None, "{}", model_text(features=["host.load1", "moon.phase"])])
+def test_a_table_with_what_is_no_model_ends_every_command(tmp_path, monkeypatch, text):
+    """At the start, with the table and the file."""
+    monkeypatch.chdir(tmp_path)
+    if text is not None:
+        (tmp_path / "gray.json").write_text(text)
+    (tmp_path / "slowrank.toml").write_text("[detectors.gray]\nmodel = 'gray.json'")
+    result = command(replay)("any.ndjson")
+    assert result.exit_code == 2
+    assert "slowrank.toml: [detectors.gray] model: gray.json" in result.output

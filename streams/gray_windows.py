@@ -1,0 +1,85 @@
+"""What the nodes of a cluster read in one minute, gathered where the cluster comes together, and compared."""
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from detectors.peers import peer_scores
+from detectors.robust import nan_median
+from slowrank.telemetry import Subject, Suspicion
+from streams.arrays import FloatArray
+from streams.readings import LARGEST, SAMPLES, WINDOW_SECONDS, due, means_of
+
+MIN_NODES = 8
+"""With fewer, a median over nodes is moved by the one that is looked for."""
+
+_EARLIEST_SECONDS = 3600.0
+"""A minute so far ahead is none that a node stage has told."""
+
+# The least scatter between nodes that is believed, as a share of the usual reading and in the metric's own
+# unit: what reads the same everywhere has none.
+_RELATIVE_FLOOR, _ABSOLUTE_FLOOR = 0.01, 1e-3
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """One minute of a cluster: robust z [nodes, features] of each node against all of them, by name."""
+
+    start: float
+    cluster: str
+    nodes: tuple[Subject, ...]
+    z: FloatArray
+
+
+class Windows:
+    """Gathers what nodes tell of their minutes, in any order and with any repeats.
+
+    A window holds whoever has told of it when it is due; who comes later is counted in ``ignored`` and
+    changes nothing that was said.
+    """
+
+    def __init__(self) -> None:
+        self._open: dict[tuple[float, str], dict[str, Suspicion]] = {}
+        self._now = -math.inf
+        self.ignored: Counter[str] = Counter()
+
+    def add(self, told: Suspicion) -> None:
+        """Take a node's minute; of two the one of more samples counts."""
+        start, node = told.onset, told.subject.node
+        if node is None or start % WINDOW_SECONDS:
+            self.ignored["malformed"] += 1
+        elif due(start) <= self._now:
+            self.ignored["late"] += 1
+        elif start > self._now + _EARLIEST_SECONDS and math.isfinite(self._now):
+            self.ignored["early"] += 1
+        else:
+            nodes = self._open.setdefault((start, told.cluster), {})
+            known = nodes.get(node)
+            if known is None or _samples(told) > _samples(known):
+                nodes[node] = told
+
+    def due(self, event_time: float) -> Iterator[Window]:
+        """Yield in order the windows that are due by ``event_time`` and have enough nodes."""
+        self._now = max(self._now, event_time)
+        for start, cluster in sorted(key for key in self._open if due(key[0]) <= self._now):
+            nodes = self._open.pop((start, cluster))
+            if len(nodes) >= MIN_NODES:
+                told = [nodes[name] for name in sorted(nodes)]
+                means = np.array([means_of(row) for row in told])
+                z = _peer_z(np.where(np.abs(means) <= LARGEST, means, np.nan))
+                yield Window(start, cluster, tuple(row.subject for row in told), z)
+
+
+def _samples(told: Suspicion) -> float:
+    return told.readings.get(SAMPLES, 0.0)
+
+
+def _peer_z(means: FloatArray) -> FloatArray:
+    """Return the robust z of ``means`` [nodes, features] feature by feature."""
+    usual = np.abs(nan_median(means))
+    floors = np.nan_to_num(np.maximum(_RELATIVE_FLOOR * usual, _ABSOLUTE_FLOOR), nan=1.0)
+    readings = means.T
+    return np.asarray(peer_scores(readings, floors=floors).z(readings).T, np.float64)

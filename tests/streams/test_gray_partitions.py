@@ -1,0 +1,94 @@
+"""Nodes of one cluster in several partitions are compared as if all were in one, also after a restart."""
+
+import asyncio
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slowrank.telemetry import Suspicion, decode_suspicion
+from streams.lanes import Lane
+from streams.readings import READINGS_KIND
+from streams.replay import as_ndjson, findings_of
+from streams.topology import local_pipeline
+from streams.tuned import node_stage
+from tests.streams.partitions import Workers, shuffled
+from tests.streams.test_sink import Database, log_of, sink, take
+from tests.streams.weak_signs import SICK, T0, TUNING, samples
+
+RECORDS = samples(minutes=12)
+
+
+def last_versions(findings):
+    """What became of each finding as it is written, also of those that were only suspected."""
+    return as_ndjson({f.id: f for f in findings}.values())
+
+
+def in_one(records):
+    """The findings of one process in which all nodes are one stage's."""
+    return last_versions(findings_of(records, local_pipeline(TUNING)))
+
+
+EXPECTED = in_one(RECORDS)
+
+
+def test_there_is_something_to_find():
+    """Else the suite would prove nothing."""
+    [line] = EXPECTED.splitlines()
+    assert b'"kind":"gray.node"' in line
+    assert SICK.encode() in line
+
+
+@pytest.mark.parametrize("partitions", [1, 2, 5])
+def test_partitions_change_nothing(partitions):
+    """Each worker tells of the nodes it sees; what they show together is the same to the last byte."""
+    workers = Workers(partitions, TUNING)
+    workers.findings(RECORDS)
+    assert last_versions(workers.versions) == EXPECTED
+
+
+@pytest.mark.slow
+@settings(max_examples=5, deadline=None)
+@given(partitions=st.sampled_from([1, 2, 5]), lateness=st.floats(0.0, 3.0), seed=st.integers(0, 99))
+def test_neither_does_the_order_of_nodes(partitions, lateness, seed):
+    """Nodes overtake each other, so that batches and ticks fall elsewhere."""
+    workers = Workers(partitions, TUNING)
+    workers.findings(shuffled(RECORDS, lateness, seed))
+    assert last_versions(workers.versions) == EXPECTED
+
+
+def suspected(partitions):
+    """The topic of suspicions: what two node stages say, with their heartbeats."""
+    lanes = [Lane(f"node-samples:{n}", node_stage(TUNING)) for n in range(partitions)]
+    return [
+        s
+        for r in RECORDS
+        for s in lanes[int(r.node[-1]) % partitions].process(r, r.ts)
+        if isinstance(s, Suspicion)
+    ]
+
+
+@pytest.fixture(scope="module")
+def whole():
+    """The log, and all versions that a sink which is never restarted stores."""
+    log, database = log_of(suspected(2), "suspicions"), Database()
+    asyncio.run(take(sink(log, database, tuning=TUNING), log.messages))
+    assert {f.kind for f in database.findings} == {"gray.node"}
+    return log, database.findings
+
+
+@pytest.mark.parametrize("after", [70, 250, 310, 370, 490, 670])
+@pytest.mark.parametrize("more", [0, 7])
+def test_a_restarted_sink_goes_on_as_if_it_had_not_been(whole, after, more):
+    """Stopped between two minutes or within the minutes of the nodes, it reads them again from the log."""
+    log, versions = whole
+    cut = more + next(n for n, m in enumerate(log.messages) if _told_at(m) >= T0 + after)
+    first, second = Database(), Database()
+    asyncio.run(take(sink(log, first, tuning=TUNING), log.messages[:cut]))
+    asyncio.run(take(sink(log, second, tuning=TUNING), log.messages[cut:]))
+    assert first.findings + second.findings == versions
+
+
+def _told_at(message):
+    told = decode_suspicion(message.value)
+    return told.ts if told.kind == READINGS_KIND else 0.0

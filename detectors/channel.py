@@ -114,6 +114,7 @@ class Channel:
         self.h_alone = threshold(ranks, effects, P_ALONE)
         self.change = EvidenceBank(ranks, self.h, self.config)
         self.lasting = EvidenceBank(ranks, self.h + LASTING_EXTRA, self.config)
+        self._negligible = math.log1p(min(self.config.effects)) / 2
         self.excursions = Excursions(ranks)
         self._spikes = Spikes(ranks)
         self._far_off = Spikes(ranks)
@@ -148,6 +149,15 @@ class Channel:
             np.where(free, noise.sigma, self.noise.sigma),
             noise.samples,
         )
+
+    def is_idle(self, change: Floats, lasting: Floats) -> bool:
+        """Tell whether a step can neither begin evidence nor move any: there is none, and nobody is over half
+        of the smallest effect, from where on a likelihood ratio speaks for it.
+        """
+        if self.raised.any() or self.change.best.any() or self.lasting.best.any():
+            return False
+        moved = change if self.noise is None else change - self.noise.center
+        return not np.fmax(np.fmax.reduce(moved), np.fmax.reduce(lasting)) > self._negligible
 
     def weigh(self, residual: Floats, *, sigma: Floats, smallest: float, steady: bool = False) -> None:
         """Take one step of ratios without their baselines as evidence of change.

@@ -351,7 +351,7 @@ def _untold(t: StepTimes) -> Floats:
     waits = max(np.isfinite(t.wait).sum(), np.isfinite(t.comm).sum())
     if np.isfinite(t.compute).sum() < half or waits < half:
         return np.full(t.step.size, np.nan)
-    told = sum(np.nan_to_num(part) for part in (t.wait, t.data, t.comm, t.checkpoint))
+    told = sum(np.fmax(part, 0.0) for part in (t.wait, t.data, t.comm, t.checkpoint))
     rest: Floats = t.step - t.compute - told
     return rest
 

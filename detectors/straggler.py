@@ -201,7 +201,13 @@ class StragglerDetector:
     def _judge(self, name: Channels) -> list[Accusation]:
         channel, series = self.channels[name], ("x", "role") if name == "compute" else (f"{name}_x",) * 2
         change, lasting = (self.ratios.history.last(s, 1)[0] for s in series)
+        if name == "rest":
+            # One rank logs and saves for all, from the start: that is its part.
+            lasting = np.full_like(lasting, np.nan)
         if not (np.isfinite(change) | np.isfinite(lasting)).any():
+            return []
+        # Next to nothing most of the time, on all ranks.
+        if name != "compute" and channel.is_idle(change, lasting):
             return []
         self._weigh(name, change, lasting)
         # Only ranks newly over the threshold are charged; those accused before count when they are examined.
@@ -266,7 +272,6 @@ class StragglerDetector:
                 smallest = _COARSE_EFFECT
             if fixed or ratios.settled >= learn + (10 if ratios.asynchronous else 0):
                 channel.weigh(residual, sigma=sigma, smallest=smallest, steady=steady)
-        # One rank logs and saves for all, from the start: that is its part.
         if (
             name != "rest"
             and ratios.source == "compute"

@@ -18,7 +18,8 @@ def judged(factor, *, nodes, noise=0.01, told=True, seed=1):
     node = np.arange(ranks) // ON_NODE
     detector = StragglerDetector(ranks, np.zeros(ranks, dtype=np.intp), nodes=node if told else None)
     usual, nan = 1 + 0.003 * rng.normal(size=ranks), np.full(ranks, np.nan)
-    ts, found = 1000.0, {}
+    ts = 1000.0
+    found: dict[int, tuple[int, float]] = {}
     for s in range(STEPS):
         work = usual * np.exp(noise * rng.normal(size=ranks)) * np.asarray(factor(s))[node]
         ts += work.max()

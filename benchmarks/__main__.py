@@ -9,6 +9,7 @@ BENCHMARKS = {
     "bocpd": "benchmarks.bocpd",
     "calibration": "benchmarks.calibration",
     "changes": "benchmarks.changes",
+    "chronic": "benchmarks.chronic",
     "exporter": "benchmarks.exporter",
     "hook": "benchmarks.hook",
     "lemons": "benchmarks.lemons",

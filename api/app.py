@@ -18,6 +18,7 @@ from api.openapi import document
 from api.policy import policy_of
 from api.routes import (
     audit,
+    chronic,
     deliveries,
     findings,
     health,
@@ -35,6 +36,7 @@ from store.search import open_counts
 ROUTERS = (
     health.router,
     findings.router,
+    chronic.router,
     silences.router,
     webhooks.router,
     deliveries.router,

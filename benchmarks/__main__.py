@@ -9,6 +9,7 @@ BENCHMARKS = {
     "bocpd": "benchmarks.bocpd",
     "calibration": "benchmarks.calibration",
     "changes": "benchmarks.changes",
+    "chronic": "benchmarks.chronic",
     "exporter": "benchmarks.exporter",
     "gray": "benchmarks.gray",
     "hook": "benchmarks.hook",

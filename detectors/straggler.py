@@ -81,6 +81,9 @@ class StragglerDetector:
 
     ``roles`` [ranks] number who does the same work, ``replicas`` who works on the same batch, ``shards`` who
     has the same part of a layer, ``nodes`` [ranks] who shares a machine; None: unknown.
+
+    ``spread`` is how much its ranks differ from their peers for good (robust sd of log ratios, on the safe
+    side).
     """
 
     def __init__(
@@ -98,7 +101,7 @@ class StragglerDetector:
         self._job_wide = JobWideWatch(self.ratios.config.history)
         self._network = NetworkWatch()
         self._spells = Spells()
-        self._spread = 0.0
+        self.spread = 0.0
 
     @property
     def kind(self) -> JobKind:
@@ -172,7 +175,7 @@ class StragglerDetector:
         if ratios.settled < _RECENT:
             return
         # A spread seen on few ranks may be far too small: by twice its standard error.
-        self._spread = ratios.lasting_spread() * (1.0 + 2.0 / np.sqrt(ratios.ranks))
+        self.spread = ratios.lasting_spread() * (1.0 + 2.0 / math.sqrt(ratios.ranks))
         config = ratios.config
         n = min(ratios.settled, config.baseline)
         # While little has been seen, the baseline needs all of it.
@@ -306,7 +309,7 @@ class StragglerDetector:
         ratios = self.ratios
         coarse = (ratios.groups.peers < MIN_PEERS) | (ratios.kind.kind != "fixed")
         smallest = np.where(coarse, _COARSE_EFFECT, _LASTING_EFFECT)
-        smallest = np.maximum(smallest, np.expm1(UNLIKE_PEERS * self._spread))
+        smallest = np.maximum(smallest, np.expm1(UNLIKE_PEERS * self.spread))
         return smallest if ratios.roles_settled else np.maximum(smallest, _UNKNOWN_ROLE_EFFECT)
 
 

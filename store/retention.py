@@ -1,4 +1,4 @@
-"""Old roll-ups and old news go, a little at a time and by one process at a time. Findings stay for ever."""
+"""Old roll-ups, paces and news go, a little at a time, by one process at a time. Findings stay for ever."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,7 +12,9 @@ from store.deliveries import WAITING
 from store.findings import expire_silent
 from store.locks import lock_key
 
-TABLES = ("samples_10s", "nic_10s", "host_10s", "steps_10s")
+ROLLUPS = ("samples_10s", "nic_10s", "host_10s", "steps_10s")
+# Past the four weeks that `alerts.chronic` looks back on.
+PACE_DAYS = 35.0
 # Rows a transaction: short ones hold no lock for long and let vacuum follow.
 BATCH = 20_000
 # So far back a listener may go with Last-Event-ID (api.routes.stream).
@@ -34,9 +36,15 @@ _PRUNE: LiteralString = (
 
 
 def run(
-    conn: Connection[Any], *, now: datetime, days: float, config_of: Callable[[str], FindingConfig]
+    conn: Connection[Any],
+    *,
+    now: datetime,
+    days: float,
+    pace_days: float = PACE_DAYS,
+    config_of: Callable[[str], FindingConfig],
 ) -> dict[str, int] | None:
-    """Remove roll-ups older than ``days`` and end findings that nobody speaks of any more.
+    """Remove roll-ups older than ``days``, paces older than ``pace_days``, and end findings that nobody
+    speaks of any more.
 
     ``config_of`` says for each cluster when that is. Returns per table the chunks dropped or rows deleted,
     and under ``findings`` how many ended.
@@ -46,11 +54,12 @@ def run(
     with _alone(conn, _LOCK) as alone:
         if not alone:
             return None
-        before = now - timedelta(days=days)
+        oldest = dict.fromkeys(ROLLUPS, now - timedelta(days=days))
+        oldest["paces"] = now - timedelta(days=pace_days)
         hypertables = _hypertables(conn)
         removed = {
             name: _drop_chunks(conn, name, before) if name in hypertables else _delete(conn, name, before)
-            for name in TABLES
+            for name, before in oldest.items()
         }
         return removed | {"findings": expire_silent(conn, now, config_of)}
 

@@ -23,6 +23,7 @@ from streams.job_comm import Transfers
 from streams.job_view import JobView, Key
 from streams.ledger import Ledger
 from streams.losses import Losses
+from streams.paces import Paces
 from streams.progress import Presence, Progress, Stall
 from streams.step_rows import COORDS, SQUARES, Identity, Rows, rows_of
 from streams.steps import Step, StepAligner
@@ -56,6 +57,7 @@ class _Job:
     restarted: bool = True
     progress: Progress = field(default_factory=Progress)
     presence: Presence = field(default_factory=Presence)
+    paces: Paces = field(default_factory=Paces)
     newest: int = -1
 
 
@@ -144,7 +146,8 @@ class JobStage:
         for rank in back:
             out += job.ledger.clear(("missing", rank), at)
         out += job.transfers.step(job.ledger, view, step)
-        return out + job.losses.step(job.ledger, view, step)
+        out += job.losses.step(job.ledger, view, step)
+        return out + job.paces.step(view, at)
 
     def _fit_roster(self, job: _Job, present: frozenset[int], at: float) -> list[Suspicion]:
         """Start the detector afresh for a changed set of ranks; who was slow and stayed remains suspected."""

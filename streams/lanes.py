@@ -3,8 +3,10 @@
 import math
 from dataclasses import dataclass, field
 
+from alerts.chronic import Pace
 from alerts.finding import Finding
 from slowrank.telemetry import JobSteps, NodeSample, Record, Subject, Suspicion
+from streams.paces import PACE_KIND, pace_of
 from streams.rollup import RollUp, Rows
 from streams.senders import Senders
 from streams.stage import Output, Stage
@@ -75,7 +77,10 @@ class RollUpLane:
 
 @dataclass(slots=True)
 class FindingLane:
-    """Feeds one partition of ``suspicions`` to the finding stage; heartbeats are its time."""
+    """Feeds one partition of ``suspicions`` to the finding stage; heartbeats are its time.
+
+    Paces pass it by: they are the store's.
+    """
 
     name: str
     stage: Stage
@@ -87,8 +92,11 @@ class FindingLane:
         """How far the slowest reporting lane is."""
         return self.clock.watermark
 
-    def process(self, suspicion: Suspicion, logged: float) -> list[Finding]:
+    def process(self, suspicion: Suspicion, logged: float) -> list[Finding | Pace]:
         """Take the next suspicion or heartbeat, and the log's time at it; return new versions of findings."""
+        if suspicion.kind == PACE_KIND:
+            pace = pace_of(suspicion)
+            return [] if pace is None else [pace]
         outputs: list[Output] = []
         if suspicion.kind == HEARTBEAT_KIND:
             for second in self.clock.heard(suspicion, logged):

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+from alerts.chronic import Pace
 from slowrank.telemetry import JobSteps, NodeSample
 from slowrank.telemetry.schema import STEP_SCHEMAS
 from store.buckets import BUCKET_SECONDS, NodeLatest, SampleRollup, StepRollup
@@ -27,8 +28,8 @@ KEEP_SECONDS = 300.0
 # Records of a source remembered before the older ones are looked for and dropped.
 MAX_SEEN = 4096
 
-Rows = list[SampleRollup | StepRollup | NodeLatest]
-"""What a roll-up hands to the store."""
+Rows = list[SampleRollup | StepRollup | NodeLatest | Pace]
+"""What goes to the store beside findings: roll-ups, and how jobs pace their GPUs."""
 
 B = TypeVar("B", "NodeBuckets", "StepBuckets")
 

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from alerts.chronic import Pace
 from alerts.finding import Finding
 from slowrank.telemetry import BadRecord, decode_suspicion
 from slowrank.telemetry.topics import DEAD_LETTERS, JOB_STEPS, NODE_SAMPLES, SUSPICIONS
@@ -86,16 +87,26 @@ class Sink:
         await self._rows.flush()
 
     async def take_suspicion(self, message: Message) -> None:
-        """Fold one suspicion into its findings and store what changed."""
+        """Fold one suspicion into its findings and store what changed.
+
+        A pace is written within a second, like rows of telemetry, or made again from the log.
+        """
         self._health.took(message.topic)
         place = (message.topic, message.partition)
-        lane = await self._findings.lane_at(place, message.offset, timestamp=message.timestamp, rebuilt=_drop)
+        # Findings made while a lane is built were stored before its offset was committed; paces that were
+        # still gathering when the last reader ended are nowhere else.
+        lane = await self._findings.lane_at(
+            place, message.offset, timestamp=message.timestamp, rebuilt=self._keep_paces
+        )
         if message.offset < lane.next_offset:
             return
         try:
             letters: list[Outgoing] = []
-            for finding in self._stepped(lane, message, letters):
-                await self._store(finding, message, letters)
+            outputs = self._stepped(lane, message, letters)
+            self._keep_paces(outputs)
+            for output in outputs:
+                if isinstance(output, Finding):
+                    await self._store(output, message, letters)
             if letters:
                 await asyncio.shield(self._outlet.post(letters))
         except BaseException:
@@ -104,6 +115,7 @@ class Sink:
             raise
         lane.next_offset = message.offset + 1
         self._health.event_time[lane.name] = lane.watermark.time
+        await self._rows.flush()
 
     @property
     def positions(self) -> dict[Place, int]:
@@ -131,7 +143,10 @@ class Sink:
                 self._rows.add(lane.rollup.flush())
         await self._rows.flush()
 
-    def _stepped(self, lane: FindingLane, message: Message, letters: list[Outgoing]) -> list[Finding]:
+    def _keep_paces(self, outputs: list[Any]) -> None:
+        self._rows.add([output for output in outputs if isinstance(output, Pace)])
+
+    def _stepped(self, lane: FindingLane, message: Message, letters: list[Outgoing]) -> list[Finding | Pace]:
         try:
             return self._findings.step(lane, message)
         except BadRecord as error:
@@ -152,7 +167,3 @@ class Sink:
     def _letter(self, message: Message, error: BadRecord) -> Outgoing:
         self._health.dead_letters[message.topic, error.reason] += 1
         return dead_letter(message, error, topic=self._name(DEAD_LETTERS))
-
-
-def _drop(outputs: list[Any]) -> None:
-    """Findings made while a lane is built were stored before its offset was committed."""

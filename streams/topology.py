@@ -4,6 +4,7 @@
                                         ├─ suspicions ─► FindingStage ─► findings
     JobSteps ──────────────► JobStage ──┘
     NodeSample, JobSteps ──► RollUp ────► rows
+    paces among the suspicions ─────────► rows
 
 The Faust app drives the same stages with the same watermark, a partition at a time.
 """
@@ -16,6 +17,7 @@ from typing import TypeVar
 
 from alerts.finding import Finding
 from slowrank.telemetry import JobSteps, NodeEvent, NodeSample, Record, Suspicion
+from streams.paces import PACE_KIND, pace_of
 from streams.rollup import RollUp, Rows
 from streams.stage import Gathering, Output, Stage
 from streams.tuned import finding_stage, job_stage, node_stage
@@ -30,8 +32,8 @@ T = TypeVar("T")
 class Pipeline:
     """Drives node, job and finding stage from one stream of records in rough order of event time.
 
-    ``on_rows`` is given the roll-up rows as they close. A record on which a stage raises is a bug of the
-    stage: it is set aside, logged and counted in ``set_aside``, and the stream goes on.
+    ``on_rows`` is given the roll-up rows as they close, and paces. A record on which a stage raises is a bug
+    of the stage: it is set aside, logged and counted in ``set_aside``, and the stream goes on.
     """
 
     def __init__(
@@ -103,8 +105,12 @@ class Pipeline:
     def _judge(self, outputs: Sequence[Output]) -> list[Finding]:
         findings: list[Finding] = []
         for suspicion in outputs:
-            if isinstance(suspicion, Suspicion):
+            if not isinstance(suspicion, Suspicion):
+                continue
+            if suspicion.kind != PACE_KIND:
                 findings += _findings(self._suspected(suspicion))
+            elif (pace := pace_of(suspicion)) is not None:
+                self._emit([pace])
         return findings
 
     def _suspected(self, suspicion: Suspicion) -> Sequence[Output]:

@@ -15,6 +15,7 @@ import faust
 import numpy as np
 from aiokafka.errors import KafkaError
 
+from alerts.chronic import Pace
 from alerts.finding import Finding
 from detectors.change import ChangeDetectorBank
 from detectors.standardise import Scale
@@ -26,6 +27,7 @@ from store.failures import AWAY
 from store.findings import save
 from store.heartbeats import Heartbeat, beat
 from store.own import save_own
+from store.paces import write_paces
 from store.pool import open_pool
 from store.rollups import write_nodes, write_samples, write_steps
 from streams.app import READS, Role, Take, Work, build, group
@@ -136,6 +138,7 @@ class SinkWork:
         self._health = health
         self._metrics = metrics
         self._days = settings.retention_rollup_days
+        self._pace_days = settings.retention_pace_days
         self._config_of = tuning.finding
         self._pool = open_pool(settings.dsn(), max_size=4, name="slowrank-streams")
         self._chore = Chore()
@@ -209,7 +212,9 @@ class SinkWork:
         def forget() -> None:
             with self._pool.connection() as conn:
                 now = datetime.now(UTC)
-                retention.run(conn, now=now, days=self._days, config_of=self._config_of)
+                retention.run(
+                    conn, now=now, days=self._days, pace_days=self._pace_days, config_of=self._config_of
+                )
 
         try:
             await asyncio.to_thread(forget)
@@ -221,6 +226,7 @@ class SinkWork:
             write_samples(conn, [row for row in rows if isinstance(row, SampleRollup)])
             write_steps(conn, [row for row in rows if isinstance(row, StepRollup)])
             write_nodes(conn, [row for row in rows if isinstance(row, NodeLatest)])
+            write_paces(conn, [row for row in rows if isinstance(row, Pace)])
 
     def _beat(self) -> None:
         try:

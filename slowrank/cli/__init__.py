@@ -25,6 +25,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "healthcheck": ("slowrank.cli.healthcheck:healthcheck", "Ask one process whether it is well."),
     "findings": ("slowrank.cli.findings:app", "List and handle findings over the API."),
     "lemons": ("slowrank.cli.lemons:lemons", "Name machines that fail again and again."),
+    "chronic": ("slowrank.cli.chronic:chronic", "Name GPUs that are a little slow in job after job."),
     "webhook": ("slowrank.cli.webhook:app", "Add, test and inspect webhooks over the API."),
     "key": ("slowrank.cli.key:app", "Create, list and revoke API keys."),
     "audit": ("slowrank.cli.audit:audit", "Check that the audit log was not tampered with."),

@@ -15,6 +15,7 @@ from functools import partial
 import psycopg
 from psycopg_pool import ConnectionPool
 
+from alerts.chronic import Pace
 from alerts.finding import Finding
 from slowrank.telemetry import (
     BadRecord,
@@ -31,6 +32,7 @@ from store import findings, rollups
 from store.buckets import NodeLatest, SampleRollup, StepRollup
 from store.failures import AWAY, REFUSED
 from store.heartbeats import Heartbeat, beat
+from store.paces import write_paces
 from streams.dead_letters import STORE_REFUSED
 from streams.rollup import Rows
 from streams.topology import Pipeline, local_pipeline
@@ -153,3 +155,4 @@ def _write(conn: psycopg.Connection, rows: Rows) -> None:
     rollups.write_samples(conn, [r for r in rows if isinstance(r, SampleRollup)])
     rollups.write_steps(conn, [r for r in rows if isinstance(r, StepRollup)])
     rollups.write_nodes(conn, [r for r in rows if isinstance(r, NodeLatest)])
+    write_paces(conn, [r for r in rows if isinstance(r, Pace)])

@@ -156,7 +156,7 @@ def tls_server_context(certificate):
 
 TABLES = (
     "findings, finding_history, silences, events, webhooks, webhook_secrets, deliveries, delivery_attempts, "
-    "api_keys, audit, heartbeats"
+    "api_keys, audit, heartbeats, paces"
 )
 
 

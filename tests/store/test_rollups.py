@@ -107,7 +107,14 @@ def test_old_roll_ups_go(conn):
     removed = retention.run(
         conn, now=datetime.fromtimestamp(T0, UTC), days=7, config_of=lambda _: FindingConfig()
     )
-    assert removed == {"samples_10s": 1, "nic_10s": 0, "host_10s": 0, "steps_10s": 1, "findings": 0}
+    assert removed == {
+        "samples_10s": 1,
+        "nic_10s": 0,
+        "host_10s": 0,
+        "steps_10s": 1,
+        "paces": 0,
+        "findings": 0,
+    }
     assert conn.execute("SELECT count(*) FROM samples_10s").fetchone() == (1,)
     assert conn.execute("SELECT count(*) FROM steps_10s").fetchone() == (1,)
 

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 import msgspec
 import numpy as np
 
+from alerts.chronic import Pace
 from alerts.finding import Finding
 from slowrank.telemetry import JobSteps, Record, Suspicion, decode_suspicion, encode
 from slowrank.telemetry.columns import Value, pack, step_schema_of, unpack
@@ -89,7 +90,7 @@ class Workers:
             self._keep(self._finding.process(decode_suspicion(outgoing.value), self._now))
         self._sent.clear()
 
-    def _keep(self, outputs: Iterable[Output]) -> None:
+    def _keep(self, outputs: Iterable[Output | Pace]) -> None:
         self.versions += [f for f in outputs if isinstance(f, Finding)]
 
 

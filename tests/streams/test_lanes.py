@@ -1,3 +1,4 @@
+from alerts.finding import Finding
 from slowrank.telemetry import NodeEvent, Suspicion
 from streams.finding_stage import FindingStage
 from streams.lanes import FindingClock, FindingLane, heartbeat
@@ -66,4 +67,5 @@ def test_a_suspicion_whose_time_has_passed_is_weighed_at_once():
     )
     [late] = [s for s in NodeStage().process(xid) if isinstance(s, Suspicion)]
     [finding] = lane.process(late, START + 61.0)
+    assert isinstance(finding, Finding)
     assert (finding.kind, finding.status) == ("xid.79", "open")

@@ -5,13 +5,14 @@ from typing import Any
 import psycopg
 import pytest
 
-from slowrank.telemetry import decode_dead_letter, encode
+from slowrank.telemetry import Suspicion, decode_dead_letter, encode
 from store.buckets import NodeLatest, SampleRollup
 from store.findings import REMEMBERED_SECONDS
 from streams.dead_letters import Message
 from streams.health import Health
 from streams.job_stage import JobStage
 from streams.lanes import Lane
+from streams.paces import PACE_KIND, pace_of
 from streams.rows import RowBuffer
 from streams.sink import FINDING_WINDOW_SECONDS, Sink
 from streams.tuning import Tuning
@@ -137,6 +138,27 @@ def test_rows_are_whole_after_a_restart_anywhere():
             key = (row.block, row.node, row.instance, row.bucket)
             fullest[key] = max(fullest.get(key, 0), row.n)
     assert sum(n for (block, *_), n in fullest.items() if block == "host") == len(records)
+
+
+@pytest.mark.parametrize("cut", [0.3, 0.7])
+def test_paces_outlive_a_restart_anywhere(cut):
+    """A pace that was still gathering when a worker ended is read again, and none leads to a finding."""
+    lane = Lane("job-steps:0", JobStage())
+    job = traffic.job(ranks=8, steps=300, step_seconds=30.0, ends=NOW - 1)
+    said = [s for r in job for s in lane.process(r, r.ts)]
+    paces = {pace_of(s) for s in said if isinstance(s, Suspicion) and s.kind == PACE_KIND}
+    assert len(paces) > 8
+    log, database = log_of(said, "suspicions"), Database()
+    asyncio.run(take(sink(log, database), log.messages[: int(cut * len(said))]))
+
+    async def rest():
+        worker = sink(log, database)
+        await take(worker, log.messages[int(cut * len(said)) :])
+        await worker.quiet(0.0)
+
+    asyncio.run(rest())
+    assert set(database.rows) == paces
+    assert database.findings == []
 
 
 def test_one_row_that_cannot_be_stored_does_not_hold_up_the_others():

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from alerts.chronic import Pace
 from slowrank.telemetry import JobSteps, NodeEvent, NodeSample, encode
 from slowrank.telemetry.checks import REASONS
 from streams.file_records import read_records
@@ -208,6 +209,31 @@ def test_kill_minus_nine_in_mid_stream_changes_nothing(installation, story, calm
             installation.start(victim)
     finish(installation)
     assert_same_as(calm, installation, story)
+
+
+@pytest.mark.parametrize("victim", ["detect", "sink"])
+def test_paces_are_counted_once_whoever_is_killed(installation, victim):
+    """Two hours of a job: what each GPU's hours sum up to in the table is what one process tells."""
+    records = list(traffic.job(ranks=8, steps=260, step_seconds=30.0))
+    rows: list[Any] = []
+    list(findings_of(records, local_pipeline(on_rows=rows.extend)))
+    expected: dict[int, list[int]] = {}
+    for pace in (row for row in rows if isinstance(row, Pace)):
+        expected.setdefault(pace.machine.gpu_index, []).append(round(pace.log_ratio * 1e6))
+    assert sorted(expected) == list(range(8))
+    for role in ("detect", "sink"):
+        installation.start(role).wait_ready()
+    installation.send(records[:180])
+    worker = next(w for w in installation.workers if w.role == victim)
+    wait_for(lambda: worker.health().get("events"), within=60, what="the first messages")
+    worker.kill()
+    installation.start(victim)
+    installation.send(records[180:])
+    finish(installation)
+    stored = installation.rows("SELECT gpu_index, sum(n), sum(ratio_sum) FROM paces GROUP BY 1")
+    assert {gpu: (n, total) for gpu, n, total in stored} == {
+        gpu: (len(mine), sum(mine)) for gpu, mine in expected.items()
+    }
 
 
 def test_a_second_worker_shares_the_partitions_and_leaves_them(installation, story, calm):

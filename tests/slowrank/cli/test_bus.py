@@ -12,6 +12,7 @@ from store import findings
 from store.migrate import migrate
 from store.pool import open_pool
 from streams.tuning import Layer, Tuning
+from tests.streams import traffic
 
 pytestmark = pytest.mark.integration
 
@@ -94,3 +95,12 @@ def test_a_cluster_too_many_is_refused_by_name(bus):
     assert list(refused) == [MAX_CLUSTERS]
     assert "64 clusters are open already" in str(refused[MAX_CLUSTERS].detail)
     assert bus.accepted == MAX_CLUSTERS + 1
+
+
+def test_paces_are_stored_with_the_rows(bus, database):
+    """Two hours of a job: each GPU has its hours in the table."""
+    bus.accept(list(traffic.job(ranks=8, steps=260, step_seconds=30.0)))
+    with psycopg.connect(database) as conn:
+        rows = conn.execute("SELECT gpu_index, sum(n) FROM paces GROUP BY 1 ORDER BY 1").fetchall()
+    assert [gpu for gpu, _ in rows] == list(range(8))
+    assert all(1 <= hours <= 3 for _, hours in rows)

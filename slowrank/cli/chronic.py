@@ -1,0 +1,40 @@
+"""``slowrank chronic``: GPUs a little slower than their peers in job after job, as the API names them."""
+
+from collections.abc import Callable, Mapping
+from typing import Annotated
+
+import typer
+
+from slowrank.cli.remote import KeyOption, UrlOption, client
+from slowrank.cli.tables import Output, OutputOption, Row, View, ago, show
+
+
+def chronic(
+    days: Annotated[int, typer.Option(min=2, max=28, help="How far back, with today.")] = 28,
+    cluster: Annotated[str | None, typer.Option(help="Of this cluster alone.")] = None,
+    output: OutputOption = Output.table,
+    url: UrlOption = None,
+    key: KeyOption = None,
+) -> None:
+    """Name GPUs that are slow for good: by little, but on several days and in several jobs."""
+    with client(url, key) as api:
+        found = list(api.pages("/chronic", days=days, cluster=cluster, limit=1000))
+    empty = f"no GPU was slow in several jobs of {days} days by more than healthy ones differ"
+    show(found, output, View(_COLUMNS, empty, _MORE))
+
+
+_COLUMNS: Mapping[str, Callable[[Row], object]] = {
+    "cluster": lambda m: m["cluster"],
+    "node": lambda m: m["node"],
+    "gpu": lambda m: m["gpu_index"],
+    "slower": lambda m: f"{100 * (m['slowdown_ratio'] - 1):.1f}%",
+    "since": lambda m: ago(m["since"]),
+    "days": lambda m: m["days"],
+    "jobs": lambda m: m["jobs"],
+    "ranks": lambda m: m["ranks"],
+}
+_MORE: Mapping[str, Callable[[Row], object]] = {
+    "hours": lambda m: m["hours"],
+    "spreads": lambda m: f"{m['spreads']:.1f}",
+    "sure": lambda m: f"{m['certainty']:.4f}",
+}

@@ -1,0 +1,20 @@
+"""The benchmark of GPUs slow for good: what its table says, on one small fleet of each sort."""
+
+import pytest
+
+from benchmarks.chronic import run, telling
+
+
+@pytest.mark.parametrize(("size", "found"), [(0.0, 0), (0.02, 8), (0.05, 10)])
+def test_slow_ones_are_named_within_days_and_no_other(size, found):
+    """Where healthy ones differ by 0.2 %, ten slow GPUs are named within a week or so, and nobody else."""
+    tally = run(size, 0.002, seeds=range(1), gpus=400, days=20)
+    assert tally.wrong == 0
+    assert len(tally.days) >= found
+    assert all(2 <= days <= 13 for days in tally.days)
+
+
+def test_telling_is_timed(capsys):
+    """Each rank tells once in an hour of steps."""
+    telling(16)
+    assert "16 paces told in 3600 steps" in capsys.readouterr().out

@@ -1,0 +1,155 @@
+"""How a job's GPUs pace beside their peers: told once an hour each, heard by nobody but the store."""
+
+import dataclasses
+import math
+from collections import Counter
+
+import msgspec
+import numpy as np
+import pytest
+
+from alerts.chronic import Pace
+from benchmarks.step_jobs import records, synchronous
+from slowrank.telemetry import decode_suspicion, encode
+from slowrank.telemetry.twin import rows, steps_record
+from streams.finding_stage import FindingStage
+from streams.job_stage import JobStage
+from streams.lanes import FindingLane, heartbeat
+from streams.paces import PACE_KIND, REPEAT_SECONDS, pace_of
+from streams.rollup import Rows
+from streams.topology import local_pipeline
+from tests.streams.job_tables import healthy, layout
+from tests.streams.partitions import regrouped
+
+
+def located(table):
+    """The records of a job with its size and the GPU of each rank."""
+    size = table.compute.shape[1]
+    placed = [
+        steps_record([{**row, "gpu_index": int(row["rank"]) % 8} for row in rows(r)]) for r in records(table)
+    ]
+    return [msgspec.structs.replace(record, world_size=size) for record in placed]
+
+
+def job(steps=420, ranks=16, *, seconds=20.0, slow=None, stages=1, seed=0, **changes):
+    work = healthy(steps, ranks, seconds=seconds, seed=seed)
+    for rank, factor in (slow or {}).items():
+        work[:, rank] *= factor
+    table = synchronous(work, overhead=0.1, coords=layout(ranks, stages))
+    return located(dataclasses.replace(table, **changes))
+
+
+def told(job_records):
+    stage = JobStage()
+    return [s for r in job_records for s in stage.process(r) if s.kind == PACE_KIND]
+
+
+def test_each_rank_tells_once_an_hour():
+    """Two hours of a job: each rank is told of once in an hour, not all at once, with its own slowdown."""
+    found = told(job(500, slow={3: 1.025}))
+    for rank in range(16):
+        gaps = np.diff([s.ts for s in found if s.subject.rank == rank])
+        assert len(gaps)
+        assert gaps == pytest.approx(REPEAT_SECONDS, abs=25)
+    assert max(Counter(s.ts for s in found).values()) <= 2
+    paces = [pace for s in found if (pace := pace_of(s)) is not None]
+    slow = [p.log_ratio for p in paces if p.rank == 3]
+    assert np.mean(slow) == pytest.approx(math.log(1.025), abs=0.006)
+    assert max(abs(p.log_ratio) for p in paces if p.rank != 3) < 0.01
+    assert all(0.0005 < p.spread < 0.01 for p in paces)
+    assert {(p.machine.node, p.machine.gpu_index) for p in paces if p.rank == 11} == {("node-0001", 3)}
+
+
+def test_moments_are_a_ranks_own_wherever_one_begins_to_read():
+    """A worker that begins in the middle tells at the same moments, and the same figures."""
+    whole = job()
+    later = told(whole[len(whole) // 2 :])
+    assert later
+    assert {(s.subject.rank, s.ts) for s in later} <= {(s.subject.rank, s.ts) for s in told(whole)}
+
+
+@pytest.mark.parametrize("seconds", [0, 60])
+def test_batches_change_nothing(seconds):
+    """Row by row or a minute at a time: the paces are the same, byte for byte."""
+    whole = job()
+    again = regrouped(whole, seconds)
+    assert len(again) != len(whole)
+    assert sorted(map(encode, told(again))) == sorted(map(encode, told(whole)))
+
+
+def asynchronous():
+    work = np.random.default_rng(0).lognormal(0, 0.3, (420, 8)) * 20
+    table = synchronous(work)
+    return located(dataclasses.replace(table, step=work, wait=None))
+
+
+@pytest.mark.parametrize(
+    "records_",
+    [
+        job(ranks=2),
+        job(ranks=8, stages=4),
+        job(with_compute=False, wait=None),
+        job(90, seconds=100.0),
+        asynchronous(),
+        list(records(synchronous(healthy(420, seconds=20.0), coords=layout(16, 1)))),
+    ],
+    ids=["few ranks", "few of a role", "wall clock", "few steps", "asynchronous", "no GPU known"],
+)
+def test_is_told_only_where_it_means_something(records_):
+    """Small groups, shared clocks, short or asynchronous jobs and unknown places tell no pace."""
+    assert told(records_) == []
+
+
+def test_survives_the_wire():
+    """What the store reads is what the job stage wrote."""
+    found = told(job(300))
+    assert [pace_of(decode_suspicion(encode(s))) for s in found] == [pace_of(s) for s in found]
+
+
+def test_incomplete_paces_are_none():
+    """A pace without its GPU or its figures is none."""
+    [whole, *_] = told(job(300))
+    nowhere = msgspec.structs.replace(whole.subject, gpu_index=None)
+    assert pace_of(msgspec.structs.replace(whole, subject=nowhere)) is None
+    assert pace_of(msgspec.structs.replace(whole, evidence=())) is None
+
+
+def test_findings_are_the_same_without_paces():
+    """A slow rank is found byte for byte the same, whether the finding stage is sent paces or not."""
+    stage = JobStage()
+    said = [s for r in job(slow={3: 1.2}) for s in stage.process(r)]
+
+    without = [s for s in said if s.kind != PACE_KIND]
+    assert len(said) > len(without) + 10
+
+    def by_stage(suspicions):
+        finding, ends = FindingStage(), math.ceil(said[-1].ts)
+        told_of = {
+            at: [s for s in suspicions if math.ceil(s.ts) == at] for at in range(int(said[0].ts), ends)
+        }
+        for at, now in told_of.items():
+            for s in now:
+                finding.process(s)
+            yield from finding.tick(float(at))
+
+    def by_lane(suspicions):
+        lane = FindingLane("suspicions:0", FindingStage())
+        for s in suspicions:
+            yield from lane.process(s, s.ts)
+            if s.kind != PACE_KIND:
+                yield from lane.process(heartbeat("bench", "job-steps:0", math.floor(s.ts)), s.ts)
+
+    for findings in (by_stage, by_lane):
+        expected = list(findings(without))
+        assert expected
+        assert [f for f in findings(said) if not isinstance(f, Pace)] == expected
+
+
+def test_one_process_hands_paces_to_its_store():
+    """The pipeline of one process gives each pace with the rows, and none to its findings."""
+    kept: Rows = []
+    pipeline = local_pipeline(on_rows=kept.extend)
+    for record in job(300):
+        pipeline.process(record)
+    expected = [pace_of(s) for s in told(job(300))]
+    assert [row for row in kept if isinstance(row, Pace)] == expected

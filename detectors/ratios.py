@@ -210,21 +210,14 @@ class Ratios:
         if self.work is not None:
             v = v - self.work.log_expected(t.tokens, squares)
         role = self._role_ratio(v)
-        data_x = t.data
-        if np.isfinite(t.data).any():
-            # A share of the work and no log ratio: well hidden loading takes next to no time on any rank.
-            data_x = (t.data - peer_median(t.data, self.everyone)) / nan_median(seconds)
         rest = _untold(t)
-        rest_x = rest
-        if np.isfinite(rest).any():
-            peers = self.everyone if self.groups.narrowest <= MIN_PEERS else self.groups
-            rest_x = (rest - peer_median(rest, peers)) / nan_median(seconds)
+        like = self.everyone if self.groups.narrowest <= MIN_PEERS else self.groups
         self.history.push(
             v=v,
             x=self._change_ratio(v, role),
             role=role,
-            data_x=data_x,
-            rest_x=rest_x,
+            data_x=_excess(t.data, seconds, self.everyone),
+            rest_x=_excess(rest, seconds, like),
             rest=rest,
             # Ranks that were not read get a time too: onsets are dated by the column of the rank.
             ts=np.where(np.isfinite(t.ts), t.ts, nan_max(t.ts)),
@@ -343,13 +336,24 @@ def _seconds(t: StepTimes) -> tuple[Source, Floats]:
     return "step", t.step
 
 
+def _excess(values: Floats, seconds: Floats, groups: PeerGroups) -> Floats:
+    """Return how much more each rank takes than its peers, as a share of the work.
+
+    No log ratio: well hidden loading takes next to no time on any rank.
+    """
+    if not np.isfinite(values).any():
+        return values
+    excess: Floats = (values - peer_median(values, groups)) / nan_median(seconds)
+    return excess
+
+
 def _untold(t: StepTimes) -> Floats:
     """Return what is left of each rank's step beside all that it names, [ranks]; NaN where ranks do not tell
     their compute and where they wait: what is left is then their waiting.
     """
     half = t.step.size / 2
     waits = max(np.isfinite(t.wait).sum(), np.isfinite(t.comm).sum())
-    if np.isfinite(t.compute).sum() < half or waits < half:
+    if (t.compute > 0).sum() < half or waits < half:
         return np.full(t.step.size, np.nan)
     told = sum(np.fmax(part, 0.0) for part in (t.wait, t.data, t.comm, t.checkpoint))
     rest: Floats = t.step - t.compute - told

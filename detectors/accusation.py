@@ -238,6 +238,8 @@ def waits_least(ratios: Ratios, case: Charge) -> bool | None:
         waits = ratios.history.last("comm", case.steps)
     seconds = ratios.history.last("compute", case.steps)
     mates = ratios.mates(case.rank)
+    if case.name == "rest" and not mates.any():
+        mates = np.arange(ratios.ranks) != case.rank
     if not np.isfinite(waits[:, case.rank]).any() or not np.isfinite(waits[:, mates]).any():
         return None
     more = float(nan_median(waits[:, case.rank]) - nan_median(waits[:, mates].ravel()))

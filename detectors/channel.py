@@ -1,4 +1,4 @@
-"""One compared timing of a job (compute, data loading): its baseline, its noise, and the evidence per rank.
+"""One compared timing of a job (compute, loading, the rest of a step): its baseline, noise and evidence.
 
 Two questions run side by side: has the rank become slow against its own usual ratio to the peers (change),
 and is it slower than its peers whatever it was before (lasting; a rank slow from the first step has no
@@ -174,7 +174,7 @@ class Channel:
         self._spikes.update(residual > FAR, read=read, accused=self.raised)
         far_off = residual > _FAR_SIGMAS * sigma
         self._far_off.update(far_off, read=read, accused=self.raised)
-        self.excursions.update(self.change.sharp(sigma) >= self.h / 2, far_off)
+        self.excursions.update(self.change.sharp(sigma) >= self.h / 2, far_off, read=read)
 
     def weigh_lasting(self, ratio: Floats, *, sigma: Floats, smallest: Floats, steady: bool = False) -> None:
         """Take one step of ratios as they are as evidence of a rank that always was slow."""

@@ -53,14 +53,16 @@ class Excursions:
         self._was_calm = np.zeros(ranks, dtype=bool)
         self.count = np.zeros(ranks, dtype=np.int64)
 
-    def update(self, high: Bools, far: Bools) -> None:
-        """Take for every rank whether its evidence is above half the threshold now, and whether this step of
-        it is ``far`` off."""
+    def update(self, high: Bools, far: Bools, *, read: Bools) -> None:
+        """Take for every rank whether its evidence is above half the threshold now, whether this step of it
+        is ``far`` off, and whether it was ``read`` at all.
+        """
         slot = self._steps % WINDOW
         # Steps in a row are one: a rank that is slow and stays so is not off and on.
-        single, self._was_far = far & ~self._was_far, far
+        single = far & ~self._was_far
+        self._was_far = np.where(read, far, self._was_far)
         self._lately += single.astype(np.int64) - self._single[slot - _LATELY]
-        self._was_calm |= (self._steps >= _LATELY) & (self._lately <= _CALM)
+        self._was_calm |= read & (self._steps >= _LATELY) & (self._lately <= _CALM)
         # Where most ranks know them, they are the work's.
         single_counts = single & self._was_calm & (self._lately >= _OFTEN)
         if single_counts.any() and np.sort(self._lately)[(self._lately.size - 1) // 2] > _CALM:

@@ -75,7 +75,7 @@ class Ratios:
 
     ``replicas`` says which ranks work on the same batch, in other stages or shards of the model, ``shards``
     which have the same part of a layer, ``nodes`` [ranks] which share a machine. ``left_out`` are those whose
-    machines are suspected as a whole: nobody is compared with them.
+    machines are suspected: nobody is compared with them.
     ``settled`` counts the steps since warm-up; the first step seen was ``started`` and ended at ``first_ts``.
     ``source`` is what is compared; with step times alone, the ranks are ``asynchronous`` when these differ,
     and have a ``common_clock`` when they do not: then nothing can be said about ranks.
@@ -137,7 +137,7 @@ class Ratios:
         changed = self.source not in (None, source)
         if changed:
             self.settled, self._level, self.work, self._roles_settled = 0, None, None, self.roles_known
-            self._share_batches = False
+            self._share_batches, self.left_out = False, np.zeros(self.ranks, dtype=np.bool_)
         self.source = source
         self._push(t, seconds)
         if self.settled or self._has_settled(t.number):
@@ -172,8 +172,9 @@ class Ratios:
         self._rewrite(v, self._role_ratio(v))
 
     def _domain(self, suspects: Bools) -> Bools:
-        """Return the ranks of machines most of whose ranks are suspects, [ranks], of the roles in which they
-        are many and enough others are left."""
+        """Return the ranks of machines at least half of whose ranks are suspects, [ranks], of the roles in
+        which they are many and enough others are left.
+        """
         on_node = np.bincount(self.nodes.index, weights=suspects)
         whole = (self.nodes.sizes >= 2) & (2 * on_node >= self.nodes.sizes)
         domain: Bools = whole[self.nodes.index]

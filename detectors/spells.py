@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 Bools = npt.NDArray[np.bool_]
-Ints = npt.NDArray[np.int64]
 
 WINDOW = 500
 """Steps for which a spell that has ended counts."""

@@ -276,8 +276,7 @@ class StragglerDetector:
             if fixed or ratios.settled >= learn + (10 if ratios.asynchronous else 0):
                 channel.weigh(residual, sigma=sigma, smallest=smallest, steady=steady)
         if (
-            name != "rest"
-            and ratios.source == "compute"
+            ratios.source == "compute"
             and not ratios.asynchronous
             and ratios.settled >= (3 if fixed else learn)
         ):
@@ -298,6 +297,8 @@ class StragglerDetector:
             return scatter
         before = self.ratios.history.last("x", 1 + _LATELY)[:-1] - noise.center
         moved = residual - nan_median(before)
+        if not np.isfinite(moved).any():
+            return scatter
         within = residual - nodes.spread_out(group_median(residual, nodes))
         steady = max(_scatter(moved), _scatter(within))
         return steady if steady < 0.5 * scatter else scatter

@@ -53,7 +53,8 @@ class Notifications:
         calm = ~learnt | (ratio <= CALM)
         learn = np.where(calm, now, 0.0)
         self._usual[:, rows] = usual * np.exp(-learn[1] / USUAL_SECONDS) + learn
-        return {CNP_RATIO: np.where(learnt & batch.in_job, ratio, 0.0)[:, None]}
+        told = learnt & batch.in_job & (now[1] > 0.0)
+        return {CNP_RATIO: np.where(told, ratio, 0.0)[:, None]}
 
     def restart(self, node: int) -> None:
         """Learn a node anew."""

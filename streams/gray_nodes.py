@@ -81,6 +81,9 @@ class GrayNodes:
 
     def _judged(self, window: Window, region: Envelope) -> Iterator[Suspicion]:
         nodes = self._nodes.setdefault(window.cluster, {})
+        oldest = window.start - FORGET_SECONDS
+        for name in [n for n, node in nodes.items() if not node.outside or node.recent[-1][0] < oldest]:
+            del nodes[name]
         z = window.z[:, [FEATURES.index(name) for name in region.features]]
         for subject, row, distance in zip(window.nodes, z, region.distances(z).tolist(), strict=True):
             name, outside = subject.node or "", distance > region.threshold
@@ -89,9 +92,6 @@ class GrayNodes:
                 node = nodes.setdefault(name, _Node())
                 node.recent.append((window.start, outside))
                 yield from _said(node, subject, row, distance / region.threshold, region)
-        oldest = window.start - FORGET_SECONDS
-        for name in [n for n, node in nodes.items() if not node.outside or node.recent[-1][0] < oldest]:
-            del nodes[name]
 
 
 def _said(

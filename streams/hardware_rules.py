@@ -126,8 +126,6 @@ _NIC_FLAP = Verdict("link.nic_flap", "nic", "error", 3.0)
 _NIC_FLAP_ONCE = Verdict("link.nic_flap", "nic", "warning", 3.0, alone=True)
 _NIC_ERRORS = Verdict("link.nic_errors", "nic", "warning", 3.0)
 _NIC_FAILING = Verdict("link.nic_errors", "nic", "error", 3.0)
-# Retries run out where the other end is not ready: whose fault that is must come from elsewhere.
-_QP_LOST = Verdict("link.nic_errors", "nic", "warning", 3.0)
 _NIC_HINT = Verdict("link.nic_errors", "nic", "warning", 1.0)
 
 _XID = "NVIDIA XID catalogue"
@@ -228,7 +226,8 @@ NIC_COUNTS = (
     CountRule("nic.port.symbol_errors_total", 120, 3600.0, _NIC_FAILING, "NVSentinel"),
     CountRule("nic.port.local_link_integrity_errors_total", 1, 60.0, _NIC_FAILING, "NVSentinel"),
     CountRule("nic.port.excessive_buffer_overrun_errors_total", 1, 60.0, _NIC_FAILING, "NVSentinel"),
-    CountRule("nic.port.rnr_nak_retry_errors_total", 1, 60.0, _QP_LOST, "after NVSentinel (fatal)"),
+    # Retries run out where the other end is not ready: whose fault that is must come from elsewhere.
+    CountRule("nic.port.rnr_nak_retry_errors_total", 1, 60.0, _NIC_ERRORS, "after NVSentinel (fatal)"),
     CountRule("nic.port.rx_errors_total", 600, 60.0, _NIC_ERRORS, "NVSentinel"),
     CountRule("nic.port.xmit_discards_total", 6000, 60.0, _NIC_HINT, "NVSentinel"),
     CountRule("nic.port.local_ack_timeout_total", 60, 60.0, _NIC_HINT, "NVSentinel"),

@@ -36,11 +36,13 @@ def slow_rank(view: JobView, a: Accusation, at: float) -> Suspicion:
     look = second_look(view.detector.ratios, a, metric=metric_of(view, a))
     weight += look.weight
     kind = "data.loader_slow" if a.channel == "data" else "straggler.fail_slow"
+    # A voice of its own: that a rank stalls no more does not end that it computes longer.
+    detector = f"{DETECTOR}.rest" if a.channel == "rest" else DETECTOR
     if a.excursions:
         kind = "straggler.intermittent"
     return Suspicion(
         cluster=view.cluster,
-        detector=DETECTOR,
+        detector=detector,
         family="timing",
         kind=kind,
         state="raise",

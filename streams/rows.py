@@ -1,4 +1,4 @@
-"""Roll-up rows on their way to the store: gathered, written together, never lost and never in the way."""
+"""Roll-ups and paces on their way to the store: gathered, written together, never lost, never in the way."""
 
 import asyncio
 import logging

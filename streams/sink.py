@@ -1,4 +1,5 @@
-"""The storing worker: telemetry into roll-ups, suspicions into findings, both into the database."""
+"""The storing worker: telemetry into roll-ups, suspicions into findings and paces, all into the
+database."""
 
 import asyncio
 from collections.abc import Callable, Iterable

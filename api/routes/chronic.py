@@ -60,8 +60,8 @@ def read_chronic(
     since = today - timedelta(days=days - 1)
     with services.pool.connection() as conn:
         # Each cluster by itself: its machines are its own, and so is what is usual among them.
-        clusters = [name for name in paces.clusters(conn, since) if principal.may_see(name)]
-        slow = [_slow(conn, name, since) for name in clusters if cluster in (None, name)]
+        clusters = [cluster] if cluster else paces.clusters(conn, since)
+        slow = [_slow(conn, name, since) for name in clusters if principal.may_see(name)]
     found = sorted(itertools.chain(*slow), key=place)
     left = [one for one in found if after is None or place(one) > after]
     items = [_shown(one) for one in left[:limit]]

@@ -85,8 +85,8 @@ def _until(stop: threading.Event, stack: "LocalStack", tuning: "Tuning") -> None
         with stack.pool.connection() as conn:
             now = datetime.now(UTC)
             # In a fleet the first is the sink worker's work, the others the notifier's.
-            days = stack.settings.retention_rollup_days
-            retention.run(conn, now=now, days=days, config_of=tuning.finding)
+            days, pace_days = stack.settings.retention_rollup_days, stack.settings.retention_pace_days
+            retention.run(conn, now=now, days=days, pace_days=pace_days, config_of=tuning.finding)
             retention.prune_events(conn, now=now, days=retention.EVENT_DAYS)
             retention.prune_secrets(conn, now=now)
         if stop.wait(HOUSEKEEPING_SECONDS):

@@ -21,6 +21,7 @@ MAX_INSTANCES = 512
 MAX_STEP_ROWS = 1024
 MAX_RANKS = 2**20
 MAX_LABELS = 32
+MAX_READINGS = 64
 MAX_NAME = 128
 MAX_TEXT = 4096
 MAX_AGE_SECONDS = 24 * 3600.0
@@ -104,6 +105,10 @@ def check_suspicion(record: Suspicion) -> Suspicion:
     if not (math.isfinite(record.score) and math.isfinite(record.log_likelihood_ratio)):
         raise BadRecord("bad_number", "score and log_likelihood_ratio must be finite")
     _check_weights(record)
+    if len(record.readings) > MAX_READINGS:
+        raise BadRecord("too_many_instances", f"{len(record.readings)} readings, at most {MAX_READINGS}")
+    if record.readings:
+        _check_names(tuple(record.readings))
     for field in ("gpus", "ranks", "nodes", "ranks_on_node"):
         _check_count(field, getattr(record, field))
     _check_subjects(record)

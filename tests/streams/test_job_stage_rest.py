@@ -33,6 +33,21 @@ def test_a_rank_busy_outside_of_its_compute_is_named(seconds):
     assert 2 <= steps_between(table, table.ts[90], found[5].ts) <= 10
 
 
+def test_a_stall_and_slow_compute_are_two_voices():
+    """The end of one does not end the other, which still stands."""
+    work = healthy(steps=400)
+    own = work.copy()
+    own[90:160, 5] += 0.3
+    work[130:, 5] *= 1.3
+    own[130:, 5] += work[130:, 5] - work[130:, 5] / 1.3
+    table = dataclasses.replace(synchronous(own, overhead=OVERHEAD), compute=work)
+    states = [(s.detector, s.state) for s in run(table) if s.subject.rank == 5 and s.state != "update"]
+    assert ("peer_step.rest", "raise") in states
+    assert ("peer_step.rest", "clear") in states
+    assert ("peer_step", "raise") in states
+    assert ("peer_step", "clear") not in states
+
+
 def test_nobody_is_named_where_waiting_is_not_told():
     """What is left of the step is then the waiting for whoever is slow."""
     assert not believed(run(dataclasses.replace(stalled(5, 0.3), wait=None)))

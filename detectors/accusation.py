@@ -26,6 +26,9 @@ _MIN_BEFORE = 10
 """Steps seen before the onset, for the job's speed at that time to be known."""
 
 
+REST_STEPS, REST_SECONDS = 20, 20.0
+"""How long a rank must do more besides what it names: as long as is asked of a wait that all ranks share."""
+
 _MANY = 1 / 3
 """Share of a role from which the usual ones may be the others."""
 
@@ -164,8 +167,7 @@ def is_guilty(ratios: Ratios, case: Charge, over: Bools) -> bool:
     if case.name == "data":
         return True
     if case.name == "rest":
-        # What is not told may be many things, waiting among them: only who waits for nobody holds up the job.
-        return waits_least(ratios, case) is True
+        return _stalls_by_itself(ratios, case)
     return not (
         _is_shared_by_role(ratios, case)
         or waits_least(ratios, case) is False
@@ -290,6 +292,26 @@ def _stands_alone(ratios: Ratios, case: Charge) -> bool:
     return not looks_like_stage(case.effect, similar) if ratios.roles_settled else bool(similar.sum() == 1)
 
 
+def _stalls_by_itself(ratios: Ratios, case: Charge) -> bool:
+    """Tell whether a rank does more than it did besides what it names, for good, and waits for nobody.
+
+    What is not told may be many things. Saving takes some steps, waiting in a pipeline makes nobody wait.
+    """
+    lasts = float(np.nanmax(ratios.history.last("ts", 1))) - case.onset.at
+    if case.steps < REST_STEPS or lasts < REST_SECONDS or case.recent < 0.5 * case.size:
+        return False
+    before, since = _before_and_since(ratios, "rest", case)
+    work = float(nan_median(ratios.history.last("compute", case.steps).ravel()))
+    rose = float(nan_median(since) - nan_median(before)) >= 0.5 * case.size * work
+    return rose and waits_least(ratios, case) is True
+
+
+def _before_and_since(ratios: Ratios, series: str, case: Charge) -> tuple[Floats, Floats]:
+    """Return a series of the rank in the steps before its onset and since then."""
+    values = ratios.history.last(series, case.steps + LOOK_BEFORE)[:, case.rank]
+    return values[: -case.steps], values[-case.steps :]
+
+
 def _is_one_of_many(ratios: Ratios, case: Charge) -> bool:
     """Tell whether a good part of its role looks as slow: they may be slower or the others faster, which only
     their own past tells.
@@ -300,8 +322,7 @@ def _is_one_of_many(ratios: Ratios, case: Charge) -> bool:
 
 
 def _changed_itself(ratios: Ratios, case: Charge) -> bool:
-    v = ratios.history.last("v", case.steps + LOOK_BEFORE)[:, case.rank]
-    before, since = v[: -case.steps], v[-case.steps :]
+    before, since = _before_and_since(ratios, "v", case)
     if np.isfinite(before).sum() < 10:
         return False
     return bool(nan_median(since) - nan_median(before) >= 0.5 * case.size)

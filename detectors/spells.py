@@ -52,6 +52,12 @@ class Spells:
         while self._ended and self._ended[0].ended < step - WINDOW:
             self._ended.popleft()
 
+    def outlasts(self, rank: int, *, step: int) -> bool:
+        """Tell whether ``rank`` was or is slow for longer than a spell."""
+        if rank in self._began:
+            return step - self._began[rank] > SHORT
+        return all(spell.rank != rank for spell in self._ended)
+
     def patience(self, rank: int) -> int:
         """Return for how many steps ``rank`` has to be slow to be more than one more spell; mostly 0."""
         others = [spell for spell in self._ended if spell.rank != rank]

@@ -51,6 +51,9 @@ _CHANNELS: tuple[Channels, ...] = ("compute", "data", "rest")
 _RECENT = 10
 """The last steps are left out of a baseline: a fault that began in them is not usual."""
 
+_WHOLE_NODE = 0.75
+"""Share of a machine's ranks from which it is the machine that stalls."""
+
 _NODE_RANKS, _LATELY = 4, 5
 """Ranks on every machine from which a machine is told from its ranks, and the steps before this one that tell
 where a rank stood."""
@@ -223,12 +226,11 @@ class StragglerDetector:
         guilty = [case for case in cases if is_guilty(self.ratios, case, over)]
         if name == "compute":
             guilty = self._beyond_spells(guilty)
-        elif name == "rest" and self._someone_computes_longer():
-            # In a pipeline its neighbours wait within what they do not tell.
-            return []
+        elif name == "rest":
+            guilty = [case for case in guilty if self._is_only_one(case.rank)]
         for case in guilty:
             # Another one may have held the job up before already: its pace is that before all of them.
-            paces = np.append(channel.pace[channel.raised], pace_before(self.ratios, case))
+            paces = np.append(channel.pace[self._broken(channel)], pace_before(self.ratios, case))
             channel.pace[case.rank] = np.nan if case.lasting else np.fmin.reduce(paces)
             channel.size[case.rank] = case.size
             channel.raised[case.rank] = True
@@ -240,12 +242,27 @@ class StragglerDetector:
         self._spells.update(now, slow=(channel.change.best > 0) | (channel.lasting.best > 0))
         for case in guilty:
             self._spells.begin(case.rank, step=now - case.steps)
-        return [c for c in guilty if c.lasting or c.steps > self._spells.patience(c.rank)]
+        return [case for case in guilty if case.steps > self._spells.patience(case.rank)]
 
-    def _someone_computes_longer(self) -> bool:
-        """Tell whether a rank is slow in its compute, or about to be found so."""
-        compute = self.channels["compute"]
-        return bool(compute.raised.any() or (compute.change.best >= compute.h / 4).any())
+    def _broken(self, channel: Channel) -> Bools:
+        """Return who is accused of more than a spell, [ranks]."""
+        broken: Bools = channel.raised.copy()
+        for rank in np.flatnonzero(broken).tolist():
+            broken[rank] = self._spells.outlasts(rank, step=self.ratios.settled)
+        return broken
+
+    def _is_only_one(self, rank: int) -> bool:
+        """Tell whether no other rank, but those of the same machine, is slow in anything or about to be.
+
+        Ranks of a pipeline or a tensor-parallel group wait for the slow one within what they do not tell.
+        """
+        rising = np.zeros(self.ratios.ranks, dtype=np.bool_)
+        for channel in self.channels.values():
+            rising |= channel.raised | (channel.change.best >= channel.h / 4)
+        rising[rank] = False
+        on_node = self.ratios.nodes.index == self.ratios.nodes.index[rank]
+        whole = rising[on_node].sum() + 1 >= _WHOLE_NODE * on_node.sum()
+        return not (rising & ~on_node if whole and not on_node.all() else rising).any()
 
     def _intermittent(self) -> tuple[Accusation, ...]:
         channel = self.channels["compute"]

@@ -21,7 +21,9 @@ def stalled(rank, seconds, *, since=90):
 
 @pytest.mark.parametrize("seconds", [0.05, 0.3, 1.0])
 def test_a_rank_busy_outside_of_its_compute_is_named(seconds):
-    """Its compute is as ever, but it waits for nobody, and what is left of its step is longer."""
+    """Its compute is as ever, but it waits for nobody, and what is left of its step is longer, for 20 steps
+    and 20 s.
+    """
     table = stalled(5, seconds)
     found = believed(run(table))
     assert set(found) == {5}
@@ -30,7 +32,7 @@ def test_a_rank_busy_outside_of_its_compute_is_named(seconds):
     assert "besides computing" in found[5].note
     assert found[5].slowdown_ratio == pytest.approx(1 + seconds, abs=0.03)
     assert abs(steps_between(table, table.ts[90], found[5].onset)) <= 1
-    assert 2 <= steps_between(table, table.ts[90], found[5].ts) <= 10
+    assert 19 <= steps_between(table, table.ts[90], found[5].ts) <= 22
 
 
 def test_a_stall_and_slow_compute_are_two_voices():
@@ -51,6 +53,40 @@ def test_a_stall_and_slow_compute_are_two_voices():
 def test_nobody_is_named_where_waiting_is_not_told():
     """What is left of the step is then the waiting for whoever is slow."""
     assert not believed(run(dataclasses.replace(stalled(5, 0.3), wait=None)))
+
+
+def test_saving_for_all_is_a_rank_s_part():
+    """Eight steps in fifty, told by nobody: it ends before long."""
+    work = healthy(steps=300)
+    own = work.copy()
+    own[100 + np.flatnonzero(np.arange(200) % 50 < 8), 0] += 0.5
+    assert not believed(run(dataclasses.replace(synchronous(own, overhead=OVERHEAD), compute=work)))
+
+
+def test_those_who_wait_within_what_they_do_not_tell_are_not_named():
+    """In a pipeline the mates of the culprit show the same; who it was cannot be told."""
+    work = healthy()
+    own = work.copy()
+    own[90:, [1, 5, 9, 13]] += 0.3
+    assert not believed(run(dataclasses.replace(synchronous(own, overhead=OVERHEAD), compute=work)))
+
+
+def test_a_whole_node_that_stalls_is_named():
+    """Its host holds up all of its ranks."""
+    work = healthy(ranks=24)
+    own = work.copy()
+    own[90:, 8:16] += 0.3
+    found = believed(run(dataclasses.replace(synchronous(own, overhead=OVERHEAD), compute=work)))
+    assert set(found) == set(range(8, 16))
+
+
+def test_a_rank_that_stays_as_it_was_does_not_stall():
+    """When the others begin to name more of what they do, less is left of their steps."""
+    table = stalled(5, 0.0)
+    table = dataclasses.replace(table, step=table.step + 0.2, data=np.full(table.step.shape, np.nan))
+    table.data[90:] = 0.2
+    table.data[:, 5] = np.nan
+    assert not [rank for rank, found in believed(run(table)).items() if found.kind == "straggler.fail_slow"]
 
 
 def test_a_rank_that_logs_for_all_is_not_slow():

@@ -252,17 +252,17 @@ class StragglerDetector:
         return broken
 
     def _is_only_one(self, rank: int) -> bool:
-        """Tell whether no other rank, but those of the same machine, is slow in anything or about to be.
+        """Tell whether no other rank is slow in anything or about to be, or its whole machine stalls alike.
 
         Ranks of a pipeline or a tensor-parallel group wait for the slow one within what they do not tell.
         """
-        rising = np.zeros(self.ratios.ranks, dtype=np.bool_)
-        for channel in self.channels.values():
-            rising |= channel.raised | (channel.change.best >= channel.h / 4)
-        rising[rank] = False
+        rest = self.channels["rest"]
         on_node = self.ratios.nodes.index == self.ratios.nodes.index[rank]
-        whole = rising[on_node].sum() + 1 >= _WHOLE_NODE * on_node.sum()
-        return not (rising & ~on_node if whole and not on_node.all() else rising).any()
+        whole = np.mean(rest.changed[on_node]) >= _WHOLE_NODE and not on_node.all()
+        alike = rest.changed & on_node if whole else np.arange(self.ratios.ranks) == rank
+        others = [c.raised | (c.change.best >= c.h / 4) for c in self.channels.values() if c is not rest]
+        rising = rest.raised | (rest.change.best >= rest.h / 4)
+        return not ((rising & ~alike).any() or np.any(others))
 
     def _intermittent(self) -> tuple[Accusation, ...]:
         channel = self.channels["compute"]
@@ -282,6 +282,9 @@ class StragglerDetector:
         # Loaders and workers without a shared clock stall for some steps at a time.
         steady = fixed and name == "compute" and not ratios.asynchronous
         if channel.noise is None:
+            if name != "compute":
+                # The spread of the work is not that of loading, which may be told from mid-job on.
+                return
             sigma = np.full(ratios.ranks, dispersion)
         else:
             residual = change - channel.noise.center

@@ -70,7 +70,7 @@ def test_who_stays_as_it_was_is_not_slow(nodes, seed):
 @pytest.mark.parametrize("seed", range(2))
 def test_nobody_else_is_slow_when_they_are_well_again(seed):
     """The others are not taken for what they were beside the slow half."""
-    found, detector = judged(slow(2, {0}, 1.08, until=ENDED), nodes=2, seed=seed)
+    found, detector = judged(slow(2, {0}, 1.08, until=ENDED), nodes=2, noise=0.005, seed=seed)
     assert sorted(found) == list(range(ON_NODE))
     assert not detector.ratios.left_out.any()
 

@@ -29,6 +29,9 @@ _MIN_BEFORE = 10
 REST_STEPS, REST_SECONDS = 20, 20.0
 """How long a rank must do more besides what it names: as long as is asked of a wait that all ranks share."""
 
+FEW = 8
+"""Ranks below which one or two are a good part of all, and nothing is told from how many are alike."""
+
 _MANY = 1 / 3
 """Share of a role from which the usual ones may be the others."""
 
@@ -318,7 +321,7 @@ def _is_one_of_many(ratios: Ratios, case: Charge) -> bool:
     """
     role = ratios.groups.index == ratios.groups.index[case.rank]
     alike = case.effect[role] >= 0.5 * case.size
-    return not case.lasting and bool(np.mean(alike) >= _MANY)
+    return not case.lasting and alike.size >= FEW and bool(np.mean(alike) >= _MANY)
 
 
 def _changed_itself(ratios: Ratios, case: Charge) -> bool:

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from detectors.accusation import (
+    FEW,
     UNLIKE_PEERS,
     Accusation,
     Channels,
@@ -240,6 +241,8 @@ class StragglerDetector:
         """Return those who are slow for longer than a spell that goes from rank to rank."""
         now, channel = self.ratios.settled, self.channels["compute"]
         self._spells.update(now, slow=(channel.change.best > 0) | (channel.lasting.best > 0))
+        if self.ratios.ranks < FEW:
+            return guilty
         for case in guilty:
             self._spells.begin(case.rank, step=now - case.steps)
         return [case for case in guilty if case.steps > self._spells.patience(case.rank)]

@@ -316,7 +316,8 @@ class StragglerDetector:
         """
         scatter = _scatter(residual)
         nodes = self.ratios.nodes
-        if name != "compute" or nodes.narrowest < _NODE_RANKS or scatter <= float(noise.sigma.min()):
+        told_apart = nodes.sizes.size > 1 and nodes.narrowest >= _NODE_RANKS
+        if name != "compute" or not told_apart or scatter <= float(noise.sigma.min()):
             return scatter
         before = self.ratios.history.last("x", 1 + _LATELY)[:-1] - noise.center
         moved = residual - nan_median(before)

@@ -1,5 +1,6 @@
 """``slowrank topics``: the Kafka topics, made once by the operator."""
 
+import time
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -11,10 +12,13 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Create and describe the Kafka topics.")
 
+_KNOWN_SECONDS = 15.0
+"""How long a broker may take to hear of a topic from the controller."""
+
 
 @app.command()
 def create() -> None:
-    """Create the topics that are missing; those that exist stay as they are."""
+    """Create the topics that are missing; those that exist stay as they are. Ends when all can be used."""
     from kafka.admin import NewTopic
     from kafka.errors import KafkaError, TopicAlreadyExistsError
 
@@ -23,10 +27,10 @@ def create() -> None:
 
     settings = load_settings()
     admin = _admin(settings)
+    names = {topic_name(spec.name, settings.topic_prefix): spec for spec in TOPICS}
     try:
         existing = set(admin.list_topics())
-        for spec in TOPICS:
-            name = topic_name(spec.name, settings.topic_prefix)
+        for name, spec in names.items():
             if name in existing:
                 typer.echo(f"exists   {name}")
                 continue
@@ -42,10 +46,16 @@ def create() -> None:
                 typer.echo(f"created  {name}  ({settings.topic_partitions} partitions)")
             except TopicAlreadyExistsError:
                 typer.echo(f"exists   {name}")
+        unknown = _unknown(admin, set(names))
     except KafkaError as error:
         fail(f"Kafka refused: {error}")
     finally:
         admin.close()
+    if unknown:
+        fail(
+            f"{settings.kafka_bootstrap} does not know {', '.join(sorted(unknown))} {_KNOWN_SECONDS:.0f} s "
+            "after the controller. See the broker's log, and `slowrank topics describe`."
+        )
 
 
 @app.command()
@@ -71,6 +81,17 @@ def describe() -> None:
     if len(found) < len(names):
         typer.secho("missing topics: `slowrank topics create`", err=True)
         raise typer.Exit(1)
+
+
+def _unknown(admin: Any, names: set[str]) -> set[str]:
+    """Wait until the broker tells of ``names``, and return those that it does not tell of in time.
+
+    The controller answers a creation before the brokers have heard of it.
+    """
+    deadline = time.monotonic() + _KNOWN_SECONDS
+    while (unknown := names - set(admin.list_topics())) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return unknown
 
 
 def _line(name: str, key: str, topic: dict[str, Any] | None) -> str:

@@ -284,7 +284,7 @@ def options_of(arguments: list[str] | None = None) -> Options:
     parser.add_argument("--steps", type=int, default=0, help="0: as many as fit into --seconds")
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--micro-batches", type=int, default=8, help="work per step and rank")
-    parser.add_argument("--rest", type=float, default=0.005, help="seconds of rest after each micro-batch")
+    parser.add_argument("--rest", type=float, default=0.01, help="seconds of rest after each micro-batch")
     parser.add_argument("--idle", type=float, default=0.03, help="seconds between steps")
     parser.add_argument("--isolate", action="store_true", help="go before other work, where permitted")
     parser.add_argument("--job", default="numpy-training")

@@ -30,6 +30,7 @@ class Case:
     node's case gathered from its ranks' cases, of which the middle one dates it (see ``grouping``).
     ``ready_at``: since when its evidence suffices, while it is held back for others of its rack, switch
     or node, or for what explains it. ``certain``: whether a hang found was ever known to be no pause.
+    ``by_plan``: whether its present activity began as its job changed by plan.
     """
 
     key: str
@@ -56,6 +57,7 @@ class Case:
     made_of_ranks: bool = False
     ready_at: float | None = None
     certain: bool = False
+    by_plan: bool = False
 
     @property
     def live(self) -> bool:
@@ -83,8 +85,12 @@ IDLE = "hang.idle"
 CONGESTION = "congestion"
 """What the nodes of a job say of its network: evidence of why the job is slow, and never a finding."""
 
-EVIDENCE_ONLY = frozenset({IDLE, CONGESTION})
-OF_JOB = frozenset({"hang.job", CONGESTION})
+PLANNED = "job.planned"
+"""That a job declares a change of its work: what is other than it was from then on is meant so, and it is
+never a finding."""
+
+EVIDENCE_ONLY = frozenset({IDLE, CONGESTION, PLANNED})
+OF_JOB = frozenset({"hang.job", CONGESTION, PLANNED})
 """Kinds that are about the job, whichever node reports them."""
 
 NO_PROGRESS = frozenset({"timing", "job", "silence"})
@@ -170,6 +176,7 @@ def _resumed(case: Case, s: Suspicion, config: FindingConfig) -> Case:
         flap_times=recent,
         # `case` is as it was before the relapse: a hang that had ended has to be proved again.
         certain=case.certain and case.live,
+        by_plan=False,
         intermittent=case.intermittent or len(recent) >= config.flap_count,
         accounted_to=s.ts,
     )

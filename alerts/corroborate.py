@@ -3,15 +3,21 @@
 from collections.abc import Iterable
 
 from alerts import hang
-from alerts.case import EVIDENCE_ONLY, IDLE, Case
+from alerts.case import EVIDENCE_ONLY, IDLE, PLANNED, Case
 from alerts.config import FindingConfig
 from alerts.kinds import Standing, rule_of
 from slowrank.telemetry import Subject, Suspicion
 
+_OTHERWISE = ("straggler.job_wide", "training.loss_anomaly")
+"""Kinds that say of a job that it is other than it was."""
+
+_AS_IT_IS = "imbalance."
+"""Beginning of the hypotheses that need no past: work is uneven whether or not that is planned."""
+
 
 def corroborated(case: Case, others: Iterable[Case], config: FindingConfig) -> bool:
     """Return whether the case may open, alone or with the other cases of its scope."""
-    if not case.active or case.kind in EVIDENCE_ONLY:
+    if not case.active or _as_planned(case) or case.kind in EVIDENCE_ONLY:
         return False
     voices = case.voices()
     if case.kind == "hang.job":
@@ -32,10 +38,22 @@ def corroborated(case: Case, others: Iterable[Case], config: FindingConfig) -> b
 
 
 def excused(case: Case, others: Iterable[Case]) -> bool:
-    """Return whether a job that was never found to hang has ended or pauses, or stands still only just."""
+    """Return whether there is nothing to tell of a job: it has changed by plan; or, if it was never found to
+    hang, it has ended or pauses, or stands still only just.
+    """
+    if _as_planned(case) and case.opened_at is None:
+        return True
     if case.kind != "hang.job" or case.opened_at is not None:
         return False
     return hang.early(case.voices()) or hang.excused(case.voices(), _of_nodes(others))
+
+
+def planned(case: Case, others: Iterable[Case], config: FindingConfig) -> bool:
+    """Return whether what is not open yet began as its job said that it changes."""
+    if case.kind not in _OTHERWISE or case.status != "suspected" or not case.active:
+        return False
+    declared = (s.onset for other in others if other.kind == PLANNED for s in other.voices())
+    return any(abs(case.since - at) <= config.agree_within_seconds for at in declared)
 
 
 def certain(case: Case, others: Iterable[Case]) -> bool:
@@ -76,6 +94,10 @@ def related(a: Case, b: Case, config: FindingConfig) -> bool:
     symptom = rule_of(later.kind).standing is Standing.SYMPTOM
     lasting = earlier.cleared_at is None or earlier.cleared_at >= later.since - window
     return defect and symptom and lasting
+
+
+def _as_planned(case: Case) -> bool:
+    return case.by_plan and not any(n.startswith(_AS_IT_IS) for s in case.voices() for n in s.hypotheses)
 
 
 def _of_nodes(others: Iterable[Case]) -> list[Suspicion]:

@@ -26,6 +26,9 @@ DECLARED_BEFORE_SECONDS = 5.0
 """How long before the last step's row was told the pause after it may have been declared."""
 
 _SPINNING = "gpu.spinning_ratio"
+
+CLOCK = "host.clock_offset_seconds"
+"""The evidence of a vote that the clock of its node is known to be off."""
 # Shares of a node's GPUs: from the first on it spins with the others, below the second it does not. More
 # than the second is also how many of the nodes must spin for one that does not to stand out.
 _SPINS, _SPINS_NOT = 0.9, 0.5
@@ -125,7 +128,9 @@ def _not_spinning(votes: list[Suspicion]) -> list[tuple[str, str]]:
 
 
 def _first(votes: list[Suspicion]) -> list[tuple[str, str]]:
-    """Name the node that fell quiet first, where that is clear."""
+    """Name the node that fell quiet first, where that is clear, and all clocks are right."""
+    if any(e.metric == CLOCK for s in votes for e in s.evidence):
+        return []
     if len(votes) < 3 or votes[1].onset - votes[0].onset <= ONSET_APART_SECONDS:
         return []
     earlier = votes[1].onset - votes[0].onset

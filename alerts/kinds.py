@@ -59,6 +59,7 @@ RULES: dict[str, KindRule] = {
         "Dump the stacks of the named ranks, then restart the job without them.",
     ),
     "hang.idle": KindRule(_ASIDE, "info", "NONE", "Idle machines alone say nothing."),
+    "job.planned": KindRule(_ASIDE, "info", "NONE", "The job says that it changes its work."),
     "hang.rank_missing": KindRule(
         _SYMPTOM, "error", "RUN_DIAG", "Dump the stack of {place}; it stopped reporting steps."
     ),

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from alerts.case import IDLE, OF_JOB, Case, accounted, case_key, hear, silenced
 from alerts.config import FindingConfig
-from alerts.corroborate import certain, corroborated, moot, over, related, same_place
+from alerts.corroborate import certain, corroborated, moot, over, planned, related, same_place
 from alerts.grouping import among_slow_ranks, grouped, members_of, with_node_group
 from alerts.kinds import rule_of
 from alerts.lifecycle import NOTIFIED, Event, transition
@@ -110,7 +110,7 @@ def supporting(scope: Scope, case: Case, config: FindingConfig) -> tuple[Case, .
 
 
 def _settle(scope: Scope, ts: float, config: FindingConfig) -> Scope:
-    scope = Scope(with_node_group(scope.cases, ts, config))
+    scope = _follow_plans(Scope(with_node_group(scope.cases, ts, config)), config)
     # The graver first: once one has opened, what it explains finds its story told.
     for key in sorted(scope.cases, key=lambda k: _precedence(scope.cases[k])):
         case = _told_again(scope, scope.cases[key], ts, config)
@@ -132,6 +132,13 @@ def _told_again(scope: Scope, case: Case, ts: float, config: FindingConfig) -> C
     if not absorbed or group_key(scope, case, config) is not None:
         return case
     return replace(case, status=transition(case.status, "raised_again"), ended_at=None)
+
+
+def _follow_plans(scope: Scope, config: FindingConfig) -> Scope:
+    for case in [c for c in scope.cases.values() if planned(c, scope.cases.values(), config)]:
+        # For good: the next change is another one.
+        scope = _with(scope, replace(case, by_plan=True))
+    return scope
 
 
 def _follow_hangs(scope: Scope, ts: float) -> Scope:

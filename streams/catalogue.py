@@ -65,7 +65,12 @@ RULES = frozenset(
 
 # Kinds come before detectors: a hang is told by steps, by quiet nodes and by what the job declares, switched
 # as one.
-_OF_KIND = {"hang.job": "hang", "hang.rank_missing": "rank_missing", "data.loader_slow": "data_loading"}
+_OF_KIND = {
+    "hang.job": "hang",
+    "hang.rank_missing": "rank_missing",
+    "data.loader_slow": "data_loading",
+    "job.planned": "events",
+}
 _OF_CAUSE = {
     "imbalance.stage": "stage",
     "imbalance.workload": "workload",

@@ -8,7 +8,7 @@ from detectors.change_point import ChangeConfig
 from slowrank.telemetry import NodeEvent, NodeSample, Record, Suspicion
 from streams.exporter_health import clock_error
 from streams.fleet import Fleet
-from streams.job_events import CHANGES, excuse
+from streams.job_events import CHANGES, excuse, planned
 from streams.node_events import EventRules
 from streams.pairwise import delay_told
 from streams.places import Places
@@ -115,4 +115,5 @@ class NodeStage:
     def _event(self, event: NodeEvent) -> Sequence[Suspicion]:
         held = self._events.setdefault((event.cluster, event.node), _Events())
         held.last = max(held.last, event.ts)
-        return [*excuse(event), *phase_told(event), *delay_told(event), *held.rules.update(event)]
+        of_job = [*excuse(event), *planned(event), *phase_told(event)]
+        return [*of_job, *delay_told(event), *held.rules.update(event)]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 import numpy.typing as npt
 
-from alerts.hang import BOTH, LASTING
+from alerts.hang import BOTH, CLOCK, LASTING
 from detectors.quiet import Quiet, QuietBank, Reading
 from slowrank.telemetry import Evidence, Suspicion
 from slowrank.telemetry.records import Family, Severity
@@ -16,6 +16,7 @@ from streams.arrays import FloatArray
 from streams.batch import Batch
 from streams.conditions import ConditionBank, Key, State, Timing
 from streams.counters import Increase
+from streams.exporter_health import clock_error
 from streams.hardware import Found
 from streams.suspicions import Claim, Place
 from streams.watched import metrics_of
@@ -130,7 +131,8 @@ class QuietNodes:
             return [] if raised is None else [self._cleared(node, seen.ts)]
         if raised is None:
             shares = self._bank.shares(np.array([node]), seen.reading)[:, 0]
-            raised = _Raised(seen.since, seen.claim(batch.gpu_ids[k], batch.place(k), shares), seen.ts)
+            claim = seen.claim(batch.gpu_ids[k], batch.place(k), shares, clock_error(batch.samples[k]))
+            raised = _Raised(seen.since, claim, seen.ts)
             self._raised[node], self._is_raised[node] = raised, True
             return [raised.say("raise", seen.ts)]
         # What was proof once stays so until it is cleared.
@@ -156,14 +158,18 @@ class _Seen:
         one = slice(i, i + 1)
         self.reading = Reading(**{f.name: getattr(reading, f.name)[one] for f in fields(reading)})
 
-    def claim(self, ids: tuple[str, ...], place: Place, shares: FloatArray) -> Claim:
-        """Write which keys hold. The claim is kept: a clear must be of the same family as its raise."""
+    def claim(self, ids: tuple[str, ...], place: Place, shares: FloatArray, ahead: float) -> Claim:
+        """Write which keys hold; ``ahead`` is the error of the node's clock in seconds, 0 where it is right.
+
+        The claim is kept: a clear must be of the same family as its raise.
+        """
         others = ", ".join(name for name, spins in zip(ids, self.spinning, strict=True) if not spins)
         family: Family = "clocks" if self.not_working else "nic"
         told = (
             _share("nic.port.bytes_share", float(shares[0]), "of the bytes a second usual on this node"),
             _share("gpu.power_share", float(shares[1]), "of the power usual on this node"),
             _share(SPINNING, float(self.spinning.mean()), f"all but GPU {others}" if others else "all GPUs"),
+            *([Evidence(metric=CLOCK, unit="s", detector="clock", value=round(ahead, 4))] if ahead else ()),
         )
         return Claim(
             detector="quiet",

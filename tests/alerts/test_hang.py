@@ -1,3 +1,4 @@
+import msgspec
 import pytest
 
 from alerts.hang import both_keys, certain, early, ended, excused, suspects
@@ -136,6 +137,19 @@ def test_the_node_that_fell_quiet_first_is_named():
     (told,) = suspects([*votes(3), said("n9", onset=7.0)])
     assert told.note == "n9: fell quiet 3.0 s before the others"
     assert suspects([*votes(3), said("n9", onset=9.0)]) == ()
+
+
+@pytest.mark.parametrize("node", ["n1", "n9"])
+def test_clocks_that_are_off_put_nobody_first(node):
+    """Whether the first or another one has it, the order of what happened is not known."""
+    said_all = [*votes(3), said("n9", onset=4.0)]
+    off = Evidence(metric="host.clock_offset_seconds", unit="s", detector="clock", value=6.0)
+    skewed = [
+        msgspec.structs.replace(s, evidence=(*s.evidence, off)) if s.subject.node == node else s
+        for s in said_all
+    ]
+    assert len(suspects(said_all)) == 1
+    assert suspects(skewed) == ()
 
 
 def test_nobody_is_named_where_nobody_stands_out():

@@ -19,7 +19,17 @@ KINDS = {
     if line.startswith("| `") and len(row := [c.strip().strip("`") for c in line.strip("|").split("|")]) == 4
 }
 # Families that stand for their members, what is only a cause, and what is never a finding.
-NOT_FINDINGS = {"throttle", "link", "host", "group", "domain", "data", "hang.idle", "congestion"}
+NOT_FINDINGS = {
+    "throttle",
+    "link",
+    "host",
+    "group",
+    "domain",
+    "data",
+    "hang.idle",
+    "congestion",
+    "job.planned",
+}
 UNSEEN = {"schema", "last_seen_at", "resolved_at", "detector_version"}
 ADDED_WHEN_SERVED = {"updated_at", "acknowledged", "closed", "feedback", "history", "truncated"}
 

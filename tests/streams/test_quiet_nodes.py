@@ -1,7 +1,9 @@
+import pytest
+
 from alerts.hang import BOTH, LASTING
 from slowrank.telemetry import NodeSample
 from slowrank.telemetry.columns import pack
-from slowrank.telemetry.schema import GPU_V1, NIC_V1
+from slowrank.telemetry.schema import GPU_V1, HOST_V1, NIC_V1
 from streams.node_stage import NodeStage
 
 IDS = ("0", "1")
@@ -13,7 +15,7 @@ class Node:
     def __init__(self):
         self.stage, self.boot, self.sent = NodeStage(), "b", 0
 
-    def update(self, ts, *, watts, nic, job, ids=IDS, ended=False):
+    def update(self, ts, *, watts, nic, job, ids=IDS, ended=False, ahead=None):
         """What the node says of its quiet and of its job's end."""
         self.sent += int(nic / 2)
         gpu = {
@@ -35,6 +37,7 @@ class Node:
             nic_ids=("mlx5_0/1",),
             gpu=pack(GPU_V1, [gpu] * len(ids)),
             nic=pack(NIC_V1, [port]),
+            host=b"" if ahead is None else pack(HOST_V1, [{"host.clock_offset_seconds": ahead}]),
         )
         return [s for s in self.stage.process(sample) if s.detector.startswith("quiet")]
 
@@ -48,11 +51,11 @@ def run(node, seconds, *, hang=False, job="j", ids=IDS):
     ]
 
 
-def heard(node, seconds, *, hang=False, job="j", ids=IDS, ended=False):
+def heard(node, seconds, *, hang=False, job="j", ids=IDS, ended=False, ahead=None):
     found = []
     for ts in seconds:
         watts, nic = (250.0, 0.0) if hang else (600.0, 1e9)
-        found += node.update(ts, watts=watts, nic=nic, job=job, ids=ids, ended=ended)
+        found += node.update(ts, watts=watts, nic=nic, job=job, ids=ids, ended=ended, ahead=ahead)
     return found
 
 
@@ -70,6 +73,15 @@ def test_a_vote_says_when_both_keys_have_lasted():
     run(node, range(100))
     said = heard(node, range(100, 160), hang=True)
     assert [(s.ts, s.score) for s in said if s.detector == "quiet"] == [(105.0, BOTH), (150.0, LASTING)]
+
+
+@pytest.mark.parametrize(("ahead", "told"), [(None, []), (0.02, []), (6.0, [6.0])])
+def test_a_vote_says_that_its_clock_is_off(ahead, told):
+    """Then its moment is not to be compared with those of others."""
+    node = Node()
+    heard(node, range(100), ahead=ahead)
+    raised, _ = heard(node, range(100, 160), hang=True, ahead=ahead)
+    assert [e.value for e in raised.evidence if e.metric == "host.clock_offset_seconds"] == told
 
 
 def test_the_vote_is_about_the_job_and_names_the_machine():

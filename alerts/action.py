@@ -8,7 +8,7 @@ from alerts.kinds import rule_of
 from alerts.title import place
 from slowrank.telemetry import Subject
 
-_DRAINABLE = ("gpu", "node", "rank", "nic")
+_DRAINABLE = ("gpu", "node", "rank", "group", "nic")
 _NEXT: dict[Decision, str] = {
     "wait": "Wait for now.",
     "rebalance": "Give {place} less work where the job can.",
@@ -18,16 +18,26 @@ _NEEDS_THE_NODE_EMPTY = ("DRAIN_NODE", "REBOOT_NODE", "HARDWARE_INSPECTION", "RE
 
 
 def action(
-    kind: str, subject: Subject, *, hypothesis: str, finding_id: str, advice: Advice | None = None
+    kind: str,
+    subject: Subject,
+    *,
+    hypothesis: str,
+    finding_id: str,
+    advice: Advice | None = None,
+    where: str | None = None,
 ) -> Action:
-    """Return the next step for the likeliest cause; what holds a whole job back is weighed by ``advice``."""
+    """Return the next step for the likeliest cause; what holds a whole job back is weighed by ``advice``.
+
+    ``where`` names what to look at, if that is not all of the subject.
+    """
+    where = where or place(subject)
     rule = rule_of(kind if kind == "straggler.intermittent" else hypothesis)
     # A cause of which nothing follows but to watch takes nothing away from what the kind says to do.
     if rule.action == "WATCH" and rule_of(kind).action != "WATCH":
         rule = rule_of(kind)
-    text = rule.text.format(place=place(subject))
+    text = rule.text.format(place=where)
     if advice is not None and kind != "straggler.intermittent":
-        text = f"{_NEXT[advice.decision].format(place=place(subject))} {text} {reason(advice)}"
+        text = f"{_NEXT[advice.decision].format(place=where)} {text} {reason(advice)}"
     node = subject.node if subject.type in _DRAINABLE else None
     if node is None:
         return Action(rule.action, text, advice=advice)

@@ -27,7 +27,8 @@ class Case:
     ``first_onset`` names the finding for ever; ``onset`` is the earliest any source put it that no other one
     outweighed then; ``since`` is the onset of the present activity, against which other cases are matched.
     ``lost`` counts GPU-hours. ``hurts``: whether it measurably slows a job down. ``made_of_ranks``: a
-    node's case gathered from its ranks' cases, of which the middle one dates it (see ``grouping``).
+    node's or a tensor-parallel group's case gathered from its ranks' cases, of which the middle one dates it
+    (see ``grouping``). ``leads_mates``: it is known to be the one that the slow others of its group wait for.
     ``ready_at``: since when its evidence suffices, while it is held back for others of its rack, switch
     or node, or for what explains it. ``certain``: whether a hang found was ever known to be no pause.
     ``by_plan``: whether its present activity began as its job changed by plan.
@@ -55,6 +56,7 @@ class Case:
     accounted_to: float = 0.0
     hurts: bool = False
     made_of_ranks: bool = False
+    leads_mates: bool = False
     ready_at: float | None = None
     certain: bool = False
     by_plan: bool = False

@@ -75,7 +75,7 @@ def same_place(a: Case, b: Case) -> bool:
     """Return whether one is about the other's GPU or node; telemetry kinds are about telemetry only."""
     if a.key == b.key or Standing.ASIDE in (rule_of(a.kind).standing, rule_of(b.kind).standing):
         return False
-    return _same_gpu(a.subject, b.subject)
+    return any(_same_gpu(one, two) for one in _places(a) for two in _places(b))
 
 
 def related(a: Case, b: Case, config: FindingConfig) -> bool:
@@ -110,6 +110,11 @@ def _at_once(a: Case, b: Case, window: float) -> bool:
 
 def _positive(voices: Iterable[Suspicion]) -> set[str]:
     return {s.family for s in voices if s.log_likelihood_ratio > 0 and s.family != "telemetry"}
+
+
+def _places(case: Case) -> list[Subject]:
+    """Return whom the case is about: of a group, which has only a part of its node, its ranks."""
+    return [s.subject for s in case.voices()] if case.subject.type == "group" else [case.subject]
 
 
 def _same_gpu(a: Subject, b: Subject) -> bool:

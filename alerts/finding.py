@@ -138,6 +138,7 @@ def dedup_key(subject: Subject, kind: str) -> str:
     parts = {
         "gpu": subject.gpu_uuid or subject.serial or f"{subject.node}:{subject.gpu_index}",
         "rank": f"{subject.job_id}:{subject.rank}",
+        "group": f"{subject.job_id}:{subject.node or ''}:{_coords_key(subject.coords or {})}",
         "job": f"{subject.job_id}" + ("" if not subject.coords else f":{_coords_key(subject.coords)}"),
         "nic": f"{subject.node}:{subject.nic}:{subject.port or ''}",
         "link": f"{subject.nic}:{subject.port}-{subject.peer_port}",

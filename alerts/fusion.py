@@ -72,7 +72,7 @@ def cause(kind: str, suspicions: Iterable[Suspicion]) -> Cause:
             families[s.family] = max(value, families.get(s.family, -math.inf))
     odds = {name: math.fsum(families[f] for f in sorted(families)) for name, families in argued.items()}
     odds = {name: value for name, value in odds.items() if odds.keys().isdisjoint(rule_of(name).explained_by)}
-    shares = _softmax(odds or {kind: 0.0})
+    shares = softmax(odds or {kind: 0.0})
     best = min(shares, key=lambda name: (-shares[name], name))
     others = {n: round(p, 4) for n, p in sorted(shares.items()) if n != best and p > MENTIONED_ABOVE}
     cleared = {name for s in members for name in s.ruled_out} - shares.keys()
@@ -106,7 +106,8 @@ def _cap(members: tuple[Suspicion, ...], caps: Caps) -> float:
     return 1.0 if any(e.metric.startswith(("compute", "data", "rest")) for e in evidence) else caps.low_tier
 
 
-def _softmax(odds: Mapping[str, float]) -> dict[str, float]:
+def softmax(odds: Mapping[str, float]) -> dict[str, float]:
+    """Return the share of each in all, of log-odds."""
     top = max(odds.values())
     weights = {name: math.exp(value - top) for name, value in odds.items()}
     total = math.fsum(weights[name] for name in sorted(weights))

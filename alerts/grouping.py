@@ -1,12 +1,11 @@
-"""When nearly all ranks of a node are slow, the node is: the node's case, made of its ranks' cases."""
+"""When nearly all ranks of a node are slow, the node is: cases made of ranks', as in ``tensor_group``."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 
+from alerts import tensor_group
 from alerts.case import Case
 from alerts.config import FindingConfig
-from alerts.finding import dedup_key
-from alerts.lifecycle import transition
+from alerts.gathered import made, refreshed, revived, slow_together
 from slowrank.telemetry import Subject, Suspicion
 
 KINDS = ("straggler.fail_slow", "data.loader_slow")
@@ -14,8 +13,8 @@ _ONE_GPU = ("rank", "gpu")
 
 
 def grouped(member: Case, group: Case, config: FindingConfig) -> bool:
-    """Return whether ``member`` is one of the slow ranks that ``group``, a node's case, is made of."""
-    if not _is_group(group) or member.kind != group.kind or not _groupable(member):
+    """Return whether ``member`` is one of the slow ranks, or the group of them, that ``group`` tells of."""
+    if member.kind != group.kind or not (_is_part(member, group) or tensor_group.is_mate(member, group)):
         return False
     began = group.since - config.agree_within_seconds
     ended = group.cleared_at if not group.active else None
@@ -23,10 +22,18 @@ def grouped(member: Case, group: Case, config: FindingConfig) -> bool:
 
 
 def members_of(group: Case, cases: Mapping[str, Case], config: FindingConfig) -> tuple[Case, ...]:
-    """Return the rank cases in a node's case; a case of any other kind has none."""
-    if not _is_group(group):
+    """Return the rank cases that a case tells of besides its own; most cases have none."""
+    if not (group.made_of_ranks or group.leads_mates):
         return ()
-    return tuple(case for _, case in sorted(cases.items()) if grouped(case, group, config))
+    ranks = (case for _, case in sorted(cases.items()) if not case.made_of_ranks)
+    return tuple(case for case in ranks if grouped(case, group, config))
+
+
+def held_for_others(case: Case, cases: Mapping[str, Case], config: FindingConfig) -> bool:
+    """Return whether others became slow together with the case's ranks, and all may be before long."""
+    if case.subject.type == "group":
+        return any(among_slow_ranks(m, cases, config) for m in members_of(case, cases, config))
+    return among_slow_ranks(case, cases, config) or _among_mates(case, cases)
 
 
 def among_slow_ranks(case: Case, cases: Mapping[str, Case], config: FindingConfig) -> bool:
@@ -36,7 +43,7 @@ def among_slow_ranks(case: Case, cases: Mapping[str, Case], config: FindingConfi
     """
     if not _is_measured(case):
         return False
-    if any(_is_group(c) and c.kind == case.kind and c.live and not c.active for c in cases.values()):
+    if any(_is_node(c) and c.kind == case.kind and c.live and not c.active for c in cases.values()):
         return True
     others = [c for c in cases.values() if c.kind == case.kind and c.active and _is_measured(c)]
     together = [c for c in others if abs(c.since - case.since) <= config.agree_within_seconds]
@@ -44,32 +51,54 @@ def among_slow_ranks(case: Case, cases: Mapping[str, Case], config: FindingConfi
     return len(together) > 1 and _running(jobs) >= config.node_group_size and _elsewhere(jobs)
 
 
-def with_node_group(cases: Mapping[str, Case], ts: float, config: FindingConfig) -> Mapping[str, Case]:
-    """Return the cases with the node's cases brought up to date, or made once enough ranks are slow."""
+def with_groups(cases: Mapping[str, Case], ts: float, config: FindingConfig) -> Mapping[str, Case]:
+    """Return the cases with those made of ranks brought up to date, or made once enough ranks are slow."""
     for kind in KINDS:
-        cases = _with_group(kind, cases, ts, config)
-    return cases
+        cases = _with_node(kind, cases, ts, config)
+    live = [c for c in cases.values() if c.subject.type == "group" and c.live]
+    cases = {**cases, **{c.key: refreshed(c, members_of(c, cases, config)) for c in live}}
+    nodes = [c for c in cases.values() if _is_node(c) and c.active]
+    # What a node's case tells of makes no smaller ones.
+    free = {k: c for k, c in cases.items() if not any(grouped(c, node, config) for node in nodes)}
+    return {**cases, **tensor_group.found(free, ts, config)}
 
 
-def _with_group(kind: str, cases: Mapping[str, Case], ts: float, config: FindingConfig) -> Mapping[str, Case]:
-    existing = next((c for c in cases.values() if _is_group(c) and c.kind == kind), None)
+def _among_mates(case: Case, cases: Mapping[str, Case]) -> bool:
+    """Return whether the mates of a rank look as slow as it, though not all of them are found to be yet.
+
+    Where they were until lately, the first of them to be slow again is enough.
+    """
+    said = tensor_group.told(case)
+    if said is None:
+        return False
+    before = (c for c in cases.values() if c.live and not c.active)
+    return said.mates == "as_slow" or any(tensor_group.is_mate(case, c) for c in before)
+
+
+def _with_node(kind: str, cases: Mapping[str, Case], ts: float, config: FindingConfig) -> Mapping[str, Case]:
+    existing = next((c for c in cases.values() if _is_node(c) and c.kind == kind), None)
     if existing is not None and existing.live:
-        existing = _refreshed(existing, members_of(existing, cases, config))
+        existing = refreshed(existing, members_of(existing, cases, config))
         cases = {**cases, existing.key: existing}
         if existing.active:
             return cases
     fresh = [c for c in cases.values() if c.kind == kind and _is_measured(c) and c.fresh_at(ts, config)]
-    together = _slow_together(fresh, config)
-    if not _is_node(together, config):
+    together = slow_together(fresh, config)
+    if not _fill_node(together, config):
         return cases
-    group = _revived(existing, together) if existing is not None else _made(together, ts)
+    group = revived(existing, together) if existing is not None else made(_node_of(together), together, ts)
     if existing is None and group.key in cases:
         return cases  # a detector speaks for the node itself
-    return {**cases, group.key: _refreshed(group, together)}
+    return {**cases, group.key: group}
 
 
-def _is_group(case: Case) -> bool:
-    return case.made_of_ranks
+def _is_node(case: Case) -> bool:
+    return case.made_of_ranks and case.subject.type == "node"
+
+
+def _is_part(member: Case, group: Case) -> bool:
+    """Return whether a node's case may be made of the member, or of its ranks."""
+    return _is_node(group) and (member.subject.type == "group" or _groupable(member))
 
 
 def _groupable(case: Case) -> bool:
@@ -81,16 +110,7 @@ def _is_measured(case: Case) -> bool:
     return _groupable(case) and any(s.ranks_on_node for s in case.voices())
 
 
-def _slow_together(fresh: list[Case], config: FindingConfig) -> tuple[Case, ...]:
-    slow = sorted(fresh, key=lambda c: (c.since, c.key))
-    best: tuple[Case, ...] = ()
-    for first in slow:
-        window = tuple(c for c in slow if 0 <= c.since - first.since <= config.agree_within_seconds)
-        best = max(best, window, key=len)
-    return best
-
-
-def _is_node(slow: tuple[Case, ...], config: FindingConfig) -> bool:
+def _fill_node(slow: tuple[Case, ...], config: FindingConfig) -> bool:
     """Return whether nearly everything that runs on the node is slow, and other nodes would have shown it."""
     if len(slow) < config.node_group_size:
         return False
@@ -116,53 +136,13 @@ def _elsewhere(jobs: Iterable[Suspicion]) -> bool:
     return all(s.nodes >= 2 for s in jobs)
 
 
-def _made(members: tuple[Case, ...], ts: float) -> Case:
-    first = members[0]
+def _node_of(members: tuple[Case, ...]) -> Subject:
+    first = members[0].subject
     jobs = {m.subject.job_id for m in members}
-    subject = Subject(
+    return Subject(
         type="node",
-        cluster=first.subject.cluster,
-        node=first.subject.node,
-        job_id=first.subject.job_id if len(jobs) == 1 else None,
-        rack=first.subject.rack,
+        cluster=first.cluster,
+        node=first.node,
+        job_id=first.job_id if len(jobs) == 1 else None,
+        rack=first.rack,
     )
-    return Case(
-        key=dedup_key(subject, first.kind),
-        kind=first.kind,
-        subject=subject,
-        first_seen_at=ts,
-        first_onset=first.onset[0],
-        onset=_onset(members),
-        since=first.since,
-        last_seen_at=ts,
-        sources={},
-        made_of_ranks=True,
-    )
-
-
-def _revived(group: Case, members: tuple[Case, ...]) -> Case:
-    status = transition(group.status, "raised_again")
-    return replace(group, status=status, ended_at=None, since=min(m.since for m in members))
-
-
-def _refreshed(group: Case, members: tuple[Case, ...]) -> Case:
-    if not members:
-        return group
-    # A job waits once for all slow ranks of a node: their losses are one and do not add up.
-    costliest = max(members, key=lambda m: (m.lost, m.rate, m.key))
-    quiet = not any(m.active for m in members)
-    return replace(
-        group,
-        sources={f"{m.key}|{voice}": source for m in members for voice, source in m.sources.items()},
-        last_seen_at=max(m.last_seen_at for m in members),
-        cleared_at=max(m.cleared_at or 0.0 for m in members) if quiet else None,
-        flaps=max(m.flaps for m in members),
-        lost=costliest.lost,
-        rate=costliest.rate,
-        hurts=any(m.hurts for m in members),
-    )
-
-
-def _onset(members: tuple[Case, ...]) -> tuple[float, float, float]:
-    """Return the onset of the middle rank: one may have been in trouble before the others."""
-    return sorted(m.onset for m in members)[(len(members) - 1) // 2]

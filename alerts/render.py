@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from alerts.action import action, watch
@@ -11,15 +11,16 @@ from alerts.case import EVIDENCE_ONLY, Case
 from alerts.config import FindingConfig
 from alerts.finding import Action, BlastRadius, Cause, Finding, finding_id
 from alerts.fusion import cause, confidence
-from alerts.hang import suspects
+from alerts.hang import suspects as hang_suspects
 from alerts.scope import Scope, group_key, supporting
 from alerts.severity import isolated, milder, severity
-from alerts.title import title
+from alerts.tensor_group import note, ranks_of, suspects
+from alerts.title import places, title
 from slowrank.telemetry import Evidence, Subject, Suspicion
 from slowrank.telemetry.records import Severity, Suspect
 
 MAX_EVIDENCE = 24
-MACHINES = ("gpu", "node", "rank", "nic", "link")
+MACHINES = ("gpu", "node", "rank", "group", "nic", "link")
 SURE_ENOUGH = 0.7
 """From here on a finding may send people to a machine; below, advice to act would be a guess."""
 
@@ -42,6 +43,7 @@ class _Brief:
     """GPU-hours."""
     rate: float
     """GPU-hours lost an hour."""
+    suspects: tuple[Suspect, ...]
 
     @property
     def job_slowdown_ratio(self) -> float | None:
@@ -81,9 +83,9 @@ def render(scope: Scope, case: Case, config: FindingConfig, *, identity: str | N
         cost_per_hour=_price(brief.rate, config),
         confidence=brief.confidence,
         score=max(s.score for s in brief.voices),
-        evidence=(*suspects(brief.voices), *_evidence(brief.voices))[:MAX_EVIDENCE],
+        evidence=(*_unnamed(brief), *_evidence(brief.voices))[:MAX_EVIDENCE],
         cause=brief.cause,
-        suspects=_suspects(brief.voices),
+        suspects=brief.suspects,
         blast_radius=_blast(brief),
         action=_action(brief, config, identity),
         occurrences=case.occurrences,
@@ -109,6 +111,7 @@ def _brief(scope: Scope, case: Case, config: FindingConfig) -> _Brief:
         # One cause holds its job up once, whichever cases tell of it.
         lost=max(c.lost for c in (case, *helpers)),
         rate=max(c.rate for c in (case, *helpers)),
+        suspects=suspects(ranks_of(case, scope.cases), helpers) or _suspects(voices),
     )
 
 
@@ -156,7 +159,26 @@ def _action(brief: _Brief, config: FindingConfig, identity: str) -> Action:
         weighed = advice(why, loss, config.costs)
     if weighed is None and isolated(why, (s.severity for s in brief.voices if s.kind == why)):
         return watch(brief.subject)
-    return action(brief.kind, brief.subject, hypothesis=why, finding_id=identity, advice=weighed)
+    likely = _likeliest(brief)
+    where = places(likely) if likely else None
+    next_step = action(
+        brief.kind, brief.subject, hypothesis=why, finding_id=identity, advice=weighed, where=where
+    )
+    if len(likely) < 2:
+        return next_step
+    return replace(next_step, text=f"{next_step.text} One of them is slow; step times cannot tell which.")
+
+
+def _likeliest(brief: _Brief) -> list[Subject]:
+    """Return whom of a tensor-parallel group to look at: all that are as likely as any, by half."""
+    if brief.subject.type != "group" or not brief.suspects:
+        return []
+    return [s.subject for s in brief.suspects if s.probability >= 0.5 * brief.suspects[0].probability]
+
+
+def _unnamed(brief: _Brief) -> tuple[Evidence, ...]:
+    """Return what is known of who it is where nobody can be named."""
+    return (note(brief.suspects),) if brief.subject.type == "group" else hang_suspects(brief.voices)
 
 
 def _named(subject: Subject, helpers: tuple[Case, ...]) -> Subject:
@@ -198,9 +220,13 @@ def _blast(brief: _Brief) -> BlastRadius:
 
 def _peers(case: Case, voices: tuple[Suspicion, ...]) -> tuple[int | None, str]:
     """Return with how many the subject was compared, and what they are: a node's peers are nodes."""
-    if case.made_of_ranks:
+    if case.subject.type == "node" and case.made_of_ranks:
         return max(s.nodes for s in voices) - 1, "other node"
-    return max((e.peers.n for s in voices for e in s.evidence if e.peers is not None), default=None), "peer"
+    peers = max((e.peers.n for s in voices for e in s.evidence if e.peers is not None), default=None)
+    if peers is not None and case.subject.type == "group":
+        # Each rank was compared with its mates too.
+        peers -= max(s.ranks_in_group for s in voices) - 1
+    return peers, "peer"
 
 
 def _most(values: Iterable[float | None]) -> float | None:

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field, replace
 from alerts.case import IDLE, OF_JOB, Case, accounted, case_key, hear, silenced
 from alerts.config import FindingConfig
 from alerts.corroborate import certain, corroborated, moot, over, planned, related, same_place
-from alerts.grouping import among_slow_ranks, grouped, members_of, with_node_group
+from alerts.grouping import grouped, held_for_others, members_of, with_groups
 from alerts.kinds import rule_of
 from alerts.lifecycle import NOTIFIED, Event, transition
+from alerts.tensor_group import shared
 from slowrank.telemetry import Suspicion
 
 _HELD = ("link.nic_", "node.silent", "exporter.stale")
@@ -38,13 +39,17 @@ class Scope:
 
 
 def scope_key(s: Suspicion) -> str:
-    """Return what the suspicion's cause may share with others: its job, node or rank, else only itself."""
+    """Return what the suspicion's cause may share with others: its job, node or ranks, else only itself."""
     subject = s.subject
     if subject.type == "job" or s.kind in OF_JOB:
         return f"{s.cluster}/job/{subject.job_id}"
     if subject.node:
         return f"{s.cluster}/node/{subject.node}"
-    return case_key(s) if subject.rank is None else f"{s.cluster}/rank/{subject.job_id}/{subject.rank}"
+    if subject.rank is None:
+        return case_key(s)
+    if subject.coords and "tp" in subject.coords:
+        return f"{s.cluster}/group/{subject.job_id}/{shared(subject)}"
+    return f"{s.cluster}/rank/{subject.job_id}/{subject.rank}"
 
 
 def apply(scope: Scope, batch: Iterable[Suspicion], config: FindingConfig) -> Scope:
@@ -110,7 +115,7 @@ def supporting(scope: Scope, case: Case, config: FindingConfig) -> tuple[Case, .
 
 
 def _settle(scope: Scope, ts: float, config: FindingConfig) -> Scope:
-    scope = _follow_plans(Scope(with_node_group(scope.cases, ts, config)), config)
+    scope = _follow_plans(Scope(with_groups(scope.cases, ts, config)), config)
     # The graver first: once one has opened, what it explains finds its story told.
     for key in sorted(scope.cases, key=lambda k: _precedence(scope.cases[k])):
         case = _told_again(scope, scope.cases[key], ts, config)
@@ -151,12 +156,12 @@ def _follow_hangs(scope: Scope, ts: float) -> Scope:
 
 
 def _held_to(scope: Scope, case: Case, config: FindingConfig) -> float:
-    """Return when a case that may open does: at once, unless it may be one of many of its node, rack or
-    switch, or part of something worse.
+    """Return when a case that may open does: at once, unless it may be one of many of its group, node, rack
+    or switch, or part of something worse.
     """
     if case.ready_at is None:
         return math.inf
-    if among_slow_ranks(case, scope.cases, config):
+    if held_for_others(case, scope.cases, config):
         # Ranks that are equally slow cross the threshold at different steps: the more, the longer it took.
         taken = config.node_hold_share * (case.ready_at - case.since)
         return case.ready_at + min(max(taken, 0.0), config.node_hold_seconds)
@@ -165,8 +170,10 @@ def _held_to(scope: Scope, case: Case, config: FindingConfig) -> float:
     return case.ready_at + (config.hold_seconds if held else 0.0)
 
 
-def _precedence(case: Case) -> tuple[int, bool, str]:
-    return (rule_of(case.kind).standing, not case.made_of_ranks, case.key)
+def _precedence(case: Case) -> tuple[int, int, str]:
+    of_others = case.made_of_ranks or case.leads_mates
+    narrow = 2 if not of_others else 1 if case.subject.type != "node" else 0
+    return (rule_of(case.kind).standing, narrow, case.key)
 
 
 def _sufficient(scope: Scope, case: Case, config: FindingConfig) -> bool:
@@ -193,8 +200,8 @@ def _absorb(scope: Scope, ts: float, config: FindingConfig) -> Scope:
     for group in tuple(scope.cases.values()):
         if group.status not in NOTIFIED:
             continue
-        for member in members_of(group, scope.cases, config):
-            if member.status in NOTIFIED:
+        for member in tuple(scope.cases.values()):
+            if member.status in NOTIFIED and grouped(member, group, config):
                 status = transition(member.status, "absorbed")
                 scope = _with(scope, replace(member, status=status, ended_at=ts))
     return scope
@@ -232,7 +239,8 @@ def _waits(scope: Scope, case: Case, config: FindingConfig) -> bool:
     """Return whether what tells this case's story is held back: it is no finding of its own meanwhile."""
     own = rule_of(case.kind).standing
     held = (c for c in scope.cases.values() if c.status == "suspected" and c.ready_at is not None)
-    return any(rule_of(c.kind).standing < own and related(c, case, config) for c in held)
+    worse = (c for c in held if rule_of(c.kind).standing < own or grouped(case, c, config))
+    return any(grouped(case, c, config) or related(c, case, config) for c in worse)
 
 
 def _deadline(scope: Scope, case: Case, config: FindingConfig) -> float:

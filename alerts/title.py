@@ -1,5 +1,7 @@
 """The one line that names a finding: at most 120 characters, one template per kind."""
 
+from collections.abc import Sequence
+
 from slowrank.telemetry import Subject
 
 MAX_TITLE = 120
@@ -124,9 +126,29 @@ def _named(s: Subject) -> str:
     return f"{s.type} {s.rail or s.rack or s.node or s.cluster}"
 
 
+def _tensor_group(s: Subject) -> str:
+    shared = ", ".join(f"{k}={v}" for k, v in sorted((s.coords or {}).items()))
+    if not s.node or not shared:
+        return f"{s.node or ''} Tensor-parallel group {shared} of job {s.job_id}".replace("  ", " ").strip()
+    return f"{s.node} tensor-parallel group {shared}"
+
+
+def places(subjects: Sequence[Subject]) -> str:
+    """Return how people call several GPUs of a node at once: ``gpu-0423 GPUs 4, 5 (ranks 3388, 3389)``."""
+    if len(subjects) == 1:
+        return place(subjects[0])
+    node, job = subjects[0].node, subjects[0].job_id
+    indices = [str(s.gpu_index) for s in subjects if s.gpu_index is not None]
+    ranks = ", ".join(str(s.rank) for s in subjects)
+    if not node or len(indices) < len(subjects):
+        return f"ranks {ranks} of job {job}" + (f" on {node}" if node else "")
+    return f"{node} GPUs {', '.join(indices)} (ranks {ranks})"
+
+
 _PLACES = {
     "gpu": _on_node,
     "rank": _on_node,
+    "group": _tensor_group,
     "node": lambda s: s.node or _named(s),
     "exporter": lambda s: s.node or _named(s),
     "job": _job,

@@ -182,6 +182,7 @@ def alert_labels(finding: Finding) -> dict[str, str]:
     labels |= {"source": "slowrank", "gpu": subject.get("gpu_index")}
     places = (*_PLACES, *_DOMAINS) if subject.get("type") in _DOMAINS else _PLACES
     labels |= {name: subject.get(name) for name in places}
+    labels |= {"group": _shared(subject)} if subject.get("type") == "group" else {}
     return {name: str(value) for name, value in labels.items() if value is not None and value != ""}
 
 
@@ -197,6 +198,7 @@ def subject_path(subject: Mapping[str, Any]) -> str:
     instance = {
         "gpu": subject.get("gpu_index"),
         "rank": subject.get("rank"),
+        "group": _shared(subject),
         "job": subject.get("job_id"),
         "nic": subject.get("nic"),
         "rack": subject.get("rack"),
@@ -204,6 +206,11 @@ def subject_path(subject: Mapping[str, Any]) -> str:
     }.get(kind)
     parts = (subject.get("node"), kind, instance)
     return "/".join(str(part) for part in parts if part is not None)
+
+
+def _shared(subject: Mapping[str, Any]) -> str:
+    """Return the coordinates that the ranks of a group share: a node may have several of them."""
+    return ",".join(f"{name}={at}" for name, at in sorted((subject.get("coords") or {}).items())) or "all"
 
 
 def finding_url(finding: Finding, public_url: str) -> str:

@@ -217,7 +217,7 @@ class FindingStage:
         incidents = self._incidents.get(case.subject.cluster)
         if incidents is None:
             return None
-        parts = members_of(case, scope.cases, self.config) or (case,)
+        parts = (members_of(case, scope.cases, self.config) if case.made_of_ranks else ()) or (case,)
         claims = [claim_on(incidents.shown[1], part) for part in parts]
         known = [claim for claim in claims if claim is not None]
         return max(known, key=lambda claim: claim.at) if len(known) == len(parts) else None

@@ -14,6 +14,7 @@ from streams.job_view import JobView
 from streams.progress import Stall
 from streams.rank_evidence import DETECTOR, metric_of, note_of, rank_evidence, ruled_out, unexplained_work
 from streams.second_look import second_look
+from streams.tensor_mates import mates
 
 ABOUT_RANKS = ("compute", "data", "rest", "intermittent", "missing", "transfer")
 
@@ -38,6 +39,7 @@ def slow_rank(view: JobView, a: Accusation, at: float) -> Suspicion:
     kind = "data.loader_slow" if a.channel == "data" else "straggler.fail_slow"
     # A voice of its own: that a rank stalls no more does not end that it computes longer.
     detector = f"{DETECTOR}.rest" if a.channel == "rest" else DETECTOR
+    group = view.tensor_group(view.roster[a.rank]) if a.channel == "compute" else ()
     if a.excursions:
         kind = "straggler.intermittent"
     return Suspicion(
@@ -60,6 +62,8 @@ def slow_rank(view: JobView, a: Accusation, at: float) -> Suspicion:
         ranks=len(view.roster),
         nodes=view.nodes,
         ranks_on_node=view.ranks_on_node(view.roster[a.rank]),
+        ranks_in_group=len(group),
+        mates=mates(view.detector, a, group),
         evidence=(*rank_evidence(view, a), *look.evidence),
         hypotheses={kind: weight, **unexplained_work(view)},
         ruled_out=ruled_out(view, a),

@@ -57,6 +57,20 @@ class JobView:
         node = self.identities[rank].node
         return None if node == UNKNOWN_NODE else node
 
+    def tensor_group(self, rank: int) -> tuple[int, ...]:
+        """Return where in the roster the ranks stand that differ from ``rank`` in ``tp`` alone, itself among
+        them; nothing where it is alone, they are on several nodes, or more tells them apart than ``coords``.
+        """
+        own = dict(self.identities[rank].coords)
+        if own.pop("tp", None) is None:
+            return ()
+        places = [dict(self.identities[r].coords) for r in self.roster]
+        shards = [place.pop("tp", None) for place in places]
+        members = tuple(i for i, place in enumerate(places) if place == own and shards[i] is not None)
+        nodes = {self.node(self.roster[i]) for i in members}
+        whole = len(members) == len({shards[i] for i in members}) >= 2 and len(nodes) == 1
+        return members if whole else ()
+
     def role(self, group: int) -> dict[str, str | int]:
         """Return what the ranks of a group of peers share and not all of the job do: model, coordinates."""
         member = self.detector.stages.index == group

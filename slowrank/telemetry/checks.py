@@ -109,7 +109,7 @@ def check_suspicion(record: Suspicion) -> Suspicion:
         raise BadRecord("too_many_instances", f"{len(record.readings)} readings, at most {MAX_READINGS}")
     if record.readings:
         _check_names(tuple(record.readings))
-    for field in ("gpus", "ranks", "nodes", "ranks_on_node"):
+    for field in ("gpus", "ranks", "nodes", "ranks_on_node", "ranks_in_group"):
         _check_count(field, getattr(record, field))
     _check_subjects(record)
     return record

@@ -12,7 +12,10 @@ VERSION = 1
 UNKNOWN_NODE = "unknown"
 """The node of twin rows that name none; no machine is meant, and ranks that share it share nothing."""
 
-SubjectType = Literal["gpu", "node", "nic", "link", "switch", "rank", "job", "rack", "exporter", "telemetry"]
+SubjectType = Literal[
+    "gpu", "node", "nic", "link", "switch", "rank", "group", "job", "rack", "exporter", "telemetry"
+]
+"""A ``group`` are the ranks of a job on a node that share their ``coords``: one tensor-parallel group."""
 
 
 # gc=False: a record holds no cycle, and the garbage collector need not walk through thousands a second.
@@ -154,6 +157,10 @@ Family = Literal[
 """Independent kinds of evidence: two metrics of one family are one vote (fusion, detection section 5)."""
 
 
+Mates = Literal["", "as_slow", "less_slow"]
+"""How slow the others of a rank's tensor-parallel group are meanwhile; empty: not all of them are."""
+
+
 Severity = Literal["critical", "error", "warning", "info"]
 
 
@@ -173,9 +180,11 @@ class Suspicion(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     finding. ``hypotheses`` are causes with relative log-odds, ``ruled_out`` what was checked and found fine,
     ``suspects`` who within or around the subject may be to blame, likeliest first.
     ``gpus`` is how many GPUs the job gates (cost), ``ranks_on_node`` how many of its ranks run on the
-    subject's node (0 = not known). ``severity``: how bad the rule
-    itself calls it, if it does. ``shadow``: made by a detector on trial; it is recorded, and moves nothing
-    that others make. ``readings`` are values by metric, where they are only told to the next stage.
+    subject's node (0 = not known), ``ranks_in_group`` how many ranks its tensor-parallel group has, where no
+    two are known to run on different nodes (0 = it is in none); ``mates`` is how slow its others are.
+    ``severity``: how bad the rule itself calls it, if it does. ``shadow``: made by a detector on trial; it is
+    recorded, and moves nothing that others make. ``readings`` are values by metric, where they are only told
+    to the next stage.
     Identity is ``(cluster, detector, subject, kind, onset)``: the same content twice changes nothing.
     """
 
@@ -199,6 +208,8 @@ class Suspicion(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ranks: int = 0
     nodes: int = 0
     ranks_on_node: int = 0
+    ranks_in_group: int = 0
+    mates: Mates = ""
     evidence: tuple[Evidence, ...] = ()
     hypotheses: dict[str, float] = {}
     ruled_out: tuple[str, ...] = ()

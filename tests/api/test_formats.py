@@ -124,6 +124,14 @@ def test_two_places_are_two_alerts(place):
     assert alert_labels(one) != alert_labels(two)
 
 
+def test_groups_of_a_node_are_alerts_of_their_own():
+    """Two tensor-parallel groups and their node have different labels: none ends with another."""
+    place = {"cluster": "prod-a", "node": "gpu-0423", "job_id": "812345"}
+    subjects = [{"type": "group", "coords": {"dp": dp}} for dp in (0, 1)] + [{"type": "node"}]
+    told = {str(alert_labels({"kind": "straggler.fail_slow", "subject": place | s})) for s in subjects}
+    assert len(told) == 3
+
+
 def test_where_a_node_stands_is_no_label_of_what_is_said_of_it():
     """It may become known while the finding lives, and would make another alert of it."""
     node = {"kind": "k", "subject": {"type": "node", "cluster": "c", "node": "n", "rack": "r", "switch": "s"}}

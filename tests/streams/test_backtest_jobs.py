@@ -14,8 +14,11 @@ from tests.streams.job_tables import healthy, layout, packed
 RANKS, ONSET = 16, 150
 
 
-def found(path, table, *, columns=("compute", "wait")):
-    """Write a table as NDJSON and return the findings that `slowrank backtest` prints."""
+def found(path, table, *, columns=("compute", "wait"), placed=False):
+    """Write a table as NDJSON and return the findings that `slowrank backtest` prints.
+
+    ``placed``: rows say on which node and GPU their rank runs, eight to a node.
+    """
     rows = []
     for s, number in enumerate(table.numbers.tolist()):
         for r in range(table.compute.shape[1]):
@@ -25,6 +28,7 @@ def found(path, table, *, columns=("compute", "wait")):
                 "rank": r,
                 "step_seconds": float(table.step[s, r]),
             }
+            row |= {"node": f"n{r // 8}", "gpu_index": r % 8} if placed else {}
             row |= {f"{name}_seconds": float(getattr(table, name)[s, r]) for name in columns}
             rows.append(row | {name: places[r] for name, places in table.coords.items()})
     file = path / "job.ndjson"
@@ -108,3 +112,42 @@ def test_healthy_jobs_and_planned_changes_give_nothing(tmp_path, change, coords)
         case _:
             pass
     assert found(tmp_path, synchronous(work, overhead=0.05, coords=coords)) == []
+
+
+def tensor_parallel(slowdowns, *, begin=100, end=None):
+    """A job of dp=4, pp=2, tp=4 whose compute includes the collectives of its tensor-parallel groups."""
+    places = np.arange(32)
+    coords = {"tp": places % 4, "dp": places // 4 % 4, "pp": places // 16}
+    work = healthy(steps=300, ranks=32)
+    for rank, ratio in slowdowns.items():
+        work[begin:end, rank] *= ratio
+    work = work.reshape(300, 8, 4).max(axis=2).repeat(4, axis=1)
+    return synchronous(work, overhead=0.05, coords={name: at.tolist() for name, at in coords.items()})
+
+
+@pytest.mark.parametrize("placed", [True, False])
+@pytest.mark.parametrize("end", [None, 180])
+def test_a_slow_tensor_parallel_group_is_one_finding(tmp_path, end, placed):
+    """All of its ranks show what one of them has: they are its suspects, and the job's loss is told once."""
+    table = tensor_parallel({9: 1.2}, end=end)
+    [finding] = found(tmp_path, table, placed=placed)
+    assert (finding["kind"], finding["severity"]) == ("straggler.fail_slow", "critical")
+    assert (finding["subject"]["type"], finding["subject"]["coords"]) == ("group", {"dp": 2, "pp": 0})
+    assert [(s["subject"]["rank"], s["probability"]) for s in finding["suspects"]] == [
+        (rank, 0.25) for rank in range(8, 12)
+    ]
+    assert finding["job_slowdown_ratio"] == pytest.approx(1.18, abs=0.02)
+    assert finding["action"]["code"] == "RUN_DIAG"
+    named = "n1 GPUs 0, 1, 2, 3 (ranks 8, 9, 10, 11)" if placed else "ranks 8, 9, 10, 11 of job"
+    assert named in finding["action"]["text"]
+    assert abs(seconds_of(finding["onset"]) - table.ts[100]) < 3.0
+    assert 0 < seconds_of(finding["detected_at"]) - table.ts[100] < 10.0
+
+
+@pytest.mark.parametrize(
+    ("ranks", "subjects"), [((9, 14), ["node"]), ((1, 9), ["group", "group"]), ((9,), ["group"])]
+)
+def test_slow_groups_are_told_by_node_where_they_fill_one(tmp_path, ranks, subjects):
+    """Two groups of one node are the node; on different nodes each has a cause of its own."""
+    found_in = found(tmp_path, tensor_parallel(dict.fromkeys(ranks, 1.2)), placed=True)
+    assert [f["subject"]["type"] for f in found_in] == subjects

@@ -1,0 +1,69 @@
+"""A case made of its ranks' cases: about their node, or about their tensor-parallel group."""
+
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+
+from alerts.case import Case
+from alerts.config import FindingConfig
+from alerts.finding import dedup_key
+from alerts.lifecycle import transition
+from slowrank.telemetry import Subject
+
+
+def slow_together(fresh: Iterable[Case], config: FindingConfig) -> tuple[Case, ...]:
+    """Return the most cases that began within one window of time, in order of their onsets."""
+    slow = sorted(fresh, key=lambda c: (c.since, c.key))
+    best: tuple[Case, ...] = ()
+    for first in slow:
+        window = tuple(c for c in slow if 0 <= c.since - first.since <= config.agree_within_seconds)
+        best = max(best, window, key=len)
+    return best
+
+
+def made(subject: Subject, members: tuple[Case, ...], ts: float) -> Case:
+    """Return the case about ``subject`` that ``members``, in order of their onsets, are the first to make."""
+    first = members[0]
+    fresh = Case(
+        key=dedup_key(subject, first.kind),
+        kind=first.kind,
+        subject=subject,
+        first_seen_at=ts,
+        first_onset=first.onset[0],
+        onset=_onset(members),
+        since=first.since,
+        last_seen_at=ts,
+        sources={},
+        made_of_ranks=True,
+    )
+    return refreshed(fresh, members)
+
+
+def revived(group: Case, members: Collection[Case]) -> Case:
+    """Return a case that had ended, or was about to, of members that are slow again."""
+    status = transition(group.status, "raised_again")
+    again = replace(group, status=status, ended_at=None, since=min(m.since for m in members))
+    return refreshed(again, members)
+
+
+def refreshed(group: Case, members: Collection[Case]) -> Case:
+    """Return the case with what its members say now."""
+    if not members:
+        return group
+    # A job waits once for all slow ranks of a node: their losses are one and do not add up.
+    costliest = max(members, key=lambda m: (m.lost, m.rate, m.key))
+    quiet = not any(m.active for m in members)
+    return replace(
+        group,
+        sources={f"{m.key}|{voice}": source for m in members for voice, source in m.sources.items()},
+        last_seen_at=max(m.last_seen_at for m in members),
+        cleared_at=max(m.cleared_at or 0.0 for m in members) if quiet else None,
+        flaps=max(m.flaps for m in members),
+        lost=costliest.lost,
+        rate=costliest.rate,
+        hurts=any(m.hurts for m in members),
+    )
+
+
+def _onset(members: tuple[Case, ...]) -> tuple[float, float, float]:
+    """Return the onset of the middle rank: one may have been in trouble before the others."""
+    return sorted(m.onset for m in members)[(len(members) - 1) // 2]

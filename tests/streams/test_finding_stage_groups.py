@@ -1,0 +1,213 @@
+"""FindingStage and tensor-parallel groups, whose ranks wait for each other as they compute."""
+
+import json
+import random
+
+import msgspec
+import pytest
+
+from slowrank.telemetry import Subject
+from tests.streams.test_finding_stage import GPU, T0, hot, run, slow
+
+
+def mate(rank, ts=10.0, *, node="n1", mates="as_slow", **changes):
+    """Return what is said of a rank of a job whose groups have four ranks and its nodes eight."""
+    subject = Subject(
+        type="rank",
+        cluster="c",
+        node=node,
+        gpu_index=rank % 8,
+        rank=rank,
+        job_id="j1",
+        coords={"dp": rank // 4, "pp": 0, "tp": rank % 4},
+    )
+    fields = {"overwhelming": True, "ranks_on_node": 8, "ranks_in_group": 4, "mates": mates}
+    return slow(ts, subject=subject, **(fields | changes))
+
+
+def opened(versions):
+    """Return who has a finding, and when it was told: (kind of subject, rank or coordinates, time)."""
+    last = {
+        f.dedup_key: (f.subject.type, f.subject.rank, f.detected_at - T0)
+        for f in versions
+        if f.status == "open"
+    }
+    return sorted(last.values(), key=str)
+
+
+def story(versions, key="group"):
+    """Return the last version of the one finding about a group."""
+    [found] = {f.dedup_key: f for f in versions if f.subject.type == key}.values()
+    return found
+
+
+GROUP = [mate(rank) for rank in range(4)]
+
+
+def test_ranks_that_wait_for_each_other_are_one_finding():
+    """Each of them is as likely to be the slow one, the job loses once, and all are to be looked at."""
+    _, versions = run(*GROUP)
+    found = story(versions)
+    assert opened(versions) == [("group", None, 12.5)]
+    assert found.gpu_hours_lost_per_hour == pytest.approx(16 * (1 - 1 / 1.3), abs=1e-4)
+    assert (found.subject.node, found.subject.coords) == ("n1", {"dp": 0, "pp": 0})
+    assert [(s.subject.rank, s.probability) for s in found.suspects] == [(r, 0.25) for r in range(4)]
+    assert (found.severity, found.action.code) == ("critical", "RUN_DIAG")
+    assert found.title == "n1 tensor-parallel group dp=0, pp=0 is 1.30x slower than 12 peers"
+    assert "n1 GPUs 0, 1, 2, 3 (ranks 0, 1, 2, 3)" in found.action.text
+    assert "step times cannot tell which" in found.action.text
+    assert "step times cannot tell" in found.evidence[0].note
+    ranks = {f.subject.rank: f for f in versions if f.subject.type == "rank"}
+    assert {f.group_key for f in ranks.values()} == {found.dedup_key}
+
+
+def test_a_group_is_slow_since_its_middle_rank_is():
+    """One rank was in trouble before the others: it does not date them."""
+    since = [T0 + 1, T0 + 5, T0 + 6, T0 + 6]
+    told = [msgspec.structs.replace(s, onset=at) for s, at in zip(GROUP, since, strict=True)]
+    _, versions = run(*told)
+    assert story(versions).onset == since[1]
+
+
+@pytest.mark.parametrize("others_at", [(10.0, 11.0, 12.0), (12.4, 12.4, 12.4)])
+def test_the_first_waits_for_mates_that_rise(others_at):
+    """It is held for half the time it took to be found, from when it was: its group is told of by then."""
+    rest = [mate(rank, ts) for rank, ts in enumerate(others_at, start=1)]
+    _, versions = run(mate(0), *rest)
+    assert opened(versions) == [("group", None, 12.5)]
+
+
+def test_one_whose_mates_are_well_waits_for_nobody():
+    """A rank that alone is slow is told of at once."""
+    _, versions = run(mate(0, mates=""))
+    assert opened(versions) == [("rank", 0, 10.0)]
+
+
+def test_one_whose_mates_are_never_found_waits_no_longer():
+    """Mates that looked slow and were not: it is told of after half the time that it took to be found."""
+    _, versions = run(mate(0), until=60)
+    assert opened(versions) == [("rank", 0, 12.5)]
+
+
+def test_three_of_four_are_no_group():
+    """Whoever waits for a mate is slow as well: one that is not has nothing to do with them."""
+    _, versions = run(*(mate(rank, mates="") for rank in range(3)))
+    assert [(kind, rank) for kind, rank, _ in opened(versions)] == [("rank", 0), ("rank", 1), ("rank", 2)]
+
+
+def test_a_group_over_several_nodes_is_left_alone():
+    """What is known of one node says nothing of the others."""
+    told = [mate(rank, node=f"n{rank % 2}", ranks_in_group=0, mates="") for rank in range(4)]
+    _, versions = run(*told)
+    assert [rank for _, rank, _ in opened(versions)] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_the_slowest_is_named_where_that_is_clear(rank):
+    """Its mates wait for a part of its work: they are told as part of the finding about it."""
+    told = [mate(r, mates="less_slow" if r == rank else "as_slow") for r in range(4)]
+    late = mate(3, 40, state="update")
+    _, versions = run(*told, late, until=60)
+    assert opened(versions) == [("rank", rank, 12.5)]
+    others = {f.subject.rank: f for f in versions if f.subject.rank not in (rank, None)}
+    assert {f.group_key for f in others.values()} == {f"c/rank/j1:{rank}/straggler.fail_slow"}
+
+
+def test_the_slowest_that_shows_later_is_the_likeliest():
+    """A group that is told of stays so; who has become clearly slower comes first."""
+    _, versions = run(*GROUP, mate(2, 40, state="update", mates="less_slow"), until=60)
+    found = story(versions)
+    assert opened(versions) == [("group", None, 12.5)]
+    assert found.suspects[0].subject.rank == 2
+    assert found.suspects[0].probability > 0.6
+    assert sum(s.probability for s in found.suspects) == pytest.approx(1.0, abs=1e-3)
+
+
+def gpu(index):
+    return msgspec.structs.replace(GPU, gpu_index=index)
+
+
+def test_hardware_tells_which_of_them_it_is():
+    """A throttle of one of their GPUs explains the group, and its rank is the likeliest."""
+    _, versions = run(*GROUP, hot(subject=gpu(2)))
+    found = story(versions)
+    assert opened(versions) == [("group", None, 12.5)]
+    assert found.cause is not None
+    assert found.cause.hypothesis == "throttle.thermal"
+    assert (found.suspects[0].subject.rank, found.suspects[0].probability) == (
+        2,
+        pytest.approx(0.87, abs=0.01),
+    )
+    assert "n1 GPU 2 (rank 2)" in found.action.text
+    assert "step times" not in found.action.text
+
+
+@pytest.mark.parametrize("hardware", [[hot(subject=gpu(6))], [hot(subject=gpu(i)) for i in range(4)]])
+def test_hardware_that_tells_nothing_leaves_them_alike(hardware):
+    """Another GPU of the node is no part of the group; where all of theirs are hot, none stands out."""
+    _, versions = run(*GROUP, *hardware)
+    assert [s.probability for s in story(versions).suspects] == [0.25] * 4
+
+
+def test_all_groups_of_a_node_are_the_node():
+    """Two groups that fill their node are one finding about it, also when one was complete before."""
+    _, versions = run(*(mate(rank, 10 if rank < 4 else 12) for rank in range(8)), until=60)
+    assert [kind for kind, _, _ in opened(versions)] == ["node"]
+
+
+def test_a_group_that_was_told_before_its_node_is_part_of_it():
+    """Once the other ranks of the node are found too, its finding ends as a part of the node's."""
+    _, versions = run(*(mate(rank, 10 if rank < 4 else 30) for rank in range(8)), until=60)
+    found, node = story(versions), story(versions, "node")
+    assert (found.status, found.group_key, node.status) == ("resolved", node.dedup_key, "open")
+
+
+def test_groups_of_different_nodes_are_two_findings():
+    """Each has a slow rank of its own."""
+    _, versions = run(*GROUP, *(mate(rank, node="n2") for rank in range(8, 12)))
+    assert [kind for kind, _, _ in opened(versions)] == ["group", "group"]
+
+
+def test_a_group_recovers_and_comes_again():
+    """It is resolved once recovery has held; a relapse is the same finding, and no rank's."""
+    well = [msgspec.structs.replace(s, state="clear", ts=T0 + 100) for s in GROUP]
+    again = [msgspec.structs.replace(s, ts=T0 + 2000 + rank, onset=T0 + 1990) for rank, s in enumerate(GROUP)]
+    _, before = run(*GROUP, *well, until=1000)
+    assert (story(before).status, story(before).resolved_at) == ("resolved", T0 + 400)
+    _, after = run(*GROUP, *well, *again, until=2100)
+    assert {(f.subject.type, f.occurrences) for f in after if f.status == "open"} == {
+        ("group", 1),
+        ("group", 2),
+    }
+
+
+def test_a_group_that_is_slow_on_and_off_stays_one_finding():
+    """The first to relapse waits for its mates, though it is not known yet that they relapse."""
+    well = [msgspec.structs.replace(s, state="clear", ts=T0 + 100) for s in GROUP]
+    again = [
+        msgspec.structs.replace(s, ts=T0 + 200 + rank, onset=T0 + 190, mates="as_slow" if rank else "")
+        for rank, s in enumerate(GROUP)
+    ]
+    mended = [msgspec.structs.replace(s, ts=T0 + 204, state="update") for s in GROUP]
+    _, versions = run(*GROUP, *well, *again, *mended, until=300)
+    assert {f.subject.type for f in versions if f.status == "open"} == {"group"}
+    assert story(versions).status == "open"
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_same_findings_in_any_order_and_with_repeats(seed):
+    """Whoever of the group was heard of first, its finding is the same byte for byte."""
+    told = [
+        *(mate(rank, ts) for rank, ts in enumerate((10.0, 11.0, 12.0, 14.0))),
+        *(mate(rank, 40, state="update", mates="less_slow" if rank == 1 else "as_slow") for rank in range(4)),
+        hot(12, subject=gpu(3)),
+        hot(30, subject=gpu(3), state="clear"),
+    ]
+    mixed = told * 2
+    random.Random(seed).shuffle(mixed)
+    assert _bytes(run(*mixed, until=60)[1]) == _bytes(run(*told, until=60)[1])
+
+
+def _bytes(versions):
+    last = {f.dedup_key: f.to_json() for f in versions}
+    return json.dumps(last, sort_keys=True)

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from collections import Counter
+from functools import cache
 
 import msgspec
 import numpy as np
@@ -106,16 +107,31 @@ def test_survives_the_wire():
     assert [pace_of(decode_suspicion(encode(s))) for s in found] == [pace_of(s) for s in found]
 
 
-def test_incomplete_paces_are_none():
-    """A pace without its GPU or its figures is none."""
-    [whole, *_] = told(job(300))
-    nowhere = msgspec.structs.replace(whole.subject, gpu_index=None)
-    assert pace_of(msgspec.structs.replace(whole, subject=nowhere)) is None
-    assert pace_of(msgspec.structs.replace(whole, evidence=())) is None
+@cache
+def whole():
+    return told(job(300))[0]
+
+
+@pytest.mark.parametrize("without", ["node", "gpu_index", "job_id", "rank"])
+def test_paces_of_nobody_are_none(without):
+    """A pace without its GPU, job or rank is none."""
+    assert pace_of(whole()) is not None
+    nobody = msgspec.structs.replace(whole().subject, **{without: None})
+    assert pace_of(msgspec.structs.replace(whole(), subject=nobody)) is None
+
+
+@pytest.mark.parametrize("figure", ["pace.log_ratio", "pace.log_spread"])
+def test_paces_without_figures_are_none(figure):
+    """A pace that lacks a figure, or has one that is no number, is none."""
+    readings = dict(whole().readings)
+    figures = readings | {figure: math.nan}
+    assert pace_of(msgspec.structs.replace(whole(), readings=figures)) is None
+    del readings[figure]
+    assert pace_of(msgspec.structs.replace(whole(), readings=readings)) is None
 
 
 def test_findings_are_the_same_without_paces():
-    """A slow rank is found byte for byte the same with paces and without; the lane hands them to the store."""
+    """A slow rank is found byte for byte the same with paces and without; they come out for the store."""
     stage = JobStage()
     said = [s for r in job(slow={3: 1.2}) for s in stage.process(r)]
     without = [s for s in said if s.kind != PACE_KIND]

@@ -7,9 +7,11 @@ from typing import Any
 
 import psycopg
 
+from alerts.chronic import Machine, Pace
 from alerts.config import FindingConfig
 from store import retention, rollups
 from store.buckets import ROLLED, TABLE, NodeLatest, SampleRollup, StepRollup
+from store.rows import write_rows
 
 T0 = 1_795_160_000.0
 
@@ -67,6 +69,17 @@ def test_steps_and_their_view(conn):
     assert rollups.write_steps(conn, ranks) == 0
     row = conn.execute("SELECT ranks, median, last_step FROM v_step_time").fetchone()
     assert (row[0], round(row[1], 6), row[2]) == (4, 1.3, 2**40 + 4)
+
+
+def test_rows_of_every_kind_land_in_their_tables(conn):
+    """Kinds may be mixed in any order, and come again."""
+    word = NodeLatest(cluster="c", node="n1", last_seen_at=T0, boot_id="b", seq=1, gpus=8, nics=4)
+    pace = Pace(machine=Machine("c", "n1", 0), job="j", rank=3, at=T0, log_ratio=0.01, spread=0.004)
+    mixed = [pace, sample("nic"), word, step(), sample(), sample("host")]
+    write_rows(conn, mixed)
+    write_rows(conn, [*reversed(mixed)])
+    for table in (*TABLE.values(), "steps_10s", "nodes", "paces"):
+        assert conn.execute(f"SELECT count(*) FROM {table}").fetchone() == (1,), table
 
 
 def test_hostile_names(conn):

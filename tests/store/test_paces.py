@@ -123,7 +123,7 @@ def test_paces_stay_for_five_weeks(conn):
     conn.execute("SET ROLE slowrank_streams")
     write_paces(conn, [pace(at=T0 + 3600)])
     now = datetime.fromtimestamp(T0, UTC)
-    removed = retention.run(conn, now=now, days=7, config_of=lambda _: FindingConfig())
+    removed = retention.run(conn, now=now, days=7, pace_days=35, config_of=lambda _: FindingConfig())
     assert removed is not None
     assert removed["paces"] == 1
     assert [r[4] for r in rows(conn)] == [T0 - 27 * DAY, T0]

@@ -118,7 +118,7 @@ def test_old_roll_ups_go(conn):
     rollups.write_steps(conn, [step(bucket=T0 - 9 * day), step()])
     conn.execute("SET ROLE slowrank_streams")
     removed = retention.run(
-        conn, now=datetime.fromtimestamp(T0, UTC), days=7, config_of=lambda _: FindingConfig()
+        conn, now=datetime.fromtimestamp(T0, UTC), days=7, pace_days=35, config_of=lambda _: FindingConfig()
     )
     assert removed == {
         "samples_10s": 1,
@@ -138,7 +138,11 @@ def test_retention_runs_in_one_place(conn, store_dsn):
         other.execute("SELECT pg_advisory_lock(%s)", (retention._LOCK,))
         assert (
             retention.run(
-                conn, now=datetime.fromtimestamp(T0, UTC), days=7, config_of=lambda _: FindingConfig()
+                conn,
+                now=datetime.fromtimestamp(T0, UTC),
+                days=7,
+                pace_days=35,
+                config_of=lambda _: FindingConfig(),
             )
             is None
         )
@@ -162,7 +166,11 @@ def test_compressed_where_the_edition_can(conn):
     rows = conn.execute("SELECT n, power_watts_mean FROM samples_10s ORDER BY bucket").fetchall()
     assert rows == [(11, 4.0), (10, 1.0), (10, 1.5)]
     gone = retention.run(
-        conn, now=datetime.fromtimestamp(T0 + 30 * 86400, UTC), days=7, config_of=lambda _: FindingConfig()
+        conn,
+        now=datetime.fromtimestamp(T0 + 30 * 86400, UTC),
+        days=7,
+        pace_days=35,
+        config_of=lambda _: FindingConfig(),
     )
     assert gone is not None
     assert gone["samples_10s"] > 0

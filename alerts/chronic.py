@@ -23,6 +23,9 @@ TIMES_SPREAD = 5.0
 """A GPU must differ by so many times what healthy ones differ by among themselves (robust sd)."""
 
 MIN_DAYS, MIN_JOBS = 2, 2
+MAX_DAYS = 28
+"""So far back, with today, one may ask: a GPU is judged by weeks, not by what it was a season ago."""
+
 MIN_MACHINES = 8
 """Of fewer, nobody can tell how much healthy ones differ."""
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import psycopg
 from psycopg import sql
 
-from alerts.chronic import Day, Fleet, Machine, Pace, chronic, fleet_of
+from alerts.chronic import MIN_DAYS, Day, Fleet, Machine, Pace, chronic, fleet_of
 from detectors.straggler import StepTimes, StragglerDetector
 from store.migrate import migrate
 from store.paces import means, suspects, write_paces
@@ -86,12 +86,12 @@ def draw(
 
 
 def judged(drawn: Drawn, upto: int) -> set[int]:
-    """Return the GPUs named at the end of a day, from the rows that the store would read."""
+    """Return the GPUs named at the end of a day, from a superset of the rows that the store would read."""
     ratio = drawn.ratio[:upto]
     sd = ratio.std(axis=0, ddof=1).tolist() if upto > 1 else [None] * ratio.shape[1]
     usual = fleet_of(list(zip(ratio.mean(axis=0).tolist(), sd, strict=True)))
     assert usual is not None
-    maybe = np.flatnonzero((ratio >= usual.least / 2).sum(axis=0) >= 2).tolist()
+    maybe = np.flatnonzero((ratio >= usual.least / 2).sum(axis=0) >= MIN_DAYS).tolist()
     return {_gpu(one.machine) for one in chronic(drawn.days(maybe, upto), usual)}
 
 

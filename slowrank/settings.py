@@ -85,7 +85,7 @@ class Settings(BaseSettings):
 
     gpu_hour_price: float | None = Field(default=None, ge=0)
     retention_rollup_days: int = Field(default=7, ge=1)
-    # `slowrank chronic` looks back on 28 days.
+    # `slowrank chronic` looks back on less (alerts.chronic.MAX_DAYS).
     retention_pace_days: int = Field(default=35, ge=2)
 
     @field_validator("cluster", "node", "rack", "switch")

@@ -13,8 +13,6 @@ from store.findings import expire_silent
 from store.locks import lock_key
 
 ROLLUPS = ("samples_10s", "nic_10s", "host_10s", "steps_10s")
-# Past the four weeks that `alerts.chronic` looks back on.
-PACE_DAYS = 35.0
 # Rows a transaction: short ones hold no lock for long and let vacuum follow.
 BATCH = 20_000
 # So far back a listener may go with Last-Event-ID (api.routes.stream).
@@ -40,7 +38,7 @@ def run(
     *,
     now: datetime,
     days: float,
-    pace_days: float = PACE_DAYS,
+    pace_days: float,
     config_of: Callable[[str], FindingConfig],
 ) -> dict[str, int] | None:
     """Remove roll-ups older than ``days``, paces older than ``pace_days``, and end findings that nobody

@@ -10,15 +10,9 @@ from streams.arrays import FloatArray
 from streams.batch import Batch
 from streams.counters import Increase
 from streams.hardware_states import CNP_RATIO
+from streams.node_jobs import CALM, LEARN_SECONDS, RECENT_SECONDS, USUAL_SECONDS, NodeJobs
 
 CNP = "nic.port.cnp_handled_total"
-
-RECENT_SECONDS, USUAL_SECONDS = 5.0, 300.0
-"""Time constants of what comes now (a step may send in one burst), and of what is usual."""
-
-LEARN_SECONDS = 60.0
-CALM = 3.0
-"""Beyond so many times the usual, what is seen is not learnt as usual."""
 
 LEAST_PER_SECOND = 10.0
 """A port. Fewer are not told apart: a busy network without congestion sends some, and from none to a few is
@@ -33,17 +27,15 @@ class Notifications:
         # value.
         self._recent = np.zeros((2, nodes))
         self._usual = np.zeros((2, nodes))
-        self._jobs: list[str | None] = [None] * nodes
+        self._jobs = NodeJobs(nodes)
 
     def update(self, batch: Batch, ports: Increase) -> dict[str, FloatArray]:
         """Take a batch and what the counters of its ports rose by; return ``CNP_RATIO`` [n, 1].
 
         It is how many times the usual number come now; 0: cannot be told.
         """
-        for k, sample in enumerate(batch.samples):
-            if sample.job_id != self._jobs[node := int(batch.index[k])]:
-                self.restart(node)
-                self._jobs[node] = sample.job_id
+        for node in self._jobs.changed(batch):
+            self.restart(node)
         rows, now = batch.rows, _a_port(ports)
         fading = np.exp(-now[1] / RECENT_SECONDS)
         recent = self._recent[:, rows] = self._recent[:, rows] * fading + now
@@ -63,11 +55,11 @@ class Notifications:
     def forget(self, node: int) -> None:
         """Drop everything of a node."""
         self.restart(node)
-        self._jobs[node] = None
+        self._jobs.forget(node)
 
     def carry(self, node: int, source: "Notifications", row: int) -> None:
-        """Take over a node that was ``row`` of another bank: its other ports are learnt anew."""
-        self._jobs[node] = source._jobs[row]
+        """Take over a node that was ``row`` of another bank: what is usual for it is learnt anew."""
+        self._jobs.carry(node, source._jobs, row)
 
 
 def _a_port(ports: Increase) -> FloatArray:

@@ -24,7 +24,6 @@ from slowrank.telemetry import Record, Subject, Suspicion
 from streams.incident_members import as_member, claim_on, with_members
 from streams.incidents import INCIDENTS, Claim, Incidents
 from streams.joint import JOB_KINDS, Joints, may_explain, may_wait, with_hangs
-from streams.paces import PACE_KIND
 from streams.pairwise import DELAY_KIND, Pairwise
 from streams.places import PLACE_KIND
 from streams.silence import UNHEARD_KIND
@@ -62,8 +61,7 @@ class FindingStage:
 
     def process(self, record: Record | Suspicion) -> Sequence[Finding]:
         """Take one suspicion; what follows from it comes with the next tick at or after its time."""
-        # Paces are the store's: they say something about weeks alone.
-        if not isinstance(record, Suspicion) or record.kind == PACE_KIND:
+        if not isinstance(record, Suspicion):
             return ()
         if record.kind == PHASE_KIND:
             self._startups.hear(record)

@@ -58,7 +58,7 @@ class GrayNodes:
 
     @property
     def ignored(self) -> Counter[str]:
-        """Minutes of nodes that changed nothing, by reason."""
+        """Minutes of nodes that changed nothing, by reason: for tests, no metric tells them."""
         return self._windows.ignored
 
     def process(self, record: Record | Suspicion) -> Sequence[Output]:
@@ -130,7 +130,7 @@ def _claim(subject: Subject, z: FloatArray, score: float, region: Envelope) -> C
         kind="gray.node",
         subject=subject,
         weight=_WEIGHT,
-        score=max(1.0, score),
+        score=score,
         evidence=evidence,
         severity="warning",
     )

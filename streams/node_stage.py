@@ -60,7 +60,7 @@ class NodeStage:
 
     @property
     def ignored(self) -> Counter[str]:
-        """Samples that changed nothing, by reason."""
+        """Samples that changed nothing, by reason: for tests, no metric tells them."""
         return self._fleet.ignored
 
     def process(self, record: Record | Suspicion) -> Sequence[Output]:

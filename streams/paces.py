@@ -13,17 +13,16 @@ import numpy.typing as npt
 
 from alerts.chronic import Machine, Pace
 from detectors.robust import nan_median
-from slowrank.telemetry import Evidence, Subject, Suspicion
+from slowrank.telemetry import Subject, Suspicion
 from streams.job_view import JobView
-from streams.suspicions import Claim
+from streams.suspicions import told
 
 PACE_KIND = "self.pace"
 REPEAT_SECONDS = 3600
 MIN_STEPS = 100
 """Steps of which a pace is the median: fewer leave more noise than healthy GPUs differ by."""
 
-_DETECTOR = "pace"
-_RATIO, _SPREAD, _STEPS = "pace.log_ratio", "pace.log_spread", "pace.steps"
+_RATIO, _SPREAD = "pace.log_ratio", "pace.log_spread"
 
 
 class Paces:
@@ -50,21 +49,23 @@ class Paces:
         since = (at - self._moments) % REPEAT_SECONDS
         self._next = at + REPEAT_SECONDS - float(since.max())
         due = np.flatnonzero(since < at - before)
-        return _told(view, due, at) if len(due) and _means_something(view) else []
+        return _paces(view, due, at) if len(due) and _means_something(view) else []
 
 
-def pace_of(told: Suspicion) -> Pace | None:
+def pace_of(s: Suspicion) -> Pace | None:
     """Return the pace that a suspicion of ``PACE_KIND`` tells, or None where something of it is missing."""
-    s, values = told.subject, {e.metric: e.value for e in told.evidence}
-    if s.node is None or s.gpu_index is None or s.job_id is None or not {_RATIO, _SPREAD} <= values.keys():
+    gpu, ratio, spread = s.subject, s.readings.get(_RATIO, math.nan), s.readings.get(_SPREAD, math.nan)
+    if gpu.node is None or gpu.gpu_index is None or gpu.job_id is None or gpu.rank is None:
+        return None
+    if not (math.isfinite(ratio) and math.isfinite(spread)):
         return None
     return Pace(
-        machine=Machine(s.cluster, s.node, s.gpu_index),
-        job=s.job_id,
-        rank=s.rank or 0,
-        at=told.ts,
-        log_ratio=values[_RATIO],
-        spread=values[_SPREAD],
+        machine=Machine(gpu.cluster, gpu.node, gpu.gpu_index),
+        job=gpu.job_id,
+        rank=gpu.rank,
+        at=s.ts,
+        log_ratio=ratio,
+        spread=spread,
     )
 
 
@@ -78,28 +79,18 @@ def _means_something(view: JobView) -> bool:
     return ratios.roles_settled and not (ratios.common_clock or ratios.asynchronous)
 
 
-def _told(view: JobView, due: npt.NDArray[np.intp], at: float) -> list[Suspicion]:
+def _paces(view: JobView, due: npt.NDArray[np.intp], at: float) -> list[Suspicion]:
     ratios = view.detector.ratios
     due = due[~ratios.small_role[due]]
     logs = ratios.history.last("role", min(ratios.settled, ratios.config.history))[:, due]
-    middles, steps = nan_median(logs, least=MIN_STEPS), np.isfinite(logs).sum(axis=0)
-    told = zip(due.tolist(), middles.tolist(), steps.tolist(), strict=True)
+    middles = nan_median(logs, least=MIN_STEPS).tolist()
     return [
-        _pace(subject, middle, view.detector.spread, n, at)
-        for i, middle, n in told
+        _pace(subject, middle, view.detector.spread, at)
+        for i, middle in zip(due.tolist(), middles, strict=True)
         if math.isfinite(middle) and (subject := view.subject(view.roster[i])).type == "gpu"
     ]
 
 
-def _pace(subject: Subject, middle: float, spread: float, steps: int, at: float) -> Suspicion:
-    told = ((_RATIO, round(middle, 6)), (_SPREAD, round(spread, 6)), (_STEPS, float(steps)))
-    claim = Claim(
-        detector=_DETECTOR,
-        family="timing",
-        kind=PACE_KIND,
-        subject=subject,
-        weight=0.0,
-        score=0.0,
-        evidence=tuple(Evidence(metric=m, unit="1", detector=_DETECTOR, value=v) for m, v in told),
-    )
-    return claim.suspicion("clear", ts=at, onset=at)
+def _pace(subject: Subject, middle: float, spread: float, at: float) -> Suspicion:
+    readings = {_RATIO: round(middle, 6), _SPREAD: round(spread, 6)}
+    return told(PACE_KIND, subject, detector="pace", family="timing", ts=at, onset=at, readings=readings)

@@ -15,7 +15,7 @@ from functools import cached_property
 
 from slowrank.telemetry import Evidence, NodeSample, Subject, Suspicion
 from streams.earliest import Earliest
-from streams.suspicions import Claim, Place
+from streams.suspicions import Place, told
 
 PLACE_KIND = "self.place"
 REPEAT_SECONDS = 300
@@ -133,14 +133,13 @@ def _where(s: Suspicion) -> Where:
 
 
 def _announced(place: Place, ports: int, ts: float) -> Suspicion:
-    told = Evidence(metric="nic.ports", unit="1", detector="places", value=float(ports))
-    claim = Claim(
+    count = Evidence(metric="nic.ports", unit="1", detector="places", value=float(ports))
+    return told(
+        PLACE_KIND,
+        place.whole_node(),
         detector="places",
         family="telemetry",
-        kind=PLACE_KIND,
-        subject=place.whole_node(),
-        weight=0.0,
-        score=0.0,
-        evidence=(told,),
+        ts=ts,
+        onset=ts,
+        evidence=(count,),
     )
-    return claim.suspicion("clear", ts=ts, onset=ts)

@@ -7,14 +7,13 @@ Nodes are keyed one by one, so no worker sees all of a cluster; they come togeth
 import math
 from collections.abc import Iterator, Sequence
 
-import msgspec
 import numpy as np
 
 from slowrank.telemetry import NodeSample, Suspicion
 from slowrank.telemetry.schema import SAMPLE_SCHEMAS, Block
 from streams.arrays import FloatArray, as_float, stacked
 from streams.fleet import turns
-from streams.suspicions import Claim, Place
+from streams.suspicions import Place, told
 
 READINGS_KIND = "self.readings"
 
@@ -66,7 +65,7 @@ class Readings:
         """Return what each node read in the minutes that are over by ``event_time``."""
         self._now = max(self._now, event_time)
         over = sorted(start for start in self._minutes if due(start) <= self._now)
-        return [told for start in over for told in self._minutes.pop(start).told(start)]
+        return [row for start in over for row in self._minutes.pop(start).rows(start)]
 
 
 def due(start: float) -> float:
@@ -74,9 +73,9 @@ def due(start: float) -> float:
     return start + WINDOW_SECONDS + LATE_SECONDS
 
 
-def means_of(told: Suspicion) -> list[float]:
+def means_of(minute: Suspicion) -> list[float]:
     """Return the means of ``FEATURES`` in a node's minute; NaN is not read."""
-    return [told.readings.get(name, math.nan) for name in FEATURES]
+    return [minute.readings.get(name, math.nan) for name in FEATURES]
 
 
 class _Minute:
@@ -100,13 +99,21 @@ class _Minute:
             self._read[rows[turn]] += read[turn]
             self._samples[rows[turn]] += 1.0
 
-    def told(self, start: float) -> Iterator[Suspicion]:
+    def rows(self, start: float) -> Iterator[Suspicion]:
         """Yield what each node read, in the order of their names."""
         means = self._sums / np.maximum(self._read, 1.0)
         for _, row in sorted(self._rows.items()):
             values = zip(FEATURES, means[row].tolist(), self._read[row].tolist(), strict=True)
             readings = {SAMPLES: float(self._samples[row])}
-            yield _told(self._places[row], readings | {name: x for name, x, n in values if n}, start)
+            yield told(
+                READINGS_KIND,
+                self._places[row].whole_node(),
+                detector="gray",
+                family="telemetry",
+                ts=due(start),
+                onset=start,
+                readings=readings | {name: x for name, x, n in values if n},
+            )
 
     def _row(self, sample: NodeSample) -> int:
         key = (sample.cluster, sample.node)
@@ -122,18 +129,6 @@ class _Minute:
 
 def _doubled(table: FloatArray) -> FloatArray:
     return np.concatenate((table, np.zeros_like(table)))
-
-
-def _told(place: Place, readings: dict[str, float], start: float) -> Suspicion:
-    claim = Claim(
-        detector="gray",
-        family="telemetry",
-        kind=READINGS_KIND,
-        subject=place.whole_node(),
-        weight=0.0,
-        score=0.0,
-    )
-    return msgspec.structs.replace(claim.suspicion("clear", ts=due(start), onset=start), readings=readings)
 
 
 def _features(samples: Sequence[NodeSample]) -> FloatArray:

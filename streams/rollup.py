@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from alerts.chronic import Pace
 from slowrank.telemetry import JobSteps, NodeSample
 from slowrank.telemetry.schema import STEP_SCHEMAS
-from store.buckets import BUCKET_SECONDS, NodeLatest, SampleRollup, StepRollup
+from store.buckets import BUCKET_SECONDS, StepRollup
+from store.rows import Row
 from streams.arrays import columns
 from streams.rollup_buckets import changed
 from streams.rollup_samples import NodeBuckets
@@ -28,8 +28,8 @@ KEEP_SECONDS = 300.0
 # Records of a source remembered before the older ones are looked for and dropped.
 MAX_SEEN = 4096
 
-Rows = list[SampleRollup | StepRollup | NodeLatest | Pace]
-"""What goes to the store beside findings: roll-ups, and how jobs pace their GPUs."""
+Rows = list[Row]
+"""What goes to the store beside findings."""
 
 B = TypeVar("B", "NodeBuckets", "StepBuckets")
 

@@ -14,19 +14,13 @@ from streams.conditions import ConditionBank, Key, Timing
 from streams.counters import Increase
 from streams.hardware import Found, at
 from streams.hardware_rules import Verdict
+from streams.node_jobs import CALM, LEARN_SECONDS, RECENT_SECONDS, USUAL_SECONDS, NodeJobs
 from streams.suspicions import Claim, Place
 
 WAIT, SENT = "nic.port.xmit_wait_ticks_total", "nic.port.tx_bytes_total"
 
-RECENT_SECONDS, USUAL_SECONDS = 5.0, 300.0
-"""Time constants of what a port does now (a step may send in one burst), and of what is usual for it."""
-
-LEARN_SECONDS = 60.0
 APART = 10.0
 """So many times what is usual for the port and what any other port of the node waits now."""
-
-CALM = 3.0
-"""Beyond so many times the usual, what is seen is not learnt as usual."""
 
 LEAST_TICKS, LEAST_BYTES = 1000.0, 1e7
 """A second; below, a port hardly waits, or hardly sends."""
@@ -45,15 +39,13 @@ class WaitingPorts:
         self._recent = np.zeros((2, nodes, ports))
         self._usual = np.zeros((2, nodes, ports))
         self._learnt = np.zeros((nodes, ports))
-        self._jobs: list[str | None] = [None] * nodes
+        self._jobs = NodeJobs(nodes)
         self._conditions = ConditionBank(nodes)
 
     def update(self, batch: Batch, ports: Increase) -> Found:
         """Take a batch and what the counters of its ports rose by; tell which ports wait alone."""
-        for k, sample in enumerate(batch.samples):
-            if sample.job_id != self._jobs[node := int(batch.index[k])]:
-                self.restart(node)
-                self._jobs[node] = sample.job_id
+        for node in self._jobs.changed(batch):
+            self.restart(node)
         recent, usual = self._learn(batch, ports)
         if not (recent.waits > APART * usual.waits).any() and not self._conditions.busy:
             return
@@ -78,12 +70,14 @@ class WaitingPorts:
     def forget(self, node: int) -> None:
         """Drop everything of a node."""
         self.restart(node)
-        self._jobs[node] = None
+        self._jobs.forget(node)
         self._conditions.forget(node)
 
     def carry(self, node: int, source: "WaitingPorts", row: int) -> None:
-        """Take over a node that was ``row`` of another bank: its other ports are learnt anew."""
-        self._jobs[node] = source._jobs[row]
+        """Take over a node that was ``row`` of another bank, and what was said of it; its ports are learnt
+        anew.
+        """
+        self._jobs.carry(node, source._jobs, row)
         self._conditions.carry(node, source._conditions, row)
 
     def _learn(self, batch: Batch, ports: Increase) -> "tuple[_PerByte, _PerByte]":

@@ -15,21 +15,18 @@ import faust
 import numpy as np
 from aiokafka.errors import KafkaError
 
-from alerts.chronic import Pace
 from alerts.finding import Finding
 from detectors.change import ChangeDetectorBank
 from detectors.standardise import Scale
 from slowrank.settings import Settings
 from slowrank.telemetry.topics import SUSPICIONS, topic_name
 from store import retention
-from store.buckets import NodeLatest, SampleRollup, StepRollup
 from store.failures import AWAY
 from store.findings import save
 from store.heartbeats import Heartbeat, beat
 from store.own import save_own
-from store.paces import write_paces
 from store.pool import open_pool
-from store.rollups import write_nodes, write_samples, write_steps
+from store.rows import write_rows
 from streams.app import READS, Role, Take, Work, build, group
 from streams.chore import Chore, Routine
 from streams.detect import Detect
@@ -223,10 +220,7 @@ class SinkWork:
 
     def _write(self, rows: Rows) -> None:
         with self._pool.connection() as conn:
-            write_samples(conn, [row for row in rows if isinstance(row, SampleRollup)])
-            write_steps(conn, [row for row in rows if isinstance(row, StepRollup)])
-            write_nodes(conn, [row for row in rows if isinstance(row, NodeLatest)])
-            write_paces(conn, [row for row in rows if isinstance(row, Pace)])
+            write_rows(conn, rows)
 
     def _beat(self) -> None:
         try:

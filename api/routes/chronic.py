@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query, Request, Response
 from psycopg import Connection
 from pydantic import BaseModel, Field
 
-from alerts.chronic import Chronic, Machine, chronic, fleet_of, place
+from alerts.chronic import MAX_DAYS, MIN_DAYS, Chronic, Machine, chronic, fleet_of, place
 from alerts.finding import rfc3339
 from api import conditional
 from api.auth import FindingsReader
@@ -49,7 +49,7 @@ def read_chronic(
     services: ServicesDep,
     principal: FindingsReader,
     cluster: Annotated[str | None, Query(max_length=128)] = None,
-    days: Annotated[int, Query(ge=2, le=28, description="How far back, with today.")] = 28,
+    days: Annotated[int, Query(ge=MIN_DAYS, le=MAX_DAYS, description="How far back, with today.")] = MAX_DAYS,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     cursor: Annotated[str | None, Query(max_length=1024)] = None,
 ) -> Response:

@@ -15,7 +15,6 @@ from functools import partial
 import psycopg
 from psycopg_pool import ConnectionPool
 
-from alerts.chronic import Pace
 from alerts.finding import Finding
 from slowrank.telemetry import (
     BadRecord,
@@ -28,11 +27,10 @@ from slowrank.telemetry import (
     decode_steps,
     encode,
 )
-from store import findings, rollups
-from store.buckets import NodeLatest, SampleRollup, StepRollup
+from store import findings
 from store.failures import AWAY, REFUSED
 from store.heartbeats import Heartbeat, beat
-from store.paces import write_paces
+from store.rows import write_rows
 from streams.dead_letters import STORE_REFUSED
 from streams.rollup import Rows
 from streams.topology import Pipeline, local_pipeline
@@ -130,7 +128,7 @@ class Bus:
                     self._store(first.id, partial(findings.save, conn, first, config))
                     # Only now: what a lost connection interrupts is the first to be stored when it is back.
                     self._findings.pop(0)
-                self._store("roll-ups", partial(_write, conn, self._rows))
+                self._store("roll-ups", partial(write_rows, conn, self._rows))
                 self._rows.clear()
         except AWAY as error:
             log.warning("the database is away, %d findings wait: %s", len(self._findings), error)
@@ -149,10 +147,3 @@ class Bus:
         at = datetime.fromtimestamp(now, UTC)
         beat(conn, Heartbeat("streams", f"local-{os.getpid()}", at, detail))
         self._beaten = now
-
-
-def _write(conn: psycopg.Connection, rows: Rows) -> None:
-    rollups.write_samples(conn, [r for r in rows if isinstance(r, SampleRollup)])
-    rollups.write_steps(conn, [r for r in rows if isinstance(r, StepRollup)])
-    rollups.write_nodes(conn, [r for r in rows if isinstance(r, NodeLatest)])
-    write_paces(conn, [r for r in rows if isinstance(r, Pace)])

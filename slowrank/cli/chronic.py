@@ -5,12 +5,15 @@ from typing import Annotated
 
 import typer
 
+from alerts.chronic import MAX_DAYS, MIN_DAYS
 from slowrank.cli.remote import KeyOption, UrlOption, client
 from slowrank.cli.tables import Output, OutputOption, Row, View, ago, show
 
 
 def chronic(
-    days: Annotated[int, typer.Option(min=2, max=28, help="How far back, with today.")] = 28,
+    days: Annotated[
+        int, typer.Option(min=MIN_DAYS, max=MAX_DAYS, help="How far back, with today.")
+    ] = MAX_DAYS,
     cluster: Annotated[str | None, typer.Option(help="Of this cluster alone.")] = None,
     output: OutputOption = Output.table,
     url: UrlOption = None,

@@ -27,10 +27,10 @@ def create() -> None:
 
     settings = load_settings()
     admin = _admin(settings)
-    names = {topic_name(spec.name, settings.topic_prefix): spec for spec in TOPICS}
+    specs = {topic_name(spec.name, settings.topic_prefix): spec for spec in TOPICS}
     try:
         existing = set(admin.list_topics())
-        for name, spec in names.items():
+        for name, spec in specs.items():
             if name in existing:
                 typer.echo(f"exists   {name}")
                 continue
@@ -46,7 +46,7 @@ def create() -> None:
                 typer.echo(f"created  {name}  ({settings.topic_partitions} partitions)")
             except TopicAlreadyExistsError:
                 typer.echo(f"exists   {name}")
-        unknown = _unknown(admin, set(names))
+        unknown = _unknown(admin, set(specs))
     except KafkaError as error:
         fail(f"Kafka refused: {error}")
     finally:

@@ -10,6 +10,8 @@ import pytest
 import yaml
 
 from api.auth import SCOPES
+from store.paces import write_paces
+from tests.store.weeks import weeks
 
 pytestmark = pytest.mark.slow  # 70 s in all: every command is a process
 
@@ -66,6 +68,15 @@ def test_findings_from_list_to_feedback(slowrank, reach, save_finding):
     assert "HTTP 422" in slowrank("findings", "show", "nonsense", env=reach, code=2).stderr
     assert "which finding?" in slowrank("findings", "show", "", env=reach, code=2).stderr
     assert "HTTP 404" in slowrank("findings", "show", "../keys", env=reach, code=2).stderr
+
+
+def test_a_slow_gpu_is_named(slowrank, reach, pool):
+    """chronic names nobody until weeks of paces tell of one: then where it is, and by how much slower."""
+    assert "no GPU was slow" in slowrank("chronic", env=reach).stdout
+    with pool.connection() as conn:
+        write_paces(conn, weeks(slow={13: 0.05}))
+    _, row = slowrank("chronic", env=reach).stdout.splitlines()
+    assert row.split()[:4] == ["prod-a", "n1", "5", "5.7%"]
 
 
 def test_wide_and_yaml(slowrank, reach, save_finding):

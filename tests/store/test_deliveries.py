@@ -195,7 +195,10 @@ def test_events_are_pruned_in_one_place(conn, store_dsn, hook):
     with psycopg.connect(store_dsn, autocommit=True) as other:
         other.execute("SELECT pg_advisory_lock(%s)", (retention._EVENTS_LOCK,))
         assert retention.prune_events(conn, now=later, days=7) is None
-        assert retention.run(conn, now=later, days=7, config_of=lambda _: FindingConfig()) is not None
+        assert (
+            retention.run(conn, now=later, days=7, pace_days=35, config_of=lambda _: FindingConfig())
+            is not None
+        )
         other.execute("SELECT pg_advisory_unlock(%s)", (retention._EVENTS_LOCK,))
         assert retention.prune_events(conn, now=later, days=7) == 1
         # Given back with the session.

@@ -13,8 +13,8 @@ from alerts.chronic import LARGEST, Machine, Pace, chronic, fleet_of
 from alerts.config import FindingConfig
 from store import retention
 from store.paces import clusters, means, suspects, write_paces
+from tests.store.weeks import DAY, weeks
 
-DAY = 86_400.0
 T0 = 20_775 * DAY
 SINCE = datetime.fromtimestamp(T0, UTC)
 
@@ -22,23 +22,6 @@ SINCE = datetime.fromtimestamp(T0, UTC)
 def pace(**changes):
     first = Pace(machine=Machine("c", "n", 0), job="j", rank=3, at=T0 + 60, log_ratio=0.01, spread=0.004)
     return replace(first, **changes)
-
-
-def weeks(machines=24, days=6, seed=0, slow=(5,)):
-    """A pace every four hours of each GPU, in jobs of two days; some are 4 % slow from the third day on."""
-    rng = random.Random(seed)
-    usual = [rng.gauss(0, 0.003) for _ in range(machines)]
-    return [
-        pace(
-            machine=Machine("c", f"n{m // 8}", m % 8),
-            job=f"j{hour // 48}",
-            rank=m,
-            at=T0 + 3600.0 * hour + m,
-            log_ratio=usual[m] + rng.gauss(0, 0.001) + (0.04 if m in slow and hour >= 48 else 0.0),
-        )
-        for m in range(machines)
-        for hour in range(0, 24 * days, 4)
-    ]
 
 
 def rows(conn):
@@ -69,7 +52,7 @@ def test_an_hour_counts_once_and_within_limits(conn):
 @pytest.mark.parametrize("seed", range(3))
 def test_order_and_repeats_change_nothing(conn, seed):
     """Paces in any order, some twice and in batches of any size, end in the same rows."""
-    paces = weeks(8, 3)
+    paces = weeks("c", start=T0, machines=8, days=3)
     write_paces(conn, paces)
     expected = rows(conn)
     conn.execute("TRUNCATE paces")
@@ -84,7 +67,7 @@ def test_order_and_repeats_change_nothing(conn, seed):
 
 def test_means_are_those_of_the_machines(conn):
     """The mean over hours and the sd over days of each GPU, as Python counts them."""
-    paces = weeks()
+    paces = weeks("c", start=T0)
     write_paces(conn, paces)
     expected = []
     for machine in {p.machine for p in paces}:
@@ -100,7 +83,7 @@ def test_means_are_those_of_the_machines(conn):
 
 def test_the_slow_one_is_named_from_its_rows(conn):
     """Of the rows of a fleet only the suspects' days are read, and the slow GPU is named with its day."""
-    write_paces(conn, weeks())
+    write_paces(conn, weeks("c", start=T0, days=6, slow={5: 0.04}, late=2))
     usual = fleet_of(means(conn, "c", SINCE))
     assert usual is not None
     days = suspects(conn, "c", SINCE, least=usual.least)
@@ -123,7 +106,7 @@ def test_paces_stay_for_five_weeks(conn):
     conn.execute("SET ROLE slowrank_streams")
     write_paces(conn, [pace(at=T0 + 3600)])
     now = datetime.fromtimestamp(T0, UTC)
-    removed = retention.run(conn, now=now, days=7, config_of=lambda _: FindingConfig())
+    removed = retention.run(conn, now=now, days=7, pace_days=35, config_of=lambda _: FindingConfig())
     assert removed is not None
     assert removed["paces"] == 1
     assert [r[4] for r in rows(conn)] == [T0 - 27 * DAY, T0]

@@ -7,9 +7,11 @@ from typing import Any
 
 import psycopg
 
+from alerts.chronic import Machine, Pace
 from alerts.config import FindingConfig
 from store import retention, rollups
 from store.buckets import ROLLED, TABLE, NodeLatest, SampleRollup, StepRollup
+from store.rows import write_rows
 
 T0 = 1_795_160_000.0
 
@@ -69,6 +71,17 @@ def test_steps_and_their_view(conn):
     assert (row[0], round(row[1], 6), row[2]) == (4, 1.3, 2**40 + 4)
 
 
+def test_rows_of_every_kind_land_in_their_tables(conn):
+    """Kinds may be mixed in any order, and come again."""
+    word = NodeLatest(cluster="c", node="n1", last_seen_at=T0, boot_id="b", seq=1, gpus=8, nics=4)
+    pace = Pace(machine=Machine("c", "n1", 0), job="j", rank=3, at=T0, log_ratio=0.01, spread=0.004)
+    mixed = [pace, sample("nic"), word, step(), sample(), sample("host")]
+    write_rows(conn, mixed)
+    write_rows(conn, [*reversed(mixed)])
+    for table in (*TABLE.values(), "steps_10s", "nodes", "paces"):
+        assert conn.execute(f"SELECT count(*) FROM {table}").fetchone() == (1,), table
+
+
 def test_hostile_names(conn):
     """Node and instance names with NUL, tabs and backslashes are stored as data."""
     rollups.write_samples(conn, [sample("nic", node="n\x00\t\\N'\u202e", instance="mlx5_0/1\n\\.")])
@@ -105,7 +118,7 @@ def test_old_roll_ups_go(conn):
     rollups.write_steps(conn, [step(bucket=T0 - 9 * day), step()])
     conn.execute("SET ROLE slowrank_streams")
     removed = retention.run(
-        conn, now=datetime.fromtimestamp(T0, UTC), days=7, config_of=lambda _: FindingConfig()
+        conn, now=datetime.fromtimestamp(T0, UTC), days=7, pace_days=35, config_of=lambda _: FindingConfig()
     )
     assert removed == {
         "samples_10s": 1,
@@ -125,7 +138,11 @@ def test_retention_runs_in_one_place(conn, store_dsn):
         other.execute("SELECT pg_advisory_lock(%s)", (retention._LOCK,))
         assert (
             retention.run(
-                conn, now=datetime.fromtimestamp(T0, UTC), days=7, config_of=lambda _: FindingConfig()
+                conn,
+                now=datetime.fromtimestamp(T0, UTC),
+                days=7,
+                pace_days=35,
+                config_of=lambda _: FindingConfig(),
             )
             is None
         )
@@ -149,7 +166,11 @@ def test_compressed_where_the_edition_can(conn):
     rows = conn.execute("SELECT n, power_watts_mean FROM samples_10s ORDER BY bucket").fetchall()
     assert rows == [(11, 4.0), (10, 1.0), (10, 1.5)]
     gone = retention.run(
-        conn, now=datetime.fromtimestamp(T0 + 30 * 86400, UTC), days=7, config_of=lambda _: FindingConfig()
+        conn,
+        now=datetime.fromtimestamp(T0 + 30 * 86400, UTC),
+        days=7,
+        pace_days=35,
+        config_of=lambda _: FindingConfig(),
     )
     assert gone is not None
     assert gone["samples_10s"] > 0

@@ -12,33 +12,17 @@ from simulator.cluster import Cluster
 from simulator.faults import Fault
 from simulator.layout import ClusterSpec, one_job
 from slowrank.telemetry import NodeSample
-from slowrank.telemetry.columns import pack
-from slowrank.telemetry.schema import SAMPLE_SCHEMAS
 from streams.node_stage import NodeStage
 from streams.topology import local_pipeline
+from tests.streams.port_samples import port_sample
 
 START, FULL = 1000, 1100
 CNP = "nic.port.cnp_handled_total"
 
 
-def record(t, counts, *, job="j", gpus=1, schema=2):
-    """A sample of a node with one GPU; the notifications of its ports stand at ``counts``."""
-    layout = SAMPLE_SCHEMAS[schema]
-    nics = [{"nic.port.up": 1, CNP: None if math.isnan(count) else int(count)} for count in counts]
-    return NodeSample(
-        schema=schema,
-        cluster="c",
-        node="n",
-        boot_id="b",
-        seq=t,
-        ts=float(t),
-        job_id=job,
-        gpu_ids=tuple(str(i) for i in range(gpus)),
-        nic_ids=tuple(f"mlx5_{i}/1" for i in range(len(nics))),
-        row_bytes=layout.row_bytes,
-        gpu=pack(layout.gpu, [{}] * gpus),
-        nic=pack(layout.nic, nics),
-    )
+def handled(counts):
+    """Ports whose notifications stand at ``counts``; NaN is not read."""
+    return [{CNP: None if math.isnan(count) else int(count)} for count in counts]
 
 
 def run(rates, *, ports=4, job=lambda t: "j", gpus=1, schema=2, seconds=300):
@@ -50,7 +34,7 @@ def run(rates, *, ports=4, job=lambda t: "j", gpus=1, schema=2, seconds=300):
         sent = np.array([rates(t, i) for i in range(ports)])
         counts += np.where(np.isnan(sent), 0.0, rng.poisson(np.nan_to_num(sent)))
         shown = np.where(np.isnan(sent), np.nan, counts)
-        found += stage.process(record(t, shown, job=job(t), gpus=gpus, schema=schema))
+        found += stage.process(port_sample(t, handled(shown), job=job(t), gpus=[{}] * gpus, schema=schema))
     return [s for s in found if s.kind == "congestion"]
 
 
@@ -115,7 +99,7 @@ def test_a_counter_that_starts_anew_or_a_gap_is_no_congestion(before, after, sil
     for t in range(START, START + 200):
         start = after if t >= FULL and after < before else before
         if not (silent and FULL <= t < FULL + 60):
-            found += stage.process(record(t, [start + 2 * (t - START)] * 2))
+            found += stage.process(port_sample(t, handled([start + 2 * (t - START)] * 2)))
     assert [s for s in found if s.kind == "congestion"] == []
 
 
@@ -151,7 +135,7 @@ def test_alone_it_is_no_finding():
     found: list[Any] = []
     for t in range(START, START + 200):
         counts += full(t, 0)
-        found += pipeline.process(record(t, counts))
+        found += pipeline.process(port_sample(t, handled(counts)))
     assert {f.kind for f in found} <= {"exporter.stale"}
 
 

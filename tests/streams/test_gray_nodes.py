@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from detectors.multivariate import Envelope
 from simulator import Cluster, ClusterSpec, Fault, JobSpec
-from slowrank.telemetry import NodeSample
+from slowrank.telemetry import NodeEvent, NodeSample
 from streams.gray_nodes import FORGET_SECONDS, GrayNodes
 from streams.gray_region import fingerprint, fit
 from streams.readings import FEATURES, READINGS_KIND, Readings
@@ -223,9 +223,20 @@ def test_in_the_pipeline_it_suspects_and_opens_nothing():
     records = samples(minutes=12)
     found = versions(records, TUNING)
     assert [(f.kind, f.status, f.subject.node) for f in found] == [("gray.node", "suspected", SICK)]
-    assert as_ndjson(versions(samples(minutes=12, sick=(0, 0)), TUNING)) == as_ndjson(
-        versions(samples(minutes=12, sick=(0, 0)), Tuning())
+    fault = NodeEvent(
+        cluster="c",
+        node="node-1",
+        ts=T0 + 300,
+        source="kmsg",
+        code="xid.79",
+        severity="critical",
+        subject={"gpu_index": 1},
+        message="x",
     )
+    healthy = sorted([*samples(minutes=12, sick=(0, 0)), fault], key=lambda r: r.ts)
+    found = versions(healthy, TUNING)
+    assert [(f.kind, f.status, f.subject.node) for f in found] == [("xid.79", "open", "node-1")]
+    assert as_ndjson(found) == as_ndjson(versions(healthy, Tuning()))
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from collections import Counter
+from functools import cache
 
 import msgspec
 import numpy as np
@@ -61,7 +62,7 @@ def test_each_rank_tells_once_an_hour():
 
 
 def test_moments_are_a_ranks_own_wherever_one_begins_to_read():
-    """A worker that begins in the middle tells at the same moments, and the same figures."""
+    """A worker that begins in the middle tells at the same moments."""
     whole = job()
     later = told(whole[len(whole) // 2 :])
     assert later
@@ -106,43 +107,47 @@ def test_survives_the_wire():
     assert [pace_of(decode_suspicion(encode(s))) for s in found] == [pace_of(s) for s in found]
 
 
-def test_incomplete_paces_are_none():
-    """A pace without its GPU or its figures is none."""
-    [whole, *_] = told(job(300))
-    nowhere = msgspec.structs.replace(whole.subject, gpu_index=None)
-    assert pace_of(msgspec.structs.replace(whole, subject=nowhere)) is None
-    assert pace_of(msgspec.structs.replace(whole, evidence=())) is None
+@cache
+def whole():
+    return told(job(300))[0]
+
+
+@pytest.mark.parametrize("without", ["node", "gpu_index", "job_id", "rank"])
+def test_paces_of_nobody_are_none(without):
+    """A pace without its GPU, job or rank is none."""
+    assert pace_of(whole()) is not None
+    nobody = msgspec.structs.replace(whole().subject, **{without: None})
+    assert pace_of(msgspec.structs.replace(whole(), subject=nobody)) is None
+
+
+@pytest.mark.parametrize("figure", ["pace.log_ratio", "pace.log_spread"])
+def test_paces_without_figures_are_none(figure):
+    """A pace that lacks a figure, or has one that is no number, is none."""
+    readings = dict(whole().readings)
+    figures = readings | {figure: math.nan}
+    assert pace_of(msgspec.structs.replace(whole(), readings=figures)) is None
+    del readings[figure]
+    assert pace_of(msgspec.structs.replace(whole(), readings=readings)) is None
 
 
 def test_findings_are_the_same_without_paces():
-    """A slow rank is found byte for byte the same, whether the finding stage is sent paces or not."""
+    """A slow rank is found byte for byte the same with paces and without; they come out for the store."""
     stage = JobStage()
     said = [s for r in job(slow={3: 1.2}) for s in stage.process(r)]
-
     without = [s for s in said if s.kind != PACE_KIND]
-    assert len(said) > len(without) + 10
 
-    def by_stage(suspicions):
-        finding, ends = FindingStage(), math.ceil(said[-1].ts)
-        told_of = {
-            at: [s for s in suspicions if math.ceil(s.ts) == at] for at in range(int(said[0].ts), ends)
-        }
-        for at, now in told_of.items():
-            for s in now:
-                finding.process(s)
-            yield from finding.tick(float(at))
-
-    def by_lane(suspicions):
+    def outputs(suspicions):
         lane = FindingLane("suspicions:0", FindingStage())
         for s in suspicions:
             yield from lane.process(s, s.ts)
             if s.kind != PACE_KIND:
                 yield from lane.process(heartbeat("bench", "job-steps:0", math.floor(s.ts)), s.ts)
 
-    for findings in (by_stage, by_lane):
-        expected = list(findings(without))
-        assert expected
-        assert [f for f in findings(said) if not isinstance(f, Pace)] == expected
+    expected, found = list(outputs(without)), list(outputs(said))
+    assert expected
+    assert [f for f in found if not isinstance(f, Pace)] == expected
+    assert [p for p in found if isinstance(p, Pace)] == [pace_of(s) for s in said if s.kind == PACE_KIND]
+    assert len(found) > len(expected) + 10
 
 
 def test_one_process_hands_paces_to_its_store():

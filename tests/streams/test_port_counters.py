@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slowrank.telemetry import NodeSample
 from slowrank.telemetry.columns import pack
 from slowrank.telemetry.schema import MISSING_INT, SAMPLE_SCHEMAS
 from streams.node_stage import NodeStage
+from tests.streams.port_samples import port_sample
 
 START, PORTS = 1000, 4
 INTEGRITY = "nic.port.local_link_integrity_errors_total"
@@ -21,29 +21,12 @@ metrics = st.sampled_from(METRICS)
 readings = st.none() | st.integers(0, 2**31)
 
 
-def record(t, ports, *, schema=2, gpus=1):
-    layout = SAMPLE_SCHEMAS[schema]
-    return NodeSample(
-        schema=schema,
-        cluster="c",
-        node="n",
-        boot_id="b",
-        seq=t,
-        ts=float(START + t),
-        gpu_ids=tuple(str(i) for i in range(gpus)),
-        nic_ids=tuple(f"mlx5_{i}/1" for i in range(len(ports))),
-        row_bytes=layout.row_bytes,
-        gpu=pack(layout.gpu, [{}] * gpus),
-        nic=pack(layout.nic, [{"nic.port.up": 1} | port for port in ports]),
-    )
-
-
 def run(metric, values, *, schema=lambda t: 2, gpus=1):
     """What is said of a node whose second port reads ``values`` second by second; the others read 0."""
     stage, found = NodeStage(), list[Any]()
     for t, value in enumerate(values):
         ports = [{metric: value if i == 1 else 0} for i in range(PORTS)]
-        found += stage.process(record(t, ports, schema=schema(t), gpus=gpus))
+        found += stage.process(port_sample(START + t, ports, schema=schema(t), gpus=[{}] * gpus, job=None))
     return [s for s in found if s.kind.startswith("link.")]
 
 
@@ -121,7 +104,7 @@ def test_old_rules_count_on_when_the_schema_changes():
     downed, stage, found = "nic.port.link_downed_total", NodeStage(), list[Any]()
     for t in range(120):
         ports = [{downed: (t >= 20) + (t >= 80)} if i == 1 else {downed: 0} for i in range(PORTS)]
-        found += stage.process(record(t, ports, schema=2 if t >= 40 else 1))
+        found += stage.process(port_sample(START + t, ports, schema=2 if t >= 40 else 1, job=None))
     told = [(s.ts, s.severity) for s in found if s.state == "raise" and s.kind == "link.nic_flap"]
     assert told == [(START + 20.0, "warning"), (START + 80.0, "error")]
 

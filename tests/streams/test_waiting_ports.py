@@ -9,40 +9,25 @@ import pytest
 from simulator.cluster import Cluster
 from simulator.faults import Fault
 from simulator.layout import ClusterSpec, one_job
-from slowrank.telemetry import NodeSample
-from slowrank.telemetry.columns import pack
-from slowrank.telemetry.schema import GPU_V1, NIC_V1
 from streams.node_stage import NodeStage
 from streams.topology import local_pipeline
+from tests.streams.port_samples import port_sample
 
 START, SLOW = 1000, 1100
 USUAL_TICKS = 20_000
 
 
 def record(t, ticks, moved, *, job="j", width=16):
-    """A sample of a node with one GPU; the counters of its ports stand at ``ticks`` and ``moved``."""
-    nics = [
+    """A sample of the first schema; the counters of the ports stand at ``ticks`` and ``moved``."""
+    ports = [
         {
-            "nic.port.up": 1,
             "nic.port.xmit_wait_ticks_total": None if math.isnan(wait) else int(wait),
             "nic.port.tx_bytes_total": int(total),
         }
         for wait, total in zip(ticks, moved, strict=True)
     ]
-    return NodeSample(
-        schema=1,
-        cluster="c",
-        node="n",
-        boot_id="b",
-        seq=t,
-        ts=float(t),
-        job_id=job,
-        gpu_ids=("0",),
-        nic_ids=tuple(f"mlx5_{i}/1" for i in range(len(nics))),
-        gpu=pack(GPU_V1, [{"gpu.pcie.link_width": width, "gpu.pcie.link_width_max": 16}]),
-        nic=pack(NIC_V1, nics),
-        host=b"",
-    )
+    gpu = {"gpu.pcie.link_width": width, "gpu.pcie.link_width_max": 16}
+    return port_sample(t, ports, schema=1, gpus=[gpu], job=job)
 
 
 def run(waits, *, ports=4, job=lambda t: "j", width=lambda t: 16, sent=5e9):

@@ -549,6 +549,8 @@ SOMEBODY = Subject(type="rank", cluster="c", rank=3)
         {"subject": Subject(type="rank", cluster="c", coords={"dp": 2**63})},
         {"severity": "catastrophic"},
         {"shadow": "yes"},
+        {"readings": {f"m{i}": 0.0 for i in range(65)}},
+        {"readings": {"m" * 129: 0.0}},
     ],
 )
 def test_a_suspicion_that_nobody_can_weigh_is_refused(broken):

@@ -43,7 +43,11 @@ def test_an_explicit_event_goes_the_whole_way():
     assert outcome.node_days == pytest.approx(4 * 25 / 86_400)
     report = "\n".join(lines([outcome]))
     assert "| lost | 1 | 1.000" in report
-    assert summary([outcome])["parts"]["events"]["slowrank"]["lost"]["recall"] == [1.0, 1.0, 1.0]
+    figures = summary([outcome])["parts"]["events"]["slowrank"]["lost"]
+    assert figures["recall"] == [1.0, 1.0, 1.0]
+    value, low, high = figures["opened_median_seconds"]
+    assert 0 <= value == low == high < 3
+    assert f"{value:.1f} [{low:.1f}, {high:.1f}]" in report
 
 
 def test_a_stopped_run_goes_on_where_it_was(tmp_path, monkeypatch):

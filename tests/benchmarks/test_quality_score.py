@@ -30,7 +30,8 @@ def test_counts_by_row_and_over_all():
     assert row(table["5 %"], "true", "false", "missed") == [1, 1, 0]
     assert row(table["10 %"], "true", "false", "missed") == [0, 0, 1]
     assert row(table["all"], "true", "false", "missed") == [1, 1, 1]
-    assert table["all"].delays == table["all"].opened == [5.0, math.inf]
+    assert table["all"].delays == table["all"].opened == {1: [5.0, math.inf]}
+    assert (table["all"].events, table["5 %"].events) == (2, 1)
 
 
 def test_a_wrong_machine_named_first_costs_the_top_place():

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from benchmarks.quality_alarms import PAGE, TICKET
-from benchmarks.quality_matching import Alarm, Event, Matches, in_window, is_of, match, names
+from benchmarks.quality_matching import Alarm, Event, Matches, Places, in_window, is_of, match, tells
 from benchmarks.quality_metrics import Floats
 from benchmarks.quality_run import OURS, Outcome
 from simulator.shared_faults import TELEMETRY_FAULTS
@@ -79,7 +79,8 @@ def _count(score: Score, outcome: Outcome, result: Matches, detector: str, row: 
         if row in (None, event.row):
             _found(score, outcome, event, alarm, outcome.alarms[detector])
     for event in result.missed:
-        if row in (None, event.row):
+        # Of some telemetry that fails there is nothing to tell.
+        if row in (None, event.row) and event.verdicts:
             score.add(outcome.seed, missed=1, events=1, unnamed=event.machine)
             score.opened[outcome.seed].append(np.inf)
             score.delays[outcome.seed].append(np.inf)
@@ -94,9 +95,10 @@ def _count(score: Score, outcome: Outcome, result: Matches, detector: str, row: 
 
 
 def _found(score: Score, outcome: Outcome, event: Event, alarm: Alarm, told: Sequence[Alarm]) -> None:
-    suspects = suspects_of(outcome, event, told)
+    ranked = [tells(event, places) for places in named_about(outcome, event, told)]
+    accused = named_about(outcome, event, told, accused=True)
     limit = event.onset + SOON_STEPS * event.step_seconds
-    named = any(names(event, place) for place in suspects[:1])
+    named = any(tells(event, places) for places in accused[:1])
     right = [is_of(cause, event.causes) for cause in alarm.causes]
     score.add(
         outcome.seed,
@@ -105,8 +107,8 @@ def _found(score: Score, outcome: Outcome, event: Event, alarm: Alarm, told: Seq
         named=event.machine and named,
         unnamed=event.machine and not named,
         soon=alarm.at <= limit,
-        top1=named,
-        top3=any(names(event, place) for place in suspects[:3]),
+        top1=any(ranked[:1]),
+        top3=any(ranked[:3]),
         kind=is_of(alarm.kind, event.verdicts),
         cause1=any(right[:1]),
         cause3=any(right[:3]),
@@ -127,14 +129,23 @@ def _covers(alarm: Alarm, event: Event) -> bool:
     return alarm.onset_lo <= event.onset <= alarm.onset_hi
 
 
-def suspects_of(outcome: Outcome, event: Event, told: Iterable[Alarm]) -> list[tuple[str, int | None]]:
-    """Return the machines named about an event in the order they were named: whoever acts goes through it."""
+def named_about(
+    outcome: Outcome, event: Event, told: Iterable[Alarm], *, accused: bool = False
+) -> list[Places]:
+    """Return what was named about an event in the order it was: whoever acts goes through it.
+
+    A finding names its machine or domain and then its suspects, likeliest first; with ``accused`` the former
+    alone. Those at fault in another event are right, too, and stand in nobody's way.
+    """
+    others = [other for other in outcome.events if other.machine and other is not event]
     about = [
         alarm
         for alarm in sorted(told, key=lambda a: a.told)
-        if alarm.places and in_window(event, alarm.onset) and job_of(outcome, alarm) == event.job_id
+        if in_window(event, alarm.onset) and job_of(outcome, alarm) == event.job_id
     ]
-    return [place for alarm in about for place in alarm.places]
+    named = (alarm.named[: bool(alarm.places)] if accused else alarm.named for alarm in about)
+    order = dict.fromkeys(places for some in named for places in some)
+    return [p for p in order if tells(event, p) or not any(tells(other, p) for other in others)]
 
 
 def row_of(outcome: Outcome, alarm: Alarm) -> str:

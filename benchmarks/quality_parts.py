@@ -11,6 +11,7 @@ import numpy as np
 
 from benchmarks.quality_quiet import quiet, quiet_1hz
 from benchmarks.quality_scenarios import Scenario, scenario
+from benchmarks.quality_telemetry import telemetry
 from simulator import ClusterSpec, Fault, JobSpec, Workload
 from simulator.benign import BENIGN
 from simulator.catalogue import CATALOGUE
@@ -215,6 +216,7 @@ PARTS: dict[str, Draw] = {
     "waiting": waiting,
     "hang": hang,
     "events": events,
+    "telemetry": telemetry,
     "benign": benign,
     "quiet": quiet,
     "quiet-1hz": quiet_1hz,

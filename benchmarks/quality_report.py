@@ -22,6 +22,8 @@ from benchmarks.quality_metrics import (
 )
 from benchmarks.quality_run import Outcome
 from benchmarks.quality_score import Noise, Score, abstentions, noise, scores
+from benchmarks.quality_telemetry import COLUMNS as TELEMETRY_COLUMNS
+from benchmarks.quality_telemetry import telemetry_rows
 
 ALL = "all"
 COLUMNS = (
@@ -44,11 +46,18 @@ def lines(outcomes: Sequence[Outcome]) -> Iterator[str]:
             yield from ("", *_misses(outcome for outcome in of_part if not outcome.benign))
         if any(len(outcome.alarms) > 1 for outcome in of_part):
             yield from ("", *table(_DETECTOR_COLUMNS, _detector_rows(of_part)))
+        yield from _special(of_part)
     yield from ("", "## told in vain", "", *table(_NOISE_COLUMNS, _noise_rows(outcomes)))
     yield from exposure([outcome for outcome in outcomes if outcome.benign])
     healthy = [outcome for outcome in outcomes if not outcome.events and not outcome.benign]
     yield from ("", "## healthy jobs", "", *table(_ABSTENTION_COLUMNS, _abstention_rows(healthy)))
     yield from ("", "## calibration", "", *_calibration_lines(outcomes))
+
+
+def _special(outcomes: Sequence[Outcome]) -> Iterator[str]:
+    """Yield the tables of parts that ask for more: telemetry that fails."""
+    if any(outcome.part == "telemetry" for outcome in outcomes):
+        yield from ("", *table(TELEMETRY_COLUMNS, telemetry_rows(outcomes)))
 
 
 def summary(outcomes: Sequence[Outcome]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from benchmarks.quality_groups import groups
 from benchmarks.quality_quiet import quiet, quiet_1hz
 from benchmarks.quality_scenarios import Scenario, scenario
 from benchmarks.quality_telemetry import telemetry
@@ -94,6 +95,25 @@ def slow(seed: int) -> Sequence[Scenario]:
             fault = replace(fault, shape="ramp", period=float(rng.uniform(2, 10)))
         faults.append(fault)
     return [scenario("slow", seed, spec, faults, rows=tuple(BANDS), seconds=310)]
+
+
+def together(seed: int) -> Sequence[Scenario]:
+    """Two to eight GPUs or nodes of one job of 128 ranks that become slow within 30 s of each other."""
+    rng = np.random.default_rng([seed, 14])
+    dp, pp, tp = ((16, 1, 8), (64, 1, 2), (128, 1, 1), (8, 2, 8), (32, 1, 4))[int(rng.integers(5))]
+    job = JobSpec(dp=dp, pp=pp, tp=tp, step_seconds=float(np.clip(rng.lognormal(0.0, 0.6), 0.3, 4.0)))
+    spec = ClusterSpec(nodes=16, gpus=GPUS, nics=2, jobs=(job,))
+    first, faults = float(rng.uniform(70, 90)) + 40 * job.step_seconds, []
+    for node in rng.choice(spec.nodes, 2 + seed % 7, replace=False):
+        kind, size = str(rng.choice(SLOW)), 1.0 + float(np.exp(rng.uniform(np.log(0.05), np.log(0.5))))
+        onset = first + float(rng.uniform(0, 30))
+        fault = draw_fault(spec, kind, rng=rng, onset=onset, magnitude=size)
+        fault = replace(fault, node=int(node), duration=1e9, shape="step")
+        if kind == "thermal_throttle":
+            fault = replace(fault, shape="ramp", period=float(rng.uniform(2, 10)))
+        faults.append(fault)
+    rows = [f"{len(faults)} at once"] * len(faults)
+    return [scenario("together", seed, spec, faults, rows=rows, seconds=first + 110, compared=False)]
 
 
 def mix(seed: int) -> Sequence[Scenario]:
@@ -210,9 +230,11 @@ def scale(seed: int) -> Sequence[Scenario]:
 
 PARTS: dict[str, Draw] = {
     "slow": slow,
+    "together": together,
     "mix": mix,
     "blameless": blameless,
     "comm": comm,
+    "groups": groups,
     "waiting": waiting,
     "hang": hang,
     "events": events,

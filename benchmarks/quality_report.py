@@ -20,6 +20,7 @@ from benchmarks.quality_metrics import (
     share,
     upper_rate,
 )
+from benchmarks.quality_named import NAMED_COLUMNS, SET_COLUMNS, named_rows, set_rows
 from benchmarks.quality_run import Outcome
 from benchmarks.quality_score import Noise, Score, abstentions, noise, scores
 from benchmarks.quality_telemetry import COLUMNS as TELEMETRY_COLUMNS
@@ -55,9 +56,12 @@ def lines(outcomes: Sequence[Outcome]) -> Iterator[str]:
 
 
 def _special(outcomes: Sequence[Outcome]) -> Iterator[str]:
-    """Yield the tables of parts that ask for more: telemetry that fails."""
+    """Yield the tables of parts that ask for more: telemetry that fails, groups, several culprits at once."""
     if any(outcome.part == "telemetry" for outcome in outcomes):
         yield from ("", *table(TELEMETRY_COLUMNS, telemetry_rows(outcomes)))
+    for columns, rows in ((NAMED_COLUMNS, named_rows(outcomes)), (SET_COLUMNS, set_rows(outcomes))):
+        if found := list(rows):
+            yield from ("", *table(columns, iter(found)))
 
 
 def summary(outcomes: Sequence[Outcome]) -> dict[str, Any]:

@@ -97,6 +97,32 @@ def slow(seed: int) -> Sequence[Scenario]:
     return [scenario("slow", seed, spec, faults, rows=tuple(BANDS), seconds=310)]
 
 
+FOR_GOOD = ("clock_lock", "silent_slow")
+BANDS_FOR_GOOD = {
+    "3-5 %": (1.03, 1.05),
+    "5-10 %": (1.05, 1.10),
+    "10-20 %": (1.10, 1.20),
+    "20-50 %": (1.2, 1.5),
+}
+
+
+def from_start(seed: int) -> Sequence[Scenario]:
+    """GPUs slow from the first moment on, by a locked clock or for no visible reason, and a lemon's spells.
+
+    Each kind in each of the bands, one GPU in a job; the jobs run already when watching them begins.
+    """
+    rng = np.random.default_rng([seed, 13])
+    drawn = [(kind, band) for kind in FOR_GOOD for band in BANDS_FOR_GOOD]
+    spec, faults, rows = jobs_of(rng, len(drawn) + 1), [], []
+    for number, (kind, band) in enumerate(drawn):
+        size = float(rng.uniform(*BANDS_FOR_GOOD[band]))
+        faults.append(replace(placed(rng, spec, kind, number, onset=0.0, magnitude=size), duration=1e9))
+        rows.append(f"{kind}, {band}")
+    faults.append(placed(rng, spec, "lemon_node", len(drawn), onset=0.0))
+    rows.append("lemon_node, 2-15 %")
+    return [scenario("from-start", seed, spec, faults, rows=rows, seconds=180, compared=False)]
+
+
 def together(seed: int) -> Sequence[Scenario]:
     """Two to eight GPUs or nodes of one job of 128 ranks that become slow within 30 s of each other."""
     rng = np.random.default_rng([seed, 14])
@@ -230,6 +256,7 @@ def scale(seed: int) -> Sequence[Scenario]:
 
 PARTS: dict[str, Draw] = {
     "slow": slow,
+    "from-start": from_start,
     "together": together,
     "mix": mix,
     "blameless": blameless,

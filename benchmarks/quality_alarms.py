@@ -7,7 +7,9 @@ from alerts.finding import Finding
 from alerts.lifecycle import NOTIFIED
 from alerts.notify import Told, news
 from alerts.severity import ORDER
-from benchmarks.quality_matching import Alarm
+from benchmarks.quality_matching import Alarm, Coords, Places, Suspects
+from slowrank.telemetry import Subject
+from streams.joint import SUSPECTS
 
 PAGE = frozenset({"critical"})
 TICKET = frozenset({"error", "warning"})
@@ -46,9 +48,9 @@ class Book:
         elif event in _CALLS:
             self._alarms[finding.id] = _alarm(finding, now)
         if finding.id in self._alarms and finding.status in NOTIFIED:
-            self._alarms[finding.id] = self._updated(self._alarms[finding.id], finding)
+            self._alarms[finding.id] = self._updated(self._alarms[finding.id], finding, now)
 
-    def _updated(self, alarm: Alarm, finding: Finding) -> Alarm:
+    def _updated(self, alarm: Alarm, finding: Finding, now: float) -> Alarm:
         """Times stay those of the first telling; what it says is what it said last while it was open."""
         cause = finding.cause
         shares = {cause.hypothesis: cause.confidence, **cause.alternatives} if cause else {}
@@ -58,18 +60,37 @@ class Book:
             onset=finding.onset,
             onset_lo=finding.onset_lo,
             onset_hi=finding.onset_hi,
-            places=self._places(finding),
+            places=self._places(finding.subject),
+            suspects=self._suspects(alarm, finding, now),
+            group=_group(finding.subject),
             severity=max(alarm.severity, finding.severity, key=lambda s: [*ORDER].index(s)),
             confidence=finding.confidence,
             causes=tuple(sorted(shares, key=lambda name: -shares[name])),
             cause_confidence=cause.confidence if cause else None,
         )
 
-    def _places(self, finding: Finding) -> tuple[tuple[str, int | None], ...]:
-        subject = finding.subject
+    def _places(self, subject: Subject) -> Places:
         if subject.node is not None:
             return ((subject.node, subject.gpu_index),)
         return tuple((node, None) for node in self._domains.get(subject.rack or subject.switch or "", ()))
+
+    def _suspects(self, alarm: Alarm, finding: Finding, now: float) -> tuple[Suspects, ...]:
+        likeliest = sorted(finding.suspects, key=lambda s: -s.probability)
+        ranked = tuple(places for s in likeliest if (places := self._places(s.subject)))
+        if not ranked and finding.subject.type == "job":
+            ranked = tuple(((node, None),) for node in _in_a_hang(finding))
+        before = alarm.suspects[-1].ranked if alarm.suspects else ()
+        return alarm.suspects if ranked == before else (*alarm.suspects, Suspects(now, ranked))
+
+
+def _in_a_hang(finding: Finding) -> tuple[str, ...]:
+    """Return the nodes that stand out in a hang: in the finding they are words of its evidence."""
+    notes = [e.note.split("; ") for e in finding.evidence if e.metric == SUSPECTS]
+    return tuple(dict.fromkeys(reason.partition(":")[0] for reasons in notes for reason in reasons))
+
+
+def _group(subject: Subject) -> Coords:
+    return tuple(sorted((subject.coords or {}).items())) if subject.type == "job" else ()
 
 
 def _alarm(finding: Finding, now: float) -> Alarm:

@@ -15,6 +15,11 @@ LATE_STEPS = 30.0
 TELEMETRY = ("exporter.", "host.clock_skew", "self")
 """Kinds that speak of the telemetry of a node and accuse no machine."""
 
+Places = tuple[tuple[str, int | None], ...]
+"""What is named as one: a node, one of its GPUs, or all nodes of a rack or switch."""
+Coords = tuple[tuple[str, int], ...]
+"""What the ranks of a parallel group share, by the name of the dimension."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
@@ -22,7 +27,8 @@ class Event:
 
     ``row`` is the line of the table it counts in, ``nodes`` the machines it is right to name (a domain has
     several), ``gpu`` None where the whole node is meant. ``verdicts`` are the kinds that are right about it,
-    ``causes`` the hypotheses. ``machine`` is False where naming a machine is wrong.
+    ``causes`` the hypotheses. ``machine`` is False where naming a machine is wrong. ``groups`` are the
+    parallel groups whose transfers a fault of a port slows.
     """
 
     row: str
@@ -37,6 +43,15 @@ class Event:
     verdicts: tuple[str, ...]
     causes: tuple[str, ...]
     machine: bool
+    groups: tuple[Coords, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Suspects:
+    """Who may be to blame, likeliest first, as said from the event time ``told`` on."""
+
+    told: float
+    ranked: tuple[Places, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,13 +61,14 @@ class Alarm:
     ``at`` is the event time of its opening, ``told`` the event time the stream had reached when it went out.
     ``places`` are the (node, gpu) it is about, all nodes of a rack or switch; empty for a job alone.
     ``causes`` are the hypotheses in order of their share, ``calls`` how often it was opened or reopened.
+    ``suspects`` has an entry whenever they changed, ``group`` is the parallel group that it is about.
     """
 
     at: float
     told: float
     onset: float
     kind: str
-    places: tuple[tuple[str, int | None], ...] = ()
+    places: Places = ()
     job_id: str | None = None
     severity: str = "warning"
     confidence: float | None = None
@@ -61,11 +77,19 @@ class Alarm:
     calls: int = 1
     onset_lo: float | None = None
     onset_hi: float | None = None
+    suspects: tuple[Suspects, ...] = ()
+    group: Coords = ()
 
     @property
     def accuses(self) -> bool:
         """Whether it names a machine; what is told about telemetry names none."""
         return bool(self.places) and not self.kind.startswith(TELEMETRY)
+
+    @property
+    def named(self) -> tuple[Places, ...]:
+        """What it names in order: its subject, where that is no job, then whom it suspected last."""
+        own = (self.places,) if self.places else ()
+        return own + tuple(s for s in (self.suspects[-1].ranked if self.suspects else ()) if s not in own)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,17 +141,23 @@ def names(event: Event, place: tuple[str, int | None]) -> bool:
     return node in event.nodes and (gpu is None or event.gpu is None or gpu == event.gpu)
 
 
+def tells(event: Event, places: Places) -> bool:
+    """Return whether what is named as one is the machine or the domain at fault: most of it is."""
+    return 2 * sum(names(event, place) for place in places) > len(places)
+
+
 def is_of(kind: str, kinds: tuple[str, ...]) -> bool:
     """Return whether a kind is one of some, or of a family among them (``xid.109`` of ``xid``)."""
     return any(kind == known or kind.startswith(f"{known}.") for known in kinds)
 
 
 def _same_subject(event: Event, alarm: Alarm) -> bool:
+    if not alarm.places and alarm.group and event.groups:
+        return alarm.job_id == event.job_id and alarm.group in event.groups
     if not alarm.places:
         return is_of(alarm.kind, event.verdicts) and alarm.job_id == event.job_id
-    here = 2 * sum(names(event, place) for place in alarm.places) > len(alarm.places)
     if event.machine:
-        return here
+        return tells(event, alarm.places)
     # Naming a machine is wrong here, but for a missing rank and for a telemetry finding about its node.
     named = alarm.accuses and not alarm.kind.startswith("hang.")
     return not named and is_of(alarm.kind, event.verdicts) and alarm.places[0][0] in event.nodes

@@ -1,13 +1,16 @@
 """Counts over seeds to figures with their uncertainty: shares, F1, quantiles, rates, calibration."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
+
+T = TypeVar("T")
 
 DRAWS = 1_000
 
@@ -39,6 +42,32 @@ def bootstrap(
         return Estimate(value, math.nan, math.nan)
     low, high = np.percentile(spread, [2.5, 97.5])
     return Estimate(value, float(low), float(high))
+
+
+def pooled(by_seed: Mapping[int, Sequence[T]]) -> list[T]:
+    """Return what all seeds saw, in order of the seeds."""
+    return [item for seed in sorted(by_seed) for item in by_seed[seed]]
+
+
+def resampled(
+    by_seed: Mapping[int, Sequence[T]],
+    statistic: Callable[[Sequence[T]], float],
+    *,
+    draws: int = DRAWS,
+    seed: int = 0,
+) -> Estimate:
+    """Return a statistic of all that the seeds saw, resampling whole seeds as ``bootstrap`` does.
+
+    The bounds are values that occurred: an infinite one, for what was never found, is as good as any.
+    """
+    some = [by_seed[key] for key in sorted(by_seed)]
+    value = statistic(pooled(by_seed))
+    if math.isnan(value):
+        return Estimate(value, math.nan, math.nan)
+    picks = np.random.default_rng(seed).integers(0, len(some), (draws, len(some)))
+    spread = [statistic([item for pick in row for item in some[pick]]) for row in picks.tolist()]
+    spread = [drawn for drawn in spread if not math.isnan(drawn)]
+    return Estimate(value, quantile(spread, 0.025), quantile(spread, 0.975))
 
 
 def precision(sums: Floats) -> Floats:
@@ -106,6 +135,11 @@ def calibration(told: Sequence[float], right: Sequence[bool], *, bins: int = 10)
     ]
     error = sum(n * abs(mean - rate) for mean, rate, n in table) / len(p)
     return Calibration(float(error), float(np.mean((p - hit) ** 2)), tuple(table))
+
+
+def calibration_error(pairs: Sequence[tuple[float, bool]]) -> float:
+    """Return the expected calibration error of (confidence, was it right); NaN of none."""
+    return calibration([told for told, _ in pairs], [right for _, right in pairs]).error
 
 
 def _poisson_cdf(count: int, mean: float) -> float:

@@ -9,8 +9,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from benchmarks.quality_groups import groups
 from benchmarks.quality_quiet import quiet, quiet_1hz
 from benchmarks.quality_scenarios import Scenario, scenario
+from benchmarks.quality_telemetry import telemetry
 from simulator import ClusterSpec, Fault, JobSpec, Workload
 from simulator.benign import BENIGN
 from simulator.catalogue import CATALOGUE
@@ -93,6 +95,51 @@ def slow(seed: int) -> Sequence[Scenario]:
             fault = replace(fault, shape="ramp", period=float(rng.uniform(2, 10)))
         faults.append(fault)
     return [scenario("slow", seed, spec, faults, rows=tuple(BANDS), seconds=310)]
+
+
+FOR_GOOD = ("clock_lock", "silent_slow")
+BANDS_FOR_GOOD = {
+    "3-5 %": (1.03, 1.05),
+    "5-10 %": (1.05, 1.10),
+    "10-20 %": (1.10, 1.20),
+    "20-50 %": (1.2, 1.5),
+}
+
+
+def from_start(seed: int) -> Sequence[Scenario]:
+    """GPUs slow from the first moment on, by a locked clock or for no visible reason, and a lemon's spells.
+
+    Each kind in each of the bands, one GPU in a job; the jobs run already when watching them begins.
+    """
+    rng = np.random.default_rng([seed, 13])
+    drawn = [(kind, band) for kind in FOR_GOOD for band in BANDS_FOR_GOOD]
+    spec, faults, rows = jobs_of(rng, len(drawn) + 1), [], []
+    for number, (kind, band) in enumerate(drawn):
+        size = float(rng.uniform(*BANDS_FOR_GOOD[band]))
+        faults.append(replace(placed(rng, spec, kind, number, onset=0.0, magnitude=size), duration=1e9))
+        rows.append(f"{kind}, {band}")
+    faults.append(placed(rng, spec, "lemon_node", len(drawn), onset=0.0))
+    rows.append("lemon_node, 2-15 %")
+    return [scenario("from-start", seed, spec, faults, rows=rows, seconds=180, compared=False)]
+
+
+def together(seed: int) -> Sequence[Scenario]:
+    """Two to eight GPUs or nodes of one job of 128 ranks that become slow within 30 s of each other."""
+    rng = np.random.default_rng([seed, 14])
+    dp, pp, tp = ((16, 1, 8), (64, 1, 2), (128, 1, 1), (8, 2, 8), (32, 1, 4))[int(rng.integers(5))]
+    job = JobSpec(dp=dp, pp=pp, tp=tp, step_seconds=float(np.clip(rng.lognormal(0.0, 0.6), 0.3, 4.0)))
+    spec = ClusterSpec(nodes=16, gpus=GPUS, nics=2, jobs=(job,))
+    first, faults = float(rng.uniform(70, 90)) + 40 * job.step_seconds, []
+    for node in rng.choice(spec.nodes, 2 + seed % 7, replace=False):
+        kind, size = str(rng.choice(SLOW)), 1.0 + float(np.exp(rng.uniform(np.log(0.05), np.log(0.5))))
+        onset = first + float(rng.uniform(0, 30))
+        fault = draw_fault(spec, kind, rng=rng, onset=onset, magnitude=size)
+        fault = replace(fault, node=int(node), duration=1e9, shape="step")
+        if kind == "thermal_throttle":
+            fault = replace(fault, shape="ramp", period=float(rng.uniform(2, 10)))
+        faults.append(fault)
+    rows = [f"{len(faults)} at once"] * len(faults)
+    return [scenario("together", seed, spec, faults, rows=rows, seconds=first + 110, compared=False)]
 
 
 def mix(seed: int) -> Sequence[Scenario]:
@@ -209,12 +256,16 @@ def scale(seed: int) -> Sequence[Scenario]:
 
 PARTS: dict[str, Draw] = {
     "slow": slow,
+    "from-start": from_start,
+    "together": together,
     "mix": mix,
     "blameless": blameless,
     "comm": comm,
+    "groups": groups,
     "waiting": waiting,
     "hang": hang,
     "events": events,
+    "telemetry": telemetry,
     "benign": benign,
     "quiet": quiet,
     "quiet-1hz": quiet_1hz,

@@ -5,20 +5,26 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from benchmarks.quality_exposure import days_by_row, exposure, table
+from benchmarks.quality_format import delays, interval, median, p95
 from benchmarks.quality_metrics import (
     Calibration,
     Estimate,
     bootstrap,
     calibration,
+    calibration_error,
     f1,
+    pooled,
     precision,
-    quantile,
     recall,
+    resampled,
     share,
     upper_rate,
 )
+from benchmarks.quality_named import NAMED_COLUMNS, SET_COLUMNS, named_rows, set_rows
 from benchmarks.quality_run import Outcome
 from benchmarks.quality_score import Noise, Score, abstentions, noise, scores
+from benchmarks.quality_telemetry import COLUMNS as TELEMETRY_COLUMNS
+from benchmarks.quality_telemetry import telemetry_rows
 
 ALL = "all"
 COLUMNS = (
@@ -41,11 +47,21 @@ def lines(outcomes: Sequence[Outcome]) -> Iterator[str]:
             yield from ("", *_misses(outcome for outcome in of_part if not outcome.benign))
         if any(len(outcome.alarms) > 1 for outcome in of_part):
             yield from ("", *table(_DETECTOR_COLUMNS, _detector_rows(of_part)))
+        yield from _special(of_part)
     yield from ("", "## told in vain", "", *table(_NOISE_COLUMNS, _noise_rows(outcomes)))
     yield from exposure([outcome for outcome in outcomes if outcome.benign])
     healthy = [outcome for outcome in outcomes if not outcome.events and not outcome.benign]
     yield from ("", "## healthy jobs", "", *table(_ABSTENTION_COLUMNS, _abstention_rows(healthy)))
     yield from ("", "## calibration", "", *_calibration_lines(outcomes))
+
+
+def _special(outcomes: Sequence[Outcome]) -> Iterator[str]:
+    """Yield the tables of parts that ask for more: telemetry that fails, groups, several culprits at once."""
+    if any(outcome.part == "telemetry" for outcome in outcomes):
+        yield from ("", *table(TELEMETRY_COLUMNS, telemetry_rows(outcomes)))
+    for columns, rows in ((NAMED_COLUMNS, named_rows(outcomes)), (SET_COLUMNS, set_rows(outcomes))):
+        if found := list(rows):
+            yield from ("", *table(columns, iter(found)))
 
 
 def summary(outcomes: Sequence[Outcome]) -> dict[str, Any]:
@@ -71,17 +87,19 @@ def figures(score: Score) -> dict[str, Any]:
     """Return every figure of a score as [value, low, high] or a number."""
     told = score.counts("true", "false", "missed")
     return {
-        "events": len(score.delays),
+        "events": score.events,
         "recall": _plain(bootstrap(told, recall)),
         "precision": _plain(bootstrap(told, precision)),
         "f1": _plain(bootstrap(told, f1)),
         "machine_f1": _plain(bootstrap(score.counts("named", "wrong", "unnamed"), f1)),
         "soon": _plain(bootstrap(score.counts("soon", "events"), share)),
         **{name: _plain(bootstrap(score.counts(name, "true"), share)) for name in OF_FOUND},
-        "opened_median_seconds": _number(quantile(score.opened, 0.5)),
-        "opened_p95_seconds": _number(quantile(score.opened, 0.95)),
-        "left_median_seconds": _number(quantile(score.delays, 0.5)),
-        "left_p95_seconds": _number(quantile(score.delays, 0.95)),
+        "opened_median_seconds": _plain(resampled(score.opened, median)),
+        "opened_p95_seconds": _plain(resampled(score.opened, p95)),
+        "left_median_seconds": _plain(resampled(score.delays, median)),
+        "left_p95_seconds": _plain(resampled(score.delays, p95)),
+        "calibration_error": _plain(resampled(score.sure, calibration_error)),
+        "cause_calibration_error": _plain(resampled(score.why, calibration_error)),
         "duplicates": score.duplicates,
     }
 
@@ -91,15 +109,12 @@ def _event_rows(outcomes: Sequence[Outcome]) -> Iterator[tuple[str, ...]]:
         told = score.counts("true", "false", "missed")
         yield (
             row,
-            str(len(score.delays)),
-            *(_interval(bootstrap(told, statistic)) for statistic in (recall, precision, f1)),
-            _interval(bootstrap(score.counts("named", "wrong", "unnamed"), f1)),
-            _interval(bootstrap(score.counts("soon", "events"), share)),
+            str(score.events),
+            *(interval(bootstrap(told, statistic)) for statistic in (recall, precision, f1)),
+            interval(bootstrap(score.counts("named", "wrong", "unnamed"), f1)),
+            interval(bootstrap(score.counts("soon", "events"), share)),
             *(_value(bootstrap(score.counts(name, "true"), share)) for name in OF_FOUND),
-            *(
-                f"{_seconds(quantile(d, 0.5))}, {_seconds(quantile(d, 0.95))}"
-                for d in (score.opened, score.delays)
-            ),
+            *(delays(by_seed) for by_seed in (score.opened, score.delays)),
             _within(score, 15.0),
             str(score.duplicates),
         )
@@ -124,8 +139,8 @@ def _detector_rows(outcomes: Sequence[Outcome]) -> Iterator[tuple[str, ...]]:
         noisy = noise(watched, name)
         yield (
             name,
-            *(_interval(bootstrap(told, statistic)) for statistic in (recall, precision, f1)),
-            _interval(bootstrap(named, f1)),
+            *(interval(bootstrap(told, statistic)) for statistic in (recall, precision, f1)),
+            interval(bootstrap(named, f1)),
             str(noisy.accusations),
             f"{1000 * noisy.accusations / noisy.rank_steps:.4f}",
         )
@@ -172,8 +187,10 @@ def _abstention_rows(outcomes: Sequence[Outcome]) -> Iterator[tuple[str, ...]]:
 def _calibration_lines(outcomes: Sequence[Outcome]) -> Iterator[str]:
     score = scores(outcomes, whole=ALL).get(ALL, Score())
     for name, pairs in (("finding", score.sure), ("cause", score.why)):
-        fit = calibration([p for p, _ in pairs], [right for _, right in pairs])
-        yield f"{name}: expected error {fit.error:.3f}, Brier score {fit.brier:.3f}, n {len(pairs)}"
+        told = pooled(pairs)
+        fit = calibration([p for p, _ in told], [right for _, right in told])
+        error = interval(resampled(pairs, calibration_error))
+        yield f"{name}: expected error {error}, Brier score {fit.brier:.3f}, n {len(told)}"
         yield from ("", *table(("told", "right", "n"), _reliability(fit)), "")
 
 
@@ -188,20 +205,13 @@ def _exposure(outcomes: Sequence[Outcome]) -> str:
     return f"seeds {seeds[0]} to {seeds[-1]} ({len(seeds)}), {days:.1f} node-days"
 
 
-def _interval(e: Estimate) -> str:
-    return "-" if math.isnan(e.value) else f"{e.value:.3f} [{e.low:.3f}, {e.high:.3f}]"
-
-
 def _value(e: Estimate) -> str:
     return "-" if math.isnan(e.value) else f"{e.value:.2f}"
 
 
 def _within(score: Score, seconds: float) -> str:
-    return f"{sum(d <= seconds for d in score.opened) / len(score.opened):.2f}" if score.opened else "-"
-
-
-def _seconds(value: float) -> str:
-    return "-" if math.isnan(value) else "never" if math.isinf(value) else f"{value:.1f}"
+    opened = pooled(score.opened)
+    return f"{sum(d <= seconds for d in opened) / len(opened):.2f}" if opened else "-"
 
 
 def _plain(e: Estimate) -> list[float | None]:

@@ -1,10 +1,11 @@
 """A scenario of the evaluation, and what it says went wrong in the form in which alarms are matched."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
-from benchmarks.quality_matching import Event
+from benchmarks.quality_matching import Coords, Event
 from simulator import ClusterSpec, Fault, Truth
+from simulator.layout import coords
 from simulator.truth import planned_truths
 
 TUNING_SEEDS = range(1000)
@@ -17,7 +18,8 @@ class Scenario:
     """One run. ``rows`` names per fault the line of the table it counts in, ``row`` that of all the rest.
 
     ``expected`` is by job what would be right to say of it, ``benign`` which benign row it stands for where
-    all rows are on; ``compared`` tells whether baselines watch too.
+    all rows are on; ``compared`` tells whether baselines watch too. Faults in a row of ``as_one`` have one
+    cause together, as the nodes of a rack. With ``steps_alone`` nothing but the step rows is to be seen.
     """
 
     part: str
@@ -30,6 +32,8 @@ class Scenario:
     expected: dict[str, tuple[str, ...]] = field(default_factory=dict)
     compared: bool = True
     benign: dict[str, str] = field(default_factory=dict)
+    as_one: tuple[str, ...] = ()
+    steps_alone: bool = False
 
 
 CAUSES: dict[str, tuple[str, ...]] = {
@@ -73,26 +77,62 @@ def scenario(
 
 def events_of(scenario: Scenario, truths: Sequence[Truth]) -> tuple[Event, ...]:
     """Return the truths of a run in the form they are matched in."""
+    told = [
+        _event(scenario, row, fault, truth)
+        for row, fault, truth in zip(scenario.rows, scenario.faults, truths, strict=True)
+    ]
+    joint = {row: [event for event in told if event.row == row] for row in scenario.as_one}
+    whole = {row: _as_one(some) for row, some in joint.items()}
+    # Each row once, where its first fault stood.
+    return tuple(
+        whole.get(event.row, event)
+        for event in told
+        if event.row not in joint or event is joint[event.row][0]
+    )
+
+
+def _event(scenario: Scenario, row: str, fault: Fault, truth: Truth) -> Event:
     steps = {job.job_id: job.step_seconds for job in scenario.spec.jobs}
     # Of a node without a job nothing is known between two of its samples.
     without = max(1.0, scenario.spec.send_seconds)
-    return tuple(
-        Event(
-            row=row,
-            fault=truth.kind,
-            nodes=truth.nodes,
-            gpu=truth.gpu_index,
-            job_id=truth.job_id,
-            onset=truth.onset,
-            end=truth.end,
-            step_seconds=steps.get(truth.job_id or "", without),
-            magnitude=truth.magnitude,
-            verdicts=truth.verdicts,
-            causes=CAUSES.get(truth.kind, truth.hypotheses) or _explaining(truth.verdicts),
-            machine=truth.machine,
-        )
-        for row, truth in zip(scenario.rows, truths, strict=True)
+    groups = tuple(_groups(scenario.spec, fault)) if truth.scope == "nic" else ()
+    # Which port of a group it is, step times cannot tell.
+    group = scenario.steps_alone and bool(groups)
+    return Event(
+        row=row,
+        fault=truth.kind,
+        nodes=truth.nodes,
+        gpu=truth.gpu_index,
+        job_id=truth.job_id,
+        onset=truth.onset,
+        end=truth.end,
+        step_seconds=steps.get(truth.job_id or "", without),
+        magnitude=truth.magnitude,
+        verdicts=(*truth.verdicts, "straggler.job_wide") if group else truth.verdicts,
+        causes=("group",)
+        if group
+        else CAUSES.get(truth.kind, truth.hypotheses) or _explaining(truth.verdicts),
+        machine=truth.machine,
+        groups=groups,
     )
+
+
+def _as_one(events: Sequence[Event]) -> Event:
+    nodes = tuple(node for event in events for node in event.nodes)
+    # What many nodes of a rack share is what explains them all.
+    return replace(events[0], nodes=nodes, causes=("domain", *events[0].causes))
+
+
+def _groups(spec: ClusterSpec, fault: Fault) -> Iterator[Coords]:
+    """Yield what the members share of each data-parallel group that transfers through the port."""
+    job = spec.job_at(fault.node, fault.onset)
+    if job is None:
+        return
+    _, stage, shard = coords(job)
+    first = (fault.node - spec.nodes_of_job(job).start) * spec.gpus
+    behind = [gpu for gpu in range(spec.gpus) if spec.nic_of(gpu) == spec.nic_of(fault.gpu or 0)]
+    for pp, tp in sorted({(int(stage[first + gpu]), int(shard[first + gpu])) for gpu in behind}):
+        yield ("pp", pp), ("tp", tp)
 
 
 def domains_of(spec: ClusterSpec) -> dict[str, tuple[str, ...]]:

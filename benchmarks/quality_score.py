@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from benchmarks.quality_alarms import PAGE, TICKET
-from benchmarks.quality_matching import Alarm, Event, Matches, in_window, is_of, match, names
+from benchmarks.quality_matching import Alarm, Event, Matches, Places, in_window, is_of, match, tells
 from benchmarks.quality_metrics import Floats
 from benchmarks.quality_run import OURS, Outcome
 from simulator.shared_faults import TELEMETRY_FAULTS
@@ -24,7 +24,7 @@ SOON_STEPS = 30.0
 
 @dataclass(slots=True)
 class Score:
-    """Counts by seed (in order of ``COUNTS``), and per event what quantiles and calibration need.
+    """Counts by seed (in order of ``COUNTS``), and by seed and event what quantiles and calibration need.
 
     ``opened`` runs from the true onset to the event time of the finding's opening, ``delays`` to the event
     time the stream had reached when it left; ``inf`` for events never told of. ``sure`` pairs a finding's
@@ -32,11 +32,16 @@ class Score:
     """
 
     seeds: dict[int, Floats] = field(default_factory=dict)
-    opened: list[float] = field(default_factory=list)
-    delays: list[float] = field(default_factory=list)
+    opened: dict[int, list[float]] = field(default_factory=dict)
+    delays: dict[int, list[float]] = field(default_factory=dict)
     duplicates: int = 0
-    sure: list[tuple[float, bool]] = field(default_factory=list)
-    why: list[tuple[float, bool]] = field(default_factory=list)
+    sure: dict[int, list[tuple[float, bool]]] = field(default_factory=dict)
+    why: dict[int, list[tuple[float, bool]]] = field(default_factory=dict)
+
+    @property
+    def events(self) -> int:
+        """How many events there were."""
+        return sum(map(len, self.delays.values()))
 
     def counts(self, *which: str) -> Floats:
         """Return the counts of those names, [seeds, names]."""
@@ -44,7 +49,9 @@ class Score:
         return table[:, [COUNTS.index(name) for name in which]]
 
     def add(self, seed: int, **counts: float) -> None:
-        """Add to the counts of one seed."""
+        """Add to the counts of one seed, which then has a part in every interval."""
+        for seen in (self.opened, self.delays, self.sure, self.why):
+            seen.setdefault(seed, [])
         row = self.seeds.setdefault(seed, np.zeros(len(COUNTS)))
         for name, count in counts.items():
             row[COUNTS.index(name)] += count
@@ -63,7 +70,7 @@ def scores(
         for row in (*rows, whole) if whole else rows:
             _count(table.setdefault(row, Score()), outcome, result, detector, None if row == whole else row)
     last = {whole: table.pop(whole)} if whole in table else {}
-    return {row: score for row, score in table.items() if score.delays} | last
+    return {row: score for row, score in table.items() if score.events} | last
 
 
 def _count(score: Score, outcome: Outcome, result: Matches, detector: str, row: str | None) -> None:
@@ -72,24 +79,26 @@ def _count(score: Score, outcome: Outcome, result: Matches, detector: str, row: 
         if row in (None, event.row):
             _found(score, outcome, event, alarm, outcome.alarms[detector])
     for event in result.missed:
-        if row in (None, event.row):
+        # Of some telemetry that fails there is nothing to tell.
+        if row in (None, event.row) and event.verdicts:
             score.add(outcome.seed, missed=1, events=1, unnamed=event.machine)
-            score.opened.append(np.inf)
-            score.delays.append(np.inf)
+            score.opened[outcome.seed].append(np.inf)
+            score.delays[outcome.seed].append(np.inf)
     wrong = [(alarm, row_of(outcome, alarm)) for alarm in result.false]
     again = [(alarm, event.row) for event, alarm in result.duplicates]
     for alarm, where in (*wrong, *again):
         if row in (None, where):
             score.add(outcome.seed, false=1, wrong=alarm in result.false)
             if alarm.confidence is not None:
-                score.sure.append((alarm.confidence, False))
+                score.sure[outcome.seed].append((alarm.confidence, False))
     score.duplicates += sum(row in (None, where) for _, where in again)
 
 
 def _found(score: Score, outcome: Outcome, event: Event, alarm: Alarm, told: Sequence[Alarm]) -> None:
-    suspects = suspects_of(outcome, event, told)
+    ranked = [tells(event, places) for places in named_about(outcome, event, told)]
+    accused = named_about(outcome, event, told, accused=True)
     limit = event.onset + SOON_STEPS * event.step_seconds
-    named = any(names(event, place) for place in suspects[:1])
+    named = any(tells(event, places) for places in accused[:1])
     right = [is_of(cause, event.causes) for cause in alarm.causes]
     score.add(
         outcome.seed,
@@ -98,19 +107,19 @@ def _found(score: Score, outcome: Outcome, event: Event, alarm: Alarm, told: Seq
         named=event.machine and named,
         unnamed=event.machine and not named,
         soon=alarm.at <= limit,
-        top1=named,
-        top3=any(names(event, place) for place in suspects[:3]),
+        top1=any(ranked[:1]),
+        top3=any(ranked[:3]),
         kind=is_of(alarm.kind, event.verdicts),
         cause1=any(right[:1]),
         cause3=any(right[:3]),
         covered=_covers(alarm, event),
     )
-    score.opened.append(alarm.at - event.onset)
-    score.delays.append(alarm.told - event.onset)
+    score.opened[outcome.seed].append(alarm.at - event.onset)
+    score.delays[outcome.seed].append(alarm.told - event.onset)
     if alarm.confidence is not None:
-        score.sure.append((alarm.confidence, True))
+        score.sure[outcome.seed].append((alarm.confidence, True))
     if alarm.cause_confidence is not None:
-        score.why.append((alarm.cause_confidence, any(right[:1])))
+        score.why[outcome.seed].append((alarm.cause_confidence, any(right[:1])))
 
 
 def _covers(alarm: Alarm, event: Event) -> bool:
@@ -120,19 +129,28 @@ def _covers(alarm: Alarm, event: Event) -> bool:
     return alarm.onset_lo <= event.onset <= alarm.onset_hi
 
 
-def suspects_of(outcome: Outcome, event: Event, told: Iterable[Alarm]) -> list[tuple[str, int | None]]:
-    """Return the machines named about an event in the order they were named: whoever acts goes through it."""
+def named_about(
+    outcome: Outcome, event: Event, told: Iterable[Alarm], *, accused: bool = False
+) -> list[Places]:
+    """Return what was named about an event in the order it was: whoever acts goes through it.
+
+    A finding names its machine or domain and then its suspects, likeliest first; with ``accused`` the former
+    alone. Those at fault in another event are right, too, and stand in nobody's way.
+    """
+    others = [other for other in outcome.events if other.machine and other is not event]
     about = [
         alarm
         for alarm in sorted(told, key=lambda a: a.told)
-        if alarm.places and in_window(event, alarm.onset) and _job(outcome, alarm) == event.job_id
+        if in_window(event, alarm.onset) and job_of(outcome, alarm) == event.job_id
     ]
-    return [place for alarm in about for place in alarm.places]
+    named = (alarm.named[: bool(alarm.places)] if accused else alarm.named for alarm in about)
+    order = dict.fromkeys(places for some in named for places in some)
+    return [p for p in order if tells(event, p) or not any(tells(other, p) for other in others)]
 
 
 def row_of(outcome: Outcome, alarm: Alarm) -> str:
     """Return the row a false alarm counts in: that of the event in the same job, else the scenario's own."""
-    rows = [event.row for event in outcome.events if event.job_id == _job(outcome, alarm)]
+    rows = [event.row for event in outcome.events if event.job_id == job_of(outcome, alarm)]
     return rows[0] if rows else outcome.row
 
 
@@ -171,7 +189,7 @@ def in_vain(outcome: Outcome, detector: str = OURS) -> list[Alarm]:
 
 def row_in_vain(outcome: Outcome, alarm: Alarm) -> str | None:
     """Return the benign row of the job that an alarm is about, None for one about no job."""
-    return outcome.benign.get(_job(outcome, alarm) or "")
+    return outcome.benign.get(job_of(outcome, alarm) or "")
 
 
 @dataclass(slots=True)
@@ -191,16 +209,16 @@ def abstentions(outcomes: Iterable[Outcome]) -> dict[str, Abstention]:
         result = match(outcome.events, outcome.alarms[OURS])
         for job in sorted(set(outcome.job_of.values())):
             entry = table.setdefault(job, Abstention())
-            said = [a for a in result.remarks if _job(outcome, a) == job]
+            said = [a for a in result.remarks if job_of(outcome, a) == job]
             entry.jobs += 1
-            entry.accused += any(_job(outcome, a) == job for a in result.false)
+            entry.accused += any(job_of(outcome, a) == job for a in result.false)
             entry.right += any(_expected(outcome, a) for a in said)
             entry.wrong += any(not _expected(outcome, a) for a in said)
     return table
 
 
 def _expected(outcome: Outcome, alarm: Alarm) -> bool:
-    right = outcome.expected.get(_job(outcome, alarm) or "", ())
+    right = outcome.expected.get(job_of(outcome, alarm) or "", ())
     return any(said in right for said in (alarm.kind, *alarm.causes[:1]))
 
 
@@ -212,10 +230,11 @@ def _founded(outcome: Outcome, alarm: Alarm) -> bool:
     about = [
         event
         for event in outcome.events
-        if event.job_id == _job(outcome, alarm) and event.fault not in TELEMETRY_FAULTS
+        if event.job_id == job_of(outcome, alarm) and event.fault not in TELEMETRY_FAULTS
     ]
     return _expected(outcome, alarm) or any(in_window(event, alarm.onset) for event in about)
 
 
-def _job(outcome: Outcome, alarm: Alarm) -> str | None:
+def job_of(outcome: Outcome, alarm: Alarm) -> str | None:
+    """Return the job an alarm is about, by its place where it does not say."""
     return alarm.job_id or (outcome.job_of.get(alarm.places[0][0]) if alarm.places else None)

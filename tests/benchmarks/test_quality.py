@@ -1,5 +1,7 @@
 """The evaluation as a whole: what is run, what is continued, what is printed."""
 
+import re
+
 import pytest
 
 from benchmarks import quality
@@ -43,7 +45,11 @@ def test_an_explicit_event_goes_the_whole_way():
     assert outcome.node_days == pytest.approx(4 * 25 / 86_400)
     report = "\n".join(lines([outcome]))
     assert "| lost | 1 | 1.000" in report
-    assert summary([outcome])["parts"]["events"]["slowrank"]["lost"]["recall"] == [1.0, 1.0, 1.0]
+    figures = summary([outcome])["parts"]["events"]["slowrank"]["lost"]
+    assert figures["recall"] == [1.0, 1.0, 1.0]
+    value, low, high = figures["opened_median_seconds"]
+    assert 0 <= value == low == high < 3
+    assert re.search(r"\| (\d\.\d) \[\1, \1\], \1 \[\1, \1\] \|", report)
 
 
 def test_a_stopped_run_goes_on_where_it_was(tmp_path, monkeypatch):

@@ -81,3 +81,16 @@ def test_a_domain_is_named_by_most_of_its_nodes():
     assert counts(match([whole], [switch])) == (1, 0, 0, 0, 0)
     assert counts(match([single], [switch])) == (0, 1, 1, 0, 0)
     assert counts(match([whole], [switch, alarm(told=200.0)])) == (1, 0, 0, 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("group", "expected"),
+    [((("pp", 0), ("tp", 2)), (1, 0, 0, 0, 0)), ((("pp", 0), ("tp", 3)), (0, 1, 0, 0, 1))],
+    ids=["its group", "another"],
+)
+def test_a_slow_port_is_found_by_its_group(group, expected):
+    """The group that transfers through it is its domain; no other one is."""
+    port = event(groups=((("pp", 0), ("tp", 2)),))
+    told = replace(alarm(node=None, kind="straggler.job_wide"), group=group)
+    assert counts(match([port], [told])) == expected
+    assert counts(match([port], [replace(told, job_id="another")])) == (0, 1, 0, 0, 1)

@@ -1,6 +1,7 @@
 """Figures with their uncertainty."""
 
 import math
+from dataclasses import astuple
 
 import numpy as np
 import pytest
@@ -8,10 +9,13 @@ import pytest
 from benchmarks.quality_metrics import (
     bootstrap,
     calibration,
+    calibration_error,
     f1,
+    pooled,
     precision,
     quantile,
     recall,
+    resampled,
     share,
     upper_rate,
 )
@@ -69,6 +73,43 @@ def test_never_is_the_longest_delay():
     delays = [3.0, math.inf, 1.0, 2.0]
     assert [quantile(delays, q) for q in (0.5, 0.75, 0.95)] == [2.0, 3.0, math.inf]
     assert math.isnan(quantile([], 0.5))
+
+
+def middle(delays):
+    return quantile(delays, 0.5)
+
+
+def test_delays_are_resampled_by_seed():
+    """Twenty delays of two unlike seeds leave the whole range open; in forty seeds they do not."""
+    few = resampled({1: [4.0] * 10, 2: [8.0] * 10}, middle)
+    many = resampled({seed: [4.0 + 0.1 * seed] for seed in range(41)}, middle)
+    assert (few.low, few.high) == (4.0, 8.0)
+    assert many.value == pytest.approx(6.0)
+    assert 5.0 < many.low < 5.8 < 6.2 < many.high < 7.0
+
+
+def test_a_bound_may_be_never():
+    """Where one of three events was missed, the P95 is infinite and its lower bound need not be."""
+    seen = {1: [1.0], 2: [2.0], 3: [math.inf]}
+    e = resampled(seen, lambda delays: quantile(delays, 0.95))
+    assert pooled(seen) == [1.0, 2.0, math.inf]
+    assert (e.value, e.low, e.high) == (math.inf, 1.0, math.inf)
+
+
+def test_seeds_without_an_event_are_drawn_too():
+    """They make the interval wider, and nothing is known where no seed has any."""
+    e = resampled({1: [3.0], 2: [], 3: [5.0]}, middle)
+    assert (e.low, e.value, e.high) == (3.0, 3.0, 5.0)
+    assert all(math.isnan(v) for v in astuple(resampled({1: [], 2: []}, middle)))
+
+
+def test_the_calibration_error_has_an_interval():
+    """It is that of all pairs, between those of draws in which one seed counts more."""
+    pairs = {1: [(0.9, True)] * 4, 2: [(0.9, False)] * 4, 3: [(0.9, True)] * 4}
+    e = resampled(pairs, calibration_error)
+    assert e.value == pytest.approx(0.9 - 2 / 3)
+    assert e.low == pytest.approx(0.1)
+    assert e.high == pytest.approx(0.9)
 
 
 def test_calibration():

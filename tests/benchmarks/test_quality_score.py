@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from benchmarks.quality_matching import Suspects
 from benchmarks.quality_run import OURS, Outcome
 from benchmarks.quality_score import abstentions, noise, scores
 from tests.benchmarks.told import alarm, event
@@ -30,13 +31,45 @@ def test_counts_by_row_and_over_all():
     assert row(table["5 %"], "true", "false", "missed") == [1, 1, 0]
     assert row(table["10 %"], "true", "false", "missed") == [0, 0, 1]
     assert row(table["all"], "true", "false", "missed") == [1, 1, 1]
-    assert table["all"].delays == table["all"].opened == [5.0, math.inf]
+    assert table["all"].delays == table["all"].opened == {1: [5.0, math.inf]}
+    assert (table["all"].events, table["5 %"].events) == (2, 1)
 
 
 def test_a_wrong_machine_named_first_costs_the_top_place():
     """Top-1 goes by the first machine named about the event's job, top-3 by the first three."""
     [score] = scores([outcome([event()], [alarm(node="b", told=101.0), alarm(told=103.0)])]).values()
     assert row(score, "top1", "top3", "true", "false") == [0, 1, 1, 1]
+
+
+def test_suspects_are_what_a_finding_about_a_job_names():
+    """Its suspects count in their order; the machine itself was not accused."""
+    suspects = Suspects(105.0, ((("b", 3),), (("a", 3),), (("a", 4),)))
+    told = replace(alarm(node=None), suspects=(Suspects(104.0, ((("a", 3),),)), suspects))
+    [score] = scores([outcome([event()], [told])]).values()
+    assert row(score, "true", "top1", "top3", "named") == [1, 0, 1, 0]
+
+
+def test_a_machine_that_is_named_stands_before_its_suspects():
+    """A finding about a GPU names that one first, whoever it suspects besides."""
+    told = replace(alarm(), suspects=(Suspects(104.0, ((("b", 3),), (("a", 3),))),))
+    [score] = scores([outcome([event()], [told])]).values()
+    assert row(score, "top1", "named") == [1, 1]
+
+
+def test_other_culprits_stand_in_nobodys_way():
+    """Of two that are at fault at once each may be first; a healthy one named before them costs the place."""
+    events, both = [event(), event(node="b")], [alarm(told=105.0), alarm(node="b", told=106.0)]
+    wrong = alarm(node="a", gpu=7, told=104.0)
+    assert row(scores([outcome(events, both)])["slow"], "top1", "top3") == [2, 2]
+    assert row(scores([outcome(events, [wrong, *both])])["slow"], "top1", "top3") == [0, 2]
+
+
+def test_of_what_nobody_need_be_told_nothing_is_missed():
+    """A fault without verdicts is no event of a row; what is told of it is in vain all the same."""
+    silent = event(verdicts=(), machine=False, row="records twice")
+    score = scores([outcome([silent], [alarm()])], whole="all")
+    assert [*score] == ["all"]
+    assert row(score["all"], "missed", "false") == [0, 1]
 
 
 def test_soon_is_thirty_steps():

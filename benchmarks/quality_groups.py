@@ -1,0 +1,52 @@
+"""Slow groups: jobs in which one port slows the transfers of a parallel group, and is the group named."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from benchmarks.quality_scenarios import Scenario, scenario
+from simulator import ClusterSpec, JobSpec
+from simulator.scenarios import draw_fault
+
+GPUS = 8
+LAYOUTS = ((4, 1, 8), (8, 1, 4), (4, 2, 4), (4, 2, 8))
+"""(dp, pp, tp): each stage has four data-parallel groups or more, the fewest that can be compared."""
+
+TIERS = {"all telemetry": False, "step rows alone": True}
+
+
+def groups(seed: int) -> Sequence[Scenario]:
+    """Two jobs, in each one slow port of its group of ranks, once with all telemetry, once as step rows.
+
+    Each GPU has a port to itself, so that one port slows one group.
+    """
+    rng = np.random.default_rng([seed, 12])
+    jobs: list[JobSpec] = []
+    for number in range(2):
+        dp, pp, tp = LAYOUTS[int(rng.integers(len(LAYOUTS)))]
+        job = JobSpec(
+            dp=dp,
+            pp=pp,
+            tp=tp,
+            job_id=f"job-{number}",
+            first_node=sum(job.world for job in jobs) // GPUS,
+            step_seconds=float(np.clip(rng.lognormal(0.0, 0.6), 0.5, 4.0)),
+            first_step=int(rng.integers(100, 100_000)),
+            micro_batches=int(rng.choice([4, 8, 16])),
+        )
+        jobs.append(job)
+    nodes = sum(job.world for job in jobs) // GPUS
+    spec = ClusterSpec(nodes=nodes, gpus=GPUS, nics=GPUS, jobs=tuple(jobs), nodes_per_switch=nodes)
+    onset, faults = float(rng.uniform(80, 110)), []
+    for job in jobs:
+        fault = draw_fault(spec, "nic_slow", rng=rng, onset=onset, magnitude=float(rng.uniform(1.5, 4.0)))
+        node = job.first_node + int(rng.integers(job.world // GPUS))
+        faults.append(replace(fault, node=node, duration=1e9, shape="step"))
+    return [
+        replace(
+            scenario("groups", seed, spec, faults, rows=[tier] * len(faults), seconds=190, compared=False),
+            steps_alone=alone,
+        )
+        for tier, alone in TIERS.items()
+    ]

@@ -1,7 +1,7 @@
 """From evidence to an accusation: since when, how slow, and what else could explain it."""
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,9 @@ Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
 Channels = Literal["compute", "data", "rest"]
+"""Timings that are compared; ``rest`` is what is left of a step beside all that its rank names."""
+
+CHANNELS: tuple[Channels, ...] = get_args(Channels)
 
 LOOK_BEFORE = 30
 """Steps before the evidence began that the dating of an onset, and a rank's own past, look at."""
@@ -121,10 +124,17 @@ class Charge:
         return len(read) >= 3 and float(np.mean(read > 0)) >= 0.65
 
 
+def series_of(name: Channels, *, lasting: bool = False) -> str:
+    """Name a channel's ratios; of compute what always was so is sought against the role alone."""
+    if name != "compute":
+        return f"{name}_x"
+    return "role" if lasting else "x"
+
+
 def charge(ratios: Ratios, channel: Channel, name: Channels, rank: int) -> Charge:
     """Date the slowdown of ``rank`` and measure it since then."""
     lasting, noise = channel.is_lasting(rank), channel.noise
-    series = f"{name}_x" if name != "compute" else "role" if lasting else "x"
+    series = series_of(name, lasting=lasting)
     sigma = max(ratios.kind.dispersion, ratios.config.floor) if noise is None else float(noise.sigma[rank])
     bank = channel.lasting if lasting else channel.change
     look_back = min(bank.age_of(rank) + LOOK_BEFORE, ratios.settled)
@@ -344,9 +354,9 @@ def _job_ratio(ratios: Ratios, case: Charge, over: Bools, *, pace: float) -> flo
     step = nan_median(ratios.history.last("step", steps), axis=1)
     seconds = ratios.history.last(case.name, steps)
     mates = ratios.mates(case.rank) & ~over
-    rest = mates if mates.any() and not case.lasting else ~over
-    # Without this rank the step would end with the slowest of the rest.
-    lost = np.maximum(seconds[:, case.rank] - nan_max(np.where(rest, seconds, np.nan), axis=1), 0.0)
+    others = mates if mates.any() and not case.lasting else ~over
+    # Without this rank the step would end with the slowest of the others.
+    lost = np.maximum(seconds[:, case.rank] - nan_max(np.where(others, seconds, np.nan), axis=1), 0.0)
     # A rank whose excess is nearly the whole step leaves nothing to divide by.
     ratio = float(nan_median(step / np.maximum(step - lost, 0.1 * step)))
     if np.isnan(ratio):

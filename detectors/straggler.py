@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from detectors.accusation import (
+    CHANNELS,
     FEW,
     UNLIKE_PEERS,
     Accusation,
@@ -22,6 +23,7 @@ from detectors.accusation import (
     intermittent,
     is_guilty,
     pace_before,
+    series_of,
 )
 from detectors.channel import Channel, Noise, fit_noise
 from detectors.excursions import SUSPECT
@@ -45,9 +47,6 @@ Ints = npt.NDArray[np.intp]
 _SOON = (3, 10, 20, 30)
 _EVERY = 20
 """Steps settled at which roles and baselines are learnt anew: often while there is little to go by."""
-
-_CHANNELS: tuple[Channels, ...] = ("compute", "data", "rest")
-"""Timings that are compared; ``rest`` is what is left of a step beside all that its rank names."""
 
 _RECENT = 10
 """The last steps are left out of a baseline: a fault that began in them is not usual."""
@@ -101,7 +100,7 @@ class StragglerDetector:
         nodes: Ints | None = None,
     ) -> None:
         self.ratios = Ratios(ranks, roles, config or StragglerConfig(), replicas, shards, nodes)
-        self.channels: dict[Channels, Channel] = {name: Channel(ranks) for name in _CHANNELS}
+        self.channels: dict[Channels, Channel] = {name: Channel(ranks) for name in CHANNELS}
         self._job_wide = JobWideWatch(self.ratios.config.history)
         self._network = NetworkWatch()
         self._spells = Spells()
@@ -131,7 +130,7 @@ class StragglerDetector:
         # All ranks of a synchronous job take the slowest one's step: without compute times nobody stands out.
         if ratios.common_clock:
             return Verdict()
-        accused = [a for name in _CHANNELS for a in self._judge(name)]
+        accused = [a for name in CHANNELS for a in self._judge(name)]
         cleared = [(name, rank) for name, ch in self.channels.items() for rank in ch.settle()]
         network = self._network.update(ratios)
         return Verdict(
@@ -187,18 +186,17 @@ class StragglerDetector:
         small = bool(ratios.small_role.any())
         prior = max(config.spread, 0.2 * np.nan_to_num(ratios.kind.dispersion))
         # A prior of 1.0 leaves centres where they are seen: how far apart healthy ones lie is unknown there.
-        fits: tuple[tuple[Channels, str, PeerGroups, float], ...] = (
+        fits: tuple[tuple[Channels, PeerGroups, float], ...] = (
             (
                 "compute",
-                "x",
                 ratios.everyone if small else ratios.groups,
                 1.0 if small or ratios.asynchronous else prior,
             ),
-            ("data", "data_x", ratios.everyone, 1.0),
-            ("rest", "rest_x", ratios.everyone, 1.0),
+            ("data", ratios.everyone, 1.0),
+            ("rest", ratios.everyone, 1.0),
         )
-        for name, series, groups, spread in fits:
-            window = ratios.history.last(series, n + skip)
+        for name, groups, spread in fits:
+            window = ratios.history.last(series_of(name), n + skip)
             window = window[: len(window) - skip]
             if np.isfinite(window).any():
                 noise = fit_noise(window, groups, floor=config.floor, prior=spread)
@@ -206,8 +204,9 @@ class StragglerDetector:
                 self.channels[name].refit(noise, largest_move=config.floor / 2 if settled else None)
 
     def _judge(self, name: Channels) -> list[Accusation]:
-        channel, series = self.channels[name], ("x", "role") if name == "compute" else (f"{name}_x",) * 2
-        change, lasting = (self.ratios.history.last(s, 1)[0] for s in series)
+        channel, history = self.channels[name], self.ratios.history
+        change = history.last(series_of(name), 1)[0]
+        lasting = history.last(series_of(name, lasting=True), 1)[0]
         if name == "rest":
             # One rank logs and saves for all, from the start: that is its part.
             lasting = np.full_like(lasting, np.nan)

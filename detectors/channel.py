@@ -130,9 +130,14 @@ class Channel:
     def free(self) -> Bools:
         """Ranks without notable evidence, whose baseline may follow what they do."""
         # A baseline that follows a rank under suspicion would learn the fault as its usual state.
-        low = (self.change.best < self.h / 4) & (self.lasting.best < self.h / 4)
-        free: Bools = low & ~self.raised
+        free: Bools = ~self.rising & (self.lasting.best < self.h / 4)
         return free
+
+    @property
+    def rising(self) -> Bools:
+        """Ranks that are accused, or may soon be by a change of their own, [ranks]."""
+        rising: Bools = self.raised | (self.change.best >= self.h / 4)
+        return rising
 
     def refit(self, noise: Noise, *, largest_move: float | None) -> None:
         """Adopt a new fit for free ranks; ``largest_move`` bounds how far a settled centre may follow."""

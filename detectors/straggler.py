@@ -29,10 +29,10 @@ from detectors.channel import Channel, Noise, fit_noise
 from detectors.excursions import SUSPECT
 from detectors.job_kind import VARIABLE_DISPERSION, JobKind
 from detectors.job_wide import JobWide, JobWideWatch
-from detectors.peers import MIN_PEERS, PeerGroups, group_median
+from detectors.machines import LATELY, alike, scatter, step_noise
+from detectors.peers import MIN_PEERS, PeerGroups
 from detectors.ratios import Ratios, StepTimes
 from detectors.replicas import Replicas
-from detectors.robust import nan_median
 from detectors.shards import Shards
 from detectors.slow_network import NetworkWatch, SlowNetwork
 from detectors.spells import Spells
@@ -50,13 +50,6 @@ _EVERY = 20
 
 _RECENT = 10
 """The last steps are left out of a baseline: a fault that began in them is not usual."""
-
-_WHOLE_NODE = 0.75
-"""Share of a machine's ranks from which it is the machine that stalls."""
-
-_NODE_RANKS, _LATELY = 4, 5
-"""Ranks on every machine from which a machine is told from its ranks, and the steps before this one that tell
-where a rank stood."""
 
 _COARSE_EFFECT = 0.10
 _LASTING_EFFECT = 0.05
@@ -227,7 +220,7 @@ class StragglerDetector:
         if name == "compute":
             guilty = self._beyond_spells(guilty)
         elif name == "rest":
-            guilty = [case for case in guilty if self._is_only_one(case.rank)]
+            guilty = [case for case in guilty if self._nobody_else_stalls(case.rank)]
         for case in guilty:
             # Another one may have held the job up before already: its pace is that before all of them.
             paces = np.append(channel.pace[self._broken(channel)], pace_before(self.ratios, case))
@@ -253,18 +246,15 @@ class StragglerDetector:
             broken[rank] = self._spells.outlasts(rank, step=self.ratios.settled)
         return broken
 
-    def _is_only_one(self, rank: int) -> bool:
-        """Tell whether no other rank is slow in anything or about to be, or its whole machine stalls alike.
+    def _nobody_else_stalls(self, rank: int) -> bool:
+        """Tell whether only ``rank``, or its whole machine alike, does more than it did or is about to, and
+        nobody is slow in what ranks name.
 
         Ranks of a pipeline or a tensor-parallel group wait for the slow one within what they do not tell.
         """
         rest = self.channels["rest"]
-        on_node = self.ratios.nodes.index == self.ratios.nodes.index[rank]
-        whole = np.mean(rest.changed[on_node]) >= _WHOLE_NODE and not on_node.all()
-        alike = rest.changed & on_node if whole else np.arange(self.ratios.ranks) == rank
-        others = [c.raised | (c.change.best >= c.h / 4) for c in self.channels.values() if c is not rest]
-        rising = rest.raised | (rest.change.best >= rest.h / 4)
-        return not ((rising & ~alike).any() or np.any(others))
+        others = rest.rising & ~alike(rest.changed, self.ratios.nodes, rank)
+        return not (others.any() or any(c.rising.any() for c in self.channels.values() if c is not rest))
 
     def _intermittent(self) -> tuple[Accusation, ...]:
         channel = self.channels["compute"]
@@ -310,21 +300,11 @@ class StragglerDetector:
             )
 
     def _step_noise(self, noise: Noise, residual: Floats, name: Channels) -> float:
-        """Noise of this very step over all ranks: a step in which everybody scatters accuses nobody, unless
-        whole machines moved and stay where they are.
-        """
-        scatter = _scatter(residual)
-        nodes = self.ratios.nodes
-        told_apart = nodes.sizes.size > 1 and nodes.narrowest >= _NODE_RANKS
-        if name != "compute" or not told_apart or scatter <= float(noise.sigma.min()):
-            return scatter
-        before = self.ratios.history.last("x", 1 + _LATELY)[:-1] - noise.center
-        moved = residual - nan_median(before)
-        if not np.isfinite(moved).any():
-            return scatter
-        within = residual - nodes.spread_out(group_median(residual, nodes))
-        steady = max(_scatter(moved), _scatter(within))
-        return steady if steady < 0.5 * scatter else scatter
+        """Return the noise of this very step over all ranks."""
+        if name != "compute":
+            return scatter(residual)
+        before = self.ratios.history.last("x", 1 + LATELY)[:-1] - noise.center
+        return step_noise(residual, before, self.ratios.nodes, usual=float(noise.sigma.min()))
 
     def _lasting_effects(self) -> Floats:
         """Smallest lasting slowdown to look for, per rank: coarser the less is known about who its peers
@@ -335,9 +315,3 @@ class StragglerDetector:
         smallest = np.where(coarse, _COARSE_EFFECT, _LASTING_EFFECT)
         smallest = np.maximum(smallest, np.expm1(UNLIKE_PEERS * self.spread))
         return smallest if ratios.roles_settled else np.maximum(smallest, _UNKNOWN_ROLE_EFFECT)
-
-
-def _scatter(residual: Floats) -> float:
-    """Return the robust sd about 0 of what was read, 0 where that is too little."""
-    read = np.sort(np.abs(residual[np.isfinite(residual)]))
-    return 1.4826 * float(read[(len(read) - 1) // 2]) if len(read) >= 4 else 0.0

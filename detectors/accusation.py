@@ -28,9 +28,9 @@ LOOK_BEFORE = 30
 _MIN_BEFORE = 10
 """Steps seen before the onset, for the job's speed at that time to be known."""
 
-
 REST_STEPS, REST_SECONDS = 20, 20.0
-"""How long a rank must do more besides what it names: as long as is asked of a wait that all ranks share."""
+"""How long a rank must do more besides what it names: the seconds asked of a wait that all ranks share, and
+twice its steps."""
 
 FEW = 8
 """Ranks below which one or two are a good part of all, and nothing is told from how many are alike."""

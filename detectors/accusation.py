@@ -156,7 +156,7 @@ def charge(ratios: Ratios, channel: Channel, name: Channels, rank: int) -> Charg
     )
 
 
-def pace_before(ratios: Ratios, case: Charge) -> float:
+def job_pace_before(ratios: Ratios, case: Charge) -> float:
     """Return the seconds a step took per second of the peers' compute before the onset; NaN if not seen.
 
     Kept from when the rank is accused: in a long slowdown the healthy time leaves the history.
@@ -164,7 +164,7 @@ def pace_before(ratios: Ratios, case: Charge) -> float:
     end = len(ratios.history.last("step", ratios.settled)) - case.steps
     if case.lasting or end < _MIN_BEFORE:
         return float("nan")
-    return _pace(ratios, case.rank, slice(max(end - LOOK_BEFORE, 0), end))
+    return _job_pace(ratios, case.rank, slice(max(end - LOOK_BEFORE, 0), end))
 
 
 def is_guilty(ratios: Ratios, case: Charge, over: Bools) -> bool:
@@ -201,7 +201,7 @@ def accusation(ratios: Ratios, channel: Channel, case: Charge, over: Bools) -> A
         score=float(channel.scores()[case.rank]),
         alone=channel.alone(case.rank),
         ratio=1.0 + case.excess,
-        job_ratio=_job_ratio(ratios, case, over, pace=float(channel.pace[case.rank])),
+        job_ratio=_job_ratio(ratios, case, over, job_pace=float(channel.job_pace[case.rank])),
         peers=int(ratios.groups.peers[case.rank]),
         waits_least=waits_least(ratios, case),
     )
@@ -341,10 +341,10 @@ def _changed_itself(ratios: Ratios, case: Charge) -> bool:
     return bool(nan_median(since) - nan_median(before) >= 0.5 * case.size)
 
 
-def _job_ratio(ratios: Ratios, case: Charge, over: Bools, *, pace: float) -> float:
+def _job_ratio(ratios: Ratios, case: Charge, over: Bools, *, job_pace: float) -> float:
     """What the job takes over what it would take without the rank's excess.
 
-    Where its ``pace`` before the onset is known, no more than the job has slowed down against that.
+    Where its ``job_pace`` before the onset is known, no more than the job has slowed down against that.
     """
     if ratios.asynchronous:
         # Nobody waits for anybody: the pace of the job is the sum of the ranks' own.
@@ -361,11 +361,11 @@ def _job_ratio(ratios: Ratios, case: Charge, over: Bools, *, pace: float) -> flo
     ratio = float(nan_median(step / np.maximum(step - lost, 0.1 * step)))
     if np.isnan(ratio):
         return 1.0
-    slowed = _pace(ratios, case.rank, slice(-steps, None)) / pace
+    slowed = _job_pace(ratios, case.rank, slice(-steps, None)) / job_pace
     return ratio if np.isnan(slowed) else float(np.clip(slowed, 1.0, ratio))
 
 
-def _pace(ratios: Ratios, rank: int, when: slice) -> float:
+def _job_pace(ratios: Ratios, rank: int, when: slice) -> float:
     """Step seconds per second of the peers' compute: the job's speed, whatever the work is at the time."""
     peers = ratios.mates(rank)
     if not peers.any():

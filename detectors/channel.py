@@ -103,8 +103,8 @@ class Channel:
     """Evidence of all ranks about one timing. Arrays are [ranks].
 
     ``raised`` ranks are accused, ``believed`` ones without a second kind of evidence; ``size`` is how
-    slow they were when raised, ``pace`` what a step took per second of the peers' work before that (NaN: not
-    known).
+    slow they were when raised, ``job_pace`` what a step took per second of the peers' work before that (NaN:
+    not known).
     """
 
     def __init__(self, ranks: int, config: EvidenceConfig | None = None) -> None:
@@ -124,7 +124,7 @@ class Channel:
         self.believed: Bools = np.zeros(ranks, dtype=bool)
         self._quiet = np.zeros(ranks, dtype=np.int64)
         self.size = np.zeros(ranks)
-        self.pace = np.full(ranks, np.nan)
+        self.job_pace = np.full(ranks, np.nan)
 
     @property
     def free(self) -> Bools:

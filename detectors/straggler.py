@@ -22,7 +22,7 @@ from detectors.accusation import (
     charge,
     intermittent,
     is_guilty,
-    pace_before,
+    job_pace_before,
     series_of,
 )
 from detectors.channel import Channel, Noise, fit_noise
@@ -164,7 +164,7 @@ class StragglerDetector:
             before = old.channels[name]
             channel.raised = known & before.raised[places]
             channel.size = np.where(known, before.size[places], 0.0)
-            channel.pace = np.where(known, before.pace[places], np.nan)
+            channel.job_pace = np.where(known, before.job_pace[places], np.nan)
 
     def _refit(self) -> None:
         ratios = self.ratios
@@ -222,9 +222,9 @@ class StragglerDetector:
         elif name == "rest":
             guilty = [case for case in guilty if self._nobody_else_stalls(case.rank)]
         for case in guilty:
-            # Another one may have held the job up before already: its pace is that before all of them.
-            paces = np.append(channel.pace[self._broken(channel)], pace_before(self.ratios, case))
-            channel.pace[case.rank] = np.nan if case.lasting else np.fmin.reduce(paces)
+            # Another one may have held the job up before already: the pace is that before all of them.
+            paces = np.append(channel.job_pace[self._broken(channel)], job_pace_before(self.ratios, case))
+            channel.job_pace[case.rank] = np.nan if case.lasting else np.fmin.reduce(paces)
             channel.size[case.rank] = case.size
             channel.raised[case.rank] = True
         return [accusation(self.ratios, channel, case, over) for case in guilty]

@@ -1,7 +1,7 @@
 """From evidence to an accusation: since when, how slow, and what else could explain it."""
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,9 @@ Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
 Channels = Literal["compute", "data", "rest"]
+"""Timings that are compared; ``rest`` is what is left of a step beside all that its rank names."""
+
+CHANNELS: tuple[Channels, ...] = get_args(Channels)
 
 LOOK_BEFORE = 30
 """Steps before the evidence began that the dating of an onset, and a rank's own past, look at."""
@@ -25,9 +28,9 @@ LOOK_BEFORE = 30
 _MIN_BEFORE = 10
 """Steps seen before the onset, for the job's speed at that time to be known."""
 
-
 REST_STEPS, REST_SECONDS = 20, 20.0
-"""How long a rank must do more besides what it names: as long as is asked of a wait that all ranks share."""
+"""How long a rank must do more besides what it names: the seconds asked of a wait that all ranks share, and
+twice its steps."""
 
 FEW = 8
 """Ranks below which one or two are a good part of all, and nothing is told from how many are alike."""
@@ -121,10 +124,17 @@ class Charge:
         return len(read) >= 3 and float(np.mean(read > 0)) >= 0.65
 
 
+def series_of(name: Channels, *, lasting: bool = False) -> str:
+    """Name a channel's ratios; of compute what always was so is sought against the role alone."""
+    if name != "compute":
+        return f"{name}_x"
+    return "role" if lasting else "x"
+
+
 def charge(ratios: Ratios, channel: Channel, name: Channels, rank: int) -> Charge:
     """Date the slowdown of ``rank`` and measure it since then."""
     lasting, noise = channel.is_lasting(rank), channel.noise
-    series = f"{name}_x" if name != "compute" else "role" if lasting else "x"
+    series = series_of(name, lasting=lasting)
     sigma = max(ratios.kind.dispersion, ratios.config.floor) if noise is None else float(noise.sigma[rank])
     bank = channel.lasting if lasting else channel.change
     look_back = min(bank.age_of(rank) + LOOK_BEFORE, ratios.settled)
@@ -146,7 +156,7 @@ def charge(ratios: Ratios, channel: Channel, name: Channels, rank: int) -> Charg
     )
 
 
-def pace_before(ratios: Ratios, case: Charge) -> float:
+def job_pace_before(ratios: Ratios, case: Charge) -> float:
     """Return the seconds a step took per second of the peers' compute before the onset; NaN if not seen.
 
     Kept from when the rank is accused: in a long slowdown the healthy time leaves the history.
@@ -154,7 +164,7 @@ def pace_before(ratios: Ratios, case: Charge) -> float:
     end = len(ratios.history.last("step", ratios.settled)) - case.steps
     if case.lasting or end < _MIN_BEFORE:
         return float("nan")
-    return _pace(ratios, case.rank, slice(max(end - LOOK_BEFORE, 0), end))
+    return _job_pace(ratios, case.rank, slice(max(end - LOOK_BEFORE, 0), end))
 
 
 def is_guilty(ratios: Ratios, case: Charge, over: Bools) -> bool:
@@ -191,7 +201,7 @@ def accusation(ratios: Ratios, channel: Channel, case: Charge, over: Bools) -> A
         score=float(channel.scores()[case.rank]),
         alone=channel.alone(case.rank),
         ratio=1.0 + case.excess,
-        job_ratio=_job_ratio(ratios, case, over, pace=float(channel.pace[case.rank])),
+        job_ratio=_job_ratio(ratios, case, over, job_pace=float(channel.job_pace[case.rank])),
         peers=int(ratios.groups.peers[case.rank]),
         waits_least=waits_least(ratios, case),
     )
@@ -331,10 +341,10 @@ def _changed_itself(ratios: Ratios, case: Charge) -> bool:
     return bool(nan_median(since) - nan_median(before) >= 0.5 * case.size)
 
 
-def _job_ratio(ratios: Ratios, case: Charge, over: Bools, *, pace: float) -> float:
+def _job_ratio(ratios: Ratios, case: Charge, over: Bools, *, job_pace: float) -> float:
     """What the job takes over what it would take without the rank's excess.
 
-    Where its ``pace`` before the onset is known, no more than the job has slowed down against that.
+    Where its ``job_pace`` before the onset is known, no more than the job has slowed down against that.
     """
     if ratios.asynchronous:
         # Nobody waits for anybody: the pace of the job is the sum of the ranks' own.
@@ -344,18 +354,18 @@ def _job_ratio(ratios: Ratios, case: Charge, over: Bools, *, pace: float) -> flo
     step = nan_median(ratios.history.last("step", steps), axis=1)
     seconds = ratios.history.last(case.name, steps)
     mates = ratios.mates(case.rank) & ~over
-    rest = mates if mates.any() and not case.lasting else ~over
-    # Without this rank the step would end with the slowest of the rest.
-    lost = np.maximum(seconds[:, case.rank] - nan_max(np.where(rest, seconds, np.nan), axis=1), 0.0)
+    others = mates if mates.any() and not case.lasting else ~over
+    # Without this rank the step would end with the slowest of the others.
+    lost = np.maximum(seconds[:, case.rank] - nan_max(np.where(others, seconds, np.nan), axis=1), 0.0)
     # A rank whose excess is nearly the whole step leaves nothing to divide by.
     ratio = float(nan_median(step / np.maximum(step - lost, 0.1 * step)))
     if np.isnan(ratio):
         return 1.0
-    slowed = _pace(ratios, case.rank, slice(-steps, None)) / pace
+    slowed = _job_pace(ratios, case.rank, slice(-steps, None)) / job_pace
     return ratio if np.isnan(slowed) else float(np.clip(slowed, 1.0, ratio))
 
 
-def _pace(ratios: Ratios, rank: int, when: slice) -> float:
+def _job_pace(ratios: Ratios, rank: int, when: slice) -> float:
     """Step seconds per second of the peers' compute: the job's speed, whatever the work is at the time."""
     peers = ratios.mates(rank)
     if not peers.any():

@@ -103,8 +103,8 @@ class Channel:
     """Evidence of all ranks about one timing. Arrays are [ranks].
 
     ``raised`` ranks are accused, ``believed`` ones without a second kind of evidence; ``size`` is how
-    slow they were when raised, ``pace`` what a step took per second of the peers' work before that (NaN: not
-    known).
+    slow they were when raised, ``job_pace`` what a step took per second of the peers' work before that (NaN:
+    not known).
     """
 
     def __init__(self, ranks: int, config: EvidenceConfig | None = None) -> None:
@@ -124,15 +124,20 @@ class Channel:
         self.believed: Bools = np.zeros(ranks, dtype=bool)
         self._quiet = np.zeros(ranks, dtype=np.int64)
         self.size = np.zeros(ranks)
-        self.pace = np.full(ranks, np.nan)
+        self.job_pace = np.full(ranks, np.nan)
 
     @property
     def free(self) -> Bools:
         """Ranks without notable evidence, whose baseline may follow what they do."""
         # A baseline that follows a rank under suspicion would learn the fault as its usual state.
-        low = (self.change.best < self.h / 4) & (self.lasting.best < self.h / 4)
-        free: Bools = low & ~self.raised
+        free: Bools = ~self.rising & (self.lasting.best < self.h / 4)
         return free
+
+    @property
+    def rising(self) -> Bools:
+        """Ranks that are accused, or may soon be by a change of their own, [ranks]."""
+        rising: Bools = self.raised | (self.change.best >= self.h / 4)
+        return rising
 
     def refit(self, noise: Noise, *, largest_move: float | None) -> None:
         """Adopt a new fit for free ranks; ``largest_move`` bounds how far a settled centre may follow."""

@@ -14,7 +14,8 @@ SUSPECT = 3
 CERTAIN = 4
 """Excursions within ``WINDOW`` steps to suspect a rank, and to believe it without a second kind of evidence.
 
-Two neighbouring steps make an excursion; single spikes (garbage collection) do not reach half the threshold.
+Two neighbouring steps make an excursion; single spikes (garbage collection) do not reach half the threshold;
+many of them at a rank that was calm count by themselves (``_OFTEN``).
 """
 
 

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from detectors.history import History
 from detectors.job_kind import JobKind, classify
+from detectors.machines import suspected
 from detectors.peers import MIN_PEERS, PeerGroups, peer_median
 from detectors.replicas import Replicas
 from detectors.robust import nan_max, nan_mean, nan_median, spread
@@ -40,10 +41,6 @@ _LEVEL_STEPS = 10
 _WORK_REFIT = 50
 _WORK_GAIN = 0.7
 """Amounts or replicas explain the work if the spread falls to this share: any fit takes a little away."""
-
-
-_DOMAIN_SHARE = 1 / 16
-"""Suspected machines that are less of a role do not move its median by anything to speak of."""
 
 SERIES = (
     "v", "x", "role", "data_x", "rest_x", "ts", "step", "compute", "wait", "data", "comm", "rest", "tokens",
@@ -161,27 +158,15 @@ class Ratios:
         """Compare with nobody on the machines that the ``suspects`` [ranks] make suspect, in the steps held
         too; where no machine is suspected, with everybody again.
 
-        Leave-domain-out: a median over a group of which a third is slow lies among the slower of its healthy
+        Leave-machine-out: a median over a group of which a third is slow lies among the slower of its healthy
         members, and with half of it slow nowhere in particular.
         """
-        domain = self._domain(suspects)
-        if (domain == self.left_out).all():
+        left_out = suspected(suspects, self.nodes, self.groups)
+        if (left_out == self.left_out).all():
             return
-        self.left_out = domain
+        self.left_out = left_out
         v = self.history.last("v", min(self.settled, self.config.history)).copy()
         self._rewrite(v, self._role_ratio(v))
-
-    def _domain(self, suspects: Bools) -> Bools:
-        """Return the ranks of machines at least half of whose ranks are suspects, [ranks], of the roles in
-        which they are many and enough others are left.
-        """
-        on_node = np.bincount(self.nodes.index, weights=suspects)
-        whole = (self.nodes.sizes >= 2) & (2 * on_node >= self.nodes.sizes)
-        domain: Bools = whole[self.nodes.index]
-        within = np.bincount(self.groups.index, weights=domain)
-        worth = (within >= _DOMAIN_SHARE * self.groups.sizes) & (self.groups.sizes - within >= MIN_PEERS)
-        domain &= worth[self.groups.index]
-        return domain
 
     def lasting_spread(self) -> float:
         """Return how much ranks differ from their peers for good: robust sd of their usual log ratios.

@@ -20,7 +20,8 @@ Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
 Wait = Literal["input", "unmeasured"]
-"""For data, as the ranks say themselves; or what is left of a step beside all that they name."""
+"""For data, as the ranks say themselves; or what is left of a step beside the compute, waits, data and comm
+that they name. Saving is in that: a rank's ``rest`` is without it."""
 
 MIN_JOB_SLOWDOWN = 1.10
 """Storage and what surrounds a job differ from hour to hour; less is not worth a word."""

@@ -53,7 +53,7 @@ class Spells:
             self._ended.popleft()
 
     def outlasts(self, rank: int, *, step: int) -> bool:
-        """Tell whether ``rank`` was or is slow for longer than a spell."""
+        """Tell whether ``rank`` was or is slow for longer than a spell; one never seen was."""
         if rank in self._began:
             return step - self._began[rank] > SHORT
         return all(spell.rank != rank for spell in self._ended)

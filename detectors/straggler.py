@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from detectors.accusation import (
+    CHANNELS,
     FEW,
     UNLIKE_PEERS,
     Accusation,
@@ -21,16 +22,17 @@ from detectors.accusation import (
     charge,
     intermittent,
     is_guilty,
-    pace_before,
+    job_pace_before,
+    series_of,
 )
 from detectors.channel import Channel, Noise, fit_noise
 from detectors.excursions import SUSPECT
 from detectors.job_kind import VARIABLE_DISPERSION, JobKind
 from detectors.job_wide import JobWide, JobWideWatch
-from detectors.peers import MIN_PEERS, PeerGroups, group_median
+from detectors.machines import LATELY, alike, scatter, step_noise
+from detectors.peers import MIN_PEERS, PeerGroups
 from detectors.ratios import Ratios, StepTimes
 from detectors.replicas import Replicas
-from detectors.robust import nan_median
 from detectors.shards import Shards
 from detectors.slow_network import NetworkWatch, SlowNetwork
 from detectors.spells import Spells
@@ -46,18 +48,8 @@ _SOON = (3, 10, 20, 30)
 _EVERY = 20
 """Steps settled at which roles and baselines are learnt anew: often while there is little to go by."""
 
-_CHANNELS: tuple[Channels, ...] = ("compute", "data", "rest")
-"""Timings that are compared; ``rest`` is what is left of a step beside all that its rank names."""
-
 _RECENT = 10
 """The last steps are left out of a baseline: a fault that began in them is not usual."""
-
-_WHOLE_NODE = 0.75
-"""Share of a machine's ranks from which it is the machine that stalls."""
-
-_NODE_RANKS, _LATELY = 4, 5
-"""Ranks on every machine from which a machine is told from its ranks, and the steps before this one that tell
-where a rank stood."""
 
 _COARSE_EFFECT = 0.10
 _LASTING_EFFECT = 0.05
@@ -101,7 +93,7 @@ class StragglerDetector:
         nodes: Ints | None = None,
     ) -> None:
         self.ratios = Ratios(ranks, roles, config or StragglerConfig(), replicas, shards, nodes)
-        self.channels: dict[Channels, Channel] = {name: Channel(ranks) for name in _CHANNELS}
+        self.channels: dict[Channels, Channel] = {name: Channel(ranks) for name in CHANNELS}
         self._job_wide = JobWideWatch(self.ratios.config.history)
         self._network = NetworkWatch()
         self._spells = Spells()
@@ -131,7 +123,7 @@ class StragglerDetector:
         # All ranks of a synchronous job take the slowest one's step: without compute times nobody stands out.
         if ratios.common_clock:
             return Verdict()
-        accused = [a for name in _CHANNELS for a in self._judge(name)]
+        accused = [a for name in CHANNELS for a in self._judge(name)]
         cleared = [(name, rank) for name, ch in self.channels.items() for rank in ch.settle()]
         network = self._network.update(ratios)
         return Verdict(
@@ -172,7 +164,7 @@ class StragglerDetector:
             before = old.channels[name]
             channel.raised = known & before.raised[places]
             channel.size = np.where(known, before.size[places], 0.0)
-            channel.pace = np.where(known, before.pace[places], np.nan)
+            channel.job_pace = np.where(known, before.job_pace[places], np.nan)
 
     def _refit(self) -> None:
         ratios = self.ratios
@@ -187,18 +179,17 @@ class StragglerDetector:
         small = bool(ratios.small_role.any())
         prior = max(config.spread, 0.2 * np.nan_to_num(ratios.kind.dispersion))
         # A prior of 1.0 leaves centres where they are seen: how far apart healthy ones lie is unknown there.
-        fits: tuple[tuple[Channels, str, PeerGroups, float], ...] = (
+        fits: tuple[tuple[Channels, PeerGroups, float], ...] = (
             (
                 "compute",
-                "x",
                 ratios.everyone if small else ratios.groups,
                 1.0 if small or ratios.asynchronous else prior,
             ),
-            ("data", "data_x", ratios.everyone, 1.0),
-            ("rest", "rest_x", ratios.everyone, 1.0),
+            ("data", ratios.everyone, 1.0),
+            ("rest", ratios.everyone, 1.0),
         )
-        for name, series, groups, spread in fits:
-            window = ratios.history.last(series, n + skip)
+        for name, groups, spread in fits:
+            window = ratios.history.last(series_of(name), n + skip)
             window = window[: len(window) - skip]
             if np.isfinite(window).any():
                 noise = fit_noise(window, groups, floor=config.floor, prior=spread)
@@ -206,8 +197,9 @@ class StragglerDetector:
                 self.channels[name].refit(noise, largest_move=config.floor / 2 if settled else None)
 
     def _judge(self, name: Channels) -> list[Accusation]:
-        channel, series = self.channels[name], ("x", "role") if name == "compute" else (f"{name}_x",) * 2
-        change, lasting = (self.ratios.history.last(s, 1)[0] for s in series)
+        channel, history = self.channels[name], self.ratios.history
+        change = history.last(series_of(name), 1)[0]
+        lasting = history.last(series_of(name, lasting=True), 1)[0]
         if name == "rest":
             # One rank logs and saves for all, from the start: that is its part.
             lasting = np.full_like(lasting, np.nan)
@@ -228,11 +220,11 @@ class StragglerDetector:
         if name == "compute":
             guilty = self._beyond_spells(guilty)
         elif name == "rest":
-            guilty = [case for case in guilty if self._is_only_one(case.rank)]
+            guilty = [case for case in guilty if self._nobody_else_stalls(case.rank)]
         for case in guilty:
-            # Another one may have held the job up before already: its pace is that before all of them.
-            paces = np.append(channel.pace[self._broken(channel)], pace_before(self.ratios, case))
-            channel.pace[case.rank] = np.nan if case.lasting else np.fmin.reduce(paces)
+            # Another one may have held the job up before already: the pace is that before all of them.
+            paces = np.append(channel.job_pace[self._broken(channel)], job_pace_before(self.ratios, case))
+            channel.job_pace[case.rank] = np.nan if case.lasting else np.fmin.reduce(paces)
             channel.size[case.rank] = case.size
             channel.raised[case.rank] = True
         return [accusation(self.ratios, channel, case, over) for case in guilty]
@@ -254,18 +246,15 @@ class StragglerDetector:
             broken[rank] = self._spells.outlasts(rank, step=self.ratios.settled)
         return broken
 
-    def _is_only_one(self, rank: int) -> bool:
-        """Tell whether no other rank is slow in anything or about to be, or its whole machine stalls alike.
+    def _nobody_else_stalls(self, rank: int) -> bool:
+        """Tell whether only ``rank``, or its whole machine alike, does more than it did or is about to, and
+        nobody is slow in what ranks name.
 
         Ranks of a pipeline or a tensor-parallel group wait for the slow one within what they do not tell.
         """
         rest = self.channels["rest"]
-        on_node = self.ratios.nodes.index == self.ratios.nodes.index[rank]
-        whole = np.mean(rest.changed[on_node]) >= _WHOLE_NODE and not on_node.all()
-        alike = rest.changed & on_node if whole else np.arange(self.ratios.ranks) == rank
-        others = [c.raised | (c.change.best >= c.h / 4) for c in self.channels.values() if c is not rest]
-        rising = rest.raised | (rest.change.best >= rest.h / 4)
-        return not ((rising & ~alike).any() or np.any(others))
+        others = rest.rising & ~alike(rest.changed, self.ratios.nodes, rank)
+        return not (others.any() or any(c.rising.any() for c in self.channels.values() if c is not rest))
 
     def _intermittent(self) -> tuple[Accusation, ...]:
         channel = self.channels["compute"]
@@ -311,21 +300,11 @@ class StragglerDetector:
             )
 
     def _step_noise(self, noise: Noise, residual: Floats, name: Channels) -> float:
-        """Noise of this very step over all ranks: a step in which everybody scatters accuses nobody, unless
-        whole machines moved and stay where they are.
-        """
-        scatter = _scatter(residual)
-        nodes = self.ratios.nodes
-        told_apart = nodes.sizes.size > 1 and nodes.narrowest >= _NODE_RANKS
-        if name != "compute" or not told_apart or scatter <= float(noise.sigma.min()):
-            return scatter
-        before = self.ratios.history.last("x", 1 + _LATELY)[:-1] - noise.center
-        moved = residual - nan_median(before)
-        if not np.isfinite(moved).any():
-            return scatter
-        within = residual - nodes.spread_out(group_median(residual, nodes))
-        steady = max(_scatter(moved), _scatter(within))
-        return steady if steady < 0.5 * scatter else scatter
+        """Return the noise of this very step over all ranks."""
+        if name != "compute":
+            return scatter(residual)
+        before = self.ratios.history.last("x", 1 + LATELY)[:-1] - noise.center
+        return step_noise(residual, before, self.ratios.nodes, usual=float(noise.sigma.min()))
 
     def _lasting_effects(self) -> Floats:
         """Smallest lasting slowdown to look for, per rank: coarser the less is known about who its peers
@@ -336,9 +315,3 @@ class StragglerDetector:
         smallest = np.where(coarse, _COARSE_EFFECT, _LASTING_EFFECT)
         smallest = np.maximum(smallest, np.expm1(UNLIKE_PEERS * self.spread))
         return smallest if ratios.roles_settled else np.maximum(smallest, _UNKNOWN_ROLE_EFFECT)
-
-
-def _scatter(residual: Floats) -> float:
-    """Return the robust sd about 0 of what was read, 0 where that is too little."""
-    read = np.sort(np.abs(residual[np.isfinite(residual)]))
-    return 1.4826 * float(read[(len(read) - 1) // 2]) if len(read) >= 4 else 0.0

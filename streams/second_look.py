@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from detectors.accusation import Accusation
+from detectors.accusation import Accusation, series_of
 from detectors.dating import date_onset
 from detectors.evidence import Onset
 from detectors.ratios import Ratios
@@ -36,8 +36,7 @@ def second_look(ratios: Ratios, a: Accusation, *, metric: str) -> SecondLook:
     """
     if a.lasting or a.excursions:
         return SecondLook()
-    series = "x" if a.channel == "compute" else f"{a.channel}_x"
-    x = ratios.history.last(series, min(WINDOW, ratios.settled))[:, a.rank]
+    x = ratios.history.last(series_of(a.channel), min(WINDOW, ratios.settled))[:, a.rank]
     opinion = second_opinion(x, a.steps)
     if opinion is None:
         return SecondLook()

@@ -70,6 +70,15 @@ def test_slow_for_good_is_not_off_and_on():
         assert not excursions.count.any()
 
 
+def test_steps_that_were_not_read_are_no_return():
+    """Of a rank that is slow for good and read every second time, each step read is not a new one far off."""
+    excursions = Excursions(2)
+    for step in range(300):
+        far = read = np.array([step >= 100 and step % 2 == 0, False])
+        excursions.update(np.zeros(2, dtype=bool), far, read=ALWAYS if step < 100 else read)
+    assert not excursions.count.any()
+
+
 def test_what_all_ranks_know_is_the_work():
     """Far steps of most ranks, from one step on, are no rank's."""
     rng, excursions = np.random.default_rng(2), Excursions(8)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from detectors.spells import ROUND, TIMES_LONGEST, WINDOW, Spells
+from detectors.spells import ROUND, SHORT, TIMES_LONGEST, WINDOW, Spells
 
 
 def after(spells, *, ranks=8):
@@ -34,6 +34,14 @@ def test_a_rank_is_not_excused_by_its_own_spells():
 def test_a_fault_that_lasted_is_no_spell():
     """Three ranks that were slow for long, one after the other, were broken."""
     assert after([(0, 0, 80), (1, 80, 80), (2, 160, 80)])[0].patience(3) == 0
+
+
+def test_who_is_slow_for_longer_than_a_spell_outlasts_it():
+    """One spell is not enough; who is not known to have been slow for so short counts as slow for longer."""
+    found, end = after([(0, 0, 5), (1, 10, 80), (2, 100, 60)])
+    assert [found.outlasts(rank, step=end) for rank in range(4)] == [False, True, True, True]
+    found.begin(2, step=end)
+    assert [found.outlasts(2, step=end + steps) for steps in (SHORT, SHORT + 1)] == [False, True]
 
 
 def test_spells_are_forgotten():

@@ -146,3 +146,35 @@ def test_a_slow_rank_is_told_from_far_steps_by_being_so_always(share, within, sl
     (rank, steps), *others = named_among_far_steps(share, 1.25, slow=slow).items()
     assert (rank, others) == (9, [])
     assert 3 <= steps <= within
+
+
+def named_besides_compute(culprit, roles, *, told):
+    """Return who is accused of what, and how many steps after the 90th, from when on ``culprit`` is busy with
+    what it does not name; ``told``: ranks tell their waits, and else only the collectives they wait in.
+    """
+    rng, ranks = np.random.default_rng(3), len(roles)
+    detector = StragglerDetector(ranks, np.array(roles, dtype=np.intp))
+    nan, ts = np.full(ranks, np.nan), 1000.0
+    found: dict[tuple[str, int], int] = {}
+    for s in range(150):
+        work = np.exp(0.01 * rng.normal(size=ranks))
+        own = work + np.where((np.arange(ranks) == culprit) & (s >= 90), 0.3, 0.0)
+        waits = own.max() - own
+        ts += own.max()
+        times = StepTimes(
+            number=500 + s, ts=np.full(ranks, ts), step=np.full(ranks, own.max()), compute=work,
+            wait=waits if told else nan, data=nan, comm=nan if told else waits, checkpoint=nan, tokens=nan,
+        )  # fmt: skip
+        for a in detector.update(times).accused:
+            found.setdefault((a.channel, a.rank), s - 90)
+    return found
+
+
+def test_where_no_wait_is_told_who_does_not_wait_in_collectives_is_named():
+    """A rank that is held up outside of its compute comes last to them, and the others wait there."""
+    assert named_besides_compute(5, [0] * 16, told=False) == {("rest", 5): 19}
+
+
+def test_waits_of_all_tell_of_a_rank_without_a_mate():
+    """Whoever is held up, all ranks of the job wait for it, whatever their role."""
+    assert named_besides_compute(0, [0] + [1] * 15, told=True).keys() == {("rest", 0)}

@@ -1,4 +1,4 @@
-"""Machines that are slow as a whole: nobody is compared with them (leave-domain-out)."""
+"""Machines that are slow as a whole: nobody is compared with them (leave-machine-out)."""
 
 import numpy as np
 import pytest

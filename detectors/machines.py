@@ -1,0 +1,73 @@
+"""What the ranks of a machine show together: a host, its power and its links slow all of them at once.
+
+Pure: numbers per rank in, who and how much out. Racks, switches and rails are ``detectors.domains``.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from detectors.peers import MIN_PEERS, PeerGroups, group_median
+from detectors.robust import nan_median
+
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+
+LATELY = 5
+"""Steps before this one that tell where a rank stood."""
+
+_SHARE = 1 / 16
+"""Suspected machines that are less of a role do not move its median by anything to speak of."""
+
+_MOST = 0.75
+"""Share of a machine's ranks from which it is the machine that stalls."""
+
+_RANKS = 4
+"""Ranks on every machine from which a machine is told from its ranks."""
+
+
+def suspected(suspects: Bools, nodes: PeerGroups, groups: PeerGroups) -> Bools:
+    """Return the ranks of machines at least half of whose ranks are ``suspects``, [ranks], of the roles in
+    which they are many and enough others are left.
+    """
+    on_node = np.bincount(nodes.index, weights=suspects)
+    whole = (nodes.sizes >= 2) & (2 * on_node >= nodes.sizes)
+    found: Bools = whole[nodes.index]
+    within = np.bincount(groups.index, weights=found)
+    worth = (within >= _SHARE * groups.sizes) & (groups.sizes - within >= MIN_PEERS)
+    found &= worth[groups.index]
+    return found
+
+
+def alike(changed: Bools, nodes: PeerGroups, rank: int) -> Bools:
+    """Return who is ``changed`` by what changed ``rank``, [ranks]: those of its machine if most of it is and
+    the job has others, else the rank alone.
+    """
+    on_node: Bools = nodes.index == nodes.index[rank]
+    if np.mean(changed[on_node]) >= _MOST and not on_node.all():
+        return changed & on_node
+    alone: Bools = np.arange(changed.size) == rank
+    return alone
+
+
+def step_noise(residual: Floats, before: Floats, nodes: PeerGroups, *, usual: float) -> float:
+    """Return the noise of one step over all ranks: a step in which everybody scatters accuses nobody, unless
+    whole machines moved and stay where they are.
+
+    ``residual`` [ranks] is how far each rank is from its baseline, ``before`` [steps, ranks] how far it was
+    in the steps before; up to the ``usual`` noise there is nothing to explain.
+    """
+    noise = scatter(residual)
+    if nodes.sizes.size <= 1 or nodes.narrowest < _RANKS or noise <= usual:
+        return noise
+    moved = residual - nan_median(before)
+    if not np.isfinite(moved).any():
+        return noise
+    within = residual - nodes.spread_out(group_median(residual, nodes))
+    staying = max(scatter(moved), scatter(within))
+    return staying if staying < 0.5 * noise else noise
+
+
+def scatter(residual: Floats) -> float:
+    """Return the robust sd about 0 of what was read, 0 where that is too little."""
+    read = np.sort(np.abs(residual[np.isfinite(residual)]))
+    return 1.4826 * float(read[(len(read) - 1) // 2]) if len(read) >= 4 else 0.0

@@ -4,6 +4,7 @@ import math
 from collections.abc import Collection, Iterable
 
 from slowrank.telemetry import Evidence, Suspicion
+from slowrank.telemetry.records import Suspect
 
 NODE_SHARE = 0.9
 PROOF = 1.0
@@ -34,6 +35,10 @@ CLOCK = "host.clock_offset_seconds"
 _SPINS, _SPINS_NOT = 0.9, 0.5
 # Nodes named at most.
 _NAMED = 3
+
+_AMONG_NAMED = 0.9
+"""Probability that one of them is who the others wait for: so it was in 30 of 30 simulated hangs, which
+bounds it there (`python -m benchmarks quality --part hang --first 1590`)."""
 
 
 def both_keys(stopped: Collection[Suspicion], idle: Collection[Suspicion]) -> bool:
@@ -78,18 +83,41 @@ def ended(stopped: Collection[Suspicion], idle: Collection[Suspicion]) -> bool:
     return any(s.detector == "job.ended" for s in told) or 0 < left >= NODE_SHARE * nodes
 
 
-def suspects(voices: Iterable[Suspicion]) -> tuple[Evidence, ...]:
+def suspects(voices: Iterable[Suspicion]) -> tuple[Suspect, ...]:
     """Return who stands out among the quiet nodes of a hung job, likeliest first; nothing if nobody does."""
-    votes = sorted(
+    votes = _votes(voices)
+    reasons = _standing_out(votes)
+    subjects = {s.subject.node: s.subject for s in votes}
+    share = _AMONG_NAMED / max(sum(len(whys) for whys in reasons.values()), 1)
+    ranked = sorted(reasons, key=lambda node: -len(reasons[node]))
+    return tuple(
+        Suspect(subject=subjects[node], probability=round(share * len(reasons[node]), 4)) for node in ranked
+    )
+
+
+def note(voices: Iterable[Suspicion]) -> tuple[Evidence, ...]:
+    """Return why they stand out."""
+    reasons = _standing_out(_votes(voices))
+    if not reasons:
+        return ()
+    told = "; ".join(f"{node}: {', '.join(whys)}" for node, whys in reasons.items())
+    return (
+        Evidence(metric="hang.suspects", unit="1", detector="hang", value=float(len(reasons)), note=told),
+    )
+
+
+def _votes(voices: Iterable[Suspicion]) -> list[Suspicion]:
+    return sorted(
         (s for s in voices if s.kind == "hang.job" and s.subject.node and s.log_likelihood_ratio > 0),
         key=lambda s: (s.onset, s.subject.node or ""),
     )
-    reasons = [*_not_spinning(votes), *_first(votes)]
-    named = list(dict.fromkeys(node for node, _ in reasons))[:_NAMED]
-    told = "; ".join(f"{n}: {', '.join(why for node, why in reasons if node == n)}" for n in named)
-    if not named:
-        return ()
-    return (Evidence(metric="hang.suspects", unit="1", detector="hang", value=float(len(named)), note=told),)
+
+
+def _standing_out(votes: list[Suspicion]) -> dict[str, list[str]]:
+    reasons: dict[str, list[str]] = {}
+    for node, why in (*_not_spinning(votes), *_first(votes)):
+        reasons.setdefault(node, []).append(why)
+    return {node: reasons[node] for node in [*reasons][:_NAMED]}
 
 
 def _since(stopped: Iterable[Suspicion]) -> float:

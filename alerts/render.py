@@ -5,16 +5,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from alerts import hang, tensor_group
 from alerts.action import action, watch
 from alerts.advice import Loss, advice
 from alerts.case import EVIDENCE_ONLY, Case
 from alerts.config import FindingConfig
 from alerts.finding import Action, BlastRadius, Cause, Finding, finding_id
 from alerts.fusion import cause, confidence
-from alerts.hang import suspects as hang_suspects
 from alerts.scope import Scope, group_key, supporting
 from alerts.severity import isolated, milder, severity
-from alerts.tensor_group import note, ranks_of, suspects
 from alerts.title import places, title
 from slowrank.telemetry import Evidence, Subject, Suspicion
 from slowrank.telemetry.records import Severity, Suspect
@@ -111,7 +110,7 @@ def _brief(scope: Scope, case: Case, config: FindingConfig) -> _Brief:
         # One cause holds its job up once, whichever cases tell of it.
         lost=max(c.lost for c in (case, *helpers)),
         rate=max(c.rate for c in (case, *helpers)),
-        suspects=suspects(ranks_of(case, scope.cases), helpers) or _suspects(voices),
+        suspects=_suspects(scope, case, helpers, voices),
     )
 
 
@@ -178,7 +177,7 @@ def _likeliest(brief: _Brief) -> list[Subject]:
 
 def _unnamed(brief: _Brief) -> tuple[Evidence, ...]:
     """Return what is known of who it is where nobody can be named."""
-    return (note(brief.suspects),) if brief.subject.type == "group" else hang_suspects(brief.voices)
+    return (tensor_group.note(brief.suspects),) if brief.subject.type == "group" else hang.note(brief.voices)
 
 
 def _named(subject: Subject, helpers: tuple[Case, ...]) -> Subject:
@@ -203,7 +202,13 @@ def _evidence(voices: tuple[Suspicion, ...]) -> tuple[Evidence, ...]:
     return tuple(chosen[key][2] for key in sorted(chosen))[:MAX_EVIDENCE]
 
 
-def _suspects(voices: tuple[Suspicion, ...]) -> tuple[Suspect, ...]:
+def _suspects(
+    scope: Scope, case: Case, helpers: tuple[Case, ...], voices: tuple[Suspicion, ...]
+) -> tuple[Suspect, ...]:
+    if case.subject.type == "group":
+        return tensor_group.suspects(tensor_group.ranks_of(case, scope.cases), helpers)
+    if case.kind == "hang.job":
+        return hang.suspects(voices)
     return max(voices, key=lambda s: (bool(s.suspects), s.log_likelihood_ratio, s.detector)).suspects
 
 

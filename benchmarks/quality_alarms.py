@@ -9,7 +9,6 @@ from alerts.notify import Told, news
 from alerts.severity import ORDER
 from benchmarks.quality_matching import Alarm, Coords, Places, Suspects
 from slowrank.telemetry import Subject
-from streams.joint import SUSPECTS
 
 PAGE = frozenset({"critical"})
 TICKET = frozenset({"error", "warning"})
@@ -77,16 +76,8 @@ class Book:
     def _suspects(self, alarm: Alarm, finding: Finding, now: float) -> tuple[Suspects, ...]:
         likeliest = sorted(finding.suspects, key=lambda s: -s.probability)
         ranked = tuple(places for s in likeliest if (places := self._places(s.subject)))
-        if not ranked and finding.subject.type == "job":
-            ranked = tuple(((node, None),) for node in _in_a_hang(finding))
         before = alarm.suspects[-1].ranked if alarm.suspects else ()
         return alarm.suspects if ranked == before else (*alarm.suspects, Suspects(now, ranked))
-
-
-def _in_a_hang(finding: Finding) -> tuple[str, ...]:
-    """Return the nodes that stand out in a hang: in the finding they are words of its evidence."""
-    notes = [e.note.split("; ") for e in finding.evidence if e.metric == SUSPECTS]
-    return tuple(dict.fromkeys(reason.partition(":")[0] for reasons in notes for reason in reasons))
 
 
 def _group(subject: Subject) -> Coords:

@@ -36,9 +36,6 @@ _UNHEARD_SECONDS = 5.0
 
 PRUNE_SECONDS = 3600.0
 
-SUSPECTS = "hang.suspects"
-"""The evidence of a hang whose note names in turn the nodes that stand out, each with the reason."""
-
 _STOPPING = ("exporter.stale", "link.nic_flap", "fabric.rail_degraded")
 """Kinds that most jobs survive: they explain a hang only if it began right after them."""
 
@@ -134,8 +131,7 @@ def leading(causes: Iterable[Case], hang: Case, finding: Finding, config: Findin
     found = [case for case in causes if explains(case, hang.since, config)]
     if not found:
         return None
-    notes = [e.note.split("; ") for e in finding.evidence if e.metric == SUSPECTS]
-    named = {reason.partition(":")[0] for reasons in notes for reason in reasons}
+    named = {s.subject.node for s in finding.suspects} if hang.kind == "hang.job" else set()
     latest = min(case.since for case in found) + ONSET_APART_SECONDS
     return min(
         (case for case in found if case.since <= latest),

@@ -1,7 +1,7 @@
 import msgspec
 import pytest
 
-from alerts.hang import both_keys, certain, early, ended, excused, suspects
+from alerts.hang import both_keys, certain, early, ended, excused, note, suspects
 from slowrank.telemetry import Evidence, Subject, Suspicion
 
 
@@ -127,14 +127,14 @@ def test_the_node_that_does_not_spin_is_named():
         said("n9", spinning=0.0),
         said("n8", spinning=0.75, note="all but GPU 3"),
     ]
-    (told,) = suspects(voices)
+    (told,) = note(voices)
     assert told.value == 2.0
     assert told.note == "n9: does not spin while the others do; n8: spins on all but GPU 3"
 
 
 def test_the_node_that_fell_quiet_first_is_named():
     """An onset clearly before all others is told; onsets within the sampling are not ordered."""
-    (told,) = suspects([*votes(3), said("n9", onset=7.0)])
+    (told,) = note([*votes(3), said("n9", onset=7.0)])
     assert told.note == "n9: fell quiet 3.0 s before the others"
     assert suspects([*votes(3), said("n9", onset=9.0)]) == ()
 
@@ -172,13 +172,20 @@ def test_who_does_not_vote_for_a_hang_is_not_the_first_of_it(weight):
     assert suspects([said("n1", onset=2.0), said("n2")]) == ()
 
 
+def test_who_stands_out_is_suspected_with_a_probability():
+    """Who stands out in two ways the more, and somebody else may it be still."""
+    both, one = said("n9", spinning=0.0, onset=7.0), said("n8", spinning=0.75)
+    found = suspects([said(nodes=5), *votes(4), one, both])
+    assert [(s.subject, s.probability) for s in found] == [(both.subject, 0.6), (one.subject, 0.3)]
+
+
 def test_at_most_three_nodes_are_named():
     """The likeliest of them, in an order that does not depend on that of the votes."""
     odd = [said(f"m{i}", spinning=0.5 - 0.1 * i) for i in (3, 1, 4, 2)]
-    (told,) = suspects([*odd, *votes(9)])
+    (told,) = note([*odd, *votes(9)])
     assert told.value == 3.0
     assert [part.partition(":")[0] for part in told.note.split("; ")] == ["m4", "m3", "m2"]
-    assert suspects([*votes(9), *reversed(odd)]) == (told,)
+    assert note([*votes(9), *reversed(odd)]) == (told,)
 
 
 @pytest.mark.parametrize(("weight", "expected"), [(1.0, True), (0.99, False)])

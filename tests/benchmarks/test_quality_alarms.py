@@ -5,7 +5,7 @@ from dataclasses import replace
 from alerts.finding import Cause, Finding
 from benchmarks.quality_alarms import Book
 from benchmarks.quality_matching import Suspects
-from slowrank.telemetry import Evidence, Subject
+from slowrank.telemetry import Subject
 from slowrank.telemetry.records import Suspect
 
 SUBJECT = Subject(type="gpu", cluster="c", node="a", gpu_index=3, job_id="job")
@@ -85,19 +85,3 @@ def test_suspects_are_kept_likeliest_first_with_the_time_they_were_told():
     first, second = (("a", 1),), (("b", 1),)
     assert alarm.suspects == (Suspects(104.0, (second, first)), Suspects(110.0, (second,)))
     assert (alarm.group, alarm.named) == ((("pp", 0), ("tp", 2)), (second,))
-
-
-def test_a_hang_names_the_nodes_of_its_evidence():
-    """They are words of the finding; one about a machine names the machine and not what hangs for it."""
-    said = Evidence(
-        metric="hang.suspects",
-        unit="1",
-        detector="hang",
-        value=2.0,
-        note="b: spins on 3 of 8; b: fell quiet first; a: spins on 7 of 8",
-    )
-    hang = replace(FINDING, status="open", kind="hang.job", evidence=(said,))
-    [alarm] = told((104.0, replace(hang, subject=Subject(type="job", cluster="c", job_id="job"))))
-    assert alarm.named == ((("b", None),), (("a", None),))
-    [alarm] = told((104.0, hang))
-    assert alarm.named == ((("a", 3),),)

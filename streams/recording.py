@@ -32,16 +32,20 @@ async def write_recording(settings: Settings, output: Path, *, follow: bool) -> 
     written = unreadable = 0
     decode = {topic_name(t, settings.topic_prefix): read for t, read in TELEMETRY.items()}
     try:
+        messages = _messages(settings, list(decode), follow=follow)
+        # Without Kafka or its topics nothing takes the place of what was recorded before.
+        message = await anext(messages, None)
         with _opened(output) as file:
-            async for message in _messages(settings, list(decode), follow=follow):
+            while message is not None:
                 try:
                     record = decode[message.topic](message.value, message.timestamp)
                 except BadRecord:
                     unreadable += 1
-                    continue
-                lines = [msgspec.json.encode(row) + b"\n" for row in rows(record)]
-                file.write(b"".join(lines))
-                written += len(lines)
+                else:
+                    lines = [msgspec.json.encode(row) + b"\n" for row in rows(record)]
+                    file.write(b"".join(lines))
+                    written += len(lines)
+                message = await anext(messages, None)
     except KafkaError as error:
         raise RecordingProblem(f"Kafka at {settings.kafka_bootstrap} does not answer ({error}).") from error
     except OSError as error:

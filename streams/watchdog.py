@@ -21,6 +21,8 @@ class Watchdog:
     orphaned: float = 120.0
     _committed: dict[Place, int] = field(default_factory=dict)
     _moved: float = 0.0
+    _idle: float = 0.0
+    _settled: float = 0.0
 
     def note_committed(self, committed: Mapping[Place, int]) -> None:
         """Take the offsets the group has committed."""
@@ -34,16 +36,20 @@ class Watchdog:
 
         Waiting for a server that is away is no stall, and neither is an empty log.
         """
-        health = self.health
+        health, now = self.health, self.health.clock()
+        # After a pause, patience begins with the first message and not with the last one before it.
+        if health.last_event <= health.last_commit:
+            self._settled = now
         if health.waits or lag == 0:
+            self._idle = now
             return None
-        now = health.clock()
         if not assigned:
-            left = now - max(self._moved, health.started)
+            left = now - max(self._moved, health.started, self._idle)
             return (
                 f"{lag} messages wait and nobody took one for {left:.0f} s" if left > self.orphaned else None
             )
-        quiet, uncommitted = now - health.last_event, now - health.last_commit
+        quiet = now - max(health.last_event, self._idle)
+        uncommitted = now - max(health.last_commit, self._settled)
         if quiet > self.no_event:
             return f"{lag} messages wait and none was taken for {quiet:.0f} s"
         # Where nothing was taken since the last commit there is nothing to commit.

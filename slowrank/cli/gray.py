@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from slowrank.cli.outputs import check_output
 from slowrank.cli.remote import fail
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ def gray(
     from streams.files import FileProblem
     from streams.gray_region import fit
 
+    check_output(output, files)
     try:
         region = fit(read_records(files).records)
     except (FileProblem, ValueError) as error:

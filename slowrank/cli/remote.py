@@ -20,6 +20,8 @@ KeyOption = Annotated[
 # What our own messages are laid out with; all else that is not printable is replaced.
 LAYOUT = "\n\t"
 
+_STRANGER = "what answers there is not slowrank's API. Check --url / SLOWRANK_URL."
+
 
 @dataclass(frozen=True, slots=True)
 class Access:
@@ -99,13 +101,18 @@ class Client:
         if not answer.is_success:
             fail(_explained(answer))
         headers = {name.lower(): value for name, value in answer.headers.items()}
-        return (answer.json() if answer.content else None), headers
+        try:
+            return (answer.json() if answer.content else None), headers
+        except ValueError:
+            fail(_STRANGER)
 
     def pages(self, path: str, **params: Any) -> Iterator[Any]:
         """Yield the items of every page of a list."""
         cursor: str | None = None
         while True:
             page = self.get(path, cursor=cursor, **params)
+            if not isinstance(page, dict) or not {"items", "next_cursor"} <= page.keys():
+                fail(_STRANGER)
             yield from page["items"]
             cursor = page["next_cursor"]
             if not cursor:
@@ -140,5 +147,5 @@ def read_text(path: Path) -> str:
     """Return the stripped text of a file, or nothing when there is none."""
     try:
         return path.read_text().strip()
-    except OSError:
+    except (OSError, UnicodeDecodeError):
         return ""

@@ -11,6 +11,7 @@ import typer
 
 from slowrank.cli.feed import Speed, at_speed, to_kafka
 from slowrank.cli.gray import load_region
+from slowrank.cli.outputs import check_output
 from slowrank.cli.remote import fail
 
 if TYPE_CHECKING:
@@ -55,11 +56,8 @@ def backtest(
     from streams.replay import as_ndjson
 
     read_too = [file for file in (config, compare, gray_model) if file is not None]
-    if output is not None and any(_same(output, file) for file in (*files, *read_too)):
-        fail(f"{output}: is read from; -o needs another file.")
-    # Before hours of records are gone through in vain.
-    if output is not None and not _is_place(output):
-        fail(f"{output}: is no file in a folder that exists; -o needs one.")
+    if output is not None:
+        check_output(output, [*files, *read_too])
     tunings = [_tuning(path) for path in ((config,) if compare is None else (config, compare))]
     if gray_model is not None:
         region = load_region(gray_model)
@@ -190,21 +188,6 @@ def _print(lines: bytes) -> None:
         raise
     except OSError as error:
         fail(f"standard output cannot be written ({error.strerror})")
-
-
-def _is_place(output: Path) -> bool:
-    try:
-        return output.parent.is_dir() and not output.is_dir()
-    except OSError:
-        return False
-
-
-def _same(output: Path, file: Path) -> bool:
-    try:
-        return output.samefile(file)
-    except OSError:
-        # One of them is not there or cannot be looked at; reading or writing it says what is wrong.
-        return False
 
 
 def _summary(read: "Read", pipeline: "Pipeline", what: str) -> None:

@@ -46,6 +46,38 @@ def test_taking_without_committing_is_a_stall(dog, clock):
     assert dog.verdict(5, assigned=True) is None
 
 
+@pytest.mark.parametrize("taken", [True, False])
+def test_what_comes_after_a_pause_is_given_its_time(dog, clock, taken):
+    """An exporter that was away for minutes ends no worker when it is back; one that stalls then is ended."""
+    dog.health.took("t")
+    clock.now += 1
+    dog.note_committed({("t", 0): 1})
+    for _ in range(200):
+        clock.now += 1
+        assert dog.verdict(0, assigned=True) is None
+    clock.now += 1
+    for second in range(59 if taken else 29):
+        if taken:
+            dog.health.took("t")
+        assert dog.verdict(5, assigned=True) is None, second
+        clock.now += 1
+    clock.now += 3
+    if taken:
+        dog.health.took("t")
+    assert dog.verdict(5, assigned=True) is not None
+
+
+def test_a_spare_worker_takes_over_only_what_is_left_lying(dog, clock):
+    """Two minutes count from when the messages came, not from the last commit before a pause."""
+    for _ in range(300):
+        clock.now += 1
+        assert dog.verdict(0, assigned=False) is None
+    clock.now += 119
+    assert dog.verdict(5, assigned=False) is None
+    clock.now += 2
+    assert "nobody took one" in (dog.verdict(5, assigned=False) or "")
+
+
 def test_waiting_for_a_server_is_no_stall(dog, clock):
     """While the database is away the worker says so; afterwards its patience starts anew."""
     with dog.health.waiting("database"), dog.health.waiting("kafka"):

@@ -52,6 +52,19 @@ def test_a_model_is_learnt_from_files_and_read_back(recorded, tmp_path):
     assert region.threshold > 0
 
 
+@pytest.mark.usefixtures("recorded_region")
+@pytest.mark.parametrize(
+    ("output", "why"), [("healthy.ndjson", "is read from"), ("no/gray.json", "a folder that exists")]
+)
+def test_the_model_takes_the_place_of_nothing_that_is_read(tmp_path, output, why):
+    """A recording is not made again."""
+    out = tmp_path / "healthy.ndjson"
+    out.write_text("recorded\n")
+    result = command(gray)(out, "-o", tmp_path / output)
+    assert (result.exit_code, why in result.stderr) == (2, True)
+    assert out.read_text() == "recorded\n"
+
+
 def test_too_short_a_recording_is_refused(tmp_path):
     """A minute of two nodes teaches nothing, and no model is written."""
     out, model = tmp_path / "short.ndjson", tmp_path / "gray.json"
@@ -114,7 +127,7 @@ def test_a_model_that_cannot_be_written_ends_the_command(tmp_path):
     command(simulate)("--nodes", 2, "--gpus", 2, "--seconds", 2, "-o", out)
     result = command(gray)(out, "-o", tmp_path)
     assert result.exit_code == 2
-    assert "cannot be written" in result.output
+    assert "is no file in a folder that exists" in result.output
 
 
 def test_a_model_comes_from_the_tables_or_from_the_flag(tmp_path, monkeypatch):

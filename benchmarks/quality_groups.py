@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from benchmarks.quality_scenarios import Scenario, scenario
+from benchmarks.quality_scenarios import Scenario, job_of, scenario
 from simulator import ClusterSpec, JobSpec
 from simulator.scenarios import draw_fault
 
@@ -24,17 +24,8 @@ def groups(seed: int) -> Sequence[Scenario]:
     rng = np.random.default_rng([seed, 12])
     jobs: list[JobSpec] = []
     for number in range(2):
-        dp, pp, tp = LAYOUTS[int(rng.integers(len(LAYOUTS)))]
-        job = JobSpec(
-            dp=dp,
-            pp=pp,
-            tp=tp,
-            job_id=f"job-{number}",
-            first_node=sum(job.world for job in jobs) // GPUS,
-            step_seconds=float(np.clip(rng.lognormal(0.0, 0.6), 0.5, 4.0)),
-            first_step=int(rng.integers(100, 100_000)),
-            micro_batches=int(rng.choice([4, 8, 16])),
-        )
+        first_node = sum(job.world for job in jobs) // GPUS
+        job = job_of(rng, number, LAYOUTS, first_node=first_node, shortest=0.5)
         jobs.append(job)
     nodes = sum(job.world for job in jobs) // GPUS
     spec = ClusterSpec(nodes=nodes, gpus=GPUS, nics=GPUS, jobs=tuple(jobs), nodes_per_switch=nodes)

@@ -11,7 +11,7 @@ import numpy as np
 
 from benchmarks.quality_groups import groups
 from benchmarks.quality_quiet import quiet, quiet_1hz
-from benchmarks.quality_scenarios import Scenario, scenario
+from benchmarks.quality_scenarios import Scenario, job_of, scenario
 from benchmarks.quality_telemetry import telemetry
 from simulator import ClusterSpec, Fault, JobSpec, Workload
 from simulator.benign import BENIGN
@@ -30,22 +30,9 @@ Draw = Callable[[int], Sequence[Scenario]]
 def jobs_of(rng: np.random.Generator, jobs: int) -> ClusterSpec:
     """Draw a cluster of ``jobs`` fixed-length jobs of four nodes each, in different layouts and paces.
 
-    Steps take about a second, half of them 0.7 to 1.5 s. Every job has a leaf switch to itself.
+    Every job has a leaf switch to itself.
     """
-    drawn = []
-    for number in range(jobs):
-        dp, pp, tp = LAYOUTS[int(rng.integers(len(LAYOUTS)))]
-        job = JobSpec(
-            dp=dp,
-            pp=pp,
-            tp=tp,
-            job_id=f"job-{number}",
-            first_node=NODES_PER_JOB * number,
-            step_seconds=float(np.clip(rng.lognormal(0.0, 0.6), 0.3, 4.0)),
-            first_step=int(rng.integers(100, 100_000)),
-            micro_batches=int(rng.choice([4, 8, 16])),
-        )
-        drawn.append(job)
+    drawn = [job_of(rng, n, LAYOUTS, first_node=NODES_PER_JOB * n, shortest=0.3) for n in range(jobs)]
     nics = int(rng.choice([2, 4, 8]))
     return ClusterSpec(
         nodes=NODES_PER_JOB * jobs,

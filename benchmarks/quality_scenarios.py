@@ -3,8 +3,10 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
 from benchmarks.quality_matching import Coords, Event
-from simulator import ClusterSpec, Fault, Truth
+from simulator import ClusterSpec, Fault, JobSpec, Truth
 from simulator.layout import coords
 from simulator.truth import planned_truths
 
@@ -44,6 +46,31 @@ CAUSES: dict[str, tuple[str, ...]] = {
 """The right hypothesis where kinds that are right about a fault do not all explain it."""
 
 _SYMPTOMS = ("straggler.", "hang.")
+
+
+def job_of(
+    rng: np.random.Generator,
+    number: int,
+    layouts: Sequence[tuple[int, int, int]],
+    *,
+    first_node: int,
+    shortest: float,
+) -> JobSpec:
+    """Draw a fixed-length job in one of ``layouts`` (dp, pp, tp).
+
+    Its steps take about a second, half of them 0.7 to 1.5 s, and ``shortest`` to 4 seconds at the extremes.
+    """
+    dp, pp, tp = layouts[int(rng.integers(len(layouts)))]
+    return JobSpec(
+        dp=dp,
+        pp=pp,
+        tp=tp,
+        job_id=f"job-{number}",
+        first_node=first_node,
+        step_seconds=float(np.clip(rng.lognormal(0.0, 0.6), shortest, 4.0)),
+        first_step=int(rng.integers(100, 100_000)),
+        micro_batches=int(rng.choice([4, 8, 16])),
+    )
 
 
 def scenario(

@@ -7,7 +7,7 @@ other steps.
 import math
 from collections.abc import Sequence
 
-from detectors.accusation import SURE_SIGMAS, Accusation
+from detectors.accusation import SURE_SIGMAS, Accusation, series_of
 from detectors.robust import nan_median
 from detectors.straggler import StragglerDetector
 from slowrank.telemetry.records import Mates
@@ -33,7 +33,7 @@ def mates(detector: StragglerDetector, a: Accusation, group: Sequence[int]) -> M
     noise = detector.channels["compute"].noise
     sigma = max(detector.kind.dispersion, detector.ratios.config.floor)
     sigma = sigma if noise is None else float(noise.sigma[a.rank])
-    x = detector.ratios.history.last("role" if a.lasting else "x", max(a.steps, 1))
+    x = detector.ratios.history.last(series_of("compute", lasting=a.lasting), max(a.steps, 1))
     if noise is not None and not a.lasting:
         x = x - noise.center
     if a.excursions:

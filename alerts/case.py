@@ -14,10 +14,20 @@ from slowrank.telemetry import Subject, Suspicion
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One detector's voice in a case: what it last said while it was over its threshold."""
+    """One detector's voice in a case: what it last said while it was over its threshold.
+
+    ``until``: when it cleared, infinite while it holds. ``borne_out``: whether steps were slow when what it
+    says began, or while it held.
+    """
 
     latest: Suspicion
-    active: bool
+    until: float = math.inf
+    borne_out: bool = False
+
+    @property
+    def active(self) -> bool:
+        """Whether it has not cleared."""
+        return self.until == math.inf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,10 +85,21 @@ class Case:
         """Return whether it is still raised and was heard of lately: old news opens nothing."""
         return self.active and ts - self.last_seen_at <= config.suspected_expires_after_seconds
 
+    @property
+    def speaking(self) -> dict[str, Source]:
+        """The sources that are active, or, when all have cleared, those that cleared last.
+
+        What a machine shows beside its slow steps is left out until it is borne out: a rank that is slow
+        shows other levels than its siblings also when the job pauses, and no longer computes.
+        """
+        last = max((source.until for source in self.sources.values()), default=math.inf)
+        chosen = {name: source for name, source in self.sources.items() if source.until == last}
+        timed = any(of_steps(source.latest) for source in chosen.values())
+        return {n: s for n, s in chosen.items() if not timed or of_steps(s.latest) or s.borne_out}
+
     def voices(self) -> tuple[Suspicion, ...]:
-        """Return what the active sources say, or, when all have cleared, what all of them last said."""
-        chosen = [s for s in self.sources.values() if s.active] or list(self.sources.values())
-        return tuple(source.latest for source in chosen)
+        """Return what the sources say that speak."""
+        return tuple(source.latest for source in self.speaking.values())
 
 
 IDLE = "hang.idle"
@@ -126,7 +147,7 @@ def hear(case: Case | None, s: Suspicion, config: FindingConfig) -> Case | None:
     heard = accounted(case, s.ts)
     if not case.active:
         heard = _resumed(heard, s, config)
-    sources = {**heard.sources, voice(s): Source(s, active=True)}
+    sources = _borne_out({**heard.sources, voice(s): _source(heard, s)}, s, config)
     return replace(
         heard,
         # In an order of their own: who spoke first must not show in a finding (docs/decisions/0006).
@@ -140,6 +161,39 @@ def hear(case: Case | None, s: Suspicion, config: FindingConfig) -> Case | None:
     )
 
 
+def of_steps(s: Suspicion) -> bool:
+    """Return whether it is step times that speak of a slow machine."""
+    return s.kind == "straggler.fail_slow" and s.family == "timing"
+
+
+def _source(case: Case, s: Suspicion) -> Source:
+    """Return the source of ``s``; what has been borne out stays so while it holds."""
+    before = case.sources.get(voice(s))
+    if before is None or not before.active or before.latest.onset != s.onset:
+        return Source(s)
+    return replace(before, latest=s)
+
+
+def _borne_out(sources: dict[str, Source], s: Suspicion, config: FindingConfig) -> dict[str, Source]:
+    """Return the sources after ``s`` was heard: what machines show is weighed against the slow steps.
+
+    It is borne out by steps that became slow with it, or that were slow after it began and before it was
+    last told: a pause has none.
+    """
+    steps = [source.latest for source in sources.values() if source.active and of_steps(source.latest)]
+    if not steps:
+        return sources
+
+    def bears(slow: Suspicion, shown: Suspicion) -> bool:
+        together = abs(slow.onset - shown.onset) <= config.agree_within_seconds
+        return together or shown.onset_hi < slow.ts <= shown.ts
+
+    return {
+        name: replace(source, borne_out=source.borne_out or any(bears(slow, source.latest) for slow in steps))
+        for name, source in sources.items()
+    }
+
+
 def _outweighed(case: Case, s: Suspicion) -> bool:
     """Return whether another source says more than ``s``: what only supports it does not date it anew."""
     own = voice(s)
@@ -148,7 +202,7 @@ def _outweighed(case: Case, s: Suspicion) -> bool:
 
 
 def _opened(s: Suspicion) -> Case:
-    sources = {voice(s): Source(s, active=True)}
+    sources = {voice(s): Source(s)}
     fresh = Case(
         key=case_key(s),
         kind=case_kind(s),
@@ -189,14 +243,16 @@ def _cleared(case: Case, s: Suspicion) -> Case:
     if name not in case.sources or not case.sources[name].active:
         return case
     settled = accounted(case, s.ts)
-    sources = {**case.sources, name: replace(case.sources[name], active=False)}
+    sources = {**case.sources, name: replace(case.sources[name], until=s.ts)}
     quiet = not any(source.active for source in sources.values())
     return replace(settled, sources=sources, cleared_at=s.ts if quiet else None, rate=_rate(sources))
 
 
 def silenced(case: Case, ts: float) -> Case:
     """Return the case with no source that raises it any more, from ``ts`` on."""
-    sources = {name: replace(source, active=False) for name, source in case.sources.items()}
+    sources = {
+        name: replace(source, until=ts) if source.active else source for name, source in case.sources.items()
+    }
     cleared = ts if case.cleared_at is None else case.cleared_at
     return replace(case, sources=sources, cleared_at=cleared, rate=0.0)
 

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 
-from alerts.case import Case
+from alerts.case import Case, Source
 from alerts.config import FindingConfig
 from alerts.finding import dedup_key
 from alerts.lifecycle import transition
@@ -52,16 +52,27 @@ def refreshed(group: Case, members: Collection[Case]) -> Case:
     # A job waits once for all slow ranks of a node: their losses are one and do not add up.
     costliest = max(members, key=lambda m: (m.lost, m.rate, m.key))
     quiet = not any(m.active for m in members)
+    ended = max(m.cleared_at or 0.0 for m in members) if quiet else None
     return replace(
         group,
-        sources={f"{m.key}|{voice}": source for m in members for voice, source in m.sources.items()},
+        sources=gathered_sources(members, ended),
         last_seen_at=max(m.last_seen_at for m in members),
-        cleared_at=max(m.cleared_at or 0.0 for m in members) if quiet else None,
+        cleared_at=ended,
         flaps=max(m.flaps for m in members),
         lost=costliest.lost,
         rate=costliest.rate,
         hurts=any(m.hurts for m in members),
     )
+
+
+def gathered_sources(members: Iterable[Case], ended: float | None) -> dict[str, Source]:
+    """Return what the members say; once all are quiet, what each said last, as if all ended at ``ended``."""
+    return {
+        # Each has weighed its own sources against each other.
+        f"{m.key}|{voice}": replace(source, until=source.until if ended is None else ended, borne_out=True)
+        for m in members
+        for voice, source in m.speaking.items()
+    }
 
 
 def _onset(members: tuple[Case, ...]) -> tuple[float, float, float]:

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from benchmarks.quality_groups import groups
-from benchmarks.quality_quiet import quiet, quiet_1hz
+from benchmarks.quality_quiet import quiet, quiet_1hz, quiet_large
 from benchmarks.quality_scenarios import Scenario, job_of, scenario
 from benchmarks.quality_telemetry import telemetry
 from simulator import ClusterSpec, Fault, JobSpec, Workload
@@ -255,6 +255,7 @@ PARTS: dict[str, Draw] = {
     "telemetry": telemetry,
     "benign": benign,
     "quiet": quiet,
+    "quiet-large": quiet_large,
     "quiet-1hz": quiet_1hz,
     "scale": scale,
 }

@@ -1,7 +1,8 @@
 """Clusters in which every machine is well: all confounders in large fleets, and telemetry that fails.
 
-Two ticks. Exporters that send every 10 s make most of the node-days, with the long steps of large jobs; those
-that send every second, with shorter steps, the rest. A seed takes some minutes of one core.
+Two ticks. Exporters that send every 10 s make most of the node-days, with the long steps of large jobs, in
+fleets of two sizes; those that send every second, with shorter steps, the rest. A seed takes some minutes of
+one core.
 """
 
 from collections.abc import Iterator, Sequence
@@ -41,12 +42,18 @@ class Fleet:
 EVERY_TEN_SECONDS = Fleet(
     nodes=768, largest=96, seconds=2.5 * 3600.0, send_seconds=10.0, step_seconds=(10.0, 60.0)
 )
+LARGE = replace(EVERY_TEN_SECONDS, nodes=3072, largest=384)
 EVERY_SECOND = Fleet(nodes=256, largest=32, seconds=3600.0, send_seconds=1.0, step_seconds=(1.0, 20.0))
 
 
 def quiet(seed: int) -> Sequence[Scenario]:
     """768 nodes for two and a half hours at 10 s ticks, steps of 10 to 60 s."""
     return [_drawn("quiet", seed, EVERY_TEN_SECONDS)]
+
+
+def quiet_large(seed: int) -> Sequence[Scenario]:
+    """3,072 nodes for as long, jobs of up to 384 of them; a node-day takes less time."""
+    return [_drawn("quiet-large", seed, LARGE)]
 
 
 def quiet_1hz(seed: int) -> Sequence[Scenario]:

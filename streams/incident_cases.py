@@ -1,8 +1,10 @@
 """An incident as a case: made from what its detector said, revived, and kept up to date with its members."""
 
+import math
 from dataclasses import replace
 
 from alerts.case import Case, Source
+from alerts.gathered import gathered_sources
 from alerts.lifecycle import transition
 from slowrank.telemetry import Suspicion
 from streams.incident_kinds import OUTAGE
@@ -18,7 +20,7 @@ def made(key: str, word: Suspicion) -> Case:
         onset=(word.onset, word.onset_lo, word.onset_hi),
         since=word.onset,
         last_seen_at=word.ts,
-        sources={"domains": Source(word, active=True)},
+        sources={"domains": Source(word)},
         status="open",
         opened_at=word.ts,
         accounted_to=word.onset,
@@ -37,7 +39,7 @@ def revived(before: Case | None, word: Suspicion) -> Case | None:
         ended_at=None,
         cleared_at=None,
         occurrences=before.occurrences + 1,
-        sources={"domains": Source(word, active=True)},
+        sources={"domains": Source(word)},
     )
 
 
@@ -46,14 +48,15 @@ def summed(incident: Case, members: list[Case]) -> Case:
     active = any(m.active for m in members)
     # Thousands of silent nodes say nothing about the telemetry that their number does not.
     speaking = [] if incident.kind == OUTAGE.kind else members
-    sources = {f"{m.key}|{name}": source for m in speaking for name, source in m.sources.items()}
-    sources["domains"] = replace(incident.sources["domains"], active=active)
+    ended = None if active else max(m.cleared_at or 0.0 for m in members)
+    sources = gathered_sources(speaking, ended)
+    sources["domains"] = replace(incident.sources["domains"], until=math.inf if ended is None else ended)
     return replace(
         incident,
         sources=sources,
         onset=min(incident.onset, *(m.onset for m in members)),
         last_seen_at=max(m.last_seen_at for m in members),
-        cleared_at=None if active else max(m.cleared_at or 0.0 for m in members),
+        cleared_at=ended,
         flaps=max(m.flaps for m in members),
         hurts=any(m.hurts for m in members),
         lost=costliest.lost,

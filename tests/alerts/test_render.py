@@ -175,3 +175,64 @@ def test_one_flap_is_told_and_nobody_is_sent_for_it():
     )
     assert again.severity in ("error", "critical")
     assert again.action.code in ("REPLACE_CABLE", "DRAIN_NODE")
+
+
+def of_steps(ts, state="raise"):
+    """A rank that holds its job up since second 5, as its steps say."""
+    return replace(slow(0, ts=ts, state=state, job_ratio=1.06), log_likelihood_ratio=4.0)
+
+
+def of_power(ts, state="raise", *, onset):
+    """The power of its GPU has left that of the node's others."""
+    at = {"onset": onset, "onset_lo": onset, "onset_hi": onset}
+    vote = {
+        "log_likelihood_ratio": 1.0,
+        "overwhelming": False,
+        "slowdown_ratio": None,
+        "job_slowdown_ratio": None,
+    }
+    named = {"detector": "change.gpu.power_watts", "family": "clocks"}
+    return replace(slow(0, ts=ts, state=state), evidence=(), **named, **at, **vote)
+
+
+def severities(*said):
+    """How urgent the finding is after each suspicion."""
+    return [found["gpu"].severity for found in told(*([s] for s in said))]
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        # Slow steps, and a GPU that changed with them.
+        ([of_steps(10), of_power(20, onset=8)], ["error", "critical"]),
+        ([of_power(20, onset=8), of_steps(25)], ["warning", "critical"]),
+        # It changed later, and the steps after that were slow.
+        ([of_steps(10), of_steps(190, "update"), of_power(192, onset=180)], ["error", "error", "critical"]),
+        (
+            [
+                of_steps(10),
+                of_power(192, onset=180),
+                of_steps(220, "update"),
+                of_power(252, "update", onset=180),
+            ],
+            ["error", "error", "error", "critical"],
+        ),
+        # It changed as the job paused: no step came before it was as before.
+        ([of_steps(170), of_power(192, onset=180), of_steps(220, "update")], ["error"] * 3),
+        # It was so before the steps were slow, and not since.
+        (
+            [of_power(20, onset=8), of_power(100, "clear", onset=8), of_steps(110), of_steps(300, "clear")],
+            ["warning", "warning", "error", "error"],
+        ),
+    ],
+)
+def test_what_a_gpu_shows_supports_the_steps_of_its_time(said, expected):
+    """A slow rank's GPU differs from the others also where the job pauses; that makes nothing surer."""
+    assert severities(*said) == expected
+
+
+def test_a_node_of_ranks_that_recovered_one_by_one_still_names_them():
+    """Once all are well, the finding is of all that were slow."""
+    ends = [[slow(gpu, ts=100.0 + gpu, state="clear")] for gpu in range(8)]
+    *_, last = told([slow(gpu) for gpu in range(8)], *ends)
+    assert last["node"].title == "n1 is 1.30x slower than 15 other nodes"

@@ -7,7 +7,7 @@ import pytest
 from benchmarks import quality
 from benchmarks.quality_exposure import days_by_row, exposure
 from benchmarks.quality_matching import in_window
-from benchmarks.quality_quiet import IDLE, RESIZED, ROLES, STAGES, node_days, quiet, quiet_1hz
+from benchmarks.quality_quiet import IDLE, RESIZED, ROLES, STAGES, node_days, quiet, quiet_1hz, quiet_large
 from benchmarks.quality_run import OURS, Outcome, run
 from benchmarks.quality_scenarios import Scenario, events_of
 from benchmarks.quality_score import noise
@@ -18,7 +18,7 @@ from simulator.truth import truths
 from tests.benchmarks.told import alarm, event
 
 
-@pytest.mark.parametrize("draw", [quiet, quiet_1hz])
+@pytest.mark.parametrize("draw", [quiet, quiet_large, quiet_1hz])
 def test_every_row_is_on_in_every_seed(draw):
     """Each confounder has a job in each cluster, a long last stage one with stages; all that fails is
     telemetry."""

@@ -413,6 +413,38 @@ def test_a_rack_beside_an_outage_keeps_its_finding():
     assert told(versions) == [("node.silent", "rack-02"), ("self.telemetry_gap", None)]
 
 
+def test_nodes_announced_late_are_known():
+    """A partition may be read minutes of event time after the others: its nodes are part of the cluster."""
+    stage = FindingStage()
+    prompt, late = announced(range(0, NODES, 2)), announced(range(1, NODES, 2))
+    again = [msgspec.structs.replace(s, ts=s.ts + 150, onset=s.ts + 150) for s in prompt]
+    versions = [f for s in (*prompt, *again) for f in stage.process(s)] + list(stage.tick(T0 + 300))
+    for s in (*late, *silent(range(NODES), at=310)):
+        versions += stage.process(s)
+    versions += [f for second in range(301, 400) for f in stage.tick(T0 + second)]
+    assert told(versions) == [("self.telemetry_gap", None)]
+    last = {f.dedup_key: f for f in versions if f.kind == "exporter.stale"}
+    assert len(last) == NODES
+    assert {f.group_key for f in last.values()} == {"c/telemetry/-/self.telemetry_gap"}
+
+
+def test_an_old_announcement_moves_no_node_back():
+    """What was said of a node's place since then holds."""
+    stage = FindingStage()
+    moved = [s for s in announced() if s.subject.rack == "rack-02"]
+    before = [
+        msgspec.structs.replace(
+            s, ts=T0 - 60, onset=T0 - 60, subject=msgspec.structs.replace(s.subject, rack="rack-99")
+        )
+        for s in moved
+    ]
+    versions = [f for s in announced() for f in stage.process(s)] + list(stage.tick(T0 + 200))
+    for s in (*before, *silent(range(8, 12), at=210)):
+        versions += stage.process(s)
+    versions += [f for second in range(201, 260) for f in stage.tick(T0 + second)]
+    assert told(versions) == [("node.silent", "rack-02")]
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_any_delivery_of_an_outage_ends_in_the_same_findings(seed):
     """Order within the lateness, repeats and ticks change nothing about an outage either."""

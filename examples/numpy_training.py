@@ -8,9 +8,9 @@ all, as on a real cluster. Three lines of the training hook (marked "hook") time
     python examples/numpy_training.py --ranks 4 --seconds 120 --slow-rank 2 --slow-after 40
 
 The slowdown is real: a neighbour takes the rank's processor away. ``--slow-with throttle`` (the default)
-stops and continues the rank in a duty cycle of a few milliseconds, as a hypervisor or a thermal limit does,
-and slows only this rank however few cores there are; ``--slow-with burner`` runs a busy process beside it on
-the same core, for machines with a core per rank.
+stops the rank after every millisecond in which it ran, in proportion, as a hypervisor or a thermal limit
+does, and slows only this rank however few cores there are; ``--slow-with burner`` runs a busy process beside
+it on the same core, for machines with a core per rank.
 """
 
 import argparse
@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from multiprocessing.synchronize import Barrier
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -38,8 +39,9 @@ Floats = npt.NDArray[np.float32]
 
 LAYERS = (64, 192, 192, 1)
 BATCH = 320
+TRIAL_MICRO_BATCHES = 20
 BARRIER_SECONDS = 120.0
-DUTY_PERIOD_SECONDS = 0.004
+THROTTLE_SECONDS = 0.001
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,7 @@ def train(rank: int, options: Options, gradients: Any, barrier: Barrier, report:
     )  # hook
     times: list[tuple[float, float, float]] = []
     step, stop, loss = 0, False, float("nan")
+    rest = options.rest * micro_batch_seconds(rank, network, rng, shared[1], barrier)
     deadline = time.monotonic() + options.seconds
     while not stop:
         with timer.step(step, tokens=BATCH * options.micro_batches):  # hook
@@ -110,7 +113,7 @@ def train(rank: int, options: Options, gradients: Any, barrier: Barrier, report:
                 batches = [load(rng) for _ in range(options.micro_batches)]
             began = time.perf_counter()
             with timer.phase("compute"):
-                total, loss = accumulate(network, batches, options.rest)
+                total, loss = accumulate(network, batches, rest)
             computed = time.perf_counter() - began
             # Two sets of slots in turn, so that nobody writes where another still reads.
             slots = shared[step % 2]
@@ -132,6 +135,24 @@ def train(rank: int, options: Options, gradients: Any, barrier: Barrier, report:
     timer.close()
     report.send(times)
     report.close()
+
+
+def micro_batch_seconds(
+    rank: int, network: Network, rng: np.random.Generator, slots: Floats, barrier: Barrier
+) -> float:
+    """Return what a micro-batch takes while all ranks compute at once: the same number on every rank.
+
+    The fewer processors a machine has for its ranks, the longer; so rest in proportion to it leaves them room
+    anywhere. Ranks that queue for processors hide the one that is slowed.
+    """
+    batch = load(rng)
+    barrier.wait(BARRIER_SECONDS)
+    began = time.perf_counter()
+    for _ in range(TRIAL_MICRO_BATCHES):
+        network.gradient(*batch)
+    slots[rank, -1] = (time.perf_counter() - began) / TRIAL_MICRO_BATCHES
+    barrier.wait(BARRIER_SECONDS)
+    return float(slots[:, -1].max())
 
 
 def load(rng: np.random.Generator) -> tuple[Floats, Floats]:
@@ -156,18 +177,25 @@ def accumulate(network: Network, batches: list[tuple[Floats, Floats]], rest: flo
 
 
 def throttle(pid: int, factor: float, stop: threading.Event) -> None:
-    """Let process ``pid`` run only 1/``factor`` of the time, until ``stop``."""
-    running = DUTY_PERIOD_SECONDS / factor
+    """Let process ``pid`` run only 1/``factor`` of the time it wants to, until ``stop``."""
     try:
-        while not stop.wait(running):
-            os.kill(pid, signal.SIGSTOP)
-            time.sleep(DUTY_PERIOD_SECONDS - running)
-            os.kill(pid, signal.SIGCONT)
-    except ProcessLookupError:
+        ran = processor_seconds(pid)
+        while not stop.wait(THROTTLE_SECONDS):
+            before, ran = ran, processor_seconds(pid)
+            if ran > before:
+                os.kill(pid, signal.SIGSTOP)
+                time.sleep((ran - before) * (factor - 1))
+                os.kill(pid, signal.SIGCONT)
+    except (ProcessLookupError, FileNotFoundError):
         return
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGCONT)
+
+
+def processor_seconds(pid: int) -> float:
+    """Return how long process ``pid`` has run on a processor (the kernel's sched-stats)."""
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
 
 
 def burn(core: int) -> None:
@@ -283,14 +311,19 @@ def options_of(arguments: list[str] | None = None) -> Options:
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--steps", type=int, default=0, help="0: as many as fit into --seconds")
     parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--micro-batches", type=int, default=8, help="work per step and rank")
-    parser.add_argument("--rest", type=float, default=0.01, help="seconds of rest after each micro-batch")
+    parser.add_argument("--micro-batches", type=int, default=2, help="work per step and rank")
+    parser.add_argument(
+        "--rest",
+        type=float,
+        default=3.0,
+        help="rest after each micro-batch, as a multiple of what one takes with all ranks at once",
+    )
     parser.add_argument("--idle", type=float, default=0.03, help="seconds between steps")
     parser.add_argument("--isolate", action="store_true", help="go before other work, where permitted")
     parser.add_argument("--job", default="numpy-training")
     parser.add_argument("--slow-rank", type=int, default=None)
     parser.add_argument("--slow-after", type=float, default=30.0, help="seconds of health first")
-    parser.add_argument("--slow-factor", type=float, default=3.0, help="it gets 1/FACTOR of its processor")
+    parser.add_argument("--slow-factor", type=float, default=8.0, help="it gets 1/FACTOR of its processor")
     parser.add_argument("--slow-with", choices=("throttle", "burner"), default="throttle")
     given = vars(parser.parse_args(arguments))
     options = Options(**given)

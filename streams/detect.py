@@ -2,11 +2,12 @@
 
 import asyncio
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from slowrank.telemetry import BadRecord, Suspicion, encode
 from slowrank.telemetry.topics import DEAD_LETTERS, JOB_STEPS, NODE_EVENTS, NODE_SAMPLES, SUSPICIONS
+from streams.beats import Beats
 from streams.dead_letters import Message, Outgoing, dead_letter
 from streams.decoding import TELEMETRY
 from streams.health import Health
@@ -81,6 +82,7 @@ class Detect:
             ),
         }
         self._time = -math.inf
+        self._beats = Beats()
         self._keeper: Keeper[Lane] = Keeper(courses, reread=reread, health=health, now=now)
 
     async def take(self, message: Message) -> asyncio.Future[None]:
@@ -110,8 +112,10 @@ class Detect:
         nodes that still report holds for it too, or that of the jobs when no node does. Where nothing
         reports, time stands.
         """
+        assigned = set(assigned)
         self._keeper.retain(assigned)
         lanes, now = self._keeper.lanes, self._now()
+        self._outlet.post(self._suspicions(self._heartbeats(assigned, ends, now)))
         samples, steps = self._name(NODE_SAMPLES), self._name(JOB_STEPS)
         quiet = {place for place, lane in lanes.items() if lane.heard < now - QUIET_SECONDS}
         live = lanes.keys() - quiet
@@ -137,6 +141,24 @@ class Detect:
         if place not in self._keeper.lanes:
             await self._keeper.lane_at(place, offset, timestamp=timestamp, rebuilt=_drop)
 
+    def _heartbeats(self, assigned: set[Place], ends: Mapping[Place, int], now: float) -> Iterator[Suspicion]:
+        """Yield what had to wait for lanes to tell their time, and that of lanes that wait to be read on."""
+        if not assigned:
+            # Nobody knows yet what there is to read.
+            return
+        lanes = self._keeper.lanes
+        unread = [
+            p for p in assigned if p not in ends or (lanes[p].next_offset if p in lanes else 0) < ends[p]
+        ]
+        untold = [p for p in unread if p not in lanes or math.isinf(lanes[p].watermark.time)]
+        held = self._beats.held
+        yield from self._beats.look(untold, now)
+        if not self._beats.held:
+            waiting = [p for p in unread if p in lanes and lanes[p].heard < now - QUIET_SECONDS]
+            # Once they need not be held back all: whoever read these partitions before may have ended so.
+            for place in sorted(lanes) if held else waiting:
+                yield from lanes[place].heartbeats()
+
     def _outgoing(self, done: Iterable[Step]) -> list[Outgoing]:
         outgoing: list[Outgoing] = []
         for message, outputs in done:
@@ -148,7 +170,7 @@ class Detect:
         return outgoing
 
     def _suspicions(self, outputs: Iterable[Any]) -> list[Outgoing]:
-        found = [s for s in outputs if isinstance(s, Suspicion)]
+        found = self._beats.pass_on([s for s in outputs if isinstance(s, Suspicion)])
         self._health.outputs["suspicions"] += len(found)
         topic = self._name(SUSPICIONS)
         return [Outgoing(topic, s.cluster.encode(), encode(s), []) for s in found]

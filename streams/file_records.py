@@ -5,8 +5,8 @@ Step rows of one node and one second make a record, sample rows of one node and 
 
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,8 @@ from slowrank.telemetry.schema import (
     step_schema,
 )
 from slowrank.telemetry.twin import Assembler
-from streams.arrays import pack_arrays
+from streams.arrays import Array, pack_arrays
+from streams.doubts import StepColumns, doubts
 from streams.file_values import integer_of, number_of, text_of, time_of
 from streams.files import REQUIRED, FileProblem, Row, chain, kind_of
 
@@ -42,12 +43,12 @@ _ORDER = {NodeSample: 0, NodeEvent: 1, JobSteps: 2}
 class Read:
     """What was read: the records in order, how many rows made them, and what was set aside and why.
 
-    ``wall_clock_only``: there are steps, and none says how long its rank computed, or waited.
+    ``doubts``: by job, why its steps may give no finding.
     """
 
     records: list[Record] = field(default_factory=list)
     rows: int = 0
-    wall_clock_only: bool = False
+    doubts: list[tuple[str, str]] = field(default_factory=list)
     bad: Counter[str] = field(default_factory=Counter)
     examples: list[str] = field(default_factory=list)
 
@@ -149,13 +150,12 @@ class _Steps:
             places[self._heads[head]] = place
         group, ts = places[self._group], np.array(self._ts)
         keys, seconds = np.array(self._keys, np.int64).T, np.array(self._seconds, np.float32).T
-        own = [_SECONDS.index(name) for name in ("compute_seconds", "wait_seconds")]
-        found.wall_clock_only = bool(np.isnan(seconds[own]).all())
         second = np.floor(ts)
         order = np.lexsort((keys[1], keys[0], ts, group, second))
         group, ts, second = group[order], ts[order], second[order]
         named = zip((*_KEYS, *_SECONDS), (*keys[:, order], *seconds[:, order]), strict=True)
         held = {"ts": ts, **dict(named)}
+        found.doubts += _doubts([head[:2] for head in heads], group, held)
         cuts = np.flatnonzero(np.diff(group) | np.diff(second).astype(bool)) + 1
         for number, (a, b) in enumerate(_pieces([0, *cuts.tolist(), len(ts)])):
             piece = {name: values[a:b] for name, values in held.items()}
@@ -166,6 +166,19 @@ class _Steps:
             except BadRecord as error:
                 found.rows -= b - a
                 found.set_aside("step rows", error, b - a)
+
+
+def _doubts(
+    job_of: Sequence[tuple[str, str]], group: Array, held: Mapping[str, Array]
+) -> Iterator[tuple[str, str]]:
+    """Yield the name of a job and what is doubtful about its rows; ``job_of`` is by group."""
+    number = {job: i for i, job in enumerate(sorted(set(job_of)))}
+    of_row = np.array([number[job] for job in job_of])[group]
+    order = of_row.argsort(kind="stable")
+    parts = np.split(order, np.flatnonzero(np.diff(of_row[order])) + 1)
+    for (_, job_id), rows in zip(number, parts, strict=True):
+        columns = StepColumns(**{f.name: held[f.name][rows] for f in fields(StepColumns)})
+        yield from ((job_id, doubt) for doubt in doubts(columns))
 
 
 class _Samples:

@@ -34,7 +34,7 @@ from streams.incident_kinds import (
 )
 from streams.places import PLACE_KIND, Layout
 from streams.silence import UNHEARD_KIND
-from streams.timeline import Fold
+from streams.timeline import Fold, spoken_since
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +134,11 @@ def _ended(state: Incidents, at: float, config: FindingConfig) -> Incidents:
     return replace(state, scope=scope, claims=claims)
 
 
-def _case_of(state: Incidents, key: str) -> Case | None:
-    return state.members.get(key)
+def _is_old_news(state: Incidents, s: Suspicion) -> bool:
+    if s.kind != PLACE_KIND:
+        return spoken_since(state.members.get(case_key(s)), s)
+    known = state.layout.known.get(s.subject.node or "")
+    return known is not None and known.told_at >= s.ts
 
 
 def _is_empty(state: Incidents) -> bool:
@@ -147,7 +150,7 @@ INCIDENTS = Fold(
     apply=apply,
     advance=advance,
     next_deadline=next_deadline,
-    case_of=_case_of,
+    is_old_news=_is_old_news,
     is_empty=_is_empty,
 )
 

@@ -22,7 +22,7 @@ class Lane:
 
     Every other second of event time each cluster seen gets a heartbeat on ``suspicions``: without it the
     finding stage, which sees only rare suspicions, would not know that time has passed. ``heard`` is when the
-    partition last brought a message, by the worker's clock.
+    partition last brought a message, by the worker's clock; ``told`` the second of the last heartbeat.
     """
 
     name: str
@@ -30,6 +30,7 @@ class Lane:
     next_offset: int = 0
     heard: float = -math.inf
     watermark: Watermark = field(default_factory=Watermark)
+    told: int | None = None
     clusters: set[str] = field(default_factory=set)
     senders: Senders = field(default_factory=Senders)
 
@@ -48,12 +49,19 @@ class Lane:
         """Let time pass without a record, when the partition is read to its end and others know the time."""
         return self._pass(self.watermark.reach(event_time))
 
+    def heartbeats(self) -> list[Suspicion]:
+        """Return the heartbeats of the second last told: where the lane stands."""
+        if self.told is None:
+            return []
+        return [heartbeat(cluster, self.name, self.told) for cluster in sorted(self.clusters)]
+
     def _pass(self, seconds: range) -> list[Output]:
         outputs: list[Output] = []
         for second in seconds:
             outputs += self.stage.tick(float(second))
             if second % HEARTBEAT_SECONDS == 0:
-                outputs += (heartbeat(cluster, self.name, second) for cluster in sorted(self.clusters))
+                self.told = second
+                outputs += self.heartbeats()
         return outputs
 
 

@@ -1,11 +1,7 @@
 """The telemetry topics written to a file of JSON rows, so that a day can be lived again."""
 
-import contextlib
-import gzip
-import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import IO
 
 import msgspec
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -14,6 +10,7 @@ from aiokafka.errors import KafkaError
 
 from slowrank.settings import Settings
 from slowrank.telemetry import BadRecord
+from slowrank.telemetry.row_file import opened
 from slowrank.telemetry.topics import topic_name
 from slowrank.telemetry.twin import rows
 from streams.dead_letters import Message
@@ -35,7 +32,7 @@ async def write_recording(settings: Settings, output: Path, *, follow: bool) -> 
         messages = _messages(settings, list(decode), follow=follow)
         # Without Kafka or its topics nothing takes the place of what was recorded before.
         message = await anext(messages, None)
-        with _opened(output) as file:
+        with opened(output) as file:
             while message is not None:
                 try:
                     record = decode[message.topic](message.value, message.timestamp)
@@ -89,15 +86,3 @@ async def _partitions(bootstrap: str, topics: list[str]) -> list[TopicPartition]
     if missing:
         raise RecordingProblem(f"no topic {', '.join(missing)}: `slowrank topics create` makes them.")
     return [TopicPartition(t["topic"], p["partition"]) for t in found for p in t["partitions"]]
-
-
-@contextlib.contextmanager
-def _opened(output: Path) -> Iterator[IO[bytes] | gzip.GzipFile]:
-    if str(output) == "-":
-        yield sys.stdout.buffer
-    elif output.suffix == ".gz":
-        with gzip.open(output, "wb") as packed:
-            yield packed
-    else:
-        with output.open("wb") as plain:
-            yield plain

@@ -63,6 +63,7 @@ class Silence:
         self._heard: dict[tuple[str, str], _Heard] = {}
         self._due = Earliest()
         self._soonest = min(asdict(self._config).values()) - _ROUNDING
+        self._latest = min(self._config.certain, self._config.expected) - _ROUNDING
         self._second = -math.inf
 
     @property
@@ -90,8 +91,9 @@ class Silence:
             held.raised = set()
         held.certain = held.unheard = False
         held.place, held.last, held.gap = place, max(held.last, ts), abs(ts - held.last)
-        # Not its deadline, which is dearer to find and hardly ever reached.
-        self._due.note(held.last + self._soonest)
+        # Not its deadline, which is dearer to find and hardly ever reached; no later than it.
+        wait = max(self._soonest, min(_MISSED * held.gap - _ROUNDING, self._latest))
+        self._due.note(held.last + wait)
         return found
 
     def heard_out_of_turn(self, place: Place, ts: float) -> list[Suspicion]:

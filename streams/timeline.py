@@ -39,19 +39,26 @@ class Fold(Generic[S]):
     """What a timeline does with its suspicions: pure functions on an immutable state.
 
     ``apply`` takes the suspicions of one event time; ``next_deadline`` tells when silence alone will change
-    something; ``case_of`` returns the case that hears of a dedup key.
+    something; ``is_old_news`` whether a state has heard what makes a suspicion that comes late void.
     """
 
     start: S
     apply: Callable[[S, Iterable[Suspicion], FindingConfig], S]
     advance: Advance[S]
     next_deadline: Callable[[S, FindingConfig], tuple[float, str] | None]
-    case_of: Callable[[S, str], Case | None]
+    is_old_news: Callable[[S, Suspicion], bool]
     is_empty: Callable[[S], bool]
 
 
-def _case_of(state: Scope, key: str) -> Case | None:
-    return state.cases.get(key)
+def spoken_since(case: Case | None, s: Suspicion) -> bool:
+    """Return whether the source of ``s`` has said something as young to the case that hears it."""
+    source = None if case is None else case.sources.get(voice(s))
+    # Where it has said nothing, there is nothing to end either.
+    return s.state == "clear" if source is None else source.latest.ts >= s.ts
+
+
+def _is_old_news(state: Scope, s: Suspicion) -> bool:
+    return spoken_since(state.cases.get(case_key(s)), s)
 
 
 def _is_empty(state: Scope) -> bool:
@@ -63,7 +70,7 @@ SCOPE = Fold(
     apply=scope.apply,
     advance=scope.advance,
     next_deadline=scope.next_deadline,
-    case_of=_case_of,
+    is_old_news=_is_old_news,
     is_empty=_is_empty,
 )
 
@@ -100,7 +107,7 @@ class Timeline(Generic[S]):
         entry = (s.ts, s.detector, _STATE_ORDER[s.state], encode(s), s)
         place = bisect_left(self._entries, entry[:4], key=_order)
         if s.ts <= self._settled_to:
-            if _spoken_since(self._fold.case_of(self._settled, case_key(s)), s):
+            if self._fold.is_old_news(self._settled, s):
                 return
             self._settled = self._fold.apply(self._settled, (s,), self._config)
         elif place < len(self._entries) and _order(self._entries[place]) == entry[:4]:
@@ -179,8 +186,3 @@ def _time(entry: Entry) -> float:
 
 def _batches(entries: Sequence[Entry]) -> list[tuple[float, list[Suspicion]]]:
     return [(ts, [e[4] for e in batch]) for ts, batch in groupby(entries, key=_time)]
-
-
-def _spoken_since(case: Case | None, s: Suspicion) -> bool:
-    source = None if case is None else case.sources.get(voice(s))
-    return s.state == "clear" if source is None else source.latest.ts >= s.ts

@@ -19,12 +19,10 @@ from pathlib import Path
 from typing import Any, get_args
 
 from detectors.multivariate import Envelope
+from slowrank.settings import TUNING_TABLES
 from streams.catalogue import DETECTORS, FINDINGS, GRAY, NAMES, RULES, Detector
 from streams.gray_region import read_region
 from streams.tuning import Configs, Layer, Mode, Tuning, is_pattern, with_knobs
-
-TABLES = ("detectors", "findings", "clusters", "jobs")
-"""The top-level tables of the file that are read here."""
 
 # Settings by name, wherever they stand: a share of something; what may be zero; what may have any sign.
 _SHARES = frozenset(
@@ -71,7 +69,7 @@ def tuning_of(
 
     Files that the tables name stand in ``folder``, where their paths are relative.
     """
-    base = _marked(base or Configs(), {name: tables[name] for name in TABLES if name in tables})
+    base = _marked(base or Configs(), {name: tables[name] for name in TUNING_TABLES if name in tables})
     if isinstance(tables.get("cluster"), dict) or isinstance(tables.get("job"), dict):
         raise TuningError(f"{file}: tables for clusters and jobs are called [clusters.…] and [jobs.…]")
     try:

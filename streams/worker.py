@@ -36,6 +36,7 @@ from streams.hush import hush
 from streams.lookout import Lookout
 from streams.metrics import SinkMetrics, new_registry, serve
 from streams.outlet import Outlet
+from streams.prerequisites import demand
 from streams.probe import Place, Probe
 from streams.rebuild import reread
 from streams.rollup import Rows
@@ -58,7 +59,8 @@ RETENTION_SECONDS = 3600.0
 
 
 def run(settings: Settings, tuning: Tuning, role: Role) -> None:
-    """Run one worker until it is told to stop; ends the process."""
+    """Run one worker until it is told to stop; ends the process. Raises ``Unprepared``."""
+    demand(settings, role)
     if role == "detect":
         _warm_up()
     collect_seldom()

@@ -68,6 +68,11 @@ def suspicions(outlet):
     return [s for s in found if not s.kind.startswith("self.")]
 
 
+def heartbeats(outlet):
+    found = [decode_suspicion(m.value) for m in outlet.messages if m.topic == "suspicions"]
+    return [s for s in found if s.kind == HEARTBEAT_KIND]
+
+
 def take_all(log, worker, start=0):
     async def go():
         for message in log.messages[start:]:
@@ -84,13 +89,105 @@ def story():
 def test_messages_become_suspicions_and_heartbeats(story):
     """The slow rank is suspected, and every other second of event time says that it has passed."""
     log, outlet = Log(story), Sent()
-    take_all(log, detect(log, outlet))
+    worker = detect(log, outlet)
+    end = {("job-steps", 0): len(log.messages)}
+
+    async def go():
+        await worker.take(log.messages[0])
+        worker.idle(end, dict.fromkeys(end, 1))
+        await _take(worker, log.messages[1:])
+        worker.idle(end, end)
+
+    asyncio.run(go())
     assert {s.subject.rank for s in suspicions(outlet) if s.kind == "straggler.fail_slow"} == {5}
-    beats = [decode_suspicion(m.value) for m in outlet.messages]
-    times = [s.ts for s in beats if s.kind == HEARTBEAT_KIND]
+    times = [s.ts for s in heartbeats(outlet)]
     assert len(times) > 50
-    assert times == sorted(times)
+    assert times == sorted(set(times))
     assert all(t % 2 == 0 for t in times)
+
+
+def test_no_lane_tells_the_time_before_all_that_have_something_to_read(story):
+    """Of three partitions the first is read to its end before the second; the third has nothing to read."""
+    steps = Log(story)
+    samples = Log(list(traffic.nodes(count=2, seconds=200, ends=NOW - 100)), topic="node-samples")
+    outlet = Sent()
+    worker = detect(steps, outlet)
+    # A message of the job is still to be read, so that only its own steps tell its time.
+    read = {("job-steps", 0): len(steps.messages) + 1, ("node-samples", 0): len(samples.messages)}
+    ends = read | {("node-samples", 1): 0}
+
+    async def go():
+        await _take(worker, steps.messages)
+        worker.idle(ends, ends)
+        assert heartbeats(outlet) == []
+        assert suspicions(outlet)
+        await _take(worker, samples.messages)
+        worker.idle(ends, ends)
+
+    asyncio.run(go())
+    *beats, job, nodes = [(s.ts, s.note) for s in heartbeats(outlet)]
+    assert beats == sorted(beats)
+    assert {note for _, note in beats[100:]} == {"job-steps:0", "node-samples:0"}
+    assert job == max(beat for beat in beats if beat[1] == "job-steps:0")
+    assert nodes == max(beat for beat in beats if beat[1] == "node-samples:0")
+
+
+def test_a_worker_that_starts_tells_where_its_lanes_stand(story):
+    """The one before it may have ended with all read and no time told."""
+    steps, outlet = Log(story), Sent()
+    before, after = detect(steps, outlet), detect(steps, outlet)
+    end = {("job-steps", 0): len(steps.messages)}
+
+    async def go():
+        await _take(before, steps.messages)
+        assert heartbeats(outlet) == []
+        await after.prepare(*next(iter(end.items())), timestamp=NOW)
+        after.idle(end, end)
+
+    asyncio.run(go())
+    assert [(s.note, s.cluster) for s in heartbeats(outlet)] == [("job-steps:0", "c")]
+
+
+def test_a_partition_from_which_nothing_comes_is_waited_for_a_minute(story):
+    """Nor is time told before it is known which partitions there are, and where they end."""
+    steps, outlet, clock = Log(story), Sent(), [NOW]
+    worker = detect(steps, outlet, now=lambda: clock[0])
+    places = [("job-steps", 0), ("node-samples", 0)]
+    ends = dict(zip(places, (len(steps.messages), 7), strict=True))
+
+    async def go():
+        worker.idle([], {})
+        await _take(worker, steps.messages)
+        for seconds, known in ((0, {}), (59, ends)):
+            clock[0] = NOW + seconds
+            worker.idle(places, known)
+            assert heartbeats(outlet) == []
+        clock[0] = NOW + 60
+        worker.idle(places, ends)
+
+    asyncio.run(go())
+    assert heartbeats(outlet)
+
+
+def test_a_lane_that_waits_to_be_read_on_tells_its_time_again(story):
+    """For the stage not to pass it while the worker is busy with other partitions; not between messages."""
+    steps, outlet, now = Log(story), Sent(), [NOW]
+    worker = detect(steps, outlet, now=lambda: now[0])
+    half = len(steps.messages) // 2
+    ends = {("job-steps", 0): len(steps.messages)}
+
+    async def go():
+        await _take(worker, steps.messages[:half])
+        worker.idle(ends, ends)
+        told = len(heartbeats(outlet))
+        for seconds, repeated in ((4, 0), (6, 1), (7, 2)):
+            now[0] = NOW + seconds
+            worker.idle(ends, ends)
+            assert len(heartbeats(outlet)) == told + repeated
+
+    asyncio.run(go())
+    times = [s.ts for s in heartbeats(outlet)]
+    assert times[-3:] == [max(times)] * 3
 
 
 def test_a_worker_that_starts_in_mid_stream_first_reads_the_past_again(story):

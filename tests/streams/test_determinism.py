@@ -1,5 +1,6 @@
 """The same telemetry gives the same findings, byte for byte, however it travels."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -10,6 +11,7 @@ from simulator import Cluster, ClusterSpec, Fault, JobSpec, Workload
 from tests.streams.partitions import Workers, in_one, regrouped, shuffled
 
 SECONDS = 180.0
+HANG_NOTE = re.compile(rb'"note":"(no rank is behind the others|ranks behind: [0-9, -]+)"')
 
 
 def telemetry(seed, faults):
@@ -76,6 +78,18 @@ def test_partitions_change_nothing(recorded, partitions):
     """The workers on any number of partitions find what one process finds."""
     records, found = recorded
     assert Workers(partitions).findings(records) == found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("at_once", [10_000, 400])
+def test_nor_does_a_log_that_is_read_in_bulk(recorded, at_once):
+    """Partitions read one after the other, each to its end or by turns: what was written long ago.
+
+    Apart from a note: steps that come at a stretch have been read on when a stall is judged.
+    """
+    records, found = recorded
+    again = Workers(4).findings_in_bulk(records, at_once)
+    assert HANG_NOTE.sub(b"", again) == HANG_NOTE.sub(b"", found)
 
 
 @pytest.mark.slow

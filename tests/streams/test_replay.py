@@ -175,6 +175,20 @@ def test_wall_clock_steps_alone_are_said_not_to_name_a_rank(slow_job, tmp_path):
     assert "compute_seconds" not in backtest(path).stderr
 
 
+def test_doubts_about_steps_are_told_and_do_not_run_on(tmp_path):
+    """A file that nothing can be found in is explained, however many jobs it has."""
+    path = tmp_path / "short.ndjson"
+    path.write_text(
+        lines(row | {"job_id": f"j{job:02d}"} for job in range(12) for row in job_rows(steps=2, ranks=2))
+    )
+    told = backtest(path).stderr.splitlines()
+    assert [line for line in told if line.startswith("job ")] == [
+        f"job j{job:02d}: 2 steps are few: sixty show a rank that gets 10 % slower halfway, forty one of 20 %"
+        for job in range(10)
+    ]
+    assert told[-1] == "and 2 such doubts more"
+
+
 def test_an_old_trace_is_not_sent_where_it_would_be_set_aside(slow_job, tmp_path):
     """What the workers would refuse by its age is refused before anything is sent."""
     path = tmp_path / "old.ndjson"

@@ -1,0 +1,71 @@
+"""What is doubtful about the step rows of a file: why nothing may be found in them.
+
+That nothing was found should mean that all is well. Where it may mean that the rows cannot be judged, whoever
+reads the file is told.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from streams.arrays import FloatArray
+
+FEW_STEPS = 60
+"""So many steps show that a rank got 10 % slower halfway; forty show 20 %."""
+
+TOO_FAST, TOO_SLOW = 10.0, 1 / 200
+"""Steps that take so many times the time that passes are in another unit than it, or their times are no
+times. A job that pauses, or a trace of every hundredth step, has far more time than steps."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepColumns:
+    """The step rows of one job, [rows] each; seconds, NaN where there is none."""
+
+    step: npt.NDArray[np.int64]
+    rank: npt.NDArray[np.int64]
+    ts: FloatArray
+    step_seconds: FloatArray
+    compute_seconds: FloatArray
+    wait_seconds: FloatArray
+
+
+def doubts(rows: StepColumns) -> Iterator[str]:
+    """Yield what is doubtful about a job's rows, each in a sentence."""
+    if len(np.unique(rows.rank)) == 1:
+        yield "one rank, and nobody to compare it with"
+    steps = len(np.unique(rows.step))
+    if steps < FEW_STEPS:
+        yield f"{steps} steps are few: sixty show a rank that gets 10 % slower halfway, forty one of 20 %"
+    if np.isnan(rows.compute_seconds).all() and np.isnan(rows.wait_seconds).all():
+        yield (
+            "no row has compute_seconds or wait_seconds: of ranks that wait for each other, nobody can say "
+            "which one is slow"
+        )
+    for name, values in (("compute_seconds", rows.compute_seconds), ("wait_seconds", rows.wait_seconds)):
+        known = values[values == values]
+        if len(known) and np.median(known) < 0:
+            yield f"{name} is mostly negative"
+        elif np.count_nonzero(values > 1.5 * rows.step_seconds) > len(known) / 2:
+            yield f"{name} is mostly larger than step_seconds: both are seconds, and the step is the whole"
+    yield from _of_time(rows, steps)
+
+
+def _of_time(rows: StepColumns, steps: int) -> Iterator[str]:
+    typical = float(np.median(rows.step_seconds))
+    if typical == 0.0:
+        yield "step_seconds is mostly 0"
+        return
+    # The last step's row comes at its end, so that the first one's time is not between the two.
+    took, passed = typical * (steps - 1), float(np.ptp(rows.ts))
+    if steps > 1 and not TOO_SLOW * passed <= took <= TOO_FAST * passed:
+        yield (
+            f"the steps take {_seconds(took)} by step_seconds and {_seconds(passed)} by ts: both count in "
+            "seconds, and ts is when the step ended"
+        )
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:,.0f} s" if seconds >= 10.0 else f"{seconds:.3g} s"

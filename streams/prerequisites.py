@@ -1,0 +1,47 @@
+"""What a worker needs and does not make itself: its topics and, for the one that stores, the schema."""
+
+import asyncio
+from functools import partial
+
+from aiokafka.errors import KafkaError
+
+from slowrank.settings import Settings
+from slowrank.telemetry.topics import DEAD_LETTERS, SUSPICIONS, topic_name
+from store.schema import lacks_schema
+from streams.app import READS, Role, group
+from streams.probe import Probe
+
+
+class Unprepared(Exception):
+    """Something the operator makes is missing; says what to run."""
+
+
+def demand(settings: Settings, role: Role) -> None:
+    """Raise ``Unprepared`` when a server says that it lacks what the role needs.
+
+    A consumer that starts without its topics looks for them again only after minutes. Servers that do not
+    answer are no reason to refuse: a worker waits for them.
+    """
+    # asyncio.run would leave the thread without the current loop that Faust then asks for.
+    loop = asyncio.new_event_loop()
+    try:
+        missing = loop.run_until_complete(_missing(settings, role))
+    finally:
+        loop.close()
+    if missing:
+        names = ", ".join(missing)
+        raise Unprepared(f"{settings.kafka_bootstrap} has no topic {names}: run `slowrank topics create`")
+    if role == "sink" and lacks_schema(settings.dsn()):
+        raise Unprepared("the database has no slowrank schema: run `slowrank migrate`")
+
+
+async def _missing(settings: Settings, role: Role) -> list[str]:
+    name = partial(topic_name, prefix=settings.topic_prefix)
+    wanted = {name(topic) for topic in (*READS[role], SUSPICIONS, DEAD_LETTERS)}
+    probe = Probe(settings.kafka_bootstrap, group(settings, role))
+    try:
+        return sorted(wanted.difference(topic for topic, _ in await probe.partitions(wanted)))
+    except KafkaError:
+        return []
+    finally:
+        await probe.close()

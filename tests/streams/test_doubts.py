@@ -1,0 +1,77 @@
+"""Rows of steps in which nothing may be found, and what is said of them."""
+
+import numpy as np
+import pytest
+
+from streams.doubts import StepColumns, doubts
+from streams.file_records import read_records
+
+
+def columns(*, ranks=8, steps=100, **changed):
+    """Healthy rows of a synchronous job, 0.8 s of compute in a step of 1 s; ``changed`` replaces columns."""
+    step, rank = np.repeat(np.arange(steps), ranks), np.tile(np.arange(ranks), steps)
+    seconds = {"step_seconds": 1.0, "compute_seconds": 0.8, "wait_seconds": 0.1}
+    held = {"step": step, "rank": rank, "ts": 1_795_160_000.0 + step}
+    held |= {name: np.full(len(step), value) for name, value in seconds.items()}
+    return StepColumns(**held | {name: change(held) for name, change in changed.items()})
+
+
+def test_about_whole_rows_nothing_is_doubtful():
+    """Neither many ranks and steps, nor a job that pauses for an hour, nor a trace of every tenth step."""
+    assert list(doubts(columns())) == []
+    assert list(doubts(columns(ranks=2, steps=60))) == []
+    assert list(doubts(columns(ts=lambda h: h["ts"] + 3600.0 * (h["step"] > 50)))) == []
+    assert list(doubts(columns(step=lambda h: 10 * h["step"], ts=lambda h: 10 * h["ts"]))) == []
+
+
+@pytest.mark.parametrize(
+    ("rows", "doubt"),
+    [
+        (columns(ranks=1), "one rank"),
+        (columns(steps=20), "20 steps are few"),
+        (columns(steps=1), "1 steps are few"),
+        (columns(compute_seconds=lambda h: -h["compute_seconds"]), "compute_seconds is mostly negative"),
+        (columns(compute_seconds=lambda h: 1e3 * h["compute_seconds"]), "compute_seconds is mostly larger"),
+        (columns(wait_seconds=lambda h: 1e3 * h["wait_seconds"]), "wait_seconds is mostly larger"),
+        (columns(step_seconds=lambda h: 0 * h["step_seconds"]), "step_seconds is mostly 0"),
+        (columns(ts=lambda h: 0 * h["ts"] + 5.0), "take 99 s by step_seconds and 0 s by ts"),
+        (columns(ts=lambda h: h["ts"] * 1e3), "take 99 s by step_seconds and 99,000 s by ts"),
+    ],
+)
+def test_what_cannot_be_judged_is_told(rows, doubt):
+    """Too few, signs and units that cannot be, and times that are none."""
+    assert any(doubt in told for told in doubts(rows))
+
+
+def test_durations_in_milliseconds_are_told_of_once_each():
+    """One mistake in the whole file is one doubt about time, none about the parts of a step."""
+    thousand = {
+        name: (lambda h, name=name: 1e3 * h[name])
+        for name in ("step_seconds", "compute_seconds", "wait_seconds")
+    }
+    (told,) = doubts(columns(**thousand))
+    assert "take 99,000 s by step_seconds and 99 s by ts" in told
+
+
+def test_nobody_can_be_named_by_wall_clock_alone():
+    """Either how long a rank computed or how long it waited is enough; neither is not."""
+    absent = {name: (lambda h: np.full(len(h["ts"]), np.nan)) for name in ("compute_seconds", "wait_seconds")}
+    (told,) = doubts(columns(**absent))
+    assert "nobody can say" in told
+    for name, nothing in absent.items():
+        assert list(doubts(columns(**{name: nothing}))) == []
+
+
+def test_doubts_are_by_job(tmp_path):
+    """Of several jobs in several files, on several nodes, the doubtful one is named."""
+    lines = ["job_id,node,step,rank,ts,step_seconds,compute_seconds"]
+    for job, ranks in (("whole", range(4)), ("lone", range(1))):
+        lines += [
+            f"{job},n{rank % 2},{step},{rank},{1_795_160_000 + step},1.0,0.8"
+            for step in range(100)
+            for rank in ranks
+        ]
+    (tmp_path / "a.csv").write_text("\n".join([lines[0], *lines[1:150]]))
+    (tmp_path / "b.csv").write_text("\n".join([lines[0], *lines[150:]]))
+    read = read_records([tmp_path / "a.csv", tmp_path / "b.csv"])
+    assert read.doubts == [("lone", "one rank, and nobody to compare it with")]

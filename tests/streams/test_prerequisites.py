@@ -1,0 +1,67 @@
+"""Workers that start before the operator has made what they need."""
+
+import asyncio
+import contextlib
+
+import pytest
+
+from slowrank.settings import Settings
+from streams.prerequisites import Unprepared, demand
+from tests.streams import traffic
+from tests.streams.harness import Rig, wait_for
+
+
+@pytest.fixture
+def unprepared(kafka_bootstrap, database, tmp_path):
+    made = Rig(kafka_bootstrap, database, tmp_path)
+    yield made
+    with contextlib.suppress(Exception):
+        made.stop()
+
+
+def settings_of(rig):
+    return Settings(kafka_bootstrap=rig.bootstrap, topic_prefix=rig.prefix, database_url=rig.dsn)
+
+
+@pytest.mark.parametrize("role", ["detect", "sink"])
+def test_a_worker_names_the_topics_it_lacks(unprepared, role):
+    """Without its topics a role is refused, and told what makes them."""
+    with pytest.raises(Unprepared, match=rf"{unprepared.prefix}dead-letters, .*slowrank topics create"):
+        demand(settings_of(unprepared), role)
+
+
+def test_only_the_storing_worker_needs_the_schema(unprepared):
+    """With topics and no schema, detection may start."""
+    asyncio.run(unprepared._create_topics())
+
+    demand(settings_of(unprepared), "detect")
+    with pytest.raises(Unprepared, match="slowrank migrate"):
+        demand(settings_of(unprepared), "sink")
+
+
+def test_what_is_prepared_is_not_refused(unprepared):
+    """Topics and schema are all that is asked for."""
+    unprepared.prepare()
+
+    for role in ("detect", "sink"):
+        demand(settings_of(unprepared), role)
+
+
+def test_servers_that_do_not_answer_are_waited_for(tmp_path):
+    """No server is no reason to refuse: workers outlast theirs."""
+    away = Rig("127.0.0.1:1", "postgresql://postgres@127.0.0.1:1/none", tmp_path)
+
+    for role in ("detect", "sink"):
+        demand(settings_of(away), role)
+
+
+@pytest.mark.slow
+def test_workers_started_too_early_say_so_and_work_as_soon_as_they_can(unprepared):
+    """They are started again until all is there, and then read at once, not minutes later."""
+    early = unprepared.start("all")
+    wait_for(lambda: "slowrank topics create" in early.log.read_text(), within=60, what="a word about topics")
+    unprepared.prepare()
+    unprepared.send(traffic.nodes(count=2, seconds=5))
+
+    wait_for(lambda: unprepared.messages("suspicions"), within=90, what="detection to read")
+    unprepared.wait_until_read("detect", "sink")

@@ -3,6 +3,7 @@
 import os
 import re
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,14 @@ WEBHOOK_ATTEMPT_SECONDS = 15.0
 _SHORTEST_LEASE_SECONDS = WEBHOOK_ATTEMPT_SECONDS + 5.0
 
 
+TUNING_TABLES = ("detectors", "findings", "clusters", "jobs")
+"""The tables of ``slowrank.toml`` that tune detectors (streams.tuning_file); the rest are settings."""
+
+
 class Settings(BaseSettings):
     """One flat table; a secret may come from ``SLOWRANK_<NAME>_FILE`` instead of the environment."""
 
-    # extra: slowrank.toml holds the detectors' tables too (`slowrank config check` names what nobody knows).
+    # extra: slowrank.toml holds the detectors' tables too; what nobody knows is refused where it is read.
     # hide_input: an error about a value must not print it, it may be a password.
     model_config = SettingsConfigDict(
         env_prefix="SLOWRANK_", toml_file="slowrank.toml", extra="ignore", hide_input_in_errors=True
@@ -136,6 +141,11 @@ class Settings(BaseSettings):
     def place(self) -> dict[str, str]:
         """Return the labels that say where this node stands, without those that nobody gave."""
         return {name: value for name in ("rack", "switch") if (value := getattr(self, name))}
+
+    @classmethod
+    def unknown(cls, names: Iterable[str]) -> list[str]:
+        """Return those of the top-level names of a ``slowrank.toml`` that are neither settings nor tables."""
+        return sorted(set(names) - cls.model_fields.keys() - set(TUNING_TABLES))
 
     def redacted(self) -> dict[str, Any]:
         """Return every value JSON-ready; a secret that is set shows as asterisks."""

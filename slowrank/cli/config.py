@@ -4,6 +4,8 @@ import json
 import os
 import sys
 import tomllib
+from collections.abc import Iterable
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +19,9 @@ if TYPE_CHECKING:
 
 FILE = Path("slowrank.toml")
 
+_MISSPELT = 0.92
+"""How like a setting's a variable's name must be (difflib's ratio) to be taken for a mistyped one."""
+
 app = typer.Typer(help="Check and show the settings.", no_args_is_help=True, add_completion=False)
 
 
@@ -24,22 +29,12 @@ app = typer.Typer(help="Check and show the settings.", no_args_is_help=True, add
 def check() -> None:
     """Read the settings as every process would, and say where each value comes from."""
     settings = load_settings()
-    in_file = _toml_names()
+    in_file = set(_names_in(FILE))
     for name, value in settings.redacted().items():
         variable = f"SLOWRANK_{name.upper()}"
         origin = variable if variable in os.environ else "slowrank.toml" if name in in_file else "default"
         typer.echo(f"{name} = {json.dumps(value)}  ({origin})")
-    from streams.tuning_file import TABLES
-
     load_tuning(settings)
-    unknown = sorted(in_file - type(settings).model_fields.keys() - set(TABLES))
-    if unknown:
-        typer.secho(
-            f"error: slowrank.toml sets {', '.join(unknown)}, which slowrank does not know; "
-            "remove or rename them (`slowrank config show` lists the names)",
-            err=True,
-        )
-        raise typer.Exit(2)
 
 
 @app.command()
@@ -78,15 +73,20 @@ def load_settings(**given: Any) -> "Settings":
     from slowrank.settings import Settings
 
     try:
-        return Settings(**given)
+        settings = Settings(**given)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        why = f"slowrank.toml: {error}"
+        why = f" slowrank.toml: {error}"
     except ValidationError as error:
-        why = str(error)
+        said = ((_named(e["loc"]), e["msg"].removeprefix("Value error, ")) for e in error.errors())
+        why = "".join(f"\n  {name}: {message}" for name, message in said)
     except SettingsError as error:
-        why = f'{error}\nA list is written in JSON, such as ["hooks.example.org"].'
+        why = f' {error}\nA list is written in JSON, such as ["hooks.example.org"].'
+    else:
+        _refuse_unknown(FILE)
+        _tell_misspelt()
+        return settings
     typer.secho(
-        f"error: the settings cannot be read: {why}\nFix the named value and run this again.", err=True
+        f"error: the settings cannot be read:{why}\nFix the named value and run this again.", err=True
     )
     sys.exit(2)
 
@@ -97,6 +97,7 @@ def load_tuning(settings: "Settings", path: Path = FILE) -> "Tuning":
     from streams.tuning import Configs
     from streams.tuning_file import TuningError, read_tuning
 
+    _refuse_unknown(path)
     base = Configs(finding=FindingConfig(gpu_hour_price=settings.gpu_hour_price))
     try:
         return read_tuning(path, base)
@@ -105,8 +106,42 @@ def load_tuning(settings: "Settings", path: Path = FILE) -> "Tuning":
         fail(str(error))
 
 
-def _toml_names() -> set[str]:
+def _named(place: tuple[int | str, ...]) -> str:
+    """Return a setting's name, and its variable when that is where the value comes from."""
+    name = ".".join(map(str, place)) or "settings"
+    variable = f"SLOWRANK_{name.upper()}"
+    return f"{name} ({variable})" if variable in os.environ else name
+
+
+def _tell_misspelt() -> None:
+    """Warn of variables whose names are nearly a setting's: they change nothing.
+
+    The environment is not slowrank's alone (an orchestrator adds variables by a service's name), so an
+    unknown one is no error.
+    """
+    from slowrank.settings import Settings
+
+    known = [f"SLOWRANK_{name.upper()}" for name in Settings.model_fields]
+    strange = sorted(name for name in os.environ if name.startswith("SLOWRANK_") and name not in known)
+    for name in strange:
+        for like in get_close_matches(name, known, n=1, cutoff=_MISSPELT):
+            typer.secho(f"warning: {name!r:.100} is set and is no setting (is it {like}?)", err=True)
+
+
+def _refuse_unknown(path: Path) -> None:
+    """End the command when ``path`` sets what is neither a setting nor a table: it would change nothing."""
+    from slowrank.settings import TUNING_TABLES, Settings
+
+    known = [*TUNING_TABLES, *Settings.model_fields]
+    unknown = [(name, get_close_matches(name, known, n=1)) for name in Settings.unknown(_names_in(path))]
+    if unknown:
+        told = (f"{name!r:.100}" + (f" (is it {like[0]}?)" if like else "") for name, like in unknown)
+        fail(f"{path} sets {', '.join(told)}, which slowrank does not know. Rename or remove it.")
+
+
+def _names_in(path: Path) -> Iterable[str]:
     try:
-        return set(tomllib.loads(FILE.read_text()))
-    except OSError:
-        return set()
+        return tomllib.loads(path.read_text()).keys()
+    except (OSError, ValueError, RecursionError):
+        # Whoever reads it for its values says what is wrong with it.
+        return ()

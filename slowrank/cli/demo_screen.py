@@ -81,7 +81,8 @@ class Screen:
             ("cost", _cost(finding)),
             ("cause", _cause(finding)),
             ("not", _ruled_out(finding)),
-            ("do", _action(finding)),
+            ("do", _text((finding.get("action") or {}).get("text", ""))),
+            ("drain", _command(finding)),
             ("proof", self._proof),
         ):
             if text:
@@ -157,9 +158,9 @@ def _named(hypothesis: str) -> str:
     return _CAUSES.get(hypothesis, _text(hypothesis))
 
 
-def _action(finding: Json) -> str:
-    action = finding.get("action") or {}
-    return _text((action.get("commands") or [action.get("text", "")])[0])
+def _command(finding: Json) -> str:
+    """Return how the machine is emptied, now or for its repair: which of them, the text above it says."""
+    return _text(next(iter((finding.get("action") or {}).get("commands") or ()), ""))
 
 
 def _text(text: object) -> str:

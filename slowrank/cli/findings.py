@@ -136,12 +136,16 @@ def _since(text: str | None) -> str | None:
 
 def _subject(finding: Any) -> str:
     subject = finding["subject"]
+    parts = [f"{name} {subject[name]}" for name in _DOMAINS.get(subject["type"], ()) if subject.get(name)]
+    if parts:
+        return " ".join(parts)
     where = subject.get("node") or subject.get("job_id") or subject["cluster"]
     if subject.get("gpu_index") is not None:
         return f"{where} GPU {subject['gpu_index']}"
     if subject.get("rank") is not None:
         return f"{where} rank {subject['rank']}"
-    return f"{where} {subject.get('nic') or ''}".strip()
+    shared = " ".join(f"{name}={at}" for name, at in sorted((subject.get("coords") or {}).items()))
+    return f"{where} {subject.get('nic') or shared}".strip()
 
 
 def _ratio(finding: Any) -> str:
@@ -152,6 +156,9 @@ def _cost(finding: Any) -> str:
     cost = finding.get("gpu_hours_lost_per_hour")
     return f"{cost:.1f}" if cost is not None else "-"
 
+
+_DOMAINS = {"rack": ("rack",), "switch": ("switch", "rail")}
+"""What names a subject that is no node's; nodes say where they stand as well."""
 
 _COLUMNS = {
     "severity": lambda f: f["severity"],

@@ -19,15 +19,24 @@ def gray(
     """Fit the healthy region of nodes over all their features (needs scikit-learn, extra science)."""
     import msgspec
 
+    from detectors.multivariate import MIN_WINDOWS_PER_FEATURE
     from streams.file_records import read_records
     from streams.files import FileProblem
     from streams.gray_region import fit
+    from streams.gray_windows import MIN_NODES
+    from streams.readings import FEATURES
 
     check_output(output, files)
     try:
         region = fit(read_records(files).records)
-    except (FileProblem, ValueError) as error:
+    except FileProblem as error:
         fail(str(error))
+    except ValueError as error:
+        fail(
+            f"{error}. A window is a node's minute, and {MIN_NODES} nodes or more make one together: "
+            f"{MIN_NODES} nodes of {len(FEATURES)} features need "
+            f"{-(-MIN_WINDOWS_PER_FEATURE * len(FEATURES) // MIN_NODES)} minutes, more nodes fewer."
+        )
     except ImportError:
         fail("scikit-learn is missing: pip install 'slowrank[science]'")
     try:

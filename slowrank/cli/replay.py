@@ -27,6 +27,9 @@ ConfigFile = Annotated[
     Path | None, typer.Option("--config", help="File whose detector tables hold; slowrank.toml without it.")
 ]
 
+MOST_DOUBTS = 10
+"""About steps that may be impossible to judge, so many are told."""
+
 _CHANGES: "dict[Change, str]" = {
     "opened": "opened",
     "gone": "gone",
@@ -192,12 +195,10 @@ def _print(lines: bytes) -> None:
 
 def _summary(read: "Read", pipeline: "Pipeline", what: str) -> None:
     typer.secho(f"{what}; {read.rows} rows read", err=True)
-    if read.wall_clock_only:
-        typer.secho(
-            "no row has compute_seconds or wait_seconds: of ranks that wait for each other, nobody can say "
-            "which one is slow",
-            err=True,
-        )
+    for job_id, doubt in read.doubts[:MOST_DOUBTS]:
+        typer.secho(f"job {job_id}: {doubt}", err=True)
+    if len(read.doubts) > MOST_DOUBTS:
+        typer.secho(f"and {len(read.doubts) - MOST_DOUBTS} such doubts more", err=True)
     for reason, count in sorted(read.bad.items()):
         typer.secho(f"set aside: {count} rows, {reason}", err=True)
     for example in read.examples:

@@ -1,10 +1,9 @@
 """``slowrank simulate``: a synthetic cluster's telemetry, to a file or to Kafka."""
 
-import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, BinaryIO
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -25,7 +24,9 @@ def simulate(
         list[str] | None,
         typer.Option(help="KIND:node=N,gpu=N,onset=S,magnitude=X…; may be repeated. KIND `list` names all."),
     ] = None,
-    output: Annotated[Path | None, typer.Option("-o", "--output", help="NDJSON file; - is stdout.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="NDJSON file; .gz compresses; - is stdout.")
+    ] = None,
     kafka: Annotated[str | None, typer.Option(help="Send to these bootstrap servers, host:port,…")] = None,
     truth: Annotated[Path | None, typer.Option(help="NDJSON file for what was injected.")] = None,
     speed: Speed = "max",
@@ -81,19 +82,14 @@ def _sent(records: "Iterable[Record]", bootstrap: str) -> int:
 
 
 def _to_file(records: "Iterable[Record]", output: Path) -> int:
-    if str(output) == "-":
-        return _write(records, sys.stdout.buffer)
-    with output.open("wb") as file:
-        return _write(records, file)
-
-
-def _write(records: "Iterable[Record]", file: BinaryIO) -> int:
     import msgspec
 
     from slowrank.telemetry import twin
+    from slowrank.telemetry.row_file import opened
 
     encoder, count = msgspec.json.Encoder(), 0
-    for record in records:
-        file.writelines(encoder.encode(row) + b"\n" for row in twin.rows(record))
-        count += 1
+    with opened(output) as file:
+        for record in records:
+            file.write(b"".join(encoder.encode(row) + b"\n" for row in twin.rows(record)))
+            count += 1
     return count

@@ -55,12 +55,16 @@ def run(role: Role = RoleName.all) -> None:
 def worker(role: Role) -> None:
     """Be one worker process; `run` starts these."""
     from slowrank.cli.config import load_settings, load_tuning
+    from streams.prerequisites import Unprepared
     from streams.worker import run as run_worker
 
     if role is RoleName.all:
         fail("one worker has one role: detect or sink")
     settings = load_settings()
-    run_worker(settings, load_tuning(settings), "detect" if role is RoleName.detect else "sink")
+    try:
+        run_worker(settings, load_tuning(settings), "detect" if role is RoleName.detect else "sink")
+    except Unprepared as error:
+        fail(str(error))
 
 
 @app.command()

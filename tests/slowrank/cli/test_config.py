@@ -65,6 +65,67 @@ def test_settings_of_a_broken_form_end_in_one_message(file, variables, said, mon
     assert said in result.output
 
 
+def test_every_wrong_setting_is_told_with_its_variable(monkeypatch, tmp_path):
+    """All at once, each in a line: a variable by its name in the environment, the file's by its own."""
+    monkeypatch.chdir(tmp_path)
+    Path("slowrank.toml").write_text("api_port = 70000\n")
+    monkeypatch.setenv("SLOWRANK_KAFKA_BOOTSTRAP", "x")
+    told = refusal().splitlines()
+    assert "  api_port: Input should be less than or equal to 65535" in told
+    assert any(line.startswith("  kafka_bootstrap (SLOWRANK_KAFKA_BOOTSTRAP): must be host") for line in told)
+
+
+@pytest.mark.parametrize("command", ["config check", "topics create", "api run", "backtest rows.csv"])
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('[detector.peer_step]\nmode = "off"', "'detector' (is it detectors?), which"),
+        ('kafka_bootstrp = "a:1"', "'kafka_bootstrp' (is it kafka_bootstrap?), which"),
+        ('[job."rl-*".detectors.peer_step]\nmode = "off"\n[xyz]', "'job' (is it jobs?), 'xyz', which"),
+    ],
+)
+def test_a_name_nobody_knows_is_refused(command, text, said, monkeypatch, tmp_path):
+    """By every command: what is misspelt would silently change nothing."""
+    monkeypatch.chdir(tmp_path)
+    Path("slowrank.toml").write_text(text)
+    result = CliRunner().invoke(app, command.split())
+    assert result.exit_code == 2, result.output
+    assert f"slowrank.toml sets {said} slowrank does not know" in result.output
+
+
+@pytest.mark.parametrize(
+    ("variable", "said"),
+    [
+        (
+            "SLOWRANK_KAFKA_BOOTSTRP",
+            "'SLOWRANK_KAFKA_BOOTSTRP' is set and is no setting (is it SLOWRANK_KAFKA_B",
+        ),
+        ("SLOWRANK_DATABASE_URI", "(is it SLOWRANK_DATABASE_URL?)"),
+        ("SLOWRANK_API_SERVICE_PORT", ""),  # Kubernetes' own, of a service called slowrank-api
+        ("SLOWRANK_JOB_ID", ""),
+        ("SLOWRANK_KEY", ""),
+    ],
+)
+def test_a_mistyped_variable_is_told(variable, said, monkeypatch, tmp_path, capsys):
+    """It would silently change nothing; the environment's other variables are nobody's business."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(variable, "1")
+    load_settings()
+    told = capsys.readouterr().err
+    assert said in told
+    assert bool(said) == bool(told)
+
+
+@pytest.mark.parametrize("option", ["--config", "--compare"])
+def test_a_name_nobody_knows_in_another_file_is_refused(option, monkeypatch, tmp_path):
+    """What a changed setting would do is not told of a setting that does not exist."""
+    monkeypatch.chdir(tmp_path)
+    Path("other.toml").write_text("[detectorz.peer_step]\nmin_effect = 0.5\n")
+    result = CliRunner().invoke(app, ["backtest", "rows.csv", option, "other.toml"])
+    assert result.exit_code == 2, result.output
+    assert "other.toml sets 'detectorz' (is it detectors?)" in result.output
+
+
 @pytest.mark.parametrize("name", ["SLOWRANK_CLUSTER", "SLOWRANK_NODE"])
 @pytest.mark.parametrize("value", ["my cluster", "größe", "a" * 129, "a\n"])
 def test_a_name_no_record_may_carry_is_no_setting(name, value, monkeypatch, tmp_path):

@@ -52,6 +52,19 @@ def test_a_model_is_learnt_from_files_and_read_back(recorded, tmp_path):
     assert region.threshold > 0
 
 
+def test_too_little_says_how_much_it_takes(tmp_path):
+    """In minutes and nodes, as one records."""
+    few = tmp_path / "few.ndjson"
+    spec = ClusterSpec(nodes=2, gpus=1, nics=1, jobs=(JobSpec(dp=2),))
+    rows = (row for record in Cluster(spec, seed=1).run(5.0) for row in twin.rows(record))
+    few.write_bytes(b"".join(msgspec.json.encode(row) + b"\n" for row in rows))
+    result = command(gray)(few, "-o", tmp_path / "gray.json")
+    assert result.exit_code == 2
+    assert "too few" in result.output
+    assert "8 nodes" in result.output
+    assert "minutes" in result.output
+
+
 @pytest.mark.usefixtures("recorded_region")
 @pytest.mark.parametrize(
     ("output", "why"), [("healthy.ndjson", "is read from"), ("no/gray.json", "a folder that exists")]

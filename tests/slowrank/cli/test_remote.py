@@ -1,5 +1,6 @@
 """The command line's way to the API, where something else answers."""
 
+import json
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
@@ -39,6 +40,44 @@ def test_what_is_not_our_api_is_told_so(stranger, command, body):
     result = CliRunner().invoke(app, [*command, "--url", url, "--key", "k"])
     assert result.exit_code == 2
     assert "not slowrank's API" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("subject", "shown"),
+    [
+        ({"type": "gpu", "node": "n1", "gpu_index": 2, "rank": 10, "rack": "r1"}, "n1 GPU 2"),
+        ({"type": "rank", "job_id": "j1", "rank": 10, "coords": {"dp": 1}}, "j1 rank 10"),
+        ({"type": "nic", "node": "n1", "nic": "mlx5_0", "switch": "leaf-3"}, "n1 mlx5_0"),
+        ({"type": "node", "node": "n1", "rack": "r1", "switch": "leaf-3"}, "n1"),
+        ({"type": "group", "node": "n1", "job_id": "j1", "coords": {"pp": 2, "dp": 1}}, "n1 dp=1 pp=2"),
+        ({"type": "job", "job_id": "j1", "coords": {"pp": 3}}, "j1 pp=3"),
+        ({"type": "job", "job_id": "j1"}, "j1"),
+        ({"type": "rack", "rack": "r1"}, "rack r1"),
+        ({"type": "switch", "switch": "leaf-3"}, "switch leaf-3"),
+        ({"type": "switch", "switch": "leaf-3", "rail": "4"}, "switch leaf-3 rail 4"),
+        ({"type": "switch", "rail": "4"}, "rail 4"),
+        ({"type": "telemetry"}, "prod-a"),
+    ],
+)
+def test_a_list_names_what_each_finding_is_about(stranger, subject, shown):
+    """A rack, a switch and a group of ranks by their own names, and not by where they are."""
+    url, bodies = stranger
+    finding = {
+        "id": "fnd_1",
+        "severity": "error",
+        "status": "open",
+        "kind": "k",
+        "onset": "2026-11-20T07:34:54.876Z",
+        "confidence": 0.9,
+        "action": {"code": "RUN_DIAG"},
+        "subject": {"cluster": "prod-a"} | subject,
+    }
+    bodies.append(json.dumps({"items": [finding], "next_cursor": None}).encode())
+    result = CliRunner().invoke(app, ["findings", "list", "--url", url, "--key", "k"])
+    assert result.exit_code == 0, result.output
+    heads, row = result.stdout.splitlines()
+    place = slice(heads.index("SUBJECT"), heads.index("KIND"))
+    assert row[place].strip() == shown
 
 
 def test_a_key_file_that_is_no_text_is_no_key(tmp_path, monkeypatch):

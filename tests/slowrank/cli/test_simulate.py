@@ -11,6 +11,7 @@ from slowrank.cli.simulate import simulate
 from slowrank.telemetry import NodeSample, decode_sample, decode_steps
 from slowrank.telemetry.topics import JOB_STEPS, NODE_SAMPLES, topic_name
 from slowrank.telemetry.twin import Assembler
+from streams.file_records import read_records
 
 
 @pytest.fixture
@@ -34,6 +35,27 @@ def test_the_file_reads_back_as_records_and_the_truth_stands_beside_it(run, tmp_
     records += assembler.flush()
     assert sum(isinstance(r, NodeSample) for r in records) == 12
     assert json.loads(truth.read_text())["ranks"] == [3]
+
+
+@pytest.mark.parametrize("name", ["rows.csv", "rows.parquet", "rows.CSV.gz", "rows.ndjson.zst"])
+def test_a_name_of_another_format_is_refused(name, run, tmp_path):
+    """By its name a reader would take the file for what it is not."""
+    result = run("-o", str(tmp_path / name), "--seconds", "2", "--nodes", "1")
+    assert result.exit_code == 2
+    assert "rows are written as NDJSON" in result.output
+    assert not (tmp_path / name).exists()
+
+
+def test_a_name_that_ends_in_gz_is_packed(run, tmp_path):
+    """It holds what the plain file does, and is read as it is."""
+    size = ("--nodes", "2", "--gpus", "2", "--seconds", "3", "--seed", "5")
+    plain, packed = tmp_path / "rows.ndjson", tmp_path / "rows.ndjson.gz"
+    for path in (plain, packed):
+        assert run(*size, "-o", str(path)).exit_code == 0
+    assert packed.read_bytes()[:2] == b"\x1f\x8b"
+    kinds = [[type(r) for r in read_records([path]).records] for path in (plain, packed)]
+    assert kinds[0] == kinds[1]
+    assert kinds[0].count(NodeSample) == 6
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,13 @@ all, as on a real cluster. Three lines of the training hook (marked "hook") time
     python examples/numpy_training.py --ranks 4 --seconds 60
     python examples/numpy_training.py --ranks 4 --seconds 120 --slow-rank 2 --slow-after 40
 
+As the process of a GPU rank queues work for its device and waits for it, a rank waits until the time that
+its device takes for a step is over: what its process computes meanwhile shows only when it takes longer.
+
 The slowdown is real: a neighbour takes the rank's processor away. ``--slow-with throttle`` (the default)
-stops the rank after every millisecond in which it ran, in proportion, as a hypervisor or a thermal limit
-does, and slows only this rank however few cores there are; ``--slow-with burner`` runs a busy process beside
-it on the same core, for machines with a core per rank.
+stops the rank whenever it ran, in proportion, as a hypervisor or a thermal limit does, and slows only this
+rank however few cores there are; ``--slow-with burner`` runs a busy process beside it on the same core, for
+machines with a core per rank and a pace of 1.
 """
 
 import argparse
@@ -39,7 +42,7 @@ Floats = npt.NDArray[np.float32]
 
 LAYERS = (64, 192, 192, 1)
 BATCH = 320
-TRIAL_MICRO_BATCHES = 20
+TRIAL_MICRO_BATCHES = 50
 BARRIER_SECONDS = 120.0
 THROTTLE_SECONDS = 0.001
 
@@ -52,7 +55,7 @@ class Options:
     steps: int
     seconds: float
     micro_batches: int
-    rest: float
+    pace: float
     idle: float
     isolate: bool
     job: str
@@ -105,15 +108,15 @@ def train(rank: int, options: Options, gradients: Any, barrier: Barrier, report:
     )  # hook
     times: list[tuple[float, float, float]] = []
     step, stop, loss = 0, False, float("nan")
-    rest = options.rest * micro_batch_seconds(rank, network, rng, shared[1], barrier)
+    usual = options.micro_batches * micro_batch_seconds(rank, network, rng, shared[1], barrier)
+    device_seconds = options.pace * usual
     deadline = time.monotonic() + options.seconds
     while not stop:
         with timer.step(step, tokens=BATCH * options.micro_batches):  # hook
-            with timer.phase("data"):
-                batches = [load(rng) for _ in range(options.micro_batches)]
             began = time.perf_counter()
             with timer.phase("compute"):
-                total, loss = accumulate(network, batches, rest)
+                total, loss = accumulate(network, [load(rng) for _ in range(options.micro_batches)])
+                time.sleep(max(0.0, began + device_seconds - time.perf_counter()))
             computed = time.perf_counter() - began
             # Two sets of slots in turn, so that nobody writes where another still reads.
             slots = shared[step % 2]
@@ -142,14 +145,13 @@ def micro_batch_seconds(
 ) -> float:
     """Return what a micro-batch takes while all ranks compute at once: the same number on every rank.
 
-    The fewer processors a machine has for its ranks, the longer; so rest in proportion to it leaves them room
-    anywhere. Ranks that queue for processors hide the one that is slowed.
+    The fewer processors a machine has for its ranks, the longer; so steps in proportion to it leave them room
+    anywhere. Ranks that queue for processors are uneven, and hide the one that is slowed.
     """
-    batch = load(rng)
     barrier.wait(BARRIER_SECONDS)
     began = time.perf_counter()
     for _ in range(TRIAL_MICRO_BATCHES):
-        network.gradient(*batch)
+        accumulate(network, [load(rng)])
     slots[rank, -1] = (time.perf_counter() - began) / TRIAL_MICRO_BATCHES
     barrier.wait(BARRIER_SECONDS)
     return float(slots[:, -1].max())
@@ -161,30 +163,25 @@ def load(rng: np.random.Generator) -> tuple[Floats, Floats]:
     return x, teacher(x)
 
 
-def accumulate(network: Network, batches: list[tuple[Floats, Floats]], rest: float) -> tuple[Floats, float]:
-    """Return the mean gradient and error over the micro-batches.
-
-    After each the rank rests, as the process of a GPU rank does while the device computes: so more ranks
-    than cores can share a machine without queueing for its cores.
-    """
+def accumulate(network: Network, batches: list[tuple[Floats, Floats]]) -> tuple[Floats, float]:
+    """Return the mean gradient and error over the micro-batches."""
     total, errors = np.zeros_like(network.flat), []
     for x, y in batches:
         gradient, error = network.gradient(x, y)
         total += gradient / len(batches)
         errors.append(error)
-        time.sleep(rest)
     return total, statistics.fmean(errors)
 
 
-def throttle(pid: int, factor: float, stop: threading.Event) -> None:
-    """Let process ``pid`` run only 1/``factor`` of the time it wants to, until ``stop``."""
+def throttle(pid: int, share: float, stop: threading.Event) -> None:
+    """Let process ``pid`` run at most ``share`` of the time, until ``stop``."""
     try:
         ran = processor_seconds(pid)
         while not stop.wait(THROTTLE_SECONDS):
             before, ran = ran, processor_seconds(pid)
             if ran > before:
                 os.kill(pid, signal.SIGSTOP)
-                time.sleep((ran - before) * (factor - 1))
+                time.sleep((ran - before) * (1 / share - 1))
                 os.kill(pid, signal.SIGCONT)
     except (ProcessLookupError, FileNotFoundError):
         return
@@ -205,10 +202,19 @@ def burn(core: int) -> None:
         sum(i * i for i in range(10_000))
 
 
+def share_while_well(pid: int, seconds: float) -> float:
+    """Wait ``seconds``; return the share of a processor process ``pid`` ran in their second half."""
+    time.sleep(seconds / 2)  # the first half has its start in it
+    began, ran = time.monotonic(), processor_seconds(pid)
+    time.sleep(seconds / 2)
+    return (processor_seconds(pid) - ran) / (time.monotonic() - began)
+
+
 @contextlib.contextmanager
 def slowdown(victim: BaseProcess, options: Options) -> Iterator[None]:
-    """Slow ``victim`` down within the block."""
+    """Watch ``victim`` while it is well, then slow it down within the block."""
     assert victim.pid is not None
+    share = share_while_well(victim.pid, options.slow_after)
     print(f"slowing rank {options.slow_rank} (pid {victim.pid}) with a {options.slow_with}", flush=True)
     if options.slow_with == "burner":
         core = min(os.sched_getaffinity(victim.pid))
@@ -222,7 +228,7 @@ def slowdown(victim: BaseProcess, options: Options) -> Iterator[None]:
             burner.join()
         return
     stop = threading.Event()
-    thread = threading.Thread(target=throttle, args=(victim.pid, options.slow_factor, stop))
+    thread = threading.Thread(target=throttle, args=(victim.pid, share / options.slow_factor, stop))
     thread.start()
     try:
         yield
@@ -252,7 +258,6 @@ def launch(options: Options) -> list[list[tuple[float, float, float]]]:
     try:
         with contextlib.ExitStack() as stack:
             if options.slow_rank is not None:
-                time.sleep(options.slow_after)
                 stack.enter_context(slowdown(workers[options.slow_rank], options))
             return [receive(pipes[rank][0], workers[rank]) for rank in range(options.ranks)]
     finally:
@@ -311,24 +316,26 @@ def options_of(arguments: list[str] | None = None) -> Options:
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--steps", type=int, default=0, help="0: as many as fit into --seconds")
     parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--micro-batches", type=int, default=2, help="work per step and rank")
+    parser.add_argument("--micro-batches", type=int, default=4, help="work per step and rank")
     parser.add_argument(
-        "--rest",
+        "--pace",
         type=float,
-        default=3.0,
-        help="rest after each micro-batch, as a multiple of what one takes with all ranks at once",
+        default=6.0,
+        help="what the device of a rank takes, in times what its process takes with all ranks at once",
     )
     parser.add_argument("--idle", type=float, default=0.03, help="seconds between steps")
     parser.add_argument("--isolate", action="store_true", help="go before other work, where permitted")
     parser.add_argument("--job", default="numpy-training")
     parser.add_argument("--slow-rank", type=int, default=None)
     parser.add_argument("--slow-after", type=float, default=30.0, help="seconds of health first")
-    parser.add_argument("--slow-factor", type=float, default=8.0, help="it gets 1/FACTOR of its processor")
+    parser.add_argument("--slow-factor", type=float, default=2.0, help="its steps take FACTOR times as long")
     parser.add_argument("--slow-with", choices=("throttle", "burner"), default="throttle")
     given = vars(parser.parse_args(arguments))
     options = Options(**given)
     if options.ranks < 1 or (options.slow_rank is not None and not 0 <= options.slow_rank < options.ranks):
         parser.error("--slow-rank must be one of the ranks")
+    if options.slow_after <= 0.0:
+        parser.error("--slow-after must be above 0: the rank is watched while it is well")
     if options.slow_factor <= 1.0:
         parser.error("--slow-factor must be above 1")
     return options

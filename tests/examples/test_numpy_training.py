@@ -67,7 +67,7 @@ def test_ranks_train_in_step_and_learn(train):
 
 @pytest.mark.slow
 def test_the_slowed_rank_computes_longer_and_waits_least(train):
-    """A rank that gets an eighth of its processor stands out, and the others wait for it."""
+    """A rank that gets half the processor time it needs stands out, and the others wait for it."""
     _, rows = train("--isolate", "--seconds", "20", "--slow-rank", "2", "--slow-after", "6")
 
     late = {rank: held[len(held) * 2 // 3 :] for rank, held in rows.items()}

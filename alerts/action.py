@@ -52,6 +52,12 @@ def watch(subject: Subject) -> Action:
     return Action("WATCH", f"Watch {place(subject)}: act when it happens again.")
 
 
+def check_telemetry(subject: Subject) -> Action:
+    """Return the next step where all exporters of a rack or switch fell silent at once and no job stopped."""
+    text = f"Check what the exporters of {place(subject)} send over: they fell silent together, no job did."
+    return Action("CHECK_NETWORK", text)
+
+
 def _drain(node: str, reason: str) -> tuple[str, ...]:
     name = shlex.quote(node)
     return (

@@ -23,7 +23,7 @@ from alerts.shadow import only_in_shadow, shadow_id, shadowed
 from slowrank.telemetry import Record, Subject, Suspicion
 from streams.incident_members import as_member, claim_on, with_members
 from streams.incidents import INCIDENTS, Claim, Incidents
-from streams.joint import JOB_KINDS, Joints, may_explain, may_wait, with_hangs
+from streams.joint import JOB_KINDS, Joints, may_explain, may_wait, only_unheard, with_hangs
 from streams.pairwise import DELAY_KIND, Pairwise
 from streams.places import PLACE_KIND
 from streams.silence import UNHEARD_KIND
@@ -222,7 +222,10 @@ class FindingStage:
 
     def _of_incident(self, incidents: Incidents, case: Case, identity: str | None) -> Finding:
         finding = render(Scope({case.key: case}), case, self.config, identity=identity)
-        return with_hangs(with_members(finding, incidents), self._joints.hangs_of(case.key))
+        hangs = self._joints.hangs_of(case.key)
+        if case.kind == "node.silent" and not hangs:
+            finding = only_unheard(finding)
+        return with_hangs(with_members(finding, incidents), hangs)
 
     def _news(
         self,

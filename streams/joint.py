@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from alerts.action import action
+from alerts.action import action, check_telemetry
 from alerts.case import Case
 from alerts.config import FindingConfig
 from alerts.finding import BlastRadius, Finding
@@ -174,6 +174,21 @@ def with_hangs(finding: Finding, hangs: Sequence[Finding]) -> Finding:
         cost_per_hour=_larger(finding.cost_per_hour, [h.cost_per_hour for h in hangs]),
         evidence=(*finding.evidence, *(e for h in hangs for e in h.evidence))[:MAX_EVIDENCE],
         blast_radius=_blast(finding, hangs),
+    )
+
+
+def only_unheard(finding: Finding) -> Finding:
+    """Return what is told of the nodes of a rack or switch that fell silent together while no job stopped.
+
+    They may be well and only their exporters unheard of; that they are gone is known when their job stops.
+    """
+    kind = "exporter.stale"
+    return replace(
+        finding,
+        kind=kind,
+        title=title(kind, finding.subject),
+        severity=rule_of(kind).severity,
+        action=check_telemetry(finding.subject),
     )
 
 

@@ -10,8 +10,7 @@ import pytest
 
 from alerts.finding import Finding
 from alerts.lifecycle import NOTIFIED
-from simulator.cluster import Cluster
-from simulator.layout import ClusterSpec
+from simulator import Cluster, ClusterSpec, Fault, JobSpec
 from slowrank.telemetry import Evidence, Subject, Suspicion
 from slowrank.telemetry.records import Family
 from streams.finding_stage import FindingStage
@@ -134,20 +133,22 @@ def test_a_switch_down_is_one_finding_within_ten_seconds():
 
 
 def test_a_silent_rack_is_one_finding():
-    """Four nodes of a rack that fall silent together are one finding about the rack."""
+    """Four nodes of a rack that fall silent together while no job stops: one finding, of telemetry."""
     versions = run(silent(range(8, 12)))
-    assert told(versions) == [("node.silent", "rack-02")]
+    assert told(versions) == [("exporter.stale", "rack-02")]
     whole = next(f for f in reversed(versions) if f.subject.type == "rack")
     assert (whole.cause.hypothesis, whole.cause.alternatives) == ("domain", {})
+    assert (whole.severity, whole.action.code, whole.action.commands) == ("warning", "CHECK_NETWORK", ())
 
 
 def test_a_silent_switch_is_one_finding():
     """Thirty-two silent nodes under one switch are one finding about the switch, the likely cause."""
     versions = run(silent(range(64, 96)))
-    assert told(versions) == [("node.silent", "leaf-2")]
+    assert told(versions) == [("exporter.stale", "leaf-2")]
     whole = next(f for f in reversed(versions) if f.subject.type == "switch")
     assert (whole.cause.hypothesis, list(whole.cause.alternatives)) == ("fabric.rail_degraded", ["domain"])
-    assert whole.action.text == "Check the switch and the uplinks of Switch leaf-2."
+    assert whole.title == "No telemetry from Switch leaf-2"
+    assert whole.action.text.startswith("Check what the exporters of Switch leaf-2 send over")
 
 
 def test_one_rail_of_one_switch():
@@ -190,7 +191,7 @@ def test_concurrent_faults_stay_separate(count):
     alone = [said(60, "link.nic_flap", 12.0, nic=2, overwhelming=True)]
     sent = told(run(*racks, switch, alone))
     assert sorted(sent) == sorted(
-        [("node.silent", f"rack-{r:02d}") for r in range(1, count)]
+        [("exporter.stale", f"rack-{r:02d}") for r in range(1, count)]
         + [("fabric.rail_degraded", "leaf-3"), ("link.nic_flap", "n060")]
     )
 
@@ -231,19 +232,19 @@ def test_recovery_resolves_the_incident_and_a_relapse_keeps_its_id():
     assert len({f.id for f in incident}) == 1
     assert [status for status, _ in groupby(f.status for f in incident)] == ["open", "resolved", "open"]
     assert incident[-1].occurrences == 2
-    assert told(versions) == [("node.silent", "rack-02")] * 2
+    assert told(versions) == [("exporter.stale", "rack-02")] * 2
 
 
 def test_a_single_relapse_is_the_nodes_own():
     """One node of a recovered rack that falls silent again is a finding about that node."""
     nodes = range(8, 12)
     versions = run(silent(nodes, back=40), silent([9], at=1000), until=1100)
-    assert told(versions) == [("node.silent", "rack-02"), ("exporter.stale", "n009")]
+    assert told(versions) == [("exporter.stale", "rack-02"), ("exporter.stale", "n009")]
 
 
 @pytest.mark.parametrize(
     ("dead", "named"),
-    [(range(8, 12), ("node.silent", "rack-0002")), (range(16, 24), ("node.silent", "leaf-0002"))],
+    [(range(8, 12), ("exporter.stale", "rack-0002")), (range(16, 24), ("exporter.stale", "leaf-0002"))],
 )
 def test_from_samples_to_one_finding(dead, named):
     """Nodes of a rack or a switch whose samples stop are one finding, end to end from their samples."""
@@ -257,6 +258,25 @@ def test_from_samples_to_one_finding(dead, named):
     versions += pipeline.finish()
     assert told(versions) == [named]
     assert next(f for f in versions if f.status == "open").detected_at < spec.start + 20 + 8
+
+
+@pytest.mark.parametrize(
+    ("fault", "shown", "severity"),
+    [("exporter_gap", "exporter.stale", "warning"), ("node_silent", "node.silent", "critical")],
+)
+def test_a_rack_of_a_job_is_gone_only_where_its_job_stops(fault, shown, severity):
+    """A rack whose exporters fall silent while its job steps on is well; one that stops its job is gone."""
+    job = JobSpec(dp=12, pp=1, tp=2, job_id="j", step_seconds=1.0)
+    spec = ClusterSpec(nodes=12, gpus=2, nics=2, jobs=(job,), nodes_per_rack=4, nodes_per_switch=32)
+    faults = [Fault(kind=fault, node=node, onset=60.0, duration=1e9) for node in range(4)]
+    pipeline = local_pipeline()
+    versions: list[Finding] = []
+    for record in Cluster(spec, seed=5, faults=faults).run(240.0):
+        versions += pipeline.process(record)
+    versions += pipeline.finish()
+    assert told(versions) == [("exporter.stale", "rack-0000")]
+    rack = next(f for f in reversed(versions) if f.subject.type == "rack")
+    assert (rack.kind, rack.severity, rack.status) == (shown, severity, "open")
 
 
 def test_a_hot_node_of_a_hot_rack_is_no_finding_of_its_own():
@@ -410,7 +430,7 @@ def test_a_rack_beside_an_outage_keeps_its_finding():
     """A rack that went dark before is a rack, whatever happens to the others later."""
     others = [i for i in EVERY_THIRD if i not in range(8, 12)]
     versions = run(silent(range(8, 12)), silent(others, at=40), until=80)
-    assert told(versions) == [("node.silent", "rack-02"), ("self.telemetry_gap", None)]
+    assert told(versions) == [("exporter.stale", "rack-02"), ("self.telemetry_gap", None)]
 
 
 def test_nodes_announced_late_are_known():
@@ -442,7 +462,7 @@ def test_an_old_announcement_moves_no_node_back():
     for s in (*before, *silent(range(8, 12), at=210)):
         versions += stage.process(s)
     versions += [f for second in range(201, 260) for f in stage.tick(T0 + second)]
-    assert told(versions) == [("node.silent", "rack-02")]
+    assert told(versions) == [("exporter.stale", "rack-02")]
 
 
 @pytest.mark.parametrize("seed", range(4))

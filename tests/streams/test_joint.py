@@ -186,15 +186,17 @@ def test_a_job_that_moved_away_is_not_stopped_by_its_former_node():
 
 
 def test_a_rack_that_stops_its_job_is_one_finding():
-    """Where an incident explains the silence of the nodes, it tells of the job's hang, too."""
+    """Where an incident explains the silence of the nodes, it tells of the job's hang: the nodes are gone."""
     rack, rest = [f"r{i}" for i in range(4)], [f"s{i}" for i in range(12)]
     places = [s for nodes in (rack, rest) for s in announced(nodes, rack=nodes[0])]
     dark = [claim("silence", "silence", "exporter.stale", place(n, rack="r0").whole_node()) for n in rack]
     gone = [c.suspicion("raise", ts=T0 + STOP + 10, onset=T0 + STOP + i / 10) for i, c in enumerate(dark)]
     versions = run(*places, *gone, *hang(quiet=rest))
-    assert told(versions) == [("opened", "node.silent")]
-    incident = last(versions, "node.silent")
-    assert incident.subject.rack == "r0"
+    assert told(versions) == [("opened", "exporter.stale")]
+    [identity] = {f.id for f in versions if f.subject.rack == "r0" and f.subject.node is None}
+    incident = next(f for f in reversed(versions) if f.id == identity)
+    assert (incident.kind, incident.severity) == ("node.silent", "critical")
+    assert incident.title == "Rack r0 is silent"
     assert last(versions, "hang.job").group_key == incident.dedup_key
     assert incident.gpu_hours_lost_per_hour == 32.0
 

@@ -26,6 +26,12 @@ LONGEST_PAUSE_SECONDS = 600.0
 DECLARED_BEFORE_SECONDS = 5.0
 """How long before the last step's row was told the pause after it may have been declared."""
 
+UNHEARD = "silence.unheard"
+"""The detector of a vote that neither turns key B nor holds it: nothing is heard of the node."""
+
+HEARD_SHARE = 0.5
+"""Of fewer of its machines nothing is concluded about a job."""
+
 _SPINNING = "gpu.spinning_ratio"
 
 CLOCK = "host.clock_offset_seconds"
@@ -42,11 +48,13 @@ _AMONG_NAMED = 0.9
 
 
 def both_keys(stopped: Collection[Suspicion], idle: Collection[Suspicion]) -> bool:
-    """Return whether the job makes no progress AND at least 90 % of its machines do not work.
+    """Return whether the job makes no progress AND at least 90 % of its machines do not work, or all of which
+    anything is heard.
 
     A stall that is suspected early takes machines that neither send nor compute.
     """
-    return _quiet(stopped, idle, BOTH if early(stopped) else 0.0) and not excused(stopped, idle)
+    votes = _proofs(idle, BOTH if early(stopped) else 0.0)
+    return _quiet(stopped, votes, _unheard(idle)) and not excused(stopped, idle)
 
 
 def certain(stopped: Collection[Suspicion], idle: Collection[Suspicion]) -> bool:
@@ -56,8 +64,11 @@ def certain(stopped: Collection[Suspicion], idle: Collection[Suspicion]) -> bool
     is known: an evaluation, which sends nothing, may take minutes. One machine that has long been quiet is
     none: its exporter may have frozen while it did not work.
     """
-    stalled = any(s.severity == "critical" for s in stopped) and _quiet(stopped, idle, LASTING)
-    return stalled or _quiet(stopped, [s for s in idle if s.severity == "critical"], 0.0)
+    unheard = _unheard(idle)
+    stalled = any(s.severity == "critical" for s in stopped)
+    if stalled and _quiet(stopped, _proofs(idle, LASTING), unheard):
+        return True
+    return _quiet(stopped, [s for s in _proofs(idle, 0.0) if s.severity == "critical"], unheard)
 
 
 def early(stopped: Collection[Suspicion]) -> bool:
@@ -124,17 +135,28 @@ def _since(stopped: Iterable[Suspicion]) -> float:
     return min((s.onset for s in stopped), default=math.inf) - DECLARED_BEFORE_SECONDS
 
 
-def _quiet(stopped: Collection[Suspicion], idle: Iterable[Suspicion], score: float) -> bool:
-    """Tell whether enough machines vote for a hang with at least this score.
+def _proofs(idle: Iterable[Suspicion], score: float) -> list[Suspicion]:
+    return [s for s in idle if s.log_likelihood_ratio >= PROOF and s.score >= score]
+
+
+def _unheard(idle: Iterable[Suspicion]) -> set[str | None]:
+    return {s.subject.node for s in idle if s.detector == UNHEARD}
+
+
+def _quiet(stopped: Collection[Suspicion], votes: Collection[Suspicion], unheard: set[str | None]) -> bool:
+    """Tell whether enough machines vote for a hang.
 
     One machine may be an exception in a job of three or more: the one that all others wait for often
-    neither spins nor answers.
+    neither spins nor answers. Machines that are unheard of cannot vote: where they are more than the
+    exceptions, as a rack without power, all others must.
     """
-    votes = [s for s in idle if s.log_likelihood_ratio >= PROOF and s.score >= score]
     if not stopped or not votes:
         return False
     nodes = max(s.nodes for s in stopped)
     needed = min(math.ceil(NODE_SHARE * nodes), nodes - 1 if nodes >= 3 else nodes)
+    heard = nodes - len(unheard - {s.subject.node for s in votes})
+    if heard >= HEARD_SHARE * nodes:
+        needed = min(needed, heard)
     return max(_nodes(votes), *(s.nodes for s in votes)) >= needed
 
 

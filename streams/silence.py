@@ -6,9 +6,10 @@ of a cluster are known (``incidents``); for that each is told of early, before i
 
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Literal
 
+from alerts.hang import UNHEARD
 from slowrank.telemetry import Suspicion
 from streams.earliest import Earliest
 from streams.suspicions import Claim, Place
@@ -84,7 +85,7 @@ class Silence:
             self._meet(place, ts)
             return found
         if held.unheard:
-            found.append(_unheard(held, "clear", ts))
+            found += _unheard(held, "clear", ts)
         if held.raised:
             claims = (_claim(held, kind) for kind in sorted(held.raised))
             found += [claim.suspicion("clear", ts=ts, onset=held.last) for claim in claims]
@@ -151,7 +152,7 @@ class Silence:
         few = min(stale, max(config.unheard, missed))
         if silence >= few and not held.unheard:
             held.unheard = True
-            yield _unheard(held, "raise", held.last + few)
+            yield from _unheard(held, "raise", held.last + few)
         deadlines: tuple[tuple[Kind, float], ...] = (
             ("exporter.stale", stale),
             ("node.silent", max(config.silent, 2 * missed)),
@@ -183,17 +184,20 @@ def _claim(held: _Heard, kind: Kind, *, certain: bool = False) -> Claim:
     )
 
 
-def _unheard(held: _Heard, state: Literal["raise", "clear"], ts: float) -> Suspicion:
-    """Write that a node is unheard of, or back.
+def _unheard(held: _Heard, state: Literal["raise", "clear"], ts: float) -> list[Suspicion]:
+    """Write that a node is unheard of, or back: of the node, and to the job it runs, if any.
 
     Stamped with whole seconds: thousands of nodes that fall silent together are then weighed in a few steps.
     """
     claim = Claim(
-        detector="silence.unheard",
+        detector=UNHEARD,
         family="silence",
         kind=UNHEARD_KIND,
         subject=held.place.whole_node(),
         weight=1.0,
         note="warning: no record from this node",
     )
-    return claim.suspicion(state, ts=float(math.ceil(ts)), onset=held.last)
+    # Whether a machine that is not heard of works for its job is not known.
+    of_job = replace(claim, kind="hang.job", family="telemetry", weight=0.0)
+    claims = [claim] if held.place.job_id is None else [claim, of_job]
+    return [c.suspicion(state, ts=float(math.ceil(ts)), onset=held.last) for c in claims]

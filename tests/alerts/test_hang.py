@@ -1,7 +1,7 @@
 import msgspec
 import pytest
 
-from alerts.hang import both_keys, certain, early, ended, excused, note, suspects
+from alerts.hang import UNHEARD, both_keys, certain, early, ended, excused, note, suspects
 from slowrank.telemetry import Evidence, Subject, Suspicion
 
 
@@ -46,6 +46,32 @@ def test_one_machine_that_is_quiet_for_long_makes_no_hang_certain():
 def test_nearly_all_machines_must_be_quiet(nodes, quiet, expected):
     """Nine in ten nodes turn key B; among three or more one may be an exception."""
     assert both_keys([said(nodes=nodes)], votes(quiet)) == expected
+
+
+@pytest.mark.parametrize(
+    ("nodes", "unheard", "quiet", "expected"),
+    [
+        (12, 4, 8, True),
+        (12, 4, 7, False),
+        (12, 7, 5, False),
+        (2, 1, 1, True),
+        (2, 2, 0, False),
+        (4, 1, 2, False),
+        (40, 2, 36, True),
+        (40, 8, 32, True),
+    ],
+)
+def test_of_machines_that_are_unheard_of_nothing_is_asked(nodes, unheard, quiet, expected):
+    """A rack without power takes no part in the vote; all others must, and be half of the job."""
+    silent = [said(f"s{i}", by=UNHEARD, weight=0.0) for i in range(unheard)]
+    assert both_keys([said(nodes=nodes)], [*votes(quiet), *silent]) == expected
+    assert certain([said(nodes=nodes)], [*votes(quiet, severity="critical"), *silent]) == expected
+
+
+def test_who_is_heard_of_again_is_no_longer_unheard_of():
+    """A node that votes is not left out, whatever was said of it before."""
+    silent = [said(f"n{i}", by=UNHEARD, weight=0.0) for i in range(4)]
+    assert not both_keys([said(nodes=12)], [*votes(7), *silent])
 
 
 def test_neither_key_alone_is_enough():

@@ -268,10 +268,10 @@ def test_a_rack_of_a_job_is_gone_only_where_its_job_stops(fault, shown, severity
     """A rack whose exporters fall silent while its job steps on is well; one that stops its job is gone."""
     job = JobSpec(dp=12, pp=1, tp=2, job_id="j", step_seconds=1.0)
     spec = ClusterSpec(nodes=12, gpus=2, nics=2, jobs=(job,), nodes_per_rack=4, nodes_per_switch=32)
-    faults = [Fault(kind=fault, node=node, onset=60.0, duration=1e9) for node in range(4)]
+    faults = [Fault(kind=fault, node=node, onset=150.0, duration=1e9) for node in range(4)]
     pipeline = local_pipeline()
     versions: list[Finding] = []
-    for record in Cluster(spec, seed=5, faults=faults).run(240.0):
+    for record in Cluster(spec, seed=5, faults=faults).run(200.0):
         versions += pipeline.process(record)
     versions += pipeline.finish()
     assert told(versions) == [("exporter.stale", "rack-0000")]

@@ -35,6 +35,18 @@ def test_the_ticks_change_nothing_that_is_said(rhythm):
     assert spoken(GONE, range(1000, 1042, rhythm)) == SAID
 
 
+def test_the_job_of_a_node_is_told_that_it_is_unheard_of():
+    """So that its hang is judged by the others; it says nothing for a hang nor against one."""
+    silence, place = Silence(), Place("c", "n1", job_id="j")
+    said = [s for ts in GONE for s in (*silence.tick(ts), *silence.heard(place, ts))]
+    of_job = [s for s in said if s.kind == "hang.job"]
+    assert [(s.state, s.subject.job_id, s.log_likelihood_ratio) for s in of_job] == [
+        ("raise", "j", 0.0),
+        ("clear", "j", 0.0),
+    ]
+    assert [(s.kind, s.state, s.ts, s.onset) for s in said if s not in of_job] == SAID
+
+
 def test_what_comes_late_is_no_sign_of_life():
     """Out of turn only a record newer than the last word ends a silence; an unknown node is not met by it."""
     silence = Silence()

@@ -52,10 +52,10 @@ def watch(subject: Subject) -> Action:
     return Action("WATCH", f"Watch {place(subject)}: act when it happens again.")
 
 
-def check_telemetry(subject: Subject) -> Action:
-    """Return the next step where all exporters of a rack or switch fell silent at once and no job stopped."""
-    text = f"Check what the exporters of {place(subject)} send over: they fell silent together, no job did."
-    return Action("CHECK_NETWORK", text)
+def check_uplinks(subject: Subject) -> Action:
+    """Return the next step where a rack or switch fell silent at once and no job is known to have stopped."""
+    known = "nothing is heard of its nodes, but no job is known to stand still"
+    return Action("CHECK_NETWORK", f"Check the uplinks of {place(subject)}, then its power: {known}.")
 
 
 def _drain(node: str, reason: str) -> tuple[str, ...]:

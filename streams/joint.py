@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from alerts.action import action, check_telemetry
+from alerts.action import action, check_uplinks
 from alerts.case import Case
 from alerts.config import FindingConfig
 from alerts.finding import BlastRadius, Finding
@@ -182,14 +182,8 @@ def only_unheard(finding: Finding) -> Finding:
 
     They may be well and only their exporters unheard of; that they are gone is known when their job stops.
     """
-    kind = "exporter.stale"
-    return replace(
-        finding,
-        kind=kind,
-        title=title(kind, finding.subject),
-        severity=rule_of(kind).severity,
-        action=check_telemetry(finding.subject),
-    )
+    kind, subject = "exporter.stale", finding.subject
+    return replace(finding, kind=kind, title=title(kind, subject), action=check_uplinks(subject))
 
 
 def may_wait(hang: Case, now: float) -> bool:

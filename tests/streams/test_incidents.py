@@ -138,7 +138,7 @@ def test_a_silent_rack_is_one_finding():
     assert told(versions) == [("exporter.stale", "rack-02")]
     whole = next(f for f in reversed(versions) if f.subject.type == "rack")
     assert (whole.cause.hypothesis, whole.cause.alternatives) == ("domain", {})
-    assert (whole.severity, whole.action.code, whole.action.commands) == ("warning", "CHECK_NETWORK", ())
+    assert (whole.severity, whole.action.code, whole.action.commands) == ("error", "CHECK_NETWORK", ())
 
 
 def test_a_silent_switch_is_one_finding():
@@ -148,7 +148,7 @@ def test_a_silent_switch_is_one_finding():
     whole = next(f for f in reversed(versions) if f.subject.type == "switch")
     assert (whole.cause.hypothesis, list(whole.cause.alternatives)) == ("fabric.rail_degraded", ["domain"])
     assert whole.title == "No telemetry from Switch leaf-2"
-    assert whole.action.text.startswith("Check what the exporters of Switch leaf-2 send over")
+    assert whole.action.text.startswith("Check the uplinks of Switch leaf-2")
 
 
 def test_one_rail_of_one_switch():
@@ -262,7 +262,7 @@ def test_from_samples_to_one_finding(dead, named):
 
 @pytest.mark.parametrize(
     ("fault", "shown", "severity"),
-    [("exporter_gap", "exporter.stale", "warning"), ("node_silent", "node.silent", "critical")],
+    [("exporter_gap", "exporter.stale", "error"), ("node_silent", "node.silent", "critical")],
 )
 def test_a_rack_of_a_job_is_gone_only_where_its_job_stops(fault, shown, severity):
     """A rack whose exporters fall silent while its job steps on is well; one that stops its job is gone."""

@@ -156,8 +156,8 @@ def hear(case: Case | None, s: Suspicion, config: FindingConfig) -> Case | None:
         since=min(heard.since, s.onset),
         last_seen_at=max(heard.last_seen_at, s.ts),
         cleared_at=None,
-        rate=_rate(sources),
-        hurts=_hurts(sources, case.hurts),
+        rate=_rate(case.kind, sources),
+        hurts=_hurts(case.kind, sources, case.hurts),
     )
 
 
@@ -180,6 +180,8 @@ def _borne_out(sources: dict[str, Source], s: Suspicion, config: FindingConfig) 
     It is borne out by steps that became slow with it, or that were slow after it began and before it was
     last told: a pause has none.
     """
+    if s.kind != "straggler.fail_slow":
+        return sources
     steps = [source.latest for source in sources.values() if source.active and of_steps(source.latest)]
     if not steps:
         return sources
@@ -203,9 +205,10 @@ def _outweighed(case: Case, s: Suspicion) -> bool:
 
 def _opened(s: Suspicion) -> Case:
     sources = {voice(s): Source(s)}
+    kind = case_kind(s)
     fresh = Case(
         key=case_key(s),
-        kind=case_kind(s),
+        kind=kind,
         subject=case_subject(s),
         first_seen_at=s.ts,
         first_onset=s.onset,
@@ -213,8 +216,8 @@ def _opened(s: Suspicion) -> Case:
         since=s.onset,
         last_seen_at=s.ts,
         sources=sources,
-        rate=_rate(sources),
-        hurts=_hurts(sources, False),
+        rate=_rate(kind, sources),
+        hurts=_hurts(kind, sources, False),
         # It costs from its onset on, before anybody noticed.
         accounted_to=min(s.onset, s.ts),
     )
@@ -245,7 +248,8 @@ def _cleared(case: Case, s: Suspicion) -> Case:
     settled = accounted(case, s.ts)
     sources = {**case.sources, name: replace(case.sources[name], until=s.ts)}
     quiet = not any(source.active for source in sources.values())
-    return replace(settled, sources=sources, cleared_at=s.ts if quiet else None, rate=_rate(sources))
+    rate = _rate(case.kind, sources)
+    return replace(settled, sources=sources, cleared_at=s.ts if quiet else None, rate=rate)
 
 
 def silenced(case: Case, ts: float) -> Case:
@@ -265,11 +269,16 @@ def accounted(case: Case, ts: float) -> Case:
     return replace(case, lost=lost, accounted_to=ts)
 
 
-def _rate(sources: Mapping[str, Source]) -> float:
+def _rate(kind: str, sources: Mapping[str, Source]) -> float:
+    # Thousands of nodes may vote on one hang, and evidence costs nothing.
+    if kind in EVIDENCE_ONLY:
+        return 0.0
     return max((_loss(s.latest) for s in sources.values() if s.active), default=0.0)
 
 
-def _hurts(sources: Mapping[str, Source], before: bool) -> bool:
+def _hurts(kind: str, sources: Mapping[str, Source], before: bool) -> bool:
+    if kind in EVIDENCE_ONLY:
+        return False
     return any(hurts(s.latest.job_slowdown_ratio, before) for s in sources.values() if s.active)
 
 

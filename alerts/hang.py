@@ -27,7 +27,8 @@ DECLARED_BEFORE_SECONDS = 5.0
 """How long before the last step's row was told the pause after it may have been declared."""
 
 UNHEARD = "silence.unheard"
-"""The detector of a vote that neither turns key B nor holds it: nothing is heard of the node."""
+"""The detector of a vote that neither turns key B nor holds it: nothing is heard of the node. It is about the
+job that the node last named, in whichever attempt."""
 
 HEARD_SHARE = 0.5
 """Of fewer of its machines nothing is concluded about a job."""
@@ -62,7 +63,7 @@ def certain(stopped: Collection[Suspicion], idle: Collection[Suspicion]) -> bool
 
     Machines that neither send nor compute for long are sooner known not to pause than those of which one
     is known: an evaluation, which sends nothing, may take minutes. One machine that has long been quiet is
-    none: its exporter may have frozen while it did not work.
+    none where others are heard of: its exporter may have frozen while it did not work.
     """
     unheard = _unheard(idle)
     stalled = any(s.severity == "critical" for s in stopped)
@@ -90,8 +91,9 @@ def ended(stopped: Collection[Suspicion], idle: Collection[Suspicion]) -> bool:
     since, nodes = _since(stopped), max((s.nodes for s in stopped), default=math.inf)
     # What was said before the last step is about an earlier attempt.
     told = [s for s in idle if s.onset >= since]
-    left = _nodes(s for s in told if s.detector == "quiet.ended")
-    return any(s.detector == "job.ended" for s in told) or 0 < left >= NODE_SHARE * nodes
+    left = {s.subject.node for s in told if s.detector == "quiet.ended"}
+    needed = min(NODE_SHARE * nodes, _asked(nodes, _unheard(idle) - left))
+    return any(s.detector == "job.ended" for s in told) or 0 < len(left) >= needed
 
 
 def suspects(voices: Iterable[Suspicion]) -> tuple[Suspect, ...]:
@@ -153,11 +155,15 @@ def _quiet(stopped: Collection[Suspicion], votes: Collection[Suspicion], unheard
     if not stopped or not votes:
         return False
     nodes = max(s.nodes for s in stopped)
-    needed = min(math.ceil(NODE_SHARE * nodes), nodes - 1 if nodes >= 3 else nodes)
-    heard = nodes - len(unheard - {s.subject.node for s in votes})
-    if heard >= HEARD_SHARE * nodes:
-        needed = min(needed, heard)
+    needed: float = min(math.ceil(NODE_SHARE * nodes), nodes - 1 if nodes >= 3 else nodes)
+    needed = min(needed, _asked(nodes, unheard - {s.subject.node for s in votes}))
     return max(_nodes(votes), *(s.nodes for s in votes)) >= needed
+
+
+def _asked(nodes: float, unheard: set[str | None]) -> float:
+    """Return how many of so many machines can be asked; all of them where too few are heard of."""
+    heard = nodes - len(unheard)
+    return heard if heard >= HEARD_SHARE * nodes else nodes
 
 
 def _nodes(voices: Iterable[Suspicion]) -> int:

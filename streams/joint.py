@@ -183,7 +183,13 @@ def only_unheard(finding: Finding) -> Finding:
     They may be well and only their exporters unheard of; that they are gone is known when their job stops.
     """
     kind, subject = "exporter.stale", finding.subject
-    return replace(finding, kind=kind, title=title(kind, subject), action=check_uplinks(subject))
+    return replace(
+        finding,
+        kind=kind,
+        title=title(kind, subject),
+        severity=rule_of("node.silent").severity,
+        action=check_uplinks(subject),
+    )
 
 
 def may_wait(hang: Case, now: float) -> bool:

@@ -30,7 +30,8 @@ class SilenceConfig:
     """Seconds of event time without a record.
 
     A node is unheard of after ``unheard`` seconds, its exporter stale after ``stale``, both after four of its
-    reports at least; it is silent after ``silent`` and eight. One unheard for ``expected`` seconds has left.
+    reports at least; it is silent after ``silent`` and eight. One unheard for ``expected`` seconds has left;
+    what was said of it is taken back if it is heard again within ``remembered``, as long as a finding lasts.
     """
 
     stale: float = 10.0
@@ -38,12 +39,16 @@ class SilenceConfig:
     # From here on silence alone is a finding, without evidence of another family.
     certain: float = 300.0
     expected: float = 600.0
+    remembered: float = 48 * 3600.0
     unheard: float = 5.0
 
 
 @dataclass(slots=True)
 class _Heard:
-    """When a node was ``last`` heard, the ``gap`` before that, and what has been said of its silence."""
+    """When a node was ``last`` heard, the ``gap`` before that, and what has been said of its silence.
+
+    ``left``: it is expected no more.
+    """
 
     place: Place
     last: float
@@ -51,6 +56,7 @@ class _Heard:
     raised: set[Kind] = field(default_factory=set)
     certain: bool = False
     unheard: bool = False
+    left: bool = False
 
 
 class Silence:
@@ -70,7 +76,7 @@ class Silence:
     @property
     def known(self) -> int:
         """How many nodes are expected to go on sending."""
-        return len(self._heard)
+        return sum(not held.left for held in self._heard.values())
 
     def heard(self, place: Place, ts: float) -> list[Suspicion]:
         """Take that a node sent a record of event time ``ts``; return what of its silence that ends."""
@@ -81,16 +87,20 @@ class Silence:
         # Whether a tick came between two records must not matter: what the gap says is said all the same.
         silence = ts - held.last
         found = list(self._overdue(held, ts)) if silence > self._config.unheard else []
-        if silence > self._config.expected:
+        if silence > self._config.remembered:
             self._meet(place, ts)
             return found
         if held.unheard:
-            found += _unheard(held, "clear", ts)
+            found.append(_unheard(held, "clear", ts))
+            found += [] if held.left else _to_its_job(held, "clear", ts)
         if held.raised:
             claims = (_claim(held, kind) for kind in sorted(held.raised))
             found += [claim.suspicion("clear", ts=ts, onset=held.last) for claim in claims]
             held.raised = set()
-        held.certain = held.unheard = False
+        if silence > self._config.expected:
+            self._meet(place, ts)
+            return found
+        held.certain = held.unheard = held.left = False
         held.place, held.last, held.gap = place, max(held.last, ts), abs(ts - held.last)
         # Not its deadline, which is dearer to find and hardly ever reached; no later than it.
         wait = max(self._soonest, min(_MISSED * held.gap - _ROUNDING, self._latest))
@@ -135,6 +145,8 @@ class Silence:
     def _deadline(self, held: _Heard) -> float:
         """Return an event time before which nothing is to be said of a node, unless it is heard again."""
         config, missed = self._config, self._missed(held)
+        if held.left:
+            return held.last + config.remembered
         stale = max(config.stale, missed)
         after = min(
             config.expected,
@@ -152,22 +164,27 @@ class Silence:
         few = min(stale, max(config.unheard, missed))
         if silence >= few and not held.unheard:
             held.unheard = True
-            yield from _unheard(held, "raise", held.last + few)
+            yield _unheard(held, "raise", held.last + few)
+            yield from _to_its_job(held, "raise", held.last + few)
         deadlines: tuple[tuple[Kind, float], ...] = (
             ("exporter.stale", stale),
             ("node.silent", max(config.silent, 2 * missed)),
         )
         for kind, after in deadlines:
-            if silence >= after and kind not in held.raised:
+            if after <= min(silence, config.expected) and kind not in held.raised:
                 held.raised.add(kind)
                 yield _claim(held, kind).suspicion("raise", ts=held.last + after, onset=held.last)
         if silence >= config.certain and not held.certain:
             held.certain = True
             claim = _claim(held, "exporter.stale", certain=True)
             yield claim.suspicion("update", ts=held.last + config.certain, onset=held.last)
+        if silence > config.expected and not held.left:
+            # Whether its job hangs is asked of it no more: it may run elsewhere, under the same name.
+            held.left = True
+            yield from _to_its_job(held, "clear", held.last + config.expected)
 
     def _forget_the_departed(self, now: float) -> None:
-        gone = [key for key, held in self._heard.items() if now - held.last > self._config.expected]
+        gone = [key for key, held in self._heard.items() if now - held.last > self._config.remembered]
         for key in gone:
             del self._heard[key]
 
@@ -184,12 +201,25 @@ def _claim(held: _Heard, kind: Kind, *, certain: bool = False) -> Claim:
     )
 
 
-def _unheard(held: _Heard, state: Literal["raise", "clear"], ts: float) -> list[Suspicion]:
-    """Write that a node is unheard of, or back: of the node, and to the job it runs, if any.
+def _unheard(held: _Heard, state: Literal["raise", "clear"], ts: float) -> Suspicion:
+    """Write that a node is unheard of, or back.
 
     Stamped with whole seconds: thousands of nodes that fall silent together are then weighed in a few steps.
     """
-    claim = Claim(
+    claim = _unheard_claim(held)
+    return claim.suspicion(state, ts=float(math.ceil(ts)), onset=held.last)
+
+
+def _to_its_job(held: _Heard, state: Literal["raise", "clear"], ts: float) -> list[Suspicion]:
+    """Write to the job of a node, if it has one, that it cannot be asked whether it works, or can again."""
+    if held.place.job_id is None:
+        return []
+    claim = replace(_unheard_claim(held), kind="hang.job", family="telemetry", weight=0.0)
+    return [claim.suspicion(state, ts=float(math.ceil(ts)), onset=held.last)]
+
+
+def _unheard_claim(held: _Heard) -> Claim:
+    return Claim(
         detector=UNHEARD,
         family="silence",
         kind=UNHEARD_KIND,
@@ -197,7 +227,3 @@ def _unheard(held: _Heard, state: Literal["raise", "clear"], ts: float) -> list[
         weight=1.0,
         note="warning: no record from this node",
     )
-    # Whether a machine that is not heard of works for its job is not known.
-    of_job = replace(claim, kind="hang.job", family="telemetry", weight=0.0)
-    claims = [claim] if held.place.job_id is None else [claim, of_job]
-    return [c.suspicion(state, ts=float(math.ceil(ts)), onset=held.last) for c in claims]

@@ -71,7 +71,15 @@ def test_of_machines_that_are_unheard_of_nothing_is_asked(nodes, unheard, quiet,
 def test_who_is_heard_of_again_is_no_longer_unheard_of():
     """A node that votes is not left out, whatever was said of it before."""
     silent = [said(f"n{i}", by=UNHEARD, weight=0.0) for i in range(4)]
-    assert not both_keys([said(nodes=12)], [*votes(7), *silent])
+    assert not both_keys([said(nodes=12)], [*votes(8), *silent])
+
+
+@pytest.mark.parametrize(("unheard", "left", "expected"), [(4, 8, True), (4, 7, False), (0, 8, False)])
+def test_a_job_that_left_all_machines_that_are_heard_of_has_ended(unheard, left, expected):
+    """A job whose rack is dark and that was then cancelled has ended, though the rack cannot say so."""
+    gone = [said(f"n{i}", by="quiet.ended", weight=-4.0) for i in range(left)]
+    silent = [said(f"s{i}", by=UNHEARD, weight=0.0) for i in range(unheard)]
+    assert ended([said(nodes=12)], [*gone, *silent]) == expected
 
 
 def test_neither_key_alone_is_enough():

@@ -183,7 +183,7 @@ def test_doubts_about_steps_are_told_and_do_not_run_on(tmp_path):
     )
     told = backtest(path).stderr.splitlines()
     assert [line for line in told if line.startswith("job ")] == [
-        f"job j{job:02d}: 2 steps are few: sixty show a rank that gets 10 % slower halfway, forty one of 20 %"
+        f"job j{job:02d}: 2 steps are few: 60 show a rank that gets 10 % slower halfway, 40 one of 20 %"
         for job in range(10)
     ]
     assert told[-1] == "and 2 such doubts more"

@@ -78,11 +78,33 @@ def test_a_node_that_reports_rarely_is_unheard_of_later():
     assert [(s.kind, s.ts) for s in silence.tick(1015.0)] == [(UNHEARD_KIND, 1015.0)]
 
 
-def test_a_node_back_after_an_hour_is_a_new_one():
-    """It was said to be silent, and is forgotten by then, however time passed."""
+def test_what_was_said_of_a_node_that_left_is_taken_back_when_it_returns():
+    """A machine under repair for an hour is heard again: its finding is over, however time passed."""
     times = [1000.0, 1001.0, 5000.0]
     assert spoken(times) == spoken(times, range(1000, 5000)) == spoken(times, [1300, 4000])
+    assert [(kind, state) for kind, state, *_ in spoken(times)][4:] == [
+        (UNHEARD_KIND, "clear"),
+        ("exporter.stale", "clear"),
+        ("node.silent", "clear"),
+    ]
+
+
+def test_a_node_back_after_days_is_a_new_one():
+    """Its findings have expired by then, and it is forgotten."""
+    times = [1000.0, 1001.0, 1001.0 + 3 * 86400]
+    assert spoken(times) == spoken(times, range(1000, int(times[-1]), 7200))
     assert [state for _, state, *_ in spoken(times)] == ["raise", "raise", "raise", "update"]
+
+
+def test_who_has_left_is_not_asked_of_any_more():
+    """After ten minutes a node has no vote on its job any more: that may run elsewhere by then."""
+    silence, place = Silence(), Place("c", "n1", job_id="j")
+    said = [s for ts in (1000.0, 1001.0) for s in silence.heard(place, ts)]
+    said += [s for ts in range(1002, 2000) for s in silence.tick(float(ts))]
+    said += silence.heard(place, 2000.0)
+    votes = [(s.state, s.ts) for s in said if s.kind == "hang.job"]
+    assert votes == [("raise", 1006.0), ("clear", 1601.0)]
+    assert silence.known == 1
 
 
 def test_short_pauses_say_nothing():

@@ -39,8 +39,8 @@ PRUNE_SECONDS = 3600.0
 _STOPPING = ("exporter.stale", "link.nic_flap", "fabric.rail_degraded")
 """Kinds that most jobs survive: they explain a hang only if it began right after them."""
 
-_SLOWING = ("link.nic_errors", "link.nic_slow", "fabric.rail_degraded")
-"""Kinds that slow the transfers of a whole job down."""
+_SLOWING = ("link.nic_errors", "link.nic_slow", "link.pcie_downgrade", "fabric.rail_degraded")
+"""Kinds that slow the transfers of a whole job down: what a GPU sends passes its PCIe link and a port."""
 
 _OF_NETWORK = ("congestion", "group")
 
@@ -234,7 +234,7 @@ def _of_network(case: Case) -> bool:
 
 
 def _slows(case: Case, since: float, config: FindingConfig) -> bool:
-    """Tell whether a port, or many of one rail, became slow when the transfers of the job did."""
+    """Tell whether a link, or many of one rail, became slow when the transfers of the job did."""
     return (
         case.kind in _SLOWING
         and _is_told(case, since)

@@ -230,7 +230,7 @@ def port(kind, ts, since, node="n1"):
     return said.suspicion("raise", ts=T0 + ts, onset=T0 + since)
 
 
-@pytest.mark.parametrize("kind", ["link.nic_errors", "link.nic_slow"])
+@pytest.mark.parametrize("kind", ["link.nic_errors", "link.nic_slow", "link.pcie_downgrade"])
 def test_a_slow_port_tells_of_the_transfers_it_slows(kind):
     """The job's transfers, and those of the port's group, are no news beside it: it bears their cost."""
     group = slow_transfers(150, 100, hypothesis="group", coords={"tp": 1})

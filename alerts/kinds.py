@@ -158,6 +158,18 @@ RULES: dict[str, KindRule] = {
     "group": KindRule(
         _CAUSE, "info", "CHECK_NETWORK", "Look at the links of the ranks of {place}: one of them is slow."
     ),
+    "imbalance.stage": KindRule(
+        _CAUSE,
+        "warning",
+        "CHECK_APP",
+        "Give the slowest stage fewer layers, or the others more: no machine is at fault.",
+    ),
+    "imbalance.workload": KindRule(
+        _CAUSE,
+        "warning",
+        "CHECK_APP",
+        "Spread the work more evenly, as by packing sequences by what they cost: no machine is at fault.",
+    ),
     "domain": KindRule(
         _CAUSE,
         "error",

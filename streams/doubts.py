@@ -6,6 +6,7 @@ reads the file is told.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +15,12 @@ from streams.arrays import FloatArray
 
 FEW_STEPS = 60
 """So many steps show that a rank got 10 % slower halfway; forty show 20 %."""
+
+TOLD_TWICE_SHARE = 0.1
+"""A job that is resumed repeats some steps; two that share a name repeat most."""
+
+MILLI = (500.0, 2000.0)
+"""Times that are so many times too large are in milliseconds."""
 
 TOO_FAST, TOO_SLOW = 10.0, 1 / 200
 """Steps that take so many times the time that passes are in another unit than it, or their times are no
@@ -24,6 +31,7 @@ times. A trace of every hundredth step has far more time than steps."""
 class StepColumns:
     """The step rows of one job, [rows] each; seconds, NaN where there is none."""
 
+    attempt: npt.NDArray[np.int64]
     step: npt.NDArray[np.int64]
     rank: npt.NDArray[np.int64]
     ts: FloatArray
@@ -50,7 +58,23 @@ def doubts(rows: StepColumns) -> Iterator[str]:
             yield f"{name} is mostly negative"
         elif np.count_nonzero(values > 1.5 * rows.step_seconds) > len(known) / 2:
             yield f"{name} is mostly larger than step_seconds: both are seconds, and the step is the whole"
+    twice = _told_twice(rows)
+    if twice > TOLD_TWICE_SHARE * len(rows.step):
+        yield (
+            f"{twice} rows tell of a step and rank that another row tells of differently: two runs need a "
+            "job_id, or an attempt, of their own"
+        )
     yield from _of_time(rows, steps)
+
+
+def _told_twice(rows: StepColumns) -> int:
+    order = np.lexsort((rows.rank, rows.step, rows.attempt))
+
+    def changes(column: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+        return np.asarray(column[order][1:] != column[order][:-1])
+
+    same = ~(changes(rows.attempt) | changes(rows.step) | changes(rows.rank))
+    return int(np.count_nonzero(same & (changes(rows.ts) | changes(rows.step_seconds))))
 
 
 def _of_time(rows: StepColumns, steps: int) -> Iterator[str]:
@@ -68,8 +92,16 @@ def _of_time(rows: StepColumns, steps: int) -> Iterator[str]:
     if not TOO_SLOW * passed <= took <= TOO_FAST * passed:
         yield (
             f"the steps take {_seconds(took)} by step_seconds and {_seconds(passed)} by ts: both count in "
-            "seconds, and ts is when the step ended"
+            f"seconds, and ts is when the step ended{_advice(took, passed)}"
         )
+
+
+def _advice(took: float, passed: float) -> str:
+    least, most = MILLI
+    for name, large, small in (("step_seconds", took, passed), ("ts", passed, took)):
+        if least * small <= large <= most * small:
+            return f"; {name} looks like milliseconds: divide by 1000"
+    return ""
 
 
 def _seconds(seconds: float) -> str:

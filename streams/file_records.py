@@ -35,6 +35,9 @@ _KEYS = ("step", "rank", "local_rank", "gpu_index", *COORDS)
 # What is missing is the least integer of a type; its complement is the greatest.
 _LARGEST = {c.name: ~MISSING[c.dtype] for c in _STEP.columns if c.dtype in MISSING}
 _SECONDS = tuple(c.name for c in _STEP.columns if c.dtype == "<f4")
+_HEAD = ("cluster", "job_id", "attempt", "node", "world_size", "labels")
+_KNOWN = frozenset(("kind", "ts", "coords", "boot_id", "seq", *_KEYS, *_SECONDS, *_HEAD))
+MOST_UNKNOWN = 8
 # Of records of one time, so that the same rows come in the same order however they stand in the files.
 _ORDER = {NodeSample: 0, NodeEvent: 1, JobSteps: 2}
 
@@ -43,12 +46,13 @@ _ORDER = {NodeSample: 0, NodeEvent: 1, JobSteps: 2}
 class Read:
     """What was read: the records in order, how many rows made them, and what was set aside and why.
 
-    ``doubts``: by job, why its steps may give no finding.
+    ``doubts``: by job, why its steps may give no finding. ``unknown``: columns of step rows nobody reads.
     """
 
     records: list[Record] = field(default_factory=list)
     rows: int = 0
     doubts: list[tuple[str, str]] = field(default_factory=list)
+    unknown: set[str] = field(default_factory=set)
     bad: Counter[str] = field(default_factory=Counter)
     examples: list[str] = field(default_factory=list)
 
@@ -73,6 +77,7 @@ def read_records(paths: Iterable[Path]) -> Read:
             found.rows += 1
         except BadRecord as error:
             found.set_aside(f"{path.name}:{number}", error)
+    found.unknown = steps.unknown
     for record in (*steps.records(found), *samples.records(found)):
         found.records.append(record)
     found.records.sort(key=_order)
@@ -102,6 +107,7 @@ class _Steps:
     """Step rows as columns."""
 
     def __init__(self) -> None:
+        self.unknown: set[str] = set()
         self._heads: dict[tuple[Any, ...], int] = {}
         self._group: list[int] = []
         self._ts: list[float] = []
@@ -109,6 +115,8 @@ class _Steps:
         self._seconds: list[list[float]] = []
 
     def add(self, row: Row) -> None:
+        if not row.keys() <= _KNOWN and len(self.unknown) < MOST_UNKNOWN:
+            self.unknown |= {str(name) for name in row.keys() - _KNOWN}
         coords = row.get("coords")
         if isinstance(coords, dict):
             row |= {k: v for k, v in coords.items() if k in COORDS}
@@ -155,6 +163,7 @@ class _Steps:
         group, ts, second = group[order], ts[order], second[order]
         named = zip((*_KEYS, *_SECONDS), (*keys[:, order], *seconds[:, order]), strict=True)
         held = {"ts": ts, **dict(named)}
+        held["attempt"] = np.array([head[2] for head in heads])[group]
         found.doubts += _doubts([head[:2] for head in heads], group, held)
         cuts = np.flatnonzero(np.diff(group) | np.diff(second).astype(bool)) + 1
         for number, (a, b) in enumerate(_pieces([0, *cuts.tolist(), len(ts)])):

@@ -81,7 +81,7 @@ def replay(
     kafka: Annotated[bool, typer.Option("--kafka", help="Send the records to Kafka instead.")] = False,
     config: ConfigFile = None,
 ) -> None:
-    """Feed FILES through the detectors and print each finding as it opens or changes its status."""
+    """Feed FILES through the detectors and print each finding as it opens or changes status or severity."""
     tuning = _tuning(config)
     read = _read(files)
     records = at_speed(read.records, speed)
@@ -151,10 +151,10 @@ def _news(records: "Iterable[Record]", pipeline: "Pipeline") -> Iterator[str]:
     from alerts.finding import rfc3339
     from streams.replay import findings_of
 
-    told: dict[str, str] = {}
+    told: dict[str, tuple[str, str]] = {}
     for finding in findings_of(records, pipeline):
-        if told.get(finding.id) != finding.status:
-            told[finding.id] = finding.status
+        if told.get(finding.id) != (finding.status, finding.severity):
+            told[finding.id] = finding.status, finding.severity
             when = rfc3339(finding.last_seen_at)
             yield f"{when}  {finding.status:<9}  {finding.severity:<8}  {finding.title}"
 
@@ -195,6 +195,9 @@ def _print(lines: bytes) -> None:
 
 def _summary(read: "Read", pipeline: "Pipeline", what: str) -> None:
     typer.secho(f"{what}; {read.rows} rows read", err=True)
+    if read.unknown:
+        names = ", ".join(f"{name[:40]!r}" for name in sorted(read.unknown))
+        typer.secho(f"columns of step rows that are not known and were left out: {names}", err=True)
     for job_id, doubt in read.doubts[:MOST_DOUBTS]:
         typer.secho(f"job {job_id}: {doubt}", err=True)
     if len(read.doubts) > MOST_DOUBTS:

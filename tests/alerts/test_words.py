@@ -159,7 +159,7 @@ def test_a_machine_that_has_cost_a_restart_is_drained():
 def test_a_job_is_never_drained():
     """Advice about a job holds no command."""
     assert told("straggler.job_wide", JOB, cause="imbalance.stage") == Action(
-        "CHECK_APP", RULES["straggler.job_wide"].text
+        "CHECK_APP", RULES["imbalance.stage"].text
     )
 
 

@@ -26,6 +26,8 @@ NOT_FINDINGS = {
     "group",
     "domain",
     "data",
+    "imbalance.stage",
+    "imbalance.workload",
     "hang.idle",
     "congestion",
     "job.planned",

@@ -1,5 +1,7 @@
 """Rows of steps in which nothing may be found, and what is said of them."""
 
+from dataclasses import fields
+
 import numpy as np
 import pytest
 
@@ -11,7 +13,7 @@ def columns(*, ranks=8, steps=100, **changed):
     """Healthy rows of a synchronous job, 0.8 s of compute in a step of 1 s; ``changed`` replaces columns."""
     step, rank = np.repeat(np.arange(steps), ranks), np.tile(np.arange(ranks), steps)
     seconds = {"step_seconds": 1.0, "compute_seconds": 0.8, "wait_seconds": 0.1}
-    held = {"step": step, "rank": rank, "ts": 1_795_160_000.0 + step}
+    held = {"attempt": 0 * step, "step": step, "rank": rank, "ts": 1_795_160_000.0 + step}
     held |= {name: np.full(len(step), value) for name, value in seconds.items()}
     return StepColumns(**held | {name: change(held) for name, change in changed.items()})
 
@@ -51,6 +53,28 @@ def test_durations_in_milliseconds_are_told_of_once_each():
     }
     (told,) = doubts(columns(**thousand))
     assert "take 99,000 s by step_seconds and 99 s by ts" in told
+    assert told.endswith("step_seconds looks like milliseconds: divide by 1000")
+
+
+def twice(**changed):
+    """The rows of a job and once more as ``changed``."""
+    one, other = columns(), columns(**changed)
+    both = {f.name: (getattr(one, f.name), getattr(other, f.name)) for f in fields(StepColumns)}
+    return StepColumns(**{name: np.concatenate(columns) for name, columns in both.items()})
+
+
+def test_two_runs_under_one_name_are_told_of():
+    """Rows that come twice say nothing new; other values under the same step and rank are another run."""
+    assert list(doubts(twice())) == []
+    assert list(doubts(twice(attempt=lambda h: h["attempt"] + 1, ts=lambda h: h["ts"] + 500.0))) == []
+    (told,) = doubts(twice(ts=lambda h: h["ts"] + 0.1))
+    assert told.startswith("800 rows tell of a step and rank that another row tells of differently")
+
+
+def test_columns_that_nobody_reads_are_named(tmp_path):
+    """A name that is nearly right would else be missed in silence."""
+    (tmp_path / "a.csv").write_text("step,rank,ts,step_seconds,compute,pp_rank\n0,0,1795160000,1.0,0.8,1\n")
+    assert read_records([tmp_path / "a.csv"]).unknown == {"compute", "pp_rank"}
 
 
 def test_nobody_can_be_named_by_wall_clock_alone():

@@ -155,9 +155,10 @@ def _ready(listening: socket.socket, address: str | tuple[str, int]) -> socket.s
         listening.setblocking(False)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
         listening.bind(address)
-    except OSError:
+    except OSError as error:
         listening.close()
-        raise
+        where = address if isinstance(address, str) else f"{address[0]}:{address[1]} (UDP)"
+        raise OSError(error.errno, f"{error.strerror}: {where}") from error
     return listening
 
 

@@ -107,7 +107,10 @@ def _own_database(settings: Settings) -> str | None:
 def _bound(port: int) -> Iterator[socket.socket]:
     with socket.socket() as listening:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind(("127.0.0.1", port))
+        try:
+            listening.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise OSError(error.errno, f"{error.strerror}: 127.0.0.1:{port}") from error
         yield listening
 
 

@@ -192,7 +192,7 @@ def test_a_taken_address_is_refused(instants):
     """The person who starts a second exporter is told, by the error of the system."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
         other.bind(("127.0.0.1", 0))
-        with pytest.raises(OSError, match="in use"):
+        with pytest.raises(OSError, match=r"in use: 127\.0\.0\.1:\d+ \(UDP\)"):
             StepsCollector([f"127.0.0.1:{other.getsockname()[1]}"])
 
 

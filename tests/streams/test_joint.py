@@ -226,7 +226,10 @@ def slow_transfers(ts, since, *, hypothesis="congestion", coords=None):
 
 
 def port(kind, ts, since, node="n1"):
-    said = claim("counter.nic", "nic", kind, place(node, None).nic("mlx5_0/1"), overwhelming=True)
+    where = place(node, None)
+    # A narrowed link is its GPU's.
+    subject = where.gpu("0") if kind == "link.pcie_downgrade" else where.nic("mlx5_0/1")
+    said = claim("counter.nic", "nic", kind, subject, overwhelming=True)
     return said.suspicion("raise", ts=T0 + ts, onset=T0 + since)
 
 

@@ -92,11 +92,11 @@ def _of_time(rows: StepColumns, steps: int) -> Iterator[str]:
     if not TOO_SLOW * passed <= took <= TOO_FAST * passed:
         yield (
             f"the steps take {_seconds(took)} by step_seconds and {_seconds(passed)} by ts: both count in "
-            f"seconds, and ts is when the step ended{_advice(took, passed)}"
+            f"seconds, and ts is when the step ended{_in_milliseconds(took, passed)}"
         )
 
 
-def _advice(took: float, passed: float) -> str:
+def _in_milliseconds(took: float, passed: float) -> str:
     least, most = MILLI
     for name, large, small in (("step_seconds", took, passed), ("ts", passed, took)):
         if least * small <= large <= most * small:

@@ -65,6 +65,7 @@ def test_a_name_that_ends_in_gz_is_packed(run, tmp_path):
         (("--fault", "silent_slow:node=1,onset=nan"), "onset=nan"),
         (("--fault", "silent_slow:node=99,onset=5"), "there is no node 99"),
         (("--fault", "gremlin:node=1,onset=5"), "there are: app_crash"),
+        (("--fault", "silent_slow:node=1,onset=300"), "onset=300 is not within --seconds 300"),
     ],
 )
 def test_what_cannot_be_simulated_is_refused_with_its_reason(run, option, text):

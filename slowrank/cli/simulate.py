@@ -41,10 +41,10 @@ def simulate(
     # The last record is of the time it is sent at: what is ahead of the clock is refused.
     start = time.time() - seconds * max(0.0, 1 - 1 / multiple(speed))
     simulated = _cluster(nodes, gpus, seed=seed, faults=fault or [], name=cluster, start=float(int(start)))
-    for late in (fault for fault in simulated.faults if fault.onset >= seconds):
+    if late := [fault for fault in simulated.faults if fault.onset >= seconds]:
         fail(
-            f"--fault {late.kind}: its onset={late.onset:g} is not within --seconds {seconds:g}, so nothing "
-            "would go wrong; give an earlier onset or more seconds"
+            f"--fault {late[0].kind}: its onset={late[0].onset:g} is not within --seconds {seconds:g}, so "
+            "nothing would go wrong; give an earlier onset or more seconds"
         )
     records = at_speed(simulated.run(seconds), speed)
     try:

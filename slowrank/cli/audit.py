@@ -4,30 +4,43 @@ from typing import Annotated
 
 import typer
 
-from slowrank.cli.remote import fail
+from slowrank.cli.remote import config_dir, fail, read_text
 
 
 def audit(
     dsn: Annotated[
-        str | None, typer.Option(help="Database URL; SLOWRANK_DATABASE_URL when left out.")
+        str | None,
+        typer.Option(help="Database URL; else SLOWRANK_DATABASE_URL, else that of a running `slowrank up`."),
     ] = None,
 ) -> None:
     """Check the chain of the audit log; exit status 1 when an entry was changed or removed."""
     import psycopg
 
-    from slowrank.cli.config import load_settings
     from store.audit import first_broken
 
     try:
-        with psycopg.connect(dsn if dsn is not None else load_settings().dsn(), autocommit=True) as conn:
+        with psycopg.connect(dsn if dsn is not None else _dsn(), autocommit=True) as conn:
             broken = first_broken(conn)
     except (ValueError, OSError) as error:
         fail(str(error))
     except psycopg.Error as error:
-        fail(f"the audit log cannot be read: {str(error).strip()}")
+        fail(
+            f"the audit log cannot be read: {str(error).strip()}\nWhich database? --dsn and "
+            "SLOWRANK_DATABASE_URL name one; without them it is that of `slowrank up` while it runs."
+        )
     if broken is not None:
         typer.secho(
             f"entry {broken} does not follow from the one before: something was changed or removed", err=True
         )
         raise typer.Exit(1)
     typer.echo("every entry of the audit log is as it was written")
+
+
+def _dsn() -> str:
+    """Return the database of the settings, else that of a running ``slowrank up``. Raises ``ValueError``."""
+    from slowrank.cli.config import load_settings
+
+    settings = load_settings()
+    if settings.database_url is None and settings.database_url_file is None:
+        return read_text(config_dir() / "database") or settings.dsn()
+    return settings.dsn()

@@ -30,6 +30,8 @@ def list_letters(
         typer.echo(
             f"{_when(letter)}  {_place(letter):<28}  {letter.reason:<18}  {_plain(letter.detail)[:80]}"
         )
+    if len(letters) > limit:
+        typer.secho(f"only the youngest {limit} of {len(letters)} are listed: raise --limit", err=True)
     for (topic, why), count in sorted(Counter((x.topic, x.reason) for x in letters).items()):
         typer.secho(f"{count:>8}  {topic}  {why}", err=True)
     if not letters:

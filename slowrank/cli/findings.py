@@ -5,13 +5,12 @@ import sys
 import time
 from collections.abc import Callable
 from enum import StrEnum
-from itertools import islice
 from typing import Annotated, Any, NoReturn
 
 import typer
 
 from slowrank.cli.remote import KeyOption, UrlOption, client, fail, printable
-from slowrank.cli.tables import Output, OutputOption, View, ago, changes, show, shown
+from slowrank.cli.tables import Output, OutputOption, View, ago, changes, first, note, show, shown
 
 WATCH_SECONDS = 2.0
 
@@ -57,27 +56,34 @@ def list_findings(
         "job_id": job_id,
         "shadow": "true" if shadow else None,
         "from": _since(since),
-        "limit": min(limit, 1000),
+        # One more than is listed: whether there are more is then known.
+        "limit": min(limit + 1, 1000),
     }
     with client(url, key) as api:
 
-        def read() -> list[Any]:
-            return list(islice(api.pages("/findings", **filters), limit))
+        def read() -> tuple[list[Any], str]:
+            return first(api.pages("/findings", **filters), limit)
 
         if watch:
-            _watch(lambda: shown(read(), output, _VIEW))
-        items = read()
+            _watch(lambda: _text(*read(), output))
+        items, cut = read()
     show(items, output, _VIEW)
+    note(cut)
     if exit_code and items:
         raise typer.Exit(1)
 
 
-def _watch(read: Callable[[], str]) -> NoReturn:
+def _text(items: list[Any], cut: str, output: Output) -> tuple[str, str]:
+    return shown(items, output, _VIEW), cut
+
+
+def _watch(read: Callable[[], tuple[str, str]]) -> NoReturn:
     """Print what is read whenever it changes, on a terminal in place of what was there."""
     clear = "\x1b[H\x1b[2J" if sys.stdout.isatty() else ""
     try:
-        for text in changes(read, lambda: time.sleep(WATCH_SECONDS)):
+        for text, cut in changes(read, lambda: time.sleep(WATCH_SECONDS)):
             typer.echo(clear + text)
+            note(cut)
     except KeyboardInterrupt:
         pass
     raise typer.Exit

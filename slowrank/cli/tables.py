@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Annotated, Any
+from itertools import islice
+from typing import Annotated, Any, TypeVar
 
 import typer
 
@@ -13,6 +14,7 @@ from slowrank.cli.remote import printable
 from slowrank.cli.yaml_text import yaml_of
 
 Row = Mapping[str, Any]
+_Shown = TypeVar("_Shown")
 
 
 class Output(StrEnum):
@@ -47,6 +49,19 @@ def show(items: Sequence[Row], output: Output, view: View) -> None:
         typer.echo(text)
 
 
+def first(items: Iterable[Any], limit: int) -> tuple[list[Any], str]:
+    """Return the first ``limit`` items and, where there are more, a line that says so (else nothing)."""
+    found = list(islice(items, limit + 1))
+    cut = len(found) > limit
+    return found[:limit], f"only the first {limit} are listed, there are more: raise --limit" if cut else ""
+
+
+def note(text: str) -> None:
+    """Print a remark about the output on stderr: what reads JSON from stdout is not disturbed by it."""
+    if text:
+        typer.secho(text, err=True)
+
+
 def shown(items: Sequence[Row], output: Output, view: View) -> str:
     """Return items in one of the forms, without a last newline."""
     if output is Output.json:
@@ -61,14 +76,14 @@ def shown(items: Sequence[Row], output: Output, view: View) -> str:
     return _table(columns, ([cell(item) for cell in columns.values()] for item in items))
 
 
-def changes(read: Callable[[], str], pause: Callable[[], None]) -> Iterator[str]:
+def changes(read: Callable[[], _Shown], pause: Callable[[], None]) -> Iterator[_Shown]:
     """Yield what ``read`` returns, at first and whenever it has changed; ``pause`` between two looks."""
-    last: str | None = None
+    last: _Shown | None = None
     while True:
-        text = read()
-        if text != last:
-            last = text
-            yield text
+        read_now = read()
+        if read_now != last:
+            last = read_now
+            yield read_now
         pause()
 
 

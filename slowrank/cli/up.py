@@ -4,13 +4,15 @@ import logging
 import os
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from slowrank.cli.remote import config_dir, fail
+from slowrank.cli.remote import config_dir, fail, read_text
 
 if TYPE_CHECKING:
     from slowrank.cli.local_stack import LocalStack
@@ -33,8 +35,7 @@ def up(
     """Run the API, the detectors, the notifier and this host's exporter until stopped."""
     from slowrank.cli.config import load_settings, load_tuning
     from slowrank.cli.embedded import EmbeddedError
-    from slowrank.cli.local_stack import Wanted, host_telemetry, key_of, local_stack
-    from slowrank.cli.private_file import write_private
+    from slowrank.cli.local_stack import Wanted, host_telemetry, local_stack
 
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     settings = load_settings()
@@ -45,9 +46,11 @@ def up(
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     try:
-        with local_stack(wanted, settings, tuning) as stack, host_telemetry(stack, listen=addresses):
-            key_of(stack, config_dir() / "key")
-            write_private(config_dir() / "url", stack.url + "\n")
+        with (
+            local_stack(wanted, settings, tuning) as stack,
+            host_telemetry(stack, listen=addresses),
+            _reachable(stack, config_dir()),
+        ):
             _tell(stack, wanted.folder, addresses)
             _until(stop, stack, tuning)
     except EmbeddedError as error:
@@ -58,6 +61,26 @@ def up(
             next_step = "May this user write there? --data and XDG_CONFIG_HOME choose other folders."
         fail(f"cannot start: {error}. {next_step}")
     typer.echo("stopped")
+
+
+@contextmanager
+def _reachable(stack: "LocalStack", folder: Path) -> Iterator[None]:
+    """Write to ``folder`` where the other commands find this stack: its address, a key, its own database."""
+    from slowrank.cli.local_stack import key_of
+    from slowrank.cli.private_file import write_private
+
+    key_of(stack, folder / "key")
+    write_private(folder / "url", stack.url + "\n")
+    database = folder / "database"
+    dsn = stack.embedded_dsn
+    if dsn:
+        write_private(database, dsn + "\n")
+    try:
+        yield
+    finally:
+        # Another `up` may have written its own meanwhile.
+        if dsn and read_text(database) == dsn:
+            database.unlink()
 
 
 def data_dir() -> Path:

@@ -6,7 +6,7 @@ from urllib.parse import quote
 import typer
 
 from slowrank.cli.remote import Client, KeyOption, UrlOption, client, fail, printable
-from slowrank.cli.tables import Output, OutputOption, View, ago, show
+from slowrank.cli.tables import Output, OutputOption, View, ago, first, note, show
 
 app = typer.Typer(
     help="Add, test and inspect webhooks over the API.", no_args_is_help=True, add_completion=False
@@ -67,8 +67,10 @@ def deliveries(
 ) -> None:
     """List the latest deliveries of a webhook."""
     with client(url, key) as api:
-        items = api.get(f"/webhooks/{_path(api, webhook_id)}/deliveries", limit=limit)["items"]
+        path = f"/webhooks/{_path(api, webhook_id)}/deliveries"
+        items, cut = first(api.pages(path, limit=min(limit + 1, 1000)), limit)
     show(items, output, View(_DELIVERIES, "nothing was delivered yet: try `slowrank webhook test`"))
+    note(cut)
 
 
 @app.command()

@@ -70,6 +70,21 @@ def test_findings_from_list_to_feedback(slowrank, reach, save_finding):
     assert "HTTP 404" in slowrank("findings", "show", "../keys", env=reach, code=2).stderr
 
 
+def test_a_list_says_when_it_is_cut(slowrank, reach, save_finding, receiver):
+    """Where there are more than --limit, stderr says so; what programs read is as it was."""
+    for node in ("n1", "n2", "n3"):
+        save_finding(node=node)
+    cut = slowrank("findings", "list", "--limit", "2", "-o", "json", env=reach)
+    assert len(json.loads(cut.stdout)) == 2
+    assert "there are more" in cut.stderr
+    assert slowrank("findings", "list", "--limit", "3", env=reach).stderr == ""
+    slowrank("webhook", "add", receiver.url, env=reach)
+    for _ in range(2):
+        slowrank("webhook", "test", env=reach)
+    assert "there are more" in slowrank("webhook", "deliveries", "--limit", "1", env=reach).stderr
+    assert slowrank("webhook", "deliveries", "--limit", "2", env=reach).stderr == ""
+
+
 def test_a_slow_gpu_is_named(slowrank, reach, pool):
     """chronic names nobody until weeks of paces tell of one: then where it is, and by how much slower."""
     assert "no GPU was slow" in slowrank("chronic", env=reach).stdout

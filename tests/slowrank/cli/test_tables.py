@@ -10,7 +10,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slowrank.cli.tables import Output, View, changes, show, shown
+from slowrank.cli.tables import Output, View, changes, first, show, shown
 from slowrank.cli.yaml_text import yaml_of
 
 
@@ -68,3 +68,11 @@ def test_what_is_watched_is_printed_when_it_changes():
     paused = []
     assert list(islice(changes(lambda: next(texts), lambda: paused.append(1)), 3)) == ["a", "b", "a"]
     assert len(paused) == 4
+
+
+def test_what_is_cut_is_said():
+    """As many as asked for; a remark only where there are more."""
+    assert first(iter("ab"), 2) == (["a", "b"], "")
+    items, remark = first(iter("abc"), 2)
+    assert items == ["a", "b"]
+    assert "--limit" in remark

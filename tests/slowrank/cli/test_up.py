@@ -2,6 +2,7 @@ import json
 import os
 import signal
 import socket
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -92,8 +93,13 @@ def up(home, receiver):
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    yield SimpleNamespace(url=told.split()[-1], key=(home / "config/slowrank/key"), run=run)
-    running.send_signal(signal.SIGINT)
+    def stop():
+        running.send_signal(signal.SIGINT)
+        assert running.wait(60) == 0
+
+    yield SimpleNamespace(url=told.split()[-1], key=(home / "config/slowrank/key"), run=run, stop=stop)
+    if running.poll() is None:
+        running.send_signal(signal.SIGINT)
     output, _ = running.communicate(timeout=60)
     assert running.returncode == 0, output
     assert "Traceback" not in output
@@ -139,6 +145,28 @@ def test_up_answers_like_the_real_stack(up, receiver):
     test, opened = [Webhook(secret).verify(body, headers) for headers, body in receiver.requests]
     assert test["type"] != opened["type"] == "finding.opened"
     assert opened["data"]["id"] == listed[0]["id"]
+
+
+def test_a_request_takes_at_most_five_milliseconds(home):
+    """No answer waits for a delayed acknowledgement (40 ms), one after the other on a connection."""
+    wanted = Wanted(home / "data", 0, throwaway=True)
+    with (
+        local_stack(wanted, Settings(database_url=None), Tuning()) as stack,
+        httpx.Client(base_url=stack.url, trust_env=False) as api,
+    ):
+        seconds = [api.get("/version").elapsed.total_seconds() for _ in range(40)]
+    # The median: others use this machine's processors as well.
+    assert statistics.median(seconds) <= 0.005
+
+
+def test_the_audit_log_of_a_running_up_is_found(up, home):
+    """`slowrank audit` needs no setting while `up` runs; no address of a database is left behind."""
+    up.run("key", "create", "--name", "somebody")
+    assert "as it was written" in up.run("audit")
+    left = home / "config/slowrank/database"
+    assert left.stat().st_mode & 0o777 == 0o600
+    up.stop()
+    assert not left.exists()
 
 
 def test_the_key_is_private_and_kept(home):

@@ -18,6 +18,11 @@ EventType = Literal[
     "finding.feedback",
 ]
 
+DEFAULT_EVENTS: frozenset[EventType] = frozenset(
+    {"finding.opened", "finding.reopened", "finding.escalated", "finding.resolved"}
+)
+"""What a webhook that names no events gets: the changes that ask somebody to act, or to stop acting."""
+
 
 @dataclass(frozen=True, slots=True)
 class Told:

@@ -3,7 +3,6 @@
 Adding a format is one function and one line of ``FORMATS``.
 """
 
-import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -19,8 +18,9 @@ _FINDING_BUDGET = 14_000
 # The end of an alert that still fires, as Alertmanager writes it.
 _GO_ZERO_TIME = "0001-01-01T00:00:00Z"
 _OVER = frozenset({"resolved", "expired"})
-# Why Alertmanager would send what happened. A group of which all had resolved begins anew, and with another
-# severity an alert has other labels. It has no word for what people say of a finding, nor for a new cause.
+# Why Alertmanager would send what happened. A group of which all had resolved begins anew. It has no word for
+# an alert that grew worse: the one for news in a group that fires is the nearest. It has none at all for what
+# people say of a finding, nor for a new cause.
 _REASONS = {
     "finding.opened": "first notification",
     "finding.reopened": "first notification",
@@ -114,19 +114,19 @@ def cloudevents(event: Event, public_url: str) -> object:
 
 
 def alertmanager(event: Event, public_url: str) -> object:
-    """Alertmanager webhook, version 4, with one alert; its labels hold identity only."""
+    """Alertmanager webhook, version 4: each finding is a group of its own with one alert."""
     finding, labels = event.finding, alert_labels(event.finding)
     over = finding.get("status") in _OVER
     annotations = _annotations(finding)
-    group = {name: labels[name] for name in ("cluster", "alertname", "job_id") if name in labels}
-    pairs = ",".join(f"{name}={_quoted(value)}" for name, value in sorted(group.items()))
+    # Of several findings in a group the end of one would be told as the end of all.
+    pairs = ",".join(f"{name}={_quoted(value)}" for name, value in sorted(labels.items()))
     return {
         "version": "4",
         "groupKey": f"{{}}:{{{pairs}}}",
         "truncatedAlerts": 0,
         "status": "resolved" if over else "firing",
         "receiver": "slowrank",
-        "groupLabels": group,
+        "groupLabels": labels,
         "commonLabels": labels,
         "commonAnnotations": annotations,
         "routeLabels": {},
@@ -168,28 +168,18 @@ def slack(event: Event, public_url: str) -> object:
     }
 
 
-# Two findings with the same labels are one alert to Alertmanager, and the end of one would end both. Where a
-# node stands may become known while its finding lives: only what is said of a place itself is known by it.
-_PLACES = ("cluster", "node", "gpu_uuid", "nic", "port", "job_id", "rank")
-_DOMAINS = ("rack", "switch", "rail")
+# Alertmanager tells alerts apart by their labels alone: another label is another alert, and the first one is
+# never resolved. A finding keeps its id and cluster for life; its severity, kind and place may all change.
+ALERTNAME = "SlowrankFinding"
 
 
 def alert_labels(finding: Finding) -> dict[str, str]:
-    """Return the fixed identity labels of a finding: nothing that changes while it lives, except severity."""
-    subject = finding.get("subject", {})
-    kind = str(finding.get("kind", ""))
-    labels = {"alertname": alert_name(kind), "severity": finding.get("severity"), "kind": kind}
-    labels |= {"source": "slowrank", "gpu": subject.get("gpu_index")}
-    places = (*_PLACES, *_DOMAINS) if subject.get("type") in _DOMAINS else _PLACES
-    labels |= {name: subject.get(name) for name in places}
-    labels |= {"group": _shared(subject)} if subject.get("type") == "group" else {}
-    return {name: str(value) for name, value in labels.items() if value is not None and value != ""}
-
-
-def alert_name(kind: str) -> str:
-    """Return ``StragglerFailSlow`` for ``straggler.fail_slow``."""
-    words = kind.replace(".", " ").replace("_", " ").split()
-    return "".join(word[:1].upper() + word[1:] for word in words) or "Slowrank"
+    """Return the identity of a finding as labels: the same from its opening to its end, reopened too."""
+    # Cut as `fit` cuts a long finding, so that its length does not change who it is.
+    cluster = str(finding.get("subject", {}).get("cluster") or "")[:120]
+    labels = {"alertname": ALERTNAME, "source": "slowrank", "cluster": cluster}
+    labels["finding_id"] = str(finding.get("id", ""))
+    return {name: value for name, value in labels.items() if value}
 
 
 def subject_path(subject: Mapping[str, Any]) -> str:
@@ -218,15 +208,20 @@ def finding_url(finding: Finding, public_url: str) -> str:
     return f"{public_url}/findings/{finding.get('id', '')}"
 
 
+# Where the subject is, as far as it is known by now.
+_PLACES = ("node", "gpu_uuid", "nic", "port", "job_id", "rank", "rack", "switch", "rail")
+
+
 def _annotations(finding: Finding) -> dict[str, str]:
-    action = finding.get("action", {})
+    action, subject = finding.get("action", {}), finding.get("subject", {})
     values = {
         "summary": finding.get("title"),
         "description": ". ".join(f"{name}: {text}" for name, text in _facts(finding)),
+        **{name: finding.get(name) for name in ("severity", "kind", "slowdown_ratio", "confidence")},
+        **{name: subject.get(name) for name in _PLACES},
+        "subject": subject_path(subject),
+        "gpu": subject.get("gpu_index"),
         "action": action.get("code"),
-        "finding_id": finding.get("id"),
-        "slowdown_ratio": finding.get("slowdown_ratio"),
-        "confidence": finding.get("confidence"),
         "runbook_url": action.get("runbook_url"),
         "slowrank_version": __version__,
     }
@@ -261,8 +256,11 @@ def _quoted(value: str) -> str:
 
 
 def _fingerprint(labels: Mapping[str, str]) -> str:
-    # As long as Alertmanager's; the hash is another, so the values are not the same.
-    return hashlib.sha256(msgspec.json.encode(sorted(labels.items()))).hexdigest()[:16]
+    """Return what Alertmanager computes: 64-bit FNV-1a of names and values in order, each ended by 0xff."""
+    value = 0xCBF29CE484222325
+    for byte in b"".join(part.encode() + b"\xff" for pair in sorted(labels.items()) for part in pair):
+        value = (value ^ byte) * 0x100000001B3 & (2**64 - 1)
+    return f"{value:016x}"
 
 
 FORMATS: dict[str, Format] = {

@@ -11,6 +11,7 @@ from psycopg.rows import class_row
 from psycopg.types.json import Jsonb
 
 from alerts.finding import finding_id
+from alerts.notify import DEFAULT_EVENTS
 from alerts.severity import ORDER
 from alerts.silence import labels, muting
 from store import silences
@@ -19,8 +20,6 @@ from store.text import storable_json
 _SELECT: LiteralString = "SELECT id, seq, type, finding_id, at, body FROM events "
 
 CHANNEL = "slowrank_findings"
-ON_REQUEST = "finding.updated"
-"""Told only to endpoints that ask for it by name: one cause is one call until its state or severity rises."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +114,7 @@ def _enqueue(conn: Connection[Any], event: Event, to: str | None) -> None:
         "INSERT INTO deliveries (id, event_id, webhook_id, state, muted_by, next_attempt_at) "
         "SELECT 'dlv_' || substr(%(event)s, 5) || '_' || id, %(event)s, id, %(state)s, %(muted_by)s, %(at)s "
         "FROM webhooks WHERE id = %(to)s OR (%(to)s::text IS NULL AND enabled "
-        "AND (%(type)s = ANY(events) OR (events = '{}' AND %(type)s <> %(quiet)s)) "
+        "AND (%(type)s = ANY(events) OR (events = '{}' AND %(by_default)s)) "
         "AND (clusters = '{}' OR %(cluster)s = ANY(clusters)) "
         "AND (kinds = '{}' OR %(kind)s = ANY(kinds) OR split_part(%(kind)s, '.', 1) = ANY(kinds)) "
         "AND array_position(%(order)s, min_severity) <= array_position(%(order)s, %(severity)s)) "
@@ -124,7 +123,7 @@ def _enqueue(conn: Connection[Any], event: Event, to: str | None) -> None:
             "event": event.id,
             "to": to,
             "type": event.type,
-            "quiet": ON_REQUEST,
+            "by_default": event.type in DEFAULT_EVENTS,
             "cluster": known.get("cluster", ""),
             "kind": known.get("kind", ""),
             # What says nothing of its severity is kept from nobody.

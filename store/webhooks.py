@@ -21,7 +21,7 @@ _SELECT: LiteralString = (
 class Webhook:
     """An endpoint; no ``clusters`` means every cluster, no ``kinds`` every kind.
 
-    No ``events`` means all types but ``finding.updated``; ``kinds`` takes kinds and families (``straggler``).
+    No ``events`` means ``alerts.notify.DEFAULT_EVENTS``; ``kinds`` takes kinds and families (``straggler``).
     """
 
     id: str

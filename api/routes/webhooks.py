@@ -39,7 +39,7 @@ TEST_SECONDS = 20.0
 
 
 class WebhookBody(BaseModel):
-    """An endpoint as people write it; without ``events`` it is told all but ``finding.updated``."""
+    """An endpoint; without ``events`` it gets opened, reopened, escalated and resolved findings."""
 
     model_config = ConfigDict(extra="forbid")
 

@@ -24,11 +24,19 @@ def add(
     ] = "standard",
     min_severity: Annotated[str, typer.Option(help="critical, error, warning or info.")] = "warning",
     kind: Annotated[list[str] | None, typer.Option(help="Only these kinds; may be repeated.")] = None,
+    event: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Only these types, such as finding.acknowledged; may be repeated. "
+            "Without it: opened, reopened, escalated and resolved."
+        ),
+    ] = None,
     url: UrlOption = None,
     key: KeyOption = None,
 ) -> None:
     """Add a webhook and print its signing secret, once."""
-    body = {"url": target, "format": format_, "min_severity": min_severity, "kinds": kind or []}
+    filters = {"min_severity": min_severity, "kinds": kind or [], "events": event or []}
+    body = {"url": target, "format": format_, **filters}
     with client(url, key) as api:
         made = api.call("POST", "/webhooks", json=body)
     typer.echo(f"added {made['id']}")

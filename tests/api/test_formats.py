@@ -102,40 +102,63 @@ def test_cloudevents_has_the_required_attributes():
     assert parsed["subject"] == "gpu-0423/gpu/5"
 
 
-def test_alertmanager_fires_and_resolves_with_one_label_set():
-    """Labels are identity only: the same while a finding lives, whatever its numbers do."""
-    opened = json.loads(body("alertmanager", Event("m", "t", NOW, FINDINGS["ordinary"]), "https://x")[1])
-    ended = json.loads(body("alertmanager", Event("m", "t", NOW, FINDINGS["resolved"]), "https://x")[1])
-    assert (opened["version"], opened["status"], ended["status"]) == ("4", "firing", "resolved")
-    assert opened["alerts"][0]["endsAt"] == "0001-01-01T00:00:00Z"
-    assert ended["alerts"][0]["endsAt"] == FINDINGS["resolved"]["resolved_at"]
-    assert opened["alerts"][0]["labels"] == ended["alerts"][0]["labels"]
-    assert opened["alerts"][0]["fingerprint"] == ended["alerts"][0]["fingerprint"]
-    assert opened["groupKey"] == '{}:{alertname="StragglerFailSlow",cluster="prod-a",job_id="812345"}'
-
-    worse = example(slowdown_ratio=2.0, confidence=0.99, last_seen_at=1795169999.0)
-    assert alert_labels(worse) == alert_labels(FINDINGS["ordinary"])
+def alertmanager(finding, happened="finding.opened"):
+    return json.loads(body("alertmanager", Event("m", happened, NOW, finding), "https://x")[1])
 
 
-@pytest.mark.parametrize("place", ["rack", "switch", "rail", "port"])
-def test_two_places_are_two_alerts(place):
-    """Alertmanager tells alerts apart by their labels alone."""
-    one, two = ({"kind": "k", "subject": {"type": "switch", "cluster": "c", place: name}} for name in "ab")
-    assert alert_labels(one) != alert_labels(two)
+def test_an_alert_is_the_same_from_its_opening_to_its_end():
+    """Labels, fingerprint and group stay while severity, kind, place and numbers of the finding change."""
+    placed = Subject(
+        type="gpu", cluster="prod-a", node="gpu-0423", gpu_index=5, rack="r1", switch="s1", job_id="9"
+    )
+    life = [
+        example(severity="warning"),
+        example(severity="critical", slowdown_ratio=2.0),
+        example(kind="hardware.gpu_fault", subject=placed),
+        example(kind="hardware.gpu_fault", severity="error", status="resolved", resolved_at=1795161000.0),
+    ]
+    told = [alertmanager(finding) for finding in life]
+    assert [each["status"] for each in told] == ["firing", "firing", "firing", "resolved"]
+    assert [each["alerts"][0]["status"] for each in told] == [each["status"] for each in told]
+    assert {str((e["groupKey"], e["groupLabels"], e["commonLabels"])) for e in told} == {
+        str((told[0]["groupKey"], alert_labels(life[0]), alert_labels(life[0])))
+    }
+    alerts = [each["alerts"][0] for each in told]
+    assert {str((alert["labels"], alert["fingerprint"], alert["startsAt"])) for alert in alerts} == {
+        str((alert_labels(life[0]), alerts[0]["fingerprint"], alerts[0]["startsAt"]))
+    }
+    assert alerts[0]["endsAt"] == "0001-01-01T00:00:00Z"
+    assert alerts[3]["endsAt"] == life[3]["resolved_at"]
 
 
-def test_groups_of_a_node_are_alerts_of_their_own():
-    """Two tensor-parallel groups and their node have different labels: none ends with another."""
-    place = {"cluster": "prod-a", "node": "gpu-0423", "job_id": "812345"}
-    subjects = [{"type": "group", "coords": {"dp": dp}} for dp in (0, 1)] + [{"type": "node"}]
-    told = {str(alert_labels({"kind": "straggler.fail_slow", "subject": place | s})) for s in subjects}
-    assert len(told) == 3
+def test_what_changes_is_an_annotation():
+    """Severity, kind and place stand where they may change."""
+    annotations = alertmanager(FINDINGS["ordinary"])["alerts"][0]["annotations"]
+    assert {name: annotations[name] for name in ("severity", "kind", "node", "gpu", "job_id", "subject")} == {
+        "severity": "critical",
+        "kind": "straggler.fail_slow",
+        "node": "gpu-0423",
+        "gpu": "5",
+        "job_id": "812345",
+        "subject": "gpu-0423/gpu/5",
+    }
 
 
-def test_where_a_node_stands_is_no_label_of_what_is_said_of_it():
-    """It may become known while the finding lives, and would make another alert of it."""
-    node = {"kind": "k", "subject": {"type": "node", "cluster": "c", "node": "n", "rack": "r", "switch": "s"}}
-    assert alert_labels(node).keys() == {"alertname", "kind", "source", "cluster", "node"}
+def test_two_findings_are_two_alerts_in_two_groups():
+    """Two GPUs of one job with the same trouble: the end of one says nothing of the other."""
+    one = alertmanager(FINDINGS["ordinary"])
+    two = alertmanager(example(id=finding_id("prod-a/gpu/GPU-2/straggler.fail_slow", 1795160000.0)))
+    for name in ("groupKey", "groupLabels"):
+        assert one[name] != two[name]
+    assert one["alerts"][0]["fingerprint"] != two["alerts"][0]["fingerprint"]
+
+
+def test_identity_does_not_depend_on_length():
+    """A finding that has to be shortened is still the same alert."""
+    cluster = "c" * 200
+    short = example(subject=Subject(type="gpu", cluster=cluster, node="n", gpu_index=1))
+    long = short | {"title": "x" * 100_000}
+    assert alertmanager(short)["groupKey"] == alertmanager(long)["groupKey"]
 
 
 REASONS = [

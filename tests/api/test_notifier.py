@@ -127,6 +127,41 @@ def test_only_what_the_endpoint_asked_for(receiver, add_webhook, save_finding, n
     assert json.loads(receiver.got[0].body)["data"]["id"] == wanted.id
 
 
+def test_only_what_asks_somebody_to_act_is_sent_by_default(
+    pool, start_receiver, add_webhook, save_finding, notifier
+):
+    """Opened, escalated, resolved and reopened; acknowledgements, feedback and updates are by name."""
+    people, named = start_receiver(), start_receiver()
+    wanted = ("finding.acknowledged", "finding.feedback", "finding.updated")
+    add_webhook(people.url)
+    add_webhook(named.url, events=wanted)
+    made, onset = notifier(people, named), time.time() - 600
+    word = findings.Word("ann", datetime.now(UTC))
+
+    def sent(receiver):
+        drain(made)
+        return [json.loads(got.body)["type"] for got in receiver.got]
+
+    def saved(seconds, **fields):
+        return save_finding(onset=onset, last_seen_at=onset + seconds, **fields)
+
+    finding = saved(30, severity="error")
+    assert sent(people) == ["finding.opened"]
+    with pool.connection() as conn:
+        findings.acknowledge(conn, finding.id, word)
+        findings.feedback(conn, finding.id, "true_positive", word)
+    assert sent(people) == ["finding.opened"]
+    saved(40, severity="critical")
+    drain(made)
+    saved(50, severity="warning")
+    drain(made)
+    saved(60, severity="warning", status="resolved", resolved_at=onset + 60)
+    drain(made)
+    saved(90, severity="warning", occurrences=2)
+    assert sent(people) == [f"finding.{step}" for step in ("opened", "escalated", "resolved", "reopened")]
+    assert sent(named) == list(wanted)
+
+
 def test_one_event_goes_to_every_endpoint(start_receiver, add_webhook, save_finding, notifier):
     """Fan-out: each endpoint gets its own request, with its own secret and the same webhook-id."""
     one, two = start_receiver(), start_receiver()

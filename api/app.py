@@ -6,7 +6,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import psycopg
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from psycopg_pool import ConnectionPool
 
 from api import ingest, problems
@@ -16,6 +16,7 @@ from api.metrics import ApiMetrics, DatabaseGauges, new_registry
 from api.middleware import Edge
 from api.openapi import document
 from api.policy import policy_of
+from api.query import known_parameters
 from api.routes import (
     audit,
     chronic,
@@ -82,7 +83,9 @@ def create_app(
         body_limits={"/api/v1/ingest/samples": ingest.MAX_BODY},
     )
     for router in ROUTERS:
-        app.include_router(router)
+        # Not at the probes: whoever asks those may add what defeats a cache.
+        checks = [Depends(known_parameters)] if router.prefix.startswith("/api/") else []
+        app.include_router(router, dependencies=checks)
     app.openapi = cache(partial(document, app))  # type: ignore[method-assign]  # FastAPI's documented hook
     return app
 

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import msgspec
 
 from slowrank.telemetry.checks import BadRecord, check_event, check_sample, check_steps
+from slowrank.telemetry.names import Unknown, first_unknown, kind_of
 from slowrank.telemetry.records import JobSteps, NodeSample, Record
 from slowrank.telemetry.twin import Assembler
 
@@ -18,6 +19,8 @@ MAX_BODY = 5 * 2**20
 MAX_INFLATED = 20 * 2**20
 MAX_RATIO = 100
 MAX_LINE = 64 * 1024
+# Refused lines that an answer explains; the others it counts.
+MAX_ERRORS = 20
 
 Row = Mapping[str, Any]
 
@@ -36,27 +39,51 @@ class Sink(Protocol):
         """
 
 
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a line was refused; ``line`` counts from 0, ``field`` is empty where it is about the whole line."""
+
+    line: int
+    field: str
+    reason: str
+    detail: str
+
+    def as_error(self) -> dict[str, str]:
+        """Return it as an entry of a problem's ``errors``."""
+        pointer = f"#/body/{self.line}" + (f"/{self.field}" if self.field else "")
+        return {"pointer": pointer[:200], "reason": self.reason, "detail": self.detail[:300]}
+
+
 @dataclass(slots=True)
 class Batch:
-    """What a body held: whole records, how many rows made each, and the refused rows by reason."""
+    """What a body held: whole records, the lines of each, and the refused lines by reason.
+
+    Of the refused lines the first few are kept with their explanation.
+    """
 
     records: list[Record] = field(default_factory=list)
-    rows: list[int] = field(default_factory=list)
+    lines: list[Sequence[int]] = field(default_factory=list)
     accepted: int = 0
     rejected: Counter[str] = field(default_factory=Counter)
-    examples: list[str] = field(default_factory=list)
+    errors: list[Refusal] = field(default_factory=list)
 
-    def refuse(self, reason: str, detail: str, rows: int = 1) -> None:
-        """Count ``rows`` refused rows and keep the first few explanations."""
-        self.rejected[reason] += rows
-        if len(self.examples) < 5:
-            self.examples.append(f"{reason}: {detail}"[:300])
+    def refuse(self, lines: Sequence[int], bad: BadRecord, place: str = "") -> None:
+        """Count ``lines`` as refused; explain it at the first of them."""
+        self.rejected[bad.reason] += len(lines)
+        if len(self.errors) < MAX_ERRORS and lines:
+            self.errors.append(Refusal(lines[0], place, bad.reason, bad.detail))
+
+    def refuse_name(self, line: int, unknown: Unknown) -> None:
+        """Count a line that uses an unknown name."""
+        # Looking for the nearest name takes a millisecond: not for each of 100,000 lines.
+        detail = str(unknown) if len(self.errors) < MAX_ERRORS else ""
+        self.refuse([line], BadRecord("unknown_name", detail), unknown.field)
 
     def take_back(self, refused: Mapping[int, BadRecord]) -> None:
-        """Count the rows of records that the sink refused, by their index, as refused."""
+        """Count the lines of records that the sink refused, by their index, as refused."""
         for index, bad in sorted(refused.items()):
-            self.accepted -= self.rows[index]
-            self.refuse(bad.reason, bad.detail, self.rows[index])
+            self.accepted -= len(self.lines[index])
+            self.refuse(self.lines[index], bad)
 
 
 def inflate(data: bytes) -> bytes:
@@ -79,39 +106,45 @@ def inflate(data: bytes) -> bytes:
 def read(data: bytes, *, now: float, clusters: Sequence[str] = ()) -> Batch:
     """Return the records in NDJSON ``data``; ``now`` (Unix s) bounds their times, ``clusters`` (if any) them.
 
-    A line that cannot be read is counted, and the lines around it are taken all the same.
+    A line that cannot be read or uses an unknown name is refused; the lines around it are taken all the same.
     """
     batch = Batch()
-    numbered = enumerate(_rows(data, batch))
-    for _, group in groupby(numbered, key=lambda pair: _group_key(*pair)):
-        rows = [row for _, row in group]
+    for _, group in groupby(_rows(data, batch), key=_group_key):
+        lines, rows = zip(*group, strict=True)
         try:
             records = [_checked(record, now, clusters) for record in _assembled(rows)]
         except BadRecord as bad:
-            batch.refuse(bad.reason, bad.detail, len(rows))
+            batch.refuse(lines, bad)
         else:
             batch.records.extend(records)
-            # A row that makes two records is the first one's.
-            batch.rows.extend([len(rows), *[0] * (len(records) - 1)][: len(records)])
-            batch.accepted += len(rows)
+            # Lines that make two records are the first one's.
+            batch.lines.extend([lines, *[()] * (len(records) - 1)][: len(records)])
+            batch.accepted += len(lines)
     return batch
 
 
-def _rows(data: bytes, batch: Batch) -> Iterator[Row]:
-    for number, line in enumerate(data.splitlines(), start=1):
+def _rows(data: bytes, batch: Batch) -> Iterator[tuple[int, Row]]:
+    for number, line in enumerate(data.splitlines()):
         if not line.strip():
             continue
         if len(line) > MAX_LINE:
-            batch.refuse("oversize", f"line {number} is longer than {MAX_LINE} bytes")
+            batch.refuse([number], BadRecord("oversize", f"the line is longer than {MAX_LINE} bytes"))
             continue
         try:
-            yield msgspec.json.decode(line, type=dict[str, Any])
+            row = msgspec.json.decode(line, type=dict[str, Any])
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            batch.refuse("undecodable", f"line {number}: {error}")
+            batch.refuse([number], BadRecord("undecodable", str(error)))
+            continue
+        unknown = first_unknown(row)
+        if unknown is None:
+            yield number, row
+        else:
+            batch.refuse_name(number, unknown)
 
 
-def _group_key(number: int, row: Row) -> tuple[Any, ...]:
-    if row.get("kind") == "sample" or ("kind" not in row and "metric" in row):
+def _group_key(numbered: tuple[int, Row]) -> tuple[Any, ...]:
+    number, row = numbered
+    if kind_of(row) == "sample":
         return "sample", row.get("cluster"), row.get("node"), row.get("ts"), row.get("seq")
     return (number,)
 

@@ -4,6 +4,7 @@ Concerned with one attempt; when to try again is decided in ``retry``.
 """
 
 import asyncio
+import logging
 import socket
 import ssl
 import time
@@ -15,9 +16,11 @@ import certifi
 import httpx
 
 from api.retry import Answer, retry_after
-from api.ssrf import Policy, Refused, Target, check_addresses, checked_url
+from api.ssrf import Policy, Refused, Target, check_addresses, checked_url, unreachable
 from slowrank import __version__
 from slowrank.settings import WEBHOOK_ATTEMPT_SECONDS
+
+log = logging.getLogger(__name__)
 
 # What a receiver may cost us, whatever it does: time, memory, and room in the delivery log (characters).
 CONNECT_SECONDS = 5.0
@@ -61,6 +64,7 @@ class Sender:
             async with asyncio.timeout(self.total_seconds):
                 answer = await self._attempt(url, headers, body)
         except Refused as refusal:
+            log.warning("a delivery was refused: %s", refusal.why)
             answer = Answer(error=f"refused: {refusal}")
         except TimeoutError:
             answer = Answer(error=f"timeout: no complete answer within {self.total_seconds:g} s")
@@ -90,7 +94,7 @@ class Sender:
         try:
             addresses = await self.resolve(target.host, target.port)
         except (OSError, UnicodeError) as error:
-            raise Refused(f"{target.host} does not resolve: {error}") from error
+            raise unreachable(target.host, f"{target.host} does not resolve: {error}") from error
         check_addresses(target, addresses, self.policy)
         return addresses
 

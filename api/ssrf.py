@@ -37,13 +37,15 @@ _PRIVATE = tuple(
         ),
     )
 )
-# Never a webhook's place, whatever the settings say: metadata services, multicast, translations that hide
-# an IPv4 address inside an IPv6 one, documentation and reserved ranges.
+# Refused whatever the settings say: metadata services, multicast, documentation and reserved ranges, and
+# translations that hide an IPv4 address inside global IPv6 space (Teredo in 2001::/23, 6to4 in 2002::/16).
 _NEVER = tuple(
     map(
         ipaddress.ip_network,
         (
             "0.0.0.0/8",
+            # Azure's platform address: global by its number, and answered by the host of the machine.
+            "168.63.129.16/32",
             "169.254.0.0/16",
             "192.0.0.0/24",
             "192.0.2.0/24",
@@ -52,27 +54,41 @@ _NEVER = tuple(
             "203.0.113.0/24",
             "224.0.0.0/4",
             "240.0.0.0/4",
-            "64:ff9b::/96",
-            "64:ff9b:1::/48",
-            "100::/64",
             "2001::/23",
             "2001:db8::/32",
             "2002::/16",
             "3fff::/20",
-            "5f00::/16",
             "fd00:ec2::254/128",
-            "fe80::/10",
-            "fec0::/10",
-            "ff00::/8",
         ),
     )
 )
-# The old ::a.b.c.d; ::1 lies in it and is judged as loopback.
-_V4_IN_V6 = ipaddress.ip_network("::/96")
+# RFC 4291, section 2.4 and the IANA registry: no other IPv6 address is global unicast. Outside are NAT64
+# (64:ff9b::/96, 64:ff9b:1::/48), SIIT (::ffff:0:0:0/96), the old ::a.b.c.d, link-local and multicast.
+_GLOBAL_V6 = ipaddress.ip_network("2000::/3")
 
 
 class Refused(ValueError):
-    """A destination the policy forbids; the text says which rule and which setting would allow it."""
+    """A destination the policy forbids.
+
+    The text is for whoever asked, and tells nothing that only this network knows; ``why`` is for the log.
+    """
+
+    def __init__(self, text: str, why: str = "") -> None:
+        super().__init__(text)
+        self.why = why or text
+
+
+def unreachable(host: str, why: str) -> Refused:
+    """Return the refusal of a host for where it is, the same for every ``why``.
+
+    Unknown, private and forbidden names are not told apart: else whoever may add a webhook could ask the
+    inner name service which machines there are, and at which addresses.
+    """
+    return Refused(
+        f"{host} has no address that a webhook may reach; the log of this process says why, and "
+        "SLOWRANK_WEBHOOK_ALLOW_PRIVATE allows hosts of one's own network",
+        why,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +141,8 @@ def checked_url(text: str, policy: Policy) -> Target:
         raise Refused(f"a webhook URL is up to {MAX_URL} ASCII characters without spaces or backslashes")
     try:
         url = httpx.URL(text)
-        host, port = _plain(url.host), url.port or {"http": 80, "https": 443}.get(url.scheme, 0)
+        host = _plain(url.host)
+        port = {"http": 80, "https": 443}.get(url.scheme, 0) if url.port is None else url.port
     except (httpx.InvalidURL, ValueError, UnicodeError) as error:
         raise Refused(f"this is not a URL: {error}") from error
     if url.scheme not in ("http", "https") or not host or "%" in host:
@@ -137,29 +154,27 @@ def checked_url(text: str, policy: Policy) -> Target:
     if port not in policy.ports:
         raise Refused(f"port {port} is not in {sorted(policy.ports)}; add it to webhook_allow_ports")
     if (host, port) in policy.own_servers:
-        raise Refused(f"{host}:{port} is slowrank's own database or Kafka")
+        raise unreachable(host, f"{host}:{port} is slowrank's own database or Kafka")
     return Target(url.copy_with(fragment=None), host, port)
 
 
 def check_addresses(target: Target, resolved: Sequence[str], policy: Policy) -> None:
     """Raise ``Refused`` unless there is an address and every one of them is allowed."""
     if not resolved:
-        raise Refused(f"{target.host} does not resolve to any address")
+        raise unreachable(target.host, f"{target.host} does not resolve to any address")
     for text in resolved:
         _check_address(target, text, policy)
 
 
 def _check_address(target: Target, text: str, policy: Policy) -> None:
     address = _unwrapped(ipaddress.ip_address(text))
-    if _within(address, _NEVER) or (address in _V4_IN_V6 and not address.is_loopback):
-        raise Refused(f"{target.host} resolves to {address}, a range no webhook may reach")
-    if _within(address, _PRIVATE):
+    private = _within(address, _PRIVATE)
+    if _within(address, _NEVER) or (address.version == 6 and not private and address not in _GLOBAL_V6):
+        raise unreachable(target.host, f"{target.host} resolves to {address}, a range no webhook may reach")
+    if private:
         named = target.host in policy.allow_private_hosts or _within(address, policy.allow_private_networks)
         if not named:
-            raise Refused(
-                f"{target.host} resolves to the private address {address}; "
-                f"the operator can allow it with webhook_allow_private"
-            )
+            raise unreachable(target.host, f"{target.host} resolves to the private address {address}")
 
 
 def _unwrapped(address: Address) -> Address:

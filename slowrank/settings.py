@@ -5,7 +5,7 @@ import re
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import (
@@ -80,7 +80,7 @@ class Settings(BaseSettings):
 
     webhook_allow_http: tuple[str, ...] = ()
     webhook_allow_private: tuple[str, ...] = ()
-    webhook_allow_ports: tuple[int, ...] = ()
+    webhook_allow_ports: tuple[Annotated[int, Field(ge=1, le=65535)], ...] = ()
     webhook_ca_file: Path | None = None
 
     notifier_concurrency: int = Field(default=8, ge=1, le=64)

@@ -15,6 +15,7 @@ import numpy as np
 
 from slowrank.telemetry import UNKNOWN_NODE, BadRecord, JobSteps, NodeEvent, NodeSample, Record
 from slowrank.telemetry.checks import MAX_RANKS, MAX_STEP_ROWS, check_event, check_steps
+from slowrank.telemetry.names import COORDS, unknown_metric
 from slowrank.telemetry.schema import (
     CURRENT_STEP_SCHEMA,
     MISSING,
@@ -29,7 +30,6 @@ from streams.doubts import StepColumns, doubts
 from streams.file_values import integer_of, number_of, text_of, time_of
 from streams.files import REQUIRED, FileProblem, Row, chain, kind_of
 
-COORDS = ("dp", "pp", "tp", "cp", "ep")
 _STEP = STEP_SCHEMAS[CURRENT_STEP_SCHEMA].rows
 _KEYS = ("step", "rank", "local_rank", "gpu_index", *COORDS)
 # What is missing is the least integer of a type; its complement is the greatest.
@@ -197,6 +197,8 @@ class _Samples:
         self._ticks: dict[tuple[Any, ...], list[Row]] = {}
 
     def add(self, row: Row) -> None:
+        if unknown := unknown_metric(row["metric"]):
+            raise BadRecord("unknown_name", str(unknown))
         row["value"] = number_of(row, "value")
         key = (row["ts"], str(row.get("cluster") or "default"), str(row["node"]), str(row.get("seq", "")))
         self._ticks.setdefault(key, []).append(row)

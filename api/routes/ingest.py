@@ -1,9 +1,8 @@
 """Telemetry over HTTP, for hosts without Kafka: NDJSON rows of the JSON twin."""
 
-from typing import Any
-
 from fastapi import APIRouter, Request
 from fastapi.concurrency import run_in_threadpool
+from pydantic import BaseModel, Field
 
 from api import ingest
 from api.auth import TelemetryWriter
@@ -15,11 +14,26 @@ router = APIRouter(prefix="/api/v1/ingest", tags=["ingest"])
 _BODY = {"application/x-ndjson": {"schema": {"type": "string", "description": "One JSON row a line."}}}
 
 
+class LineError(BaseModel):
+    """A refused line."""
+
+    pointer: str = Field(description="`#/body/LINE/FIELD`, lines counted from 0.")
+    reason: str
+    detail: str
+
+
+class IngestAnswer(BaseModel):
+    """What became of the lines of a body."""
+
+    accepted: int = Field(description="Lines taken; at least one, else the answer is a 422.")
+    rejected: int = Field(description="Lines refused; sent again, they are refused again.")
+    reasons: dict[str, int] = Field(description="The refused lines by reason.")
+    errors: list[LineError] = Field(description="The first refused lines.")
+
+
 @router.post("/samples", status_code=202, openapi_extra={"requestBody": {"required": True, "content": _BODY}})
-async def ingest_samples(
-    request: Request, services: ServicesDep, principal: TelemetryWriter
-) -> dict[str, Any]:
-    """Take step, sample and event rows; says how many were taken and why others were not."""
+async def ingest_samples(request: Request, services: ServicesDep, principal: TelemetryWriter) -> IngestAnswer:
+    """Take step, sample and event rows: good lines are taken, bad ones are reported, none at all is a 422."""
     sink = services.sink
     if sink is None:
         raise _unavailable("this API has no pipeline behind it; set SLOWRANK_KAFKA_BOOTSTRAP")
@@ -33,12 +47,23 @@ async def ingest_samples(
     services.metrics.ingested.labels("http").inc(batch.accepted)
     for reason, count in batch.rejected.items():
         services.metrics.rejected.labels(reason).inc(count)
-    return {
-        "accepted": batch.accepted,
-        "rejected": batch.rejected.total(),
-        "reasons": dict(batch.rejected),
-        "examples": batch.examples,
-    }
+    errors = [refusal.as_error() for refusal in batch.errors]
+    if not batch.accepted:
+        raise _nothing_taken(batch, errors)
+    return IngestAnswer(
+        accepted=batch.accepted,
+        rejected=batch.rejected.total(),
+        reasons=dict(batch.rejected),
+        errors=[LineError(**error) for error in errors],
+    )
+
+
+def _nothing_taken(batch: ingest.Batch, errors: list[dict[str, str]]) -> Problem:
+    if not errors:
+        return Problem(422, "no-rows", "the body holds no row; send one JSON object a line (docs/records.md)")
+    reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(batch.rejected.items()))
+    detail = f"no line was taken ({reasons}); first: {errors[0]['pointer']}: {errors[0]['detail']}"
+    return Problem(422, "no-usable-row", detail, errors=errors)
 
 
 async def _body(request: Request) -> bytes:

@@ -1,7 +1,9 @@
 """Webhook endpoints: add, change, test, look at what was delivered. Secrets leave this module once."""
 
 import asyncio
+import logging
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Literal
@@ -22,12 +24,14 @@ from api.routes.deliveries import shown as shown_delivery
 from api.sample import sample_event
 from api.sender import resolve
 from api.signing import new_secret
-from api.ssrf import MAX_URL, Refused, check_addresses, checked_url
+from api.ssrf import MAX_URL, Refused, Target, check_addresses, checked_url, unreachable
 from api.times import rfc3339
 from slowrank.telemetry.records import Severity
 from store import deliveries, webhooks
 from store.events import wake
 from store.webhooks import Webhook
+
+log = logging.getLogger(__name__)
 
 router = APIRouter(prefix="/api/v1/webhooks", tags=["webhooks"])
 
@@ -36,6 +40,8 @@ Kind = Annotated[str, Field(pattern=r"^[a-z0-9_]+(\.[a-z0-9_]+)*$", max_length=6
 ROTATION = timedelta(hours=24)
 # Longer than an attempt may take (sender.TOTAL_SECONDS).
 TEST_SECONDS = 20.0
+# glibc asks the next name server after 5 s.
+RESOLVE_SECONDS = 5.0
 
 
 class WebhookBody(BaseModel):
@@ -217,13 +223,18 @@ async def _check_url(services: Services, url: str) -> None:
     try:
         # For an answer at once; every delivery checks again, as names move. TimeoutError is an OSError.
         target = checked_url(url, services.policy)
-        async with asyncio.timeout(5):
-            addresses = await resolve(target.host, target.port)
-        check_addresses(target, addresses, services.policy)
+        check_addresses(target, await _addresses(target), services.policy)
     except Refused as refusal:
+        log.warning("a webhook was refused: %s", refusal.why)
         raise invalid("#/body/url", str(refusal)) from refusal
+
+
+async def _addresses(target: Target) -> Sequence[str]:
+    try:
+        async with asyncio.timeout(RESOLVE_SECONDS):
+            return await resolve(target.host, target.port)
     except (OSError, UnicodeError) as error:
-        raise invalid("#/body/url", f"the host of this URL does not resolve: {error}") from error
+        raise unreachable(target.host, f"{target.host} does not resolve: {error!r}") from error
 
 
 async def _outcome(services: Services, delivery_id: str) -> dict[str, Any]:

@@ -34,6 +34,7 @@ DEAD_LETTER_BYTES = 4096
 REASONS = (
     "oversize",
     "undecodable",
+    "unknown_name",
     "unknown_version",
     "unknown_schema",
     "column_length",

@@ -8,8 +8,8 @@ import msgspec
 
 from slowrank.telemetry.checks import MAX_RANKS, BadRecord, check_steps
 from slowrank.telemetry.columns import Value, pack, step_schema_of
+from slowrank.telemetry.names import COORDS
 from slowrank.telemetry.records import JobSteps
-from slowrank.telemetry.twin import COORDS
 
 # The largest payload of UDP over IPv4.
 MAX_DATAGRAM_BYTES = 65_507

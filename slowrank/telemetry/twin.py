@@ -13,6 +13,7 @@ import msgspec
 
 from slowrank.telemetry.checks import BadRecord, check_event, check_sample, check_steps
 from slowrank.telemetry.columns import Value, pack, step_schema_of, unpack
+from slowrank.telemetry.names import COORDS, kind_of
 from slowrank.telemetry.records import UNKNOWN_NODE, JobSteps, NodeEvent, NodeSample, Record
 from slowrank.telemetry.schema import (
     CURRENT_SAMPLE_SCHEMA,
@@ -23,8 +24,6 @@ from slowrank.telemetry.schema import (
     STEP_SCHEMAS,
     Block,
 )
-
-COORDS = ("dp", "pp", "tp", "cp", "ep")
 
 Row = dict[str, Any]
 
@@ -103,7 +102,7 @@ class Assembler:
 
     def add(self, row: Mapping[str, Any]) -> list[Record]:
         """Take one row; return the records it completes."""
-        kind = row.get("kind") or _kind_of(row)
+        kind = kind_of(row)
         if kind == "sample":
             return self._add_sample(dict(row))
         closed: list[Record] = list(self.flush())
@@ -157,12 +156,6 @@ def _identity(content: bytes) -> int:
     """Return a sequence number for rows that came without one: sent again, they are the same record."""
     # 63 bits, as seq is a signed 64-bit number.
     return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "big") >> 1
-
-
-def _kind_of(row: Mapping[str, Any]) -> str:
-    if "metric" in row:
-        return "sample"
-    return "step" if "step" in row else "event"
 
 
 def _step_values(row: Mapping[str, Any]) -> dict[str, Value]:

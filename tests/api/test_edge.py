@@ -46,6 +46,25 @@ def test_every_error_is_a_problem(client, method, path, options, status):
     assert problem["type"].startswith("http://slowrank.example.org/problems/")
 
 
+@pytest.mark.parametrize(
+    ("path", "pointer", "told"),
+    [
+        ("/api/v1/findings?severty=critical", "#/query/severty", "(is it 'severity'?)"),
+        ("/api/v1/chronic?clusters=a", "#/query/clusters", "(is it 'cluster'?)"),
+        ("/api/v1/audit?limits=1", "#/query/limits", "(is it 'limit'?)"),
+        ("/api/v1/silences?state=active", "#/query/state", "it takes none"),
+        ("/api/v1/keys?limit=1", "#/query/limit", "it takes none"),
+    ],
+)
+def test_a_query_parameter_that_is_not_there_is_refused(client, path, pointer, told):
+    """A misspelt filter is an error that names the nearest known one, and not a list of everything."""
+    answer = client.get(path)
+    assert answer.status_code == 422, answer.text
+    (error,) = answer.json()["errors"]
+    assert error["pointer"] == pointer
+    assert told in error["detail"]
+
+
 def test_an_endless_body_is_cut_off(client):
     """A chunked body without a length is refused once it is too long."""
 

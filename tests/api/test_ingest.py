@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import time
 
 import pytest
 from hypothesis import given, settings
@@ -70,7 +71,7 @@ def test_one_bad_line_is_counted_and_its_neighbours_live(bad, reason):
     assert batch.accepted == 3
     assert batch.rejected == {reason: 2}
     assert len(batch.records) == 3
-    assert batch.examples[0].startswith(reason)
+    assert [(e.line, e.reason) for e in batch.errors] == [(1, reason), (3, reason)]
 
 
 @given(
@@ -119,6 +120,37 @@ def test_nothing_but_counts_comes_of_garbage(things):
     batch = read(body, now=NOW)
     expected = sum(1 for line in body.splitlines() if line.strip())
     assert batch.accepted + batch.rejected.total() == expected
+
+
+@pytest.mark.parametrize(
+    ("bad", "pointer", "nearest"),
+    [
+        (SAMPLE | {"metric": "gpu.power_wats"}, "#/body/1/metric", "gpu.power_watts"),
+        (SAMPLE | {"metric": "power_watts"}, "#/body/1/metric", "gpu.power_watts"),
+        (SAMPLE | {"metric": "GPU.Temp_Celsius"}, "#/body/1/metric", "gpu.temp_celsius"),
+        (SAMPLE | {"metric": "nic.rx_bytes_total"}, "#/body/1/metric", "nic.port.rx_bytes_total"),
+        (SAMPLE | {"instances": "1"}, "#/body/1/instances", "instance"),
+        (STEP | {"compute_second": 1.0}, "#/body/1/compute_second", "compute_seconds"),
+        (STEP | {"coords": {"ddp": 1}}, "#/body/1/coords/ddp", "dp"),
+        (EVENT | {"sevrity": "error"}, "#/body/1/sevrity", "severity"),
+    ],
+)
+def test_an_unknown_name_is_refused_with_the_nearest_known_one(bad, pointer, nearest):
+    """The line that uses it is refused, at its place in the body; those before and after are taken."""
+    batch = read(ndjson(SAMPLE, bad, SAMPLE | {"instance": "1"}), now=NOW)
+    assert (batch.accepted, batch.rejected) == (2, {"unknown_name": 1})
+    (error,) = [refusal.as_error() for refusal in batch.errors]
+    assert error["pointer"] == pointer
+    assert error["detail"].endswith(f"(is it {nearest!r}?)")
+
+
+def test_a_body_of_unknown_names_costs_no_more_than_its_first_lines():
+    """100,000 lines with names of their own are refused within seconds: only the first are explained."""
+    body = b"\n".join(b'{"ts":1,"node":"n","metric":"gpu.power_wat%d","value":1}' % i for i in range(100_000))
+    started = time.monotonic()
+    batch = read(body, now=NOW)
+    assert time.monotonic() - started < 20
+    assert (batch.rejected, len(batch.errors)) == ({"unknown_name": 100_000}, 20)
 
 
 def test_gzip_is_bounded():

@@ -147,6 +147,16 @@ def test_a_webhook_that_may_not_be(client, body):
     assert client.get(HOOKS).json()["items"] == []
 
 
+def test_a_refused_url_does_not_tell_what_its_host_resolves_to(client):
+    """A name that is unknown, private or metadata is refused in the same words, without an address."""
+    told = set()
+    for host in ("does-not-exist.invalid", "169.254.169.254", "10.0.0.1", "[::1]"):
+        answer = client.post(HOOKS, json={"url": f"https://{host}/"})
+        assert answer.status_code == 422
+        told.add(answer.json()["detail"].replace(host.strip("[]"), "HOST"))
+    assert len(told) == 1, told
+
+
 def test_urls_are_masked():
     """A URL can be recognised in a list, but not used."""
     assert (
@@ -346,11 +356,36 @@ def test_telemetry_goes_to_the_sink(client, sink, encoding):
 def test_ingest_refuses_what_is_too_much_or_odd(client):
     """5 MiB is the most, gzip is the only encoding, a bomb is refused."""
     url = "/api/v1/ingest/samples"
-    assert client.post(url, content=b"\n" * (5 * 2**20)).status_code == 202
+    assert client.post(url, content=rows() + b"\n" * (5 * 2**20 - len(rows()))).status_code == 202
     assert client.post(url, content=b"\n" * (5 * 2**20 + 1)).status_code == 413
     assert client.post(url, content=b"x", headers={"content-encoding": "br"}).status_code == 415
     bomb = gzip.compress(b"\0" * 30_000_000)
     assert client.post(url, content=bomb, headers={"content-encoding": "gzip"}).status_code == 400
+
+
+def test_a_body_of_which_nothing_is_taken_is_refused(client, sink):
+    """422 with the place of each bad line, an unknown metric beside the nearest known; none is a 422 too."""
+    url = "/api/v1/ingest/samples"
+    sample = {
+        "ts": datetime.now(UTC).timestamp(),
+        "node": "n",
+        "metric": "gpu.temp_celcius",
+        "instance": "0",
+        "value": 91.0,
+    }
+    answer = client.post(url, content=json.dumps(sample).encode())
+    assert (answer.status_code, answer.headers["content-type"]) == (422, "application/problem+json")
+    assert answer.json()["errors"] == [
+        {
+            "pointer": "#/body/0/metric",
+            "reason": "unknown_name",
+            "detail": "there is no metric 'gpu.temp_celcius' (is it 'gpu.temp_celsius'?)",
+        }
+    ]
+    for empty in (b"", b"\n \n"):
+        answer = client.post(url, content=empty)
+        assert (answer.status_code, answer.json()["title"]) == (422, "No rows")
+    assert sink.records == []
 
 
 def test_ingest_without_a_pipeline_or_with_one_that_is_away(client, settings, pool, sink):
@@ -379,5 +414,5 @@ def test_rows_the_pipeline_refuses_are_counted_with_the_others(client, sink):
     answer = client.post("/api/v1/ingest/samples", content=body).json()
     assert (answer["accepted"], answer["rejected"]) == (2, 3)
     assert answer["reasons"] == {"too_many_instances": 3}
-    assert "64 clusters" in answer["examples"][0]
+    assert "64 clusters" in answer["errors"][0]["detail"]
     assert {r.cluster for r in sink.records} == {"c"}

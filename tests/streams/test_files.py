@@ -156,6 +156,17 @@ def test_bad_lines_are_counted_by_reason_and_the_rest_is_read(tmp_path):
     assert read.examples[0].startswith("bad.ndjson:2")
 
 
+def test_an_unknown_metric_is_set_aside_with_the_nearest_known_one(tmp_path):
+    """It was read as a sample without a value; the other rows of its tick are taken."""
+    row = {"kind": "sample", "ts": 1.0, "node": "n", "instance": "0", "value": 300.0}
+    path = write(
+        tmp_path / "s.ndjson", row | {"metric": "gpu.power_watts"}, row | {"metric": "gpu.power_wats"}
+    )
+    read = read_records([path])
+    assert (read.rows, dict(read.bad)) == (1, {"unknown_name": 1})
+    assert read.examples == ["s.ndjson:2: there is no metric 'gpu.power_wats' (is it 'gpu.power_watts'?)"]
+
+
 def test_a_file_that_breaks_off_gives_what_was_whole(tmp_path):
     """A truncated gzip file gives its whole lines and one bad one."""
     noise = random.Random(2)

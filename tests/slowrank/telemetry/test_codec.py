@@ -323,7 +323,7 @@ def test_what_is_no_record_is_undecodable():
 
 def test_every_reason_can_be_reached():
     """No reason is a dead label: the cases here and the two tests beside them give each one."""
-    assert {reason for reason, _ in BAD} | {"undecodable"} == set(checks.REASONS)
+    assert {reason for reason, _ in BAD} | {"undecodable", "unknown_name"} == set(checks.REASONS)
 
 
 @pytest.mark.parametrize("make", [a_sample, some_steps, an_event])

@@ -58,6 +58,11 @@ class Collector(Protocol):
 
     name: str
 
+    @property
+    def columns(self) -> Mapping[str, str]:
+        """Every column that this collector can fill, with what the machine must have for it, in words."""
+        ...
+
     def collect(self, now: Instant) -> Reading:
         """Read the source; called once a tick, always from the same thread.
 

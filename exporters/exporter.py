@@ -20,6 +20,13 @@ _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._:/-]")
 _INT64 = 2**63
 # Beyond it a 32-bit column holds infinity.
 _FLOAT32_MAX = 3.4e38
+OWN_COLUMNS = (
+    "exporter.scrape_duration_seconds",
+    "exporter.spool_bytes",
+    "exporter.spool_dropped_total",
+    "exporter.step_rows_dropped_total",
+)
+"""The columns that the exporter fills itself, on every machine."""
 # So long after its last step a job still has the node.
 JOB_SECONDS = 60.0
 

@@ -13,11 +13,28 @@ _CPU_FIELDS = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "st
 _KIBIBYTE = 1024
 _PRESSURES = ("cpu", "memory", "io")
 
+_LINUX, _PSI = "Linux", "a kernel with pressure stall information (psi=1)"
+_COLUMNS = {
+    "host.cpu.utilization_ratio": _LINUX,
+    "host.cpu.iowait_ratio": _LINUX,
+    "host.cpu.steal_ratio": _LINUX,
+    "host.cpu_count": _LINUX,
+    "host.run_queue": _LINUX,
+    "host.context_switches_total": _LINUX,
+    "host.load1": _LINUX,
+    "host.memory.available_bytes": _LINUX,
+    "host.memory.total_bytes": _LINUX,
+    "host.oom_kills_total": _LINUX,
+    "host.major_page_faults_total": _LINUX,
+    **{f"host.pressure.{name}_some_ratio": _PSI for name in _PRESSURES},
+}
+
 
 class HostCollector:
     """Reads /proc once a tick; ratios are over the time since the last tick, so the first has none."""
 
     name = "host"
+    columns: Mapping[str, str] = _COLUMNS
 
     def __init__(self, proc: Path = Path("/proc")) -> None:
         self._proc = proc

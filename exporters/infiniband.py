@@ -43,6 +43,9 @@ class InfinibandCollector:
     """Reads every port of every device; an odd device or file costs only its own values."""
 
     name = "infiniband"
+    columns: Mapping[str, str] = dict.fromkeys(
+        ("nic.port.up", "nic.port.speed_bits_per_second", *_WORDS, *_COUNTS), "an InfiniBand or RoCE adapter"
+    )
 
     def __init__(self, root: Path = Path("/sys/class/infiniband")) -> None:
         self._root = root

@@ -53,6 +53,7 @@ class KmsgCollector:
     """
 
     name = "kmsg"
+    columns: Mapping[str, str] = {"gpu.xid_events_total": "an NVIDIA GPU, and the right to read /dev/kmsg"}
 
     def __init__(
         self,

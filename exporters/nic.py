@@ -18,6 +18,7 @@ _STATISTICS = {
     "nic.port.rx_dropped_total": "rx_dropped",
     "nic.port.tx_dropped_total": "tx_dropped",
 }
+_STATES = ("nic.port.up", "nic.port.speed_bits_per_second", "nic.port.carrier_changes_total")
 # A container host has hundreds of virtual interfaces, which say nothing about cables and ports.
 _PHYSICAL_NAME = re.compile(r"(eth|en|ib|bond|wl)[a-z0-9]*")
 
@@ -26,6 +27,7 @@ class NetCollector:
     """Reads the physical interfaces of the host, one instance each."""
 
     name = "nic"
+    columns: Mapping[str, str] = dict.fromkeys((*_STATES, *_STATISTICS), "a physical network interface")
 
     def __init__(self, root: Path = Path("/sys/class/net")) -> None:
         self._root = root

@@ -12,6 +12,7 @@ from typing import Any
 
 from exporters.collector import Columns, Instant, Reading
 from exporters.kmsg import pci_address
+from exporters.nvml_calls import COLUMNS
 from exporters.nvml_child import NO_DRIVER
 from exporters.nvml_process import Child, ChildGone
 
@@ -40,6 +41,7 @@ class NvmlCollector:
     """Reads all GPUs through one child process, started from ``argv``."""
 
     name = "nvml"
+    columns: Mapping[str, str] = COLUMNS
 
     def __init__(self, argv: Sequence[str] = NVML_CHILD) -> None:
         self._argv = tuple(argv)

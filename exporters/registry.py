@@ -3,6 +3,7 @@
 import time
 from collections.abc import Sequence
 
+from exporters.clock import ClockCollector
 from exporters.collector import Collector
 from exporters.host import HostCollector
 from exporters.infiniband import InfinibandCollector
@@ -27,6 +28,7 @@ def collectors(listen: Sequence[str]) -> list[Collector]:
         StepsCollector(listen, nvml.gpu_uuids),
         nvml,
         HostCollector(),
+        ClockCollector(),
         NetCollector(),
         InfinibandCollector(),
         # After NVML, which by then knows at which PCI address each GPU is.

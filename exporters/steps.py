@@ -14,7 +14,13 @@ from pathlib import Path
 from exporters.collector import Columns, Instant, Reading, StepRows
 from slowrank.telemetry.checks import BadRecord
 from slowrank.telemetry.columns import Value
-from slowrank.telemetry.datagram import MAX_DATAGRAM_BYTES, StepDatagram, decode_datagram, step_values
+from slowrank.telemetry.datagram import (
+    MAX_DATAGRAM_BYTES,
+    STEP_COLUMNS,
+    StepDatagram,
+    decode_datagram,
+    step_values,
+)
 
 # What a tick takes, whoever floods the socket; _MAX_RANKS bounds what is remembered of senders.
 MAX_DATAGRAMS_PER_TICK = 2048
@@ -35,6 +41,7 @@ class StepsCollector:
     """
 
     name = "steps"
+    columns: Mapping[str, str] = dict.fromkeys(STEP_COLUMNS, "a job with the training hook")
 
     def __init__(
         self, addresses: Iterable[str], gpu_uuids: Callable[[], Mapping[str, int]] = dict[str, int]

@@ -85,6 +85,10 @@ def decode_datagram(payload: bytes, *, now: float) -> StepDatagram:
     return datagram
 
 
+STEP_COLUMNS = ("rank", "local_rank", "gpu_index", *COORDS, *ROW_FIELDS, "seq_len_sq_sum")
+"""The columns of the step schema that a datagram can fill."""
+
+
 def step_values(datagram: StepDatagram) -> list[dict[str, Value]]:
     """Return the rows of ``datagram`` by the column names of the step schema."""
     head: dict[str, Value] = {

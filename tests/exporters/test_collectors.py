@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from exporters import registry
+from exporters.chrony import ChronyClient
+from exporters.clock import ClockCollector
 from exporters.host import HostCollector
 from exporters.infiniband import InfinibandCollector
 from exporters.kmsg import KmsgCollector
@@ -24,6 +26,7 @@ COLLECTORS = {
     "steps": lambda root: StepsCollector([str(root / "steps.sock")]),
     "nvml": lambda root: NvmlCollector([*GPU_CHILD, "2", "1:hang"]),
     "host": lambda root: HostCollector(root),
+    "clock": lambda root: ClockCollector(ChronyClient(("127.0.0.1", 9)), lambda: None),
     "nic": lambda root: NetCollector(root),
     "infiniband": lambda root: InfinibandCollector(root),
     "kmsg": lambda root: KmsgCollector(dict, lambda: 0.0, root / "kmsg"),
@@ -119,8 +122,11 @@ def test_files_and_folders_in_each_others_place_read_as_nothing(make, tmp_path, 
 
 
 def test_only_columns_of_the_schema_are_read(make, tmp_path, instants):
-    """What a collector names, the record can carry."""
-    for reading in collected(make(tmp_path), instants):
+    """What a collector names, it has declared, and the record can carry."""
+    collector = make(tmp_path)
+    for reading in collected(collector, instants):
+        rows = (reading.host, *reading.nic.values(), *reading.gpu.values())
+        assert {name for row in rows for name in row} <= set(collector.columns)
         assert set(reading.host) <= set(SCHEMA.host.names)
         assert {name for columns in reading.nic.values() for name in columns} <= set(SCHEMA.nic.names)
         assert {name for columns in reading.gpu.values() for name in columns} <= set(SCHEMA.gpu.names)

@@ -24,6 +24,7 @@ class Fixed:
 
     def __init__(self, name, reading=None):
         self.name = name
+        self.columns = {}
         self.reading = reading
         self.closed = False
 

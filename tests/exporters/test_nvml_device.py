@@ -5,6 +5,7 @@ from typing import Any
 import pynvml
 import pytest
 
+from exporters.nvml_calls import COLUMNS
 from exporters.nvml_device import RETRY_UNSUPPORTED_SECONDS, NvmlGpus
 from slowrank.telemetry.schema import CURRENT_SAMPLE_SCHEMA, SAMPLE_SCHEMAS
 
@@ -24,6 +25,8 @@ class Library:
 
     def __init__(self) -> None:
         self.refused: dict[str, int] = {}
+        # GPM samples that were not given back; whether the board has GPM, and refuses one of its metrics.
+        self.samples, self.gpm, self.dram_refused = 0, True, False
         self.calls: list[str] = []
         self.fields = {
             pynvml.NVML_FI_DEV_MEMORY_TEMP: field(85),
@@ -62,9 +65,30 @@ class Library:
                 violationTime=10**12 + policy
             ),
             "nvmlDeviceGetTotalEccErrors": lambda gpu, kind, counter: 5 + kind,
+            "nvmlGpmQueryDeviceSupport": lambda gpu: SimpleNamespace(isSupportedDevice=int(self.gpm)),
+            "nvmlGpmSampleAlloc": self._allocate,
+            "nvmlGpmSampleGet": lambda gpu, sample: sample,
+            "nvmlGpmSampleFree": self._free,
+            "nvmlGpmMetricsGet": self._means,
             "nvmlDeviceGetPciInfo": lambda gpu: SimpleNamespace(busId=b"00000000:3B:00.0"),
             "nvmlDeviceGetUUID": lambda gpu: "GPU-8f1c",
         }
+
+    def _allocate(self):
+        self.samples += 1
+        return pynvml.c_nvmlGpmSample_t()
+
+    def _free(self, sample):
+        self.samples -= 1
+
+    def _means(self, wanted):
+        assert wanted.version == pynvml.NVML_GPM_METRICS_GET_VERSION
+        per_cent = {pynvml.NVML_GPM_METRIC_ANY_TENSOR_UTIL: 62.0, pynvml.NVML_GPM_METRIC_DRAM_BW_UTIL: 48.0}
+        for metric in wanted.metrics[: wanted.numMetrics]:
+            metric.value = per_cent[metric.metricId]
+            dram = metric.metricId == pynvml.NVML_GPM_METRIC_DRAM_BW_UTIL
+            metric.nvmlReturn = pynvml.NVML_ERROR_UNKNOWN if dram and self.dram_refused else 0
+        return wanted
 
     def __getattr__(self, name):
         if name not in self.answers:
@@ -102,20 +126,62 @@ def test_a_healthy_gpu_fills_its_columns_in_si_units(library):
     assert read["gpu.ecc.uncorrected_total"] == 6
 
 
-def test_every_column_read_is_in_the_schema_and_few_are_missing(library):
-    """Names match the wire; what is not read here is known by name."""
-    schema = set(SAMPLE_SCHEMAS[CURRENT_SAMPLE_SCHEMA].gpu.names)
-    read = set(NvmlGpus(library, lambda: 0.0).read(0, slow=True))
+def test_a_board_that_has_everything_fills_every_column_declared(library):
+    """What is declared is read; what the parent fills itself, and this board refuses, is known by name."""
+    now = [0.0]
+    gpus = NvmlGpus(library, lambda: now[0])
+    gpus.read(0, slow=True)
+    now[0] += 1.0
+    read = set(gpus.read(0, slow=True))
 
-    assert read <= schema
-    # Profiling ratios need GPM; recovery is refused by this board; the rest comes from parent and kernel log.
-    assert schema - read == {
-        "gpu.tensor_active_ratio",
-        "gpu.dram_active_ratio",
-        "gpu.nvml_call_seconds",
-        "gpu.xid_events_total",
-        "gpu.nvlink.recovery_errors_total",
-    }
+    assert COLUMNS.keys() - read == {"gpu.nvml_call_seconds", "gpu.nvlink.recovery_errors_total"}
+    assert not read - COLUMNS.keys()
+    # The count of XIDs comes from the kernel log.
+    schema = set(SAMPLE_SCHEMAS[CURRENT_SAMPLE_SCHEMA].gpu.names)
+    assert schema - COLUMNS.keys() == {"gpu.xid_events_total"}
+
+
+def test_tensor_and_dram_activity_are_means_between_two_readings(library):
+    """The first reading has none; each older sample is given back to the library."""
+    now = [0.0]
+    gpus = NvmlGpus(library, lambda: now[0])
+    first = gpus.read(0, slow=False)
+    now[0] += 0.05
+    too_soon = gpus.read(0, slow=False)
+    now[0] += 1.0
+    later = gpus.read(0, slow=False)
+
+    assert "gpu.tensor_active_ratio" not in first | too_soon
+    assert later["gpu.tensor_active_ratio"] == pytest.approx(0.62)
+    assert later["gpu.dram_active_ratio"] == pytest.approx(0.48)
+    assert library.samples == 1
+
+
+def test_one_refused_activity_leaves_the_other(library):
+    """NVML answers for each metric whether it was read."""
+    now = [0.0]
+    library.dram_refused = True
+    gpus = NvmlGpus(library, lambda: now[0])
+    gpus.read(0, slow=False)
+    now[0] += 1.0
+    later = gpus.read(0, slow=False)
+
+    assert later["gpu.tensor_active_ratio"] == pytest.approx(0.62)
+    assert "gpu.dram_active_ratio" not in later
+
+
+def test_a_board_without_activity_counters_has_none_and_keeps_the_rest(library):
+    """Before Hopper, or under MIG, both are absent and are not asked for again within the hour."""
+    now = [0.0]
+    library.gpm = False
+    gpus = NvmlGpus(library, lambda: now[0])
+    for _ in range(3):
+        now[0] += 1.0
+        read = gpus.read(0, slow=False)
+
+    assert not {"gpu.tensor_active_ratio", "gpu.dram_active_ratio"} & read.keys()
+    assert read["gpu.temp_celsius"] == 61
+    assert library.calls.count("nvmlGpmQueryDeviceSupport") == 1
 
 
 def test_an_unsupported_call_is_absent_and_not_repeated_for_an_hour(library):

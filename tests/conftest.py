@@ -12,6 +12,7 @@ import pytest
 import services
 from hypothesis import HealthCheck, settings
 from psycopg import sql
+from servers.alertmanager import Alertmanager
 from servers.kafka import KafkaCluster
 from servers.process import ServiceError
 from servers.timescale import Timescale
@@ -23,7 +24,7 @@ settings.register_profile(
 settings.load_profile("exact")
 
 SHARED = {"kafka_bootstrap", "timescale_dsn", "database"}
-PRIVATE = {"private_kafka", "private_timescale"}
+PRIVATE = {"private_kafka", "private_timescale", "private_alertmanager"}
 
 
 def unavailable(reason: str) -> NoReturn:
@@ -79,6 +80,19 @@ def private_kafka() -> Iterator[KafkaCluster]:
 def private_timescale() -> Iterator[Timescale]:
     """A TimescaleDB server of the test's own, to kill, freeze and restart."""
     server = Timescale()
+    try:
+        server.start()
+        yield server
+    except ServiceError as error:
+        unavailable(str(error))
+    finally:
+        server.close()
+
+
+@pytest.fixture
+def private_alertmanager() -> Iterator[Alertmanager]:
+    """An Alertmanager of the test's own, without any alerts."""
+    server = Alertmanager()
     try:
         server.start()
         yield server

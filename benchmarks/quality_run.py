@@ -4,12 +4,13 @@ from dataclasses import dataclass, field
 
 from benchmarks.quality_alarms import Book
 from benchmarks.quality_baselines import BASELINES, alarms_of
+from benchmarks.quality_columns import without
 from benchmarks.quality_matching import Alarm, Event
 from benchmarks.quality_quiet import node_days
 from benchmarks.quality_scenarios import Scenario, domains_of, events_of
 from benchmarks.quality_tables import Recorder
 from simulator import Cluster, ClusterSpec
-from slowrank.telemetry import JobSteps
+from slowrank.telemetry import JobSteps, NodeSample
 from slowrank.telemetry.schema import STEP_SCHEMAS
 from streams.topology import local_pipeline
 
@@ -22,7 +23,8 @@ class Outcome:
 
     ``alarms`` is by detector, ``expected`` by job what would be right to say of it, ``job_of`` by
     node. ``set_aside`` counts records on which a stage raised: not one is allowed. Where all benign rows are
-    on, ``benign`` is by job its row, and ``row_days`` by row the node-days for which it was on.
+    on, ``benign`` is by job its row, and ``row_days`` by row the node-days for which it was on. Columns in
+    ``without`` were missing in every sample.
     """
 
     part: str
@@ -39,6 +41,7 @@ class Outcome:
     set_aside: int = 0
     benign: dict[str, str] = field(default_factory=dict)
     row_days: dict[str, float] = field(default_factory=dict)
+    without: tuple[str, ...] = ()
 
     @property
     def node_days(self) -> float:
@@ -49,12 +52,16 @@ class Outcome:
 def run(scenario: Scenario) -> Outcome:
     """Simulate a scenario and let everybody watch the same records."""
     cluster = Cluster(scenario.spec, seed=scenario.seed, faults=scenario.faults)
-    recorder = Recorder(scenario.spec.send_seconds) if scenario.compared else None
+    # The baselines have no way to do without one of their metrics.
+    compared = scenario.compared and not scenario.without
+    recorder = Recorder(scenario.spec.send_seconds) if compared else None
     pipeline, book, rank_steps, now = local_pipeline(), Book(domains_of(scenario.spec)), 0, 0.0
     astray = {scenario.spec.node_name(f.node) for f in scenario.faults if f.kind == "clock_skew"}
     for record in cluster.run(scenario.seconds):
         if scenario.steps_alone and not isinstance(record, JobSteps):
             continue
+        if scenario.without and isinstance(record, NodeSample):
+            record = without(record, scenario.without)
         # A clock that is ahead says nothing of when its records came.
         now = now if record.node in astray else max(now, record.ts)
         if isinstance(record, JobSteps):
@@ -83,6 +90,7 @@ def run(scenario: Scenario) -> Outcome:
         set_aside=pipeline.set_aside.total(),
         benign=scenario.benign,
         row_days=node_days(scenario.spec, scenario.seconds, scenario.benign) if scenario.benign else {},
+        without=scenario.without,
     )
 
 

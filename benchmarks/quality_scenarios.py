@@ -22,6 +22,7 @@ class Scenario:
     ``expected`` is by job what would be right to say of it, ``benign`` which benign row it stands for where
     all rows are on; ``compared`` tells whether baselines watch too. Faults in a row of ``as_one`` have one
     cause together, as the nodes of a rack. With ``steps_alone`` nothing but the step rows is to be seen.
+    Columns in ``without`` are missing in every sample, which only our own detectors see then.
     """
 
     part: str
@@ -36,6 +37,7 @@ class Scenario:
     benign: dict[str, str] = field(default_factory=dict)
     as_one: tuple[str, ...] = ()
     steps_alone: bool = False
+    without: tuple[str, ...] = ()
 
 
 CAUSES: dict[str, tuple[str, ...]] = {

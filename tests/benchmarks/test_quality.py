@@ -5,11 +5,15 @@ import re
 import pytest
 
 from benchmarks import quality
+from benchmarks.quality_columns import BARE, without
 from benchmarks.quality_parts import PARTS
 from benchmarks.quality_report import lines, summary
 from benchmarks.quality_run import run
 from benchmarks.quality_scenarios import REPORT_SEEDS, TUNING_SEEDS, Scenario
-from simulator import ClusterSpec, Fault, JobSpec
+from simulator import Cluster, ClusterSpec, Fault, JobSpec
+from slowrank.telemetry import NodeSample
+from slowrank.telemetry.columns import unpack
+from slowrank.telemetry.schema import SAMPLE_SCHEMAS
 
 FAULT = Fault(kind="gpu_lost", node=1, gpu=1, onset=12.0)
 
@@ -50,6 +54,37 @@ def test_an_explicit_event_goes_the_whole_way():
     value, low, high = figures["opened_median_seconds"]
     assert 0 <= value == low == high < 3
     assert re.search(r"\| (\d\.\d) \[\1, \1\], \1 \[\1, \1\] \|", report)
+
+
+def test_columns_that_a_node_lacks_are_missing_from_every_sample():
+    """Whatever is left out reads as never read, and nothing else changes; results are kept apart."""
+    spec = ClusterSpec(nodes=2, gpus=2, nics=1, jobs=(JobSpec(dp=2, tp=2, step_seconds=0.5),))
+    [whole] = [
+        r for r in Cluster(spec, seed=4).run(1.0) if isinstance(r, NodeSample) and r.node.endswith("1")
+    ]
+    schema = SAMPLE_SCHEMAS[whole.schema]
+    lacking = {*BARE, "nic.port.rx_bytes_total"}
+
+    bare = without(whole, lacking)
+
+    for block, before, after in ((schema.gpu, whole.gpu, bare.gpu), (schema.nic, whole.nic, bare.nic)):
+        for was, now in zip(unpack(block, before), unpack(block, after), strict=True):
+            assert now == {name: None if name in lacking else value for name, value in was.items()}
+    [host] = unpack(schema.host, bare.host)
+    assert host["host.clock_offset_seconds"] is None
+    assert host["host.load1"] is not None
+
+
+def test_runs_without_columns_are_not_mixed_with_others(tmp_path, monkeypatch):
+    """One results file may hold both; each is reported and continued alone."""
+    monkeypatch.setitem(PARTS, "events", lost_gpu)
+    path = tmp_path / "results.ndjson"
+    [whole] = quality.extend(path, ["events"], [1000])
+    [bare] = quality.extend(path, ["events"], [1000], without=BARE)
+
+    assert (whole.without, bare.without) == ((), BARE)
+    assert quality.read(path, ["events"]) == [whole]
+    assert quality.merged([path], ["events"], without=BARE) == [bare]
 
 
 def test_a_stopped_run_goes_on_where_it_was(tmp_path, monkeypatch):

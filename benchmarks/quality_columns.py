@@ -1,0 +1,53 @@
+"""Columns that the simulator fills and not every node does, taken out of its samples.
+
+Detectors that do well only on simulated columns show it here: the same runs, without those.
+"""
+
+import struct
+from collections.abc import Collection
+
+from msgspec.structs import replace
+
+from slowrank.telemetry import NodeSample
+from slowrank.telemetry.schema import (
+    CURRENT_SAMPLE_SCHEMA,
+    ITEM_SIZE,
+    MISSING,
+    SAMPLE_SCHEMAS,
+    Block,
+    Dtype,
+)
+
+BARE = ("gpu.tensor_active_ratio", "gpu.dram_active_ratio", "host.clock_offset_seconds")
+"""What a node lacks whose GPUs are older than Hopper, or divided, and whose clock no service keeps."""
+
+_SCHEMA = SAMPLE_SCHEMAS[CURRENT_SAMPLE_SCHEMA]
+KNOWN = (*_SCHEMA.gpu.names, *_SCHEMA.nic.names, *_SCHEMA.host.names)
+
+_FLOATS: dict[Dtype, str] = {"<f4": "<f", "<f8": "<d"}
+
+
+def without(sample: NodeSample, columns: Collection[str]) -> NodeSample:
+    """Return ``sample`` with ``columns`` missing in every instance, as if nobody had read them."""
+    schema = SAMPLE_SCHEMAS[sample.schema]
+    return replace(
+        sample,
+        gpu=_blanked(schema.gpu, sample.gpu, columns),
+        nic=_blanked(schema.nic, sample.nic, columns),
+        host=_blanked(schema.host, sample.host, columns),
+    )
+
+
+def _blanked(block: Block, data: bytes, columns: Collection[str]) -> bytes:
+    count, held = len(data) // block.row_size, bytearray(data)
+    for column in columns:
+        if column in block.places:
+            start, dtype = block.places[column]
+            held[start * count : (start + ITEM_SIZE[dtype]) * count] = _missing(dtype) * count
+    return bytes(held)
+
+
+def _missing(dtype: Dtype) -> bytes:
+    if dtype in _FLOATS:
+        return struct.pack(_FLOATS[dtype], float("nan"))
+    return MISSING[dtype].to_bytes(ITEM_SIZE[dtype], "little", signed=True)

@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from slowrank.telemetry import BadRecord, Suspicion, encode
@@ -14,6 +14,7 @@ from streams.health import Health
 from streams.keeper import Course, Keeper, Reread, Step
 from streams.lanes import Lane
 from streams.probe import Place
+from streams.receive_time import ReceiveTime
 from streams.senders import Present
 from streams.tuned import job_stage, node_stage
 from streams.tuning import Tuning
@@ -82,12 +83,16 @@ class Detect:
             ),
         }
         self._time = -math.inf
+        self._receive = ReceiveTime()
         self._beats = Beats()
         self._keeper: Keeper[Lane] = Keeper(courses, reread=reread, health=health, now=now)
 
     async def take(self, message: Message) -> asyncio.Future[None]:
         """Process one message and post its outputs."""
         self._health.took(message.topic)
+        if message.topic != self._name(NODE_EVENTS):
+            # Events are rare and no sign that samples come.
+            self._receive.heard()
         place = (message.topic, message.partition)
         lane = await self._keeper.lane_at(place, message.offset, timestamp=message.timestamp, rebuilt=_drop)
         if message.offset < lane.next_offset:
@@ -110,7 +115,7 @@ class Detect:
         A job in which no rank makes a step sends nothing that could move its time, nor do the nodes of a
         partition when all of them are silent. Where such a partition is read to its end, the time of the
         nodes that still report holds for it too, or that of the jobs when no node does. Where nothing
-        reports, time stands.
+        reports, receive time moves it on, as long as the brokers answer and all is read.
         """
         assigned = set(assigned)
         self._keeper.retain(assigned)
@@ -120,7 +125,7 @@ class Detect:
         quiet = {place for place, lane in lanes.items() if lane.heard < now - QUIET_SECONDS}
         live = lanes.keys() - quiet
         reporting = {p for p in live if p[0] == samples} or {p for p in live if p[0] == steps}
-        time = self._time = min((lanes[place].watermark.time for place in reporting), default=self._time)
+        time = self._event_time(reporting, self._receive.look(now, listening=self._listening(assigned, ends)))
         counts = [lane.senders.counts(max(time, lane.watermark.time)) for lane in lanes.values()]
         self._health.nodes = Present(*map(sum, zip(*counts, strict=True))) if counts else Present()
         for place, lane in list(lanes.items()):
@@ -141,15 +146,34 @@ class Detect:
         if place not in self._keeper.lanes:
             await self._keeper.lane_at(place, offset, timestamp=timestamp, rebuilt=_drop)
 
+    def _listening(self, assigned: Collection[Place], ends: Mapping[Place, int]) -> bool:
+        """Return whether all there is was read, and what was read last was live."""
+        lanes, events = self._keeper.lanes, self._name(NODE_EVENTS)
+        read = all(p in ends and self._read(p) >= ends[p] and not self._keeper.holds(p) for p in assigned)
+        return read and any(lane.live for place, lane in lanes.items() if place[0] != events)
+
+    def _event_time(self, reporting: Collection[Place], quiet: float) -> float:
+        """Return the time of what still reports; where nothing does, what it was and ``quiet`` seconds."""
+        lanes = self._keeper.lanes
+        times = [lanes[place].watermark.time for place in reporting]
+        if not times and math.isinf(self._time):
+            # A worker that has just started knows the past of its partitions, and hears nothing more of them.
+            times = [max((lane.watermark.time for lane in lanes.values()), default=-math.inf)]
+        self._time = min(times, default=self._time)
+        return self._time + quiet
+
+    def _read(self, place: Place) -> int:
+        """Return up to which offset a partition has been read: one without a lane is at its beginning."""
+        lanes = self._keeper.lanes
+        return lanes[place].next_offset if place in lanes else 0
+
     def _heartbeats(self, assigned: set[Place], ends: Mapping[Place, int], now: float) -> Iterator[Suspicion]:
         """Yield what had to wait for lanes to tell their time, and that of lanes that wait to be read on."""
         if not assigned:
             # Nobody knows yet what there is to read.
             return
         lanes = self._keeper.lanes
-        unread = [
-            p for p in assigned if p not in ends or (lanes[p].next_offset if p in lanes else 0) < ends[p]
-        ]
+        unread = [p for p in assigned if p not in ends or self._read(p) < ends[p]]
         untold = [p for p in unread if p not in lanes or math.isinf(lanes[p].watermark.time)]
         held = self._beats.held
         yield from self._beats.look(untold, now)

@@ -15,6 +15,10 @@ from streams.watermark import Watermark
 HEARTBEAT_SECONDS = 2
 HEARTBEAT_KIND = "self.watermark"
 
+LIVE_SECONDS = 60.0
+"""From a record's time until it came into the log: what took longer is a recording that somebody sends, or a
+spool that drains, and nobody waits for what follows."""
+
 
 @dataclass(slots=True)
 class Lane:
@@ -22,20 +26,25 @@ class Lane:
 
     Every other second of event time each cluster seen gets a heartbeat on ``suspicions``: without it the
     finding stage, which sees only rare suspicions, would not know that time has passed. ``heard`` is when the
-    partition last brought a message, by the worker's clock; ``told`` the second of the last heartbeat.
+    partition last brought a message, by the worker's clock, and ``live`` whether that was made just then;
+    ``told`` is the second of the last heartbeat.
     """
 
     name: str
     stage: Stage
     next_offset: int = 0
     heard: float = -math.inf
+    live: bool = False
     watermark: Watermark = field(default_factory=Watermark)
     told: int | None = None
     clusters: set[str] = field(default_factory=set)
     senders: Senders = field(default_factory=Senders)
 
-    def process(self, record: Record, _logged: float) -> list[Output]:
-        """Take the next record; return what it and the passing of time gave rise to."""
+    def process(self, record: Record, logged: float) -> list[Output]:
+        """Take the next record, logged at a time (Unix seconds); return what it and the passing of time gave
+        rise to.
+        """
+        self.live = record.ts > logged - LIVE_SECONDS
         self.clusters.add(record.cluster)
         if isinstance(record, NodeSample):
             self.senders.heard(record)

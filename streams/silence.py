@@ -47,7 +47,7 @@ class SilenceConfig:
 class _Heard:
     """When a node was ``last`` heard, the ``gap`` before that, and what has been said of its silence.
 
-    ``left``: it is expected no more.
+    ``until`` is the event time of the last suspicion about that silence; ``left``: it is expected no more.
     """
 
     place: Place
@@ -57,6 +57,7 @@ class _Heard:
     certain: bool = False
     unheard: bool = False
     left: bool = False
+    until: float = -math.inf
 
 
 class Silence:
@@ -86,21 +87,25 @@ class Silence:
             return []
         # Whether a tick came between two records must not matter: what the gap says is said all the same.
         silence = ts - held.last
-        found = list(self._overdue(held, ts)) if silence > self._config.unheard else []
+        found = self._missed_at(held, ts) if silence > self._config.unheard else []
         if silence > self._config.remembered:
             self._meet(place, ts)
             return found
+        # A spool that drains brings a record of before the silence was noticed: it ends what was said all the
+        # same, and an end that is dated before its beginning would be none.
+        ends = max(ts, held.until)
         if held.unheard:
-            found.append(_unheard(held, "clear", ts))
-            found += [] if held.left else _to_its_job(held, "clear", ts)
+            found.append(_unheard(held, "clear", ends))
+            found += [] if held.left else _to_its_job(held, "clear", ends)
         if held.raised:
             claims = (_claim(held, kind) for kind in sorted(held.raised))
-            found += [claim.suspicion("clear", ts=ts, onset=held.last) for claim in claims]
+            found += [claim.suspicion("clear", ts=ends, onset=held.last) for claim in claims]
             held.raised = set()
         if silence > self._config.expected:
             self._meet(place, ts)
             return found
         held.certain = held.unheard = held.left = False
+        held.until = -math.inf
         held.place, held.last, held.gap = place, max(held.last, ts), abs(ts - held.last)
         # Not its deadline, which is dearer to find and hardly ever reached; no later than it.
         wait = max(self._soonest, min(_MISSED * held.gap - _ROUNDING, self._latest))
@@ -125,7 +130,7 @@ class Silence:
         # Most seconds nobody is overdue, and there may be thousands of nodes.
         if not self._due.reached(second):
             return []
-        found = [s for _, held in sorted(self._heard.items()) for s in self._overdue(held, float(second))]
+        found = [s for _, held in sorted(self._heard.items()) for s in self._missed_at(held, float(second))]
         self._forget_the_departed(second)
         self._due.counted(map(self._deadline, self._heard.values()))
         return found
@@ -156,6 +161,11 @@ class Silence:
             math.inf if held.unheard else min(stale, max(config.unheard, missed)),
         )
         return held.last + after - _ROUNDING
+
+    def _missed_at(self, held: _Heard, now: float) -> list[Suspicion]:
+        found = list(self._overdue(held, now))
+        held.until = max([held.until, *(s.ts for s in found)])
+        return found
 
     def _overdue(self, held: _Heard, now: float) -> Iterator[Suspicion]:
         config, silence = self._config, now - held.last

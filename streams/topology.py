@@ -53,6 +53,11 @@ class Pipeline:
         self._ends: dict[tuple[str, str], float] = {}
         self.set_aside: Counter[str] = Counter()
 
+    @property
+    def time(self) -> float:
+        """Event time: how far the records have come."""
+        return self._watermark.time
+
     def process(self, record: Record) -> list[Finding]:
         """Take one record; return the findings it opened or changed, in order."""
         sender = (record.cluster, record.node)

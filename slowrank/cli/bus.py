@@ -9,6 +9,7 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 
@@ -32,6 +33,9 @@ from store.failures import AWAY, REFUSED
 from store.heartbeats import Heartbeat, beat
 from store.rows import write_rows
 from streams.dead_letters import STORE_REFUSED
+from streams.lanes import LIVE_SECONDS
+from streams.receive_time import ReceiveTime
+from streams.reorder import MOST, PATIENCE_SECONDS
 from streams.rollup import Rows
 from streams.topology import Pipeline, local_pipeline
 from streams.tuning import Tuning
@@ -40,6 +44,11 @@ log = logging.getLogger(__name__)
 
 # Whoever may ingest invents names, and each holds a pipeline with all of its detectors.
 MAX_CLUSTERS = 64
+# A cluster without a record for so long makes room for a new one when there are too many: its nodes have left
+# (streams.silence.SilenceConfig.expected), and its findings are in the database.
+ABANDONED_SECONDS = 3600.0
+# Behind the time of the last message: another node's record of the same second may still be on its way.
+MARGIN_SECONDS = 5.0
 MAX_UNSAVED = 100_000
 # Well below the 60 s after which /readyz misses a process (api.routes.health.STALE).
 BEAT_SECONDS = 10.0
@@ -51,11 +60,68 @@ _DECODERS: dict[type, Callable[..., Record]] = {
 }
 
 
+@dataclass(slots=True)
+class _Cluster:
+    """A cluster's pipeline, and the receive time that moves it while no record comes.
+
+    ``live``: the last record was of this minute, and nobody said that it was the last. After a silence the
+    senders empty what they kept one after the other: the records of the first seconds are held back and
+    taken in order of their time, so that the first sender does not make the others look late.
+    """
+
+    pipeline: Pipeline
+    received: float
+    receive: ReceiveTime = field(default_factory=ReceiveTime)
+    event_time: float = -math.inf
+    live: bool = False
+    held: list[Record] = field(default_factory=list)
+    until: float = -math.inf
+
+    def take(self, record: Record, now: float) -> list[Finding]:
+        """Take a record that came at ``now`` (Unix seconds); return the findings of it."""
+        self.received = now
+        if not self.held and self.pipeline.time > self.event_time > -math.inf:
+            self.until = now + PATIENCE_SECONDS
+        if now >= self.until:
+            return self.pipeline.process(record)
+        self.held.append(record)
+        return self.release() if len(self.held) >= MOST else []
+
+    def heard(self, now: float) -> None:
+        """Take that a batch of records ended at ``now``."""
+        self.receive.heard()
+        self.event_time = self.pipeline.time
+        self.live = bool(self.held) or self.event_time > now - LIVE_SECONDS
+
+    def tick(self, now: float) -> list[Finding]:
+        """Let receive time come to ``now``; return the findings of that."""
+        seconds = self.receive.look(now, listening=True)
+        if self.held:
+            return self.release() if now >= self.until else []
+        if not self.live or not seconds:
+            return []
+        return self.pipeline.tick(self.event_time + seconds - MARGIN_SECONDS)
+
+    def release(self) -> list[Finding]:
+        """Take what was held back, in order of its time."""
+        held, self.held = sorted(self.held, key=lambda record: record.ts), []
+        self.until = -math.inf
+        findings = [finding for record in held for finding in self.pipeline.process(record)]
+        self.event_time = self.pipeline.time
+        return findings
+
+    def finish(self) -> list[Finding]:
+        """Take that the last record has come."""
+        self.live = False
+        return [*self.release(), *self.pipeline.finish()]
+
+
 class Bus:
     """Takes records and keeps what they give rise to in the database; may be called from any thread.
 
-    Each cluster has a pipeline of its own, because each has its own event time. While the database is away
-    findings and roll-ups wait in memory, at most ``MAX_UNSAVED`` of them.
+    Each cluster has a pipeline of its own, because each has its own event time. ``tick`` moves on the time of
+    those from which nothing comes. While the database is away findings and roll-ups wait in memory, at most
+    ``MAX_UNSAVED`` of them.
     """
 
     def __init__(
@@ -65,7 +131,7 @@ class Bus:
         self._now = now
         self._tuning = tuning
         self._lock = threading.Lock()
-        self._pipelines: dict[str, Pipeline] = {}
+        self._clusters: dict[str, _Cluster] = {}
         self._findings: list[Finding] = []
         self._rows: Rows = []
         self._beaten = -math.inf
@@ -75,7 +141,7 @@ class Bus:
     @property
     def set_aside(self) -> int:
         """How many records and suspicions a stage has raised on: bugs, each in the log."""
-        return sum(pipeline.set_aside.total() for pipeline in list(self._pipelines.values()))
+        return sum(cluster.pipeline.set_aside.total() for cluster in list(self._clusters.values()))
 
     def accept(self, records: Sequence[Record]) -> Mapping[int, BadRecord]:
         """Take records, in order; what they gave rise to is stored when this returns.
@@ -84,33 +150,59 @@ class Bus:
         """
         refused: dict[int, BadRecord] = {}
         with self._lock:
+            senders = set()
             for index, record in enumerate(records):
                 try:
-                    self._take(record)
+                    senders.add(self._take(record))
                 except BadRecord as bad:
                     self.refused[bad.reason] += 1
                     refused[index] = bad
+            now = self._now()
+            for name in senders:
+                self._clusters[name].heard(now)
             self._save()
         return refused
 
-    def finish(self, cluster: str) -> None:
-        """Let the event time of a cluster that has ended reach its last record."""
+    def tick(self) -> None:
+        """Let time pass for clusters from which nothing comes; call once a second."""
         with self._lock:
-            if cluster in self._pipelines:
-                self._findings += self._pipelines[cluster].finish()
+            now = self._now()
+            for cluster in self._clusters.values():
+                self._findings += cluster.tick(now)
             self._save()
 
-    def _take(self, record: Record) -> None:
-        received = _DECODERS[type(record)](encode(record), now=self._now())
-        self._findings += self._pipeline(received.cluster).process(received)
-        self.accepted += 1
+    def finish(self, cluster: str) -> None:
+        """Let the event time of a cluster that has ended reach its last record; it is not missed any more."""
+        with self._lock:
+            if cluster in self._clusters:
+                self._findings += self._clusters[cluster].finish()
+            self._save()
 
-    def _pipeline(self, cluster: str) -> Pipeline:
-        if cluster not in self._pipelines:
-            if len(self._pipelines) >= MAX_CLUSTERS:
-                raise BadRecord("too_many_instances", f"{MAX_CLUSTERS} clusters are open already")
-            self._pipelines[cluster] = local_pipeline(self._tuning, on_rows=self._keep)
-        return self._pipelines[cluster]
+    def _take(self, record: Record) -> str:
+        now = self._now()
+        received = _DECODERS[type(record)](encode(record), now=now)
+        cluster = self._clusters.get(received.cluster) or self._new_cluster(received.cluster, now)
+        self._findings += cluster.take(received, now)
+        self.accepted += 1
+        return received.cluster
+
+    def _new_cluster(self, name: str, now: float) -> _Cluster:
+        if len(self._clusters) >= MAX_CLUSTERS:
+            self._make_room(now)
+        cluster = _Cluster(local_pipeline(self._tuning, on_rows=self._keep), now)
+        self._clusters[name] = cluster
+        return cluster
+
+    def _make_room(self, now: float) -> None:
+        """Let the cluster go that has been quiet longest, if that is long. Raises ``BadRecord``."""
+        name = min(self._clusters, key=lambda n: self._clusters[n].received)
+        if self._clusters[name].received > now - ABANDONED_SECONDS:
+            detail = (
+                f"{MAX_CLUSTERS} clusters are open already, each with records of the last hour: "
+                "correct the cluster's name, or send to another `slowrank up`"
+            )
+            raise BadRecord("too_many_instances", detail)
+        self._findings += self._clusters.pop(name).finish()
 
     def _keep(self, rows: Rows) -> None:
         self._rows += rows

@@ -41,6 +41,7 @@ from store.pool import open_pool
 from streams.tuning import Tuning
 
 START_SECONDS = 20.0
+TICK_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +95,7 @@ def local_stack(wanted: Wanted, settings: Settings, tuning: Tuning) -> Iterator[
         settings = settings.model_copy(update={"database_url": SecretStr(dsn), "public_url": url})
         pool = parts.enter_context(open_pool(dsn, name="slowrank up"))
         bus = Bus(pool, now=time.time, tuning=tuning)
+        parts.enter_context(_ticking(bus))
         parts.enter_context(_serving(create_app(settings, pool, sink=bus), listening))
         parts.enter_context(_notifying(settings, pool))
         yield LocalStack(url, settings, pool, bus, embedded_dsn="" if own else dsn)
@@ -175,6 +177,24 @@ def _tick(exporter: Exporter, schedule: Schedule, bus: Bus, stop: threading.Even
         records = exporter.tick(now, SpoolStats())
         exporter.took(time.monotonic() - now.monotonic)
         bus.accept(records)
+
+
+@contextmanager
+def _ticking(bus: Bus) -> Iterator[None]:
+    """Let time pass on the bus once a second, so that a cluster that falls silent is noticed."""
+    stop = threading.Event()
+
+    def tick() -> None:
+        while not stop.wait(TICK_SECONDS):
+            bus.tick()
+
+    thread = threading.Thread(target=tick, name="bus", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(10)
 
 
 @contextmanager

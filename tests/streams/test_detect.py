@@ -404,3 +404,57 @@ def test_what_was_held_back_tells_the_time_when_it_is_released():
 
     asyncio.run(go())
     assert "hang.job" in {s.kind for s in suspicions(outlet)}
+
+
+def silences(outlet):
+    return {(s.kind, s.subject.node) for s in suspicions(outlet) if s.family == "silence"}
+
+
+ALL_SILENT = {(kind, f"node-{n}") for kind in ("exporter.stale", "node.silent") for n in range(2)}
+
+
+def silent_for(seconds, *, ends, messages, restarted=False, step=1.0):
+    """What is said when a worker reads ``messages`` and nothing more comes in so many seconds of rounds."""
+    outlet, now = Sent(), [NOW - 60.0]
+
+    async def go():
+        worker = detect(Log([]), outlet, now=lambda: now[0])
+        for message in messages:
+            now[0] = max(now[0], message.timestamp)
+            await worker.take(message)
+            worker.idle(LONE, LONE)
+        if restarted:
+            worker = detect(log_of(messages), outlet, now=lambda: now[0])
+            await worker.prepare(("node-samples", 0), len(messages), timestamp=now[0])
+        for _ in range(seconds):
+            now[0] += step
+            worker.idle(LONE, ends)
+
+    asyncio.run(go())
+    return silences(outlet)
+
+
+def log_of(messages):
+    log = Log([], topic="node-samples")
+    log.messages = list(messages)
+    return log
+
+
+LONE = {("node-samples", 0): 120}
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_worker_whose_partitions_all_fall_silent_reports_it(restarted):
+    """No record is left to move event time; the seconds spent listening do, also after a restart."""
+    messages = nodes_on(0, traffic.nodes(count=2, seconds=60, ends=NOW))
+    assert silent_for(28, ends=LONE, messages=messages, restarted=restarted) == set()
+    assert silent_for(55, ends=LONE, messages=messages, restarted=restarted) == ALL_SILENT
+
+
+@pytest.mark.parametrize(
+    ("ends", "step"), [({}, 1.0), ({("node-samples", 0): 121}, 1.0), (LONE, 3600.0)], ids=str
+)
+def test_a_worker_that_does_not_read_misses_nobody(ends, step):
+    """Brokers that are away, messages that wait, rounds an hour apart: nothing is known of the nodes."""
+    messages = nodes_on(0, traffic.nodes(count=2, seconds=60, ends=NOW))
+    assert silent_for(90 if step == 1.0 else 14, ends=ends, messages=messages, step=step) == set()

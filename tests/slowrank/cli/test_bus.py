@@ -1,12 +1,14 @@
 """The bus of one process, over a real database."""
 
+import itertools
+import math
 import time
 
 import psycopg
 import pytest
 from msgspec.structs import replace
 
-from slowrank.cli.bus import MAX_CLUSTERS, Bus
+from slowrank.cli.bus import ABANDONED_SECONDS, MAX_CLUSTERS, Bus
 from slowrank.telemetry import NodeEvent
 from store import findings
 from store.migrate import migrate
@@ -104,3 +106,105 @@ def test_paces_are_stored_with_the_rows(bus, database):
         rows = conn.execute("SELECT gpu_index, sum(n) FROM paces GROUP BY 1 ORDER BY 1").fetchall()
     assert [gpu for gpu, _ in rows] == list(range(8))
     assert all(1 <= hours <= 3 for _, hours in rows)
+
+
+class Clock:
+    """Unix seconds that a test moves."""
+
+    def __init__(self):
+        self.now = NOW
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def timed(database, clock):
+    """A bus on the clock of the test."""
+    migrate(database)
+    with open_pool(database, name="bus") as pool:
+        yield Bus(pool, now=clock, tuning=Tuning())
+
+
+def listen(bus, clock, seconds):
+    for _ in range(seconds):
+        clock.now += 1.0
+        bus.tick()
+
+
+def stored(dsn):
+    """(kind, status) of all findings but what was only suspected."""
+    with psycopg.connect(dsn) as conn:
+        rows = conn.execute("SELECT doc->>'kind', doc->>'status' FROM findings ORDER BY 1, 2").fetchall()
+    return [row for row in rows if row[1] == "open"]
+
+
+def told(dsn):
+    """(event, kind of finding) of all that people are told."""
+    with psycopg.connect(dsn) as conn:
+        return conn.execute("SELECT type, body->>'kind' FROM events ORDER BY seq").fetchall()
+
+
+def test_a_silence_is_reported_once_and_ends_when_the_spools_drain(timed, clock, database):
+    """Four nodes are cut off for two minutes and then send what they spooled: one gap, which is over."""
+    records = list(traffic.nodes(count=4, seconds=460, ends=NOW + 400))
+    send(timed, clock, [r for r in records if r.ts <= NOW])
+    listen(timed, clock, 30)
+    assert stored(database) == []
+    listen(timed, clock, 90)
+    assert stored(database) == [("self.telemetry_gap", "open")]
+    spooled = [r for r in records if NOW < r.ts <= clock.now]
+    # One spool after the other, as exporters drain.
+    timed.accept(sorted(spooled, key=lambda r: (r.node, r.ts)))
+    send(timed, clock, [r for r in records if r.ts > clock.now])
+    assert stored(database) == []
+    assert told(database) == [(f"finding.{what}", "self.telemetry_gap") for what in ("opened", "resolved")]
+
+
+def send(bus, clock, records):
+    """Send each second's records when it is over, as exporters do; the bus ticks in between."""
+    for second, batch in itertools.groupby(records, key=lambda r: math.floor(r.ts)):
+        clock.now = max(clock.now, second + 1.0)
+        bus.tick()
+        bus.accept(list(batch))
+
+
+def test_what_is_sent_in_bursts_is_not_silent_between_them(timed, clock, database):
+    """A minute's samples at once, each minute: the second between two of them is no measure of a silence."""
+    records = list(traffic.nodes(count=4, seconds=360, ends=NOW + 360))
+    for minute in range(6):
+        listen(timed, clock, 60)
+        timed.accept([r for r in records if NOW + 60 * minute <= r.ts < NOW + 60 * (minute + 1)])
+    assert stored(database) == []
+
+
+def test_a_process_that_did_not_listen_misses_nobody(timed, clock, database):
+    """A laptop wakes up after an hour: the hour was not spent waiting for records."""
+    send(timed, clock, list(traffic.nodes(count=4, seconds=60, ends=NOW)))
+    listen(timed, clock, 5)
+    clock.now += 3600.0
+    listen(timed, clock, 22)
+    assert stored(database) == []
+
+
+def test_a_recording_that_was_sent_does_not_fall_silent(timed, clock, database):
+    """Records of an hour ago came from a file: nobody waits for more."""
+    for record in traffic.nodes(count=4, seconds=60, ends=NOW - 3600):
+        timed.accept([record])
+        listen(timed, clock, 1)
+    listen(timed, clock, 120)
+    assert stored(database) == []
+
+
+def test_a_cluster_without_records_for_an_hour_makes_room(timed, clock):
+    """Sixty-four names that somebody invented do not keep new clusters out for good."""
+    timed.accept([replace(lost_gpu("n"), cluster=f"c{i}") for i in range(MAX_CLUSTERS)])
+    new = replace(lost_gpu("n", seq=2), cluster="new")
+    assert list(timed.accept([new])) == [0]
+    clock.now += ABANDONED_SECONDS + 1
+    assert not timed.accept([new])

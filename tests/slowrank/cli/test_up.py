@@ -26,6 +26,7 @@ from slowrank.settings import Settings
 from slowrank.telemetry import JobSteps, NodeSample
 from slowrank.telemetry.twin import rows
 from streams.tuning import Tuning
+from tests.streams import traffic
 
 SLOWRANK = [sys.executable, "-c", "from slowrank.cli import main; main()"]
 
@@ -206,3 +207,27 @@ def test_step_times_and_this_hosts_own_telemetry_arrive(home, monkeypatch):
     assert {r.job_id for r in taken if isinstance(r, JobSteps)} == {"laptop"}
     assert any(r.host for r in taken if isinstance(r, NodeSample))
     assert not stack.bus.refused
+
+
+def test_clusters_that_fall_wholly_silent_are_reported_in_tens_of_seconds(home):
+    """Three clusters stop at once: no record is left that could move their time, the clock does (40 s)."""
+    clusters = {"east", "north", "west"}
+    with local_stack(
+        Wanted(home / "data", 0, throwaway=True), Settings(database_url=None), Tuning()
+    ) as stack:
+        ends = time.time()
+        sent = [list(traffic.nodes(count=4, seconds=60, cluster=name, ends=ends)) for name in clusters]
+        for part in (slice(0, 120), slice(120, None)):
+            for records in sent:
+                stack.bus.accept(records[part])
+            time.sleep(2.0)
+        found, until = set[str](), time.monotonic() + 60
+        while time.monotonic() < until and found != clusters:
+            time.sleep(0.5)
+            with stack.pool.connection() as conn:
+                query = (
+                    "SELECT doc->'subject'->>'cluster' FROM findings "
+                    "WHERE doc->>'kind' = %s AND doc->>'status' = 'open'"
+                )
+                found = {cluster for (cluster,) in conn.execute(query, ["self.telemetry_gap"]).fetchall()}
+    assert found == clusters

@@ -10,6 +10,7 @@ from fastapi import Depends, FastAPI
 from psycopg_pool import ConnectionPool
 
 from api import ingest, problems
+from api.clients import networks
 from api.cursors import Cursors
 from api.deps import Probe, Services
 from api.metrics import ApiMetrics, DatabaseGauges, new_registry
@@ -81,6 +82,7 @@ def create_app(
         allowed_hosts=allowed_hosts(settings),
         observe=metrics.observe,
         body_limits={"/api/v1/ingest/samples": ingest.MAX_BODY},
+        trusted=networks(settings.api_trusted_proxies),
     )
     for router in ROUTERS:
         # Not at the probes: whoever asks those may add what defeats a cache.

@@ -43,6 +43,14 @@ class ApiMetrics:
             "slowrank_feedback_total", "Verdicts given by people.", ["verdict"], registry=registry
         )
 
+        self.connections = Gauge("slowrank_api_connections", "Open connections.", registry=registry)
+        self.ended = Counter(
+            "slowrank_api_connections_ended_total",
+            "Connections ended as one too many (address, total) or for waiting (head, body, sending).",
+            ["reason"],
+            registry=registry,
+        )
+
     def observe(self, method: str, route: str, status: int, seconds: float) -> None:
         """Count one answer."""
         known = method if method in _METHODS else "OTHER"

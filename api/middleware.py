@@ -4,7 +4,7 @@ import asyncio
 import re
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from starlette.exceptions import HTTPException
@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from api.clients import Network, canonical, client_address
 from api.problems import Problem
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9_-]{8,64}")
@@ -45,6 +46,8 @@ class Edge:
     max_body: int = 64 * 1024
     body_seconds: float = 60.0
     body_limits: dict[str, int] = field(default_factory=dict)
+    trusted: Sequence[Network] = ()
+    """Proxies whose ``X-Forwarded-For`` is believed."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -54,6 +57,7 @@ class Edge:
         if scope["method"] == "HEAD" and scope["path"] != ENDLESS:
             # Nobody need write a route twice: what GET answers is the answer, and the server keeps its body.
             scope, send = {**scope, "method": "GET"}, _without_body(send)
+        scope = {**scope, "client": self._client(scope)}
         request = Request(scope)
         request.state.request_id = _request_id(request)
         started, status = time.monotonic(), 500
@@ -77,6 +81,13 @@ class Edge:
             # The template: with paths, every id would be a series of its own.
             route = getattr(scope.get("route"), "path", "unmatched")
             self.observe(scope["method"], route, status, time.monotonic() - started)
+
+    def _client(self, scope: Scope) -> tuple[str, int] | None:
+        """Return the address that limits and the audit log go by; None where there is none."""
+        peer, port = scope.get("client") or ("", 0)
+        told = [value.decode("latin-1") for name, value in scope["headers"] if name == b"x-forwarded-for"]
+        address = client_address(peer, told, self.trusted)
+        return (address, port if address == canonical(peer) else 0) if address else None
 
     def _refusal(self, request: Request) -> Problem | None:
         # A page whose name was rebound to this address reaches loopback, too, but under its own name.

@@ -1,5 +1,6 @@
 """Settings of every process: flags > ``SLOWRANK_*`` > ``slowrank.toml`` > the defaults below."""
 
+import ipaddress
 import os
 import re
 import tempfile
@@ -56,6 +57,10 @@ class Settings(BaseSettings):
     public_url: str = "http://127.0.0.1:8080"
     api_allowed_hosts: tuple[str, ...] = ()
     api_metrics_public: bool = False
+    # Addresses and CIDR blocks whose X-Forwarded-For is believed.
+    api_trusted_proxies: tuple[str, ...] = ()
+    # 512 leave half of the usual 1,024 file descriptors to the rest of the process (api.connections).
+    api_max_connections: int = Field(default=512, ge=16, le=65536)
     # Signs page cursors; set it where several API processes share one address.
     api_secret: SecretStr | None = None
     api_secret_file: Path | None = None
@@ -100,6 +105,16 @@ class Settings(BaseSettings):
         if value and not re.fullmatch(r"[A-Za-z0-9._:/-]{1,128}", value):
             raise ValueError("must be 1 to 128 of A-Z a-z 0-9 . _ : / -")
         return value
+
+    @field_validator("api_trusted_proxies")
+    @classmethod
+    def _networks(cls, values: tuple[str, ...]) -> tuple[str, ...]:
+        for value in values:
+            try:
+                ipaddress.ip_network(value, strict=False)
+            except ValueError as error:
+                raise ValueError(f"must be addresses or CIDR blocks such as 10.0.0.0/8: {error}") from error
+        return values
 
     @field_validator("notifier_lease_seconds")
     @classmethod

@@ -27,6 +27,7 @@ ALLOWED = {
     | {"msgspec", "pyarrow", "prometheus_client"},
     "api": {"slowrank", "alerts", "store", "psycopg", "psycopg_pool", "prometheus_client"}
     | {"fastapi", "starlette", "httpx", "certifi", "msgspec", "pydantic"},
+    "api.connections": {"slowrank", "fastapi", "uvicorn", "h11"},
     "simulator": {"slowrank", "numpy", "msgspec"},
 }
 # The command line puts the parts together and may import all of them, and so whatever they hand over.

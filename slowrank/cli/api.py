@@ -1,5 +1,6 @@
 """``slowrank api``: run the HTTP API; print its OpenAPI document."""
 
+import contextlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -24,9 +25,8 @@ def run(
     port: Annotated[int | None, typer.Option(help="Port; else SLOWRANK_API_PORT.")] = None,
 ) -> None:
     """Serve the API until stopped."""
-    import uvicorn
-
     from api.app import create_app
+    from api.connections import server
     from slowrank.cli.config import load_settings
     from store.pool import open_pool
 
@@ -36,15 +36,17 @@ def run(
     except (ValueError, OSError) as error:
         fail(str(error))
     with open_pool(dsn, name="slowrank api") as pool, _sink(settings) as sink:
-        uvicorn.run(
+        serving = server(
             create_app(settings, pool, sink=sink, probes={"kafka": lambda: _kafka(settings)}),
             host=host or settings.api_host,
             port=settings.api_port if port is None else port,
-            access_log=False,
-            server_header=False,
             # Seconds: event streams never end by themselves, and a stop would wait for them for ever.
             timeout_graceful_shutdown=5,
         )
+        with contextlib.suppress(KeyboardInterrupt):
+            serving.run()
+    if not serving.started:
+        raise typer.Exit(3)
 
 
 @app.command()

@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-import uvicorn
 from psycopg_pool import ConnectionPool
 from pydantic import SecretStr
 
 from api.app import create_app
 from api.auth import SCOPES
+from api.connections import server
 from api.metrics import NotifierMetrics, new_registry
 from api.notifier import Notifier
 from api.policy import limits_of, sender_of
@@ -123,16 +123,16 @@ def _bound(port: int) -> Iterator[socket.socket]:
 
 @contextmanager
 def _serving(app: Any, listening: socket.socket) -> Iterator[None]:
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=2))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, name="api", daemon=True)
+    serving = server(app, log_level="warning", timeout_graceful_shutdown=2)
+    thread = threading.Thread(target=serving.run, kwargs={"sockets": [listening]}, name="api", daemon=True)
     thread.start()
     try:
         until = time.monotonic() + START_SECONDS
-        while not server.started and thread.is_alive() and time.monotonic() < until:
+        while not serving.started and thread.is_alive() and time.monotonic() < until:
             time.sleep(0.02)
         yield
     finally:
-        server.should_exit = True
+        serving.should_exit = True
         thread.join(10)
 
 

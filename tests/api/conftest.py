@@ -19,7 +19,6 @@ import httpx
 import psycopg
 import pytest
 import services
-import uvicorn
 from psycopg import sql
 from pydantic import SecretStr
 
@@ -27,6 +26,7 @@ from alerts.config import FindingConfig
 from alerts.finding import Finding, dedup_key, finding_id
 from api.app import create_app
 from api.auth import SCOPES
+from api.connections import server as serving
 from api.ingest import SinkUnavailable
 from api.metrics import NotifierMetrics, new_registry
 from api.notifier import Notifier
@@ -360,9 +360,7 @@ def live(settings, pool, sink):
 
     def start(*ports):
         allowed = settings.model_copy(update={"webhook_allow_ports": ports})
-        server = uvicorn.Server(
-            uvicorn.Config(create_app(allowed, pool, sink=sink), port=0, log_level="error", lifespan="off")
-        )
+        server = serving(create_app(allowed, pool, sink=sink), port=0, log_level="error", lifespan="off")
         listening = socket.create_server(("127.0.0.1", 0))
         notifier = Notifier(
             pool=pool,

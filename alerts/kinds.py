@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from slowrank.telemetry.records import Severity
+from slowrank.telemetry.xids import XIDS, Xid
 
 
 class Standing(IntEnum):
@@ -118,7 +119,19 @@ RULES: dict[str, KindRule] = {
     ),
     "xid": KindRule(_FATAL, "error", "RUN_DIAG", "Look the XID up, then run diagnostics on {place}."),
     "link.nvlink_degraded": KindRule(
-        _CAUSE, "warning", "RESET_GPU", "Reset {place}; inspect the hardware if it returns."
+        _CAUSE, "error", "RESET_GPU", "Reset {place}; inspect the hardware if it returns."
+    ),
+    "link.nvswitch": KindRule(
+        _CAUSE,
+        "error",
+        "RESET_GPU",
+        "Stop the jobs on {place}, then reset all its GPUs and NVSwitches together (nvidia-smi -r).",
+    ),
+    "link.pcie_fatal": KindRule(
+        _FATAL, "error", "REBOOT_NODE", "Drain and reboot the node; reseat {place} if it happens again."
+    ),
+    "link.pcie_uncorrected": KindRule(
+        _CAUSE, "warning", "RUN_DIAG", "Run PCIe diagnostics on {place}: a transfer was lost."
     ),
     "link.nic_errors": KindRule(
         _CAUSE,
@@ -182,6 +195,12 @@ RULES: dict[str, KindRule] = {
     "host.memory_pressure": KindRule(
         _CAUSE, "warning", "CHECK_APP", "Find what fills the memory of {place}."
     ),
+    "host.hung_task": KindRule(
+        _CAUSE,
+        "error",
+        "RUN_DIAG",
+        "Find out what the processes of {place} wait for (a driver, a file system); reboot it if they stay.",
+    ),
     "host.clock_skew": KindRule(_ASIDE, "warning", "WATCH", "Repair the time service of {place}.", True),
     "host": KindRule(_CAUSE, "warning", "CHECK_APP", "Look at the host side of {place}."),
     "data": KindRule(
@@ -199,5 +218,44 @@ _UNKNOWN = KindRule(_CAUSE, "warning", "WATCH", "Watch {place}.")
 
 
 def rule_of(kind: str) -> KindRule:
-    """Return the rule of the kind or of its family (``xid.48`` is an ``xid``)."""
-    return RULES.get(kind) or RULES.get(kind.split(".", 1)[0]) or _UNKNOWN
+    """Return the rule of the kind or of its family (``throttle.sync_boost`` is a ``throttle``).
+
+    XIDs have those of NVIDIA's catalogue; one that is not in it has that of all XIDs.
+    """
+    return RULES.get(kind) or _XIDS.get(kind) or RULES.get(kind.split(".", 1)[0]) or _UNKNOWN
+
+
+def _of_xid(number: int, row: Xid) -> KindRule:
+    what = f"XID {number}, {row.meaning}"
+    text = {
+        "RESET_GPU": f"Reset {{place}} before the next job: {what}.",
+        "REBOOT_NODE": f"Drain and reboot the node of {{place}}: {what}.",
+        "CONTACT_SUPPORT": f"Take {{place}} out of service and ask its vendor: {what}.",
+        "HARDWARE_INSPECTION": f"Inspect {{place}}: {what}.",
+        "RUN_DIAG": f"Run diagnostics on {{place}}: {what}.",
+        "NONE": f"Nothing to do by itself: {what}.",
+    }
+    # Of an application's XID only what repeats on one GPU is a finding, and then an error of the GPU's.
+    severity: Severity = row.grade if row.grade in ("critical", "error", "warning") else "error"
+    return KindRule(_FATAL, severity, row.action, text[row.action])
+
+
+def _recovery(action: str, text: str) -> KindRule:
+    return KindRule(_FATAL, "error", action, text)
+
+
+_XIDS = {f"xid.{number}": _of_xid(number, row) for number, row in XIDS.items()} | {
+    # By the action that the driver asks for, as NVML numbers them.
+    "xid.154.1": _recovery("RESET_GPU", "Reset {place}: its driver asks for it."),
+    "xid.154.2": _recovery("REBOOT_NODE", "Drain and reboot the node of {place}: its driver asks for it."),
+    "xid.154.3": _recovery(
+        "RESET_GPU", "Stop the jobs that use {place} and its peers, then see what its driver asks for next."
+    ),
+    "xid.154.4": _recovery(
+        "RESET_GPU", "Let the work on {place} end, then reset it: its driver asks for it."
+    ),
+    "xid.154.6": _recovery("RESET_GPU", "Reset the bus of {place}: its driver asks for it."),
+    "xid.154.7": _recovery(
+        "REBOOT_NODE", "Drain and power-cycle the node of {place}: its driver asks for it."
+    ),
+}

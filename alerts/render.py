@@ -12,6 +12,7 @@ from alerts.case import EVIDENCE_ONLY, Case
 from alerts.config import FindingConfig
 from alerts.finding import Action, BlastRadius, Cause, Finding, finding_id
 from alerts.fusion import cause, confidence
+from alerts.recovery import asked_for
 from alerts.scope import Scope, group_key, supporting
 from alerts.severity import isolated, milder, severity
 from alerts.title import places, title
@@ -160,8 +161,9 @@ def _action(brief: _Brief, config: FindingConfig, identity: str) -> Action:
         return watch(brief.subject)
     likely = _likeliest(brief)
     where = places(likely) if likely else None
+    todo = asked_for(why, brief.voices)
     next_step = action(
-        brief.kind, brief.subject, hypothesis=why, finding_id=identity, advice=weighed, where=where
+        brief.kind, brief.subject, hypothesis=todo, finding_id=identity, advice=weighed, where=where
     )
     if len(likely) < 2:
         return next_step

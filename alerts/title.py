@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from slowrank.telemetry import Subject
+from slowrank.telemetry.xids import xid, xid_of
 
 MAX_TITLE = 120
 _JOB_WIDE = ("imbalance.stage", "imbalance.workload", "group")
@@ -31,6 +32,9 @@ TEMPLATES: dict[str, str] = {
     "ecc.row_remap_failure": "{place} can remap no more memory rows",
     "xid.79": "{place} has fallen off the bus",
     "link.nvlink_degraded": "{place} has a degraded NVLink",
+    "link.nvswitch": "{place} has NVSwitch errors",
+    "link.pcie_fatal": "{place} has lost its PCIe link",
+    "link.pcie_uncorrected": "{place} has PCIe errors",
     "link.nic_errors": "{place} has link errors",
     "link.nic_flap": "{place} has lost its link",
     "link.nic_slow": "{place} is slower than its rail",
@@ -39,6 +43,7 @@ TEMPLATES: dict[str, str] = {
     "fabric.rail_degraded": "{place} is degraded",
     "host.cpu_contention": "{place} shares its CPUs with something else",
     "host.memory_pressure": "{place} is short of memory",
+    "host.hung_task": "{place} has processes that hang in the kernel",
     "host.clock_skew": "The clock of {place} is off",
     "data.loader_slow": "{place} waits for data",
     "training.loss_anomaly": "{place} has an abnormal loss or gradient",
@@ -66,7 +71,7 @@ def title(
         kind = hypothesis
         if kind == "imbalance.stage" and not subject.coords:
             where = f"A group of ranks of job {subject.job_id}"
-    template = TEMPLATES.get(kind) or "{place}: " + kind.replace("{", "").replace("}", "")
+    template = TEMPLATES.get(kind) or _named_by(kind)
     text = template.format(
         place=where,
         ratio="?x" if ratio is None else f"{ratio:.2f}x",
@@ -74,6 +79,13 @@ def title(
     )
     text = "".join(c if c.isprintable() else " " for c in text).replace(" ?x slower", " slower")
     return text if len(text) <= MAX_TITLE else text[: MAX_TITLE - 1] + "…"
+
+
+def _named_by(kind: str) -> str:
+    number = xid_of(kind)
+    if number is not None:
+        return f"{{place}} reports XID {number}: {xid(number).meaning}"
+    return "{place}: " + kind.replace("{", "").replace("}", "")
 
 
 def _count(peers: int | None, peer: str) -> str:

@@ -1,4 +1,4 @@
-"""The kernel log: NVIDIA XIDs, links going down, out-of-memory kills and hung tasks, as events.
+"""The kernel log: NVIDIA XIDs and SXids, PCIe errors, links, out-of-memory kills and hung tasks, as events.
 
 Reads /dev/kmsg without blocking, from where the log ends when the exporter starts. The count of XIDs per
 GPU is kept here too, since NVML only knows the last one.
@@ -9,47 +9,63 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from exporters.collector import Event, Instant, Reading, Severity
+from slowrank.telemetry.event_grades import CORRECTED, DRIVER, FATAL, NONE, NONFATAL, NVLINK5, graded
+from slowrank.telemetry.xids import xid, xid_of
 
 # The kernel's longest record: a smaller buffer gets EINVAL instead of it.
 _RECORD_BYTES = 8192
 # A storm of lines must not hold up the tick; the rest waits in the kernel's ring.
 _RECORDS_PER_TICK = 512
 _XID = re.compile(r"NVRM: Xid \(PCI:(?P<pci>[0-9a-fA-F:.]+)\): (?P<xid>\d{1,4})\b")
-# How bad one such line is by itself, for whoever reads events: what the workers' rules, which go by the code,
-# make of one. 140, uncorrectable errors whose rows the driver could not take out of use, has no rule.
-_XID_SEVERITY: dict[int, Severity] = {
-    **dict.fromkeys((48, 64, 79, 95, 140), "critical"),
-    **dict.fromkeys((63, 94, 109, 119, 120, 145, 149), "error"),
-}
-# The application's (13, 31, 68), what follows others (43, 45), what counts once it repeats (74), the unknown.
-_OTHER_XID: Severity = "warning"
+_PCI = r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]"
 
-_PATTERNS: tuple[tuple[re.Pattern[str], str, Severity], ...] = (
-    (re.compile(r"SXid \(PCI:(?P<pci>[0-9a-fA-F:.]+)\): (?P<sxid>\d{1,6})\b"), "nvswitch.sxid", "error"),
-    (re.compile(r"mlx5_core (?P<pci>[0-9a-fA-F:.]+) (?P<nic>[\w.-]+): Link down"), "nic.link_down", "error"),
-    (re.compile(r"mlx5_core (?P<pci>[0-9a-fA-F:.]+) (?P<nic>[\w.-]+): Link up"), "nic.link_up", "info"),
+_PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
+    (re.compile(r"SXid \(PCI:(?P<pci>[0-9a-fA-F:.]+)\): (?P<sxid>\d{1,6})\b"), "nvswitch.sxid"),
+    (re.compile(r"mlx5_core (?P<pci>[0-9a-fA-F:.]+) (?P<nic>[\w.-]+): Link down"), "nic.link_down"),
+    (re.compile(r"mlx5_core (?P<pci>[0-9a-fA-F:.]+) (?P<nic>[\w.-]+): Link up"), "nic.link_up"),
+    (re.compile(r"Out of memory: Killed process (?P<pid>\d+) \((?P<process>[\w.:/-]+)"), "host.oom_kill"),
+    (re.compile(r"INFO: task (?P<process>[\w.:/-]+):(?P<pid>\d+) blocked for more than"), "host.hung_task"),
+    # From the device itself, then from the port above it, which names the device only in its last word.
+    (re.compile(rf"(?P<pci>{_PCI}): (?:AER: )?PCIe Bus Error: severity=\w+"), "pcie.aer"),
     (
-        re.compile(r"Out of memory: Killed process (?P<pid>\d+) \((?P<process>[\w.:/-]+)"),
-        "host.oom_kill",
-        "error",
+        re.compile(
+            rf"pcieport (?P<port>{_PCI}): AER: .*[Cc]orrect(?:ed|able)\b.* error (?:message )?received"
+            rf"(?:: (?:id=\w+)?| from )?(?P<pci>{_PCI})?"
+        ),
+        "pcie.aer",
     ),
-    (
-        re.compile(r"INFO: task (?P<process>[\w.:/-]+):(?P<pid>\d+) blocked for more than"),
-        "host.hung_task",
-        "warning",
-    ),
-    (re.compile(r"pcieport (?P<pci>[0-9a-fA-F:.]+): AER: .*rror"), "pcie.aer", "warning"),
 )
+# How bad one such line is by itself, for whoever reads events: what the workers' rules, which go by the code
+# and the grade of the message, make of one.
+_SEVERITY: dict[str, Severity] = {
+    f"xid.154{NONE}": "info",
+    "xid.74": "warning",
+    **dict.fromkeys((f"xid.{number}{NONFATAL}" for number in NVLINK5), "warning"),
+    "nvswitch.sxid": "error",
+    f"nvswitch.sxid{NONFATAL}": "warning",
+    f"pcie.aer{FATAL}": "error",
+    "pcie.aer": "warning",
+    f"pcie.aer{CORRECTED}": "info",
+    "nic.link_down": "error",
+    "nic.link_up": "info",
+    "host.oom_kill": "error",
+    f"host.hung_task{DRIVER}": "error",
+    "host.hung_task": "warning",
+}
+
+CODES = tuple(dict.fromkeys(code for _, code in _PATTERNS))
+"""The codes of this collector's events, besides ``xid.N``."""
 
 
 class KmsgCollector:
     """Turns new lines of the kernel log into events.
 
-    ``gpu_index_of`` maps a PCI address to the GPU's index where it is known; ``boot_clock`` reads the clock
-    of the log's time stamps (seconds since boot).
+    ``gpu_indices`` maps PCI addresses to the indices of GPUs where they are known, ``nic_names`` to the names
+    of network devices; ``boot_clock`` reads the clock of the log's time stamps (seconds since boot).
     """
 
     name = "kmsg"
@@ -60,8 +76,11 @@ class KmsgCollector:
         gpu_indices: Callable[[], Mapping[str, int]],
         boot_clock: Callable[[], float],
         path: Path = Path("/dev/kmsg"),
+        *,
+        nic_names: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
         self._gpu_indices = gpu_indices
+        self._nic_names = nic_names
         self._boot_clock = boot_clock
         self._xids: Counter[int] = Counter()
         self._overwritten = 0
@@ -73,7 +92,8 @@ class KmsgCollector:
         gpus = self._gpu_indices()
         # In every tick anew, as the wall clock may be set meanwhile.
         booted = now.wall - self._boot_clock()
-        events = tuple(e for e in (parse(r, booted, gpus) for r in self._records()) if e is not None)
+        found = (parse(r, booted, gpus) for r in self._records())
+        events = tuple(self._with_nic(e) for e in found if e is not None)
         for event in events:
             index = event.subject.get("gpu_index")
             if event.code.startswith("xid.") and isinstance(index, int):
@@ -91,6 +111,14 @@ class KmsgCollector:
         if self._log is not None:
             os.close(self._log)
             self._log = None
+
+    def _with_nic(self, event: Event) -> Event:
+        """Return an event of a PCIe device with the network device that it is, if it is one."""
+        address = event.subject.get("pci")
+        if event.code != "pcie.aer" or "gpu_index" in event.subject or not isinstance(address, str):
+            return event
+        nic = self._nic_names().get(address.lower())
+        return event if nic is None else replace(event, subject={**event.subject, "nic": nic})
 
     def _records(self) -> list[str]:
         records: list[str] = []
@@ -124,12 +152,15 @@ def parse(record: str, booted: float, gpu_indices: Mapping[str, int]) -> Event |
     ts = booted + int(fields[2]) / 1e6
     if xid := _XID.search(message):
         return _xid_event(xid, ts, message, gpu_indices)
-    for pattern, code, severity in _PATTERNS:
+    for pattern, code in _PATTERNS:
         if found := pattern.search(message):
-            subject = {name: value[:128] for name, value in found.groupdict().items()}
-            return Event(
-                ts=ts, source="kmsg", code=code, severity=severity, subject=subject, message=_text(message)
-            )
+            subject: dict[str, str | int] = {n: v[:128] for n, v in found.groupdict().items() if v}
+            if code == "pcie.aer":
+                # A port that does not say which device below it had the error can only name itself.
+                address = str(subject.setdefault("pci", subject.pop("port", "")))
+                if (index := gpu_indices.get(pci_address(address))) is not None:
+                    subject["gpu_index"] = index
+            return _event(code, ts, subject, message)
     return None
 
 
@@ -138,14 +169,24 @@ def _xid_event(xid: re.Match[str], ts: float, message: str, gpu_indices: Mapping
     subject: dict[str, str | int] = {"pci_bus_id": address, "xid": code}
     if (index := gpu_indices.get(address)) is not None:
         subject["gpu_index"] = index
+    return _event(f"xid.{code}", ts, subject, message)
+
+
+def _event(code: str, ts: float, subject: Mapping[str, str | int], message: str) -> Event:
+    text = _text(message)
     return Event(
-        ts=ts,
-        source="kmsg",
-        code=f"xid.{code}",
-        severity=_XID_SEVERITY.get(code, _OTHER_XID),
-        subject=subject,
-        message=_text(message),
+        ts=ts, source="kmsg", code=code, severity=_severity(code, text), subject=subject, message=text
     )
+
+
+def _severity(code: str, message: str) -> Severity:
+    name = graded(code, message)
+    if name in _SEVERITY:
+        return _SEVERITY[name]
+    number = xid_of(code)
+    grade = xid(number).grade if number is not None else "warning"
+    # What an application or another XID is to blame for is no more than a warning by itself.
+    return grade if grade in ("critical", "error", "warning") else "warning"
 
 
 def pci_address(text: str) -> str:

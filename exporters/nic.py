@@ -1,7 +1,7 @@
 """Network interfaces as /sys/class/net shows them: state, speed, traffic, errors, carrier changes."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from exporters.collector import Columns, Instant, Reading
@@ -43,6 +43,17 @@ class NetCollector:
 
     def _is_physical(self, name: str) -> bool:
         return (self._root / name / "device").exists() or _PHYSICAL_NAME.fullmatch(name) is not None
+
+
+def pci_devices(
+    roots: Sequence[Path] = (Path("/sys/class/net"), Path("/sys/class/infiniband")),
+) -> dict[str, str]:
+    """Return the names of the network devices by PCI address (``0000:18:00.1``).
+
+    A port of the fabric goes by the name its counters have, that of the last root.
+    """
+    links = ((name, root / name / "device") for root in roots for name in names_in(root))
+    return {link.resolve().name.lower(): name for name, link in links if link.exists()}
 
 
 def _interface(folder: Path) -> Columns:

@@ -3,12 +3,13 @@
 import time
 from collections.abc import Sequence
 
+from exporters.boot import BootCollector
 from exporters.clock import ClockCollector
 from exporters.collector import Collector
 from exporters.host import HostCollector
 from exporters.infiniband import InfinibandCollector
 from exporters.kmsg import KmsgCollector
-from exporters.nic import NetCollector
+from exporters.nic import NetCollector, pci_devices
 from exporters.nvml import NvmlCollector
 from exporters.steps import StepsCollector
 
@@ -29,8 +30,9 @@ def collectors(listen: Sequence[str]) -> list[Collector]:
         nvml,
         HostCollector(),
         ClockCollector(),
+        BootCollector(_boot_seconds),
         NetCollector(),
         InfinibandCollector(),
         # After NVML, which by then knows at which PCI address each GPU is.
-        KmsgCollector(nvml.gpu_indices, _boot_seconds),
+        KmsgCollector(nvml.gpu_indices, _boot_seconds, nic_names=pci_devices),
     ]

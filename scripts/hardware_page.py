@@ -6,19 +6,12 @@ PYTHONPATH=. python scripts/hardware_page.py
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from alerts.case import EVIDENCE_ONLY
 from alerts.kinds import rule_of
-from streams.hardware_rules import (
-    EVENT_RULES,
-    GPU_COUNTS,
-    HOST_COUNTS,
-    NIC_COUNTS,
-    REPEAT_OFFENDER,
-    UNKNOWN_XID,
-    CountRule,
-    EventRule,
-    StateRule,
-    Verdict,
-)
+from alerts.severity import milder
+from slowrank.telemetry.xids import XIDS, xid_of
+from streams.event_tables import EVENT_RULES, REPEAT_OFFENDER, UNKNOWN_XID, EventRule
+from streams.hardware_rules import GPU_COUNTS, HOST_COUNTS, NIC_COUNTS, CountRule, StateRule, Verdict
 from streams.hardware_states import GPU_STATES, NIC_STATES, NODE_STATES
 
 PAGE = Path(__file__).resolve().parents[1] / "docs/hardware-rules.md"
@@ -32,15 +25,27 @@ What the hardware says outright, and what slowrank makes of it. A rule is switch
 
 * **Trigger**: on one GPU, port or host. `event`: so many faults, where lines within 5 s of each other are one
   and fewer are `info`. `counter`: it rises by so much or more. `state`: it holds for so long.
-* **Severity** and **kind**: what the rule argues for; a finding weighs all its evidence. `congestion` is no
-  finding and blames no node: it supports the finding about a job that is slow for its network.
-* **Action**: usual for the kind.
+* **Severity** and **kind**: those of a finding that has no other evidence. A job that is hurt makes the
+  severity graver. `congestion` is no finding and blames no node: it supports the finding about a job that is
+  slow for its network.
+* **Opens**: whether the rule opens a finding by itself (`alone`), or only together with evidence of another
+  family at the same place within a minute (`together`); until then the finding is `suspected`, and it expires
+  after ten minutes.
+* **Action**: usual for the kind. For XID 154, and beside it, it is the one that the driver asks for: reset,
+  reboot, or drain and reset.
 * **Source**: who set the trigger. `slowrank`: our own choice. `after X (…)`: X has what stands in brackets
-  instead.
+  instead. In brackets behind NVIDIA's XID catalogue stands NVIDIA's own action, and behind `/` the one for
+  who investigates.
+
+Kernel messages that say how bad they are have a rule for each grade: `nonfatal` and `fatal`, `corrected`,
+and `driver` for hung tasks of the NVIDIA driver or of a network file system. A rule without a grade is for
+the rest. What events say of a GPU is over when its driver asks for no recovery any more (XID 154 to `None`,
+or NVML), and what they say of a node and its devices when the node has been booted since; kinds with
+`CONTACT_SUPPORT` or `HARDWARE_INSPECTION` stay.
 
 """
 
-COLUMNS = ("rule", "trigger", "severity", "kind", "action", "source")
+COLUMNS = ("rule", "trigger", "severity", "kind", "action", "opens", "source")
 
 UNITS = ((3600.0, "h"), (60.0, "min"))
 
@@ -55,7 +60,9 @@ def rows() -> Iterator[tuple[str, ...]]:
     """Yield the cells of every rule, in the order of the tables."""
     for code, event in EVENT_RULES.items():
         if event is not None:
-            yield _row(f"`event.{code}`", _event(event), event.verdict, event.source)
+            yield _row(f"`event.{code}`", _event(event, code), event.verdict, _source(event, code))
+            if event.first is not None:
+                yield _row(f"`event.{code}`", "once", event.first, event.source)
     yield _row("any other XID", _event(UNKNOWN_XID), UNKNOWN_XID.verdict, UNKNOWN_XID.source)
     yield _row("fatal XIDs repeated", _repeated(), REPEAT_OFFENDER.verdict, REPEAT_OFFENDER.source)
     for count in (*GPU_COUNTS, *NIC_COUNTS, *HOST_COUNTS):
@@ -65,8 +72,15 @@ def rows() -> Iterator[tuple[str, ...]]:
 
 
 def _row(name: str, trigger: str, verdict: Verdict, source: str) -> tuple[str, ...]:
-    action = rule_of(verdict.kind).action
-    return name, trigger, verdict.severity, f"`{verdict.kind}`", f"`{action}`", source
+    severity, action = milder(verdict.kind, [verdict.severity]), rule_of(verdict.kind).action
+    return name, trigger, severity, f"`{verdict.kind}`", f"`{action}`", opens(verdict), source
+
+
+def opens(verdict: Verdict) -> str:
+    """Return when the verdict alone, without any other evidence, opens a finding."""
+    if verdict.kind in EVIDENCE_ONLY:
+        return "never"
+    return "alone" if verdict.overwhelming or rule_of(verdict.kind).opens_alone else "together"
 
 
 def _line(cells: Iterable[str]) -> str:
@@ -78,9 +92,16 @@ def _tail() -> str:
     return f"Never evidence by themselves: {never}.\n"
 
 
-def _event(rule: EventRule) -> str:
+def _source(rule: EventRule, code: str) -> str:
+    row = XIDS.get(xid_of(code) or 0)
+    return f"{rule.source} ({row.bucket})" if row is not None and row.bucket else rule.source
+
+
+def _event(rule: EventRule, code: str = "") -> str:
     times = "once" if rule.faults == 1 else f"{rule.faults} within {_span(rule.window)}"
-    return f"{times}, and on no other GPU of the node" if rule.shared else times
+    times = f"{times}, and on no other GPU of the node" if rule.shared else times
+    row = XIDS.get(xid_of(code) or 0)
+    return times if row is None else f"{row.meaning}: {times}"
 
 
 def _repeated() -> str:

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 from slowrank.telemetry import Suspicion
-from streams.hardware_rules import EVENT_RULES, GPU_COUNTS, HOST_COUNTS, NIC_COUNTS
+from streams.event_tables import EVENT_RULES
+from streams.hardware_rules import GPU_COUNTS, HOST_COUNTS, NIC_COUNTS
 from streams.hardware_states import GPU_STATES, NIC_STATES, NODE_STATES
 from streams.watched import WATCHED
 

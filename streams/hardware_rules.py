@@ -51,24 +51,6 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
-class EventRule:
-    """``faults`` events (bursts counted once) within ``window`` seconds on one subject reach the verdict;
-    fewer argue for it with half the weight, as information.
-
-    ``shared``: where several GPUs of a node tell of it, it is the software's and never reaches the verdict.
-    ``fatal``: it counts towards a repeat offender. Events less than ``burst`` seconds apart are one fault.
-    """
-
-    verdict: Verdict
-    source: str
-    faults: int = 1
-    window: float = 600.0
-    shared: bool = False
-    fatal: bool = False
-    burst: float = 5.0
-
-
-@dataclass(frozen=True, slots=True)
 class CountRule:
     """``metric`` increased by at least ``count`` within ``window`` seconds.
 
@@ -116,55 +98,16 @@ def xid_verdict(code: int, severity: Severity, weight: float) -> Verdict:
 
 # Weights are starting values, not estimated on faults yet: 6 for what is fatal, 3 for throttling, degraded
 # links and classes of port errors, 1 for what only hints.
-_UNCORRECTABLE = Verdict("ecc.uncorrectable", "gpu_memory", "critical", 6.0)
+UNCORRECTABLE = Verdict("ecc.uncorrectable", "gpu_memory", "critical", 6.0)
 REMAP_PENDING = Verdict("ecc.row_remap_pending", "gpu_memory", "error", 5.0)
 REMAP_FAILED = Verdict("ecc.row_remap_failure", "gpu_memory", "critical", 6.0)
 CORRECTABLE = Verdict("ecc.correctable_rate", "gpu_memory", "warning", 2.0)
-_NVLINK = Verdict("link.nvlink_degraded", "nvlink_pcie", "error", 3.0)
 _NVLINK_WEAK = Verdict("link.nvlink_degraded", "nvlink_pcie", "warning", 1.5)
-_NIC_FLAP = Verdict("link.nic_flap", "nic", "error", 3.0)
+NIC_FLAP = Verdict("link.nic_flap", "nic", "error", 3.0)
 _NIC_FLAP_ONCE = Verdict("link.nic_flap", "nic", "warning", 3.0, alone=True)
 _NIC_ERRORS = Verdict("link.nic_errors", "nic", "warning", 3.0)
 _NIC_FAILING = Verdict("link.nic_errors", "nic", "error", 3.0)
 _NIC_HINT = Verdict("link.nic_errors", "nic", "warning", 1.0)
-
-_XID = "NVIDIA XID catalogue"
-
-# XIDs 43 and 45 follow what else went wrong and never count alone; 13 and 31 are the application's until
-# they repeat.
-EVENT_RULES: dict[str, EventRule | None] = {
-    "xid.13": EventRule(xid_verdict(13, "error", 2.0), "slowrank", faults=3, window=86400.0, shared=True),
-    "xid.31": EventRule(
-        xid_verdict(31, "error", 2.0), "after NVSentinel (2 faults)", faults=3, window=86400.0, shared=True
-    ),
-    "xid.43": None,
-    "xid.45": None,
-    "xid.48": EventRule(_UNCORRECTABLE, _XID, fatal=True),
-    "xid.63": EventRule(REMAP_PENDING, _XID),
-    "xid.64": EventRule(REMAP_FAILED, _XID, fatal=True),
-    "xid.74": EventRule(_NVLINK, "slowrank", faults=2, fatal=True),
-    "xid.79": EventRule(xid_verdict(79, "critical", 6.0), _XID, fatal=True),
-    "xid.94": EventRule(Verdict("ecc.uncorrectable", "gpu_memory", "error", 5.0), _XID),
-    "xid.95": EventRule(_UNCORRECTABLE, _XID, fatal=True),
-    # A context switch that timed out: the process is lost, whatever the clocks do afterwards.
-    "xid.109": EventRule(xid_verdict(109, "error", 5.0), "slowrank"),
-    "xid.119": EventRule(xid_verdict(119, "error", 5.0), _XID, fatal=True),
-    "xid.120": EventRule(xid_verdict(120, "error", 5.0), _XID, fatal=True),
-    "xid.145": EventRule(_NVLINK, _XID),
-    "xid.149": EventRule(_NVLINK, _XID),
-    "nic.link_down": EventRule(_NIC_FLAP, "ByteRobust", faults=2, window=300.0),
-    "host.oom_kill": EventRule(Verdict("host.memory_pressure", "host", "warning", 2.0), "slowrank"),
-}
-UNKNOWN_XID = EventRule(Verdict("xid", "event", "warning", 1.0), "slowrank")
-
-REPEAT_OFFENDER = EventRule(
-    Verdict("node.lemon", "event", "error", 3.0),
-    "after NVSentinel (bursts of 3 min)",
-    faults=5,
-    window=86400.0,
-    burst=3600.0,
-)
-"""For one GPU, whichever fatal XIDs they were; a driver that hangs repeats itself, and hangs but once."""
 
 
 def _replays_allowed(gpu: Mapping[str, Array]) -> Array:
@@ -179,7 +122,7 @@ _GT_PER_SECOND = (np.nan, 2.5, 5.0, 8.0, 16.0, 32.0, 64.0)
 """By PCIe generation."""
 
 GPU_COUNTS = (
-    CountRule("gpu.ecc.uncorrected_total", 1, 60.0, _UNCORRECTABLE, "slowrank", sticky=True),
+    CountRule("gpu.ecc.uncorrected_total", 1, 60.0, UNCORRECTABLE, "slowrank", sticky=True),
     # Ten a minute, over five minutes.
     CountRule("gpu.ecc.corrected_total", 50, 300.0, CORRECTABLE, "slowrank"),
     CountRule(
@@ -216,10 +159,10 @@ GPU_COUNTS = (
 
 # Sources give most triggers as rates: 600 in a minute are 10/s, 6000 are 100/s.
 NIC_COUNTS = (
-    CountRule("nic.port.link_downed_total", 2, 300.0, _NIC_FLAP, "ByteRobust"),
-    CountRule("nic.port.link_downed_total", 3, 43200.0, _NIC_FLAP, "after gpud (25 s down each time)"),
+    CountRule("nic.port.link_downed_total", 2, 300.0, NIC_FLAP, "ByteRobust"),
+    CountRule("nic.port.link_downed_total", 3, 43200.0, NIC_FLAP, "after gpud (25 s down each time)"),
     CountRule("nic.port.link_downed_total", 1, 60.0, _NIC_FLAP_ONCE, "NVSentinel"),
-    CountRule("nic.port.carrier_changes_total", 4, 600.0, _NIC_FLAP, "slowrank"),
+    CountRule("nic.port.carrier_changes_total", 4, 600.0, NIC_FLAP, "slowrank"),
     CountRule("nic.port.carrier_changes_total", 2, 600.0, _NIC_FLAP_ONCE, "NVSentinel"),
     CountRule("nic.port.link_error_recovery_total", 6, 60.0, _NIC_ERRORS, "NVSentinel"),
     CountRule("nic.port.symbol_errors_total", 600, 60.0, _NIC_ERRORS, "NVSentinel"),

@@ -22,6 +22,10 @@ from streams.hardware_rules import (
 # set on healthy GPUs.
 IDLE, HW_SLOWDOWN, SW_THERMAL, HW_THERMAL, POWER_BRAKE = 1, 8, 32, 64, 128
 
+RECOVERY = "state.recovery_action"
+RECOVERY_CLEAR = 30.0
+"""The detector of the action that a driver asks for, and for how many seconds it must ask for none."""
+
 CNP_RATIO = "nic.port.cnp_handled_ratio"
 """Congestion notifications a second on the mean port of a node, as a multiple of what is usual there."""
 
@@ -176,7 +180,7 @@ GPU_STATES = (
         "the driver recommends a recovery action",
         "gpu.recovery_action",
         _flag("gpu.recovery_action"),
-        Timing(),
+        Timing(clear=RECOVERY_CLEAR),
         xid_verdict(154, "error", 5.0),
         "NVML",
     ),

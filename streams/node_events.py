@@ -6,8 +6,11 @@ from collections.abc import Hashable
 from dataclasses import replace
 from typing import Any
 
+from alerts.kinds import rule_of
 from slowrank.telemetry import Evidence, NodeEvent, Subject, Suspicion
-from streams.hardware_rules import EVENT_RULES, REPEAT_OFFENDER, UNKNOWN_XID, EventRule, Verdict
+from slowrank.telemetry.event_grades import NONE, graded, recovery_action
+from streams.event_tables import EVENT_RULES, REPEAT_OFFENDER, UNKNOWN_XID, EventRule
+from streams.hardware_rules import Verdict
 from streams.suspicions import Claim, Place
 
 BURST_SECONDS = 5.0
@@ -16,41 +19,91 @@ BURST_SECONDS = 5.0
 MAX_SUBJECTS = 1024
 """Whose faults are remembered for one node; subjects come from messages, and must not fill the memory."""
 
+LASTING = ("CONTACT_SUPPORT", "HARDWARE_INSPECTION")
+"""Actions of the kinds that neither a reset nor a reboot repairs."""
+
+BOOT = "host.boot"
+RECOVERED = f"xid.154{NONE}"
 
 _FaultKey = tuple[str, Hashable]
-"""The code, and the subject."""
+"""The rule, or the kind, and the subject."""
 
 
 class EventRules:
-    """Counts the faults that events tell of: a burst on one subject within five seconds is one fault."""
+    """Counts the faults that events tell of: a burst on one subject within five seconds is one fault.
+
+    What was raised about a GPU ends when its driver asks for no recovery any more, and what was raised about
+    the node and its devices when it has booted since.
+    """
 
     def __init__(self) -> None:
-        self._bursts: dict[Hashable, tuple[float, float]] = {}
+        self._bursts: dict[_FaultKey, tuple[float, float]] = {}
         self._faults: dict[_FaultKey, deque[float]] = {}
         self._seen: deque[tuple[Hashable, ...]] = deque(maxlen=512)
+        self._raised: dict[_FaultKey, tuple[float, Claim]] = {}
+        self._ends: dict[Hashable, tuple[float, float]] = {}
 
     def update(self, event: NodeEvent) -> list[Suspicion]:
         """Take one event, in any order and any number of times; return what it gives rise to."""
-        identity = (event.boot_id, event.seq, event.ts, event.code, _key(_event_subject(event)))
+        subject = _event_subject(event)
+        key = _key(subject)
+        identity = (event.boot_id, event.seq, event.ts, event.code, key)
         if identity in self._seen:
             return []
         self._seen.append(identity)
-        rule = EVENT_RULES.get(event.code, UNKNOWN_XID if event.code.startswith("xid.") else None)
+        name = graded(event.code, _text(event))
+        if name == BOOT:
+            return self._end(None, _booted(event), event.ts)
+        if name == RECOVERED:
+            return self.recovered(subject, event.ts, event.ts)
+        rule = EVENT_RULES.get(name, UNKNOWN_XID if event.code.startswith("xid.") else None)
         if rule is None:
             return []
-        subject = _event_subject(event)
-        faults = self._count(rule, (event.code, _key(subject)), event.ts)
-        if rule.shared and self._is_shared(rule, event, _key(subject)):
+        faults = self._count(rule, (name, key), event.ts)
+        if rule.shared and self._is_shared(rule, (name, key), event.ts):
             faults = 0
         verdict, found = _judged(rule, event.code, faults), []
-        if self._worse_than_burst(_key(subject), event.ts, verdict.weight):
-            found.append(_claim(event, subject, verdict).suspicion("raise", ts=event.ts, onset=event.ts))
+        if self._worse_than_burst((verdict.kind, key), event.ts, verdict.weight):
+            found += self._raise(_claim(event, name, subject, verdict), event.ts)
         return [*found, *(self._repeats(event, subject) if rule.fatal else ())]
 
-    def _is_shared(self, rule: EventRule, event: NodeEvent, key: Hashable) -> bool:
-        """Return whether another GPU of the node told of the same not long before or after."""
+    def recovered(self, subject: Subject, before: float, ts: float) -> list[Suspicion]:
+        """End at ``ts`` what events before ``before`` (event time) raised about a GPU that works again."""
+        return self._end(_key(subject), before, ts)
+
+    def _raise(self, claim: Claim, ts: float) -> list[Suspicion]:
+        key = _key(claim.subject)
+        # One kind has one voice: what is milder of it must not take back what was worse.
+        _, worst = self._raised.get((claim.kind, key), (ts, claim))
+        if worst.note != claim.note and worst.weight > claim.weight:
+            claim = worst
+        found = [claim.suspicion("raise", ts=ts, onset=ts)]
+        ended = [
+            end for end in (self._ends.get(key), self._ends.get(None)) if end is not None and ts < end[0]
+        ]
+        if ended and _ends_with_a_reset(claim.kind):
+            return [*found, claim.suspicion("clear", ts=max(at for _, at in ended), onset=ts)]
+        first, _ = self._raised.get((claim.kind, key), (ts, claim))
+        self._raised[claim.kind, key] = (min(first, ts), claim)
+        _drop_oldest(self._raised)
+        return found
+
+    def _end(self, key: Hashable, before: float, ts: float) -> list[Suspicion]:
+        self._ends[key] = max(self._ends.get(key, (before, ts)), (before, ts))
+        _drop_oldest(self._ends)
+        over = [
+            held
+            for held, (at, _) in self._raised.items()
+            if key in (None, held[1]) and at < before and _ends_with_a_reset(held[0])
+        ]
+        for held in over:
+            self._bursts.pop(held, None)
+        return [c.suspicion("clear", ts=max(ts, at), onset=at) for at, c in map(self._raised.pop, over)]
+
+    def _is_shared(self, rule: EventRule, fault: _FaultKey, ts: float) -> bool:
+        """Return whether another GPU of the node had the same fault not long before or after."""
         return any(
-            held[0] == event.code and held[1] != key and abs(event.ts - faults[-1]) <= rule.window
+            held[0] == fault[0] and held[1] != fault[1] and abs(ts - faults[-1]) <= rule.window
             for held, faults in self._faults.items()
         )
 
@@ -64,12 +117,12 @@ class EventRules:
         faults = self._count(REPEAT_OFFENDER, key, event.ts)
         if subject.type != "gpu" or faults < REPEAT_OFFENDER.faults:
             return []
-        claim = _claim(event, subject, REPEAT_OFFENDER.verdict)
+        claim = _claim(event, event.code, subject, REPEAT_OFFENDER.verdict)
         claim = replace(claim, note=f"{faults} fatal XIDs on this GPU within 24 hours")
         return [claim.suspicion("raise", ts=event.ts, onset=event.ts)]
 
     def _count(self, rule: EventRule, key: _FaultKey, ts: float) -> int:
-        # No rule counts more than five.
+        # No rule counts more than 32.
         faults = self._faults.setdefault(key, deque(maxlen=64))
         if not faults or abs(ts - faults[-1]) > rule.burst:
             faults.append(ts)
@@ -78,7 +131,7 @@ class EventRules:
             faults.popleft()
         return len(faults)
 
-    def _worse_than_burst(self, key: Hashable, ts: float, weight: float) -> bool:
+    def _worse_than_burst(self, key: _FaultKey, ts: float, weight: float) -> bool:
         last, worst = self._bursts.get(key, (-math.inf, 0.0))
         same = abs(ts - last) <= BURST_SECONDS
         self._bursts[key] = (max(ts, last), max(weight, worst) if same else weight)
@@ -90,13 +143,27 @@ def _judged(rule: EventRule, code: str, faults: int) -> Verdict:
     verdict = rule.verdict
     kind = code if verdict.kind == "xid" else verdict.kind
     if faults >= rule.faults:
-        return Verdict(kind, verdict.family, verdict.severity, verdict.weight)
-    return Verdict(kind, verdict.family, "info", verdict.weight / 2)
+        return replace(verdict, kind=kind)
+    return rule.first or Verdict(kind, verdict.family, "info", verdict.weight / 2)
 
 
-def _claim(event: NodeEvent, subject: Subject, verdict: Verdict) -> Claim:
-    seen = Evidence(metric=event.code, unit="1", detector="event", value=1.0, note=_text(event))
-    return verdict.claim(subject, seen, detector=f"event.{event.source}", note=event.code)
+def _claim(event: NodeEvent, name: str, subject: Subject, verdict: Verdict) -> Claim:
+    value = 1.0
+    if event.code == "xid.154":
+        asked = recovery_action(_text(event))
+        value = -1.0 if asked is None else float(asked)
+    seen = Evidence(metric=name, unit="1", detector="event", value=value, note=_text(event))
+    return verdict.claim(subject, seen, detector=f"event.{event.source}", note=name)
+
+
+def _ends_with_a_reset(kind: str) -> bool:
+    return kind != REPEAT_OFFENDER.verdict.kind and rule_of(kind).action not in LASTING
+
+
+def _booted(event: NodeEvent) -> float:
+    """Return when the node booted (Unix seconds); the event itself comes when its exporter starts."""
+    booted = event.subject.get("booted")
+    return float(booted) if isinstance(booted, int) else -math.inf
 
 
 def _event_subject(event: NodeEvent) -> Subject:

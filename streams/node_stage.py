@@ -8,6 +8,7 @@ from detectors.change_point import ChangeConfig
 from slowrank.telemetry import NodeEvent, NodeSample, Record, Suspicion
 from streams.exporter_health import clock_error
 from streams.fleet import Fleet
+from streams.hardware_states import RECOVERY, RECOVERY_CLEAR
 from streams.job_events import CHANGES, excuse, planned
 from streams.node_events import EventRules
 from streams.pairwise import delay_told
@@ -94,6 +95,8 @@ class NodeStage:
                 # feign it.
                 outputs += self._silence.heard(place, sample.ts - clock_error(sample))
                 outputs += found[number]
+                if found[number]:
+                    outputs += self._recovered(sample, found[number])
             elif isinstance(record, NodeSample):
                 outputs += self._silence.heard_out_of_turn(Place.of(record), record.ts - clock_error(record))
             elif isinstance(record, NodeEvent):
@@ -111,6 +114,15 @@ class NodeStage:
             del self._events[key]
         self._places.forget(oldest)
         return found if self._readings is None else [*found, *self._readings.tick(event_time)]
+
+    def _recovered(self, sample: NodeSample, found: Sequence[Suspicion]) -> list[Suspicion]:
+        """End what events raised about a GPU once its driver asks for no recovery any more."""
+        over = [s for s in found if s.detector == RECOVERY and s.state == "clear"]
+        if not over:
+            return []
+        rules = self._events.setdefault((sample.cluster, sample.node), _Events(last=sample.ts)).rules
+        # The state ends when it has not held for a while: what came meanwhile is news.
+        return [e for s in over for e in rules.recovered(s.subject, s.ts - RECOVERY_CLEAR, s.ts)]
 
     def _event(self, event: NodeEvent) -> Sequence[Suspicion]:
         held = self._events.setdefault((event.cluster, event.node), _Events())

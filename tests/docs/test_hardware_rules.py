@@ -7,6 +7,9 @@ from streams.catalogue import RULES
 
 SOURCES = (
     "NVIDIA XID catalogue",
+    "NVIDIA Fabric Manager guide",
+    "PCI Express AER",
+    "Linux",
     "NVML",
     "NVSentinel",
     "DCGM",

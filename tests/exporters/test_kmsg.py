@@ -1,9 +1,10 @@
 import os
+import re
 
 import pytest
 
 from exporters.kmsg import KmsgCollector, parse, pci_address
-from streams.hardware_rules import EVENT_RULES, UNKNOWN_XID
+from streams.event_tables import EVENT_RULES, UNKNOWN_XID
 
 GPUS = {"0000:3b:00": 0, "0000:5e:00": 1}
 XID_79 = (
@@ -50,15 +51,77 @@ def test_what_matters_becomes_an_event(message, code, subject):
     assert subject.items() <= event.subject.items()
 
 
-@pytest.mark.parametrize("code", [c for c in EVENT_RULES if c.startswith("xid.")])
-def test_one_xid_is_as_bad_as_the_workers_rules_have_it(code):
-    """The severity of the event is what its rule argues for after one fault, if one is enough."""
-    rule = EVENT_RULES[code]
+WORDS = {
+    ".nonfatal": "RLW_REMAP Nonfatal XC0 i0 Link 02 (0x4 0x1)",
+    ".none": "GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)",
+}
 
-    event = parse(f"4,1,1,-;NVRM: Xid (PCI:0000:3b:00): {code[4:]}, text", 0.0, GPUS)
+
+@pytest.mark.parametrize("name", [c for c in EVENT_RULES if c.startswith("xid.")])
+def test_one_xid_is_as_bad_as_the_workers_rules_have_it(name):
+    """The severity of the event is what its rule argues for after one fault, if one is enough."""
+    rule = EVENT_RULES[name]
+    code = re.sub(r"\D", "", name)
+    text = WORDS.get(name.removeprefix(f"xid.{code}"), "text")
+
+    event = parse(f"4,1,1,-;NVRM: Xid (PCI:0000:3b:00): {code}, {text}", 0.0, GPUS)
 
     assert event is not None
-    assert event.severity == (rule.verdict.severity if rule and rule.faults == 1 else "warning")
+    usual = "info" if name.endswith(".none") else "warning"
+    assert event.severity == (rule.verdict.severity if rule and rule.faults == 1 else usual)
+
+
+@pytest.mark.parametrize(
+    ("message", "subject", "severity"),
+    [
+        ("pcieport 0000:17:01.0: AER: Corrected error received: 0000:3b:00.0", {"gpu_index": 0}, "info"),
+        ("pcieport 0000:17:01.0: AER: Correctable error message received from 0000:18:00.1", {}, "info"),
+        (
+            "pcieport 0000:17:01.0: AER: Multiple Uncorrected (Non-Fatal) error received: 0000:18:00.1",
+            {"pci": "0000:18:00.1"},
+            "warning",
+        ),
+        (
+            "nvidia 0000:5e:00.0: PCIe Bus Error: severity=Uncorrected (Fatal), type=Transaction Layer",
+            {"gpu_index": 1},
+            "error",
+        ),
+        (
+            "mlx5_core 0000:18:00.0: AER: PCIe Bus Error: severity=Uncorrectable (Fatal), type=Data Link",
+            {"pci": "0000:18:00.0"},
+            "error",
+        ),
+    ],
+)
+def test_a_pcie_error_names_its_device_and_how_bad_it_is(message, subject, severity):
+    """As old and new kernels write it: corrected, lost without harm to the link, or with it."""
+    event = parse(f"4,1,1,-;{message}", 0.0, GPUS)
+
+    assert event is not None
+    assert (event.code, event.severity) == ("pcie.aer", severity)
+    assert subject.items() <= event.subject.items()
+
+
+def test_other_words_of_the_pcie_driver_are_no_errors():
+    """What the driver says about its handling of an error is not another error."""
+    for message in ("AER: device recovery successful", "AER: enabled with IRQ 34", "DPC: error containment"):
+        assert parse(f"4,1,1,-;pcieport 0000:17:01.0: {message}", 0.0, GPUS) is None
+
+
+def test_a_pcie_error_of_a_network_card_names_the_card(tmp_path, instants):
+    """A PCI address that is no GPU's is looked up among the network devices."""
+    path = tmp_path / "kmsg"
+    os.mkfifo(path)
+    keep_open = os.open(path, os.O_RDWR)
+    collector = KmsgCollector(lambda: GPUS, lambda: 100.0, path, nic_names=lambda: {"0000:18:00.1": "mlx5_1"})
+    line = "4,1,1,-;mlx5_core 0000:18:00.1: PCIe Bus Error: severity=Uncorrected (Fatal), type=x\n"
+    os.write(keep_open, line.encode())
+
+    (event,) = collector.collect(instants(0)).events
+
+    assert event.subject["nic"] == "mlx5_1"
+    collector.close()
+    os.close(keep_open)
 
 
 def test_an_xid_without_a_rule_is_a_warning():

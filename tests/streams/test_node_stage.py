@@ -268,7 +268,7 @@ def test_a_worse_fault_within_a_burst_is_told():
         *stage.process(event("xid.48", 1002.0, seq=2)),
     ]
     assert kinds(found) == ["link.nvlink_degraded", "ecc.uncorrectable"]
-    assert [s.overwhelming for s in found] == [False, True]
+    assert [(s.severity, s.overwhelming) for s in found] == [("warning", True), ("critical", True)]
 
 
 def test_a_context_switch_that_timed_out_is_told_at_once():

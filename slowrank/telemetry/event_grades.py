@@ -1,0 +1,64 @@
+"""How bad an event is by its own words: several kernel messages say so, each in its way.
+
+An event's ``code`` names what happened (``xid.145``, ``nvswitch.sxid``), its grade is part of the rule's
+name (``xid.145.nonfatal``). One that does not say how bad it is has the name of its code. Exporters give
+events their severity by it, workers choose their rule by it, so that both agree, whichever of them is newer.
+"""
+
+import re
+
+NONFATAL, FATAL, CORRECTED, NONE, DRIVER = ".nonfatal", ".fatal", ".corrected", ".none", ".driver"
+
+NVLINK5 = range(144, 151)
+"""XIDs of NVLink 5, which name the unit at fault and then say ``Fatal`` or ``Nonfatal``."""
+
+_SXID = re.compile(r"SXid \(PCI:[^)]*\): \d+, (?P<grade>Non-?fatal|Fatal)\b", re.IGNORECASE)
+_NVLINK5 = re.compile(r"\b(?P<grade>Nonfatal|Fatal) XC\d")
+_AER = re.compile(r"(?P<what>Un)?correct(?:ed|able)(?: \((?P<grade>Non-Fatal|Fatal)\))?", re.IGNORECASE)
+_RECOVERY = re.compile(
+    r"action changed from (?:0x)?[0-9a-f]+ \([^)]*\) to (?P<to>0x[0-9a-f]+|\d+)", re.IGNORECASE
+)
+# Of the NVIDIA driver (nv_queue, nvidia-modeset, irq/97-nvidia, UVM …), and of file systems over the network.
+_DRIVER = re.compile(
+    r"task (?:nv|irq/\d+-nv|UVM|uvm|nfs|rpciod|kworker/\S*(?:rpc|xprt|nfs)|ll_|ptlrpc|mount\.nfs)\S*:\d+ "
+)
+
+
+def graded(code: str, message: str) -> str:
+    """Return the name of the rule for an event: its code, and its grade where the message says it."""
+    if code == "nvswitch.sxid":
+        return code + _nonfatal(_SXID.search(message))
+    if code == "pcie.aer":
+        return code + _of_aer(message)
+    if code == "host.hung_task":
+        return code + (DRIVER if _DRIVER.search(message) else "")
+    if code == "xid.154":
+        return code + (NONE if recovery_action(message) == 0 else "")
+    if code in _OF_NVLINK5:
+        return code + _nonfatal(_NVLINK5.search(message))
+    return code
+
+
+def recovery_action(message: str) -> int | None:
+    """Return the action that the driver now asks for in the message of XID 154, as NVML numbers them.
+
+    0 none, 1 reset, 2 reboot, 3 drain peers, 4 drain and reset; None where the message does not say.
+    """
+    found = _RECOVERY.search(message)
+    return None if found is None else int(found["to"], 16 if "x" in found["to"].lower() else 10)
+
+
+_OF_NVLINK5 = frozenset(f"xid.{number}" for number in NVLINK5)
+
+
+def _nonfatal(found: re.Match[str] | None) -> str:
+    return NONFATAL if found is not None and found["grade"].lower().startswith("non") else ""
+
+
+def _of_aer(message: str) -> str:
+    found = _AER.search(message)
+    if found is None:
+        return ""
+    if found["what"] is None:
+        return CORRECTED
+    return FATAL if (found["grade"] or "").lower() == "fatal" else ""

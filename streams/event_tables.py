@@ -1,0 +1,125 @@
+"""What events of the kernel log and the driver mean, as a table: by code and grade, how bad, after how many.
+
+Data only; ``node_events`` applies it. Sources are as in ``hardware_rules``.
+"""
+
+from dataclasses import dataclass
+
+from slowrank.telemetry.event_grades import CORRECTED, DRIVER, FATAL, NONE, NONFATAL, NVLINK5
+from slowrank.telemetry.xids import XIDS, Xid
+from streams.hardware_rules import (
+    NIC_FLAP,
+    REMAP_FAILED,
+    REMAP_PENDING,
+    UNCORRECTABLE,
+    Verdict,
+    xid_verdict,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class EventRule:
+    """``faults`` events (bursts counted once) within ``window`` seconds on one subject reach the verdict;
+    fewer argue for ``first``, or else for the verdict with half the weight, as information.
+
+    ``shared``: where several GPUs of a node tell of it, it is the software's and never reaches the verdict.
+    ``fatal``: it counts towards a repeat offender. Events less than ``burst`` seconds apart are one fault.
+    """
+
+    verdict: Verdict
+    source: str
+    faults: int = 1
+    window: float = 600.0
+    shared: bool = False
+    fatal: bool = False
+    burst: float = 5.0
+    first: Verdict | None = None
+
+
+_NVLINK = Verdict("link.nvlink_degraded", "nvlink_pcie", "error", 3.0)
+_NVLINK_ONCE = Verdict("link.nvlink_degraded", "nvlink_pcie", "warning", 1.5, alone=True)
+
+_XID = "NVIDIA XID catalogue"
+
+_XID_VERDICTS: dict[int, Verdict] = {
+    **dict.fromkeys((48, 95, 140, 171, 172), UNCORRECTABLE),
+    94: Verdict("ecc.uncorrectable", "gpu_memory", "error", 5.0),
+    63: REMAP_PENDING,
+    64: REMAP_FAILED,
+    **dict.fromkeys((74, 136, *NVLINK5, 155), _NVLINK),
+}
+"""XIDs that argue for a kind of finding that other evidence argues for, too."""
+
+_OF_OTHERS = ("IGNORE", "RESTART_APP", "XID_154")
+"""NVIDIA's actions for XIDs that are no failure of their GPU by themselves: these make no repeat offender."""
+
+
+def _xid_rule(code: int, row: Xid) -> EventRule | None:
+    if row.grade == "recorded":
+        return None
+    if row.grade == "application":
+        return EventRule(xid_verdict(code, "error", 2.0), "slowrank", faults=3, window=86400.0, shared=True)
+    if row.grade == "warning":
+        return EventRule(Verdict(f"xid.{code}", "event", "warning", 2.0, alone=True), _XID)
+    usual = xid_verdict(code, row.grade, 6.0 if row.grade == "critical" else 5.0)
+    fatal = row.bucket.partition("/")[0] not in _OF_OTHERS
+    return EventRule(_XID_VERDICTS.get(code, usual), _XID, fatal=fatal)
+
+
+# What a message calls nonfatal is corrected or repeated by the hardware; a marginal link does so often.
+_REPEATED = "after NVSentinel (3 flaps of a port)"
+
+EVENT_RULES: dict[str, EventRule | None] = {
+    **{f"xid.{code}": _xid_rule(code, row) for code, row in sorted(XIDS.items())},
+    "xid.31": EventRule(
+        xid_verdict(31, "error", 2.0), "after NVSentinel (2 faults)", faults=3, window=86400.0, shared=True
+    ),
+    "xid.74": EventRule(_NVLINK, "slowrank", faults=2, fatal=True, first=_NVLINK_ONCE),
+    **{
+        f"xid.{code}{NONFATAL}": EventRule(_NVLINK_ONCE, _REPEATED, faults=3, window=3600.0)
+        for code in NVLINK5
+    },
+    f"xid.154{NONE}": None,
+    "nvswitch.sxid": EventRule(
+        Verdict("link.nvswitch", "nvlink_pcie", "error", 5.0), "NVIDIA Fabric Manager guide"
+    ),
+    f"nvswitch.sxid{NONFATAL}": EventRule(
+        Verdict("link.nvswitch", "nvlink_pcie", "warning", 2.0, alone=True),
+        _REPEATED,
+        faults=3,
+        window=3600.0,
+    ),
+    f"pcie.aer{FATAL}": EventRule(Verdict("link.pcie_fatal", "nvlink_pcie", "error", 5.0), "PCI Express AER"),
+    # Not corrected, or not said to be: a transfer was lost, the link goes on.
+    "pcie.aer": EventRule(
+        Verdict("link.pcie_uncorrected", "nvlink_pcie", "warning", 3.0, alone=True), "PCI Express AER"
+    ),
+    # Above what a link of 16 lanes of generation 5 is allowed (31 a minute): see the counter of replays.
+    f"pcie.aer{CORRECTED}": EventRule(
+        Verdict("link.pcie_replay", "nvlink_pcie", "warning", 2.0, alone=True),
+        "DCGM",
+        faults=32,
+        window=60.0,
+        burst=0.0,
+    ),
+    "nic.link_down": EventRule(NIC_FLAP, "ByteRobust", faults=2, window=300.0),
+    "nic.link_up": None,
+    "host.oom_kill": EventRule(Verdict("host.memory_pressure", "host", "warning", 2.0), "slowrank"),
+    # The kernel says so after two minutes in which a process could not be woken up.
+    "host.hung_task": EventRule(Verdict("host.hung_task", "host", "warning", 2.0, alone=True), "Linux"),
+    f"host.hung_task{DRIVER}": EventRule(Verdict("host.hung_task", "host", "error", 4.0), "Linux"),
+    "host.boot": None,
+    "exporter.records_lost": None,
+}
+"""By the names of ``event_grades``. None: recorded, and no evidence by itself."""
+
+UNKNOWN_XID = EventRule(Verdict("xid", "event", "warning", 1.0, alone=True), "slowrank")
+
+REPEAT_OFFENDER = EventRule(
+    Verdict("node.lemon", "event", "error", 3.0),
+    "after NVSentinel (bursts of 3 min)",
+    faults=5,
+    window=86400.0,
+    burst=3600.0,
+)
+"""For one GPU, whichever fatal XIDs they were; a driver that hangs repeats itself, and hangs but once."""

@@ -1,0 +1,42 @@
+"""When a node booted, and that every event an exporter sends has a rule, or is known to need none."""
+
+import ast
+from pathlib import Path
+
+from exporters import boot, kmsg
+from exporters.boot import BootCollector
+from streams.event_tables import EVENT_RULES
+
+FOLDER = Path(kmsg.__file__).parent
+
+
+def test_the_boot_is_said_once(instants):
+    """The first tick says since when the node is up, in whole seconds of Unix time."""
+    collector = BootCollector(lambda: 5_000.5)
+
+    first, second = collector.collect(instants(0)), collector.collect(instants(1))
+
+    assert [(e.code, e.subject) for e in first.events] == [
+        ("host.boot", {"booted": int(instants(0).wall - 5_000.5)})
+    ]
+    assert second.events == ()
+
+
+def test_every_event_of_an_exporter_has_a_rule_or_is_known_to_need_none():
+    """A code that no rule knows would be collected, sent, stored and never looked at."""
+    declared = {*boot.CODES, *kmsg.CODES, "exporter.records_lost"}
+    assert declared <= EVENT_RULES.keys()
+    written = {
+        keyword.value.value
+        for path in FOLDER.glob("*.py")
+        for call in ast.walk(ast.parse(path.read_text()))
+        if isinstance(call, ast.Call) and getattr(call.func, "id", "") == "Event"
+        for keyword in call.keywords
+        if keyword.arg == "code" and isinstance(keyword.value, ast.Constant)
+    }
+    assert written <= declared
+
+
+def test_every_grade_of_an_event_has_a_rule():
+    """What a message says about itself leads to a rule, too; the severities of events are those of rules."""
+    assert kmsg._SEVERITY.keys() <= EVENT_RULES.keys()

@@ -1,0 +1,173 @@
+"""What the kernel log calls fatal is a finding at once, from nothing but the one line."""
+
+import pytest
+
+from alerts.lifecycle import NOTIFIED
+from slowrank.telemetry import NodeEvent
+from streams.topology import local_pipeline
+
+T0 = 1_795_160_000.0
+RESET = "GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)"
+REBOOT = "GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)"
+DRAIN = "GPU recovery action changed from 0x0 (None) to 0x4 (Drain and Reset)"
+NO_MORE = "GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)"
+
+
+def event(code, message="", *, node="n", ts=0.0, seq=0, **subject):
+    """One event of a node's kernel log; of its first GPU, unless it says whose."""
+    return NodeEvent(
+        cluster="c",
+        node=node,
+        ts=T0 + ts,
+        seq=seq,
+        source="kmsg",
+        code=code,
+        subject=subject or {"gpu_index": 0},
+        message=message,
+    )
+
+
+def findings(*events, until=3.0):
+    """The last version of every finding that these events give, by kind and node."""
+    pipeline, last = local_pipeline(), {}
+    for found in [f for e in sorted(events, key=lambda e: e.ts) for f in pipeline.process(e)]:
+        last[found.kind, found.subject.node] = found
+    for found in pipeline.tick(T0 + until):
+        last[found.kind, found.subject.node] = found
+    return last
+
+
+def opened(*events, until=3.0):
+    """Those that are open."""
+    return {key: f for key, f in findings(*events, until=until).items() if f.status in NOTIFIED}
+
+
+@pytest.mark.parametrize("code", [62, 92, 110, 136, 140, 143, 154, 158])
+def test_a_fatal_xid_alone_is_a_finding(code):
+    """One line, on a node of which nothing else is known: open within its second, an error or worse."""
+    [found] = opened(event(f"xid.{code}"), until=1.0).values()
+    assert found.severity in ("error", "critical")
+    assert found.action.code not in ("NONE", "WATCH")
+    assert found.detected_at == T0
+    assert found.subject.gpu_index == 0
+
+
+@pytest.mark.parametrize("code", [61, 93, 121, 163, 199, 999])
+def test_an_xid_that_nobody_knows_is_a_finding_too(code):
+    """A newer driver's code, or one without a rule of its own, is at least a warning."""
+    [found] = opened(event(f"xid.{code}")).values()
+    assert (found.kind, found.severity, found.action.code) == (f"xid.{code}", "warning", "RUN_DIAG")
+
+
+@pytest.mark.parametrize(
+    ("message", "action"),
+    [(RESET, "RESET_GPU"), (REBOOT, "REBOOT_NODE"), (DRAIN, "RESET_GPU"), ("?", "RUN_DIAG")],
+)
+def test_the_drivers_recovery_action_is_the_findings(message, action):
+    """XID 154 says what the driver wants done."""
+    [found] = opened(event("xid.154", message)).values()
+    assert (found.severity, found.action.code) == ("error", action)
+
+
+def test_the_drivers_word_comes_before_what_the_fault_would_advise():
+    """An uncorrectable error is usually a reset; where the driver asks for a reboot, that is the action."""
+    found = opened(event("xid.48"), event("xid.154", REBOOT, ts=0.2, seq=1))
+    whole = found["ecc.uncorrectable", "n"]
+    assert (whole.action.code, whole.cause.hypothesis) == ("REBOOT_NODE", "ecc.uncorrectable")
+    assert len(found) == 1
+
+
+def test_a_driver_that_asks_for_nothing_any_more_ends_what_was_said():
+    """XID 154 back to None: the findings about that GPU are resolved five minutes later, others stay."""
+    found = findings(
+        event("xid.62"),
+        event("xid.154", RESET, ts=0.1, seq=1),
+        event("xid.154", NO_MORE, ts=60.0, seq=2),
+        event("xid.62", node="other", gpu_index=1),
+        event("xid.154", NO_MORE, node="other", ts=60.0, seq=1),
+        event("xid.64", node="worn"),
+        event("xid.154", NO_MORE, node="worn", ts=60.0, seq=1),
+        until=400.0,
+    )
+    assert {key: f.status for key, f in found.items() if f.group_key is None} == {
+        ("xid.62", "n"): "resolved",
+        ("xid.154", "n"): "resolved",
+        ("xid.62", "other"): "open",
+        ("ecc.row_remap_failure", "worn"): "open",
+    }
+
+
+def test_a_change_to_no_action_is_no_finding():
+    """It says that all is well."""
+    assert findings(event("xid.154", NO_MORE)) == {}
+
+
+def test_a_reboot_ends_what_came_before_it():
+    """A node that has booted since is not as it was; a memory row that could not be remapped is."""
+    boot = event("host.boot", "up", ts=100.0, seq=9, booted=int(T0) + 50)
+    found = findings(event("xid.79"), event("xid.64", ts=1.0, seq=1, gpu_index=3), boot, until=500.0)
+    assert found["xid.79", "n"].status == "resolved"
+    assert found["ecc.row_remap_failure", "n"].status == "open"
+    late = event("host.boot", "up", ts=100.0, seq=9, booted=int(T0) - 50)
+    assert findings(event("xid.79"), late, until=500.0)["xid.79", "n"].status == "open"
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "kind", "severity", "action"),
+    [
+        ("nvswitch.sxid", "SXid (PCI:0000:05:00.0): 20034, Fatal, Link 30 LTSSM Fault Up", "link.nvswitch",
+         "error", "RESET_GPU"),
+        ("nvswitch.sxid", "SXid (PCI:0000:05:00.0): 19084", "link.nvswitch", "error", "RESET_GPU"),
+        ("pcie.aer", "PCIe Bus Error: severity=Uncorrected (Fatal), type=x", "link.pcie_fatal", "error",
+         "REBOOT_NODE"),
+        ("pcie.aer", "PCIe Bus Error: severity=Uncorrected (Non-Fatal), type=x", "link.pcie_uncorrected",
+         "warning", "RUN_DIAG"),
+        ("host.hung_task", "INFO: task python:88 blocked for more than 120 seconds.", "host.hung_task",
+         "warning", "RUN_DIAG"),
+        ("host.hung_task", "INFO: task nv_queue:88 blocked for more than 120 seconds.", "host.hung_task",
+         "error", "RUN_DIAG"),
+        ("xid.145", "RLW_REMAP Fatal XC1 i0 Link 10 (0x82 0x40)", "link.nvlink_degraded", "error",
+         "RESET_GPU"),
+        ("xid.150", "MSE_NEW_UNIT (0x82 0x40)", "link.nvlink_degraded", "error", "RESET_GPU"),
+        ("xid.74", "NVLink: fatal error detected on link 4", "link.nvlink_degraded", "warning", "RESET_GPU"),
+    ],
+)  # fmt: skip
+def test_other_events_that_are_findings_at_once(code, message, kind, severity, action):
+    """NVSwitches, PCIe links, processes that hang and NVLink 5, by what their lines say of themselves."""
+    [found] = opened(event(code, message)).values()
+    assert (found.kind, found.severity, found.action.code) == (kind, severity, action)
+    assert found.evidence[0].note == message
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "few", "many", "apart"),
+    [
+        ("nvswitch.sxid", "SXid (PCI:0000:05:00.0): 12028, Non-fatal, Link 32 egress error", 2, 3, 60.0),
+        ("xid.149", "NETIR_BER_EVENT Nonfatal XC0 i0 Link 03 (0x86226 0x1)", 2, 3, 60.0),
+        ("pcie.aer", "PCIe Bus Error: severity=Corrected, type=Physical Layer", 31, 32, 1.5),
+        ("xid.13", "Graphics Exception", 2, 3, 60.0),
+        ("xid.69", "Class Error", 2, 3, 60.0),
+    ],
+)
+def test_what_heals_by_itself_is_a_finding_when_it_repeats(code, message, few, many, apart):
+    """Errors that are corrected or not fatal count by their rate, an application's by GPU and day."""
+
+    def lines(count):
+        return [event(code, message, ts=apart * n, seq=n) for n in range(count)]
+
+    assert opened(*lines(few), until=apart * few) == {}
+    assert len(opened(*lines(many), until=apart * many)) == 1
+
+
+@pytest.mark.parametrize("code", ["xid.43", "xid.45", "xid.106", "xid.162", "nic.link_up"])
+def test_clean_up_and_tests_are_no_evidence(code):
+    """A thousand lines of an ending application call nobody."""
+    assert findings(*(event(code, ts=0.001 * n, seq=n) for n in range(1000))) == {}
+
+
+def test_a_milder_line_takes_nothing_back():
+    """A fatal error of an NVSwitch stays an error when one that heals follows."""
+    fatal = event("nvswitch.sxid", "SXid (PCI:x): 20034, Fatal, Link 30", node="n")
+    mild = event("nvswitch.sxid", "SXid (PCI:x): 12028, Non-fatal, Link 32", ts=60.0, seq=1)
+    [found] = opened(fatal, mild, until=61.0).values()
+    assert found.severity == "error"

@@ -1,34 +1,38 @@
 """When the node booted, said once by every exporter that starts: what a reboot repairs is over then."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from pathlib import Path
 
 from exporters.collector import Event, Instant, Reading
+from exporters.kernel_files import parse_int, read_text
 
 CODES = ("host.boot",)
 
 
 class BootCollector:
-    """One event at the first tick; ``boot_clock`` reads seconds since boot."""
+    """One event, from the line ``btime`` of /proc/stat (Unix seconds), as soon as it can be read."""
 
     name = "boot"
     columns: Mapping[str, str] = {}
 
-    def __init__(self, boot_clock: Callable[[], float]) -> None:
-        self._boot_clock = boot_clock
+    def __init__(self, root: Path = Path("/proc")) -> None:
+        self._stat = root / "stat"
         self._said = False
 
     def collect(self, now: Instant) -> Reading:
-        if self._said:
+        lines = () if self._said else (read_text(self._stat) or "").splitlines()
+        times = (parse_int(line.removeprefix("btime ")) for line in lines if line.startswith("btime "))
+        booted = next((at for at in times if at is not None and 0 < at <= now.wall), None)
+        if booted is None:
             return Reading()
         self._said = True
-        seconds = self._boot_clock()
         event = Event(
             ts=now.wall,
             source="boot",
             code=CODES[0],
             severity="info",
-            subject={"booted": int(now.wall - seconds)},
-            message=f"the node has been up for {seconds:.0f} s",
+            subject={"booted": booted},
+            message=f"the node has been up for {now.wall - booted:.0f} s",
         )
         return Reading(events=(event,))
 

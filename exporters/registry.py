@@ -30,7 +30,7 @@ def collectors(listen: Sequence[str]) -> list[Collector]:
         nvml,
         HostCollector(),
         ClockCollector(),
-        BootCollector(_boot_seconds),
+        BootCollector(),
         NetCollector(),
         InfinibandCollector(),
         # After NVML, which by then knows at which PCI address each GPU is.

@@ -10,16 +10,22 @@ from streams.event_tables import EVENT_RULES
 FOLDER = Path(kmsg.__file__).parent
 
 
-def test_the_boot_is_said_once(instants):
+def test_the_boot_is_said_once(instants, tmp_path):
     """The first tick says since when the node is up, in whole seconds of Unix time."""
-    collector = BootCollector(lambda: 5_000.5)
+    booted = int(instants(0).wall) - 5_000
+    (tmp_path / "stat").write_text(f"cpu  1 2 3\nbtime {booted}\nprocesses 7\n")
+    collector = BootCollector(tmp_path)
 
     first, second = collector.collect(instants(0)), collector.collect(instants(1))
 
-    assert [(e.code, e.subject) for e in first.events] == [
-        ("host.boot", {"booted": int(instants(0).wall - 5_000.5)})
-    ]
+    assert [(e.code, e.subject) for e in first.events] == [("host.boot", {"booted": booted})]
     assert second.events == ()
+
+
+def test_a_boot_in_the_future_is_not_believed(instants, tmp_path):
+    """The clock is wrong then, and nothing that was found would be left."""
+    (tmp_path / "stat").write_text(f"btime {int(instants(0).wall) + 60}\n")
+    assert BootCollector(tmp_path).collect(instants(0)).events == ()
 
 
 def test_every_event_of_an_exporter_has_a_rule_or_is_known_to_need_none():

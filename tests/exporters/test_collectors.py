@@ -28,7 +28,7 @@ COLLECTORS = {
     "nvml": lambda root: NvmlCollector([*GPU_CHILD, "2", "1:hang"]),
     "host": lambda root: HostCollector(root),
     "clock": lambda root: ClockCollector(ChronyClient(("127.0.0.1", 9)), lambda: None),
-    "boot": lambda root: BootCollector(lambda: 100.0),
+    "boot": lambda root: BootCollector(root),
     "nic": lambda root: NetCollector(root),
     "infiniband": lambda root: InfinibandCollector(root),
     "kmsg": lambda root: KmsgCollector(dict, lambda: 0.0, root / "kmsg"),

@@ -23,6 +23,8 @@ DEFAULT_EVENTS: frozenset[EventType] = frozenset(
 )
 """What a webhook that names no events gets: the changes that ask somebody to act, or to stop acting."""
 
+END: EventType = "finding.resolved"
+
 
 @dataclass(frozen=True, slots=True)
 class Told:

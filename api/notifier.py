@@ -134,6 +134,10 @@ class Notifier:
             except (KeyError, ValueError) as error:
                 answer = Answer(error=f"cannot be written: {error}")
             else:
+                # Whoever holds the lease by now may have sent a newer state.
+                if self.now() >= due.leased_until:
+                    log.warning("delivery %s is left to the next notifier: its lease has run out", due.id)
+                    return
                 answer = await self.sender.post(due.webhook.url, headers, body)
             await asyncio.to_thread(self._finish, due, now, answer)
         except AWAY as error:

@@ -1,39 +1,52 @@
-"""Deliveries: one event to one endpoint, leased to a notifier, tried until delivered or given up.
+"""Deliveries: one event to one endpoint, tried until delivered, given up, or superseded by a newer state.
 
-A lease that runs out is taken by the next notifier: at least once, under the same ``webhook-id``.
+Which one is sent next is decided in ``leases``.
 """
 
-from collections.abc import Collection
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Literal, LiteralString
 
 from psycopg import Connection
-from psycopg.rows import class_row, dict_row
+from psycopg.rows import class_row
 
-from alerts.silence import labels, muting
-from store import events, silences, webhooks
 from store.events import Event, emit
+from store.leases import Due, due, next_due, oldest_due
 from store.text import storable
-from store.webhooks import Webhook
 
-State = Literal["pending", "muted", "delivered", "failed"]
+__all__ = [
+    "Attempt",
+    "Delivery",
+    "Due",
+    "State",
+    "attempts",
+    "delivery_id",
+    "due",
+    "get",
+    "listed",
+    "mark_delivered",
+    "mark_failed",
+    "next_due",
+    "oldest_due",
+    "retry",
+    "test",
+]
+
+State = Literal["pending", "muted", "delivered", "failed", "superseded"]
 
 _COLUMNS: LiteralString = (
     "d.id, d.event_id, d.webhook_id, e.type, e.finding_id, d.state, d.attempts, d.next_attempt_at, "
-    "d.muted_by, d.last_status, d.last_error, d.last_attempt_at, d.delivered_at, d.created_at"
+    "d.muted_by, d.superseded_by, d.last_status, d.last_error, d.last_attempt_at, d.delivered_at, "
+    "d.created_at"
 )
-
-# What a silence held back is still worth telling if its finding is open when the silence ends.
-WAITING: LiteralString = (
-    "(d.state = 'pending' OR (d.state = 'muted' AND coalesce(f.status, 'open') IN ('open', 'acknowledged'))) "
-)
-"""Whether delivery ``d`` of an event of finding ``f`` (outer join) may yet be sent, in SQL."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """One line of the delivery log; ``event_id`` is the ``webhook-id``."""
+    """One line of the delivery log; ``event_id`` is the ``webhook-id``.
+
+    ``superseded_by``: the delivery of a newer state of the finding, which was sent instead.
+    """
 
     id: str
     event_id: str
@@ -44,21 +57,12 @@ class Delivery:
     attempts: int
     next_attempt_at: datetime
     muted_by: str | None
+    superseded_by: str | None
     last_status: int | None
     last_error: str
     last_attempt_at: datetime | None
     delivered_at: datetime | None
     created_at: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class Due:
-    """A leased delivery with all that is needed to send it; ``attempt`` counts from 1."""
-
-    id: str
-    attempt: int
-    event: Event
-    webhook: Webhook
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,80 +74,6 @@ class Attempt:
     error: str = ""
     excerpt: str = ""
     seconds: float = 0.0
-
-
-def due(
-    conn: Connection[Any],
-    *,
-    now: datetime,
-    limit: int = 50,
-    lease_seconds: float = 60.0,
-    busy: Collection[str] = (),
-) -> list[Due]:
-    """Lease what is due to the caller and return it, oldest first; nobody else gets it until the lease ends.
-
-    ``busy`` names the endpoints that get nothing now, so that a slow one does not hold up the others.
-
-    A delivery that a silence held back becomes due when the silence has ended and its finding is still open,
-    unless another silence mutes it by then.
-    """
-    with conn.transaction(), conn.cursor(row_factory=dict_row) as cursor:
-        silences.hold(conn)
-        rows, happened = _unmuted(conn, now=now, limit=limit, busy=busy)
-        if not rows:
-            return []
-        # The attempt is counted with the lease: one cut off by a kill was one, too.
-        leased = cursor.execute(
-            "UPDATE deliveries SET leased_until = %s, attempts = attempts + 1, state = 'pending', "
-            "last_attempt_at = %s WHERE id = ANY(%s) RETURNING id, attempts",
-            (now + timedelta(seconds=lease_seconds), now, [row["id"] for row in rows]),
-        ).fetchall()
-        attempt = {row["id"]: row["attempts"] for row in leased}
-        endpoints = webhooks.by_id(conn, {row["webhook_id"] for row in rows})
-    return [
-        Due(row["id"], attempt[row["id"]], happened[row["event_id"]], endpoints[row["webhook_id"]])
-        for row in rows
-    ]
-
-
-def _unmuted(
-    conn: Connection[Any], *, now: datetime, limit: int, busy: Collection[str]
-) -> tuple[list[dict[str, Any]], dict[str, Event]]:
-    """Lock and return what is due, oldest first, with its events; what is muted again waits for that end."""
-    while True:
-        rows = _next(conn, now=now, limit=limit, busy=busy)
-        happened = events.by_id(conn, {row["event_id"] for row in rows})
-        in_force = silences.current(conn, now) if any(row["state"] == "muted" for row in rows) else []
-        free = []
-        for row in rows:
-            known = labels(happened[row["event_id"]].body)
-            silence = muting(in_force, known, now) if row["state"] == "muted" else None
-            if silence is None:
-                free.append(row)
-            else:
-                conn.execute(
-                    "UPDATE deliveries SET muted_by = %s, next_attempt_at = %s WHERE id = %s",
-                    (silence.id, silence.ends_at, row["id"]),
-                )
-        # Behind those that are muted again others may be due.
-        if free or not rows:
-            return free, happened
-
-
-def _next(conn: Connection[Any], *, now: datetime, limit: int, busy: Collection[str]) -> list[dict[str, Any]]:
-    with conn.cursor(row_factory=dict_row) as cursor:
-        # SKIP LOCKED lets notifiers side by side take different rows, and none of them wait.
-        return cursor.execute(
-            "SELECT d.id, d.event_id, d.webhook_id, d.state FROM deliveries d "
-            "JOIN webhooks w ON w.id = d.webhook_id JOIN events e ON e.id = d.event_id "
-            "LEFT JOIN findings f ON f.id = e.finding_id "
-            "WHERE w.enabled AND d.next_attempt_at <= %(now)s AND "
-            + WAITING
-            + "AND NOT d.webhook_id = ANY(%(busy)s) "
-            "AND (d.leased_until IS NULL OR d.leased_until <= %(now)s) "
-            "ORDER BY d.next_attempt_at, d.id LIMIT %(limit)s FOR UPDATE OF d SKIP LOCKED",
-            {"now": now, "limit": limit, "busy": list(busy)},
-        ).fetchall()
 
 
 def mark_delivered(conn: Connection[Any], leased: Due, attempt: Attempt) -> None:
@@ -212,13 +142,21 @@ def attempts(conn: Connection[Any], delivery_id: str) -> list[Attempt]:
         ).fetchall()
 
 
-def retry(conn: Connection[Any], delivery_id: str, now: datetime) -> bool:
-    """Make a delivery due once more, also one that was given up; return whether there is such a one."""
-    cursor = conn.execute(
-        "UPDATE deliveries SET state = 'pending', next_attempt_at = %s, leased_until = NULL WHERE id = %s",
+def retry(conn: Connection[Any], delivery_id: str, now: datetime) -> str | None:
+    """Make the newest state of the delivery's finding due once more, also one that was given up.
+
+    Returns the id of the delivery that is due: another one where the endpoint was sent a newer state since.
+    None: there is no such delivery. An attempt under way goes on.
+    """
+    row = conn.execute(
+        "UPDATE deliveries SET state = 'pending', next_attempt_at = %s WHERE id = ("
+        "SELECT n.id FROM deliveries d JOIN events e ON e.id = d.event_id "
+        "JOIN deliveries n ON n.webhook_id = d.webhook_id JOIN events ne ON ne.id = n.event_id "
+        "WHERE d.id = %s AND (n.id = d.id OR ne.finding_id = e.finding_id) ORDER BY ne.seq DESC LIMIT 1) "
+        "RETURNING id",
         (now, storable(delivery_id)),
-    )
-    return cursor.rowcount == 1
+    ).fetchone()
+    return None if row is None else row[0]
 
 
 def test(conn: Connection[Any], webhook_id: str, event: Event) -> str:
@@ -231,27 +169,6 @@ def test(conn: Connection[Any], webhook_id: str, event: Event) -> str:
 def delivery_id(event_id: str, webhook_id: str) -> str:
     """Return the id of the delivery of an event to an endpoint: there is exactly one."""
     return f"dlv_{event_id.removeprefix('msg_')}_{webhook_id}"
-
-
-def oldest_due(conn: Connection[Any], now: datetime) -> datetime | None:
-    """Return since when the oldest waiting delivery has been due: the age of the queue."""
-    row = conn.execute(
-        "SELECT min(d.next_attempt_at) FROM deliveries d JOIN webhooks w ON w.id = d.webhook_id "
-        "WHERE w.enabled AND d.state = 'pending' AND d.next_attempt_at <= %s",
-        (now,),
-    ).fetchone()
-    return None if row is None else row[0]
-
-
-def next_due(conn: Connection[Any]) -> datetime | None:
-    """Return when the next delivery wants to be sent, so that a notifier knows how long to sleep."""
-    row = conn.execute(
-        # greatest() passes over NULL, which is no lease.
-        "SELECT min(greatest(d.next_attempt_at, d.leased_until)) FROM deliveries d "
-        "JOIN webhooks w ON w.id = d.webhook_id JOIN events e ON e.id = d.event_id "
-        "LEFT JOIN findings f ON f.id = e.finding_id WHERE w.enabled AND " + WAITING
-    ).fetchone()
-    return None if row is None else row[0]
 
 
 def _log(conn: Connection[Any], leased: Due, attempt: Attempt) -> None:

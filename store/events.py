@@ -11,7 +11,7 @@ from psycopg.rows import class_row
 from psycopg.types.json import Jsonb
 
 from alerts.finding import finding_id
-from alerts.notify import DEFAULT_EVENTS
+from alerts.notify import DEFAULT_EVENTS, END
 from alerts.severity import ORDER
 from alerts.silence import labels, muting
 from store import silences
@@ -103,6 +103,21 @@ def by_id(conn: Connection[Any], ids: Iterable[str]) -> dict[str, Event]:
     return {event.id: event for event in _select(conn, "WHERE id = ANY(%s)", (list(ids),))}
 
 
+# Whether webhook w was last sent something else of this finding than its end: whatever its filters and
+# switches say by now, it has to be sent the end. What a silence held back was not sent.
+_WAS_SENT: LiteralString = (
+    "coalesce((SELECT e.type FROM deliveries d JOIN events e ON e.id = d.event_id WHERE d.webhook_id = w.id "
+    "AND e.finding_id = %(finding)s AND (d.state <> 'muted' OR d.attempts > 0) ORDER BY e.seq DESC LIMIT 1) "
+    "<> 'finding.resolved', false)"
+)
+_TAKES_TYPE: LiteralString = "(%(type)s = ANY(w.events) OR (w.events = '{}' AND %(by_default)s))"
+_WANTS: LiteralString = (
+    "(w.enabled AND (w.clusters = '{}' OR %(cluster)s = ANY(w.clusters)) "
+    "AND (w.kinds = '{}' OR %(kind)s = ANY(w.kinds) OR split_part(%(kind)s, '.', 1) = ANY(w.kinds)) "
+    "AND array_position(%(order)s, w.min_severity) <= array_position(%(order)s, %(severity)s))"
+)
+
+
 def _enqueue(conn: Connection[Any], event: Event, to: str | None) -> None:
     if not to:
         # One that is ended meanwhile would not free a delivery that it cannot see yet.
@@ -110,19 +125,22 @@ def _enqueue(conn: Connection[Any], event: Event, to: str | None) -> None:
     now = _now(conn)
     known = labels(event.body)
     silence = None if to else muting(silences.current(conn, now), known, now)
+    wanted = _WANTS
+    if event.type == END:
+        wanted = _WAS_SENT if silence else "(" + _WANTS + " OR " + _WAS_SENT + ")"
     conn.execute(
         "INSERT INTO deliveries (id, event_id, webhook_id, state, muted_by, next_attempt_at) "
-        "SELECT 'dlv_' || substr(%(event)s, 5) || '_' || id, %(event)s, id, %(state)s, %(muted_by)s, %(at)s "
-        "FROM webhooks WHERE id = %(to)s OR (%(to)s::text IS NULL AND enabled "
-        "AND (%(type)s = ANY(events) OR (events = '{}' AND %(by_default)s)) "
-        "AND (clusters = '{}' OR %(cluster)s = ANY(clusters)) "
-        "AND (kinds = '{}' OR %(kind)s = ANY(kinds) OR split_part(%(kind)s, '.', 1) = ANY(kinds)) "
-        "AND array_position(%(order)s, min_severity) <= array_position(%(order)s, %(severity)s)) "
-        "ON CONFLICT DO NOTHING",
+        "SELECT 'dlv_' || substr(%(event)s, 5) || '_' || w.id, %(event)s, w.id, %(state)s, %(muted_by)s, "
+        "%(at)s FROM webhooks w WHERE w.id = %(to)s OR (%(to)s::text IS NULL AND "
+        + _TAKES_TYPE
+        + " AND "
+        + wanted
+        + ") ON CONFLICT DO NOTHING",
         {
             "event": event.id,
             "to": to,
             "type": event.type,
+            "finding": event.finding_id,
             "by_default": event.type in DEFAULT_EVENTS,
             "cluster": known.get("cluster", ""),
             "kind": known.get("kind", ""),

@@ -8,8 +8,8 @@ from typing import Any, LiteralString
 from psycopg import Connection, sql
 
 from alerts.config import FindingConfig
-from store.deliveries import WAITING
 from store.findings import expire_silent
+from store.leases import WAITING
 from store.locks import lock_key
 
 ROLLUPS = ("samples_10s", "nic_10s", "host_10s", "steps_10s")
@@ -26,8 +26,11 @@ _LOCK = lock_key("retention")
 _EVENTS_LOCK = lock_key("retention of events")
 
 
+# Who was sent the beginning of a finding is sent its end (store.events), and has to be known until then.
 _PRUNE: LiteralString = (
     "DELETE FROM events WHERE id = ANY(ARRAY(SELECT e.id FROM events e WHERE e.created_at < %s "
+    "AND NOT EXISTS (SELECT 1 FROM findings f WHERE f.id = e.finding_id "
+    "AND f.status IN ('open', 'acknowledged')) "
     "AND NOT EXISTS (SELECT 1 FROM deliveries d LEFT JOIN findings f ON f.id = e.finding_id "
     "WHERE d.event_id = e.id AND " + WAITING + ") LIMIT %s))"
 )
@@ -63,7 +66,7 @@ def run(
 
 
 def prune_events(conn: Connection[Any], *, now: datetime, days: float) -> int | None:
-    """Remove events older than ``days`` that wait for no delivery, with their log; return how many.
+    """Remove events older than ``days`` whose finding is over and delivered, with their log; return how many.
 
     Returns None when another process is at it. ``conn`` must be in autocommit: every batch is a transaction.
     """

@@ -34,13 +34,16 @@ def read_delivery(
 def retry_delivery(
     delivery_id: str, request: Request, services: ServicesDep, principal: WebhooksAdmin
 ) -> dict[str, str]:
-    """Make a delivery due now, also one that was given up."""
+    """Make a delivery due now, also one that was given up.
+
+    Where the webhook was sent a newer state of the finding since, that one is sent again; ``id`` names it.
+    """
     with services.pool.connection() as conn, conn.transaction():
         found = _reachable(conn, delivery_id, principal)
-        deliveries.retry(conn, delivery_id, services.now())
+        due = deliveries.retry(conn, delivery_id, services.now())
         wake(conn, {"id": found.event_id, "event": found.type})
         record(conn, request, "delivery.retry", delivery_id, {})
-    return {"id": delivery_id, "status": "pending"}
+    return {"id": due or delivery_id, "status": "pending"}
 
 
 def shown(delivery: Delivery) -> dict[str, Any]:
@@ -58,6 +61,7 @@ def shown(delivery: Delivery) -> dict[str, Any]:
         "status": delivery.state,
         "attempts": delivery.attempts,
         "muted_by": delivery.muted_by,
+        "superseded_by": delivery.superseded_by,
         "last_status": delivery.last_status,
         "last_error": delivery.last_error,
         **{name: rfc3339(moment) for name, moment in present.items()},

@@ -85,10 +85,11 @@ def deliveries(
 def retry(
     delivery_id: Annotated[str, typer.Argument()], url: UrlOption = None, key: KeyOption = None
 ) -> None:
-    """Send a delivery again, with the same webhook-id."""
+    """Send a delivery again, with the same webhook-id; or the newest state of its finding, if it is older."""
     with client(url, key) as api:
-        api.call("POST", f"/deliveries/{quote(delivery_id, safe='')}/retry")
-    typer.echo(f"{printable(delivery_id)} is due again")
+        due = api.call("POST", f"/deliveries/{quote(delivery_id, safe='')}/retry")["id"]
+    newer = "" if due == delivery_id else f", a newer state of the finding than {printable(delivery_id)}"
+    typer.echo(f"{printable(due)} is due again{newer}")
 
 
 @app.command()

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -31,13 +31,15 @@ from api.ingest import SinkUnavailable
 from api.metrics import NotifierMetrics, new_registry
 from api.notifier import Notifier
 from api.policy import sender_of
+from api.signing import new_secret
 from slowrank.cli.embedded import database
 from slowrank.settings import Settings
 from slowrank.telemetry import BadRecord
 from slowrank.telemetry.records import Subject
-from store import findings, keys
+from store import findings, keys, webhooks
 from store.migrate import migrate
 from store.pool import open_pool
+from store.webhooks import Webhook
 
 
 @dataclass
@@ -351,6 +353,65 @@ def save_finding(pool):
         return finding
 
     return make
+
+
+@pytest.fixture
+def add_webhook(pool):
+    """Store endpoints: ``add_webhook(url, format=…)`` returns (webhook, secret)."""
+
+    def add(url, **fields):
+        now, secret = datetime.now(UTC), new_secret()
+        webhook = Webhook(
+            id=f"whk_{len(secret)}{time.monotonic_ns()}",
+            name="test",
+            url=url,
+            created_by="test",
+            created_at=now,
+            updated_at=now,
+            **({"min_severity": "warning"} | fields),
+        )
+        with pool.connection() as conn:
+            webhooks.create(conn, webhook, secret)
+        return webhook, secret
+
+    return add
+
+
+class Clock:
+    """The time of day, which a test may move."""
+
+    def __init__(self):
+        self.ahead = timedelta()
+
+    def __call__(self):
+        return datetime.now(UTC) + self.ahead
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def notifier(pool, settings, clock):
+    """Build notifiers that may reach the given receivers."""
+
+    def build(*receivers, **fields):
+        allowed = settings.model_copy(update={"webhook_allow_ports": tuple(r.port for r in receivers)})
+        registry = new_registry()
+        made = Notifier(
+            pool=pool,
+            sender=sender_of(allowed),
+            metrics=NotifierMetrics(registry),
+            public_url="http://slowrank.example.org",
+            instance="test",
+            now=clock,
+            chance=lambda: 0.5,
+            **fields,
+        )
+        return made, registry
+
+    return build
 
 
 @pytest.fixture

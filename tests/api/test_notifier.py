@@ -16,72 +16,9 @@ from standardwebhooks.webhooks import Webhook as Verifier
 from api.failing import KIND as FAILING
 from api.failing import end_recovered
 from api.formats import FORMATS
-from api.metrics import NotifierMetrics, new_registry
-from api.notifier import Limits, Notifier
-from api.policy import sender_of
+from api.notifier import Limits
 from api.retry import SCHEDULE
-from api.signing import new_secret
 from store import deliveries, findings, webhooks
-from store.webhooks import Webhook
-
-
-@pytest.fixture
-def add_webhook(pool):
-    """Store endpoints: ``add_webhook(url, format=…)`` returns (webhook, secret)."""
-
-    def add(url, **fields):
-        now, secret = datetime.now(UTC), new_secret()
-        webhook = Webhook(
-            id=f"whk_{len(secret)}{time.monotonic_ns()}",
-            name="test",
-            url=url,
-            created_by="test",
-            created_at=now,
-            updated_at=now,
-            **({"min_severity": "warning"} | fields),
-        )
-        with pool.connection() as conn:
-            webhooks.create(conn, webhook, secret)
-        return webhook, secret
-
-    return add
-
-
-class Clock:
-    """The time of day, which a test may move."""
-
-    def __init__(self):
-        self.ahead = timedelta()
-
-    def __call__(self):
-        return datetime.now(UTC) + self.ahead
-
-
-@pytest.fixture
-def clock():
-    return Clock()
-
-
-@pytest.fixture
-def notifier(pool, settings, clock):
-    """Build notifiers that may reach the given receivers."""
-
-    def build(*receivers, **fields):
-        allowed = settings.model_copy(update={"webhook_allow_ports": tuple(r.port for r in receivers)})
-        registry = new_registry()
-        made = Notifier(
-            pool=pool,
-            sender=sender_of(allowed),
-            metrics=NotifierMetrics(registry),
-            public_url="http://slowrank.example.org",
-            instance="test",
-            now=clock,
-            chance=lambda: 0.5,
-            **fields,
-        )
-        return made, registry
-
-    return build
 
 
 def drain(made):
@@ -149,6 +86,7 @@ def test_only_what_asks_somebody_to_act_is_sent_by_default(
     assert sent(people) == ["finding.opened"]
     with pool.connection() as conn:
         findings.acknowledge(conn, finding.id, word)
+        drain(made)
         findings.feedback(conn, finding.id, "true_positive", word)
     assert sent(people) == ["finding.opened"]
     saved(40, severity="critical")

@@ -94,8 +94,11 @@ def test_the_notifier_may_report_and_switch_off_endpoints(client, settings, pool
 
 
 def test_the_notifier_removes_old_events(pool, pool_as, settings, save_finding):
-    """Under its role, while it runs; what is younger than a week stays."""
-    save_finding()
+    """Under its role, while it runs; what is younger than a week or about an open finding stays."""
+    over = save_finding(node="over")
+    save_finding(node="open")
+    with pool.connection() as conn:
+        findings.resolve(conn, over.id, findings.Word("ann", datetime.now(UTC)))
 
     def events_after_run(days):
         async def for_a_moment():
@@ -117,5 +120,5 @@ def test_the_notifier_removes_old_events(pool, pool_as, settings, save_finding):
         with pool.connection() as conn:
             return conn.execute("SELECT count(*) FROM events").fetchone()[0]
 
-    assert events_after_run(days=6) == 1
-    assert events_after_run(days=8) == 0
+    assert events_after_run(days=6) == 3
+    assert events_after_run(days=8) == 1

@@ -67,6 +67,41 @@ def test_rows_locked_by_another_are_skipped(conn, store_dsn, hook):
         assert [d.event.body["name"] for d in deliveries.due(conn, now=at(0))] == ["b"]
 
 
+def queue_state(conn, type_, version):
+    """Queue an event of one finding, as a worker would, due at once."""
+    # Without the finding itself: what is tested here goes by the event.
+    conn.execute("SET session_replication_role = replica")
+    event = Event(
+        id=event_id(f"fnd_1/{type_}", NOW),
+        seq=0,
+        type=type_,
+        finding_id="fnd_1",
+        at=NOW,
+        body={"id": "fnd_1"},
+    )
+    events.emit(conn, event, version=version)
+    conn.execute("SET session_replication_role = origin")
+    queued = deliveries.delivery_id(event.id, "whk_1")
+    conn.execute("UPDATE deliveries SET next_attempt_at = %s WHERE id = %s", (NOW, queued))
+
+
+def test_no_state_is_leased_beside_an_older_one_that_is_being_leased(conn, store_dsn, hook):
+    """Opened is leased but not committed when resolved comes: nobody gets resolved until opened is done."""
+    queue_state(conn, "finding.opened", 1)
+    with psycopg.connect(store_dsn) as other:
+        (opened,) = deliveries.due(other, now=at(0))
+        queue_state(conn, "finding.resolved", 2)
+        assert deliveries.due(conn, now=at(1)) == []
+        other.commit()
+    assert deliveries.due(conn, now=at(2)) == []
+    deliveries.mark_failed(conn, opened, Attempt(at=at(3), status=500), again_at=at(10))
+    assert deliveries.next_due(conn) == NOW
+    (resolved,) = deliveries.due(conn, now=at(3))
+    assert resolved.event.type == "finding.resolved"
+    assert get(conn, opened.id).state == "superseded"
+    assert deliveries.due(conn, now=at(20)) == []
+
+
 def test_delivered_is_done(conn, hook):
     """A delivered one is never due again, and its log says how it went."""
     queued = queue(conn)

@@ -13,6 +13,7 @@ from alerts.finding import Action, Cause, Finding, dedup_key, finding_id
 from alerts.silence import Matcher, Silence
 from slowrank.telemetry import Evidence, Subject
 from store import deliveries, events, findings, retention, silences, webhooks
+from store.deliveries import Attempt
 from store.findings import Conflict, FindingFilter, NotFound, Word
 from store.webhooks import Webhook
 
@@ -413,6 +414,17 @@ def test_news_outlives_a_long_silence_while_its_finding_is_open(conn):
     assert [e.finding_id for e in events.after(conn, 0)] == [finding().id]
     leased = deliveries.due(conn, now=end + timedelta(seconds=1))
     assert [d.event.type for d in leased] == ["finding.opened"]
+
+
+def test_a_finding_open_for_weeks_still_ends_at_who_was_sent_its_beginning(conn):
+    """Old events of an open finding stay: by its end it is too mild for the endpoint that it called."""
+    webhooks.create(conn, hook(min_severity="critical"), "whsec_x")
+    save(conn, finding(severity="critical"))
+    (opened,) = deliveries.due(conn, now=soon())
+    deliveries.mark_delivered(conn, opened, Attempt(at=soon(), status=200))
+    assert retention.prune_events(conn, now=datetime.now(UTC) + timedelta(days=30), days=7) == 0
+    save(conn, finding(20, severity="warning", status="resolved"))
+    assert [d.event.type for d in deliveries.due(conn, now=soon())] == ["finding.resolved"]
 
 
 def test_killed_before_commit_leaves_no_trace(conn, store_dsn):

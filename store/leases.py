@@ -1,0 +1,173 @@
+"""Which delivery is sent next, and to which notifier it is leased.
+
+Deliveries of one finding to one endpoint go in order: while one is under way no other starts, and one with
+a newer beside it is never sent again but superseded by it. A lease that runs out is taken by the next
+notifier: at least once, under the same ``webhook-id``.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, LiteralString
+
+from psycopg import Connection
+from psycopg.rows import dict_row
+
+from alerts.silence import Silence, labels, muting
+from store import events, silences, webhooks
+from store.events import Event
+from store.webhooks import Webhook
+
+Row = dict[str, Any]
+
+# An end is held back only from those who were sent the beginning (events.emit): they have to be sent it.
+WAITING: LiteralString = (
+    "(d.state = 'pending' OR (d.state = 'muted' AND "
+    "(coalesce(f.status, 'open') IN ('open', 'acknowledged') OR e.type = 'finding.resolved'))) "
+)
+"""Whether delivery ``d`` of event ``e`` of finding ``f`` (outer join) may yet be sent, in SQL."""
+
+# The other deliveries of the same finding to the same endpoint; events of one finding are numbered in order,
+# for each is recorded under the lock of its finding.
+_WITH_OTHERS: LiteralString = (
+    "FROM deliveries d JOIN webhooks w ON w.id = d.webhook_id JOIN events e ON e.id = d.event_id "
+    "LEFT JOIN findings f ON f.id = e.finding_id "
+    "CROSS JOIN LATERAL (SELECT coalesce(bool_or(oe.seq > e.seq), false) AS newer, "
+    "max(o.leased_until) AS leased_until FROM deliveries o JOIN events oe ON oe.id = o.event_id "
+    "WHERE o.webhook_id = d.webhook_id AND oe.finding_id = e.finding_id AND o.id <> d.id) others "
+    "WHERE w.enabled AND NOT others.newer AND " + WAITING
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """A leased delivery with all that is needed to send it; ``attempt`` counts from 1."""
+
+    id: str
+    attempt: int
+    event: Event
+    webhook: Webhook
+    leased_until: datetime
+
+
+def due(
+    conn: Connection[Any],
+    *,
+    now: datetime,
+    limit: int = 50,
+    lease_seconds: float = 60.0,
+    busy: Collection[str] = (),
+) -> list[Due]:
+    """Lease what is due to the caller and return it, oldest first; nobody else gets it until the lease ends.
+
+    ``busy`` names the endpoints that get nothing now, so that a slow one does not hold up the others.
+
+    A delivery that a silence held back becomes due when the silence has ended, unless another silence mutes
+    it by then, or its finding is over without ever having been sent.
+    """
+    with conn.transaction(), conn.cursor(row_factory=dict_row) as cursor:
+        silences.hold(conn)
+        rows, happened = _sendable(conn, now=now, limit=limit, busy=busy)
+        if not rows:
+            return []
+        until = now + timedelta(seconds=lease_seconds)
+        # The attempt is counted with the lease: one cut off by a kill was one, too.
+        leased = cursor.execute(
+            "UPDATE deliveries SET leased_until = %s, attempts = attempts + 1, state = 'pending', "
+            "last_attempt_at = %s WHERE id = ANY(%s) RETURNING id, attempts",
+            (until, now, [row["id"] for row in rows]),
+        ).fetchall()
+        attempt = {row["id"]: row["attempts"] for row in leased}
+        endpoints = webhooks.by_id(conn, {row["webhook_id"] for row in rows})
+    return [
+        Due(row["id"], attempt[row["id"]], happened[row["event_id"]], endpoints[row["webhook_id"]], until)
+        for row in rows
+    ]
+
+
+def oldest_due(conn: Connection[Any], now: datetime) -> datetime | None:
+    """Return since when the oldest waiting delivery has been due: the age of the queue."""
+    row = conn.execute(
+        "SELECT min(d.next_attempt_at) "
+        + _WITH_OTHERS
+        + "AND d.state = 'pending' AND d.next_attempt_at <= %s",
+        (now,),
+    ).fetchone()
+    return None if row is None else row[0]
+
+
+def next_due(conn: Connection[Any]) -> datetime | None:
+    """Return when the next delivery wants to be sent, so that a notifier knows how long to sleep."""
+    row = conn.execute(
+        # greatest() passes over NULL, which is no lease.
+        "SELECT min(greatest(d.next_attempt_at, d.leased_until, others.leased_until)) " + _WITH_OTHERS
+    ).fetchone()
+    return None if row is None else row[0]
+
+
+def _sendable(
+    conn: Connection[Any], *, now: datetime, limit: int, busy: Collection[str]
+) -> tuple[list[Row], dict[str, Event]]:
+    """Lock and return what may be sent now, oldest first, with its events."""
+    passed: list[str] = []
+    while True:
+        rows = _next(conn, now=now, limit=limit, busy=busy, passed=passed)
+        happened = events.by_id(conn, {row["event_id"] for row in rows})
+        in_force = silences.current(conn, now) if any(row["state"] == "muted" for row in rows) else []
+        free = [
+            row
+            for row in rows
+            if not _muted_again(conn, row, happened[row["event_id"]], in_force, now)
+            and _supersede_older(conn, row, happened[row["event_id"]], now)
+        ]
+        # Behind those that have to wait others may be due.
+        if free or not rows:
+            return free, happened
+        passed += [row["id"] for row in rows]
+
+
+def _next(
+    conn: Connection[Any], *, now: datetime, limit: int, busy: Collection[str], passed: Sequence[str]
+) -> list[Row]:
+    with conn.cursor(row_factory=dict_row) as cursor:
+        # SKIP LOCKED lets notifiers side by side take different rows, and none of them wait.
+        return cursor.execute(
+            "SELECT d.id, d.event_id, d.webhook_id, d.state "
+            + _WITH_OTHERS
+            + "AND d.next_attempt_at <= %(now)s AND NOT d.webhook_id = ANY(%(busy)s) "
+            "AND NOT d.id = ANY(%(passed)s) "
+            "AND coalesce(greatest(d.leased_until, others.leased_until) <= %(now)s, true) "
+            "ORDER BY d.next_attempt_at, d.id LIMIT %(limit)s FOR UPDATE OF d SKIP LOCKED",
+            {"now": now, "limit": limit, "busy": list(busy), "passed": passed},
+        ).fetchall()
+
+
+def _muted_again(
+    conn: Connection[Any], row: Row, event: Event, in_force: Sequence[Silence], now: datetime
+) -> bool:
+    silence = muting(in_force, labels(event.body), now) if row["state"] == "muted" else None
+    if silence is not None:
+        conn.execute(
+            "UPDATE deliveries SET muted_by = %s, next_attempt_at = %s WHERE id = %s",
+            (silence.id, silence.ends_at, row["id"]),
+        )
+    return silence is not None
+
+
+def _supersede_older(conn: Connection[Any], row: Row, event: Event, now: datetime) -> bool:
+    """Write off what waits of older states of the finding; return False while one of them is under way."""
+    if event.finding_id is None:
+        return True
+    older: LiteralString = (
+        "SELECT d.id FROM deliveries d JOIN events e ON e.id = d.event_id WHERE d.webhook_id = %(webhook)s "
+        "AND e.finding_id = %(finding)s AND e.seq < %(seq)s AND d.state IN ('pending', 'muted') "
+    )
+    these = {"webhook": row["webhook_id"], "finding": event.finding_id, "seq": event.seq}
+    conn.execute(
+        # A row that another notifier has locked, to lease it, stays: it is seen by the next statement.
+        "UPDATE deliveries SET state = 'superseded', superseded_by = %(by)s, leased_until = NULL "
+        "WHERE id = ANY(ARRAY(" + older + "AND (d.leased_until IS NULL OR d.leased_until <= %(now)s) "
+        "FOR UPDATE OF d SKIP LOCKED))",
+        these | {"by": row["id"], "now": now},
+    )
+    return conn.execute(older, these).fetchone() is None

@@ -1,0 +1,262 @@
+"""Deliveries of one finding to one receiver: in order, and only its newest state."""
+
+import asyncio
+import json
+import time
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from alerts.config import FindingConfig
+from api.notifier import Limits
+from store import deliveries, findings, webhooks
+
+
+@pytest.fixture
+def save(pool, save_finding):
+    """Store versions of one finding: ``save(seconds, …)`` as of so many seconds after its onset."""
+    made = None
+
+    def version(seconds, **changes):
+        nonlocal made
+        made = made or save_finding(onset=round(time.time() - 600, 3), severity="error")
+        made = replace(made, last_seen_at=made.onset + seconds, **changes)
+        if made.status == "resolved":
+            made = replace(made, resolved_at=made.onset + seconds)
+        with pool.connection() as conn:
+            findings.save(conn, made, FindingConfig())
+        return made
+
+    return version
+
+
+def drain(made):
+    return asyncio.run(made[0].drain())
+
+
+def types(receiver):
+    return [json.loads(got.body)["type"].removeprefix("finding.") for got in receiver.got]
+
+
+def log_of(pool, webhook):
+    """Return {type: (state, what superseded it)} of the delivery log."""
+    with pool.connection() as conn:
+        lines = deliveries.listed(conn, webhook.id)
+    kinds = {line.id: line.type.removeprefix("finding.") for line in lines}
+    return {kinds[line.id]: (line.state, line.superseded_by and kinds[line.superseded_by]) for line in lines}
+
+
+@pytest.mark.parametrize(
+    ("change", "newest"),
+    [({"status": "resolved"}, "resolved"), ({"severity": "critical"}, "escalated")],
+)
+def test_a_failed_delivery_is_not_sent_after_a_newer_state(
+    pool, start_receiver, add_webhook, save, notifier, clock, change, newest
+):
+    """Opened fails; what comes next is sent instead, and opened never again; the log says so."""
+    receiver = start_receiver(answers=[(500, {}, b"")] * 2 + [(200, {}, b"")])
+    webhook, _ = add_webhook(receiver.url)
+    made = notifier(receiver)
+    save(30)
+    drain(made)
+    save(40, **change)
+    drain(made)
+    assert types(receiver) == ["opened", newest]
+    for seconds in (20, 60, 86400):
+        clock.ahead = timedelta(seconds=seconds)
+        drain(made)
+    assert types(receiver) == ["opened", newest, newest]
+    assert receiver.got[1].headers["webhook-id"] == receiver.got[2].headers["webhook-id"]
+    assert log_of(pool, webhook) == {"opened": ("superseded", newest), newest: ("delivered", None)}
+
+
+def test_what_was_never_tried_is_superseded_too(pool, receiver, add_webhook, save, notifier):
+    """Opened, resolved and opened again before the notifier looked: one call, for the last."""
+    webhook, _ = add_webhook(receiver.url)
+    save(30)
+    save(40, status="resolved")
+    save(90, status="open", resolved_at=None, occurrences=2)
+    drain(notifier(receiver))
+    assert types(receiver) == ["reopened"]
+    assert log_of(pool, webhook) == {
+        "opened": ("superseded", "reopened"),
+        "resolved": ("superseded", "reopened"),
+        "reopened": ("delivered", None),
+    }
+
+
+def test_two_findings_do_not_wait_for_each_other(start_receiver, add_webhook, save, save_finding, notifier):
+    """One finding's failed delivery is tried again though another finding has newer states."""
+    receiver = start_receiver(answers=[(500, {}, b""), (200, {}, b"")])
+    add_webhook(receiver.url)
+    made = notifier(receiver)
+    save(30)
+    drain(made)
+    save_finding(node="other")
+    drain(made)
+    assert types(receiver) == ["opened", "opened"]
+    assert len({got.headers["webhook-id"] for got in receiver.got}) == 2
+
+
+def test_no_newer_state_overtakes_one_under_way(start_receiver, add_webhook, save, notifier):
+    """Two notifiers and a slow receiver: resolved starts when opened has been answered."""
+    answered: list[str] = []
+
+    def slow(got):
+        if len(receiver.got) == 1:
+            time.sleep(1.0)
+        answered.append(json.loads(got.body)["type"])
+
+    receiver = start_receiver(before_answer=slow)
+    add_webhook(receiver.url)
+    several = [notifier(receiver, limits=Limits(poll_seconds=0.2))[0] for _ in range(2)]
+
+    async def run_both():
+        stop = asyncio.Event()
+        running = [asyncio.create_task(each.run(stop)) for each in several]
+        await asyncio.to_thread(save, 30)
+        await asyncio.to_thread(receiver.wait_for, 1)
+        await asyncio.to_thread(save, 40, status="resolved")
+        await asyncio.to_thread(receiver.wait_for, 2)
+        stop.set()
+        await asyncio.gather(*running)
+
+    asyncio.run(run_both())
+    assert types(receiver) == ["opened", "resolved"]
+    assert answered == ["finding.opened", "finding.resolved"]
+
+
+def test_after_a_kill_only_the_newest_state_is_sent(pool, receiver, add_webhook, save, notifier, clock):
+    """A lease without an answer holds back newer states until it runs out; then opened is written off."""
+    webhook, _ = add_webhook(receiver.url)
+    save(30)
+    with pool.connection() as conn:
+        (killed,) = deliveries.due(conn, now=clock(), lease_seconds=60)
+    save(40, status="resolved")
+    made = notifier(receiver)
+    assert drain(made) == 0
+    with pool.connection() as conn:
+        assert deliveries.next_due(conn) == killed.leased_until
+    clock.ahead = timedelta(seconds=61)
+    drain(made)
+    assert types(receiver) == ["resolved"]
+    assert log_of(pool, webhook)["opened"] == ("superseded", "resolved")
+
+
+def test_a_lease_that_ran_out_before_the_request_is_not_used(receiver, add_webhook, save, notifier, clock):
+    """A notifier that stood still between lease and request (a laptop asleep) leaves it to the next one."""
+    add_webhook(receiver.url)
+    made = notifier(receiver, limits=Limits(lease_seconds=20))
+    save(30)
+    (due,) = made[0]._lease()
+    clock.ahead = timedelta(seconds=21)
+    asyncio.run(made[0]._deliver(due))
+    assert receiver.got == []
+    drain(made)
+    assert types(receiver) == ["opened"]
+
+
+def test_sending_an_old_delivery_again_sends_the_newest_state(client, receiver, add_webhook, save, notifier):
+    """Asked for opened once more, after resolved was taken: the receiver gets resolved again."""
+    webhook, _ = add_webhook(receiver.url)
+    made = notifier(receiver)
+    save(30)
+    drain(made)
+    save(40, status="resolved")
+    drain(made)
+    items = client.get(f"/api/v1/webhooks/{webhook.id}/deliveries").json()["items"]
+    ids = {item["event_type"]: item["id"] for item in items}
+    answer = client.post(f"/api/v1/deliveries/{ids['finding.opened']}/retry")
+    assert (answer.status_code, answer.json()["id"]) == (202, ids["finding.resolved"])
+    drain(made)
+    assert types(receiver) == ["opened", "resolved", "resolved"]
+    assert receiver.got[1].headers["webhook-id"] == receiver.got[2].headers["webhook-id"]
+
+
+def test_a_retry_by_hand_does_not_start_beside_an_attempt_under_way(pool, add_webhook, save, clock):
+    """The lease holds: what is being sent is not sent a second time at once."""
+    add_webhook("http://127.0.0.1:1/hook")
+    save(30)
+    with pool.connection() as conn:
+        (leased,) = deliveries.due(conn, now=clock())
+        assert deliveries.retry(conn, leased.id, clock())
+        assert deliveries.due(conn, now=clock() + timedelta(seconds=1)) == []
+
+
+@pytest.mark.parametrize("change", ["milder", "another kind", "switched off meanwhile", "stricter"])
+def test_who_was_sent_the_beginning_is_sent_the_end(pool, receiver, add_webhook, save, notifier, change):
+    """Whatever the finding has become or the endpoint's filters have, an alert that was raised is ended."""
+    webhook, _ = add_webhook(receiver.url, min_severity="error", kinds=("straggler",))
+    made = notifier(receiver)
+    save(30)
+    drain(made)
+    changes = {"milder": {"severity": "info"}, "another kind": {"kind": "throttle.thermal"}}.get(change, {})
+    endpoints = {
+        "switched off meanwhile": replace(webhook, enabled=False),
+        "stricter": replace(webhook, min_severity="critical"),
+    }
+    with pool.connection() as conn:
+        webhooks.update(conn, endpoints.get(change, webhook))
+        save(40, **changes)
+        save(50, status="resolved", **changes)
+        if change == "switched off meanwhile":
+            webhooks.update(conn, webhook)
+    drain(made)
+    assert types(receiver) == ["opened", "resolved"]
+
+
+def test_who_was_not_sent_the_beginning_is_not_sent_the_end(receiver, add_webhook, save, notifier):
+    """Too mild from first to last: nothing."""
+    add_webhook(receiver.url, min_severity="critical")
+    save(30)
+    save(40, status="resolved")
+    drain(notifier(receiver))
+    assert receiver.got == []
+
+
+@pytest.fixture
+def silence_all(client):
+    """Mute what happens on any node for an hour."""
+
+    def start():
+        body = {
+            "matchers": [{"name": "node", "value": ".*", "isRegex": True}],
+            "endsAt": (datetime.now(UTC) + timedelta(hours=1)).isoformat(),
+            "comment": "maintenance",
+        }
+        assert client.post("/api/v1/silences", json=body).status_code == 201
+
+    return start
+
+
+def test_an_end_during_a_silence_is_sent_after_it(receiver, add_webhook, save, notifier, clock, silence_all):
+    """Otherwise what rang before the silence would fire for ever at the receiver."""
+    add_webhook(receiver.url)
+    made = notifier(receiver)
+    save(30)
+    drain(made)
+    silence_all()
+    save(40, status="resolved")
+    assert drain(made) == 0
+    clock.ahead = timedelta(hours=1, seconds=5)
+    drain(made)
+    assert types(receiver) == ["opened", "resolved"]
+
+
+def test_what_began_and_ended_during_a_silence_is_not_sent(
+    receiver, add_webhook, save, notifier, clock, silence_all
+):
+    """Also where the endpoint was sent an earlier occurrence."""
+    add_webhook(receiver.url)
+    made = notifier(receiver)
+    save(10)
+    drain(made)
+    save(20, status="resolved")
+    drain(made)
+    silence_all()
+    save(90, status="open", resolved_at=None, occurrences=2)
+    save(120, status="resolved", occurrences=2)
+    clock.ahead = timedelta(hours=1, seconds=5)
+    drain(made)
+    assert types(receiver) == ["opened", "resolved"]

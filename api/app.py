@@ -26,6 +26,7 @@ from api.routes import (
     health,
     keys,
     meta,
+    pages,
     silences,
     stream,
     webhooks,
@@ -47,6 +48,7 @@ ROUTERS = (
     keys.router,
     audit.router,
     meta.router,
+    pages.router,
 )
 
 

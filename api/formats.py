@@ -4,7 +4,7 @@ Adding a format is one function and one line of ``FORMATS``.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -34,12 +34,16 @@ Finding = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """What happened to a finding (a ``finding.v1`` object) and when; ``id`` is the same on every retry."""
+    """What happened to a finding (a ``finding.v1`` object) and when; ``id`` is the same on every retry.
+
+    ``link`` is where a person reads about it.
+    """
 
     id: str
     type: str
     at: datetime
     finding: Finding
+    link: str = ""
 
     @property
     def timestamp(self) -> str:
@@ -58,7 +62,7 @@ class Format:
 def body(name: str, event: Event, public_url: str) -> tuple[str, bytes]:
     """Return content type and body of ``event`` in the format ``name``. Raises ``KeyError``."""
     chosen = FORMATS[name]
-    fitted = Event(event.id, event.type, event.at, fit(event.finding))
+    fitted = replace(event, finding=fit(event.finding))
     return chosen.content_type, msgspec.json.encode(chosen.render(fitted, public_url.rstrip("/")))
 
 
@@ -139,7 +143,7 @@ def alertmanager(event: Event, public_url: str) -> object:
                 "annotations": annotations,
                 "startsAt": finding.get("onset", event.timestamp),
                 "endsAt": finding.get("resolved_at", event.timestamp) if over else _GO_ZERO_TIME,
-                "generatorURL": finding_url(finding, public_url),
+                "generatorURL": event.link,
                 "fingerprint": _fingerprint(labels),
             }
         ],
@@ -154,8 +158,7 @@ def slack(event: Event, public_url: str) -> object:
         return {"text": f"Resolved: {title}"}
     facts = [f"*{name}*\n{_slack(text, 500)}" for name, text in _facts(finding)]
     action = _slack(finding.get("action", {}).get("text", ""), 1000)
-    link = finding_url(finding, public_url)
-    button = {"type": "button", "text": {"type": "plain_text", "text": "Open finding"}, "url": link}
+    button = {"type": "button", "text": {"type": "plain_text", "text": "Open finding"}, "url": event.link}
     return {
         "text": f"{severity} {title}",
         "blocks": [
@@ -201,11 +204,6 @@ def subject_path(subject: Mapping[str, Any]) -> str:
 def _shared(subject: Mapping[str, Any]) -> str:
     """Return the coordinates that the ranks of a group share: a node may have several of them."""
     return ",".join(f"{name}={at}" for name, at in sorted((subject.get("coords") or {}).items())) or "all"
-
-
-def finding_url(finding: Finding, public_url: str) -> str:
-    """Return where a person can look at the finding."""
-    return f"{public_url}/findings/{finding.get('id', '')}"
 
 
 # Where the subject is, as far as it is known by now.

@@ -18,6 +18,7 @@ import psycopg
 from psycopg_pool import ConnectionPool
 
 from api import failing, formats
+from api.links import finding_link
 from api.metrics import NotifierMetrics
 from api.retry import Answer, next_attempt, verdict
 from api.sample import TYPE as TEST
@@ -26,8 +27,10 @@ from api.signing import signature_headers
 from api.times import utc_now
 from store import deliveries, events, findings, retention, webhooks
 from store.deliveries import Attempt, Due
+from store.events import Event
 from store.failures import AWAY
 from store.heartbeats import Heartbeat, beat
+from store.link_key import link_key
 
 log = logging.getLogger(__name__)
 
@@ -144,12 +147,21 @@ class Notifier:
             log.warning("delivery %s will be sent again after its lease: %s", due.id, error)
 
     def _request(self, due: Due, now: datetime) -> tuple[dict[str, str], bytes]:
-        event = formats.Event(due.event.id, due.event.type, due.event.at, due.event.body)
-        content_type, body = formats.body(due.webhook.format, event, self.public_url)
         with self.pool.connection() as conn:
             active = webhooks.secrets(conn, due.webhook.id, now)
+            key = link_key(conn)
+        event = formats.Event(
+            due.event.id, due.event.type, due.event.at, due.event.body, self._link(due.event, key)
+        )
+        content_type, body = formats.body(due.webhook.format, event, self.public_url)
         headers = {"content-type": content_type}
         return headers | signature_headers(active, event.id, int(now.timestamp()), body), body
+
+    def _link(self, event: Event, key: bytes) -> str:
+        if event.finding_id is None:
+            # A test delivery invents its finding.
+            return f"{self.public_url.rstrip('/')}/"
+        return finding_link(self.public_url, event.finding_id, key=key, at=event.at)
 
     def _finish(self, due: Due, started: datetime, answer: Answer) -> None:
         what = verdict(answer)

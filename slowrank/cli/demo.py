@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import groupby
 from pathlib import Path
@@ -52,11 +52,12 @@ def demo(
         signal.signal(number, signal.default_int_handler)
     try:
         with _running(port) as (stack, api, key_file):
-            screen = Screen(Console())
-            verdict = _Play(stack, api, screen, seed).run(speed)
+            screen, stays = Screen(Console()), not once and sys.stdout.isatty()
+            play = _Play(stack, api, screen, seed)
+            verdict = play.run(speed, stack.link if stays else lambda _: _no_link(json_file))
             if json_file is not None:
                 json_file.write_text(json.dumps(verdict.to_json(), indent=2) + "\n")
-            if not once and sys.stdout.isatty():
+            if stays:
                 screen.waiting(stack.url, str(key_file), _own_command())
                 with suppress(KeyboardInterrupt):
                     while True:
@@ -67,6 +68,13 @@ def demo(
         fail(f"the demo cannot run: {error}")
     if not verdict.passed:
         raise typer.Exit(1)
+
+
+def _no_link(json_file: Path | None) -> str:
+    """Return where the evidence is read when nothing serves it any more."""
+    return (
+        f"in {json_file}" if json_file else "in a terminal, without --once, the demo serves it in a browser"
+    )
 
 
 def _own_command() -> str:
@@ -128,8 +136,11 @@ class _Play:
         self._found_at: float | None = None
         self._injected = False
 
-    def run(self, speed: float) -> "Verdict":
-        """Play until the culprit was named and some time has passed, or patience is over."""
+    def run(self, speed: float, proof: Callable[[str], str]) -> "Verdict":
+        """Play until the culprit was named and some time has passed, or patience is over.
+
+        ``proof`` says where a person reads the finding of an id.
+        """
         from slowrank.cli.demo_scenario import CLUSTER, judge
 
         spec = self._cluster.spec
@@ -145,7 +156,7 @@ class _Play:
         self._show(self._end)
         verdict = judge(self._seed, self._cluster.truth[0], self._findings(), seconds=self._found_at)
         if verdict.finding is not None:
-            self._screen.details(verdict.finding, self._stack.url)
+            self._screen.details(verdict.finding, proof(verdict.finding["id"]))
         self._screen.verdict(verdict)
         return verdict
 

@@ -39,7 +39,6 @@ class Screen:
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._proof = ""
         self._told: dict[str, tuple[str, str, str]] = {}
 
     def head(self, *, seed: int, nodes: int, gpus: int, url: str) -> None:
@@ -74,16 +73,15 @@ class Screen:
         severity, title = finding["severity"].upper(), _text(finding["title"])
         self._at(at, f"[{colour}]▲ {severity}[/]  [bold]{title}[/]")
 
-    def details(self, finding: Json, url: str) -> None:
+    def details(self, finding: Json, proof: str) -> None:
         """Show the rest in the order the on-call reads it: cost, cause, what it is not, what to do, proof."""
-        self._proof = f"{url}/api/v1/findings/{finding['id']}"
         for name, text in (
             ("cost", _cost(finding)),
             ("cause", _cause(finding)),
             ("not", _ruled_out(finding)),
             ("do", _text((finding.get("action") or {}).get("text", ""))),
             ("drain", _command(finding)),
-            ("proof", self._proof),
+            ("proof", _text(proof)),
         ):
             if text:
                 self._print(f"           [dim]{name:<6}[/] {text}")
@@ -105,12 +103,10 @@ class Screen:
         )
 
     def waiting(self, url: str, key_file: str, command: str) -> None:
-        """Say how to look further; the API wants its key also from a reader of the proof."""
+        """Say how to look further."""
         self._print("While it runs, in another shell:")
         self._print(f"  export SLOWRANK_URL={url} SLOWRANK_KEY_FILE={key_file}")
         self._print(f"  {command} findings list")
-        if self._proof:
-            self._print(f'  curl -H "authorization: Bearer $(cat $SLOWRANK_KEY_FILE)" {self._proof}')
         self._print("Press Ctrl-C to quit. Nothing is left on your machine.")
 
     def _at(self, at: float, text: str) -> None:

@@ -23,6 +23,7 @@ from pydantic import SecretStr
 from api.app import create_app
 from api.auth import SCOPES
 from api.connections import server
+from api.links import finding_link
 from api.metrics import NotifierMetrics, new_registry
 from api.notifier import Notifier
 from api.policy import limits_of, sender_of
@@ -36,6 +37,7 @@ from slowrank.cli.embedded import database
 from slowrank.cli.private_file import write_private
 from slowrank.settings import Settings
 from store import keys
+from store.link_key import link_key
 from store.migrate import migrate
 from store.pool import open_pool
 from streams.tuning import Tuning
@@ -66,6 +68,12 @@ class LocalStack:
     bus: Bus
     embedded_dsn: str
 
+    def link(self, finding_id: str) -> str:
+        """Return an address that opens one finding in a browser, read-only, for some days."""
+        with self.pool.connection() as conn:
+            key = link_key(conn)
+        return finding_link(self.url, finding_id, key=key, at=datetime.now(UTC))
+
     def new_key(self, name: str) -> str:
         """Make an API key that may do everything; return its token."""
         key_id, token, digest = keys.generate()
@@ -92,7 +100,9 @@ def local_stack(wanted: Wanted, settings: Settings, tuning: Tuning) -> Iterator[
         own = _own_database(settings)
         dsn = own or parts.enter_context(database(wanted.folder, throwaway=wanted.throwaway))
         migrate(dsn)
-        settings = settings.model_copy(update={"database_url": SecretStr(dsn), "public_url": url})
+        # Behind a proxy or a tunnel people come by another address, which only the operator knows.
+        public = settings.public_url if "public_url" in settings.model_fields_set else url
+        settings = settings.model_copy(update={"database_url": SecretStr(dsn), "public_url": public})
         pool = parts.enter_context(open_pool(dsn, name="slowrank up"))
         bus = Bus(pool, now=time.time, tuning=tuning)
         parts.enter_context(_ticking(bus))

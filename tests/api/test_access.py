@@ -10,7 +10,7 @@ from fastapi.routing import APIRoute
 from api.app import ROUTERS, create_app, openapi_document
 from api.auth import SCOPES
 
-OPEN = {("GET", "/healthz"), ("GET", "/readyz"), ("GET", "/version")}
+OPEN = {("GET", "/healthz"), ("GET", "/readyz"), ("GET", "/version"), ("GET", "/")}
 ANY_KEY = {("GET", "/api/v1/schemas/finding.v1.json"), ("GET", "/api/v1/openapi.json")}
 FND = "fnd_01JD7Q4Y6R8V2M3K5N9P0S1T2W"
 
@@ -39,7 +39,7 @@ def test_every_documented_route_is_known(app):
 
 
 def test_no_route_answers_without_a_key(app, client_with):
-    """Every route but the three probes says 401 as a problem, with a challenge."""
+    """Every route but the three probes and the front page says 401 as a problem, with a challenge."""
     anonymous = client_with()
     for method, path in routes(app):
         app.state.services.limiter.forget()

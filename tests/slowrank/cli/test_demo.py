@@ -1,6 +1,8 @@
 import io
 import json
 import os
+import pty
+import re
 import signal
 import subprocess
 import sys
@@ -9,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from rich.console import Console
 
@@ -101,23 +104,28 @@ def test_the_demo_names_the_culprit_and_leaves_nothing(tmp_path, temporary, seed
     assert (verdict["found"], verdict["correct"], verdict["false_findings"]) == (True, True, 0)
     assert 0 < verdict["seconds_to_finding"] < 60
     assert verdict["finding"]["title"] in done.stdout
+    # What it served has ended: the only address printed is that of the API while it ran.
+    assert f"proof  in {out}" in done.stdout
+    assert len(re.findall("http://", done.stdout)) == 1
     assert not list(temporary.iterdir())
 
 
 def test_the_screen_tells_what_moved_and_how_to_read_the_proof():
-    """The cause comes with the measured change, in the units people use, and the proof with its key."""
+    """The cause comes with the measured change, in the units people use, and the proof is an address."""
     written = io.StringIO()
     screen = Screen(Console(file=written))
     sm_clock = {"metric": "gpu.clock.sm_hz", "value": 1.56e9, "baseline": {"median": 1.755e9}}
     why = {"hypothesis": "throttle.thermal", "confidence": 0.953, "ruled_out": ["data_loading", "network"]}
-    screen.details({"id": "fnd_1", "cause": why, "evidence": [sm_clock, {"metric": "other"}]}, "http://a")
+    screen.details(
+        {"id": "fnd_1", "cause": why, "evidence": [sm_clock, {"metric": "other"}]}, "http://a/f?t=1"
+    )
     screen.waiting("http://a", "/tmp/key", ".venv-demo/bin/slowrank")
     shown = written.getvalue()
     assert "thermal throttling 95 %   (SM clock 1755 → 1560 MHz)" in shown
     assert "data loading ✓  network ✓" in shown
     assert "export SLOWRANK_URL=http://a SLOWRANK_KEY_FILE=/tmp/key" in shown
     assert ".venv-demo/bin/slowrank findings list" in shown
-    assert '$SLOWRANK_KEY_FILE)" http://a/api/v1/findings/fnd_1' in shown
+    assert "proof  http://a/f?t=1" in shown
 
 
 def test_the_screen_tells_of_a_finding_again_when_it_has_changed():
@@ -161,4 +169,34 @@ def test_ctrl_c_ends_the_demo_cleanly(temporary):
     _, errors = playing.communicate(timeout=60)
     assert playing.returncode == 130, errors
     assert "Traceback" not in errors
+    assert not list(temporary.iterdir())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a terminal of Unix")
+def test_the_proof_opens_while_the_demo_stays(temporary):
+    """On a terminal the demo goes on after the verdict, and its proof is a page that opens without a key."""
+    ours, its = pty.openpty()
+    playing = subprocess.Popen(
+        [*SLOWRANK, "demo", "--seed", "7", "--speed", "0"],
+        env=NOTHING_SET | {"TMPDIR": str(temporary), "COLUMNS": "300"},
+        stdin=its,
+        stdout=its,
+        stderr=its,
+        preexec_fn=_heed_interrupts,
+    )
+    shown = b""
+    while b"Press Ctrl-C" not in shown:
+        shown += os.read(ours, 65536)
+    proof = re.search(r"proof\S*\s+(http://\S+)", re.sub(r"\x1b\[[0-9;]*m", "", shown.decode()))
+    assert proof, shown
+    answer = httpx.get(proof[1], trust_env=False)
+    assert answer.status_code == 200, answer.text
+    assert "is 1." in answer.text
+    assert "slower than" in answer.text
+    playing.send_signal(signal.SIGINT)
+    assert playing.wait(60) == 0
+    os.close(ours)
+    os.close(its)
     assert not list(temporary.iterdir())

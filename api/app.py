@@ -78,7 +78,8 @@ def create_app(
         sink=sink,
         probes=probes or {},
     )
-    problems.install(app, settings.public_url)
+    routes = [route for router in ROUTERS for route in router.routes]
+    problems.install(app, settings.public_url, routes)
     app.add_middleware(
         Edge,
         allowed_hosts=allowed_hosts(settings),

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal, get_args
 
 from fastapi import Depends, Request, Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
@@ -13,7 +13,7 @@ from api.limits import FAILED_AUTH, READ, WRITE
 from api.problems import Problem
 from store import keys
 
-SCOPES = (
+Scope = Literal[
     "findings:read",
     "findings:write",
     "telemetry:read",
@@ -21,7 +21,8 @@ SCOPES = (
     "webhooks:admin",
     "keys:admin",
     "metrics:read",
-)
+]
+SCOPES: tuple[Scope, ...] = get_args(Scope)
 Cluster = Annotated[str, Field(pattern=r"^[A-Za-z0-9._:/-]{1,128}$")]
 """A cluster's name, as a body may give it."""
 

@@ -10,6 +10,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.routing import BaseRoute, Match, Route
 
 from api.cursors import BadCursor
 
@@ -45,13 +46,24 @@ def invalid(pointer: str, detail: str) -> Problem:
     return Problem(422, "invalid-parameter", detail, errors=[{"pointer": pointer, "detail": detail}])
 
 
-def install(app: FastAPI, public_url: str) -> None:
-    """Make every error of ``app`` a problem, those of the framework and of the database included."""
+def contradiction(pointer: str, detail: str) -> Problem:
+    """Return the 409 for a value that is well formed and contradicts another one, the clock, or a page."""
+    return Problem(409, "contradiction", detail, errors=[{"pointer": pointer, "detail": detail}])
+
+
+def install(app: FastAPI, public_url: str, routes: Sequence[BaseRoute]) -> None:
+    """Make every error of ``app`` a problem, those of the framework and of the database included.
+
+    ``routes`` are all that a path may have: a 405 names their methods.
+    """
     base = public_url.rstrip("/") + "/problems/"
 
     def handler(problem_of: Callable[[Any], Problem]) -> Callable[[Request, Exception], Awaitable[Response]]:
         async def answer(request: Request, error: Exception) -> Response:
-            return _answer(base, request, problem_of(error))
+            problem = problem_of(error)
+            if problem.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+                problem.headers = {"allow": _allowed(request, routes)}
+            return _answer(base, request, problem)
 
         return answer
 
@@ -74,6 +86,17 @@ def _answer(base: str, request: Request, problem: Problem) -> Response:
     return JSONResponse(content, problem.status_code, headers=headers, media_type=MEDIA_TYPE)
 
 
+def _allowed(request: Request, routes: Sequence[BaseRoute]) -> str:
+    """Return the methods of all routes with this path; the framework names those of the first alone."""
+    methods: set[str] = set()
+    for route in routes:
+        match, _ = route.matches(request.scope)
+        if match is not Match.NONE and isinstance(route, Route):
+            methods |= route.methods or set()
+    # HEAD is answered wherever GET is (middleware.Edge).
+    return ", ".join(sorted(methods | ({"HEAD"} if "GET" in methods else set())))
+
+
 def _of_status(error: HTTPException) -> Problem:
     if isinstance(error, Problem):
         return error
@@ -92,7 +115,7 @@ def _of_validation(error: RequestValidationError) -> Problem:
 
 
 def _of_cursor(error: BadCursor) -> Problem:
-    return invalid("#/query/cursor", str(error))
+    return contradiction("#/query/cursor", str(error))
 
 
 def _of_database(error: psycopg.OperationalError) -> Problem:

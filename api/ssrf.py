@@ -18,6 +18,8 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 # 9093 is Alertmanager's.
 DEFAULT_PORTS = frozenset({80, 443, 8443, 9093})
 MAX_URL = 2048
+# What may be a webhook's URL at all: a host without user name, visible ASCII after it.
+URL_PATTERN = r"^https?://([A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?([/?#][!-\[\]-~]*)?$"
 # Visible ASCII but the backslash, which one parser reads as a slash and the next does not.
 _VISIBLE = re.compile(r"[!-\[\]-~]+")
 

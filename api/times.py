@@ -2,8 +2,12 @@
 
 import re
 from datetime import UTC, datetime, timedelta
+from typing import Annotated
 
-_AGO = re.compile(r"-(\d{1,6})(s|m|h|d|w)")
+from pydantic import AfterValidator, Field
+
+# 9,999 weeks are before any telemetry and after the first day of the calendar.
+_AGO = re.compile(r"-([0-9]{1,6}[smh]|[0-9]{1,4}[dw])")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 
@@ -17,14 +21,33 @@ def parse_time(text: str, now: datetime) -> datetime:
     ago = _AGO.fullmatch(text)
     try:
         if ago:
-            return now - timedelta(seconds=int(ago[1]) * _SECONDS[ago[2]])
-        # In a query an unescaped + arrives as a space.
-        moment = datetime.fromisoformat(text.replace(" ", "+"))
+            return now - timedelta(seconds=int(text[1:-1]) * _SECONDS[text[-1]])
+        # In a query an unescaped + arrives as a space; RFC 3339 lets t and z be small.
+        moment = datetime.fromisoformat(text.replace(" ", "+").upper())
         if moment.tzinfo is None:
             raise ValueError("no offset")
         return moment.astimezone(UTC)
     except (ValueError, OverflowError) as error:
         raise ValueError(f"{text[:40]!r} is no time: write 2026-11-20T07:32:40Z or -1h") from error
+
+
+def _checked(text: str) -> str:
+    parse_time(text, datetime(2000, 1, 1, tzinfo=UTC))
+    return text
+
+
+Moment = Annotated[
+    str,
+    Field(
+        max_length=40,
+        description="RFC 3339, or -1h.",
+        json_schema_extra={
+            "anyOf": [{"format": "date-time"}, {"pattern": "^-([0-9]{1,6}[smh]|[0-9]{1,4}[dw])$"}]
+        },
+    ),
+    AfterValidator(_checked),
+]
+"""A time in a query."""
 
 
 def rfc3339(moment: datetime) -> str:

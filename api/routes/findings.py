@@ -1,6 +1,5 @@
 """Findings: list, look at, acknowledge or resolve, and say whether they were right."""
 
-from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query, Request, Response
@@ -12,8 +11,8 @@ from api import conditional
 from api.audit import record
 from api.auth import FindingsReader, FindingsWriter, Principal
 from api.deps import Services, ServicesDep
-from api.problems import Problem, invalid, not_found
-from api.times import parse_time, rfc3339
+from api.problems import Problem, contradiction, not_found
+from api.times import Moment, parse_time, rfc3339
 from slowrank.telemetry.records import Severity
 from store import findings
 from store.findings import Conflict, Stored, Verdict, Word
@@ -54,8 +53,8 @@ class Filters(BaseModel):
     shadow: Literal["true", "false", "all"] = Field(
         default="false", description="Findings of detectors in shadow mode alone, none of them, or all."
     )
-    from_: str | None = Field(default=None, alias="from", max_length=40, description="RFC 3339, or -1h.")
-    to: str | None = Field(default=None, max_length=40, description="RFC 3339, or -1h.")
+    from_: Moment | None = Field(default=None, alias="from")
+    to: Moment | None = None
     limit: int = Field(default=100, ge=1, le=1000)
     sort: Sort | None = Field(default=None, description="-cost for live findings, else -detected_at.")
     cursor: str | None = Field(default=None, max_length=1024)
@@ -164,9 +163,9 @@ def _wanted(filters: Filters, principal: Principal, services: Services) -> Findi
     if asked and not clusters:
         return None
     now = services.now()
-    starts, ends = _time("from", filters.from_, now), _time("to", filters.to, now)
+    starts, ends = (None if at is None else parse_time(at, now) for at in (filters.from_, filters.to))
     if starts and ends and starts >= ends:
-        raise invalid("#/query/from", "from must be before to")
+        raise contradiction("#/query/from", "from must be before to")
     return FindingFilter(
         status=tuple(filters.status or _SERVED_BY_DEFAULT),
         severity=tuple(filters.severity),
@@ -200,15 +199,6 @@ def _sort(filters: Filters) -> StoreSort:
     if filters.sort is None:
         return "cost" if filters.status and _LIVE.issuperset(filters.status) else "detected_at"
     return _SORTS[filters.sort]
-
-
-def _time(name: str, text: str | None, now: datetime) -> datetime | None:
-    if text is None:
-        return None
-    try:
-        return parse_time(text, now)
-    except ValueError as error:
-        raise invalid(f"#/query/{name}", str(error)) from error
 
 
 def _visible(conn: Connection[Any], finding_id: str, principal: Principal) -> Stored:

@@ -11,7 +11,9 @@ from api.problems import Problem
 
 router = APIRouter(prefix="/api/v1/ingest", tags=["ingest"])
 
-_BODY = {"application/x-ndjson": {"schema": {"type": "string", "description": "One JSON row a line."}}}
+# At least one line that is not blank; more of NDJSON no JSON Schema can say, and what follows is a 409.
+_ROWS = {"type": "string", "minLength": 1, "pattern": r"\S", "description": "One JSON row a line."}
+_BODY = {"application/x-ndjson": {"schema": _ROWS}}
 
 
 class LineError(BaseModel):
@@ -25,7 +27,7 @@ class LineError(BaseModel):
 class IngestAnswer(BaseModel):
     """What became of the lines of a body."""
 
-    accepted: int = Field(description="Lines taken; at least one, else the answer is a 422.")
+    accepted: int = Field(description="Lines taken; at least one, else the answer is a 409.")
     rejected: int = Field(description="Lines refused; sent again, they are refused again.")
     reasons: dict[str, int] = Field(description="The refused lines by reason.")
     errors: list[LineError] = Field(description="The first refused lines.")
@@ -33,7 +35,7 @@ class IngestAnswer(BaseModel):
 
 @router.post("/samples", status_code=202, openapi_extra={"requestBody": {"required": True, "content": _BODY}})
 async def ingest_samples(request: Request, services: ServicesDep, principal: TelemetryWriter) -> IngestAnswer:
-    """Take step, sample and event rows: good lines are taken, bad ones are reported, none at all is a 422."""
+    """Take step, sample and event rows: good lines are taken, bad ones reported; 409 where none is good."""
     sink = services.sink
     if sink is None:
         raise _unavailable("this API has no pipeline behind it; set SLOWRANK_KAFKA_BOOTSTRAP")
@@ -63,7 +65,7 @@ def _nothing_taken(batch: ingest.Batch, errors: list[dict[str, str]]) -> Problem
         return Problem(422, "no-rows", "the body holds no row; send one JSON object a line (docs/records.md)")
     reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(batch.rejected.items()))
     detail = f"no line was taken ({reasons}); first: {errors[0]['pointer']}: {errors[0]['detail']}"
-    return Problem(422, "no-usable-row", detail, errors=errors)
+    return Problem(409, "no-usable-row", detail, errors=errors)
 
 
 async def _body(request: Request) -> bytes:

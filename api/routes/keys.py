@@ -1,14 +1,14 @@
 """API keys: make, list, revoke. A key makes only keys that can do no more than itself."""
 
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 
 from fastapi import APIRouter, Request, Response
 from psycopg import Connection
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field
 
 from api.audit import record
-from api.auth import SCOPES, Cluster, KeysAdmin, Principal
+from api.auth import SCOPES, Cluster, KeysAdmin, Principal, Scope
 from api.conditional import answer
 from api.deps import ServicesDep
 from api.problems import Problem, not_found
@@ -25,17 +25,14 @@ class KeyRequest(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     name: str = Field(min_length=1, max_length=128)
-    scopes: list[str] = Field(min_length=1, max_length=20)
+    scopes: list[Literal[Scope, "all"]] = Field(min_length=1, max_length=20)
     clusters: list[Cluster] = Field(default=[], max_length=100)
     days: int | None = Field(default=None, ge=1, le=3650)
 
-    @field_validator("scopes")
-    @classmethod
-    def _known(cls, scopes: list[str]) -> list[str]:
-        unknown = sorted(set(scopes) - {*SCOPES, "all"})
-        if unknown:
-            raise ValueError(f"unknown scope {unknown[0][:40]!r}; there are {', '.join(SCOPES)} and all")
-        return list(SCOPES) if "all" in scopes else sorted(set(scopes))
+    @property
+    def granted(self) -> tuple[Scope, ...]:
+        """The scopes, with ``all`` written out."""
+        return SCOPES if "all" in self.scopes else tuple(s for s in SCOPES if s in self.scopes)
 
 
 @router.get("")
@@ -77,7 +74,7 @@ def store_key(conn: Connection[Any], wanted: KeyRequest, *, actor: str, now: dat
         id=key_id,
         name=wanted.name,
         sha256=sha256,
-        scopes=tuple(wanted.scopes),
+        scopes=wanted.granted,
         clusters=tuple(wanted.clusters),
         created_by=actor,
         created_at=now,
@@ -88,7 +85,7 @@ def store_key(conn: Connection[Any], wanted: KeyRequest, *, actor: str, now: dat
 
 
 def _check_no_escalation(wanted: KeyRequest, principal: Principal) -> None:
-    more = sorted(set(wanted.scopes) - principal.scopes)
+    more = sorted(set(wanted.granted) - principal.scopes)
     if more:
         raise Problem(403, "forbidden", f"this key lacks {more[0]} and cannot give it to another")
     if not principal.may_handle(wanted.clusters):

@@ -7,13 +7,13 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Request, Response
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
-from alerts.silence import MAX_VALUE, Matcher, Silence
+from alerts.silence import MAX_VALUE, LabelName, Matcher, Silence
 from api import conditional
 from api.audit import record
 from api.auth import FindingsReader, FindingsWriter, Principal
 from api.deps import ServicesDep
 from api.ids import new_id
-from api.problems import Problem, invalid, not_found
+from api.problems import Problem, contradiction, not_found
 from api.times import rfc3339
 from store import silences
 
@@ -30,7 +30,7 @@ class MatcherBody(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    name: str = Field(pattern=r"^[a-z_]{1,64}$")
+    name: LabelName
     value: str = Field(max_length=MAX_VALUE)
     isRegex: bool = False
     isEqual: bool = True
@@ -92,12 +92,16 @@ def expire_silence(
 
 def _silence(body: SilenceBody, principal: Principal, now: datetime) -> Silence:
     starts_at = body.startsAt or now
-    if not starts_at < body.endsAt <= starts_at + timedelta(days=MAX_DAYS) or body.endsAt <= now:
-        raise invalid("#/body/endsAt", f"endsAt lies after startsAt and now, by at most {MAX_DAYS} days")
+    # Subtracted, as no time may follow the last one of the calendar.
+    if body.endsAt <= max(starts_at, now) or body.endsAt - starts_at > timedelta(days=MAX_DAYS):
+        raise contradiction(
+            "#/body/endsAt", f"endsAt lies after startsAt and now, by at most {MAX_DAYS} days"
+        )
     try:
         matchers = tuple(m.matcher() for m in body.matchers)
     except ValueError as error:
-        raise invalid("#/body/matchers", str(error)) from error
+        # The schema takes any text: that it is no regular expression contradicts isRegex.
+        raise contradiction("#/body/matchers", str(error)) from error
     made = Silence(
         id=new_id("sil", now),
         matchers=matchers,

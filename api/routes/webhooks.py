@@ -19,12 +19,12 @@ from api.audit import record
 from api.auth import Cluster, Principal, WebhooksAdmin
 from api.deps import Services, ServicesDep
 from api.ids import new_id
-from api.problems import Problem, invalid, not_found
+from api.problems import Problem, not_found
 from api.routes.deliveries import shown as shown_delivery
 from api.sample import sample_event
 from api.sender import resolve
 from api.signing import new_secret
-from api.ssrf import MAX_URL, Refused, Target, check_addresses, checked_url, unreachable
+from api.ssrf import MAX_URL, URL_PATTERN, Refused, Target, check_addresses, checked_url, unreachable
 from api.times import rfc3339
 from slowrank.telemetry.records import Severity
 from store import deliveries, webhooks
@@ -44,12 +44,15 @@ TEST_SECONDS = 20.0
 RESOLVE_SECONDS = 5.0
 
 
+Url = Annotated[str, Field(pattern=URL_PATTERN, max_length=MAX_URL)]
+
+
 class WebhookBody(BaseModel):
     """An endpoint; without ``events`` it gets opened, reopened, escalated and resolved findings."""
 
     model_config = ConfigDict(extra="forbid")
 
-    url: str = Field(max_length=MAX_URL)
+    url: Url
     name: str = Field(default="", max_length=128)
     format: FormatName = "standard"
     min_severity: Severity = "warning"
@@ -63,7 +66,7 @@ class WebhookPatch(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    url: str | None = Field(default=None, max_length=MAX_URL)
+    url: Url | None = None
     name: str | None = Field(default=None, max_length=128)
     format: FormatName | None = None
     min_severity: Severity | None = None
@@ -226,7 +229,9 @@ async def _check_url(services: Services, url: str) -> None:
         check_addresses(target, await _addresses(target), services.policy)
     except Refused as refusal:
         log.warning("a webhook was refused: %s", refusal.why)
-        raise invalid("#/body/url", str(refusal)) from refusal
+        detail = str(refusal)
+        errors = [{"pointer": "#/body/url", "detail": detail}]
+        raise Problem(403, "destination-refused", detail, errors=errors) from refusal
 
 
 async def _addresses(target: Target) -> Sequence[str]:

@@ -211,6 +211,13 @@ RULES: dict[str, KindRule] = {
         _ASIDE, "warning", "CHECK_APP", "Roll back and replay; the machine cannot be told from the loss."
     ),
     "startup.slow": KindRule(_ASIDE, "warning", "WATCH", "Look at the start of {place}."),
+    "self.job_memory": KindRule(
+        _ASIDE,
+        "warning",
+        "NONE",
+        "Raise SLOWRANK_STREAMS_JOB_MEMORY_MIB where there is memory, or give job-steps more partitions.",
+        True,
+    ),
     "self": KindRule(_ASIDE, "warning", "NONE", "slowrank itself is impaired; see its metrics.", True),
 }
 

@@ -47,6 +47,7 @@ TEMPLATES: dict[str, str] = {
     "host.clock_skew": "The clock of {place} is off",
     "data.loader_slow": "{place} waits for data",
     "training.loss_anomaly": "{place} has an abnormal loss or gradient",
+    "self.job_memory": "slowrank runs out of memory for jobs: {place}",
     "startup.slow": "{place} starts slowly",
 }
 

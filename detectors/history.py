@@ -1,38 +1,82 @@
 """The last steps of a job, as arrays in time order."""
 
+from collections.abc import Collection
+
 import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
 
+_FIRST_ROWS = 16
+"""Rows that there is room for at first; room doubles until it holds the whole window. A job of
+a few steps then takes a twentieth of what one with a full window of 256 does."""
+
+_SPARE = 4
+"""Beyond the window there is room for a quarter of it: only when that is used up are rows moved to the front.
+A row is thus written once and moved four times in its life, of all series at once; twice the window would
+spare two of the moves for 60 % more memory."""
+
+
+def rows_at_most(capacity: int) -> int:
+    """Return for how many rows a history of ``capacity`` has room once it is full."""
+    return capacity + max(1, capacity // _SPARE)
+
 
 class History:
-    """A ring of the last ``capacity`` rows of each named series, readable as one contiguous view.
+    """The last ``capacity`` rows of each named series; memory, ``nbytes`` of it, is taken as rows come.
 
-    Every row is written twice, half a buffer apart, so that the last n rows never wrap around.
+    Series of ``single`` are kept in single precision, which is what step times are sent in: their relative
+    error of 6e-8 is far below any noise of step times (0.5 %). They are computed on in double precision.
+
+    >>> history = History(3, 1, ("x",))
+    >>> for n in range(5):
+    ...     history.push(x=float(n))
+    >>> history.last("x", 2).ravel().tolist()
+    [3.0, 4.0]
     """
 
-    def __init__(self, capacity: int, width: int, names: tuple[str, ...]) -> None:
+    def __init__(
+        self, capacity: int, width: int, names: tuple[str, ...], *, single: Collection[str] = ()
+    ) -> None:
         self.capacity = capacity
         self.count = 0
-        self._rows = {name: np.full((2 * capacity, width), np.nan) for name in names}
+        self._most = rows_at_most(capacity)
+        self._size = min(_FIRST_ROWS, self._most)
+        self._end = 0
+        self._rows: dict[str, npt.NDArray[np.floating]] = {
+            name: np.empty((self._size, width), np.float32 if name in single else np.float64)
+            for name in names
+        }
+        self.nbytes = self._count()
 
     def push(self, **rows: Floats | float) -> None:
         """Append one row to every series; each must be given."""
-        slot = self.count % self.capacity
-        for name, buffer in self._rows.items():
-            buffer[slot] = buffer[slot + self.capacity] = rows[name]
+        if self._end == self._size:
+            self._make_room()
+        for name, held in self._rows.items():
+            held[self._end] = rows[name]
+        self._end += 1
         self.count += 1
 
     def last(self, name: str, steps: int) -> Floats:
-        """Return the last rows [<= steps, width], oldest first; a view that the next push may overwrite."""
+        """Return the last rows [<= steps, width], oldest first, as an array of the caller's own."""
         have = min(steps, self.count, self.capacity)
-        end = (self.count - 1) % self.capacity + 1 + self.capacity
-        return self._rows[name][end - have : end]
+        return self._rows[name][self._end - have : self._end].astype(np.float64)
 
     def overwrite(self, **rows: Floats) -> None:
-        """Replace the last rows of some series by ``rows`` [steps, width], oldest first."""
+        """Replace the last rows of some series by ``rows`` [<= capacity, width], oldest first."""
         for name, values in rows.items():
-            for age, row in enumerate(values[::-1]):
-                slot = (self.count - 1 - age) % self.capacity
-                self._rows[name][slot] = self._rows[name][slot + self.capacity] = row
+            self._rows[name][self._end - len(values) : self._end] = values
+
+    def _make_room(self) -> None:
+        kept = min(self._end, self.capacity)
+        self._size = min(2 * self._size, self._most)
+        # One series after the other, so that no more than one is held twice.
+        for name, held in self._rows.items():
+            room = held if len(held) == self._size else np.empty((self._size, held.shape[1]), held.dtype)
+            room[:kept] = held[self._end - kept : self._end]
+            self._rows[name] = room
+        self._end, self.nbytes = kept, self._count()
+
+    def _count(self) -> int:
+        return sum(rows.nbytes for rows in self._rows.values())

@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from detectors.history import History
+from detectors.history import History, rows_at_most
 from detectors.job_kind import JobKind, classify
 from detectors.machines import suspected
 from detectors.peers import MIN_PEERS, PeerGroups, peer_median
@@ -47,6 +47,9 @@ SERIES = (
     "squares",
 )  # fmt: skip
 
+_SINGLE = frozenset(SERIES) - {"ts"}
+"""All but the time of day, of which single precision would leave minutes."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTimes:
@@ -65,6 +68,13 @@ class StepTimes:
     checkpoint: Floats
     tokens: Floats
     squares: Floats | None = None
+
+
+def window_bytes(config: StragglerConfig) -> int:
+    """Return the bytes that the steps held of a job take for each of its ranks, once there are as many as are
+    ever held.
+    """
+    return rows_at_most(config.history) * (8 * (len(SERIES) - len(_SINGLE)) + 4 * len(_SINGLE))
 
 
 class Ratios:
@@ -94,7 +104,7 @@ class Ratios:
         self.roles_known = roles is not None
         self.everyone = PeerGroups.of(np.zeros(ranks, dtype=np.intp))
         self.groups = PeerGroups.of(roles) if roles is not None else self.everyone
-        self.history = History(config.history, ranks, SERIES)
+        self.history = History(config.history, ranks, SERIES, single=_SINGLE)
         self.kind = JobKind("between", float("nan"), float("nan"))
         self.source: Source | None = None
         self.asynchronous = self.common_clock = False
@@ -165,7 +175,7 @@ class Ratios:
         if (left_out == self.left_out).all():
             return
         self.left_out = left_out
-        v = self.history.last("v", min(self.settled, self.config.history)).copy()
+        v = self.history.last("v", min(self.settled, self.config.history))
         self._rewrite(v, self._role_ratio(v))
 
     def lasting_spread(self) -> float:
@@ -290,7 +300,7 @@ class Ratios:
         # Where the work is the same, what a replica shares is its machines, and one of them may be slow.
         if before.kind == "fixed":
             return
-        v = self.history.last("v", min(self.settled, self.config.history)).copy()
+        v = self.history.last("v", min(self.settled, self.config.history))
         # For the trial: `_role_ratio` goes by it.
         self._share_batches = True
         role = self._role_ratio(v)
@@ -302,7 +312,7 @@ class Ratios:
     def _learn_roles(self) -> None:
         """Without coordinates: ranks whose usual times form classes laid out like a dimension are roles."""
         self._roles_settled = True
-        v = self.history.last("v", self.config.learn).copy()
+        v = self.history.last("v", self.config.learn)
         if not self.asynchronous:
             self.groups = PeerGroups.of(_classes(v, floor=self.config.floor))
         self._rewrite(v, self._role_ratio(v))

@@ -76,6 +76,8 @@ class Settings(BaseSettings):
 
     # Kafka must keep at least as much (docs/decisions/0003).
     streams_rebuild_minutes: float = Field(default=10.0, gt=0)
+    # What the jobs of one partition may take together; one of 64 GPUs takes 1.6 MiB.
+    streams_job_memory_mib: int = Field(default=4096, ge=64)
     streams_stall_seconds: float = Field(default=30.0, gt=0)
     # Brokers refuse less than 6 s unless told otherwise (group.min.session.timeout.ms).
     streams_session_seconds: float = Field(default=30.0, ge=6, le=300)

@@ -5,18 +5,20 @@ import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from slowrank.telemetry import BadRecord, Suspicion, encode
+from slowrank.telemetry import BadRecord, JobSteps, Suspicion, encode
 from slowrank.telemetry.topics import DEAD_LETTERS, JOB_STEPS, NODE_EVENTS, NODE_SAMPLES, SUSPICIONS
 from streams.beats import Beats
 from streams.dead_letters import Message, Outgoing, dead_letter
 from streams.decoding import TELEMETRY
 from streams.health import Health
+from streams.job_memory import JobMemory
+from streams.job_stage import DEFAULT_MEMORY_BYTES
 from streams.keeper import Course, Keeper, Reread, Step
 from streams.lanes import Lane
 from streams.probe import Place
 from streams.receive_time import ReceiveTime
 from streams.senders import Present
-from streams.tuned import job_stage, node_stage
+from streams.tuned import job_memory, job_stage, node_stage
 from streams.tuning import Tuning
 
 EVENT_WINDOW_SECONDS = 86400.0
@@ -57,6 +59,7 @@ class Detect:
         now: Callable[[], float],
         window: float,
         tuning: Tuning,
+        job_memory_bytes: int = DEFAULT_MEMORY_BYTES,
     ) -> None:
         self._name = name
         self._outlet = outlet
@@ -77,7 +80,7 @@ class Detect:
             ),
             name(JOB_STEPS): Course(
                 TELEMETRY[JOB_STEPS],
-                lambda lane: Lane(lane, job_stage(tuning)),
+                lambda lane: Lane(lane, job_stage(tuning, name=lane, memory_bytes=job_memory_bytes)),
                 window,
                 in_order=True,
             ),
@@ -127,6 +130,7 @@ class Detect:
         reporting = {p for p in live if p[0] == samples} or {p for p in live if p[0] == steps}
         time = self._event_time(reporting, self._receive.look(now, listening=self._listening(assigned, ends)))
         counts = [lane.senders.counts(max(time, lane.watermark.time)) for lane in lanes.values()]
+        self._health.jobs = sum((job_memory(lane.stage) for lane in lanes.values()), start=JobMemory())
         self._health.nodes = Present(*map(sum, zip(*counts, strict=True))) if counts else Present()
         for place, lane in list(lanes.items()):
             if place not in ends or lane.next_offset < ends[place]:
@@ -191,7 +195,14 @@ class Detect:
                 outgoing.append(dead_letter(message, outputs, topic=self._name(DEAD_LETTERS)))
             else:
                 outgoing += self._suspicions(outputs)
+                outgoing += self._ends(outputs)
         return outgoing
+
+    def _ends(self, outputs: Iterable[Any]) -> list[Outgoing]:
+        """Return the messages by which events of nodes end jobs: each goes where the job's steps go."""
+        topic = self._name(JOB_STEPS)
+        ends = (o for o in outputs if isinstance(o, JobSteps))
+        return [Outgoing(topic, end.job_id.encode(), encode(end), []) for end in ends]
 
     def _suspicions(self, outputs: Iterable[Any]) -> list[Outgoing]:
         found = self._beats.pass_on([s for s in outputs if isinstance(s, Suspicion)])

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from streams.job_memory import JobMemory
 from streams.senders import Present
 
 # For the metric alone; the watchdog, which ends workers, has limits of its own.
@@ -26,6 +27,7 @@ class Health:
     event_time: dict[str, float] = field(default_factory=dict)
     lag: dict[str, int] = field(default_factory=dict)
     nodes: Present = field(default_factory=Present)
+    jobs: JobMemory = field(default_factory=JobMemory)
     started: float = 0.0
     last_event: float = 0.0
     last_commit: float = 0.0

@@ -5,9 +5,8 @@ was raised. Works as if row by row in the order of the log; how rows were batche
 nothing.
 """
 
-from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -20,6 +19,9 @@ from detectors.straggler import Ints, StepTimes, StragglerConfig, StragglerDetec
 from slowrank.telemetry import UNKNOWN_NODE, JobSteps, NodeEvent, NodeSample, Suspicion
 from streams import job_suspicions as write
 from streams.job_comm import Transfers
+from streams.job_events import has_ended
+from streams.job_memory import JOB_BYTES, RANK_BYTES, ROW_BYTES, JobMemory, Shortage, bytes_needed
+from streams.job_table import JobKey, JobTable, Place
 from streams.job_view import JobView, Key
 from streams.ledger import Ledger
 from streams.losses import Losses
@@ -28,15 +30,18 @@ from streams.progress import Presence, Progress, Stall
 from streams.step_rows import COORDS, SQUARES, Identity, Rows, rows_of
 from streams.steps import Step, StepAligner
 
+DEFAULT_MEMORY_BYTES = 4 << 30
+"""Some 2,600 jobs of 64 ranks on one partition: 170,000 GPUs (docs/operations.md)."""
+
+MAX_LEFT_OPEN = 10_000
+"""Jobs let go of which something is open still: a few kB each. What was said of the oldest then expires."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobStageConfig:
-    """``update_seconds``: event time between two suspicions about the same thing; ``max_jobs`` held at
-    once.
-    """
+    """``update_seconds``: event time between two suspicions about the same thing."""
 
     update_seconds: float = 30.0
-    max_jobs: int = 1024
     straggler: StragglerConfig = field(default_factory=StragglerConfig)
     loss: LossConfig = field(default_factory=LossConfig)
 
@@ -62,17 +67,30 @@ class _Job:
 
 
 class JobStage:
-    """Straggler, imbalance and progress detection over every job of a partition."""
+    """Straggler, imbalance and progress detection over every job of a partition.
 
-    def __init__(self, config: JobStageConfig | None = None) -> None:
+    ``name`` is what findings about the stage itself call it; ``memory_bytes`` bounds what its jobs need.
+    """
+
+    def __init__(
+        self,
+        config: JobStageConfig | None = None,
+        *,
+        name: str = "jobs",
+        memory_bytes: int = DEFAULT_MEMORY_BYTES,
+    ) -> None:
         self.config = config or JobStageConfig()
-        self._jobs: OrderedDict[tuple[str, str], _Job] = OrderedDict()
+        self._jobs: JobTable[_Job] = JobTable(memory_bytes)
+        self._left_open: dict[JobKey, Ledger[Key]] = {}
+        self._shortage = Shortage(name)
 
     def process(self, record: JobSteps | NodeSample | NodeEvent | Suspicion) -> Sequence[Suspicion]:
         """Take one record of step rows; anything else is not for this stage."""
         if not isinstance(record, JobSteps):
             return ()
         key = (record.cluster, record.job_id)
+        if has_ended(record):
+            return self._end(key, record.ts)
         out: list[Suspicion] = []
         rows, taken = rows_of(record), 0
         while taken < len(rows) and (job := self._job(key, record, rows, taken)) is not None:
@@ -84,26 +102,32 @@ class JobStage:
     def tick(self, event_time: float) -> Sequence[Suspicion]:
         """Let time pass: only jobs that stopped reporting can notice."""
         out: list[Suspicion] = []
-        for key, job in self._jobs.items():
+        for key, job, ended in self._jobs.let_go(event_time):
+            self._leave(key, job, ended=ended)
+        for key, job in self._jobs.live():
             out.extend(self._stalls(key, job, job.progress.look(event_time)))
-        return out
+        return out + self._shortage.look(event_time, self._reserved, self._jobs.refused_of)
 
     @property
     def late_rows(self) -> int:
         """Rows that came after their step was judged, over all jobs held."""
-        return sum(job.aligner.late_rows for job in self._jobs.values())
+        return sum(job.aligner.late_rows for _, job in self._jobs.items())
 
-    def _job(self, key: tuple[str, str], record: JobSteps, rows: Rows, k: int) -> _Job | None:
+    @property
+    def memory(self) -> JobMemory:
+        """The memory of the jobs held, counted anew."""
+        held = sum(_bytes_held(job) for _, job in self._jobs.items())
+        return replace(self._reserved, held=held)
+
+    @property
+    def _reserved(self) -> JobMemory:
+        jobs = self._jobs
+        return JobMemory(reserved=jobs.reserved, limit=jobs.limit, jobs=len(jobs), refused=len(jobs.refused))
+
+    def _job(self, key: JobKey, record: JobSteps, rows: Rows, k: int) -> _Job | None:
         """Return the job as row ``k`` finds it, or None where the record is of an attempt that has ended."""
-        job = self._jobs.get(key)
-        if job is None:
-            ledger: Ledger[Key] = Ledger(self.config.update_seconds)
-            job = self._jobs[key] = _Job(
-                record.attempt, StepAligner(record.world_size), ledger, Losses(self.config.loss)
-            )
-            if len(self._jobs) > self.config.max_jobs:
-                self._jobs.popitem(last=False)
-        elif record.attempt < job.attempt:
+        job = self._jobs.get(key) or self._admit(key, record, rows, k)
+        if job is None or record.attempt < job.attempt:
             return None
         # The world size may be told late; 0 is not known yet, and no resize.
         job.aligner.world_size = job.aligner.world_size or record.world_size
@@ -111,10 +135,39 @@ class JobStage:
         if record.attempt > job.attempt or resized or job.aligner.rolled_back(rows, k):
             _restart(job, record)
             job.losses = Losses(self.config.loss)
-        self._jobs.move_to_end(key)
+        self._jobs.heard(key, rows.ts[k])
         return job
 
-    def _rows(self, key: tuple[str, str], job: _Job, rows: Rows, *, sent: float) -> list[Suspicion]:
+    def _admit(self, key: JobKey, record: JobSteps, rows: Rows, k: int) -> _Job | None:
+        """Begin a job, where there is room for it; what was said of it before it was let go is still open."""
+        # How many ranks it has shows with its first step; until then what this record says counts.
+        ranks = max(record.world_size, len(set(rows.ranks)))
+        need = bytes_needed(ranks, self.config.straggler)
+        for other, gone in self._jobs.room_for(need):
+            self._leave(other, gone, ended=False)
+        losses, aligner = Losses(self.config.loss), StepAligner(record.world_size)
+        job = _Job(record.attempt, aligner, Ledger(self.config.update_seconds), losses)
+        if not self._jobs.admit(key, job, ts=rows.ts[k], need=need):
+            return None
+        job.ledger = self._left_open.pop(key, job.ledger)
+        return job
+
+    def _leave(self, key: JobKey, job: _Job, *, ended: bool) -> None:
+        """Forget a job; of one that may come back, keep what it takes to end what is open about it."""
+        if not ended and len(job.ledger):
+            self._left_open[key] = job.ledger
+            if len(self._left_open) > MAX_LEFT_OPEN:
+                del self._left_open[next(iter(self._left_open))]
+
+    def _end(self, key: JobKey, ts: float) -> list[Suspicion]:
+        """Take that a job has ended: what is wrong with the job is over, what is with its machines is not."""
+        job = self._jobs.get(key)
+        if job is None or not self._jobs.end(key, ts):
+            return []
+        over = [about for about in job.ledger if about[0] not in write.ABOUT_MACHINES]
+        return [cleared for about in over for cleared in job.ledger.clear(about, ts)]
+
+    def _rows(self, key: JobKey, job: _Job, rows: Rows, *, sent: float) -> list[Suspicion]:
         out: list[Suspicion] = []
         number, ts = job.aligner.number(rows), rows.ts[0]
         if number > job.newest:
@@ -130,9 +183,9 @@ class JobStage:
             _align_afresh(job, job.aligner.by_time())
         return out
 
-    def _step(self, key: tuple[str, str], job: _Job, step: Step) -> list[Suspicion]:
+    def _step(self, key: JobKey, job: _Job, step: Step) -> list[Suspicion]:
         at = step.closed_at
-        out = self._fit_roster(job, step.present, at)
+        out = self._fit_roster(key, job, step)
         assert job.detector is not None
         verdict = job.detector.update(_times(step, job.roster))
         view = JobView(key[0], key[1], job.attempt, job.roster, job.aligner.identities, job.detector)
@@ -149,8 +202,9 @@ class JobStage:
         out += job.losses.step(job.ledger, view, step)
         return out + job.paces.step(view, at)
 
-    def _fit_roster(self, job: _Job, present: frozenset[int], at: float) -> list[Suspicion]:
+    def _fit_roster(self, key: JobKey, job: _Job, step: Step) -> list[Suspicion]:
         """Start the detector afresh for a changed set of ranks; who was slow and stayed remains suspected."""
+        present, at = step.present, step.closed_at
         if job.detector is not None and not (job.restarted or job.aligner.changed) and present <= job.ranks:
             return []
         # Ranks are added and never dropped, for one may only be late; a restart tells anew who there is.
@@ -160,16 +214,25 @@ class JobStage:
             job.restarted = False
             return []
         fresh = _detector(roster, job.aligner.identities, self.config.straggler)
+        left = [about for about in job.ledger if about[0] in write.ABOUT_RANKS and about[1] not in roster]
+        # What the network takes for other ranks is learnt anew.
+        left += [about for about in job.ledger if about[0] == "network"]
         if job.detector is not None:
             fresh.inherit(job.detector, [job.roster.index(r) if r in job.roster else -1 for r in roster])
+        else:
+            left += _resumed(fresh, roster, job.ledger)
         job.detector, job.roster, job.ranks = fresh, roster, frozenset(roster)
         job.restarted = job.aligner.changed = False
-        left = [key for key in job.ledger if key[0] in write.ABOUT_RANKS and key[1] not in roster]
-        # What the network takes for other ranks is learnt anew.
-        left += [key for key in job.ledger if key[0] == "network"]
-        return [cleared for key in left for cleared in job.ledger.clear(key, at)]
+        out = [cleared for about in left for cleared in job.ledger.clear(about, at)]
+        return out + self._settle(key, job, since=float(step.ts.min()))
 
-    def _stalls(self, key: tuple[str, str], job: _Job, stalls: list[Stall]) -> list[Suspicion]:
+    def _settle(self, key: JobKey, job: _Job, *, since: float) -> list[Suspicion]:
+        """Note what a job needs and where it works; end the jobs that it has taken the last GPU of."""
+        self._jobs.reserve(key, bytes_needed(len(job.roster), self.config.straggler))
+        places = _places(key[0], job)
+        return [s for other in self._jobs.work_at(key, places, since) for s in self._end(other, since)]
+
+    def _stalls(self, key: JobKey, job: _Job, stalls: list[Stall]) -> list[Suspicion]:
         if not stalls or job.detector is None:
             return []
         view = JobView(key[0], key[1], job.attempt, job.roster, job.aligner.identities, job.detector)
@@ -231,6 +294,33 @@ def _freshen(ledger: Ledger[Key], view: JobView, at: float) -> list[Suspicion]:
         elif topic == "intermittent" and not view.detector.excursions(view.roster.index(rank)):
             out += ledger.clear(key, at)
     return out
+
+
+def _resumed(fresh: StragglerDetector, roster: tuple[int, ...], open_: Ledger[Key]) -> list[Key]:
+    """Take up what was open about a job that was let go and is back; return what is over by that.
+
+    Ranks that were slow are accused until they are seen not to be; ranks that were missing report again.
+    """
+    for topic, rank in open_:
+        if topic in ("compute", "data", "rest") and rank in roster:
+            fresh.channels[topic].raised[roster.index(rank)] = True
+    return [about for about in open_ if about[0] == "missing" and about[1] in roster]
+
+
+def _places(cluster: str, job: _Job) -> set[Place]:
+    """Return the GPUs that a job works on, as far as its rows name them."""
+    known = (job.aligner.identities[rank] for rank in job.roster)
+    return {
+        (cluster, at.node, -1 if at.gpu_index is None else at.gpu_index)
+        for at in known
+        if at.node != UNKNOWN_NODE
+    }
+
+
+def _bytes_held(job: _Job) -> int:
+    ranks, waiting = len(job.aligner.last_ts), job.aligner.waiting
+    window = 0 if job.detector is None else job.detector.ratios.history.nbytes
+    return JOB_BYTES + RANK_BYTES * ranks + ROW_BYTES * waiting + window
 
 
 def _restart(job: _Job, record: JobSteps) -> None:

@@ -16,7 +16,10 @@ from streams.rank_evidence import DETECTOR, metric_of, note_of, rank_evidence, r
 from streams.second_look import second_look
 from streams.tensor_mates import mates
 
-ABOUT_RANKS = ("compute", "data", "rest", "intermittent", "missing", "transfer")
+ABOUT_MACHINES = ("compute", "data", "rest", "intermittent", "transfer")
+"""What stays as it is when the job ends: no recovery has been seen."""
+
+ABOUT_RANKS = (*ABOUT_MACHINES, "missing")
 
 VOTES = "group_votes"
 PROGRESS = "step_progress"

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 
 from alerts.chronic import Pace
 from alerts.finding import Finding
-from slowrank.telemetry import JobSteps, NodeSample, Record, Subject, Suspicion
+from slowrank.telemetry import JobSteps, NodeEvent, NodeSample, Record, Subject, Suspicion
+from streams.job_events import end_of
 from streams.paces import PACE_KIND, pace_of
 from streams.rollup import RollUp, Rows
 from streams.senders import Senders
@@ -40,9 +41,9 @@ class Lane:
     clusters: set[str] = field(default_factory=set)
     senders: Senders = field(default_factory=Senders)
 
-    def process(self, record: Record, logged: float) -> list[Output]:
+    def process(self, record: Record, logged: float) -> list[Output | JobSteps]:
         """Take the next record, logged at a time (Unix seconds); return what it and the passing of time gave
-        rise to.
+        rise to. An event that ends a job gives rise to a record for the lane of its steps as well.
         """
         self.live = record.ts > logged - LIVE_SECONDS
         self.clusters.add(record.cluster)
@@ -50,8 +51,10 @@ class Lane:
             self.senders.heard(record)
         # Time passes before the record is taken, as in ``Pipeline.process``: live and replay must agree on
         # the order.
-        outputs = self._pass(self.watermark.advance(record.ts))
+        outputs: list[Output | JobSteps] = [*self._pass(self.watermark.advance(record.ts))]
         outputs += self.stage.process(record)
+        if isinstance(record, NodeEvent) and (end := end_of(record)) is not None:
+            outputs.append(end)
         return outputs
 
     def reach(self, event_time: float) -> list[Output]:

@@ -19,6 +19,9 @@ class Ledger(Generic[K]):
         self.update_seconds = update_seconds
         self._open: dict[K, Suspicion] = {}
 
+    def __len__(self) -> int:
+        return len(self._open)
+
     def __iter__(self) -> Iterator[K]:
         return iter(list(self._open))
 

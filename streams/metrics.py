@@ -15,6 +15,7 @@ from slowrank.settings import Settings
 from store.findings import Change
 from streams.app import Role
 from streams.health import Health
+from streams.job_metrics import JobMetrics
 from streams.senders import Present
 
 log = logging.getLogger(__name__)
@@ -96,6 +97,7 @@ class HealthMetrics(Collector):
         yield GaugeMetricFamily("slowrank_last_commit_age_seconds", "Since the last commit.", age)
         if health.role == "detect":
             yield from _nodes(health.nodes)
+            yield from JobMetrics(lambda: health.jobs).collect()
         waits = float(bool(health.waits))
         yield GaugeMetricFamily("slowrank_worker_waiting", "1 while a server is away.", waits)
         stalled = float(health.stalled)

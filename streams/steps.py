@@ -117,6 +117,11 @@ class StepAligner:
         self._gaps: deque[float] = deque(maxlen=256)
         self._astray: dict[int, int] = {}
 
+    @property
+    def waiting(self) -> int:
+        """Rows held for steps that are not whole yet."""
+        return sum(len(opened.ranks) for opened in self._open.values())
+
     def by_time(self) -> "StepAligner":
         """Return an aligner for the same ranks that goes by time, in stretches in which each has two rows."""
         fresh = StepAligner(self.world_size, window=_ROWS_IN_WINDOW * float(np.median(self._gaps)))

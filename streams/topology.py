@@ -17,10 +17,13 @@ from typing import TypeVar
 
 from alerts.finding import Finding
 from slowrank.telemetry import JobSteps, NodeEvent, NodeSample, Record, Suspicion
+from streams.job_events import end_of
+from streams.job_memory import JobMemory
+from streams.job_stage import DEFAULT_MEMORY_BYTES
 from streams.paces import PACE_KIND, pace_of
 from streams.rollup import RollUp, Rows
 from streams.stage import Gathering, Output, Stage
-from streams.tuned import finding_stage, job_stage, node_stage
+from streams.tuned import finding_stage, job_memory, job_stage, node_stage
 from streams.tuning import Tuning
 from streams.watermark import Watermark
 
@@ -58,6 +61,11 @@ class Pipeline:
         """Event time: how far the records have come."""
         return self._watermark.time
 
+    @property
+    def job_memory(self) -> JobMemory:
+        """What the jobs take."""
+        return job_memory(self._stages[JobSteps])
+
     def process(self, record: Record) -> list[Finding]:
         """Take one record; return the findings it opened or changed, in order."""
         sender = (record.cluster, record.node)
@@ -68,6 +76,8 @@ class Pipeline:
         findings = self._pass(self._watermark.advance(record.ts))
         if outputs := self._guarded(self._stages[type(record)].process, record, record):
             findings += self._judge(outputs)
+        if isinstance(record, NodeEvent) and (end := end_of(record)) is not None:
+            findings += self._judge(self._guarded(self._stages[JobSteps].process, end, end))
         if self._rollup is not None and not isinstance(record, NodeEvent):
             self._emit(self._rollup.add(record))
         return findings
@@ -139,12 +149,18 @@ class Pipeline:
 
 
 def local_pipeline(
-    tuning: Tuning | None = None, *, on_rows: Callable[[Rows], None] | None = None
+    tuning: Tuning | None = None,
+    *,
+    on_rows: Callable[[Rows], None] | None = None,
+    job_memory_bytes: int = DEFAULT_MEMORY_BYTES,
 ) -> Pipeline:
     """Return the pipeline with all stages: what ``up``, ``demo``, ``replay`` and ``backtest`` run."""
     tuning = tuning or Tuning()
     return Pipeline(
-        node=node_stage(tuning), job=job_stage(tuning), finding=finding_stage(tuning), on_rows=on_rows
+        node=node_stage(tuning),
+        job=job_stage(tuning, memory_bytes=job_memory_bytes),
+        finding=finding_stage(tuning),
+        on_rows=on_rows,
     )
 
 

@@ -2,14 +2,15 @@
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Generic, TypeVar
 
 from slowrank.telemetry import JobSteps, Record, Suspicion
 from streams.finding_stage import FindingStage
 from streams.gather import Gathered
 from streams.gray_nodes import GrayNodes
-from streams.job_stage import JobStage
+from streams.job_memory import JobMemory
+from streams.job_stage import DEFAULT_MEMORY_BYTES, JobStage, JobStageConfig
 from streams.node_stage import NodeConfig, NodeStage
 from streams.stage import Output, Stage
 from streams.tuning import REMEMBERED, Tuning
@@ -30,6 +31,11 @@ class Tuned(Generic[C]):
         self._config_of = config_of
         self._make = make
         self._stages: dict[C, Stage] = {}
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """The stages made so far."""
+        return tuple(self._stages.values())
 
     def process(self, record: Record | Suspicion) -> Sequence[Output]:
         """Take one record; one that is not for the stage gives rise to nothing."""
@@ -76,13 +82,22 @@ def node_stage(tuning: Tuning) -> Stage:
     return Tuned(tuning, config_of=lambda record: config_at(record.cluster), make=make)
 
 
-def job_stage(tuning: Tuning) -> Stage:
-    """Return the job stage."""
+def job_stage(
+    tuning: Tuning, *, name: str = "jobs", memory_bytes: int = DEFAULT_MEMORY_BYTES
+) -> "Tuned[JobStageConfig]":
+    """Return the job stage; ``memory_bytes`` bounds the jobs of each distinct setting."""
 
     def config_of(record: Record) -> Any:
         return tuning.configs(record.cluster, record.job_id).job if isinstance(record, JobSteps) else None
 
-    return Tuned(tuning, config_of=config_of, make=JobStage)
+    make = partial(JobStage, name=name, memory_bytes=memory_bytes)
+    return Tuned(tuning, config_of=config_of, make=make)
+
+
+def job_memory(stage: Stage) -> JobMemory:
+    """Return what the jobs of a stage take; nothing for a stage without jobs."""
+    stages = stage.stages if isinstance(stage, Tuned) else (stage,)
+    return sum((s.memory for s in stages if isinstance(s, JobStage)), start=JobMemory())
 
 
 def finding_stage(tuning: Tuning) -> Stage:

@@ -104,6 +104,7 @@ class DetectWork:
             now=time.time,
             window=60.0 * settings.streams_rebuild_minutes,
             tuning=tuning,
+            job_memory_bytes=settings.streams_job_memory_mib << 20,
         )
 
     @property

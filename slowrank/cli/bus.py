@@ -33,6 +33,8 @@ from store.failures import AWAY, REFUSED
 from store.heartbeats import Heartbeat, beat
 from store.rows import write_rows
 from streams.dead_letters import STORE_REFUSED
+from streams.job_memory import JobMemory
+from streams.job_stage import DEFAULT_MEMORY_BYTES
 from streams.lanes import LIVE_SECONDS
 from streams.receive_time import ReceiveTime
 from streams.reorder import MOST, PATIENCE_SECONDS
@@ -125,11 +127,17 @@ class Bus:
     """
 
     def __init__(
-        self, pool: ConnectionPool[psycopg.Connection], *, now: Callable[[], float], tuning: Tuning
+        self,
+        pool: ConnectionPool[psycopg.Connection],
+        *,
+        now: Callable[[], float],
+        tuning: Tuning,
+        job_memory_bytes: int = DEFAULT_MEMORY_BYTES,
     ) -> None:
         self._pool = pool
         self._now = now
         self._tuning = tuning
+        self._job_memory_bytes = job_memory_bytes
         self._lock = threading.Lock()
         self._clusters: dict[str, _Cluster] = {}
         self._findings: list[Finding] = []
@@ -137,6 +145,7 @@ class Bus:
         self._beaten = -math.inf
         self.refused: Counter[str] = Counter()
         self.accepted = 0
+        self.jobs = JobMemory()
 
     @property
     def set_aside(self) -> int:
@@ -189,8 +198,8 @@ class Bus:
     def _new_cluster(self, name: str, now: float) -> _Cluster:
         if len(self._clusters) >= MAX_CLUSTERS:
             self._make_room(now)
-        cluster = _Cluster(local_pipeline(self._tuning, on_rows=self._keep), now)
-        self._clusters[name] = cluster
+        pipeline = local_pipeline(self._tuning, on_rows=self._keep, job_memory_bytes=self._job_memory_bytes)
+        cluster = self._clusters[name] = _Cluster(pipeline, now)
         return cluster
 
     def _make_room(self, now: float) -> None:
@@ -236,6 +245,7 @@ class Bus:
 
     def _beat(self, conn: psycopg.Connection, now: float) -> None:
         detail = {"accepted": self.accepted, "refused": self.refused.total(), "set_aside": self.set_aside}
+        self.jobs = sum((c.pipeline.job_memory for c in self._clusters.values()), start=JobMemory())
         at = datetime.fromtimestamp(now, UTC)
         beat(conn, Heartbeat("streams", f"local-{os.getpid()}", at, detail))
         self._beaten = now

@@ -40,6 +40,7 @@ from store import keys
 from store.link_key import link_key
 from store.migrate import migrate
 from store.pool import open_pool
+from streams.job_metrics import JobMetrics
 from streams.tuning import Tuning
 
 START_SECONDS = 20.0
@@ -104,9 +105,12 @@ def local_stack(wanted: Wanted, settings: Settings, tuning: Tuning) -> Iterator[
         public = settings.public_url if "public_url" in settings.model_fields_set else url
         settings = settings.model_copy(update={"database_url": SecretStr(dsn), "public_url": public})
         pool = parts.enter_context(open_pool(dsn, name="slowrank up"))
-        bus = Bus(pool, now=time.time, tuning=tuning)
+        memory = settings.streams_job_memory_mib << 20
+        bus = Bus(pool, now=time.time, tuning=tuning, job_memory_bytes=memory)
         parts.enter_context(_ticking(bus))
-        parts.enter_context(_serving(create_app(settings, pool, sink=bus), listening))
+        app = create_app(settings, pool, sink=bus)
+        app.state.services.registry.register(JobMetrics(lambda: bus.jobs))
+        parts.enter_context(_serving(app, listening))
         parts.enter_context(_notifying(settings, pool))
         yield LocalStack(url, settings, pool, bus, embedded_dsn="" if own else dsn)
 

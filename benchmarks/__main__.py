@@ -13,6 +13,7 @@ BENCHMARKS = {
     "exporter": "benchmarks.exporter",
     "gray": "benchmarks.gray",
     "hook": "benchmarks.hook",
+    "jobs": "benchmarks.jobs",
     "lemons": "benchmarks.lemons",
     "peers": "benchmarks.peers",
     "pipeline": "benchmarks.pipeline",

@@ -34,7 +34,8 @@ def exported():
     NotifierMetrics(api)
     api.register(DatabaseGauges(dict, psycopg.OperationalError))
     SinkMetrics(worker)
-    pages = [generate_latest(registry).decode() for registry in (api, worker)]
+    detecting = worker_registry(Health("detect", lambda: 0.0), lambda: 0.0)
+    pages = [generate_latest(registry).decode() for registry in (api, worker, detecting)]
     families = [f for page in pages for f in text_string_to_metric_families(page)]
     return {f"{f.name}_total" if f.type == "counter" else f.name for f in families}
 

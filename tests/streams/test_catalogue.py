@@ -11,7 +11,7 @@ from streams.catalogue import DETECTORS, NAMES, detector_of
 from streams.job_suspicions import PROGRESS
 
 FOLDER = Path(streams.__file__).parent
-OWN = {"sink", "watermark"}
+OWN = {"sink", "watermark", "job_memory"}
 """What speaks of the pipeline itself, which nobody may silence."""
 
 

@@ -1,0 +1,156 @@
+"""Memory and time of the job stage: live jobs, a large one, many short ones, more than 1,024 in rotation."""
+
+import argparse
+import gc
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from benchmarks.step_jobs import START, records, synchronous
+from slowrank.telemetry import JobSteps, decode_steps, encode
+from slowrank.telemetry.schema import STEP_SCHEMAS
+from streams.job_stage import JobStage
+
+_PAGE = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """Jobs of so many ``ranks``, eight a node, which take so many ``steps`` of a second."""
+
+    ranks: int
+    steps: int
+    slow_from: int | None = None
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the parts named (all by default) and print a table of each; 1 when a goal is missed."""
+    parser = argparse.ArgumentParser(prog="benchmarks jobs", description=__doc__)
+    parser.add_argument("parts", nargs="*", default=list(_PARTS), choices=[*_PARTS, []])
+    parts = parser.parse_args(argv).parts
+    # What is imported or compiled for the first job is no job's memory.
+    _fed(JobStage(), [list(_steps(Shape(ranks=64, steps=60, slow_from=30)))], ["warm-up"])
+    reached = [_PARTS[part]() for part in parts]
+    return int(not all(reached))
+
+
+def _live() -> bool:
+    """One live job of 64 ranks, by its age; the memory is that of a hundred of them."""
+    print("| live jobs of 64 ranks | MB a job | MB counted | ms a step |\n|---:|---:|---:|---:|")
+    for steps in (20, 100, 300):
+        before, stage = _resident(), JobStage()
+        names = [f"job-{i}" for i in range(100 if steps < 300 else 30)]
+        seconds = _fed(stage, [list(_steps(Shape(ranks=64, steps=steps)))] * len(names), names)
+        held = (_resident() - before) / len(names)
+        counted = stage.memory.held / len(names) if hasattr(stage, "memory") else float("nan")
+        print(
+            f"| {steps} steps | {held:.2f} | {counted / 1e6:.2f} | {1e3 * seconds / steps / len(names):.2f} |"
+        )
+        del stage
+        gc.collect()
+    return True
+
+
+def _large() -> bool:
+    """One job of 8,192 ranks with a full window."""
+    shape = Shape(ranks=8192, steps=330)
+    before, stage, seconds, most = _resident(), JobStage(), 0.0, 0.0
+    for record in _steps(shape):
+        began = time.process_time()
+        stage.process(record)
+        seconds += time.process_time() - began
+        most = max(most, _resident() - before)
+    print("| one job of 8,192 ranks | MB at most | MB in the end | ms a step |\n|---|---:|---:|---:|")
+    print(f"| 330 steps | {most:.0f} | {_resident() - before:.0f} | {1e3 * seconds / shape.steps:.1f} |")
+    return most <= 250.0
+
+
+def _short() -> bool:
+    """2,000 jobs of 64 ranks and 40 steps one after the other on the same nodes."""
+    print("| short jobs so far | MB | jobs held |\n|---:|---:|---:|")
+    told, stage, before, sizes = list(_steps(Shape(ranks=64, steps=40))), JobStage(), _resident(), []
+    for i in range(2000):
+        begins = 60.0 * i
+        for record in told:
+            stage.process(_shifted(record, f"job-{i}", begins))
+        stage.tick(START + begins + 50.0)
+        if i + 1 in (100, 500, 1000, 1500, 2000):
+            sizes.append(_resident() - before)
+            held = stage.memory.jobs if hasattr(stage, "memory") else float("nan")
+            print(f"| {i + 1:,} | {sizes[-1]:.0f} | {held} |")
+    return sizes[-1] <= sizes[0] + 20.0
+
+
+def _rotation() -> bool:
+    """1,100 live jobs of 8 ranks that send in turn; one rank of each becomes 1.5 times as slow at step 30."""
+    names = [f"job-{i}" for i in range(1100)]
+    told, stage = list(_steps(Shape(ranks=8, steps=45, slow_from=30))), JobStage()
+    found: set[str | None] = set()
+    for record in told:
+        for i, name in enumerate(names):
+            for s in stage.process(_moved(record, name, f"node-{i}")):
+                if s.kind == "straggler.fail_slow" and s.subject.rank == 5:
+                    found.add(s.subject.job_id)
+    print(f"1,100 live jobs in rotation: the slow rank was found in {len(found)}")
+    return len(found) == len(names)
+
+
+_PARTS = {"live": _live, "large": _large, "short": _short, "rotation": _rotation}
+
+
+def _steps(shape: Shape) -> Iterator[JobSteps]:
+    """Yield the records of a job as they come from the wire, with loading and tokens told."""
+    rng = np.random.default_rng(7)
+    # A few steps at a time: the table of a large job is larger than what is measured.
+    for first in range(0, shape.steps, 10):
+        count = min(10, shape.steps - first)
+        work = np.exp(rng.normal(0, 0.004, (count, shape.ranks)))
+        if shape.slow_from is not None:
+            work[np.arange(first, first + count) >= shape.slow_from, 5] *= 1.5
+        ranks = range(shape.ranks)
+        coords = {"dp": [r // 8 for r in ranks], "tp": [r % 8 for r in ranks], "pp": [0] * shape.ranks}
+        table = synchronous(work, overhead=0.1, coords=coords)
+        whole = replace(
+            table,
+            data=np.full(work.shape, 0.01),
+            tokens=np.full(work.shape, 4096.0),
+            numbers=table.numbers + first,
+            ts=table.ts + 1.2 * first,
+        )
+        for record in records(whole):
+            yield decode_steps(encode(msgspec.structs.replace(record, world_size=shape.ranks)))
+
+
+def _fed(stage: JobStage, told: Sequence[Sequence[JobSteps]], names: Sequence[str]) -> float:
+    """Give a stage the records of each job in turn, each on nodes of its own; return its CPU seconds."""
+    seconds = 0.0
+    for name, job in zip(names, told, strict=True):
+        mine = [_moved(record, name, f"{name}/{record.node}") for record in job]
+        began = time.process_time()
+        for record in mine:
+            stage.process(record)
+        seconds += time.process_time() - began
+    return seconds
+
+
+def _moved(record: JobSteps, name: str, node: str) -> JobSteps:
+    return msgspec.structs.replace(record, job_id=name, node=node)
+
+
+def _shifted(record: JobSteps, name: str, seconds: float) -> JobSteps:
+    """Return a record as that of another job, later by ``seconds``."""
+    block = STEP_SCHEMAS[record.schema].rows
+    count = len(record.rows) // block.row_size
+    at = block.places["ts"][0] * count
+    times = np.frombuffer(record.rows, "<f8", count, at) + seconds
+    moved = record.rows[:at] + times.tobytes() + record.rows[at + 8 * count :]
+    return msgspec.structs.replace(record, job_id=name, ts=record.ts + seconds, rows=moved)
+
+
+def _resident() -> float:
+    gc.collect()
+    return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE / 1e6

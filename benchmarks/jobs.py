@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from benchmarks.step_jobs import START, records, synchronous
+from benchmarks.step_jobs import START, Coords, records, synchronous
 from slowrank.telemetry import JobSteps, decode_steps, encode
 from slowrank.telemetry.schema import STEP_SCHEMAS
 from streams.job_stage import JobStage
@@ -112,7 +112,11 @@ def _steps(shape: Shape) -> Iterator[JobSteps]:
         if shape.slow_from is not None:
             work[np.arange(first, first + count) >= shape.slow_from, 5] *= 1.5
         ranks = range(shape.ranks)
-        coords = {"dp": [r // 8 for r in ranks], "tp": [r % 8 for r in ranks], "pp": [0] * shape.ranks}
+        coords: Coords = {
+            "dp": [r // 8 for r in ranks],
+            "tp": [r % 8 for r in ranks],
+            "pp": [0] * shape.ranks,
+        }
         table = synchronous(work, overhead=0.1, coords=coords)
         whole = replace(
             table,

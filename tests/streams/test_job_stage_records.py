@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from benchmarks.step_jobs import records, synchronous
 from slowrank.telemetry import Suspicion, encode
 from slowrank.telemetry.twin import rows, steps_record
-from streams.job_stage import JobStage, JobStageConfig
+from streams.job_stage import JobStage
 from tests.streams.job_tables import believed, healthy, run
 
 
@@ -126,13 +126,3 @@ def test_a_new_attempt_learns_anew_and_keeps_who_was_slow():
         out += stage.process(record)
     assert [s.state for s in out if s.state != "update"] == ["raise"]
     assert out[-1].subject.attempt == 1
-
-
-def test_jobs_are_bounded():
-    """Beyond the limit the job unheard of for longest is forgotten."""
-    stage = JobStage(JobStageConfig(max_jobs=2))
-    for job in ("a", "b", "c"):
-        table = dataclasses.replace(synchronous(healthy(steps=5, ranks=2)), job_id=job)
-        for record in records(table):
-            stage.process(record)
-    assert len(stage._jobs) == 2

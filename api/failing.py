@@ -1,6 +1,6 @@
 """The notifier's own finding: an endpoint takes no deliveries. It lives as long as the endpoint is failing.
 
-Whether one is failing is the store's to say (``webhooks.failing_since``); this makes the finding follow it.
+Whether one is failing is decided by the store (``Webhook.failing``); the finding follows it.
 """
 
 from dataclasses import replace
@@ -12,33 +12,31 @@ from psycopg import Connection
 from alerts.config import FindingConfig
 from alerts.finding import Action, Finding, dedup_key, finding_id
 from alerts.kinds import rule_of
-from api.retry import SCHEDULE
 from slowrank.telemetry.records import Subject
 from store import webhooks
 from store.deliveries import Attempt, Due
+from store.events import WEBHOOK_PLACE
 from store.findings import FindingFilter, Stored, find, save
 from store.webhooks import Webhook
 
 KIND = "self.webhook_failing"
 # The tables that tune findings are read where detectors run, not here.
 CONFIG = FindingConfig()
-_PLACE = "webhook:"
 
 
-def failing_finding(due: Due, attempt: Attempt) -> Finding:
-    """Return the finding that says an endpoint has taken nothing through a whole retry schedule."""
+def failing_finding(webhook: Webhook, due: Due, attempt: Attempt) -> Finding:
+    """Return the finding that an endpoint takes nothing, in the cluster of the delivery that just failed."""
     cluster = str(due.event.body.get("subject", {}).get("cluster", "slowrank"))
-    # A delivery that somebody sends again after it was given up tells of now, not of when it was first due.
-    onset = due.event.at if due.attempt <= len(SCHEDULE) else attempt.at
-    title = f"webhook {due.webhook.name or due.webhook.id} takes no deliveries: {attempt.error}"[:120]
-    return _finding(due.webhook.id, cluster, title, onset.timestamp(), attempt.at.timestamp())
+    title = f"webhook {webhook.name or webhook.id} takes no deliveries: {attempt.error}"[:120]
+    onset = webhook.failing_since or attempt.at
+    return _finding(webhook.id, cluster, title, onset.timestamp(), attempt.at.timestamp())
 
 
 def end_recovered(conn: Connection[Any], now: datetime) -> None:
-    """Resolve the findings about endpoints that are well again, switched off or gone."""
+    """Resolve the findings about endpoints that are well again, or that a person switched off or removed."""
     live = find(conn, FindingFilter(kinds=(KIND,), status=("open", "acknowledged"), limit=1000))
     # Of one endpoint there may be several: one for each cluster whose findings it did not take.
-    about = [(finding.doc["subject"]["node"].removeprefix(_PLACE), finding) for finding in live.items]
+    about = [(finding.doc["subject"]["node"].removeprefix(WEBHOOK_PLACE), finding) for finding in live.items]
     endpoints = webhooks.by_id(conn, {webhook_id for webhook_id, _ in about})
     for webhook_id, finding in about:
         if not _fails(endpoints.get(webhook_id)):
@@ -46,7 +44,7 @@ def end_recovered(conn: Connection[Any], now: datetime) -> None:
 
 
 def _fails(webhook: Webhook | None) -> bool:
-    return webhook is not None and webhook.enabled and webhook.failing_since is not None
+    return webhook is not None and webhook.failing
 
 
 def _ended(finding: Stored, webhook_id: str, at: float) -> Finding:
@@ -56,7 +54,7 @@ def _ended(finding: Stored, webhook_id: str, at: float) -> Finding:
 
 
 def _finding(webhook_id: str, cluster: str, title: str, onset: float, at: float) -> Finding:
-    subject = Subject(type="telemetry", cluster=cluster, node=f"{_PLACE}{webhook_id}")
+    subject = Subject(type="telemetry", cluster=cluster, node=f"{WEBHOOK_PLACE}{webhook_id}")
     key, rule = dedup_key(subject, KIND), rule_of(KIND)
     return Finding(
         id=finding_id(key, onset),

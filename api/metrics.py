@@ -78,6 +78,33 @@ class NotifierMetrics:
         )
 
 
+class WebhookGauges(Collector):
+    """Whether each endpoint is failing, by its id, from the database on every scrape.
+
+    A read that fails, with one of ``errors``, leaves the gauge out.
+    """
+
+    def __init__(self, read: Callable[[], Mapping[str, bool]], errors: type[Exception]) -> None:
+        self._read = read
+        self._errors = errors
+
+    def describe(self) -> Iterable[Metric]:
+        """Return nothing: registering must not ask the database."""
+        return []
+
+    def collect(self) -> Iterable[Metric]:
+        """Read the gauge."""
+        gauge = GaugeMetricFamily(
+            "slowrank_webhook_failing", "Whether an endpoint takes no deliveries.", labels=["endpoint"]
+        )
+        try:
+            for endpoint, failing in self._read().items():
+                gauge.add_metric([endpoint], failing)
+        except self._errors:
+            return []
+        return [gauge]
+
+
 class DatabaseGauges(Collector):
     """Gauges read on every scrape; ``read`` counts the open findings by (kind, severity) in the database.
 

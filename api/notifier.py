@@ -174,25 +174,26 @@ class Notifier:
         with self.pool.connection() as conn, conn.transaction():
             if what == "delivered":
                 deliveries.mark_delivered(conn, due, attempt)
-                if webhooks.set_failing(conn, due.webhook.id, None):
+                if webhooks.took(conn, due.webhook.id):
                     failing.end_recovered(conn, self.now())
-            elif what == "gone":
-                deliveries.mark_failed(conn, due, attempt, again_at=None)
-                webhooks.disable(conn, due.webhook.id, "the receiver answered 410 Gone", self.now())
             else:
                 self._failed(conn, due, attempt, answer)
 
     def _failed(self, conn: psycopg.Connection[Any], due: Due, attempt: Attempt, answer: Answer) -> None:
-        # Somebody waits for a test: it is tried once, and says nothing of the endpoint's health.
-        is_test = due.event.type == TEST
-        again_at = None if is_test else next_attempt(due.attempt, self.now(), answer, self.chance())
-        deliveries.mark_failed(conn, due, attempt, again_at=again_at)
-        if again_at is None and not is_test:
-            log.error("webhook %s gave up on %s: %s", due.webhook.id, due.event.id, attempt.error)
-            webhooks.set_failing(conn, due.webhook.id, self.now())
-            # Its own failure told to itself would come round for ever.
-            if due.event.body.get("kind") != failing.KIND:
-                findings.save(conn, failing.failing_finding(due, attempt), failing.CONFIG)
+        if verdict(answer) == "gone":
+            deliveries.mark_failed(conn, due, attempt, again_at=None)
+            log.error("webhook %s is switched off: its receiver answered 410 Gone", due.webhook.id)
+            webhook = webhooks.gone(conn, due.webhook.id, "the receiver answered 410 Gone", self.now())
+        else:
+            # Somebody waits for a test: it is tried once.
+            once = due.event.type == TEST
+            again_at = None if once else next_attempt(due.attempt, self.now(), answer, self.chance())
+            deliveries.mark_failed(conn, due, attempt, again_at=again_at)
+            if again_at is None and not once:
+                log.error("webhook %s gave up on %s: %s", due.webhook.id, due.event.id, attempt.error)
+            webhook = webhooks.failed(conn, due.webhook.id, attempt.at)
+        if webhook is not None and webhook.failing:
+            findings.save(conn, failing.failing_finding(webhook, due, attempt), failing.CONFIG)
 
     async def _idle(self, stop: asyncio.Event, woken: asyncio.Event) -> None:
         """Sleep until something may be due: a wake-up call, a free slot, the end of the poll interval."""

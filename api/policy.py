@@ -1,14 +1,34 @@
 """Webhook delivery as the operator's settings make it: where it may go, by what, how much at once."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-from psycopg import ProgrammingError
+from prometheus_client import CollectorRegistry
+from psycopg import OperationalError, ProgrammingError
 from psycopg.conninfo import conninfo_to_dict
+from psycopg_pool import ConnectionPool
 
-from api.notifier import Limits
+from api.metrics import NotifierMetrics, WebhookGauges
+from api.notifier import Limits, Notifier
 from api.sender import Sender, tls_context
 from api.ssrf import Policy
 from slowrank.settings import Settings
+from store import webhooks
+
+
+def notifier_of(
+    settings: Settings, pool: ConnectionPool[Any], registry: CollectorRegistry, *, instance: str
+) -> Notifier:
+    """Return a notifier whose metrics are in ``registry``, with what each endpoint's health is by now."""
+    registry.register(WebhookGauges(lambda: _failing(pool), OperationalError))
+    return Notifier(
+        pool=pool,
+        sender=sender_of(settings),
+        metrics=NotifierMetrics(registry),
+        public_url=settings.public_url,
+        instance=instance,
+        limits=limits_of(settings),
+    )
 
 
 def policy_of(settings: Settings) -> Policy:
@@ -36,6 +56,12 @@ def limits_of(settings: Settings) -> Limits:
         lease_seconds=settings.notifier_lease_seconds,
         poll_seconds=settings.notifier_poll_seconds,
     )
+
+
+def _failing(pool: ConnectionPool[Any]) -> Mapping[str, bool]:
+    # Seconds: a scrape must not wait for an absent database.
+    with pool.connection(timeout=2) as conn:
+        return webhooks.failing(conn)
 
 
 def _own_servers(settings: Settings) -> Iterator[tuple[str, int]]:

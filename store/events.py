@@ -20,6 +20,8 @@ from store.text import storable_json
 _SELECT: LiteralString = "SELECT id, seq, type, finding_id, at, body FROM events "
 
 CHANNEL = "slowrank_findings"
+WEBHOOK_PLACE = "webhook:"
+"""What the subject (``node``) of a finding about a webhook begins with, before its id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +114,8 @@ _WAS_SENT: LiteralString = (
 )
 _TAKES_TYPE: LiteralString = "(%(type)s = ANY(w.events) OR (w.events = '{}' AND %(by_default)s))"
 _WANTS: LiteralString = (
-    "(w.enabled AND (w.clusters = '{}' OR %(cluster)s = ANY(w.clusters)) "
+    # That a webhook takes nothing is news for the others.
+    "(w.enabled AND w.id <> %(about)s AND (w.clusters = '{}' OR %(cluster)s = ANY(w.clusters)) "
     "AND (w.kinds = '{}' OR %(kind)s = ANY(w.kinds) OR split_part(%(kind)s, '.', 1) = ANY(w.kinds)) "
     "AND array_position(%(order)s, w.min_severity) <= array_position(%(order)s, %(severity)s))"
 )
@@ -142,6 +145,7 @@ def _enqueue(conn: Connection[Any], event: Event, to: str | None) -> None:
             "type": event.type,
             "finding": event.finding_id,
             "by_default": event.type in DEFAULT_EVENTS,
+            "about": known.get("node", "").removeprefix(WEBHOOK_PLACE),
             "cluster": known.get("cluster", ""),
             "kind": known.get("kind", ""),
             # What says nothing of its severity is kept from nobody.

@@ -11,8 +11,12 @@ from psycopg.rows import dict_row
 from slowrank.telemetry.records import Severity
 from store.text import storable
 
+# Attempts in a row. With the first pauses of api.retry (2 and 10 s) a dead receiver is known some 12 s after
+# its first failure, and one that is restarted in less is not called dead.
+FAILING_AFTER = 3
+
 _SELECT: LiteralString = (
-    "SELECT id, name, url, format, events, min_severity, kinds, clusters, enabled, failing_since, "
+    "SELECT id, name, url, format, events, min_severity, kinds, clusters, enabled, failures, failing_since, "
     "disabled_reason, created_by, created_at, updated_at FROM webhooks "
 )
 
@@ -21,7 +25,9 @@ _SELECT: LiteralString = (
 class Webhook:
     """An endpoint; no ``clusters`` means every cluster, no ``kinds`` every kind.
 
-    No ``events`` means ``alerts.notify.DEFAULT_EVENTS``; ``kinds`` takes kinds and families (``straggler``).
+    ``failures``: attempts of whatever delivery that failed since the last one that was taken, the first of
+    them at ``failing_since``. No ``events`` means ``alerts.notify.DEFAULT_EVENTS``; ``kinds`` takes kinds and
+    families (``straggler``).
     """
 
     id: str
@@ -33,11 +39,17 @@ class Webhook:
     kinds: tuple[str, ...] = ()
     clusters: tuple[str, ...] = ()
     enabled: bool = True
+    failures: int = 0
     failing_since: datetime | None = None
     disabled_reason: str = ""
     created_by: str
     created_at: datetime
     updated_at: datetime
+
+    @property
+    def failing(self) -> bool:
+        """Whether deliveries should arrive and do not; also where its receiver had it switched off (410)."""
+        return self.failures >= FAILING_AFTER and (self.enabled or self.disabled_reason != "")
 
 
 def create(conn: Connection[Any], webhook: Webhook, secret: str) -> None:
@@ -80,13 +92,13 @@ def listed(conn: Connection[Any]) -> list[Webhook]:
     return _select(conn, "ORDER BY created_at, id", ())
 
 
-def update(conn: Connection[Any], webhook: Webhook) -> bool:
-    """Replace what people may change of an endpoint; enabling it forgets its failures."""
+def update(conn: Connection[Any], webhook: Webhook, *, afresh: bool = False) -> bool:
+    """Replace what people may change of an endpoint; ``afresh`` forgets its failures."""
     cursor = conn.execute(
         "UPDATE webhooks SET name = %s, url = %s, format = %s, events = %s, min_severity = %s, kinds = %s, "
         "clusters = %s, enabled = %s, updated_at = %s, "
-        "failing_since = CASE WHEN %s THEN NULL ELSE failing_since END, "
-        "disabled_reason = CASE WHEN %s THEN '' ELSE disabled_reason END WHERE id = %s",
+        "failures = CASE WHEN %s THEN 0 ELSE failures END, "
+        "failing_since = CASE WHEN %s THEN NULL ELSE failing_since END, disabled_reason = %s WHERE id = %s",
         (
             storable(webhook.name),
             storable(webhook.url),
@@ -97,8 +109,9 @@ def update(conn: Connection[Any], webhook: Webhook) -> bool:
             _texts(webhook.clusters),
             webhook.enabled,
             webhook.updated_at,
-            webhook.enabled,
-            webhook.enabled,
+            afresh,
+            afresh,
+            "" if webhook.enabled else storable(webhook.disabled_reason),
             storable(webhook.id),
         ),
     )
@@ -133,22 +146,38 @@ def secrets(conn: Connection[Any], webhook_id: str, now: datetime) -> list[str]:
     return [row[0] for row in rows]
 
 
-def set_failing(conn: Connection[Any], webhook_id: str, since: datetime | None) -> bool:
-    """Mark an endpoint failing, or with None well again; return whether that was news."""
+def took(conn: Connection[Any], webhook_id: str) -> bool:
+    """Record that the endpoint took a delivery; return whether attempts had failed before."""
     cursor = conn.execute(
-        # The first failure of a row dates it; those after it are no news.
-        "UPDATE webhooks SET failing_since = %s WHERE id = %s AND (failing_since IS NULL) = %s",
-        (since, storable(webhook_id), since is not None),
+        "UPDATE webhooks SET failures = 0, failing_since = NULL WHERE id = %s AND failures > 0",
+        (storable(webhook_id),),
     )
     return cursor.rowcount == 1
 
 
-def disable(conn: Connection[Any], webhook_id: str, reason: str, now: datetime) -> None:
-    """Switch an endpoint off and say why."""
+def failed(conn: Connection[Any], webhook_id: str, at: datetime) -> Webhook | None:
+    """Record an attempt at ``at`` that failed; return the endpoint, None when it was removed meanwhile."""
     conn.execute(
-        "UPDATE webhooks SET enabled = false, disabled_reason = %s, updated_at = %s WHERE id = %s",
-        (storable(reason), now, storable(webhook_id)),
+        "UPDATE webhooks SET failures = failures + 1, failing_since = coalesce(failing_since, %s) "
+        "WHERE id = %s",
+        (at, storable(webhook_id)),
     )
+    return get(conn, webhook_id)
+
+
+def gone(conn: Connection[Any], webhook_id: str, reason: str, at: datetime) -> Webhook | None:
+    """Switch an endpoint off because its receiver wants no more; return it as ``failed`` does."""
+    conn.execute(
+        "UPDATE webhooks SET enabled = false, disabled_reason = %s, updated_at = %s, "
+        "failures = greatest(failures + 1, %s), failing_since = coalesce(failing_since, %s) WHERE id = %s",
+        (storable(reason), at, FAILING_AFTER, at, storable(webhook_id)),
+    )
+    return get(conn, webhook_id)
+
+
+def failing(conn: Connection[Any]) -> dict[str, bool]:
+    """Return for every endpoint whether it is failing, by its id."""
+    return {webhook.id: webhook.failing for webhook in listed(conn)}
 
 
 def _add_secret(conn: Connection[Any], webhook_id: str, secret: str, now: datetime) -> None:

@@ -134,8 +134,11 @@ async def update_webhook(
         with services.pool.connection() as conn, conn.transaction():
             found = _reachable(conn, webhook_id, principal)
             changed = replace(found, updated_at=services.now(), **changes)
+            if "enabled" in changes:
+                changed = replace(changed, disabled_reason="")
             _check_reach(principal, changed)
-            webhooks.update(conn, changed)
+            # Another name or filter says nothing of whether the receiver is well.
+            webhooks.update(conn, changed, afresh=changes.get("enabled", False) or "url" in changes)
             told = changes | ({"url": masked(changed.url)} if body.url else {})
             record(conn, request, "webhook.update", webhook_id, {"changed": told})
             return _reachable(conn, webhook_id, principal)
@@ -279,7 +282,7 @@ def _check_reach(principal: Principal, webhook: Webhook) -> None:
 
 
 def _shown(webhook: Webhook) -> dict[str, Any]:
-    status = "disabled" if not webhook.enabled else "failing" if webhook.failing_since else "active"
+    status = "disabled" if not webhook.enabled else "failing" if webhook.failing else "active"
     shown: dict[str, Any] = {
         "id": webhook.id,
         "name": webhook.name,
@@ -291,10 +294,11 @@ def _shown(webhook: Webhook) -> dict[str, Any]:
         "clusters": list(webhook.clusters),
         "enabled": webhook.enabled,
         "status": status,
+        "failures_in_a_row": webhook.failures,
         "created_at": rfc3339(webhook.created_at),
         "updated_at": rfc3339(webhook.updated_at),
     }
-    if webhook.failing_since:
+    if webhook.failing and webhook.failing_since:
         shown["failing_since"] = rfc3339(webhook.failing_since)
     if webhook.disabled_reason:
         shown["disabled_reason"] = webhook.disabled_reason

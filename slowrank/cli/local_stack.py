@@ -24,9 +24,8 @@ from api.app import create_app
 from api.auth import SCOPES
 from api.connections import server
 from api.links import finding_link
-from api.metrics import NotifierMetrics, new_registry
 from api.notifier import Notifier
-from api.policy import limits_of, sender_of
+from api.policy import notifier_of
 from exporters.collector import Instant
 from exporters.exporter import Exporter
 from exporters.registry import collectors
@@ -109,9 +108,11 @@ def local_stack(wanted: Wanted, settings: Settings, tuning: Tuning) -> Iterator[
         bus = Bus(pool, now=time.time, tuning=tuning, job_memory_bytes=memory)
         parts.enter_context(_ticking(bus))
         app = create_app(settings, pool, sink=bus)
-        app.state.services.registry.register(JobMetrics(lambda: bus.jobs))
+        # On the page that the API serves: this process has no other.
+        registry, instance = app.state.services.registry, f"local-{os.getpid()}"
+        registry.register(JobMetrics(lambda: bus.jobs))
         parts.enter_context(_serving(app, listening))
-        parts.enter_context(_notifying(settings, pool))
+        parts.enter_context(_notifying(notifier_of(settings, pool, registry, instance=instance)))
         yield LocalStack(url, settings, pool, bus, embedded_dsn="" if own else dsn)
 
 
@@ -212,15 +213,7 @@ def _ticking(bus: Bus) -> Iterator[None]:
 
 
 @contextmanager
-def _notifying(settings: Settings, pool: ConnectionPool[psycopg.Connection]) -> Iterator[None]:
-    notifier = Notifier(
-        pool=pool,
-        sender=sender_of(settings),
-        metrics=NotifierMetrics(new_registry()),
-        public_url=settings.public_url,
-        instance=f"local-{os.getpid()}",
-        limits=limits_of(settings),
-    )
+def _notifying(notifier: Notifier) -> Iterator[None]:
     loop, stop = asyncio.new_event_loop(), asyncio.Event()
     thread = threading.Thread(target=_deliver, args=(loop, notifier, stop), name="notifier", daemon=True)
     thread.start()

@@ -44,9 +44,8 @@ async def _serve(settings: "Settings", dsn: str) -> None:
 
     from prometheus_client import start_http_server
 
-    from api.metrics import NotifierMetrics, new_registry
-    from api.notifier import Notifier
-    from api.policy import limits_of, sender_of
+    from api.metrics import new_registry
+    from api.policy import notifier_of
     from store.pool import open_pool
 
     registry = new_registry()
@@ -56,13 +55,7 @@ async def _serve(settings: "Settings", dsn: str) -> None:
     if settings.notifier_metrics_port:
         start_http_server(settings.notifier_metrics_port, addr=settings.metrics_host, registry=registry)
     with open_pool(dsn, name="slowrank notifier") as pool:
-        notifier = Notifier(
-            pool=pool,
-            sender=sender_of(settings),
-            metrics=NotifierMetrics(registry),
-            public_url=settings.public_url,
-            instance=f"{socket.gethostname()}:{os.getpid()}",
-            limits=limits_of(settings),
-        )
+        instance = f"{socket.gethostname()}:{os.getpid()}"
+        notifier = notifier_of(settings, pool, registry, instance=instance)
         typer.echo("delivering; stop with Ctrl-C", err=True)
         await notifier.run(stop)

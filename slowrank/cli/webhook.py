@@ -112,7 +112,7 @@ def _path(api: Client, webhook_id: str | None) -> str:
 
 _WEBHOOKS = {
     "id": lambda w: w["id"],
-    "status": lambda w: w["status"],
+    "status": lambda w: w["status"] + (f" {ago(w['failing_since'])}" if "failing_since" in w else ""),
     "format": lambda w: w["format"],
     "min severity": lambda w: w["min_severity"],
     "kinds": lambda w: ",".join(w["kinds"]) or "all",

@@ -363,12 +363,11 @@ def add_webhook(pool):
         now, secret = datetime.now(UTC), new_secret()
         webhook = Webhook(
             id=f"whk_{len(secret)}{time.monotonic_ns()}",
-            name="test",
             url=url,
             created_by="test",
             created_at=now,
             updated_at=now,
-            **({"min_severity": "warning"} | fields),
+            **({"name": "test", "min_severity": "warning"} | fields),
         )
         with pool.connection() as conn:
             webhooks.create(conn, webhook, secret)

@@ -84,9 +84,10 @@ def test_the_notifier_may_report_and_switch_off_endpoints(client, settings, pool
         (due,) = deliveries.due(conn, now=datetime.now(UTC))
         attempt = deliveries.Attempt(at=datetime.now(UTC), error="away")
         deliveries.mark_failed(conn, due, attempt, again_at=None)
-        webhooks.set_failing(conn, webhook["id"], datetime.now(UTC))
-        assert findings.save(conn, failing_finding(due, attempt), FindingConfig()) is not None
-        webhooks.disable(conn, webhook["id"], "410", datetime.now(UTC))
+        assert webhooks.failed(conn, webhook["id"], datetime.now(UTC)) is not None
+        assert (gone := webhooks.gone(conn, webhook["id"], "410", datetime.now(UTC))) is not None
+        assert findings.save(conn, failing_finding(gone, due, attempt), FindingConfig()) is not None
+        assert webhooks.took(conn, webhook["id"])
         end_recovered(conn, datetime.now(UTC))
         (told,) = findings.find(conn, findings.FindingFilter(kinds=(KIND,))).items
         assert told.status == "resolved"

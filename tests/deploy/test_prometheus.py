@@ -9,7 +9,7 @@ import yaml
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from api.metrics import ApiMetrics, DatabaseGauges, NotifierMetrics
+from api.metrics import ApiMetrics, DatabaseGauges, NotifierMetrics, WebhookGauges
 from api.metrics import new_registry as api_registry
 from slowrank.settings import Settings
 from streams.health import Health
@@ -33,6 +33,7 @@ def exported():
     ApiMetrics(api)
     NotifierMetrics(api)
     api.register(DatabaseGauges(dict, psycopg.OperationalError))
+    api.register(WebhookGauges(dict, psycopg.OperationalError))
     SinkMetrics(worker)
     detecting = worker_registry(Health("detect", lambda: 0.0), lambda: 0.0)
     pages = [generate_latest(registry).decode() for registry in (api, worker, detecting)]

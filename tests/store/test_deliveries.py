@@ -141,7 +141,7 @@ def test_late_failure_does_not_undo_a_delivery(conn, hook):
 def test_disabled_endpoint_gets_nothing(conn, hook):
     """Deliveries of a disabled endpoint wait until it is enabled."""
     queue(conn)
-    webhooks.disable(conn, hook.id, "410 Gone", at(0))
+    webhooks.gone(conn, hook.id, "410 Gone", at(0))
     assert deliveries.due(conn, now=at(1)) == []
     assert endpoint(conn, hook.id).disabled_reason == "410 Gone"
     webhooks.update(conn, hook)
@@ -172,10 +172,18 @@ def test_secrets_rotate(conn, hook):
     assert webhooks.secrets(conn, hook.id, at(100)) == ["whsec_2"]
 
 
-def test_failing_is_news_once(conn, hook):
-    """Only the change to failing, and the change back, are reported as such."""
-    assert [webhooks.set_failing(conn, hook.id, at(i)) for i in range(2)] == [True, False]
-    assert [webhooks.set_failing(conn, hook.id, None) for _ in range(2)] == [True, False]
+def test_the_third_failure_in_a_row_makes_it_failing(conn, hook):
+    """It has been so since the first; taking a delivery ends it, which is news once."""
+    told = [webhooks.failed(conn, hook.id, at(i)) for i in range(4)]
+    assert [each and (each.failing, each.failing_since) for each in told] == [
+        (False, at(0)),
+        (False, at(0)),
+        (True, at(0)),
+        (True, at(0)),
+    ]
+    assert [webhooks.took(conn, hook.id) for _ in range(2)] == [True, False]
+    assert (endpoint(conn, hook.id).failing, endpoint(conn, hook.id).failing_since) == (False, None)
+    assert webhooks.failed(conn, "whk_removed", at(0)) is None
 
 
 def test_deleted_with_all_that_belongs_to_it(conn, hook):

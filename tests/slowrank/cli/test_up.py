@@ -18,13 +18,16 @@ import msgspec
 import pytest
 from standardwebhooks import Webhook
 
+from alerts.config import FindingConfig
+from alerts.finding import Finding, dedup_key, finding_id
 from simulator import Cluster, ClusterSpec, Fault
 from simulator.layout import one_job
 from slowrank import StepTimer
 from slowrank.cli.local_stack import Wanted, host_telemetry, key_of, local_stack
 from slowrank.settings import Settings
-from slowrank.telemetry import JobSteps, NodeSample
+from slowrank.telemetry import JobSteps, NodeSample, Subject
 from slowrank.telemetry.twin import rows
+from store import findings
 from streams.tuning import Tuning
 from tests.streams import traffic
 
@@ -158,6 +161,59 @@ def test_a_request_takes_at_most_five_milliseconds(home):
         seconds = [api.get("/version").elapsed.total_seconds() for _ in range(40)]
     # The median: others use this machine's processors as well.
     assert statistics.median(seconds) <= 0.005
+
+
+def test_metrics_of_up_show_a_webhook_that_fails(home):
+    """Its only page has what the notifier in it counts: three findings, each refused once."""
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        port = closed.getsockname()[1]
+        settings = Settings(
+            database_url=None,
+            webhook_allow_http=("127.0.0.1",),
+            webhook_allow_private=("127.0.0.0/8",),
+            webhook_allow_ports=(port,),
+        )
+        with local_stack(Wanted(home / "data", 0, throwaway=True), settings, Tuning()) as stack:
+            headers = {"authorization": f"Bearer {stack.new_key('test')}"}
+            with httpx.Client(base_url=stack.url, headers=headers, trust_env=False) as api:
+                body = {"url": f"http://127.0.0.1:{port}/hook", "kinds": ["straggler"]}
+                webhook = api.post("/api/v1/webhooks", json=body).json()["id"]
+                with stack.pool.connection() as conn:
+                    for node in ("a", "b", "c"):
+                        findings.save(conn, slow(node), FindingConfig())
+                until, failing = (
+                    time.monotonic() + 20,
+                    f'slowrank_webhook_failing{{endpoint="{webhook}"}} 1.0',
+                )
+                while failing not in (page := api.get("/metrics").text) and time.monotonic() < until:
+                    time.sleep(0.1)
+                assert failing in page
+                assert f'endpoint="{webhook}",result="retry"' in page
+                assert api.get(f"/api/v1/webhooks/{webhook}").json()["status"] == "failing"
+                own_findings = api.get("/api/v1/findings", params={"kind": "self"}).json()["items"]
+    assert [f["kind"] for f in own_findings] == ["self.webhook_failing"]
+
+
+def slow(node):
+    """Return an open finding about a GPU of a node."""
+    subject, onset = Subject(type="gpu", cluster="c", node=node, gpu_index=0), round(time.time() - 60, 3)
+    key = dedup_key(subject, "straggler.fail_slow")
+    return Finding(
+        id=finding_id(key, onset),
+        dedup_key=key,
+        kind="straggler.fail_slow",
+        title=f"{node} is slow",
+        severity="error",
+        status="open",
+        subject=subject,
+        onset=onset,
+        onset_lo=onset,
+        onset_hi=onset,
+        detected_at=onset + 1,
+        last_seen_at=onset + 2,
+        detector="peer_step",
+    )
 
 
 def test_the_audit_log_of_a_running_up_is_found(up, home):

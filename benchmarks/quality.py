@@ -6,6 +6,7 @@ A long run is continued: every outcome is appended to a file, and what is in it 
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -54,7 +55,8 @@ def extend(path: Path, parts: list[str], seeds: list[int], *, without: tuple[str
     """
     done = read(path, parts, without=without)
     if path.exists():
-        path.write_bytes(b"".join(path.read_bytes().rpartition(b"\n")[:2]))
+        # In place: a stop while the file is written anew would lose every outcome in it.
+        os.truncate(path, path.read_bytes().rfind(b"\n") + 1)
     todo = sorted((seed, part) for part in parts for seed in missing(done, part, seeds))
     for seed, part in todo:
         # All outcomes of a seed in one write: a part of a seed must not pass for the whole of it.

@@ -5,6 +5,7 @@ process holds the file at a time.
 """
 
 import contextlib
+import errno
 import sqlite3
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -12,6 +13,9 @@ from pathlib import Path
 from exporters.spool import Loss, Message, StoreFailed, grouped
 
 _PAGE_BYTES = 4096
+# Damaged files kept at most, each as large as the spool may be: a disk that fails again and again is not to
+# be filled by them.
+_KEPT = 4
 _FULL_REASON = "the spool on disk was full"
 # AUTOINCREMENT: without it an emptied table counts from 1 again, and a reader further on passes over the new.
 _SCHEMA = """
@@ -92,11 +96,22 @@ class DiskStore:
             raise
         except sqlite3.DatabaseError:
             # Damaged beyond reading: keep it for people and start anew, rather than never spool again.
-            self._path.replace(self._path.with_suffix(".damaged"))
-            # Else the damaged file's log would be played into the new one.
-            for suffix in ("-wal", "-shm"):
-                self._path.with_name(self._path.name + suffix).unlink(missing_ok=True)
+            self._set_aside()
             return self._open()
+
+    def _set_aside(self) -> None:
+        """Rename the file to ``spool.damaged``, or ``spool.damaged.N`` where earlier ones are kept."""
+        first = self._path.with_suffix(".damaged")
+        numbered = (first.with_name(f"{first.name}.{n}") for n in range(1, _KEPT))
+        aside = next((path for path in (first, *numbered) if not path.exists()), None)
+        if aside is None:
+            raise OSError(errno.EEXIST, f"{_KEPT} damaged spools are kept already; move {first}* away")
+        # With its log, which may hold records that are not in the file yet, and which would else be played
+        # into the new one.
+        for suffix in ("-wal", "-shm", ""):
+            file = self._path.with_name(self._path.name + suffix)
+            if file.exists():
+                file.rename(aside.with_name(aside.name + suffix))
 
     def _open(self) -> sqlite3.Connection:
         # No transactions but those begun below; both threads come with the lock of Spool held.

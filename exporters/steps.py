@@ -4,9 +4,9 @@ Sockets are read once a tick without blocking; the kernel's receive buffer is th
 is not a good datagram is dropped and counted: any process of the node can send here.
 """
 
+import errno
 import re
 import socket
-import stat
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -47,7 +47,7 @@ class StepsCollector:
         self, addresses: Iterable[str], gpu_uuids: Callable[[], Mapping[str, int]] = dict[str, int]
     ) -> None:
         self._gpu_uuids = gpu_uuids
-        self._paths: list[Path] = []
+        self._paths: dict[Path, int] = {}
         self._sockets: list[socket.socket] = []
         self._rejected: Counter[str] = Counter()
         self._rows_total = 0
@@ -99,9 +99,11 @@ class StepsCollector:
     def close(self) -> None:
         for listening in self._sockets:
             listening.close()
-        for path in self._paths:
-            path.unlink(missing_ok=True)
-        self._sockets, self._paths = [], []
+        for path, made in self._paths.items():
+            # Another exporter may have made its own there since.
+            if _inode(path) == made:
+                path.unlink()
+        self._sockets, self._paths = [], {}
 
     def _payloads(self) -> Iterable[bytes]:
         left = MAX_DATAGRAMS_PER_TICK
@@ -147,14 +149,35 @@ class StepsCollector:
         return _ready(listening, (host.strip("[]"), int(port)))
 
     def _bind_unix(self, path: Path) -> socket.socket:
-        if path.exists() and stat.S_ISSOCK(path.stat().st_mode):
-            # Left by an exporter that was killed; bind() would take it for a living one.
-            path.unlink()
+        if path.is_socket():
+            _remove_dead(path)
         listening = _ready(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM), str(path))
-        self._paths.append(path)
+        self._paths[path] = _inode(path)
         # Training jobs run as other users; what they may send is bounded and checked above.
         path.chmod(0o666)
         return listening
+
+
+def _remove_dead(path: Path) -> None:
+    """Remove a socket that a killed exporter left, over which bind() fails. Raises ``OSError`` if in use."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            path.unlink()
+        except OSError as error:
+            # A socket of another type (EPROTOTYPE), or of another user (EACCES).
+            raise OSError(error.errno, f"{error.strerror}: {path} is another program's socket") from error
+        else:
+            raise OSError(errno.EADDRINUSE, f"{path} is in use: is another exporter running?")
+
+
+def _inode(path: Path) -> int:
+    """Return the inode number of ``path``, 0 where there is nothing."""
+    try:
+        return path.lstat().st_ino
+    except FileNotFoundError:
+        return 0
 
 
 def _ready(listening: socket.socket, address: str | tuple[str, int]) -> socket.socket:

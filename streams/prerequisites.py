@@ -1,7 +1,9 @@
 """What a worker needs and does not make itself: its topics and, for the one that stores, the schema."""
 
 import asyncio
+import os
 from functools import partial
+from pathlib import Path
 
 from aiokafka.errors import KafkaError
 
@@ -14,6 +16,21 @@ from streams.probe import Probe
 
 class Unprepared(Exception):
     """Something the operator makes is missing; says what to run."""
+
+
+def make_own(folder: Path) -> None:
+    """Make the folder for files that are rewritten all the time. Raises ``Unprepared`` for somebody else's.
+
+    The default is a name in the temporary directory that everybody can guess: who made it first could lead
+    what is written there to any file of ours.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    owners = {folder.lstat().st_uid, folder.stat().st_uid}
+    if not owners <= {os.geteuid(), 0}:
+        raise Unprepared(
+            f"{folder} belongs to another user, and files of this worker would be written there. Remove it, "
+            "or choose another folder with SLOWRANK_STREAMS_RUNTIME_DIR."
+        )
 
 
 def demand(settings: Settings, role: Role) -> None:

@@ -30,8 +30,10 @@ async def write_recording(settings: Settings, output: Path, *, follow: bool) -> 
     decode = {topic_name(t, settings.topic_prefix): read for t, read in TELEMETRY.items()}
     try:
         messages = _messages(settings, list(decode), follow=follow)
-        # Without Kafka or its topics nothing takes the place of what was recorded before.
+        # Without Kafka, its topics or a message nothing takes the place of what was recorded before.
         message = await anext(messages, None)
+        if message is None:
+            return 0, 0
         with opened(output) as file:
             while message is not None:
                 try:

@@ -36,7 +36,7 @@ from streams.hush import hush
 from streams.lookout import Lookout
 from streams.metrics import SinkMetrics, new_registry, serve
 from streams.outlet import Outlet
-from streams.prerequisites import demand
+from streams.prerequisites import demand, make_own
 from streams.probe import Place, Probe
 from streams.rebuild import reread
 from streams.rollup import Rows
@@ -64,7 +64,7 @@ def run(settings: Settings, tuning: Tuning, role: Role) -> None:
     if role == "detect":
         _warm_up()
     collect_seldom()
-    settings.streams_runtime_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_own(settings.streams_runtime_dir)
     health = Health(role, time.monotonic)
     registry = new_registry(health, time.time)
     work: Work = (

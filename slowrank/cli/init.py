@@ -46,7 +46,8 @@ def init(
 ) -> None:
     """Write .env and secrets/ (random, readable by their owner only) for docker compose."""
     folder = directory / "secrets"
-    taken = [str(path) for path in (directory / ".env", folder) if path.exists()]
+    # Links too, even one that leads nowhere: it would be replaced.
+    taken = [str(path) for path in (directory / ".env", folder) if path.exists() or path.is_symlink()]
     if taken:
         typer.echo(
             f"slowrank init: {' and '.join(taken)} already there, nothing written: the database keeps "

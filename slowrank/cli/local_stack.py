@@ -4,6 +4,7 @@
 """
 
 import asyncio
+import logging
 import os
 import platform
 import socket
@@ -33,7 +34,8 @@ from exporters.service import Schedule, identity
 from exporters.spool import SpoolStats
 from slowrank.cli.bus import Bus
 from slowrank.cli.embedded import database
-from slowrank.cli.private_file import write_private
+from slowrank.cli.private_file import set_aside, write_private
+from slowrank.cli.remote import read_text
 from slowrank.settings import Settings
 from store import keys
 from store.link_key import link_key
@@ -41,6 +43,8 @@ from store.migrate import migrate
 from store.pool import open_pool
 from streams.job_metrics import JobMetrics
 from streams.tuning import Tuning
+
+log = logging.getLogger(__name__)
 
 START_SECONDS = 20.0
 TICK_SECONDS = 1.0
@@ -152,12 +156,17 @@ def _serving(app: Any, listening: socket.socket) -> Iterator[None]:
 
 
 def key_of(stack: LocalStack, key_file: Path) -> str:
-    """Return the key in ``key_file`` if it still opens this stack, else a new one, which is written there."""
-    held = key_file.read_text().strip() if key_file.exists() else ""
+    """Return the key in ``key_file`` if it still opens this stack, else a new one, which is written there.
+
+    One that does not open it may open another installation: it is kept beside the new one.
+    """
+    held = read_text(key_file)
     with stack.pool.connection() as conn:
         if held and keys.verify(conn, held, datetime.now(UTC)) is not None:
             return held
     token = stack.new_key("slowrank up")
+    if key_file.exists():
+        log.warning("the key in %s does not open this API; it is kept as %s", key_file, set_aside(key_file))
     write_private(key_file, token + "\n")
     return token
 

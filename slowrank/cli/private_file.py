@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+from itertools import count
 from pathlib import Path
 
 
@@ -25,6 +26,13 @@ def write_private(path: Path, text: str, *, owner: tuple[int, int] | None = None
         Path(fresh).unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
+
+
+def set_aside(path: Path) -> Path:
+    """Rename a file to the first free of ``NAME.1``, ``NAME.2``, … beside it; return that name."""
+    numbered = (path.with_name(f"{path.name}.{n}") for n in count(1))
+    aside = next(other for other in numbered if not other.exists())
+    return path.rename(aside)
 
 
 def sync_folder(folder: Path) -> None:

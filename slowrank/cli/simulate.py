@@ -38,6 +38,8 @@ def simulate(
         return
     if (output is None) == (kafka is None):
         fail("say where the records go: -o FILE or --kafka HOST:PORT, one of them")
+    if truth is not None and output is not None and truth.resolve() == output.resolve():
+        fail(f"--truth and -o both name {truth}, and one would be written over the other: give two files")
     # The last record is of the time it is sent at: what is ahead of the clock is refused.
     start = time.time() - seconds * max(0.0, 1 - 1 / multiple(speed))
     simulated = _cluster(nodes, gpus, seed=seed, faults=fault or [], name=cluster, start=float(int(start)))

@@ -83,6 +83,8 @@ def record(
         rows, unreadable = asyncio.run(write_recording(settings, output, follow=follow))
     except RecordingProblem as error:
         fail(str(error))
+    if not rows and not unreadable:
+        fail(f"Kafka holds no telemetry, {output} is as it was. Do exporters send to these topics?")
     typer.secho(f"{rows} rows written to {output}, {unreadable} messages could not be read", err=True)
 
 

@@ -67,10 +67,13 @@ def up(
 def _reachable(stack: "LocalStack", folder: Path) -> Iterator[None]:
     """Write to ``folder`` where the other commands find this stack: its address, a key, its own database."""
     from slowrank.cli.local_stack import key_of
-    from slowrank.cli.private_file import write_private
+    from slowrank.cli.private_file import set_aside, write_private
 
     key_of(stack, folder / "key")
-    write_private(folder / "url", stack.url + "\n")
+    url = folder / "url"
+    if url.exists() and not read_text(url).startswith("http://127.0.0.1:"):
+        logging.warning("%s is not the address of a `slowrank up`; it is kept as %s", url, set_aside(url))
+    write_private(url, stack.url + "\n")
     database = folder / "database"
     dsn = stack.embedded_dsn
     if dsn:

@@ -97,6 +97,19 @@ def test_a_damaged_file_is_set_aside(tmp_path, make_messages):
     store.close()
 
 
+def test_nothing_that_was_set_aside_is_lost(tmp_path):
+    """Each damaged file has a name of its own; the fifth stops the store and stays where it is."""
+    for n in range(4):
+        (tmp_path / "spool.sqlite").write_bytes(b"this is not a database %d" % n)
+        DiskStore(tmp_path, MIB).close()
+    kept = [tmp_path / name for name in ("spool.damaged", *(f"spool.damaged.{n}" for n in (1, 2, 3)))]
+    assert [path.read_bytes()[-1:] for path in kept] == [b"0", b"1", b"2", b"3"]
+    (tmp_path / "spool.sqlite").write_bytes(b"this is not a database 4")
+    with pytest.raises(StoreFailed, match="move"):
+        DiskStore(tmp_path, MIB)
+    assert (tmp_path / "spool.sqlite").read_bytes() == b"this is not a database 4"
+
+
 def test_a_full_file_system_is_a_failure_and_not_a_crash(tmp_path, make_messages):
     """When the system refuses to let the file grow, the store says so and keeps what it has."""
     store = DiskStore(tmp_path, 64 * MIB)

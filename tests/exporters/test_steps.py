@@ -1,6 +1,7 @@
 import json
 import socket
 import time
+from pathlib import Path
 
 import pytest
 
@@ -202,3 +203,35 @@ def test_an_address_that_is_none_is_refused(address, path):
     with pytest.raises(OSError, match="host:port"):
         StepsCollector([path, address])
     StepsCollector([path]).close()
+
+
+def test_a_socket_that_is_in_use_is_left_alone(path, collector, send):
+    """A second exporter is refused, and the first one's socket goes on to be heard."""
+    with pytest.raises(OSError, match="is another exporter running"):
+        StepsCollector([path])
+    send(datagram())
+    assert collector.collect(now()).steps
+
+
+def test_a_socket_of_another_program_is_left_alone(path):
+    """A path that was meant for something else: that goes on listening."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as other:
+        other.bind(path)
+        other.listen()
+        with pytest.raises(OSError, match="another program's socket"):
+            StepsCollector([path])
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+            client.connect(path)
+
+
+def test_a_killed_exporters_socket_is_replaced_and_the_new_one_outlives_the_old(path):
+    """What is left of a dead one is no obstacle; an end removes the socket that is its own alone."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as dead:
+        dead.bind(path)
+    old = StepsCollector([path])
+    Path(path).unlink()
+    new = StepsCollector([path])
+    old.close()
+    assert Path(path).is_socket()
+    new.close()
+    assert not Path(path).exists()

@@ -2,11 +2,12 @@
 
 import asyncio
 import contextlib
+import os
 
 import pytest
 
 from slowrank.settings import Settings
-from streams.prerequisites import Unprepared, demand
+from streams.prerequisites import Unprepared, demand, make_own
 from tests.streams import traffic
 from tests.streams.harness import Rig, wait_for
 
@@ -65,3 +66,15 @@ def test_workers_started_too_early_say_so_and_work_as_soon_as_they_can(unprepare
 
     wait_for(lambda: unprepared.messages("suspicions"), within=90, what="detection to read")
     unprepared.wait_until_read("detect", "sink")
+
+
+def test_a_folder_of_somebody_else_is_refused(tmp_path):
+    """What is rewritten every second goes through no link that another user made."""
+    make_own(tmp_path / "mine")
+    make_own(tmp_path / "mine")
+    (tmp_path / "link").symlink_to(tmp_path / "mine")
+    make_own(tmp_path / "link")
+    if os.geteuid() == 0:
+        os.chown(tmp_path / "link", 1234, -1, follow_symlinks=False)
+        with pytest.raises(Unprepared, match="SLOWRANK_STREAMS_RUNTIME_DIR"):
+            make_own(tmp_path / "link")

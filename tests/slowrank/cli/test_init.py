@@ -67,3 +67,12 @@ def test_environment_holds_no_secret(tmp_path):
     assert set(names) == {"SLOWRANK_UID", "SLOWRANK_GID", "KAFKA_CLUSTER_ID", "SLOWRANK_CLUSTER"}
     assert int(names["SLOWRANK_UID"]) > 0
     assert re.fullmatch(r"[A-Za-z0-9_]{22}", names["KAFKA_CLUSTER_ID"])
+
+
+def test_a_link_that_leads_nowhere_is_not_replaced(tmp_path):
+    """A disk that is not mounted now: its .env is not given another place."""
+    (tmp_path / ".env").symlink_to("not/mounted")
+    code, output = run(tmp_path)
+    assert (code, "nothing written" in output) == (1, True)
+    assert (tmp_path / ".env").is_symlink()
+    assert not (tmp_path / "secrets").exists()

@@ -141,3 +141,12 @@ def test_the_faults_are_listed(run):
     assert result.exit_code == 0
     assert "thermal_throttle" in result.output
     assert "link.nic_flap" in result.output
+
+
+def test_records_and_truth_are_two_files(run, tmp_path):
+    """One name for both is refused before either is written."""
+    file = tmp_path / "one.ndjson"
+    result = run("--seconds", "5", "-o", str(file), "--truth", f"{tmp_path}/./one.ndjson")
+    assert result.exit_code == 2
+    assert "--truth and -o" in result.stderr
+    assert not file.exists()

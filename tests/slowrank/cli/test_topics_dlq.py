@@ -55,6 +55,16 @@ def test_topics_are_created_once_and_described(prefix):
     assert described.stdout.count("2 partitions  1 replicas") == len(TOPICS)
 
 
+def test_an_earlier_recording_outlives_an_empty_log(prefix, tmp_path):
+    """Topics without a message, as after their retention: the file stays, and the exit status says so."""
+    run("topics", "create")
+    file = tmp_path / "day.ndjson"
+    file.write_text("earlier")
+    result = run("streams", "record", "-o", str(file))
+    assert (result.exit_code, file.read_text()) == (2, "earlier")
+    assert "as it was" in result.stderr
+
+
 def test_dead_letters_are_listed_by_reason_and_shown_without_harm(prefix, kafka_bootstrap):
     """A letter shows where it stood, why, and its bytes; control characters in it stay letters."""
     assert run("topics", "create").exit_code == 0

@@ -201,6 +201,8 @@ def kafka_producer(bootstrap: str, client_id: str) -> Producer:
         request_timeout_ms=10_000,
         max_block_ms=10_000,
         bootstrap_timeout_ms=5_000,
+        # How long it takes to see that a topic grew; workers send on what still goes to a former partition.
+        metadata_max_age_ms=30_000,
         # Topics are the operator's: made by accident, one has the wrong partitions (docs/decisions/0002).
         allow_auto_create_topics=False,
     )

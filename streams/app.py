@@ -14,7 +14,9 @@ from faust.types import StreamT
 from slowrank.settings import Settings
 from slowrank.telemetry.topics import JOB_STEPS, NODE_EVENTS, NODE_SAMPLES, SUSPICIONS
 from streams.acks import Acks
+from streams.clients import METADATA_MS
 from streams.dead_letters import Message
+from streams.placement import MOVED
 from streams.probe import Place
 
 Role = Literal["detect", "sink"]
@@ -42,6 +44,10 @@ class Work(Protocol):
         """Look after what messages alone do not move; called every second."""
         ...
 
+    def rebalanced(self) -> None:
+        """Take that partitions are given out anew: a topic may have grown."""
+        ...
+
     async def stop(self) -> None:
         """Let go of everything; no message comes any more."""
         ...
@@ -59,6 +65,8 @@ def build(settings: Settings, role: Role, work: Work) -> faust.App:
         topic_allow_declare=False,
         topic_disable_leader=True,
         consumer_auto_offset_reset="earliest",
+        # The leader of the group sees by it that a topic grew, and then gives the new partitions out.
+        consumer_metadata_max_age_ms=METADATA_MS,
         broker_commit_interval=1.0,
         broker_session_timeout=settings.streams_session_seconds,
         broker_heartbeat_interval=settings.streams_session_seconds / 10,
@@ -88,6 +96,13 @@ def _tending(app: faust.App, work: Work) -> None:
     async def stopping(*_: Any, **__: Any) -> None:
         await work.stop()
 
+    async def rebalanced(*_: Any, **__: Any) -> None:
+        work.rebalanced()
+
+    # Both: a message of the new distribution may be taken before the second comes.
+    app.on_partitions_revoked.connect(rebalanced)
+    app.on_partitions_assigned.connect(rebalanced)
+
     app.timer(ROUND_SECONDS)(rounds)
     app.on_before_shutdown.connect(stopping)
 
@@ -108,4 +123,7 @@ def _agent(app: faust.App, topic: str, take: Take) -> None:
 
 def _message(raw: Any) -> Message:
     # A message without a value (a tombstone) becomes a dead letter like any other that cannot be read.
-    return Message(raw.topic, raw.partition, raw.offset, raw.timestamp, raw.value or b"")
+    moved = dict(raw.headers or ()).get(MOVED, b"").decode(errors="replace")
+    return Message(
+        raw.topic, raw.partition, raw.offset, raw.timestamp, raw.value or b"", raw.key or b"", moved
+    )

@@ -5,6 +5,10 @@ from typing import TypeVar
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient
 
+METADATA_MS = 5_000
+"""How long a client takes to see that a topic grew. Kafka's own default is five minutes, in which whatever a
+faster one puts into the new partitions would not be read."""
+
 Client = TypeVar("Client", AIOKafkaConsumer, AIOKafkaProducer, AIOKafkaAdminClient)
 
 

@@ -13,23 +13,29 @@ Headers = list[tuple[str, bytes]]
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message as it stood in the log; ``timestamp`` in Unix seconds."""
+    """A message as it stood in the log; ``timestamp`` in Unix seconds.
+
+    ``moved`` says where a message lay before a worker sent it on (``streams.placement.MOVED``).
+    """
 
     topic: str
     partition: int
     offset: int
     timestamp: float
     value: bytes
+    key: bytes = b""
+    moved: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """A message to be sent."""
+    """A message to be sent, to the partition that its key gives if none is named."""
 
     topic: str
     key: bytes
     value: bytes
     headers: Headers
+    partition: int | None = None
 
 
 def dead_letter(message: Message, error: BadRecord, *, topic: str) -> Outgoing:

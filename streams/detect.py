@@ -15,6 +15,7 @@ from streams.job_memory import JobMemory
 from streams.job_stage import DEFAULT_MEMORY_BYTES
 from streams.keeper import Course, Keeper, Reread, Step
 from streams.lanes import Lane
+from streams.moves import Moves
 from streams.probe import Place
 from streams.receive_time import ReceiveTime
 from streams.senders import Present
@@ -60,6 +61,7 @@ class Detect:
         window: float,
         tuning: Tuning,
         job_memory_bytes: int = DEFAULT_MEMORY_BYTES,
+        moves: Moves | None = None,
     ) -> None:
         self._name = name
         self._outlet = outlet
@@ -88,7 +90,7 @@ class Detect:
         self._time = -math.inf
         self._receive = ReceiveTime()
         self._beats = Beats()
-        self._keeper: Keeper[Lane] = Keeper(courses, reread=reread, health=health, now=now)
+        self._keeper: Keeper[Lane] = Keeper(courses, reread=reread, health=health, now=now, moves=moves)
 
     async def take(self, message: Message) -> asyncio.Future[None]:
         """Process one message and post its outputs."""
@@ -96,13 +98,15 @@ class Detect:
         if message.topic != self._name(NODE_EVENTS):
             # Events are rare and no sign that samples come.
             self._receive.heard()
-        place = (message.topic, message.partition)
-        lane = await self._keeper.lane_at(place, message.offset, timestamp=message.timestamp, rebuilt=_drop)
+        lane = await self._keeper.lane_of(message, rebuilt=_drop)
         if message.offset < lane.next_offset:
             # Taken before: it is acknowledged when the last of what has been posted by now is durable.
             return self._outlet.post([])
         # Nothing is awaited from here on, so that a cancelled worker leaves no half step in the lane.
         lane.next_offset, lane.heard = message.offset + 1, self._now()
+        if (moved := self._keeper.sent_on(message)) is not None:
+            self._health.outputs["sent_on"] += 1
+            return self._outlet.post([moved])
         durable = self._outlet.post(self._outgoing(self._keeper.steps(lane, message)))
         self._health.event_time[lane.name] = lane.watermark.time
         return durable
@@ -144,6 +148,10 @@ class Detect:
             waits = place[0] == steps or (place[0] == samples and place in quiet)
             if waits and not self._keeper.holds(place):
                 self._outlet.post(self._suspicions(lane.reach(time - IDLE_MARGIN_SECONDS)))
+
+    async def has_past(self, place: Place) -> bool:
+        """Return whether keys of a partition were in others a moment ago: it may owe a silence or a hang."""
+        return await self._keeper.has_past(place)
 
     async def prepare(self, place: Place, offset: int, *, timestamp: float) -> None:
         """Build the lane of a partition that may stay quiet, up to the committed ``offset``."""

@@ -3,14 +3,16 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, Protocol, TypeVar
 
 from aiokafka.errors import KafkaError
 
 from slowrank.telemetry import BadRecord
-from streams.dead_letters import STAGE_ERROR, Message
+from slowrank.telemetry.checks import MAX_INT
+from streams.dead_letters import STAGE_ERROR, Message, Outgoing
 from streams.health import Health
+from streams.moves import Cuts, Moves
 from streams.outlet import until_done
 from streams.probe import Place
 from streams.reorder import Reorder
@@ -58,7 +60,11 @@ class Course(Generic[D]):
 
 
 class Keeper(Generic[D]):
-    """Lanes by (topic, partition). A lane that is not exactly up to the next message is built anew."""
+    """Lanes by (topic, partition). A lane that is not exactly up to the next message is built anew.
+
+    When a topic has grown all its lanes are: without the keys that moved away, and with the past of those
+    that moved in, from the partitions where they were (``moves``).
+    """
 
     def __init__(
         self,
@@ -67,11 +73,14 @@ class Keeper(Generic[D]):
         reread: Reread,
         health: Health,
         now: Callable[[], float],
+        moves: Moves | None = None,
     ) -> None:
         self._courses = courses
         self._reread = reread
         self._health = health
         self._now = now
+        self._moves = moves
+        self._cuts: dict[Place, Cuts] = {}
         self._lanes: dict[Place, D] = {}
         self._orders: dict[Place, Reorder[_Read]] = {}
         self._locks: dict[Place, asyncio.Lock] = {}
@@ -81,6 +90,29 @@ class Keeper(Generic[D]):
         """Lanes that are up to date."""
         return self._lanes
 
+    async def lane_of(self, message: Message, *, rebuilt: Callable[[list[Any]], None]) -> D:
+        """Return the lane of a message, with everything before it in it; see ``lane_at``."""
+        place, origin = (message.topic, message.partition), None
+        if self._moves is not None and message.moved:
+            origin = self._moves.placement.moved_from(message)
+        if origin is not None and origin[1] < self._cuts.get(place, {}).get(origin[0], MAX_INT):
+            # It was sent on instead of processed: taken for the past of this lane, what follows from it would
+            # be lost.
+            built_with_it = origin[0] in self._cuts.setdefault(place, {})
+            self._cuts[place][origin[0]] = origin[1]
+            if built_with_it:
+                self.forget(place)
+        return await self.lane_at(place, message.offset, timestamp=message.timestamp, rebuilt=rebuilt)
+
+    def sent_on(self, message: Message) -> Outgoing | None:
+        """Return what is to be sent instead of processing a message whose key moved to another partition."""
+        return None if self._moves is None else self._moves.sent_on(message)
+
+    async def has_past(self, place: Place) -> bool:
+        """Return whether keys of a partition were in others a moment ago."""
+        await self._settle()
+        return self._moves is not None and bool(self._moves.placement.sources(place, self._now()))
+
     async def lane_at(
         self, place: Place, offset: int, *, timestamp: float, rebuilt: Callable[[list[Any]], None]
     ) -> D:
@@ -89,6 +121,7 @@ class Keeper(Generic[D]):
         ``timestamp`` (Unix seconds) is the log's time at ``offset``; ``rebuilt`` is given what the lane put
         out while it was built.
         """
+        await self._settle()
         # A message and the worker's round may ask for the same lane at once; the second waits for what the
         # first builds.
         async with self._locks.setdefault(place, asyncio.Lock()):
@@ -130,7 +163,7 @@ class Keeper(Generic[D]):
 
     def holds(self, place: Place) -> bool:
         """Return whether messages of a partition are held back."""
-        return place in self._orders and bool(self._orders[place])
+        return place in self._orders and self._orders[place].holds(self._now())
 
     def forget(self, place: Place) -> None:
         """Drop a lane that may have done half a step."""
@@ -142,20 +175,30 @@ class Keeper(Generic[D]):
         for place in [p for p in self._lanes if p not in kept]:
             del self._lanes[place]
 
+    async def _settle(self) -> None:
+        if self._moves is not None:
+            grown = await self._moves.settle(self._courses.keys())
+            for place in [p for p in self._lanes if p[0] in grown]:
+                self.forget(place)
+
     async def _build(
         self, place: Place, offset: int, timestamp: float, rebuilt: Callable[[list[Any]], None]
     ) -> D:
         topic, partition = place
-        name = f"{topic}:{partition}"
+        name, course = f"{topic}:{partition}", self._courses[topic]
+        since = timestamp - course.window
+        cuts = await self._moves.cuts(place, since) if self._moves is not None else {}
+        # What an earlier attempt has learnt of records that were sent on holds for as long as they do.
+        cuts = {p: min(cut, self._cuts.get(place, {}).get(p, cut)) for p, cut in cuts.items()}
+        self._cuts[place] = cuts
 
         async def attempt() -> D:
             # Lane and order are made in each attempt: one that broke off has taken messages already.
-            course = self._courses[topic]
             lane = course.lane(name)
             count = 0
             if course.in_order:
                 self._orders[place] = Reorder()
-            async for message in self._reread(topic, partition, timestamp - course.window, offset):
+            async for message in self._past(place, since, offset):
                 for _, outputs in self.steps(lane, message):
                     # What could not be read was set aside when it was first read.
                     rebuilt([] if isinstance(outputs, BadRecord) else outputs)
@@ -164,12 +207,26 @@ class Keeper(Generic[D]):
                 if count % 100 == 0:
                     await asyncio.sleep(0)
             lane.next_offset = offset
+            if cuts and course.in_order:
+                # What is sent on from former partitions comes in behind what senders put here directly.
+                self._orders[place].pause(self._now())
             log.info("%s: %d messages read again before offset %d", name, count, offset)
             return lane
 
         # Nothing is taken meanwhile; that is no stall for the watchdog.
         with self._health.waiting(f"rebuild of {name}"):
             return await until_done(attempt, (KafkaError,), health=self._health, what="kafka")
+
+    async def _past(self, place: Place, since: float, offset: int) -> AsyncIterator[Message]:
+        """Yield what is the past of a partition's keys, wherever it lies; of former partitions first."""
+        topic, partition = place
+        for source, cut in self._cuts.get(place, {}).items():
+            async for message in self._reread(topic, source, since, cut):
+                if self._moves is not None and self._moves.placement.belongs(message, partition):
+                    yield replace(message, partition=partition)
+        async for message in self._reread(topic, partition, since, offset):
+            if self.sent_on(message) is None:
+                yield message
 
     def _processed(self, lane: D, turn: Iterable["_Read"]) -> Iterator[Step]:
         for record, message in turn:

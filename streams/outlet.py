@@ -4,12 +4,12 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack, suppress
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from aiokafka import AIOKafkaProducer
-from aiokafka.errors import KafkaError
+from aiokafka.errors import KafkaError, UnknownTopicOrPartitionError
 
-from streams.clients import started
+from streams.clients import METADATA_MS, started
 from streams.dead_letters import Outgoing
 from streams.health import Health
 
@@ -113,10 +113,7 @@ class Outlet:
     async def _attempt(self, messages: list[Outgoing]) -> list[Outgoing]:
         producer = await self._started()
         try:
-            futures = [
-                await producer.send(m.topic, value=m.value, key=m.key or None, headers=m.headers)
-                for m in messages
-            ]
+            futures = [await self._sent(producer, m) for m in messages]
         except KafkaError:
             await self._discard()
             raise
@@ -129,6 +126,17 @@ class Outlet:
             raise failed[0][1]
         return [m for m, _ in failed]
 
+    async def _sent(self, producer: AIOKafkaProducer, m: Outgoing) -> asyncio.Future[Any]:
+        if m.partition is not None and m.partition not in await producer.partitions_for(m.topic):
+            # A topic that has just grown: the producer does not know yet.
+            await producer.client.force_metadata_update()
+            if m.partition not in await producer.partitions_for(m.topic):
+                raise UnknownTopicOrPartitionError(f"{m.topic}:{m.partition}")
+        sent: asyncio.Future[Any] = await producer.send(
+            m.topic, value=m.value, key=m.key or None, headers=m.headers, partition=m.partition
+        )
+        return sent
+
     async def _started(self) -> AIOKafkaProducer:
         if self._producer is None:
             self._producer = await started(
@@ -137,6 +145,7 @@ class Outlet:
                     enable_idempotence=True,
                     compression_type="zstd",
                     request_timeout_ms=15_000,
+                    metadata_max_age_ms=METADATA_MS,
                 )
             )
         return self._producer

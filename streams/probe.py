@@ -1,9 +1,10 @@
 """Questions to the brokers over connections of their own, beside whatever a consumer is doing."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.structs import OffsetAndMetadata
 
 from streams.clients import started
 
@@ -47,6 +48,29 @@ class Probe:
         # Asked about by name, a topic that does not exist may be created by the broker.
         found = await (await self._administering()).describe_topics()
         return [(t["topic"], p["partition"]) for t in found if t["topic"] in wanted for p in t["partitions"]]
+
+    async def notes(self, group: str) -> dict[Place, str]:
+        """Return the text that each partition of a group holds beside its offset."""
+        admin = await self._administering()
+        found = await admin.list_consumer_group_offsets(group)
+        return {(p.topic, p.partition): held.metadata or "" for p, held in found.items()}
+
+    async def note(self, group: str, texts: Mapping[Place, str]) -> None:
+        """Have the brokers keep a text for partitions, in a group that nobody reads with."""
+        if not texts:
+            return
+        consumer = AIOKafkaConsumer(
+            bootstrap_servers=self._bootstrap,
+            group_id=group,
+            enable_auto_commit=False,
+            request_timeout_ms=TIMEOUT_MS,
+        )
+        consumer.assign([TopicPartition(*place) for place in texts])
+        try:
+            await started(consumer)
+            await consumer.commit({TopicPartition(*p): OffsetAndMetadata(0, t) for p, t in texts.items()})
+        finally:
+            await consumer.stop()
 
     async def committed(self, group: str | None = None) -> dict[Place, int]:
         """Return the offsets a group, this one without a name, has committed where it ever did."""

@@ -44,5 +44,10 @@ async def _messages(consumer: AIOKafkaConsumer, place: TopicPartition, upto: int
                 if record.offset >= upto:
                     return
                 yield Message(
-                    place.topic, place.partition, record.offset, record.timestamp / 1000, record.value or b""
+                    place.topic,
+                    place.partition,
+                    record.offset,
+                    record.timestamp / 1000,
+                    record.value or b"",
+                    record.key or b"",
                 )

@@ -30,9 +30,9 @@ class Reorder(Generic[T]):
         self._held: list[tuple[float, T]] = []
         self._began = self._until = -math.inf
 
-    def __bool__(self) -> bool:
-        """Return whether anything is held back."""
-        return bool(self._held)
+    def holds(self, logged: float) -> bool:
+        """Return whether anything is held back, or would be if it came at ``logged``."""
+        return bool(self._held) or logged < self._until
 
     def take(self, item: T, *, sender: str, ts: float, logged: float) -> list[T]:
         """Return what is in order now: ``item``, it and what was held back before it, or nothing yet.
@@ -46,10 +46,14 @@ class Reorder(Generic[T]):
         if delay > usual + LATE_SECONDS:
             self._began = self._began if self._held else logged
             self._until = min(logged + PATIENCE_SECONDS, self._began + LONGEST_SECONDS)
-        elif not self._held:
+        elif not self._held and logged >= self._until:
             return [item]
         self._held.append((ts, item))
         return self.reach(logged)
+
+    def pause(self, logged: float) -> None:
+        """Hold back all that comes from ``logged`` on, for as long as old records may still come."""
+        self._began, self._until = logged, logged + PATIENCE_SECONDS
 
     def reach(self, logged: float) -> list[T]:
         """Return, in order, what was held back, once the log's time says that no more will come."""
@@ -59,5 +63,6 @@ class Reorder(Generic[T]):
             # Late for so long is a clock that was set back, or a spool that takes hours: no reason to wait.
             self._usual.clear()
         # Sorting is stable: records of one time keep the order of the log.
+        self._until = -math.inf
         held, self._held = sorted(self._held, key=lambda pair: pair[0]), []
         return [item for _, item in held]

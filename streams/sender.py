@@ -9,7 +9,7 @@ from aiokafka.errors import KafkaError
 
 from slowrank.telemetry import JobSteps, NodeEvent, NodeSample, Record, encode
 from slowrank.telemetry.topics import JOB_STEPS, NODE_EVENTS, NODE_SAMPLES, topic_name
-from streams.clients import started
+from streams.clients import METADATA_MS, started
 
 # Records not acknowledged yet, in memory.
 IN_FLIGHT = 2000
@@ -112,6 +112,7 @@ class _Line:
                         compression_type="zstd",
                         linger_ms=50,
                         enable_idempotence=True,
+                        metadata_max_age_ms=METADATA_MS,
                     )
                 )
             return self._producer

@@ -16,6 +16,7 @@ from streams.detect import Name, Postbox
 from streams.health import Health
 from streams.keeper import Course, Keeper, Reread
 from streams.lanes import FindingLane, RollUpLane
+from streams.moves import Moves
 from streams.outlet import until_done
 from streams.probe import Place
 from streams.rows import RowBuffer
@@ -48,6 +49,8 @@ class Sink:
         save: Save,
         rows: RowBuffer,
         tuning: Tuning,
+        telemetry_moves: Moves | None = None,
+        suspicion_moves: Moves | None = None,
     ) -> None:
         self._name = name
         self._outlet = outlet
@@ -58,26 +61,29 @@ class Sink:
             name(NODE_SAMPLES): Course(TELEMETRY[NODE_SAMPLES], RollUpLane, window),
             name(JOB_STEPS): Course(TELEMETRY[JOB_STEPS], RollUpLane, window),
         }
-        self._rollups: Keeper[RollUpLane] = Keeper(telemetry, reread=reread, health=health, now=now)
+        self._rollups: Keeper[RollUpLane] = Keeper(
+            telemetry, reread=reread, health=health, now=now, moves=telemetry_moves
+        )
         suspicions = Course(
             lambda data, _: decode_suspicion(data),
             lambda lane: FindingLane(lane, finding_stage(tuning)),
             FINDING_WINDOW_SECONDS,
         )
         self._findings: Keeper[FindingLane] = Keeper(
-            {name(SUSPICIONS): suspicions}, reread=reread, health=health, now=now
+            {name(SUSPICIONS): suspicions}, reread=reread, health=health, now=now, moves=suspicion_moves
         )
 
     async def take_telemetry(self, message: Message) -> None:
         """Roll up one message. Its rows are written within a second, or made again from the log."""
         self._health.took(message.topic)
-        place = (message.topic, message.partition)
         # What a lane gives while it is built is written once more: rows that were still gathering when the
         # last reader ended are nowhere else.
-        lane = await self._rollups.lane_at(
-            place, message.offset, timestamp=message.timestamp, rebuilt=self._rows.add
-        )
+        lane = await self._rollups.lane_of(message, rebuilt=self._rows.add)
         if message.offset < lane.next_offset:
+            return
+        if (moved := self._rollups.sent_on(message)) is not None:
+            await self._send_on(moved)
+            lane.next_offset, lane.heard = message.offset + 1, self._health.clock()
             return
         try:
             self._rows.add(self._rollups.step(lane, message))
@@ -96,10 +102,12 @@ class Sink:
         place = (message.topic, message.partition)
         # Findings made while a lane is built were stored before its offset was committed; paces that were
         # still gathering when the last reader ended are nowhere else.
-        lane = await self._findings.lane_at(
-            place, message.offset, timestamp=message.timestamp, rebuilt=self._keep_paces
-        )
+        lane = await self._findings.lane_of(message, rebuilt=self._keep_paces)
         if message.offset < lane.next_offset:
+            return
+        if (moved := self._findings.sent_on(message)) is not None:
+            await self._send_on(moved)
+            lane.next_offset = message.offset + 1
             return
         try:
             letters: list[Outgoing] = []
@@ -143,6 +151,14 @@ class Sink:
             if lane.heard <= latest:
                 self._rows.add(lane.rollup.flush())
         await self._rows.flush()
+
+    async def has_past(self, place: Place) -> bool:
+        """Return whether keys of a telemetry partition were in others before."""
+        return await self._rollups.has_past(place)
+
+    async def _send_on(self, moved: Outgoing) -> None:
+        self._health.outputs["sent_on"] += 1
+        await asyncio.shield(self._outlet.post([moved]))
 
     def _keep_paces(self, outputs: list[Any]) -> None:
         self._rows.add([output for output in outputs if isinstance(output, Pace)])

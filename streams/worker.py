@@ -5,7 +5,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Awaitable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -31,10 +31,12 @@ from streams.app import READS, Role, Take, Work, build, group
 from streams.chore import Chore, Routine
 from streams.detect import Detect
 from streams.garbage import collect_seldom
+from streams.growth import Growth
 from streams.health import Health
 from streams.hush import hush
 from streams.lookout import Lookout
 from streams.metrics import SinkMetrics, new_registry, serve
+from streams.moves import Moves
 from streams.outlet import Outlet
 from streams.prerequisites import demand, make_own
 from streams.probe import Place, Probe
@@ -96,6 +98,7 @@ class DetectWork:
         self._outlet = Outlet(settings.kafka_bootstrap, health)
         self._probe = Probe(settings.kafka_bootstrap, group(settings, "detect"))
         self._tender = _tender(settings, health, self._probe)
+        self._moves = _moves(settings, health, self._probe)
         self._detect = Detect(
             name=self._name,
             reread=partial(reread, settings.kafka_bootstrap),
@@ -105,6 +108,7 @@ class DetectWork:
             window=60.0 * settings.streams_rebuild_minutes,
             tuning=tuning,
             job_memory_bytes=settings.streams_job_memory_mib << 20,
+            moves=self._moves,
         )
 
     @property
@@ -120,7 +124,11 @@ class DetectWork:
 
     async def _prepare(self, assigned: set[Place]) -> None:
         unread = assigned.difference(self._detect.positions)
-        await _prepare(unread, self._tender, self._probe, self._detect.prepare)
+        await _prepare(unread, self._tender, self._probe, self._detect)
+
+    def rebalanced(self) -> None:
+        """Ask for the partition counts before the next message is taken."""
+        self._moves.rebalanced()
 
     async def stop(self) -> None:
         """Let go of the brokers."""
@@ -147,6 +155,7 @@ class SinkWork:
         self._tender = _tender(settings, health, self._probe)
         self._instance = f"{socket.gethostname()}-{os.getpid()}"
         self._beat_at = health.clock()
+        self._moves = (_moves(settings, health, self._probe), _moves(settings, health, self._probe))
         self._sink = Sink(
             name=self._name,
             reread=partial(reread, settings.kafka_bootstrap),
@@ -157,6 +166,8 @@ class SinkWork:
             save=self._save,
             rows=RowBuffer(self._write, health, health.clock),
             tuning=tuning,
+            telemetry_moves=self._moves[0],
+            suspicion_moves=self._moves[1],
         )
         self._lookout = Lookout(settings, store=self._save_own, metrics=metrics, wall=time.time)
         self._routines = (
@@ -183,9 +194,14 @@ class SinkWork:
             self._beat_at = now
             await asyncio.to_thread(self._beat)
         unread = {p for p in assigned.difference(self._sink.positions) if p[0] != self._name(SUSPICIONS)}
-        await _prepare(unread, self._tender, self._probe, self._sink.prepare)
+        await _prepare(unread, self._tender, self._probe, self._sink)
         await self._sink.idle(assigned)
         await self._sink.quiet(QUIET_SECONDS)
+
+    def rebalanced(self) -> None:
+        """Ask for the partition counts before the next message is taken."""
+        for moves in self._moves:
+            moves.rebalanced()
 
     async def stop(self) -> None:
         """Let go of the brokers and of the database."""
@@ -240,19 +256,27 @@ def _tender(settings: Settings, health: Health, probe: Probe) -> Tender:
     return Tender(health=health, probe=probe, watchdog=watchdog, file=file)
 
 
-class _Prepare(Protocol):
-    def __call__(self, place: Place, offset: int, *, timestamp: float) -> Awaitable[None]: ...
+def _moves(settings: Settings, health: Health, probe: Probe) -> Moves:
+    growth = Growth(probe, f"{settings.topic_prefix}slowrank-partitions", time.time)
+    return Moves(health.role, growth.counts, probe.committed, health)
 
 
-async def _prepare(unread: set[Place], tender: Tender, probe: Probe, prepare: _Prepare) -> None:
+class _Prepared(Protocol):
+    async def has_past(self, place: Place) -> bool: ...
+
+    async def prepare(self, place: Place, offset: int, *, timestamp: float) -> None: ...
+
+
+async def _prepare(unread: set[Place], tender: Tender, probe: Probe, work: _Prepared) -> None:
     # A partition may stay quiet with something in it that is not done: a job that hangs, a bucket not
-    # written, records held back to be put in order.
-    if unread.isdisjoint(tender.committed):
+    # written, records held back to be put in order. A new one of a topic that grew may owe it from before.
+    owing = {place for place in unread if place in tender.committed or await work.has_past(place)}
+    if not owing:
         return
     with suppress(KafkaError):
         # Asked anew: whoever had the partition before may have committed since the last round.
         committed = await probe.committed()
-        for place in sorted(unread.intersection(committed)):
+        for place in sorted(owing):
             # No message comes to tell the log's time: the window is counted back from now, and what has been
             # quiet for longer is built empty.
-            await prepare(place, committed[place], timestamp=time.time())
+            await work.prepare(place, committed.get(place, 0), timestamp=time.time())

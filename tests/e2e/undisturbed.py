@@ -59,10 +59,10 @@ def story() -> Story:
     )
     records = sorted([*Cluster(spec, seed=7, faults=[slow]).run(SECONDS), xid], key=lambda r: r.ts)
     found = {finding.id: document(finding) for finding in findings_of(records, local_pipeline())}
-    return Story(records, found, _rows(records))
+    return Story(records, found, roll_up_rows(records))
 
 
-def _rows(records):
+def roll_up_rows(records):
     """Counted from the records themselves, not by the code that rolls them up."""
     counts: Counter[tuple[Any, ...]] = Counter()
     for record in records:

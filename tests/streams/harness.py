@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psycopg
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
 
 from slowrank.telemetry import DeadLetter, Record, Suspicion, decode_dead_letter, decode_suspicion, encode
 from slowrank.telemetry.topics import DEAD_LETTERS, SUSPICIONS, TOPICS
@@ -61,6 +61,11 @@ class Rig:
         worker = Worker(role, self)
         self.workers.append(worker)
         return worker
+
+    def grow(self, partitions):
+        """Give every topic more partitions, as an operator does."""
+        asyncio.run(self._grow(partitions))
+        self.partitions = partitions
 
     def stop(self):
         """End every worker that still runs, and delete the topics."""
@@ -153,6 +158,15 @@ class Rig:
                     for spec in TOPICS
                 ]
             )
+        finally:
+            await admin.close()
+
+    async def _grow(self, partitions):
+        admin = AIOKafkaAdminClient(bootstrap_servers=self.bootstrap)
+        try:
+            await admin.start()
+            wanted = {f"{self.prefix}{spec.name}": NewPartitions(partitions) for spec in TOPICS}
+            await admin.create_partitions(wanted)
         finally:
             await admin.close()
 

@@ -1,0 +1,73 @@
+"""Keys that moved because their topic grew: what is sent on, and where the past of the others lies."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from aiokafka.errors import KafkaError
+
+from streams.dead_letters import Message, Outgoing
+from streams.health import Health
+from streams.outlet import until_done
+from streams.placement import Counts, Placement
+from streams.probe import Place
+
+T = TypeVar("T")
+
+Cuts = dict[int, int]
+"""Partition to the offset before which a worker of this role has processed all that lies there."""
+
+
+@dataclass(slots=True)
+class Moves:
+    """The placement of keys as of the last time that partitions were given out.
+
+    A consumer group gives out the partitions of a topic that grew to all members at once. Every member asks
+    for the partition counts before it takes the next message, so that none processes a key where it was
+    while another does where it is. ``counts`` and ``committed`` ask the brokers, and raise ``KafkaError``.
+    """
+
+    role: str
+    counts: Callable[[Collection[str]], Awaitable[Mapping[str, Counts]]]
+    committed: Callable[[], Awaitable[Mapping[Place, int]]]
+    health: Health
+    placement: Placement = field(init=False)
+    _known: int = -1
+    _distribution: int = 0
+    _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def __post_init__(self) -> None:
+        self.placement = Placement(self.role)
+
+    def rebalanced(self) -> None:
+        """Take that partitions are given out anew."""
+        self._distribution += 1
+
+    async def settle(self, topics: Collection[str]) -> set[str]:
+        """Return the topics that have grown since partitions were given out before; cheap when none were."""
+        if self._known == self._distribution:
+            return set()
+        async with self._lock:
+            asked_in, found = self._distribution, set[str]()
+            if self._known != asked_in:
+                found = self.placement.update(await self._ask(lambda: self.counts(topics)))
+                self._known = asked_in
+            return found
+
+    async def cuts(self, place: Place, since: float) -> Cuts:
+        """Return up to where the partitions are to be read that may hold the past of a partition's keys."""
+        sources = self.placement.sources(place, since)
+        if not sources:
+            return {}
+        committed = await self._ask(self.committed)
+        return {partition: committed.get((place[0], partition), 0) for partition in sources}
+
+    def sent_on(self, message: Message) -> Outgoing | None:
+        """Return what is to be sent instead of processing a message that lies where its key was before."""
+        partition = self.placement.new_home(message)
+        return None if partition is None else self.placement.sent_on(message, partition)
+
+    async def _ask(self, question: Callable[[], Awaitable[T]]) -> T:
+        with self.health.waiting("partition counts"):
+            return await until_done(question, (KafkaError,), health=self.health, what="kafka")

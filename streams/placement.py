@@ -1,0 +1,90 @@
+"""Which partition a key belongs to, today and before its topic grew. Pure: partition counts come in.
+
+Producers put a record into the partition that the hash of its key gives for the number of partitions they
+know. When a topic grows, half of the keys or more move, each producer at a time of its own, and nothing
+orders a key's old partition against its new one. Workers therefore keep one rule: a key is processed in its
+partition of today alone. What lies in a former one is sent on to today's.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from aiokafka.partitioner import murmur2
+
+from streams.dead_letters import Message, Outgoing
+from streams.probe import Place
+
+MOVED = "x-moved-from"
+"""Header of a record that was sent on: ``role:partition:offset`` of where it lay."""
+
+SLOWEST_SECONDS = 600.0
+"""Twice the five minutes after which Kafka's clients, if not told otherwise, see that a topic grew."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """How many partitions a topic has ``now``, and each count of the last day with the time (Unix seconds)
+    until which it held."""
+
+    now: int
+    former: Mapping[int, float] = field(default_factory=dict)
+
+
+@lru_cache(maxsize=65_536)
+def home(key: bytes, partitions: int) -> int:
+    """Return the partition that Kafka's clients choose for a key: murmur2, as in the Java client."""
+    return int((murmur2(key) & 0x7FFFFFFF) % partitions)
+
+
+@dataclass(slots=True)
+class Placement:
+    """The partition counts of the topics that one worker reads; ``role`` is the worker's."""
+
+    role: str
+    _counts: dict[str, Counts] = field(default_factory=dict)
+
+    def update(self, counts: Mapping[str, Counts]) -> set[str]:
+        """Take the counts; return the topics that have grown since the last time."""
+        before, self._counts = self._counts, dict(counts)
+        return {t for t, new in counts.items() if t in before and new.now != before[t].now}
+
+    def new_home(self, message: Message) -> int | None:
+        """Return the partition a message is to be sent on to, None where it lies well.
+
+        A sender that goes by another hash than Kafka's clients is left alone.
+        """
+        counts = self._counts.get(message.topic)
+        if counts is None or not counts.former or not message.key:
+            return None
+        new = home(message.key, counts.now)
+        lies_in_a_former = any(home(message.key, n) == message.partition for n in counts.former)
+        return new if lies_in_a_former and new != message.partition else None
+
+    def belongs(self, message: Message, partition: int) -> bool:
+        """Return whether a message of a former partition belongs to ``partition`` today."""
+        return self.new_home(message) == partition
+
+    def sources(self, place: Place, since: float) -> Sequence[int]:
+        """Return the other partitions in which a partition's keys may have been from ``since`` on."""
+        topic, partition = place
+        counts = self._counts.get(topic, Counts(1))
+        found: set[int] = set()
+        for former, until in counts.former.items():
+            if until + SLOWEST_SECONDS > since:
+                # Of a multiple of the former count each partition has its keys from one alone.
+                found |= {partition % former} if counts.now % former == 0 else set(range(former))
+        return sorted(found - {partition})
+
+    def sent_on(self, message: Message, partition: int) -> Outgoing:
+        """Return a message as it is sent on to its partition of today."""
+        header = f"{self.role}:{message.partition}:{message.offset}".encode()
+        return Outgoing(message.topic, message.key, message.value, [(MOVED, header)], partition)
+
+    def moved_from(self, message: Message) -> tuple[int, int] | None:
+        """Return (partition, offset) of where a message lay that a worker of this role sent on."""
+        role, _, place = message.moved.partition(":")
+        if role != self.role:
+            return None
+        partition, _, offset = place.partition(":")
+        return int(partition), int(offset)

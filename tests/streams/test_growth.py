@@ -1,0 +1,43 @@
+"""Partition counts and their past, kept by real brokers."""
+
+import asyncio
+import secrets
+
+import pytest
+from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
+
+from streams.growth import REMEMBERED_SECONDS, Growth
+from streams.placement import Counts
+from streams.probe import Probe
+
+pytestmark = pytest.mark.integration
+
+
+def test_every_worker_learns_of_a_topic_that_grew(kafka_bootstrap):
+    """Whoever was down meanwhile finds the former count; a day later nobody needs it any more."""
+    asyncio.run(grow_and_look(kafka_bootstrap, f"t{secrets.token_hex(4)}"))
+
+
+async def grow_and_look(bootstrap, topic):
+    now, probe = [1000.0], Probe(bootstrap, "unused")
+
+    def growth():
+        return Growth(probe, f"{topic}-partitions", lambda: now[0])
+
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    await admin.start()
+    try:
+        await admin.create_topics([NewTopic(topic, 2, 1)])
+        assert await growth().counts([topic, "no-such-topic"]) == {topic: Counts(2)}
+        await admin.create_partitions({topic: NewPartitions(4)})
+        now[0] = 1060.0
+        running = growth()
+        assert await running.counts([topic]) == {topic: Counts(4, {2: 1060.0})}
+        now[0] = 1120.0
+        assert await growth().counts([topic]) == {topic: Counts(4, {2: 1060.0})}
+        now[0] += REMEMBERED_SECONDS
+        assert await running.counts([topic]) == {topic: Counts(4)}
+    finally:
+        await admin.delete_topics([topic])
+        await admin.close()
+        await probe.close()

@@ -53,7 +53,14 @@ def watch(subject: Subject) -> Action:
 
 
 def check_uplinks(subject: Subject) -> Action:
-    """Return the next step where a rack or switch fell silent at once and no job is known to have stopped."""
+    """Return the next step where a place fell silent at once and no job is known to have stopped."""
+    if subject.type == "site":
+        ways = (
+            f"Check how telemetry leaves {place(subject)} (network, brokers), then its uplinks and its power"
+        )
+        return Action(
+            "CHECK_NETWORK", f"{ways}: until a job is seen to stop, silence does not tell which it is."
+        )
     known = "nothing is heard of its nodes, but no job is known to stand still"
     return Action("CHECK_NETWORK", f"Check the uplinks of {place(subject)}, then its power: {known}.")
 

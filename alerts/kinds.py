@@ -218,6 +218,13 @@ RULES: dict[str, KindRule] = {
         "Raise SLOWRANK_STREAMS_JOB_MEMORY_MIB where there is memory, or give job-steps more partitions.",
         True,
     ),
+    "self.telemetry_gap": KindRule(
+        _ASIDE,
+        "warning",
+        "CHECK_NETWORK",
+        "Check how telemetry leaves {place} (brokers, network): no rack or switch explains the silent nodes.",
+        True,
+    ),
     "self": KindRule(_ASIDE, "warning", "NONE", "slowrank itself is impaired; see its metrics.", True),
 }
 

@@ -32,6 +32,7 @@ TEMPLATES: dict[str, str] = {
     "ecc.row_remap_failure": "{place} can remap no more memory rows",
     "xid.79": "{place} has fallen off the bus",
     "link.nvlink_degraded": "{place} has a degraded NVLink",
+    "self.telemetry_gap": "No telemetry from many nodes of {place}, across all places",
     "link.nvswitch": "{place} has NVSwitch errors",
     "link.pcie_fatal": "{place} has lost its PCIe link",
     "link.pcie_uncorrected": "{place} has PCIe errors",
@@ -135,6 +136,10 @@ def _switch(s: Subject) -> str:
     return f"Rail {s.rail}" + (f" of switch {s.switch}" if s.switch else "")
 
 
+def _site(s: Subject) -> str:
+    return f"Cluster {s.cluster}"
+
+
 def _named(s: Subject) -> str:
     return f"{s.type} {s.rail or s.rack or s.node or s.cluster}"
 
@@ -164,9 +169,11 @@ _PLACES = {
     "group": _tensor_group,
     "node": lambda s: s.node or _named(s),
     "exporter": lambda s: s.node or _named(s),
+    "telemetry": lambda s: s.node or _site(s),
     "job": _job,
     "nic": _nic,
     "link": _link,
     "rack": _rack,
     "switch": _switch,
+    "site": _site,
 }

@@ -3,11 +3,11 @@
 import math
 from dataclasses import replace
 
-from alerts.case import Case, Source
+from alerts.case import Case, Source, silenced
 from alerts.gathered import gathered_sources
 from alerts.lifecycle import transition
 from slowrank.telemetry import Suspicion
-from streams.incident_kinds import OUTAGE
+from streams.incident_kinds import EVERYWHERE
 
 
 def made(key: str, word: Suspicion) -> Case:
@@ -43,11 +43,17 @@ def revived(before: Case | None, word: Suspicion) -> Case | None:
     )
 
 
+def superseded(incident: Case, ts: float) -> Case:
+    """Return an incident whose members are all part of a larger one."""
+    status = transition(incident.status, "absorbed")
+    return replace(silenced(incident, ts), status=status, ended_at=ts)
+
+
 def summed(incident: Case, members: list[Case]) -> Case:
     costliest = max(members, key=lambda m: (m.lost, m.rate, m.key))
     active = any(m.active for m in members)
-    # Thousands of silent nodes say nothing about the telemetry that their number does not.
-    speaking = [] if incident.kind == OUTAGE.kind else members
+    # Thousands of silent nodes are no more evidence than their number.
+    speaking = [] if incident.subject.type in EVERYWHERE else members
     ended = None if active else max(m.cleared_at or 0.0 for m in members)
     sources = gathered_sources(speaking, ended)
     sources["domains"] = replace(incident.sources["domains"], until=math.inf if ended is None else ended)

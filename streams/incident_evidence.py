@@ -15,12 +15,17 @@ FIRM = 3.0
 """Votes in log-odds above which a member's evidence needs no second family to speak of its domain."""
 
 
-def explanations(cases: Iterable[Case], pattern: Pattern, layout: Layout) -> list[Explanation]:
-    """Return the domains that explain the cases, best first; the cases in order of their keys."""
+def explanations(
+    cases: Iterable[Case], pattern: Pattern, layout: Layout, *, least: int = 3
+) -> list[Explanation]:
+    """Return the domains that explain the cases, best first; the cases in order of their keys.
+
+    ``least``: of so many nodes at least. Fewer than three are a domain only if they are all it has.
+    """
     units: dict[str, list[Case]] = {}
     for case in cases:
         units.setdefault(unit_of(pattern, case), []).append(case)
-    settings = DomainConfig(width=pattern.width)
+    settings = DomainConfig(width=pattern.width, places=least)
     if len({held[0].subject.node for held in units.values()}) < settings.places:
         return []
     suspects = [_suspect(name, held) for name, held in sorted(units.items())]
@@ -43,6 +48,8 @@ def _suspect(name: str, cases: list[Case]) -> Suspect:
 
 
 def _is_firm(found: Explanation, cases: list[Case]) -> bool:
+    if len({s.place for s in found.explained}) < DomainConfig().places:
+        return len(found.explained) >= found.domain.size
     if all(case.kind == UNHEARD_KIND for case in cases):
         # A few missed reports are enough only where nearly all miss them.
         return len(found.explained) >= DARK_SHARE * found.domain.size

@@ -45,7 +45,7 @@ class Pattern:
 
     def holds(self, layout: Layout, domain: Subject, member: Subject) -> bool:
         """Tell whether ``member`` lies in ``domain``."""
-        nodes = layout.known if domain.type == "telemetry" else layout.nodes
+        nodes = layout.known if domain.type in EVERYWHERE else layout.nodes
         where = nodes.get(member.node or "")
         if where is None or (domain.rail is not None and rail_of(member) != domain.rail):
             return False
@@ -53,18 +53,18 @@ class Pattern:
 
 
 _SLOWED = ("throttle.", "clock.low", "straggler.")
-_FABRIC = "fabric.rail_degraded"
+FABRIC = "fabric.rail_degraded"
 _LIKELY, _POSSIBLE = 6.0, 4.0
 """Log-odds of what explains an incident."""
 
 PATTERNS = (
     Pattern("node.silent", SILENCE, ("",), TOGETHER_SECONDS, "domain", "silence"),
     Pattern(
-        _FABRIC,
+        FABRIC,
         ("link.nic_flap", "link.nic_errors", "link.nic_slow"),
         ("link.nic_", "hang.rank_missing"),
         TOGETHER_SECONDS,
-        _FABRIC,
+        FABRIC,
         "nic",
         of_ports=True,
     ),
@@ -75,13 +75,18 @@ PATTERNS = (
 )
 OUTAGE = Pattern("self.telemetry_gap", SILENCE, SILENCE, OUTAGE_SECONDS, "self", "telemetry")
 """Of the telemetry and no machine: judged by the share of the cluster's nodes (``outage``)."""
+SITE = Pattern("node.silent", SILENCE, SILENCE, OUTAGE_SECONDS, "domain", "silence")
+"""Of all of a cluster, or of most of its places at once; judged in the same way."""
+
+EVERYWHERE = ("telemetry", "site")
+"""Types of the subjects that are about nodes wherever they stand, also where they do not say it."""
 
 _BY_KIND = {pattern.kind: pattern for pattern in (*PATTERNS, OUTAGE)}
 
 
-def pattern_of(kind: str) -> Pattern:
-    """Return the pattern whose incidents are of ``kind``. Raises ``KeyError`` for any other kind."""
-    return _BY_KIND[kind]
+def pattern_of(incident: Case) -> Pattern:
+    """Return the pattern of an incident. Raises ``KeyError`` for a case of any other kind."""
+    return SITE if incident.subject.type == "site" else _BY_KIND[incident.kind]
 
 
 def unit_of(pattern: Pattern, case: Case) -> str:
@@ -154,7 +159,7 @@ def speak(pattern: Pattern, subject: Subject, found: Explanation, ts: float) -> 
 def _hypotheses(pattern: Pattern, domain: Domain) -> dict[str, float]:
     """Return what explains an incident: all that nodes behind one switch surely share is the way out."""
     if pattern.evidence == SILENCE and domain.type == "switch":
-        return {_FABRIC: _LIKELY, pattern.hypothesis: _POSSIBLE}
+        return {FABRIC: _LIKELY, pattern.hypothesis: _POSSIBLE}
     return {pattern.hypothesis: _LIKELY}
 
 

@@ -5,20 +5,20 @@ from dataclasses import replace
 from alerts.case import Case
 from alerts.finding import Finding, dedup_key, finding_id
 from alerts.lifecycle import NOTIFIED
-from streams.incident_kinds import OUTAGE, SILENCE
-from streams.incidents import Claim, Incidents
+from streams.incident_kinds import SILENCE
+from streams.incidents import Claim, Incidents, is_everywhere
 from streams.silence import UNHEARD_KIND
 
 
 def claim_on(state: Incidents, case: Case) -> Claim | None:
     """Return by which incident a case is explained, if any.
 
-    While the telemetry is out, a node's silence is, without its cases being weighed one by one.
+    While the telemetry or the site is lost, a node's silence is, without its cases being weighed one by one.
     """
     claim = state.claims.get(case.key)
     if claim is None and case.kind in SILENCE:
         told = state.claims.get(dedup_key(case.subject, UNHEARD_KIND))
-        return told if told is not None and told.incident.endswith(f"/{OUTAGE.kind}") else None
+        return told if told is not None and is_everywhere(state, told) else None
     return claim
 
 

@@ -1,12 +1,12 @@
 """Incidents: what the nodes of one rack, switch or rail show together is one finding about the domain.
 
-When too many nodes fall silent together, that is one finding about the telemetry (``outage``).
+When too many nodes fall silent together, that is one finding about the site or the telemetry (``outage``).
 
 A fold over a cluster's suspicions in order of event time, beside the folds of its single nodes. It claims the
 cases that an incident explains; ``finding_stage`` shows those as its members, not as findings of their own.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import msgspec
@@ -20,9 +20,10 @@ from alerts.scope import Scope
 from detectors.domains import Explanation
 from slowrank.telemetry import Suspicion
 from streams import outage
-from streams.incident_cases import made, revived, summed
+from streams.incident_cases import made, revived, summed, superseded
 from streams.incident_evidence import explanations
 from streams.incident_kinds import (
+    EVERYWHERE,
     OUTAGE,
     PATTERNS,
     SILENCE,
@@ -77,7 +78,7 @@ def apply(state: Incidents, batch: Iterable[Suspicion], config: FindingConfig) -
             members[heard.key] = heard
     state = _joined(_pruned(replace(state, members=members), ts, config), ts, config)
     if any(s.kind in SILENCE for s in words):
-        state = _weighed_as_outage(state, ts, config)
+        state = _weighed_as_whole(state, ts, config)
     state = _refreshed(state)
     if state.judge_at is None and any(
         _is_free(state, p, case) for p in PATTERNS for case in state.members.values()
@@ -100,7 +101,7 @@ def _concerns(state: Incidents, s: Suspicion) -> bool:
     if s.kind in SILENCE:
         claim = state.claims.get(dedup_key(s.subject, UNHEARD_KIND))
         known = s.kind == UNHEARD_KIND or case_key(s) in state.members
-        return node in layout.known and (known or claim is None or not _of_outage(state, claim))
+        return node in layout.known and (known or claim is None or not is_everywhere(state, claim))
     return any(p.explains(s.kind) for p in PATTERNS) and node in layout.nodes
 
 
@@ -158,50 +159,91 @@ INCIDENTS = Fold(
 def _judge(state: Incidents, ts: float, config: FindingConfig) -> Incidents:
     # In this order: what a domain that fell silent explains is no evidence for the patterns after it.
     for pattern in PATTERNS:
-        if pattern.evidence == SILENCE and outage.is_most(_silent(state, ts, config), state.layout):
-            continue
+        least = 3
+        if pattern.evidence == SILENCE:
+            silent = _silent(state, ts, config)
+            if outage.scale_of(silent, state.layout) != "places":
+                continue
+            # Of a small cluster two are more than nodes fail by chance, if they are all of a place.
+            least = 2 if len(silent) > config.mass_fraction * state.layout.expected else 3
         free = [c for _, c in sorted(state.members.items()) if _is_free(state, pattern, c)]
         fresh = [c for c in free if c.fresh_at(ts, config) and c.subject.node in state.layout.nodes]
-        for found in explanations(fresh, pattern, state.layout):
+        for found in explanations(fresh, pattern, state.layout, least=least):
             state = _opened(state, pattern, found, ts)
             state = _joined(state, ts, config)
     return _refreshed(state)
 
 
-def _silent(state: Incidents, ts: float, config: FindingConfig) -> dict[str, float]:
-    """Return since when each node is silent that no incident explains."""
+def _silent(
+    state: Incidents, ts: float, config: FindingConfig, *, explained: bool = False
+) -> dict[str, float]:
+    """Return since when each node is silent that no incident explains, or also those that one does."""
     found: dict[str, float] = {}
     for case in state.members.values():
-        if _is_free(state, OUTAGE, case) and case.fresh_at(ts, config):
+        mine = case.kind in SILENCE if explained else _is_free(state, OUTAGE, case)
+        if mine and case.fresh_at(ts, config):
             node = case.subject.node or ""
             found[node] = min(case.since, found.get(node, case.since))
     return found
 
 
-def _weighed_as_outage(state: Incidents, ts: float, config: FindingConfig) -> Incidents:
-    """Let an outage of the telemetry claim the nodes that fell silent together, once one is stale."""
+def _weighed_as_whole(state: Incidents, ts: float, config: FindingConfig) -> Incidents:
+    """Let the site, or an outage of the telemetry, claim what fell silent together, once a node is stale."""
+    everyone = _silent(state, ts, config, explained=True)
+    burst = {node: everyone[node] for node in outage.at_once(everyone)}
+    if len(burst) > state.layout.expected / 2 and outage.scale_of(burst, state.layout) == "site":
+        mine = [c for c in _silences_of(state, burst) if not _at_site(state, c)]
+        if _any_stale(mine):
+            word = outage.site_lost(mine[0].subject.cluster, burst, state.layout, ts)
+            state = _without_members(_explained(state, word, mine), ts)
+        return _with_release(state, ts, config)
     silent = _silent(state, ts, config)
-    nodes = set(outage.together(silent, state.layout, config)) if len(silent) >= config.mass_nodes else ()
-    mine = [
-        c for _, c in sorted(state.members.items()) if _is_free(state, OUTAGE, c) and c.subject.node in nodes
-    ]
-    if any(case.active and case.kind != UNHEARD_KIND for case in mine):
-        gone = {node: silent[node] for node in nodes}
-        word = outage.speak(mine[0].subject.cluster, gone, state.layout.expected, ts)
+    gone = {node: silent[node] for node in outage.together(silent, state.layout, config)}
+    mine = [c for c in _silences_of(state, gone) if _is_free(state, OUTAGE, c)]
+    if _any_stale(mine):
+        word = outage.telemetry_lost(mine[0].subject.cluster, gone, state.layout, ts)
         state = _explained(state, word, mine)
     return _with_release(state, ts, config)
 
 
+def _silences_of(state: Incidents, nodes: Container[str]) -> list[Case]:
+    return [c for _, c in sorted(state.members.items()) if c.kind in SILENCE and c.subject.node in nodes]
+
+
+def _any_stale(cases: Iterable[Case]) -> bool:
+    return any(case.active and case.kind != UNHEARD_KIND for case in cases)
+
+
+def _at_site(state: Incidents, case: Case) -> bool:
+    claim = state.claims.get(case.key)
+    return claim is not None and state.scope.cases[claim.incident].subject.type == "site"
+
+
+def _without_members(state: Incidents, ts: float) -> Incidents:
+    """End the incidents of which a larger one has claimed all members."""
+    held = {claim.incident for claim in state.claims.values()}
+    over = {
+        key: superseded(case, ts)
+        for key, case in state.scope.cases.items()
+        if key not in held and case.status in LIVE
+    }
+    return replace(state, scope=Scope({**state.scope.cases, **over}))
+
+
 def _left_silent(state: Incidents) -> list[Case]:
     """Return the cases of the nodes that an outage explains and that are not back."""
-    claimed = [state.members[key] for key, claim in state.claims.items() if _of_outage(state, claim)]
-    return [case for case in claimed if case.active]
+    return [case for case in _claimed_everywhere(state) if case.active]
+
+
+def _claimed_everywhere(state: Incidents) -> list[Case]:
+    return [state.members[key] for key, claim in state.claims.items() if is_everywhere(state, claim)]
 
 
 def _with_release(state: Incidents, ts: float, config: FindingConfig) -> Incidents:
     """Plan, or call off, that the nodes which stay silent after an outage speak for themselves."""
     left = {case.subject.node for case in _left_silent(state)}
-    if not left or outage.is_many(len(left), state.layout.expected, config):
+    nobody_back = left == {case.subject.node for case in _claimed_everywhere(state)}
+    if not left or nobody_back or outage.is_many(len(left), state.layout.expected, config):
         return replace(state, release_at=None)
     at = ts + OUTAGE.width if state.release_at is None else state.release_at
     return replace(state, release_at=at)
@@ -213,8 +255,9 @@ def _released(state: Incidents, ts: float, config: FindingConfig) -> Incidents:
     return replace(_refreshed(replace(state, claims=claims)), judge_at=ts + config.hold_seconds)
 
 
-def _of_outage(state: Incidents, claim: Claim) -> bool:
-    return state.scope.cases[claim.incident].kind == OUTAGE.kind
+def is_everywhere(state: Incidents, claim: Claim) -> bool:
+    """Return whether a case is claimed by an incident about nodes wherever they stand."""
+    return state.scope.cases[claim.incident].subject.type in EVERYWHERE
 
 
 def _pruned(state: Incidents, ts: float, config: FindingConfig) -> Incidents:
@@ -245,7 +288,7 @@ def _joined(state: Incidents, ts: float, config: FindingConfig) -> Incidents:
 
 def _window(state: Incidents, incident: Case) -> tuple[float, float]:
     """Return between which onsets a case is in step with the members of an incident."""
-    pattern = pattern_of(incident.kind)
+    pattern = pattern_of(incident)
     onsets = [
         state.members[key].since
         for key, claim in state.claims.items()
@@ -257,12 +300,12 @@ def _window(state: Incidents, incident: Case) -> tuple[float, float]:
 def _belongs(
     state: Incidents, case: Case, incident: Case, window: tuple[float, float], config: FindingConfig
 ) -> bool:
-    pattern = pattern_of(incident.kind)
+    pattern = pattern_of(incident)
     if not pattern.explains(case.kind) or not pattern.holds(state.layout, incident.subject, case.subject):
         return False
     if case.kind in pattern.evidence:
         # Who is still silent when the others are back is no part of an outage any more.
-        ongoing = incident.active or pattern is not OUTAGE
+        ongoing = incident.active or incident.subject.type not in EVERYWHERE
         return ongoing and window[0] <= case.since <= window[1]
     return incident.active and case.since >= incident.since - config.agree_within_seconds
 

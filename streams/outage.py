@@ -1,19 +1,38 @@
-"""When so many nodes of a cluster fall silent together that it is the telemetry path and no node."""
+"""When many nodes of a cluster fall silent together: whether places, the whole site or neither explains it.
 
-from collections import Counter
-from collections.abc import Mapping
+A rack or switch that is dark explains its own nodes. Where more than half of the cluster is silent and not
+one place explains it, what they share is above the places: the site (its uplinks, its power, the way of the
+telemetry) if they fall silent place by place, and only the telemetry if they do so across all places.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Literal
+
+import msgspec
 
 from alerts.config import FindingConfig
 from slowrank.telemetry import Evidence, Subject, Suspicion
-from streams.incident_kinds import OUTAGE
+from streams.incident_kinds import FABRIC, OUTAGE, SITE, Pattern
 from streams.places import Layout
 from streams.suspicions import Claim
 
 DARK_SHARE = 0.75
 """A rack or switch of which so many nodes are silent is dark as a whole."""
 
+NEARLY = 0.9
+"""So many of some nodes are nearly all of them (chosen: of ten one may be heard, of fewer none)."""
+
+NAMED = 8
+"""So many dark places are named in a finding."""
+
 Silent = Mapping[str, float]
 """Since when (event time) each silent node is."""
+
+Scale = Literal["places", "site", "telemetry"]
+"""What explains silent nodes: racks and switches, each its own; all of the cluster; the telemetry alone."""
+
+_Place = tuple[str, str, list[str]]
+"""Type and name of a rack or switch, and its silent nodes."""
 
 
 def is_many(silent: int, nodes: int, config: FindingConfig) -> bool:
@@ -21,70 +40,114 @@ def is_many(silent: int, nodes: int, config: FindingConfig) -> bool:
     return silent >= config.mass_nodes and silent > config.mass_fraction * nodes
 
 
-def is_most(silent: Silent, layout: Layout) -> bool:
-    """Return whether more than half of the cluster is silent: no rack or switch is to blame for that."""
-    return len(silent) > layout.expected / 2
+def scale_of(silent: Silent, layout: Layout) -> Scale:
+    """Return what explains nodes that fell silent together.
+
+    All of a cluster: the site. No more than half of it, or nearly all in one place that is dark: places. Of
+    more, the site where nearly all are silent, or where half of them stand in places of which nearly all
+    nodes are; else the telemetry.
+    """
+    nodes = max(layout.expected, len(silent))
+    if len(silent) >= max(nodes, 2):
+        return "site"
+    if len(silent) <= nodes / 2:
+        return "places"
+    around = [p for p in _dark(silent, layout, DARK_SHARE) if len(p[2]) >= NEARLY * len(silent)]
+    if around:
+        # A rack or switch that has all nodes is the site.
+        return "places" if any(_size(layout, p) < nodes for p in around) else "site"
+    whole = {node for _, _, inside in _dark(silent, layout, NEARLY) for node in inside}
+    return "site" if len(silent) >= NEARLY * nodes or len(whole) >= len(silent) / 2 else "telemetry"
 
 
 def together(silent: Silent, layout: Layout, config: FindingConfig) -> list[str]:
     """Return the nodes that fell silent together, if too many to be at fault themselves; else none.
 
-    A rack or switch that is dark as a whole counts only when most of the cluster is silent.
+    Those of a dark rack or switch do not count where places explain what is silent.
     """
     nodes = max(layout.expected, len(silent))
     if not is_many(len(silent), nodes, config):
         return []
-    dark = _dark(silent, layout, config) if len(silent) <= nodes / 2 else set()
-    burst = _burst(sorted((at, node) for node, at in silent.items() if node not in dark))
+    dark: set[str] = set()
+    if scale_of(silent, layout) == "places":
+        least = config.mass_nodes
+        found = _dark(silent, layout, DARK_SHARE)
+        dark = {node for _, _, inside in found if len(inside) >= least for node in inside}
+    burst = at_once({node: at for node, at in silent.items() if node not in dark})
     return burst if is_many(len(burst), nodes, config) else []
 
 
-def speak(cluster: str, silent: Silent, nodes: int, ts: float) -> Suspicion:
-    """Return what is said when the telemetry path breaks for ``silent`` nodes of so many."""
-    told = Evidence(
-        metric="nodes_silent",
-        unit="1",
-        detector="silence",
-        value=float(len(silent)),
-        note=f"of {nodes} nodes, within seconds of each other",
-    )
-    claim = Claim(
-        detector="silence.mass",
-        family=OUTAGE.family,
-        kind=OUTAGE.kind,
-        subject=Subject(type="telemetry", cluster=cluster),
-        weight=4.0,
-        score=2.0,
-        overwhelming=True,
-        evidence=(told,),
-        severity="error",
-        note="many nodes fell silent at once, which is the telemetry path and not the nodes",
-    )
-    first, last = min(silent.values()), max(silent.values())
-    return claim.suspicion("raise", ts=ts, onset=first, interval=(first, last))
-
-
-def _dark(silent: Silent, layout: Layout, config: FindingConfig) -> set[str]:
-    where = [(node, layout.nodes[node]) for node in silent if node in layout.nodes]
-    racks = Counter(w.rack for _, w in where if w.rack is not None)
-    switches = Counter(w.switch for _, w in where if w.switch is not None)
-
-    def is_dark(quiet: int, size: int) -> bool:
-        return quiet >= max(config.mass_nodes, DARK_SHARE * size)
-
-    return {
-        node
-        for node, w in where
-        if (w.rack is not None and is_dark(racks[w.rack], layout.racks[w.rack]))
-        or (w.switch is not None and is_dark(switches[w.switch], layout.switches[w.switch]))
-    }
-
-
-def _burst(onsets: list[tuple[float, str]]) -> list[str]:
+def at_once(silent: Silent) -> list[str]:
     """Return the most nodes that fell silent within ten seconds; of equals, the earliest."""
+    onsets = sorted((at, node) for node, at in silent.items())
     first, longest = 0, (0, 0)
     for last, (at, _) in enumerate(onsets):
         while at - onsets[first][0] > OUTAGE.width:
             first += 1
         longest = max(longest, (first, last + 1), key=lambda span: span[1] - span[0])
     return [node for _, node in onsets[slice(*longest)]]
+
+
+def telemetry_lost(cluster: str, silent: Silent, layout: Layout, ts: float) -> Suspicion:
+    """Return the suspicion of the telemetry path when no place explains the silent nodes."""
+    why = "many nodes fell silent at once, which is the telemetry path and not the nodes"
+    subject = Subject(type="telemetry", cluster=cluster)
+    return _suspicion(OUTAGE, subject, silent, layout, ts=ts, note=why)
+
+
+def site_lost(cluster: str, silent: Silent, layout: Layout, ts: float) -> Suspicion:
+    """Return the suspicion of the whole site: from silence alone its causes are equally likely."""
+    why = "the nodes of whole racks and switches, or of all, fell silent at once"
+    subject = Subject(type="site", cluster=cluster)
+    raised = _suspicion(SITE, subject, silent, layout, ts=ts, note=why)
+    causes = dict.fromkeys((SITE.hypothesis, FABRIC, OUTAGE.hypothesis), raised.log_likelihood_ratio)
+    return msgspec.structs.replace(raised, nodes=len(silent), hypotheses=causes)
+
+
+def _suspicion(
+    pattern: Pattern, subject: Subject, silent: Silent, layout: Layout, *, ts: float, note: str
+) -> Suspicion:
+    names = sorted({f"{kind} {name}" for kind, name, _ in _dark(silent, layout, DARK_SHARE)})
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    dark = f"; dark: {', '.join(names[:NAMED])}{more}" if names else ""
+    seen = Evidence(
+        metric="nodes_silent",
+        unit="1",
+        detector="silence",
+        value=float(len(silent)),
+        note=f"of {max(layout.expected, len(silent))} nodes, within seconds of each other{dark}",
+    )
+    claim = Claim(
+        detector="silence.mass",
+        family=pattern.family,
+        kind=pattern.kind,
+        subject=subject,
+        weight=4.0,
+        score=2.0,
+        overwhelming=True,
+        evidence=(seen,),
+        severity="error",
+        note=note,
+    )
+    first, last = min(silent.values()), max(silent.values())
+    return claim.suspicion("raise", ts=ts, onset=first, interval=(first, last))
+
+
+def _size(layout: Layout, place: _Place) -> int:
+    kind, name, _ = place
+    return layout.racks[name] if kind == "rack" else layout.switches[name]
+
+
+def _dark(silent: Silent, layout: Layout, share: float) -> Iterator[_Place]:
+    """Yield type, name and silent nodes of each rack and switch of which so large a share is silent."""
+    inside: dict[tuple[str, str], list[str]] = {}
+    for node in sorted(silent.keys() & layout.nodes.keys()):
+        where = layout.nodes[node]
+        for kind, name in (("rack", where.rack), ("switch", where.switch)):
+            if name is not None:
+                inside.setdefault((kind, name), []).append(node)
+    for (kind, name), nodes in sorted(inside.items()):
+        place = kind, name, nodes
+        # One node that is silent is a node, whatever is named after it.
+        if len(nodes) >= max(2, share * _size(layout, place)):
+            yield place

@@ -163,7 +163,7 @@ def _cost(finding: Any) -> str:
     return f"{cost:.1f}" if cost is not None else "-"
 
 
-_DOMAINS = {"rack": ("rack",), "switch": ("switch", "rail")}
+_DOMAINS = {"rack": ("rack",), "switch": ("switch", "rail"), "site": ("cluster",)}
 """What names a subject that is no node's; nodes say where they stand as well."""
 
 _COLUMNS = {

@@ -13,9 +13,10 @@ UNKNOWN_NODE = "unknown"
 """The node of twin rows that name none; no machine is meant, and ranks that share it share nothing."""
 
 SubjectType = Literal[
-    "gpu", "node", "nic", "link", "switch", "rank", "group", "job", "rack", "exporter", "telemetry"
+    "gpu", "node", "nic", "link", "switch", "rank", "group", "job", "rack", "site", "exporter", "telemetry"
 ]
-"""A ``group`` are the ranks of a job on a node that share their ``coords``: one tensor-parallel group."""
+"""A ``group`` are the ranks of a job on a node that share their ``coords``: one tensor-parallel group. A
+``site`` is all of a cluster."""
 
 
 # gc=False: a record holds no cycle, and the garbage collector need not walk through thousands a second.

@@ -382,9 +382,43 @@ def test_silence_spread_over_a_minute_is_no_outage():
     assert len(told(run(one_by_one, until=250))) == len(EVERY_THIRD)
 
 
-def test_most_of_the_cluster_is_the_telemetry_and_not_its_racks():
-    """When more racks are dark than not, no rack is named."""
-    assert told(run(silent(range(0, 80)))) == [("self.telemetry_gap", None)]
+def test_most_of_the_cluster_is_the_site_and_not_its_racks():
+    """When more racks are dark than not, none of them is named but in the evidence."""
+    versions = run(silent(range(0, 80)))
+    assert told(versions) == [("exporter.stale", None)]
+    whole = next(f for f in versions if f.subject.type == "site")
+    assert (whole.title, whole.severity) == ("No telemetry from Cluster c", "error")
+    assert whole.action.code == "CHECK_NETWORK"
+    assert "dark: rack rack-00" in whole.evidence[0].note
+    causes = {whole.cause.hypothesis, *whole.cause.alternatives}
+    assert causes == {"domain", "fabric.rail_degraded", "self"}
+
+
+def test_a_switch_that_is_most_of_the_cluster_is_told():
+    """Four in five nodes stand behind one switch: it is named, and not the telemetry."""
+    versions = run(announced(range(40)), silent(range(32)), known=False)
+    assert told(versions) == [("exporter.stale", "leaf-0")]
+
+
+def test_places_that_fall_dark_one_by_one_become_the_site():
+    """A switch is told of first; when the last node is silent too, the site takes its place."""
+    everyone = [silent(range(32 * k, 32 * k + 32), at=10.0 + 2.5 * k, back=300) for k in range(4)]
+    versions = run(*everyone, until=700)
+    opened = [f.subject.type for event, f in events_of(versions) if event == "opened"]
+    assert opened[-1] == "site"
+    last = {f.id: f for f in versions}.values()
+    assert {f.status for f in last if f.subject.type in ("switch", "rack", "site")} == {"resolved"}
+    at_end = {f.id: f for f in run(*everyone, until=100)}.values()
+    assert [f.subject.type for f in at_end if f.status == "open"] == ["site"]
+
+
+def test_who_stays_silent_when_a_small_site_is_back_is_told_of():
+    """Four nodes are gone, three come back: the fourth is a finding of its own."""
+    few = [*announced(range(4)), *silent(range(3), back=60), *silent([3])]
+    versions = run(few, known=False, until=500)
+    assert told(versions) == [("exporter.stale", None), ("exporter.stale", "n003")]
+    last = {f.id: f for f in versions}.values()
+    assert [f.status for f in last if f.subject.type == "site"] == ["resolved"]
 
 
 def test_who_stays_silent_after_an_outage_is_told_of():
@@ -442,10 +476,10 @@ def test_nodes_announced_late_are_known():
     for s in (*late, *silent(range(NODES), at=310)):
         versions += stage.process(s)
     versions += [f for second in range(301, 400) for f in stage.tick(T0 + second)]
-    assert told(versions) == [("self.telemetry_gap", None)]
-    last = {f.dedup_key: f for f in versions if f.kind == "exporter.stale"}
+    assert told(versions) == [("exporter.stale", None)]
+    last = {f.dedup_key: f for f in versions if f.kind == "exporter.stale" and f.subject.node}
     assert len(last) == NODES
-    assert {f.group_key for f in last.values()} == {"c/telemetry/-/self.telemetry_gap"}
+    assert {f.group_key for f in last.values()} == {"c/site/-/node.silent"}
 
 
 def test_an_old_announcement_moves_no_node_back():

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alerts.config import FindingConfig
-from streams.outage import is_many, is_most, together
+from streams.outage import is_many, scale_of, together
 from streams.places import Layout, Where
 
 CONFIG = FindingConfig()
@@ -29,10 +29,38 @@ def test_more_than_a_fifth_and_at_least_three_are_many(quiet, nodes, many):
     assert is_many(quiet, nodes, CONFIG) == many
 
 
-@pytest.mark.parametrize(("quiet", "most"), [(20, False), (21, True)])
-def test_most_are_more_than_half(quiet, most):
-    """Half of a cluster may still be two racks."""
-    assert is_most(silent(range(quiet)), RACKED) == most
+@pytest.mark.parametrize(
+    ("nodes", "scale"),
+    [
+        (range(20), "places"),
+        (range(24), "site"),
+        (range(0, 40, 2), "places"),
+        ([i for i in range(40) if i % 4 < 3 and i < 39], "telemetry"),
+        ([i for i in range(40) if i not in (5, 9)], "site"),
+        (range(40), "site"),
+        ([*range(12), *range(12, 40, 2)], "telemetry"),
+    ],
+    ids=[
+        "half",
+        "six-racks",
+        "half-everywhere",
+        "of-all-racks",
+        "nearly-all",
+        "all",
+        "three-racks-and-others",
+    ],
+)
+def test_what_explains_so_many(nodes, scale):
+    """Half may be racks; of more, the site if it is place by place, and the telemetry if it is everywhere."""
+    assert scale_of(silent(nodes), RACKED) == scale
+
+
+def test_one_dark_place_explains_most_of_a_cluster():
+    """A switch with four fifths of the nodes is a switch, also with a node of another one beside it."""
+    layout = Layout({f"n{i:02}": Where(f"r{i // 4}", f"s{i // 32}", 1, 1000.0) for i in range(NODES)})
+    assert scale_of(silent(range(32)), layout) == "places"
+    assert scale_of(silent([*range(31), 36]), layout) == "places"
+    assert scale_of(silent(range(40)), layout) == "site"
 
 
 @pytest.mark.parametrize(

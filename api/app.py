@@ -13,6 +13,7 @@ from api import ingest, problems
 from api.clients import networks
 from api.cursors import Cursors
 from api.deps import Probe, Services
+from api.idempotency import claimed
 from api.metrics import ApiMetrics, DatabaseGauges, new_registry
 from api.middleware import Edge
 from api.openapi import document
@@ -89,7 +90,7 @@ def create_app(
     )
     for router in ROUTERS:
         # Not at the probes: whoever asks those may add what defeats a cache.
-        checks = [Depends(known_parameters)] if router.prefix.startswith("/api/") else []
+        checks = [Depends(known_parameters), Depends(claimed)] if router.prefix.startswith("/api/") else []
         app.include_router(router, dependencies=checks)
     app.openapi = cache(partial(document, app))  # type: ignore[method-assign]  # FastAPI's documented hook
     return app

@@ -10,12 +10,17 @@ from api.problems import MEDIA_TYPE
 
 # The version of the interface (/api/v1), not of the build: the frozen file changes only with the interface.
 VERSION = "1"
+_ABOUT = (
+    "Every POST takes an `Idempotency-Key` header: sent again within 24 h it is carried out once and "
+    "answered as the first time; with another body, path or query it is a 422, and while the first is carried out, or "
+    "where its answer held a secret, a 409."
+)
 _OPEN = frozenset({"/healthz", "/readyz", "/version"})
 
 
 def document(app: FastAPI) -> dict[str, Any]:
     """Return the document of the app's routes."""
-    made = get_openapi(title="slowrank", version=VERSION, routes=app.routes)
+    made = get_openapi(title="slowrank", version=VERSION, description=_ABOUT, routes=app.routes)
     schemas = made["components"]["schemas"]
     for unused in ("HTTPValidationError", "ValidationError"):
         schemas.pop(unused, None)

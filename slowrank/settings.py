@@ -97,6 +97,8 @@ class Settings(BaseSettings):
 
     gpu_hour_price: float | None = Field(default=None, ge=0)
     retention_rollup_days: int = Field(default=7, ge=1)
+    # Of findings that came to nothing: `lemons` and `chronic` look back on 28 days unless told otherwise.
+    retention_suspicion_days: int = Field(default=35, ge=3)
     # `slowrank chronic` looks back on less (alerts.chronic.MAX_DAYS).
     retention_pace_days: int = Field(default=35, ge=2)
 

@@ -21,7 +21,11 @@ EVENT_DAYS = 7.0
 # Of events, each of which takes its deliveries and their log along.
 EVENT_BATCH = 1_000
 
+# Of findings, each of which takes its history, its events and their deliveries along.
+FINDING_BATCH = 500
+
 _LOCK = lock_key("retention")
+_FINDINGS_LOCK = lock_key("retention of findings")
 # Another: the notifier removes events while the sink worker removes roll-ups.
 _EVENTS_LOCK = lock_key("retention of events")
 
@@ -33,6 +37,19 @@ _PRUNE: LiteralString = (
     "AND f.status IN ('open', 'acknowledged')) "
     "AND NOT EXISTS (SELECT 1 FROM deliveries d LEFT JOIN findings f ON f.id = e.finding_id "
     "WHERE d.event_id = e.id AND " + WAITING + ") LIMIT %s))"
+)
+
+
+_PRUNE_FINDINGS: LiteralString = (
+    "DELETE FROM findings WHERE id = ANY(ARRAY(SELECT f.id FROM findings f "
+    "WHERE f.status IN ('suspected', 'expired', 'resolved') AND f.last_seen_at < %s "
+    "AND coalesce(f.resolved_at, f.last_seen_at) < %s "
+    "AND f.acknowledged IS NULL AND f.closed IS NULL AND f.feedback IS NULL "
+    # Recovered before it was corroborated: nobody was told of it, nobody counts it.
+    "AND (f.status <> 'resolved' OR NOT EXISTS (SELECT 1 FROM finding_history h WHERE h.finding_id = f.id "
+    "AND h.event IN ('finding.opened', 'finding.reopened'))) "
+    "AND NOT EXISTS (SELECT 1 FROM events e JOIN deliveries d ON d.event_id = e.id "
+    "WHERE e.finding_id = f.id AND " + WAITING + ") LIMIT %s))"
 )
 
 
@@ -72,6 +89,18 @@ def prune_events(conn: Connection[Any], *, now: datetime, days: float) -> int | 
     """
     with _alone(conn, _EVENTS_LOCK) as alone:
         return _until_none(conn, _PRUNE, (now - timedelta(days=days), EVENT_BATCH)) if alone else None
+
+
+def prune_findings(conn: Connection[Any], *, now: datetime, days: float) -> int | None:
+    """Remove findings that came to nothing ``days`` ago, with their history and events; return how many.
+
+    These are suspicions, and what ended because nothing was heard of it any more; also what ended without
+    ever having been open. What a person has said something about stays, and so does what is still to be
+    delivered. Returns None when another process is at it. ``conn`` must be in autocommit.
+    """
+    with _alone(conn, _FINDINGS_LOCK) as alone:
+        before = now - timedelta(days=days)
+        return _until_none(conn, _PRUNE_FINDINGS, (before, before, FINDING_BATCH)) if alone else None
 
 
 def prune_secrets(conn: Connection[Any], *, now: datetime) -> int:

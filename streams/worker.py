@@ -147,6 +147,7 @@ class SinkWork:
         self._metrics = metrics
         self._days = settings.retention_rollup_days
         self._pace_days = settings.retention_pace_days
+        self._suspicion_days = settings.retention_suspicion_days
         self._config_of = tuning.finding
         self._pool = open_pool(settings.dsn(), max_size=4, name="slowrank-streams")
         self._chore = Chore()
@@ -231,6 +232,7 @@ class SinkWork:
                 retention.run(
                     conn, now=now, days=self._days, pace_days=self._pace_days, config_of=self._config_of
                 )
+                retention.prune_findings(conn, now=now, days=self._suspicion_days)
 
         try:
             await asyncio.to_thread(forget)

@@ -10,13 +10,14 @@ from api.audit import record
 from api.auth import Principal, WebhooksAdmin
 from api.conditional import answer
 from api.deps import ServicesDep
+from api.idempotency import IdempotentRoute
 from api.problems import not_found
 from api.times import rfc3339
 from store import deliveries, webhooks
 from store.deliveries import Delivery
 from store.events import wake
 
-router = APIRouter(prefix="/api/v1/deliveries", tags=["webhooks"])
+router = APIRouter(prefix="/api/v1/deliveries", tags=["webhooks"], route_class=IdempotentRoute)
 
 
 @router.get("/{delivery_id}")

@@ -11,6 +11,7 @@ from api import conditional
 from api.audit import record
 from api.auth import FindingsReader, FindingsWriter, Principal
 from api.deps import Services, ServicesDep
+from api.idempotency import IdempotentRoute
 from api.problems import Problem, contradiction, not_found
 from api.times import Moment, parse_time, rfc3339
 from slowrank.telemetry.records import Severity
@@ -19,7 +20,7 @@ from store.findings import Conflict, Stored, Verdict, Word
 from store.search import FindingFilter, Page
 from store.search import Sort as StoreSort
 
-router = APIRouter(prefix="/api/v1/findings", tags=["findings"])
+router = APIRouter(prefix="/api/v1/findings", tags=["findings"], route_class=IdempotentRoute)
 
 Sort = Literal["-cost", "-onset", "-detected_at", "-updated_at", "-severity"]
 FindingId = Annotated[str, Path(pattern=r"^fnd_[0-9A-HJKMNP-TV-Z]{26}$")]

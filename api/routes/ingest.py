@@ -7,9 +7,10 @@ from pydantic import BaseModel, Field
 from api import ingest
 from api.auth import TelemetryWriter
 from api.deps import Services, ServicesDep
+from api.idempotency import IdempotentRoute
 from api.problems import Problem
 
-router = APIRouter(prefix="/api/v1/ingest", tags=["ingest"])
+router = APIRouter(prefix="/api/v1/ingest", tags=["ingest"], route_class=IdempotentRoute)
 
 # At least one line that is not blank; more of NDJSON no JSON Schema can say, and what follows is a 409.
 _ROWS = {"type": "string", "minLength": 1, "pattern": r"\S", "description": "One JSON row a line."}

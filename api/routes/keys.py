@@ -11,12 +11,13 @@ from api.audit import record
 from api.auth import SCOPES, Cluster, KeysAdmin, Principal, Scope
 from api.conditional import answer
 from api.deps import ServicesDep
+from api.idempotency import IdempotentRoute
 from api.problems import Problem, not_found
 from api.times import rfc3339
 from store import keys
 from store.keys import ApiKey
 
-router = APIRouter(prefix="/api/v1/keys", tags=["keys"])
+router = APIRouter(prefix="/api/v1/keys", tags=["keys"], route_class=IdempotentRoute)
 
 
 class KeyRequest(BaseModel):

@@ -12,12 +12,13 @@ from api import conditional
 from api.audit import record
 from api.auth import FindingsReader, FindingsWriter, Principal
 from api.deps import ServicesDep
+from api.idempotency import IdempotentRoute
 from api.ids import new_id
 from api.problems import Problem, contradiction, not_found
 from api.times import rfc3339
 from store import silences
 
-router = APIRouter(prefix="/api/v1/silences", tags=["silences"])
+router = APIRouter(prefix="/api/v1/silences", tags=["silences"], route_class=IdempotentRoute)
 
 MAX_DAYS = 366
 # Python's regular expressions backtrack: two repetitions, none of a group, keep a match far below a second.

@@ -18,6 +18,7 @@ from api import conditional
 from api.audit import record
 from api.auth import Cluster, Principal, WebhooksAdmin
 from api.deps import Services, ServicesDep
+from api.idempotency import IdempotentRoute
 from api.ids import new_id
 from api.problems import Problem, not_found
 from api.routes.deliveries import shown as shown_delivery
@@ -33,7 +34,7 @@ from store.webhooks import Webhook
 
 log = logging.getLogger(__name__)
 
-router = APIRouter(prefix="/api/v1/webhooks", tags=["webhooks"])
+router = APIRouter(prefix="/api/v1/webhooks", tags=["webhooks"], route_class=IdempotentRoute)
 
 FormatName = Literal["standard", "cloudevents", "alertmanager", "slack"]
 Kind = Annotated[str, Field(pattern=r"^[a-z0-9_]+(\.[a-z0-9_]+)*$", max_length=64)]

@@ -528,6 +528,41 @@ def test_finding_nobody_speaks_of_expires(conn):
     assert get(conn, finding().id).doc["resolved_at"] == "2026-11-22T07:33:30Z"
 
 
+def test_findings_that_came_to_nothing_are_pruned(conn, monkeypatch):
+    """Suspicions, expired ones and those that recovered unopened go with their history; the others stay."""
+    monkeypatch.setattr(retention, "FINDING_BATCH", 2)
+    names = {}
+    for name in ("suspected", "expired", "suspected_recovered", "open", "resolved", "judged", "young"):
+        subject = Subject(type="gpu", cluster="c", node=name, gpu_index=0)
+        first = {"suspected_recovered": "suspected", "young": "expired"}.get(name, name)
+        first = {"resolved": "open", "judged": "expired"}.get(name, first)
+        at = 9 * 86_400.0 if name == "young" else 10.0
+        names[name] = save(conn, finding(at, status=first, subject=subject)).finding_id
+        if name in ("suspected_recovered", "resolved"):
+            save(conn, finding(20.0, status="resolved", subject=subject))
+    findings.feedback(conn, names["judged"], "false_positive", Word("ann", NOW))
+    now = datetime.fromtimestamp(T0, UTC) + timedelta(days=10)
+
+    assert retention.prune_findings(conn, now=now, days=11) == 0
+    assert retention.prune_findings(conn, now=now, days=9) == 3
+    left = {name for name, id_ in names.items() if get(conn, id_)}
+    assert left == {"open", "resolved", "judged", "young"}
+    orphans = "SELECT count(*) FROM finding_history WHERE finding_id <> ALL(%s)"
+    assert conn.execute(orphans, ([names[n] for n in left],)).fetchone() == (0,)
+
+
+def test_an_expired_finding_waits_for_its_deliveries(conn):
+    """What is still to be sent keeps the finding that it is about; sent or given up, it goes."""
+    webhooks.create(conn, hook(), "whsec_x")
+    kept = save(conn, finding()).finding_id
+    save(conn, finding(20.0, status="expired"))
+    now = datetime.fromtimestamp(T0, UTC) + timedelta(days=40)
+    assert retention.prune_findings(conn, now=now, days=35) == 0
+    conn.execute("UPDATE deliveries SET state = 'delivered'")
+    assert retention.prune_findings(conn, now=now, days=35) == 1
+    assert get(conn, kept) is None
+
+
 def test_updates_are_told_to_who_asks_for_them(conn):
     """An endpoint without a list of events is told that a finding opened, and not of its every update."""
     for name, asked in (("oncall", ()), ("archive", ("finding.updated",))):

@@ -134,6 +134,12 @@ def test_a_sink_forgets_old_rollups_and_shows_how_it_is(installation, streams_lo
         "INSERT INTO samples_10s (bucket, cluster, node, instance, n) "
         "VALUES (now() - interval '30 days', 'c', 'old', '0', 1), (now(), 'c', 'new', '0', 1) RETURNING 1"
     )
+    installation.rows(
+        "INSERT INTO findings (id, dedup_key, cluster, kind, severity, status, title, subject_type, "
+        "detector, onset, detected_at, last_seen_at, as_of, confidence, score, occurrences, doc) SELECT "
+        "'fnd_' || n, n, 'c', 'xid.31', 'warning', 'expired', n, 'gpu', 'd', at, at, at, at, 0, 0, 1, '{}' FROM (VALUES "
+        "('old', now() - interval '36 days'), ('new', now() - interval '34 days')) AS f (n, at) RETURNING 1"
+    )
     port, page_of_sink = free_ports(1)[0], {}
     installation.settings |= {
         "SLOWRANK_STREAMS_METRICS_PORT": str(port - 1),
@@ -153,6 +159,8 @@ def test_a_sink_forgets_old_rollups_and_shows_how_it_is(installation, streams_lo
     try:
         wait_for(counted, within=60, what="the messages to be counted")
         wait_for(lambda: installation.rows(rollups) == [("new",)], within=30, what="the old roll-up to go")
+        old = "SELECT id FROM findings WHERE cluster = 'c' AND kind = 'xid.31'"
+        wait_for(lambda: installation.rows(old) == [("fnd_new",)], within=30, what="the old finding to go")
     finally:
         worker.terminate()
     letters = {key: n for key, n in page_of_sink.items() if key[0] == "slowrank_dead_letters_total"}

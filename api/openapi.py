@@ -12,8 +12,8 @@ from api.problems import MEDIA_TYPE
 VERSION = "1"
 _ABOUT = (
     "Every POST takes an `Idempotency-Key` header: sent again within 24 h it is carried out once and "
-    "answered as the first time; with another body, path or query it is a 422, and while the first is carried "
-    "out, or where its answer held a secret, a 409."
+    "answered as the first time; with another body, path or query it is a 422, and while the first is "
+    "carried out, or where its answer held a secret, a 409."
 )
 _OPEN = frozenset({"/healthz", "/readyz", "/version"})
 

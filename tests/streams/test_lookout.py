@@ -136,9 +136,10 @@ def test_a_sink_forgets_old_rollups_and_shows_how_it_is(installation, streams_lo
     )
     installation.rows(
         "INSERT INTO findings (id, dedup_key, cluster, kind, severity, status, title, subject_type, "
-        "detector, onset, detected_at, last_seen_at, as_of, confidence, score, occurrences, doc) SELECT "
-        "'fnd_' || n, n, 'c', 'xid.31', 'warning', 'expired', n, 'gpu', 'd', at, at, at, at, 0, 0, 1, '{}' FROM "
-        "(VALUES ('old', now() - interval '36 days'), ('new', now() - interval '34 days')) AS f (n, at) RETURNING 1"
+        "detector, onset, detected_at, last_seen_at, as_of, confidence, score, occurrences, doc) "
+        "SELECT 'fnd_' || n, n, 'c', 'xid.31', 'warning', 'expired', n, 'gpu', 'd', at, at, at, at, 0, 0, 1, "
+        "'{}' FROM (VALUES ('old', now() - interval '36 days'), ('new', now() - interval '34 days')) "
+        "AS f (n, at) RETURNING 1"
     )
     port, page_of_sink = free_ports(1)[0], {}
     installation.settings |= {

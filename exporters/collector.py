@@ -51,6 +51,8 @@ class Reading:
     host: Columns = field(default_factory=dict)
     events: tuple[Event, ...] = ()
     steps: tuple[StepRows, ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Labels of the sample for this tick, besides those of the node."""
 
 
 class Collector(Protocol):

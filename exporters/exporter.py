@@ -133,7 +133,10 @@ class Exporter:
             ts=now.wall,
             # A node shared by several jobs belongs to none of them.
             job_id=next(iter(self._jobs)) if len(self._jobs) == 1 else None,
-            labels=dict(self._identity.labels),
+            labels={
+                **self._identity.labels,
+                **{name: value for reading in readings for name, value in reading.labels.items()},
+            },
             gpu_ids=tuple(gpu),
             nic_ids=tuple(nic),
             row_bytes=schema.row_bytes,

@@ -12,13 +12,20 @@ from exporters.nvml_calls import CORE, SLOW, Columns
 from exporters.nvml_gpm import Gpm
 
 RETRY_UNSUPPORTED_SECONDS = 3600.0
+_GONE = ("GPU_IS_LOST", "RESET_REQUIRED", "GPU_NOT_FOUND", "UNINITIALIZED", "DRIVER_NOT_LOADED")
+"""NVML errors after which a handle is worth nothing: its GPU fell off the bus, was reset or taken out."""
+
+
+class GpuGone(Exception):
+    """The driver does not have this GPU any more, or not under the handle that was opened."""
 
 
 class NvmlGpus:
     """The GPUs of this machine through NVML; a call a GPU does not support is left out for an hour.
 
-    Handles are opened when first read, so that a GPU that hangs is touched only when asked for. Raises
-    ``pynvml.NVMLError`` when there is no driver.
+    Handles are opened when first read, so that a GPU that hangs is touched only when asked for, and anew for
+    a GPU that was gone. Different GPUs may be read from different threads. Raises ``pynvml.NVMLError`` when
+    there is no driver.
     """
 
     def __init__(self, nvml: Any = pynvml, clock: Callable[[], float] = time.monotonic) -> None:
@@ -27,6 +34,7 @@ class NvmlGpus:
         self._handles: dict[int, Any] = {}
         self._unsupported: dict[tuple[int, str], float] = {}
         self._gpm = Gpm(nvml, clock)
+        self._gone = {getattr(nvml, f"NVML_ERROR_{name}") for name in _GONE}
         nvml.nvmlInit()
 
     def count(self) -> int:
@@ -43,7 +51,10 @@ class NvmlGpus:
         return names
 
     def read(self, index: int, *, slow: bool) -> Columns:
-        """Return the columns of one GPU; what could not be read is not in them."""
+        """Return the columns of one GPU; what could not be read is not in them.
+
+        Raises ``GpuGone`` where the driver has lost it; no further call is made then.
+        """
         columns: Columns = {}
         for call in (*CORE, *SLOW) if slow else CORE:
             columns.update(self._called(index, call.name, partial(call.read, self._nvml)))
@@ -57,8 +68,10 @@ class NvmlGpus:
             return read(self._handle(index))
         except self._nvml.NVMLError_NotSupported:
             self._unsupported[index, name] = self._clock() + RETRY_UNSUPPORTED_SECONDS
-        except self._nvml.NVMLError:
-            pass
+        except self._nvml.NVMLError as error:
+            if error.value in self._gone:
+                self._handles.pop(index, None)
+                raise GpuGone from error
         return {}
 
     def _handle(self, index: int) -> Any:

@@ -9,6 +9,9 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+FAILED, NO_DRIVER = 1, 3
+"""Exit status of a child that met an error of its own, and of one without NVML or its driver."""
+
 _CHUNK = 65536
 _MAX_LINE = 1 << 20
 
@@ -38,6 +41,10 @@ class Child:
         self._in, self._out = self._process.stdin, self._process.stdout
         os.set_blocking(self._in.fileno(), False)
         os.set_blocking(self._out.fileno(), False)
+
+    def fileno(self) -> int:
+        """Return the pipe on which the child answers, for ``select``."""
+        return self._out.fileno()
 
     def send(self, message: Mapping[str, object]) -> None:
         """Write one line; a pipe that is closed or full means that nobody reads. Raises ``ChildGone``."""

@@ -19,6 +19,10 @@ SubjectType = Literal[
 ``site`` is all of a cluster."""
 
 
+GPUS_RELEASED = {"gpus": "released"}
+"""The label of samples whose exporter has let go of the node's GPUs on purpose: no GPU is missing."""
+
+
 # gc=False: a record holds no cycle, and the garbage collector need not walk through thousands a second.
 class NodeSample(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Everything one node read in one tick.

@@ -5,7 +5,13 @@ from pathlib import Path
 import pytest
 
 from exporters.collector import Instant
-from exporters.nvml import EXCLUDE_SECONDS, RETRY_WITHOUT_DRIVER_SECONDS, NvmlCollector
+from exporters.nvml import NvmlCollector
+from exporters.nvml_pool import (
+    HARD_SECONDS,
+    PAUSE_SECONDS,
+    PROMPT_SECONDS,
+    RETRY_WITHOUT_DRIVER_SECONDS,
+)
 
 CHILD = (sys.executable, str(Path(__file__).parent / "fixture_gpu_child.py"))
 
@@ -29,13 +35,23 @@ class Ticks:
             time.sleep(0.1)
         pytest.fail("the GPUs never came to that state")
 
+    def during(self, seconds, every=0.25):
+        """Return what each tick of the next ``seconds`` reads."""
+        read, first = [], time.monotonic()
+        while time.monotonic() < first + seconds:
+            began = time.monotonic()
+            read.append(self().gpu)
+            assert time.monotonic() - began < 0.6
+            time.sleep(max(0.0, every - (time.monotonic() - began)))
+        return read
+
 
 @pytest.fixture
 def ticks_of():
     opened = []
 
-    def start(*arguments):
-        collector = NvmlCollector([*CHILD, *arguments])
+    def start(*arguments, **options):
+        collector = NvmlCollector([*CHILD, *arguments], **options)
         opened.append(collector)
         return Ticks(collector)
 
@@ -46,6 +62,10 @@ def ticks_of():
 
 def has_power(gpus, *indices):
     return all("gpu.power_watts" in gpus.get(str(i), {}) for i in indices)
+
+
+def seconds_of(gpus, index):
+    return gpus[str(index)].get("gpu.nvml_call_seconds", 0.0)
 
 
 def test_every_gpu_is_read(ticks_of):
@@ -59,6 +79,7 @@ def test_every_gpu_is_read(ticks_of):
     assert gpus["2"]["gpu.nvml_call_seconds"] >= 0
     assert ticks.collector.gpu_indices() == {f"0000:{0x3B + i:02x}:00": i for i in range(4)}
     assert ticks.collector.gpu_uuids() == {f"GPU-{i}": i for i in range(4)}
+    assert ticks.collector.metrics()["nvml_children"] == 1
 
 
 def test_the_slow_set_is_read_now_and_then(ticks_of):
@@ -71,61 +92,176 @@ def test_the_slow_set_is_read_now_and_then(ticks_of):
     assert sum(seen) == 2
 
 
-def test_a_hung_gpu_costs_only_itself(ticks_of, tmp_path):
-    """The other GPUs keep being read in every tick after the child was replaced; the hung one is silent."""
-    ticks = ticks_of("3", "1:hang")
+def test_a_hung_and_a_slow_gpu_cost_the_others_nothing(ticks_of):
+    """Every tick has the values of the other six; the slow one's come too, and how long the other hangs."""
+    ticks = ticks_of("8", "2:hang", "5:slow:1.0")
+    ticks.until(lambda gpus: has_power(gpus, 0, 1, 3, 4, 6, 7))
 
-    gpus = ticks.until(lambda gpus: has_power(gpus, 0, 2))
+    read = ticks.during(4.0)
 
-    assert "gpu.power_watts" not in gpus["1"]
-    metrics = ticks.collector.metrics()
-    assert metrics["gpus_excluded"] == 1
-    assert metrics["nvml_child_restarts_total"] == 1
-    assert has_power(ticks().gpu, 0, 2)
+    assert all(has_power(gpus, 0, 1, 3, 4, 6, 7) for gpus in read)
+    assert sum(has_power(gpus, 5) for gpus in read) >= 2
+    assert not any(has_power(gpus, 2) for gpus in read)
+    assert seconds_of(read[-1], 2) > 3.5
+    assert 1.0 <= seconds_of(read[-1], 5) < 2.0
+
+
+@pytest.mark.parametrize("seconds", [0.4, 2.0])
+def test_a_slow_gpu_keeps_its_values_and_says_how_slow_it_is(ticks_of, seconds):
+    """Answers that miss their tick are the next one's, again and again, and nothing is killed for them."""
+    ticks = ticks_of("2", f"0:slow:{seconds}")
+    ticks.until(lambda gpus: has_power(gpus, 1))
+
+    read = ticks.during(2 * seconds + 1.5)
+
+    assert sum(has_power(gpus, 0) for gpus in read) >= 2
+    assert seconds_of(read[-1], 0) >= seconds
+    assert ticks.collector.metrics()['gpu_read_seconds{gpu="0"}'] >= seconds
+    assert ticks.collector.metrics()["nvml_child_restarts_total"] == 0
+
+
+def test_gpus_that_are_slow_together_are_all_read(ticks_of):
+    """Eight reads that wait for each other and take 1.6 s in all: none of the last is lost."""
+    ticks = ticks_of("8", *(f"{gpu}:serial:0.2" for gpu in range(8)))
+    ticks.until(lambda gpus: len(gpus) == 8)
+
+    read = ticks.during(5.0)
+
+    for gpu in range(8):
+        assert sum(has_power(gpus, gpu) for gpus in read) >= 2, gpu
+
+
+def test_a_gpu_that_blocks_its_process_is_read_apart(ticks_of):
+    """Where the driver lets all calls of a process wait for one, the others are read again within seconds."""
+    ticks = ticks_of("3", "1:lock")
+    ticks.until(lambda gpus: len(gpus) == 3)
+
+    ticks.until(lambda gpus: has_power(gpus, 0, 2), seconds=8.0)
+
+    assert all(has_power(gpus, 0, 2) for gpus in ticks.during(2.0))
+    assert ticks.collector.metrics()["gpus_apart"] == 3
 
 
 def test_no_tick_waits_for_a_hung_gpu(ticks_of):
     """Ticks stay short while a GPU hangs, and name how long it has not answered."""
     ticks = ticks_of("2", "0:hang")
-    ticks.until(lambda gpus: len(gpus) == 2)
+    ticks.until(lambda gpus: has_power(gpus, 1))
     began = time.monotonic()
 
     reading = ticks()
 
-    assert time.monotonic() - began < 0.6
-    waited = reading.gpu["0"].get("gpu.nvml_call_seconds")
-    assert waited is None or waited >= 0.3
+    assert time.monotonic() - began < 0.2
+    assert seconds_of(reading.gpu, 0) >= 0.3
 
 
 def test_a_gpu_that_recovers_is_read_again(ticks_of, tmp_path):
-    """After its time out a GPU is tried again, after the others; when it answers it is back."""
+    """What hangs for long is ended and tried again after a pause, when the others go on; then it is back."""
     ticks = ticks_of("2", f"1:once:{tmp_path / 'hung-once'}")
-    ticks.until(lambda gpus: ticks.collector.metrics()["gpus_excluded"] == 1 and has_power(gpus, 0))
+    ticks.until(lambda gpus: has_power(gpus, 0))
+    ticks.ahead += HARD_SECONDS + 1
+    ticks.until(lambda gpus: ticks.collector.metrics()["nvml_child_restarts_total"] == 1)
+    assert has_power(ticks().gpu, 0)
+    assert not has_power(ticks().gpu, 1)
 
-    ticks.ahead += EXCLUDE_SECONDS[0] + 1
+    ticks.ahead += PAUSE_SECONDS[0] + 1
 
     ticks.until(lambda gpus: has_power(gpus, 0, 1))
-    assert ticks.collector.metrics()["gpus_excluded"] == 0
 
 
-def test_a_late_answer_is_not_this_ticks_value(ticks_of):
-    """A GPU slower than the tick allows has no values; the one read before it has."""
-    ticks = ticks_of("2", "1:late")
+def test_gpus_that_are_prompt_again_share_a_child(ticks_of, tmp_path):
+    """After a minute without a slow read one child reads them all again, and no tick is lost."""
+    ticks = ticks_of("3", f"1:once:{tmp_path / 'hung-once'}")
+    ticks.until(lambda gpus: has_power(gpus, 0))
+    ticks.ahead += HARD_SECONDS + 1
+    ticks.until(lambda gpus: ticks.collector.metrics()["nvml_child_restarts_total"] == 1)
+    ticks.ahead += PAUSE_SECONDS[0] + 1
+    ticks.until(lambda gpus: has_power(gpus, 0, 1, 2))
+    assert ticks.collector.metrics()["nvml_children"] == 2
 
-    gpus = ticks.until(lambda gpus: has_power(gpus, 0))
+    ticks.ahead += PROMPT_SECONDS + 1
 
-    assert "gpu.power_watts" not in gpus["1"]
-    assert ticks.collector.metrics()["nvml_child_restarts_total"] == 0
+    assert all(has_power(gpus, 0, 1, 2) for gpus in ticks.during(1.0))
+    assert ticks.collector.metrics()["nvml_children"] == 1
+    assert ticks.collector.metrics()["gpus_apart"] == 0
 
 
-def test_a_child_that_dies_is_replaced(ticks_of):
-    """When the child ends by itself nothing raises, and another is started later."""
+def test_a_child_that_dies_costs_only_the_gpu_that_ended_it(ticks_of):
+    """After one death each GPU is read apart: the others stay, and the one that kills is tried again."""
     ticks = ticks_of("2", "1:die")
-    ticks.until(lambda _: ticks.collector.metrics()["nvml_child_restarts_total"] == 1)
 
+    metrics = ticks.collector.metrics
+    ticks.until(lambda gpus: has_power(gpus, 0) and metrics()["nvml_child_restarts_total"] == 2)
+    assert all(has_power(gpus, 0) for gpus in ticks.during(1.0))
+    before = ticks.collector.metrics()["nvml_child_restarts_total"]
     ticks.ahead += 6.0
 
-    ticks.until(lambda _: ticks.collector.metrics()["nvml_child_restarts_total"] == 2)
+    ticks.until(lambda _: ticks.collector.metrics()["nvml_child_restarts_total"] > before)
+
+
+def test_a_gpu_that_is_taken_out_stays_missing_under_its_name(ticks_of, tmp_path):
+    """NVML counts anew without it; the GPUs behind it keep their names, and its own waits for it."""
+    there = tmp_path / "gpus"
+    there.write_text("0 1 2 3")
+    ticks = ticks_of(str(there), listed=lambda: there.read_text().split())
+    ticks.until(lambda gpus: has_power(gpus, 0, 1, 2, 3))
+
+    there.write_text("0 1 3")
+    gpus = ticks.until(lambda gpus: has_power(gpus, 0, 1, 3) and not has_power(gpus, 2))
+
+    assert gpus["3"]["gpu.power_watts"] == 403.0
+    assert gpus["2"] == {}
+    assert ticks.collector.gpu_uuids() == {f"GPU-{i}": i for i in range(4)}
+    there.write_text("0 1 2 3 9")
+    gpus = ticks.until(lambda gpus: has_power(gpus, 0, 1, 2, 3, 4))
+    assert [gpus[name]["gpu.power_watts"] for name in "01234"] == [400.0, 401.0, 402.0, 403.0, 409.0]
+
+
+def test_a_gpu_that_the_driver_lost_is_looked_for_with_new_handles(ticks_of, tmp_path):
+    """It has no values while it is gone, costs the others nothing, and is back with the next child."""
+    lost = tmp_path / "lost"
+    lost.touch()
+    ticks = ticks_of("2", f"1:gone:{lost}")
+    ticks.until(lambda gpus: has_power(gpus, 0))
+
+    ticks.ahead += PAUSE_SECONDS[0] + 1
+    assert all(has_power(gpus, 0) and not has_power(gpus, 1) for gpus in ticks.during(1.0))
+    lost.unlink()
+
+    ticks.until(lambda gpus: has_power(gpus, 0, 1))
+
+
+def test_the_devices_are_let_go_when_wanted(ticks_of, tmp_path, monkeypatch):
+    """No process holds them then, the GPUs stay in the record without values, and the sample says why."""
+    devices = tmp_path / "nvidia0"
+    devices.touch()
+    monkeypatch.setenv("FIXTURE_DEVICES", str(devices))
+    wanted = [False]
+    ticks = ticks_of("2", "1:hang", released=lambda wall: wanted[0])
+    ticks.until(lambda gpus: has_power(gpus, 0))
+    assert holders(devices)
+
+    wanted[0] = True
+    reading = ticks()
+
+    assert not holders(devices)
+    assert reading.gpu == {"0": {}, "1": {}}
+    assert reading.labels == {"gpus": "released"}
+    assert ticks.collector.metrics()["gpus_released"] == 1
+    wanted[0] = False
+    ticks.until(lambda gpus: has_power(gpus, 0))
+    assert not ticks().labels
+
+
+def holders(path):
+    """Which processes have ``path`` open."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/fd/*"):
+        try:
+            if entry.readlink() == path:
+                found.append(entry.parts[2])
+        except OSError:
+            continue
+    return found
 
 
 def test_a_machine_without_a_driver_has_no_gpus(ticks_of, caplog):

@@ -1,0 +1,344 @@
+"""The children that read the GPUs of a node: one for all while all is well, one each where that does not do.
+
+Every GPU has a deadline of its own. Within a child each has its own thread, so that a slow one delays no
+other; but the driver may let calls of one process wait for each other. GPUs that are slow, and all GPUs of a
+child in which nothing answers any more, are therefore read by a child each, until they are prompt again. A
+child that takes over from another does so once it is ready, so that no reading is lost meanwhile
+(docs/decisions/0016-a-child-for-all-gpus-or-one-each.md).
+"""
+
+import logging
+import select
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from exporters.nvml_process import NO_DRIVER, Child, ChildGone
+from exporters.nvml_reader import Reader, Reply
+
+_log = logging.getLogger(__name__)
+
+SOFT_SECONDS = 0.3
+"""How long a tick waits for the readings of its GPUs; later answers are the next tick's."""
+STALL_SECONDS = 2.0
+"""For so long a child may owe the answers of all its GPUs: the longest read that is provided for."""
+HARD_SECONDS = 30.0
+"""How long one GPU may owe its answer until its child is killed: longer than any that answered at all, which
+took up to 2 s, and no other GPU waits for it."""
+START_SECONDS = 10.0
+"""How long a new child may take until it has said how many GPUs there are."""
+PAUSE_SECONDS = (30.0, 300.0)
+"""For how long a GPU is not asked after its child was killed: at first, and at most."""
+RETRY_SECONDS = 5.0
+RETRY_WITHOUT_DRIVER_SECONDS = 600.0
+"""Until another child is started where one ended by itself; a driver that is not there seldom comes."""
+RENEW_SECONDS = 600.0
+"""How often GPUs are counted and their handles opened anew, by a new child."""
+SLOW_READS = 3
+"""So many reads beyond ``SOFT_SECONDS`` in a row, and a GPU is read by a child of its own."""
+PROMPT_SECONDS = 60.0
+"""A GPU read by a child of its own shares one again after so long without a slow read."""
+SLOW_EVERY = 5
+"""Every GPU has its slow set (ECC, PCIe, NVLink, remapped rows) read once in so many ticks."""
+ABANDONED_PER_GPU = 2
+"""Killed children in a call that cannot be interrupted; a GPU with more of them is asked no more."""
+
+
+@dataclass(slots=True)
+class GpuState:
+    """What is known of reading one GPU: how long the last read took, since when it owes an answer."""
+
+    seconds: float = 0.0
+    unanswered: float | None = None
+    full_at: int = 0
+    slow_reads: int = 0
+    slow_at: float = 0.0
+    apart: bool = False
+    retry_at: float = 0.0
+    pause: float = PAUSE_SECONDS[0]
+
+
+class ReaderPool:
+    """Keeps every GPU in the charge of one reader. ``gpus`` holds them by NVML's index."""
+
+    def __init__(self, argv: Sequence[str]) -> None:
+        self._argv = tuple(argv)
+        self._readers: list[Reader] = []
+        self._coming: list[tuple[float, Reader]] = []
+        # Killed and not yet ended, with the GPU it was in charge of, -1 for several.
+        self._abandoned: list[tuple[int, Child]] = []
+        self._retry_at = 0.0
+        self._renew_at = 0.0
+        self._changed = False
+        self._tick = 0
+        self.gpus: dict[int, GpuState] = {}
+        self.restarts = 0
+
+    @property
+    def children(self) -> int:
+        """How many children there are, those included that were killed and cannot end."""
+        return len(self._readers) + len(self._coming) + len(self._abandoned)
+
+    @property
+    def stuck(self) -> int:
+        """How many killed children have not ended: they keep the devices open."""
+        return len(self._abandoned)
+
+    def read(self, now: float) -> dict[int, Reply]:
+        """Return the latest reading of each GPU that has answered since the last call."""
+        self._tick += 1
+        self._abandoned = [(gpu, child) for gpu, child in self._abandoned if child.status() is None]
+        replies: dict[int, Reply] = {}
+        self._receive(now, replies)
+        self._take_over(now)
+        self._judge(now)
+        self._start(now)
+        self._await(self._ask(now), now, replies)
+        return replies
+
+    def renew(self) -> None:
+        """Count the GPUs and open their handles anew: those of the driver have changed."""
+        self._changed, self._retry_at, self._renew_at = True, 0.0, 0.0
+
+    def end(self) -> None:
+        """End every child. The devices are let go, but where a child cannot be killed."""
+        for reader in (*self._readers, *(reader for _, reader in self._coming)):
+            self._kill(reader)
+        self._readers, self._coming, self.gpus = [], [], {}
+        self._retry_at = 0.0
+        for _, child in self._abandoned:
+            child.wait(1.0)
+        self._abandoned = [(gpu, child) for gpu, child in self._abandoned if child.status() is None]
+
+    def _receive(self, now: float, replies: dict[int, Reply]) -> None:
+        for reader in (*self._readers, *(reader for _, reader in self._coming)):
+            if reader.ended:
+                # With another one that found no driver.
+                continue
+            try:
+                for reply in reader.replies():
+                    self._note(reply, now)
+                    replies[reply.index] = reply
+            except ChildGone as gone:
+                self._lost(reader, gone, now)
+
+    def _note(self, reply: Reply, now: float) -> None:
+        gpu = self.gpus[reply.index]
+        gpu.seconds, gpu.unanswered = reply.seconds, None
+        if reply.seconds > SOFT_SECONDS:
+            gpu.slow_reads, gpu.slow_at = gpu.slow_reads + 1, now
+        else:
+            gpu.slow_reads = 0
+        if reply.gone:
+            # A handle of the process as a whole may be stale; the pause grows while the GPU stays away.
+            self._renew_at = min(self._renew_at, now + gpu.pause)
+            gpu.pause = min(2 * gpu.pause, PAUSE_SECONDS[1])
+        else:
+            gpu.pause = PAUSE_SECONDS[0]
+
+    def _take_over(self, now: float) -> None:
+        for started, reader in list(self._coming):
+            if reader.found is not None:
+                self._coming.remove((started, reader))
+                self._install(reader, now)
+            elif now - started > START_SECONDS:
+                self._coming.remove((started, reader))
+                self._kill(reader)
+                self.restarts += 1
+                self._retry(reader, now + RETRY_SECONDS)
+
+    def _install(self, reader: Reader, now: float) -> None:
+        found = reader.found or 0
+        if reader.gpus is None:
+            if self._changed or found != len(self.gpus):
+                self._recount(found)
+            reader.gpus = {index for index, gpu in self.gpus.items() if not gpu.apart}
+            self._renew_at = now + RENEW_SECONDS
+        for other in self._readers:
+            other.gpus = (other.gpus or set()) - reader.gpus
+        self._readers.append(reader)
+        self._drop_idle()
+
+    def _recount(self, found: int) -> None:
+        _log.info("reading %d GPUs through NVML", found)
+        self._changed = False
+        self.gpus = {
+            index: GpuState(seconds=known.seconds, unanswered=known.unanswered)
+            if (known := self.gpus.get(index))
+            else GpuState()
+            for index in range(found)
+        }
+        for reader in self._readers:
+            self._kill(reader)
+        self._readers = []
+
+    def _judge(self, now: float) -> None:
+        for reader in list(self._readers):
+            members = reader.gpus or set()
+            overdue = reader.overdue(now, HARD_SECONDS)
+            if len(members) == 1 and overdue:
+                self._exclude(reader, overdue[0], now)
+            elif len(members) > 1 and reader.stalled(now, STALL_SECONDS):
+                self._split(reader, now)
+            elif overdue:
+                # The others go on in a new child, and the old one with its thread that hangs is then ended.
+                self._apart(overdue)
+                self._begin(members - set(overdue), now)
+            elif len(members) > 1:
+                slow = [index for index in members if self.gpus[index].slow_reads >= SLOW_READS]
+                self._apart(slow)
+                for index in slow:
+                    self._begin({index}, now)
+        self._rejoin(now)
+
+    def _apart(self, gpus: Iterable[int]) -> None:
+        for index in gpus:
+            self.gpus[index].apart = True
+
+    def _rejoin(self, now: float) -> None:
+        """Let GPUs that have long been prompt share a child again."""
+        coming = {index for _, reader in self._coming for index in reader.gpus or ()}
+        prompt = [
+            index
+            for index, gpu in self.gpus.items()
+            if gpu.apart
+            and index not in coming
+            and gpu.unanswered is None
+            and now - gpu.slow_at > PROMPT_SECONDS
+        ]
+        shared = [reader for reader in self._readers if self._shared(reader)]
+        if not shared and len(prompt) > 1:
+            self._begin(prompt, now)
+        for index in prompt:
+            self.gpus[index].apart = not shared and len(prompt) == 1
+        for index in prompt if shared else ():
+            for other in self._readers:
+                (other.gpus or set()).discard(index)
+            (shared[0].gpus or set()).add(index)
+        self._drop_idle()
+
+    def _shared(self, reader: Reader) -> bool:
+        return any(not self.gpus[index].apart for index in reader.gpus or ()) and not self._stuck_in(reader)
+
+    def _stuck_in(self, reader: Reader) -> bool:
+        return any(index not in (reader.gpus or ()) for index in reader.asked)
+
+    def _split(self, reader: Reader, now: float) -> None:
+        # Who holds up the others is not known: alone, each shows it.
+        for index in reader.gpus or ():
+            self.gpus[index].apart, self.gpus[index].slow_at = True, now
+        self._readers.remove(reader)
+        self._kill(reader)
+        self.restarts += 1
+
+    def _exclude(self, reader: Reader, index: int, now: float) -> None:
+        self._readers.remove(reader)
+        self._kill(reader)
+        self.restarts += 1
+        gpu = self.gpus[index]
+        # A child in an uninterruptible call cannot be killed; do not pile them up.
+        stuck = sum(1 for owner, _ in self._abandoned if owner == index)
+        gpu.retry_at = now + gpu.pause if stuck <= ABANDONED_PER_GPU else float("inf")
+        gpu.pause = min(2 * gpu.pause, PAUSE_SECONDS[1])
+        gpu.apart = True
+
+    def _start(self, now: float) -> None:
+        whole = any(reader.gpus is None for _, reader in self._coming)
+        due = not self.gpus or self._changed or (now >= self._renew_at and not self._abandoned)
+        if due and not whole and now >= self._retry_at:
+            self._begin(None, now)
+        held = [reader.gpus or set() for reader in (*self._readers, *(r for _, r in self._coming))]
+        free = [
+            index
+            for index, gpu in self.gpus.items()
+            if now >= gpu.retry_at and not any(index in members for members in held)
+        ]
+        for index in free:
+            if self.gpus[index].apart:
+                self._begin({index}, now)
+        self._begin({index for index in free if not self.gpus[index].apart}, now)
+
+    def _begin(self, gpus: Iterable[int] | None, now: float) -> None:
+        """Start a reader of ``gpus``, of all for None; none where there are none, or one is coming."""
+        members = None if gpus is None else set(gpus)
+        coming = [reader.gpus for _, reader in self._coming]
+        if members is not None and (not members or any(members <= (other or set()) for other in coming)):
+            return
+        try:
+            self._coming.append((now, Reader(self._argv, members)))
+        except ChildGone:
+            self._retry(None, now + RETRY_SECONDS, members)
+
+    def _ask(self, now: float) -> set[int]:
+        awaited: set[int] = set()
+        for reader in list(self._readers):
+            if reader.ended:
+                continue
+            wanted = sorted((reader.gpus or set()) - reader.asked.keys())
+            full = [index for index in wanted if self._tick >= self.gpus[index].full_at]
+            try:
+                reader.ask(wanted, full, now)
+            except ChildGone as gone:
+                self._lost(reader, gone, now)
+                continue
+            for index in wanted:
+                gpu = self.gpus[index]
+                gpu.unanswered = now if gpu.unanswered is None else gpu.unanswered
+                if index in full:
+                    # Spread over the ticks, but for the first, so that limits are known at once.
+                    spread = 1 + index % SLOW_EVERY if gpu.full_at == 0 else SLOW_EVERY
+                    gpu.full_at = self._tick + spread
+                if gpu.seconds <= SOFT_SECONDS:
+                    awaited.add(index)
+        return awaited
+
+    def _await(self, awaited: set[int], now: float, replies: dict[int, Reply]) -> None:
+        """Take answers until all that are ``awaited`` have come: none of a GPU known to be slow."""
+        deadline = time.monotonic() + SOFT_SECONDS
+        while self._readers and any(
+            self.gpus[index].unanswered == now for index in awaited & self.gpus.keys()
+        ):
+            left = deadline - time.monotonic()
+            ready, _, _ = select.select([reader.child for reader in self._readers], [], [], max(0.0, left))
+            if not ready:
+                return
+            self._receive(now, replies)
+
+    def _lost(self, reader: Reader, gone: ChildGone, now: float) -> None:
+        """Note that a child ended by itself."""
+        self._readers = [other for other in self._readers if other is not reader]
+        self._coming = [(at, other) for at, other in self._coming if other is not reader]
+        self._kill(reader)
+        if gone.status == NO_DRIVER:
+            again = RETRY_WITHOUT_DRIVER_SECONDS / 60
+            _log.info(
+                "no GPU is read: NVML or its driver is not here (nvidia-smi?); again in %.0f min", again
+            )
+            self.end()
+            self._retry_at = now + RETRY_WITHOUT_DRIVER_SECONDS
+            return
+        self.restarts += 1
+        if len(reader.gpus or ()) > 1:
+            # One of them may have ended it.
+            self._apart(reader.gpus or ())
+            for index in reader.gpus or ():
+                self.gpus[index].slow_at = now
+        else:
+            self._retry(reader, now + RETRY_SECONDS)
+
+    def _retry(self, reader: Reader | None, at: float, gpus: Iterable[int] | None = None) -> None:
+        members = (reader.gpus if reader is not None else gpus) or ()
+        for index in members:
+            self.gpus[index].retry_at = at
+        if not members:
+            self._retry_at = at
+
+    def _drop_idle(self) -> None:
+        for reader in [reader for reader in self._readers if not reader.gpus]:
+            self._readers.remove(reader)
+            self._kill(reader)
+
+    def _kill(self, reader: Reader) -> None:
+        reader.kill()
+        members = reader.gpus or set()
+        self._abandoned.append((min(members) if len(members) == 1 else -1, reader.child))

@@ -96,6 +96,14 @@ RULES: dict[str, KindRule] = {
         explained_by=(*_WHY_THROTTLED, "throttle.hw_slowdown"),
         permanent=True,
     ),
+    "gpu.slow_reads": KindRule(
+        _CAUSE,
+        "warning",
+        "RUN_DIAG",
+        "Run diagnostics on {place} at the next pause: reads through its driver take long.",
+        opens_alone=True,
+        explained_by=("xid.62", "xid.79", "xid.119", "xid.120", "xid.154"),
+    ),
     "ecc.correctable_rate": KindRule(
         _CAUSE, "warning", "WATCH", "Schedule diagnostics: {place} corrects many errors.", True
     ),

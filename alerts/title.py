@@ -26,6 +26,7 @@ TEMPLATES: dict[str, str] = {
     "throttle.hw_slowdown": "{place} is slowed down by its hardware",
     "throttle.sync_boost": "{place} is held back by sync boost",
     "clock.low": "{place} runs at a low clock for no stated reason",
+    "gpu.slow_reads": "{place} answers its driver slowly",
     "ecc.correctable_rate": "{place} corrects memory errors at a high rate",
     "ecc.uncorrectable": "{place} has uncorrectable memory errors",
     "ecc.row_remap_pending": "{place} waits for a reset to remap memory rows",

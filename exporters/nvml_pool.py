@@ -40,6 +40,9 @@ PROMPT_SECONDS = 60.0
 """A GPU read by a child of its own shares one again after so long without a slow read."""
 SLOW_EVERY = 5
 """Every GPU has its slow set (ECC, PCIe, NVLink, remapped rows) read once in so many ticks."""
+MAX_CHILDREN = 4
+"""Into which GPUs are divided: at 13 MB of their own each, they stay within the 150 MB of an exporter. One
+that stalls with several GPUs is divided again."""
 ABANDONED_PER_GPU = 2
 """Killed children in a call that cannot be interrupted; a GPU with more of them is asked no more."""
 
@@ -53,9 +56,15 @@ class GpuState:
     full_at: int = 0
     slow_reads: int = 0
     slow_at: float = 0.0
-    apart: bool = False
+    group: int = 0
+    """GPUs of one group share a child; those of group 0 are all that need none of their own."""
     retry_at: float = 0.0
     pause: float = PAUSE_SECONDS[0]
+
+    @property
+    def apart(self) -> bool:
+        """Whether it is read apart from most others."""
+        return self.group != 0
 
 
 class ReaderPool:
@@ -71,6 +80,7 @@ class ReaderPool:
         self._renew_at = 0.0
         self._changed = False
         self._tick = 0
+        self._groups = 0
         self.gpus: dict[int, GpuState] = {}
         self.restarts = 0
 
@@ -182,18 +192,22 @@ class ReaderPool:
                 self._split(reader, now)
             elif overdue:
                 # The others go on in a new child, and the old one with its thread that hangs is then ended.
-                self._apart(overdue)
+                self._divide(overdue, len(overdue))
                 self._begin(members - set(overdue), now)
             elif len(members) > 1:
                 slow = [index for index in members if self.gpus[index].slow_reads >= SLOW_READS]
-                self._apart(slow)
-                for index in slow:
+                room = MAX_CHILDREN - len(self._readers) - len(self._coming)
+                for index in slow[: max(0, room)]:
+                    self._divide({index}, 1)
                     self._begin({index}, now)
         self._rejoin(now)
 
-    def _apart(self, gpus: Iterable[int]) -> None:
-        for index in gpus:
-            self.gpus[index].apart = True
+    def _divide(self, gpus: Iterable[int], children: int) -> None:
+        """Let GPUs be read by so many children, or one each where they are fewer."""
+        members = sorted(gpus)
+        for place, index in enumerate(members):
+            self.gpus[index].group = self._groups + 1 + place % children
+        self._groups += children
 
     def _rejoin(self, now: float) -> None:
         """Let GPUs that have long been prompt share a child again."""
@@ -210,7 +224,8 @@ class ReaderPool:
         if not shared and len(prompt) > 1:
             self._begin(prompt, now)
         for index in prompt:
-            self.gpus[index].apart = not shared and len(prompt) == 1
+            if shared or len(prompt) > 1:
+                self.gpus[index].group = 0
         for index in prompt if shared else ():
             for other in self._readers:
                 (other.gpus or set()).discard(index)
@@ -224,9 +239,10 @@ class ReaderPool:
         return any(index not in (reader.gpus or ()) for index in reader.asked)
 
     def _split(self, reader: Reader, now: float) -> None:
-        # Who holds up the others is not known: alone, each shows it.
+        # Which one holds up the others is not known: among fewer, or alone, each shows it.
+        self._divide(reader.gpus or (), MAX_CHILDREN)
         for index in reader.gpus or ():
-            self.gpus[index].apart, self.gpus[index].slow_at = True, now
+            self.gpus[index].slow_at = now
         self._readers.remove(reader)
         self._kill(reader)
         self.restarts += 1
@@ -240,7 +256,7 @@ class ReaderPool:
         stuck = sum(1 for owner, _ in self._abandoned if owner == index)
         gpu.retry_at = now + gpu.pause if stuck <= ABANDONED_PER_GPU else float("inf")
         gpu.pause = min(2 * gpu.pause, PAUSE_SECONDS[1])
-        gpu.apart = True
+        self._divide({index}, 1)
 
     def _start(self, now: float) -> None:
         whole = any(reader.gpus is None for _, reader in self._coming)
@@ -253,10 +269,8 @@ class ReaderPool:
             for index, gpu in self.gpus.items()
             if now >= gpu.retry_at and not any(index in members for members in held)
         ]
-        for index in free:
-            if self.gpus[index].apart:
-                self._begin({index}, now)
-        self._begin({index for index in free if not self.gpus[index].apart}, now)
+        for group in sorted({self.gpus[index].group for index in free}):
+            self._begin({index for index in free if self.gpus[index].group == group}, now)
 
     def _begin(self, gpus: Iterable[int] | None, now: float) -> None:
         """Start a reader of ``gpus``, of all for None; none where there are none, or one is coming."""
@@ -320,7 +334,7 @@ class ReaderPool:
         self.restarts += 1
         if len(reader.gpus or ()) > 1:
             # One of them may have ended it.
-            self._apart(reader.gpus or ())
+            self._divide(reader.gpus or (), MAX_CHILDREN)
             for index in reader.gpus or ():
                 self.gpus[index].slow_at = now
         else:

@@ -2,10 +2,13 @@
 
 import time
 from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
 
 from exporters.boot import BootCollector
 from exporters.clock import ClockCollector
 from exporters.collector import Collector
+from exporters.gpu_release import released
 from exporters.host import HostCollector
 from exporters.infiniband import InfinibandCollector
 from exporters.kmsg import KmsgCollector
@@ -19,12 +22,14 @@ def _boot_seconds() -> float:
     return time.clock_gettime(time.CLOCK_MONOTONIC)
 
 
-def collectors(listen: Sequence[str]) -> list[Collector]:
+def collectors(listen: Sequence[str], release: Path = Path("/run/slowrank/release-gpus")) -> list[Collector]:
     """Return all collectors; ``listen`` are the addresses for the training hook.
+
+    While the file ``release`` says so, no device of a GPU is held open.
 
     Raises ``OSError`` when an address cannot be bound.
     """
-    nvml = NvmlCollector()
+    nvml = NvmlCollector(released=partial(released, release))
     return [
         StepsCollector(listen, nvml.gpu_uuids),
         nvml,

@@ -73,6 +73,8 @@ class Settings(BaseSettings):
     # Bytes. At 1.3 kB a record and one record a second some two days of a node.
     exporter_spool_max_bytes: int = Field(default=256 * 2**20, ge=2**20)
     exporter_listen: str = "127.0.0.1:9311"
+    # While it is there, for ten minutes, the exporter holds no GPU open (exporters.gpu_release).
+    exporter_release_file: Path = Path("/run/slowrank/release-gpus")
 
     # Kafka must keep at least as much (docs/decisions/0003).
     streams_rebuild_minutes: float = Field(default=10.0, gt=0)

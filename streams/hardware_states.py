@@ -30,6 +30,15 @@ CNP_RATIO = "nic.port.cnp_handled_ratio"
 """Congestion notifications a second on the mean port of a node, as a multiple of what is usual there."""
 
 
+READ_SECONDS = "gpu.nvml_call_seconds"
+SLOW_READ_SECONDS = 0.25
+"""A whole read with PCIe throughput, two calls of 20 ms, takes some 60 ms: four times that. Chosen; the
+exporter's tick waits 0.3 s for it."""
+READ_HOLD_SECONDS = 15.0
+"""Longer than an exporter takes to read each GPU by a process of its own, which shows which one is slow."""
+_SLOW_READS = Verdict("gpu.slow_reads", "event", "warning", 2.0, alone=True)
+
+
 def _loaded(gpu: Mapping[str, Array]) -> Mask:
     # Links of an idle GPU train down to save power, which is no fault.
     return np.asarray(gpu["gpu.utilization_ratio"] > 0.1)
@@ -67,6 +76,26 @@ def _remapped(gpu: Mapping[str, Array]) -> Array:
     held = [gpu[f"gpu.row_remap.{kind}_total"] for kind in ("correctable", "uncorrectable")]
     # What was not read is negative.
     return np.asarray(sum(np.maximum(rows, 0) for rows in held))
+
+
+def _slow_reads(gpu: Mapping[str, Array]) -> Mask:
+    """Slow, and so beside the others: what all are, is the driver's (``slow_driver``)."""
+    seconds = gpu[READ_SECONDS]
+    slow = np.asarray(seconds > SLOW_READ_SECONDS)
+    for k, i in np.argwhere(slow).tolist():
+        others = np.delete(seconds[k], i)
+        others = others[np.isfinite(others)]
+        slow[k, i] = not others.size or seconds[k, i] > 2 * np.median(others)
+    return slow
+
+
+def usual_reads(gpu: Mapping[str, Array]) -> dict[str, Array]:
+    """Return the median time that a GPU of each node takes to read, [n, 1]; 0 where none is slow."""
+    seconds = gpu[READ_SECONDS]
+    usual = np.zeros((len(seconds), 1))
+    for k in np.flatnonzero((seconds > SLOW_READ_SECONDS).sum(axis=1) > 1).tolist():
+        usual[k] = np.median(seconds[k][np.isfinite(seconds[k])])
+    return {READ_SECONDS: usual}
 
 
 def _flag(metric: str) -> Callable[[Mapping[str, Array]], Mask]:
@@ -186,11 +215,11 @@ GPU_STATES = (
     ),
     StateRule(
         "slow_reads",
-        "NVML calls take more than 1 s",
-        "gpu.nvml_call_seconds",
-        lambda gpu: np.asarray(gpu["gpu.nvml_call_seconds"] > 1.0),
-        Timing(hold=3.0),
-        xid_verdict(119, "warning", 2.0),
+        "a read through NVML takes more than 0.25 s, and twice the median of the node's other GPUs",
+        READ_SECONDS,
+        _slow_reads,
+        Timing(hold=READ_HOLD_SECONDS),
+        _SLOW_READS,
         "slowrank",
     ),
     # The energy counter of a working driver never stands still: power is never zero.
@@ -242,7 +271,7 @@ NIC_STATES = (
     ),
 )
 
-# Of the mean port: what comes to a single one is no full network.
+# Congestion is of the mean port: what comes to a single one is no full network.
 NODE_STATES = (
     StateRule(
         "congested",
@@ -252,6 +281,15 @@ NODE_STATES = (
         # All nodes of a job say so at once: refreshed seldom, but before it expires.
         Timing(hold=10.0, refresh=300.0),
         Verdict("congestion", "nic", "info", 1.0),
+        "slowrank",
+    ),
+    StateRule(
+        "slow_driver",
+        "the median read of the node's GPUs through NVML takes more than 0.25 s",
+        READ_SECONDS,
+        lambda node: np.asarray(node[READ_SECONDS] > SLOW_READ_SECONDS),
+        Timing(hold=READ_HOLD_SECONDS),
+        _SLOW_READS,
         "slowrank",
     ),
 )

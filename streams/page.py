@@ -13,7 +13,7 @@ from streams.counters import CounterBank
 from streams.exporter_health import SWITCHES, ExporterHealth, stuck
 from streams.hardware import CountRules, StateRules
 from streams.hardware_rules import GPU_COUNTS, HOST_COUNTS, NIC_COUNTS
-from streams.hardware_states import GPU_STATES, NIC_STATES, NODE_STATES
+from streams.hardware_states import GPU_STATES, NIC_STATES, NODE_STATES, usual_reads
 from streams.level_changes import LevelChanges
 from streams.presence import Frozen, Ports, Presence
 from streams.quiet_nodes import QuietNodes
@@ -138,7 +138,10 @@ class Page:
                 batch, batch.nic_ids, batch.nic | ports, batch.nic_there & batch.fabric[:, None]
             ),
             *self._node_states.update(
-                batch, batch.host_ids, self._notifications.update(batch, nic), batch.fabric[:, None]
+                batch,
+                batch.host_ids,
+                self._notifications.update(batch, nic) | usual_reads(batch.gpu),
+                batch.fabric[:, None],
             ),
             *self._presence.update(batch),
             *(() if self._levels is None else self._levels.update(batch, nic)),

@@ -5,11 +5,15 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from slowrank.telemetry import Suspicion
+from slowrank.telemetry.records import GPUS_RELEASED
 from streams.arrays import Array, FloatArray, Mask
 from streams.batch import Batch
 from streams.conditions import ConditionBank, Key, Timing
 from streams.hardware import Found, at
+from streams.hardware_states import READ_SECONDS, SLOW_READ_SECONDS
 from streams.suspicions import Claim, Place
+
+_RELEASED = GPUS_RELEASED["gpus"]
 
 
 class Frozen:
@@ -60,8 +64,16 @@ class Ports:
         self._was_up[node], self._best_speed[node] = False, np.nan
 
 
+SLOW_SECONDS = 20.0
+"""For so long a GPU that owes an answer is slow (``state.slow_reads``), and not gone. Chosen: ten times the
+slowest reads provided for, and within 30 s with the hold, the goal for a GPU that is silent."""
+
+
 class Presence:
-    """GPUs that were read before and are not read any more, while the exporter goes on sending."""
+    """GPUs that were read before and are not read any more, while the exporter goes on sending.
+
+    A GPU whose read is only slow is there, and so are GPUs that the exporter has let go of on purpose.
+    """
 
     def __init__(self, nodes: int, gpus: int, *, gone: float) -> None:
         self._timing = Timing(hold=gone)
@@ -71,6 +83,8 @@ class Presence:
     def update(self, batch: Batch) -> Found:
         """Tell of every GPU that is gone, or of the node when none of its GPUs is left."""
         alive = _alive(batch.gpu)
+        released = np.array([s.labels.get("gpus") == _RELEASED for s in batch.samples])
+        alive |= self._known[batch.rows] & (released[:, None] | _slow(batch.gpu))
         known = self._known[batch.rows] | alive
         self._known[batch.rows] = known
         absent = known & ~alive
@@ -103,6 +117,11 @@ class Presence:
 def _alive(gpu: Mapping[str, Array]) -> Mask:
     read = [gpu[name] == gpu[name] for name in ("gpu.power_watts", "gpu.temp_celsius", "gpu.clock.sm_hz")]
     return np.asarray(read[0] | read[1] | read[2])
+
+
+def _slow(gpu: Mapping[str, Array]) -> Mask:
+    seconds = gpu[READ_SECONDS]
+    return np.asarray((seconds > SLOW_READ_SECONDS) & (seconds < SLOW_SECONDS))
 
 
 def _gone_claim(place: Place, name: str) -> Claim:

@@ -119,6 +119,36 @@ def print_once(
         exporter.close()
 
 
+@app.command()
+def release(
+    minutes: Annotated[float, typer.Option(min=0.1, max=1440.0, help="For how long.")] = 10.0,
+    end: Annotated[bool, typer.Option("--end", help="Read the GPUs again at once.")] = False,
+) -> None:
+    """Have this host's exporter let go of the GPUs, so that they can be reset or the driver unloaded."""
+    file = _settings().exporter_release_file
+    try:
+        if end:
+            file.unlink(missing_ok=True)
+        else:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            # Not through a link: the folder is the exporter's user's, and root writes here.
+            opened = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o644)
+            with os.fdopen(opened, "w") as text:
+                text.write(f"{minutes * 60:.0f}\n")
+    except OSError as error:
+        raise _refused(
+            f"cannot write {file}: {error}. Run this as root, or as the exporter's user with the same "
+            "SLOWRANK_EXPORTER_RELEASE_FILE."
+        ) from error
+    if end:
+        typer.echo("The exporter reads the GPUs again from its next tick on.")
+        return
+    typer.echo(
+        f"The exporter lets go of the GPUs at its next tick, for {minutes:g} min or until "
+        "`slowrank exporter release --end`. `fuser -v /dev/nvidia*` shows who still holds them."
+    )
+
+
 def _settings(**given: Any) -> "Settings":
     from slowrank.cli.config import load_settings
 
@@ -138,7 +168,7 @@ def _exporter(settings: "Settings") -> "Exporter":
 
     listen = [address.strip() for address in settings.exporter_listen.split(",") if address.strip()]
     try:
-        found = collectors(listen)
+        found = collectors(listen, settings.exporter_release_file)
     except OSError as error:
         raise _refused(
             f"cannot listen for training hooks on {settings.exporter_listen}: {error}. Is another exporter "

@@ -180,7 +180,9 @@ def host_telemetry(stack: LocalStack, *, listen: Sequence[str]) -> Iterator[None
     settings = stack.settings
     node = settings.node or platform.node() or "localhost"
     who = identity(settings.cluster, node, time.time_ns())
-    exporter = Exporter(replace(who, labels=settings.place()), collectors(listen))
+    exporter = Exporter(
+        replace(who, labels=settings.place()), collectors(listen, settings.exporter_release_file)
+    )
     stop = threading.Event()
     schedule = Schedule(node, settings.exporter_interval_seconds)
     thread = threading.Thread(

@@ -6,7 +6,7 @@ import pynvml
 import pytest
 
 from exporters.nvml_calls import COLUMNS
-from exporters.nvml_device import RETRY_UNSUPPORTED_SECONDS, NvmlGpus
+from exporters.nvml_device import RETRY_UNSUPPORTED_SECONDS, GpuGone, NvmlGpus
 from slowrank.telemetry.schema import CURRENT_SAMPLE_SCHEMA, SAMPLE_SCHEMAS
 
 
@@ -210,13 +210,28 @@ def test_another_error_costs_one_value_once(library):
     assert gpus.read(0, slow=False)["gpu.power_watts"] == 412.5
 
 
-def test_a_lost_gpu_reads_as_nothing(library):
-    """When not even the handle can be had, there are no values and no identity."""
-    library.refused["nvmlDeviceGetHandleByIndex"] = pynvml.NVML_ERROR_GPU_IS_LOST
+@pytest.mark.parametrize("error", ["GPU_IS_LOST", "RESET_REQUIRED", "UNINITIALIZED"])
+def test_a_lost_gpu_is_gone_until_a_new_handle_is_good(library, error):
+    """One call says so, the rest are not made; after a reset the GPU is opened anew and read again."""
     gpus = NvmlGpus(library, lambda: 0.0)
+    gpus.read(0, slow=False)
+    library.refused["nvmlDeviceGetUtilizationRates"] = getattr(pynvml, f"NVML_ERROR_{error}")
+    library.calls.clear()
 
-    assert gpus.read(0, slow=True) == {}
-    assert gpus.identity(0) == {}
+    with pytest.raises(GpuGone):
+        gpus.read(0, slow=True)
+
+    assert library.calls == ["nvmlDeviceGetUtilizationRates"]
+    library.refused.clear()
+    assert gpus.read(0, slow=False)["gpu.temp_celsius"] == 61
+    assert library.calls.count("nvmlDeviceGetHandleByIndex") == 1
+
+
+def test_a_gpu_without_a_handle_has_no_identity(library):
+    """When not even the handle can be had, nothing names the GPU."""
+    library.refused["nvmlDeviceGetHandleByIndex"] = pynvml.NVML_ERROR_GPU_IS_LOST
+
+    assert NvmlGpus(library, lambda: 0.0).identity(0) == {}
 
 
 def test_identity_is_text(library):

@@ -108,6 +108,24 @@ def test_wrong_settings_are_explained(slowrank):
     assert "exporter_interval_seconds" in done.stderr
 
 
+def test_the_gpus_are_let_go_and_read_again_on_demand(slowrank, tmp_path):
+    """``release`` writes for how long, ``--end`` takes it back, and neither follows a link."""
+    switch = tmp_path / "run" / "release-gpus"
+    released = slowrank("release", "--minutes", "5", SLOWRANK_EXPORTER_RELEASE_FILE=str(switch))
+    assert released.returncode == 0
+    assert switch.read_text() == "300\n"
+
+    ended = slowrank("release", "--end", SLOWRANK_EXPORTER_RELEASE_FILE=str(switch))
+    assert ended.returncode == 0
+    assert not switch.exists()
+
+    switch.symlink_to(tmp_path / "elsewhere")
+    refused = slowrank("release", SLOWRANK_EXPORTER_RELEASE_FILE=str(switch))
+    assert refused.returncode == 2
+    assert "as root" in refused.stderr
+    assert not (tmp_path / "elsewhere").exists()
+
+
 def test_a_running_exporter_tells_systemd_that_it_ticks(tmp_path):
     """Under Type=notify each tick is a sign of life, broker or not."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:

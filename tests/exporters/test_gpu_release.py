@@ -1,0 +1,30 @@
+import os
+
+import pytest
+
+from exporters.gpu_release import DEFAULT_SECONDS, MAX_SECONDS, released
+
+CHANGED = 1_795_160_000.0
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("", DEFAULT_SECONDS), ("90\n", 90.0), ("soon", DEFAULT_SECONDS), ("1e9", MAX_SECONDS)],
+)
+def test_the_devices_are_let_go_for_as_long_as_the_file_says(tmp_path, text, seconds):
+    """From its last change on, ten minutes where it does not say, a day at most."""
+    switch = tmp_path / "release-gpus"
+    switch.write_text(text)
+    os.utime(switch, (CHANGED, CHANGED))
+
+    assert released(switch, CHANGED)
+    assert released(switch, CHANGED + seconds - 1)
+    assert not released(switch, CHANGED + seconds)
+
+
+def test_without_the_file_they_are_read(tmp_path):
+    """Nor does a folder in its place, or one that nobody may read, let them go."""
+    (tmp_path / "release-gpus").mkdir()
+
+    assert not released(tmp_path / "none", CHANGED)
+    assert not released(tmp_path / "release-gpus", CHANGED)

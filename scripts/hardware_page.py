@@ -9,6 +9,7 @@ from pathlib import Path
 from alerts.case import EVIDENCE_ONLY
 from alerts.kinds import rule_of
 from alerts.severity import milder
+from slowrank.telemetry.records import Severity
 from slowrank.telemetry.xids import XIDS, xid_of
 from streams.event_tables import EVENT_RULES, REPEAT_OFFENDER, UNKNOWN_XID, EventRule
 from streams.hardware_rules import GPU_COUNTS, HOST_COUNTS, NIC_COUNTS, CountRule, StateRule, Verdict
@@ -72,8 +73,13 @@ def rows() -> Iterator[tuple[str, ...]]:
 
 
 def _row(name: str, trigger: str, verdict: Verdict, source: str) -> tuple[str, ...]:
-    severity, action = milder(verdict.kind, [verdict.severity]), rule_of(verdict.kind).action
-    return name, trigger, severity, f"`{verdict.kind}`", f"`{action}`", opens(verdict), source
+    action = rule_of(verdict.kind).action
+    return name, trigger, severity_of(verdict), f"`{verdict.kind}`", f"`{action}`", opens(verdict), source
+
+
+def severity_of(verdict: Verdict) -> Severity:
+    """Return the severity of a finding that has no other evidence."""
+    return milder(verdict.kind, [verdict.severity])
 
 
 def opens(verdict: Verdict) -> str:

@@ -28,7 +28,7 @@ _FLAPPING = ("straggler.fail_slow", "straggler.intermittent")
 
 MAX_CASES = 256
 """Of one scope: each is weighed against all others, and what names them comes from outside. Of more, those
-that ended first make room; while none has ended, new ones are not heard."""
+that ended first make room, and, for what opens by itself, a suspected one; else new ones are left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,16 +63,17 @@ def apply(scope: Scope, batch: Iterable[Suspicion], config: FindingConfig) -> Sc
         if heard is None:
             continue
         if heard.key not in cases and len(cases) >= MAX_CASES:
-            _forget_one(cases)
+            _forget_one(cases, s)
         if heard.key in cases or len(cases) < MAX_CASES:
             cases[heard.key] = heard
     return _settle(Scope(cases), ts, config)
 
 
-def _forget_one(cases: dict[str, Case]) -> None:
+def _forget_one(cases: dict[str, Case], s: Suspicion) -> None:
     ended = [(case.ended_at or 0.0, key) for key, case in cases.items() if not case.live]
-    if ended:
-        del cases[min(ended)[1]]
+    mild = [(case.last_seen_at, key) for key, case in cases.items() if case.status == "suspected"]
+    if ended or (mild and s.overwhelming):
+        del cases[min(ended or mild)[1]]
 
 
 def advance(

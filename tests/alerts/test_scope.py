@@ -1,6 +1,7 @@
 """How many cases one scope holds, and what becomes of a remap whose error ends and comes again."""
 
 import msgspec
+import msgspec
 import pytest
 
 from alerts.config import FindingConfig
@@ -99,6 +100,17 @@ def test_a_full_scope_hears_on_of_the_cases_it_has():
     scope = apply(scope, [xid(MAX_CASES, 10.0), xid(3, 10.0)], CONFIG)
     assert gpus(scope) == set(range(MAX_CASES))
     assert {c.last_seen_at for c in scope.cases.values() if c.subject.gpu_index == 3} == {T0 + 10.0}
+
+
+def test_what_is_certain_takes_the_place_of_what_is_suspected():
+    """A fatal fault opens also where hints about hundreds of devices fill the scope."""
+    hints = [
+        msgspec.structs.replace(xid(gpu, 0.0), kind="link.nic_errors", overwhelming=False)
+        for gpu in range(MAX_CASES)
+    ]
+    scope = apply(apply(Scope(), hints, CONFIG), [xid(3, 10.0)], CONFIG)
+    assert [c.kind for c in scope.cases.values() if c.status == "open"] == ["xid.79"]
+    assert len(scope.cases) == MAX_CASES
 
 
 def test_what_has_ended_makes_room():

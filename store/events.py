@@ -112,7 +112,15 @@ _WAS_SENT: LiteralString = (
     "AND e.finding_id = %(finding)s AND (d.state <> 'muted' OR d.attempts > 0) ORDER BY e.seq DESC LIMIT 1) "
     "<> 'finding.resolved', false)"
 )
-_TAKES_TYPE: LiteralString = "(%(type)s = ANY(w.events) OR (w.events = '{}' AND %(by_default)s))"
+# An update that brings a finding into the filters of a webhook, as another kind does, is the first it gets of
+# it. Not for a webhook that was added later: those start with what happens from then on.
+_IS_FIRST_NEWS: LiteralString = (
+    "(%(type)s = 'finding.updated' AND NOT " + _WAS_SENT + " AND w.created_at <= "
+    "(SELECT min(e.created_at) FROM events e WHERE e.finding_id = %(finding)s))"
+)
+_TAKES_TYPE: LiteralString = (
+    "(%(type)s = ANY(w.events) OR (w.events = '{}' AND (%(by_default)s OR " + _IS_FIRST_NEWS + ")))"
+)
 _WANTS: LiteralString = (
     # That a webhook takes nothing is news for the others.
     "(w.enabled AND w.id <> %(about)s AND (w.clusters = '{}' OR %(cluster)s = ANY(w.clusters)) "

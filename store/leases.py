@@ -27,16 +27,13 @@ WAITING: LiteralString = (
 )
 """Whether delivery ``d`` of event ``e`` of finding ``f`` (outer join) may yet be sent, in SQL."""
 
-# The other deliveries of the same finding to the same endpoint; events of one finding are numbered in order,
-# for each is recorded under the lock of its finding.
-_WITH_OTHERS: LiteralString = (
+_QUEUE: LiteralString = (
     "FROM deliveries d JOIN webhooks w ON w.id = d.webhook_id JOIN events e ON e.id = d.event_id "
     "LEFT JOIN findings f ON f.id = e.finding_id "
-    "CROSS JOIN LATERAL (SELECT coalesce(bool_or(oe.seq > e.seq), false) AS newer, "
-    "max(o.leased_until) AS leased_until FROM deliveries o JOIN events oe ON oe.id = o.event_id "
-    "WHERE o.webhook_id = d.webhook_id AND oe.finding_id = e.finding_id AND o.id <> d.id) others "
-    "WHERE w.enabled AND NOT others.newer AND " + WAITING
 )
+_QUEUED: LiteralString = "WHERE w.enabled AND d.state IN ('pending', 'muted') AND " + WAITING
+# Of the deliveries of one endpoint, at its front: a notifier that was away meets many that are superseded.
+_FRONT = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +85,8 @@ def due(
 def oldest_due(conn: Connection[Any], now: datetime) -> datetime | None:
     """Return since when the oldest waiting delivery has been due: the age of the queue."""
     row = conn.execute(
-        "SELECT min(d.next_attempt_at) "
-        + _WITH_OTHERS
-        + "AND d.state = 'pending' AND d.next_attempt_at <= %s",
+        "SELECT min(d.next_attempt_at) FROM deliveries d JOIN webhooks w ON w.id = d.webhook_id "
+        "WHERE w.enabled AND d.state = 'pending' AND d.next_attempt_at <= %s",
         (now,),
     ).fetchone()
     return None if row is None else row[0]
@@ -99,8 +95,13 @@ def oldest_due(conn: Connection[Any], now: datetime) -> datetime | None:
 def next_due(conn: Connection[Any]) -> datetime | None:
     """Return when the next delivery wants to be sent, so that a notifier knows how long to sleep."""
     row = conn.execute(
-        # greatest() passes over NULL, which is no lease.
-        "SELECT min(greatest(d.next_attempt_at, d.leased_until, others.leased_until)) " + _WITH_OTHERS
+        # Those of a finding of which one is under way wait for it; greatest() passes over NULL, no lease.
+        "WITH leased AS (SELECT o.webhook_id, oe.finding_id, max(o.leased_until) AS until FROM deliveries o "
+        "JOIN events oe ON oe.id = o.event_id WHERE o.leased_until IS NOT NULL GROUP BY 1, 2) "
+        "SELECT min(greatest(d.next_attempt_at, d.leased_until, leased.until)) "
+        + _QUEUE
+        + "LEFT JOIN leased ON leased.webhook_id = d.webhook_id AND leased.finding_id = e.finding_id "
+        + _QUEUED
     ).fetchone()
     return None if row is None else row[0]
 
@@ -117,7 +118,8 @@ def _sendable(
         free = [
             row
             for row in rows
-            if not _muted_again(conn, row, happened[row["event_id"]], in_force, now)
+            if not _is_superseded(conn, row, now)
+            and not _muted_again(conn, row, happened[row["event_id"]], in_force, now)
             and _supersede_older(conn, row, happened[row["event_id"]], now)
         ]
         # Behind those that have to wait others may be due.
@@ -133,13 +135,43 @@ def _next(
         # SKIP LOCKED lets notifiers side by side take different rows, and none of them wait.
         return cursor.execute(
             "SELECT d.id, d.event_id, d.webhook_id, d.state "
-            + _WITH_OTHERS
+            + _QUEUE
+            + _QUEUED
             + "AND d.next_attempt_at <= %(now)s AND NOT d.webhook_id = ANY(%(busy)s) "
-            "AND NOT d.id = ANY(%(passed)s) "
-            "AND coalesce(greatest(d.leased_until, others.leased_until) <= %(now)s, true) "
+            "AND NOT d.id = ANY(%(passed)s) AND (d.leased_until IS NULL OR d.leased_until <= %(now)s) "
+            "AND NOT EXISTS (SELECT 1 FROM deliveries o JOIN events oe ON oe.id = o.event_id "
+            "WHERE o.leased_until > %(now)s AND o.webhook_id = d.webhook_id "
+            "AND oe.finding_id = e.finding_id) "
             "ORDER BY d.next_attempt_at, d.id LIMIT %(limit)s FOR UPDATE OF d SKIP LOCKED",
             {"now": now, "limit": limit, "busy": list(busy), "passed": passed},
         ).fetchall()
+
+
+# Events of one finding are numbered in order: each is recorded under the lock of its finding.
+_NEWEST: LiteralString = (
+    "(SELECT n.id FROM deliveries n JOIN events ne ON ne.id = n.event_id WHERE n.webhook_id = d.webhook_id "
+    "AND ne.finding_id = e.finding_id AND ne.seq > e.seq ORDER BY ne.seq DESC LIMIT 1) "
+)
+
+
+def _is_superseded(conn: Connection[Any], row: Row, now: datetime) -> bool:
+    """Write off a locked row that has a newer one beside it, with others like it that are due."""
+    found = conn.execute(
+        "SELECT " + _NEWEST + "FROM deliveries d JOIN events e ON e.id = d.event_id WHERE d.id = %s",
+        (row["id"],),
+    ).fetchone()
+    if found is None or found[0] is None:
+        return False
+    conn.execute(
+        "UPDATE deliveries s SET state = 'superseded', superseded_by = stale.newest, leased_until = NULL "
+        "FROM (SELECT d.id, " + _NEWEST + "AS newest FROM (SELECT id, webhook_id, event_id FROM deliveries "
+        "WHERE webhook_id = %(webhook)s AND state IN ('pending', 'muted') AND next_attempt_at <= %(now)s "
+        "AND (leased_until IS NULL OR leased_until <= %(now)s) "
+        "ORDER BY id <> %(id)s, next_attempt_at LIMIT %(front)s FOR UPDATE SKIP LOCKED) d "
+        "JOIN events e ON e.id = d.event_id) stale WHERE s.id = stale.id AND stale.newest IS NOT NULL",
+        {"webhook": row["webhook_id"], "id": row["id"], "now": now, "front": _FRONT},
+    )
+    return True
 
 
 def _muted_again(

@@ -206,6 +206,29 @@ def test_who_was_sent_the_beginning_is_sent_the_end(pool, receiver, add_webhook,
     assert types(receiver) == ["opened", "resolved"]
 
 
+def test_a_finding_that_becomes_of_a_wanted_kind_is_news(receiver, add_webhook, save, notifier):
+    """Its cause is found: who asked for that kind alone gets it then, once, and its end."""
+    add_webhook(receiver.url, kinds=("throttle",))
+    made = notifier(receiver)
+    save(30)
+    save(40, kind="throttle.thermal")
+    drain(made)
+    save(50, kind="throttle.power")
+    drain(made)
+    save(60, status="resolved")
+    drain(made)
+    assert types(receiver) == ["updated", "resolved"]
+
+
+def test_an_update_is_no_news_for_a_webhook_added_later(receiver, add_webhook, save, notifier):
+    """It starts with what happens from then on that asks somebody to act."""
+    save(30)
+    add_webhook(receiver.url)
+    save(40, kind="throttle.thermal")
+    drain(notifier(receiver))
+    assert receiver.got == []
+
+
 def test_who_was_not_sent_the_beginning_is_not_sent_the_end(receiver, add_webhook, save, notifier):
     """Too mild from first to last: nothing."""
     add_webhook(receiver.url, min_severity="critical")

@@ -2,8 +2,8 @@
 
 import math
 from collections.abc import Callable, Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
+
+from slowrank.page_server import PageServer
 
 PREFIX = "slowrank_exporter_"
 
@@ -22,38 +22,12 @@ def text(metrics: Mapping[str, float]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _page(path: str, read: Callable[[], Mapping[str, float]]) -> str:
-    if path == "/metrics":
-        return text(read())
-    return "ok\n" if path == "/healthz" else ""
+def serve(port: int, read: Callable[[], Mapping[str, float]], host: str = "127.0.0.1") -> PageServer:
+    """Serve what ``read`` returns. Raises ``OSError`` when the port is taken."""
 
+    def page(path: str) -> bytes:
+        if path == "/metrics":
+            return text(read()).encode()
+        return b"ok\n" if path == "/healthz" else b""
 
-class MetricsServer:
-    """Serves what ``read`` returns. Raises ``OSError`` when the port is taken."""
-
-    def __init__(self, port: int, read: Callable[[], Mapping[str, float]], host: str = "127.0.0.1") -> None:
-        class Handler(BaseHTTPRequestHandler):
-            # Seconds: a client that asks nothing gives its thread back.
-            timeout = 5
-
-            def do_GET(self) -> None:
-                body = _page(self.path, read).encode()
-                self.send_response(200 if body else 404)
-                self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, format: str, *args: object) -> None: ...
-
-        self._server = ThreadingHTTPServer((host, port), Handler)
-        self._server.daemon_threads = True
-        self.port = int(self._server.server_address[1])
-        self._thread = Thread(target=self._server.serve_forever, name="metrics", daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        """Stop serving."""
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join(5.0)
+    return PageServer(host, port, page)

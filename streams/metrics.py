@@ -3,14 +3,23 @@
 import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    generate_latest,
+)
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from alerts.finding import Finding
 from alerts.kinds import RULES
 from slowrank import __version__
+from slowrank.page_server import PageServer
 from slowrank.settings import Settings
 from store.findings import Change
 from streams.app import Role
@@ -128,7 +137,8 @@ def serve(settings: Settings, role: Role, registry: CollectorRegistry) -> None:
     # Both workers of a host have one setting; the sink's page is on the port after it.
     port = settings.streams_metrics_port + (role == "sink")
     try:
-        start_http_server(port, addr=settings.metrics_host, registry=registry)
+        page = partial(_page, registry)
+        PageServer(settings.metrics_host, port, page, media_type=CONTENT_TYPE_LATEST)
     except OSError as error:
         log.error(
             "no /metrics on %s:%d: %s. Give workers of one host different SLOWRANK_STREAMS_METRICS_PORT.",
@@ -136,6 +146,10 @@ def serve(settings: Settings, role: Role, registry: CollectorRegistry) -> None:
             port,
             error,
         )
+
+
+def _page(registry: CollectorRegistry, _: str) -> bytes:
+    return generate_latest(registry)
 
 
 def _known(kind: str) -> str:

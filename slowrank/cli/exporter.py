@@ -197,7 +197,7 @@ def _spool(settings: "Settings") -> "Spool":
 def _metrics_server(port: int, exporter: "Exporter", spool: "Spool", publisher: Any) -> Any:
     if not port:
         return None
-    from exporters.metrics_page import MetricsServer
+    from exporters.metrics_page import serve
 
     def read() -> dict[str, float]:
         stats = spool.stats()
@@ -211,7 +211,7 @@ def _metrics_server(port: int, exporter: "Exporter", spool: "Spool", publisher: 
         }
 
     try:
-        return MetricsServer(port, read)
+        return serve(port, read)
     except OSError as error:
         raise _refused(
             f"cannot serve /metrics on port {port}: {error}. Choose another --metrics-port."

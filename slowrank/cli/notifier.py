@@ -42,10 +42,11 @@ async def _serve(settings: "Settings", dsn: str) -> None:
     import signal
     import socket
 
-    from prometheus_client import start_http_server
+    from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
     from api.metrics import new_registry
     from api.policy import notifier_of
+    from slowrank.page_server import PageServer
     from store.pool import open_pool
 
     registry = new_registry()
@@ -53,7 +54,8 @@ async def _serve(settings: "Settings", dsn: str) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     if settings.notifier_metrics_port:
-        start_http_server(settings.notifier_metrics_port, addr=settings.metrics_host, registry=registry)
+        host, port = settings.metrics_host, settings.notifier_metrics_port
+        PageServer(host, port, lambda _: generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
     with open_pool(dsn, name="slowrank notifier") as pool:
         instance = f"{socket.gethostname()}:{os.getpid()}"
         notifier = notifier_of(settings, pool, registry, instance=instance)

@@ -4,7 +4,7 @@ import urllib.request
 
 import pytest
 
-from exporters.metrics_page import MetricsServer, text
+from exporters.metrics_page import serve, text
 
 
 def test_counters_gauges_and_labels_in_prometheus_form():
@@ -23,7 +23,7 @@ def test_counters_gauges_and_labels_in_prometheus_form():
 def test_it_serves_metrics_and_health_and_nothing_else():
     """``/metrics`` is read at the time of the request; other paths do not exist."""
     value = [1.0]
-    server = MetricsServer(0, lambda: {"ticks_total": value[0]})
+    server = serve(0, lambda: {"ticks_total": value[0]})
     try:
         value[0] = 7.0
         base = f"http://127.0.0.1:{server.port}"

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from alerts.cost import ActionCosts, lost_per_hour, rebalance_cost, restart_cost, should_act
+from alerts.cost import ActionCosts, rebalance_cost, restart_cost, should_act
 from alerts.duration import law_of
 from alerts.finding import Advice, Decision
 from alerts.kinds import rule_of
@@ -12,10 +12,10 @@ _HORIZON_SECONDS = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A job of ``gpus`` runs ``slowdown`` times slower for ``age`` seconds, and has ``lost`` GPU-hours."""
+    """A job of ``gpus`` loses ``rate`` GPU-hours an hour since ``age`` seconds, and has ``lost`` so many."""
 
     gpus: int
-    slowdown: float
+    rate: float
     lost: float
     age: float
 
@@ -25,12 +25,11 @@ def advice(hypothesis: str, loss: Loss, costs: ActionCosts) -> Advice | None:
 
     A cause that does not heal by itself is not waited for.
     """
-    rate = lost_per_hour(loss.gpus, loss.slowdown)
-    if not rate:
+    if not loss.rate:
         return None
     permanent, law = rule_of(hypothesis).permanent, law_of(hypothesis, loss.gpus)
     remaining = None if permanent else law.remaining(age=loss.age)
-    expected = rate * (remaining or 0.0) / 3600.0
+    expected = loss.rate * (remaining or 0.0) / 3600.0
     prices = {"evict": restart_cost(loss.gpus, costs), "rebalance": rebalance_cost(loss.gpus, costs)}
     # The dearest first: of the rungs that are paid for, it is the one to take.
     rungs: tuple[Decision, ...] = ("evict", "rebalance")

@@ -4,8 +4,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from alerts.account import accounted, added, moved
 from alerts.config import FindingConfig
-from alerts.cost import lost_per_hour
 from alerts.finding import Status, dedup_key
 from alerts.lifecycle import LIVE, transition
 from alerts.severity import hurts
@@ -36,12 +36,14 @@ class Case:
 
     ``first_onset`` names the finding for ever; ``onset`` is the earliest any source put it that no other one
     outweighed then; ``since`` is the onset of the present activity, against which other cases are matched.
-    ``lost`` counts GPU-hours. ``hurts``: whether it measurably slows a job down. ``made_of_ranks``: a
-    node's or a tensor-parallel group's case gathered from its ranks' cases, of which the middle one dates it
-    (see ``grouping``). ``leads_mates``: it is known to be the one that the slow others of its group wait for.
-    ``ready_at``: since when its evidence suffices, while it is held back for others of its rack, switch
-    or node, or for what explains it. ``certain``: whether a hang found was ever known to be no pause.
-    ``by_plan``: whether its present activity began as its job changed by plan.
+    ``lost`` counts GPU-hours, ``rate`` how many slow steps cost an hour; ``led_by`` is the case that told its
+    story last and has what it ``lost``. ``stalled``: the job of a hang, of ``gpus``, stands still, which is
+    in ``lost`` up to ``accounted_to``. ``hurts``: whether it measurably slows a job down.
+    ``made_of_ranks``: a node's or a tensor-parallel group's case gathered from its ranks' cases, of which the
+    middle one dates it (see ``grouping``). ``leads_mates``: it is known to be the one that the slow others of
+    its group wait for. ``ready_at``: since when its evidence suffices, while it is held back for others of
+    its rack, switch or node, or for what explains it. ``certain``: whether a hang found was ever known to be
+    no pause. ``by_plan``: whether its present activity began as its job changed by plan.
     """
 
     key: str
@@ -63,7 +65,10 @@ class Case:
     intermittent: bool = False
     lost: float = 0.0
     rate: float = 0.0
+    gpus: int = 0
+    stalled: bool = False
     accounted_to: float = 0.0
+    led_by: str | None = None
     hurts: bool = False
     made_of_ranks: bool = False
     leads_mates: bool = False
@@ -143,10 +148,10 @@ def hear(case: Case | None, s: Suspicion, config: FindingConfig) -> Case | None:
         return None if case is None else _cleared(case, s)
     if case is None:
         return _opened(s)
-    # Until now it has cost what was said before; the new rate holds from here on.
     heard = accounted(case, s.ts)
     if not case.active:
         heard = _resumed(heard, s, config)
+    stops = case.kind == "hang.job"
     sources = _borne_out({**heard.sources, voice(s): _source(heard, s)}, s, config)
     return replace(
         heard,
@@ -156,7 +161,10 @@ def hear(case: Case | None, s: Suspicion, config: FindingConfig) -> Case | None:
         since=min(heard.since, s.onset),
         last_seen_at=max(heard.last_seen_at, s.ts),
         cleared_at=None,
-        rate=_rate(case.kind, sources),
+        lost=heard.lost + added(heard.sources.get(voice(s)), s),
+        rate=_rate(sources),
+        gpus=s.gpus if stops else 0,
+        stalled=stops,
         hurts=_hurts(case.kind, sources, case.hurts),
     )
 
@@ -216,9 +224,12 @@ def _opened(s: Suspicion) -> Case:
         since=s.onset,
         last_seen_at=s.ts,
         sources=sources,
-        rate=_rate(kind, sources),
+        lost=added(None, s),
+        rate=_rate(sources),
+        gpus=s.gpus if kind == "hang.job" else 0,
+        stalled=kind == "hang.job",
         hurts=_hurts(kind, sources, False),
-        # It costs from its onset on, before anybody noticed.
+        # A stop costs from its onset on, before anybody noticed.
         accounted_to=min(s.onset, s.ts),
     )
     return accounted(fresh, s.ts)
@@ -237,19 +248,20 @@ def _resumed(case: Case, s: Suspicion, config: FindingConfig) -> Case:
         certain=case.certain and case.live,
         by_plan=False,
         intermittent=case.intermittent or len(recent) >= config.flap_count,
-        accounted_to=s.ts,
+        accounted_to=case.accounted_to if case.stalled else min(s.onset, s.ts),
     )
 
 
 def _cleared(case: Case, s: Suspicion) -> Case:
     name = voice(s)
+    case = moved(case, s.ts)
     if name not in case.sources or not case.sources[name].active:
         return case
-    settled = accounted(case, s.ts)
+    lost = case.lost + added(case.sources[name], s)
     sources = {**case.sources, name: replace(case.sources[name], until=s.ts)}
     quiet = not any(source.active for source in sources.values())
-    rate = _rate(case.kind, sources)
-    return replace(settled, sources=sources, cleared_at=s.ts if quiet else None, rate=rate)
+    cleared_at = s.ts if quiet else None
+    return replace(case, sources=sources, cleared_at=cleared_at, lost=lost, rate=_rate(sources))
 
 
 def silenced(case: Case, ts: float) -> Case:
@@ -261,30 +273,14 @@ def silenced(case: Case, ts: float) -> Case:
     return replace(case, sources=sources, cleared_at=cleared, rate=0.0)
 
 
-def accounted(case: Case, ts: float) -> Case:
-    """Return the case with what it has cost until ``ts``."""
-    if ts <= case.accounted_to:
-        return case
-    lost = case.lost + case.rate * (ts - case.accounted_to) / 3600.0
-    return replace(case, lost=lost, accounted_to=ts)
-
-
-def _rate(kind: str, sources: Mapping[str, Source]) -> float:
-    # Thousands of nodes may vote on one hang, and evidence costs nothing.
-    if kind in EVIDENCE_ONLY:
-        return 0.0
-    return max((_loss(s.latest) for s in sources.values() if s.active), default=0.0)
+def _rate(sources: Mapping[str, Source]) -> float:
+    return math.fsum(s.latest.lost.gpus for s in sources.values() if s.active and s.latest.lost)
 
 
 def _hurts(kind: str, sources: Mapping[str, Source], before: bool) -> bool:
     if kind in EVIDENCE_ONLY:
         return False
     return any(hurts(s.latest.job_slowdown_ratio, before) for s in sources.values() if s.active)
-
-
-def _loss(s: Suspicion) -> float:
-    ratio = math.inf if s.kind == "hang.job" else (s.job_slowdown_ratio or 1.0)
-    return lost_per_hour(s.gpus, ratio)
 
 
 def _onset(s: Suspicion) -> tuple[float, float, float]:

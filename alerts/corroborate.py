@@ -66,6 +66,11 @@ def over(case: Case, others: Iterable[Case]) -> bool:
     return case.active and hang.ended(case.voices(), _of_nodes(others))
 
 
+def released(case: Case, others: Iterable[Case]) -> bool:
+    """Return whether a job that stands still has ended or has no machines any more: then it loses nothing."""
+    return hang.released(case.voices(), _of_nodes(others))
+
+
 def moot(case: Case, s: Suspicion, others: Iterable[Case]) -> bool:
     """Return whether a suspicion is of a case that is over, and can only repeat itself."""
     return case.kind == "hang.job" and not case.active and hang.ended((s,), _of_nodes(others))

@@ -49,8 +49,6 @@ def refreshed(group: Case, members: Collection[Case]) -> Case:
     """Return the case with what its members say now."""
     if not members:
         return group
-    # A job waits once for all slow ranks of a node: their losses are one and do not add up.
-    costliest = max(members, key=lambda m: (m.lost, m.rate, m.key))
     quiet = not any(m.active for m in members)
     ended = max(m.cleared_at or 0.0 for m in members) if quiet else None
     return replace(
@@ -59,8 +57,6 @@ def refreshed(group: Case, members: Collection[Case]) -> Case:
         last_seen_at=max(m.last_seen_at for m in members),
         cleared_at=ended,
         flaps=max(m.flaps for m in members),
-        lost=costliest.lost,
-        rate=costliest.rate,
         hurts=any(m.hurts for m in members),
     )
 

@@ -13,6 +13,10 @@ PROOF = 1.0
 BOTH = 2.0
 """Score from which a vote stands on no bytes and on GPUs that spin for nothing together."""
 
+RELEASED = 2.0
+"""Score of a vote that a node which a job has left has another job by now, or none; below, the processes of
+the job are gone and the node is still its own."""
+
 LASTING = 3.0
 """Score from which both have held for most of a minute: an evaluation and then a checkpoint stall for longer,
 and only the checkpoint looks like a hang."""
@@ -86,14 +90,22 @@ def excused(stopped: Collection[Suspicion], idle: Collection[Suspicion]) -> bool
     )
 
 
-def ended(stopped: Collection[Suspicion], idle: Collection[Suspicion]) -> bool:
-    """Return whether the job has ended since its last step: it said so, or it has left its machines."""
+def ended(stopped: Collection[Suspicion], idle: Collection[Suspicion], *, left_by: float = 0.0) -> bool:
+    """Return whether the job has ended since its last step: it said so, or it has left its machines.
+
+    ``left_by``: the least score of a vote that counts as having been left.
+    """
     since, nodes = _since(stopped), max((s.nodes for s in stopped), default=math.inf)
     # What was said before the last step is about an earlier attempt.
     told = [s for s in idle if s.onset >= since]
-    left = {s.subject.node for s in told if s.detector == "quiet.ended"}
+    left = {s.subject.node for s in told if s.detector == "quiet.ended" and s.score >= left_by}
     needed = min(NODE_SHARE * nodes, _asked(nodes, _unheard(idle) - left))
     return any(s.detector == "job.ended" for s in told) or 0 < len(left) >= needed
+
+
+def released(stopped: Collection[Suspicion], idle: Collection[Suspicion]) -> bool:
+    """Return whether the job has ended for good: nodes that wait for its next attempt are still its own."""
+    return ended(stopped, idle, left_by=RELEASED)
 
 
 def suspects(voices: Iterable[Suspicion]) -> tuple[Suspect, ...]:

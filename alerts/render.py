@@ -1,15 +1,18 @@
 """A case and what supports it, as the public finding: title, severity, cost, cause and next action."""
 
 import hashlib
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from alerts import hang, tensor_group
+from alerts.account import per_hour
 from alerts.action import action, watch
 from alerts.advice import Loss, advice
 from alerts.case import EVIDENCE_ONLY, Case
 from alerts.config import FindingConfig
+from alerts.cost import lost_per_hour
 from alerts.finding import Action, BlastRadius, Cause, Finding, finding_id
 from alerts.fusion import cause, confidence
 from alerts.recovery import asked_for
@@ -58,11 +61,12 @@ def render(scope: Scope, case: Case, config: FindingConfig, *, identity: str | N
     """Return the finding of one case in its scope, under the id it was first shown by, if it was."""
     identity = identity or finding_id(case.key, case.first_onset)
     brief = _brief(scope, case, config)
-    counts = bool(brief.rate or brief.lost)
+    # What was never more than suspected is on nobody's account.
+    counts = case.opened_at is not None and bool(brief.rate or brief.lost)
     return Finding(
         id=identity,
         dedup_key=case.key,
-        group_key=group_key(scope, case, config),
+        group_key=group_key(scope, case, config) or (None if case.live else case.led_by),
         kind=brief.kind,
         title=_title(brief),
         severity=_severity(brief),
@@ -72,7 +76,7 @@ def render(scope: Scope, case: Case, config: FindingConfig, *, identity: str | N
         onset_lo=case.onset[1],
         onset_hi=case.onset[2],
         detected_at=case.first_seen_at if case.opened_at is None else case.opened_at,
-        last_seen_at=case.last_seen_at,
+        last_seen_at=max(case.last_seen_at, case.accounted_to) if case.stalled else case.last_seen_at,
         resolved_at=case.ended_at,
         detector=min(brief.own, key=lambda s: (-s.log_likelihood_ratio, s.detector)).detector,
         config_hash=_config_hash(config),
@@ -97,6 +101,7 @@ def _brief(scope: Scope, case: Case, config: FindingConfig) -> _Brief:
     helpers = supporting(scope, case, config)
     own = case.voices()
     voices = own + tuple(s for helper in helpers for s in helper.voices())
+    led = [c for c in scope.cases.values() if c.rate and group_key(scope, c, config) == case.key]
     kind = "straggler.intermittent" if case.intermittent and case.kind == "straggler.fail_slow" else case.kind
     return _Brief(
         case=case,
@@ -108,9 +113,8 @@ def _brief(scope: Scope, case: Case, config: FindingConfig) -> _Brief:
         confidence=round(confidence(voices, config.prior_log_odds, calibration=config.calibration), 4),
         cause=cause(case.kind, voices),
         hurt=_hurt(case, helpers) and not isolated(kind, (s.severity for s in own)),
-        # One cause holds its job up once, whichever cases tell of it.
-        lost=max(c.lost for c in (case, *helpers)),
-        rate=max(c.rate for c in (case, *helpers)),
+        lost=case.lost,
+        rate=math.fsum(per_hour(c) for c in (case, *led)),
         suspects=_suspects(scope, case, helpers, voices),
     )
 
@@ -155,7 +159,9 @@ def _action(brief: _Brief, config: FindingConfig, identity: str) -> Action:
     why, weighed = brief.cause.hypothesis, None
     if brief.hurt and brief.confidence >= SURE_ENOUGH and brief.subject.type in MACHINES:
         gpus, seconds = max(s.gpus for s in brief.voices), brief.case.last_seen_at - brief.case.since
-        loss = Loss(gpus, brief.job_slowdown_ratio or 1.0, brief.lost, seconds)
+        # While it is over, what it cost when it was there: it may be back.
+        rate = brief.rate or lost_per_hour(gpus, brief.job_slowdown_ratio or 1.0)
+        loss = Loss(gpus, rate, brief.lost, seconds)
         weighed = advice(why, loss, config.costs)
     if weighed is None and isolated(why, (s.severity for s in brief.voices if s.kind == why)):
         return watch(brief.subject)

@@ -8,9 +8,10 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from alerts.case import IDLE, OF_JOB, Case, accounted, case_key, hear, silenced
+from alerts.account import accounted, moved, next_version
+from alerts.case import IDLE, OF_JOB, Case, case_key, hear, silenced
 from alerts.config import FindingConfig
-from alerts.corroborate import certain, corroborated, moot, over, planned, related, same_place
+from alerts.corroborate import certain, corroborated, moot, over, planned, related, released, same_place
 from alerts.grouping import grouped, held_for_others, members_of, with_groups
 from alerts.kinds import rule_of
 from alerts.lifecycle import NOTIFIED, Event, transition
@@ -57,7 +58,7 @@ def apply(scope: Scope, batch: Iterable[Suspicion], config: FindingConfig) -> Sc
     cases, ts = dict(scope.cases), 0.0
     for s in batch:
         ts = s.ts
-        if case_key(s) in cases and moot(cases[case_key(s)], s, cases.values()):
+        if s.state != "clear" and case_key(s) in cases and moot(cases[case_key(s)], s, cases.values()):
             continue
         heard = hear(cases.get(case_key(s)), s, config)
         if heard is None:
@@ -81,7 +82,7 @@ def advance(
 ) -> Iterator[tuple[float, Scope]]:
     """Yield time and scope after each deadline before ``until`` (or at it, when inclusive)."""
     reached = -math.inf
-    while (due := next_deadline(scope, config)) is not None:
+    while (due := next_deadline(scope, config, until)) is not None:
         # What sets a deadline may come after it: then it falls due at once, for time does not go back.
         at = max(due[0], reached)
         if at > until or (at == until and not inclusive):
@@ -90,9 +91,13 @@ def advance(
         yield reached, scope
 
 
-def next_deadline(scope: Scope, config: FindingConfig) -> tuple[float, str] | None:
-    """Return when (event time) and for which case silence alone will change something."""
-    return min(((_deadline(scope, c, config), c.key) for c in scope.cases.values()), default=None)
+def next_deadline(scope: Scope, config: FindingConfig, until: float = -math.inf) -> tuple[float, str] | None:
+    """Return when (event time) and for which case silence alone will change something.
+
+    Of the times up to ``until`` at which nothing but a cost is told anew, only the last counts.
+    """
+    due = ((min(_deadline(scope, c, config), next_version(c, until)), c.key) for c in scope.cases.values())
+    return min(due, default=None)
 
 
 def group_key(scope: Scope, case: Case, config: FindingConfig) -> str | None:
@@ -129,7 +134,7 @@ def _settle(scope: Scope, ts: float, config: FindingConfig) -> Scope:
             continue
         case = replace(case, ready_at=ts if case.ready_at is None else case.ready_at)
         scope = _with(scope, _open(case, ts) if ts >= _held_to(scope, case, config) else case)
-    return _absorb(_follow_hangs(scope, ts), ts, config)
+    return _absorb(_charge_leaders(_follow_hangs(scope, ts), config), ts, config)
 
 
 def _told_again(scope: Scope, case: Case, ts: float, config: FindingConfig) -> Case:
@@ -148,11 +153,27 @@ def _follow_plans(scope: Scope, config: FindingConfig) -> Scope:
 
 
 def _follow_hangs(scope: Scope, ts: float) -> Scope:
+    for case in [c for c in scope.cases.values() if c.stalled and released(c, scope.cases.values())]:
+        scope = _with(scope, moved(case, ts))
     for case in [c for c in scope.cases.values() if c.kind == "hang.job" and c.status in NOTIFIED]:
         if over(case, scope.cases.values()):
-            scope = _with(scope, silenced(accounted(case, ts), ts))
+            scope = _with(scope, silenced(case, ts))
         elif certain(case, scope.cases.values()):
             scope = _with(scope, replace(case, certain=True))
+    return scope
+
+
+def _charge_leaders(scope: Scope, config: FindingConfig) -> Scope:
+    """Put what a case has cost on the account of the case that leads it: each hour is on one only."""
+    for key in sorted(key for key, case in scope.cases.items() if case.lost or case.led_by):
+        case = scope.cases[key]
+        leader = group_key(scope, case, config)
+        if leader is not None:
+            told = scope.cases[leader]
+            scope = _with(scope, replace(told, lost=told.lost + case.lost))
+            scope = _with(scope, replace(case, lost=0.0, led_by=leader))
+        elif case.led_by is not None and case.status in NOTIFIED:
+            scope = _with(scope, replace(case, led_by=None))
     return scope
 
 
@@ -186,7 +207,7 @@ def _sufficient(scope: Scope, case: Case, config: FindingConfig) -> bool:
 def _open(case: Case, ts: float) -> Case:
     again = case.opened_at is not None
     return replace(
-        case,
+        accounted(case, ts),
         status=transition(case.status, "corroborated"),
         ready_at=None,
         opened_at=case.opened_at if again else ts,
@@ -271,7 +292,9 @@ def _traces(scope: Scope, case: Case, config: FindingConfig) -> list[Case]:
 
 
 def _expire(scope: Scope, key: str, at: float, config: FindingConfig) -> Scope:
-    case = scope.cases[key]
+    case = accounted(scope.cases[key], at)
+    if at < _deadline(scope, case, config):
+        return _with(scope, case)
     if not case.live:
         return Scope({k: c for k, c in scope.cases.items() if k != key})
     # What is due is the end of its hold: it opens when the scope is settled.

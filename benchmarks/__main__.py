@@ -10,6 +10,7 @@ BENCHMARKS = {
     "calibration": "benchmarks.calibration",
     "changes": "benchmarks.changes",
     "chronic": "benchmarks.chronic",
+    "cost": "benchmarks.cost",
     "exporter": "benchmarks.exporter",
     "gray": "benchmarks.gray",
     "hook": "benchmarks.hook",

@@ -50,7 +50,6 @@ def superseded(incident: Case, ts: float) -> Case:
 
 
 def summed(incident: Case, members: list[Case]) -> Case:
-    costliest = max(members, key=lambda m: (m.lost, m.rate, m.key))
     active = any(m.active for m in members)
     # Thousands of silent nodes are no more evidence than their number.
     speaking = [] if incident.subject.type in EVERYWHERE else members
@@ -65,6 +64,6 @@ def summed(incident: Case, members: list[Case]) -> Case:
         cleared_at=ended,
         flaps=max(m.flaps for m in members),
         hurts=any(m.hurts for m in members),
-        lost=costliest.lost,
-        rate=costliest.rate,
+        lost=max(incident.lost, math.fsum(m.lost for m in members)),
+        rate=math.fsum(m.rate for m in members),
     )

@@ -25,6 +25,7 @@ from streams.job_table import JobKey, JobTable, Place
 from streams.job_view import JobView, Key
 from streams.ledger import Ledger
 from streams.losses import Losses
+from streams.lost_time import LostTime
 from streams.paces import Paces
 from streams.progress import Presence, Progress, Stall
 from streams.step_rows import COORDS, SQUARES, Identity, Rows, rows_of
@@ -53,6 +54,7 @@ class _Job:
 
     attempt: int
     aligner: StepAligner
+    lost: LostTime
     ledger: Ledger[Key]
     losses: Losses
     transfers: Transfers = field(default_factory=Transfers)
@@ -81,7 +83,7 @@ class JobStage:
     ) -> None:
         self.config = config or JobStageConfig()
         self._jobs: JobTable[_Job] = JobTable(memory_bytes)
-        self._left_open: dict[JobKey, Ledger[Key]] = {}
+        self._left_open: dict[JobKey, tuple[LostTime, Ledger[Key]]] = {}
         self._shortage = Shortage(name)
 
     def process(self, record: JobSteps | NodeSample | NodeEvent | Suspicion) -> Sequence[Suspicion]:
@@ -135,6 +137,8 @@ class JobStage:
         if record.attempt > job.attempt or resized or job.aligner.rolled_back(rows, k):
             _restart(job, record)
             job.losses = Losses(self.config.loss)
+            if resized:
+                job.lost.resized()
         self._jobs.heard(key, rows.ts[k])
         return job
 
@@ -145,17 +149,19 @@ class JobStage:
         need = bytes_needed(ranks, self.config.straggler)
         for other, gone in self._jobs.room_for(need):
             self._leave(other, gone, ended=False)
-        losses, aligner = Losses(self.config.loss), StepAligner(record.world_size)
-        job = _Job(record.attempt, aligner, Ledger(self.config.update_seconds), losses)
+        lost, losses, aligner = LostTime(), Losses(self.config.loss), StepAligner(record.world_size)
+        ledger: Ledger[Key] = Ledger(self.config.update_seconds, lost.stamped)
+        job = _Job(record.attempt, aligner, lost, ledger, losses)
         if not self._jobs.admit(key, job, ts=rows.ts[k], need=need):
             return None
-        job.ledger = self._left_open.pop(key, job.ledger)
+        job.lost, job.ledger = self._left_open.pop(key, (lost, ledger))
         return job
 
     def _leave(self, key: JobKey, job: _Job, *, ended: bool) -> None:
         """Forget a job; of one that may come back, keep what it takes to end what is open about it."""
         if not ended and len(job.ledger):
-            self._left_open[key] = job.ledger
+            job.lost.let_go()
+            self._left_open[key] = (job.lost, job.ledger)
             if len(self._left_open) > MAX_LEFT_OPEN:
                 del self._left_open[next(iter(self._left_open))]
 
@@ -187,6 +193,7 @@ class JobStage:
         at = step.closed_at
         out = self._fit_roster(key, job, step)
         assert job.detector is not None
+        job.lost.step(step, gpus=len(job.roster), in_step=not job.detector.ratios.asynchronous)
         verdict = job.detector.update(_times(step, job.roster))
         view = JobView(key[0], key[1], job.attempt, job.roster, job.aligner.identities, job.detector)
         out += _stragglers(job.ledger, view, verdict, at)

@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from alerts.account import beyond
 from alerts.action import action, check_uplinks
 from alerts.case import Case
 from alerts.config import FindingConfig
@@ -89,12 +90,28 @@ class Joints:
         cause = leading(causes, hang, finding, self._config) if stopped else None
         before, after = self._told.pop(hang.key, None), None
         if cause is not None:
-            after = self._told[hang.key] = (cause.key, finding)
+            after = self._told[hang.key] = (cause.key, self._standing_still(finding, hang, cause))
         if before != after:
             self._moved |= {told[0] for told in (before, after) if told is not None}
         if cause is None and stopped and awaited and finding.status in NOTIFIED:
             return replace(finding, status="suspected")
         return finding if cause is None else as_part(finding, cause)
+
+    def _standing_still(self, finding: Finding, hang: Case, cause: Case) -> Finding:
+        """Return the finding of a hang with what its job loses until ``cause`` has ended or it moves."""
+        lost = beyond(hang, math.inf if cause.ended_at is None else cause.ended_at)
+        if not lost:
+            return finding
+        waits = hang.stalled and cause.live
+        rate = float(hang.gpus) if waits else 0.0
+        price = self._config.gpu_hour_price
+        return replace(
+            finding,
+            gpu_hours_lost=round((finding.gpu_hours_lost or 0.0) + lost, 4),
+            gpu_hours_lost_per_hour=rate,
+            cost_per_hour=round(rate * price, 2) if price is not None and rate else None,
+            last_seen_at=max(finding.last_seen_at, hang.accounted_to) if waits else finding.last_seen_at,
+        )
 
     def hangs_of(self, key: str) -> list[Finding]:
         """Return the hangs that the finding of dedup key ``key`` tells of."""
@@ -155,6 +172,8 @@ def with_hangs(finding: Finding, hangs: Sequence[Finding]) -> Finding:
         return finding
     shown = _silent_node(finding, hangs) if finding.kind == "exporter.stale" else finding
     everything = (finding, *hangs)
+    # What another hang tells of besides is on its account.
+    charged = (finding, *(hang for hang in hangs if hang.group_key is None))
     live = any(hang.status in LIVE for hang in hangs)
     ended = [f.resolved_at for f in everything if f.resolved_at is not None]
     over = finding.status not in LIVE
@@ -167,11 +186,9 @@ def with_hangs(finding: Finding, hangs: Sequence[Finding]) -> Finding:
         job_slowdown_ratio=max(
             (r for f in everything if (r := f.job_slowdown_ratio) is not None), default=None
         ),
-        gpu_hours_lost=_larger(finding.gpu_hours_lost, [h.gpu_hours_lost for h in hangs]),
-        gpu_hours_lost_per_hour=_larger(
-            finding.gpu_hours_lost_per_hour, [h.gpu_hours_lost_per_hour for h in hangs]
-        ),
-        cost_per_hour=_larger(finding.cost_per_hour, [h.cost_per_hour for h in hangs]),
+        gpu_hours_lost=_sum(f.gpu_hours_lost for f in charged),
+        gpu_hours_lost_per_hour=_sum(f.gpu_hours_lost_per_hour for f in charged),
+        cost_per_hour=_sum(f.cost_per_hour for f in charged),
         evidence=(*finding.evidence, *(e for h in hangs for e in h.evidence))[:MAX_EVIDENCE],
         blast_radius=_blast(finding, hangs),
     )
@@ -265,7 +282,6 @@ def _blast(finding: Finding, hangs: Sequence[Finding]) -> BlastRadius:
     )
 
 
-def _larger(own: float | None, others: Iterable[float | None]) -> float | None:
-    """Return what all lose: the jobs lose each its own, and the machine's loss is a part of its job's."""
-    lost = [value for value in others if value is not None]
-    return max(own or 0.0, sum(lost)) if lost else own
+def _sum(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return round(math.fsum(known), 4) if known else None

@@ -1,6 +1,6 @@
 """What a stage has raised and not yet cleared: raised once, freshened now and then, and cleared."""
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from typing import Generic, TypeVar
 
 import msgspec
@@ -12,11 +12,14 @@ K = TypeVar("K", bound=Hashable)
 
 class Ledger(Generic[K]):
     """Open suspicions by what they are about; ``update_seconds`` of event time between two about the
-    same thing.
+    same thing. ``stamp`` completes each suspicion that goes out.
     """
 
-    def __init__(self, update_seconds: float) -> None:
+    def __init__(
+        self, update_seconds: float, stamp: Callable[[K, Suspicion], Suspicion] = lambda _, s: s
+    ) -> None:
         self.update_seconds = update_seconds
+        self._stamp = stamp
         self._open: dict[K, Suspicion] = {}
 
     def __len__(self) -> int:
@@ -41,12 +44,12 @@ class Ledger(Generic[K]):
         """
         last = self._open.get(key)
         if last is None:
-            self._open[key] = suspicion
-            return [suspicion]
+            self._open[key] = self._stamp(key, suspicion)
+            return [self._open[key]]
         escalates = suspicion.overwhelming and not last.overwhelming
         if not (news or escalates or self.is_due(key, suspicion.ts)):
             return []
-        self._open[key] = msgspec.structs.replace(
+        update = msgspec.structs.replace(
             suspicion,
             state="update",
             onset=last.onset,
@@ -54,6 +57,7 @@ class Ledger(Generic[K]):
             onset_hi=last.onset_hi,
             overwhelming=suspicion.overwhelming or last.overwhelming,
         )
+        self._open[key] = self._stamp(key, update)
         return [self._open[key]]
 
     def clear(self, key: K, at: float) -> list[Suspicion]:
@@ -61,4 +65,5 @@ class Ledger(Generic[K]):
         last = self._open.pop(key, None)
         if last is None:
             return []
-        return [msgspec.structs.replace(last, state="clear", ts=max(at, last.ts), score=0.0)]
+        cleared = msgspec.structs.replace(last, state="clear", ts=max(at, last.ts), score=0.0)
+        return [self._stamp(key, cleared)]

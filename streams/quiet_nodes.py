@@ -7,8 +7,9 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import structs
 
-from alerts.hang import BOTH, CLOCK, LASTING
+from alerts.hang import BOTH, CLOCK, LASTING, RELEASED
 from detectors.quiet import Quiet, QuietBank, Reading
 from slowrank.telemetry import Evidence, Suspicion
 from slowrank.telemetry.records import Family, Severity
@@ -99,7 +100,10 @@ class QuietNodes:
         self._left.forget(node)
         said = [self._cleared(node, ts)] if node in self._raised else []
         used, self._used[node] = bool(self._used[node]), False
-        return [*said, *([_left(replace(batch.place(k), job_id=job), "raise", ts, ts)] if used else [])]
+        if not used:
+            return said
+        left = _left(replace(batch.place(k), job_id=job), "raise", ts, ts)
+        return [*said, structs.replace(left, score=RELEASED)]
 
     def _judge(self, batch: Batch, with_job: Numbers, reading: Reading) -> Found:
         nodes = batch.index[with_job]

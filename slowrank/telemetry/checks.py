@@ -175,6 +175,10 @@ def _check_weights(record: Suspicion) -> None:
     told += record.hypotheses.values()
     if not all(abs(number) <= MAX_WEIGHT for number in told):
         raise BadRecord("bad_number", f"ratios and odds must be numbers up to {MAX_WEIGHT:g}")
+    if record.lost is not None and not all(
+        0 <= number <= MAX_INT for number in (record.lost.gpu_seconds, record.lost.gpus)
+    ):
+        raise BadRecord("bad_number", "lost GPU-seconds must be numbers from 0 to 2^63 - 1")
     if not all(0 <= suspect.probability <= 1 for suspect in record.suspects):
         raise BadRecord("bad_number", "probabilities of suspects must be 0 to 1")
 

@@ -176,6 +176,13 @@ class Suspect(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     probability: float
 
 
+class Lost(msgspec.Struct, frozen=True, kw_only=True):
+    """What a cause has cost its job since the onset, and ``gpus``: GPU-seconds a second at present."""
+
+    gpu_seconds: float
+    gpus: float
+
+
 class Suspicion(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a detector believes about one subject at one event time; input of the fusion stage.
 
@@ -187,9 +194,10 @@ class Suspicion(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ``gpus`` is how many GPUs the job gates (cost), ``ranks_on_node`` how many of its ranks run on the
     subject's node (0 = not known), ``ranks_in_group`` how many ranks its tensor-parallel group has, where no
     two are known to run on different nodes (0 = it is in none); ``mates`` is how slow its others are.
-    ``severity``: how bad the rule itself calls it, if it does. ``shadow``: made by a detector on trial; it is
-    recorded, and moves nothing that others make. ``readings`` are values by metric, where they are only told
-    to the next stage.
+    ``lost`` is what the job's slow steps cost: of several suspicions that are open at once each has its
+    share. ``severity``: how bad the rule itself calls it, if it does. ``shadow``: made by a detector on
+    trial; it is recorded, and moves nothing that others make. ``readings`` are values by metric, where they
+    are only told to the next stage.
     Identity is ``(cluster, detector, subject, kind, onset)``: the same content twice changes nothing.
     """
 
@@ -212,6 +220,7 @@ class Suspicion(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     gpus: int = 0
     ranks: int = 0
     nodes: int = 0
+    lost: Lost | None = None
     ranks_on_node: int = 0
     ranks_in_group: int = 0
     mates: Mates = ""

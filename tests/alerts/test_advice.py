@@ -75,17 +75,22 @@ def test_prices_of_the_ladder():
     assert rebalance_cost(1000, COSTS) == pytest.approx(1000 * 30 / 3600)
 
 
+def slow(gpus, slowdown, lost, age):
+    """Return what a job of ``gpus`` loses that runs ``slowdown`` times slower."""
+    return Loss(gpus, lost_per_hour(gpus, slowdown), lost, age)
+
+
 def test_advice_turns_when_the_loss_has_paid_for_it():
     """A small loss waits, one that has cost a rebalancing rebalances, one that has cost a restart evicts."""
     price = restart_cost(8, COSTS)
-    assert weigh("straggler.fail_slow", Loss(8, 1.02, 0.0, 1.0)).decision == "wait"
-    assert weigh("straggler.fail_slow", Loss(8, 1.2, 0.1 * price, 60.0)).decision == "rebalance"
-    assert weigh("straggler.fail_slow", Loss(8, 1.2, price, 60.0)).decision == "evict"
+    assert weigh("straggler.fail_slow", slow(8, 1.02, 0.0, 1.0)).decision == "wait"
+    assert weigh("straggler.fail_slow", slow(8, 1.2, 0.1 * price, 60.0)).decision == "rebalance"
+    assert weigh("straggler.fail_slow", slow(8, 1.2, price, 60.0)).decision == "evict"
 
 
 def test_expected_loss_does_not_wait_to_be_paid():
     """A fault that has lasted long lasts longer: what it is expected to cost is enough to act."""
-    young, old = (weigh("straggler.fail_slow", Loss(8, 1.2, 0.1, age)) for age in (60.0, 36_000.0))
+    young, old = (weigh("straggler.fail_slow", slow(8, 1.2, 0.1, age)) for age in (60.0, 36_000.0))
     assert (young.decision, old.decision) == ("rebalance", "evict")
     assert young.expected_gpu_hours < young.gpu_hours_to_restart <= old.expected_gpu_hours
     assert young.heals_within_10_min > old.heals_within_10_min
@@ -93,7 +98,7 @@ def test_expected_loss_does_not_wait_to_be_paid():
 
 def test_advice_adds_up():
     """What is expected is the rate times the time left, the chance is that of ten minutes; both are told."""
-    rate, told = lost_per_hour(8, 1.2), weigh("throttle.thermal", Loss(8, 1.2, 0.1, 600.0))
+    rate, told = lost_per_hour(8, 1.2), weigh("throttle.thermal", slow(8, 1.2, 0.1, 600.0))
     assert told.expected_gpu_hours == pytest.approx(rate * COMPUTE.remaining(age=600.0) / 3600, abs=1e-4)
     assert told.heals_within_10_min == pytest.approx(COMPUTE.heals_within(600.0, age=600.0), abs=1e-4)
     assert reason(told) == (
@@ -103,15 +108,15 @@ def test_advice_adds_up():
 
 def test_what_does_not_heal_is_not_waited_for():
     """A narrowed PCIe link is evicted at once, and nothing is foretold about its end."""
-    told = weigh("link.pcie_downgrade", Loss(8, 1.1, 0.0, 5.0))
+    told = weigh("link.pcie_downgrade", slow(8, 1.1, 0.0, 5.0))
     assert (told.decision, told.permanent, told.expected_remaining_seconds) == ("evict", True, None)
     assert reason(told).startswith("It does not heal by itself")
 
 
 def test_no_loss_no_advice():
     """Where no job is slower, there is nothing to weigh."""
-    assert advice("straggler.fail_slow", Loss(8, 1.0, 0.0, 5.0), COSTS) is None
-    assert advice("straggler.fail_slow", Loss(0, 2.0, 0.0, 5.0), COSTS) is None
+    assert advice("straggler.fail_slow", slow(8, 1.0, 0.0, 5.0), COSTS) is None
+    assert advice("straggler.fail_slow", slow(0, 2.0, 0.0, 5.0), COSTS) is None
 
 
 @given(st.floats(1.01, 10), st.floats(1, 1e6))
@@ -121,7 +126,7 @@ def test_never_worse_than_twice_the_best_choice_known_afterwards(slowdown, lasts
     price = restart_cost(64, COSTS)
     evicted_at = min(price / rate, lasts)
     spent = rate * evicted_at + (price if evicted_at < lasts else 0.0)
-    assert weigh("x", Loss(64, slowdown, price, 1.0)).decision == "evict"
+    assert weigh("x", slow(64, slowdown, price, 1.0)).decision == "evict"
     assert spent <= 2 * min(price, rate * lasts) + 1e-6
 
 

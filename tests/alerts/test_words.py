@@ -135,7 +135,7 @@ def test_title_of_anything_is_one_short_line(kind, type_, name, ratio):
 
 def told(kind, subject=GPU, *, cause=None, lost=None):
     """The action about a job of 1,000 GPUs at 1.2 that has lost so many GPU-hours (None: nothing)."""
-    loss = None if lost is None else Loss(1000, 1.2, lost, age=60.0)
+    loss = None if lost is None else Loss(1000, lost_per_hour(1000, 1.2), lost, age=60.0)
     weighed = None if loss is None else advice(cause or kind, loss, ActionCosts())
     return action(kind, subject, hypothesis=cause or kind, finding_id="fnd_01JD7Q4Y6R8V", advice=weighed)
 

@@ -7,7 +7,7 @@ import pytest
 
 from alerts.config import FindingConfig
 from alerts.finding import Finding
-from slowrank.telemetry import Evidence, NodeEvent, Peers, Subject, Suspicion
+from slowrank.telemetry import Evidence, Lost, NodeEvent, Peers, Subject, Suspicion
 from streams.finding_stage import FindingStage
 from streams.topology import local_pipeline
 
@@ -40,7 +40,15 @@ def slow(ts=10.0, *, subject=RANK, state="raise", **changes):
         "nodes": 2,
         "evidence": (COMPUTE,),
     }
-    return Suspicion(**(fields | changes))
+    fields |= changes
+    if "lost" not in fields and fields["gpus"] and fields["kind"] != "hang.job":
+        # The job's loss since the onset, and nothing any more once it is over.
+        rate = (
+            fields["gpus"] * (1 - 1 / fields["job_slowdown_ratio"]) if fields["job_slowdown_ratio"] else 0.0
+        )
+        seconds = max(fields["ts"] - fields["onset"], 0.0)
+        fields["lost"] = Lost(gpu_seconds=rate * seconds, gpus=0.0 if state == "clear" else rate)
+    return Suspicion(**fields)
 
 
 def hot(ts=12.0, *, state="raise", **changes):

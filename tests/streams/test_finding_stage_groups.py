@@ -6,7 +6,7 @@ import random
 import msgspec
 import pytest
 
-from slowrank.telemetry import Subject
+from slowrank.telemetry import Lost, Subject
 from tests.streams.test_finding_stage import GPU, T0, hot, run, slow
 
 
@@ -21,7 +21,9 @@ def mate(rank, ts=10.0, *, node="n1", mates="as_slow", **changes):
         job_id="j1",
         coords={"dp": rank // 4, "pp": 0, "tp": rank % 4},
     )
-    fields = {"overwhelming": True, "ranks_on_node": 8, "ranks_in_group": 4, "mates": mates}
+    # Each rank of the four is charged its share.
+    share = Lost(gpu_seconds=4 * (1 - 1 / 1.3) * (ts - 5), gpus=4 * (1 - 1 / 1.3))
+    fields = {"overwhelming": True, "ranks_on_node": 8, "ranks_in_group": 4, "mates": mates, "lost": share}
     return slow(ts, subject=subject, **(fields | changes))
 
 

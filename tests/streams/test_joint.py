@@ -11,7 +11,7 @@ from alerts.config import FindingConfig
 from alerts.finding import Finding
 from alerts.lifecycle import NOTIFIED
 from alerts.render import render
-from slowrank.telemetry import Evidence, Subject, Suspicion
+from slowrank.telemetry import Evidence, Lost, Subject, Suspicion
 from streams import finding_stage
 from streams.finding_stage import FindingStage
 from streams.joint import Joints
@@ -221,6 +221,8 @@ def slow_transfers(ts, since, *, hypothesis="congestion", coords=None):
         ranks=32,
         nodes=4,
         job_slowdown_ratio=1.5,
+        # Of two that are open at once each is charged a half.
+        lost=Lost(gpu_seconds=(ts - since) * 16 / 3, gpus=16 / 3),
         hypotheses={hypothesis: 5.0},
     )
 

@@ -1,7 +1,6 @@
 """How many cases one scope holds, and what becomes of a remap whose error ends and comes again."""
 
 import msgspec
-import msgspec
 import pytest
 
 from alerts.config import FindingConfig

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from exporters.collector import Columns, Instant, Reading
+from exporters.device_threads import DeviceThreads
 from exporters.kernel_files import names_in, parse_float, parse_int, read_int, read_text
 from slowrank.telemetry.columns import Value
 
@@ -40,7 +41,7 @@ _ACTIVE = 4
 
 
 class InfinibandCollector:
-    """Reads every port of every device; an odd device or file costs only its own values."""
+    """Reads every port of every device; one that is odd, or does not answer, costs only its own values."""
 
     name = "infiniband"
     columns: Mapping[str, str] = dict.fromkeys(
@@ -49,20 +50,25 @@ class InfinibandCollector:
 
     def __init__(self, root: Path = Path("/sys/class/infiniband")) -> None:
         self._root = root
+        self._threads = DeviceThreads(self.name, self._read)
 
     def collect(self, now: Instant) -> Reading:
-        return Reading(
-            nic={
-                f"{device}/{port}": _port(self._root / device / "ports" / port)
-                for device in names_in(self._root)
-                for port in names_in(self._root / device / "ports")
-            }
+        ports = (
+            f"{device}/{port}"
+            for device in names_in(self._root)
+            for port in names_in(self._root / device / "ports")
         )
+        return Reading(nic=self._threads.collect(ports))
 
     def metrics(self) -> Mapping[str, float]:
-        return {}
+        return {"infiniband_ports_blocked": self._threads.blocked}
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        self._threads.close()
+
+    def _read(self, name: str) -> Columns:
+        device, _, port = name.partition("/")
+        return _port(self._root / device / "ports" / port)
 
 
 def _port(folder: Path) -> Columns:

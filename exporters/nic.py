@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from exporters.collector import Columns, Instant, Reading
+from exporters.device_threads import DeviceThreads
 from exporters.kernel_files import names_in, read_int, read_text
 from slowrank.telemetry.columns import Value
 
@@ -24,22 +25,24 @@ _PHYSICAL_NAME = re.compile(r"(eth|en|ib|bond|wl)[a-z0-9]*")
 
 
 class NetCollector:
-    """Reads the physical interfaces of the host, one instance each."""
+    """Reads the physical interfaces of the host, one instance each; one that hangs costs its own values."""
 
     name = "nic"
     columns: Mapping[str, str] = dict.fromkeys((*_STATES, *_STATISTICS), "a physical network interface")
 
     def __init__(self, root: Path = Path("/sys/class/net")) -> None:
         self._root = root
+        self._threads = DeviceThreads(self.name, lambda name: _interface(root / name))
 
     def collect(self, now: Instant) -> Reading:
         names = [name for name in names_in(self._root) if self._is_physical(name)]
-        return Reading(nic={name: _interface(self._root / name) for name in names})
+        return Reading(nic=self._threads.collect(names))
 
     def metrics(self) -> Mapping[str, float]:
-        return {}
+        return {"nics_blocked": self._threads.blocked}
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        self._threads.close()
 
     def _is_physical(self, name: str) -> bool:
         return (self._root / name / "device").exists() or _PHYSICAL_NAME.fullmatch(name) is not None

@@ -1,9 +1,12 @@
 """The contract every collector keeps, whatever its source looks like."""
 
 import math
+import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,7 +26,7 @@ GPU_CHILD = (sys.executable, str(Path(__file__).parent / "fixture_gpu_child.py")
 SCHEMA = SAMPLE_SCHEMAS[CURRENT_SAMPLE_SCHEMA]
 
 # name -> the collector over a source below a root folder
-COLLECTORS = {
+COLLECTORS: dict[str, Callable[[Path], Any]] = {
     "steps": lambda root: StepsCollector([str(root / "steps.sock")]),
     "nvml": lambda root: NvmlCollector([*GPU_CHILD, "2", "1:hang"]),
     "host": lambda root: HostCollector(root),
@@ -70,7 +73,7 @@ def odd_tree(root, text):
         path.write_bytes(data)
 
 
-def collected(collector, instants, ticks=3):
+def collected(collector, instants, ticks=3, close=True):
     readings = []
     try:
         for n in range(ticks):
@@ -79,7 +82,8 @@ def collected(collector, instants, ticks=3):
             assert time.monotonic() - began < 0.75
         assert all(isinstance(value, (int, float)) for value in collector.metrics().values())
     finally:
-        collector.close()
+        if close:
+            collector.close()
     return readings
 
 
@@ -132,6 +136,43 @@ def test_only_columns_of_the_schema_are_read(make, tmp_path, instants):
         assert set(reading.host) <= set(SCHEMA.host.names)
         assert {name for columns in reading.nic.values() for name in columns} <= set(SCHEMA.nic.names)
         assert {name for columns in reading.gpu.values() for name in columns} <= set(SCHEMA.gpu.names)
+
+
+@pytest.mark.parametrize(
+    ("name", "hanging", "well"),
+    [
+        ("infiniband", "mlx5_0/ports/1/counters/port_rcv_data", "mlx5_1/ports/1/counters/port_rcv_data"),
+        ("nic", "eth0/statistics/rx_bytes", "eth1/statistics/rx_bytes"),
+    ],
+)
+def test_a_device_whose_file_hangs_costs_only_its_own_values(tmp_path, instants, name, hanging, well):
+    """A read that does not return, here of an empty pipe: the tick is short, the device behind it is read.
+
+    The answer counts when it comes.
+    """
+    pipe, file = tmp_path / hanging, tmp_path / well
+    pipe.parent.mkdir(parents=True)
+    os.mkfifo(pipe)
+    file.parent.mkdir(parents=True)
+    file.write_text("5")
+    collector = COLLECTORS[name](tmp_path)
+
+    readings = collected(collector, instants, ticks=4, close=False)
+
+    values = [[columns.get("nic.port.rx_bytes_total") for columns in r.nic.values()] for r in readings]
+    assert [bool(late) for late, _ in values] == [False] * 4
+    assert all(prompt for _, prompt in values)
+    assert sum(v for k, v in collector.metrics().items() if k.endswith("_blocked")) == 1
+    pipe.write_text("7")
+    until(lambda: next(iter(collector.collect(instants(9)).nic.values())).get("nic.port.rx_bytes_total"))
+    collector.close()
+
+
+def until(condition):
+    deadline = time.monotonic() + 5.0
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def test_closing_gives_everything_back(make, tmp_path, instants):

@@ -6,14 +6,14 @@ from types import MappingProxyType
 from slowrank.telemetry import Record, decode_event, decode_sample, decode_steps
 from slowrank.telemetry.topics import JOB_STEPS, NODE_EVENTS, NODE_SAMPLES
 
-TELEMETRY: Mapping[str, Callable[[bytes, float], Record]] = MappingProxyType(
+TELEMETRY: Mapping[str, Callable[[bytes, float | None], Record]] = MappingProxyType(
     {
         NODE_SAMPLES: lambda data, then: decode_sample(data, now=then),
         NODE_EVENTS: lambda data, then: decode_event(data, now=then),
         JOB_STEPS: lambda data, then: decode_steps(data, now=then),
     }
 )
-"""Topic to what reads a message of it, logged at a time (Unix seconds). Raises ``BadRecord``.
+"""Topic to what reads a message of it, logged at a time (Unix seconds; None: at any). Raises ``BadRecord``.
 
 The log's time, not the reader's clock, decides whether a record is too old or from the future: a partition
 read again next week must give the same records.

@@ -67,24 +67,28 @@ class Detect:
         self._outlet = outlet
         self._health = health
         self._now = now
+        self._tuning = tuning
         courses = {
             name(NODE_SAMPLES): Course(
                 TELEMETRY[NODE_SAMPLES],
                 lambda lane: Lane(lane, node_stage(tuning)),
                 window,
                 in_order=True,
+                clocked=True,
             ),
             name(NODE_EVENTS): Course(
                 TELEMETRY[NODE_EVENTS],
                 lambda lane: Lane(lane, node_stage(tuning)),
                 # Not in order: event rules take events in any, and none has to wait for another sender.
                 EVENT_WINDOW_SECONDS,
+                clocked=True,
             ),
             name(JOB_STEPS): Course(
                 TELEMETRY[JOB_STEPS],
                 lambda lane: Lane(lane, job_stage(tuning, name=lane, memory_bytes=job_memory_bytes)),
                 window,
                 in_order=True,
+                clocked=True,
             ),
         }
         self._time = -math.inf
@@ -107,7 +111,8 @@ class Detect:
         if (moved := self._keeper.sent_on(message)) is not None:
             self._health.outputs["sent_on"] += 1
             return self._outlet.post([moved])
-        durable = self._outlet.post(self._outgoing(self._keeper.steps(lane, message)))
+        outgoing = self._outgoing(self._keeper.steps(lane, message))
+        durable = self._outlet.post(outgoing + self._of_clocks((message.topic, message.partition)))
         self._health.event_time[lane.name] = lane.watermark.time
         return durable
 
@@ -211,6 +216,9 @@ class Detect:
         topic = self._name(JOB_STEPS)
         ends = (o for o in outputs if isinstance(o, JobSteps))
         return [Outgoing(topic, end.job_id.encode(), encode(end), []) for end in ends]
+
+    def _of_clocks(self, place: Place) -> list[Outgoing]:
+        return self._suspicions(map(self._tuning.judged, self._keeper.news(place)))
 
     def _suspicions(self, outputs: Iterable[Any]) -> list[Outgoing]:
         found = self._beats.pass_on([s for s in outputs if isinstance(s, Suspicion)])

@@ -56,7 +56,7 @@ class ExporterHealth:
 
     def _observe(self, batch: Batch, k: int, key: Key, *, holds: bool) -> list[Suspicion]:
         ts, place, offset = float(batch.ts[k]), batch.place(k), float(batch.host[OFFSET][k, 0])
-        make = at(lambda: _skewed(place, offset) if key == _SKEWED else _stuck(place), ts)
+        make = at(lambda: skewed(place, offset) if key == _SKEWED else _stuck(place), ts)
         return self._conditions.observe(int(batch.index[k]), key, holds, ts, timing=_TIMING, make=make)
 
 
@@ -80,7 +80,8 @@ def clock_error(sample: NodeSample) -> float:
     return offset if SKEW_SECONDS < abs(offset) <= BELIEVED_SECONDS else 0.0
 
 
-def _skewed(place: Place, offset: float) -> Claim:
+def skewed(place: Place, offset: float) -> Claim:
+    """Return what is said of a node whose clock is ``offset`` seconds ahead."""
     return Claim(
         detector="clock",
         family="telemetry",

@@ -8,8 +8,9 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from aiokafka.errors import KafkaError
 
-from slowrank.telemetry import BadRecord
-from slowrank.telemetry.checks import MAX_INT
+from slowrank.telemetry import BadRecord, Suspicion
+from slowrank.telemetry.checks import BAD_TIME, MAX_INT
+from streams.clocks import Clocks, Node
 from streams.dead_letters import STAGE_ERROR, Message, Outgoing
 from streams.health import Health
 from streams.moves import Cuts, Moves
@@ -50,13 +51,15 @@ Reread = Callable[[str, int, float, int], AsyncIterator[Message]]
 class Course(Generic[D]):
     """How one topic is read: its decoder, its lanes, how many seconds of the past make a lane whole.
 
-    ``in_order``: records that piled up at their senders are put back in order of event time.
+    ``in_order``: records that piled up at their senders are put back in order of event time. ``clocked``:
+    records are of nodes, and those of a clock that is far off are set right.
     """
 
-    decode: Callable[[bytes, float], Any]
+    decode: Callable[[bytes, float | None], Any]
     lane: Callable[[str], D]
     window: float
     in_order: bool = False
+    clocked: bool = False
 
 
 class Keeper(Generic[D]):
@@ -83,6 +86,8 @@ class Keeper(Generic[D]):
         self._cuts: dict[Place, Cuts] = {}
         self._lanes: dict[Place, D] = {}
         self._orders: dict[Place, Reorder[_Read]] = {}
+        self._clocks: dict[Place, Clocks[Message]] = {}
+        self._behind: dict[Node, float] = {}
         self._locks: dict[Place, asyncio.Lock] = {}
 
     @property
@@ -133,21 +138,45 @@ class Keeper(Generic[D]):
 
     def steps(self, lane: D, message: Message) -> Iterator[Step]:
         """Decode a message and process what is its turn now: it, what was held back before it, or nothing."""
-        place = (message.topic, message.partition)
         # The log's time, so that an old message reads today as it did then; never later than now, so that a
         # sender whose clock is ahead cannot vouch for itself.
         then = min(message.timestamp, self._now())
+        record, refused = self._decoded(message, then)
+        if record is not None:
+            clocks = self._clocks.get((message.topic, message.partition))
+            ready = [(record, message)] if refused is None else []
+            if clocks is not None:
+                ready = clocks.take(record, message, logged=then, fits=refused is None)
+                refused = None if any(taken is message for _, taken in ready) else refused
+            yield from self._in_order(lane, ready)
+        if refused is not None:
+            yield message, refused
+
+    def _decoded(self, message: Message, then: float) -> tuple[Any, BadRecord | None]:
+        """Return the record of a message, None if it cannot be read, and why it is refused, None if not."""
+        decode = self._courses[message.topic].decode
         try:
-            record = self._courses[message.topic].decode(message.value, then)
-        except BadRecord as error:
-            yield message, error
-            return
-        order = self._orders.get(place)
-        turn = [(record, message)]
-        if order is not None:
-            sender = f"{record.cluster}/{record.node}"
-            turn = order.take(turn[0], sender=sender, ts=record.ts, logged=message.timestamp)
-        yield from self._processed(lane, turn)
+            return decode(message.value, then), None
+        except BadRecord as refused:
+            if refused.reason != BAD_TIME or not self._courses[message.topic].clocked:
+                return None, refused
+            try:
+                return decode(message.value, None), refused
+            except BadRecord:
+                return None, refused
+
+    def _in_order(self, lane: D, ready: Iterable[_Read]) -> Iterator[Step]:
+        for record, message in ready:
+            order = self._orders.get((message.topic, message.partition))
+            turn = [(record, message)]
+            if order is not None:
+                sender = f"{record.cluster}/{record.node}"
+                turn = order.take(turn[0], sender=sender, ts=record.ts, logged=message.timestamp)
+            yield from self._processed(lane, turn)
+
+    def news(self, place: Place) -> list[Suspicion]:
+        """Return what is to be said of the clocks of a partition's nodes since the last time."""
+        return self._clocks[place].news() if place in self._clocks else []
 
     def step(self, lane: D, message: Message) -> list[Any]:
         """Do the same for a lane that takes messages as they come. Raises ``BadRecord``."""
@@ -158,12 +187,15 @@ class Keeper(Generic[D]):
 
     def release(self, place: Place, now: float) -> Iterator[Step]:
         """Process what was held back for long enough by ``now`` (Unix seconds), when no message comes."""
-        if place in self._orders and place in self._lanes:
+        if place in self._lanes and place in self._clocks:
+            yield from self._in_order(self._lanes[place], self._clocks[place].reach(now))
+        if place in self._lanes and place in self._orders:
             yield from self._processed(self._lanes[place], self._orders[place].reach(now))
 
     def holds(self, place: Place) -> bool:
         """Return whether messages of a partition are held back."""
-        return place in self._orders and self._orders[place].holds(self._now())
+        ordered = place in self._orders and self._orders[place].holds(self._now())
+        return ordered or (place in self._clocks and self._clocks[place].holding)
 
     def forget(self, place: Place) -> None:
         """Drop a lane that may have done half a step."""
@@ -198,6 +230,8 @@ class Keeper(Generic[D]):
             count = 0
             if course.in_order:
                 self._orders[place] = Reorder()
+            if course.clocked:
+                self._clocks[place] = Clocks(self._behind)
             async for message in self._past(place, since, offset):
                 for _, outputs in self.steps(lane, message):
                     # What could not be read was set aside when it was first read.
@@ -207,6 +241,8 @@ class Keeper(Generic[D]):
                 if count % 100 == 0:
                     await asyncio.sleep(0)
             lane.next_offset = offset
+            # What was said of clocks was said when these messages were first taken.
+            self.news(place)
             if cuts and course.in_order:
                 # What is sent on from former partitions comes in behind what senders put here directly.
                 self._orders[place].pause(self._now())

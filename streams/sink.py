@@ -14,7 +14,7 @@ from streams.dead_letters import STORE_REFUSED, Message, Outgoing, dead_letter
 from streams.decoding import TELEMETRY
 from streams.detect import Name, Postbox
 from streams.health import Health
-from streams.keeper import Course, Keeper, Reread
+from streams.keeper import Course, Keeper, Reread, Step
 from streams.lanes import FindingLane, RollUpLane
 from streams.moves import Moves
 from streams.outlet import until_done
@@ -55,11 +55,12 @@ class Sink:
         self._name = name
         self._outlet = outlet
         self._health = health
+        self._now = now
         self._save = save
         self._rows = rows
         telemetry: dict[str, Course[RollUpLane]] = {
-            name(NODE_SAMPLES): Course(TELEMETRY[NODE_SAMPLES], RollUpLane, window),
-            name(JOB_STEPS): Course(TELEMETRY[JOB_STEPS], RollUpLane, window),
+            name(NODE_SAMPLES): Course(TELEMETRY[NODE_SAMPLES], RollUpLane, window, clocked=True),
+            name(JOB_STEPS): Course(TELEMETRY[JOB_STEPS], RollUpLane, window, clocked=True),
         }
         self._rollups: Keeper[RollUpLane] = Keeper(
             telemetry, reread=reread, health=health, now=now, moves=telemetry_moves
@@ -85,10 +86,7 @@ class Sink:
             await self._send_on(moved)
             lane.next_offset, lane.heard = message.offset + 1, self._health.clock()
             return
-        try:
-            self._rows.add(self._rollups.step(lane, message))
-        except BadRecord:
-            self._health.outputs["unreadable"] += 1
+        self._add(self._rollups.steps(lane, message))
         lane.next_offset, lane.heard = message.offset + 1, self._health.clock()
         self._health.event_time[lane.name] = lane.watermark.time
         await self._rows.flush()
@@ -137,6 +135,8 @@ class Sink:
         places = list(assigned)
         self._rollups.retain(places)
         self._findings.retain(places)
+        for place in list(self._rollups.lanes):
+            self._add(self._rollups.release(place, self._now()))
         await self._rows.flush()
 
     async def prepare(self, place: Place, offset: int, *, timestamp: float) -> None:
@@ -159,6 +159,13 @@ class Sink:
     async def _send_on(self, moved: Outgoing) -> None:
         self._health.outputs["sent_on"] += 1
         await asyncio.shield(self._outlet.post([moved]))
+
+    def _add(self, done: Iterable[Step]) -> None:
+        for _, rows in done:
+            if isinstance(rows, BadRecord):
+                self._health.outputs["unreadable"] += 1
+            else:
+                self._rows.add(rows)
 
     def _keep_paces(self, outputs: list[Any]) -> None:
         self._rows.add([output for output in outputs if isinstance(output, Pace)])

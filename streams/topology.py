@@ -82,6 +82,10 @@ class Pipeline:
             self._emit(self._rollup.add(record))
         return findings
 
+    def suspect(self, suspicions: Sequence[Suspicion]) -> list[Finding]:
+        """Take suspicions that no stage has raised; return the findings they opened or changed."""
+        return self._judge(suspicions)
+
     def tick(self, event_time: float) -> list[Finding]:
         """Let event time reach ``event_time`` although no record said so."""
         return self._pass(self._watermark.reach(event_time))

@@ -28,10 +28,12 @@ from slowrank.telemetry import (
     decode_steps,
     encode,
 )
+from slowrank.telemetry.checks import BAD_TIME
 from store import findings
 from store.failures import AWAY, REFUSED
 from store.heartbeats import Heartbeat, beat
 from store.rows import write_rows
+from streams.clocks import Clocks
 from streams.dead_letters import STORE_REFUSED
 from streams.job_memory import JobMemory
 from streams.job_stage import DEFAULT_MEMORY_BYTES
@@ -72,22 +74,38 @@ class _Cluster:
     """
 
     pipeline: Pipeline
+    tuning: Tuning
     received: float
     receive: ReceiveTime = field(default_factory=ReceiveTime)
     event_time: float = -math.inf
     live: bool = False
+    clocks: Clocks[None] = field(default_factory=Clocks)
     held: list[Record] = field(default_factory=list)
     until: float = -math.inf
 
-    def take(self, record: Record, now: float) -> list[Finding]:
-        """Take a record that came at ``now`` (Unix seconds); return the findings of it."""
+    def take(self, record: Record, now: float, *, fits: bool = True) -> list[Finding] | None:
+        """Take a record that came at ``now`` (Unix seconds); return the findings of it.
+
+        None: it does not fit into the limits of time, and nothing is known of its node's clock.
+        """
+        ready = self.clocks.take(record, None, logged=now, fits=fits)
+        if not ready and not fits:
+            return None
         self.received = now
-        if not self.held and self.pipeline.time > self.event_time > -math.inf:
-            self.until = now + PATIENCE_SECONDS
-        if now >= self.until:
-            return self.pipeline.process(record)
-        self.held.append(record)
-        return self.release() if len(self.held) >= MOST else []
+        return self._taken(ready, now)
+
+    def _taken(self, ready: Sequence[tuple[Record, None]], now: float) -> list[Finding]:
+        judged = map(self.tuning.judged, self.clocks.news())
+        findings = self.pipeline.suspect([s for s in judged if s is not None])
+        for record, _ in ready:
+            if not self.held and self.pipeline.time > self.event_time > -math.inf:
+                self.until = now + PATIENCE_SECONDS
+            if now >= self.until:
+                findings += self.pipeline.process(record)
+                continue
+            self.held.append(record)
+            findings += self.release() if len(self.held) >= MOST else []
+        return findings
 
     def heard(self, now: float) -> None:
         """Take that a batch of records ended at ``now``."""
@@ -98,11 +116,12 @@ class _Cluster:
     def tick(self, now: float) -> list[Finding]:
         """Let receive time come to ``now``; return the findings of that."""
         seconds = self.receive.look(now, listening=True)
+        findings = self._taken(self.clocks.reach(now), now)
         if self.held:
-            return self.release() if now >= self.until else []
+            return findings + (self.release() if now >= self.until else [])
         if not self.live or not seconds:
-            return []
-        return self.pipeline.tick(self.event_time + seconds - MARGIN_SECONDS)
+            return findings
+        return findings + self.pipeline.tick(self.event_time + seconds - MARGIN_SECONDS)
 
     def release(self) -> list[Finding]:
         """Take what was held back, in order of its time."""
@@ -115,7 +134,8 @@ class _Cluster:
     def finish(self) -> list[Finding]:
         """Take that the last record has come."""
         self.live = False
-        return [*self.release(), *self.pipeline.finish()]
+        kept = self._taken(self.clocks.reach(math.inf), math.inf)
+        return [*kept, *self.release(), *self.pipeline.finish()]
 
 
 class Bus:
@@ -188,10 +208,19 @@ class Bus:
             self._save()
 
     def _take(self, record: Record) -> str:
-        now = self._now()
-        received = _DECODERS[type(record)](encode(record), now=now)
+        now, data = self._now(), encode(record)
+        refused: BadRecord | None = None
+        try:
+            received = _DECODERS[type(record)](data, now=now)
+        except BadRecord as bad:
+            if bad.reason != BAD_TIME or record.cluster not in self._clusters:
+                raise
+            received, refused = _DECODERS[type(record)](data), bad
         cluster = self._clusters.get(received.cluster) or self._new_cluster(received.cluster, now)
-        self._findings += cluster.take(received, now)
+        found = cluster.take(received, now, fits=refused is None)
+        if found is None and refused is not None:
+            raise refused
+        self._findings += found or []
         self.accepted += 1
         return received.cluster
 
@@ -199,7 +228,7 @@ class Bus:
         if len(self._clusters) >= MAX_CLUSTERS:
             self._make_room(now)
         pipeline = local_pipeline(self._tuning, on_rows=self._keep, job_memory_bytes=self._job_memory_bytes)
-        cluster = self._clusters[name] = _Cluster(pipeline, now)
+        cluster = self._clusters[name] = _Cluster(pipeline, self._tuning, now)
         return cluster
 
     def _make_room(self, now: float) -> None:

@@ -31,6 +31,9 @@ MAX_INT = 2**63 - 1
 MAX_WEIGHT = 1e100
 DEAD_LETTER_BYTES = 4096
 
+BAD_TIME = "bad_time"
+"""The reason of a record that is well but for its time."""
+
 REASONS = (
     "oversize",
     "undecodable",
@@ -40,7 +43,7 @@ REASONS = (
     "column_length",
     "bad_label",
     "bad_number",
-    "bad_time",
+    BAD_TIME,
     "too_many_instances",
 )
 
@@ -159,9 +162,9 @@ def _check_ids(ids: tuple[str, ...]) -> None:
 
 def _check_time(ts: float, now: float | None) -> None:
     if not math.isfinite(ts) or ts <= 0:
-        raise BadRecord("bad_time", f"ts {ts} is no time")
+        raise BadRecord(BAD_TIME, f"ts {ts} is no time")
     if now is not None and not (now - MAX_AGE_SECONDS <= ts <= now + MAX_AHEAD_SECONDS):
-        raise BadRecord("bad_time", f"ts is {ts - now:+.0f} s from now, allowed -24 h to +5 min")
+        raise BadRecord(BAD_TIME, f"ts is {ts - now:+.0f} s from now, allowed -24 h to +5 min")
 
 
 def _check_count(field: str, count: int) -> None:

@@ -1,6 +1,7 @@
 import asyncio
 import dataclasses
 
+import msgspec
 import pytest
 from aiokafka.errors import KafkaConnectionError
 
@@ -458,3 +459,30 @@ def test_a_worker_that_does_not_read_misses_nobody(ends, step):
     """Brokers that are away, messages that wait, rounds an hour apart: nothing is known of the nodes."""
     messages = nodes_on(0, traffic.nodes(count=2, seconds=60, ends=NOW))
     assert silent_for(90 if step == 1.0 else 14, ends=ends, messages=messages, step=step) == set()
+
+
+@pytest.mark.parametrize("off", [-3600.0, 3600.0])
+def test_a_clock_an_hour_off_is_a_finding_and_no_silence(off):
+    """It steps in mid-run; what is beyond the limits of time is a dead letter while it is measured."""
+    outlet, now = Sent(), [NOW - 120.0]
+    steps_at = NOW - 60.0
+    messages = [
+        Message("node-samples", 0, n, r.ts + 0.3, encode(off_by(r, off) if r.ts >= steps_at else r))
+        for n, r in enumerate(traffic.nodes(count=3, seconds=120, ends=NOW))
+    ]
+
+    async def go():
+        worker = detect(Log([]), outlet, now=lambda: now[0])
+        for message in messages:
+            now[0] = message.timestamp
+            await worker.take(message)
+            worker.idle({("node-samples", 0)}, {("node-samples", 0): message.offset + 1})
+
+    asyncio.run(go())
+    assert {(s.kind, s.subject.node) for s in suspicions(outlet)} == {("host.clock_skew", "node-1")}
+    letters = [decode_dead_letter(m.value) for m in outlet.messages if m.topic == "dead-letters"]
+    assert [letter.reason for letter in letters] == (["bad_time"] * 8 if off > 0 else [])
+
+
+def off_by(record, seconds):
+    return msgspec.structs.replace(record, ts=record.ts + seconds) if record.node == "node-1" else record

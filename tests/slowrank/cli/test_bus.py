@@ -208,3 +208,26 @@ def test_a_cluster_without_records_for_an_hour_makes_room(timed, clock):
     assert list(timed.accept([new])) == [0]
     clock.now += ABANDONED_SECONDS + 1
     assert not timed.accept([new])
+
+
+@pytest.mark.parametrize("off", [-3600.0, 3600.0])
+@pytest.mark.parametrize("since", [0, 60])
+def test_a_clock_an_hour_off_is_a_finding_and_puts_no_row_into_another_hour(
+    timed, clock, database, off, since
+):
+    """From the start or stepping in mid-run, behind or ahead: no telemetry is missed for it."""
+    for r in traffic.nodes(count=4, seconds=120, ends=NOW + 120):
+        clock.now = max(clock.now, r.ts + 0.2)
+        timed.accept([replace(r, ts=r.ts + off) if r.node == "node-1" and r.ts >= NOW + since else r])
+        timed.tick()
+    timed.finish("c")
+    assert stored(database) == [("host.clock_skew", "open")]
+    with psycopg.connect(database) as conn:
+        (value,) = conn.execute("SELECT doc->'evidence'->0->>'value' FROM findings").fetchone() or ()
+        rows = conn.execute(
+            "SELECT extract(epoch FROM bucket)::float8, n FROM host_10s WHERE node = 'node-1'"
+        ).fetchall()
+    assert float(value) == pytest.approx(off, abs=0.5)
+    assert all(NOW - 10 <= bucket < NOW + 120 for bucket, _ in rows)
+    # What is ahead by more than five minutes is refused while the clock is measured.
+    assert sum(n for _, n in rows) == (120 if off < 0 else 112)

@@ -1,0 +1,173 @@
+"""Nodes whose clock is off by more than a minute: measured by when their records come, and set right.
+
+A record that comes an hour old was kept in a spool, or made by a clock that is an hour behind. What tells the
+two apart is the pace: a spool empties faster or slower than time passes, while the records of a clock that is
+off come second by second. Whoever reads the log decides it from its time stamps, so that it is decided the
+same whenever they are read again.
+"""
+
+import math
+import struct
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from msgspec.structs import replace
+
+from slowrank.telemetry import JobSteps, NodeEvent, NodeSample, Record, Suspicion
+from slowrank.telemetry.columns import read
+from slowrank.telemetry.schema import SAMPLE_SCHEMAS, STEP_SCHEMAS
+from streams.exporter_health import OFFSET, skewed
+from streams.suspicions import Place
+
+FAR_SECONDS = 60.0
+"""Well above what a network, a batch or a training step delays a record by; below it the offset that a node
+measures itself counts (``streams.exporter_health``)."""
+
+SETTLE_SECONDS = 8.0
+"""How long the pace is watched: less than the ten seconds after which a node's telemetry is stale."""
+
+PACE_SECONDS = 2.0
+# Records of a node that wait for the decision; one that sends more in so short a time empties a spool.
+MOST_HELD = 200
+
+T = TypeVar("T")
+
+Node = tuple[str, str]
+"""Cluster and name of a node."""
+
+
+@dataclass(slots=True)
+class _Sender(Generic[T]):
+    """What comes of one node in one kind of record; times are (logged, event time) of a first record.
+
+    ``least`` is the smallest delay since ``first``: it holds the offset of the clock, what is above it is the
+    way. ``held`` wait for the decision.
+    """
+
+    first: tuple[float, float] | None = None
+    least: float = math.inf
+    holding: bool = True
+    held: list[tuple[Record, T]] = field(default_factory=list)
+    near_at: float = -math.inf
+    far_at: float = -math.inf
+
+
+class Clocks(Generic[T]):
+    """The clocks of the nodes that one reader of a log hears of.
+
+    ``take`` gives records back in the time of the log: at once, or after some seconds together with those
+    that were held back meanwhile. Each comes with an ``item`` of the caller's, which is given back with it.
+    ``behind`` is shared by the readers of one process: by how many seconds each clock that is off is behind.
+    """
+
+    def __init__(self, behind: dict[Node, float] | None = None) -> None:
+        self._senders: dict[tuple[str, str, type], _Sender[T]] = {}
+        self._behind: dict[Node, float] = {} if behind is None else behind
+        self._told: dict[Node, float] = {}
+        self._news: deque[Suspicion] = deque(maxlen=1000)
+
+    def take(self, record: Record, item: T, *, logged: float, fits: bool = True) -> list[tuple[Record, T]]:
+        """Take a record that came at ``logged`` (Unix seconds); return what is ready.
+
+        One that does not fit into the limits of time is measured, and comes back only if it is set right.
+        """
+        delay, node = logged - record.ts, (record.cluster, record.node)
+        behind = self._behind.get(node, 0.0)
+        if behind and abs(delay) > FAR_SECONDS and abs(delay - behind) <= FAR_SECONDS:
+            self._tell(record, behind)
+            return [(shifted(record, behind), item)]
+        as_it_is = [(record, item)] if fits else []
+        if isinstance(record, NodeEvent):
+            # Events are too rare to measure a clock by.
+            return as_it_is
+        sender = self._senders.setdefault((*node, type(record)), _Sender())
+        if abs(delay) <= FAR_SECONDS:
+            sender.near_at = logged
+            self._behind.pop(node, None)
+            self._tell(record, 0.0)
+            return [*self._let_go(sender), *as_it_is] if sender.first is not None else as_it_is
+        return self._far(sender, record, (logged, item), as_it_is)
+
+    def reach(self, logged: float) -> list[tuple[Record, T]]:
+        """Return what was held back of senders from which nothing came to decide by."""
+        late = [s for s in self._senders.values() if s.held and s.far_at < logged - SETTLE_SECONDS]
+        return [ready for sender in late for ready in self._let_go(sender)]
+
+    def news(self) -> list[Suspicion]:
+        """Return what is to be said of clocks since the last time."""
+        news = list(self._news)
+        self._news.clear()
+        return news
+
+    @property
+    def holding(self) -> bool:
+        """Whether anything is held back."""
+        return any(sender.held for sender in self._senders.values())
+
+    def _far(
+        self, sender: _Sender[T], record: Record, came: tuple[float, T], as_it_is: list[tuple[Record, T]]
+    ) -> list[tuple[Record, T]]:
+        logged, _ = came
+        sender.far_at = logged
+        if sender.first is None:
+            sender.first, sender.least = (logged, record.ts), math.inf
+        sender.least = min(sender.least, logged - record.ts)
+        passed, moved = logged - sender.first[0], record.ts - sender.first[1]
+        if abs(moved - passed) > PACE_SECONDS or len(sender.held) >= MOST_HELD:
+            # A spool that empties: nothing is held back any more, but the pace is watched anew from here.
+            ready = self._let_go(sender)
+            sender.first, sender.least, sender.holding = (logged, record.ts), logged - record.ts, False
+            return ready + as_it_is
+        if sender.holding:
+            sender.held += as_it_is
+        if passed < SETTLE_SECONDS:
+            return [] if sender.holding else as_it_is
+        if self._is_recording(logged):
+            holding = sender.holding
+            ready = self._let_go(sender)
+            sender.first, sender.holding = (logged, record.ts), False
+            return ready if holding else ready + as_it_is
+        behind = sender.least
+        ready = sender.held if sender.holding and as_it_is else [*sender.held, (record, came[1])]
+        sender.held, sender.first, sender.holding = [], None, True
+        self._behind[record.cluster, record.node] = behind
+        self._tell(record, behind)
+        return [(shifted(kept, behind), item) for kept, item in ready]
+
+    def _let_go(self, sender: _Sender[T]) -> list[tuple[Record, T]]:
+        held, sender.held, sender.first, sender.holding = sender.held, [], None, True
+        return held
+
+    def _is_recording(self, logged: float) -> bool:
+        """Return whether most senders are far: that is a recording which somebody plays, and no clock."""
+        since = logged - FAR_SECONDS
+        far = sum(s.far_at > since for s in self._senders.values())
+        return far > 1 and far > sum(s.near_at > since for s in self._senders.values())
+
+    def _tell(self, record: Record, behind: float) -> None:
+        """Write by how many seconds a node's clock is behind, 0 if it is right again, where that is new."""
+        node = (record.cluster, record.node)
+        before = self._told.get(node, 0.0)
+        if not isinstance(record, NodeSample) or bool(behind) == bool(before):
+            return
+        self._told[node] = behind
+        claim, ts = skewed(Place.of(record), -(behind or before)), record.ts + behind
+        self._news.append(claim.suspicion("raise" if behind else "clear", ts=ts, onset=ts))
+
+
+def shifted(record: Record, seconds: float) -> Record:
+    """Return a record as a clock would have made it that is ``seconds`` further on."""
+    if isinstance(record, JobSteps):
+        rows, data = STEP_SCHEMAS[record.schema].rows, bytearray(record.rows)
+        (times,) = read(rows, record.rows, ["ts"]).values()
+        struct.pack_into(
+            f"<{len(times)}d", data, rows.places["ts"][0] * len(times), *(t + seconds for t in times)
+        )
+        return replace(record, ts=record.ts + seconds, rows=bytes(data))
+    if isinstance(record, NodeSample) and record.host:
+        # What the node says of its own clock is in there now.
+        host = bytearray(record.host)
+        struct.pack_into("<f", host, SAMPLE_SCHEMAS[record.schema].host.places[OFFSET][0], math.nan)
+        return replace(record, ts=record.ts + seconds, host=bytes(host))
+    return replace(record, ts=record.ts + seconds)

@@ -4,13 +4,14 @@ import asyncio
 import json
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
 import psycopg
 from fastapi import APIRouter, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from api.auth import FindingsReader, Principal
 from api.deps import Services, ServicesDep
@@ -41,13 +42,12 @@ async def stream_events(
     if services.streams[principal.key_id] >= STREAMS_PER_KEY:
         detail = f"at most {STREAMS_PER_KEY} open streams a key"
         raise Problem(429, "too-many-requests", detail, headers={"retry-after": "5"})
-    last_id = request.headers.get("last-event-id", "")
-    tail = await run_in_threadpool(_tail, services, principal, last_id)
-    # nginx would gather the stream into pages.
-    headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-    return StreamingResponse(
-        _sent(services, principal, tail), media_type="text/event-stream", headers=headers
-    )
+    with ExitStack() as held:
+        # Before anything is waited for: of many requests at once each would see the others uncounted.
+        held.enter_context(_counted(services.streams, principal.key_id))
+        last_id = request.headers.get("last-event-id", "")
+        tail = await run_in_threadpool(_tail, services, principal, last_id)
+        return _Stream(_sent(services, tail), held.pop_all())
 
 
 @dataclass(slots=True)
@@ -79,23 +79,36 @@ def _tail(services: Services, principal: Principal, last_id: str) -> Tail:
     return tail
 
 
-async def _sent(services: Services, principal: Principal, tail: Tail) -> AsyncIterator[str]:
+class _Stream(StreamingResponse):
+    """A stream that lets go of what it ``held`` at its end, also where the client left before it began."""
+
+    def __init__(self, content: AsyncIterator[str], held: ExitStack) -> None:
+        # nginx would gather the stream into pages.
+        headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
+        super().__init__(content, media_type="text/event-stream", headers=headers)
+        self._held = held
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._held:
+            await super().__call__(scope, receive, send)
+
+
+async def _sent(services: Services, tail: Tail) -> AsyncIterator[str]:
     quiet = 0.0
-    with _counted(services.streams, principal.key_id):
-        yield "retry: 3000\n\n"
-        while True:
-            try:
-                fresh = await run_in_threadpool(tail.fresh, services)
-            # Ended, and not skipped: the client comes again and names the last event it has.
-            except psycopg.OperationalError:
-                return
-            for event in fresh:
-                yield _written(event)
-            quiet = 0.0 if fresh else quiet + POLL_SECONDS
-            if quiet >= PING_SECONDS:
-                quiet = 0.0
-                yield ": ping\n\n"
-            await asyncio.sleep(POLL_SECONDS)
+    yield "retry: 3000\n\n"
+    while True:
+        try:
+            fresh = await run_in_threadpool(tail.fresh, services)
+        # Ended, and not skipped: the client comes again and names the last event it has.
+        except psycopg.OperationalError:
+            return
+        for event in fresh:
+            yield _written(event)
+        quiet = 0.0 if fresh else quiet + POLL_SECONDS
+        if quiet >= PING_SECONDS:
+            quiet = 0.0
+            yield ": ping\n\n"
+        await asyncio.sleep(POLL_SECONDS)
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 import json
 import queue
 import threading
+import time
 from typing import Any
 
 import httpx
@@ -72,3 +73,29 @@ def test_a_limited_key_hears_of_its_clusters(listen, new_token, save_finding):
     mine = save_finding(cluster="a")
     assert stream.get(timeout=10)[2]["data"]["id"] == mine.id
     assert stream.empty()
+
+
+def test_a_key_has_four_streams_however_they_are_asked_for(live, new_token):
+    """Of twelve requests at once four are streams and the others a 429; ended ones make room."""
+    url = f"{live()}/api/v1/events/stream"
+    headers = {"authorization": f"Bearer {new_token('findings:read')}"}
+    statuses, all_asked, client = [], threading.Event(), httpx.Client(timeout=30)
+
+    def ask():
+        with client.stream("GET", url, headers=headers) as answer:
+            statuses.append(answer.status_code)
+            if len(statuses) == 12:
+                all_asked.set()
+            all_asked.wait(20)
+
+    threads = [threading.Thread(target=ask) for _ in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(statuses) == [200] * 4 + [429] * 8
+    deadline = time.monotonic() + 10
+    while statuses[-1] != 200 or len(statuses) == 12:
+        assert time.monotonic() < deadline
+        ask()
+    client.close()

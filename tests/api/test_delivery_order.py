@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import random
 import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -10,7 +11,7 @@ import pytest
 
 from alerts.config import FindingConfig
 from api.notifier import Limits
-from store import deliveries, findings, webhooks
+from store import deliveries, events, findings, webhooks
 
 
 @pytest.fixture
@@ -236,6 +237,68 @@ def test_who_was_not_sent_the_beginning_is_not_sent_the_end(receiver, add_webhoo
     save(40, status="resolved")
     drain(notifier(receiver))
     assert receiver.got == []
+
+
+class Fast:
+    """A clock that runs two hundred times as fast, so that retries of hours come within the test."""
+
+    def __init__(self):
+        self.start = datetime.now(UTC)
+
+    def __call__(self):
+        return self.start + 200 * (datetime.now(UTC) - self.start)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_states_arrive_in_order_whatever_the_receiver_answers(
+    pool, start_receiver, add_webhook, save_finding, notifier, seed
+):
+    """Two notifiers, a slow receiver that refuses a third: no finding goes back, and its end arrives."""
+    chance, steps = random.Random(seed), ("open", "open", "resolved", "open", "resolved")
+    answers = [(chance.choice((200, 200, 500)), {}, b"") for _ in range(60)]
+    receiver = start_receiver(
+        answers=[*answers, (200, {}, b"")], before_answer=lambda got: time.sleep(chance.random() / 50)
+    )
+    webhook, _ = add_webhook(receiver.url)
+    limits, clock = Limits(poll_seconds=0.05, lease_seconds=1e5), Fast()
+    several = [notifier(receiver, limits=limits)[0] for _ in range(2)]
+    for each in several:
+        each.now = clock
+    onset = round(time.time() - 600, 3)
+    nodes = [f"n{i}" for i in range(6)]
+
+    def live():
+        for step, status in enumerate(steps):
+            for node in nodes:
+                at = {"onset": onset, "last_seen_at": onset + 30 + step}
+                grown = {"severity": "critical" if step else "error", "occurrences": 1 + (step > 2)}
+                save_finding(node=node, status=status, **at, **grown)
+                time.sleep(chance.random() / 20)
+        until = time.monotonic() + 20
+        while waiting(pool, webhook) and time.monotonic() < until:
+            time.sleep(0.1)
+
+    async def run():
+        stop = asyncio.Event()
+        running = [asyncio.create_task(each.run(stop)) for each in several]
+        await asyncio.to_thread(live)
+        stop.set()
+        await asyncio.gather(*running)
+
+    asyncio.run(run())
+    with pool.connection() as conn:
+        number = {event.id: event.seq for event in events.after(conn, 0)}
+    got = [(json.loads(each.body)["data"], number[each.headers["webhook-id"]]) for each in receiver.got]
+    for node in nodes:
+        mine = [(data["status"], seq) for data, seq in got if data["subject"]["node"] == node]
+        assert [seq for _, seq in mine] == sorted(seq for _, seq in mine)
+        assert mine[-1][0] == "resolved"
+    assert waiting(pool, webhook) == []
+
+
+def waiting(pool, webhook):
+    with pool.connection() as conn:
+        return [line for line in deliveries.listed(conn, webhook.id) if line.state == "pending"]
 
 
 @pytest.fixture

@@ -150,20 +150,30 @@ def alertmanager(event: Event, public_url: str) -> object:
     }
 
 
+# So that a channel which asked for them does not take them for another opening.
+_WORDS = {
+    "finding.acknowledged": "Acknowledged: ",
+    "finding.feedback": "Feedback: ",
+    "finding.escalated": "Escalated: ",
+    "finding.reopened": "Back again: ",
+}
+
+
 def slack(event: Event, public_url: str) -> object:
     """Slack incoming webhook: fallback text, four facts, the action, a link."""
     finding = event.finding
     title, severity = _slack(finding.get("title", ""), 120), str(finding.get("severity", "info")).upper()
     if finding.get("status") in _OVER:
         return {"text": f"Resolved: {title}"}
+    word = _WORDS.get(event.type, "")
     facts = [f"*{name}*\n{_slack(text, 500)}" for name, text in _facts(finding)]
     action = _slack(finding.get("action", {}).get("text", ""), 1000)
     button = {"type": "button", "text": {"type": "plain_text", "text": "Open finding"}, "url": event.link}
     return {
-        "text": f"{severity} {title}",
+        "text": f"{word}{severity} {title}",
         "blocks": [
             # Slack's limits: 150 characters in a header, 2,000 in a field, 3,000 in a text.
-            {"type": "header", "text": {"type": "plain_text", "text": title[:150]}},
+            {"type": "header", "text": {"type": "plain_text", "text": (word + title)[:150]}},
             {"type": "section", "fields": [{"type": "mrkdwn", "text": fact} for fact in facts]},
             {"type": "section", "text": {"type": "mrkdwn", "text": f"*Do:* {action}"}},
             {"type": "actions", "elements": [button]},

@@ -255,9 +255,10 @@ def test_states_arrive_in_order_whatever_the_receiver_answers(
 ):
     """Two notifiers, a slow receiver that refuses a third: no finding goes back, and its end arrives."""
     chance, steps = random.Random(seed), ("open", "open", "resolved", "open", "resolved")
-    answers = [(chance.choice((200, 200, 500)), {}, b"") for _ in range(60)]
+    statuses = [*(chance.choice((200, 200, 500)) for _ in range(60)), 200]
     receiver = start_receiver(
-        answers=[*answers, (200, {}, b"")], before_answer=lambda got: time.sleep(chance.random() / 50)
+        answers=[(status, {}, b"") for status in statuses],
+        before_answer=lambda got: time.sleep(chance.random() / 50),
     )
     webhook, _ = add_webhook(receiver.url)
     limits, clock = Limits(poll_seconds=0.05, lease_seconds=1e5), Fast()

@@ -201,6 +201,21 @@ def test_slack_escapes_and_shortens():
     assert "\x00" not in parsed["text"]
 
 
+@pytest.mark.parametrize(
+    ("happened", "begins"),
+    [
+        ("finding.opened", "CRITICAL gpu-0423"),
+        ("finding.escalated", "Escalated: CRITICAL gpu-0423"),
+        ("finding.acknowledged", "Acknowledged: CRITICAL gpu-0423"),
+        ("finding.feedback", "Feedback: CRITICAL gpu-0423"),
+    ],
+)
+def test_slack_tells_an_opening_from_what_comes_after(happened, begins):
+    """A channel that asked for acknowledgements does not take one for another finding."""
+    parsed = json.loads(body("slack", Event("m", happened, NOW, FINDINGS["ordinary"]), "https://x")[1])
+    assert parsed["text"].startswith(begins)
+
+
 def test_fit_says_that_it_cut():
     """A finding that is too long keeps its identity and says that it was shortened."""
     small = fit(FINDINGS["huge"])

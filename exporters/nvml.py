@@ -12,7 +12,8 @@ from exporters.gpu_names import GpuNames
 from exporters.kernel_files import names_in
 from exporters.kmsg import pci_address
 from exporters.nvml_calls import CALL_SECONDS, COLUMNS
-from exporters.nvml_pool import SOFT_SECONDS, GpuState, ReaderPool
+from exporters.nvml_deadlines import SOFT_SECONDS, START_SECONDS, GpuState
+from exporters.nvml_pool import ReaderPool
 from exporters.nvml_reader import Reply
 from slowrank.telemetry.records import GPUS_RELEASED
 
@@ -43,16 +44,23 @@ class NvmlCollector:
         self._released, self._listed = released, listed
         self._driver_gpus = tuple(listed())
         self._addresses: dict[str, int] = {}
-        self._let_go = False
+        # When the devices were last wanted by others, as long as no GPU has answered since.
+        self._let_go: float | None = None
         self._misses = 0
+        # As of the last tick, for the thread that serves /metrics.
+        self._metrics: Mapping[str, float] = self._measured()
 
     def collect(self, now: Instant) -> Reading:
+        reading = self._reading(now)
+        self._metrics = self._measured()
+        return reading
+
+    def _reading(self, now: Instant) -> Reading:
         if self._released(now.wall):
-            if not self._let_go:
+            if self._pool.running:
                 self._pool.end()
-            self._let_go = True
+            self._let_go = now.monotonic
             return Reading(gpu={name: {} for name in self._names.all()}, labels=GPUS_RELEASED)
-        self._let_go = False
         if (driver_gpus := tuple(self._listed())) != self._driver_gpus:
             self._driver_gpus = driver_gpus
             self._pool.renew()
@@ -64,7 +72,10 @@ class NvmlCollector:
         for index, gpu in self._pool.gpus.items():
             self._misses += index not in replies
             columns[self._names.name(index)] = _columns(gpu, replies.get(index), now.monotonic)
-        return Reading(gpu=columns)
+        # The driver takes seconds to open a GPU that nobody else holds open, which is not missing then.
+        if self._let_go is not None and (replies or now.monotonic - self._let_go > 2 * START_SECONDS):
+            self._let_go = None
+        return Reading(gpu=columns, labels={} if self._let_go is None else GPUS_RELEASED)
 
     def gpu_indices(self) -> Mapping[str, int]:
         """Return what every GPU read so far is called by its PCI address."""
@@ -75,12 +86,15 @@ class NvmlCollector:
         return {uuid: int(name) for uuid, name in self._names.by_uuid().items()}
 
     def metrics(self) -> Mapping[str, float]:
+        return self._metrics
+
+    def _measured(self) -> Mapping[str, float]:
         gpus = self._pool.gpus
         seconds = {f'gpu_read_seconds{{gpu="{self._names.name(i)}"}}': g.seconds for i, g in gpus.items()}
         return {
             "gpus": len(gpus),
             "gpus_apart": sum(gpu.apart for gpu in gpus.values()),
-            "gpus_released": float(self._let_go),
+            "gpus_released": float(self._let_go is not None),
             "nvml_children": self._pool.children,
             "nvml_children_unkillable": self._pool.stuck,
             "nvml_child_restarts_total": self._pool.restarts,

@@ -6,7 +6,7 @@ import pytest
 
 from exporters.collector import Instant
 from exporters.nvml import NvmlCollector
-from exporters.nvml_pool import (
+from exporters.nvml_deadlines import (
     HARD_SECONDS,
     PAUSE_SECONDS,
     PROMPT_SECONDS,
@@ -248,6 +248,7 @@ def test_the_devices_are_let_go_when_wanted(ticks_of, tmp_path, monkeypatch):
     assert reading.labels == {"gpus": "released"}
     assert ticks.collector.metrics()["gpus_released"] == 1
     wanted[0] = False
+    assert ticks().labels == {"gpus": "released"}, "until the first of them has answered"
     ticks.until(lambda gpus: has_power(gpus, 0))
     assert not ticks().labels
 

@@ -151,19 +151,19 @@ def told(dsn):
 
 
 def test_a_silence_is_reported_once_and_ends_when_the_spools_drain(timed, clock, database):
-    """Four nodes are cut off for two minutes and then send what they spooled: one gap, which is over."""
+    """Four nodes are cut off for two minutes and then send what they spooled: one finding, now over."""
     records = list(traffic.nodes(count=4, seconds=460, ends=NOW + 400))
     send(timed, clock, [r for r in records if r.ts <= NOW])
     listen(timed, clock, 30)
     assert stored(database) == []
     listen(timed, clock, 90)
-    assert stored(database) == [("self.telemetry_gap", "open")]
+    assert stored(database) == [("exporter.stale", "open")]
     spooled = [r for r in records if NOW < r.ts <= clock.now]
     # One spool after the other, as exporters drain.
     timed.accept(sorted(spooled, key=lambda r: (r.node, r.ts)))
     send(timed, clock, [r for r in records if r.ts > clock.now])
     assert stored(database) == []
-    assert told(database) == [(f"finding.{what}", "self.telemetry_gap") for what in ("opened", "resolved")]
+    assert told(database) == [(f"finding.{what}", "exporter.stale") for what in ("opened", "resolved")]
 
 
 def send(bus, clock, records):

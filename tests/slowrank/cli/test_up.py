@@ -284,7 +284,7 @@ def test_clusters_that_fall_wholly_silent_are_reported_in_tens_of_seconds(home):
             with stack.pool.connection() as conn:
                 query = (
                     "SELECT doc->'subject'->>'cluster' FROM findings "
-                    "WHERE doc->>'kind' = %s AND doc->>'status' = 'open'"
+                    "WHERE doc->'subject'->>'type' = %s AND doc->>'status' = 'open'"
                 )
-                found = {cluster for (cluster,) in conn.execute(query, ["self.telemetry_gap"]).fetchall()}
+                found = {cluster for (cluster,) in conn.execute(query, ["site"]).fetchall()}
     assert found == clusters

@@ -33,25 +33,29 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("parts", nargs="*", default=list(_PARTS), choices=[*_PARTS, []])
     parts = parser.parse_args(argv).parts
     # What is imported or compiled for the first job is no job's memory.
-    _fed(JobStage(), [list(_steps(Shape(ranks=64, steps=60, slow_from=30)))], ["warm-up"])
+    stage = JobStage()
+    for record in _steps(Shape(ranks=64, steps=60, slow_from=30)):
+        stage.process(record)
     reached = [_PARTS[part]() for part in parts]
     return int(not all(reached))
 
 
 def _live() -> bool:
-    """One live job of 64 ranks, by its age; the memory is that of a hundred of them."""
+    """Live jobs of 64 ranks by their age; the memory is that of thirty of them."""
     print("| live jobs of 64 ranks | MB a job | MB counted | ms a step |\n|---:|---:|---:|---:|")
+    told, names, stage, done = list(_steps(Shape(ranks=64, steps=300))), range(30), JobStage(), 0
+    jobs = [[_moved(record, f"job-{i}", f"{i}/{record.node}") for record in told] for i in names]
+    before = _resident()
     for steps in (20, 100, 300):
-        before, stage = _resident(), JobStage()
-        names = [f"job-{i}" for i in range(100 if steps < 300 else 30)]
-        seconds = _fed(stage, [list(_steps(Shape(ranks=64, steps=steps)))] * len(names), names)
-        held = (_resident() - before) / len(names)
+        first, last = (n * len(told) // 300 for n in (done, steps))
+        began = time.process_time()
+        for job in jobs:
+            for record in job[first:last]:
+                stage.process(record)
+        spent = 1e3 * (time.process_time() - began) / (steps - done) / len(names)
+        held, done = (_resident() - before) / len(names), steps
         counted = stage.memory.held / len(names) if hasattr(stage, "memory") else float("nan")
-        print(
-            f"| {steps} steps | {held:.2f} | {counted / 1e6:.2f} | {1e3 * seconds / steps / len(names):.2f} |"
-        )
-        del stage
-        gc.collect()
+        print(f"| {steps} steps | {held:.2f} | {counted / 1e6:.2f} | {spent:.2f} |")
     return True
 
 
@@ -127,18 +131,6 @@ def _steps(shape: Shape) -> Iterator[JobSteps]:
         )
         for record in records(whole):
             yield decode_steps(encode(msgspec.structs.replace(record, world_size=shape.ranks)))
-
-
-def _fed(stage: JobStage, told: Sequence[Sequence[JobSteps]], names: Sequence[str]) -> float:
-    """Give a stage the records of each job in turn, each on nodes of its own; return its CPU seconds."""
-    seconds = 0.0
-    for name, job in zip(names, told, strict=True):
-        mine = [_moved(record, name, f"{name}/{record.node}") for record in job]
-        began = time.process_time()
-        for record in mine:
-            stage.process(record)
-        seconds += time.process_time() - began
-    return seconds
 
 
 def _moved(record: JobSteps, name: str, node: str) -> JobSteps:

@@ -11,7 +11,7 @@ import numpy as np
 
 from alerts.chronic import Pace
 from alerts.finding import Finding
-from slowrank.telemetry import JobSteps, Record, Suspicion, decode_suspicion, encode
+from slowrank.telemetry import JobSteps, Record, Suspicion, decode_steps, decode_suspicion, encode
 from slowrank.telemetry.columns import Value, pack, step_schema_of, unpack
 from slowrank.telemetry.schema import STEP_SCHEMAS
 from streams.dead_letters import Message, Outgoing
@@ -77,6 +77,7 @@ class Workers:
             message = Message(*place, self._ends[place], self._now, encode(record))
             self._ends[place] += 1
             await self._detect.take(message)
+            await self._take_ends()
             if math.floor(self._now) > math.floor(looked):
                 self._detect.idle(self._ends, self._ends)
             self._judge()
@@ -96,6 +97,7 @@ class Workers:
                     # A thousand messages a second, and a round of the worker in each.
                     looked, self._now = self._now, self._now + 0.001
                     await self._detect.take(message)
+                    await self._take_ends()
                     if math.floor(self._now) > math.floor(looked):
                         self._detect.idle(self._ends, self._ends)
                     self._judge()
@@ -105,6 +107,15 @@ class Workers:
             self._detect.idle(self._ends, self._ends)
             self._judge()
         self._end(float(math.ceil(records[-1].ts)))
+
+    async def _take_ends(self) -> None:
+        """Take what events of nodes put into the topic of steps: the ends of jobs."""
+        ends = [outgoing for outgoing in self._sent if outgoing.topic == "job-steps"]
+        self._sent = [outgoing for outgoing in self._sent if outgoing.topic != "job-steps"]
+        for end in ends:
+            place = self._place(decode_steps(end.value))
+            self._ends[place] += 1
+            await self._detect.take(Message(*place, self._ends[place] - 1, self._now, end.value))
 
     def _place(self, record: Record) -> Place:
         return topic_of(record), zlib.crc32(key_of(record)) % self._partitions

@@ -5,7 +5,7 @@ import msgspec
 import pytest
 from aiokafka.errors import KafkaConnectionError
 
-from slowrank.telemetry import decode_dead_letter, decode_sample, decode_suspicion, encode
+from slowrank.telemetry import NodeEvent, decode_dead_letter, decode_sample, decode_suspicion, encode
 from streams.dead_letters import Message
 from streams.detect import Detect
 from streams.health import Health
@@ -486,3 +486,30 @@ def test_a_clock_an_hour_off_is_a_finding_and_no_silence(off):
 
 def off_by(record, seconds):
     return msgspec.structs.replace(record, ts=record.ts + seconds) if record.node == "node-1" else record
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_the_end_of_a_job_crosses_from_events_to_steps(story, ended):
+    """An event has the key of its node: the worker sends an end of a job on with the key of the job."""
+    job, subject = story[0], {"job_id": story[0].job_id}
+    end = NodeEvent(cluster=job.cluster, node="epilog", ts=NOW, source="job", code="job.end", subject=subject)
+    others = [
+        msgspec.structs.replace(record, node=f"other-{record.node}")
+        for record in traffic.job(job_id="another", steps=30, ends=NOW + 400)
+    ]
+    outlet, health = Sent(), Health("detect", lambda: 0.0)
+    worker = detect(Log(story), outlet, health, now=lambda: NOW + 400)
+    take_all(Log(story), worker)
+    if ended:
+        take_all(Log([end], "node-events"), worker)
+    crossed = [m for m in outlet.messages if m.topic == "job-steps"]
+    assert [m.key for m in crossed] == [job.job_id.encode()] * ended
+    later = [*(m.value for m in crossed), *map(encode, others)]
+    messages = [Message("job-steps", 0, len(story) + n, NOW + 400, value) for n, value in enumerate(later)]
+
+    async def go():
+        await _take(worker, messages)
+        worker.idle({("job-steps", 0)}, {("job-steps", 0): len(story) + len(later)})
+
+    asyncio.run(go())
+    assert health.jobs.jobs == (1 if ended else 2)

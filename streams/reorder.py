@@ -12,6 +12,9 @@ LATE_SECONDS = 3.0
 # An exporter tries again after ten seconds at most, and then needs some to connect.
 PATIENCE_SECONDS = 20.0
 LONGEST_SECONDS = 60.0
+# Nodes of a container platform may have new names each day: the delays of those long gone are dropped.
+FORGET_SECONDS = 86_400.0
+MANY_SENDERS = 4096
 # Records of one partition in memory; with more the pause ends.
 MOST = 50_000
 
@@ -26,7 +29,8 @@ class Reorder(Generic[T]):
     """
 
     def __init__(self) -> None:
-        self._usual: dict[str, float] = {}
+        self._usual: dict[str, tuple[float, float]] = {}
+        self._most = MANY_SENDERS
         self._held: list[tuple[float, T]] = []
         self._began = self._until = -math.inf
 
@@ -40,9 +44,11 @@ class Reorder(Generic[T]):
         ``ts`` is when ``item`` was made and ``logged`` when it came into the log, both in Unix seconds.
         """
         delay = logged - ts
-        usual = self._usual.get(sender, delay)
+        usual, _ = self._usual.get(sender, (delay, logged))
         # The least delay a sender ever had holds the offset of its clock; what is above it is waiting.
-        self._usual[sender] = min(delay, usual)
+        self._usual[sender] = (min(delay, usual), logged)
+        if len(self._usual) > self._most:
+            self._forget(logged - FORGET_SECONDS)
         if delay > usual + LATE_SECONDS:
             self._began = self._began if self._held else logged
             self._until = min(logged + PATIENCE_SECONDS, self._began + LONGEST_SECONDS)
@@ -54,6 +60,11 @@ class Reorder(Generic[T]):
     def pause(self, logged: float) -> None:
         """Hold back all that comes from ``logged`` on, for as long as old records may still come."""
         self._began, self._until = logged, logged + PATIENCE_SECONDS
+
+    def _forget(self, oldest: float) -> None:
+        """Drop senders without a record since then; look again when there are twice as many as are left."""
+        self._usual = {sender: usual for sender, usual in self._usual.items() if usual[1] >= oldest}
+        self._most = max(MANY_SENDERS, 2 * len(self._usual))
 
     def reach(self, logged: float) -> list[T]:
         """Return, in order, what was held back, once the log's time says that no more will come."""

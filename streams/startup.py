@@ -25,8 +25,9 @@ GIVE_UP_SECONDS = 1800.0
 LONGEST_SECONDS = 7 * 86_400.0
 """A phase that took longer is a wrong number."""
 
-MAX_STARTS, MAX_NODES, MAX_GPUS = 1024, 16_384, 1 << 20
-"""Names come from outside: starts at once, nodes of one start, and GPUs of one node."""
+MAX_NODES, MAX_GPUS = 1 << 17, 1 << 20
+"""Names come from outside: nodes of all starts at once, ten times those of the largest fleet that we plan for
+(12,500; some 150 MB), and GPUs of one node."""
 
 _NAMED = 3
 _PREFIX = "startup."
@@ -87,8 +88,9 @@ class _Start:
 class Startups:
     """The starts under way, ``held``; the order in which their messages come changes nothing."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_nodes: int = MAX_NODES) -> None:
         self.held: dict[Key, _Start] = {}
+        self._nodes, self._max_nodes = 0, max_nodes
 
     def hear(self, s: Suspicion) -> None:
         """Take the message of one phase."""
@@ -96,11 +98,13 @@ class Startups:
         phase, node = s.detector.removeprefix(_PREFIX), s.subject.node or ""
         if phase not in PHASES:
             return
-        start = self.held.setdefault(key, _Start())
-        if len(self.held) > MAX_STARTS:
-            del self.held[next(iter(self.held))]
-        if len(start.phases) >= MAX_NODES and node not in start.phases:
-            return
+        start = self.held.get(key)
+        if start is None or node not in start.phases:
+            # What is under way goes on: a new start in the place of an old one would cost both.
+            if self._nodes >= self._max_nodes:
+                return
+            start = self.held.setdefault(key, _Start())
+            self._nodes += 1
         start.phases.setdefault(node, {})[phase] = (s.onset, s.ts)
         start.gpus[node] = max(s.gpus, start.gpus.get(node, 0))
         start.last = max(start.last, s.ts)
@@ -108,6 +112,7 @@ class Startups:
     def due(self, now: float) -> Iterator[Suspicion]:
         """Yield what there is to say of the starts that are over by the event time ``now``."""
         for key in sorted(key for key, start in self.held.items() if start.due <= now):
+            self._nodes -= len(self.held[key].phases)
             yield from _judged(key, self.held.pop(key))
 
 

@@ -513,3 +513,19 @@ def test_the_end_of_a_job_crosses_from_events_to_steps(story, ended):
 
     asyncio.run(go())
     assert health.jobs.jobs == (1 if ended else 2)
+
+
+def test_the_end_of_a_job_holds_no_steps_back():
+    """An end that came late, by whichever node, is no sign of spools that drain: steps go on at once."""
+    story = list(traffic.job(steps=40, ends=NOW - 1))
+    where, old = story[0], {"job_id": "old"}
+    end = NodeEvent(
+        cluster=where.cluster, node=where.node, ts=NOW - 30, source="job", code="job.end", subject=old
+    )
+    outlet = Sent()
+    worker = detect(Log([]), outlet)
+    take_all(Log([end], "node-events"), worker)
+    [crossed] = [m.value for m in outlet.messages if m.topic == "job-steps"]
+    told = [(encode(record), record.ts + 0.3) for record in story] + [(crossed, NOW)]
+    asyncio.run(_take(worker, [Message("job-steps", 0, n, at, value) for n, (value, at) in enumerate(told)]))
+    assert not worker._keeper.holds(("job-steps", 0))

@@ -88,3 +88,13 @@ def test_three_seconds_beyond_what_is_usual_are_late(late, held):
     """What a sender always takes is not late, and neither is a little more."""
     order, _ = played([*live("a", delay=5.0), ("a", 60.0, 65.0 + late)])
     assert order.holds(1e9) == held
+
+
+def test_senders_long_gone_are_forgotten():
+    """A platform that names its nodes anew each hour leaves the delays of a day behind, not of all time."""
+    order: Reorder[float] = Reorder()
+    for hour in range(24 * 20):
+        for n in range(100):
+            order.take(0.0, sender=f"node-{hour}-{n}", ts=3600.0 * hour, logged=3600.0 * hour + 0.3)
+    assert len(order._usual) < 3 * 2400 + 4096
+    assert order.take(0.0, sender="node-479-0", ts=1_727_999.0, logged=1_728_003.0) == []

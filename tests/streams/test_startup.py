@@ -5,7 +5,7 @@ import pytest
 
 from alerts.config import FindingConfig
 from slowrank.telemetry import NodeEvent
-from streams.startup import MAX_STARTS, PHASE_KIND, PHASES, Startups, phase_told
+from streams.startup import PHASE_KIND, PHASES, Startups, phase_told
 from streams.topology import local_pipeline
 
 T0 = 1_795_160_000.0
@@ -140,15 +140,30 @@ def test_every_phase_becomes_a_message():
 
 
 def test_starts_that_never_end_do_not_pile_up():
-    """Of more starts than fit the oldest are forgotten; the others are judged as ever."""
-    starts = Startups()
+    """Beyond the room for nodes new starts are left out; those under way are judged as ever."""
+    starts = Startups(max_nodes=20)
     slow = start(slow=[(2, "image", 5.0)])
-    jobs = [told("n0", "image", 0.0, 1.0, job=f"j{i}") for i in range(MAX_STARTS + 10)]
-    for event in (*jobs, *slow):
+    jobs = [told("n0", "image", 0.0, 1.0, job=f"j{i}") for i in range(30)]
+    for event in (*slow, *jobs):
         for message in phase_told(event):
             starts.hear(message)
-    assert len(starts.held) == MAX_STARTS
+    assert len(starts.held) == 15
     assert [s.subject.job_id for s in starts.due(T0 + 400.0 + 600.0)] == ["j", "j"]
+    assert list(starts.due(T0 + 4000.0)) == []
+    for message in phase_told(jobs[-1]):
+        starts.hear(message)
+    assert len(starts.held) == 1
+
+
+def test_more_than_1024_jobs_may_start_at_once():
+    """After an outage of a fleet all jobs start again: the slow node of each is found."""
+    starts, names = Startups(), [f"job-{i}" for i in range(1100)]
+    for events in zip(*(start(slow=[(2, "image", 5.0)], job=name) for name in names), strict=True):
+        for event in events:
+            for message in phase_told(event):
+                starts.hear(message)
+    found = {s.subject.job_id for s in starts.due(T0 + 4000.0) if s.state == "raise"}
+    assert found == set(names)
 
 
 def test_a_message_of_no_phase_is_left_out():

@@ -518,9 +518,14 @@ def test_the_end_of_a_job_crosses_from_events_to_steps(story, ended):
 def test_the_end_of_a_job_holds_no_steps_back():
     """An end that came late, by whichever node, is no sign of spools that drain: steps go on at once."""
     story = list(traffic.job(steps=40, ends=NOW - 1))
-    where, old = story[0], {"job_id": "old"}
+    where = story[0]
     end = NodeEvent(
-        cluster=where.cluster, node=where.node, ts=NOW - 30, source="job", code="job.end", subject=old
+        cluster=where.cluster,
+        node=where.node,
+        ts=NOW - 30,
+        source="job",
+        code="job.end",
+        subject={"job_id": "old"},
     )
     outlet = Sent()
     worker = detect(Log([]), outlet)

@@ -8,13 +8,9 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from aiokafka.errors import KafkaError
 
-from slowrank.telemetry import BadRecord, Suspicion
+from slowrank.telemetry import BadRecord, JobSteps, Suspicion
 from slowrank.telemetry.checks import BAD_TIME, MAX_INT
 from streams.clocks import Clocks, Node
-
-
-from slowrank.telemetry import BadRecord, JobSteps
-from slowrank.telemetry.checks import MAX_INT
 from streams.dead_letters import STAGE_ERROR, Message, Outgoing
 from streams.health import Health
 from streams.job_events import has_ended
@@ -147,6 +143,11 @@ class Keeper(Generic[D]):
         # sender whose clock is ahead cannot vouch for itself.
         then = min(message.timestamp, self._now())
         record, refused = self._decoded(message, then)
+        if isinstance(record, JobSteps) and has_ended(record) and refused is None:
+            # Its time is that of an event of a node: it measures no clock, and is no sign of a spool. Rows that
+            # come after it are of before it.
+            yield from self._processed(lane, [(record, message)])
+            return
         if record is not None:
             clocks = self._clocks.get((message.topic, message.partition))
             ready = [(record, message)] if refused is None else []
@@ -182,20 +183,6 @@ class Keeper(Generic[D]):
     def news(self, place: Place) -> list[Suspicion]:
         """Return what is to be said of the clocks of a partition's nodes since the last time."""
         return self._clocks[place].news() if place in self._clocks else []
-
-
-            record = self._courses[message.topic].decode(message.value, then)
-        except BadRecord as error:
-            yield message, error
-            return
-        order = self._orders.get(place)
-        turn = [(record, message)]
-        # The end of a job waits for nobody: rows that come after it are of before it. And its time is that of
-        # an event, which says nothing of how late its sender's rows are.
-        if order is not None and not (isinstance(record, JobSteps) and has_ended(record)):
-            sender = f"{record.cluster}/{record.node}"
-            turn = order.take(turn[0], sender=sender, ts=record.ts, logged=message.timestamp)
-        yield from self._processed(lane, turn)
 
     def step(self, lane: D, message: Message) -> list[Any]:
         """Do the same for a lane that takes messages as they come. Raises ``BadRecord``."""

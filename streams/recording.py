@@ -1,5 +1,6 @@
 """The telemetry topics written to a file of JSON rows, so that a day can be lived again."""
 
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -13,8 +14,10 @@ from slowrank.telemetry import BadRecord
 from slowrank.telemetry.row_file import opened
 from slowrank.telemetry.topics import topic_name
 from slowrank.telemetry.twin import rows
+from streams.clients import METADATA_MS
 from streams.dead_letters import Message
 from streams.decoding import TELEMETRY
+from streams.placement import MOVED
 
 
 class RecordingProblem(Exception):
@@ -62,10 +65,16 @@ async def _messages(settings: Settings, topics: list[str], *, follow: bool) -> A
         consumer.assign(places)
         ends = await consumer.end_offsets(places)
         await consumer.seek_to_beginning(*places)
+        looked = time.monotonic()
         while follow or any([await consumer.position(p) < ends[p] for p in places]):
+            if follow and time.monotonic() - looked >= METADATA_MS / 1000:
+                looked = time.monotonic()
+                await _take_in(consumer, await _partitions(settings.kafka_bootstrap, topics))
             for place, batch in (await consumer.getmany(timeout_ms=1000)).items():
                 for message in batch:
-                    if follow or message.offset < ends[place]:
+                    # What a worker sent on stands in its first place, too.
+                    moved = any(name == MOVED for name, _ in message.headers)
+                    if not moved and (follow or message.offset < ends[place]):
                         yield Message(
                             place.topic,
                             place.partition,
@@ -75,6 +84,17 @@ async def _messages(settings: Settings, topics: list[str], *, follow: bool) -> A
                         )
     finally:
         await consumer.stop()
+
+
+async def _take_in(consumer: AIOKafkaConsumer, places: list[TopicPartition]) -> None:
+    """Read the partitions of topics that grew from their beginning, and the others on from where they are."""
+    known = consumer.assignment()
+    if new := [place for place in places if place not in known]:
+        positions = {place: await consumer.position(place) for place in known}
+        consumer.assign(places)
+        for place, position in positions.items():
+            consumer.seek(place, position)
+        await consumer.seek_to_beginning(*new)
 
 
 async def _partitions(bootstrap: str, topics: list[str]) -> list[TopicPartition]:

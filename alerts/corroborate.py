@@ -1,5 +1,6 @@
 """When evidence suffices: an overwhelming source, two independent families, or both keys of a hang."""
 
+import math
 from collections.abc import Iterable
 
 from alerts import hang
@@ -10,6 +11,10 @@ from slowrank.telemetry import Subject, Suspicion
 
 _OTHERWISE = ("straggler.job_wide", "training.loss_anomaly")
 """Kinds that say of a job that it is other than it was."""
+
+WORK_SECONDS = 60.0
+"""As long as a job in its prime must stand still for that to be certain (``CERTAIN_SECONDS`` of
+``streams.progress``): a single sample at work, or a few, are no new step."""
 
 _AS_IT_IS = "imbalance."
 """Beginning of the hypotheses that need no past: work is uneven whether or not that is planned."""
@@ -69,6 +74,16 @@ def over(case: Case, others: Iterable[Case]) -> bool:
 def released(case: Case, others: Iterable[Case]) -> bool:
     """Return whether a job that stands still has ended or has no machines any more: then it loses nothing."""
     return hang.released(case.voices(), _of_nodes(others))
+
+
+def at_work_from(case: Case, others: Iterable[Case]) -> float:
+    """Return from when on the machines of a job at a stop have worked for a minute again, infinite if not.
+
+    It moves then, although nobody says so: a job stage restarted an hour into the stop does not know of it.
+    """
+    idle = (c for c in others if c.kind == IDLE and c.status != "expired" and c.cleared_at is not None)
+    back = [c.cleared_at for c in idle if c.cleared_at is not None and c.cleared_at > case.since]
+    return min(back, default=math.inf) + WORK_SECONDS
 
 
 def moot(case: Case, s: Suspicion, others: Iterable[Case]) -> bool:

@@ -11,7 +11,17 @@ from dataclasses import dataclass, field, replace
 from alerts.account import accounted, moved, next_version
 from alerts.case import IDLE, OF_JOB, Case, case_key, hear, silenced
 from alerts.config import FindingConfig
-from alerts.corroborate import certain, corroborated, moot, over, planned, related, released, same_place
+from alerts.corroborate import (
+    at_work_from,
+    certain,
+    corroborated,
+    moot,
+    over,
+    planned,
+    related,
+    released,
+    same_place,
+)
 from alerts.grouping import grouped, held_for_others, members_of, with_groups
 from alerts.kinds import rule_of
 from alerts.lifecycle import NOTIFIED, Event, transition
@@ -153,8 +163,11 @@ def _follow_plans(scope: Scope, config: FindingConfig) -> Scope:
 
 
 def _follow_hangs(scope: Scope, ts: float) -> Scope:
-    for case in [c for c in scope.cases.values() if c.stalled and released(c, scope.cases.values())]:
-        scope = _with(scope, moved(case, ts))
+    others = scope.cases.values()
+    for case in [c for c in others if c.stalled]:
+        until = ts if released(case, others) else at_work_from(case, others)
+        if until <= ts:
+            scope = _with(scope, moved(case, until))
     for case in [c for c in scope.cases.values() if c.kind == "hang.job" and c.status in NOTIFIED]:
         if over(case, scope.cases.values()):
             scope = _with(scope, silenced(case, ts))
@@ -292,7 +305,8 @@ def _traces(scope: Scope, case: Case, config: FindingConfig) -> list[Case]:
 
 
 def _expire(scope: Scope, key: str, at: float, config: FindingConfig) -> Scope:
-    case = accounted(scope.cases[key], at)
+    case = scope.cases[key]
+    case = accounted(case, min(at, at_work_from(case, scope.cases.values())))
     if at < _deadline(scope, case, config):
         return _with(scope, case)
     if not case.live:

@@ -59,7 +59,7 @@ class Conflict(RuntimeError):
 class Change:
     """What a call changed; ``event`` is None when it was not worth telling anybody.
 
-    ``gpu_hours``: what findings are now known to have cost more than before.
+    ``gpu_hours``: what its finding has cost more than before; below zero, it is on another one's account now.
     """
 
     finding_id: str
@@ -115,7 +115,7 @@ def save(conn: Connection[Any], finding: Finding, config: FindingConfig) -> Chan
         spent = 0.0
         if row is not None:
             spent = _cost(row["status"], row["group_key"], row["shadow"], row["gpu_hours_lost"])
-        return replace(_tell(conn, merged.id, event, at), gpu_hours=max(0.0, cost - spent))
+        return replace(_tell(conn, merged.id, event, at), gpu_hours=cost - spent)
 
 
 def get(conn: Connection[Any], finding_id: str) -> Stored | None:

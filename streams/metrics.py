@@ -61,6 +61,7 @@ class SinkMetrics:
         self._lost = Counter(
             "slowrank_gpu_hours_lost", "GPU-hours lost to findings.", ["cluster"], registry=registry
         )
+        self._due: dict[str, float] = {}
         self._clusters: set[str] = set()
 
     def behind(self, role: str, seconds: float) -> None:
@@ -74,8 +75,13 @@ class SinkMetrics:
         if change.event in _OPENED:
             self._opened.labels(_known(finding.kind)).inc()
             self._seconds.observe(seconds)
-        if change.gpu_hours > 0:
-            self._lost.labels(self._cluster(finding.subject.cluster)).inc(change.gpu_hours)
+        cluster = self._cluster(finding.subject.cluster)
+        # What moves to another finding's account is counted there again: a counter cannot take it back.
+        due = self._due.pop(cluster, 0.0) + change.gpu_hours
+        if due > 0:
+            self._lost.labels(cluster).inc(due)
+        elif due:
+            self._due[cluster] = due
 
     def _cluster(self, name: str) -> str:
         if len(self._clusters) < MAX_CLUSTERS:

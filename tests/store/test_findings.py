@@ -622,4 +622,4 @@ def test_what_a_version_adds_to_the_lost_gpu_hours_is_told_once(conn):
     versions = [finding(10.0, status="suspected"), finding(20.0), finding(20.0), finding(50.0)]
     told = [0.0 if change is None else change.gpu_hours for change in (save(conn, v) for v in versions)]
     assert told == [0.0, 2.0, 0.0, 3.0]
-    assert save(conn, finding(60.0, group_key="c/node/n1/x")).gpu_hours == 0.0
+    assert save(conn, finding(60.0, group_key="c/node/n1/x")).gpu_hours == -5.0

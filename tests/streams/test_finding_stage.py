@@ -1,12 +1,14 @@
 """FindingStage as a stage: order, repeats, ticks and the life of a finding end to end."""
 
 import json
+from itertools import pairwise
 
 import msgspec
 import pytest
 
 from alerts.config import FindingConfig
 from alerts.finding import Finding
+from alerts.notify import Told, news
 from slowrank.telemetry import Evidence, Lost, NodeEvent, Peers, Subject, Suspicion
 from streams.finding_stage import FindingStage
 from streams.topology import local_pipeline
@@ -473,6 +475,62 @@ def test_cost_is_counted_while_it_lasts():
     finding = last["straggler.fail_slow", "rank"]
     assert finding.gpu_hours_lost == pytest.approx(16 * (1 - 1 / 1.3) * 635 / 3600, abs=1e-3)
     assert (finding.gpu_hours_lost_per_hour, finding.cost_per_hour) == (0.0, None)
+
+
+def stopped(*more, until, **changes):
+    """Return the last version of a hang of 16 GPUs since 5 s that was found at 11 s, and all its versions."""
+    job = Subject(type="job", cluster="c", job_id="j1")
+    hang = slow(10, subject=job, kind="hang.job", family="job", **changes)
+    last, versions = run(hang, *(idle(11, node) for node in ("n0", "n1")), *more, until=until)
+    return last["hang.job", "job"], [f for f in versions if f.kind == "hang.job"]
+
+
+def idle(ts, node, **changes):
+    subject = Subject(type="node", cluster="c", node=node, job_id="j1")
+    return slow(ts, subject=subject, kind="hang.job", family="nic", detector="idle", **changes)
+
+
+def test_a_stop_is_charged_for_as_long_as_it_lasts():
+    """Twenty minutes after the last word the cost is up to date, and none of its versions is news."""
+    found, versions = stopped(until=1205.0)
+    assert found.gpu_hours_lost == pytest.approx(16 * 1200 / 3600, rel=0.03)
+    since = T0 + 1205 - found.last_seen_at
+    assert found.gpu_hours_lost + 16 * since / 3600 == pytest.approx(16 * 1200 / 3600, abs=1e-3)
+    assert found.gpu_hours_lost_per_hour == 16
+    opened = [Told.of(f) for f in versions if f.status == "open"]
+    assert {news(before, after) for before, after in pairwise(opened)} == {None}
+
+
+def test_a_stop_is_charged_until_the_job_moves():
+    """The clear ends it, at its own time, also when it comes while the machines are thought to be idle."""
+    job = Subject(type="job", cluster="c", job_id="j1")
+    moves = slow(905, subject=job, kind="hang.job", family="job", state="clear")
+    found, _ = stopped(moves, until=3000.0)
+    assert (found.status, found.gpu_hours_lost) == ("resolved", 4.0)
+
+
+def test_a_stop_that_nobody_ends_is_charged_no_longer_than_its_machines_are_idle():
+    """A job stage restarted an hour into it never tells that the job moves; that the nodes work does."""
+    nodes = ("n0", "n1")
+    still = [idle(500, node, state="update") for node in nodes]
+    work = [idle(905, node, state="clear") for node in nodes]
+    found, _ = stopped(*still, *work, until=5000.0)
+    assert found.gpu_hours_lost == pytest.approx(16 * 960 / 3600, rel=0.05)
+
+
+def test_a_detector_that_dates_its_suspicion_anew_is_not_charged_twice():
+    """Restarted, it tells of the time since 205 s: of its 200 s from there the last hundred are new."""
+    again = slow(405, state="update", onset=T0 + 205)
+    last, _ = run(slow(10, overwhelming=True), slow(305, state="update"), again, until=420.0)
+    assert last["straggler.fail_slow", "rank"].gpu_hours_lost == pytest.approx(
+        16 * (1 - 1 / 1.3) * 400 / 3600, abs=1e-3
+    )
+
+
+def test_what_was_only_suspected_costs_nothing():
+    """A weak suspicion that ends is on no account, whatever its job lost meanwhile."""
+    _, versions = run(slow(), slow(100, state="clear"), until=1000.0)
+    assert {f.gpu_hours_lost for f in versions} == {None}
 
 
 def test_dead_exporter_is_no_dead_node():

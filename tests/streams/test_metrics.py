@@ -86,6 +86,15 @@ def test_lost_gpu_hours_add_up_by_cluster():
     assert value(registry, "slowrank_gpu_hours_lost_total", cluster="other") == 4.0
 
 
+def test_gpu_hours_that_move_to_another_finding_are_counted_once():
+    """A hang of 3 GPU-hours becomes part of an XID's finding, which goes on to 5: the counter ends at 5."""
+    registry = CollectorRegistry()
+    metrics = SinkMetrics(registry)
+    for gpu_hours in (3.0, -3.0, 2.0, 3.0):
+        metrics.saved(finding(), Change("f", 1, "open", None, gpu_hours), 1.0)
+    assert value(registry, "slowrank_gpu_hours_lost_total", cluster=finding().subject.cluster) == 5.0
+
+
 @pytest.mark.parametrize(("role", "shown"), [("detect", 3.0), ("sink", None)])
 def test_nodes_are_shown_by_who_knows_them(role, shown):
     """The detecting worker; the other has no page of them."""

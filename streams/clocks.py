@@ -31,6 +31,10 @@ PACE_SECONDS = 2.0
 # Records of a node that wait for the decision; one that sends more in so short a time empties a spool.
 MOST_HELD = 200
 
+# Names that nobody sends under any more are looked for whenever so many have been added.
+FORGET_EVERY = 4096
+FORGOTTEN_SECONDS = 3600.0
+
 T = TypeVar("T")
 
 Node = tuple[str, str]
@@ -81,7 +85,9 @@ class Clocks(Generic[T]):
         if isinstance(record, NodeEvent):
             # Events are too rare to measure a clock by.
             return as_it_is
-        sender = self._senders.setdefault((*node, type(record)), _Sender())
+        sender = self._senders.get((*node, type(record)))
+        if sender is None:
+            sender = self._meet((*node, type(record)), logged)
         if abs(delay) <= FAR_SECONDS:
             sender.near_at = logged
             self._behind.pop(node, None)
@@ -104,6 +110,14 @@ class Clocks(Generic[T]):
     def holding(self) -> bool:
         """Whether anything is held back."""
         return any(sender.held for sender in self._senders.values())
+
+    def _meet(self, key: tuple[str, str, type], logged: float) -> _Sender[T]:
+        if len(self._senders) % FORGET_EVERY == FORGET_EVERY - 1:
+            oldest = logged - FORGOTTEN_SECONDS
+            known = self._senders.items()
+            self._senders = {k: s for k, s in known if max(s.near_at, s.far_at) > oldest}
+        sender = self._senders[key] = _Sender()
+        return sender
 
     def _far(
         self, sender: _Sender[T], record: Record, came: tuple[float, T], as_it_is: list[tuple[Record, T]]

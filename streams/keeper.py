@@ -144,8 +144,8 @@ class Keeper(Generic[D]):
         then = min(message.timestamp, self._now())
         record, refused = self._decoded(message, then)
         if isinstance(record, JobSteps) and has_ended(record) and refused is None:
-            # Its time is that of an event of a node: it measures no clock, and is no sign of a spool. Rows that
-            # come after it are of before it.
+            # Its time is that of an event of a node: it measures no clock, and is no sign of a spool. Rows
+            # that come after it are of before it.
             yield from self._processed(lane, [(record, message)])
             return
         if record is not None:

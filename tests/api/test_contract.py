@@ -1,6 +1,18 @@
 """The API does what its OpenAPI document says, and the document says what the API does."""
 
+import json
+import os
+import socket
+import subprocess
+import sysconfig
+import threading
+
 import pytest
+
+from api.app import create_app
+from api.auth import SCOPES
+from api.connections import server
+from api.limits import Rate
 
 METHODS = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
 
@@ -26,3 +38,56 @@ def test_a_method_that_is_not_there_names_those_that_are(client, app):
 def test_every_time_that_the_document_allows_is_taken(client, text):
     """RFC 3339 with small letters and far offsets, and as far back as the pattern reaches."""
     assert client.get("/api/v1/findings", params={"from": text}).status_code == 200
+
+
+HOOKS = """
+import json
+import schemathesis
+
+@schemathesis.serializer("application/x-ndjson")
+def ndjson(context, value):
+    return value.encode() if isinstance(value, str) else json.dumps(value).encode()
+"""
+
+
+@pytest.fixture
+def served(settings, pool, sink, monkeypatch):
+    """The URL of a real server and its document, without limits on how often one may ask."""
+
+    async def unknown(host, port):
+        raise OSError("no name is asked for outside of this machine")
+
+    monkeypatch.setattr("api.routes.webhooks.resolve", unknown)
+    for rate in ("READ", "WRITE", "FAILED_AUTH"):
+        monkeypatch.setattr(f"api.auth.{rate}", Rate(1e6, 1e6))
+    app = create_app(settings, pool, sink=sink)
+    serving = server(app, log_level="error", lifespan="off", timeout_graceful_shutdown=1)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=serving.run, kwargs={"sockets": [listening]})
+        thread.start()
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}", app.openapi()
+        serving.should_exit = True
+        thread.join(20)
+
+
+@pytest.mark.slow
+def test_schemathesis_passes_every_check(served, new_token, tmp_path):
+    """Seeded requests by the document, valid and not: every answer is one that the document allows.
+
+    The stream has no end and is left out; NDJSON is sent as the text that it is.
+    """
+    url, document = served
+    (tmp_path / "openapi.json").write_text(json.dumps(document))
+    (tmp_path / "hooks.py").write_text(HOOKS)
+    command = [
+        f"{sysconfig.get_path('scripts')}/st",
+        *("run", "openapi.json", "--url", url, "--checks", "all", "--phases", "coverage,fuzzing"),
+        *("--max-examples", "5", "--seed", "1", "--exclude-path-regex", "stream", "--continue-on-failure"),
+        *("--no-color", "-H", f"Authorization: Bearer {new_token(*SCOPES)}"),
+    ]
+    environment = os.environ | {"SCHEMATHESIS_HOOKS": "hooks", "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+    assert " 0 passed" not in done.stdout

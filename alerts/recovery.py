@@ -1,4 +1,4 @@
-"""What the driver of a GPU asks for: its own word comes before what a finding's kind would advise."""
+"""What the driver of a GPU asks for: that comes before the action of a finding's kind."""
 
 from collections.abc import Iterable
 

@@ -1,4 +1,4 @@
-"""When the node booted, said once by every exporter that starts: what a reboot repairs is over then."""
+"""When the node booted, as one event at the start of the exporter: what a reboot repairs is over then."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,15 +17,15 @@ class BootCollector:
 
     def __init__(self, root: Path = Path("/proc")) -> None:
         self._stat = root / "stat"
-        self._said = False
+        self._sent = False
 
     def collect(self, now: Instant) -> Reading:
-        lines = () if self._said else (read_text(self._stat) or "").splitlines()
+        lines = () if self._sent else (read_text(self._stat) or "").splitlines()
         times = (parse_int(line.removeprefix("btime ")) for line in lines if line.startswith("btime "))
         booted = next((at for at in times if at is not None and 0 < at <= now.wall), None)
         if booted is None:
             return Reading()
-        self._said = True
+        self._sent = True
         event = Event(
             ts=now.wall,
             source="boot",

@@ -242,8 +242,8 @@ def _claimed_everywhere(state: Incidents) -> list[Case]:
 def _with_release(state: Incidents, ts: float, config: FindingConfig) -> Incidents:
     """Plan, or call off, that the nodes which stay silent after an outage speak for themselves."""
     left = {case.subject.node for case in _left_silent(state)}
-    nobody_back = left == {case.subject.node for case in _claimed_everywhere(state)}
-    if not left or nobody_back or outage.is_many(len(left), state.layout.expected, config):
+    none_back = left == {case.subject.node for case in _claimed_everywhere(state)}
+    if not left or none_back or outage.is_many(len(left), state.layout.expected, config):
         return replace(state, release_at=None)
     at = ts + OUTAGE.width if state.release_at is None else state.release_at
     return replace(state, release_at=at)

@@ -73,7 +73,7 @@ class EventRules:
 
     def _raise(self, claim: Claim, ts: float) -> list[Suspicion]:
         key = _key(claim.subject)
-        # One kind has one voice: what is milder of it must not take back what was worse.
+        # Case and kind are one source: a milder event must not replace a worse one.
         _, worst = self._raised.get((claim.kind, key), (ts, claim))
         if worst.note != claim.note and worst.weight > claim.weight:
             claim = worst

@@ -53,7 +53,7 @@ def test_a_fatal_xid_alone_is_a_finding(code):
 
 
 @pytest.mark.parametrize("code", [61, 93, 121, 163, 199, 999])
-def test_an_xid_that_nobody_knows_is_a_finding_too(code):
+def test_an_unknown_xid_is_a_finding_too(code):
     """A newer driver's code, or one without a rule of its own, is at least a warning."""
     [found] = opened(event(f"xid.{code}")).values()
     assert (found.kind, found.severity, found.action.code) == (f"xid.{code}", "warning", "RUN_DIAG")
@@ -69,7 +69,7 @@ def test_the_drivers_recovery_action_is_the_findings(message, action):
     assert (found.severity, found.action.code) == ("error", action)
 
 
-def test_the_drivers_word_comes_before_what_the_fault_would_advise():
+def test_the_drivers_action_comes_before_that_of_the_fault():
     """An uncorrectable error is usually a reset; where the driver asks for a reboot, that is the action."""
     found = opened(event("xid.48"), event("xid.154", REBOOT, ts=0.2, seq=1))
     whole = found["ecc.uncorrectable", "n"]
@@ -77,7 +77,7 @@ def test_the_drivers_word_comes_before_what_the_fault_would_advise():
     assert len(found) == 1
 
 
-def test_a_driver_that_asks_for_nothing_any_more_ends_what_was_said():
+def test_a_driver_that_needs_no_recovery_ends_the_findings():
     """XID 154 back to None: the findings about that GPU are resolved five minutes later, others stay."""
     found = findings(
         event("xid.62"),
@@ -161,7 +161,7 @@ def test_what_heals_by_itself_is_a_finding_when_it_repeats(code, message, few, m
 
 @pytest.mark.parametrize("code", ["xid.43", "xid.45", "xid.106", "xid.162", "nic.link_up"])
 def test_clean_up_and_tests_are_no_evidence(code):
-    """A thousand lines of an ending application call nobody."""
+    """A thousand lines of an ending application are no finding."""
     assert findings(*(event(code, ts=0.001 * n, seq=n) for n in range(1000))) == {}
 
 

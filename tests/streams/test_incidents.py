@@ -394,14 +394,14 @@ def test_most_of_the_cluster_is_the_site_and_not_its_racks():
     assert causes == {"domain", "fabric.rail_degraded", "self"}
 
 
-def test_a_switch_that_is_most_of_the_cluster_is_told():
+def test_a_switch_that_is_most_of_the_cluster_is_named():
     """Four in five nodes stand behind one switch: it is named, and not the telemetry."""
     versions = run(announced(range(40)), silent(range(32)), known=False)
     assert told(versions) == [("exporter.stale", "leaf-0")]
 
 
 def test_places_that_fall_dark_one_by_one_become_the_site():
-    """A switch is told of first; when the last node is silent too, the site takes its place."""
+    """A switch opens first; when the last node is silent too, the site takes its place."""
     everyone = [silent(range(32 * k, 32 * k + 32), at=10.0 + 2.5 * k, back=300) for k in range(4)]
     versions = run(*everyone, until=700)
     opened = [f.subject.type for event, f in events_of(versions) if event == "opened"]
@@ -412,7 +412,7 @@ def test_places_that_fall_dark_one_by_one_become_the_site():
     assert [f.subject.type for f in at_end if f.status == "open"] == ["site"]
 
 
-def test_who_stays_silent_when_a_small_site_is_back_is_told_of():
+def test_a_node_that_stays_silent_when_a_small_site_is_back_is_its_own():
     """Four nodes are gone, three come back: the fourth is a finding of its own."""
     few = [*announced(range(4)), *silent(range(3), back=60), *silent([3])]
     versions = run(few, known=False, until=500)

@@ -204,6 +204,24 @@ def test_explicit_states_name_their_fault_once(columns, kind):
     assert {s.subject.gpu_index for s in found} == {1}
 
 
+def test_a_gpu_that_needs_no_recovery_any_more_ends_what_its_events_raised():
+    """NVML asks for a reset and half a minute for none: the XID before that is over, one after it is not."""
+    stage = NodeStage()
+    found: list[Any] = [*stage.process(event("xid.62", 1010.0, gpu=1))]
+    found += run(
+        stage,
+        seconds=120,
+        change=lambda t, i, g: g | ({"gpu.recovery_action": 1} if i == 1 and 1011 <= t < 1060 else {}),
+    )
+    cleared = [(s.kind, s.detector, s.subject.gpu_index) for s in found if s.state == "clear"]
+    assert cleared == [("xid.154", "state.recovery_action", 1), ("xid.62", "event.kmsg", 1)]
+    # In whatever order they come: an event from before the reset is over as well.
+    late = told(stage.process(event("xid.110", 1012.0, gpu=1, seq=1)))
+    assert [(s.kind, s.state) for s in late] == [("xid.110", "raise"), ("xid.110", "clear")]
+    after = told(stage.process(event("xid.110", 1119.0, gpu=1, seq=2)))
+    assert [(s.kind, s.state) for s in after] == [("xid.110", "raise")]
+
+
 def test_slow_clocks_of_an_idle_gpu_are_no_throttle():
     """The idle reason masks every other throttle reason, and a narrow link at rest saves power."""
 

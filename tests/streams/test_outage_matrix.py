@@ -99,7 +99,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("count", "rack", "switch", "silent", "placed", "unplaced"), CASES)
-def test_what_falls_silent_is_told_by_its_place(count, rack, switch, silent, placed, unplaced):
+def test_silence_is_named_after_its_place(count, rack, switch, silent, placed, unplaced):
     """More than a fifth at once are never less than the places that explain them, and all are the site."""
     assert findings(count, range(silent), rack=rack, switch=switch)[0] == placed
     assert findings(count, range(silent))[0] == unplaced
@@ -120,7 +120,7 @@ def test_partitions_change_nothing(partitions):
         assert findings(count, range(silent), rack=2, switch=per_switch, partitions=partitions) == alone
 
 
-def test_a_switch_is_told_before_its_nodes_are_stale():
+def test_a_switch_opens_before_its_nodes_are_stale():
     """Six seconds after the last record, and the site as soon as one node is stale."""
     assert findings(40, range(32), rack=4, switch=32)[1] <= 8
     assert findings(40, range(40), rack=4, switch=32)[1] <= 12

@@ -16,6 +16,7 @@ from store import deliveries, events, findings, retention, silences, webhooks
 from store.deliveries import Attempt
 from store.findings import Conflict, FindingFilter, NotFound, Word
 from store.webhooks import Webhook
+from tests.streams.test_finding_stage import stopped
 
 T0 = 1_795_160_000.0
 NOW = datetime(2026, 11, 20, 8, 0, tzinfo=UTC)
@@ -615,6 +616,14 @@ def test_lists_leave_out_what_is_in_shadow_until_asked(conn):
     }
     assert shown == {False: {plain.id}, True: {marked.id}, None: {plain.id, marked.id}}
     assert conn.execute("SELECT id FROM v_findings").fetchall() == [(plain.id,)]
+
+
+def test_the_view_of_lost_gpu_hours_follows_a_stop(conn):
+    """Twenty minutes on, the dashboards' view says what the 16 GPUs have lost, once."""
+    for version in stopped(until=1205.0)[1]:
+        save(conn, version)
+    [(lost, count)] = conn.execute("SELECT gpu_hours_lost, findings FROM v_gpu_hours_lost").fetchall()
+    assert (lost, count) == (pytest.approx(16 * 1200 / 3600, rel=0.03), 1)
 
 
 def test_what_a_version_adds_to_the_lost_gpu_hours_is_told_once(conn):

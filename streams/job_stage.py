@@ -78,7 +78,7 @@ class JobStage:
         self,
         config: JobStageConfig | None = None,
         *,
-        name: str = "jobs",
+        name: str = "job-steps",
         memory_bytes: int = DEFAULT_MEMORY_BYTES,
     ) -> None:
         self.config = config or JobStageConfig()

@@ -83,7 +83,7 @@ def node_stage(tuning: Tuning) -> Stage:
 
 
 def job_stage(
-    tuning: Tuning, *, name: str = "jobs", memory_bytes: int = DEFAULT_MEMORY_BYTES
+    tuning: Tuning, *, name: str = "job-steps", memory_bytes: int = DEFAULT_MEMORY_BYTES
 ) -> "Tuned[JobStageConfig]":
     """Return the job stage; ``memory_bytes`` bounds the jobs of each distinct setting."""
 

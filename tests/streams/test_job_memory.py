@@ -237,3 +237,21 @@ def test_what_was_open_about_a_job_let_go_ends_when_it_comes_back_well():
     assert stage.memory.jobs == 0
     again = [s for record in job("job", steps=120, start=later, seed=5) for s in stage.process(record)]
     assert {(s.kind, s.state) for s in again} == {("hang.job", "clear"), ("straggler.fail_slow", "clear")}
+
+
+def test_the_shortage_is_a_finding_which_ends_with_it():
+    """Through the whole pipeline: it opens while a job is refused, and is resolved once there is room."""
+    pipeline = local_pipeline(job_memory_bytes=2 * SMALL + 1000)
+    jobs = [job(f"job-{i}", steps=60, start=START + i) for i in range(3)]
+    told = sorted((r for records in jobs for r in records), key=lambda r: r.ts)
+    versions = [f for record in told for f in pipeline.process(record)]
+    for name in ("job-0", "job-1"):
+        versions += pipeline.process(job_end(name, told[-1].ts + 1))
+    for second in range(900):
+        versions += pipeline.tick(told[-1].ts + second)
+    about = [f for f in versions if f.kind == KIND]
+    assert about[0].status == "open"
+    assert about[0].title == "slowrank runs out of memory for jobs: job-steps"
+    assert "SLOWRANK_STREAMS_JOB_MEMORY_MIB" in about[0].action.text
+    assert {e.metric for e in about[0].evidence} == {"slowrank.job_memory_bytes", "slowrank.jobs_refused"}
+    assert about[-1].status == "resolved"

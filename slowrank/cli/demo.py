@@ -206,7 +206,10 @@ class _Play:
         """Return the findings about the simulated cluster as the API serves them."""
         from slowrank.cli.demo_scenario import CLUSTER
 
-        answer = self._api.get("/api/v1/findings", params={"cluster": CLUSTER, "limit": 1000})
+        wanted: Json = {"cluster": CLUSTER, "limit": 1000}
+        # As fast as it goes, seconds are played faster than a key may ask (api.limits.READ).
+        while (answer := self._api.get("/api/v1/findings", params=wanted)).status_code == 429:
+            time.sleep(float(answer.headers["retry-after"]))
         answer.raise_for_status()
         found: list[Json] = answer.json()["items"]
         return found

@@ -145,8 +145,8 @@ def test_topics_that_grow_under_load_lose_and_invent_nothing(installation):
         time.sleep(1)
     while stored_rows(installation) != expected and time.monotonic() < deadline:
         time.sleep(1)
-    wrong = {k: (n, stored_rows(installation).get(k)) for k, n in expected.items()}
-    assert {k: pair for k, pair in wrong.items() if pair[0] != pair[1]} == {}
+    rows = stored_rows(installation)
+    assert {key: (n, rows.get(key)) for key, n in expected.items() if rows.get(key) != n} == {}
     suspicions = logged_suspicions(installation)
     # When the last record was half a minute ago the nodes are silent indeed.
     lost = [s for _, s in suspicions if s.kind in LOST_CONTACT and s.onset < records[-1].ts - 5]

@@ -1,7 +1,6 @@
 """The HTTP API, put together: ``create_app`` is the one place that knows every part."""
 
 from collections.abc import Mapping
-from functools import cache, partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -92,7 +91,9 @@ def create_app(
         # Not at the probes: whoever asks those may add what defeats a cache.
         checks = [Depends(known_parameters), Depends(claimed)] if router.prefix.startswith("/api/") else []
         app.include_router(router, dependencies=checks)
-    app.openapi = cache(partial(document, app))  # type: ignore[method-assign]  # FastAPI's documented hook
+    # Now, and not at the first request: the framework cannot derive it in several threads at once.
+    made = document(app)
+    app.openapi = lambda: made  # type: ignore[method-assign]  # FastAPI's documented hook
     return app
 
 

@@ -68,9 +68,10 @@ _DECODERS: dict[type, Callable[..., Record]] = {
 class _Cluster:
     """A cluster's pipeline, and the receive time that moves it while no record comes.
 
-    ``live``: the last record was of this minute, and nobody said that it was the last. After a silence the
-    senders empty what they kept one after the other: the records of the first seconds are held back and
-    taken in order of their time, so that the first sender does not make the others look late.
+    ``live``: the last record was of this minute, and nobody said that it was the last. ``moved``: receive
+    time has moved the pipeline since. After such a silence the senders empty what they kept one after the
+    other: the records of the first seconds are held back and taken in order of their time, so that the first
+    sender does not make the others look late.
     """
 
     pipeline: Pipeline
@@ -79,6 +80,7 @@ class _Cluster:
     receive: ReceiveTime = field(default_factory=ReceiveTime)
     event_time: float = -math.inf
     live: bool = False
+    moved: bool = False
     clocks: Clocks[None] = field(default_factory=Clocks)
     held: list[Record] = field(default_factory=list)
     until: float = -math.inf
@@ -98,8 +100,8 @@ class _Cluster:
         judged = map(self.tuning.judged, self.clocks.news())
         findings = self.pipeline.suspect([s for s in judged if s is not None])
         for record, _ in ready:
-            if not self.held and self.pipeline.time > self.event_time > -math.inf:
-                self.until = now + PATIENCE_SECONDS
+            if self.moved:
+                self.moved, self.until = False, now + PATIENCE_SECONDS
             if now >= self.until:
                 findings += self.pipeline.process(record)
                 continue
@@ -121,6 +123,7 @@ class _Cluster:
             return findings + (self.release() if now >= self.until else [])
         if not self.live or not seconds:
             return findings
+        self.moved = True
         return findings + self.pipeline.tick(self.event_time + seconds - MARGIN_SECONDS)
 
     def release(self) -> list[Finding]:

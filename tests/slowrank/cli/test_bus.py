@@ -174,6 +174,17 @@ def send(bus, clock, records):
         bus.accept(list(batch))
 
 
+def test_a_batch_of_several_seconds_is_judged_when_it_comes(timed, clock, database):
+    """Records of a batch are not held back for one another: what the batch shows is stored with it."""
+    send(timed, clock, list(traffic.nodes(count=4, seconds=60, ends=NOW)))
+    clock.now += 2.0
+    lost = [replace(lost_gpu("node-0"), ts=NOW + second, seq=1000 + second) for second in (1, 2)]
+    beside = [r for r in traffic.nodes(count=4, seconds=70, ends=NOW + 10) if r.ts > NOW]
+    clock.now += 10.0
+    timed.accept([*lost, *beside])
+    assert ("xid.79", "open") in stored(database)
+
+
 def test_what_is_sent_in_bursts_is_not_silent_between_them(timed, clock, database):
     """A minute's samples at once, each minute: the second between two of them is no measure of a silence."""
     records = list(traffic.nodes(count=4, seconds=360, ends=NOW + 360))

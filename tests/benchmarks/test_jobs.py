@@ -1,0 +1,16 @@
+"""The parts of the benchmark of jobs."""
+
+import pytest
+
+from benchmarks import jobs
+
+
+@pytest.mark.parametrize(("argv", "run"), [([], ["live", "large"]), (["large"], ["large"])])
+def test_all_parts_are_run_unless_some_are_named(argv, run, monkeypatch):
+    """Each part that is run prints its table, in order; one that misses its goal makes the status 1."""
+    ran = []
+    parts = {name: lambda name=name: ran.append(name) or name == "live" for name in ("live", "large")}
+    monkeypatch.setattr(jobs, "_PARTS", parts)
+
+    assert jobs.main(argv) == 1
+    assert ran == run

@@ -14,8 +14,6 @@ Grade = Literal["critical", "error", "warning", "application", "recorded"]
 rebooted. ``warning``: hardware or driver, and the GPU works on. ``application``: the program that ran is at
 fault unless it repeats on one GPU. ``recorded``: says nothing by itself."""
 
-FATAL: tuple[Grade, ...] = ("critical", "error")
-
 
 @dataclass(frozen=True, slots=True)
 class Xid:

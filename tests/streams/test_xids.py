@@ -6,13 +6,14 @@ import pytest
 from alerts.lifecycle import NOTIFIED
 from alerts.severity import ORDER
 from slowrank.telemetry import Evidence, NodeEvent, Subject
-from slowrank.telemetry.xids import FATAL, XIDS, xid_of
+from slowrank.telemetry.xids import XIDS, xid_of
 from streams.event_tables import EVENT_RULES, UNKNOWN_XID
 from streams.finding_stage import FindingStage
 from streams.hardware_rules import GPU_COUNTS, HOST_COUNTS, NIC_COUNTS
 from streams.hardware_states import GPU_STATES, NIC_STATES, NODE_STATES
 from streams.topology import local_pipeline
 
+FATAL = ("critical", "error")
 T0 = 1_795_160_000.0
 GPU = Subject(type="gpu", cluster="c", node="n", gpu_index=3, job_id="j")
 VERDICTS = {

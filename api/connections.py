@@ -40,7 +40,7 @@ _LOG_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class ConnectionLimits:
     """Connections in ``total`` and of one address, and for how many seconds each phase may last."""
 
     total: int
@@ -58,7 +58,7 @@ class Limits:
     """For every ``PROGRESS_BYTES`` of an answer."""
 
     @classmethod
-    def of(cls, wanted: int, trusted: Sequence[Network] = ()) -> "Limits":
+    def of(cls, wanted: int, trusted: Sequence[Network] = ()) -> "ConnectionLimits":
         """Return the limits for up to ``wanted`` connections within this process's file descriptors."""
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         # With few descriptors a quarter of them: then the rest of the process goes short first.
@@ -71,7 +71,7 @@ class Limits:
 class Connections:
     """The open connections of one server, the oldest first."""
 
-    limits: Limits
+    limits: ConnectionLimits
     on_end: Callable[[str], None] = lambda reason: None
     """Called with the reason for every connection that is ended here."""
 
@@ -201,7 +201,7 @@ def server(app: FastAPI, **options: Any) -> uvicorn.Server:
     """Return the server of an app made by ``create_app``; ``options`` are those of ``uvicorn.Config``."""
     services: Services = app.state.services
     trusted = networks(services.settings.api_trusted_proxies)
-    limits = Limits.of(services.settings.api_max_connections, trusted)
+    limits = ConnectionLimits.of(services.settings.api_max_connections, trusted)
     connections = Connections(limits, on_end=lambda reason: services.metrics.ended.labels(reason).inc())
     services.metrics.connections.set_function(lambda: len(connections))
     config = uvicorn.Config(

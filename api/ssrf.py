@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 import httpx
 
+from api.clients import Network
+
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 # 9093 is Alertmanager's.
 DEFAULT_PORTS = frozenset({80, 443, 8443, 9093})

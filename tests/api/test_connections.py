@@ -15,7 +15,7 @@ import pytest
 
 from api.app import create_app
 from api.clients import canonical, client_address, networks
-from api.connections import Limits, server
+from api.connections import ConnectionLimits, server
 
 HALF_OPEN = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Slow: "
 FILES = 256
@@ -70,7 +70,9 @@ def bounded(settings, pool, monkeypatch):
     stops = []
 
     def start(**limits):
-        monkeypatch.setattr(Limits, "of", lambda *_: Limits(**({"total": 64, "per_address": 48} | limits)))
+        monkeypatch.setattr(
+            ConnectionLimits, "of", lambda *_: ConnectionLimits(**({"total": 64, "per_address": 48} | limits))
+        )
         app = create_app(settings, pool)
         serving = server(app, log_level="error", lifespan="off", timeout_graceful_shutdown=1)
         listening = socket.create_server(("127.0.0.1", 0))
@@ -191,11 +193,11 @@ def test_limits_leave_descriptors_to_the_rest():
         got = {}
         for files in (256, 1024, hard):
             resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
-            got[files] = Limits.of(512).total
+            got[files] = ConnectionLimits.of(512).total
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert got == {256: 64, 1024: 512, hard: 512}
-    assert Limits.of(512).per_address == 256
+    assert ConnectionLimits.of(512).per_address == 256
 
 
 PROXIES = networks(["10.0.0.0/8", "2001:db8::1", "127.0.0.1"])

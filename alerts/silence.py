@@ -7,8 +7,8 @@ from datetime import datetime
 from typing import Any, Literal, get_args
 
 MAX_VALUE = 256
-Place = Literal["cluster", "node", "gpu_uuid", "nic", "port", "rank", "job_id", "rack", "switch", "rail"]
-LabelName = Literal[Place, "gpu", "subject_type", "kind", "severity", "finding_id"]
+PlaceLabel = Literal["cluster", "node", "gpu_uuid", "nic", "port", "rank", "job_id", "rack", "switch", "rail"]
+LabelName = Literal[PlaceLabel, "gpu", "subject_type", "kind", "severity", "finding_id"]
 """The labels that a finding has; a matcher of another one would mute nothing, or everything."""
 
 
@@ -68,7 +68,7 @@ def muting(silences: Iterable[Silence], labels: Mapping[str, str], now: datetime
 def labels(finding: Mapping[str, Any]) -> dict[str, str]:
     """Return the labels of a ``finding.v1`` object that matchers see."""
     subject: Mapping[str, Any] = finding.get("subject", {})
-    known = {name: subject.get(name) for name in get_args(Place)}
+    known = {name: subject.get(name) for name in get_args(PlaceLabel)}
     known |= {"gpu": subject.get("gpu_index"), "subject_type": subject.get("type")}
     known |= {name: finding.get(name) for name in ("kind", "severity")} | {"finding_id": finding.get("id")}
     return {name: str(value) for name, value in known.items() if value is not None}

@@ -101,7 +101,7 @@ class Detect:
         self._health.took(message.topic)
         if message.topic != self._name(NODE_EVENTS):
             # Events are rare and no sign that samples come.
-            self._receive.heard()
+            self._receive.received()
         lane = await self._keeper.lane_of(message, rebuilt=_drop)
         if message.offset < lane.next_offset:
             # Taken before: it is acknowledged when the last of what has been posted by now is durable.

@@ -21,7 +21,7 @@ from streams import job_suspicions as write
 from streams.job_comm import Transfers
 from streams.job_events import has_ended
 from streams.job_memory import JOB_BYTES, RANK_BYTES, ROW_BYTES, JobMemory, Shortage, bytes_needed
-from streams.job_table import JobKey, JobTable, Place
+from streams.job_table import GpuPlace, JobKey, JobTable
 from streams.job_view import JobView, Key
 from streams.ledger import Ledger
 from streams.losses import Losses
@@ -139,7 +139,7 @@ class JobStage:
             job.losses = Losses(self.config.loss)
             if resized:
                 job.lost.resized()
-        self._jobs.heard(key, rows.ts[k])
+        self._jobs.touch(key, rows.ts[k])
         return job
 
     def _admit(self, key: JobKey, record: JobSteps, rows: Rows, k: int) -> _Job | None:
@@ -314,7 +314,7 @@ def _resumed(fresh: StragglerDetector, roster: tuple[int, ...], open_: Ledger[Ke
     return [about for about in open_ if about[0] == "missing" and about[1] in roster]
 
 
-def _places(cluster: str, job: _Job) -> set[Place]:
+def _places(cluster: str, job: _Job) -> set[GpuPlace]:
     """Return the GPUs that a job works on, as far as its rows name them."""
     known = (job.aligner.identities[rank] for rank in job.roster)
     return {

@@ -15,7 +15,7 @@ J = TypeVar("J")
 JobKey = tuple[str, str]
 """Cluster and job."""
 
-Place = tuple[str, str, int]
+GpuPlace = tuple[str, str, int]
 """Cluster, node and GPU (-1: not known) that a rank works on."""
 
 LINGER_SECONDS = 300.0
@@ -42,22 +42,22 @@ names come from outside."""
 class _Held(Generic[J]):
     """A job and what is reserved for it.
 
-    ``heard`` is the stage's event time at its last record, ``latest`` that of its latest row. Of its
+    ``touched`` is the stage's event time at its last record, ``latest`` that of its latest row. Of its
     ``places``, ``owned`` are its own; other jobs took the rest from ``since`` on.
     """
 
     job: J
     reserved: int
-    heard: float
+    touched: float
     latest: float
     ended: float | None = None
-    places: frozenset[Place] = frozenset()
+    places: frozenset[GpuPlace] = frozenset()
     owned: int = 0
     since: float = math.inf
 
 
 class JobTable(Generic[J]):
-    """Jobs by key, least recently heard first; ``limit`` bounds the sum of the bytes reserved for them."""
+    """Jobs by key, least recently touched first; ``limit`` bounds the sum of the bytes reserved for them."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -65,7 +65,7 @@ class JobTable(Generic[J]):
         self.refused: dict[JobKey, float] = {}
         self._held: OrderedDict[JobKey, _Held[J]] = OrderedDict()
         self._ended: dict[JobKey, None] = {}
-        self._owners: dict[Place, JobKey] = {}
+        self._owners: dict[GpuPlace, JobKey] = {}
         self._now = -math.inf
 
     def __len__(self) -> int:
@@ -90,7 +90,7 @@ class JobTable(Generic[J]):
             key = next(iter(self._ended), None)
             if key is None:
                 key, oldest = next(iter(self._held.items()), (None, None))
-                if key is None or oldest is None or oldest.heard > self._now - SILENT_SECONDS:
+                if key is None or oldest is None or oldest.touched > self._now - SILENT_SECONDS:
                     return
             yield key, self._drop(key)
 
@@ -105,12 +105,12 @@ class JobTable(Generic[J]):
         self.reserved += need
         return True
 
-    def heard(self, key: JobKey, ts: float) -> None:
+    def touch(self, key: JobKey, ts: float) -> None:
         """Note a row of a job that is held: one well after its end says that the job goes on."""
         held = self._held[key]
         self._held.move_to_end(key)
         # By the stage's time, not by the row's: a clock that is ahead cannot keep a job.
-        held.heard = ts if math.isinf(self._now) else self._now
+        held.touched = ts if math.isinf(self._now) else self._now
         held.latest = max(held.latest, ts)
         if held.ended is not None and ts > held.ended + CLOCKS_SECONDS:
             held.ended = None
@@ -133,7 +133,7 @@ class JobTable(Generic[J]):
         self._ended[key] = None
         return True
 
-    def work_at(self, key: JobKey, places: Collection[Place], since: float) -> list[JobKey]:
+    def work_at(self, key: JobKey, places: Collection[GpuPlace], since: float) -> list[JobKey]:
         """Note where a job works since event time ``since``; return the jobs of which it has the last place.
 
         Only a job without a row since then loses a place: two may share a GPU.
@@ -166,7 +166,7 @@ class JobTable(Generic[J]):
             out.append((key, self._drop(key), True))
         while self._held:
             key, held = next(iter(self._held.items()))
-            if held.heard > self._now - FORGET_SECONDS:
+            if held.touched > self._now - FORGET_SECONDS:
                 break
             out.append((key, self._drop(key), False))
         return out

@@ -31,7 +31,7 @@ Silent = Mapping[str, float]
 Scale = Literal["places", "site", "telemetry"]
 """What explains silent nodes: racks and switches, each its own; all of the cluster; the telemetry alone."""
 
-_Place = tuple[str, str, list[str]]
+_DarkPlace = tuple[str, str, list[str]]
 """Type and name of a rack or switch, and its silent nodes."""
 
 
@@ -133,12 +133,12 @@ def _suspicion(
     return claim.suspicion("raise", ts=ts, onset=first, interval=(first, last))
 
 
-def _size(layout: Layout, place: _Place) -> int:
+def _size(layout: Layout, place: _DarkPlace) -> int:
     kind, name, _ = place
     return layout.racks[name] if kind == "rack" else layout.switches[name]
 
 
-def _dark(silent: Silent, layout: Layout, share: float) -> Iterator[_Place]:
+def _dark(silent: Silent, layout: Layout, share: float) -> Iterator[_DarkPlace]:
     """Yield type, name and silent nodes of each rack and switch of which so large a share is silent."""
     inside: dict[tuple[str, str], list[str]] = {}
     for node in sorted(silent.keys() & layout.nodes.keys()):

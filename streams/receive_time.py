@@ -37,14 +37,14 @@ class ReceiveTime:
 
     _passed: float = 0.0
     _looked: float | None = None
-    _heard: float = 0.0
+    _received_at: float = 0.0
     _bursts: int = 0
     _new: bool = False
     _pauses: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=8))
 
-    def heard(self) -> None:
+    def received(self) -> None:
         """Take that a message came."""
-        pause, self._heard = self._passed - self._heard, self._passed
+        pause, self._received_at = self._passed - self._received_at, self._passed
         self._new = True
         if pause > PAUSE_SECONDS:
             self._pauses.append((self._passed, pause))
@@ -60,12 +60,12 @@ class ReceiveTime:
         self._bursts += self._new
         self._new = False
         if not listening:
-            self._heard = self._passed
+            self._received_at = self._passed
             return 0.0
         self._passed += min(max(0.0, round_), LONGEST_ROUND_SECONDS)
         while self._pauses and self._passed - self._pauses[0][0] > REMEMBERED * self._pauses[0][1]:
             self._pauses.popleft()
-        quiet = self._passed - self._heard
+        quiet = self._passed - self._received_at
         return quiet if quiet > self._patience() else 0.0
 
     def _patience(self) -> float:

@@ -109,9 +109,9 @@ class _Cluster:
             findings += self.release() if len(self.held) >= MOST else []
         return findings
 
-    def heard(self, now: float) -> None:
+    def batch_ended(self, now: float) -> None:
         """Take that a batch of records ended at ``now``."""
-        self.receive.heard()
+        self.receive.received()
         self.event_time = self.pipeline.time
         self.live = bool(self.held) or self.event_time > now - LIVE_SECONDS
 
@@ -191,7 +191,7 @@ class Bus:
                     refused[index] = bad
             now = self._now()
             for name in senders:
-                self._clusters[name].heard(now)
+                self._clusters[name].batch_ended(now)
             self._save()
         return refused
 

@@ -14,7 +14,7 @@ def fed(*bursts):
     for second in range(bursts[-1] + 1):
         receive.look(float(second), listening=True)
         if second in bursts:
-            receive.heard()
+            receive.received()
     return receive
 
 

@@ -20,15 +20,18 @@ from slowrank.telemetry.xids import xid, xid_of
 _RECORD_BYTES = 8192
 # A storm of lines must not hold up the tick; the rest waits in the kernel's ring.
 _RECORDS_PER_TICK = 512
-_XID = re.compile(r"NVRM: Xid \(PCI:(?P<pci>[0-9a-fA-F:.]+)\): (?P<xid>\d{1,4})\b")
+# Of a part of a GPU (MIG) the address is followed by the number of the part.
+_XID = re.compile(r"NVRM: Xid \(PCI:(?P<pci>[0-9a-fA-F:.]+)(?: GPU-[^)]*)?\): (?P<xid>\d{1,4})\b")
+# A process may call itself anything, "UVM global queue" or worse; a record names it in these characters.
+_NAMELESS = re.compile(r"[^A-Za-z0-9._:/-]")
 _PCI = r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]"
 
 _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"SXid \(PCI:(?P<pci>[0-9a-fA-F:.]+)\): (?P<sxid>\d{1,6})\b"), "nvswitch.sxid"),
     (re.compile(r"mlx5_core (?P<pci>[0-9a-fA-F:.]+) (?P<nic>[\w.-]+): Link down"), "nic.link_down"),
     (re.compile(r"mlx5_core (?P<pci>[0-9a-fA-F:.]+) (?P<nic>[\w.-]+): Link up"), "nic.link_up"),
-    (re.compile(r"Out of memory: Killed process (?P<pid>\d+) \((?P<process>[\w.:/-]+)"), "host.oom_kill"),
-    (re.compile(r"INFO: task (?P<process>[\w.:/-]+):(?P<pid>\d+) blocked for more than"), "host.hung_task"),
+    (re.compile(r"Out of memory: Killed process (?P<pid>\d+) \((?P<process>[^)]{1,64})"), "host.oom_kill"),
+    (re.compile(r"INFO: task (?P<process>.{1,64}?):(?P<pid>\d+) blocked for more than"), "host.hung_task"),
     # From the device itself, then from the port above it, which names the device only in its last word.
     (re.compile(rf"(?P<pci>{_PCI}): (?:AER: )?PCIe Bus Error: severity=\w+"), "pcie.aer"),
     (
@@ -154,7 +157,9 @@ def parse(record: str, booted: float, gpu_indices: Mapping[str, int]) -> Event |
         return _xid_event(xid, ts, message, gpu_indices)
     for pattern, code in _PATTERNS:
         if found := pattern.search(message):
-            subject: dict[str, str | int] = {n: v[:128] for n, v in found.groupdict().items() if v}
+            subject: dict[str, str | int] = {
+                n: _NAMELESS.sub("_", v[:128]) for n, v in found.groupdict().items() if v
+            }
             if code == "pcie.aer":
                 # A port that does not say which device below it had the error can only name itself.
                 address = str(subject.setdefault("pci", subject.pop("port", "")))

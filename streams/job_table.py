@@ -85,8 +85,11 @@ class JobTable(Generic[J]):
         return ((key, held.job) for key, held in self._held.items() if held.ended is None)
 
     def room_for(self, need: int) -> Iterator[tuple[JobKey, J]]:
-        """Let jobs go until ``need`` bytes fit or only jobs that go on are left; yield those let go."""
-        while self.reserved + need > self.limit:
+        """Let jobs go until ``need`` bytes fit or only jobs that go on are left; yield those let go.
+
+        None goes for what would not fit if all did.
+        """
+        while need <= self.limit < self.reserved + need:
             key = next(iter(self._ended), None)
             if key is None:
                 key, oldest = next(iter(self._held.items()), (None, None))

@@ -16,11 +16,12 @@ _SXID = re.compile(r"SXid \(PCI:[^)]*\): \d+, (?P<grade>Non-?fatal|Fatal)\b", re
 _NVLINK5 = re.compile(r"\b(?P<grade>Nonfatal|Fatal) XC\d")
 _AER = re.compile(r"(?P<what>Un)?correct(?:ed|able)(?: \((?P<grade>Non-Fatal|Fatal)\))?", re.IGNORECASE)
 _RECOVERY = re.compile(
-    r"action changed from (?:0x)?[0-9a-f]+ \([^)]*\) to (?P<to>0x[0-9a-f]+|\d+)", re.IGNORECASE
+    r"action changed from (?:0x)?[0-9a-f]+ \([^)]*\) to (?P<to>0x[0-9a-f]{1,4}|\d{1,4})\b", re.IGNORECASE
 )
 # Of the NVIDIA driver (nv_queue, nvidia-modeset, irq/97-nvidia, UVM …), and of file systems over the network.
 _DRIVER = re.compile(
-    r"task (?:nv|irq/\d+-nv|UVM|uvm|nfs|rpciod|kworker/\S*(?:rpc|xprt|nfs)|ll_|ptlrpc|mount\.nfs)\S*:\d+ "
+    r"task (?:nv|irq/\d+-nv|UVM|uvm|nfs|rpciod|kworker/\S*(?:rpc|xprt|nfs)|ll_|ptlrpc|mount\.nfs)"
+    r".{0,64}?:\d+ blocked"
 )
 
 

@@ -39,6 +39,9 @@ def test_an_xid_names_its_gpu_its_code_and_its_time():
             {"process": "python3"},
         ),
         ("INFO: task kworker/3:1:88 blocked for more than 120 seconds.", "host.hung_task", {"pid": "88"}),
+        # Of a part of a GPU, in the driver's two forms.
+        ("NVRM: Xid (PCI:0000:3b:00 GPU-I:05): 94, pid=9", "xid.94", {"gpu_index": 0, "xid": 94}),
+        ("NVRM: Xid (PCI:0000:5e:00 GPU-I:05 GPU-CI:01): 95, pid=9", "xid.95", {"gpu_index": 1}),
         ("pcieport 0000:17:01.0: AER: Corrected error received", "pcie.aer", {"pci": "0000:17:01.0"}),
     ],
 )
@@ -49,6 +52,25 @@ def test_what_matters_becomes_an_event(message, code, subject):
     assert event is not None
     assert event.code == code
     assert subject.items() <= event.subject.items()
+
+
+@pytest.mark.parametrize(
+    ("name", "told", "severity"),
+    [
+        ("UVM global queu", "UVM_global_queu", "error"),
+        ("Web Content", "Web_Content", "warning"),
+        ("(sd-pam)", "_sd-pam_", "warning"),
+        ("<b>\\x0a\u202e", "_b__x0a_", "warning"),
+    ],
+)
+def test_a_process_may_be_called_anything(name, told, severity):
+    """Names hold blanks and worse: the event is there and keeps the rules of a record."""
+    event = parse(f"6,1,1,-;INFO: task {name}:88 blocked for more than 120 seconds.", 0.0, GPUS)
+    assert event is not None
+    assert (event.subject, event.severity) == ({"process": told, "pid": "88"}, severity)
+    killed = parse(f"3,1,1,-;Out of memory: Killed process 88 ({name}) total-vm:1kB", 0.0, GPUS)
+    assert killed is not None
+    assert str(killed.subject["process"]) == told.removesuffix("_") if name == "(sd-pam)" else told
 
 
 WORDS = {

@@ -61,7 +61,14 @@ def test_an_unknown_xid_is_a_finding_too(code):
 
 @pytest.mark.parametrize(
     ("message", "action"),
-    [(RESET, "RESET_GPU"), (REBOOT, "REBOOT_NODE"), (DRAIN, "RESET_GPU"), ("?", "RUN_DIAG")],
+    [
+        (RESET, "RESET_GPU"),
+        (REBOOT, "REBOOT_NODE"),
+        (DRAIN, "RESET_GPU"),
+        ("?", "RUN_DIAG"),
+        # No number of an action: too great for a number of evidence.
+        ("GPU recovery action changed from 0x0 (None) to " + "9" * 350, "RUN_DIAG"),
+    ],
 )
 def test_the_drivers_recovery_action_is_the_findings(message, action):
     """XID 154 says what the driver wants done."""

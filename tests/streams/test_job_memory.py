@@ -181,6 +181,16 @@ def test_the_job_silent_for_longest_goes_first_when_room_is_needed():
     assert stage.memory.jobs == 2
 
 
+def test_what_can_never_fit_takes_nobodys_place():
+    """A job that claims more ranks than fit in all is refused; one that has hung for long is still held."""
+    stage = JobStage(memory_bytes=2 * SMALL + 1000)
+    _together(stage, [job("hung")])
+    stage.tick(START + 70 + SILENT_SECONDS + 60)
+    claim = msgspec.structs.replace(job("claims", start=START + 700)[0], world_size=2**20)
+    stage.process(claim)
+    assert (stage.memory.jobs, stage.memory.refused) == (1, 1)
+
+
 def test_a_day_of_silence_lets_a_job_go():
     """Without an end, a successor or a lack of memory a job is held for a day."""
     stage = JobStage()

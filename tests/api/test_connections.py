@@ -91,7 +91,7 @@ def bounded(settings, pool, monkeypatch):
 
 COMMANDS = {
     "api run": ["api", "run", "--port", "0"],
-    "up": ["up", "--port", "0", "--listen", ""],
+    "up": ["up", "--port", "0", "--listen", "127.0.0.1:0"],
 }
 
 

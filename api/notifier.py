@@ -25,7 +25,7 @@ from api.sample import TYPE as TEST
 from api.sender import Sender
 from api.signing import signature_headers
 from api.times import utc_now
-from store import deliveries, events, findings, requests, retention, webhooks
+from store import deliveries, events, findings, retention, webhooks
 from store.deliveries import Attempt, Due
 from store.events import Event
 from store.failures import AWAY
@@ -256,11 +256,9 @@ class Notifier:
             failing.end_recovered(conn, self.now())
 
     def _prune(self) -> None:
-        """Remove old events; nobody else has the right to. Reads of the event stream go back that far."""
+        """Remove what is old; nobody else has the right to. Event streams go back as far as events do."""
         with self.pool.connection() as conn:
-            retention.prune_events(conn, now=self.now(), days=retention.EVENT_DAYS)
-            retention.prune_secrets(conn, now=self.now())
-            requests.prune(conn, self.now())
+            retention.prune_deliveries(conn, now=self.now())
 
     def _leave_beat(self) -> None:
         with self.pool.connection() as conn:

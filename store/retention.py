@@ -8,6 +8,7 @@ from typing import Any, LiteralString
 from psycopg import Connection, sql
 
 from alerts.config import FindingConfig
+from store import requests
 from store.findings import expire_silent
 from store.leases import WAITING
 from store.locks import lock_key
@@ -93,6 +94,16 @@ def prune_findings(conn: Connection[Any], *, now: datetime, days: float) -> int 
         while n := int(_one(conn, "SELECT prune_findings(%s, %s)", (before, FINDING_BATCH))):
             pruned += n
         return pruned
+
+
+def prune_deliveries(conn: Connection[Any], *, now: datetime) -> None:
+    """Remove old events, and the secrets and answers that are kept for a time; the notifier's share.
+
+    ``conn`` must be in autocommit.
+    """
+    prune_events(conn, now=now, days=EVENT_DAYS)
+    prune_secrets(conn, now=now)
+    requests.prune(conn, now)
 
 
 def prune_secrets(conn: Connection[Any], *, now: datetime) -> int:

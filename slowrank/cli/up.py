@@ -105,17 +105,15 @@ def _tell(stack: "LocalStack", folder: Path, addresses: list[str]) -> None:
 
 def _until(stop: threading.Event, stack: "LocalStack", tuning: "Tuning") -> None:
     """Wait for the end, and meanwhile remove what is older than the settings keep."""
-    from store import requests, retention
+    from store import retention
 
     while True:
         with stack.pool.connection() as conn:
             now = datetime.now(UTC)
-            # In a fleet the first two are the sink worker's work, the others the notifier's.
+            # In a fleet the first two are the sink worker's work, the last is the notifier's.
             days, pace_days = stack.settings.retention_rollup_days, stack.settings.retention_pace_days
             retention.run(conn, now=now, days=days, pace_days=pace_days, config_of=tuning.finding)
             retention.prune_findings(conn, now=now, days=stack.settings.retention_suspicion_days)
-            retention.prune_events(conn, now=now, days=retention.EVENT_DAYS)
-            retention.prune_secrets(conn, now=now)
-            requests.prune(conn, now)
+            retention.prune_deliveries(conn, now=now)
         if stop.wait(HOUSEKEEPING_SECONDS):
             return

@@ -181,6 +181,12 @@ class ReaderPool:
             self.gpus[index].group = self._groups + 1 + place % children
         self._groups += children
 
+    def _divide_all(self, reader: Reader, now: float) -> None:
+        # Which one holds up the others is not known: among fewer, or alone, each shows it.
+        self._divide(reader.gpus or (), MAX_CHILDREN)
+        for index in reader.gpus or ():
+            self.gpus[index].slow_at = now
+
     def _rejoin(self, now: float) -> None:
         """Let GPUs that have long been prompt share a child again."""
         coming = {index for _, reader in self._coming for index in reader.gpus or ()}
@@ -211,10 +217,7 @@ class ReaderPool:
         return any(index not in (reader.gpus or ()) for index in reader.asked)
 
     def _split(self, reader: Reader, now: float) -> None:
-        # Which one holds up the others is not known: among fewer, or alone, each shows it.
-        self._divide(reader.gpus or (), MAX_CHILDREN)
-        for index in reader.gpus or ():
-            self.gpus[index].slow_at = now
+        self._divide_all(reader, now)
         self._readers.remove(reader)
         self._kill(reader)
         self.restarts += 1
@@ -306,9 +309,7 @@ class ReaderPool:
         self.restarts += 1
         if len(reader.gpus or ()) > 1:
             # One of them may have ended it.
-            self._divide(reader.gpus or (), MAX_CHILDREN)
-            for index in reader.gpus or ():
-                self.gpus[index].slow_at = now
+            self._divide_all(reader, now)
         else:
             self._retry(reader, now + RETRY_SECONDS)
 

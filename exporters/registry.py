@@ -22,14 +22,14 @@ def _boot_seconds() -> float:
     return time.clock_gettime(time.CLOCK_MONOTONIC)
 
 
-def collectors(listen: Sequence[str], release: Path = Path("/run/slowrank/release-gpus")) -> list[Collector]:
+def collectors(listen: Sequence[str], release: Path | None = None) -> list[Collector]:
     """Return all collectors; ``listen`` are the addresses for the training hook.
 
-    While the file ``release`` says so, no device of a GPU is held open.
+    While the file ``release`` says so, no device of a GPU is held open; None: they always are.
 
     Raises ``OSError`` when an address cannot be bound.
     """
-    nvml = NvmlCollector(released=partial(released, release))
+    nvml = NvmlCollector() if release is None else NvmlCollector(released=partial(released, release))
     return [
         StepsCollector(listen, nvml.gpu_uuids),
         nvml,

@@ -11,6 +11,7 @@ from exporters.nvml_deadlines import (
     PAUSE_SECONDS,
     PROMPT_SECONDS,
     RETRY_WITHOUT_DRIVER_SECONDS,
+    SOFT_SECONDS,
 )
 
 CHILD = (sys.executable, str(Path(__file__).parent / "fixture_gpu_child.py"))
@@ -41,7 +42,7 @@ class Ticks:
         while time.monotonic() < first + seconds:
             began = time.monotonic()
             read.append(self().gpu)
-            assert time.monotonic() - began < 0.6
+            assert time.monotonic() - began < 2 * SOFT_SECONDS
             time.sleep(max(0.0, every - (time.monotonic() - began)))
         return read
 
@@ -150,7 +151,7 @@ def test_no_tick_waits_for_a_hung_gpu(ticks_of):
 
     reading = ticks()
 
-    assert time.monotonic() - began < 0.2
+    assert time.monotonic() - began < SOFT_SECONDS
     assert seconds_of(reading.gpu, 0) >= 0.3
 
 

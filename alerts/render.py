@@ -61,7 +61,7 @@ def render(scope: Scope, case: Case, config: FindingConfig, *, identity: str | N
     """Return the finding of one case in its scope, under the id it was first shown by, if it was."""
     identity = identity or finding_id(case.key, case.first_onset)
     brief = _brief(scope, case, config)
-    # What was never more than suspected is on nobody's account.
+    # What was never more than suspected costs nothing.
     counts = case.opened_at is not None and bool(brief.rate or brief.lost)
     return Finding(
         id=identity,

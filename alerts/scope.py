@@ -182,8 +182,8 @@ def _charge_leaders(scope: Scope, config: FindingConfig) -> Scope:
         case = scope.cases[key]
         leader = group_key(scope, case, config)
         if leader is not None:
-            told = scope.cases[leader]
-            scope = _with(scope, replace(told, lost=told.lost + case.lost))
+            lead = scope.cases[leader]
+            scope = _with(scope, replace(lead, lost=lead.lost + case.lost))
             scope = _with(scope, replace(case, lost=0.0, led_by=leader))
         elif case.led_by is not None and case.status in NOTIFIED:
             scope = _with(scope, replace(case, led_by=None))

@@ -1,4 +1,4 @@
-"""From which address a request comes: the peer's, or the one that a proxy named in the settings tells."""
+"""From which address a request comes: the peer's, or the one that a trusted proxy forwards."""
 
 import ipaddress
 from collections.abc import Iterable, Sequence

@@ -85,8 +85,9 @@ class Edge:
     def _client(self, scope: Scope) -> tuple[str, int] | None:
         """Return the address that limits and the audit log go by; None where there is none."""
         peer, port = scope.get("client") or ("", 0)
-        told = [value.decode("latin-1") for name, value in scope["headers"] if name == b"x-forwarded-for"]
-        address = client_address(peer, told, self.trusted)
+        headers = scope["headers"]
+        forwarded = [value.decode("latin-1") for name, value in headers if name == b"x-forwarded-for"]
+        address = client_address(peer, forwarded, self.trusted)
         return (address, port if address == canonical(peer) else 0) if address else None
 
     def _refusal(self, request: Request) -> Problem | None:

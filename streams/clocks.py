@@ -31,7 +31,7 @@ PACE_SECONDS = 2.0
 # Records of a node that wait for the decision; one that sends more in so short a time empties a spool.
 MOST_HELD = 200
 
-# Names that nobody sends under any more are looked for whenever so many have been added.
+# Senders without a record for an hour are dropped whenever so many have been added.
 FORGET_EVERY = 4096
 FORGOTTEN_SECONDS = 3600.0
 
@@ -58,7 +58,7 @@ class _Sender(Generic[T]):
 
 
 class Clocks(Generic[T]):
-    """The clocks of the nodes that one reader of a log hears of.
+    """The clocks of the nodes in the log of one reader.
 
     ``take`` gives records back in the time of the log: at once, or after some seconds together with those
     that were held back meanwhile. Each comes with an ``item`` of the caller's, which is given back with it.
@@ -101,7 +101,7 @@ class Clocks(Generic[T]):
         return [ready for sender in late for ready in self._let_go(sender)]
 
     def news(self) -> list[Suspicion]:
-        """Return what is to be said of clocks since the last time."""
+        """Return the suspicions about clocks since the last call."""
         news = list(self._news)
         self._news.clear()
         return news
@@ -180,7 +180,7 @@ def shifted(record: Record, seconds: float) -> Record:
         )
         return replace(record, ts=record.ts + seconds, rows=bytes(data))
     if isinstance(record, NodeSample) and record.host:
-        # What the node says of its own clock is in there now.
+        # The offset that the node measured itself is part of the shift.
         host = bytearray(record.host)
         struct.pack_into("<f", host, SAMPLE_SCHEMAS[record.schema].host.places[OFFSET][0], math.nan)
         return replace(record, ts=record.ts + seconds, host=bytes(host))

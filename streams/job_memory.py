@@ -1,4 +1,4 @@
-"""The memory that jobs take: how much one needs, and the finding that says when there is no more of it."""
+"""The memory that jobs take: how much one needs, and the finding about its shortage."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -51,7 +51,7 @@ def bytes_needed(ranks: int, config: StragglerConfig) -> int:
 
 
 class Shortage:
-    """Says of one stage (``name``), for each of its clusters, that the memory of jobs nears its limit."""
+    """Raises, for each cluster of one stage (``name``), that the memory of jobs nears its limit."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -60,7 +60,7 @@ class Shortage:
     def look(
         self, now: float, memory: JobMemory, refused_of: Callable[[], Mapping[str, int]]
     ) -> list[Suspicion]:
-        """Return what is to be said at event time ``now``.
+        """Return what is raised, updated or cleared at event time ``now``.
 
         ``refused_of`` counts the refused jobs of each cluster that has jobs here, held or refused.
         """
@@ -68,12 +68,12 @@ class Shortage:
         if not short and not self._ledger:
             return []
         found = refused_of() if short else {}
-        said = {cluster: self._says(now, cluster, n, memory) for cluster, n in sorted(found.items())}
-        out = [s for cluster, suspicion in said.items() for s in self._ledger.put(cluster, suspicion)]
+        held = {cluster: self._suspicion(now, cluster, n, memory) for cluster, n in sorted(found.items())}
+        out = [s for cluster, suspicion in held.items() for s in self._ledger.put(cluster, suspicion)]
         return out + [s for c in self._ledger if c not in found for s in self._ledger.clear(c, now)]
 
-    def _says(self, now: float, cluster: str, refused: int, memory: JobMemory) -> Suspicion:
-        told = (
+    def _suspicion(self, now: float, cluster: str, refused: int, memory: JobMemory) -> Suspicion:
+        evidence = (
             Evidence(
                 metric="slowrank.job_memory_bytes",
                 unit="B",
@@ -103,6 +103,6 @@ class Shortage:
             score=round(memory.reserved / max(memory.limit, 1), 4),
             log_likelihood_ratio=4.0,
             overwhelming=True,
-            evidence=told,
+            evidence=evidence,
             note=f"{refused} jobs are not analysed" if refused else "jobs that come now may not be analysed",
         )

@@ -181,7 +181,7 @@ class Keeper(Generic[D]):
             yield from self._processed(lane, turn)
 
     def news(self, place: Place) -> list[Suspicion]:
-        """Return what is to be said of the clocks of a partition's nodes since the last time."""
+        """Return the suspicions about the clocks of a partition's nodes since the last call."""
         return self._clocks[place].news() if place in self._clocks else []
 
     def step(self, lane: D, message: Message) -> list[Any]:

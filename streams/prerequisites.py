@@ -1,4 +1,4 @@
-"""What a worker needs and does not make itself: its topics and, for the one that stores, the schema."""
+"""What a worker needs before it starts: topics, the schema if it stores, and a folder of its own."""
 
 import asyncio
 import os

@@ -5,6 +5,7 @@ import secrets
 
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
+from aiokafka.errors import GroupCoordinatorNotAvailableError
 
 from streams.growth import REMEMBERED_SECONDS, Growth
 from streams.placement import Counts
@@ -28,8 +29,10 @@ async def grow_and_look(bootstrap, topic):
     await admin.start()
     try:
         await admin.create_topics([NewTopic(topic, 2, 1)])
-        assert await growth().counts([topic, "no-such-topic"]) == {topic: Counts(2)}
+        await known(admin, topic, 2)
+        assert await patiently(growth(), [topic, "no-such-topic"]) == {topic: Counts(2)}
         await admin.create_partitions({topic: NewPartitions(4)})
+        await known(admin, topic, 4)
         now[0] = 1060.0
         running = growth()
         assert await running.counts([topic]) == {topic: Counts(4, {2: 1060.0})}
@@ -41,3 +44,23 @@ async def grow_and_look(bootstrap, topic):
         await admin.delete_topics([topic])
         await admin.close()
         await probe.close()
+
+
+async def patiently(growth, topics):
+    """Ask again while new brokers have no coordinator of groups yet, as workers do."""
+    for _ in range(200):
+        try:
+            return await growth.counts(topics)
+        except GroupCoordinatorNotAvailableError:
+            await asyncio.sleep(0.1)
+    pytest.fail("the brokers have no coordinator of groups")
+
+
+async def known(admin, topic, partitions):
+    """Wait for the broker to know what the controller has already agreed to."""
+    for _ in range(200):
+        (described,) = await admin.describe_topics([topic])
+        if len(described["partitions"]) == partitions:
+            return
+        await asyncio.sleep(0.05)
+    pytest.fail(f"{topic} never had {partitions} partitions")

@@ -16,9 +16,12 @@ def released(path: Path, wall: float) -> bool:
     """Return whether the GPUs are to be let go at ``wall`` (Unix seconds).
 
     The file at ``path`` holds the seconds from its last change for which they are, none for
-    ``DEFAULT_SECONDS``. What is no number of seconds counts as none.
+    ``DEFAULT_SECONDS``. What is no number of seconds counts as none. A change that lies as far ahead, made
+    before the clock was set back, holds no more; nor does what is no file, and may never end.
     """
     try:
+        if not path.is_file():
+            return False
         changed, text = path.stat().st_mtime, path.read_text(errors="replace")[:32].strip()
     except OSError:
         return False
@@ -26,4 +29,4 @@ def released(path: Path, wall: float) -> bool:
         seconds = float(text or DEFAULT_SECONDS)
     except ValueError:
         seconds = DEFAULT_SECONDS
-    return wall - changed < min(seconds, MAX_SECONDS)
+    return abs(wall - changed) < min(seconds, MAX_SECONDS)

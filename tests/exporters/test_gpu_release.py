@@ -28,3 +28,14 @@ def test_without_the_file_they_are_read(tmp_path):
 
     assert not released(tmp_path / "none", CHANGED)
     assert not released(tmp_path / "release-gpus", CHANGED)
+
+
+def test_a_switch_of_a_clock_that_was_ahead_or_that_is_no_file_holds_nothing(tmp_path):
+    """The clock was set back by a year since: the GPUs are not let go for that year; nor for a pipe."""
+    switch = tmp_path / "release-gpus"
+    switch.write_text("600")
+    os.utime(switch, (CHANGED, CHANGED))
+    assert released(switch, CHANGED - 599)
+    assert not released(switch, CHANGED - 365 * 86400)
+    os.mkfifo(tmp_path / "pipe")
+    assert not released(tmp_path / "pipe", CHANGED)

@@ -53,6 +53,13 @@ def per_hour(case: Case) -> float:
     return case.rate + (case.gpus if case.stalled and case.live else 0)
 
 
+def untold(case: Case, at: float) -> float:
+    """Return the GPU-hours that slow steps have cost by ``at``, at their present rate, since the detector
+    that measures them told of them: others may have seen the case since."""
+    told = (source.latest for source in case.sources.values() if source.active)
+    return math.fsum(s.lost.gpus * (at - s.ts) / 3600.0 for s in told if s.lost is not None)
+
+
 def next_version(case: Case, until: float = -math.inf) -> float:
     """Return when a stop's cost is due to be told next, or the last such time up to ``until``."""
     if not case.stalled or case.opened_at is None or case.status == "suspected":

@@ -169,6 +169,15 @@ def hear(case: Case | None, s: Suspicion, config: FindingConfig) -> Case | None:
     )
 
 
+def repeats(case: Case, s: Suspicion) -> bool:
+    """Return whether a source says what it said last: of the same onset, and no surer."""
+    before = case.sources.get(voice(s))
+    if before is None:
+        return False
+    last = before.latest
+    return (last.onset, last.severity, last.score) == (s.onset, s.severity, s.score)
+
+
 def of_steps(s: Suspicion) -> bool:
     """Return whether it is step times that speak of a slow machine."""
     return s.kind == "straggler.fail_slow" and s.family == "timing"

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable
 
 from alerts import hang
-from alerts.case import EVIDENCE_ONLY, IDLE, PLANNED, Case
+from alerts.case import EVIDENCE_ONLY, IDLE, PLANNED, Case, repeats
 from alerts.config import FindingConfig
 from alerts.kinds import Standing, rule_of
 from slowrank.telemetry import Subject, Suspicion
@@ -88,7 +88,9 @@ def at_work_from(case: Case, others: Iterable[Case]) -> float:
 
 def moot(case: Case, s: Suspicion, others: Iterable[Case]) -> bool:
     """Return whether a suspicion is of a case that is over, and can only repeat itself."""
-    return case.kind == "hang.job" and not case.active and hang.ended((s,), _of_nodes(others))
+    if case.kind != "hang.job" or case.active:
+        return False
+    return repeats(case, s) or hang.ended((s,), _of_nodes(others))
 
 
 def same_place(a: Case, b: Case) -> bool:

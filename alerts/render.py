@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from alerts import hang, tensor_group
-from alerts.account import per_hour
+from alerts.account import per_hour, untold
 from alerts.action import action, watch
 from alerts.advice import Loss, advice
 from alerts.case import EVIDENCE_ONLY, Case
@@ -42,8 +42,9 @@ class _Brief:
     cause: Cause
     hurt: bool
     """Whether what the finding tells of slows a job."""
+    last_seen_at: float
     lost: float
-    """GPU-hours."""
+    """GPU-hours, up to ``last_seen_at``."""
     rate: float
     """GPU-hours lost an hour."""
     suspects: tuple[Suspect, ...]
@@ -76,7 +77,7 @@ def render(scope: Scope, case: Case, config: FindingConfig, *, identity: str | N
         onset_lo=case.onset[1],
         onset_hi=case.onset[2],
         detected_at=case.first_seen_at if case.opened_at is None else case.opened_at,
-        last_seen_at=max(case.last_seen_at, case.accounted_to) if case.stalled else case.last_seen_at,
+        last_seen_at=brief.last_seen_at,
         resolved_at=case.ended_at,
         detector=min(brief.own, key=lambda s: (-s.log_likelihood_ratio, s.detector)).detector,
         config_hash=_config_hash(config),
@@ -102,6 +103,9 @@ def _brief(scope: Scope, case: Case, config: FindingConfig) -> _Brief:
     own = case.voices()
     voices = own + tuple(s for helper in helpers for s in helper.voices())
     led = [c for c in scope.cases.values() if c.rate and group_key(scope, c, config) == case.key]
+    # What it has cost is told as of this moment.
+    seen = max(c.last_seen_at for c in (case, *led))
+    seen = max(seen, case.accounted_to) if case.stalled else seen
     kind = "straggler.intermittent" if case.intermittent and case.kind == "straggler.fail_slow" else case.kind
     return _Brief(
         case=case,
@@ -113,7 +117,8 @@ def _brief(scope: Scope, case: Case, config: FindingConfig) -> _Brief:
         confidence=round(confidence(voices, config.prior_log_odds, calibration=config.calibration), 4),
         cause=cause(case.kind, voices),
         hurt=_hurt(case, helpers) and not isolated(kind, (s.severity for s in own)),
-        lost=case.lost,
+        last_seen_at=seen,
+        lost=case.lost + math.fsum(untold(c, seen) for c in (case, *led)),
         rate=math.fsum(per_hour(c) for c in (case, *led)),
         suspects=_suspects(scope, case, helpers, voices),
     )

@@ -138,8 +138,8 @@ class Runs:
         last = numbers[bisect.bisect_right(times, until) - 1]
         late = (slow[last] - slow[first]) - (well[last] - well[first])
         still = _STILL_STEPS * float(np.median(np.diff(list(well.values()))))
-        following = min((t for t in times if t > until), default=math.inf)
-        if min(following, until + still) - slow[last] > still:
+        following = min((t for t in times if t > until), default=until)
+        if following - slow[last] > still:
             late += until - slow[last]
         return late * self.faulty.gpus / 3600.0
 

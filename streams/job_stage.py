@@ -298,8 +298,9 @@ def _freshen(ledger: Ledger[Key], view: JobView, at: float) -> list[Suspicion]:
                 accusation = view.detector.describe(topic, index)
             if accusation is not None:
                 out += ledger.put(key, write.slow_rank(view, accusation, at))
-        elif topic == "intermittent" and not view.detector.excursions(view.roster.index(rank)):
-            out += ledger.clear(key, at)
+        elif topic == "intermittent":
+            on_and_off = view.detector.excursions(view.roster.index(rank))
+            out += ledger.repeat(key, at) if on_and_off else ledger.clear(key, at)
     return out
 
 

@@ -60,6 +60,12 @@ class Ledger(Generic[K]):
         self._open[key] = self._stamp(key, update)
         return [self._open[key]]
 
+    def repeat(self, key: K, at: float) -> list[Suspicion]:
+        """Raise an open suspicion once more as it was, when due: it holds still, and has cost more."""
+        if not self.is_due(key, at):
+            return []
+        return self.put(key, msgspec.structs.replace(self._open[key], ts=at))
+
     def clear(self, key: K, at: float) -> list[Suspicion]:
         """End what was raised about ``key``, if anything was; never before it was raised."""
         last = self._open.pop(key, None)

@@ -189,7 +189,9 @@ class LostTime:
             since = [] if others else self._healthy.last(self._healthy.since(s.onset_lo))
         for taken in since:
             self._charge(taken, [account])
-        account.marks.append((min(s.onset, s.ts), 0.0))
+        # The rate of a rank that is slow on and off counts the time between, too.
+        on_and_off = ("intermittent", key[1]) in self._open
+        account.marks.append((min(s.onset, s.ts - (RATE_SECONDS if on_and_off else 0.0)), 0.0))
         self._open[key] = account
         return account
 

@@ -7,8 +7,9 @@ moment. ``pauses`` says how long a job may stand still where it is.
 import math
 from collections import deque
 from collections.abc import Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from streams.job_table import FORGET_SECONDS
 from streams.pauses import Pauses
 
 EARLY_SECONDS, _EARLY_GAPS = 12.0, 4.0
@@ -18,6 +19,11 @@ nothing besides, the second for any."""
 
 CERTAIN_SECONDS, CERTAIN_YOUNG_SECONDS = 60.0, 120.0
 """From when on a stall is no pause: in a job known for long, and in one that has shown few of its pauses."""
+
+REPEAT_SECONDS = 900.0
+"""Event time between two repeats of a certain stall while it lasts. A finding stage that is rebuilt from the
+last hour (``FINDING_WINDOW_SECONDS``) meets three. Longer than a suspicion lives (``FindingConfig``, 600 s):
+a stall that no machine bears out expires between them, and repeats do not revive it."""
 
 _KNOWN_SECONDS, _KNOWN_PAUSES = 1800.0, 3
 _PROMPT_SECONDS = 2.0
@@ -79,12 +85,21 @@ class Progress:
         self._last = ts if self._last is None else max(self._last, ts)
 
     def look(self, event_time: float) -> list[Stall]:
-        """Return what event time has reached of a stall, each once: suspected early, noticed, certain."""
+        """Return what event time has reached of a stall, each once: suspected early, noticed, certain, and
+        then again every ``REPEAT_SECONDS``, until a job without a step would be let go.
+        """
         if self._last is None or event_time < self._last + EARLY_SECONDS:
             return []
         ahead = self._stalls(self._last) if self._ahead is None else self._ahead
-        self._ahead = [stall for stall in ahead if stall.at > event_time]
-        return [stall for stall in ahead if stall.at <= event_time]
+        reached: list[Stall] = []
+        while ahead and ahead[0].at <= event_time:
+            stall, *ahead = ahead
+            reached.append(stall)
+            again = replace(stall, at=stall.at + REPEAT_SECONDS)
+            if stall.certain and again.at < stall.since + FORGET_SECONDS:
+                ahead.append(again)
+        self._ahead = ahead
+        return reached
 
     def _stalls(self, last: float) -> list[Stall]:
         # The zeros make it three where fewer rows were seen.

@@ -518,6 +518,43 @@ def test_a_stop_that_nobody_ends_is_charged_no_longer_than_its_machines_are_idle
     assert found.gpu_hours_lost == pytest.approx(16 * 960 / 3600, rel=0.05)
 
 
+def certain_stop(ts):
+    job = Subject(type="job", cluster="c", job_id="j1")
+    return slow(ts, onset=T0 + 5, subject=job, kind="hang.job", family="job", severity="critical")
+
+
+def test_a_stop_is_charged_on_by_a_stage_that_knows_only_its_last_hour():
+    """Rebuilt three hours into the stop, it takes it up under its id, with all that it has cost."""
+    stops = [certain_stop(10 + 900 * n) for n in range(13)]
+    votes = [idle(11 + 60 * n, node, onset=T0 + 5) for n in range(180) for node in ("n0", "n1")]
+    whole = [*stops, *votes]
+    last_hour = [s for s in whole if s.ts > T0 + 7205.0]
+    live, rebuilt = (run(*said, until=10_805.0) for said in (whole, last_hour))
+    ids = {f.id for _, versions in (live, rebuilt) for f in versions if f.kind == "hang.job"}
+    assert len(ids) == 1
+    for last, versions in (live, rebuilt):
+        found = last["hang.job", "job"]
+        assert (found.status, found.severity, found.occurrences, found.flaps) == ("open", "critical", 1, 0)
+        assert found.gpu_hours_lost == pytest.approx(16 * 10_800 / 3600, rel=0.005)
+        told = [Told.of(f) for f in versions if f.kind == "hang.job" and f.status == "open"]
+        assert {news(before, after) for before, after in pairwise(told)} == {None}
+
+
+def test_a_stop_that_no_machine_bears_out_expires_however_often_it_is_repeated():
+    _, versions = run(*(certain_stop(10 + 900 * n) for n in range(9)), until=8000.0)
+    assert [f.status for f in versions if f.kind == "hang.job"] == ["suspected", "expired"]
+
+
+def test_a_repeat_does_not_undo_that_the_machines_of_a_stop_work_again():
+    """At work from 905 s on, which counts a minute later; a step writer that died is no stop."""
+    nodes = ("n0", "n1")
+    still = [idle(500, node, state="update") for node in nodes]
+    work = [idle(905, node, state="clear") for node in nodes]
+    again = [certain_stop(10 + 900 * n) for n in range(1, 5)]
+    found, _ = stopped(certain_stop(120), *still, *work, *again, until=5000.0)
+    assert found.gpu_hours_lost == pytest.approx(16 * 960 / 3600, rel=0.05)
+
+
 def test_a_detector_that_dates_its_suspicion_anew_is_not_charged_twice():
     """Restarted, it tells of the time since 205 s: of its 200 s from there the last hundred are new."""
     again = slow(405, state="update", onset=T0 + 205)

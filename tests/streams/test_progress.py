@@ -1,6 +1,7 @@
 import pytest
 
-from streams.progress import Presence, Progress, Stall
+from streams.job_table import FORGET_SECONDS
+from streams.progress import REPEAT_SECONDS, Presence, Progress, Stall
 
 
 def stepped(gaps):
@@ -14,7 +15,10 @@ def stepped(gaps):
 
 def waits(progress, ts):
     """How long after ``ts`` a stall is suspected, noticed and certain."""
-    stalls = progress.look(ts + 1e4)
+    # A certain stall is repeated while it lasts.
+    stalls = list({(s.since, s.score, s.certain): s for s in reversed(progress.look(ts + 1e4))}.values())[
+        ::-1
+    ]
     assert all(stall.since == ts for stall in stalls)
     assert [stall.certain for stall in stalls] == [False] * (len(stalls) - 1) + [True]
     return [stall.at - ts for stall in stalls]
@@ -30,6 +34,18 @@ def test_a_stall_is_noticed_at_its_deadlines_however_late_one_looks():
     assert progress.look(ts + 600.0) == []
     progress.new_step(100, ts + 600.0)
     assert waits(progress, ts + 600.0)
+
+
+@pytest.mark.parametrize("every", [1.0, 1000.0, 1e6])
+def test_a_certain_stall_is_repeated_at_times_of_its_own_for_a_day(every):
+    """However often one looks: 120 s after the last step, and every quarter of an hour from then on."""
+    progress, ts = stepped([1.0] * 100)
+    looked = (ts + every * n for n in range(1, int(2 * FORGET_SECONDS / every) + 2))
+    certain = [stall for at in looked for stall in progress.look(at) if stall.certain]
+    assert certain == [
+        Stall(ts, ts + 120.0 + REPEAT_SECONDS * n, certain=True)
+        for n in range(int((FORGET_SECONDS - 120.0) / REPEAT_SECONDS) + 1)
+    ]
 
 
 def test_a_step_that_comes_in_late_is_followed_by_its_own_stall():

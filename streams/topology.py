@@ -91,7 +91,14 @@ class Pipeline:
         return self._pass(self._watermark.reach(event_time))
 
     def finish(self) -> list[Finding]:
-        """Let event time reach the end of the stream and close all roll-ups.
+        """Let event time reach the end of the stream and close all roll-ups."""
+        findings = self.catch_up()
+        if self._rollup is not None:
+            self._emit(self._rollup.flush())
+        return findings
+
+    def catch_up(self) -> list[Finding]:
+        """Let event time reach the last records, so that all that came is judged; more may come.
 
         Where many nodes send, the end is not what the clocks of a tenth of them, or of one, say alone: the
         others are not silent because one is ahead. What was suspected until the last record is weighed.
@@ -106,8 +113,6 @@ class Pipeline:
             # What the second that was passed last has left behind is weighed, too.
             if flushed or math.ceil(ends[0]) > self._watermark.time:
                 findings += _findings(self._ticked(self._finding, math.ceil(ends[0])))
-        if self._rollup is not None:
-            self._emit(self._rollup.flush())
         return findings
 
     def _pass(self, seconds: Iterable[int]) -> list[Finding]:

@@ -51,6 +51,9 @@ MAX_CLUSTERS = 64
 # A cluster without a record for so long makes room for a new one when there are too many: its nodes have left
 # (streams.silence.SilenceConfig.expected), and its findings are in the database.
 ABANDONED_SECONDS = 3600.0
+# Event time follows the second last of five records. Where no further record comes for so long (five reports
+# of an exporter), what came is judged without: a fatal event may be the last thing that a machine sends.
+SETTLE_SECONDS = 5.0
 # Behind the time of the last message: another node's record of the same second may still be on its way.
 MARGIN_SECONDS = 5.0
 MAX_UNSAVED = 100_000
@@ -81,6 +84,7 @@ class _Cluster:
     event_time: float = -math.inf
     live: bool = False
     moved: bool = False
+    settled: bool = False
     clocks: Clocks[None] = field(default_factory=Clocks)
     held: list[Record] = field(default_factory=list)
     until: float = -math.inf
@@ -93,7 +97,7 @@ class _Cluster:
         ready = self.clocks.take(record, None, logged=now, fits=fits)
         if not ready and not fits:
             return None
-        self.received = now
+        self.received, self.settled = now, False
         return self._taken(ready, now)
 
     def _taken(self, ready: Sequence[tuple[Record, None]], now: float) -> list[Finding]:
@@ -121,6 +125,9 @@ class _Cluster:
         findings = self._taken(self.clocks.reach(now), now)
         if self.held:
             return findings + (self.release() if now >= self.until else [])
+        if not self.settled and now - self.received >= SETTLE_SECONDS:
+            self.settled = True
+            findings += self.pipeline.catch_up()
         if not self.live or not seconds:
             return findings
         self.moved = True
@@ -201,6 +208,13 @@ class Bus:
             now = self._now()
             for cluster in self._clusters.values():
                 self._findings += cluster.tick(now)
+            self._save()
+
+    def close(self) -> None:
+        """Judge what was accepted and store it; nothing comes any more."""
+        with self._lock:
+            for cluster in self._clusters.values():
+                self._findings += cluster.finish()
             self._save()
 
     def finish(self, cluster: str) -> None:

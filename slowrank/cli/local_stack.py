@@ -221,6 +221,7 @@ def _ticking(bus: Bus) -> Iterator[None]:
     finally:
         stop.set()
         thread.join(10)
+        bus.close()
 
 
 @contextmanager

@@ -185,6 +185,22 @@ def test_a_batch_of_several_seconds_is_judged_when_it_comes(timed, clock, databa
     assert ("xid.79", "open") in stored(database)
 
 
+@pytest.mark.parametrize("before", [0, 60], ids=["nothing else", "the end of a minute"])
+def test_a_fatal_event_that_comes_last_is_judged(timed, clock, database, before):
+    """A machine sends its last XID and then nothing, nor does any other: seconds later it is a finding."""
+    send(timed, clock, list(traffic.nodes(count=4, seconds=before, ends=NOW)))
+    timed.accept([lost_gpu("node-0")])
+    listen(timed, clock, 8)
+    assert stored(database) == [("xid.79", "open")]
+
+
+def test_what_was_accepted_is_judged_before_the_end(timed, database):
+    """Whoever ends `up` a moment after an event loses nothing of it."""
+    timed.accept([lost_gpu("node-0")])
+    timed.close()
+    assert stored(database) == [("xid.79", "open")]
+
+
 def test_what_is_sent_in_bursts_is_not_silent_between_them(timed, clock, database):
     """A minute's samples at once, each minute: the second between two of them is no measure of a silence."""
     records = list(traffic.nodes(count=4, seconds=360, ends=NOW + 360))

@@ -137,9 +137,14 @@ def _title(brief: _Brief) -> str:
     peers, peer = _peers(brief.case, brief.own)
     why, ratio = brief.cause.hypothesis, brief.slowdown_ratio
     own_past = not brief.case.made_of_ranks and any(_caught_up(s) for s in brief.own)
-    return title(
-        brief.kind, brief.subject, ratio=ratio, peers=peers, peer=peer, own_past=own_past, hypothesis=why
-    )
+    kind = _code(brief.own) if brief.kind == "xid" else brief.kind
+    return title(kind, brief.subject, ratio=ratio, peers=peers, peer=peer, own_past=own_past, hypothesis=why)
+
+
+def _code(voices: tuple[Suspicion, ...]) -> str:
+    """Return the code of the latest XID among those that the catalogue does not have (``xid.999``)."""
+    latest = max(voices, key=lambda s: (s.ts, s.detector))
+    return latest.evidence[0].metric if latest.evidence else latest.kind
 
 
 def _caught_up(s: Suspicion) -> bool:

@@ -114,6 +114,7 @@ EVENT_RULES: dict[str, EventRule | None] = {
 """By the names of ``event_grades``. None: recorded, and no evidence by itself."""
 
 UNKNOWN_XID = EventRule(Verdict("xid", "event", "warning", 1.0, alone=True), "slowrank")
+"""For every code that is not in the catalogue: one kind for all, so that a GPU has one such finding."""
 
 REPEAT_OFFENDER = EventRule(
     Verdict("node.lemon", "event", "error", 3.0),

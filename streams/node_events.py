@@ -56,13 +56,16 @@ class EventRules:
             return self._end(None, _booted(event), event.ts)
         if name == RECOVERED:
             return self.recovered(subject, event.ts, event.ts)
-        rule = EVENT_RULES.get(name, UNKNOWN_XID if event.code.startswith("xid.") else None)
+        unknown = name not in EVENT_RULES and event.code.startswith("xid.")
+        rule = UNKNOWN_XID if unknown else EVENT_RULES.get(name)
         if rule is None:
             return []
-        faults = self._count(rule, (name, key), event.ts)
-        if rule.shared and self._is_shared(rule, (name, key), event.ts):
+        # Codes come from outside: all that no rule names are one fault of their GPU, however many there are.
+        fault = (rule.verdict.kind if unknown else name, key)
+        faults = self._count(rule, fault, event.ts)
+        if rule.shared and self._is_shared(rule, fault, event.ts):
             faults = 0
-        verdict, found = _judged(rule, event.code, faults), []
+        verdict, found = _judged(rule, faults), []
         if self._worse_than_burst((verdict.kind, key), event.ts, verdict.weight):
             found += self._raise(_claim(event, name, subject, verdict), event.ts)
         return [*found, *(self._repeats(event, subject) if rule.fatal else ())]
@@ -139,12 +142,11 @@ class EventRules:
         return not same or weight > worst
 
 
-def _judged(rule: EventRule, code: str, faults: int) -> Verdict:
+def _judged(rule: EventRule, faults: int) -> Verdict:
     verdict = rule.verdict
-    kind = code if verdict.kind == "xid" else verdict.kind
     if faults >= rule.faults:
-        return replace(verdict, kind=kind)
-    return rule.first or Verdict(kind, verdict.family, "info", verdict.weight / 2)
+        return verdict
+    return rule.first or Verdict(verdict.kind, verdict.family, "info", verdict.weight / 2)
 
 
 def _claim(event: NodeEvent, name: str, subject: Subject, verdict: Verdict) -> Claim:

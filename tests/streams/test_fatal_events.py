@@ -52,11 +52,30 @@ def test_a_fatal_xid_alone_is_a_finding(code):
     assert found.subject.gpu_index == 0
 
 
-@pytest.mark.parametrize("code", [61, 93, 121, 163, 199, 999])
-def test_an_unknown_xid_is_a_finding_too(code):
-    """A newer driver's code, or one without a rule of its own, is at least a warning."""
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [(61, "xid.61"), (93, "xid.93"), (121, "xid.121"), (163, "xid.163"), (199, "xid"), (999, "xid")],
+)
+def test_an_unknown_xid_is_a_finding_too(code, kind):
+    """A newer driver's code, or one without a rule of its own, is at least a warning, and is named."""
     [found] = opened(event(f"xid.{code}")).values()
-    assert (found.kind, found.severity, found.action.code) == (f"xid.{code}", "warning", "RUN_DIAG")
+    assert (found.kind, found.severity, found.action.code) == (kind, "warning", "RUN_DIAG")
+    assert found.title.startswith(f"n GPU 0 reports XID {code}: ")
+    assert [e.metric for e in found.evidence] == [f"xid.{code}"]
+
+
+@pytest.mark.parametrize("apart", [0.001, 6.0])
+def test_many_unknown_xids_of_a_gpu_are_one_finding(apart):
+    """200 codes that are not in the catalogue, in one burst or one by one, are one case of one kind."""
+    told = [event(f"xid.{1000 + i}", ts=apart * i, seq=i) for i in range(200)]
+    pipeline, versions = local_pipeline(), []
+    for one in told:
+        versions += pipeline.process(one)
+    versions += pipeline.tick(told[-1].ts + 3.0)
+    assert {(f.kind, f.severity, f.subject.gpu_index) for f in versions} == {("xid", "warning", 0)}
+    assert len({f.id for f in versions}) == 1
+    assert versions[-1].status in NOTIFIED
+    assert versions[-1].evidence[0].metric == ("xid.1000" if apart < 1.0 else "xid.1199")
 
 
 @pytest.mark.parametrize(

@@ -63,8 +63,12 @@ def _bootstrap(dsn: str, body: dict[str, Any]) -> str:
     import psycopg
     from pydantic import ValidationError
 
+    from api.auth import SCOPES
     from api.routes.keys import KeyRequest, store_key
 
+    unknown = [scope for scope in body["scopes"] if scope not in (*SCOPES, "all")]
+    if unknown:
+        fail(f"unknown scope {printable(unknown[0])!r}; there are {', '.join(SCOPES)} and all")
     try:
         wanted = KeyRequest(**body)
         with psycopg.connect(dsn, connect_timeout=10) as conn:

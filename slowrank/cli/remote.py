@@ -131,9 +131,10 @@ def _explained(answer: Any) -> str:
         number = problem.get("request_id")
     except (ValueError, AttributeError):
         detail, number = answer.text[:200], None
+    lacks = "lacks the scope" in str(detail)
     hint = {
         401: "Check --key / SLOWRANK_KEY; `slowrank key list` shows which keys live.",
-        403: "The key lacks a scope; make another with `slowrank key create --scope …`.",
+        403: "Make another key with `slowrank key create --scope …`." if lacks else "",
         404: "List what there is first, e.g. `slowrank findings list`.",
         412: "It changed meanwhile; run the command again.",
         429: "Wait a moment and run the command again.",

@@ -3,6 +3,8 @@
 import math
 from dataclasses import replace
 
+import msgspec
+
 from alerts.case import Case, Source, silenced
 from alerts.gathered import gathered_sources
 from alerts.lifecycle import transition
@@ -39,6 +41,28 @@ def revived(before: Case | None, word: Suspicion) -> Case | None:
         ended_at=None,
         cleared_at=None,
         occurrences=before.occurrences + 1,
+        sources={"domains": Source(word)},
+    )
+
+
+def suspected(before: Case | None, incident: Case, word: Suspicion) -> Case:
+    """Return an incident that is no finding yet, or not again: its evidence alone opens nothing."""
+    opened_at, occurrences = (None, 1) if before is None else (before.opened_at, before.occurrences)
+    weak = msgspec.structs.replace(word, overwhelming=False, log_likelihood_ratio=0.0)
+    sources = {"domains": Source(weak)}
+    return replace(
+        incident, status="suspected", opened_at=opened_at, occurrences=occurrences, sources=sources
+    )
+
+
+def opened(incident: Case, word: Suspicion) -> Case:
+    """Return a suspected incident as the finding that it has become."""
+    again = incident.opened_at is not None
+    return replace(
+        incident,
+        status=transition(incident.status, "corroborated"),
+        opened_at=incident.opened_at if again else word.ts,
+        occurrences=incident.occurrences + again,
         sources={"domains": Source(word)},
     )
 

@@ -14,13 +14,13 @@ import msgspec
 from alerts import scope as scopes
 from alerts.case import Case, case_key, hear
 from alerts.config import FindingConfig
-from alerts.finding import dedup_key
-from alerts.lifecycle import LIVE
+from alerts.finding import Status, dedup_key
+from alerts.lifecycle import LIVE, NOTIFIED
 from alerts.scope import Scope
 from detectors.domains import Explanation
 from slowrank.telemetry import Suspicion
 from streams import outage
-from streams.incident_cases import made, revived, summed, superseded
+from streams.incident_cases import made, opened, revived, summed, superseded, suspected
 from streams.incident_evidence import explanations
 from streams.incident_kinds import (
     EVERYWHERE,
@@ -34,8 +34,11 @@ from streams.incident_kinds import (
     unit_of,
 )
 from streams.places import PLACE_KIND, Layout
-from streams.silence import UNHEARD_KIND
+from streams.silence import UNHEARD_KIND, SilenceConfig, silent_after
 from streams.timeline import Fold, spoken_since
+
+_STALE = SilenceConfig().stale
+"""Seconds of silence after which one of many nodes makes them a finding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,7 @@ class Incidents:
 
     ``judge_at``: when evidence that no incident explains yet will be weighed; until then more may come.
     ``release_at``: when the nodes that an outage of the telemetry left silent will be cases of their own.
+    ``site_at``: when the site, of which all is silent, will have been so for too long for a pause.
     """
 
     scope: Scope = field(default_factory=Scope)
@@ -59,6 +63,7 @@ class Incidents:
     claims: Mapping[str, Claim] = field(default_factory=dict)
     judge_at: float | None = None
     release_at: float | None = None
+    site_at: float | None = None
     layout: Layout = field(default_factory=Layout)
 
 
@@ -117,6 +122,8 @@ def advance(
             state = _released(replace(state, release_at=None), at, config)
         elif state.judge_at == at:
             state = _judge(replace(state, judge_at=None), at, config)
+        elif state.site_at == at:
+            state = _site_judged(replace(state, site_at=None), at, config)
         else:
             state = _ended(state, at, config)
         yield at, state
@@ -125,7 +132,7 @@ def advance(
 def next_deadline(state: Incidents, config: FindingConfig) -> tuple[float, str] | None:
     """Return when something is due without a further suspicion: a judgement, a release, an incident's end."""
     due = scopes.next_deadline(state.scope, config)
-    own = [(at, "") for at in (state.release_at, state.judge_at) if at is not None]
+    own = [(at, "") for at in (state.release_at, state.judge_at, state.site_at) if at is not None]
     return min([*own, due] if due is not None else own, default=None)
 
 
@@ -174,14 +181,11 @@ def _judge(state: Incidents, ts: float, config: FindingConfig) -> Incidents:
     return _refreshed(state)
 
 
-def _silent(
-    state: Incidents, ts: float, config: FindingConfig, *, explained: bool = False
-) -> dict[str, float]:
-    """Return since when each node is silent that no incident explains, or also those that one does."""
+def _silent(state: Incidents, ts: float, config: FindingConfig) -> dict[str, float]:
+    """Return since when each node is silent that no incident explains."""
     found: dict[str, float] = {}
     for case in state.members.values():
-        mine = case.kind in SILENCE if explained else _is_free(state, OUTAGE, case)
-        if mine and case.fresh_at(ts, config):
+        if _is_free(state, OUTAGE, case) and case.fresh_at(ts, config):
             node = case.subject.node or ""
             found[node] = min(case.since, found.get(node, case.since))
     return found
@@ -189,34 +193,88 @@ def _silent(
 
 def _weighed_as_whole(state: Incidents, ts: float, config: FindingConfig) -> Incidents:
     """Let the site, or an outage of the telemetry, claim what fell silent together, once a node is stale."""
-    everyone = _silent(state, ts, config, explained=True)
-    burst = {node: everyone[node] for node in outage.at_once(everyone)}
-    if len(burst) > state.layout.expected / 2 and outage.scale_of(burst, state.layout) == "site":
-        mine = [c for c in _silences_of(state, burst) if not _at_site(state, c)]
-        if _any_stale(mine):
-            word = outage.site_lost(mine[0].subject.cluster, burst, state.layout, ts)
-            state = _without_members(_explained(state, word, mine), ts)
+    site = _site(state)
+    if site:
+        mine = [c for c in _silences_of(state, site) if _is_free(state, OUTAGE, c)]
+        if _any_stale(mine, ts):
+            state = _suspected(state, outage.site_lost(mine[0].subject.cluster, site, state.layout, ts), mine)
+        if state.site_at is None and any(not _at_site(state, c) for c in _silences_of(state, site)):
+            state = replace(state, site_at=max(ts, _lasts_at(state, site)))
         return _with_release(state, ts, config)
     silent = _silent(state, ts, config)
     gone = {node: silent[node] for node in outage.together(silent, state.layout, config)}
     mine = [c for c in _silences_of(state, gone) if _is_free(state, OUTAGE, c)]
-    if _any_stale(mine):
+    if _any_stale(mine, ts):
         word = outage.telemetry_lost(mine[0].subject.cluster, gone, state.layout, ts)
         state = _explained(state, word, mine)
     return _with_release(state, ts, config)
+
+
+def _site(state: Incidents) -> dict[str, float]:
+    """Return since when each node is silent, if they fell silent together and are the site; else nothing."""
+    unheard = [c for c in state.members.values() if c.kind == UNHEARD_KIND and c.active]
+    everyone = {c.subject.node or "": c.since for c in unheard}
+    burst = {node: everyone[node] for node in outage.at_once(everyone)}
+    most = len(burst) > state.layout.expected / 2
+    return burst if most and outage.scale_of(burst, state.layout) == "site" else {}
+
+
+def _lasts_at(state: Incidents, nodes: Container[str]) -> float:
+    """Return when the first of the nodes that are unheard of is silent, as ``node.silent`` has it."""
+    return min(
+        s.onset + silent_after(s.ts - s.onset)
+        for case in _silences_of(state, nodes)
+        if case.kind == UNHEARD_KIND
+        for s in case.voices()
+    )
 
 
 def _silences_of(state: Incidents, nodes: Container[str]) -> list[Case]:
     return [c for _, c in sorted(state.members.items()) if c.kind in SILENCE and c.subject.node in nodes]
 
 
-def _any_stale(cases: Iterable[Case]) -> bool:
-    return any(case.active and case.kind != UNHEARD_KIND for case in cases)
+def _any_stale(cases: Iterable[Case], ts: float) -> bool:
+    return any(c.active and (c.kind != UNHEARD_KIND or ts >= c.since + _STALE) for c in cases)
 
 
-def _at_site(state: Incidents, case: Case) -> bool:
+def _suspected(state: Incidents, word: Suspicion, mine: list[Case]) -> Incidents:
+    """Return the state with a site that is suspected, unless it is open: its silence may be a pause."""
+    key = dedup_key(word.subject, word.kind)
+    before = state.scope.cases.get(key)
+    state = _explained(state, word, mine)
+    if before is not None and before.status in NOTIFIED:
+        return state
+    waiting = suspected(before, state.scope.cases[key], word)
+    at = _lasts_at(state, {c.subject.node or "" for c in mine})
+    return replace(state, scope=Scope({**state.scope.cases, key: waiting}), site_at=max(word.ts, at))
+
+
+def _site_judged(state: Incidents, ts: float, config: FindingConfig) -> Incidents:
+    """Open the site if it is silent still, with all that is; else weigh anew what did not come back."""
+    site = _site(state)
+    if not site:
+        free = {case.key for case in _left_silent(state) if _at_site(state, case, "suspected")}
+        return _refreshed(_weighed_as_whole(_freed(state, free, ts, config), ts, config)) if free else state
+    lasts_at = _lasts_at(state, site)
+    if lasts_at > ts:
+        # A pause is over, and another one has begun.
+        return replace(state, site_at=lasts_at)
+    mine = _silences_of(state, site)
+    word = outage.site_lost(mine[0].subject.cluster, site, state.layout, ts)
+    key = dedup_key(word.subject, word.kind)
+    before = state.scope.cases.get(key)
+    state = _explained(state, word, mine)
+    if before is not None and before.status == "suspected":
+        case = opened(before, word)
+        state = replace(state, scope=Scope({**state.scope.cases, key: case}))
+    return _refreshed(_with_release(_without_members(state, ts), ts, config))
+
+
+def _at_site(state: Incidents, case: Case, status: Status | None = None) -> bool:
+    """Return whether a case is claimed by the site, of such a status where one is given."""
     claim = state.claims.get(case.key)
-    return claim is not None and state.scope.cases[claim.incident].subject.type == "site"
+    incident = None if claim is None else state.scope.cases[claim.incident]
+    return incident is not None and incident.subject.type == "site" and status in (None, incident.status)
 
 
 def _without_members(state: Incidents, ts: float) -> Incidents:
@@ -250,7 +308,10 @@ def _with_release(state: Incidents, ts: float, config: FindingConfig) -> Inciden
 
 
 def _released(state: Incidents, ts: float, config: FindingConfig) -> Incidents:
-    free = {case.key for case in _left_silent(state)}
+    return _freed(state, {case.key for case in _left_silent(state)}, ts, config)
+
+
+def _freed(state: Incidents, free: Container[str], ts: float, config: FindingConfig) -> Incidents:
     claims = {key: claim for key, claim in state.claims.items() if key not in free}
     return replace(_refreshed(replace(state, claims=claims)), judge_at=ts + config.hold_seconds)
 

@@ -45,13 +45,13 @@ def scale_of(silent: Silent, layout: Layout) -> Scale:
 
     All of a cluster: the site. No more than half of it, or nearly all in one place that is dark: places. Of
     more, the site where nearly all are silent, or where half of them stand in places of which nearly all
-    nodes are; else the telemetry.
+    nodes are; else the telemetry. One node is a node, also where it is all of its cluster.
     """
     nodes = max(layout.expected, len(silent))
-    if len(silent) >= max(nodes, 2):
-        return "site"
-    if len(silent) <= nodes / 2:
+    if nodes < 2 or len(silent) <= nodes / 2:
         return "places"
+    if len(silent) >= nodes:
+        return "site"
     around = [p for p in _dark(silent, layout, DARK_SHARE) if len(p[2]) >= NEARLY * len(silent)]
     if around:
         # A rack or switch that has all nodes is the site.

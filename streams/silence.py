@@ -43,6 +43,11 @@ class SilenceConfig:
     unheard: float = 5.0
 
 
+def silent_after(unheard_after: float) -> float:
+    """Return after how many seconds a node is silent that is unheard of after ``unheard_after`` seconds."""
+    return max(SilenceConfig().silent, 2 * unheard_after)
+
+
 @dataclass(slots=True)
 class _Heard:
     """When a node was ``last`` heard, the ``gap`` before that, and what has been said of its silence.

@@ -65,6 +65,8 @@ GAP = [("telemetry c", "self.telemetry_gap", "warning", "CHECK_NETWORK")]
 
 # nodes, per rack, per switch, silent; with places, without
 CASES = [
+    # One node is a node, also where it is all of its cluster.
+    (1, 1, 1, 1, nodes(0), nodes(0)),
     (2, 2, 2, 1, nodes(0), nodes(0)),
     (2, 1, 1, 1, nodes(0), nodes(0)),
     (2, 2, 2, 2, SITE, SITE),
@@ -121,6 +123,6 @@ def test_partitions_change_nothing(partitions):
 
 
 def test_a_switch_opens_before_its_nodes_are_stale():
-    """Six seconds after the last record, and the site as soon as one node is stale."""
+    """Six seconds after the last record; the site once a node is silent: until then it may be a pause."""
     assert findings(40, range(32), rack=4, switch=32)[1] <= 8
-    assert findings(40, range(40), rack=4, switch=32)[1] <= 12
+    assert findings(40, range(40), rack=4, switch=32)[1] <= 30

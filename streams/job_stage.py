@@ -144,9 +144,8 @@ class JobStage:
 
     def _admit(self, key: JobKey, record: JobSteps, rows: Rows, k: int) -> _Job | None:
         """Begin a job, where there is room for it; what was said of it before it was let go is still open."""
-        # How many ranks it has shows with its first step; until then what this record says counts.
-        ranks = max(record.world_size, len(set(rows.ranks)))
-        need = bytes_needed(ranks, self.config.straggler)
+        seen = len(set(rows.ranks))
+        need = bytes_needed(max(record.world_size, seen), self.config.straggler)
         for other, gone in self._jobs.room_for(need):
             self._leave(other, gone, ended=False)
         lost, losses, aligner = LostTime(), Losses(self.config.loss), StepAligner(record.world_size)
@@ -154,6 +153,9 @@ class JobStage:
         job = _Job(record.attempt, aligner, lost, ledger, losses)
         if not self._jobs.admit(key, job, ts=rows.ts[k], need=need):
             return None
+        # The ranks that it claims must fit as it begins, but only those that sent rows keep others out: a
+        # claim may be wrong. Its first step shows how many there are.
+        self._jobs.reserve(key, bytes_needed(seen, self.config.straggler))
         job.lost, job.ledger = self._left_open.pop(key, (lost, ledger))
         return job
 

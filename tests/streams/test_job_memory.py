@@ -13,7 +13,7 @@ from slowrank.telemetry import NodeEvent
 from slowrank.telemetry.twin import rows, steps_record
 from streams.job_events import end_of
 from streams.job_memory import KIND, bytes_needed
-from streams.job_stage import JobStage
+from streams.job_stage import DEFAULT_MEMORY_BYTES, JobStage
 from streams.job_table import FORGET_SECONDS, LINGER_SECONDS, SILENT_SECONDS
 from streams.topology import local_pipeline
 from tests.streams.job_tables import healthy, layout
@@ -189,6 +189,49 @@ def test_what_can_never_fit_takes_nobodys_place():
     claim = msgspec.structs.replace(job("claims", start=START + 700)[0], world_size=2**20)
     stage.process(claim)
     assert (stage.memory.jobs, stage.memory.refused) == (1, 1)
+
+
+FULL = 192_595
+"""Ranks of one job that all but fill the usual 4 GiB."""
+
+
+def test_a_claim_of_many_ranks_keeps_no_real_job_out():
+    """One row of a job that is said to have all ranks that fit, sent again every 300 s: a slow rank of a job
+    that begins later is found when it would be without it."""
+    start = START + 650
+    lie = job("lie", steps=1, ranks=1)[0]
+    lies = [msgspec.structs.replace(moved_by(lie, 300.0 * i), world_size=FULL) for i in range(3)]
+    alone, lied_to = JobStage(), JobStage()
+    assert DEFAULT_MEMORY_BYTES - SMALL < bytes_needed(FULL, alone.config.straggler) <= DEFAULT_MEMORY_BYTES
+    truth = job("real", slow=1, steps=90, start=start)
+    expected, found = _together(alone, [truth]), _together(lied_to, [lies, truth])
+    assert slow_ranks(expected) == {("real", 1)}
+    assert found == expected
+    assert lied_to.memory.refused == 0
+
+
+def moved_by(record, seconds):
+    told = steps_record([row | {"ts": row["ts"] + seconds} for row in rows(record)])
+    return msgspec.structs.replace(told, ts=record.ts + seconds)
+
+
+def test_a_job_of_8192_ranks_is_taken_in_node_by_node():
+    """Beside a job that claims as many: it needs the memory of the ranks seen at first, then that of all."""
+    ranks, work = 8192, np.ones((2, 8192))
+    told = [
+        msgspec.structs.replace(record, world_size=ranks, job_id="large")
+        for record in records(synchronous(work, overhead=0.1))
+    ]
+    of = JobStage().config.straggler
+    stage = JobStage(memory_bytes=bytes_needed(ranks, of) + SMALL)
+    claim = msgspec.structs.replace(job("claims", start=START)[0], world_size=ranks)
+    stage.process(claim)
+    stage.process(told[0])
+    assert stage.memory.reserved == SMALL + bytes_needed(8, of)
+    for record in told[1:]:
+        stage.process(record)
+    assert stage.memory.reserved == SMALL + bytes_needed(ranks, of)
+    assert (stage.memory.jobs, stage.memory.refused) == (2, 0)
 
 
 def test_a_day_of_silence_lets_a_job_go():

@@ -8,7 +8,7 @@ RUN pip install --require-hashes -r requirements/build.txt \
  && python -m venv /opt/slowrank \
  && /opt/slowrank/bin/pip install --require-hashes -r requirements/image.txt
 COPY . .
-RUN pip wheel --no-build-isolation --no-deps --wheel-dir /wheels . \
+RUN pip wheel --no-build-isolation --no-deps --wheel-dir /wheels ./slowrank . \
  && /opt/slowrank/bin/pip install --no-deps --no-index /wheels/*.whl
 
 

@@ -7,10 +7,14 @@ PYTEST_ARGS ?=
 BENCH ?= bocpd calibration changes chronic cost exporter gray hook jobs lemons peers pipeline place quality real series startup stress transport wire
 # A slow test that passed on exactly this tree is not run again, except in CI and with FRESH=1.
 UNCHANGED := $(if $(CI)$(FRESH),,-p unchanged)
+# One by one; five share the time that tests wait for servers, at the price of a failure under load now and then.
+WORKERS ?= 0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# The tests start hundreds of processes, each of which would compile all it imports.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo install lint test services services-down bench lock
+.PHONY: help demo install lint test test-fast compiled services services-down bench lock
 
 help: ## Show what there is to make
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,8 +31,17 @@ lint: $(VENV)/installed ## Check style, types and which package imports which
 	$(VENV)/bin/python -m pytest -q --no-header tests/test_architecture.py
 
 # With CI set a missing server is a failure, not a skip.
-test: $(VENV)/installed ## Start real Kafka and TimescaleDB, run every test (PYTEST_ARGS='-k name')
-	CI=1 PYTHONPATH=scripts $(VENV)/bin/python scripts/services.py run -- $(VENV)/bin/python -m pytest $(UNCHANGED) $(PYTEST_ARGS)
+test: compiled ## Start real Kafka and TimescaleDB, run every test (PYTEST_ARGS='-k name', WORKERS=5: side by side)
+	CI=1 PYTHONPATH=scripts $(VENV)/bin/python scripts/services.py run -- \
+	  $(VENV)/bin/python -m pytest -p side_by_side -n $(WORKERS) $(UNCHANGED) $(PYTEST_ARGS)
+
+test-fast: compiled ## Run the tests that need no server and take no more than seconds each
+	PYTHONPATH=scripts $(VENV)/bin/python -m pytest -p side_by_side -n logical -m 'not integration and not slow' $(PYTEST_ARGS)
+
+# The tests and the numba kernel, which the processes would otherwise compile all at the same time.
+compiled: $(VENV)/installed
+	@$(VENV)/bin/python -m pytest -qq --collect-only >/dev/null & \
+	  $(VENV)/bin/python -c 'from streams.runtime.worker import compile_kernel; compile_kernel()'; wait
 
 services: ## Start real Kafka and TimescaleDB on free loopback ports and print where they are
 	@$(PYTHON) scripts/services.py up

@@ -61,7 +61,7 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class BlastRadius:
-    """Who pays for the cause."""
+    """What the cause affects."""
 
     jobs: tuple[str, ...] = ()
     ranks: int = 0
@@ -75,7 +75,7 @@ class Finding:
 
     Times are Unix seconds of event time here and RFC 3339 UTC in ``to_json``. ``id`` is derived from
     ``dedup_key`` and ``onset``, so that the same input gives the same id in every run. ``shadow``: a detector
-    on trial would have opened it; it is recorded and told to nobody.
+    on trial opened it; it is recorded and never notified.
     """
 
     id: str
@@ -111,7 +111,7 @@ class Finding:
     flaps: int = 0
     shadow: bool = False
     as_of: float | None = None
-    """Event time up to which this version has heard everything; orders versions, is not part of the JSON."""
+    """Event time up to which all evidence is in this version; orders versions, is not part of the JSON."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the ``finding.v1`` object: JSON-ready, None left out, times as RFC 3339 UTC."""

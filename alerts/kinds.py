@@ -1,283 +1,606 @@
-"""What is known of every finding kind before any evidence: its standing, base severity and default action."""
+"""Every finding kind, one row each: the only place that lists them.
 
-from dataclasses import dataclass
-from enum import IntEnum
+A new kind is a row here, and a detector that raises suspicions of it. ``docs/findings.md`` is written from
+the rows by ``scripts/kinds_table.py``.
+"""
 
-from slowrank.telemetry.records import Severity
-from slowrank.telemetry.xids import XIDS, Xid
+from dataclasses import replace
+from functools import lru_cache
 
+from alerts.kind import DomainRule, Kind, Standing
+from alerts.xid_kinds import XID_KINDS
+from slowrank.telemetry.xids import xid, xid_of
 
-class Standing(IntEnum):
-    """Which of two kinds about one place tells the story; the lower is the finding, the other evidence."""
+FATAL, SYMPTOM, CAUSE, ASIDE = Standing
 
-    FATAL = 0
-    SYMPTOM = 1
-    CAUSE = 2
-    ASIDE = 3
-    """About the telemetry, not the machine: neither corroborates nor explains anything else."""
+_THROTTLED = ("throttle.thermal", "throttle.power")
 
+FABRIC = "fabric.rail_degraded"
+"""The common switch or uplink of many ports: also the likeliest cause of a silent switch."""
+IDLE = "hang.idle"
+"""The second signal of a hang, as a case of its own: the nodes of the job do not work."""
+PLANNED = "job.planned"
+"""A job announces a change of its work."""
 
-@dataclass(frozen=True, slots=True)
-class KindRule:
-    """``opens_alone``: one detector is enough, because the finding claims no more than what it saw.
+UNHEARD_KIND = "self.unheard"
+"""A node missed reports: evidence of an incident before it is ``exporter.stale``, and never a finding."""
 
-    ``explained_by``: kinds that say why this one is seen; beside one of them it is no explanation of its own.
-    ``permanent``: it stays until somebody repairs or resets something.
-    ``debounced``: it happens once in a while; until a detector calls it an error nobody is sent for it.
-    """
+TOGETHER_SECONDS = 2.0
+"""Links and silence: one failing switch or feed takes all members within ±1 s, their reporting period."""
+SPREADING_SECONDS = 120.0
+"""Heat and power reach the nodes of a rack within ±60 s (chosen: cooling reacts within minutes)."""
+OUTAGE_SECONDS = 10.0
+"""When the telemetry path breaks, its nodes are last heard from within so many seconds."""
 
-    standing: Standing
-    severity: Severity
-    action: str
-    text: str
-    opens_alone: bool = False
-    explained_by: tuple[str, ...] = ()
-    permanent: bool = False
-    debounced: bool = False
+_SILENCE = (UNHEARD_KIND, "exporter.stale", "node.silent")
+_SLOWED = ("throttle.", "clock.low", "straggler.")
 
-
-_FATAL, _SYMPTOM, _CAUSE, _ASIDE = Standing
-
-_WHY_THROTTLED = ("throttle.thermal", "throttle.power", "throttle.sync_boost")
-_FABRIC = ("fabric.rail_degraded",)
-
-RULES: dict[str, KindRule] = {
-    "straggler.fail_slow": KindRule(
-        _SYMPTOM,
-        "warning",
-        "RUN_DIAG",
-        "Run diagnostics on {place} at the next pause.",
+KINDS: dict[str, Kind] = {
+    "straggler.fail_slow": Kind(
+        standing=SYMPTOM,
+        title="{place} is {ratio} slower than {peers}",
+        meaning="a rank, GPU, tensor-parallel group or node is slower than its peers, lastingly",
+        severity="warning",
+        action="RUN_DIAG",
+        text="Run diagnostics on {place} at the next pause.",
+        phrase="the GPU itself, no reason seen in its clock, heat or power",
+        pages="machine",
         explained_by=("data.loader_slow",),
+        steps_confirm=True,
+        gathered_into=("node", "group"),
+        relapsing_as="straggler.intermittent",
     ),
-    "straggler.intermittent": KindRule(_SYMPTOM, "warning", "WATCH", "Watch {place}; it comes and goes."),
-    "straggler.job_wide": KindRule(
-        _SYMPTOM, "info", "CHECK_APP", "No machine stands out: look at the code, the data and the schedule."
+    "straggler.intermittent": Kind(
+        standing=SYMPTOM,
+        title="{place} slows down again and again ({ratio})",
+        meaning="slow on and off",
+        severity="warning",
+        action="WATCH",
+        text="Watch {place}; it comes and goes.",
+        pages="machine",
+        own_action=True,
+        gathered_into=("group",),
     ),
-    "hang.job": KindRule(
-        _FATAL,
-        "critical",
-        "RUN_DIAG",
-        "Dump the stacks of the named ranks, then restart the job without them.",
+    "straggler.job_wide": Kind(
+        standing=SYMPTOM,
+        title="{place} is {ratio} slower than it was; no machine stands out",
+        meaning=(
+            "the job is slow and no machine stands out; the hypothesis gives the cause: `imbalance.stage`, "
+            "`imbalance.workload`, `congestion`, `group`, `data` (all ranks wait longer for data: "
+            "`CHECK_DATA`), `unmeasured` (all wait longer, and no column shows for what)"
+        ),
+        severity="info",
+        action="CHECK_APP",
+        text="No machine stands out: look at the code, the data and the schedule.",
+        pages="never",
+        no_culprit=True,
+        excused_by_plan=True,
     ),
-    "hang.idle": KindRule(_ASIDE, "info", "NONE", "Idle machines alone say nothing."),
-    "job.planned": KindRule(_ASIDE, "info", "NONE", "The job says that it changes its work."),
-    "hang.rank_missing": KindRule(
-        _SYMPTOM, "error", "RUN_DIAG", "Dump the stack of {place}; it stopped reporting steps."
+    "hang.job": Kind(
+        standing=FATAL,
+        title="{place} has stopped: no steps and no work on its machines",
+        meaning=(
+            "no steps, and machines that do not work; information from about 12 s after the last step, "
+            "critical from 60 s, in a job seen for less than half an hour and with few pauses from 120 "
+            "s, before its twentieth step from 10 min"
+        ),
+        severity="critical",
+        action="RUN_DIAG",
+        text="Dump the stacks of the named ranks, then restart the job without them.",
+        hang=True,
+        of_job=True,
     ),
-    "gray.node": KindRule(
-        _CAUSE, "warning", "RUN_DIAG", "Run diagnostics on {place}: several weak signs agree."
+    IDLE: Kind(
+        standing=ASIDE,
+        severity="info",
+        action="NONE",
+        text="Idle machines alone are no fault.",
+        role="evidence",
     ),
-    "node.silent": KindRule(_FATAL, "error", "REBOOT_NODE", "Check {place} over its BMC; reboot it."),
-    "node.lemon": KindRule(
-        _CAUSE, "warning", "HARDWARE_INSPECTION", "Inspect {place}: it fails again and again."
+    PLANNED: Kind(
+        standing=ASIDE,
+        severity="info",
+        action="NONE",
+        text="The job has announced a change of its work.",
+        role="evidence",
+        of_job=True,
     ),
-    "exporter.stale": KindRule(_ASIDE, "warning", "WATCH", "Restart the exporter on {place}.", True),
-    "throttle.thermal": KindRule(
-        _CAUSE, "warning", "HARDWARE_INSPECTION", "Check the cooling of {place}: fans, air flow, heat sink."
+    "hang.rank_missing": Kind(
+        standing=SYMPTOM,
+        title="{place} reports no steps while others go on",
+        meaning="one rank reports no steps while the others go on",
+        severity="error",
+        action="RUN_DIAG",
+        text="Dump the stack of {place}; it stopped reporting steps.",
     ),
-    "throttle.power": KindRule(
-        _CAUSE, "warning", "HARDWARE_INSPECTION", "Check the power supplies and the power policy of {place}."
+    "gray.node": Kind(
+        standing=CAUSE,
+        title="{place} shows several weak signs of a fault",
+        meaning=(
+            "several weak signs at once, against the other nodes; where there is a "
+            "[model](operations.md#nodes-with-several-weak-signs) of healthy ones"
+        ),
+        severity="warning",
+        action="RUN_DIAG",
+        text="Run diagnostics on {place}: several weak signs agree.",
     ),
-    "throttle": KindRule(
-        _CAUSE, "warning", "HARDWARE_INSPECTION", "Find out why the clocks of {place} are held down."
+    "node.silent": Kind(
+        standing=FATAL,
+        title="{place} is silent",
+        meaning="a node sends no telemetry for 30 s, and other evidence confirms that it is gone",
+        severity="error",
+        action="REBOOT_NODE",
+        text="Check {place} over its BMC; reboot it.",
+        silence_counts=True,
+        held_for_domain=True,
+        until_hang="exporter.stale",
+        domain=DomainRule(
+            evidence=_SILENCE,
+            inhibits=("",),
+            within_seconds=TOGETHER_SECONDS,
+            hypothesis="domain",
+            family="silence",
+        ),
     ),
-    "throttle.hw_slowdown": KindRule(
-        _CAUSE,
-        "warning",
-        "HARDWARE_INSPECTION",
-        "Find out why the clocks of {place} are held down.",
-        explained_by=_WHY_THROTTLED,
+    "node.lemon": Kind(
+        standing=CAUSE,
+        title="{place} fails again and again",
+        meaning="fails again and again",
+        severity="warning",
+        action="HARDWARE_INSPECTION",
+        text="Inspect {place}: it fails again and again.",
+        counts_findings=True,
     ),
-    "clock.low": KindRule(
-        _CAUSE,
-        "warning",
-        "RESET_GPU",
-        "Look for a left-over clock lock, then reset {place}.",
-        explained_by=(*_WHY_THROTTLED, "throttle.hw_slowdown"),
+    "exporter.stale": Kind(
+        standing=ASIDE,
+        title="No telemetry from {place}",
+        meaning=(
+            "no telemetry of a node for 10 s, or of a rack, a switch or, for 30 s, all of a cluster "
+            "(`site`) at once (an error, `CHECK_NETWORK`); the nodes may be well"
+        ),
+        severity="warning",
+        action="WATCH",
+        text="Restart the exporter on {place}.",
+        opens_alone=True,
+        held_for_domain=True,
+        may_stop_job=True,
+        with_hang="node.silent",
+    ),
+    "throttle.power": Kind(
+        standing=CAUSE,
+        title="{place} is throttled by power",
+        meaning="clocks held down by power",
+        severity="warning",
+        action="HARDWARE_INSPECTION",
+        text="Check the power supplies and the power policy of {place}.",
+        phrase="power cap",
+        domain=DomainRule(
+            evidence=("throttle.power",),
+            inhibits=_SLOWED,
+            within_seconds=SPREADING_SECONDS,
+            hypothesis="throttle.power",
+            family="clocks",
+        ),
+    ),
+    "throttle.thermal": Kind(
+        standing=CAUSE,
+        title="{place} is throttled by heat",
+        meaning="clocks held down by heat",
+        severity="warning",
+        action="HARDWARE_INSPECTION",
+        text="Check the cooling of {place}: fans, air flow, heat sink.",
+        phrase="thermal throttling",
+        domain=DomainRule(
+            evidence=("throttle.thermal",),
+            inhibits=_SLOWED,
+            within_seconds=SPREADING_SECONDS,
+            hypothesis="throttle.thermal",
+            family="clocks",
+        ),
+    ),
+    "throttle": Kind(
+        standing=CAUSE,
+        severity="warning",
+        action="HARDWARE_INSPECTION",
+        text="Find out why the clocks of {place} are held down.",
+        role="family",
+    ),
+    "throttle.hw_slowdown": Kind(
+        standing=CAUSE,
+        title="{place} is slowed down by its hardware",
+        meaning="clocks held down by the hardware, which gives no reason",
+        severity="warning",
+        action="HARDWARE_INSPECTION",
+        text="Find out why the clocks of {place} are held down.",
+        phrase="hardware slowdown",
+        explained_by=_THROTTLED,
+    ),
+    "clock.low": Kind(
+        standing=CAUSE,
+        title="{place} runs at a low clock for no stated reason",
+        meaning="a low clock without a reason, such as a lock left over",
+        severity="warning",
+        action="RESET_GPU",
+        text="Look for a left-over clock lock, then reset {place}.",
+        phrase="SM clock below its peers, no reason given",
+        explained_by=(*_THROTTLED, "throttle.hw_slowdown"),
         permanent=True,
     ),
-    "gpu.slow_reads": KindRule(
-        _CAUSE,
-        "warning",
-        "RUN_DIAG",
-        "Run diagnostics on {place} at the next pause: reads through its driver take long.",
+    "gpu.slow_reads": Kind(
+        standing=CAUSE,
+        title="{place} answers its driver slowly",
+        meaning=(
+            "a GPU, or most GPUs of a node, that take more than 0.25 s to answer NVML; a sick GPU or "
+            "driver often shows so first"
+        ),
+        severity="warning",
+        action="RUN_DIAG",
+        text="Run diagnostics on {place} at the next pause: reads through its driver take long.",
         opens_alone=True,
         explained_by=("xid.62", "xid.79", "xid.119", "xid.120", "xid.154"),
     ),
-    "ecc.correctable_rate": KindRule(
-        _CAUSE, "warning", "WATCH", "Schedule diagnostics: {place} corrects many errors.", True
+    "ecc.correctable_rate": Kind(
+        standing=CAUSE,
+        title="{place} corrects memory errors at a high rate",
+        meaning="many corrected memory errors",
+        severity="warning",
+        action="WATCH",
+        text="Schedule diagnostics: {place} corrects many errors.",
+        opens_alone=True,
     ),
-    "ecc.uncorrectable": KindRule(_FATAL, "error", "RESET_GPU", "Reset {place} before the next job."),
-    "ecc.row_remap_pending": KindRule(
-        _CAUSE,
-        "error",
-        "RESET_GPU",
-        "Reset {place} to finish the row remap.",
+    "ecc.uncorrectable": Kind(
+        standing=FATAL,
+        title="{place} has uncorrectable memory errors",
+        meaning="uncorrectable memory errors",
+        severity="error",
+        action="RESET_GPU",
+        text="Reset {place} before the next job.",
+    ),
+    "ecc.row_remap_pending": Kind(
+        standing=CAUSE,
+        title="{place} waits for a reset to remap memory rows",
+        meaning="a memory row waits for a reset",
+        severity="error",
+        action="RESET_GPU",
+        text="Reset {place} to finish the row remap.",
         explained_by=("ecc.uncorrectable",),
+        trace=True,
     ),
-    "ecc.row_remap_failure": KindRule(
-        _FATAL, "error", "CONTACT_SUPPORT", "Replace {place}: rows ran out.", permanent=True
-    ),
-    "xid.79": KindRule(
-        _FATAL,
-        "critical",
-        "REBOOT_NODE",
-        "Drain and reboot the node: {place} fell off the bus.",
+    "ecc.row_remap_failure": Kind(
+        standing=FATAL,
+        title="{place} can remap no more memory rows",
+        meaning="no memory rows left to remap",
+        severity="error",
+        action="CONTACT_SUPPORT",
+        text="Replace {place}: rows ran out.",
         permanent=True,
     ),
-    "xid": KindRule(_FATAL, "error", "RUN_DIAG", "Look the XID up, then run diagnostics on {place}."),
-    "link.nvlink_degraded": KindRule(
-        _CAUSE, "error", "RESET_GPU", "Reset {place}; inspect the hardware if it returns."
-    ),
-    "link.nvswitch": KindRule(
-        _CAUSE,
-        "error",
-        "RESET_GPU",
-        "Stop the jobs on {place}, then reset all its GPUs and NVSwitches together (nvidia-smi -r).",
-    ),
-    "link.pcie_fatal": KindRule(
-        _FATAL, "error", "REBOOT_NODE", "Drain and reboot the node; reseat {place} if it happens again."
-    ),
-    "link.pcie_uncorrected": KindRule(
-        _CAUSE, "warning", "RUN_DIAG", "Run PCIe diagnostics on {place}: a transfer was lost."
-    ),
-    "link.nic_errors": KindRule(
-        _CAUSE,
-        "warning",
-        "REPLACE_CABLE",
-        "Replace the cable of {place}; look at the remote end too.",
-        explained_by=_FABRIC,
-    ),
-    "link.nic_flap": KindRule(
-        _CAUSE,
-        "error",
-        "REPLACE_CABLE",
-        "Replace the cable or optic of {place}.",
-        explained_by=_FABRIC,
-        debounced=True,
-    ),
-    "link.nic_slow": KindRule(
-        _CAUSE,
-        "warning",
-        "CHECK_NETWORK",
-        "Compare the speed of {place} with its rail.",
-        explained_by=(*_FABRIC, "link.nic_errors", "link.nic_flap", "link.pcie_downgrade"),
-    ),
-    "link.pcie_downgrade": KindRule(
-        _CAUSE,
-        "error",
-        "REBOOT_NODE",
-        "Reboot the node; reseat {place} if the link stays narrow.",
+    "xid.79": Kind(
+        standing=FATAL,
+        title="{place} has fallen off the bus",
+        meaning="the GPU fell off the bus",
+        severity="critical",
+        action="REBOOT_NODE",
+        text="Drain and reboot the node: {place} fell off the bus.",
         permanent=True,
     ),
-    "link.pcie_replay": KindRule(_CAUSE, "warning", "RUN_DIAG", "Run PCIe diagnostics on {place}."),
-    "link": KindRule(_CAUSE, "warning", "RUN_DIAG", "Run link diagnostics on {place}."),
-    "fabric.rail_degraded": KindRule(
-        _CAUSE, "error", "CHECK_NETWORK", "Check the switch and the uplinks of {place}."
+    "xid": Kind(
+        standing=FATAL,
+        meaning=(
+            "another XID of NVIDIA's driver; one in its catalogue has [its own severity and "
+            "action](hardware-rules.md), XID 154 the action that the driver asks for; `xid` is for all "
+            "others of one GPU together, a warning that names the latest"
+        ),
+        severity="error",
+        action="RUN_DIAG",
+        text="Look the XID up, then run diagnostics on {place}.",
     ),
-    "congestion": KindRule(_CAUSE, "info", "WATCH", "Watch the network; no machine is to blame."),
-    "group": KindRule(
-        _CAUSE, "info", "CHECK_NETWORK", "Look at the links of the ranks of {place}: one of them is slow."
+    "link.nvlink_degraded": Kind(
+        standing=CAUSE,
+        title="{place} has a degraded NVLink",
+        meaning="NVLink errors; a counter that rises is a warning",
+        severity="error",
+        action="RESET_GPU",
+        text="Reset {place}; inspect the hardware if it returns.",
     ),
-    "imbalance.stage": KindRule(
-        _CAUSE,
-        "warning",
-        "CHECK_APP",
-        "Give the slowest stage fewer layers, or the others more: no machine is at fault.",
+    "link.nvswitch": Kind(
+        standing=CAUSE,
+        title="{place} has NVSwitch errors",
+        meaning="errors of the node's NVSwitches (SXid)",
+        severity="error",
+        action="RESET_GPU",
+        text="Stop the jobs on {place}, then reset all its GPUs and NVSwitches together (nvidia-smi -r).",
     ),
-    "imbalance.workload": KindRule(
-        _CAUSE,
-        "warning",
-        "CHECK_APP",
-        "Spread the work more evenly, as by packing sequences by what they cost: no machine is at fault.",
+    "link.pcie_fatal": Kind(
+        standing=FATAL,
+        title="{place} has lost its PCIe link",
+        meaning="a PCIe link was lost (AER, uncorrected and fatal)",
+        severity="error",
+        action="REBOOT_NODE",
+        text="Drain and reboot the node; reseat {place} if it happens again.",
     ),
-    "domain": KindRule(
-        _CAUSE,
-        "error",
-        "CHECK_NETWORK",
-        "Check the power and the uplinks of {place}: its nodes fell together.",
+    "link.pcie_uncorrected": Kind(
+        standing=CAUSE,
+        title="{place} has PCIe errors",
+        meaning="a PCIe transfer was lost and the link goes on (AER, uncorrected)",
+        severity="warning",
+        action="RUN_DIAG",
+        text="Run PCIe diagnostics on {place}: a transfer was lost.",
     ),
-    "host.cpu_contention": KindRule(
-        _CAUSE, "warning", "CHECK_APP", "Find what else runs on {place} and move it."
+    "link.nic_errors": Kind(
+        standing=CAUSE,
+        title="{place} has link errors",
+        meaning="a port with errors",
+        severity="warning",
+        action="REPLACE_CABLE",
+        text="Replace the cable of {place}; look at the remote end too.",
+        explained_by=(FABRIC,),
+        held_for_domain=True,
+        heals_like="congestion",
+        transfers="slowing",
     ),
-    "host.memory_pressure": KindRule(
-        _CAUSE, "warning", "CHECK_APP", "Find what fills the memory of {place}."
+    "link.nic_flap": Kind(
+        standing=CAUSE,
+        title="{place} has lost its link",
+        meaning="a port that went down",
+        severity="error",
+        action="REPLACE_CABLE",
+        text="Replace the cable or optic of {place}.",
+        pages="repeated",
+        explained_by=(FABRIC,),
+        held_for_domain=True,
+        heals_like="congestion",
+        may_stop_job=True,
     ),
-    "host.hung_task": KindRule(
-        _CAUSE,
-        "error",
-        "RUN_DIAG",
-        "Find out what the processes of {place} wait for (a driver, a file system); reboot it if they stay.",
+    "link.nic_slow": Kind(
+        standing=CAUSE,
+        title="{place} is slower than its rail",
+        meaning="a port slower than its rail",
+        severity="warning",
+        action="CHECK_NETWORK",
+        text="Compare the speed of {place} with its rail.",
+        explained_by=(FABRIC, "link.nic_errors", "link.nic_flap", "link.pcie_downgrade"),
+        held_for_domain=True,
+        heals_like="congestion",
+        transfers="slowing",
     ),
-    "host.clock_skew": KindRule(_ASIDE, "warning", "WATCH", "Repair the time service of {place}.", True),
-    "host": KindRule(_CAUSE, "warning", "CHECK_APP", "Look at the host side of {place}."),
-    "data": KindRule(
-        _CAUSE, "warning", "CHECK_DATA", "All ranks wait for data: look at the storage and how it is read."
+    "link.pcie_downgrade": Kind(
+        standing=CAUSE,
+        title="{place} runs on a narrowed PCIe link",
+        meaning="fewer PCIe lanes or an older generation than there should be",
+        severity="error",
+        action="REBOOT_NODE",
+        text="Reboot the node; reseat {place} if the link stays narrow.",
+        permanent=True,
+        transfers="slowing",
     ),
-    "data.loader_slow": KindRule(_SYMPTOM, "warning", "CHECK_DATA", "Look at the data loader of {place}."),
-    "training.loss_anomaly": KindRule(
-        _ASIDE, "warning", "CHECK_APP", "Roll back and replay; the machine cannot be told from the loss."
+    "link.pcie_replay": Kind(
+        standing=CAUSE,
+        title="{place} repeats PCIe transfers",
+        meaning="PCIe transfers are repeated",
+        severity="warning",
+        action="RUN_DIAG",
+        text="Run PCIe diagnostics on {place}.",
     ),
-    "startup.slow": KindRule(_ASIDE, "warning", "WATCH", "Look at the start of {place}."),
-    "self.job_memory": KindRule(
-        _ASIDE,
-        "warning",
-        "NONE",
-        "Raise SLOWRANK_STREAMS_JOB_MEMORY_MIB where there is memory, or give job-steps more partitions.",
-        True,
+    "link": Kind(
+        standing=CAUSE,
+        severity="warning",
+        action="RUN_DIAG",
+        text="Run link diagnostics on {place}.",
+        role="family",
     ),
-    "self.telemetry_gap": KindRule(
-        _ASIDE,
-        "warning",
-        "CHECK_NETWORK",
-        "Check how telemetry leaves {place} (brokers, network): no rack or switch explains the silent nodes.",
-        True,
+    FABRIC: Kind(
+        standing=CAUSE,
+        title="{place} is degraded",
+        meaning="many ports of one rail or switch",
+        severity="error",
+        action="CHECK_NETWORK",
+        text="Check the switch and the uplinks of {place}.",
+        heals_like="congestion",
+        transfers="slowing",
+        may_stop_job=True,
+        domain=DomainRule(
+            evidence=("link.nic_flap", "link.nic_errors", "link.nic_slow"),
+            inhibits=("link.nic_", "hang.rank_missing"),
+            within_seconds=TOGETHER_SECONDS,
+            hypothesis=FABRIC,
+            family="nic",
+            of_ports=True,
+        ),
     ),
-    "self": KindRule(_ASIDE, "warning", "NONE", "slowrank itself is impaired; see its metrics.", True),
+    "congestion": Kind(
+        standing=CAUSE,
+        severity="info",
+        action="WATCH",
+        text="Watch the network; no machine is to blame.",
+        role="evidence",
+        of_job=True,
+        heals_like="congestion",
+        transfers="slow",
+    ),
+    "group": Kind(
+        standing=CAUSE,
+        title="{place} transfers {ratio} slower than the other groups",
+        severity="info",
+        action="CHECK_NETWORK",
+        text="Look at the links of the ranks of {place}: one of them is slow.",
+        role="cause",
+        transfers="slow",
+    ),
+    "imbalance.stage": Kind(
+        standing=CAUSE,
+        title="{group} carries {ratio} the compute of the others",
+        severity="warning",
+        action="CHECK_APP",
+        text="Give the slowest stage fewer layers, or the others more: no machine is at fault.",
+        role="cause",
+        without_past=True,
+    ),
+    "imbalance.workload": Kind(
+        standing=CAUSE,
+        title="{place} is {ratio} slower than with evenly spread work",
+        severity="warning",
+        action="CHECK_APP",
+        text=(
+            "Spread the work more evenly, as by packing sequences by what they cost: no machine is at fault."
+        ),
+        phrase="uneven work",
+        role="cause",
+        without_past=True,
+        confidence_cap=0.5,
+    ),
+    "domain": Kind(
+        standing=CAUSE,
+        severity="error",
+        action="CHECK_NETWORK",
+        text="Check the power and the uplinks of {place}: its nodes fell together.",
+        role="cause",
+    ),
+    "host.cpu_contention": Kind(
+        standing=CAUSE,
+        title="{place} shares its CPUs with something else",
+        meaning="something else runs on the host's CPUs",
+        severity="warning",
+        action="CHECK_APP",
+        text="Find what else runs on {place} and move it.",
+        phrase="other load on the host's CPUs",
+    ),
+    "host.memory_pressure": Kind(
+        standing=CAUSE,
+        title="{place} is short of memory",
+        meaning="the host is short of memory",
+        severity="warning",
+        action="CHECK_APP",
+        text="Find what fills the memory of {place}.",
+    ),
+    "host.hung_task": Kind(
+        standing=CAUSE,
+        title="{place} has processes that hang in the kernel",
+        meaning=(
+            "processes that the kernel could not wake up for two minutes; of a driver or a network file "
+            "system an error, else a warning"
+        ),
+        severity="error",
+        action="RUN_DIAG",
+        text=(
+            "Find out what the processes of {place} wait for (a driver, a file system); reboot it if they "
+            "stay."
+        ),
+    ),
+    "host.clock_skew": Kind(
+        standing=ASIDE,
+        title="The clock of {place} is off",
+        meaning=(
+            "the clock of a node is off: by half a second in its own measure, or by a minute in [when its "
+            "records come](records.md#clocks-that-are-off)"
+        ),
+        severity="warning",
+        action="WATCH",
+        text="Repair the time service of {place}.",
+        opens_alone=True,
+    ),
+    "host": Kind(
+        standing=CAUSE,
+        severity="warning",
+        action="CHECK_APP",
+        text="Look at the host side of {place}.",
+        role="family",
+    ),
+    "data": Kind(
+        standing=CAUSE,
+        severity="warning",
+        action="CHECK_DATA",
+        text="All ranks wait for data: look at the storage and how it is read.",
+        role="cause",
+    ),
+    "data.loader_slow": Kind(
+        standing=SYMPTOM,
+        title="{place} waits for data",
+        meaning="ranks wait for data",
+        severity="warning",
+        action="CHECK_DATA",
+        text="Look at the data loader of {place}.",
+        gathered_into=("node",),
+    ),
+    "training.loss_anomaly": Kind(
+        standing=ASIDE,
+        title="{place} has an abnormal loss or gradient",
+        meaning="a loss or gradient norm that is no number, leaps or keeps rising",
+        severity="warning",
+        action="CHECK_APP",
+        text="Roll back and replay; the loss does not show which machine is at fault.",
+        excused_by_plan=True,
+    ),
+    "startup.slow": Kind(
+        standing=ASIDE,
+        title="{place} starts slowly",
+        meaning="a node held up the start of its job",
+        severity="warning",
+        action="WATCH",
+        text="Look at the start of {place}.",
+    ),
+    "self.job_memory": Kind(
+        standing=ASIDE,
+        title="slowrank runs out of memory for jobs: {place}",
+        meaning=(
+            "the jobs of a partition need more [memory](operations.md#memory-of-jobs) than they may have"
+        ),
+        severity="warning",
+        action="NONE",
+        text=(
+            "Raise SLOWRANK_STREAMS_JOB_MEMORY_MIB where there is memory, or give job-steps more partitions."
+        ),
+        opens_alone=True,
+    ),
+    "self.telemetry_gap": Kind(
+        standing=ASIDE,
+        title="No telemetry from many nodes of {place}, across all places",
+        meaning=(
+            "no telemetry of many nodes at once, across all racks and switches or without any that is known"
+        ),
+        severity="warning",
+        action="CHECK_NETWORK",
+        text=(
+            "Check how telemetry leaves {place} (brokers, network): no rack or switch explains the silent "
+            "nodes."
+        ),
+        opens_alone=True,
+        domain=DomainRule(
+            evidence=_SILENCE,
+            inhibits=_SILENCE,
+            within_seconds=OUTAGE_SECONDS,
+            hypothesis="self",
+            family="telemetry",
+            of_cluster=True,
+        ),
+    ),
+    "self": Kind(
+        standing=ASIDE,
+        meaning="slowrank itself [is blind](operations.md#when-slowrank-is-blind)",
+        severity="warning",
+        action="NONE",
+        text="slowrank itself is impaired; see its metrics.",
+        opens_alone=True,
+    ),
 }
 
-_UNKNOWN = KindRule(_CAUSE, "warning", "WATCH", "Watch {place}.")
+_UNKNOWN = Kind(standing=CAUSE, severity="warning", action="WATCH", text="Watch {place}.")
 
 
-def rule_of(kind: str) -> KindRule:
-    """Return the rule of the kind or of its family (``throttle.sync_boost`` is a ``throttle``).
+def kind_of(name: str) -> Kind:
+    """Return the row of a kind, else of its family (``throttle.board`` is a ``throttle``), else a default.
 
-    XIDs have those of NVIDIA's catalogue; one that is not in it has that of all XIDs.
+    An XID has the row of NVIDIA's catalogue; one that is not in it has that of ``xid``.
     """
-    return RULES.get(kind) or _XIDS.get(kind) or RULES.get(kind.split(".", 1)[0]) or _UNKNOWN
+    own = KINDS.get(name) or XID_KINDS.get(name)
+    if own is not None:
+        return own
+    number = xid_of(name)
+    if number is not None:
+        return _uncatalogued(number)
+    return KINDS.get(name.partition(".")[0]) or _UNKNOWN
 
 
-def _of_xid(number: int, row: Xid) -> KindRule:
-    what = f"XID {number}, {row.meaning}"
-    text = {
-        "RESET_GPU": f"Reset {{place}} before the next job: {what}.",
-        "REBOOT_NODE": f"Drain and reboot the node of {{place}}: {what}.",
-        "CONTACT_SUPPORT": f"Take {{place}} out of service and ask its vendor: {what}.",
-        "HARDWARE_INSPECTION": f"Inspect {{place}}: {what}.",
-        "RUN_DIAG": f"Run diagnostics on {{place}}: {what}.",
-        "NONE": f"Nothing to do by itself: {what}.",
-    }
-    # Of an application's XID only what repeats on one GPU is a finding, and then an error of the GPU's.
-    severity: Severity = row.grade if row.grade in ("critical", "error", "warning") else "error"
-    return KindRule(_FATAL, severity, row.action, text[row.action])
-
-
-def _recovery(action: str, text: str) -> KindRule:
-    return KindRule(_FATAL, "error", action, text)
-
-
-_XIDS = {f"xid.{number}": _of_xid(number, row) for number, row in XIDS.items()} | {
-    # By the action that the driver asks for, as NVML numbers them.
-    "xid.154.1": _recovery("RESET_GPU", "Reset {place}: its driver asks for it."),
-    "xid.154.2": _recovery("REBOOT_NODE", "Drain and reboot the node of {place}: its driver asks for it."),
-    "xid.154.3": _recovery(
-        "RESET_GPU", "Stop the jobs that use {place} and its peers, then see what its driver asks for next."
-    ),
-    "xid.154.4": _recovery(
-        "RESET_GPU", "Let the work on {place} end, then reset it: its driver asks for it."
-    ),
-    "xid.154.6": _recovery("RESET_GPU", "Reset the bus of {place}: its driver asks for it."),
-    "xid.154.7": _recovery(
-        "REBOOT_NODE", "Drain and power-cycle the node of {place}: its driver asks for it."
-    ),
-}
+@lru_cache(maxsize=256)
+def _uncatalogued(number: int) -> Kind:
+    return replace(KINDS["xid"], title=f"{{place}} reports XID {number}: {xid(number).meaning}")

@@ -1,4 +1,4 @@
-"""A stored finding and a new version of it: which wins, and what people have said about it survives.
+"""Merge a stored finding with a new version of it, without losing what people have done to it.
 
 Detectors are restarted and re-read their input, so a version may come twice, late, or from a worker that
 remembers less than the store does. None of that may move a finding backwards.
@@ -6,9 +6,9 @@ remembers less than the store does. None of that may move a finding backwards.
 
 from dataclasses import dataclass, replace
 
+from alerts.cases.lifecycle import LIVE, NOTIFIED
 from alerts.finding import Finding, Status
-from alerts.lifecycle import LIVE, NOTIFIED
-from alerts.notify import Told
+from alerts.notify import NotifiedState
 
 _ORDER: dict[Status, int] = {"suspected": 0, "open": 1, "acknowledged": 1, "resolved": 2, "expired": 2}
 
@@ -21,7 +21,7 @@ class Held:
     """
 
     id: str
-    told: Told
+    notified: NotifiedState
     as_of: float
     onset: tuple[float, float, float]
     detected_at: float
@@ -42,7 +42,7 @@ def version_time(finding: Finding) -> float:
 def merge(held: Held, incoming: Finding) -> Finding | None:
     """Return the finding to store under the held id, or None when the held version is the newer one."""
     # Of two versions of one event time the one further on in its life is newer.
-    if (version_time(incoming), _ORDER[incoming.status]) < (held.as_of, _ORDER[held.told.status]):
+    if (version_time(incoming), _ORDER[incoming.status]) < (held.as_of, _ORDER[held.notified.status]):
         return None
     occurrences = _occurrences(held, incoming)
     status = _status(held, incoming, occurrences)
@@ -67,34 +67,38 @@ def merge(held: Held, incoming: Finding) -> Finding | None:
 
 def _detected_at(held: Held, incoming: Finding) -> float:
     # A finding is detected when it opens, not when it was first suspected.
-    if held.told.status == "suspected" and held.told.occurrences == 1 and incoming.status != "suspected":
+    if (
+        held.notified.status == "suspected"
+        and held.notified.occurrences == 1
+        and incoming.status != "suspected"
+    ):
         return incoming.detected_at
     return min(held.detected_at, incoming.detected_at)
 
 
 def _occurrences(held: Held, incoming: Finding) -> int:
-    known = held.told.occurrences
+    before = held.notified.occurrences
     # A worker that no longer remembers the cause gives it a new id and counts from one.
-    forgetful = incoming.id != held.id and incoming.occurrences <= known
-    if forgetful and held.told.status not in LIVE and incoming.status in NOTIFIED:
-        return known + 1
-    return max(known, incoming.occurrences)
+    forgetful = incoming.id != held.id and incoming.occurrences <= before
+    if forgetful and held.notified.status not in LIVE and incoming.status in NOTIFIED:
+        return before + 1
+    return max(before, incoming.occurrences)
 
 
 def _status(held: Held, incoming: Finding, occurrences: int) -> Status:
-    before = held.told.status
+    before = held.notified.status
     # What a person closed stays closed until it happens again.
     closed = before not in LIVE and held.closed_occurrence is not None
     if closed and incoming.status in LIVE and occurrences == held.closed_occurrence:
         return before
-    # Whoever reads the log again may have heard less by that time than was told.
+    # A worker that reads the log again may have less evidence by that time than was notified.
     if incoming.status == "suspected" and before in NOTIFIED:
         return before
-    if before == "acknowledged" and incoming.status == "open" and occurrences == held.told.occurrences:
+    if before == "acknowledged" and incoming.status == "open" and occurrences == held.notified.occurrences:
         return "acknowledged"
     return incoming.status
 
 
 def _first(*times: float | None) -> float | None:
-    """Return the first time that is known; zero is a time."""
+    """Return the first time that is given; zero is a time."""
     return next((time for time in times if time is not None), None)

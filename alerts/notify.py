@@ -1,11 +1,11 @@
-"""Whether a change of a finding is news, and which: decided from the version people know and the new one."""
+"""Which event a change of a finding is: decided from the version last notified and the new one."""
 
 from dataclasses import dataclass
 from typing import Literal
 
+from alerts.cases.lifecycle import NOTIFIED
 from alerts.finding import Finding, Status
-from alerts.lifecycle import NOTIFIED
-from alerts.severity import ORDER
+from alerts.report.severity import ORDER
 from slowrank.telemetry.records import Severity
 
 EventType = Literal[
@@ -21,14 +21,14 @@ EventType = Literal[
 DEFAULT_EVENTS: frozenset[EventType] = frozenset(
     {"finding.opened", "finding.reopened", "finding.escalated", "finding.resolved"}
 )
-"""What a webhook that names no events gets: the changes that ask somebody to act, or to stop acting."""
+"""Events of a webhook that names none: the changes that ask people to act, or to stop acting."""
 
 END: EventType = "finding.resolved"
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What of a finding makes news when it changes; values that move all the time are not in it."""
+class NotifiedState:
+    """The fields of which a change is notified; values that change all the time are not among them."""
 
     status: Status
     severity: Severity
@@ -38,20 +38,20 @@ class Told:
     occurrences: int
 
     @classmethod
-    def of(cls, finding: Finding) -> "Told":
-        """Return what is told of a version."""
+    def of(cls, finding: Finding) -> "NotifiedState":
+        """Return the state of a version."""
         cause = finding.cause.hypothesis if finding.cause else ""
         return cls(
             finding.status, finding.severity, finding.kind, cause, finding.action.code, finding.occurrences
         )
 
 
-def news(before: Told | None, after: Told) -> EventType | None:
-    """Return the event to emit, or None: suspicions are never news, nor is a change of numbers alone."""
-    known = before is not None and before.status in NOTIFIED
-    if after.status in NOTIFIED and not known:
+def event_of(before: NotifiedState | None, after: NotifiedState) -> EventType | None:
+    """Return the event to emit, or None: for a suspected finding, or where numbers alone changed."""
+    open_before = before is not None and before.status in NOTIFIED
+    if after.status in NOTIFIED and not open_before:
         return "finding.reopened" if after.occurrences > 1 else "finding.opened"
-    if before is None or not known:
+    if before is None or not open_before:
         return None
     if after.status not in NOTIFIED:
         return "finding.resolved"

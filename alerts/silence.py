@@ -68,7 +68,7 @@ def muting(silences: Iterable[Silence], labels: Mapping[str, str], now: datetime
 def labels(finding: Mapping[str, Any]) -> dict[str, str]:
     """Return the labels of a ``finding.v1`` object that matchers see."""
     subject: Mapping[str, Any] = finding.get("subject", {})
-    known = {name: subject.get(name) for name in get_args(PlaceLabel)}
-    known |= {"gpu": subject.get("gpu_index"), "subject_type": subject.get("type")}
-    known |= {name: finding.get(name) for name in ("kind", "severity")} | {"finding_id": finding.get("id")}
-    return {name: str(value) for name, value in known.items() if value is not None}
+    found = {name: subject.get(name) for name in get_args(PlaceLabel)}
+    found |= {"gpu": subject.get("gpu_index"), "subject_type": subject.get("type")}
+    found |= {name: finding.get(name) for name in ("kind", "severity")} | {"finding_id": finding.get("id")}
+    return {name: str(value) for name, value in found.items() if value is not None}

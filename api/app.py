@@ -1,4 +1,4 @@
-"""The HTTP API, put together: ``create_app`` is the one place that knows every part."""
+"""Composes the HTTP API: ``create_app`` is the one place that imports every part."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,16 +8,17 @@ import psycopg
 from fastapi import Depends, FastAPI
 from psycopg_pool import ConnectionPool
 
-from api import ingest, problems
-from api.clients import networks
-from api.cursors import Cursors
+from api import ingest
+from api.delivery.from_settings import policy_of
 from api.deps import Probe, Services
-from api.idempotency import claimed
+from api.http import problems
+from api.http.client_address import networks
+from api.http.cursors import Cursors
+from api.http.idempotency import reserve_idempotency_key
+from api.http.middleware import Edge
+from api.http.query import known_parameters
 from api.metrics import ApiMetrics, DatabaseGauges, new_registry
-from api.middleware import Edge
 from api.openapi import document
-from api.policy import policy_of
-from api.query import known_parameters
 from api.routes import (
     audit,
     chronic,
@@ -34,7 +35,7 @@ from api.routes import (
 from api.routes import ingest as ingest_routes
 from slowrank import __version__
 from slowrank.settings import Settings
-from store.search import open_counts
+from store.findings.search import open_counts
 
 ROUTERS = (
     health.router,
@@ -61,12 +62,12 @@ def create_app(
 ) -> FastAPI:
     """Return the app over an open ``pool``.
 
-    ``sink`` takes ingested telemetry (without one, ingest answers 503); ``probes`` adds lines to /readyz.
+    ``sink`` accepts ingested telemetry (without one, ingest answers 503); ``probes`` adds checks to /readyz.
     """
     registry = new_registry()
     metrics = ApiMetrics(registry)
     registry.register(DatabaseGauges(lambda: _open_findings(pool), psycopg.OperationalError))
-    # The framework's own pages need no key and load scripts from elsewhere; routes.meta serves the document.
+    # The framework's pages need no key and load scripts from a CDN; routes.meta serves the document.
     app = FastAPI(title="slowrank", version=__version__, docs_url=None, redoc_url=None, openapi_url=None)
     app.state.services = Services(
         settings=settings,
@@ -89,23 +90,27 @@ def create_app(
     )
     for router in ROUTERS:
         # Not at the probes: whoever asks those may add what defeats a cache.
-        checks = [Depends(known_parameters), Depends(claimed)] if router.prefix.startswith("/api/") else []
+        checks = (
+            [Depends(known_parameters), Depends(reserve_idempotency_key)]
+            if router.prefix.startswith("/api/")
+            else []
+        )
         app.include_router(router, dependencies=checks)
-    # Now, and not at the first request: the framework cannot derive it in several threads at once.
+    # Derived here and not at the first request: the framework cannot do it in several threads at once.
     made = document(app)
     app.openapi = lambda: made  # type: ignore[method-assign]  # FastAPI's documented hook
     return app
 
 
 def allowed_hosts(settings: Settings) -> frozenset[str]:
-    """Return the names a request may come under: loopback, the public name, and what the operator adds."""
+    """Return the accepted Host names: loopback, the public name, and those of the settings."""
     public = urlsplit(settings.public_url).hostname
     named = {"127.0.0.1", "localhost", "[::1]", *settings.api_allowed_hosts}
     return frozenset(host.lower() for host in (*named, public) if host)
 
 
 def openapi_document() -> dict[str, Any]:
-    """Return the OpenAPI document; asks no database."""
+    """Return the OpenAPI document without a database."""
     app = FastAPI(title="slowrank")
     for router in ROUTERS:
         app.include_router(router)
@@ -113,6 +118,6 @@ def openapi_document() -> dict[str, Any]:
 
 
 def _open_findings(pool: ConnectionPool[Any]) -> Mapping[tuple[str, str], int]:
-    # Seconds: a scrape must not wait for an absent database; PoolTimeout is an OperationalError, too.
+    # 2 s: a scrape must not wait for an absent database. PoolTimeout is an OperationalError, too.
     with pool.connection(timeout=2) as conn:
         return open_counts(conn)

@@ -1,4 +1,4 @@
-"""Writing the audit log from a request: who (key id), what, from where, under which request id."""
+"""Writes audit log entries for requests: key id, action, client address and request id."""
 
 from typing import Any
 
@@ -6,12 +6,12 @@ from fastapi import Request
 from psycopg import Connection
 
 from api.deps import services
-from store import audit
-from store.audit import Entry
+from store.access import audit
+from store.access.audit import Entry
 
 
 def record(conn: Connection[Any], request: Request, action: str, target: str, detail: dict[str, Any]) -> None:
-    """Append an entry, in the caller's transaction, so that nothing is done unrecorded."""
+    """Append an entry in the caller's transaction, so that no change goes unrecorded."""
     origin = {
         "ip": request.client.host if request.client else "",
         "request_id": request.state.request_id,

@@ -1,4 +1,4 @@
-"""What the routes are given: one ``Services`` per app, made in ``create_app`` and nowhere else."""
+"""Dependencies of the routes: one ``Services`` per app, made in ``create_app``."""
 
 import time
 from collections import Counter
@@ -11,21 +11,21 @@ from fastapi import Depends, Request
 from prometheus_client import CollectorRegistry
 from psycopg_pool import ConnectionPool
 
-from api.cursors import Cursors
+from api.http.cursors import Cursors
+from api.http.limits import Limiter
+from api.http.times import utc_now
 from api.ingest import Sink
-from api.limits import Limiter
 from api.metrics import ApiMetrics
-from api.ssrf import Policy
-from api.times import utc_now
+from api.security.ssrf import Policy
 from slowrank.settings import Settings
 
-# A probe of readyz: returns what it saw, raises OSError with why it is not well.
+# A check of /readyz: returns a description, raises OSError with the reason when it fails.
 Probe = Callable[[], str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
-    """Everything a route may use; ``sink`` is None where nothing takes telemetry."""
+    """Everything a route may use; ``sink`` is None where telemetry is not ingested."""
 
     settings: Settings
     pool: ConnectionPool[Any]

@@ -1,4 +1,4 @@
-"""A finding as a plain HTML page: no script, nothing loaded from elsewhere, every text escaped."""
+"""Renders a finding as plain HTML: no script, no external resource, every text escaped."""
 
 import base64
 import hashlib
@@ -15,14 +15,14 @@ _STYLE_HASH = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode(
 HEADERS = {
     "content-security-policy": f"default-src 'none'; style-src 'sha256-{_STYLE_HASH}'; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'none'",
-    # Its address holds what opens it: neither kept by proxies nor told to where a reader goes next.
+    # The URL holds the token that opens the page: keep it out of caches and Referer headers.
     "cache-control": "private, no-store",
     "referrer-policy": "no-referrer",
 }
 
 
-def page(title: str, *parts: str) -> str:
-    """Return a whole page of parts that are HTML already."""
+def html_page(title: str, *parts: str) -> str:
+    """Return an HTML document of parts that are HTML already."""
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
         f'<meta name="viewport" content="width=device-width"><meta name="robots" content="noindex">'
@@ -40,7 +40,7 @@ def finding_page(finding: Mapping[str, Any]) -> str:
     action = finding.get("action") or {}
     commands = "\n".join(map(str, action.get("commands") or ()))
     measured = map(_evidence, finding.get("evidence") or ())
-    return page(
+    return html_page(
         str(finding.get("title") or finding.get("id")),
         _table(None, _facts(finding)),
         "<h2>What to do</h2>",

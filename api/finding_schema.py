@@ -1,4 +1,4 @@
-"""The JSON Schema of ``finding.v1``, derived from the finding itself so that it cannot fall behind it."""
+"""Derives the JSON Schema of ``finding.v1`` from ``alerts.finding.Finding``."""
 
 import inspect
 from typing import Any
@@ -9,7 +9,7 @@ from alerts.finding import Finding
 
 _TIMES = ("onset", "detected_at", "last_seen_at", "resolved_at")
 _TIME = {"type": "string", "format": "date-time"}
-_WORDS = {"by": {"type": "string"}, "at": _TIME, "note": {"type": "string"}}
+_EDIT = {"by": {"type": "string"}, "at": _TIME, "note": {"type": "string"}}
 _STEP = {
     "version": {"type": "integer"},
     "event": {"type": "string"},
@@ -20,14 +20,14 @@ _STEP = {
     "note": {"type": "string"},
 }
 
-# What people and the store add to a finding when it is served.
+# Fields that people and the store add to a served finding.
 _SERVED: dict[str, Any] = {
     "updated_at": _TIME,
-    "acknowledged": {"type": "object", "properties": _WORDS},
-    "closed": {"type": "object", "properties": _WORDS | {"occurrence": {"type": "integer"}}},
+    "acknowledged": {"type": "object", "properties": _EDIT},
+    "closed": {"type": "object", "properties": _EDIT | {"occurrence": {"type": "integer"}}},
     "feedback": {
         "type": "object",
-        "properties": _WORDS
+        "properties": _EDIT
         | {"verdict": {"enum": ["true_positive", "false_positive", "benign", "duplicate"]}},
     },
     "history": {"type": "array", "items": {"type": "object", "properties": _STEP}},
@@ -36,7 +36,7 @@ _SERVED: dict[str, Any] = {
 
 
 def definitions(ref: str = "#/$defs/{name}") -> dict[str, Any]:
-    """Return the schemas by name, ``Finding`` among them; ``ref`` is where they will stand."""
+    """Return the schemas by name, ``Finding`` among them; ``ref`` is the template of their references."""
     _, parts = msgspec.json.schema_components([Finding], ref_template=ref)
     for part in parts.values():
         part["description"] = inspect.cleandoc(part.get("description", ""))
@@ -66,7 +66,7 @@ def finding_schema(public_url: str) -> dict[str, Any]:
 
 
 def _plain(schema: dict[str, Any]) -> dict[str, Any]:
-    """Drop the null alternative and the default: what is not known is left out, never null."""
+    """Drop the null alternative and the default: unknown fields are left out, never null."""
     kept: list[dict[str, Any]] = [option for option in schema.get("anyOf", ()) if option != {"type": "null"}]
     if len(kept) == 1:
         return kept[0]

@@ -1,4 +1,4 @@
-"""The JSON twin over HTTP: a body of rows in, records for the pipeline and a count of refusals out. Pure."""
+"""Parses telemetry posted as NDJSON into records and refused lines. Pure."""
 
 import zlib
 from collections import Counter
@@ -14,34 +14,36 @@ from slowrank.telemetry.names import Unknown, first_unknown, kind_of
 from slowrank.telemetry.records import JobSteps, NodeSample, Record
 from slowrank.telemetry.twin import Assembler
 
-# Bytes on the wire, bytes inflated and the ratio of the two: small bodies must not fill the memory.
+# Bytes on the wire, inflated bytes and their ratio, so that a small body cannot fill the memory. Chosen:
+# 20 MiB are some 3,000 records of a node with eight GPUs (7 kB each as JSON with named fields).
 MAX_BODY = 5 * 2**20
 MAX_INFLATED = 20 * 2**20
 MAX_RATIO = 100
+# Chosen: nine times such a record.
 MAX_LINE = 64 * 1024
-# Refused lines that an answer explains; the others it counts.
+# Refused lines that an answer explains; the others are only counted. Chosen: 6 kB of answer at most.
 MAX_ERRORS = 20
 
 Row = Mapping[str, Any]
 
 
 class SinkUnavailable(Exception):
-    """The sink takes nothing now; the sender should keep its rows and come again."""
+    """The sink accepts nothing now; the client should keep its rows and retry."""
 
 
 class Sink(Protocol):
-    """Where ingested records go; called from a worker thread, and durable when it returns."""
+    """Destination of ingested records, called from a worker thread."""
 
     def accept(self, records: Sequence[Record]) -> Mapping[int, BadRecord]:
-        """Take ``records``; return by their index those it refuses, and why.
+        """Store ``records`` durably; return the refused ones by index, with the reason.
 
-        May block. Raises ``SinkUnavailable``, and has then promised nothing.
+        May block. Raises ``SinkUnavailable`` when none of them was promised to be stored.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a line was refused; ``line`` counts from 0, ``field`` is empty where it is about the whole line."""
+    """Why a line was refused; ``line`` counts from 0, ``field`` is empty if it concerns the whole line."""
 
     line: int
     field: str
@@ -56,9 +58,9 @@ class Refusal:
 
 @dataclass(slots=True)
 class Batch:
-    """What a body held: whole records, the lines of each, and the refused lines by reason.
+    """Result of parsing a body: records, the lines of each, and the number of refused lines by reason.
 
-    Of the refused lines the first few are kept with their explanation.
+    The first ``MAX_ERRORS`` refused lines are kept with their explanation.
     """
 
     records: list[Record] = field(default_factory=list)
@@ -68,19 +70,19 @@ class Batch:
     errors: list[Refusal] = field(default_factory=list)
 
     def refuse(self, lines: Sequence[int], bad: BadRecord, place: str = "") -> None:
-        """Count ``lines`` as refused; explain it at the first of them."""
+        """Count ``lines`` as refused, with the explanation at the first of them."""
         self.rejected[bad.reason] += len(lines)
         if len(self.errors) < MAX_ERRORS and lines:
             self.errors.append(Refusal(lines[0], place, bad.reason, bad.detail))
 
     def refuse_name(self, line: int, unknown: Unknown) -> None:
         """Count a line that uses an unknown name."""
-        # Looking for the nearest name takes a millisecond: not for each of 100,000 lines.
+        # Searching the nearest known name takes a millisecond: too much for each of 100,000 lines.
         detail = str(unknown) if len(self.errors) < MAX_ERRORS else ""
         self.refuse([line], BadRecord("unknown_name", detail), unknown.field)
 
     def take_back(self, refused: Mapping[int, BadRecord]) -> None:
-        """Count the lines of records that the sink refused, by their index, as refused."""
+        """Count the lines of records that the sink refused (by index) as refused."""
         for index, bad in sorted(refused.items()):
             self.accepted -= len(self.lines[index])
             self.refuse(self.lines[index], bad)
@@ -89,10 +91,10 @@ class Batch:
 def inflate(data: bytes) -> bytes:
     """Return gunzipped ``data``. Raises ``ValueError`` past 20 MiB, past 100:1, or when it is damaged."""
     allowed = min(MAX_INFLATED, MAX_RATIO * max(len(data), 1))
-    # 31: with gzip's header and check sum.
+    # 31: expect gzip's header and checksum.
     unzip = zlib.decompressobj(wbits=31)
     try:
-        # One byte more than allowed shows that there is more.
+        # One byte more than allowed shows that the limit is exceeded.
         plain = unzip.decompress(data, allowed + 1)
     except zlib.error as error:
         raise ValueError(f"the body is not gzip: {error}") from error
@@ -104,9 +106,10 @@ def inflate(data: bytes) -> bytes:
 
 
 def read(data: bytes, *, now: float, clusters: Sequence[str] = ()) -> Batch:
-    """Return the records in NDJSON ``data``; ``now`` (Unix s) bounds their times, ``clusters`` (if any) them.
+    """Return the records in NDJSON ``data``.
 
-    A line that cannot be read or uses an unknown name is refused; the lines around it are taken all the same.
+    ``now`` (Unix s) bounds their times; non-empty ``clusters`` are the only ones accepted. A line that cannot
+    be read or uses an unknown name is refused without affecting the lines around it.
     """
     batch = Batch()
     for _, group in groupby(_rows(data, batch), key=_group_key):
@@ -117,7 +120,7 @@ def read(data: bytes, *, now: float, clusters: Sequence[str] = ()) -> Batch:
             batch.refuse(lines, bad)
         else:
             batch.records.extend(records)
-            # Lines that make two records are the first one's.
+            # Lines that make two records are counted with the first.
             batch.lines.extend([lines, *[()] * (len(records) - 1)][: len(records)])
             batch.accepted += len(lines)
     return batch

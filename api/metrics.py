@@ -1,6 +1,6 @@
-"""The Prometheus metrics of the API and of the notifier: one registry per process, never a global.
+"""Prometheus metrics of the API and the notifier, in one registry per process.
 
-Labels are closed sets (route templates, status codes, our own ids): no text from telemetry gets in.
+Label values are closed sets (route templates, status codes, own ids), never text from telemetry.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -15,7 +15,7 @@ _METHODS = frozenset({"GET", "HEAD", "POST", "PATCH", "PUT", "DELETE", "OPTIONS"
 
 
 def new_registry() -> CollectorRegistry:
-    """Return a registry that already says which build this is."""
+    """Return a registry with ``slowrank_build_info``."""
     registry = CollectorRegistry(auto_describe=True)
     info = Gauge("slowrank_build_info", "The running build.", ["version"], registry=registry)
     info.labels(__version__).set(1)
@@ -23,7 +23,7 @@ def new_registry() -> CollectorRegistry:
 
 
 class ApiMetrics:
-    """What the API counts by itself."""
+    """Metrics that the API counts itself."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._requests = Histogram(
@@ -34,7 +34,7 @@ class ApiMetrics:
             registry=registry,
         )
         self.ingested = Counter(
-            "slowrank_samples_ingested_total", "Rows taken in.", ["source"], registry=registry
+            "slowrank_samples_ingested_total", "Rows accepted.", ["source"], registry=registry
         )
         self.rejected = Counter(
             "slowrank_samples_rejected_total", "Rows refused.", ["reason"], registry=registry
@@ -58,12 +58,12 @@ class ApiMetrics:
 
 
 class NotifierMetrics:
-    """What the notifier counts."""
+    """Metrics that the notifier counts."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.deliveries = Counter(
             "slowrank_webhook_deliveries_total",
-            "Attempts by what came of them.",
+            "Delivery attempts by result.",
             ["endpoint", "result"],
             registry=registry,
         )
@@ -79,9 +79,9 @@ class NotifierMetrics:
 
 
 class WebhookGauges(Collector):
-    """Whether each endpoint is failing, by its id, from the database on every scrape.
+    """Whether each endpoint is failing, read from the database on every scrape.
 
-    A read that fails, with one of ``errors``, leaves the gauge out.
+    A read that raises one of ``errors`` leaves the gauge out.
     """
 
     def __init__(self, read: Callable[[], Mapping[str, bool]], errors: type[Exception]) -> None:
@@ -89,13 +89,13 @@ class WebhookGauges(Collector):
         self._errors = errors
 
     def describe(self) -> Iterable[Metric]:
-        """Return nothing: registering must not ask the database."""
+        """Return nothing, so that registering does not query the database."""
         return []
 
     def collect(self) -> Iterable[Metric]:
         """Read the gauge."""
         gauge = GaugeMetricFamily(
-            "slowrank_webhook_failing", "Whether an endpoint takes no deliveries.", labels=["endpoint"]
+            "slowrank_webhook_failing", "Whether deliveries to an endpoint fail.", labels=["endpoint"]
         )
         try:
             for endpoint, failing in self._read().items():
@@ -106,9 +106,9 @@ class WebhookGauges(Collector):
 
 
 class DatabaseGauges(Collector):
-    """Gauges read on every scrape; ``read`` counts the open findings by (kind, severity) in the database.
+    """Gauges read on every scrape; ``read`` counts open findings by (kind, severity) in the database.
 
-    A read that fails, with one of ``errors``, leaves the gauges out and sets ``slowrank_database_up`` to 0.
+    A read that raises one of ``errors`` leaves the gauges out and sets ``slowrank_database_up`` to 0.
     """
 
     def __init__(self, read: Callable[[], Mapping[tuple[str, str], float]], errors: type[Exception]) -> None:
@@ -116,7 +116,7 @@ class DatabaseGauges(Collector):
         self._errors = errors
 
     def describe(self) -> Iterable[Metric]:
-        """Return nothing: registering must not ask the database."""
+        """Return nothing, so that registering does not query the database."""
         return []
 
     def collect(self) -> Iterable[Metric]:

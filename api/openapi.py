@@ -1,4 +1,4 @@
-"""The OpenAPI 3.1 document: what the framework derives, with our errors and the finding's own schema."""
+"""The OpenAPI 3.1 document: derived by the framework, with problem responses and the schema of a finding."""
 
 from typing import Any
 
@@ -6,14 +6,14 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from api.finding_schema import definitions
-from api.problems import MEDIA_TYPE
+from api.http.problems import MEDIA_TYPE
 
-# The version of the interface (/api/v1), not of the build: the frozen file changes only with the interface.
+# Version of the interface (/api/v1), not of the build, so that releases do not change the frozen file.
 VERSION = "1"
 _ABOUT = (
-    "Every POST takes an `Idempotency-Key` header: sent again within 24 h it is carried out once and "
-    "answered as the first time; with another body, path or query it is a 422, and while the first is "
-    "carried out, or where its answer held a secret, a 409."
+    "Every POST accepts an `Idempotency-Key` header: repeated within 24 h, the request is carried out once "
+    "and answered as the first time. The same key with another body, path or query is a 422; a repetition "
+    "while the first request is in progress, or of one whose answer held a secret, is a 409."
 )
 _OPEN = frozenset({"/healthz", "/readyz", "/version"})
 
@@ -27,7 +27,7 @@ def document(app: FastAPI) -> dict[str, Any]:
     schemas.update(definitions("#/components/schemas/{name}"), FindingPage=_PAGE, Problem=_PROBLEM)
     for path, operations in made["paths"].items():
         for operation in operations.values():
-            # The framework's own form, which problems.install replaces.
+            # The framework's error format, which problems.install replaces.
             operation["responses"].pop("422", None)
             if path not in _OPEN:
                 operation["responses"]["default"] = _ERROR

@@ -35,7 +35,7 @@ JOB_SECONDS = 60.0
 class NodeIdentity:
     """Who sends: ``boot_id`` is new for every start of the exporter, so that no ``seq`` ever repeats.
 
-    ``labels`` say where the node stands (rack, switch) and go with every sample.
+    ``labels`` locate the node (rack, switch) and go with every sample.
     """
 
     cluster: str
@@ -62,7 +62,7 @@ class Exporter:
     def tick(self, now: Instant, spool: SpoolStats, losses: Sequence[Loss] = ()) -> list[Record]:
         """Read every collector and return the records, the sample first.
 
-        ``losses`` are the records dropped since the last tick, which the consumers are told of.
+        ``losses`` are the records dropped since the last tick, which are reported to the consumers.
         """
         readings = [self._collect(collector, now) for collector in self._collectors]
         steps = [rows for reading in readings for rows in reading.steps]
@@ -77,7 +77,7 @@ class Exporter:
         ]
 
     def took(self, seconds: float) -> None:
-        """Learn how long the last tick took; the next sample says so."""
+        """Record how long the last tick took, for the next sample."""
         self._seconds = seconds
 
     def metrics(self) -> dict[str, float]:

@@ -60,7 +60,7 @@ class Publisher:
         self._thread.start()
 
     def drain(self, timeout: float) -> bool:
-        """Wait at most ``timeout`` seconds until nothing is left to send; say whether that came about."""
+        """Wait at most ``timeout`` seconds until nothing is left to send; return whether that came about."""
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:
             if self._spool.stats().records == 0:
@@ -126,7 +126,7 @@ class Publisher:
         self._retired = kept
 
     def _pump(self, producer: Producer) -> bool:
-        """Hand over new records and take back acknowledged ones; say whether anything moved."""
+        """Hand over new records and take back acknowledged ones; return whether anything moved."""
         entries = self._spool.batch(IN_FLIGHT - len(self._in_flight))
         for entry in entries:
             message = entry.message

@@ -5,15 +5,15 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from exporters.boot import BootCollector
-from exporters.clock import ClockCollector
 from exporters.collector import Collector
-from exporters.gpu_release import released
-from exporters.host import HostCollector
-from exporters.infiniband import InfinibandCollector
-from exporters.kmsg import KmsgCollector
-from exporters.nic import NetCollector, pci_devices
-from exporters.nvml import NvmlCollector
+from exporters.host.boot import BootCollector
+from exporters.host.clock import ClockCollector
+from exporters.host.infiniband import InfinibandCollector
+from exporters.host.kmsg import KmsgCollector
+from exporters.host.nic import NetCollector, pci_devices
+from exporters.host.proc import HostCollector
+from exporters.nvml.collector import NvmlCollector
+from exporters.nvml.gpu_release import released
 from exporters.steps import StepsCollector
 
 
@@ -25,7 +25,7 @@ def _boot_seconds() -> float:
 def collectors(listen: Sequence[str], release: Path | None = None) -> list[Collector]:
     """Return all collectors; ``listen`` are the addresses for the training hook.
 
-    While the file ``release`` says so, no device of a GPU is held open; None: they always are.
+    While the file ``release`` asks for it, no GPU device is held open; None: they always are.
 
     Raises ``OSError`` when an address cannot be bound.
     """
@@ -38,6 +38,6 @@ def collectors(listen: Sequence[str], release: Path | None = None) -> list[Colle
         BootCollector(),
         NetCollector(),
         InfinibandCollector(),
-        # After NVML, which by then knows at which PCI address each GPU is.
+        # After NVML, which has the PCI address of each GPU by then.
         KmsgCollector(nvml.gpu_indices, _boot_seconds, nic_names=pci_devices),
     ]

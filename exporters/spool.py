@@ -18,7 +18,7 @@ RETRY_DISK_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One record as Kafka takes it; ``boot_id`` and ``seq`` tell which one it is when it is lost."""
+    """One record as Kafka takes it; ``boot_id`` and ``seq`` identify it when it is lost."""
 
     topic: str
     key: bytes
@@ -50,7 +50,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class SpoolStats:
-    """How full the spool is; ``degraded`` says why the disk is not used, empty while it is."""
+    """How full the spool is; ``degraded`` is why the disk is not used, empty while it is."""
 
     bytes: int = 0
     records: int = 0
@@ -133,7 +133,7 @@ class _Cursor:
 class Spool:
     """The disk store while it works, the memory ring while it does not. Safe to use from two threads.
 
-    ``disk`` None means that none could be opened, ``degraded`` then says why.
+    ``disk`` None means that none could be opened, ``degraded`` is then the reason.
     """
 
     def __init__(self, disk: Store | None, memory: Store, *, degraded: str = "") -> None:
@@ -200,8 +200,8 @@ class Spool:
     def losses(self) -> tuple[Loss, ...]:
         """Return what was dropped since the last call."""
         with self._lock:
-            told, self._losses = tuple(self._losses), []
-            return told
+            losses, self._losses = tuple(self._losses), []
+            return losses
 
     def close(self) -> None:
         """Move what only memory holds to the disk, as far as it takes it, and close."""

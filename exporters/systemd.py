@@ -7,7 +7,7 @@ ALIVE = b"READY=1\nWATCHDOG=1"
 
 
 def tell_alive(address: str | None) -> None:
-    """Say that this process is up and works, to the datagram socket ``address`` (NOTIFY_SOCKET), if any.
+    """Report that this process is up and works, to the datagram socket ``address`` (NOTIFY_SOCKET), if any.
 
     A systemd that does not listen is its own affair; telemetry goes on.
     """

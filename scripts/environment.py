@@ -15,7 +15,7 @@ def stop(message: str) -> None:
 
 
 def create(directory: Path) -> None:
-    """An empty environment that has pip. Uses one that exists."""
+    """Create an empty environment with pip, unless there is one."""
     if (directory / "bin/python").exists():
         return
     try:
@@ -28,7 +28,7 @@ def create(directory: Path) -> None:
 
 
 def install(directory: Path, role: str) -> None:
-    """Exactly what requirements/ROLE.txt pins, every file checked against its hash; then slowrank itself."""
+    """Install what requirements/ROLE.txt pins, every file checked against its hash; then slowrank itself."""
     python = str(directory / "bin/python")
     pip = [python, "-m", "pip", "--disable-pip-version-check", "--quiet"]
     if subprocess.run([*pip, "--version"], stdout=subprocess.DEVNULL, check=False).returncode != 0:
@@ -36,7 +36,9 @@ def install(directory: Path, role: str) -> None:
     locks = [flag for name in (role, "build") for flag in ("-r", str(ROOT / f"requirements/{name}.txt"))]
     subprocess.run([*pip, "install", "--require-hashes", *locks], check=True)
     # Isolated, pip would fetch the build backend anew, unchecked; its lock was installed a line above.
-    subprocess.run([*pip, "install", "--no-build-isolation", "--no-deps", "-e", str(ROOT)], check=True)
+    # One after the other: a distribution named slowrank of before, which owned the command, has to go first.
+    for project in (ROOT / "slowrank", ROOT):
+        subprocess.run([*pip, "install", "--no-build-isolation", "--no-deps", "-e", str(project)], check=True)
 
 
 def main(directory: str, role: str) -> None:

@@ -6,14 +6,13 @@ PYTHONPATH=. python scripts/hardware_page.py
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from alerts.case import EVIDENCE_ONLY
-from alerts.kinds import rule_of
-from alerts.severity import milder
+from alerts.kinds import kind_of
+from alerts.report.severity import milder
 from slowrank.telemetry.records import Severity
 from slowrank.telemetry.xids import XIDS, xid_of
-from streams.event_tables import EVENT_RULES, REPEAT_OFFENDER, UNKNOWN_XID, EventRule
-from streams.hardware_rules import GPU_COUNTS, HOST_COUNTS, NIC_COUNTS, CountRule, StateRule, Verdict
-from streams.hardware_states import GPU_STATES, NIC_STATES, NODE_STATES
+from streams.node.rules.event_tables import EVENT_RULES, REPEAT_OFFENDER, UNKNOWN_XID, EventRule
+from streams.node.rules.rule_tables import GPU_COUNTS, HOST_COUNTS, NIC_COUNTS, CountRule, StateRule, Verdict
+from streams.node.rules.state_rules import GPU_STATES, NIC_STATES, NODE_STATES
 
 PAGE = Path(__file__).resolve().parents[1] / "docs/hardware-rules.md"
 
@@ -22,7 +21,8 @@ HEAD = """\
 
 What the hardware says outright, and what slowrank makes of it. A rule is switched by its name, as in
 [tuning](operations.md#tuning-detectors); rows of one name go together. This page is made from the tables in
-`streams/hardware_rules.py` and `streams/hardware_states.py`: `PYTHONPATH=. python scripts/hardware_page.py`.
+`streams/node/rules/rule_tables.py` and `streams/node/rules/state_rules.py`:
+`PYTHONPATH=. python scripts/hardware_page.py`.
 
 * **Trigger**: on one GPU, port or host. `event`: so many faults, where lines within 5 s of each other are one
   and fewer are `info`. `counter`: it rises by so much or more. `state`: it holds for so long.
@@ -73,7 +73,7 @@ def rows() -> Iterator[tuple[str, ...]]:
 
 
 def _row(name: str, trigger: str, verdict: Verdict, source: str) -> tuple[str, ...]:
-    action = rule_of(verdict.kind).action
+    action = kind_of(verdict.kind).action
     return name, trigger, severity_of(verdict), f"`{verdict.kind}`", f"`{action}`", opens(verdict), source
 
 
@@ -84,9 +84,9 @@ def severity_of(verdict: Verdict) -> Severity:
 
 def opens(verdict: Verdict) -> str:
     """Return when the verdict alone, without any other evidence, opens a finding."""
-    if verdict.kind in EVIDENCE_ONLY:
+    if kind_of(verdict.kind).role == "evidence":
         return "never"
-    return "alone" if verdict.overwhelming or rule_of(verdict.kind).opens_alone else "together"
+    return "alone" if verdict.overwhelming or kind_of(verdict.kind).opens_alone else "together"
 
 
 def _line(cells: Iterable[str]) -> str:

@@ -8,7 +8,7 @@ lock() { # SOURCE NAME [OPTION]...
   source="$1" name="$2"
   shift 2
   "$uv" pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
-    --no-header --no-annotate --quiet --no-emit-package slowrank "$@" "$source" -o "requirements/$name.txt"
+    --no-header --no-annotate --quiet --no-emit-package slowrank --no-emit-package slowrank-server "$@" "$source" -o "requirements/$name.txt"
 }
 
 for role in exporter streams api embedded all bench dev; do

@@ -36,6 +36,7 @@ class Unchanged:
         self._passed = set(remembered.get(self._tree, ()))
         self._left_out = 0
 
+    @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         """Leave out what this tree has already shown."""
         known = [item for item in items if item.nodeid in self._passed]
@@ -49,11 +50,18 @@ class Unchanged:
         if report.when == "call" and report.passed and "slow" in report.keywords:
             self._passed.add(report.nodeid)
 
-    def pytest_sessionfinish(self) -> None:
-        """Keep this tree's list and drop those of older trees."""
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Keep this tree's list and drop those of older trees; of several processes the first does."""
+        if hasattr(session.config, "workeroutput"):
+            session.config.workeroutput["left_out"] = self._left_out
         # Not when a file was edited while the tests ran: what passed was then not this tree.
-        if self._cache and digest_of_tree(Path.cwd()) == self._tree:
+        elif self._cache and digest_of_tree(Path.cwd()) == self._tree:
             self._cache.set(CACHE_KEY, {self._tree: sorted(self._passed)})
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: object) -> None:
+        """Take over how many tests a process left out; each leaves out the same."""
+        self._left_out = getattr(node, "workeroutput", {}).get("left_out", self._left_out)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Say what was not run."""

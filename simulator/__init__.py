@@ -4,9 +4,9 @@ It knows nothing of detectors. ``Cluster(spec, seed=7).run(600)`` yields wire re
 ``Cluster.truth`` says what was injected.
 """
 
-from simulator.cluster import Cluster
-from simulator.faults import Fault
-from simulator.layout import ClusterSpec, JobSpec, Planned, Workload
-from simulator.truth import Truth
+from simulator.cluster.cluster import Cluster
+from simulator.cluster.layout import ClusterSpec, JobSpec, Planned, Workload
+from simulator.cluster.truth import Truth
+from simulator.faults.fault import Fault
 
 __all__ = ["Cluster", "ClusterSpec", "Fault", "JobSpec", "Planned", "Truth", "Workload"]

@@ -1,6 +1,6 @@
-"""What every slowrank process shares; importing it costs only the standard library.
+"""Shared by all slowrank processes; importing it loads only the standard library.
 
-Training code needs one name, ``StepTimer``; everything else is imported from its own module.
+Training code needs one name, ``StepTimer``; all others are imported from their own modules.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -1,7 +1,7 @@
-"""A small HTTP server for pages of text, such as ``/metrics``, that no client can hold up.
+"""A small HTTP server for pages of text, such as ``/metrics``, that no client can block.
 
-A thread for each connection, at most 32 of them, and each has ten seconds in all: for its request, however
-slowly it comes, and for reading the answer.
+One thread for each connection, at most 32, and ten seconds for each: for the request, however slowly it
+arrives, and for reading the answer.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from typing import Any
 
 # A few Prometheus servers scrape one page, one connection each.
 MAX_CONNECTIONS = 32
-# Prometheus' own scrape_timeout.
+# The default scrape_timeout of Prometheus.
 SECONDS = 10.0
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -24,18 +24,18 @@ Page = Callable[[str], bytes]
 
 
 class PageServer:
-    """Serves ``page`` in the background. Raises ``OSError`` when the address is taken."""
+    """Serves ``page`` in the background. Raises ``OSError`` when the address is in use."""
 
     def __init__(
         self, host: str, port: int, page: Page, *, media_type: str = TEXT, seconds: float = SECONDS
     ) -> None:
-        self._server = _Bounded(host, port, _handler(page, media_type), seconds)
+        self._server = _BoundedServer(host, port, _handler(page, media_type), seconds)
         self.port = int(self._server.server_address[1])
         self._thread = threading.Thread(target=self._serve, name="metrics", daemon=True)
         self._thread.start()
 
     def _serve(self) -> None:
-        # service_actions runs as often: a quarter of a second more than its time costs nothing.
+        # The interval of service_actions: a connection may live a quarter of a second longer.
         self._server.serve_forever(poll_interval=0.25)
 
     def close(self) -> None:
@@ -60,8 +60,8 @@ def _handler(page: Page, media_type: str) -> type[BaseHTTPRequestHandler]:
     return Handler
 
 
-class _Bounded(ThreadingHTTPServer):
-    """Ends the oldest connection where there are too many, and each when its time is over."""
+class _BoundedServer(ThreadingHTTPServer):
+    """Closes the oldest connection above the limit, and each connection after its time."""
 
     daemon_threads = True
     request_queue_size = MAX_CONNECTIONS
@@ -74,7 +74,7 @@ class _Bounded(ThreadingHTTPServer):
         super().__init__((host, port), handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Count a connection in, and make room for it."""
+        """Register a connection; close the oldest where there are too many."""
         with self._lock:
             self._open[request] = time.monotonic()
             if len(self._open) > MAX_CONNECTIONS:
@@ -82,25 +82,25 @@ class _Bounded(ThreadingHTTPServer):
         super().process_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:
-        """Count it out."""
+        """Unregister a connection."""
         with self._lock:
             self._open.pop(request, None)
         super().shutdown_request(request)
 
     def service_actions(self) -> None:
-        """End what is too old; called between two requests, and four times a second."""
+        """Close expired connections; called between two requests, and four times a second."""
         with self._lock:
             oldest = time.monotonic() - self._seconds
             for request in [one for one, since in self._open.items() if since < oldest]:
                 self._end(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Pass over a client that left or was sent away; a mistake of the page's own has its traceback."""
+        """Ignore disconnected clients; print the traceback of an error in the page itself."""
         if not isinstance(sys.exception(), OSError):
             super().handle_error(request, client_address)
 
     def _end(self, request: socket.socket) -> None:
         self._open.pop(request, None)
-        # Its thread, which reads or writes, wakes and closes it.
+        # Its thread, which waits in a read or write, returns and closes it.
         with contextlib.suppress(OSError):
             request.shutdown(socket.SHUT_RDWR)

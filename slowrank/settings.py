@@ -20,27 +20,27 @@ from pydantic_settings import (
 _ADDRESS = re.compile(r"([^\s:]+|\[[^\s\]]+\]):(?P<port>[0-9]{1,5})")
 
 WEBHOOK_ATTEMPT_SECONDS = 15.0
-"""How long one delivery may take, whatever the receiver does."""
-# That, and the time to write down what came of it, also by a notifier whose clock is a little behind.
+"""Time limit of one delivery attempt."""
+# That, and time to store the result, with some tolerance for the clocks of several notifiers.
 _SHORTEST_LEASE_SECONDS = WEBHOOK_ATTEMPT_SECONDS + 5.0
 
 
 TUNING_TABLES = ("detectors", "findings", "clusters", "jobs")
-"""The tables of ``slowrank.toml`` that tune detectors (streams.tuning_file); the rest are settings."""
+"""The tables of ``slowrank.toml`` that tune detectors (streams.config.toml_file); the rest are settings."""
 
 
 class Settings(BaseSettings):
-    """One flat table; a secret may come from ``SLOWRANK_<NAME>_FILE`` instead of the environment."""
+    """Settings as one flat table; a secret may come from ``SLOWRANK_<NAME>_FILE`` instead."""
 
-    # extra: slowrank.toml holds the detectors' tables too; what nobody knows is refused where it is read.
-    # hide_input: an error about a value must not print it, it may be a password.
+    # extra: slowrank.toml also holds the detector tables; unknown names are refused by cli.admin.config.
+    # hide_input: an error must not print the value, which may be a password.
     model_config = SettingsConfigDict(
         env_prefix="SLOWRANK_", toml_file="slowrank.toml", extra="ignore", hide_input_in_errors=True
     )
 
     cluster: str = Field(default="default", min_length=1)
     node: str | None = None
-    # Where the node stands; nodes that say so are judged together when a rack or a switch fails.
+    # Location of the node: failures of nodes with the same rack or switch become one finding.
     rack: str | None = None
     switch: str | None = None
 
@@ -57,34 +57,34 @@ class Settings(BaseSettings):
     public_url: str = "http://127.0.0.1:8080"
     api_allowed_hosts: tuple[str, ...] = ()
     api_metrics_public: bool = False
-    # Addresses and CIDR blocks whose X-Forwarded-For is believed.
+    # Addresses and CIDR blocks whose X-Forwarded-For is trusted.
     api_trusted_proxies: tuple[str, ...] = ()
-    # 512 leave half of the usual 1,024 file descriptors to the rest of the process (api.connections).
+    # 512 leave half of the usual 1,024 file descriptors to the rest of the process (api.http.connections).
     api_max_connections: int = Field(default=512, ge=16, le=65536)
-    # Signs page cursors; set it where several API processes share one address.
+    # Signs page cursors; required where several API processes share one address.
     api_secret: SecretStr | None = None
     api_secret_file: Path | None = None
 
-    # Where streams and notifier serve /metrics, which needs no key; in a container 0.0.0.0.
+    # Address of the /metrics of streams and notifier, which need no key; in a container 0.0.0.0.
     metrics_host: str = "127.0.0.1"
 
     exporter_interval_seconds: float = Field(default=1.0, gt=0, le=3600)
     exporter_spool_dir: Path = Path("/var/lib/slowrank/spool")
-    # Bytes. At 1.3 kB a record and one record a second some two days of a node.
+    # 256 MiB: some two days of a node at one record of 1.3 kB a second.
     exporter_spool_max_bytes: int = Field(default=256 * 2**20, ge=2**20)
     exporter_listen: str = "127.0.0.1:9311"
-    # While it is there, for ten minutes, the exporter holds no GPU open (exporters.gpu_release).
+    # While it exists, and for ten minutes, the exporter opens no GPU (exporters.nvml.gpu_release).
     exporter_release_file: Path = Path("/run/slowrank/release-gpus")
 
-    # Kafka must keep at least as much (docs/decisions/0003).
+    # Kafka must retain at least as much (docs/decisions/0003).
     streams_rebuild_minutes: float = Field(default=10.0, gt=0)
-    # What the jobs of one partition may take together; one of 64 GPUs takes 1.6 MiB.
+    # Memory for all jobs of one partition; measured: a job of 64 GPUs takes 1.6 MiB.
     streams_job_memory_mib: int = Field(default=4096, ge=64)
     streams_stall_seconds: float = Field(default=30.0, gt=0)
-    # Brokers refuse less than 6 s unless told otherwise (group.min.session.timeout.ms).
+    # Brokers refuse less than 6 s by default (group.min.session.timeout.ms).
     streams_session_seconds: float = Field(default=30.0, ge=6, le=300)
     streams_runtime_dir: Path = Path(tempfile.gettempdir()) / f"slowrank-{os.getuid()}"
-    # Prometheus text of the detecting worker on this port and of the storing one on the next; 0 = off.
+    # Port of /metrics of the detect worker; the sink worker uses the next one; 0 = off.
     streams_metrics_port: int = Field(default=0, ge=0, le=65534)
 
     webhook_allow_http: tuple[str, ...] = ()
@@ -99,15 +99,15 @@ class Settings(BaseSettings):
 
     gpu_hour_price: float | None = Field(default=None, ge=0)
     retention_rollup_days: int = Field(default=7, ge=1)
-    # Of findings that came to nothing: `lemons` and `chronic` look back on 28 days unless told otherwise.
+    # For findings that never opened. `lemons` and `chronic` look back 28 days by default.
     retention_suspicion_days: int = Field(default=35, ge=3)
-    # `slowrank chronic` looks back on less (alerts.chronic.MAX_DAYS).
+    # More than `slowrank chronic` looks back (detectors.fleet.chronic.MAX_DAYS).
     retention_pace_days: int = Field(default=35, ge=2)
 
     @field_validator("cluster", "node", "rack", "switch")
     @classmethod
     def _one_label(cls, value: str | None) -> str | None:
-        # Every record carries it, and with another name in it every record would be refused.
+        # It is part of every record, and a record with an invalid name is refused.
         if value and not re.fullmatch(r"[A-Za-z0-9._:/-]{1,128}", value):
             raise ValueError("must be 1 to 128 of A-Z a-z 0-9 . _ : / -")
         return value
@@ -128,8 +128,8 @@ class Settings(BaseSettings):
         if not value >= _SHORTEST_LEASE_SECONDS:
             raise ValueError(
                 f"must be {_SHORTEST_LEASE_SECONDS:g} or more: one attempt may take "
-                f"{WEBHOOK_ATTEMPT_SECONDS:g} s, and when the lease ends before it does, another notifier "
-                "sends the same"
+                f"{WEBHOOK_ATTEMPT_SECONDS:g} s, and when the lease ends before, another notifier sends "
+                "the same delivery"
             )
         return value
 
@@ -159,13 +159,17 @@ class Settings(BaseSettings):
             return self.api_secret_file.read_text().strip().encode()
         return self.api_secret.get_secret_value().encode() if self.api_secret else None
 
-    def place(self) -> dict[str, str]:
-        """Return the labels that say where this node stands, without those that nobody gave."""
+    def listen_addresses(self) -> list[str]:
+        """Return the addresses at which the exporter takes step times; none where the setting is empty."""
+        return [address.strip() for address in self.exporter_listen.split(",") if address.strip()]
+
+    def location_labels(self) -> dict[str, str]:
+        """Return the labels for the node's location, without those that are not set."""
         return {name: value for name in ("rack", "switch") if (value := getattr(self, name))}
 
     @classmethod
     def unknown(cls, names: Iterable[str]) -> list[str]:
-        """Return those of the top-level names of a ``slowrank.toml`` that are neither settings nor tables."""
+        """Return the top-level names of a ``slowrank.toml`` that are neither settings nor tables."""
         return sorted(set(names) - cls.model_fields.keys() - set(TUNING_TABLES))
 
     def redacted(self) -> dict[str, Any]:
@@ -180,17 +184,17 @@ class Settings(BaseSettings):
             except OSError as error:
                 raise ValueError(
                     f"SLOWRANK_DATABASE_URL_FILE names {self.database_url_file}, which cannot be read "
-                    f"({error.strerror}): put the database URL there, or set SLOWRANK_DATABASE_URL"
+                    f"({error.strerror}): write the database URL there, or set SLOWRANK_DATABASE_URL"
                 ) from error
         elif self.database_url is not None:
             url = self.database_url.get_secret_value()
         else:
             raise ValueError(
                 "no database: set SLOWRANK_DATABASE_URL or SLOWRANK_DATABASE_URL_FILE, "
-                "or run `slowrank up`, which brings its own"
+                "or run `slowrank up`, which has its own database"
             )
         if "://" not in url and "=" not in url:
             raise ValueError(
-                "SLOWRANK_DATABASE_URL is not a database's: want postgresql://user:password@host:5432/name"
+                "SLOWRANK_DATABASE_URL is not a database URL: use postgresql://user:password@host:5432/name"
             )
         return url

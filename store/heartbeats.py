@@ -1,4 +1,4 @@
-"""Signs of life of the processes, so that each can be asked about through the database they share."""
+"""Heartbeats of the processes in the database they share."""
 
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -13,7 +13,7 @@ from store.text import storable, storable_json
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """When an instance of a process was last heard of, and what it said of itself."""
+    """Time and report of the last heartbeat of an instance of a process."""
 
     process: str
     instance: str
@@ -22,7 +22,7 @@ class Heartbeat:
 
 
 def beat(conn: Connection[Any], heartbeat: Heartbeat) -> None:
-    """Record a sign of life."""
+    """Record a heartbeat."""
     conn.execute(
         "INSERT INTO heartbeats (process, instance, at, detail) VALUES (%s, %s, %s, %s) "
         "ON CONFLICT (process, instance) DO UPDATE SET at = excluded.at, detail = excluded.detail",
@@ -36,7 +36,7 @@ def beat(conn: Connection[Any], heartbeat: Heartbeat) -> None:
 
 
 def since(conn: Connection[Any], at: datetime) -> list[Heartbeat]:
-    """Return the instances heard of since ``at``, by process and instance."""
+    """Return heartbeats since ``at``, by process and instance."""
     with conn.cursor(row_factory=class_row(Heartbeat)) as cursor:
         return cursor.execute(
             "SELECT process, instance, at, detail FROM heartbeats WHERE at >= %s ORDER BY process, instance",

@@ -1,4 +1,4 @@
-"""Names of the advisory locks: what only one process at a time may do."""
+"""Keys of advisory locks, by which processes exclude each other."""
 
 import hashlib
 

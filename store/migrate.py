@@ -17,7 +17,7 @@ _LOCK = lock_key("migrations")
 
 
 class MigrationError(RuntimeError):
-    """The migrations and the database do not fit; says what to do."""
+    """An applied migration differs from the file; the text names it and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +29,13 @@ class Migration:
 
     @property
     def version(self) -> str:
-        """The number the name begins with."""
+        """Number at the start of the name."""
         return self.name.partition("_")[0]
 
     @property
     def sha256(self) -> str:
         """Checksum of the file."""
-        # Of the whole file, comments too: not even a word of an applied one may be changed.
+        # Of the whole file with comments: an applied file must not change at all.
         return hashlib.sha256(self.sql).hexdigest()
 
     @property
@@ -60,13 +60,13 @@ def migrate(dsn: str, migrations: list[Migration] | None = None) -> list[str]:
     """
     wanted = bundled() if migrations is None else migrations
     with psycopg.connect(dsn, autocommit=True, application_name="slowrank migrate") as conn:
-        # The session's, for it holds over several transactions and ends with the connection.
+        # A session lock: it spans several transactions and ends with the connection.
         conn.execute("SELECT pg_advisory_lock(%s)", (_LOCK,))
         conn.execute(
             "CREATE TABLE IF NOT EXISTS schema_migrations (version varchar PRIMARY KEY, "
             "applied_at timestamptz NOT NULL DEFAULT now())"
         )
-        # dbmate's table has none, and what dbmate applied has no checksum to compare.
+        # dbmate's table has no checksums: migrations it applied are not compared.
         conn.execute("ALTER TABLE schema_migrations ADD COLUMN IF NOT EXISTS sha256 text")
         rows = conn.execute("SELECT version, sha256 FROM schema_migrations").fetchall()
         known: dict[str, str | None] = dict(rows)
@@ -93,6 +93,6 @@ def _apply(conn: psycopg.Connection, migration: Migration) -> None:
             conn.execute(migration.sql)
             conn.execute(record, (migration.version, migration.sha256))
     else:
-        # A crash between the two leaves it applied and not recorded: such a file must bear a second run.
+        # A crash in between leaves it applied but unrecorded: such a file must be safe to run twice.
         conn.execute(migration.sql)
         conn.execute(record, (migration.version, migration.sha256))

@@ -1,11 +1,11 @@
-"""Connections to the database, kept open and handed out."""
+"""A pool of database connections."""
 
 from psycopg import Connection
 from psycopg_pool import ConnectionPool
 
 
 def open_pool(dsn: str, *, max_size: int = 8, name: str = "slowrank") -> ConnectionPool[Connection]:
-    """Return an open pool of autocommit connections; it connects in the background and again after outages.
+    """Return an open pool of autocommit connections that reconnects after outages.
 
     The caller closes it. Raises ``psycopg_pool.PoolTimeout`` from ``connection()`` while nothing answers.
     """
@@ -15,7 +15,7 @@ def open_pool(dsn: str, *, max_size: int = 8, name: str = "slowrank") -> Connect
         max_size=max_size,
         open=True,
         name=name,
-        # What died while it lay idle (a restart, a firewall) is noticed before it is handed out.
+        # Connections that died while idle (server restart, firewall) are replaced before use.
         check=ConnectionPool.check_connection,
         kwargs={"autocommit": True, "application_name": name},
     )

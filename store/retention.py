@@ -1,4 +1,7 @@
-"""Old roll-ups, paces and news go, a little at a time, by one process at a time. Findings stay for ever."""
+"""Removes old rows, a few at a time, by one process at a time; what each process may remove is a function.
+
+Findings that were open are kept for ever.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -8,30 +11,32 @@ from typing import Any, LiteralString
 from psycopg import Connection, sql
 
 from alerts.config import FindingConfig
-from store import requests
-from store.findings import expire_silent
-from store.leases import WAITING
+from slowrank.settings import Settings
+from store.access import requests
+from store.findings.findings import expire_silent
+from store.findings.leases import WAITING
 from store.locks import lock_key
 
 ROLLUPS = ("samples_10s", "nic_10s", "host_10s", "steps_10s")
-# Rows a transaction: short ones hold no lock for long and let vacuum follow.
+# Rows per transaction. Chosen: short transactions hold locks briefly and let vacuum follow.
 BATCH = 20_000
-# So far back a listener may go with Last-Event-ID (api.routes.stream).
+# How far back a listener may resume with Last-Event-ID (api.routes.stream), and how long links in alerts
+# work. Chosen: a week covers a long weekend.
 EVENT_DAYS = 7.0
 
-# Of events, each of which takes its deliveries and their log along.
+# Events per transaction; their deliveries and attempts are deleted with them.
 EVENT_BATCH = 1_000
 
-# Of findings, each of which takes its history, its events and their deliveries along.
+# Findings per transaction; their history, events and deliveries are deleted with them.
 FINDING_BATCH = 500
 
 _LOCK = lock_key("retention")
 _FINDINGS_LOCK = lock_key("retention of findings")
-# Another: the notifier removes events while the sink worker removes roll-ups.
+# A lock of its own: the notifier removes events while the sink worker removes roll-ups.
 _EVENTS_LOCK = lock_key("retention of events")
 
 
-# Who was sent the beginning of a finding is sent its end (store.events), and has to be known until then.
+# Events of live findings stay: they record which webhooks must be sent the end (store.findings.events).
 _PRUNE: LiteralString = (
     "DELETE FROM events WHERE id = ANY(ARRAY(SELECT e.id FROM events e WHERE e.created_at < %s "
     "AND NOT EXISTS (SELECT 1 FROM findings f WHERE f.id = e.finding_id "
@@ -41,7 +46,30 @@ _PRUNE: LiteralString = (
 )
 
 
-def run(
+def prune_as_sink(
+    conn: Connection[Any],
+    settings: Settings,
+    *,
+    now: datetime,
+    config_of: Callable[[str], FindingConfig],
+) -> None:
+    """Apply the retention settings to what the stream workers write.
+
+    ``config_of`` returns the finding settings of a cluster. ``conn`` must be in autocommit.
+    """
+    days, pace_days = settings.retention_rollup_days, settings.retention_pace_days
+    prune_telemetry(conn, now=now, days=days, pace_days=pace_days, config_of=config_of)
+    prune_findings(conn, now=now, days=settings.retention_suspicion_days)
+
+
+def prune_as_notifier(conn: Connection[Any], *, now: datetime) -> None:
+    """Remove old events, expired webhook secrets and kept answers. ``conn`` must be in autocommit."""
+    prune_events(conn, now=now, days=EVENT_DAYS)
+    prune_secrets(conn, now=now)
+    requests.prune(conn, now)
+
+
+def prune_telemetry(
     conn: Connection[Any],
     *,
     now: datetime,
@@ -49,13 +77,10 @@ def run(
     pace_days: float,
     config_of: Callable[[str], FindingConfig],
 ) -> dict[str, int] | None:
-    """Remove roll-ups older than ``days``, paces older than ``pace_days``, and end findings that nobody
-    speaks of any more.
+    """Remove roll-ups older than ``days`` and paces older than ``pace_days``; expire silent findings.
 
-    ``config_of`` says for each cluster when that is. Returns per table the chunks dropped or rows deleted,
-    and under ``findings`` how many ended.
-
-    Returns None when another process is at it. ``conn`` must be in autocommit: every batch is a transaction.
+    Returns per table the chunks dropped or rows deleted, and under ``findings`` how many expired; None while
+    another process does the same. ``conn`` must be in autocommit: every batch is a transaction.
     """
     with _alone(conn, _LOCK) as alone:
         if not alone:
@@ -71,43 +96,33 @@ def run(
 
 
 def prune_events(conn: Connection[Any], *, now: datetime, days: float) -> int | None:
-    """Remove events older than ``days`` whose finding is over and delivered, with their log; return how many.
+    """Remove events older than ``days`` of findings that ended and have nothing to deliver; return how many.
 
-    Returns None when another process is at it. ``conn`` must be in autocommit: every batch is a transaction.
+    Returns None while another process does the same. ``conn`` must be in autocommit.
     """
     with _alone(conn, _EVENTS_LOCK) as alone:
         return _until_none(conn, _PRUNE, (now - timedelta(days=days), EVENT_BATCH)) if alone else None
 
 
 def prune_findings(conn: Connection[Any], *, now: datetime, days: float) -> int | None:
-    """Remove findings that came to nothing ``days`` ago, with their history and events; return how many.
+    """Remove findings of no consequence that ended ``days`` ago, with history and events; return how many.
 
-    These are suspicions, and what ended because nothing was heard of it any more; also what ended without
-    ever having been open. What a person has said something about stays, and so does what is still to be
-    delivered. Returns None when another process is at it. ``conn`` must be in autocommit.
+    These are suspicions, expired findings and findings that were resolved without ever having been open. Kept
+    are findings that a person edited and those with deliveries to come. Returns None while another process
+    does the same. ``conn`` must be in autocommit.
     """
     with _alone(conn, _FINDINGS_LOCK) as alone:
         if not alone:
             return None
         before, pruned = now - timedelta(days=days), 0
-        # A function of the tables' owner: no role of a process may remove a finding (migrations/0013).
+        # A function of the tables' owner: roles of processes may not delete findings (migrations/0013).
         while n := int(_one(conn, "SELECT prune_findings(%s, %s)", (before, FINDING_BATCH))):
             pruned += n
         return pruned
 
 
-def prune_deliveries(conn: Connection[Any], *, now: datetime) -> None:
-    """Remove old events, and the secrets and answers that are kept for a time; the notifier's share.
-
-    ``conn`` must be in autocommit.
-    """
-    prune_events(conn, now=now, days=EVENT_DAYS)
-    prune_secrets(conn, now=now)
-    requests.prune(conn, now)
-
-
 def prune_secrets(conn: Connection[Any], *, now: datetime) -> int:
-    """Remove webhook secrets that sign nothing any more; return how many."""
+    """Remove expired webhook secrets; return how many."""
     return conn.execute("DELETE FROM webhook_secrets WHERE expires_at <= %s", (now,)).rowcount
 
 
@@ -119,7 +134,7 @@ def _hypertables(conn: Connection[Any]) -> frozenset[str]:
 
 
 def _drop_chunks(conn: Connection[Any], name: str, before: datetime) -> int:
-    # A function of the tables' owner, who alone may drop chunks (migrations/0005).
+    # A function of the tables' owner: only the owner may drop chunks (migrations/0005).
     return int(_one(conn, "SELECT drop_old_chunks(%s, %s)", (name, before)))
 
 
@@ -135,7 +150,7 @@ def _delete(conn: Connection[Any], name: str, before: datetime) -> int:
 def _until_none(
     conn: Connection[Any], statement: LiteralString | sql.Composed, parameters: Sequence[Any]
 ) -> int:
-    """Delete batch by batch, each in a transaction of its own; return how many rows that were."""
+    """Delete batch by batch, each in its own transaction; return the number of rows."""
     deleted = 0
     while (n := conn.execute(statement, parameters).rowcount) > 0:
         deleted += n
@@ -144,14 +159,14 @@ def _until_none(
 
 @contextmanager
 def _alone(conn: Connection[Any], lock: int) -> Iterator[bool]:
-    """Say whether no other process is at what the lock is for, and keep others from it until the end."""
+    """Try to take an advisory lock for the block; yield whether it was free."""
     if not _one(conn, "SELECT pg_try_advisory_lock(%s)", (lock,)):
         yield False
         return
     try:
         yield True
     finally:
-        # The session goes back to its pool, and would keep the lock.
+        # The lock belongs to the session, which goes back to its pool.
         conn.execute("SELECT pg_advisory_unlock(%s)", (lock,))
 
 

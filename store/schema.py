@@ -1,4 +1,4 @@
-"""Whether a database is slowrank's, asked by whoever may only read it."""
+"""Checks whether a database has slowrank's schema, with read rights only."""
 
 import psycopg
 
@@ -8,7 +8,7 @@ CONNECT_SECONDS = 5
 def lacks_schema(dsn: str) -> bool:
     """Return whether the database answers and has none of slowrank's tables."""
     try:
-        # Every role of slowrank finds the table's name, whatever it may do with it.
+        # to_regclass needs no right on the table.
         with psycopg.connect(dsn, connect_timeout=CONNECT_SECONDS) as conn:
             return conn.execute("SELECT to_regclass('findings') IS NULL").fetchone() == (True,)
     except psycopg.Error:

@@ -1,4 +1,4 @@
-"""Text as PostgreSQL can hold it: no NUL, no lone surrogates; everything else passes unchanged."""
+"""Makes text storable in PostgreSQL: no NUL, no lone surrogates; everything else passes unchanged."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ _REPLACEMENT = "\ufffd"
 
 
 def storable(text: str) -> str:
-    """Return the text with what PostgreSQL refuses replaced by U+FFFD."""
+    """Return the text with characters that PostgreSQL refuses replaced by U+FFFD."""
     if text.isascii():
         return text.replace("\x00", _REPLACEMENT)
     return "".join(_REPLACEMENT if c == "\x00" or "\ud800" <= c <= "\udfff" else c for c in text)
@@ -17,7 +17,7 @@ def storable_json(value: Any) -> Any:
     if isinstance(value, str):
         return storable(value)
     if isinstance(value, float):
-        # Not for NaN and infinity, which jsonb cannot hold.
+        # False for NaN and infinity, which jsonb cannot hold.
         return value if value - value == 0.0 else None
     if isinstance(value, dict):
         return {storable(str(name)): storable_json(item) for name, item in value.items()}

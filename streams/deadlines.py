@@ -4,10 +4,10 @@ import math
 from collections.abc import Iterable
 
 
-class Earliest:
+class NextDeadline:
     """Bounds a set of times from below; times may move later, go, or come by ``note``, without a look.
 
-    >>> due = Earliest()
+    >>> due = NextDeadline()
     >>> due.note(30.0)
     >>> due.reached(29.0), due.reached(30.0)
     (False, True)

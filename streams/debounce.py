@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 
 from slowrank.telemetry import Suspicion
-from streams.arrays import Array, Mask
+from streams.columns import Array, Mask
 
 State = Literal["raise", "update", "clear"]
 Key = tuple[int, str]

@@ -1,6 +1,6 @@
-"""What a stage has raised and not yet cleared: raised once, freshened now and then, and cleared."""
+"""What a stage has raised and not yet cleared: raised once, updated now and then, and cleared."""
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import Generic, TypeVar
 
 import msgspec
@@ -10,7 +10,7 @@ from slowrank.telemetry import Suspicion
 K = TypeVar("K", bound=Hashable)
 
 
-class Ledger(Generic[K]):
+class OpenSuspicions(Generic[K]):
     """Open suspicions by what they are about; ``update_seconds`` of event time between two about the
     same thing. ``stamp`` completes each suspicion that goes out.
     """
@@ -28,17 +28,32 @@ class Ledger(Generic[K]):
     def __iter__(self) -> Iterator[K]:
         return iter(list(self._open))
 
+    def __getitem__(self, key: K) -> Suspicion:
+        return self._open[key]
+
     def is_due(self, key: K, at: float) -> bool:
-        """Tell whether an open suspicion has not been heard of for long enough to be freshened."""
+        """Whether an open suspicion was last emitted so long ago that it is updated."""
         return at - self._open[key].ts >= self.update_seconds
 
-    def is_believed(self, key: K) -> bool:
-        """Tell whether an open suspicion needs no second kind of evidence already."""
-        return self._open[key].overwhelming
+    def refreshed(self, key: K, at: float) -> Suspicion:
+        """Return an open suspicion, with a new time when its update is due: it still holds, and has cost
+        more."""
+        last = self._open[key]
+        return msgspec.structs.replace(last, ts=at) if self.is_due(key, at) else last
 
-    def put(self, key: K, suspicion: Suspicion, *, news: bool = False) -> list[Suspicion]:
-        """Raise a new suspicion; freshen an open one when due, or at once when it has become overwhelming or
-        is ``news``.
+    def settle(self, standing: Mapping[K, Suspicion], among: Iterable[K], at: float) -> list[Suspicion]:
+        """Raise or update what is ``standing``, except an open suspicion itself; clear the other keys
+        ``among``."""
+        gone = [key for key in among if key not in standing]
+        out: list[Suspicion] = []
+        for key, suspicion in standing.items():
+            if self._open.get(key) is not suspicion:
+                out += self.put(key, suspicion)
+        return out + [cleared for key in gone for cleared in self.clear(key, at)]
+
+    def put(self, key: K, suspicion: Suspicion, *, at_once: bool = False) -> list[Suspicion]:
+        """Raise a new suspicion; update an open one when due, or ``at_once``, as when it has become
+        overwhelming.
 
         An update keeps the onset of what was raised, and thereby its identity, and stays overwhelming.
         """
@@ -47,7 +62,7 @@ class Ledger(Generic[K]):
             self._open[key] = self._stamp(key, suspicion)
             return [self._open[key]]
         escalates = suspicion.overwhelming and not last.overwhelming
-        if not (news or escalates or self.is_due(key, suspicion.ts)):
+        if not (at_once or escalates or self.is_due(key, suspicion.ts)):
             return []
         update = msgspec.structs.replace(
             suspicion,
@@ -59,12 +74,6 @@ class Ledger(Generic[K]):
         )
         self._open[key] = self._stamp(key, update)
         return [self._open[key]]
-
-    def repeat(self, key: K, at: float) -> list[Suspicion]:
-        """Raise an open suspicion once more as it was, when due: it holds still, and has cost more."""
-        if not self.is_due(key, at):
-            return []
-        return self.put(key, msgspec.structs.replace(self._open[key], ts=at))
 
     def clear(self, key: K, at: float) -> list[Suspicion]:
         """End what was raised about ``key``, if anything was; never before it was raised."""

@@ -16,15 +16,15 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from alerts.finding import Finding
-from slowrank.telemetry import JobSteps, NodeEvent, NodeSample, Record, Suspicion
-from streams.job_events import end_of
-from streams.job_memory import JobMemory
-from streams.job_stage import DEFAULT_MEMORY_BYTES
-from streams.paces import PACE_KIND, pace_of
-from streams.rollup import RollUp, Rows
+from slowrank.telemetry import JobSteps, NodeEvent, NodeSample, RankPace, Record
+from streams.config.settings import Tuning
+from streams.config.stages import finding_stage, job_memory, job_stage, node_stage
+from streams.job.memory import JobMemory
+from streams.job.stage import DEFAULT_MEMORY_BYTES
+from streams.node.job_events import end_of
+from streams.rollup.paces import pace_row
+from streams.rollup.rollup import RollUp, Rows
 from streams.stage import Gathering, Output, Stage
-from streams.tuned import finding_stage, job_memory, job_stage, node_stage
-from streams.tuning import Tuning
 from streams.watermark import Watermark
 
 log = logging.getLogger(__name__)
@@ -71,8 +71,8 @@ class Pipeline:
         sender = (record.cluster, record.node)
         if record.ts > self._ends.get(sender, -math.inf):
             self._ends[sender] = record.ts
-        # Time passes before the record is taken, as in ``Lane.process``: replay and live must agree on the
-        # order.
+        # Time passes before the record is taken, as in ``PartitionState.process``: replay and live must agree
+        # on the order.
         findings = self._pass(self._watermark.advance(record.ts))
         if outputs := self._guarded(self._stages[type(record)].process, record, record):
             findings += self._judge(outputs)
@@ -82,7 +82,7 @@ class Pipeline:
             self._emit(self._rollup.add(record))
         return findings
 
-    def suspect(self, suspicions: Sequence[Suspicion]) -> list[Finding]:
+    def suspect(self, suspicions: Sequence[Output]) -> list[Finding]:
         """Take suspicions that no stage has raised; return the findings they opened or changed."""
         return self._judge(suspicions)
 
@@ -128,17 +128,12 @@ class Pipeline:
 
     def _judge(self, outputs: Sequence[Output]) -> list[Finding]:
         findings: list[Finding] = []
-        for suspicion in outputs:
-            if not isinstance(suspicion, Suspicion):
-                continue
-            if suspicion.kind != PACE_KIND:
-                findings += _findings(self._suspected(suspicion))
-            elif (pace := pace_of(suspicion)) is not None:
-                self._emit([pace])
+        for output in outputs:
+            if isinstance(output, RankPace):
+                self._emit([pace_row(output)])
+            elif not isinstance(output, Finding):
+                findings += _findings(self._guarded(self._finding.process, output, output))
         return findings
-
-    def _suspected(self, suspicion: Suspicion) -> Sequence[Output]:
-        return self._guarded(self._finding.process, suspicion, suspicion)
 
     def _ticked(self, stage: Stage, second: int) -> Sequence[Output]:
         return self._guarded(stage.tick, float(second), stage)

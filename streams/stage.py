@@ -9,15 +9,16 @@ from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 from alerts.finding import Finding
-from slowrank.telemetry import Record, Suspicion
+from slowrank.telemetry import JobEnded, Record, StageMessage
 
-Output = Suspicion | Finding
+Input = Record | StageMessage | JobEnded
+Output = StageMessage | Finding
 
 
 class Stage(Protocol):
     """A keyed step of the topology."""
 
-    def process(self, record: Record | Suspicion) -> Sequence[Output]:
+    def process(self, record: Input) -> Sequence[Output]:
         """Take one record of this stage's topic, in partition order; return what it gave rise to.
 
         Never blocks, never raises on a record that passed the codec, reads no clock.

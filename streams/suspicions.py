@@ -1,14 +1,12 @@
 """Subjects and suspicions written the same way by every node rule."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from types import MappingProxyType
 from typing import Any
 
 from slowrank.telemetry import Evidence, NodeSample, Subject, Suspicion
 from slowrank.telemetry.records import Family, Severity, SubjectType
-from streams.conditions import State
+from streams.debounce import State
 
 _INDEX_DIGITS = 4
 """A longer number is a name like any other: no machine has so many GPUs."""
@@ -98,33 +96,3 @@ class Claim:
             note=self.note,
             severity=self.severity,
         )
-
-
-def told(
-    kind: str,
-    subject: Subject,
-    *,
-    detector: str,
-    family: Family,
-    ts: float,
-    onset: float,
-    evidence: tuple[Evidence, ...] = (),
-    readings: Mapping[str, float] = MappingProxyType({}),
-) -> Suspicion:
-    """Return the end of a suspicion that nobody ever raised: news for the next stage, which blames nobody."""
-    return Suspicion(
-        cluster=subject.cluster,
-        detector=detector,
-        family=family,
-        kind=kind,
-        state="clear",
-        subject=subject,
-        ts=ts,
-        onset=onset,
-        onset_lo=onset,
-        onset_hi=onset,
-        score=0.0,
-        log_likelihood_ratio=0.0,
-        evidence=evidence,
-        readings=dict(readings),
-    )

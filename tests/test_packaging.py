@@ -1,18 +1,30 @@
-"""The installed package: whose names it takes, what importing it costs, what its locks pin."""
+"""The two wheels: which names they take, what importing them costs, what their locks pin."""
 
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import re
 import subprocess
 import sys
+import time
+import tomllib
+from email.message import Message
+from email.parser import Parser
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 
-from slowrank.cli import COMMANDS
+import slowrank
+from cli import COMMANDS
+from exporters.collector import Instant
+from exporters.steps import StepsCollector
 
 ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"][
+    "packages"
+]
 LOCKS = sorted((ROOT / "requirements").glob("*.txt"))
 PIN = re.compile(r"[a-z0-9][a-z0-9.-]*==[^\s;]+( ; [^\\]+?)? \\")
 HASH = re.compile(r"    --hash=sha256:[0-9a-f]{64}( \\)?")
@@ -23,14 +35,84 @@ def python(code: str) -> str:
     return run.stdout
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["slowrank", "exporters", "detectors", "streams", "alerts", "store", "api", "simulator", "migrations"],
-)
+def pip(*arguments: str | Path) -> None:
+    quiet = ["--quiet", "--disable-pip-version-check"]
+    subprocess.run([sys.executable, "-m", "pip", *quiet, *arguments], check=True, cwd=ROOT)
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory) -> dict[str, Path]:
+    """Build both wheels from this tree, by the name of their distribution."""
+    folder = tmp_path_factory.mktemp("wheels")
+    pip("wheel", "--no-build-isolation", "--no-deps", "--wheel-dir", folder, "./slowrank", ".")
+    return {path.name.split("-")[0]: path for path in folder.iterdir()}
+
+
+def metadata(wheel: Path) -> Message:
+    with ZipFile(wheel) as archive:
+        name = next(n for n in archive.namelist() if n.endswith(".dist-info/METADATA"))
+        return Parser().parsestr(archive.read(name).decode())
+
+
+def packages(wheel: Path) -> set[str]:
+    with ZipFile(wheel) as archive:
+        return {n.split("/")[0] for n in archive.namelist() if ".dist-info/" not in n}
+
+
+def test_each_package_is_in_one_wheel(wheels):
+    """slowrank/ is one wheel, every other package of the tree the other, and the image gets them all."""
+    assert packages(wheels["slowrank"]) == {"slowrank"}
+    assert packages(wheels["slowrank_server"]) == set(PACKAGES)
+    in_the_image = (ROOT / ".dockerignore").read_text().splitlines()
+    assert {f"!{name}" for name in ("slowrank", *PACKAGES)} <= set(in_the_image)
+
+
+def test_both_wheels_have_one_version_and_the_server_requires_it(wheels):
+    """The version is written in slowrank/__init__.py; the server takes no other slowrank than its own."""
+    version = slowrank.__version__
+    assert {metadata(wheel)["Version"] for wheel in wheels.values()} == {version}
+    assert f"slowrank=={version}" in metadata(wheels["slowrank_server"]).get_all("Requires-Dist", [])
+    assert metadata(wheels["slowrank"]).get_all("Requires-Dist", []) == []
+
+
+TIMES_TWO_STEPS = """
+from slowrank import StepTimer
+timer = StepTimer(job_id="fresh", rank=3)
+for loss in (2.5, 2.25):
+    with timer.step(loss=loss), timer.phase("wait"):
+        pass
+timer.close()
+assert not timer.misuse_total and not timer.dropped_total
+"""
+
+
+def test_the_small_wheel_alone_times_steps_in_an_empty_environment(wheels, tmp_path):
+    """Installed without an index and without dependencies, it sends steps to the exporter's listener."""
+    environment, socket = tmp_path / "environment", tmp_path / "steps.sock"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
+    pip("--python", environment / "bin/python", "install", "--no-index", wheels["slowrank"])
+    installed = {path.name for path in next(environment.glob("lib/python3*/site-packages")).iterdir()}
+    assert installed == {"slowrank", f"slowrank-{slowrank.__version__}.dist-info"}
+
+    listener = StepsCollector([str(socket)])
+    try:
+        subprocess.run(
+            [environment / "bin/python", "-I", "-W", "error", "-c", TIMES_TWO_STEPS],
+            check=True,
+            cwd=tmp_path,
+            env=os.environ | {"SLOWRANK_EXPORTER": str(socket)},
+        )
+        [rows] = listener.collect(Instant(time.time(), 0.0)).steps
+    finally:
+        listener.close()
+    assert (rows.job_id, [row["loss"] for row in rows.rows]) == ("fresh", [2.5, 2.25])
+
+
+@pytest.mark.parametrize("name", ["slowrank", *PACKAGES])
 def test_no_other_distribution_owns_our_import_names(name):
     """Our top-level names are plain words, so another package that has one must be noticed."""
     owners = set(importlib.metadata.packages_distributions().get(name, []))
-    assert owners <= {"slowrank"}
+    assert owners <= {"slowrank", "slowrank-server"}
     assert name not in sys.stdlib_module_names
 
 
@@ -55,7 +137,7 @@ def test_importing_slowrank_is_quick():
 HELP = """
 import sys, time
 sys.argv = ['slowrank', '--help']
-from slowrank.cli import main
+from cli import main
 try: main()
 except SystemExit as end: assert not end.code
 print('LOADED', time.process_time(), *sys.modules)
@@ -79,6 +161,7 @@ def test_help_imports_no_command():
     assert not heavy & set(python(HELP).rpartition("LOADED")[2].split())
 
 
+@pytest.mark.alone
 def test_help_is_quick():
     """`slowrank --help` takes less than twice the CPU of an interpreter with asyncio (best of five)."""
     asyncio = "import asyncio, time; print(time.process_time())"

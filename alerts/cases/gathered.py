@@ -3,10 +3,11 @@
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 
-from alerts.case import Case, Source
+from alerts.cases.case import Case
+from alerts.cases.lifecycle import transition
+from alerts.cases.source import Source
 from alerts.config import FindingConfig
 from alerts.finding import dedup_key
-from alerts.lifecycle import transition
 from slowrank.telemetry import Subject
 
 
@@ -46,7 +47,7 @@ def revived(group: Case, members: Collection[Case]) -> Case:
 
 
 def refreshed(group: Case, members: Collection[Case]) -> Case:
-    """Return the case with what its members say now."""
+    """Return the case brought up to date with its members."""
     if not members:
         return group
     quiet = not any(m.active for m in members)
@@ -62,12 +63,12 @@ def refreshed(group: Case, members: Collection[Case]) -> Case:
 
 
 def gathered_sources(members: Iterable[Case], ended: float | None) -> dict[str, Source]:
-    """Return what the members say; once all are quiet, what each said last, as if all ended at ``ended``."""
+    """Return the members' current sources; once all have cleared, as if all cleared at ``ended``."""
     return {
-        # Each has weighed its own sources against each other.
-        f"{m.key}|{voice}": replace(source, until=source.until if ended is None else ended, borne_out=True)
+        # Confirmed: each member has compared its own sources already.
+        f"{m.key}|{name}": replace(source, until=source.until if ended is None else ended, confirmed=True)
         for m in members
-        for voice, source in m.speaking.items()
+        for name, source in m.current.items()
     }
 
 

@@ -2,18 +2,17 @@
 
 from collections.abc import Iterable, Mapping
 
-from alerts import tensor_group
-from alerts.case import Case
+from alerts.cases import tensor_group
+from alerts.cases.case import Case
+from alerts.cases.gathered import made, refreshed, revived, slow_together
 from alerts.config import FindingConfig
-from alerts.gathered import made, refreshed, revived, slow_together
 from slowrank.telemetry import Subject, Suspicion
 
-KINDS = ("straggler.fail_slow", "data.loader_slow")
 _ONE_GPU = ("rank", "gpu")
 
 
 def grouped(member: Case, group: Case, config: FindingConfig) -> bool:
-    """Return whether ``member`` is one of the slow ranks, or the group of them, that ``group`` tells of."""
+    """Return whether ``member`` is one of the slow ranks, or the group of them, that ``group`` is about."""
     if member.kind != group.kind or not (_is_part(member, group) or tensor_group.is_mate(member, group)):
         return False
     began = group.since - config.agree_within_seconds
@@ -22,7 +21,7 @@ def grouped(member: Case, group: Case, config: FindingConfig) -> bool:
 
 
 def members_of(group: Case, cases: Mapping[str, Case], config: FindingConfig) -> tuple[Case, ...]:
-    """Return the rank cases that a case tells of besides its own; most cases have none."""
+    """Return the cases of ranks that a case is made of or leads; most cases have none."""
     if not (group.made_of_ranks or group.leads_mates):
         return ()
     ranks = (case for _, case in sorted(cases.items()) if not case.made_of_ranks)
@@ -53,12 +52,12 @@ def among_slow_ranks(case: Case, cases: Mapping[str, Case], config: FindingConfi
 
 def with_groups(cases: Mapping[str, Case], ts: float, config: FindingConfig) -> Mapping[str, Case]:
     """Return the cases with those made of ranks brought up to date, or made once enough ranks are slow."""
-    for kind in KINDS:
+    for kind in sorted({c.kind for c in cases.values() if "node" in c.rule.gathered_into}):
         cases = _with_node(kind, cases, ts, config)
     live = [c for c in cases.values() if c.subject.type == "group" and c.live]
     cases = {**cases, **{c.key: refreshed(c, members_of(c, cases, config)) for c in live}}
     nodes = [c for c in cases.values() if _is_node(c) and c.active]
-    # What a node's case tells of makes no smaller ones.
+    # The ranks of a node's case are not gathered into smaller groups.
     free = {k: c for k, c in cases.items() if not any(grouped(c, node, config) for node in nodes)}
     return {**cases, **tensor_group.found(free, ts, config)}
 
@@ -68,11 +67,11 @@ def _among_mates(case: Case, cases: Mapping[str, Case]) -> bool:
 
     Where they were until lately, the first of them to be slow again is enough.
     """
-    said = tensor_group.told(case)
-    if said is None:
+    timing = tensor_group.timing_of(case)
+    if timing is None:
         return False
     before = (c for c in cases.values() if c.live and not c.active)
-    return said.mates == "as_slow" or any(tensor_group.is_mate(case, c) for c in before)
+    return timing.mates == "as_slow" or any(tensor_group.is_mate(case, c) for c in before)
 
 
 def _with_node(kind: str, cases: Mapping[str, Case], ts: float, config: FindingConfig) -> Mapping[str, Case]:
@@ -88,7 +87,7 @@ def _with_node(kind: str, cases: Mapping[str, Case], ts: float, config: FindingC
         return cases
     group = revived(existing, together) if existing is not None else made(_node_of(together), together, ts)
     if existing is None and group.key in cases:
-        return cases  # a detector speaks for the node itself
+        return cases  # a detector reports the node itself
     return {**cases, group.key: group}
 
 
@@ -102,12 +101,12 @@ def _is_part(member: Case, group: Case) -> bool:
 
 
 def _groupable(case: Case) -> bool:
-    return case.kind in KINDS and case.subject.type in _ONE_GPU and bool(case.subject.node)
+    return "node" in case.rule.gathered_into and case.subject.type in _ONE_GPU and bool(case.subject.node)
 
 
 def _is_measured(case: Case) -> bool:
     """Return whether the rank's own times accuse it: a GPU at low power may wait for the slow one."""
-    return _groupable(case) and any(s.ranks_on_node for s in case.voices())
+    return _groupable(case) and any(s.ranks_on_node for s in case.suspicions())
 
 
 def _fill_node(slow: tuple[Case, ...], config: FindingConfig) -> bool:
@@ -119,10 +118,10 @@ def _fill_node(slow: tuple[Case, ...], config: FindingConfig) -> bool:
 
 
 def _jobs_of(slow: Iterable[Case]) -> list[Suspicion]:
-    """Return of each job that slow ranks belong to what tells most about its size."""
+    """Return for each job of the slow ranks the suspicion with the largest job size."""
     jobs: dict[str | None, Suspicion] = {}
     for case in slow:
-        jobs[case.subject.job_id] = max(case.voices(), key=lambda s: (s.ranks_on_node, s.nodes))
+        jobs[case.subject.job_id] = max(case.suspicions(), key=lambda s: (s.ranks_on_node, s.nodes))
     return list(jobs.values())
 
 

@@ -2,15 +2,15 @@
 
 from dataclasses import replace
 
-from alerts.case import Case
+from alerts.cases.case import Case
+from alerts.cases.scope import Scope
 from alerts.finding import Finding, finding_id
-from alerts.scope import Scope
 
 SUFFIX = "/shadow"
 
 
 def only_in_shadow(case: Case) -> bool:
-    """Return whether nobody but detectors on trial has ever raised the case."""
+    """Return whether only detectors on trial have ever raised the case."""
     return bool(case.sources) and all(source.latest.shadow for source in case.sources.values())
 
 

@@ -1,36 +1,34 @@
 """When all ranks of a tensor-parallel group became slow together: one of them is slow, and the others wait.
 
-Where ``compute_seconds`` includes the group's collectives, step times cannot tell for which. A group that
-spans nodes is left to its ranks' own cases: a scope holds what is known of one node.
+Where ``compute_seconds`` includes the group's collectives, step times do not show which. A group that spans
+nodes is left to its ranks' own cases, because a scope holds the cases of one node.
 """
 
 import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
-from alerts.case import Case
+from alerts.cases.case import Case
+from alerts.cases.gathered import made, revived, slow_together
 from alerts.config import FindingConfig
-from alerts.corroborate import same_place
-from alerts.fusion import family_votes, softmax
-from alerts.gathered import made, revived, slow_together
-from alerts.kinds import Standing, rule_of
+from alerts.kind import Standing
+from alerts.reasoning.corroborate import same_place
+from alerts.reasoning.fusion import family_votes, softmax
 from slowrank.telemetry import Evidence, Subject, Suspicion
 from slowrank.telemetry.records import Suspect
-
-KINDS = ("straggler.fail_slow", "straggler.intermittent")
 
 Place = tuple[str | None, tuple[tuple[str, int], ...]]
 """The job, and the coordinates that the ranks of a group share."""
 
 _SLOWEST = 2.0
-"""Log-odds of the rank that is clearly slower than its mates."""
+"""Log-odds of the rank that is clearly slower than its mates (chosen: as one weak hardware sign)."""
 
 
-def told(case: Case) -> Suspicion | None:
-    """Return what a rank's own times say of its tensor-parallel group, if it is in one."""
-    if case.made_of_ranks or case.kind not in KINDS:
+def timing_of(case: Case) -> Suspicion | None:
+    """Return the suspicion that compares a rank's times with its tensor-parallel group, if it is in one."""
+    if case.made_of_ranks or "group" not in case.rule.gathered_into:
         return None
-    # It stays in its group when its times are well again and something else is still said of it.
+    # It stays in its group when its times are normal again and another source still holds.
     return next((v.latest for v in case.sources.values() if v.latest.ranks_in_group >= 2), None)
 
 
@@ -38,15 +36,15 @@ def place_of(case: Case) -> Place | None:
     """Return the group that the case is about, or whose rank it is about."""
     if case.subject.type == "group":
         return case.subject.job_id, shared(case.subject)
-    said = told(case)
-    return None if said is None else (said.subject.job_id, shared(said.subject))
+    timing = timing_of(case)
+    return None if timing is None else (timing.subject.job_id, shared(timing.subject))
 
 
 def is_mate(case: Case, group: Case) -> bool:
     """Return whether ``case`` is about a rank of what ``group`` is about, or leads as the slowest."""
     if group.subject.type != "group" and not group.leads_mates:
         return False
-    return case.key != group.key and told(case) is not None and place_of(case) == place_of(group)
+    return case.key != group.key and timing_of(case) is not None and place_of(case) == place_of(group)
 
 
 def found(cases: Mapping[str, Case], ts: float, config: FindingConfig) -> dict[str, Case]:
@@ -57,16 +55,16 @@ def found(cases: Mapping[str, Case], ts: float, config: FindingConfig) -> dict[s
         if place is not None and not case.made_of_ranks:
             mates.setdefault((case.kind, place), []).append(case)
     groups = {(c.kind, place_of(c)): c for c in cases.values() if c.subject.type == "group"}
-    news = [_news(ranks, groups.get(key), ts, config) for key, ranks in mates.items()]
-    return {case.key: case for changed in news for case in changed}
+    changes = [_changed(ranks, groups.get(key), ts, config) for key, ranks in mates.items()]
+    return {case.key: case for changed in changes for case in changed}
 
 
-def _news(ranks: list[Case], group: Case | None, ts: float, config: FindingConfig) -> Iterable[Case]:
+def _changed(ranks: list[Case], group: Case | None, ts: float, config: FindingConfig) -> Iterable[Case]:
     over = [replace(c, leads_mates=False) for c in ranks if c.leads_mates and not c.live]
     if (group is not None and group.active and group.live) or any(c.leads_mates and c.live for c in ranks):
         return over
-    said = {c.key: s for c in ranks if c.fresh_at(ts, config) and (s := told(c)) in c.voices()}
-    fresh = {key: s for key, s in said.items() if s is not None}
+    timing = {c.key: s for c in ranks if c.fresh_at(ts, config) and (s := timing_of(c)) in c.suspicions()}
+    fresh = {key: s for key, s in timing.items() if s is not None}
     leader = next((c for c in ranks if c.key in fresh and fresh[c.key].mates == "less_slow"), None)
     if leader is not None:
         return [*over, replace(leader, leads_mates=True)]
@@ -97,42 +95,44 @@ def suspects(mates: Collection[Case], helpers: Collection[Case]) -> tuple[Suspec
 
 
 def note(mates: Collection[Suspect]) -> Evidence:
-    """Return why nobody is named."""
+    """Return why no single rank is named."""
     return Evidence(
         metric="tensor_group.ranks",
         unit="1",
         detector="tensor_group",
         value=float(len(mates)),
         note="they became slow together, and equally: they wait for each other within their compute_seconds; "
-        "which one is slow, step times cannot tell",
+        "which one is slow, step times do not show",
     )
 
 
 def _log_odds(mate: Case, helpers: Collection[Case]) -> float:
     """Return how much more than its mates a rank is to blame."""
-    said = told(mate)
-    slowest = _SLOWEST if said is not None and said.mates == "less_slow" else 0.0
-    # That a GPU draws less power is said of whoever waits, too: only what would explain it counts.
-    votes = family_votes(s for h in helpers if _is_hardware(h) and same_place(mate, h) for s in h.voices())
+    timing = timing_of(mate)
+    slowest = _SLOWEST if timing is not None and timing.mates == "less_slow" else 0.0
+    # A GPU that waits draws less power, too: only what would explain slowness counts.
+    votes = family_votes(
+        s for h in helpers if _is_hardware(h) and same_place(mate, h) for s in h.suspicions()
+    )
     return slowest + math.fsum(max(votes[family], 0.0) for family in sorted(votes))
 
 
 def _is_hardware(case: Case) -> bool:
     one_gpu = case.subject.gpu_index is not None or case.subject.rank is not None
-    return one_gpu and case.active and rule_of(case.kind).standing in (Standing.CAUSE, Standing.FATAL)
+    return one_gpu and case.active and case.rule.standing in (Standing.CAUSE, Standing.FATAL)
 
 
 def _subject(rank: Case) -> Subject:
-    said = told(rank)
-    assert said is not None
+    timing = timing_of(rank)
+    assert timing is not None
     return Subject(
         type="group",
-        cluster=said.subject.cluster,
-        node=said.subject.node,
-        job_id=said.subject.job_id,
-        attempt=said.subject.attempt,
-        coords=dict(shared(said.subject)) or None,
-        rack=said.subject.rack,
+        cluster=timing.subject.cluster,
+        node=timing.subject.node,
+        job_id=timing.subject.job_id,
+        attempt=timing.subject.attempt,
+        coords=dict(shared(timing.subject)) or None,
+        rack=timing.subject.rack,
     )
 
 

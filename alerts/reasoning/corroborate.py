@@ -1,107 +1,105 @@
-"""When evidence suffices: an overwhelming source, two independent families, or both keys of a hang."""
+"""When evidence suffices: an overwhelming source, two independent families, or both signals of a hang."""
 
 import math
 from collections.abc import Iterable
 
-from alerts import hang
-from alerts.case import EVIDENCE_ONLY, IDLE, PLANNED, Case, repeats
+from alerts.cases.case import Case
+from alerts.cases.update import is_repeat
 from alerts.config import FindingConfig
-from alerts.kinds import Standing, rule_of
+from alerts.kind import Standing
+from alerts.kinds import IDLE, PLANNED, kind_of
+from alerts.reasoning import hang
 from slowrank.telemetry import Subject, Suspicion
-
-_OTHERWISE = ("straggler.job_wide", "training.loss_anomaly")
-"""Kinds that say of a job that it is other than it was."""
 
 WORK_SECONDS = 60.0
 """As long as a job in its prime must stand still for that to be certain (``CERTAIN_SECONDS`` of
-``streams.progress``): a single sample at work, or a few, are no new step."""
-
-_AS_IT_IS = "imbalance."
-"""Beginning of the hypotheses that need no past: work is uneven whether or not that is planned."""
+``detectors.job.progress``): a single sample at work, or a few, are no new step."""
 
 
 def corroborated(case: Case, others: Iterable[Case], config: FindingConfig) -> bool:
     """Return whether the case may open, alone or with the other cases of its scope."""
-    if not case.active or _as_planned(case) or case.kind in EVIDENCE_ONLY:
+    rule = case.rule
+    if not case.active or _as_planned(case) or rule.role == "evidence":
         return False
-    voices = case.voices()
-    if case.kind == "hang.job":
-        return hang.both_keys(voices, _of_nodes(others))
-    rule = rule_of(case.kind)
-    if rule.opens_alone or any(s.overwhelming for s in voices):
+    suspicions = case.suspicions()
+    if rule.hang:
+        return hang.is_hang(suspicions, _of_nodes(others))
+    if rule.opens_alone or any(s.overwhelming for s in suspicions):
         return True
-    families = _positive(voices)
+    families = _positive(suspicions)
     if not families:
         return False
     for other in others:
         if other.active and _at_once(case, other, config.agree_within_seconds) and same_place(case, other):
-            families |= _positive(other.voices())
-    if case.kind != "node.silent":
-        # That nothing is heard of a node says nothing about its parts.
+            families |= _positive(other.suspicions())
+    if not rule.silence_counts:
         families.discard("silence")
     return len(families) >= 2
 
 
 def excused(case: Case, others: Iterable[Case]) -> bool:
-    """Return whether there is nothing to tell of a job: it has changed by plan; or, if it was never found to
-    hang, it has ended or pauses, or stands still only just.
+    """Return whether a case about a job is not to be reported.
+
+    The job has changed by plan; or, if it was never found to hang, it has ended, pauses, or has stood still
+    for too short a time.
     """
     if _as_planned(case) and case.opened_at is None:
         return True
-    if case.kind != "hang.job" or case.opened_at is not None:
+    if not case.rule.hang or case.opened_at is not None:
         return False
-    return hang.early(case.voices()) or hang.excused(case.voices(), _of_nodes(others))
+    return hang.early(case.suspicions()) or hang.excused(case.suspicions(), _of_nodes(others))
 
 
 def planned(case: Case, others: Iterable[Case], config: FindingConfig) -> bool:
-    """Return whether what is not open yet began as its job said that it changes."""
-    if case.kind not in _OTHERWISE or case.status != "suspected" or not case.active:
+    """Return whether a case that is not open yet began as its job announced a change."""
+    if not case.rule.excused_by_plan or case.status != "suspected" or not case.active:
         return False
-    declared = (s.onset for other in others if other.kind == PLANNED for s in other.voices())
+    declared = (s.onset for other in others if other.kind == PLANNED for s in other.suspicions())
     return any(abs(case.since - at) <= config.agree_within_seconds for at in declared)
 
 
 def certain(case: Case, others: Iterable[Case]) -> bool:
-    """Return whether a job found to hang can be in no pause any more."""
-    return case.active and hang.certain(case.voices(), _of_nodes(others))
+    """Return whether a hang can be no pause any more."""
+    return case.active and hang.certain(case.suspicions(), _of_nodes(others))
 
 
 def over(case: Case, others: Iterable[Case]) -> bool:
-    """Return whether a job found to hang has ended, so that nothing can be wrong any more."""
-    return case.active and hang.ended(case.voices(), _of_nodes(others))
+    """Return whether the job of a hang has ended, so that nothing can be wrong any more."""
+    return case.active and hang.ended(case.suspicions(), _of_nodes(others))
 
 
 def released(case: Case, others: Iterable[Case]) -> bool:
     """Return whether a job that stands still has ended or has no machines any more: then it loses nothing."""
-    return hang.released(case.voices(), _of_nodes(others))
+    return hang.released(case.suspicions(), _of_nodes(others))
 
 
 def at_work_from(case: Case, others: Iterable[Case]) -> float:
     """Return from when on the machines of a job at a stop have worked for a minute again, infinite if not.
 
-    It moves then, although nobody says so: a job stage restarted an hour into the stop does not know of it.
+    It has moved then, although no source cleared: a job stage that was restarted an hour into the stop never
+    raised it.
     """
     idle = (c for c in others if c.kind == IDLE and c.status != "expired" and c.cleared_at is not None)
     back = [c.cleared_at for c in idle if c.cleared_at is not None and c.cleared_at > case.since]
     return min(back, default=math.inf) + WORK_SECONDS
 
 
-def moot(case: Case, s: Suspicion, others: Iterable[Case]) -> bool:
-    """Return whether a suspicion is of a case that is over, and can only repeat itself."""
-    if case.kind != "hang.job" or case.active:
+def already_ended(case: Case, s: Suspicion, others: Iterable[Case]) -> bool:
+    """Return whether a suspicion is about a hang that is over, and only repeats it."""
+    if not case.rule.hang or case.active:
         return False
-    return repeats(case, s) or hang.ended((s,), _of_nodes(others))
+    return is_repeat(case, s) or hang.ended((s,), _of_nodes(others))
 
 
 def same_place(a: Case, b: Case) -> bool:
     """Return whether one is about the other's GPU or node; telemetry kinds are about telemetry only."""
-    if a.key == b.key or Standing.ASIDE in (rule_of(a.kind).standing, rule_of(b.kind).standing):
+    if a.key == b.key or Standing.ASIDE in (a.rule.standing, b.rule.standing):
         return False
     return any(_same_gpu(one, two) for one in _places(a) for two in _places(b))
 
 
 def related(a: Case, b: Case, config: FindingConfig) -> bool:
-    """Return whether two cases of one scope tell of one cause.
+    """Return whether two cases of one scope have one cause.
 
     Either they began together, or the later one is a symptom that began while the earlier, a defect,
     was still there.
@@ -112,31 +110,31 @@ def related(a: Case, b: Case, config: FindingConfig) -> bool:
     if _at_once(a, b, window):
         return True
     earlier, later = sorted((a, b), key=lambda case: case.since)
-    defect = rule_of(earlier.kind).standing in (Standing.CAUSE, Standing.FATAL)
-    symptom = rule_of(later.kind).standing is Standing.SYMPTOM
+    defect = earlier.rule.standing in (Standing.CAUSE, Standing.FATAL)
+    symptom = later.rule.standing is Standing.SYMPTOM
     lasting = earlier.cleared_at is None or earlier.cleared_at >= later.since - window
     return defect and symptom and lasting
 
 
 def _as_planned(case: Case) -> bool:
-    return case.by_plan and not any(n.startswith(_AS_IT_IS) for s in case.voices() for n in s.hypotheses)
+    return case.by_plan and not any(kind_of(n).without_past for s in case.suspicions() for n in s.hypotheses)
 
 
 def _of_nodes(others: Iterable[Case]) -> list[Suspicion]:
-    return [s for other in others if other.kind == IDLE and other.active for s in other.voices()]
+    return [s for other in others if other.kind == IDLE and other.active for s in other.suspicions()]
 
 
 def _at_once(a: Case, b: Case, window: float) -> bool:
     return abs(a.since - b.since) <= window
 
 
-def _positive(voices: Iterable[Suspicion]) -> set[str]:
-    return {s.family for s in voices if s.log_likelihood_ratio > 0 and s.family != "telemetry"}
+def _positive(suspicions: Iterable[Suspicion]) -> set[str]:
+    return {s.family for s in suspicions if s.log_likelihood_ratio > 0 and s.family != "telemetry"}
 
 
 def _places(case: Case) -> list[Subject]:
     """Return whom the case is about: of a group, which has only a part of its node, its ranks."""
-    return [s.subject for s in case.voices()] if case.subject.type == "group" else [case.subject]
+    return [s.subject for s in case.suspicions()] if case.subject.type == "group" else [case.subject]
 
 
 def _same_gpu(a: Subject, b: Subject) -> bool:

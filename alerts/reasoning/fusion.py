@@ -1,35 +1,49 @@
-"""Votes of independent evidence families to one confidence and one most likely cause."""
+"""Fusion: votes of independent evidence families to one confidence and one most likely cause.
+
+Each suspicion votes with a log-likelihood ratio L (natural log) for "this subject is at fault". Metrics of
+one family (step times, clocks, GPU memory, network ports, …) share their noise, so a family has one vote,
+its strongest, clipped to [−4, 6]. Families are treated as independent given the fault (naive Bayes):
+
+    log-odds  =  prior + Σ_families clip(max |L|)
+    p         =  calibration(log-odds), at most the cap of the telemetry at hand
+
+Causes are weighed the same way: each hypothesis adds up its log-odds over families, and their softmax gives
+the probabilities in ``cause``. A symptom (a slow rank) argues for no cause, so its own kind enters with 0,
+and a hypothesis that another present one explains (a low clock, by heat) is left out.
+
+Source: Bayesian evidence combination in log-odds (I. J. Good, Weight of evidence, 1985). The clip bounds the
+damage of one wrong detector; prior (−3: one in twenty of what is looked at is a fault) and clips are chosen,
+and what they leave wrong is corrected by the fitted calibration.
+"""
 
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from alerts.calibration import FITTED, Calibration
 from alerts.finding import Cause
-from alerts.kinds import Standing, rule_of
+from alerts.kind import Standing
+from alerts.kinds import kind_of
+from alerts.reasoning.calibration import FITTED, Calibration
 from slowrank.telemetry import Suspicion
 
 FLOOR, CEILING = -4.0, 6.0
-"""What one family may say at most: being wrong once, a detector must not outvote all the others."""
+"""Largest votes of one family (log-odds, chosen): one wrong detector must not outvote all the others."""
 
 MACHINE_FAMILIES = frozenset({"clocks", "gpu_memory", "nvlink_pcie", "nic", "host", "event"})
 MENTIONED_ABOVE = 0.05
-"""Share from which another explanation is told."""
-
-UNEVEN_WORK = "imbalance.workload"
+"""Probability from which another explanation is listed (chosen: 5 %)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Caps:
-    """Limits on the confidence: what the inputs cannot tell, no vote can make sure.
+    """Limits on the confidence, where the telemetry cannot distinguish causes (chosen).
 
     Below 3 peers 0.6; a slow machine argued from step times alone, without compute times or hardware
-    evidence (telemetry tiers T0 and T1), 0.7; one among ranks whose work differs by nobody knows what, 0.5.
+    evidence (telemetry tiers T0 and T1), 0.7. A hypothesis may have a cap of its own (``confidence_cap``).
     """
 
     few_peers: float = 0.6
     low_tier: float = 0.7
-    uneven_work: float = 0.5
 
 
 def family_votes(suspicions: Iterable[Suspicion]) -> dict[str, float]:
@@ -71,7 +85,7 @@ def cause(kind: str, suspicions: Iterable[Suspicion]) -> Cause:
             families = argued.setdefault(name, {})
             families[s.family] = max(value, families.get(s.family, -math.inf))
     odds = {name: math.fsum(families[f] for f in sorted(families)) for name, families in argued.items()}
-    odds = {name: value for name, value in odds.items() if odds.keys().isdisjoint(rule_of(name).explained_by)}
+    odds = {name: value for name, value in odds.items() if odds.keys().isdisjoint(kind_of(name).explained_by)}
     shares = softmax(odds or {kind: 0.0})
     best = min(shares, key=lambda name: (-shares[name], name))
     others = {n: round(p, 4) for n, p in sorted(shares.items()) if n != best and p > MENTIONED_ABOVE}
@@ -82,23 +96,24 @@ def cause(kind: str, suspicions: Iterable[Suspicion]) -> Cause:
 def _arguments(s: Suspicion) -> Mapping[str, float]:
     if s.hypotheses:
         return {name: 0.0 if _is_symptom(name) else odds for name, odds in s.hypotheses.items()}
-    is_cause = rule_of(s.kind).standing in (Standing.CAUSE, Standing.FATAL)
+    is_cause = kind_of(s.kind).standing in (Standing.CAUSE, Standing.FATAL)
     return {s.kind: min(CEILING, max(FLOOR, s.log_likelihood_ratio)) if is_cause else 0.0}
 
 
 def _is_symptom(name: str) -> bool:
-    return rule_of(name).standing is Standing.SYMPTOM
+    return kind_of(name).standing is Standing.SYMPTOM
 
 
 def _cap(members: tuple[Suspicion, ...], caps: Caps) -> float:
     if any(s.family in MACHINE_FAMILIES for s in members):
         return 1.0
     slow = [s for s in members if s.family == "timing" and s.subject.type in ("gpu", "rank", "node")]
-    slow = [s for s in slow if rule_of(s.kind).standing is Standing.SYMPTOM]
+    slow = [s for s in slow if kind_of(s.kind).standing is Standing.SYMPTOM]
     if not slow:
         return 1.0
-    if any(UNEVEN_WORK in s.hypotheses for s in slow):
-        return caps.uneven_work
+    of_causes = (kind_of(name).confidence_cap for s in slow for name in s.hypotheses)
+    if limits := [cap for cap in of_causes if cap is not None]:
+        return min(limits)
     evidence = [e for s in slow for e in s.evidence]
     peers = [e.peers.n for e in evidence if e.peers is not None]
     if peers and max(peers) < 3:

@@ -2,10 +2,10 @@
 
 import shlex
 
-from alerts.advice import reason
 from alerts.finding import Action, Advice, Decision
-from alerts.kinds import rule_of
-from alerts.title import place
+from alerts.kinds import kind_of
+from alerts.report.advice import reason
+from alerts.report.title import place
 from slowrank.telemetry import Subject
 
 _DRAINABLE = ("gpu", "node", "rank", "group", "nic")
@@ -31,38 +31,38 @@ def action(
     ``where`` names what to look at, if that is not all of the subject.
     """
     where = where or place(subject)
-    rule = rule_of(kind if kind == "straggler.intermittent" else hypothesis)
-    # A cause of which nothing follows but to watch takes nothing away from what the kind says to do.
-    if rule.action == "WATCH" and rule_of(kind).action != "WATCH":
-        rule = rule_of(kind)
+    own, likeliest = kind_of(kind), kind_of(hypothesis)
+    # A cause that only has to be watched does not replace what the kind asks for.
+    watched = likeliest.action == "WATCH" and own.action != "WATCH"
+    rule = own if own.own_action or watched else likeliest
     text = rule.text.format(place=where)
-    if advice is not None and kind != "straggler.intermittent":
+    if advice is not None and not own.own_action:
         text = f"{_NEXT[advice.decision].format(place=where)} {text} {reason(advice)}"
     node = subject.node if subject.type in _DRAINABLE else None
     if node is None:
         return Action(rule.action, text, advice=advice)
     commands = _drain(node, f"slowrank {finding_id[:12]} {hypothesis}")
-    if advice is not None and advice.decision == "evict" and kind != "straggler.intermittent":
+    if advice is not None and advice.decision == "evict" and not own.own_action:
         return Action("DRAIN_NODE", text, commands, advice=advice)
     return Action(rule.action, text, commands if rule.action in _NEEDS_THE_NODE_EMPTY else (), advice=advice)
 
 
 def watch(subject: Subject) -> Action:
-    """Return the next step where once is nothing yet."""
+    """Return the next step for a fault that has to repeat before it is acted on."""
     return Action("WATCH", f"Watch {place(subject)}: act when it happens again.")
 
 
 def check_uplinks(subject: Subject) -> Action:
-    """Return the next step where a place fell silent at once and no job is known to have stopped."""
+    """Return the next step where a place fell silent at once and no job is seen to have stopped."""
     if subject.type == "site":
         ways = (
             f"Check how telemetry leaves {place(subject)} (network, brokers), then its uplinks and its power"
         )
         return Action(
-            "CHECK_NETWORK", f"{ways}: until a job is seen to stop, silence does not tell which it is."
+            "CHECK_NETWORK", f"{ways}: until a job is seen to stop, silence does not show which it is."
         )
-    known = "nothing is heard of its nodes, but no job is known to stand still"
-    return Action("CHECK_NETWORK", f"Check the uplinks of {place(subject)}, then its power: {known}.")
+    state = "its nodes send no telemetry, but no job is known to stand still"
+    return Action("CHECK_NETWORK", f"Check the uplinks of {place(subject)}, then its power: {state}.")
 
 
 def _drain(node: str, reason: str) -> tuple[str, ...]:

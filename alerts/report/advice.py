@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from alerts.cost import ActionCosts, rebalance_cost, restart_cost, should_act
-from alerts.duration import law_of
 from alerts.finding import Advice, Decision
-from alerts.kinds import rule_of
+from alerts.kinds import kind_of
+from alerts.report.cost import ActionCosts, rebalance_cost, restart_cost, should_act
+from alerts.report.duration import law_of
 
 _HORIZON_SECONDS = 600.0
 
@@ -27,7 +27,7 @@ def advice(hypothesis: str, loss: Loss, costs: ActionCosts) -> Advice | None:
     """
     if not loss.rate:
         return None
-    permanent, law = rule_of(hypothesis).permanent, law_of(hypothesis, loss.gpus)
+    permanent, law = kind_of(hypothesis).permanent, law_of(hypothesis, loss.gpus)
     remaining = None if permanent else law.remaining(age=loss.age)
     expected = loss.rate * (remaining or 0.0) / 3600.0
     prices = {"evict": restart_cost(loss.gpus, costs), "rebalance": rebalance_cost(loss.gpus, costs)}

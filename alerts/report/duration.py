@@ -7,6 +7,8 @@ The means are Greyhound's (ATC '25): compute fail-slow 10 min, congestion 24 min
 import math
 from dataclasses import dataclass
 
+from alerts.kinds import kind_of
+
 _HEALED = 1e-12
 """Probability of lasting so long below which its own expectation would be a quotient of rounding errors."""
 
@@ -64,4 +66,4 @@ def law_of(hypothesis: str, gpus: int) -> Lognormal:
     """Return the law for what is believed to be the cause, in a job of so many GPUs."""
     if gpus >= _LARGE:
         return LARGE_JOB
-    return CONGESTION if hypothesis.startswith(("congestion", "fabric.", "link.nic")) else COMPUTE
+    return CONGESTION if kind_of(hypothesis).heals_like == "congestion" else COMPUTE

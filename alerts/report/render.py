@@ -6,42 +6,46 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from alerts import hang, tensor_group
-from alerts.account import per_hour, untold
-from alerts.action import action, watch
-from alerts.advice import Loss, advice
-from alerts.case import EVIDENCE_ONLY, Case
+from alerts.cases import tensor_group
+from alerts.cases.case import Case
+from alerts.cases.explaining import leader_key, supporting
+from alerts.cases.scope import Scope
+from alerts.cases.source import loss_since_reports
 from alerts.config import FindingConfig
-from alerts.cost import lost_per_hour
 from alerts.finding import Action, BlastRadius, Cause, Finding, finding_id
-from alerts.fusion import cause, confidence
-from alerts.recovery import asked_for
-from alerts.scope import Scope, group_key, supporting
-from alerts.severity import isolated, milder, severity
-from alerts.title import places, title
+from alerts.kinds import kind_of
+from alerts.reasoning import hang
+from alerts.reasoning.fusion import cause, confidence
+from alerts.report.action import action, watch
+from alerts.report.advice import Loss, advice
+from alerts.report.cost import lost_per_hour
+from alerts.report.recovery import asked_for
+from alerts.report.severity import isolated, milder, severity
+from alerts.report.title import places, title
 from slowrank.telemetry import Evidence, Subject, Suspicion
 from slowrank.telemetry.records import Severity, Suspect
 
 MAX_EVIDENCE = 24
 MACHINES = ("gpu", "node", "rank", "group", "nic", "link")
 SURE_ENOUGH = 0.7
-"""From here on a finding may send people to a machine; below, advice to act would be a guess."""
+"""Confidence from which a finding weighs acting against waiting; below, that advice would be a guess (chosen:
+the confidence of ``error``)."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Brief:
-    """A case weighed with those that support it: ``own`` voices and all of them, and what they come to."""
+    """A case with its supporting cases: its ``own`` suspicions, those of all, and what they amount to."""
 
     case: Case
     helpers: tuple[Case, ...]
     own: tuple[Suspicion, ...]
-    voices: tuple[Suspicion, ...]
+    suspicions: tuple[Suspicion, ...]
     kind: str
     subject: Subject
     confidence: float
     cause: Cause
     hurt: bool
-    """Whether what the finding tells of slows a job."""
+    """Whether its cause slows a job."""
     last_seen_at: float
     lost: float
     """GPU-hours, up to ``last_seen_at``."""
@@ -51,23 +55,23 @@ class _Brief:
 
     @property
     def job_slowdown_ratio(self) -> float | None:
-        return _most(s.job_slowdown_ratio for s in self.voices)
+        return _most(s.job_slowdown_ratio for s in self.suspicions)
 
     @property
     def slowdown_ratio(self) -> float | None:
-        return _most(s.slowdown_ratio for s in self.own) or _most(s.slowdown_ratio for s in self.voices)
+        return _most(s.slowdown_ratio for s in self.own) or _most(s.slowdown_ratio for s in self.suspicions)
 
 
 def render(scope: Scope, case: Case, config: FindingConfig, *, identity: str | None = None) -> Finding:
     """Return the finding of one case in its scope, under the id it was first shown by, if it was."""
     identity = identity or finding_id(case.key, case.first_onset)
     brief = _brief(scope, case, config)
-    # What was never more than suspected costs nothing.
+    # A finding that was only ever suspected costs nothing.
     counts = case.opened_at is not None and bool(brief.rate or brief.lost)
     return Finding(
         id=identity,
         dedup_key=case.key,
-        group_key=group_key(scope, case, config) or (None if case.live else case.led_by),
+        group_key=leader_key(scope, case, config) or (None if case.live else case.account.charged_to),
         kind=brief.kind,
         title=_title(brief),
         severity=_severity(brief),
@@ -87,8 +91,8 @@ def render(scope: Scope, case: Case, config: FindingConfig, *, identity: str | N
         gpu_hours_lost_per_hour=round(brief.rate, 4) if counts else None,
         cost_per_hour=_price(brief.rate, config),
         confidence=brief.confidence,
-        score=max(s.score for s in brief.voices),
-        evidence=(*_unnamed(brief), *_evidence(brief.voices))[:MAX_EVIDENCE],
+        score=max(s.score for s in brief.suspicions),
+        evidence=(*_unnamed(brief), *_evidence(brief.suspicions))[:MAX_EVIDENCE],
         cause=brief.cause,
         suspects=brief.suspects,
         blast_radius=_blast(brief),
@@ -100,27 +104,28 @@ def render(scope: Scope, case: Case, config: FindingConfig, *, identity: str | N
 
 def _brief(scope: Scope, case: Case, config: FindingConfig) -> _Brief:
     helpers = supporting(scope, case, config)
-    own = case.voices()
-    voices = own + tuple(s for helper in helpers for s in helper.voices())
-    led = [c for c in scope.cases.values() if c.rate and group_key(scope, c, config) == case.key]
-    # What it has cost is told as of this moment.
+    own = case.suspicions()
+    suspicions = own + tuple(s for helper in helpers for s in helper.suspicions())
+    led = [c for c in scope.cases.values() if c.account.rate and leader_key(scope, c, config) == case.key]
+    # Its cost counts up to this time.
     seen = max(c.last_seen_at for c in (case, *led))
-    seen = max(seen, case.accounted_to) if case.stalled else seen
-    kind = "straggler.intermittent" if case.intermittent and case.kind == "straggler.fail_slow" else case.kind
+    seen = max(seen, case.account.accrued_to) if case.account.stalled else seen
+    kind = (case.intermittent and case.rule.relapsing_as) or case.kind
     return _Brief(
         case=case,
         helpers=helpers,
         own=own,
-        voices=voices,
+        suspicions=suspicions,
         kind=kind,
         subject=_named(case.subject, helpers),
-        confidence=round(confidence(voices, config.prior_log_odds, calibration=config.calibration), 4),
-        cause=cause(case.kind, voices),
+        confidence=round(confidence(suspicions, config.prior_log_odds, calibration=config.calibration), 4),
+        cause=cause(case.kind, suspicions),
         hurt=_hurt(case, helpers) and not isolated(kind, (s.severity for s in own)),
         last_seen_at=seen,
-        lost=case.lost + math.fsum(untold(c, seen) for c in (case, *led)),
-        rate=math.fsum(per_hour(c) for c in (case, *led)),
-        suspects=_suspects(scope, case, helpers, voices),
+        lost=case.account.lost
+        + math.fsum(loss_since_reports(c.sources.values(), seen) for c in (case, *led)),
+        rate=math.fsum(c.account.per_hour(live=c.live) for c in (case, *led)),
+        suspects=_suspects(scope, case, helpers, suspicions),
     )
 
 
@@ -129,8 +134,8 @@ def _hurt(case: Case, helpers: Iterable[Case]) -> bool:
 
     A hang is no surer because its job is slow besides and no machine stands out.
     """
-    weighed = (c for c in (case, *helpers) if case.kind != "hang.job" or c.kind != "straggler.job_wide")
-    return any(c.hurts for c in weighed)
+    hang = case.rule.hang
+    return any(c.hurts for c in (case, *helpers) if not (hang and c.rule.no_culprit))
 
 
 def _title(brief: _Brief) -> str:
@@ -141,9 +146,9 @@ def _title(brief: _Brief) -> str:
     return title(kind, brief.subject, ratio=ratio, peers=peers, peer=peer, own_past=own_past, hypothesis=why)
 
 
-def _code(voices: tuple[Suspicion, ...]) -> str:
+def _code(suspicions: tuple[Suspicion, ...]) -> str:
     """Return the code of the latest XID among those that the catalogue does not have (``xid.999``)."""
-    latest = max(voices, key=lambda s: (s.ts, s.detector))
+    latest = max(suspicions, key=lambda s: (s.ts, s.detector))
     return latest.evidence[0].metric if latest.evidence else latest.kind
 
 
@@ -158,7 +163,7 @@ def _caught_up(s: Suspicion) -> bool:
 
 def _severity(brief: _Brief) -> Severity:
     stated: list[Severity | None] = [s.severity for s in brief.own]
-    if brief.kind == "hang.job":
+    if kind_of(brief.kind).hang:
         stated = ["critical" if brief.case.certain else "info"]
     own = milder(brief.kind, stated)
     return severity(brief.kind, brief.subject, own=own, hurt=brief.hurt, confidence=brief.confidence)
@@ -168,51 +173,53 @@ def _action(brief: _Brief, config: FindingConfig, identity: str) -> Action:
     """Return what to do: what acting is worth is weighed only where a machine surely slows a job."""
     why, weighed = brief.cause.hypothesis, None
     if brief.hurt and brief.confidence >= SURE_ENOUGH and brief.subject.type in MACHINES:
-        gpus, seconds = max(s.gpus for s in brief.voices), brief.case.last_seen_at - brief.case.since
-        # While it is over, what it cost when it was there: it may be back.
+        gpus, seconds = max(s.gpus for s in brief.suspicions), brief.case.last_seen_at - brief.case.since
+        # While it is over, its cost while it lasted: it may return.
         rate = brief.rate or lost_per_hour(gpus, brief.job_slowdown_ratio or 1.0)
         loss = Loss(gpus, rate, brief.lost, seconds)
         weighed = advice(why, loss, config.costs)
-    if weighed is None and isolated(why, (s.severity for s in brief.voices if s.kind == why)):
+    if weighed is None and isolated(why, (s.severity for s in brief.suspicions if s.kind == why)):
         return watch(brief.subject)
     likely = _likeliest(brief)
     where = places(likely) if likely else None
-    todo = asked_for(why, brief.voices)
+    todo = asked_for(why, brief.suspicions)
     next_step = action(
         brief.kind, brief.subject, hypothesis=todo, finding_id=identity, advice=weighed, where=where
     )
     if len(likely) < 2:
         return next_step
-    return replace(next_step, text=f"{next_step.text} One of them is slow; step times cannot tell which.")
+    return replace(next_step, text=f"{next_step.text} One of them is slow; step times do not show which.")
 
 
 def _likeliest(brief: _Brief) -> list[Subject]:
-    """Return whom of a tensor-parallel group to look at: all that are as likely as any, by half."""
+    """Return the ranks of a tensor-parallel group that are at least half as likely as the likeliest."""
     if brief.subject.type != "group" or not brief.suspects:
         return []
     return [s.subject for s in brief.suspects if s.probability >= 0.5 * brief.suspects[0].probability]
 
 
 def _unnamed(brief: _Brief) -> tuple[Evidence, ...]:
-    """Return what is known of who it is where nobody can be named."""
-    return (tensor_group.note(brief.suspects),) if brief.subject.type == "group" else hang.note(brief.voices)
+    """Return the evidence for suspects where no single machine is named."""
+    return (
+        (tensor_group.note(brief.suspects),) if brief.subject.type == "group" else hang.note(brief.suspicions)
+    )
 
 
 def _named(subject: Subject, helpers: tuple[Case, ...]) -> Subject:
-    """Return the subject with the GPU's serial and UUID, where a helper about the same GPU knows them."""
+    """Return the subject with the GPU's serial and UUID, where a helper about the same GPU has them."""
     for helper in helpers:
-        known = helper.subject
-        same = subject.gpu_index is not None and known.gpu_index == subject.gpu_index
-        if same and known.gpu_uuid and not subject.gpu_uuid:
+        other = helper.subject
+        same = subject.gpu_index is not None and other.gpu_index == subject.gpu_index
+        if same and other.gpu_uuid and not subject.gpu_uuid:
             fields = {name: getattr(subject, name) for name in subject.__struct_fields__}
-            fields |= {"gpu_uuid": known.gpu_uuid, "serial": subject.serial or known.serial}
+            fields |= {"gpu_uuid": other.gpu_uuid, "serial": subject.serial or other.serial}
             return Subject(**fields)
     return subject
 
 
-def _evidence(voices: tuple[Suspicion, ...]) -> tuple[Evidence, ...]:
+def _evidence(suspicions: tuple[Suspicion, ...]) -> tuple[Evidence, ...]:
     chosen: dict[tuple[str, str], tuple[float, float, Evidence]] = {}
-    for s in voices:
+    for s in suspicions:
         for e in s.evidence:
             held = chosen.get((e.detector, e.metric))
             if held is None or (s.score, s.ts) > held[:2]:
@@ -221,34 +228,34 @@ def _evidence(voices: tuple[Suspicion, ...]) -> tuple[Evidence, ...]:
 
 
 def _suspects(
-    scope: Scope, case: Case, helpers: tuple[Case, ...], voices: tuple[Suspicion, ...]
+    scope: Scope, case: Case, helpers: tuple[Case, ...], suspicions: tuple[Suspicion, ...]
 ) -> tuple[Suspect, ...]:
     if case.subject.type == "group":
         return tensor_group.suspects(tensor_group.ranks_of(case, scope.cases), helpers)
-    if case.kind == "hang.job":
-        return hang.suspects(voices)
-    return max(voices, key=lambda s: (bool(s.suspects), s.log_likelihood_ratio, s.detector)).suspects
+    if case.rule.hang:
+        return hang.suspects(suspicions)
+    return max(suspicions, key=lambda s: (bool(s.suspects), s.log_likelihood_ratio, s.detector)).suspects
 
 
 def _blast(brief: _Brief) -> BlastRadius:
     return BlastRadius(
-        jobs=tuple(sorted({s.subject.job_id for s in brief.voices if s.subject.job_id})),
-        ranks=max(s.ranks for s in brief.voices),
-        nodes=max(s.nodes for s in brief.voices),
+        jobs=tuple(sorted({s.subject.job_id for s in brief.suspicions if s.subject.job_id})),
+        ranks=max(s.ranks for s in brief.suspicions),
+        nodes=max(s.nodes for s in brief.suspicions),
         other_findings=tuple(
-            finding_id(h.key, h.first_onset) for h in brief.helpers if h.kind not in EVIDENCE_ONLY
+            finding_id(h.key, h.first_onset) for h in brief.helpers if h.rule.role != "evidence"
         ),
     )
 
 
-def _peers(case: Case, voices: tuple[Suspicion, ...]) -> tuple[int | None, str]:
+def _peers(case: Case, suspicions: tuple[Suspicion, ...]) -> tuple[int | None, str]:
     """Return with how many the subject was compared, and what they are: a node's peers are nodes."""
     if case.subject.type == "node" and case.made_of_ranks:
-        return max(s.nodes for s in voices) - 1, "other node"
-    peers = max((e.peers.n for s in voices for e in s.evidence if e.peers is not None), default=None)
+        return max(s.nodes for s in suspicions) - 1, "other node"
+    peers = max((e.peers.n for s in suspicions for e in s.evidence if e.peers is not None), default=None)
     if peers is not None and case.subject.type == "group":
         # Each rank was compared with its mates too.
-        peers -= max(s.ranks_in_group for s in voices) - 1
+        peers -= max(s.ranks_in_group for s in suspicions) - 1
     return peers, "peer"
 
 

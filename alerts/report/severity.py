@@ -2,14 +2,14 @@
 
 from collections.abc import Iterable
 
-from alerts.kinds import rule_of
+from alerts.kinds import kind_of
 from slowrank.telemetry import Subject
 from slowrank.telemetry.records import Severity
 
 ORDER: tuple[Severity, ...] = ("info", "warning", "error", "critical")
 IMPACT, RELIEF = 1.05, 1.03
-"""A job is measurably hurt from the first on, and until it is back below the second: with one limit, a job
-that stands at it would page again and again."""
+"""A job is measurably hurt from the first on, and until it is back below the second (chosen: 5 %, with 2 % of
+hysteresis): with one limit, a job near it would page again and again."""
 
 
 def hurts(job_slowdown: float | None, before: bool) -> bool:
@@ -20,26 +20,27 @@ def hurts(job_slowdown: float | None, before: bool) -> bool:
 def milder(kind: str, stated: Iterable[Severity | None]) -> Severity:
     """Return the kind's own severity, or the worst its detectors stated, where that is milder.
 
-    Hardware that slows no job calls nobody, whatever its rule thinks of it.
+    Hardware that slows no job does not page, whatever severity its rule states.
     """
-    own, known = rule_of(kind).severity, [said for said in stated if said is not None]
-    return min(own, max(known, key=ORDER.index), key=ORDER.index) if known else own
+    own, given = kind_of(kind).severity, [one for one in stated if one is not None]
+    return min(own, max(given, key=ORDER.index), key=ORDER.index) if given else own
 
 
 def isolated(kind: str, stated: Iterable[Severity | None]) -> bool:
-    """Return whether the kind is nobody's business until it repeats, and it is no error yet.
+    """Return whether the kind is not notified until it repeats, and it is no error yet.
 
     Then it neither pages, whatever the job does meanwhile, nor advises more than to watch.
     """
-    return rule_of(kind).debounced and ORDER.index(milder(kind, stated)) < ORDER.index("error")
+    return kind_of(kind).pages == "repeated" and ORDER.index(milder(kind, stated)) < ORDER.index("error")
 
 
 def severity(kind: str, subject: Subject, *, own: Severity, hurt: bool, confidence: float) -> Severity:
     """Return the severity: ``own``, or higher where a machine measurably slows a job (``hurt``).
 
-    A job without an outlier accuses nobody: it never goes above warning, however slow it is.
+    A job without an outlier is never above warning, however slow it is.
     """
-    if kind == "straggler.job_wide" or (subject.type == "job" and kind.startswith("straggler.")):
+    pages = kind_of(kind).pages
+    if pages == "never" or (pages == "machine" and subject.type == "job"):
         return "warning" if hurt else "info"
     if not hurt:
         return own

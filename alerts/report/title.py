@@ -2,56 +2,10 @@
 
 from collections.abc import Sequence
 
+from alerts.kinds import kind_of
 from slowrank.telemetry import Subject
-from slowrank.telemetry.xids import xid, xid_of
 
 MAX_TITLE = 120
-_JOB_WIDE = ("imbalance.stage", "imbalance.workload", "group")
-
-TEMPLATES: dict[str, str] = {
-    "straggler.fail_slow": "{place} is {ratio} slower than {peers}",
-    "straggler.intermittent": "{place} slows down again and again ({ratio})",
-    "straggler.job_wide": "{place} is {ratio} slower than it was; no machine stands out",
-    "imbalance.stage": "{place} carries {ratio} the compute of the others",
-    "group": "{place} transfers {ratio} slower than the other groups",
-    "imbalance.workload": "{place} is {ratio} slower than with evenly spread work",
-    "hang.job": "{place} has stopped: no steps and no work on its machines",
-    "hang.rank_missing": "{place} reports no steps while others go on",
-    "gray.node": "{place} shows several weak signs of a fault",
-    "node.silent": "{place} is silent",
-    "node.lemon": "{place} fails again and again",
-    "exporter.stale": "No telemetry from {place}",
-    "throttle.thermal": "{place} is throttled by heat",
-    "throttle.power": "{place} is throttled by power",
-    "throttle.hw_slowdown": "{place} is slowed down by its hardware",
-    "throttle.sync_boost": "{place} is held back by sync boost",
-    "clock.low": "{place} runs at a low clock for no stated reason",
-    "gpu.slow_reads": "{place} answers its driver slowly",
-    "ecc.correctable_rate": "{place} corrects memory errors at a high rate",
-    "ecc.uncorrectable": "{place} has uncorrectable memory errors",
-    "ecc.row_remap_pending": "{place} waits for a reset to remap memory rows",
-    "ecc.row_remap_failure": "{place} can remap no more memory rows",
-    "xid.79": "{place} has fallen off the bus",
-    "link.nvlink_degraded": "{place} has a degraded NVLink",
-    "self.telemetry_gap": "No telemetry from many nodes of {place}, across all places",
-    "link.nvswitch": "{place} has NVSwitch errors",
-    "link.pcie_fatal": "{place} has lost its PCIe link",
-    "link.pcie_uncorrected": "{place} has PCIe errors",
-    "link.nic_errors": "{place} has link errors",
-    "link.nic_flap": "{place} has lost its link",
-    "link.nic_slow": "{place} is slower than its rail",
-    "link.pcie_downgrade": "{place} runs on a narrowed PCIe link",
-    "link.pcie_replay": "{place} repeats PCIe transfers",
-    "fabric.rail_degraded": "{place} is degraded",
-    "host.cpu_contention": "{place} shares its CPUs with something else",
-    "host.memory_pressure": "{place} is short of memory",
-    "host.hung_task": "{place} has processes that hang in the kernel",
-    "host.clock_skew": "The clock of {place} is off",
-    "data.loader_slow": "{place} waits for data",
-    "training.loss_anomaly": "{place} has an abnormal loss or gradient",
-    "self.job_memory": "slowrank runs out of memory for jobs: {place}",
-    "startup.slow": "{place} starts slowly",
-}
 
 
 def title(
@@ -69,26 +23,18 @@ def title(
     A slow job without a slow machine is named by its likeliest ``hypothesis``, where that has a template.
     ``peer`` is what ``peers`` counts; ``own_past``: it is slower than it was, and not than they are.
     """
-    where = place(subject)
-    if kind == "straggler.job_wide" and hypothesis in _JOB_WIDE:
-        kind = hypothesis
-        if kind == "imbalance.stage" and not subject.coords:
-            where = f"A group of ranks of job {subject.job_id}"
-    template = TEMPLATES.get(kind) or _named_by(kind)
+    row, why = kind_of(kind), kind_of(hypothesis or "")
+    if row.no_culprit and why.role == "cause" and why.title is not None:
+        row = why
+    template = row.title or "{place}: " + kind.replace("{", "").replace("}", "")
     text = template.format(
-        place=where,
+        place=place(subject),
+        group=place(subject) if subject.coords else f"A group of ranks of job {subject.job_id}",
         ratio="?x" if ratio is None else f"{ratio:.2f}x",
         peers="it was" if own_past else _count(peers, peer),
     )
     text = "".join(c if c.isprintable() else " " for c in text).replace(" ?x slower", " slower")
     return text if len(text) <= MAX_TITLE else text[: MAX_TITLE - 1] + "…"
-
-
-def _named_by(kind: str) -> str:
-    number = xid_of(kind)
-    if number is not None:
-        return f"{{place}} reports XID {number}: {xid(number).meaning}"
-    return "{place}: " + kind.replace("{", "").replace("}", "")
 
 
 def _count(peers: int | None, peer: str) -> str:

@@ -1,4 +1,4 @@
-"""Webhook delivery as the operator's settings make it: where it may go, by what, how much at once."""
+"""Builds the notifier and its parts from the settings."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -8,22 +8,22 @@ from psycopg import OperationalError, ProgrammingError
 from psycopg.conninfo import conninfo_to_dict
 from psycopg_pool import ConnectionPool
 
+from api.delivery.notifier import Limits, Notifier
+from api.delivery.webhook_client import WebhookClient, tls_context
 from api.metrics import NotifierMetrics, WebhookGauges
-from api.notifier import Limits, Notifier
-from api.sender import Sender, tls_context
-from api.ssrf import Policy
+from api.security.ssrf import Policy
 from slowrank.settings import Settings
-from store import webhooks
+from store.findings import webhooks
 
 
 def notifier_of(
     settings: Settings, pool: ConnectionPool[Any], registry: CollectorRegistry, *, instance: str
 ) -> Notifier:
-    """Return a notifier whose metrics are in ``registry``, with what each endpoint's health is by now."""
+    """Return a notifier that registers its metrics and the health of the endpoints in ``registry``."""
     registry.register(WebhookGauges(lambda: _failing(pool), OperationalError))
     return Notifier(
         pool=pool,
-        sender=sender_of(settings),
+        client=webhook_client_of(settings),
         metrics=NotifierMetrics(registry),
         public_url=settings.public_url,
         instance=instance,
@@ -32,7 +32,7 @@ def notifier_of(
 
 
 def policy_of(settings: Settings) -> Policy:
-    """Return where webhooks may go; our own Kafka and database are never among it."""
+    """Return the destinations webhooks may have; never slowrank's own Kafka and database."""
     return Policy.of(
         allow_http=settings.webhook_allow_http,
         allow_private=settings.webhook_allow_private,
@@ -41,16 +41,16 @@ def policy_of(settings: Settings) -> Policy:
     )
 
 
-def sender_of(settings: Settings) -> Sender:
-    """Return a sender that trusts the system's authorities and those of ``webhook_ca_file``."""
+def webhook_client_of(settings: Settings) -> WebhookClient:
+    """Return a client that trusts the system's certificate authorities and those of ``webhook_ca_file``."""
     tls = tls_context()
     if settings.webhook_ca_file is not None:
         tls.load_verify_locations(settings.webhook_ca_file)
-    return Sender(policy_of(settings), tls)
+    return WebhookClient(policy_of(settings), tls)
 
 
 def limits_of(settings: Settings) -> Limits:
-    """Return how much the notifier does at once, for how long, and how often it looks."""
+    """Return the notifier's concurrency, lease and poll interval."""
     return Limits(
         concurrency=settings.notifier_concurrency,
         lease_seconds=settings.notifier_lease_seconds,
@@ -59,9 +59,9 @@ def limits_of(settings: Settings) -> Limits:
 
 
 def _failing(pool: ConnectionPool[Any]) -> Mapping[str, bool]:
-    # Seconds: a scrape must not wait for an absent database.
+    # 2 s: a scrape must not wait for an absent database.
     with pool.connection(timeout=2) as conn:
-        return webhooks.failing(conn)
+        return webhooks.failing_by_id(conn)
 
 
 def _own_servers(settings: Settings) -> Iterator[tuple[str, int]]:

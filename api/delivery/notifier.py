@@ -1,7 +1,7 @@
-"""The notifier: leases due deliveries, sends each, and writes down what came of it.
+"""The notifier: leases due deliveries, sends each, and records the result.
 
-At least once: a delivery is leased before it is sent and finished after the answer, both durable; a process
-killed in between leaves a lease that runs out, and the next one sends the same ``webhook-id`` again.
+At least once: a delivery is leased before it is sent and completed after the answer, both durably. A process
+killed in between leaves a lease that expires, and another one sends it again under the same ``webhook-id``.
 """
 
 import asyncio
@@ -17,35 +17,39 @@ from typing import Any
 import psycopg
 from psycopg_pool import ConnectionPool
 
-from api import failing, formats
-from api.links import finding_link
+from api.delivery import webhook_health
+from api.delivery.receivers.receiver import Notification
+from api.delivery.receivers.registry import receiver_named
+from api.delivery.retry import Answer, next_attempt, verdict
+from api.delivery.sample_event import TYPE as TEST
+from api.delivery.webhook_client import WebhookClient
+from api.http.times import utc_now
 from api.metrics import NotifierMetrics
-from api.retry import Answer, next_attempt, verdict
-from api.sample import TYPE as TEST
-from api.sender import Sender
-from api.signing import signature_headers
-from api.times import utc_now
-from store import deliveries, events, findings, retention, webhooks
-from store.deliveries import Attempt, Due
-from store.events import Event
-from store.failures import AWAY
+from api.security.links import finding_link
+from api.security.signing import signature_headers
+from store import retention
+from store.access.link_key import link_key
+from store.error_classes import UNAVAILABLE
+from store.findings import deliveries, events, findings, leases, webhooks
+from store.findings.deliveries import Attempt
+from store.findings.events import Event
+from store.findings.leases import Due
 from store.heartbeats import Heartbeat, beat
-from store.link_key import link_key
 
 log = logging.getLogger(__name__)
 
-# /readyz misses a process that was silent for 60 s (routes.health.STALE).
+# /readyz reports a process without a heartbeat for 60 s (routes.health.STALE) as missing.
 BEAT_SECONDS = 10.0
-# Endpoints become well by other hands than ours, too: somebody switches one off, or removes it.
+# How often findings about endpoints that a person disabled or removed are resolved.
 LOOK_SECONDS = 10.0
 PRUNE_SECONDS = 3600.0
-# Between two tries while the database is away.
+# Pause between attempts while the database is unavailable.
 AWAY_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """How much at once, how long a lease, how long to sleep when nothing calls (s)."""
+    """Deliveries at once, seconds of a lease, seconds between polls without a notification."""
 
     concurrency: int = 8
     lease_seconds: float = 60.0
@@ -54,10 +58,10 @@ class Limits:
 
 @dataclass(slots=True, kw_only=True)
 class Notifier:
-    """Delivers from the outbox until told to stop; one delivery per endpoint is under way at a time."""
+    """Delivers from the outbox; one delivery per endpoint is in progress at a time."""
 
     pool: ConnectionPool[Any]
-    sender: Sender
+    client: WebhookClient
     metrics: NotifierMetrics
     public_url: str
     instance: str
@@ -67,7 +71,7 @@ class Notifier:
     _running: dict[str, asyncio.Task[None]] = field(default_factory=dict)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Deliver until ``stop`` is set, then finish what is under way. Outlives database outages."""
+        """Deliver until ``stop`` is set, then finish what is in progress. Survives database outages."""
         woken = asyncio.Event()
         work = (
             self._listen(woken),
@@ -78,7 +82,7 @@ class Notifier:
         helpers = [asyncio.create_task(helper) for helper in work]
         try:
             while not stop.is_set():
-                # Before the look, not after it: a call that comes meanwhile is not lost.
+                # Cleared before the lease, so that a notification that comes meanwhile is not lost.
                 woken.clear()
                 if not await self._start_next():
                     await self._idle(stop, woken)
@@ -88,13 +92,13 @@ class Notifier:
             await asyncio.gather(*helpers, *self._running.values(), return_exceptions=True)
 
     async def drain(self) -> int:
-        """Deliver everything that is due now and return how many tries that took."""
+        """Deliver everything that is due now; return the number of attempts."""
         tries = 0
         while await self._start_next() or self._running:
             if self._running:
                 await asyncio.wait(self._running.values(), return_when=asyncio.FIRST_COMPLETED)
                 tries += 1
-                # The slot is given free by a callback, in the next turn of the loop.
+                # A callback frees the slot in the next turn of the loop.
                 await asyncio.sleep(0)
         return tries
 
@@ -104,8 +108,8 @@ class Notifier:
             return False
         try:
             leased = await asyncio.to_thread(self._lease)
-        except AWAY as error:
-            log.warning("the database cannot be used: %s", error)
+        except UNAVAILABLE as error:
+            log.warning("the database is unavailable, trying again: %s", error)
             await asyncio.sleep(AWAY_SECONDS)
             return False
         for due in leased:
@@ -117,49 +121,48 @@ class Notifier:
     def _lease(self) -> list[Due]:
         now = self.now()
         with self.pool.connection() as conn:
-            oldest = deliveries.oldest_due(conn, now)
+            oldest = leases.oldest_due(conn, now)
             self.metrics.oldest.set(0.0 if oldest is None else (now - oldest).total_seconds())
-            # One at a time: a second might be for the endpoint that the first makes busy.
-            return deliveries.due(
+            # One at a time: a second one might be for the endpoint that the first makes busy.
+            return leases.lease_due(
                 conn, now=now, limit=1, lease_seconds=self.limits.lease_seconds, busy=list(self._running)
             )
 
     def _done(self, endpoint: str, task: asyncio.Task[None]) -> None:
         del self._running[endpoint]
         if not task.cancelled() and task.exception() is not None:
-            log.error("a delivery to %s broke off", endpoint, exc_info=task.exception())
+            log.error("a delivery to %s failed with an unexpected error", endpoint, exc_info=task.exception())
 
     async def _deliver(self, due: Due) -> None:
         now = self.now()
         try:
             try:
                 headers, body = await asyncio.to_thread(self._request, due, now)
-            except (KeyError, ValueError) as error:
-                answer = Answer(error=f"cannot be written: {error}")
+            except ValueError as error:
+                answer = Answer(error=f"cannot be built: {error}")
             else:
-                # Whoever holds the lease by now may have sent a newer state.
+                # Another notifier may hold the lease and have sent a newer event.
                 if self.now() >= due.leased_until:
-                    log.warning("delivery %s is left to the next notifier: its lease has run out", due.id)
+                    log.warning("delivery %s is left to another notifier: its lease has expired", due.id)
                     return
-                answer = await self.sender.post(due.webhook.url, headers, body)
+                answer = await self.client.post(due.webhook.url, headers, body)
             await asyncio.to_thread(self._finish, due, now, answer)
-        except AWAY as error:
-            log.warning("delivery %s will be sent again after its lease: %s", due.id, error)
+        except UNAVAILABLE as error:
+            log.warning("delivery %s is sent again after its lease: %s", due.id, error)
 
     def _request(self, due: Due, now: datetime) -> tuple[dict[str, str], bytes]:
         with self.pool.connection() as conn:
             active = webhooks.secrets(conn, due.webhook.id, now)
             key = link_key(conn)
-        event = formats.Event(
-            due.event.id, due.event.type, due.event.at, due.event.body, self._link(due.event, key)
-        )
-        content_type, body = formats.body(due.webhook.format, event, self.public_url)
-        headers = {"content-type": content_type}
+        event, receiver = due.event, receiver_named(due.webhook.format)
+        notification = Notification(event.id, event.type, event.at, event.body, self._link(event, key))
+        body = receiver.body(notification, self.public_url)
+        headers = {"content-type": receiver.content_type}
         return headers | signature_headers(active, event.id, int(now.timestamp()), body), body
 
     def _link(self, event: Event, key: bytes) -> str:
         if event.finding_id is None:
-            # A test delivery invents its finding.
+            # A test delivery has no stored finding.
             return f"{self.public_url.rstrip('/')}/"
         return finding_link(self.public_url, event.finding_id, key=key, at=event.at)
 
@@ -174,29 +177,36 @@ class Notifier:
         with self.pool.connection() as conn, conn.transaction():
             if what == "delivered":
                 deliveries.mark_delivered(conn, due, attempt)
-                if webhooks.took(conn, due.webhook.id):
-                    failing.end_recovered(conn, self.now())
+                if webhooks.record_success(conn, due.webhook.id):
+                    webhook_health.end_recovered(conn, self.now())
             else:
                 self._failed(conn, due, attempt, answer)
 
     def _failed(self, conn: psycopg.Connection[Any], due: Due, attempt: Attempt, answer: Answer) -> None:
         if verdict(answer) == "gone":
             deliveries.mark_failed(conn, due, attempt, again_at=None)
-            log.error("webhook %s is switched off: its receiver answered 410 Gone", due.webhook.id)
-            webhook = webhooks.gone(conn, due.webhook.id, "the receiver answered 410 Gone", self.now())
+            log.error("webhook %s is disabled: its receiver answered 410 Gone", due.webhook.id)
+            webhook = webhooks.disable_gone(
+                conn, due.webhook.id, "the receiver answered 410 Gone", self.now()
+            )
         else:
-            # Somebody waits for a test: it is tried once.
+            # A test is attempted once: a person waits for the result.
             once = due.event.type == TEST
             again_at = None if once else next_attempt(due.attempt, self.now(), answer, self.chance())
             deliveries.mark_failed(conn, due, attempt, again_at=again_at)
             if again_at is None and not once:
-                log.error("webhook %s gave up on %s: %s", due.webhook.id, due.event.id, attempt.error)
-            webhook = webhooks.failed(conn, due.webhook.id, attempt.at)
+                log.error(
+                    "webhook %s: no more attempts for event %s: %s",
+                    due.webhook.id,
+                    due.event.id,
+                    attempt.error,
+                )
+            webhook = webhooks.record_failure(conn, due.webhook.id, attempt.at)
         if webhook is not None and webhook.failing:
-            findings.save(conn, failing.failing_finding(webhook, due, attempt), failing.CONFIG)
+            findings.save(conn, webhook_health.failing_finding(webhook, due, attempt), webhook_health.CONFIG)
 
     async def _idle(self, stop: asyncio.Event, woken: asyncio.Event) -> None:
-        """Sleep until something may be due: a wake-up call, a free slot, the end of the poll interval."""
+        """Sleep until something may be due: a notification, a free slot, the end of the poll interval."""
         waits = [asyncio.create_task(stop.wait()), asyncio.create_task(woken.wait())]
         try:
             await asyncio.wait(
@@ -211,27 +221,27 @@ class Notifier:
     async def _pause(self) -> float:
         try:
             due_at = await asyncio.to_thread(self._next_due)
-        except AWAY:
+        except UNAVAILABLE:
             return AWAY_SECONDS
         if due_at is None:
             return self.limits.poll_seconds
-        # What is due already waits for its busy endpoint: a finished delivery wakes the loop, not the clock.
+        # A delivery that is due waits for its busy endpoint: the end of that one wakes the loop.
         at_least = 0.5 if self._running else 0.05
         return min(self.limits.poll_seconds, max(at_least, (due_at - self.now()).total_seconds()))
 
     def _next_due(self) -> datetime | None:
         with self.pool.connection() as conn:
-            return deliveries.next_due(conn)
+            return leases.next_due(conn)
 
     async def _listen(self, woken: asyncio.Event) -> None:
         loop = asyncio.get_running_loop()
         closing = False
 
-        def hear() -> None:
+        def listen() -> None:
             with self.pool.connection() as conn:
                 events.listen(conn)
                 while not closing:
-                    # A thread cannot be cancelled: every second it looks whether it should end.
+                    # A thread cannot be cancelled: it checks every second whether it should end.
                     if events.wait(conn, 1.0):
                         loop.call_soon_threadsafe(woken.set)
                 events.unlisten(conn)
@@ -239,26 +249,26 @@ class Notifier:
         try:
             while True:
                 try:
-                    await asyncio.to_thread(hear)
-                except AWAY:
+                    await asyncio.to_thread(listen)
+                except UNAVAILABLE:
                     await asyncio.sleep(AWAY_SECONDS)
         finally:
             closing = True
 
     async def _repeat(self, work: Callable[[], None], seconds: float) -> None:
         while True:
-            with contextlib.suppress(*AWAY):
+            with contextlib.suppress(*UNAVAILABLE):
                 await asyncio.to_thread(work)
             await asyncio.sleep(seconds)
 
     def _end_recovered(self) -> None:
         with self.pool.connection() as conn:
-            failing.end_recovered(conn, self.now())
+            webhook_health.end_recovered(conn, self.now())
 
     def _prune(self) -> None:
-        """Remove what is old; nobody else has the right to. Event streams go back as far as events do."""
+        """Remove old events, secrets and answers; only the notifier's database role may."""
         with self.pool.connection() as conn:
-            retention.prune_deliveries(conn, now=self.now())
+            retention.prune_as_notifier(conn, now=self.now())
 
     def _leave_beat(self) -> None:
         with self.pool.connection() as conn:

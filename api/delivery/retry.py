@@ -1,16 +1,17 @@
-"""When a delivery is tried again, and what a receiver's answer means. Pure: time and chance come in."""
+"""The retry schedule and the meaning of a receiver's answer. Pure: time and randomness are arguments."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Literal
 
-# Seconds before attempt 1, 2, …; dense at the head because someone is on call.
+# Seconds before attempt 1, 2, …. Chosen: dense at first for whoever is on call, 33 h in all for an outage
+# over a night (Standard Webhooks recommends several days).
 SCHEDULE = (0, 2, 10, 30, 120, 600, 1800, 7200, 21600, 86400)
 JITTER = 0.2
-# No longer than the last pause of the schedule, however long the receiver asks for.
+# Longest Retry-After that is respected: the last pause of the schedule.
 MAX_RETRY_AFTER_SECONDS = 86400.0
-# Only these are a request for time; what Retry-After says beside another status is not.
+# Retry-After is respected with these statuses only.
 _THROTTLED = frozenset({429, 502, 503, 504})
 
 Verdict = Literal["delivered", "retry", "gone"]
@@ -18,7 +19,7 @@ Verdict = Literal["delivered", "retry", "gone"]
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came back: an HTTP status, or ``error`` when there was none."""
+    """A receiver's answer: an HTTP status, or ``error`` when there was none."""
 
     status: int | None = None
     error: str = ""
@@ -28,17 +29,16 @@ class Answer:
 
 
 def verdict(answer: Answer) -> Verdict:
-    """Return what to do: 2xx is delivered, 410 ends the endpoint, everything else is tried again."""
+    """Return what to do: 2xx is delivered, 410 disables the endpoint, everything else is retried."""
     if answer.status is not None and 200 <= answer.status < 300:
         return "delivered"
     return "gone" if answer.status == 410 else "retry"
 
 
 def next_attempt(attempts: int, now: datetime, answer: Answer, chance: float) -> datetime | None:
-    """Return the time of the next try after ``attempts`` failed ones, or None when all are used up.
+    """Return the time of the next attempt after ``attempts`` failed ones, or None after the last one.
 
-    ``chance`` is uniform in [0, 1) and spreads the delay by ±20 %; a throttling answer's ``Retry-After``
-    can only make the wait longer.
+    ``chance`` is uniform in [0, 1) and spreads the delay by ±20 %; ``Retry-After`` can only lengthen it.
     """
     if attempts >= len(SCHEDULE):
         return None

@@ -1,12 +1,12 @@
-"""The ``delivery.test`` event: an invented finding that says so, for receivers to be tried with."""
+"""The ``delivery.test`` event: an invented finding, marked as such, for testing receivers."""
 
 from datetime import datetime
 from typing import Any
 
 from alerts.finding import Action, Finding, finding_id
-from api.ids import new_id
+from api.http.ids import new_id
 from slowrank.telemetry.records import Subject
-from store.events import Event
+from store.findings.events import Event
 
 KIND = "self.test"
 TYPE = "delivery.test"

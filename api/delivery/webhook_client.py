@@ -1,6 +1,6 @@
-"""One webhook request on the wire, by the rules of ``ssrf``: resolve once, connect to what was checked.
+"""Sends one webhook request under the rules of ``ssrf``: resolve once, connect to a checked address.
 
-Concerned with one attempt; when to try again is decided in ``retry``.
+``retry`` decides when to try again.
 """
 
 import asyncio
@@ -15,14 +15,15 @@ from datetime import UTC, datetime
 import certifi
 import httpx
 
-from api.retry import Answer, retry_after
-from api.ssrf import Policy, Refused, Target, check_addresses, checked_url, unreachable
+from api.delivery.retry import Answer, retry_after
+from api.security.ssrf import Policy, Refused, Target, check_addresses, checked_url, unreachable
 from slowrank import __version__
 from slowrank.settings import WEBHOOK_ATTEMPT_SECONDS
 
 log = logging.getLogger(__name__)
 
-# What a receiver may cost us, whatever it does: time, memory, and room in the delivery log (characters).
+# Bounds of what a receiver may use: seconds, bytes read, and characters in the delivery log. Chosen:
+# receivers are to answer at once and work afterwards; Standard Webhooks recommends 15 to 30 s.
 CONNECT_SECONDS = 5.0
 TOTAL_SECONDS = WEBHOOK_ATTEMPT_SECONDS
 MAX_READ = 64 * 1024
@@ -32,33 +33,29 @@ Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 
 
 async def resolve(host: str, port: int) -> Sequence[str]:
-    """Return every address of ``host`` in the system's order of preference. Raises ``OSError``."""
+    """Return all addresses of ``host`` in the system's order of preference. Raises ``OSError``."""
     infos = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return tuple(dict.fromkeys(str(info[4][0]) for info in infos))
 
 
 def tls_context() -> ssl.SSLContext:
-    """Return a verifying context with the system's authorities and certifi's."""
+    """Return a verifying context with the certificate authorities of the system and of certifi."""
     context = ssl.create_default_context()
     context.load_verify_locations(certifi.where())
     return context
 
 
 @dataclass(frozen=True, slots=True)
-class Sender:
-    """Posts bodies to checked destinations; holds no connection and no cookie between two requests."""
+class WebhookClient:
+    """Posts bodies to checked destinations; keeps no connection and no cookie between requests."""
 
     policy: Policy
     tls: ssl.SSLContext
     resolve: Resolve = resolve
     total_seconds: float = TOTAL_SECONDS
 
-    async def check(self, url: str) -> None:
-        """Raise ``Refused`` if ``url`` may not be a webhook now, with what it resolves to taken in."""
-        await self._addresses(checked_url(url, self.policy))
-
     async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Answer:
-        """Send one request and return what came of it; never raises for a receiver's misbehaviour."""
+        """Send one request and return the answer; never raises for errors of the receiver or the network."""
         started = time.monotonic()
         try:
             async with asyncio.timeout(self.total_seconds):
@@ -77,7 +74,7 @@ class Sender:
         addresses = await self._addresses(target)
         async with httpx.AsyncClient(
             verify=self.tls,
-            # A proxy would resolve the name again, and a redirect lead anywhere: both past the check.
+            # A proxy would resolve the name again, a redirect could lead anywhere: both bypass the check.
             trust_env=False,
             follow_redirects=False,
             timeout=httpx.Timeout(self.total_seconds, connect=CONNECT_SECONDS),
@@ -85,7 +82,7 @@ class Sender:
             for address in addresses[:-1]:
                 try:
                     return await _exchange(client, _request(client, target, address, headers, body))
-                # Nothing was sent yet; after any other failure the receiver may have the delivery.
+                # Nothing was sent yet; after any other failure the receiver may have got the delivery.
                 except httpx.ConnectError:
                     continue
             return await _exchange(client, _request(client, target, addresses[-1], headers, body))
@@ -103,7 +100,7 @@ def _request(
     client: httpx.AsyncClient, target: Target, address: str, headers: Mapping[str, str], body: bytes
 ) -> httpx.Request:
     host = target.url.netloc.decode("ascii")
-    # To the checked address; Host and SNI keep the name, which the receiver and its certificate go by.
+    # Connects to the checked address; Host and SNI keep the name for the receiver and its certificate.
     return client.build_request(
         "POST",
         target.url.copy_with(host=address, port=target.port),
@@ -117,7 +114,7 @@ async def _exchange(client: httpx.AsyncClient, request: httpx.Request) -> Answer
     response = await client.send(request, stream=True)
     try:
         read = b""
-        # Raw: a compressed answer would grow past the bound while it is unpacked.
+        # Raw: decompression could exceed the bound.
         async for chunk in response.aiter_raw(8192):
             read += chunk
             if len(read) >= MAX_READ:

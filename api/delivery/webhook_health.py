@@ -1,7 +1,4 @@
-"""The notifier's own finding: an endpoint takes no deliveries. It lives as long as the endpoint is failing.
-
-Whether one is failing is decided by the store (``Webhook.failing``); the finding follows it.
-"""
+"""Findings about failing endpoints (``self.webhook_failing``), open as long as ``Webhook.failing``."""
 
 from dataclasses import replace
 from datetime import datetime
@@ -11,21 +8,24 @@ from psycopg import Connection
 
 from alerts.config import FindingConfig
 from alerts.finding import Action, Finding, dedup_key, finding_id
-from alerts.kinds import rule_of
+from alerts.kinds import kind_of
 from slowrank.telemetry.records import Subject
-from store import webhooks
-from store.deliveries import Attempt, Due
-from store.events import WEBHOOK_PLACE
-from store.findings import FindingFilter, Stored, find, save
-from store.webhooks import Webhook
+from store.findings import webhooks
+from store.findings.deliveries import Attempt
+from store.findings.events import WEBHOOK_PLACE
+from store.findings.findings import save
+from store.findings.leases import Due
+from store.findings.rows import StoredFinding
+from store.findings.search import FindingFilter, find
+from store.findings.webhooks import Webhook
 
 KIND = "self.webhook_failing"
-# The tables that tune findings are read where detectors run, not here.
+# The defaults: the notifier does not read the tuning file of the detectors.
 CONFIG = FindingConfig()
 
 
 def failing_finding(webhook: Webhook, due: Due, attempt: Attempt) -> Finding:
-    """Return the finding that an endpoint takes nothing, in the cluster of the delivery that just failed."""
+    """Return the finding that an endpoint fails, in the cluster of the delivery that just failed."""
     cluster = str(due.event.body.get("subject", {}).get("cluster", "slowrank"))
     title = f"webhook {webhook.name or webhook.id} takes no deliveries: {attempt.error}"[:120]
     onset = webhook.failing_since or attempt.at
@@ -33,9 +33,9 @@ def failing_finding(webhook: Webhook, due: Due, attempt: Attempt) -> Finding:
 
 
 def end_recovered(conn: Connection[Any], now: datetime) -> None:
-    """Resolve the findings about endpoints that are well again, or that a person switched off or removed."""
+    """Resolve findings about endpoints that recovered or that a person disabled or removed."""
     live = find(conn, FindingFilter(kinds=(KIND,), status=("open", "acknowledged"), limit=1000))
-    # Of one endpoint there may be several: one for each cluster whose findings it did not take.
+    # One finding per endpoint and cluster whose deliveries failed.
     about = [(finding.doc["subject"]["node"].removeprefix(WEBHOOK_PLACE), finding) for finding in live.items]
     endpoints = webhooks.by_id(conn, {webhook_id for webhook_id, _ in about})
     for webhook_id, finding in about:
@@ -47,7 +47,7 @@ def _fails(webhook: Webhook | None) -> bool:
     return webhook is not None and webhook.failing
 
 
-def _ended(finding: Stored, webhook_id: str, at: float) -> Finding:
+def _ended(finding: StoredFinding, webhook_id: str, at: float) -> Finding:
     onset = datetime.fromisoformat(finding.doc["onset"]).timestamp()
     version = _finding(webhook_id, finding.cluster, finding.doc["title"], onset, at)
     return replace(version, id=finding.id, status="resolved", resolved_at=at)
@@ -55,7 +55,7 @@ def _ended(finding: Stored, webhook_id: str, at: float) -> Finding:
 
 def _finding(webhook_id: str, cluster: str, title: str, onset: float, at: float) -> Finding:
     subject = Subject(type="telemetry", cluster=cluster, node=f"{WEBHOOK_PLACE}{webhook_id}")
-    key, rule = dedup_key(subject, KIND), rule_of(KIND)
+    key, rule = dedup_key(subject, KIND), kind_of(KIND)
     return Finding(
         id=finding_id(key, onset),
         dedup_key=key,

@@ -1,4 +1,4 @@
-"""ETags of polled answers: weak, over what is sent; ``If-None-Match`` saves the body, ``If-Match`` a race."""
+"""Conditional requests: weak ETags of the content, ``If-None-Match`` for polls, ``If-Match`` for edits."""
 
 import hashlib
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 from fastapi import Request, Response
 
-from api.problems import Problem
+from api.http.problems import Problem
 
 
 def etag(value: object) -> str:
@@ -15,9 +15,9 @@ def etag(value: object) -> str:
 
 
 def answer(request: Request, content: Any, tag: str | None = None, **headers: str) -> Response:
-    """Return ``content`` as JSON with its ETag, or 304 when the asker has it already."""
+    """Return ``content`` as JSON with its ETag, or 304 when the client has it."""
     tag = tag or etag(content)
-    # vary: keys see different clusters under one URL.
+    # vary: keys may see different clusters under one URL.
     sent = {"etag": tag, "cache-control": "private, no-cache", "vary": "authorization", **headers}
     if _matches(request.headers.get("if-none-match", ""), tag):
         return Response(status_code=304, headers=sent)
@@ -28,14 +28,14 @@ def check_if_match(request: Request, tag: str) -> None:
     """Raise the 428 problem without ``If-Match`` and the 412 problem when it is not ``tag``."""
     given = request.headers.get("if-match", "")
     if not given:
-        raise Problem(428, "precondition-required", "send If-Match with the ETag of the state you looked at")
+        raise Problem(428, "precondition-required", "send If-Match with the ETag of the state you read")
     if given.strip() != "*" and not _matches(given, tag):
         raise stale()
 
 
 def stale() -> Problem:
-    """Return the 412 problem of a state that is no longer the one the asker saw."""
-    return Problem(412, "precondition-failed", "it changed since you looked at it; GET it again")
+    """Return the 412 problem: the state has changed since the client read it."""
+    return Problem(412, "precondition-failed", "it has changed since you read it; GET it again")
 
 
 def _matches(header: str, tag: str) -> bool:

@@ -1,9 +1,8 @@
-"""How many connections the API holds at once, and how long a client may keep one of them waiting.
+"""Limits the number of open connections and the duration of each phase of a connection.
 
-uvicorn ends a connection that is idle after an answer, and no other: one that never sends its request, sends
-it a byte at a time, or never reads its answer is held for ever, until the process has no file descriptor
-left. Here each phase of a connection has an end, and where all are taken the oldest one that waits for a
-request makes room.
+uvicorn closes only connections that are idle after a response: one that never sends its request, sends it a
+byte at a time, or never reads its response stays open until the process runs out of file descriptors. Here
+each phase has a time limit, and when all connections are in use the oldest one without a request is closed.
 """
 
 import asyncio
@@ -19,21 +18,21 @@ import uvicorn
 from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from api.clients import Network, canonical, is_within, networks
 from api.deps import Services
+from api.http.client_address import Network, canonical, is_within, networks
 
 log = logging.getLogger(__name__)
 
 Phase = Literal["head", "body", "answer", "sending"]
 
-# Connections that the kernel holds ready, and that one turn of the event loop accepts. Four turns may pass
-# until one that is refused has given its descriptor back.
+# Connections queued by the kernel, and accepted by one turn of the event loop. Four turns may pass until a
+# refused one has released its descriptor.
 BACKLOG = 64
 # Descriptors for everything else: the database's pool (10), Kafka, logs, the exporter's files in `slowrank
 # up` (some 60 in all, counted in /proc), and 4 x BACKLOG that are accepted and not yet refused.
 RESERVED_FILES = 4 * BACKLOG + 64
-# A client that reads or is read at less than 16 KiB in 30 s (546 B/s) is given up; Apache's mod_reqtimeout
-# asks for 500 B/s.
+# A client that reads less than 16 KiB in 30 s (546 B/s) is disconnected; Apache's mod_reqtimeout requires
+# 500 B/s.
 PROGRESS_BYTES = 16 * 1024
 SWEEP_SECONDS = 1.0
 _LOG_SECONDS = 60.0
@@ -41,29 +40,29 @@ _LOG_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionLimits:
-    """Connections in ``total`` and of one address, and for how many seconds each phase may last."""
+    """Limits of connections in ``total`` and per address, and of the seconds in each phase."""
 
     total: int
     per_address: int
     trusted: Sequence[Network] = ()
-    """Proxies, whose address stands for many clients: they have no limit of their own."""
+    """Proxies: many clients share their address, so the limit per address does not apply."""
 
     head_seconds: float = 10.0
     """A request's head is one packet or a few; nginx gives it 60 s, Apache 20 s."""
 
     body_seconds: float = 65.0
-    """Longer than ``middleware.Edge`` gives a body (60 s), so that a client is answered with 408 by it."""
+    """Longer than the limit of ``middleware.Edge`` (60 s), so that the client gets its 408."""
 
     sending_seconds: float = 30.0
     """For every ``PROGRESS_BYTES`` of an answer."""
 
     @classmethod
     def of(cls, wanted: int, trusted: Sequence[Network] = ()) -> "ConnectionLimits":
-        """Return the limits for up to ``wanted`` connections within this process's file descriptors."""
+        """Return limits for up to ``wanted`` connections within the process's file descriptors."""
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        # With few descriptors a quarter of them: then the rest of the process goes short first.
+        # With few descriptors, a quarter of them.
         total = min(wanted, max(files - RESERVED_FILES, files // 4))
-        # Half: one client alone shuts nobody out.
+        # Half, so that one client alone cannot shut out all others.
         return cls(total=total, per_address=max(total // 2, 1), trusted=trusted)
 
 
@@ -84,7 +83,7 @@ class Connections:
         return len(self._open)
 
     def opened(self, connection: "BoundedProtocol") -> None:
-        """Take in a new connection, and end one where that is too many: the oldest without a request."""
+        """Register a new connection; when there are too many, close the oldest without a request."""
         self._open[connection] = None
         self._by_address[connection.address] += 1
         if self._sweep is None:
@@ -97,7 +96,7 @@ class Connections:
             self._end(_least_wanted(list(self._open)), "total")
 
     def closed(self, connection: "BoundedProtocol") -> None:
-        """Forget a connection that is gone or about to be."""
+        """Unregister a connection that is closed or about to be."""
         if connection in self._open:
             del self._open[connection]
             self._by_address -= Counter([connection.address])
@@ -121,7 +120,7 @@ class Connections:
         if now - self._logged >= _LOG_SECONDS:
             self._logged = now
             log.warning(
-                "ended a connection of %s: %s; %d are open, at most %d in all and %d of one address "
+                "closed a connection of %s: %s; %d are open, at most %d in all and %d per address "
                 "(SLOWRANK_API_MAX_CONNECTIONS, SLOWRANK_API_TRUSTED_PROXIES)",
                 connection.address,
                 _WHY[reason],
@@ -130,12 +129,12 @@ class Connections:
                 self.limits.per_address,
             )
         self.closed(connection)
-        # Not close(), which would wait for the client to read what is still to be sent.
+        # Not close(), which waits for the client to read the rest of the response.
         connection.transport.abort()
 
 
 def _least_wanted(oldest_first: "Sequence[BoundedProtocol]") -> "BoundedProtocol":
-    """Return the oldest that has sent no request yet, else the oldest that sends one, else the newest."""
+    """Return the oldest without a request, else the oldest that is sending one, else the newest."""
     *others, newest = oldest_first
     for phase in ("head", "body"):
         for one in others:
@@ -145,21 +144,21 @@ def _least_wanted(oldest_first: "Sequence[BoundedProtocol]") -> "BoundedProtocol
 
 
 _WHY = {
-    "address": "too many of one address",
+    "address": "too many from one address",
     "total": "too many in all",
     "head": "its request did not arrive in time",
     "body": "its body did not arrive in time",
-    "sending": "it does not read its answer",
+    "sending": "it does not read its response",
 }
 
 
 class BoundedProtocol(H11Protocol):
-    """uvicorn's connection, which says what it waits for."""
+    """uvicorn's connection with its current phase."""
 
     counted: ClassVar[Connections]
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's own
-        """Count the connection in."""
+        """Register the connection."""
         super().connection_made(transport)
         peer = transport.get_extra_info("peername")
         self.address = canonical(peer[0]) if isinstance(peer, tuple) else ""
@@ -169,17 +168,24 @@ class BoundedProtocol(H11Protocol):
         self.counted.opened(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Count it out."""
+        """Unregister the connection."""
         self.counted.closed(self)
         super().connection_lost(exc)
 
     def on_response_complete(self) -> None:
-        """Note that what follows is another request."""
+        """Count the response; another request may follow."""
         self._served += 1
         super().on_response_complete()
 
+    def send_400_response(self, msg: str) -> None:
+        """Refuse a malformed request; close the connection if it has been answered already."""
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            super().send_400_response(msg)
+        else:
+            self.transport.abort()
+
     def phase(self) -> Phase:
-        """Return what the connection waits for; ``answer`` is the application's own time."""
+        """Return the current phase; ``answer`` is the application's own time."""
         if self.transport.is_closing() or self.flow.write_paused:
             return "sending"
         if self.conn.their_state is h11.IDLE:
@@ -187,9 +193,9 @@ class BoundedProtocol(H11Protocol):
         return "body" if self.conn.their_state is h11.SEND_BODY else "answer"
 
     def unchanged_for(self, now: float) -> float:
-        """Return for how long (s) the connection has been in its phase, or has sent no more of its answer."""
+        """Return for how long (s) the phase has lasted without progress in sending."""
         phase = self.phase()
-        # Nothing is written meanwhile (uvicorn waits for the buffer), so it can only shrink.
+        # uvicorn writes nothing until the buffer is drained, so it can only shrink.
         left = self.transport.get_write_buffer_size() // PROGRESS_BYTES if phase == "sending" else 0
         mark = (phase, self._served, left)
         if mark != self._mark:
@@ -198,7 +204,7 @@ class BoundedProtocol(H11Protocol):
 
 
 def server(app: FastAPI, **options: Any) -> uvicorn.Server:
-    """Return the server of an app made by ``create_app``; ``options`` are those of ``uvicorn.Config``."""
+    """Return the server of an app from ``create_app``; ``options`` are passed to ``uvicorn.Config``."""
     services: Services = app.state.services
     trusted = networks(services.settings.api_trusted_proxies)
     limits = ConnectionLimits.of(services.settings.api_max_connections, trusted)
@@ -207,10 +213,10 @@ def server(app: FastAPI, **options: Any) -> uvicorn.Server:
     config = uvicorn.Config(
         app,
         http=type("Protocol", (BoundedProtocol,), {"counted": connections}),
-        # An upgraded connection would leave the count; there is no route for one.
+        # No route is a WebSocket, and an upgraded connection would escape the limits.
         ws="none",
         backlog=BACKLOG,
-        # The application reads X-Forwarded-For, from proxies that the settings name.
+        # The application reads X-Forwarded-For itself, from the proxies in the settings.
         proxy_headers=False,
         access_log=False,
         server_header=False,

@@ -1,8 +1,8 @@
-"""``Idempotency-Key`` on POST (draft-ietf-httpapi-idempotency-key-header): sent again, it is answered again.
+"""``Idempotency-Key`` on POST (draft-ietf-httpapi-idempotency-key-header): a repetition is not carried out.
 
-The same key with the same request is answered as the first time, with another request is a 422, and while the
-first is carried out a 409. A request that failed is forgotten and may be sent again. Answers that hold a
-secret are stored nowhere: their repetition is a 409 that names what was made.
+The same key with the same request returns the first response, with another request a 422, and while the first
+is in progress a 409. A request that failed may be sent again. Responses that hold a secret are not stored:
+their repetition is a 409.
 """
 
 import hashlib
@@ -17,32 +17,32 @@ from fastapi import Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.routing import APIRoute
 
-from api.auth import AnyKey
 from api.deps import Services, ServicesDep, services
-from api.problems import Problem, invalid
-from store import requests
-from store.requests import Claim, Earlier
+from api.http.problems import Problem, invalid
+from api.security.auth import AnyKey
+from store.access import requests
+from store.access.requests import EarlierRequest, RequestKey
 
 log = logging.getLogger(__name__)
 
-# The draft's form is a string in quotes; most clients leave them out.
+# The draft's syntax is a string in quotes, which most clients omit.
 _NAME = re.compile(r'"?([!#-~]{1,255})"?')
-# Answers to POST have some hundred bytes, of a body with 20 bad lines 6 kB.
+# Responses to POST have some hundred bytes; ingest's with 20 explained lines has 6 kB.
 MAX_BODY = 16 * 1024
 
 
 class Repeated(Exception):
-    """This request was carried out before; ``response`` is what came of it."""
+    """The request was carried out before; ``response`` is its stored response."""
 
     def __init__(self, response: Response) -> None:
-        super().__init__("answered before")
+        super().__init__("the request was carried out before")
         self.response = response
 
 
-async def claimed(request: Request, services: ServicesDep, principal: AnyKey) -> None:
-    """Take the request's ``Idempotency-Key``, if it has one, before the route runs.
+async def reserve_idempotency_key(request: Request, services: ServicesDep, principal: AnyKey) -> None:
+    """Reserve the request's ``Idempotency-Key``, if it has one, before the route runs.
 
-    Raises ``Repeated`` with the answer of the first time, and the problems of a key that cannot be taken.
+    Raises ``Repeated`` with the stored response, and the 409 and 422 problems of a key that is in use.
     """
     given = request.headers.get("idempotency-key")
     if request.method != "POST" or given is None:
@@ -50,23 +50,23 @@ async def claimed(request: Request, services: ServicesDep, principal: AnyKey) ->
     name = _NAME.fullmatch(given)
     if name is None:
         raise invalid("#/header/idempotency-key", "an Idempotency-Key is 1 to 255 visible ASCII characters")
-    claim, mark = Claim(principal.key_id, name[1]), _fingerprint(request, await request.body())
+    key, mark = RequestKey(principal.key_id, name[1]), _fingerprint(request, await request.body())
 
-    def take() -> Earlier | None:
+    def take() -> EarlierRequest | None:
         with services.pool.connection() as conn:
-            return requests.take(conn, claim, mark, services.now())
+            return requests.reserve(conn, key, mark, services.now())
 
     earlier = await run_in_threadpool(take)
     if earlier is not None:
         raise Repeated(_answer(earlier, mark))
-    request.state.claim = claim
+    request.state.key = key
 
 
 class IdempotentRoute(APIRoute):
-    """A route that keeps its answer under the request's ``Idempotency-Key``, and none of a failure."""
+    """A route that stores its successful response under the request's ``Idempotency-Key``."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Return the framework's handler within the key's life."""
+        """Return the framework's handler, wrapped to complete or release the key."""
         handle = super().get_route_handler()
 
         async def idempotent(request: Request) -> Response:
@@ -76,9 +76,9 @@ class IdempotentRoute(APIRoute):
             except Repeated as repeated:
                 return repeated.response
             finally:
-                claim: Claim | None = getattr(request.state, "claim", None)
-                if claim is not None:
-                    await run_in_threadpool(_settle, services(request), claim, response)
+                key: RequestKey | None = getattr(request.state, "key", None)
+                if key is not None:
+                    await run_in_threadpool(_settle, services(request), key, response)
             return response
 
         return idempotent
@@ -90,35 +90,33 @@ def _fingerprint(request: Request, body: bytes) -> bytes:
     return hashlib.sha256(what.encode() + b"\0" + body).digest()
 
 
-def _answer(earlier: Earlier, mark: bytes) -> Response:
+def _answer(earlier: EarlierRequest, mark: bytes) -> Response:
     if earlier.fingerprint != mark:
-        detail = "this Idempotency-Key was used for another request; take a new one"
+        detail = "this Idempotency-Key was used for another request; use a new one"
         raise Problem(422, "idempotency-key-reused", detail)
     if earlier.status is None:
-        detail = "the request with this Idempotency-Key is being carried out; ask again"
+        detail = "the first request with this Idempotency-Key is still in progress; try again"
         raise Problem(409, "request-in-progress", detail, headers={"retry-after": "1"})
     if earlier.body is None:
         detail = (
-            "this request was carried out, and its answer, which held a secret, is not kept; "
-            "list what there is, remove what was made, and send it with a new Idempotency-Key"
+            "this request was carried out, and its answer is not stored because it held a secret; "
+            "list what exists, delete what was created, and send the request with a new Idempotency-Key"
         )
         raise Problem(409, "already-carried-out", detail)
     headers = {"idempotency-replayed": "true"}
     return Response(earlier.body, earlier.status, headers, media_type=earlier.media_type)
 
 
-def _settle(services: Services, claim: Claim, response: Response | None) -> None:
+def _settle(services: Services, key: RequestKey, response: Response | None) -> None:
     try:
         with services.pool.connection() as conn:
             if response is None or not 200 <= response.status_code < 300:
-                requests.give_back(conn, claim)
+                requests.release(conn, key)
                 return
             secret = "no-store" in response.headers.get("cache-control", "")
             kept = not secret and len(response.body) <= MAX_BODY
             body = bytes(response.body).decode() if kept else None
-            requests.complete(
-                conn, claim, response.status_code, response.headers.get("content-type", ""), body
-            )
+            requests.complete(conn, key, response.status_code, response.headers.get("content-type", ""), body)
     except psycopg.OperationalError as error:
-        # The asker gets the true answer all the same; only its repetition is a 409 for some minutes.
-        log.warning("what came of a request with an Idempotency-Key is not kept: %s", type(error).__name__)
+        # The client gets its response all the same; repetitions are a 409 until the row is abandoned.
+        log.warning("the response under an Idempotency-Key cannot be stored: %s", type(error).__name__)

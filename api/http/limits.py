@@ -1,10 +1,10 @@
-"""Token buckets in this process: how often one key may ask."""
+"""Rate limits: token buckets by name, in this process."""
 
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass
 
-# Names of unknown addresses come in: the memory for them has an end.
+# Chosen: bounds the memory to some MB, since every unknown address makes a bucket.
 MAX_KEYS = 10_000
 
 
@@ -16,14 +16,15 @@ class Rate:
     burst: float
 
 
-# Of one key; failed attempts are those of one address.
+# Per key, failed attempts per address. Chosen: a dashboard with a few panels stays far below the read limit;
+# guessing a 256-bit secret at one attempt a second is hopeless.
 READ = Rate(20, 60)
 WRITE = Rate(5, 20)
 FAILED_AUTH = Rate(1, 20)
 
 
 class Limiter:
-    """Buckets by name; the longest unused one is forgotten when there are too many."""
+    """Buckets by name; the least recently used one is dropped when there are too many."""
 
     def __init__(self, max_keys: int = MAX_KEYS) -> None:
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()

@@ -1,4 +1,4 @@
-"""What happens to every request before and after its route: id, host, size, headers, counting."""
+"""ASGI middleware around every route: request id, Host check, body limits, headers, metrics."""
 
 import asyncio
 import re
@@ -12,11 +12,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from api.clients import Network, canonical, client_address
-from api.problems import Problem
+from api.http.client_address import Network, canonical, client_address
+from api.http.problems import Problem
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9_-]{8,64}")
-# Answers are JSON or text: a browser that shows one may load nothing for it, nor frame it.
+# Responses are JSON or text: a browser may neither load resources for them nor frame them.
 _HEADERS = (
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
@@ -24,9 +24,9 @@ _HEADERS = (
     (b"x-frame-options", b"DENY"),
     (b"cross-origin-resource-policy", b"same-origin"),
 )
-# HEAD has to end, and would here run GET's route, which does not.
+# HEAD is served by GET's route, and this one does not end.
 ENDLESS = "/api/v1/events/stream"
-# Probes come by pod address; they tell nothing that a name would protect.
+# Probes use pod addresses as Host; their responses need no protection against DNS rebinding.
 PROBES = frozenset({"/healthz", "/readyz", "/metrics"})
 
 Observe = Callable[[str, str, int, float], None]
@@ -36,8 +36,10 @@ Observe = Callable[[str, str, int, float], None]
 class Edge:
     """The outermost ASGI layer.
 
-    ``observe(method, route, status, seconds)`` is told of every answer. ``body_limits`` maps a path to the
-    bytes it accepts, ``max_body`` holds for the others; ``body_seconds`` is how long any of them may take.
+    ``observe(method, route, status, seconds)`` is called for every response. ``body_limits`` maps a path to
+    the bytes of its request body, ``max_body`` applies to the others (chosen: the largest JSON body is a
+    silence with 16 matchers, some 20 kB); ``body_seconds`` bounds the time in which a body must arrive (as
+    nginx's client_body_timeout, 60 s).
     """
 
     app: ASGIApp
@@ -47,7 +49,7 @@ class Edge:
     body_seconds: float = 60.0
     body_limits: dict[str, int] = field(default_factory=dict)
     trusted: Sequence[Network] = ()
-    """Proxies whose ``X-Forwarded-For`` is believed."""
+    """Proxies whose ``X-Forwarded-For`` is used."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -55,7 +57,7 @@ class Edge:
             await self.app(scope, receive, send)
             return
         if scope["method"] == "HEAD" and scope["path"] != ENDLESS:
-            # Nobody need write a route twice: what GET answers is the answer, and the server keeps its body.
+            # GET's route serves HEAD; its body is dropped.
             scope, send = {**scope, "method": "GET"}, _without_body(send)
         scope = {**scope, "client": self._client(scope)}
         request = Request(scope)
@@ -78,12 +80,12 @@ class Edge:
             else:
                 await self.app(scope, self._bounded(request, receive), send_marked)
         finally:
-            # The template: with paths, every id would be a series of its own.
+            # The route template: with paths, every id would make a time series.
             route = getattr(scope.get("route"), "path", "unmatched")
             self.observe(scope["method"], route, status, time.monotonic() - started)
 
     def _client(self, scope: Scope) -> tuple[str, int] | None:
-        """Return the address that limits and the audit log go by; None where there is none."""
+        """Return the client address for rate limits and the audit log; None if there is none."""
         peer, port = scope.get("client") or ("", 0)
         headers = scope["headers"]
         forwarded = [value.decode("latin-1") for name, value in headers if name == b"x-forwarded-for"]
@@ -91,16 +93,18 @@ class Edge:
         return (address, port if address == canonical(peer) else 0) if address else None
 
     def _refusal(self, request: Request) -> Problem | None:
-        # A page whose name was rebound to this address reaches loopback, too, but under its own name.
+        # DNS rebinding: a web page whose name resolves to this address is recognised by its Host.
         host = _host(request.headers.get("host", ""))
         if (
             request.url.path not in PROBES
             and "*" not in self.allowed_hosts
             and host not in self.allowed_hosts
         ):
-            return Problem(421, "unknown-host", "this Host is not in SLOWRANK_API_ALLOWED_HOSTS")
+            return Problem(
+                421, "unknown-host", "this Host is not accepted; add it to SLOWRANK_API_ALLOWED_HOSTS"
+            )
         length = request.headers.get("content-length", "0")
-        # Cut: 18 digits are too many already, and int() raises beyond 4,300.
+        # 18 digits exceed every limit already, and int() raises beyond 4,300 digits.
         if not length.isdigit() or int(length[:18]) > self._limit(request):
             return _too_large(self._limit(request))
         return None
@@ -119,7 +123,7 @@ class Edge:
 
         async def bounded() -> Message:
             nonlocal read, whole
-            # After the body a route may wait here for its client to leave, as long as that takes.
+            # After the body a route may wait here without limit for the client to disconnect.
             try:
                 async with asyncio.timeout_at(None if whole else until):
                     message = await receive()
@@ -142,16 +146,18 @@ def _without_body(send: Send) -> Send:
 
 
 def _too_large(limit: int) -> Problem:
-    return Problem(413, "too-large", f"a request here holds at most {limit} bytes")
+    return Problem(
+        413, "too-large", f"the body of this request may have at most {limit} bytes; send less at once"
+    )
 
 
 def _too_slow(seconds: float) -> Problem:
-    detail = f"the request's body did not arrive within {seconds:g} s"
+    detail = f"the request's body did not arrive within {seconds:g} s; send it again"
     return Problem(408, "request-timeout", detail, headers={"connection": "close"})
 
 
 def _request_id(request: Request) -> str:
-    # It comes back in a header and stands in the audit log: only what is harmless in both.
+    # It is returned in a header and written to the audit log: only characters that are harmless in both.
     given = request.headers.get("x-request-id", "")
     return given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
 

@@ -1,4 +1,4 @@
-"""Errors as RFC 9457 ``application/problem+json``: each names what is wrong and, where known, where."""
+"""Error responses as RFC 9457 ``application/problem+json``."""
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -12,7 +12,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.routing import BaseRoute, Match, Route
 
-from api.cursors import BadCursor
+from api.http.cursors import BadCursor
 
 log = logging.getLogger(__name__)
 
@@ -20,7 +20,7 @@ MEDIA_TYPE = "application/problem+json"
 
 
 class Problem(HTTPException):
-    """An answer other than success; ``slug`` is the stable name of its type."""
+    """An error response; ``slug`` is the stable name of its type."""
 
     def __init__(
         self,
@@ -37,24 +37,24 @@ class Problem(HTTPException):
 
 
 def not_found(what: str, name: str) -> Problem:
-    """Return the 404 for one thing asked by name."""
+    """Return the 404 problem of one thing requested by name."""
     return Problem(404, "not-found", f"there is no {what} {name[:80]!r}")
 
 
 def invalid(pointer: str, detail: str) -> Problem:
-    """Return the 422 for one parameter, such as ``#/query/from``."""
+    """Return the 422 problem of one parameter, such as ``#/query/from``."""
     return Problem(422, "invalid-parameter", detail, errors=[{"pointer": pointer, "detail": detail}])
 
 
 def contradiction(pointer: str, detail: str) -> Problem:
-    """Return the 409 for a value that is well formed and contradicts another one, the clock, or a page."""
+    """Return the 409 problem of a well-formed value that contradicts another one, the clock, or a page."""
     return Problem(409, "contradiction", detail, errors=[{"pointer": pointer, "detail": detail}])
 
 
 def install(app: FastAPI, public_url: str, routes: Sequence[BaseRoute]) -> None:
-    """Make every error of ``app`` a problem, those of the framework and of the database included.
+    """Turn every error of ``app`` into a problem, including those of the framework and the database.
 
-    ``routes`` are all that a path may have: a 405 names their methods.
+    ``routes`` are all routes: a 405 lists the methods of those with the requested path.
     """
     base = public_url.rstrip("/") + "/problems/"
 
@@ -87,7 +87,7 @@ def _answer(base: str, request: Request, problem: Problem) -> Response:
 
 
 def _allowed(request: Request, routes: Sequence[BaseRoute]) -> str:
-    """Return the methods of all routes with this path; the framework names those of the first alone."""
+    """Return the methods of all routes with this path; the framework lists those of the first only."""
     methods: set[str] = set()
     for route in routes:
         match, _ = route.matches(request.scope)
@@ -105,7 +105,7 @@ def _of_status(error: HTTPException) -> Problem:
 
 
 def _of_validation(error: RequestValidationError) -> Problem:
-    # The input itself is left out: it may hold a secret.
+    # Without the input, which may hold a secret.
     errors = [
         {"pointer": "#/" + "/".join(str(part) for part in e["loc"]), "detail": str(e["msg"])[:300]}
         for e in error.errors()[:20]
@@ -130,7 +130,9 @@ def _of_schema(_: psycopg.ProgrammingError) -> Problem:
 
 
 def _of_bug(_: Exception) -> Problem:
-    return Problem(500, "internal-error", "an error of slowrank itself; the log has it under this request_id")
+    return Problem(
+        500, "internal-error", "an error in slowrank itself; its log has the details under this request_id"
+    )
 
 
 _PROBLEM_OF: Mapping[type[Exception], Callable[[Any], Problem]] = {

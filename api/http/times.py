@@ -1,4 +1,4 @@
-"""Times as people write them in a query: RFC 3339 with an offset, or ``-1h`` before now."""
+"""Parses times in queries: RFC 3339 with an offset, or relative to now such as ``-1h``."""
 
 import re
 from datetime import UTC, datetime, timedelta
@@ -6,29 +6,29 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-# 9,999 weeks are before any telemetry and after the first day of the calendar.
+# 9,999 weeks (192 years) precede any telemetry and stay within the calendar.
 _AGO = re.compile(r"-([0-9]{1,6}[smh]|[0-9]{1,4}[dw])")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 
 def utc_now() -> datetime:
-    """Return the time of day."""
+    """Return the current time in UTC."""
     return datetime.now(UTC)
 
 
 def parse_time(text: str, now: datetime) -> datetime:
-    """Return an aware UTC time. Raises ``ValueError`` naming the accepted forms."""
+    """Return an aware UTC time. Raises ``ValueError`` with the accepted forms."""
     ago = _AGO.fullmatch(text)
     try:
         if ago:
             return now - timedelta(seconds=int(text[1:-1]) * _SECONDS[text[-1]])
-        # In a query an unescaped + arrives as a space; RFC 3339 lets t and z be small.
+        # An unescaped + in a query arrives as a space; RFC 3339 allows lower-case t and z.
         moment = datetime.fromisoformat(text.replace(" ", "+").upper())
         if moment.tzinfo is None:
             raise ValueError("no offset")
         return moment.astimezone(UTC)
     except (ValueError, OverflowError) as error:
-        raise ValueError(f"{text[:40]!r} is no time: write 2026-11-20T07:32:40Z or -1h") from error
+        raise ValueError(f"{text[:40]!r} is not a time: write 2026-11-20T07:32:40Z or -1h") from error
 
 
 def _checked(text: str) -> str:

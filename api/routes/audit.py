@@ -4,12 +4,12 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 
-from api.auth import KeysAdmin
-from api.conditional import answer
 from api.deps import ServicesDep
-from api.problems import Problem
-from api.times import rfc3339
-from store import audit
+from api.http.conditional import answer
+from api.http.problems import Problem
+from api.http.times import rfc3339
+from api.security.auth import KeysAdmin
+from store.access import audit
 
 router = APIRouter(prefix="/api/v1/audit", tags=["audit"])
 
@@ -24,9 +24,13 @@ def read_audit(
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     cursor: Annotated[str | None, Query(max_length=1024)] = None,
 ) -> Response:
-    """Who did what in all clusters, newest first; entries are hash-chained and never change."""
+    """List who did what in all clusters, newest first; entries are hash-chained and never change."""
     if principal.clusters:
-        raise Problem(403, "forbidden", "the audit log is of all clusters, this key of some")
+        raise Problem(
+            403,
+            "forbidden",
+            "the audit log covers all clusters; use a key that is not limited to some",
+        )
     before = services.cursors.open(cursor, _FILTERS)[0] if cursor else None
     with services.pool.connection() as conn:
         entries = audit.listed(conn, before=before, limit=limit)

@@ -1,4 +1,4 @@
-"""GPUs that are slow for good: what weeks of paces tell, judged when it is asked for."""
+"""Chronically slow GPUs, computed on request from weeks of paces."""
 
 import itertools
 from datetime import UTC, datetime, timedelta
@@ -8,36 +8,34 @@ from fastapi import APIRouter, Query, Request, Response
 from psycopg import Connection
 from pydantic import BaseModel, Field
 
-from alerts.chronic import MAX_DAYS, MIN_DAYS, Chronic, Machine, chronic, fleet_of, place
 from alerts.finding import rfc3339
-from api import conditional
-from api.auth import FindingsReader
 from api.deps import ServicesDep
-from store import paces
+from api.http import conditional
+from api.security.auth import FindingsReader
+from detectors.fleet.chronic import MAX_DAYS, MIN_DAYS, Chronic, Machine, chronic, fleet_of, place
+from store.telemetry import rank_pace
 
 router = APIRouter(prefix="/api/v1/chronic", tags=["findings"])
 
 
 class ChronicGpu(BaseModel):
-    """A GPU that is slow for good."""
+    """A chronically slow GPU."""
 
     cluster: str
     node: str
     gpu_index: int
-    slowdown_ratio: float = Field(description="Its seconds over its peers'; 1.10 where it is that or more.")
-    spreads: float = Field(description="By how many times what healthy GPUs differ by (robust sd).")
+    slowdown_ratio: float = Field(description="Step time over that of its peers, cut off at 1.10.")
+    spreads: float = Field(description="Deviation in robust standard deviations of healthy GPUs.")
     certainty: float
-    since: str = Field(description="RFC 3339: the day from which on it is slow.")
-    hours: int = Field(description="Hours that jobs told of since then, on so many days, in so many jobs.")
+    since: str = Field(description="RFC 3339: the first day on which it was slow.")
+    hours: int = Field(description="Hours with a pace since then, on ``days`` days in ``jobs`` jobs.")
     days: int
     jobs: int
-    ranks: int = Field(
-        description="Ranks it was in them. Of one that is always the same the work may differ."
-    )
+    ranks: int = Field(description="Ranks it had in these jobs; with one, that rank's work may be the cause.")
 
 
 class ChronicPage(BaseModel):
-    """One page of them, the farthest from healthy first."""
+    """One page of chronically slow GPUs, the largest deviation first."""
 
     items: list[ChronicGpu]
     next_cursor: str = Field(description="Empty on the last page.")
@@ -49,18 +47,20 @@ def read_chronic(
     services: ServicesDep,
     principal: FindingsReader,
     cluster: Annotated[str | None, Query(max_length=128)] = None,
-    days: Annotated[int, Query(ge=MIN_DAYS, le=MAX_DAYS, description="How far back, with today.")] = MAX_DAYS,
+    days: Annotated[
+        int, Query(ge=MIN_DAYS, le=MAX_DAYS, description="Days to look back, today included.")
+    ] = MAX_DAYS,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     cursor: Annotated[str | None, Query(max_length=1024)] = None,
 ) -> Response:
-    """List GPUs that are a little slow in job after job."""
+    """List GPUs that are slightly slow in job after job."""
     bound = {"list": "chronic", "cluster": cluster, "days": days, "clusters": principal.clusters}
     after = _position(services.cursors.open(cursor, bound)) if cursor else None
     today = services.now().astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     since = today - timedelta(days=days - 1)
     with services.pool.connection() as conn:
-        # Each cluster by itself: its machines are its own, and so is what is usual among them.
-        clusters = [cluster] if cluster else paces.clusters(conn, since)
+        # Each cluster by itself: its GPUs are compared with each other.
+        clusters = [cluster] if cluster else rank_pace.clusters(conn, since)
         slow = [_slow(conn, name, since) for name in clusters if principal.may_see(name)]
     found = sorted(itertools.chain(*slow), key=place)
     left = [one for one in found if after is None or place(one) > after]
@@ -71,8 +71,10 @@ def read_chronic(
 
 
 def _slow(conn: Connection[Any], cluster: str, since: datetime) -> tuple[Chronic, ...]:
-    usual = fleet_of(paces.means(conn, cluster, since))
-    return () if usual is None else chronic(paces.suspects(conn, cluster, since, least=usual.least), usual)
+    usual = fleet_of(rank_pace.means(conn, cluster, since))
+    return (
+        () if usual is None else chronic(rank_pace.suspects(conn, cluster, since, least=usual.least), usual)
+    )
 
 
 def _position(sealed: list[Any]) -> tuple[float, Machine]:

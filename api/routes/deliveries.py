@@ -1,4 +1,4 @@
-"""Single deliveries: what came of each try, and sending one again under the same ``webhook-id``."""
+"""Single deliveries: their attempts, and sending one again under the same ``webhook-id``."""
 
 from dataclasses import asdict
 from typing import Any
@@ -7,15 +7,15 @@ from fastapi import APIRouter, Request, Response
 from psycopg import Connection
 
 from api.audit import record
-from api.auth import Principal, WebhooksAdmin
-from api.conditional import answer
 from api.deps import ServicesDep
-from api.idempotency import IdempotentRoute
-from api.problems import not_found
-from api.times import rfc3339
-from store import deliveries, webhooks
-from store.deliveries import Delivery
-from store.events import wake
+from api.http.conditional import answer
+from api.http.idempotency import IdempotentRoute
+from api.http.problems import not_found
+from api.http.times import rfc3339
+from api.security.auth import Principal, WebhooksAdmin
+from store.findings import deliveries, webhooks
+from store.findings.deliveries import Delivery
+from store.findings.events import wake
 
 router = APIRouter(prefix="/api/v1/deliveries", tags=["webhooks"], route_class=IdempotentRoute)
 
@@ -24,7 +24,7 @@ router = APIRouter(prefix="/api/v1/deliveries", tags=["webhooks"], route_class=I
 def read_delivery(
     delivery_id: str, request: Request, services: ServicesDep, principal: WebhooksAdmin
 ) -> Response:
-    """One delivery with every try."""
+    """Return a delivery with all its attempts."""
     with services.pool.connection() as conn:
         found = _reachable(conn, delivery_id, principal)
         tries = deliveries.attempts(conn, delivery_id)
@@ -35,9 +35,9 @@ def read_delivery(
 def retry_delivery(
     delivery_id: str, request: Request, services: ServicesDep, principal: WebhooksAdmin
 ) -> dict[str, str]:
-    """Make a delivery due now, also one that was given up.
+    """Make a delivery due now, also one that failed for good.
 
-    Where the webhook was sent a newer state of the finding since, that one is sent again; ``id`` names it.
+    If the webhook has a newer delivery of the same finding, that one is sent instead; ``id`` names it.
     """
     with services.pool.connection() as conn, conn.transaction():
         found = _reachable(conn, delivery_id, principal)

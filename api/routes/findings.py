@@ -1,4 +1,4 @@
-"""Findings: list, look at, acknowledge or resolve, and say whether they were right."""
+"""Findings: list, read, acknowledge, resolve, and give feedback."""
 
 from typing import Annotated, Any, Literal
 
@@ -7,18 +7,19 @@ from psycopg import Connection
 from pydantic import BaseModel, ConfigDict, Field
 
 from alerts.finding import Status
-from api import conditional
 from api.audit import record
-from api.auth import FindingsReader, FindingsWriter, Principal
 from api.deps import Services, ServicesDep
-from api.idempotency import IdempotentRoute
-from api.problems import Problem, contradiction, not_found
-from api.times import Moment, parse_time, rfc3339
+from api.http import conditional
+from api.http.idempotency import IdempotentRoute
+from api.http.problems import Problem, contradiction, not_found
+from api.http.times import Moment, parse_time, rfc3339
+from api.security.auth import FindingsReader, FindingsWriter, Principal
 from slowrank.telemetry.records import Severity
-from store import findings
-from store.findings import Conflict, Stored, Verdict, Word
-from store.search import FindingFilter, Page
-from store.search import Sort as StoreSort
+from store.findings import findings, search
+from store.findings.findings import Conflict, Edit, Verdict
+from store.findings.rows import StoredFinding
+from store.findings.search import FindingFilter, FindingPage
+from store.findings.search import Sort as StoreSort
 
 router = APIRouter(prefix="/api/v1/findings", tags=["findings"], route_class=IdempotentRoute)
 
@@ -40,7 +41,7 @@ _ONE = {"application/json": {"schema": {"$ref": "#/components/schemas/Finding"}}
 
 
 class Filters(BaseModel):
-    """What to list; a filter given twice means either value."""
+    """Filters of a list; a filter given several times matches any of its values."""
 
     model_config = ConfigDict(extra="forbid", populate_by_name=True)
 
@@ -52,7 +53,7 @@ class Filters(BaseModel):
     job_id: str | None = Field(default=None, max_length=128)
     min_confidence: float | None = Field(default=None, ge=0, le=1)
     shadow: Literal["true", "false", "all"] = Field(
-        default="false", description="Findings of detectors in shadow mode alone, none of them, or all."
+        default="false", description="Only findings of detectors in shadow mode, none of them, or all."
     )
     from_: Moment | None = Field(default=None, alias="from")
     to: Moment | None = None
@@ -62,7 +63,7 @@ class Filters(BaseModel):
 
 
 class Transition(BaseModel):
-    """Where a person moves a finding."""
+    """A new status of a finding, set by a person."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -83,14 +84,14 @@ class Feedback(BaseModel):
 def read_findings(
     request: Request, services: ServicesDep, principal: FindingsReader, filters: Annotated[Filters, Query()]
 ) -> Response:
-    """List findings; suspicions only when asked for by ``status=suspected``."""
+    """List findings; suspicions only with ``status=suspected``."""
     bound = _bound(filters, principal)
     wanted = _wanted(filters, principal, services)
     if wanted is None:
-        page = Page((), None, 0)
+        page = FindingPage((), None, 0)
     else:
         with services.pool.connection() as conn:
-            page = findings.find(conn, wanted)
+            page = search.find(conn, wanted)
     cursor = services.cursors.seal(list(page.next), bound) if page.next else ""
     content = {
         "items": [item.doc for item in page.items],
@@ -105,7 +106,7 @@ def read_findings(
 def read_finding(
     finding_id: FindingId, request: Request, services: ServicesDep, principal: FindingsReader
 ) -> Response:
-    """One finding with its evidence, history and what people said."""
+    """Return a finding with its evidence, history and edits by people."""
     with services.pool.connection() as conn:
         stored = _visible(conn, finding_id, principal)
         content = _detail(conn, stored)
@@ -120,15 +121,15 @@ def update_finding(
     services: ServicesDep,
     principal: FindingsWriter,
 ) -> Response:
-    """Acknowledge or resolve a finding; ``If-Match`` names the state that was looked at."""
+    """Acknowledge or resolve a finding; ``If-Match`` is the ETag of the state that was read."""
     step = findings.acknowledge if body.status == "acknowledged" else findings.resolve
     with services.pool.connection() as conn, conn.transaction():
         seen = _visible(conn, finding_id, principal)
         conditional.check_if_match(request, _tag(seen))
-        # With the version: between this look and the store's lock somebody else may have been quicker.
-        word = Word(principal.key_id, services.now(), body.note, seen.version)
+        # With the version: another request may change the finding between this read and the store's lock.
+        edit = Edit(principal.key_id, services.now(), body.note, seen.version)
         try:
-            step(conn, finding_id, word)
+            step(conn, finding_id, edit)
         except Conflict as error:
             if _visible(conn, finding_id, principal).version != seen.version:
                 raise conditional.stale() from error
@@ -147,18 +148,18 @@ def give_feedback(
     services: ServicesDep,
     principal: FindingsWriter,
 ) -> dict[str, str]:
-    """Say whether the finding was right; the last verdict counts."""
-    word = Word(principal.key_id, services.now(), body.note)
+    """Record whether the finding was right; the last verdict counts."""
+    edit = Edit(principal.key_id, services.now(), body.note)
     with services.pool.connection() as conn, conn.transaction():
         _visible(conn, finding_id, principal)
-        findings.feedback(conn, finding_id, body.verdict, word)
+        findings.feedback(conn, finding_id, body.verdict, edit)
         record(conn, request, "finding.feedback", finding_id, {"verdict": body.verdict, "note": body.note})
     services.metrics.feedback.labels(body.verdict).inc()
     return {"finding_id": finding_id, "verdict": body.verdict}
 
 
 def _wanted(filters: Filters, principal: Principal, services: Services) -> FindingFilter | None:
-    """Return the store's filter, or None when this key may see nothing of what is asked."""
+    """Return the store's filter, or None when the key may see nothing of what is requested."""
     asked = (filters.cluster,) if filters.cluster else principal.clusters
     clusters = tuple(c for c in asked if principal.may_see(c))
     if asked and not clusters:
@@ -192,7 +193,7 @@ def _position(filters: Filters, principal: Principal, services: Services) -> tup
 
 
 def _bound(filters: Filters, principal: Principal) -> dict[str, Any]:
-    """What a page cursor belongs to: the same question, asked by somebody who sees the same."""
+    """Return what a page cursor is bound to: the filters and the clusters of the key."""
     return filters.model_dump(exclude={"cursor", "limit"}) | {"clusters": principal.clusters}
 
 
@@ -202,18 +203,18 @@ def _sort(filters: Filters) -> StoreSort:
     return _SORTS[filters.sort]
 
 
-def _visible(conn: Connection[Any], finding_id: str, principal: Principal) -> Stored:
+def _visible(conn: Connection[Any], finding_id: str, principal: Principal) -> StoredFinding:
     stored = findings.get(conn, finding_id)
-    # The same answer for both: whether there is such an id is not told to a key that may not see it.
+    # The same answer for both, so that a key cannot probe for ids in clusters it may not see.
     if stored is None or not principal.may_see(stored.cluster):
         raise not_found("finding", finding_id)
     return stored
 
 
-def _detail(conn: Connection[Any], stored: Stored) -> dict[str, Any]:
+def _detail(conn: Connection[Any], stored: StoredFinding) -> dict[str, Any]:
     steps = findings.history(conn, stored.id)
     return stored.doc | {"history": [step | {"at": rfc3339(step["at"])} for step in steps]}
 
 
-def _tag(stored: Stored) -> str:
+def _tag(stored: StoredFinding) -> str:
     return f'W/"{stored.id}.{stored.version}"'

@@ -1,4 +1,4 @@
-"""Is it alive, is it ready, which version, how much: for probes and for Prometheus."""
+"""Liveness, readiness, version and metrics, for probes and Prometheus."""
 
 from datetime import timedelta
 from typing import Any
@@ -7,33 +7,33 @@ import psycopg
 from fastapi import APIRouter, Depends, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from api.auth import metrics_reader
 from api.deps import Services, ServicesDep
+from api.security.auth import metrics_reader
 from slowrank import __version__
 from store import heartbeats
 
 router = APIRouter(tags=["health"])
 
-# Some six signs of life missed: processes leave one every ten seconds.
+# Six heartbeats missed: processes send one every ten seconds or less.
 STALE = timedelta(seconds=60)
 PROCESSES = ("streams", "notifier")
 
 
 @router.get("/healthz")
 def healthz() -> dict[str, str]:
-    """The process answers."""
+    """Return 200 while the process answers."""
     return {"status": "ok"}
 
 
 @router.get("/version")
 def version() -> dict[str, str]:
-    """The running build."""
+    """Return the running version."""
     return {"version": __version__}
 
 
 @router.get("/readyz", responses={503: {"description": "The database does not answer."}})
 def readyz(services: ServicesDep, response: Response) -> dict[str, Any]:
-    """Each thing the API leans on, by itself. Only the database makes it unready."""
+    """Check each dependency of the API. Only a missing database makes it unready (503)."""
     database, *others = _database_and_processes(services)
     checks = [database, *others, *(_probed(name, services) for name in services.probes)]
     well = all(check["ok"] for check in checks)
@@ -43,7 +43,7 @@ def readyz(services: ServicesDep, response: Response) -> dict[str, Any]:
 
 @router.get("/metrics", dependencies=[Depends(metrics_reader)], response_class=Response)
 def metrics(services: ServicesDep) -> Response:
-    """Prometheus text."""
+    """Return the metrics in Prometheus text format."""
     return Response(generate_latest(services.registry), media_type=CONTENT_TYPE_LATEST)
 
 
@@ -51,15 +51,15 @@ def _database_and_processes(services: Services) -> list[dict[str, Any]]:
     now = services.now()
     try:
         with services.pool.connection(timeout=2) as conn:
-            heard = heartbeats.since(conn, now - STALE)
+            recent = heartbeats.since(conn, now - STALE)
     except psycopg.Error as error:
         why = f"does not answer ({type(error).__name__})"
         return [_check("database", False, f"{why}; check SLOWRANK_DATABASE_URL and `slowrank migrate`")]
     checks = [_check("database", True, "answers")]
     for process in PROCESSES:
-        ages = [(now - beat.at).total_seconds() for beat in heard if beat.process == process]
-        silent = f"no sign of life for {STALE.total_seconds():.0f} s; is `slowrank {process} run` running?"
-        detail = f"{len(ages)} alive, heard of {min(ages):.0f} s ago" if ages else silent
+        ages = [(now - beat.at).total_seconds() for beat in recent if beat.process == process]
+        silent = f"no heartbeat for {STALE.total_seconds():.0f} s; is `slowrank {process} run` running?"
+        detail = f"{len(ages)} alive, last heartbeat {min(ages):.0f} s ago" if ages else silent
         checks.append(_check(process, bool(ages), detail))
     return checks
 

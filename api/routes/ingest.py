@@ -1,18 +1,18 @@
-"""Telemetry over HTTP, for hosts without Kafka: NDJSON rows of the JSON twin."""
+"""Telemetry over HTTP for hosts without Kafka: NDJSON, one row a line."""
 
 from fastapi import APIRouter, Request
 from fastapi.concurrency import run_in_threadpool
 from pydantic import BaseModel, Field
 
 from api import ingest
-from api.auth import TelemetryWriter
 from api.deps import Services, ServicesDep
-from api.idempotency import IdempotentRoute
-from api.problems import Problem
+from api.http.idempotency import IdempotentRoute
+from api.http.problems import Problem
+from api.security.auth import TelemetryWriter
 
 router = APIRouter(prefix="/api/v1/ingest", tags=["ingest"], route_class=IdempotentRoute)
 
-# At least one line that is not blank; more of NDJSON no JSON Schema can say, and what follows is a 409.
+# JSON Schema can require a line that is not blank and no more of NDJSON: other errors in the body are a 409.
 _ROWS = {"type": "string", "minLength": 1, "pattern": r"\S", "description": "One JSON row a line."}
 _BODY = {"application/x-ndjson": {"schema": _ROWS}}
 
@@ -26,21 +26,21 @@ class LineError(BaseModel):
 
 
 class IngestAnswer(BaseModel):
-    """What became of the lines of a body."""
+    """Result of an ingest request."""
 
-    accepted: int = Field(description="Lines taken; at least one, else the answer is a 409.")
-    rejected: int = Field(description="Lines refused; sent again, they are refused again.")
+    accepted: int = Field(description="Accepted lines; with none the answer is a 409.")
+    rejected: int = Field(description="Refused lines; sent again, they are refused again.")
     reasons: dict[str, int] = Field(description="The refused lines by reason.")
     errors: list[LineError] = Field(description="The first refused lines.")
 
 
 @router.post("/samples", status_code=202, openapi_extra={"requestBody": {"required": True, "content": _BODY}})
 async def ingest_samples(request: Request, services: ServicesDep, principal: TelemetryWriter) -> IngestAnswer:
-    """Take step, sample and event rows: good lines are taken, bad ones reported; 409 where none is good."""
+    """Ingest step, sample and event rows: valid lines are accepted, others reported; 409 if none is valid."""
     sink = services.sink
     if sink is None:
-        raise _unavailable("this API has no pipeline behind it; set SLOWRANK_KAFKA_BOOTSTRAP")
-    # Off the event loop, for 20 MiB of JSON take their time.
+        raise _unavailable("this API has no pipeline to send telemetry to; set SLOWRANK_KAFKA_BOOTSTRAP")
+    # In a thread: parsing 20 MiB of JSON would block the event loop.
     batch = await run_in_threadpool(_read, services, await _body(request), principal.clusters)
     if batch.records:
         try:
@@ -63,9 +63,9 @@ async def ingest_samples(request: Request, services: ServicesDep, principal: Tel
 
 def _nothing_taken(batch: ingest.Batch, errors: list[dict[str, str]]) -> Problem:
     if not errors:
-        return Problem(422, "no-rows", "the body holds no row; send one JSON object a line (docs/records.md)")
+        return Problem(422, "no-rows", "the body has no row; send one JSON object per line (docs/records.md)")
     reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(batch.rejected.items()))
-    detail = f"no line was taken ({reasons}); first: {errors[0]['pointer']}: {errors[0]['detail']}"
+    detail = f"no line was accepted ({reasons}); first: {errors[0]['pointer']}: {errors[0]['detail']}"
     return Problem(409, "no-usable-row", detail, errors=errors)
 
 

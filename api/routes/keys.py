@@ -1,4 +1,4 @@
-"""API keys: make, list, revoke. A key makes only keys that can do no more than itself."""
+"""API keys: create, list, revoke. A key can only create keys with a subset of its own rights."""
 
 from datetime import datetime, timedelta
 from typing import Any, Literal
@@ -8,14 +8,14 @@ from psycopg import Connection
 from pydantic import BaseModel, ConfigDict, Field
 
 from api.audit import record
-from api.auth import SCOPES, Cluster, KeysAdmin, Principal, Scope
-from api.conditional import answer
 from api.deps import ServicesDep
-from api.idempotency import IdempotentRoute
-from api.problems import Problem, not_found
-from api.times import rfc3339
-from store import keys
-from store.keys import ApiKey
+from api.http.conditional import answer
+from api.http.idempotency import IdempotentRoute
+from api.http.problems import Problem, not_found
+from api.http.times import rfc3339
+from api.security.auth import SCOPES, Cluster, KeysAdmin, Principal, Scope
+from store.access import keys
+from store.access.keys import ApiKey
 
 router = APIRouter(prefix="/api/v1/keys", tags=["keys"], route_class=IdempotentRoute)
 
@@ -48,7 +48,7 @@ def read_keys(request: Request, services: ServicesDep, principal: KeysAdmin) -> 
 def create_key(
     body: KeyRequest, request: Request, response: Response, services: ServicesDep, principal: KeysAdmin
 ) -> dict[str, Any]:
-    """Make a key; its token is in this answer and nowhere else."""
+    """Create a key; its token is returned once, in this answer."""
     _check_no_escalation(body, principal)
     with services.pool.connection() as conn, conn.transaction():
         key, token = store_key(conn, body, actor=principal.key_id, now=services.now())
@@ -59,7 +59,7 @@ def create_key(
 
 @router.delete("/{key_id}", status_code=204)
 def revoke_key(key_id: str, request: Request, services: ServicesDep, principal: KeysAdmin) -> None:
-    """Revoke a key at once and for ever."""
+    """Revoke a key, at once and for good."""
     with services.pool.connection() as conn, conn.transaction():
         found = keys.get(conn, key_id)
         governed = found is not None and principal.may_handle(found.clusters)
@@ -88,10 +88,14 @@ def store_key(conn: Connection[Any], wanted: KeyRequest, *, actor: str, now: dat
 def _check_no_escalation(wanted: KeyRequest, principal: Principal) -> None:
     more = sorted(set(wanted.granted) - principal.scopes)
     if more:
-        raise Problem(403, "forbidden", f"this key lacks {more[0]} and cannot give it to another")
+        raise Problem(403, "forbidden", f"this key does not have {more[0]} and cannot grant it")
     if not principal.may_handle(wanted.clusters):
         named = ", ".join(principal.clusters)
-        raise Problem(403, "forbidden", f"this key is limited to {named}; the new one must be too")
+        raise Problem(
+            403,
+            "forbidden",
+            f"this key is limited to {named}; limit the new one to clusters among them",
+        )
 
 
 def _shown(key: ApiKey) -> dict[str, Any]:

@@ -1,22 +1,22 @@
-"""Plain pages for people: what the links in alerts lead to, and what answers at ``/``."""
+"""HTML pages for people: the finding that a link in an alert leads to, and an index."""
 
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
 
-from api import links
-from api.auth import CredentialsDep, authenticated, require
 from api.deps import Services, ServicesDep
-from api.finding_page import HEADERS, finding_page, page, paragraph
-from api.limits import READ
-from api.problems import Problem, not_found
+from api.finding_html import HEADERS, finding_page, html_page, paragraph
+from api.http.limits import READ
+from api.http.problems import Problem, not_found
 from api.routes.findings import FindingId
+from api.security import links
+from api.security.auth import CredentialsDep, authenticated, require
 from slowrank import __version__
-from store import findings
-from store.link_key import link_key
+from store.access.link_key import link_key
+from store.findings import findings
 
-# Not in the OpenAPI document: an interface for programs they are not.
+# Not in the OpenAPI document, which describes the interface for programs.
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 
 _CLOSED = (
@@ -28,14 +28,14 @@ _CLOSED = (
 
 @router.get("/")
 def index() -> HTMLResponse:
-    """What this address is, and how to go on from it."""
-    said = (
+    """Describe this address and where to go from it."""
+    texts = (
         f"This is the HTTP API of slowrank {__version__}.",
         "Links in alerts lead to single findings. `slowrank findings list` lists them; programs ask "
         "/api/v1/findings with an API key, which `slowrank key create` makes.",
-        "/readyz says whether all parts are well.",
+        "/readyz shows whether all parts work.",
     )
-    return HTMLResponse(page("slowrank", *map(paragraph, said)), headers=HEADERS)
+    return HTMLResponse(html_page("slowrank", *map(paragraph, texts)), headers=HEADERS)
 
 
 @router.get("/findings/{finding_id}")
@@ -46,7 +46,7 @@ def show_finding(
     credentials: CredentialsDep,
     token: Annotated[str, Query(alias="t")] = "",
 ) -> HTMLResponse:
-    """One finding, read-only, for a signed link or a key that may read it."""
+    """Show a finding to a signed link or a key that may read it."""
     try:
         clusters = _clusters(request, services, credentials, finding_id=finding_id, token=token)
         with services.pool.connection() as conn:
@@ -54,12 +54,12 @@ def show_finding(
         if stored is None or (clusters and stored.cluster not in clusters):
             raise not_found("finding", finding_id)
     except Problem as problem:
-        # Only to browsers: programs are told as everywhere else.
+        # HTML for browsers only: programs get the problem as JSON.
         if "text/html" not in request.headers.get("accept", ""):
             raise
-        said = (problem.detail, *(_CLOSED if problem.status_code == 401 else ()))
+        texts = (problem.detail, *(_CLOSED if problem.status_code == 401 else ()))
         title = problem.slug.replace("-", " ").capitalize()
-        answer = page(title, *map(paragraph, said))
+        answer = html_page(title, *map(paragraph, texts))
         return HTMLResponse(answer, problem.status_code, headers={**(problem.headers or {}), **HEADERS})
     return HTMLResponse(finding_page(stored.doc), headers=HEADERS)
 
@@ -67,16 +67,23 @@ def show_finding(
 def _clusters(
     request: Request, services: Services, credentials: CredentialsDep, *, finding_id: str, token: str
 ) -> tuple[str, ...]:
-    """Return the clusters the asker is limited to, none for all. Raises the 401, 403 or 429 problem."""
+    """Return the clusters that may be read, none for all. Raises the 401, 403 or 429 problem."""
     with services.pool.connection() as conn:
         key = link_key(conn)
     state = links.opens(token, finding_id, key=key, now=services.now()) if token else "no"
     if state == "yes":
         wait = services.limiter.take(f"link:{finding_id}", READ, services.monotonic())
         if wait:
-            raise Problem(429, "too-many-requests", "too often", headers={"retry-after": str(int(wait) + 1)})
+            raise Problem(
+                429,
+                "too-many-requests",
+                "this link is opened too often; see Retry-After",
+                headers={"retry-after": str(int(wait) + 1)},
+            )
         return ()
     if state == "expired":
-        raise Problem(401, "link-expired", "this link has expired")
+        raise Problem(
+            401, "link-expired", "this link has expired; `slowrank findings show ID` prints the finding"
+        )
     # A wrong token counts as a failed attempt of its address, as a wrong key does.
     return require("findings:read")(authenticated(request, services, credentials)).clusters

@@ -1,4 +1,4 @@
-"""Silences in Alertmanager's shape: what is muted, by whom, until when."""
+"""Silences, in the format of Alertmanager."""
 
 import re
 from datetime import datetime, timedelta
@@ -8,20 +8,21 @@ from fastapi import APIRouter, Request, Response
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
 from alerts.silence import MAX_VALUE, LabelName, Matcher, Silence
-from api import conditional
 from api.audit import record
-from api.auth import FindingsReader, FindingsWriter, Principal
 from api.deps import ServicesDep
-from api.idempotency import IdempotentRoute
-from api.ids import new_id
-from api.problems import Problem, contradiction, not_found
-from api.times import rfc3339
-from store import silences
+from api.http import conditional
+from api.http.idempotency import IdempotentRoute
+from api.http.ids import new_id
+from api.http.problems import Problem, contradiction, not_found
+from api.http.times import rfc3339
+from api.security.auth import FindingsReader, FindingsWriter, Principal
+from store.findings import silences
 
 router = APIRouter(prefix="/api/v1/silences", tags=["silences"], route_class=IdempotentRoute)
 
 MAX_DAYS = 366
-# Python's regular expressions backtrack: two repetitions, none of a group, keep a match far below a second.
+# Python's regular expressions backtrack: with two repetitions, none of a group, a match takes far below a
+# second on the longest label.
 _MAX_REPEATS = 2
 _UNSAFE = re.compile(r"\)\s*[*+?{]|\(\?|\\[1-9]")
 
@@ -37,16 +38,18 @@ class MatcherBody(BaseModel):
     isEqual: bool = True
 
     def matcher(self) -> Matcher:
-        """Return the matcher. Raises ``ValueError`` for a regex that is wrong or could run for ever."""
+        """Return the matcher. Raises ``ValueError`` for a regex that is invalid or could be slow."""
         if self.isRegex and (
             _UNSAFE.search(self.value) or len(re.findall(r"[*+{]", self.value)) > _MAX_REPEATS
         ):
-            raise ValueError(f"a regex here has at most {_MAX_REPEATS} repetitions, none of them of a group")
+            raise ValueError(
+                f"a regex may have at most {_MAX_REPEATS} repetitions (*, +, {{}}), none of them of a group"
+            )
         return Matcher(self.name, self.value, self.isRegex, self.isEqual)
 
 
 class SilenceBody(BaseModel):
-    """A new silence; it needs an end and a reason."""
+    """A new silence; end and comment are required."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -69,7 +72,7 @@ def read_silences(request: Request, services: ServicesDep, principal: FindingsRe
 def create_silence(
     body: SilenceBody, request: Request, services: ServicesDep, principal: FindingsWriter
 ) -> dict[str, Any]:
-    """Mute what matches all matchers until ``endsAt``."""
+    """Mute findings that match all matchers until ``endsAt``."""
     now = services.now()
     silence = _silence(body, principal, now)
     with services.pool.connection() as conn, conn.transaction():
@@ -82,7 +85,7 @@ def create_silence(
 def expire_silence(
     silence_id: str, request: Request, services: ServicesDep, principal: FindingsWriter
 ) -> None:
-    """End a silence now; it stays on record."""
+    """End a silence now; it stays in the list."""
     with services.pool.connection() as conn, conn.transaction():
         found = silences.get(conn, silence_id)
         if found is None or not _reaches(principal, found):
@@ -93,15 +96,15 @@ def expire_silence(
 
 def _silence(body: SilenceBody, principal: Principal, now: datetime) -> Silence:
     starts_at = body.startsAt or now
-    # Subtracted, as no time may follow the last one of the calendar.
+    # Subtracted: adding days could exceed the last date of the calendar.
     if body.endsAt <= max(starts_at, now) or body.endsAt - starts_at > timedelta(days=MAX_DAYS):
         raise contradiction(
-            "#/body/endsAt", f"endsAt lies after startsAt and now, by at most {MAX_DAYS} days"
+            "#/body/endsAt", f"endsAt must be after startsAt and now, at most {MAX_DAYS} days after startsAt"
         )
     try:
         matchers = tuple(m.matcher() for m in body.matchers)
     except ValueError as error:
-        # The schema takes any text: that it is no regular expression contradicts isRegex.
+        # A 409: the schema cannot express that a text is a regular expression.
         raise contradiction("#/body/matchers", str(error)) from error
     made = Silence(
         id=new_id("sil", now),
@@ -113,13 +116,15 @@ def _silence(body: SilenceBody, principal: Principal, now: datetime) -> Silence:
     )
     if not _reaches(principal, made):
         raise Problem(
-            403, "forbidden", "this key is limited to clusters; match cluster exactly, by one of them"
+            403,
+            "forbidden",
+            "this key is limited to clusters; match cluster exactly, by one of them",
         )
     return made
 
 
 def _reaches(principal: Principal, silence: Silence) -> bool:
-    """Whether a key limited to clusters keeps within them with this silence."""
+    """Return whether the silence stays within the clusters of the key."""
     named = [m.value for m in silence.matchers if m.name == "cluster" and m.is_equal and not m.is_regex]
     return not principal.clusters or any(name in principal.clusters for name in named)
 

@@ -1,4 +1,4 @@
-"""Findings as they happen: server-sent events, with what was missed since ``Last-Event-ID``."""
+"""Server-sent events of findings, resumed after ``Last-Event-ID``."""
 
 import asyncio
 import json
@@ -13,20 +13,21 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from api.auth import FindingsReader, Principal
 from api.deps import Services, ServicesDep
-from api.problems import Problem
-from api.times import rfc3339
-from store import events
+from api.http.problems import Problem
+from api.http.times import rfc3339
+from api.security.auth import FindingsReader, Principal
+from store.findings import events
 
 router = APIRouter(prefix="/api/v1/events", tags=["findings"])
 
-# Every open stream asks the database so often, which is why a key has few of them.
+# Every open stream queries the database at this interval, so their number per key is limited.
 POLL_SECONDS = 1.0
-# Proxies close connections that are silent for long.
+# Proxies close idle connections (nginx after 60 s).
 PING_SECONDS = 15.0
 STREAMS_PER_KEY = 4
-# Numbers are given before commits: a smaller one may become visible after a greater one.
+# Sequence numbers are assigned before commits: a smaller one may become visible after a greater one. Chosen:
+# more than the transactions that are open at once.
 _OVERLAP = 64
 
 
@@ -38,12 +39,12 @@ _OVERLAP = 64
 async def stream_events(
     request: Request, services: ServicesDep, principal: FindingsReader
 ) -> StreamingResponse:
-    """Send every event of findings from now on, or after the event named in ``Last-Event-ID``."""
+    """Send every event of findings from now on, or after the event in ``Last-Event-ID``."""
     if services.streams[principal.key_id] >= STREAMS_PER_KEY:
-        detail = f"at most {STREAMS_PER_KEY} open streams a key"
+        detail = f"a key may have {STREAMS_PER_KEY} open streams; close one first"
         raise Problem(429, "too-many-requests", detail, headers={"retry-after": "5"})
     with ExitStack() as held:
-        # Before anything is waited for: of many requests at once each would see the others uncounted.
+        # Counted before the first await: concurrent requests would otherwise not see each other.
         held.enter_context(_counted(services.streams, principal.key_id))
         last_id = request.headers.get("last-event-id", "")
         tail = await run_in_threadpool(_tail, services, principal, last_id)
@@ -52,15 +53,15 @@ async def stream_events(
 
 @dataclass(slots=True)
 class Tail:
-    """Where a listener stands in the outbox."""
+    """Position of a listener in the outbox."""
 
     seq: int
     clusters: Sequence[str]
-    # More than one read returns (events.after: 500): what is forgotten here would be sent twice.
+    # More than one query returns (events.after: 500): an id dropped here would be sent twice.
     seen: deque[str] = field(default_factory=lambda: deque(maxlen=1024))
 
     def fresh(self, services: Services) -> list[events.Event]:
-        """Return what has come since the last call, for this listener's clusters. Blocks on the database."""
+        """Return new events for this listener's clusters since the last call. Blocks on the database."""
         with services.pool.connection() as conn:
             found = events.after(conn, self.seq - _OVERLAP)
         new = [event for event in found if event.id not in self.seen and event.finding_id]
@@ -72,7 +73,7 @@ class Tail:
 def _tail(services: Services, principal: Principal, last_id: str) -> Tail:
     with services.pool.connection() as conn:
         known = events.get(conn, last_id) if last_id else None
-        # An id that was removed meanwhile, or never given, begins with what is new.
+        # With an unknown or removed id the stream begins with new events.
         start = known.seq if known else events.last_seq(conn)
         tail = Tail(start, principal.clusters)
         tail.seen.extend(e.id for e in events.after(conn, start - _OVERLAP) if e.seq <= start)
@@ -80,10 +81,10 @@ def _tail(services: Services, principal: Principal, last_id: str) -> Tail:
 
 
 class _Stream(StreamingResponse):
-    """A stream that lets go of what it ``held`` at its end, also where the client left before it began."""
+    """A response that closes ``held`` at its end, also if the client disconnects before it begins."""
 
     def __init__(self, content: AsyncIterator[str], held: ExitStack) -> None:
-        # nginx would gather the stream into pages.
+        # x-accel-buffering: nginx would otherwise buffer the stream.
         headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
         super().__init__(content, media_type="text/event-stream", headers=headers)
         self._held = held
@@ -99,7 +100,7 @@ async def _sent(services: Services, tail: Tail) -> AsyncIterator[str]:
     while True:
         try:
             fresh = await run_in_threadpool(tail.fresh, services)
-        # Ended, and not skipped: the client comes again and names the last event it has.
+        # The stream ends: the client reconnects with the id of its last event.
         except psycopg.OperationalError:
             return
         for event in fresh:

@@ -1,4 +1,4 @@
-"""Webhook endpoints: add, change, test, look at what was delivered. Secrets leave this module once."""
+"""Webhook endpoints: add, change, test, read the delivery log. A secret is returned once."""
 
 import asyncio
 import logging
@@ -6,42 +6,48 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from psycopg import Connection
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from alerts.kinds import KINDS
 from alerts.notify import EventType
-from api import conditional
 from api.audit import record
-from api.auth import Cluster, Principal, WebhooksAdmin
+from api.delivery.receivers import registry
+from api.delivery.sample_event import sample_event
+from api.delivery.webhook_client import resolve
 from api.deps import Services, ServicesDep
-from api.idempotency import IdempotentRoute
-from api.ids import new_id
-from api.problems import Problem, not_found
+from api.http import conditional
+from api.http.idempotency import IdempotentRoute
+from api.http.ids import new_id
+from api.http.problems import Problem, contradiction, not_found
+from api.http.times import rfc3339
 from api.routes.deliveries import shown as shown_delivery
-from api.sample import sample_event
-from api.sender import resolve
-from api.signing import new_secret
-from api.ssrf import MAX_URL, URL_PATTERN, Refused, Target, check_addresses, checked_url, unreachable
-from api.times import rfc3339
+from api.security.auth import Cluster, Principal, WebhooksAdmin
+from api.security.signing import new_secret
+from api.security.ssrf import MAX_URL, URL_PATTERN, Refused, Target, check_addresses, checked_url, unreachable
 from slowrank.telemetry.records import Severity
-from store import deliveries, webhooks
-from store.events import wake
-from store.webhooks import Webhook
+from store.findings import deliveries, webhooks
+from store.findings.events import wake
+from store.findings.webhooks import Webhook
 
 log = logging.getLogger(__name__)
 
 router = APIRouter(prefix="/api/v1/webhooks", tags=["webhooks"], route_class=IdempotentRoute)
 
-FormatName = Literal["standard", "cloudevents", "alertmanager", "slack"]
+FormatName = Annotated[
+    str,
+    AfterValidator(lambda name: registry.receiver_named(name).name),
+    Field(json_schema_extra=lambda schema: schema.update(enum=list(registry.names()))),
+]
 Kind = Annotated[str, Field(pattern=r"^[a-z0-9_]+(\.[a-z0-9_]+)*$", max_length=64)]
 ROTATION = timedelta(hours=24)
 # Longer than an attempt may take (sender.TOTAL_SECONDS).
 TEST_SECONDS = 20.0
-# glibc asks the next name server after 5 s.
+# glibc's default timeout of one name server.
 RESOLVE_SECONDS = 5.0
 
 
@@ -49,7 +55,7 @@ Url = Annotated[str, Field(pattern=URL_PATTERN, max_length=MAX_URL)]
 
 
 class WebhookBody(BaseModel):
-    """An endpoint; without ``events`` it gets opened, reopened, escalated and resolved findings."""
+    """A new endpoint; without ``events`` it gets opened, reopened, escalated and resolved findings."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -63,7 +69,7 @@ class WebhookBody(BaseModel):
 
 
 class WebhookPatch(BaseModel):
-    """What to change; what is left out stays."""
+    """Changes of an endpoint; omitted fields keep their values."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -79,7 +85,7 @@ class WebhookPatch(BaseModel):
 
 @router.get("")
 def read_webhooks(request: Request, services: ServicesDep, principal: WebhooksAdmin) -> Response:
-    """List the endpoints; paths of their URLs are masked, for many hold a secret."""
+    """List the endpoints; the paths of their URLs, which often hold a secret, are masked."""
     with services.pool.connection() as conn:
         found = [w for w in webhooks.listed(conn) if principal.may_handle(w.clusters)]
     return conditional.answer(request, {"items": [_shown(w) for w in found], "next_cursor": ""})
@@ -89,7 +95,8 @@ def read_webhooks(request: Request, services: ServicesDep, principal: WebhooksAd
 async def create_webhook(
     body: WebhookBody, request: Request, response: Response, services: ServicesDep, principal: WebhooksAdmin
 ) -> dict[str, Any]:
-    """Add an endpoint; its signing secret is in this answer and nowhere else."""
+    """Add an endpoint; its signing secret is returned once, in this answer."""
+    _check_kinds(body.kinds)
     await _check_url(services, body.url)
     now = services.now()
     made = Webhook(
@@ -116,7 +123,7 @@ async def create_webhook(
 def read_webhook(
     webhook_id: str, request: Request, services: ServicesDep, principal: WebhooksAdmin
 ) -> Response:
-    """One endpoint."""
+    """Return an endpoint."""
     with services.pool.connection() as conn:
         found = _reachable(conn, webhook_id, principal)
     return conditional.answer(request, _shown(found))
@@ -126,7 +133,8 @@ def read_webhook(
 async def update_webhook(
     webhook_id: str, body: WebhookPatch, request: Request, services: ServicesDep, principal: WebhooksAdmin
 ) -> dict[str, Any]:
-    """Change an endpoint; ``enabled: true`` takes a failing or disabled one back into service."""
+    """Change an endpoint; ``enabled: true`` re-enables a failing or disabled one."""
+    _check_kinds(body.kinds or ())
     if body.url is not None:
         await _check_url(services, body.url)
     changes = _fields(body)
@@ -138,10 +146,10 @@ async def update_webhook(
             if "enabled" in changes:
                 changed = replace(changed, disabled_reason="")
             _check_reach(principal, changed)
-            # Another name or filter says nothing of whether the receiver is well.
+            # A new name or filter does not reset the failure count.
             webhooks.update(conn, changed, afresh=changes.get("enabled", False) or "url" in changes)
-            told = changes | ({"url": masked(changed.url)} if body.url else {})
-            record(conn, request, "webhook.update", webhook_id, {"changed": told})
+            audited = changes | ({"url": masked(changed.url)} if body.url else {})
+            record(conn, request, "webhook.update", webhook_id, {"changed": audited})
             return _reachable(conn, webhook_id, principal)
 
     return _shown(await run_in_threadpool(store))
@@ -151,7 +159,7 @@ async def update_webhook(
 def delete_webhook(
     webhook_id: str, request: Request, services: ServicesDep, principal: WebhooksAdmin
 ) -> None:
-    """Remove an endpoint with its secrets and what was still due for it."""
+    """Remove an endpoint with its secrets and pending deliveries."""
     with services.pool.connection() as conn, conn.transaction():
         _reachable(conn, webhook_id, principal)
         webhooks.delete(conn, webhook_id)
@@ -162,7 +170,7 @@ def delete_webhook(
 def rotate_secret(
     webhook_id: str, request: Request, response: Response, services: ServicesDep, principal: WebhooksAdmin
 ) -> dict[str, str]:
-    """Make a new signing secret; deliveries carry both signatures for 24 h."""
+    """Create a new signing secret; for 24 h deliveries are signed with the old one as well."""
     secret, now = new_secret(), services.now()
     with services.pool.connection() as conn, conn.transaction():
         _reachable(conn, webhook_id, principal)
@@ -176,7 +184,7 @@ def rotate_secret(
 async def send_test(
     webhook_id: str, request: Request, services: ServicesDep, principal: WebhooksAdmin
 ) -> dict[str, Any]:
-    """Have the notifier send a signed ``delivery.test`` now and say what the receiver answered."""
+    """Send a signed ``delivery.test`` through the notifier and return the receiver's answer."""
     event = sample_event(services.now())
 
     def queue() -> str:
@@ -200,7 +208,7 @@ def read_deliveries(
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     cursor: Annotated[str | None, Query(max_length=1024)] = None,
 ) -> Response:
-    """The delivery log of an endpoint, newest first."""
+    """List the deliveries of an endpoint, newest first."""
     bound = {"webhook": webhook_id}
     position = services.cursors.open(cursor, bound) if cursor else None
     after = (datetime.fromisoformat(position[0]), position[1]) if position else None
@@ -215,7 +223,7 @@ def read_deliveries(
 
 
 def masked(url: str) -> str:
-    """Return a URL that can be recognised but not used: its path often is the receiver's only secret."""
+    """Return a URL with its path masked, which often is the receiver's only secret."""
     origin, separator, rest = url.partition("://")
     host, slash, path = rest.partition("/")
     return f"{origin}{separator}{host.split('?')[0]}" + (f"/…{path[-4:]}" if slash and path else "")
@@ -226,9 +234,19 @@ def _fields(body: WebhookBody | WebhookPatch) -> dict[str, Any]:
     return {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
 
 
+def _check_kinds(kinds: Sequence[str]) -> None:
+    families = {kind.partition(".")[0] for kind in (*KINDS, "xid.")}
+    for kind in kinds:
+        # A row of a family covers all its kinds; XIDs are numbered.
+        if kind not in KINDS and kind not in families and kind.partition(".")[0] not in {*KINDS, "xid"}:
+            there_are = ", ".join(sorted(families.union(KINDS)))
+            detail = f"no finding is of the kind {kind!r}; name a kind or a family of kinds: {there_are}"
+            raise contradiction("#/body/kinds", detail)
+
+
 async def _check_url(services: Services, url: str) -> None:
     try:
-        # For an answer at once; every delivery checks again, as names move. TimeoutError is an OSError.
+        # Checked for an immediate answer; every delivery checks again. TimeoutError is an OSError.
         target = checked_url(url, services.policy)
         check_addresses(target, await _addresses(target), services.policy)
     except Refused as refusal:
@@ -260,7 +278,7 @@ async def _outcome(services: Services, delivery_id: str) -> dict[str, Any]:
                 "seconds": done.seconds,
             }
         await asyncio.sleep(0.05)
-    detail = f"no notifier took the test within {TEST_SECONDS:g} s; is `slowrank notifier run` running?"
+    detail = f"no notifier sent the test within {TEST_SECONDS:g} s; is `slowrank notifier run` running?"
     raise Problem(504, "notifier-silent", detail)
 
 

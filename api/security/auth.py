@@ -1,4 +1,4 @@
-"""Who asks and what they may: bearer keys ``srk_<id>_<secret>``, scopes, and a rate for each key."""
+"""Authentication by bearer keys ``srk_<id>_<secret>``, authorisation by scope, and rate limits per key."""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -9,9 +9,9 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from pydantic import Field
 
 from api.deps import Services, ServicesDep
-from api.limits import FAILED_AUTH, READ, WRITE
-from api.problems import Problem
-from store import keys
+from api.http.limits import FAILED_AUTH, READ, WRITE
+from api.http.problems import Problem
+from store.access import keys
 
 Scope = Literal[
     "findings:read",
@@ -24,9 +24,9 @@ Scope = Literal[
 ]
 SCOPES: tuple[Scope, ...] = get_args(Scope)
 Cluster = Annotated[str, Field(pattern=r"^[A-Za-z0-9._:/-]{1,128}$")]
-"""A cluster's name, as a body may give it."""
+"""A cluster name in a request body."""
 
-# A token has 81 characters; what is much longer is not even hashed.
+# A token has 81 characters; much longer ones are not hashed.
 _MAX_TOKEN = 256
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 _bearer = HTTPBearer(auto_error=False, scheme_name="key", description="`slowrank key create` makes one.")
@@ -35,18 +35,18 @@ CredentialsDep = Annotated[HTTPAuthorizationCredentials | None, Security(_bearer
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """The key behind a request; no ``clusters`` means all of them."""
+    """The key of a request; no ``clusters`` means all clusters."""
 
     key_id: str
     scopes: frozenset[str]
     clusters: tuple[str, ...] = ()
 
     def may_see(self, cluster: str) -> bool:
-        """Whether this key reaches ``cluster``."""
+        """Return whether the key may read ``cluster``."""
         return not self.clusters or cluster in self.clusters
 
     def may_handle(self, clusters: Collection[str]) -> bool:
-        """Whether this key may handle what is limited to ``clusters`` (none: not limited)."""
+        """Return whether the key may manage an object limited to ``clusters`` (none: all clusters)."""
         return not self.clusters or bool(clusters and set(clusters) <= set(self.clusters))
 
 
@@ -55,7 +55,7 @@ def authenticated(request: Request, services: ServicesDep, credentials: Credenti
     principal = _principal(services, credentials)
     client = request.client.host if request.client else "unknown"
     if principal is None:
-        # By address, for there is no key to count by.
+        # By address, as there is no key.
         _take(services, f"failed:{client}", failed=True, safe=False)
         raise Problem(
             401,
@@ -72,9 +72,9 @@ AnyKey = Annotated[Principal, Depends(authenticated)]
 
 
 def require(scope: str) -> Callable[[Principal], Principal]:
-    """Return the dependency that lets only keys with ``scope`` pass."""
+    """Return the dependency that requires a key with ``scope``."""
     if scope not in SCOPES:
-        raise ValueError(f"{scope} is no scope")
+        raise ValueError(f"{scope} is not a scope")
 
     def check(principal: AnyKey) -> Principal:
         if scope not in principal.scopes:
@@ -85,7 +85,7 @@ def require(scope: str) -> Callable[[Principal], Principal]:
 
 
 def metrics_reader(request: Request, services: ServicesDep, credentials: CredentialsDep) -> None:
-    """Let a scrape pass: with a key of scope ``metrics:read``, or any where the setting says so."""
+    """Require the scope ``metrics:read``, unless the setting makes metrics public."""
     if not services.settings.api_metrics_public:
         require("metrics:read")(authenticated(request, services, credentials))
 
@@ -113,5 +113,5 @@ def _take(services: Services, name: str, *, failed: bool, safe: bool) -> None:
     rate = FAILED_AUTH if failed else READ if safe else WRITE
     wait = services.limiter.take(f"{name}:{'r' if safe else 'w'}", rate, services.monotonic())
     if wait:
-        detail = f"at most {rate.per_second:g} requests a second, {rate.burst:g} at once"
+        detail = f"at most {rate.per_second:g} requests a second, {rate.burst:g} at once; see Retry-After"
         raise Problem(429, "too-many-requests", detail, headers={"retry-after": str(int(wait) + 1)})

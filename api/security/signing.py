@@ -1,4 +1,4 @@
-"""Webhook signatures as Standard Webhooks 1.0.0 writes them: HMAC-SHA256 over ``id.timestamp.body``."""
+"""Webhook signatures of Standard Webhooks 1.0.0: HMAC-SHA256 over ``id.timestamp.body``."""
 
 import base64
 import binascii
@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Callable, Sequence
 
 PREFIX = "whsec_"
-# What Standard Webhooks allows.
+# Length of a secret by Standard Webhooks 1.0.0.
 _MIN_BYTES, _MAX_BYTES = 24, 64
 
 
@@ -18,7 +18,7 @@ def new_secret(random_bytes: Callable[[int], bytes] = secrets.token_bytes) -> st
 
 
 def secret_bytes(secret: str) -> bytes:
-    """Return the key inside a ``whsec_`` secret. Raises ``ValueError`` saying which rule it breaks."""
+    """Return the bytes of a ``whsec_`` secret. Raises ``ValueError`` with the rule it breaks."""
     if not secret.startswith(PREFIX):
         raise ValueError(f"a webhook secret starts with {PREFIX}")
     try:
@@ -40,7 +40,7 @@ def sign(secret: str, message_id: str, timestamp: int, body: bytes) -> str:
 def signature_headers(
     active_secrets: Sequence[str], message_id: str, timestamp: int, body: bytes
 ) -> dict[str, str]:
-    """Return the three ``webhook-*`` headers; two secrets (while rotating) give two signatures."""
+    """Return the three ``webhook-*`` headers, with a signature per secret (two during a rotation)."""
     signatures = " ".join(sign(secret, message_id, timestamp, body) for secret in active_secrets)
     return {
         "webhook-id": message_id,

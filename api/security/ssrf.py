@@ -1,8 +1,8 @@
-"""Where a webhook may go: every URL and every address it resolves to is checked before a byte is sent.
+"""Server-side request forgery: checks the URL of a webhook and every address it resolves to.
 
-``ipaddress.is_global`` is not enough (it says True for ``64:ff9b::7f00:1``, ``2002:7f00:1::`` and
-multicast), so the ranges are listed here. The caller resolves once, asks ``check_addresses`` and connects
-to one of exactly those addresses, which leaves nothing for a rebinding name to change.
+``ipaddress.is_global`` is not enough (it is True for ``64:ff9b::7f00:1``, ``2002:7f00:1::`` and
+multicast), so the ranges are listed here. The caller resolves once, calls ``check_addresses`` and connects
+to one of those addresses, which defeats DNS rebinding.
 """
 
 import ipaddress
@@ -12,19 +12,19 @@ from dataclasses import dataclass
 
 import httpx
 
-from api.clients import Network
+from api.http.client_address import Network
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 # 9093 is Alertmanager's.
 DEFAULT_PORTS = frozenset({80, 443, 8443, 9093})
 MAX_URL = 2048
-# What may be a webhook's URL at all: a host without user name, visible ASCII after it.
+# Syntax of a webhook URL: a host without user name, followed by visible ASCII.
 URL_PATTERN = r"^https?://([A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?([/?#][!-\[\]-~]*)?$"
 # Visible ASCII but the backslash, which one parser reads as a slash and the next does not.
 _VISIBLE = re.compile(r"[!-\[\]-~]+")
 
-# Addresses of one's own network: refused unless the operator's settings name them.
+# Private networks: refused unless the settings allow them.
 _PRIVATE = tuple(
     map(
         ipaddress.ip_network,
@@ -40,7 +40,7 @@ _PRIVATE = tuple(
         ),
     )
 )
-# Refused whatever the settings say: metadata services, multicast, documentation and reserved ranges, and
+# Refused regardless of the settings: metadata services, multicast, documentation and reserved ranges, and
 # translations that hide an IPv4 address inside global IPv6 space (Teredo in 2001::/23, 6to4 in 2002::/16).
 _NEVER = tuple(
     map(
@@ -71,9 +71,9 @@ _GLOBAL_V6 = ipaddress.ip_network("2000::/3")
 
 
 class Refused(ValueError):
-    """A destination the policy forbids.
+    """A destination that the policy forbids.
 
-    The text is for whoever asked, and tells nothing that only this network knows; ``why`` is for the log.
+    The text is for the client and reveals nothing about the internal network; ``why`` is for the log.
     """
 
     def __init__(self, text: str, why: str = "") -> None:
@@ -82,13 +82,13 @@ class Refused(ValueError):
 
 
 def unreachable(host: str, why: str) -> Refused:
-    """Return the refusal of a host for where it is, the same for every ``why``.
+    """Return the refusal of a host by its addresses, with the same text for every ``why``.
 
-    Unknown, private and forbidden names are not told apart: else whoever may add a webhook could ask the
-    inner name service which machines there are, and at which addresses.
+    The text does not distinguish unknown, private and forbidden names: whoever may add a webhook could
+    otherwise map the internal network through its name service.
     """
     return Refused(
-        f"{host} has no address that a webhook may reach; the log of this process says why, and "
+        f"{host} has no address that a webhook may reach; the log of this process has the reason, and "
         "SLOWRANK_WEBHOOK_ALLOW_PRIVATE allows hosts of one's own network",
         why,
     )
@@ -96,7 +96,7 @@ def unreachable(host: str, why: str) -> Refused:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The operator's exceptions. ``allow_private`` holds host names, addresses or CIDR blocks."""
+    """Exceptions by the operator; ``allow_private`` holds host names, addresses or CIDR blocks."""
 
     allow_http: frozenset[str] = frozenset()
     allow_private_hosts: frozenset[str] = frozenset()
@@ -139,7 +139,7 @@ class Target:
 
 
 def checked_url(text: str, policy: Policy) -> Target:
-    """Return the target of ``text`` or raise ``Refused``; no name is resolved here."""
+    """Return the target of ``text`` or raise ``Refused``; resolves no name."""
     if len(text) > MAX_URL or not _VISIBLE.fullmatch(text):
         raise Refused(f"a webhook URL is up to {MAX_URL} ASCII characters without spaces or backslashes")
     try:

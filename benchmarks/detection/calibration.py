@@ -1,7 +1,7 @@
 """How sure a finding may be (`python -m benchmarks calibration`): evidence against truth on simulated faults.
 
-Fits the table of ``alerts.calibration`` on one range of seeds (``--fit``, printed to be put there), and
-reports Brier score, expected calibration error and reliability of what findings claim on another. Every
+Fits the table of ``alerts.reasoning.calibration`` on one range of seeds (``--fit``, printed to be put there),
+and reports Brier score, expected calibration error and reliability of what findings claim on another. Every
 finding that accuses a machine counts, also one that was only ever suspected.
 """
 
@@ -13,18 +13,18 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from alerts.calibration import FITTED, Calibration
 from alerts.config import FindingConfig
 from alerts.finding import Finding
-from benchmarks import stress
-from benchmarks.step_jobs import records
+from alerts.reasoning.calibration import FITTED, Calibration
+from benchmarks.detection.step_jobs import records
+from benchmarks.speed import stress
 from simulator import Cluster, ClusterSpec, JobSpec, Truth, Workload
-from simulator.catalogue import CATALOGUE
-from simulator.scenarios import draw_fault
+from simulator.cluster.scenarios import draw_fault
+from simulator.faults.catalogue import CATALOGUE
 from slowrank.telemetry import Record
-from streams.replay import findings_of
-from streams.topology import local_pipeline
-from streams.tuning import Configs, Tuning
+from streams.config.settings import Configs, Tuning
+from streams.files.replay import findings_of
+from streams.pipeline import local_pipeline
 
 Floats = npt.NDArray[np.float64]
 

@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors.bocpd import BocpdConfig
-from detectors.bocpd_bank import BocpdBank
-from detectors.change import ChangeDetectorBank
-from detectors.change_point import ChangeConfig
-from detectors.standardise import Scale
+from detectors.changepoint.acceptance import ChangeConfig
+from detectors.changepoint.bank import BocpdBank
+from detectors.changepoint.bocpd import BocpdConfig
+from detectors.changepoint.detector import ChangeDetectorBank
+from detectors.changepoint.standardise import Scale
 
 Floats = NDArray[np.float64]
 

@@ -18,13 +18,15 @@ import numpy.typing as npt
 import psycopg
 from psycopg import sql
 
-from alerts.chronic import MIN_DAYS, Day, Fleet, Machine, Pace, chronic, fleet_of
-from detectors.straggler import StepTimes, StragglerDetector
+from detectors.fleet.chronic import MIN_DAYS, Day, Fleet, Machine, Pace, chronic, fleet_of
+from detectors.peers.ratios import StepTimes
+from detectors.straggler.step_detector import StragglerDetector
 from store.migrate import migrate
-from store.paces import means, suspects, write_paces
-from streams.job_view import JobView
-from streams.paces import Paces
-from streams.step_rows import Identity
+from store.telemetry.rank_pace import means, suspects, write_rank_paces
+from streams.job.pace import Paces
+from streams.job.step_rows import Identity
+from streams.job.view import JobView
+from streams.open_suspicions import OpenSuspicions
 
 Floats = npt.NDArray[np.float64]
 
@@ -134,7 +136,7 @@ def store(dsn: str, *, gpus: int, days: int = 28) -> None:
     with psycopg.connect(own, autocommit=True) as conn:
         few, began = 200, time.perf_counter()
         for hour in range(24 * days):
-            write_paces(conn, [_pace(gpu, hour) for gpu in range(few)])
+            write_rank_paces(conn, [_pace(gpu, hour) for gpu in range(few)])
         took = time.perf_counter() - began
         size = _size(conn)
         print(f"{days} rows and {size / few:.0f} bytes a GPU; {few * 24 * days / took:.0f} paces/s written")
@@ -170,7 +172,15 @@ def telling(ranks: int, *, steps: int = 3600) -> None:
             )
         )  # fmt: skip
     identities = {r: Identity(f"n{r // 8}", r % 8, r % 8, (), "") for r in range(ranks)}
-    view = JobView("c", "j", 0, tuple(range(ranks)), identities, detector)
+    view = JobView(
+        cluster="c",
+        job_id="j",
+        attempt=0,
+        roster=tuple(range(ranks)),
+        identities=identities,
+        core=detector,
+        open=OpenSuspicions(30.0),
+    )
     paces, told = Paces(), 0
     paces.step(view, 0.0)
     began = time.process_time()

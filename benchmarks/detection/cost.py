@@ -8,19 +8,20 @@ against the sum over all findings that are an account of their own, as ``v_gpu_h
 
 import argparse
 import bisect
+import functools
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from alerts.cases.lifecycle import LIVE
 from alerts.finding import Finding
-from alerts.lifecycle import LIVE
 from simulator import ClusterSpec, Fault, JobSpec, Workload
-from simulator.cluster import Cluster
+from simulator.cluster.cluster import Cluster
 from slowrank.telemetry import JobSteps, Record
-from streams.step_rows import rows_of
-from streams.topology import local_pipeline
+from streams.job.step_rows import rows_of
+from streams.pipeline import local_pipeline
 
 NODES, GPUS, STEP_SECONDS = 2, 4, 1.5
 # The drift of the step time goes by the time of day, which a slow run and a healthy one share only at first.
@@ -155,8 +156,7 @@ def looks_at(case: Case, seed: int) -> list[Look]:
     """Run a case, and return its account at each of its looks and at the end."""
     job = JobSpec(dp=NODES * GPUS, step_seconds=STEP_SECONDS, ends=case.ends, workload=WORKLOAD)
     spec = ClusterSpec(nodes=NODES, gpus=GPUS, nics=GPUS, jobs=(job,))
-    endless = replace(spec, jobs=(replace(job, ends=math.inf),))
-    healthy = Steps.of(Cluster(endless, seed=seed).run(case.seconds), job.world)
+    healthy = _healthy(replace(spec, jobs=(replace(job, ends=math.inf),)), seed, case.seconds)
     records = list(Cluster(spec, seed=seed, faults=case.faults).run(case.seconds))
     runs = Runs(Steps.of(records, job.world), healthy, spec.start + ONSET, spec.start + case.ends)
     pipeline, held, found = local_pipeline(), dict[str, Finding](), list[Look]()
@@ -167,6 +167,11 @@ def looks_at(case: Case, seed: int) -> list[Look]:
         held |= {f.id: f for f in pipeline.process(record)}
     held |= {f.id: f for f in pipeline.finish()}
     return [*found, runs.look(spec.start + case.seconds, held.values())]
+
+
+@functools.cache
+def _healthy(spec: ClusterSpec, seed: int, seconds: float) -> Steps:
+    return Steps.of(Cluster(spec, seed=seed).run(seconds), spec.jobs[0].world)
 
 
 def as_read(finding: Finding, at: float) -> float:

@@ -18,15 +18,16 @@ import msgspec
 import numpy as np
 from aiokafka.codec import zstd_encode
 
-from detectors.multivariate import Envelope
+from detectors.node.gray_envelope import Envelope
 from simulator import Cluster, ClusterSpec
-from simulator.layout import one_job
-from slowrank.telemetry import NodeSample, Suspicion, decode_suspicion, encode
-from streams.finding_stage import FindingStage
-from streams.garbage import collect_seldom
-from streams.gray_nodes import GrayNodes
-from streams.readings import FEATURES, WINDOW_SECONDS, Readings
-from streams.tuning import Configs, Tuning
+from simulator.cluster.layout import one_job
+from slowrank.telemetry import MinuteMeans, NodeSample, decode_message, encode
+from streams.cluster.stage import FindingStage
+from streams.config.settings import Configs, Tuning
+from streams.config.stages import gray_nodes
+from streams.gray_features import FEATURES, WINDOW_SECONDS
+from streams.node.minute_means import MinuteSums
+from streams.runtime.gc_tuning import collect_seldom
 
 UNIT, PARTITIONS, BATCH, MINUTES = 64, 7, 16, 5
 THRESHOLD = 60.0
@@ -39,7 +40,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--nodes", type=int, default=12_500)
     nodes = parser.parse_args(argv).nodes
     collect_seldom()
-    one, split = Readings(), [Readings() for _ in range(PARTITIONS)]
+    one, split = MinuteSums(), [MinuteSums() for _ in range(PARTITIONS)]
     spent = []
     for second in _seconds(nodes):
         start = time.process_time()
@@ -55,7 +56,7 @@ def main(argv: list[str]) -> int:
     gathering, judging = _judged(messages, nodes)
     parts = [WINDOW_SECONDS * statistics.median(spent), telling, gathering, judging]
     # Copies read the same, which would compress too well.
-    unlike = [m for m, row in zip(messages, told, strict=True) if (row.subject.node or "").endswith("-0")]
+    unlike = [m for m, row in zip(messages, told, strict=True) if row.node.endswith("-0")]
     batches = [b"".join(unlike[n : n + BATCH]) for n in range(0, len(unlike), BATCH)]
     packed = sum(len(zstd_encode(batch)) for batch in batches) / len(unlike)
     print("| nodes | sum | tell | read and gather | judge | of a core | bytes | compressed |")
@@ -92,14 +93,18 @@ def _judged(messages: Sequence[bytes], nodes: int) -> tuple[float, float]:
     count = len(FEATURES)
     precision = tuple(tuple(row) for row in np.eye(count).tolist())
     region = Envelope(FEATURES, (0.0,) * count, precision, THRESHOLD)
-    stage = GrayNodes(FindingStage(), Tuning(base=Configs(gray=region)))
+    stage = gray_nodes(FindingStage(), Tuning(base=Configs(gray=region)))
     gathering, judging = [], []
     for minute in range(MINUTES):
-        late = [_later(decode_suspicion(message), minute) for message in messages]
+        late = [
+            _later(said, minute)
+            for message in messages
+            if isinstance(said := decode_message(message), MinuteMeans)
+        ]
         encoded = [encode(row) for row in late]
         start = time.process_time()
         for message in encoded:
-            stage.process(decode_suspicion(message))
+            stage.process(decode_message(message))
         gathered = time.process_time()
         stage.tick(late[0].ts)
         gathering.append(gathered - start)
@@ -108,6 +113,6 @@ def _judged(messages: Sequence[bytes], nodes: int) -> tuple[float, float]:
     return statistics.median(gathering), statistics.median(judging)
 
 
-def _later(row: Suspicion, minutes: int) -> Suspicion:
+def _later(row: MinuteMeans, minutes: int) -> MinuteMeans:
     by = minutes * WINDOW_SECONDS
-    return msgspec.structs.replace(row, ts=row.ts + by, onset=row.onset + by)
+    return msgspec.structs.replace(row, ts=row.ts + by, start=row.start + by)

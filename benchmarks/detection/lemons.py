@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from alerts.lemon import Trouble, lemons
+from detectors.fleet.lemon import Trouble, lemons
 
 DAY = 86_400.0
 PREVALENCE, HAZARD = 0.012, 20.0

@@ -14,17 +14,17 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from alerts.cases.lifecycle import NOTIFIED
 from alerts.finding import Finding
-from alerts.lifecycle import NOTIFIED
-from simulator.cluster import Cluster
-from simulator.faults import Fault
-from simulator.jobs import RunningJob
-from simulator.layout import ClusterSpec, JobSpec
-from simulator.step_rows import packed
+from simulator.cluster.cluster import Cluster
+from simulator.cluster.layout import ClusterSpec, JobSpec
+from simulator.faults.fault import Fault
+from simulator.jobs.job import RunningJob
+from simulator.jobs.step_rows import packed
 from slowrank.telemetry import JobSteps, Suspicion
-from streams.finding_stage import FindingStage
-from streams.job_stage import JobStage
-from streams.topology import local_pipeline
+from streams.cluster.stage import FindingStage
+from streams.job.stage import JobStage
+from streams.pipeline import local_pipeline
 
 GPUS = 8
 FIRST_FAULT = 60

@@ -17,11 +17,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.quality_baselines import BASELINES
-from benchmarks.step_jobs import START, StepTable, records, synchronous
-from benchmarks.step_rules import RULES, alarms
+from benchmarks.detection.step_jobs import START, StepTable, records, synchronous
+from benchmarks.quality.baselines import BASELINES
+from benchmarks.quality.step_rules import RULES, alarms
 from slowrank.telemetry import Suspicion
-from streams.job_stage import JobStage
+from streams.job.stage import JobStage
 
 Floats = npt.NDArray[np.float64]
 Alarm = tuple[int, int]
@@ -46,7 +46,7 @@ class Score:
 def suspicions(table: StepTable) -> list[Suspicion]:
     """Run the job stage over a table."""
     stage = JobStage()
-    return [s for record in records(table) for s in stage.process(record)]
+    return [s for record in records(table) for s in stage.process(record) if isinstance(s, Suspicion)]
 
 
 def accused(found: Iterable[Suspicion]) -> list[Suspicion]:

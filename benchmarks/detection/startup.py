@@ -14,8 +14,9 @@ import numpy.typing as npt
 
 from alerts.finding import Finding
 from slowrank.telemetry import NodeEvent
-from streams.startup import PHASES, TOGETHER
-from streams.topology import local_pipeline
+from slowrank.telemetry.messages import PHASES
+from streams.cluster.job_startup import TOGETHER
+from streams.pipeline import local_pipeline
 
 Floats = npt.NDArray[np.float64]
 

@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
+from alerts.cases.lifecycle import NOTIFIED
 from alerts.finding import Finding
-from alerts.lifecycle import NOTIFIED
-from alerts.notify import Told, news
-from alerts.severity import ORDER
-from benchmarks.quality_matching import Alarm, Coords, Places, Suspects
+from alerts.notify import NotifiedState, event_of
+from alerts.report.severity import ORDER
+from benchmarks.quality.matching import Alarm, Coords, Places, Suspects
 from slowrank.telemetry import Subject
 
 PAGE = frozenset({"critical"})
@@ -26,7 +26,7 @@ class Book:
     def __init__(self, domains: Mapping[str, tuple[str, ...]]) -> None:
         """``domains``: the nodes of every rack and switch, by its name."""
         self._domains = domains
-        self._known: dict[str, Told] = {}
+        self._known: dict[str, NotifiedState] = {}
         self._alarms: dict[str, Alarm] = {}
 
     @property
@@ -38,8 +38,8 @@ class Book:
         """Take a version that left the pipeline when the stream had reached event time ``now``."""
         if finding.shadow:
             return
-        told = Told.of(finding)
-        event = news(self._known.get(finding.id), told)
+        told = NotifiedState.of(finding)
+        event = event_of(self._known.get(finding.id), told)
         self._known[finding.id] = told
         if event in _CALLS and finding.id in self._alarms:
             again = self._alarms[finding.id]

@@ -12,9 +12,9 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks import quality_rules, step_rules
-from benchmarks.quality_matching import Alarm
-from benchmarks.quality_tables import Recorder
+from benchmarks.quality import rules, step_rules
+from benchmarks.quality.matching import Alarm
+from benchmarks.quality.tables import Recorder
 
 Floats = npt.NDArray[np.float64]
 Rule = Callable[[Floats, float], list[tuple[int, int]]]
@@ -54,14 +54,12 @@ BASELINES: dict[str, Baseline] = {
         _opened(step_rules.nvrx, "score"), "steps", 0.9, (0.7, 0.75, 0.8, 0.85, 0.9)
     ),
     "DLRover x median": Baseline(_opened(step_rules.dlrover, "factor"), "steps", 1.1, (1.1, 1.2, 1.5, 2.0)),
-    "BOCPD + verification": Baseline(quality_rules.bocpd_verified, "steps", 0.03, (0.03, 0.05, 0.1, 0.2)),
-    "Mahalanobis": Baseline(quality_rules.mahalanobis, "samples", 5.0, (3.0, 4.0, 5.0, 8.0)),
-    "Minder-style, no VAE": Baseline(quality_rules.minder, "samples", 3.0, (1.5, 2.0, 3.0, 4.0)),
+    "BOCPD + verification": Baseline(rules.bocpd_verified, "steps", 0.03, (0.03, 0.05, 0.1, 0.2)),
+    "Mahalanobis": Baseline(rules.mahalanobis, "samples", 5.0, (3.0, 4.0, 5.0, 8.0)),
+    "Minder-style, no VAE": Baseline(rules.minder, "samples", 3.0, (1.5, 2.0, 3.0, 4.0)),
 }
-if quality_rules.HAS_FAST_BOCPD:
-    BASELINES["fast-bocpd detector"] = Baseline(
-        quality_rules.fast_bocpd, "steps", 100.0, (3.0, 5.0, 10.0, 100.0)
-    )
+if rules.HAS_FAST_BOCPD:
+    BASELINES["fast-bocpd detector"] = Baseline(rules.fast_bocpd, "steps", 100.0, (3.0, 5.0, 10.0, 100.0))
 
 
 def alarms_of(recorder: Recorder, baseline: Baseline, knob: float) -> tuple[Alarm, ...]:

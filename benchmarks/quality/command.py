@@ -14,12 +14,12 @@ from pathlib import Path
 
 import msgspec
 
-from benchmarks.quality_columns import BARE, KNOWN
-from benchmarks.quality_parts import PARTS
-from benchmarks.quality_report import lines, summary
-from benchmarks.quality_run import Outcome, run
-from benchmarks.quality_scenarios import REPORT_SEEDS, TUNING_SEEDS
-from benchmarks.quality_tune import tuned
+from benchmarks.quality.columns import BARE, KNOWN
+from benchmarks.quality.parts import PARTS
+from benchmarks.quality.report import lines, summary
+from benchmarks.quality.run import Outcome, run
+from benchmarks.quality.scenarios import REPORT_SEEDS, TUNING_SEEDS
+from benchmarks.quality.tune import tuned
 
 SEEDS = 30
 

@@ -3,11 +3,11 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from benchmarks.quality_alarms import PAGE, TICKET
-from benchmarks.quality_matching import Alarm
-from benchmarks.quality_quiet import IDLE, RESIZED, ROLES
-from benchmarks.quality_run import Outcome
-from benchmarks.quality_score import in_vain, row_in_vain
+from benchmarks.quality.alarms import PAGE, TICKET
+from benchmarks.quality.matching import Alarm
+from benchmarks.quality.quiet import IDLE, RESIZED, ROLES
+from benchmarks.quality.run import Outcome
+from benchmarks.quality.score import in_vain, row_in_vain
 
 SHARED = (ROLES, RESIZED)
 """Rows of jobs that have another row besides: what is told in vain of a job counts in that one."""

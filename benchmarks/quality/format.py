@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from benchmarks.quality_metrics import Estimate, quantile, resampled
+from benchmarks.quality.metrics import Estimate, quantile, resampled
 
 median = partial(quantile, share_of_all=0.5)
 p95 = partial(quantile, share_of_all=0.95)

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from benchmarks.quality_scenarios import Scenario, job_of, scenario
+from benchmarks.quality.scenarios import Scenario, job_of, scenario
 from simulator import ClusterSpec, JobSpec
-from simulator.scenarios import draw_fault
+from simulator.cluster.scenarios import draw_fault
 
 GPUS = 8
 LAYOUTS = ((4, 1, 8), (8, 1, 4), (4, 2, 4), (4, 2, 8))

@@ -6,11 +6,11 @@ from itertools import groupby
 
 import numpy as np
 
-from benchmarks.quality_format import delays, interval
-from benchmarks.quality_matching import Alarm, Event, match, tells
-from benchmarks.quality_metrics import Floats, bootstrap, share
-from benchmarks.quality_run import OURS, Outcome
-from benchmarks.quality_score import job_of
+from benchmarks.quality.format import delays, interval
+from benchmarks.quality.matching import Alarm, Event, match, tells
+from benchmarks.quality.metrics import Floats, bootstrap, share
+from benchmarks.quality.run import OURS, Outcome
+from benchmarks.quality.score import job_of
 
 WITHIN_SECONDS = 20.0
 MOST = 3

@@ -9,15 +9,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from benchmarks.quality_groups import groups
-from benchmarks.quality_quiet import quiet, quiet_1hz, quiet_large
-from benchmarks.quality_scenarios import Scenario, job_of, scenario
-from benchmarks.quality_telemetry import telemetry
+from benchmarks.quality.groups import groups
+from benchmarks.quality.quiet import quiet, quiet_1hz, quiet_large
+from benchmarks.quality.scenarios import Scenario, job_of, scenario
+from benchmarks.quality.telemetry import telemetry
 from simulator import ClusterSpec, Fault, JobSpec, Workload
-from simulator.benign import BENIGN
-from simulator.catalogue import CATALOGUE
-from simulator.mixes import MIXES
-from simulator.scenarios import draw_fault
+from simulator.cluster.mixes import MIXES
+from simulator.cluster.scenarios import draw_fault
+from simulator.faults.catalogue import CATALOGUE
+from simulator.jobs.benign import BENIGN
 
 GPUS = 8
 NODES_PER_JOB = 4

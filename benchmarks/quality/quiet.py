@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from benchmarks.quality_scenarios import Scenario, scenario
+from benchmarks.quality.scenarios import Scenario, scenario
 from simulator import ClusterSpec, JobSpec
-from simulator.benign import BENIGN, draw_spec, with_row
-from simulator.scenarios import draw_faults
+from simulator.cluster.scenarios import draw_faults
+from simulator.jobs.benign import BENIGN, draw_spec, with_row
 
 USUAL_STEP_SECONDS = 2.5
 """For which the transfers of ``draw_spec`` are drawn."""

@@ -4,9 +4,9 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from benchmarks.quality_exposure import days_by_row, exposure, table
-from benchmarks.quality_format import delays, interval, median, p95
-from benchmarks.quality_metrics import (
+from benchmarks.quality.exposure import days_by_row, exposure, table
+from benchmarks.quality.format import delays, interval, median, p95
+from benchmarks.quality.metrics import (
     Calibration,
     Estimate,
     bootstrap,
@@ -20,11 +20,11 @@ from benchmarks.quality_metrics import (
     share,
     upper_rate,
 )
-from benchmarks.quality_named import NAMED_COLUMNS, SET_COLUMNS, named_rows, set_rows
-from benchmarks.quality_run import Outcome
-from benchmarks.quality_score import Noise, Score, abstentions, noise, scores
-from benchmarks.quality_telemetry import COLUMNS as TELEMETRY_COLUMNS
-from benchmarks.quality_telemetry import telemetry_rows
+from benchmarks.quality.named import NAMED_COLUMNS, SET_COLUMNS, named_rows, set_rows
+from benchmarks.quality.run import Outcome
+from benchmarks.quality.score import Noise, Score, abstentions, noise, scores
+from benchmarks.quality.telemetry import COLUMNS as TELEMETRY_COLUMNS
+from benchmarks.quality.telemetry import telemetry_rows
 
 ALL = "all"
 COLUMNS = (

@@ -10,9 +10,9 @@ from importlib.util import find_spec
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.step_rules import alarms
-from detectors.bocpd import BocpdConfig
-from detectors.bocpd_bank import BocpdBank
+from benchmarks.quality.step_rules import alarms
+from detectors.changepoint.bank import BocpdBank
+from detectors.changepoint.bocpd import BocpdConfig
 
 Floats = npt.NDArray[np.float64]
 

@@ -2,17 +2,17 @@
 
 from dataclasses import dataclass, field
 
-from benchmarks.quality_alarms import Book
-from benchmarks.quality_baselines import BASELINES, alarms_of
-from benchmarks.quality_columns import without
-from benchmarks.quality_matching import Alarm, Event
-from benchmarks.quality_quiet import node_days
-from benchmarks.quality_scenarios import Scenario, domains_of, events_of
-from benchmarks.quality_tables import Recorder
+from benchmarks.quality.alarms import Book
+from benchmarks.quality.baselines import BASELINES, alarms_of
+from benchmarks.quality.columns import without
+from benchmarks.quality.matching import Alarm, Event
+from benchmarks.quality.quiet import node_days
+from benchmarks.quality.scenarios import Scenario, domains_of, events_of
+from benchmarks.quality.tables import Recorder
 from simulator import Cluster, ClusterSpec
 from slowrank.telemetry import JobSteps, NodeSample
 from slowrank.telemetry.schema import STEP_SCHEMAS
-from streams.topology import local_pipeline
+from streams.pipeline import local_pipeline
 
 OURS = "slowrank"
 

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from benchmarks.quality_matching import Coords, Event
+from benchmarks.quality.matching import Coords, Event
 from simulator import ClusterSpec, Fault, JobSpec, Truth
-from simulator.layout import coords
-from simulator.truth import planned_truths
+from simulator.cluster.layout import coords
+from simulator.cluster.truth import planned_truths
 
 TUNING_SEEDS = range(1000)
 REPORT_SEEDS = range(1000, 2000)

@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from benchmarks.quality_alarms import PAGE, TICKET
-from benchmarks.quality_matching import Alarm, Event, Matches, Places, in_window, is_of, match, tells
-from benchmarks.quality_metrics import Floats
-from benchmarks.quality_run import OURS, Outcome
-from simulator.shared_faults import TELEMETRY_FAULTS
+from benchmarks.quality.alarms import PAGE, TICKET
+from benchmarks.quality.matching import Alarm, Event, Matches, Places, in_window, is_of, match, tells
+from benchmarks.quality.metrics import Floats
+from benchmarks.quality.run import OURS, Outcome
+from simulator.faults.shared_faults import TELEMETRY_FAULTS
 
 COUNTS = (
     "true", "false", "missed", "events", "named", "wrong", "unnamed", "soon", "top1", "top3", "kind",

@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from slowrank.telemetry import JobSteps, NodeSample, Record
 from slowrank.telemetry.schema import SAMPLE_SCHEMAS, STEP_SCHEMAS
-from streams.arrays import as_float, columns
+from streams.columns import as_float, columns
 
 Floats = npt.NDArray[np.float64]
 

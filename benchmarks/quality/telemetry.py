@@ -5,14 +5,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from benchmarks.quality_format import delays, interval
-from benchmarks.quality_matching import match
-from benchmarks.quality_metrics import bootstrap, precision, recall
-from benchmarks.quality_run import OURS, Outcome
-from benchmarks.quality_scenarios import Scenario, scenario
-from benchmarks.quality_score import Score, in_vain, job_of, scores
+from benchmarks.quality.format import delays, interval
+from benchmarks.quality.matching import match
+from benchmarks.quality.metrics import bootstrap, precision, recall
+from benchmarks.quality.run import OURS, Outcome
+from benchmarks.quality.scenarios import Scenario, scenario
+from benchmarks.quality.score import Score, in_vain, job_of, scores
 from simulator import ClusterSpec, Fault, JobSpec
-from simulator.scenarios import draw_fault
+from simulator.cluster.scenarios import draw_fault
 
 NODES, RACK, GPUS = 4, 4, 4
 LAYOUTS = ((4, 1, 4), (8, 1, 2), (16, 1, 1), (2, 2, 4))

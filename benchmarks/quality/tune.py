@@ -4,12 +4,12 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from benchmarks.quality_baselines import BASELINES, alarms_of
-from benchmarks.quality_matching import match
-from benchmarks.quality_metrics import Floats, f1
-from benchmarks.quality_parts import PARTS
-from benchmarks.quality_scenarios import Scenario, events_of
-from benchmarks.quality_tables import Recorder
+from benchmarks.quality.baselines import BASELINES, alarms_of
+from benchmarks.quality.matching import match
+from benchmarks.quality.metrics import Floats, f1
+from benchmarks.quality.parts import PARTS
+from benchmarks.quality.scenarios import Scenario, events_of
+from benchmarks.quality.tables import Recorder
 from simulator import Cluster
 
 Counts = dict[tuple[str, float], Floats]

@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors.change import ChangeDetectorBank
-from detectors.change_point import Change, ChangeConfig
-from detectors.series import SeriesDetector
-from detectors.standardise import Scale
+from benchmarks.series.detector import SeriesDetector
+from detectors.changepoint.acceptance import Change, ChangeConfig
+from detectors.changepoint.detector import ChangeDetectorBank
+from detectors.changepoint.standardise import Scale
 
 FLOOR_SHARE = 0.25
 """Floor on sigma as a share of the standard deviation of a series' first samples."""
@@ -33,7 +33,7 @@ DEFAULT_BASELINE = 30
 """The textbook's least sample for a standard deviation, not the best of the rows."""
 
 GOALS = {"tcpd": 0.87, "nab": 40.0}
-DEFAULT_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+DEFAULT_DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 
 
 def main(argv: list[str]) -> int:

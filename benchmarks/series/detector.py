@@ -1,8 +1,8 @@
 """How anomalous the newest sample of any one metric is, when nothing is known about the metric.
 
 No unit, no floor, no healthy recording: the detector for metrics that no catalogue describes. Four views of
-the series, each judged by the tail of its own past (`detectors.tail`), so that their answers have one unit, a
-probability, whatever the metric:
+the series, each judged by the tail of its own past (`benchmarks.series.tail`), so that their answers have one
+unit, a probability, whatever the metric:
 
 * jump: distance to the sample before;
 * level: mean of the last ten samples, against the median such mean;
@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors.daily import DailyProfile
-from detectors.tail import Tail, TailConfig
+from benchmarks.series.daily import DailyProfile
+from benchmarks.series.tail import Tail, TailConfig
 
 SURPRISE_OF_ONE = 10.0
 """Minus log10 of the probability at which the score reaches 1."""

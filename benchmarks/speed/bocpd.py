@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors.bocpd import BocpdConfig
-from detectors.bocpd_bank import BocpdBank, resolve_backend
-from detectors.bocpd_reference import run_length_posterior
-from detectors.clip import Winsoriser
+from benchmarks.speed.bocpd_reference import run_length_posterior
+from detectors.changepoint.bank import BocpdBank, resolve_backend
+from detectors.changepoint.bocpd import BocpdConfig
+from detectors.changepoint.winsorise import Winsoriser
 
 Posterior = Callable[[NDArray[np.float64], BocpdConfig], NDArray[np.float64]]
 

@@ -1,9 +1,9 @@
 """Untruncated float64 posterior of Bayesian online change-point detection: the oracle of tests and
 benchmarks.
 
-Adams & MacKay (2007), equations 2-3 and algorithm 1, in the shifted index (see `detectors.bocpd`), written
-as the paper writes it: Student-t predictive, growth, change, normalise. O(T²); nothing is absorbed, capped
-or rescaled.
+Adams & MacKay (2007), equations 2-3 and algorithm 1, in the shifted index (see
+`detectors.changepoint.bocpd`), written as the paper writes it: Student-t predictive, growth, change,
+normalise. O(T²); nothing is absorbed, capped or rescaled.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors.bocpd import BocpdConfig
+from detectors.changepoint.bocpd import BocpdConfig
 
 
 def run_length_posterior(x: NDArray[np.float64], config: BocpdConfig) -> NDArray[np.float64]:

@@ -11,10 +11,10 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from benchmarks.step_jobs import START, Coords, records, synchronous
-from slowrank.telemetry import JobSteps, decode_steps, encode
-from streams.clocks import shifted
-from streams.job_stage import JobStage
+from benchmarks.detection.step_jobs import START, Coords, records, synchronous
+from slowrank.telemetry import JobSteps, Suspicion, decode_steps, encode
+from streams.job.stage import JobStage
+from streams.runtime.partitions.clock_offsets import shifted
 
 _PAGE = 4096
 
@@ -102,7 +102,7 @@ def _rotation() -> bool:
     for record in sent:
         for i, name in enumerate(names):
             for s in stage.process(_moved(record, name, f"node-{i}")):
-                if s.kind == "straggler.fail_slow" and s.subject.rank == 5:
+                if isinstance(s, Suspicion) and s.kind == "straggler.fail_slow" and s.subject.rank == 5:
                     found.add(s.subject.job_id)
     print(f"1,100 live jobs in rotation: the slow rank was found in {len(found)}")
     return len(found) == len(names)

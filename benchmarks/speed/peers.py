@@ -15,7 +15,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors.peers import peer_scores
+from detectors.peers.peers import peer_scores
 
 Matrix = NDArray[np.float32]
 Scores = NDArray[np.floating]

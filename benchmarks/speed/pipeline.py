@@ -20,18 +20,26 @@ from itertools import pairwise
 import msgspec
 
 from alerts.finding import Finding
-from benchmarks.plain_pipeline import FastBocpd, PlainPipeline, RollingZ, text_of
-from detectors.change_point import ChangeConfig
+from benchmarks.speed.plain_pipeline import FastBocpd, PlainPipeline, RollingZ, text_of
+from detectors.changepoint.acceptance import ChangeConfig
 from simulator import Cluster, ClusterSpec, Fault
-from simulator.layout import one_job
-from slowrank.telemetry import JobSteps, NodeSample, Record, Suspicion, decode_sample, decode_steps, encode
-from streams.finding_stage import FindingStage
-from streams.garbage import collect_seldom
-from streams.gather import Gathered
-from streams.job_stage import JobStage
-from streams.node_stage import NodeConfig, NodeStage
-from streams.stage import Output, Stage
-from streams.topology import Pipeline
+from simulator.cluster.layout import one_job
+from slowrank.telemetry import (
+    JobSteps,
+    NodeSample,
+    Suspicion,
+    decode_sample,
+    decode_steps,
+    encode,
+)
+from streams.cluster.stage import FindingStage
+from streams.job.stage import JobStage
+from streams.node.batching import Gathered
+from streams.node.config import NodeConfig
+from streams.node.stage import NodeStage
+from streams.pipeline import Pipeline
+from streams.runtime.gc_tuning import collect_seldom
+from streams.stage import Input, Output, Stage
 
 Seconds = Sequence[Sequence[NodeSample | JobSteps]]
 """Records second by second."""
@@ -60,7 +68,7 @@ class Timed:
     calls: int = 0
     outputs: list[Output] = field(default_factory=list)
 
-    def process(self, record: Record | Suspicion) -> Sequence[Output]:
+    def process(self, record: Input) -> Sequence[Output]:
         start = time.process_time()
         found = self.stage.process(record)
         self.spent += time.process_time() - start
@@ -173,7 +181,7 @@ def _ours(seconds: Seconds, nodes: int) -> Run:
 class _Idle:
     """A stage that does nothing."""
 
-    def process(self, _record: Record | Suspicion) -> Sequence[Output]:
+    def process(self, _record: Input) -> Sequence[Output]:
         return ()
 
     def tick(self, _event_time: float) -> Sequence[Output]:

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.real import accused, suspicions
-from benchmarks.step_jobs import StepTable, synchronous
+from benchmarks.detection.real import accused, suspicions
+from benchmarks.detection.step_jobs import StepTable, synchronous
 
 Floats = npt.NDArray[np.float64]
 Change = Callable[["Job", np.random.Generator], list[int]]

@@ -29,16 +29,16 @@ from slowrank.settings import Settings
 from slowrank.telemetry import NodeSample, decode_sample, encode
 from slowrank.telemetry.columns import pack
 from slowrank.telemetry.schema import GPU_V1, HOST_V1, NIC_V1
-from streams.app import Take, build
-from streams.dead_letters import Message
-from streams.probe import Place
+from streams.runtime.faust_app import Take, build
+from streams.runtime.kafka.dead_letters import Message
+from streams.runtime.kafka.offsets import Place
 
 PARTITIONS = 8
 CONSUMERS = ("aiokafka", "faust", "slowrank")
 LABELS = {
     "aiokafka": "bare aiokafka, `getmany(500)`, commit per batch",
     "faust": "Faust agent, plain loop, Faust's own acks",
-    "slowrank": "Faust agent as `slowrank streams` runs it (`streams.app`)",
+    "slowrank": "Faust agent as `slowrank streams` runs it (`streams.runtime.faust_app`)",
 }
 
 

@@ -20,7 +20,7 @@ import orjson
 from slowrank.telemetry import JobSteps, NodeSample, decode_sample, decode_steps, encode
 from slowrank.telemetry.columns import pack
 from slowrank.telemetry.schema import SAMPLE_SCHEMAS, STEP_SCHEMAS, Block
-from streams.arrays import Array, as_float, views
+from streams.columns import Array, as_float, views
 
 Row = dict[str, float | int | None]
 Blocks = tuple[list[Array], ...]

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from slowrank.cli.remote import config_dir, fail, read_text
+from cli.admin.remote import config_dir, fail, read_text
 
 
 def audit(
@@ -13,10 +13,10 @@ def audit(
         typer.Option(help="Database URL; else SLOWRANK_DATABASE_URL, else that of a running `slowrank up`."),
     ] = None,
 ) -> None:
-    """Check the chain of the audit log; exit status 1 when an entry was changed or removed."""
+    """Verify the hash chain of the audit log; exit status 1 when an entry was changed or removed."""
     import psycopg
 
-    from store.audit import first_broken
+    from store.access.audit import first_broken
 
     try:
         with psycopg.connect(dsn if dsn is not None else _dsn(), autocommit=True) as conn:
@@ -25,12 +25,13 @@ def audit(
         fail(str(error))
     except psycopg.Error as error:
         fail(
-            f"the audit log cannot be read: {str(error).strip()}\nWhich database? --dsn and "
-            "SLOWRANK_DATABASE_URL name one; without them it is that of `slowrank up` while it runs."
+            f"the audit log cannot be read: {str(error).strip()}\nName its database with --dsn or "
+            "SLOWRANK_DATABASE_URL; without them it is that of a running `slowrank up`."
         )
     if broken is not None:
         typer.secho(
-            f"entry {broken} does not follow from the one before: something was changed or removed", err=True
+            f"entry {broken} does not match the hash of the one before: an entry was changed or removed",
+            err=True,
         )
         raise typer.Exit(1)
     typer.echo("every entry of the audit log is as it was written")
@@ -38,7 +39,7 @@ def audit(
 
 def _dsn() -> str:
     """Return the database of the settings, else that of a running ``slowrank up``. Raises ``ValueError``."""
-    from slowrank.cli.config import load_settings
+    from cli.admin.config import load_settings
 
     settings = load_settings()
     if settings.database_url is None and settings.database_url_file is None:

@@ -5,21 +5,21 @@ from typing import Annotated
 
 import typer
 
-from alerts.chronic import MAX_DAYS, MIN_DAYS
-from slowrank.cli.remote import KeyOption, UrlOption, client
-from slowrank.cli.tables import Output, OutputOption, Row, View, ago, show
+from cli.admin.remote import KeyOption, UrlOption, client
+from cli.admin.tables import Output, OutputOption, Row, View, ago, show
+from detectors.fleet.chronic import MAX_DAYS, MIN_DAYS
 
 
 def chronic(
     days: Annotated[
-        int, typer.Option(min=MIN_DAYS, max=MAX_DAYS, help="How far back, with today.")
+        int, typer.Option(min=MIN_DAYS, max=MAX_DAYS, help="Days to look back, including today.")
     ] = MAX_DAYS,
-    cluster: Annotated[str | None, typer.Option(help="Of this cluster alone.")] = None,
+    cluster: Annotated[str | None, typer.Option(help="Only this cluster.")] = None,
     output: OutputOption = Output.table,
     url: UrlOption = None,
     key: KeyOption = None,
 ) -> None:
-    """Name GPUs that are slow for good: by little, but on several days and in several jobs."""
+    """List GPUs that are permanently slow: slightly, but on several days and in several jobs."""
     with client(url, key) as api:
         found = list(api.pages("/chronic", days=days, cluster=cluster, limit=1000))
     empty = f"no GPU was slow in several jobs of {days} days by more than healthy ones differ"

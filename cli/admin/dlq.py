@@ -1,4 +1,4 @@
-"""``slowrank dlq``: the messages that could not be read, and why."""
+"""``slowrank dlq``: list and show dead letters, the messages that could not be read."""
 
 import asyncio
 import re
@@ -8,30 +8,32 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from slowrank.cli.remote import fail
+from cli.admin.remote import fail
 
 if TYPE_CHECKING:
     from slowrank.telemetry import DeadLetter
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, help="Look at what could not be read.")
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, help="Inspect dead letters: messages that could not be read."
+)
 
-_PLACE = re.compile(r"(.+):(\d+):(\d+)")
+_POSITION = re.compile(r"(.+):(\d+):(\d+)")
 
 
 @app.command("list")
 def list_letters(
     reason: Annotated[str | None, typer.Option(help="Only letters with this reason.")] = None,
-    limit: Annotated[int, typer.Option(min=1, help="At most so many of the youngest.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, help="Maximum number of letters, the newest.")] = 50,
 ) -> None:
-    """List the youngest dead letters, and how many there are of each reason."""
+    """List the newest dead letters, and count them by reason."""
     letters = [x for x in _letters() if reason is None or x.reason == reason]
     letters.sort(key=lambda x: (x.ts, x.topic, x.partition, x.offset))
     for letter in letters[-limit:]:
         typer.echo(
-            f"{_when(letter)}  {_place(letter):<28}  {letter.reason:<18}  {_plain(letter.detail)[:80]}"
+            f"{_when(letter)}  {_position(letter):<28}  {letter.reason:<18}  {_plain(letter.detail)[:80]}"
         )
     if len(letters) > limit:
-        typer.secho(f"only the youngest {limit} of {len(letters)} are listed: raise --limit", err=True)
+        typer.secho(f"only the newest {limit} of {len(letters)} are listed: raise --limit", err=True)
     for (topic, why), count in sorted(Counter((x.topic, x.reason) for x in letters).items()):
         typer.secho(f"{count:>8}  {topic}  {why}", err=True)
     if not letters:
@@ -40,17 +42,17 @@ def list_letters(
 
 @app.command()
 def show(
-    place: Annotated[str, typer.Argument(help="topic:partition:offset, as `slowrank dlq list` shows it.")],
+    position: Annotated[str, typer.Argument(help="topic:partition:offset, as `slowrank dlq list` shows it.")],
 ) -> None:
-    """Show one dead letter with the beginning of its payload."""
-    match = _PLACE.fullmatch(place)
+    """Show one dead letter with the start of its payload."""
+    match = _POSITION.fullmatch(position)
     if match is None:
-        fail(f"{place!r} is no place: want topic:partition:offset, such as node-samples:0:1234")
+        fail(f"{position!r} is not a position: use topic:partition:offset, such as node-samples:0:1234")
     wanted = (match[1], int(match[2]), int(match[3]))
     letter = next((x for x in _letters() if (x.topic, x.partition, x.offset) == wanted), None)
     if letter is None:
-        fail(f"no dead letter about {place}; `slowrank dlq list` shows those there are")
-    typer.echo(f"place    {_place(letter)}\ntime     {_when(letter)}\nreason   {letter.reason}")
+        fail(f"no dead letter for {position}; `slowrank dlq list` shows those there are")
+    typer.echo(f"position {_position(letter)}\ntime     {_when(letter)}\nreason   {letter.reason}")
     typer.echo(f"detail   {_plain(letter.detail)}\npayload  {len(letter.payload)} bytes kept")
     for start in range(0, len(letter.payload), 16):
         piece = letter.payload[start : start + 16]
@@ -59,8 +61,8 @@ def show(
 
 
 def _letters() -> "list[DeadLetter]":
-    from slowrank.cli.config import load_settings
-    from streams.letters import LettersProblem, dead_letters
+    from cli.admin.config import load_settings
+    from streams.files.dead_letter_reader import LettersProblem, dead_letters
 
     settings = load_settings()
     try:
@@ -69,7 +71,7 @@ def _letters() -> "list[DeadLetter]":
         fail(str(error))
 
 
-def _place(letter: "DeadLetter") -> str:
+def _position(letter: "DeadLetter") -> str:
     return f"{letter.topic}:{letter.partition}:{letter.offset}"
 
 
@@ -78,5 +80,5 @@ def _when(letter: "DeadLetter") -> str:
 
 
 def _plain(text: str) -> str:
-    # What a stranger sent must not move the cursor of the person who reads it.
+    # Received text may hold control characters for the terminal.
     return "".join(c if c.isprintable() else "\ufffd" for c in text)

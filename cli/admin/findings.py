@@ -9,8 +9,8 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from slowrank.cli.remote import KeyOption, UrlOption, client, fail, printable
-from slowrank.cli.tables import Output, OutputOption, View, ago, changes, first, note, show, shown
+from cli.admin.remote import KeyOption, UrlOption, client, fail, printable
+from cli.admin.tables import Output, OutputOption, View, ago, changes, first, note, show, shown
 
 WATCH_SECONDS = 2.0
 
@@ -21,7 +21,7 @@ Note = Annotated[str, typer.Option(help="Why; kept in the history.")]
 
 
 class Verdict(StrEnum):
-    """What a person found on looking."""
+    """Feedback of an operator on a finding."""
 
     true_positive = "true_positive"
     false_positive = "false_positive"
@@ -43,7 +43,7 @@ def list_findings(
     exit_code: Annotated[
         bool, typer.Option("--exit-code", help="1 when there are any, 0 when none.")
     ] = False,
-    watch: Annotated[bool, typer.Option("--watch", help="Go on until interrupted.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Repeat until interrupted.")] = False,
     url: UrlOption = None,
     key: KeyOption = None,
 ) -> None:
@@ -56,7 +56,7 @@ def list_findings(
         "job_id": job_id,
         "shadow": "true" if shadow else None,
         "from": _since(since),
-        # One more than is listed: whether there are more is then known.
+        # One more than is listed shows whether there are more.
         "limit": min(limit + 1, 1000),
     }
     with client(url, key) as api:
@@ -78,7 +78,7 @@ def _text(items: list[Any], cut: str, output: Output) -> tuple[str, str]:
 
 
 def _watch(read: Callable[[], tuple[str, str]]) -> NoReturn:
-    """Print what is read whenever it changes, on a terminal in place of what was there."""
+    """Print the list whenever it changes; clear the terminal before."""
     clear = "\x1b[H\x1b[2J" if sys.stdout.isatty() else ""
     try:
         for text, cut in changes(read, lambda: time.sleep(WATCH_SECONDS)):
@@ -98,13 +98,13 @@ def show_finding(finding_id: FindingId, url: UrlOption = None, key: KeyOption = 
 
 @app.command()
 def ack(finding_id: FindingId, note: Note = "", url: UrlOption = None, key: KeyOption = None) -> None:
-    """Say that somebody is on it."""
+    """Acknowledge a finding: someone works on it."""
     _transition(finding_id, "acknowledged", note, (url, key))
 
 
 @app.command()
 def resolve(finding_id: FindingId, note: Note = "", url: UrlOption = None, key: KeyOption = None) -> None:
-    """Say that it is over."""
+    """Resolve a finding."""
     _transition(finding_id, "resolved", note, (url, key))
 
 
@@ -112,7 +112,7 @@ def resolve(finding_id: FindingId, note: Note = "", url: UrlOption = None, key: 
 def feedback(
     finding_id: FindingId, verdict: Verdict, note: Note = "", url: UrlOption = None, key: KeyOption = None
 ) -> None:
-    """Say whether the finding was right; `slowrank lemons` leaves out wrong ones."""
+    """Record whether a finding was right; `slowrank lemons` leaves out wrong ones."""
     with client(url, key) as api:
         body = {"verdict": verdict.value, "note": note}
         api.call("POST", f"/findings/{_path(finding_id)}/feedback", json=body)
@@ -132,7 +132,7 @@ def _path(text: str) -> str:
     from urllib.parse import quote
 
     if not text:
-        fail("which finding? `slowrank findings list` shows their ids.")
+        fail("no finding id given. `slowrank findings list` shows the ids.")
     return quote(text, safe="")
 
 
@@ -164,7 +164,7 @@ def _cost(finding: Any) -> str:
 
 
 _DOMAINS = {"rack": ("rack",), "switch": ("switch", "rail"), "site": ("cluster",)}
-"""What names a subject that is no node's; nodes say where they stand as well."""
+"""Fields that name a subject of a type other than node; nodes have rack and switch labels as well."""
 
 _COLUMNS = {
     "severity": lambda f: f["severity"],

@@ -1,4 +1,4 @@
-"""``slowrank init``: the settings and random secrets without which ``docker compose`` refuses to start."""
+"""``slowrank init``: write the settings and random secrets that ``docker compose`` requires."""
 
 import base64
 import os
@@ -9,17 +9,17 @@ from typing import Annotated
 
 import typer
 
-from slowrank.cli.private_file import write_private
+from cli.admin.private_file import write_private
 
-# Compose hands a secret's file in with the owner and mode it has here, so the containers run as that owner;
-# when root writes the files, as the image's own user.
+# Compose mounts a secret's file with its owner and mode, so the containers run as that owner; when root
+# writes the files, as the user of the image.
 IMAGE_UID = 10001
-# Whose password it is -> the database login (deploy/db/roles.sh creates all but the first).
+# Role -> database login (deploy/db/roles.sh creates all but the first).
 LOGINS = {"admin": "postgres", "streams": "streams", "api": "api", "notifier": "notifier"}
 
 
 def secret_files() -> dict[str, str]:
-    """File name to content: 256-bit passwords of the database's roles, their URLs, the API's signing key."""
+    """Return files by name: 256-bit passwords and URLs of the database roles, the API's signing key."""
     files = {"api_secret": secrets.token_urlsafe(32)}
     for role, user in LOGINS.items():
         password = secrets.token_urlsafe(32)
@@ -29,7 +29,7 @@ def secret_files() -> dict[str, str]:
 
 
 def settings(uid: int, gid: int) -> str:
-    """Content of ``.env``: what differs from machine to machine and is no secret."""
+    """Return the content of ``.env``: settings of this machine that are not secret."""
     # Kafka reads an id that begins with a dash as an option.
     cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "A")
     return (
@@ -46,7 +46,7 @@ def init(
 ) -> None:
     """Write .env and secrets/ (random, readable by their owner only) for docker compose."""
     folder = directory / "secrets"
-    # Links too, even one that leads nowhere: it would be replaced.
+    # Dangling links too: they would be replaced.
     taken = [str(path) for path in (directory / ".env", folder) if path.exists() or path.is_symlink()]
     if taken:
         typer.echo(

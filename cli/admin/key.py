@@ -1,4 +1,4 @@
-"""``slowrank key``: create, list and revoke API keys over the API; the first one straight in the database."""
+"""``slowrank key``: create, list and revoke API keys over the API; create the first one in the database."""
 
 from datetime import UTC, datetime
 from typing import Annotated, Any
@@ -6,24 +6,24 @@ from urllib.parse import quote
 
 import typer
 
-from slowrank.cli.remote import KeyOption, UrlOption, client, fail, printable
-from slowrank.cli.tables import Output, OutputOption, View, ago, show
+from cli.admin.remote import KeyOption, UrlOption, client, fail, printable
+from cli.admin.tables import Output, OutputOption, View, ago, show
 
 app = typer.Typer(help="Create, list and revoke API keys.", no_args_is_help=True, add_completion=False)
 
 
 @app.command()
 def create(
-    name: Annotated[str, typer.Option(help="Whose or what for; shown in lists and in the audit log.")],
+    name: Annotated[str, typer.Option(help="Owner or purpose; shown in lists and in the audit log.")],
     scope: Annotated[
         list[str] | None,
         typer.Option(help="May be repeated; without it, findings:read only. `all` gives every scope."),
     ] = None,
     cluster: Annotated[list[str] | None, typer.Option(help="Only these clusters; may be repeated.")] = None,
-    days: Annotated[int | None, typer.Option(min=1, help="Days until it expires; never without it.")] = None,
+    days: Annotated[int | None, typer.Option(min=1, help="Days until it expires; by default never.")] = None,
     dsn: Annotated[
         str | None,
-        typer.Option(help="Make the key straight in this database: how the first key comes to be."),
+        typer.Option(help="Create the key directly in this database: for the first key."),
     ] = None,
     url: UrlOption = None,
     key: KeyOption = None,
@@ -63,12 +63,12 @@ def _bootstrap(dsn: str, body: dict[str, Any]) -> str:
     import psycopg
     from pydantic import ValidationError
 
-    from api.auth import SCOPES
     from api.routes.keys import KeyRequest, store_key
+    from api.security.auth import SCOPES
 
     unknown = [scope for scope in body["scopes"] if scope not in (*SCOPES, "all")]
     if unknown:
-        fail(f"unknown scope {printable(unknown[0])!r}; there are {', '.join(SCOPES)} and all")
+        fail(f"unknown scope {printable(unknown[0])!r}; valid are {', '.join(SCOPES)} and all")
     try:
         wanted = KeyRequest(**body)
         with psycopg.connect(dsn, connect_timeout=10) as conn:

@@ -8,33 +8,30 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from slowrank.cli.remote import KeyOption, UrlOption, client
-from slowrank.cli.tables import Output, OutputOption, Row, View, ago, show
+from cli.admin.remote import KeyOption, UrlOption, client
+from cli.admin.tables import Output, OutputOption, Row, View, ago, show
 
 if TYPE_CHECKING:
-    from alerts.lemon import Trouble
-
-_NO_MACHINE = ("exporter.", "host.clock_skew", "self", "training.", "startup.", "node.lemon")
-"""Kinds that say nothing about the machine."""
+    from detectors.fleet.lemon import Trouble
 
 
 class By(StrEnum):
-    """What a history follows: the place in the cluster, or the board, which may have moved."""
+    """Key of a history: the node, or the serial number of the board, which may have moved."""
 
     node = "node"
     serial = "serial"
 
 
 def lemons(
-    fleet: Annotated[int, typer.Option(min=1, help="How many machines there are, the healthy ones too.")],
+    fleet: Annotated[int, typer.Option(min=1, help="Number of machines, healthy ones included.")],
     days: Annotated[int, typer.Option(min=2, max=365)] = 28,
     by: Annotated[By, typer.Option(help="Follow nodes, or GPUs by serial number or UUID.")] = By.node,
     output: OutputOption = Output.table,
     url: UrlOption = None,
     key: KeyOption = None,
 ) -> None:
-    """Name machines with far more trouble than the fleet's typical one, over several days and jobs."""
-    from alerts import lemon
+    """List machines with far more findings than the typical machine, over several days and jobs."""
+    from detectors.fleet import lemon
 
     with client(url, key) as api:
         findings = list(api.pages("/findings", **{"from": f"-{days}d", "limit": 1000}))
@@ -44,20 +41,28 @@ def lemons(
 
 
 def troubles(findings: Iterable[Mapping[str, Any]], by: By) -> "list[Trouble]":
-    """Return what findings say about machines; one that people called wrong, or in shadow, says nothing."""
-    from alerts.lemon import Trouble
+    """Return the findings that count against machines: without those marked wrong by feedback."""
+    from detectors.fleet.lemon import Trouble
 
     found = []
     for finding in findings:
         subject = finding["subject"]
         machine = subject.get("node") if by is By.node else subject.get("serial") or subject.get("gpu_uuid")
         verdict = (finding.get("feedback") or {}).get("verdict", "true_positive")
-        if not machine or finding["kind"].startswith(_NO_MACHINE) or verdict != "true_positive":
+        if not machine or not _about_machine(finding["kind"]) or verdict != "true_positive":
             continue
         jobs = finding.get("blast_radius", {}).get("jobs") or [None]
         onset = datetime.fromisoformat(finding["onset"]).timestamp()
         found.append(Trouble(machine, onset, subject.get("job_id") or jobs[0]))
     return found
+
+
+def _about_machine(name: str) -> bool:
+    from alerts.kind import Standing
+    from alerts.kinds import kind_of
+
+    kind = kind_of(name)
+    return kind.standing is not Standing.ASIDE and not kind.counts_findings
 
 
 def _row(lemon: dict[str, Any]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from slowrank.cli.remote import fail
+from cli.admin.remote import fail
 
 
 def migrate(
@@ -12,10 +12,10 @@ def migrate(
         str | None, typer.Option(help="Database URL; SLOWRANK_DATABASE_URL when left out.")
     ] = None,
 ) -> None:
-    """Bring the database schema up to date; running it again changes nothing."""
+    """Apply the missing migrations to the database; running it again changes nothing."""
     import psycopg
 
-    from slowrank.cli.config import load_settings
+    from cli.admin.config import load_settings
     from store.migrate import MigrationError, bundled
     from store.migrate import migrate as apply
 
@@ -24,9 +24,9 @@ def migrate(
     except (ValueError, OSError, MigrationError) as error:
         fail(str(error))
     except psycopg.OperationalError as error:
-        fail(f"the database does not answer: {str(error).strip()}\nIs the URL right and the server up?")
+        fail(f"the database does not answer: {str(error).strip()}\nCheck the URL and that the server runs.")
     except psycopg.Error as error:
-        # Without a state it is the client's, which could not read the URL.
+        # Without an SQLSTATE the error is the client's, which could not parse the URL.
         why = (
             "the database refused a migration, which was rolled back"
             if error.sqlstate

@@ -7,12 +7,12 @@ from pathlib import Path
 
 
 def write_private(path: Path, text: str, *, owner: tuple[int, int] | None = None) -> None:
-    """Put a file in place whole and durable, never readable by others; ``owner`` is a user and group id.
+    """Write a file atomically and durably, readable by its owner only; ``owner`` is a user and group id.
 
-    A process that is killed meanwhile, and a power cut, leave the earlier file as it was.
+    After a kill or a power cut the file has either its old or its new content.
     """
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    # mkstemp makes it with mode 0600: one set after creation would leave a moment to open the file.
+    # mkstemp creates it with mode 0600: a mode set after creation would leave a moment to open the file.
     descriptor, fresh = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(descriptor, "w") as file:
@@ -36,7 +36,7 @@ def set_aside(path: Path) -> Path:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in ``folder`` durable: a rename is lost in a power cut until its folder is synced."""
+    """Make renames in ``folder`` durable: a power cut undoes them until the folder is synced."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

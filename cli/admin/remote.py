@@ -1,4 +1,4 @@
-"""The command line's way to the API: where it is, which key, and errors that say what to do next."""
+"""HTTP client of the commands: address and key of the API, and errors with the next step."""
 
 import os
 from collections.abc import Iterator
@@ -17,15 +17,23 @@ KeyOption = Annotated[
     typer.Option("--key", help="API key [env: SLOWRANK_KEY, SLOWRANK_KEY_FILE].", show_default=False),
 ]
 
-# What our own messages are laid out with; all else that is not printable is replaced.
+# Control characters that slowrank's messages use; all others are replaced.
 LAYOUT = "\n\t"
 
-_STRANGER = "what answers there is not slowrank's API. Check --url / SLOWRANK_URL."
+# By the collection in a path of the API: the command that lists it.
+_LISTS = {
+    "findings": "slowrank findings list",
+    "webhooks": "slowrank webhook list",
+    "deliveries": "slowrank webhook deliveries",
+    "keys": "slowrank key list",
+}
+
+_NOT_OUR_API = "the server at this address is not slowrank's API. Check --url / SLOWRANK_URL."
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Where the API is and what opens it."""
+    """Address and key of the API."""
 
     url: str
     key: str
@@ -38,7 +46,7 @@ def config_dir() -> Path:
 
 
 def access(url: str | None, key: str | None) -> Access:
-    """Return flags > environment > files; without a key the command ends with what to do."""
+    """Return address and key: flags > environment > files. Exits when there is no key."""
     found_url = (
         url or os.environ.get("SLOWRANK_URL") or read_text(config_dir() / "url") or "http://127.0.0.1:8080"
     )
@@ -48,21 +56,21 @@ def access(url: str | None, key: str | None) -> Access:
     if not found_key:
         fail(
             "no API key: give --key or set SLOWRANK_KEY or SLOWRANK_KEY_FILE.\n"
-            "Make one with `slowrank key create --name me --scope findings:read --dsn postgresql://…`, "
+            "Create one with `slowrank key create --name me --scope findings:read --dsn postgresql://…`, "
             "or start `slowrank up`, which writes one."
         )
     return Access(found_url.rstrip("/"), found_key)
 
 
 def fail(message: str, code: int = 2) -> NoReturn:
-    """End the command with ``message`` on stderr."""
+    """Print ``message`` on stderr and exit with ``code``."""
     typer.secho(f"error: {printable(message, keep=LAYOUT)}", err=True, fg=typer.colors.RED)
     raise typer.Exit(code)
 
 
 @contextmanager
 def client(url: str | None, key: str | None) -> "Iterator[Client]":
-    """Open a client; every failure becomes one clear message and exit code 2."""
+    """Open a client; every failure ends in one message and exit code 2."""
     import httpx
 
     reach = access(url, key)
@@ -72,23 +80,23 @@ def client(url: str | None, key: str | None) -> "Iterator[Client]":
             yield Client(http)
     except httpx.ConnectError:
         fail(
-            f"nothing answers at {reach.url}. Is it running? Start `slowrank up` or `slowrank api run`, "
+            f"no API answers at {reach.url}. Is it running? Start `slowrank up` or `slowrank api run`, "
             "or give --url."
         )
     except httpx.TimeoutException:
-        fail(f"{reach.url} did not answer within 30 s. Look at `slowrank healthcheck api`.")
+        fail(f"{reach.url} did not answer within 30 s. Run `slowrank healthcheck api`.")
     except (httpx.HTTPError, httpx.InvalidURL, UnicodeEncodeError) as error:
-        fail(f"cannot talk to {reach.url}: {error}")
+        fail(f"request to {reach.url} failed: {error}")
 
 
 class Client:
-    """JSON in, JSON out; a problem+json answer ends the command with its detail."""
+    """JSON client; an error answer (problem+json) ends the command with its detail."""
 
     def __init__(self, http: Any) -> None:
         self._http = http
 
     def get(self, path: str, **params: Any) -> Any:
-        """GET; parameters that are None are left out."""
+        """Send GET; parameters that are None are left out."""
         return self.call("GET", path, params={k: v for k, v in params.items() if v is not None})
 
     def call(self, method: str, path: str, **options: Any) -> Any:
@@ -104,7 +112,7 @@ class Client:
         try:
             return (answer.json() if answer.content else None), headers
         except ValueError:
-            fail(_STRANGER)
+            fail(_NOT_OUR_API)
 
     def pages(self, path: str, **params: Any) -> Iterator[Any]:
         """Yield the items of every page of a list."""
@@ -112,7 +120,7 @@ class Client:
         while True:
             page = self.get(path, cursor=cursor, **params)
             if not isinstance(page, dict) or not {"items", "next_cursor"} <= page.keys():
-                fail(_STRANGER)
+                fail(_NOT_OUR_API)
             yield from page["items"]
             cursor = page["next_cursor"]
             if not cursor:
@@ -132,13 +140,14 @@ def _explained(answer: Any) -> str:
     except (ValueError, AttributeError):
         detail, number = answer.text[:200], None
     lacks = "lacks the scope" in str(detail)
+    lists = _LISTS.get(answer.request.url.path.split("/")[3], "slowrank --help")
     hint = {
-        401: "Check --key / SLOWRANK_KEY; `slowrank key list` shows which keys live.",
-        403: "Make another key with `slowrank key create --scope …`." if lacks else "",
-        404: "List what there is first, e.g. `slowrank findings list`.",
-        412: "It changed meanwhile; run the command again.",
+        401: "Check --key / SLOWRANK_KEY; `slowrank key list` shows the valid keys.",
+        403: "Create another key with `slowrank key create --scope …`." if lacks else "",
+        404: f"List what exists first: `{lists}`.",
+        412: "It was changed meanwhile; run the command again.",
         429: "Wait a moment and run the command again.",
-        503: "Look at `slowrank healthcheck api`.",
+        503: "Run `slowrank healthcheck api`.",
     }.get(answer.status_code, "")
     tail = f" (request {number})" if number and answer.status_code >= 500 else ""
     return f"HTTP {answer.status_code}: {detail}{tail}" + (f"\n{hint}" if hint else "")

@@ -1,6 +1,7 @@
-"""What commands print: a table for people, JSON and NDJSON for programs; nothing in it is ever markup."""
+"""Output of commands: a table for people; JSON, NDJSON and YAML for programs. Data is never markup."""
 
 import json
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -10,15 +11,14 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from slowrank.cli.remote import printable
-from slowrank.cli.yaml_text import yaml_of
+from cli.admin.remote import printable
 
 Row = Mapping[str, Any]
 _Shown = TypeVar("_Shown")
 
 
 class Output(StrEnum):
-    """The forms of ``-o``."""
+    """Formats of ``-o``."""
 
     table = "table"
     wide = "wide"
@@ -32,10 +32,7 @@ OutputOption = Annotated[Output, typer.Option("-o", "--output", help="table, wid
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """How items look in a table: headings and what is under them; ``more`` is for ``-o wide`` alone.
-
-    ``empty`` is said when there are none.
-    """
+    """Columns of a table, heading to cell; ``more``: those of ``-o wide``; ``empty``: text for no items."""
 
     columns: Mapping[str, Callable[[Row], object]]
     empty: str
@@ -43,33 +40,37 @@ class View:
 
 
 def show(items: Sequence[Row], output: Output, view: View) -> None:
-    """Print items in one of the forms."""
+    """Print items in a format."""
     text = shown(items, output, view)
     if text:
         typer.echo(text)
 
 
 def first(items: Iterable[Any], limit: int) -> tuple[list[Any], str]:
-    """Return the first ``limit`` items and, where there are more, a line that says so (else nothing)."""
+    """Return the first ``limit`` items, and a notice where there are more (else an empty string)."""
     found = list(islice(items, limit + 1))
     cut = len(found) > limit
     return found[:limit], f"only the first {limit} are listed, there are more: raise --limit" if cut else ""
 
 
 def note(text: str) -> None:
-    """Print a remark about the output on stderr: what reads JSON from stdout is not disturbed by it."""
+    """Print a notice on stderr, so that stdout stays machine-readable."""
     if text:
         typer.secho(text, err=True)
 
 
 def shown(items: Sequence[Row], output: Output, view: View) -> str:
-    """Return items in one of the forms, without a last newline."""
+    """Return items in a format, without a trailing newline."""
     if output is Output.json:
         return json.dumps(list(items), indent=2)
     if output is Output.ndjson:
         return "\n".join(json.dumps(item) for item in items)
     if output is Output.yaml:
-        return yaml_of(list(items))
+        import yaml
+
+        # Escapes all but ASCII, as json does: no record can send control characters to a terminal.
+        text: str = yaml.safe_dump(list(items), sort_keys=False, width=math.inf)
+        return text.rstrip()
     if not items:
         return view.empty
     columns = {**view.columns, **(view.more if output is Output.wide else {})}
@@ -77,7 +78,7 @@ def shown(items: Sequence[Row], output: Output, view: View) -> str:
 
 
 def changes(read: Callable[[], _Shown], pause: Callable[[], None]) -> Iterator[_Shown]:
-    """Yield what ``read`` returns, at first and whenever it has changed; ``pause`` between two looks."""
+    """Yield what ``read`` returns, at first and whenever it has changed; ``pause`` between two reads."""
     last: _Shown | None = None
     while True:
         read_now = read()
@@ -88,7 +89,7 @@ def changes(read: Callable[[], _Shown], pause: Callable[[], None]) -> Iterator[_
 
 
 def ago(text: str | None, now: datetime | None = None) -> str:
-    """Return how long an RFC 3339 time lies back, such as ``9m``."""
+    """Return the age of an RFC 3339 time, such as ``9m``."""
     if not text:
         return "-"
     seconds = ((now or datetime.now(UTC)) - datetime.fromisoformat(text)).total_seconds()
@@ -99,7 +100,7 @@ def ago(text: str | None, now: datetime | None = None) -> str:
 
 
 def _table(headings: Iterable[str], rows: Iterable[Sequence[object]]) -> str:
-    """Return columns as wide as their widest cell: a folded id could be neither copied nor searched for."""
+    """Return a table with columns as wide as their widest cell: a wrapped id cannot be copied or searched."""
     table = [[heading.upper() for heading in headings]]
     table += [["-" if cell is None else printable(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]

@@ -1,28 +1,28 @@
-"""``slowrank topics``: the Kafka topics, made once by the operator."""
+"""``slowrank topics``: create and describe the Kafka topics."""
 
 import time
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from slowrank.cli.remote import fail
+from cli.admin.remote import fail
 
 if TYPE_CHECKING:
     from slowrank.settings import Settings
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Create and describe the Kafka topics.")
 
-_KNOWN_SECONDS = 15.0
-"""How long a broker may take to hear of a topic from the controller."""
+_PROPAGATION_SECONDS = 15.0
+"""Time for the metadata of a new topic to reach the brokers from the controller."""
 
 
 @app.command()
 def create() -> None:
-    """Create the topics that are missing; those that exist stay as they are. Ends when all can be used."""
+    """Create the missing topics; existing ones are not changed. Ends when all can be used."""
     from kafka.admin import NewTopic
     from kafka.errors import KafkaError, TopicAlreadyExistsError
 
-    from slowrank.cli.config import load_settings
+    from cli.admin.config import load_settings
     from slowrank.telemetry.topics import TOPICS, topic_name
 
     settings = load_settings()
@@ -41,29 +41,30 @@ def create() -> None:
                 topic_configs=spec.configs,
             )
             try:
-                # One by one: a topic that somebody makes meanwhile must not take the others with it.
+                # One by one: a topic that was created meanwhile must not fail the others.
                 admin.create_topics([topic])
                 typer.echo(f"created  {name}  ({settings.topic_partitions} partitions)")
             except TopicAlreadyExistsError:
                 typer.echo(f"exists   {name}")
-        unknown = _unknown(admin, set(specs))
+        missing = _missing_after_wait(admin, set(specs))
     except KafkaError as error:
         fail(f"Kafka refused: {error}")
     finally:
         admin.close()
-    if unknown:
+    if missing:
         fail(
-            f"{settings.kafka_bootstrap} does not know {', '.join(sorted(unknown))} {_KNOWN_SECONDS:.0f} s "
-            "after the controller. See the broker's log, and `slowrank topics describe`."
+            f"{settings.kafka_bootstrap} has no metadata of {', '.join(sorted(missing))} "
+            f"{_PROPAGATION_SECONDS:.0f} s after the controller. "
+            "See the broker's log, and `slowrank topics describe`."
         )
 
 
 @app.command()
 def describe() -> None:
-    """Show the topics: partitions, replicas, and what is missing."""
+    """Show the topics: partitions, replicas, and missing topics."""
     from kafka.errors import KafkaError
 
-    from slowrank.cli.config import load_settings
+    from cli.admin.config import load_settings
     from slowrank.telemetry.topics import TOPICS, topic_name
 
     settings = load_settings()
@@ -79,19 +80,19 @@ def describe() -> None:
     for name, spec in names.items():
         typer.echo(_line(name, spec.key, found.get(name)))
     if len(found) < len(names):
-        typer.secho("missing topics: `slowrank topics create`", err=True)
+        typer.secho("topics are missing: run `slowrank topics create`", err=True)
         raise typer.Exit(1)
 
 
-def _unknown(admin: Any, names: set[str]) -> set[str]:
-    """Wait until the broker tells of ``names``, and return those that it does not tell of in time.
+def _missing_after_wait(admin: Any, names: set[str]) -> set[str]:
+    """Wait until the broker lists ``names``; return those that it does not list in time.
 
-    The controller answers a creation before the brokers have heard of it.
+    The controller acknowledges a creation before the brokers have its metadata.
     """
-    deadline = time.monotonic() + _KNOWN_SECONDS
-    while (unknown := names - set(admin.list_topics())) and time.monotonic() < deadline:
+    deadline = time.monotonic() + _PROPAGATION_SECONDS
+    while (missing := names - set(admin.list_topics())) and time.monotonic() < deadline:
         time.sleep(0.1)
-    return unknown
+    return missing
 
 
 def _line(name: str, key: str, topic: dict[str, Any] | None) -> str:

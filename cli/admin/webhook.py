@@ -5,8 +5,9 @@ from urllib.parse import quote
 
 import typer
 
-from slowrank.cli.remote import Client, KeyOption, UrlOption, client, fail, printable
-from slowrank.cli.tables import Output, OutputOption, View, ago, first, note, show
+from api.delivery.receivers import registry
+from cli.admin.remote import Client, KeyOption, UrlOption, client, fail, printable
+from cli.admin.tables import Output, OutputOption, View, ago, first, note, show
 
 app = typer.Typer(
     help="Add, test and inspect webhooks over the API.", no_args_is_help=True, add_completion=False
@@ -16,11 +17,18 @@ WebhookId = Annotated[str, typer.Argument(help="As `slowrank webhook list` shows
 OnlyWebhookId = Annotated[str | None, typer.Argument(help="Not needed when there is one only.")]
 
 
+def _receiver(name: str) -> str:
+    try:
+        return registry.receiver_named(name).name
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+
+
 @app.command()
 def add(
-    target: Annotated[str, typer.Argument(metavar="URL", help="Where deliveries go.")],
+    target: Annotated[str, typer.Argument(metavar="URL", help="Address of the receiver.")],
     format_: Annotated[
-        str, typer.Option("--format", help="standard, cloudevents, alertmanager or slack.")
+        str, typer.Option("--format", parser=_receiver, metavar="NAME", help=", ".join(registry.names()))
     ] = "standard",
     min_severity: Annotated[str, typer.Option(help="critical, error, warning or info.")] = "warning",
     kind: Annotated[list[str] | None, typer.Option(help="Only these kinds; may be repeated.")] = None,
@@ -55,7 +63,7 @@ def list_webhooks(output: OutputOption = Output.table, url: UrlOption = None, ke
 
 @app.command("test")
 def send_test(webhook_id: OnlyWebhookId = None, url: UrlOption = None, key: KeyOption = None) -> None:
-    """Send a signed test delivery now and say what the receiver answered."""
+    """Send a signed test delivery now and print the receiver's answer."""
     with client(url, key) as api:
         result = api.call("POST", f"/webhooks/{_path(api, webhook_id)}/test")
     milliseconds = 1000 * result["seconds"]
@@ -94,14 +102,14 @@ def retry(
 
 @app.command()
 def remove(webhook_id: WebhookId, url: UrlOption = None, key: KeyOption = None) -> None:
-    """Remove a webhook; what is still due for it is dropped."""
+    """Remove a webhook; its pending deliveries are dropped."""
     with client(url, key) as api:
         api.call("DELETE", f"/webhooks/{quote(webhook_id, safe='')}")
     typer.echo(f"removed {printable(webhook_id)}")
 
 
 def _path(api: Client, webhook_id: str | None) -> str:
-    """Return the id as part of a path; that of the only webhook when none is named."""
+    """Return the id as part of a path; by default that of the only webhook."""
     if webhook_id is None:
         found = [item["id"] for item in api.pages("/webhooks")]
         if len(found) != 1:

@@ -1,8 +1,8 @@
-"""The folder of the embedded database: what is in it, whose it is, and how a new database gets into it.
+"""The folder of the embedded database: its contents, its owner, and how a new database is created in it.
 
-Only what slowrank made is ever removed or replaced. A folder holds ``data`` (the PostgreSQL cluster),
-``password`` and ``postgres.log``; while a database is being made also ``slowrank-new-XXXXXXXX``, from which
-the complete cluster is moved to ``data`` in one step.
+Only what slowrank created is removed or replaced. A folder holds ``data`` (the PostgreSQL cluster),
+``password`` and ``postgres.log``; during the creation of a database also ``slowrank-new-XXXXXXXX``, from
+which the complete cluster is moved to ``data`` in one step.
 """
 
 import errno
@@ -16,18 +16,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from slowrank.cli.private_file import sync_folder, write_private
+from cli.admin.private_file import sync_folder, write_private
 
 LOCK_SECONDS = 5.0
-"""How long a server whose slowrank was killed may take to end; its fast shutdown took 0.1 to 1 s here."""
+"""How long a server whose slowrank was killed may take to end; measured: fast shutdown in 0.1 to 1 s."""
 
 PASSWORD = re.compile(r"[0-9a-f]{48}")
-"""What ``slowrank up`` writes as a password; any other text in the file is the operator's."""
+"""Form of a password that ``slowrank up`` wrote; any other text in the file is the operator's."""
 
 _MARK = "slowrank"
 _NEW = "slowrank-new-"
 _NEW_NAME = re.compile(_NEW + r"[a-z0-9_]{8}|\.password\.[a-z0-9_]{8}")
-# Clusters made before there was the mark: PostgreSQL keeps the command line of its last start here.
+# For clusters older than the mark: PostgreSQL keeps the command line of its last start in postmaster.opts.
 _STARTED_BY_US = re.compile(r'"-k" "[^"]*/slowrank-[^"/]*"')
 # The default spool of an exporter that runs as root is beside the default database of root.
 _NAMES = frozenset({"data", "password", "postgres.log", "spool", "lost+found"})
@@ -36,14 +36,14 @@ _ELSEWHERE = "Choose a new or empty folder with --data."
 
 
 class EmbeddedError(RuntimeError):
-    """The embedded server cannot run here: why, and what to do."""
+    """The embedded server cannot run: the reason, and what to do."""
 
 
 def version_in(folder: Path, uid: int) -> int | None:
-    """Return the major version of slowrank's database in ``folder``; None where a new one can be made.
+    """Return the major version of slowrank's database in ``folder``; None where a new one can be created.
 
-    ``uid`` is the user the server runs as. Changes nothing. Raises ``EmbeddedError`` where what is there is
-    not slowrank's, or cannot be used.
+    ``uid`` is the user the server runs as. Changes nothing. Raises ``EmbeddedError`` where the content is not
+    slowrank's, or cannot be used.
     """
     data = folder / "data"
     try:
@@ -51,10 +51,10 @@ def version_in(folder: Path, uid: int) -> int | None:
             return _version(data, uid)
         if data.is_symlink() or (data.exists() and not data.is_dir()):
             raise EmbeddedError(
-                f"{data} is no folder with a database (a file, or a link that leads nowhere or to an empty "
+                f"{data} is not a folder with a database (a file, or a link to nothing or to an empty "
                 f"folder). Is a disk not mounted? {_ELSEWHERE}"
             )
-        _refuse_strangers(folder)
+        _refuse_foreign_files(folder)
     except OSError as error:
         raise EmbeddedError(f"{folder} cannot be read: {error}. {_ELSEWHERE}") from error
     return None
@@ -62,7 +62,7 @@ def version_in(folder: Path, uid: int) -> int | None:
 
 def _version(data: Path, uid: int) -> int:
     owner = data.stat().st_uid
-    if not _is_ours(data):
+    if not _made_by_slowrank(data):
         raise EmbeddedError(
             f"{data} is not empty and is not a database that slowrank made; nothing was changed. {_ELSEWHERE}"
         )
@@ -75,25 +75,25 @@ def _version(data: Path, uid: int) -> int:
         return int((data / "PG_VERSION").read_text())
     except (FileNotFoundError, ValueError) as error:
         raise EmbeddedError(
-            f"the database in {data} is damaged: its PG_VERSION is missing or is no number; nothing was "
+            f"the database in {data} is damaged: its PG_VERSION is missing or not a number; nothing was "
             f"changed. Restore that file, or the folder from a backup. {_ELSEWHERE}"
         ) from error
 
 
-def _is_ours(data: Path) -> bool:
+def _made_by_slowrank(data: Path) -> bool:
     if (data / _MARK).is_file():
         return True
     options = data / "postmaster.opts"
     return options.is_file() and _STARTED_BY_US.search(options.read_text(errors="replace")) is not None
 
 
-def _refuse_strangers(folder: Path) -> None:
+def _refuse_foreign_files(folder: Path) -> None:
     known = {*_NAMES, *_BINARIES}
-    strangers = sorted(
+    foreign = sorted(
         path.name for path in folder.iterdir() if path.name not in known and not _is_leftover(path)
     )
-    if strangers:
-        shown = ", ".join(strangers[:3]) + (", …" if len(strangers) > 3 else "")
+    if foreign:
+        shown = ", ".join(foreign[:3]) + (", …" if len(foreign) > 3 else "")
         raise EmbeddedError(
             f"{folder} is not empty and holds no database of slowrank (it holds {shown}); nothing was "
             f"changed. {_ELSEWHERE}"
@@ -101,30 +101,36 @@ def _refuse_strangers(folder: Path) -> None:
     held = password_in(folder)
     if held and PASSWORD.fullmatch(held) is None:
         raise EmbeddedError(
-            f"{folder / 'password'} is no password that slowrank wrote, and there is no database beside it; "
-            f"nothing was changed. Move it away, or choose another folder with --data."
+            f"{folder / 'password'} is not a password that slowrank wrote, and there is no database beside "
+            f"it; nothing was changed. Move it away, or choose another folder with --data."
         )
 
 
 def password_in(folder: Path) -> str:
     """Return the password kept in ``folder``, or nothing. Raises ``EmbeddedError`` when it is unreadable."""
+    path = folder / "password"
     try:
-        return (folder / "password").read_text().strip()
+        if path.exists() and not path.is_file():
+            # Reading a named pipe would wait for a writer for ever.
+            raise EmbeddedError(
+                f"{path} is not a regular file; nothing was changed. Move it away. {_ELSEWHERE}"
+            )
+        return path.read_text().strip()
     except FileNotFoundError:
         return ""
     except (OSError, UnicodeDecodeError) as error:
         raise EmbeddedError(
-            f"{folder / 'password'} cannot be read ({error}). Mend it, or move it away: the database is then "
+            f"{path} cannot be read ({error}). Correct it, or move it away: the database is then "
             "given a new password and keeps its findings."
         ) from error
 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[int | None]:
-    """Hold ``folder`` for one slowrank and yield the descriptor of the lock, for the server to inherit.
+    """Lock ``folder`` for one slowrank and yield the descriptor of the lock, for the server to inherit.
 
-    None where the file system has no such locks (NFS); PostgreSQL's own lock file holds there. Raises
-    ``EmbeddedError`` when another one holds it for longer than a server takes to end.
+    None where the file system has no such locks (NFS); there PostgreSQL's lock file protects. Raises
+    ``EmbeddedError`` when another process holds the lock for longer than a server takes to end.
     """
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -145,7 +151,7 @@ def _lock(descriptor: int, folder: Path) -> bool:
         except BlockingIOError as error:
             if time.monotonic() > until:
                 raise EmbeddedError(
-                    f"Is another slowrank using {folder}? It is locked. Stop the other one, or choose "
+                    f"{folder} is locked. Is another slowrank using it? Stop the other one, or choose "
                     "another folder with --data."
                 ) from error
             time.sleep(0.05)
@@ -156,7 +162,7 @@ def _lock(descriptor: int, folder: Path) -> bool:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove what a killed slowrank left half made; only while ``folder`` is locked."""
+    """Remove the incomplete files of a killed slowrank; only while ``folder`` is locked."""
     for path in folder.iterdir():
         if not _is_leftover(path):
             continue
@@ -167,7 +173,7 @@ def remove_leftovers(folder: Path) -> None:
 
 
 def _is_leftover(path: Path) -> bool:
-    """Whether slowrank made this: by its name and by what is in it, which may be nothing yet."""
+    """Whether slowrank made this, by its name and its content; it may be empty."""
     if path.is_symlink() or _NEW_NAME.fullmatch(path.name) is None:
         return False
     if path.is_dir():
@@ -179,12 +185,12 @@ def _is_leftover(path: Path) -> bool:
 def new_data(folder: Path, give: Callable[[Path], None]) -> Iterator[Path]:
     """Yield an empty folder for a new cluster, which becomes ``data`` when the block ends without an error.
 
-    ``give`` makes a path the server's own. Raises ``EmbeddedError`` when it cannot become that.
+    ``give`` makes the server own a path. Raises ``EmbeddedError`` when ``data`` cannot be replaced.
     """
-    with _workshop(folder) as work:
-        made = work / "data"
+    with _staging_folder(folder) as staging:
+        made = staging / "data"
         made.mkdir(mode=0o700)
-        give(work)
+        give(staging)
         give(made)
         yield made
         write_private(made / _MARK, "A database of slowrank.\n")
@@ -195,25 +201,25 @@ def new_data(folder: Path, give: Callable[[Path], None]) -> Iterator[Path]:
 def copied(source: Path, target: Path, folder: Path) -> None:
     """Copy a tree to ``target``, below ``folder``, in one step, where there is none yet."""
     if not target.exists():
-        with _workshop(folder) as work:
-            shutil.copytree(source, work / "copy", symlinks=True)
+        with _staging_folder(folder) as staging:
+            shutil.copytree(source, staging / "copy", symlinks=True)
             target.parent.mkdir(exist_ok=True)
-            _move(work / "copy", target)
+            _move(staging / "copy", target)
 
 
 @contextmanager
-def _workshop(folder: Path) -> Iterator[Path]:
-    work = Path(tempfile.mkdtemp(prefix=_NEW, dir=folder))
+def _staging_folder(folder: Path) -> Iterator[Path]:
+    staging = Path(tempfile.mkdtemp(prefix=_NEW, dir=folder))
     try:
-        write_private(work / _MARK, "Being made by slowrank; removed at its next start.\n")
-        yield work
+        write_private(staging / _MARK, "Being made by slowrank; removed at its next start.\n")
+        yield staging
     finally:
-        shutil.rmtree(work, ignore_errors=True)
+        shutil.rmtree(staging, ignore_errors=True)
 
 
 def _move(made: Path, target: Path) -> None:
     try:
-        # Over an empty folder or nothing; a folder with anything in it makes this fail.
+        # Replaces an empty folder; fails where the folder is not empty.
         made.rename(target)
     except OSError as error:
         raise EmbeddedError(f"{made} cannot be moved to {target}: {error}. {_ELSEWHERE}") from error

@@ -1,6 +1,6 @@
-"""The bus of one process: records from anywhere, one at a time, through the wire format and the pipeline.
+"""In-process sink: records pass through the wire format and the pipeline, findings go to the database.
 
-What Kafka, the stream workers and their sinks are to a fleet: the same codec, stages and store.
+Replaces Kafka, the stream workers and their sinks in one process, with the same codec, stages and store.
 """
 
 import logging
@@ -29,35 +29,35 @@ from slowrank.telemetry import (
     encode,
 )
 from slowrank.telemetry.checks import BAD_TIME
-from store import findings
-from store.failures import AWAY, REFUSED
+from store.error_classes import REFUSED, UNAVAILABLE
+from store.findings import findings
 from store.heartbeats import Heartbeat, beat
-from store.rows import write_rows
-from streams.clocks import Clocks
-from streams.dead_letters import STORE_REFUSED
-from streams.job_memory import JobMemory
-from streams.job_stage import DEFAULT_MEMORY_BYTES
-from streams.lanes import LIVE_SECONDS
-from streams.receive_time import ReceiveTime
-from streams.reorder import MOST, PATIENCE_SECONDS
-from streams.rollup import Rows
-from streams.topology import Pipeline, local_pipeline
-from streams.tuning import Tuning
+from store.telemetry.batches import write_rows
+from streams.config.settings import Tuning
+from streams.job.memory import JobMemory
+from streams.job.stage import DEFAULT_MEMORY_BYTES
+from streams.pipeline import Pipeline, local_pipeline
+from streams.rollup.rollup import Rows
+from streams.runtime.kafka.dead_letters import STORE_REFUSED
+from streams.runtime.partitions.clock_offsets import Clocks
+from streams.runtime.partitions.partition import LIVE_SECONDS
+from streams.runtime.partitions.receive_time import ReceiveTime
+from streams.runtime.partitions.reorder_buffer import MOST, PATIENCE_SECONDS
 
 log = logging.getLogger(__name__)
 
-# Whoever may ingest invents names, and each holds a pipeline with all of its detectors.
+# Clients choose the names, and each cluster holds a pipeline with all of its detectors.
 MAX_CLUSTERS = 64
-# A cluster without a record for so long makes room for a new one when there are too many: its nodes have left
-# (streams.silence.SilenceConfig.expected), and its findings are in the database.
+# At the limit, a cluster without a record for this long is closed for a new one: its nodes are no longer
+# expected (streams.node.liveness), and its findings are in the database.
 ABANDONED_SECONDS = 3600.0
-# Event time follows the second last of five records. Where no further record comes for so long (five reports
-# of an exporter), what came is judged without: a fatal event may be the last thing that a machine sends.
+# The watermark follows the second last of five records. Without a further record for this long (five reports
+# of an exporter) the pipeline catches up: a fatal event may be the last record that a machine sends.
 SETTLE_SECONDS = 5.0
-# Behind the time of the last message: another node's record of the same second may still be on its way.
+# Behind the time of the last record: another node's record of the same second may still be in transit.
 MARGIN_SECONDS = 5.0
 MAX_UNSAVED = 100_000
-# Well below the 60 s after which /readyz misses a process (api.routes.health.STALE).
+# Well below the 60 s after which /readyz reports a process as missing (api.routes.health.STALE).
 BEAT_SECONDS = 10.0
 
 _DECODERS: dict[type, Callable[..., Record]] = {
@@ -68,13 +68,13 @@ _DECODERS: dict[type, Callable[..., Record]] = {
 
 
 @dataclass(slots=True)
-class _Cluster:
-    """A cluster's pipeline, and the receive time that moves it while no record comes.
+class _ClusterPipeline:
+    """A cluster's pipeline, and the receive time that advances it while no record comes.
 
-    ``live``: the last record was of this minute, and nobody said that it was the last. ``moved``: receive
-    time has moved the pipeline since. After such a silence the senders empty what they kept one after the
-    other: the records of the first seconds are held back and taken in order of their time, so that the first
-    sender does not make the others look late.
+    ``live``: the last record is less than a minute old, and the cluster was not finished. ``moved``: receive
+    time has advanced the pipeline since. After such a gap the senders flush their spools one after the other:
+    the records of the first seconds are held back and processed in order of their time, so that those of the
+    first sender do not make the others late.
     """
 
     pipeline: Pipeline
@@ -90,9 +90,9 @@ class _Cluster:
     until: float = -math.inf
 
     def take(self, record: Record, now: float, *, fits: bool = True) -> list[Finding] | None:
-        """Take a record that came at ``now`` (Unix seconds); return the findings of it.
+        """Process a record received at ``now`` (Unix seconds); return its findings.
 
-        None: it does not fit into the limits of time, and nothing is known of its node's clock.
+        None where its time is out of bounds (``fits``) and the offset of its node's clock is not known.
         """
         ready = self.clocks.take(record, None, logged=now, fits=fits)
         if not ready and not fits:
@@ -114,13 +114,13 @@ class _Cluster:
         return findings
 
     def batch_ended(self, now: float) -> None:
-        """Take that a batch of records ended at ``now``."""
+        """Update the state of receive time after a batch of records that ended at ``now``."""
         self.receive.received()
         self.event_time = self.pipeline.time
         self.live = bool(self.held) or self.event_time > now - LIVE_SECONDS
 
     def tick(self, now: float) -> list[Finding]:
-        """Let receive time come to ``now``; return the findings of that."""
+        """Advance receive time to ``now``; return the findings of that."""
         seconds = self.receive.look(now, listening=True)
         findings = self._taken(self.clocks.reach(now), now)
         if self.held:
@@ -134,7 +134,7 @@ class _Cluster:
         return findings + self.pipeline.tick(self.event_time + seconds - MARGIN_SECONDS)
 
     def release(self) -> list[Finding]:
-        """Take what was held back, in order of its time."""
+        """Process the records that were held back, in order of their time."""
         held, self.held = sorted(self.held, key=lambda record: record.ts), []
         self.until = -math.inf
         findings = [finding for record in held for finding in self.pipeline.process(record)]
@@ -142,18 +142,18 @@ class _Cluster:
         return findings
 
     def finish(self) -> list[Finding]:
-        """Take that the last record has come."""
+        """Process what is left after the last record."""
         self.live = False
         kept = self._taken(self.clocks.reach(math.inf), math.inf)
         return [*kept, *self.release(), *self.pipeline.finish()]
 
 
-class Bus:
-    """Takes records and keeps what they give rise to in the database; may be called from any thread.
+class LocalSink:
+    """Runs records through the pipeline and stores findings and roll-ups; thread-safe.
 
-    Each cluster has a pipeline of its own, because each has its own event time. ``tick`` moves on the time of
-    those from which nothing comes. While the database is away findings and roll-ups wait in memory, at most
-    ``MAX_UNSAVED`` of them.
+    One pipeline for each cluster, because each has its own event time. ``tick`` advances the time of clusters
+    that send nothing. While the database is unavailable findings and roll-ups are kept in memory, at most
+    ``MAX_UNSAVED`` of each.
     """
 
     def __init__(
@@ -169,7 +169,7 @@ class Bus:
         self._tuning = tuning
         self._job_memory_bytes = job_memory_bytes
         self._lock = threading.Lock()
-        self._clusters: dict[str, _Cluster] = {}
+        self._clusters: dict[str, _ClusterPipeline] = {}
         self._findings: list[Finding] = []
         self._rows: Rows = []
         self._beaten = -math.inf
@@ -179,13 +179,13 @@ class Bus:
 
     @property
     def set_aside(self) -> int:
-        """How many records and suspicions a stage has raised on: bugs, each in the log."""
+        """Count of records and suspicions on which a stage raised an exception; each is in the log."""
         return sum(cluster.pipeline.set_aside.total() for cluster in list(self._clusters.values()))
 
     def accept(self, records: Sequence[Record]) -> Mapping[int, BadRecord]:
-        """Take records, in order; what they gave rise to is stored when this returns.
+        """Process records in order; their findings are stored when this returns.
 
-        A record that breaks a rule is left out, counted in ``refused`` and returned by its index.
+        An invalid record is skipped, counted in ``refused`` and returned by its index.
         """
         refused: dict[int, BadRecord] = {}
         with self._lock:
@@ -203,7 +203,7 @@ class Bus:
         return refused
 
     def tick(self) -> None:
-        """Let time pass for clusters from which nothing comes; call once a second."""
+        """Advance the time of clusters that send nothing; call once a second."""
         with self._lock:
             now = self._now()
             for cluster in self._clusters.values():
@@ -211,14 +211,14 @@ class Bus:
             self._save()
 
     def close(self) -> None:
-        """Judge what was accepted and store it; nothing comes any more."""
+        """Finish all clusters and store their findings."""
         with self._lock:
             for cluster in self._clusters.values():
                 self._findings += cluster.finish()
             self._save()
 
     def finish(self, cluster: str) -> None:
-        """Let the event time of a cluster that has ended reach its last record; it is not missed any more."""
+        """Advance event time to a cluster's last record; the cluster is not reported as silent afterwards."""
         with self._lock:
             if cluster in self._clusters:
                 self._findings += self._clusters[cluster].finish()
@@ -241,15 +241,15 @@ class Bus:
         self.accepted += 1
         return received.cluster
 
-    def _new_cluster(self, name: str, now: float) -> _Cluster:
+    def _new_cluster(self, name: str, now: float) -> _ClusterPipeline:
         if len(self._clusters) >= MAX_CLUSTERS:
             self._make_room(now)
         pipeline = local_pipeline(self._tuning, on_rows=self._keep, job_memory_bytes=self._job_memory_bytes)
-        cluster = self._clusters[name] = _Cluster(pipeline, self._tuning, now)
+        cluster = self._clusters[name] = _ClusterPipeline(pipeline, self._tuning, now)
         return cluster
 
     def _make_room(self, now: float) -> None:
-        """Let the cluster go that has been quiet longest, if that is long. Raises ``BadRecord``."""
+        """Close the cluster that sent nothing for longest. Raises ``BadRecord`` if that is too short."""
         name = min(self._clusters, key=lambda n: self._clusters[n].received)
         if self._clusters[name].received > now - ABANDONED_SECONDS:
             detail = (
@@ -273,21 +273,23 @@ class Bus:
                     first = self._findings[0]
                     config = self._tuning.finding(first.subject.cluster)
                     self._store(first.id, partial(findings.save, conn, first, config))
-                    # Only now: what a lost connection interrupts is the first to be stored when it is back.
+                    # Only now: after a lost connection this finding is the first to be stored.
                     self._findings.pop(0)
                 self._store("roll-ups", partial(write_rows, conn, self._rows))
                 self._rows.clear()
-        except AWAY as error:
-            log.warning("the database is away, %d findings wait: %s", len(self._findings), error)
+        except UNAVAILABLE as error:
+            log.warning(
+                "the database is unavailable, %d findings are kept in memory: %s", len(self._findings), error
+            )
             del self._findings[:-MAX_UNSAVED], self._rows[:-MAX_UNSAVED]
 
     def _store(self, what: str, store: Callable[[], object]) -> None:
-        """Store one thing; what the database refuses each time must not hold up the rest."""
+        """Store one item; an item that the database always refuses must not block the rest."""
         try:
             store()
         except REFUSED as error:
             self.refused[STORE_REFUSED] += 1
-            log.error("the store refuses %s: %s", what, error)
+            log.error("the database refuses %s, which is dropped: %s", what, error)
 
     def _beat(self, conn: psycopg.Connection, now: float) -> None:
         detail = {"accepted": self.accepted, "refused": self.refused.total(), "set_aside": self.set_aside}

@@ -1,6 +1,6 @@
-"""Everything in one process: embedded database, bus, HTTP API, notifier and this host's own telemetry.
+"""Everything in one process: embedded database, detection, HTTP API, notifier and this host's own telemetry.
 
-``slowrank up`` and ``slowrank demo`` are thin covers over it.
+``slowrank up`` and ``slowrank demo`` run it.
 """
 
 import asyncio
@@ -22,27 +22,27 @@ from psycopg_pool import ConnectionPool
 from pydantic import SecretStr
 
 from api.app import create_app
-from api.auth import SCOPES
-from api.connections import server
-from api.links import finding_link
-from api.notifier import Notifier
-from api.policy import notifier_of
+from api.delivery.from_settings import notifier_of
+from api.delivery.notifier import Notifier
+from api.http.connections import server
+from api.security.auth import SCOPES
+from api.security.links import finding_link
+from cli.admin.private_file import set_aside, write_private
+from cli.admin.remote import read_text
+from cli.embedded.local_sink import LocalSink
+from cli.embedded.postgres import database
 from exporters.collector import Instant
 from exporters.exporter import Exporter
 from exporters.registry import collectors
 from exporters.service import Schedule, identity
 from exporters.spool import SpoolStats
-from slowrank.cli.bus import Bus
-from slowrank.cli.embedded import database
-from slowrank.cli.private_file import set_aside, write_private
-from slowrank.cli.remote import read_text
 from slowrank.settings import Settings
-from store import keys
-from store.link_key import link_key
+from store.access import keys
+from store.access.link_key import link_key
 from store.migrate import migrate
 from store.pool import open_pool
-from streams.job_metrics import JobMetrics
-from streams.tuning import Tuning
+from streams.config.settings import Tuning
+from streams.runtime.monitoring.job_metrics import JobMetrics
 
 log = logging.getLogger(__name__)
 
@@ -51,8 +51,8 @@ TICK_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """What to run: data ``folder``, API ``port`` (0 = any free one), whether the data is ``throwaway``."""
+class StackConfig:
+    """Data ``folder``, API ``port`` (0 = any free one), and whether the data is ``throwaway``."""
 
     folder: Path
     port: int
@@ -61,7 +61,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class LocalStack:
-    """A running stack: where its API is, the database behind it, and the way in for records.
+    """A running stack: the address of its API, its database, and the sink that takes records.
 
     ``embedded_dsn`` is empty where the operator's own database is used.
     """
@@ -69,7 +69,7 @@ class LocalStack:
     url: str
     settings: Settings
     pool: ConnectionPool[psycopg.Connection]
-    bus: Bus
+    sink: LocalSink
     embedded_dsn: str
 
     def link(self, finding_id: str) -> str:
@@ -95,33 +95,36 @@ class LocalStack:
 
 
 @contextmanager
-def local_stack(wanted: Wanted, settings: Settings, tuning: Tuning) -> Iterator[LocalStack]:
-    """Start all parts in order and stop them in reverse. Raises ``EmbeddedError`` and ``OSError`` (port)."""
+def local_stack(config: StackConfig, settings: Settings, tuning: Tuning) -> Iterator[LocalStack]:
+    """Start all parts in order and stop them in reverse order.
+
+    Raises ``EmbeddedError`` (database) and ``OSError`` (port).
+    """
     with ExitStack() as parts:
-        # First: others need the API's address, and a port that is taken should cost no start of a database.
-        listening = parts.enter_context(_bound(wanted.port))
+        # First: other parts need the address, and a port in use should fail before a database is started.
+        listening = parts.enter_context(_bound(config.port))
         url = f"http://127.0.0.1:{listening.getsockname()[1]}"
-        own = _own_database(settings)
-        dsn = own or parts.enter_context(database(wanted.folder, throwaway=wanted.throwaway))
+        external = _external_dsn(settings)
+        dsn = external or parts.enter_context(database(config.folder, throwaway=config.throwaway))
         migrate(dsn)
-        # Behind a proxy or a tunnel people come by another address, which only the operator knows.
+        # Behind a proxy or a tunnel browsers use another address, which only the operator can give.
         public = settings.public_url if "public_url" in settings.model_fields_set else url
         settings = settings.model_copy(update={"database_url": SecretStr(dsn), "public_url": public})
         pool = parts.enter_context(open_pool(dsn, name="slowrank up"))
         memory = settings.streams_job_memory_mib << 20
-        bus = Bus(pool, now=time.time, tuning=tuning, job_memory_bytes=memory)
-        parts.enter_context(_ticking(bus))
-        app = create_app(settings, pool, sink=bus)
-        # On the page that the API serves: this process has no other.
+        sink = LocalSink(pool, now=time.time, tuning=tuning, job_memory_bytes=memory)
+        parts.enter_context(_ticking(sink))
+        app = create_app(settings, pool, sink=sink)
+        # On the API's /metrics: this process serves no other.
         registry, instance = app.state.services.registry, f"local-{os.getpid()}"
-        registry.register(JobMetrics(lambda: bus.jobs))
+        registry.register(JobMetrics(lambda: sink.jobs))
         parts.enter_context(_serving(app, listening))
         parts.enter_context(_notifying(notifier_of(settings, pool, registry, instance=instance)))
-        yield LocalStack(url, settings, pool, bus, embedded_dsn="" if own else dsn)
+        yield LocalStack(url, settings, pool, sink, embedded_dsn="" if external else dsn)
 
 
-def _own_database(settings: Settings) -> str | None:
-    """Return the operator's own database, which comes before the embedded one."""
+def _external_dsn(settings: Settings) -> str | None:
+    """Return the URL of the operator's database, which takes precedence over the embedded one."""
     if settings.database_url is None and settings.database_url_file is None:
         return None
     return settings.dsn()
@@ -166,27 +169,27 @@ def key_of(stack: LocalStack, key_file: Path) -> str:
             return held
     token = stack.new_key("slowrank up")
     if key_file.exists():
-        log.warning("the key in %s does not open this API; it is kept as %s", key_file, set_aside(key_file))
+        log.warning("the key in %s is not valid for this API; renamed to %s", key_file, set_aside(key_file))
     write_private(key_file, token + "\n")
     return token
 
 
 @contextmanager
 def host_telemetry(stack: LocalStack, *, listen: Sequence[str]) -> Iterator[None]:
-    """Feed this host's own telemetry into the bus once a second; ``listen`` takes step datagrams.
+    """Send this host's telemetry to the sink once a second; ``listen``: addresses for step datagrams.
 
-    Raises ``OSError`` when an address to listen on is taken.
+    Raises ``OSError`` when an address is in use.
     """
     settings = stack.settings
     node = settings.node or platform.node() or "localhost"
     who = identity(settings.cluster, node, time.time_ns())
     exporter = Exporter(
-        replace(who, labels=settings.place()), collectors(listen, settings.exporter_release_file)
+        replace(who, labels=settings.location_labels()), collectors(listen, settings.exporter_release_file)
     )
     stop = threading.Event()
     schedule = Schedule(node, settings.exporter_interval_seconds)
     thread = threading.Thread(
-        target=_tick, args=(exporter, schedule, stack.bus, stop), name="exporter", daemon=True
+        target=_tick, args=(exporter, schedule, stack.sink, stop), name="exporter", daemon=True
     )
     thread.start()
     try:
@@ -197,31 +200,31 @@ def host_telemetry(stack: LocalStack, *, listen: Sequence[str]) -> Iterator[None
         exporter.close()
 
 
-def _tick(exporter: Exporter, schedule: Schedule, bus: Bus, stop: threading.Event) -> None:
+def _tick(exporter: Exporter, schedule: Schedule, sink: LocalSink, stop: threading.Event) -> None:
     while not stop.wait(max(0.0, schedule.next_after(time.monotonic()) - time.monotonic())):
         now = Instant(wall=time.time(), monotonic=time.monotonic())
         records = exporter.tick(now, SpoolStats())
         exporter.took(time.monotonic() - now.monotonic)
-        bus.accept(records)
+        sink.accept(records)
 
 
 @contextmanager
-def _ticking(bus: Bus) -> Iterator[None]:
-    """Let time pass on the bus once a second, so that a cluster that falls silent is noticed."""
+def _ticking(sink: LocalSink) -> Iterator[None]:
+    """Call the sink's ``tick`` once a second, so that a cluster that stops sending is detected."""
     stop = threading.Event()
 
     def tick() -> None:
         while not stop.wait(TICK_SECONDS):
-            bus.tick()
+            sink.tick()
 
-    thread = threading.Thread(target=tick, name="bus", daemon=True)
+    thread = threading.Thread(target=tick, name="sink", daemon=True)
     thread.start()
     try:
         yield
     finally:
         stop.set()
         thread.join(10)
-        bus.close()
+        sink.close()
 
 
 @contextmanager
@@ -233,7 +236,7 @@ def _notifying(notifier: Notifier) -> Iterator[None]:
         yield
     finally:
         loop.call_soon_threadsafe(stop.set)
-        # Seconds: an attempt under way ends within 15 (api.sender.TOTAL_SECONDS).
+        # Seconds: a delivery under way ends within 15 (slowrank.settings.WEBHOOK_ATTEMPT_SECONDS).
         thread.join(20)
 
 

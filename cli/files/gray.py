@@ -1,30 +1,30 @@
-"""``slowrank gray``: learn from recorded telemetry how healthy nodes look beside each other."""
+"""``slowrank gray``: fit the model of healthy nodes to recorded telemetry."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from slowrank.cli.outputs import check_output
-from slowrank.cli.remote import fail
+from cli.admin.remote import fail
+from cli.files.output_check import check_output
 
 if TYPE_CHECKING:
-    from detectors.multivariate import Envelope
+    from detectors.node.gray_envelope import Envelope
 
 
 def gray(
-    files: Annotated[list[Path], typer.Argument(help="Node samples of hours in which nothing was wrong.")],
+    files: Annotated[list[Path], typer.Argument(help="Node samples of hours without a fault.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="File for the model.")] = Path("gray.json"),
 ) -> None:
-    """Fit the healthy region of nodes over all their features (needs scikit-learn, extra science)."""
+    """Fit the region of healthy nodes over all their features (needs scikit-learn, extra science)."""
     import msgspec
 
-    from detectors.multivariate import MIN_WINDOWS_PER_FEATURE
-    from streams.file_records import read_records
-    from streams.files import FileProblem
-    from streams.gray_region import fit
-    from streams.gray_windows import MIN_NODES
-    from streams.readings import FEATURES
+    from detectors.node.gray_envelope import MIN_WINDOWS_PER_FEATURE
+    from streams.cluster.gray_windows import MIN_NODES
+    from streams.files.readers import FileProblem
+    from streams.files.record_builder import read_records
+    from streams.gray_features import FEATURES
+    from streams.gray_training import fit
 
     check_output(output, files)
     try:
@@ -33,12 +33,12 @@ def gray(
         fail(str(error))
     except ValueError as error:
         fail(
-            f"{error}. A window is a node's minute, and {MIN_NODES} nodes or more make one together: "
+            f"{error}. A window is one minute of a node, and needs {MIN_NODES} nodes or more: "
             f"{MIN_NODES} nodes of {len(FEATURES)} features need "
             f"{-(-MIN_WINDOWS_PER_FEATURE * len(FEATURES) // MIN_NODES)} minutes, more nodes fewer."
         )
     except ImportError:
-        fail("scikit-learn is missing: pip install 'slowrank[science]'")
+        fail("scikit-learn is missing: pip install 'slowrank-server[science]'")
     try:
         output.write_bytes(msgspec.json.format(msgspec.json.encode(region)))
     except OSError as error:
@@ -47,8 +47,8 @@ def gray(
 
 
 def load_region(path: Path) -> "Envelope":
-    """Return the model in a file that ``gray`` wrote; ends the command when it is none."""
-    from streams.gray_region import read_region
+    """Return the model in a file that ``gray`` wrote; exit when it is not one."""
+    from streams.cluster.gray_model import read_region
 
     try:
         return read_region(path)

@@ -1,20 +1,20 @@
-"""Where a command may write: looked at before hours of records are gone through in vain."""
+"""Check the output file of a command before it reads hours of records."""
 
 from collections.abc import Iterable
 from pathlib import Path
 
-from slowrank.cli.remote import fail
+from cli.admin.remote import fail
 
 
 def check_output(output: Path, inputs: Iterable[Path]) -> None:
-    """End the command where ``output`` is one of its ``inputs``, or can be no file."""
+    """Exit where ``output`` is one of the ``inputs``, or cannot be a file."""
     if any(_same(output, file) for file in inputs):
-        fail(f"{output}: is read from; -o needs another file.")
-    if not _is_place(output):
-        fail(f"{output}: is no file in a folder that exists; -o needs one.")
+        fail(f"{output} is an input file. Give another file with -o.")
+    if not _can_be_file(output):
+        fail(f"{output} is a folder, or its folder does not exist. Give another file with -o.")
 
 
-def _is_place(output: Path) -> bool:
+def _can_be_file(output: Path) -> bool:
     try:
         return output.parent.is_dir() and not output.is_dir()
     except OSError:
@@ -25,5 +25,5 @@ def _same(output: Path, file: Path) -> bool:
     try:
         return output.samefile(file)
     except OSError:
-        # One of them is not there or cannot be looked at; reading or writing it says what is wrong.
+        # One of them does not exist or cannot be read; reading or writing it reports why.
         return False

@@ -1,4 +1,4 @@
-"""Records on their way out of a command: at a chosen speed, and to Kafka."""
+"""Output of records by a command: at a multiple of real time, and to Kafka."""
 
 import time
 from collections.abc import Iterable
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from slowrank.cli.remote import fail
+from cli.admin.remote import fail
 
 if TYPE_CHECKING:
     from slowrank.settings import Settings
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 Speed = Annotated[str, typer.Option(help="Multiple of real time, such as 60x; max = no waiting.")]
 
 
-def at_speed(records: "Iterable[Record]", speed: str) -> "Iterable[Record]":
-    """Yield records as many times faster than they happened as ``speed`` says; a bad one ends the command."""
-    from streams.replay import paced
+def paced_output(records: "Iterable[Record]", speed: str) -> "Iterable[Record]":
+    """Yield records at a multiple of real time; an invalid ``speed`` ends the command."""
+    from streams.files.replay import paced
 
-    factor = multiple(speed)
+    factor = speed_factor(speed)
     if factor == float("inf"):
         return records
     return paced(records, speed=factor, clock=time.monotonic, sleep=time.sleep)
 
 
-def multiple(speed: str) -> float:
-    """Return the multiple of real time ``speed`` says, infinity for ``max``; a bad one ends the command."""
+def speed_factor(speed: str) -> float:
+    """Return ``speed`` as a number, infinity for ``max``; an invalid one ends the command."""
     if speed == "max":
         return float("inf")
     try:
@@ -34,15 +34,15 @@ def multiple(speed: str) -> float:
     except ValueError:
         factor = 0.0
     if not 0 < factor < float("inf"):
-        fail(f"--speed {speed}: want a multiple such as 60x, or max")
+        fail(f"--speed {speed}: give a multiple such as 60x, or max")
     return factor
 
 
 def to_kafka(records: "Iterable[Record]", settings: "Settings") -> int:
-    """Send records to their topics and return how many; brokers that do not take them end the command."""
+    """Send records to their topics and return their count; exit when the brokers do not accept them."""
     import asyncio
 
-    from streams.sender import SendProblem, send
+    from streams.files.record_producer import SendProblem, send
 
     try:
         return asyncio.run(send(records, bootstrap=settings.kafka_bootstrap, prefix=settings.topic_prefix))

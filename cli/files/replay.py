@@ -1,4 +1,4 @@
-"""``slowrank replay`` and ``slowrank backtest``: recorded telemetry through the detectors."""
+"""``slowrank replay`` and ``slowrank backtest``: run recorded telemetry through the detectors."""
 
 import sys
 import time
@@ -9,26 +9,26 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from slowrank.cli.feed import Speed, at_speed, to_kafka
-from slowrank.cli.gray import load_region
-from slowrank.cli.outputs import check_output
-from slowrank.cli.remote import fail
+from cli.admin.remote import fail
+from cli.files.gray import load_region
+from cli.files.output_check import check_output
+from cli.files.record_output import Speed, paced_output, to_kafka
 
 if TYPE_CHECKING:
     from alerts.finding import Finding
     from slowrank.telemetry import Record
-    from streams.comparison import Change
-    from streams.file_records import Read
-    from streams.topology import Pipeline
-    from streams.tuning import Tuning
+    from streams.config.settings import Tuning
+    from streams.files.finding_diff import Change
+    from streams.files.record_builder import Read
+    from streams.pipeline import Pipeline
 
 Files = Annotated[list[Path], typer.Argument(help="NDJSON, CSV (.gz, .zst too) or Parquet files.")]
 ConfigFile = Annotated[
-    Path | None, typer.Option("--config", help="File whose detector tables hold; slowrank.toml without it.")
+    Path | None, typer.Option("--config", help="File with the detector tables; by default slowrank.toml.")
 ]
 
-MOST_DOUBTS = 10
-"""About steps that may be impossible to judge, so many are told."""
+MAX_DOUBTS = 10
+"""Warnings about data quality that are printed; chosen: one screen."""
 
 _CHANGES: "dict[Change, str]" = {
     "opened": "opened",
@@ -41,22 +41,24 @@ _CHANGES: "dict[Change, str]" = {
 def backtest(
     files: Files,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="File for NDJSON; - is stdout, as without it.")
+        Path | None, typer.Option("-o", "--output", help="File for NDJSON; - is stdout, the default.")
     ] = None,
     config: ConfigFile = None,
     compare: Annotated[
-        Path | None, typer.Option(help="Another such file: say what would be different with it.")
+        Path | None, typer.Option(help="Another such file: show what it would change.")
     ] = None,
     gray_model: Annotated[
         Path | None,
-        typer.Option(help="What `slowrank gray` wrote, for all clusters, whatever the tables say."),
+        typer.Option(
+            help="Model file of `slowrank gray`, for all clusters; takes precedence over the tables."
+        ),
     ] = None,
 ) -> None:
-    """Write the findings that FILES would have given: finding.v1, one a line, each in its final version.
+    """Write the findings of FILES as finding.v1, one a line, each in its final version.
 
-    With --compare, write what becomes of them under the other file instead: as text, or with -o as NDJSON.
+    With --compare, write the differences under the other file instead: as text, or with -o as NDJSON.
     """
-    from streams.replay import as_ndjson
+    from streams.files.replay import as_ndjson
 
     read_too = [file for file in (config, compare, gray_model) if file is not None]
     if output is not None:
@@ -81,22 +83,22 @@ def replay(
     kafka: Annotated[bool, typer.Option("--kafka", help="Send the records to Kafka instead.")] = False,
     config: ConfigFile = None,
 ) -> None:
-    """Feed FILES through the detectors and print each finding as it opens or changes status or severity."""
+    """Run FILES through the detectors and print each finding as it opens or changes status or severity."""
     tuning = _tuning(config)
     read = _read(files)
-    records = at_speed(read.records, speed)
+    records = paced_output(read.records, speed)
     if kafka:
         _send(records, oldest=read.records[0].ts)
         return
     pipeline = _pipeline(tuning)
-    for line in _news(records, pipeline):
+    for line in _status_lines(records, pipeline):
         _print(f"{line}\n".encode())
     _summary(read, pipeline, "replayed")
 
 
 def _read(files: list[Path]) -> "Read":
-    from streams.file_records import read_records
-    from streams.files import FileProblem
+    from streams.files.readers import FileProblem
+    from streams.files.record_builder import read_records
 
     try:
         return read_records(files)
@@ -105,28 +107,28 @@ def _read(files: list[Path]) -> "Read":
 
 
 def _tuning(config: Path | None) -> "Tuning":
-    from slowrank.cli.config import FILE, load_settings, load_tuning
+    from cli.admin.config import FILE, load_settings, load_tuning
 
     if config is not None and not config.is_file():
-        fail(f"{config}: no such file")
+        fail(f"{config}: no such file. Give an existing one with --config.")
     return load_tuning(load_settings(), config or FILE)
 
 
 def _pipeline(tuning: "Tuning") -> "Pipeline":
-    from streams.topology import local_pipeline
+    from streams.pipeline import local_pipeline
 
     return local_pipeline(tuning)
 
 
 def _final(read: "Read", pipeline: "Pipeline") -> "list[Finding]":
-    from streams.replay import final_versions, findings_of
+    from streams.files.replay import final_versions, findings_of
 
     return final_versions(findings_of(read.records, pipeline))
 
 
 def _compared(before: "list[Finding]", after: "list[Finding]", output: Path | None) -> str:
-    """Write the differences, and return them in a sentence."""
-    from streams.comparison import compare, differences_ndjson
+    """Write the differences, and return a summary."""
+    from streams.files.finding_diff import compare, differences_ndjson
 
     differences = compare(before, after)
     if output is None:
@@ -136,8 +138,8 @@ def _compared(before: "list[Finding]", after: "list[Finding]", output: Path | No
     else:
         _put(output, differences_ndjson(differences))
     counts = Counter(d.change for d in differences)
-    told = ", ".join(f"{counts[c]} {word}" for c, word in _CHANGES.items())
-    return f"{len(before)} findings before, {len(after)} after: {told}"
+    summary = ", ".join(f"{counts[c]} {label}" for c, label in _CHANGES.items())
+    return f"{len(before)} findings before, {len(after)} after: {summary}"
 
 
 def _put(output: Path | None, lines: bytes) -> None:
@@ -147,26 +149,26 @@ def _put(output: Path | None, lines: bytes) -> None:
         _write(output, lines)
 
 
-def _news(records: "Iterable[Record]", pipeline: "Pipeline") -> Iterator[str]:
+def _status_lines(records: "Iterable[Record]", pipeline: "Pipeline") -> Iterator[str]:
     from alerts.finding import rfc3339
-    from streams.replay import findings_of
+    from streams.files.replay import findings_of
 
-    told: dict[str, tuple[str, str]] = {}
+    printed: dict[str, tuple[str, str]] = {}
     for finding in findings_of(records, pipeline):
-        if told.get(finding.id) != (finding.status, finding.severity):
-            told[finding.id] = finding.status, finding.severity
+        if printed.get(finding.id) != (finding.status, finding.severity):
+            printed[finding.id] = finding.status, finding.severity
             when = rfc3339(finding.last_seen_at)
             yield f"{when}  {finding.status:<9}  {finding.severity:<8}  {finding.title}"
 
 
 def _send(records: "Iterable[Record]", *, oldest: float) -> None:
-    from slowrank.cli.config import load_settings
+    from cli.admin.config import load_settings
     from slowrank.telemetry.checks import MAX_AGE_SECONDS
 
     age = time.time() - oldest
     if age > MAX_AGE_SECONDS:
         fail(
-            f"the oldest record is {age / 3600:.0f} h old, and the workers set aside what is older than "
+            f"the oldest record is {age / 3600:.0f} h old, and the workers reject what is older than "
             f"{MAX_AGE_SECONDS / 3600:.0f} h. Replay it without --kafka."
         )
     settings = load_settings()
@@ -183,7 +185,7 @@ def _write(output: Path, lines: bytes) -> None:
 
 def _print(lines: bytes) -> None:
     if sys.stdout is None:
-        fail("there is no standard output to write to")
+        fail("standard output is closed. Write to a file with -o.")
     try:
         sys.stdout.buffer.write(lines)
         sys.stdout.flush()
@@ -197,11 +199,11 @@ def _summary(read: "Read", pipeline: "Pipeline", what: str) -> None:
     typer.secho(f"{what}; {read.rows} rows read", err=True)
     if read.unknown:
         names = ", ".join(f"{name[:40]!r}" for name in sorted(read.unknown))
-        typer.secho(f"columns of step rows that are not known and were left out: {names}", err=True)
-    for job_id, doubt in read.doubts[:MOST_DOUBTS]:
+        typer.secho(f"unknown columns of step rows were ignored: {names}", err=True)
+    for job_id, doubt in read.doubts[:MAX_DOUBTS]:
         typer.secho(f"job {job_id}: {doubt}", err=True)
-    if len(read.doubts) > MOST_DOUBTS:
-        typer.secho(f"and {len(read.doubts) - MOST_DOUBTS} such doubts more", err=True)
+    if len(read.doubts) > MAX_DOUBTS:
+        typer.secho(f"and {len(read.doubts) - MAX_DOUBTS} more such warnings", err=True)
     for reason, count in sorted(read.bad.items()):
         typer.secho(f"set aside: {count} rows, {reason}", err=True)
     for example in read.examples:

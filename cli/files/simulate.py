@@ -1,4 +1,4 @@
-"""``slowrank simulate``: a synthetic cluster's telemetry, to a file or to Kafka."""
+"""``slowrank simulate``: write the telemetry of a simulated cluster to a file or to Kafka."""
 
 import time
 from collections.abc import Iterable
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from slowrank.cli.feed import Speed, at_speed, multiple, to_kafka
-from slowrank.cli.remote import fail
+from cli.admin.remote import fail
+from cli.files.record_output import Speed, paced_output, speed_factor, to_kafka
 
 if TYPE_CHECKING:
     from simulator import Cluster
@@ -28,42 +28,42 @@ def simulate(
         Path | None, typer.Option("-o", "--output", help="NDJSON file; .gz compresses; - is stdout.")
     ] = None,
     kafka: Annotated[str | None, typer.Option(help="Send to these bootstrap servers, host:port,…")] = None,
-    truth: Annotated[Path | None, typer.Option(help="NDJSON file for what was injected.")] = None,
+    truth: Annotated[Path | None, typer.Option(help="NDJSON file for the injected faults.")] = None,
     speed: Speed = "max",
     cluster: Annotated[str, typer.Option(help="Cluster name in the records.")] = "sim",
 ) -> None:
-    """Simulate one training job over the whole cluster and write what its exporters would send."""
+    """Simulate one training job on the whole cluster and write what its exporters would send."""
     if fault == ["list"]:
         _list_faults()
         return
     if (output is None) == (kafka is None):
-        fail("say where the records go: -o FILE or --kafka HOST:PORT, one of them")
+        fail("the output is not clear: give -o FILE or --kafka HOST:PORT, one of them")
     if truth is not None and output is not None and truth.resolve() == output.resolve():
-        fail(f"--truth and -o both name {truth}, and one would be written over the other: give two files")
-    # The last record is of the time it is sent at: what is ahead of the clock is refused.
-    start = time.time() - seconds * max(0.0, 1 - 1 / multiple(speed))
+        fail(f"--truth and -o both name {truth}, and one would overwrite the other: give two files")
+    # The last record carries the time it is sent at: records ahead of the clock are refused.
+    start = time.time() - seconds * max(0.0, 1 - 1 / speed_factor(speed))
     simulated = _cluster(nodes, gpus, seed=seed, faults=fault or [], name=cluster, start=float(int(start)))
     if late := [fault for fault in simulated.faults if fault.onset >= seconds]:
         fail(
             f"--fault {late[0].kind}: its onset={late[0].onset:g} is not within --seconds {seconds:g}, so "
-            "nothing would go wrong; give an earlier onset or more seconds"
+            "the fault would not happen; give an earlier onset or more seconds"
         )
-    records = at_speed(simulated.run(seconds), speed)
+    records = paced_output(simulated.run(seconds), speed)
     try:
         if truth is not None:
-            from simulator.truth import write
+            from simulator.cluster.truth import write
 
             truth.write_bytes(write(simulated.truth))
         count = _sent(records, kafka) if kafka is not None else _to_file(records, output or Path("-"))
     except OSError as error:
-        fail(f"{error.filename}: cannot be written ({error.strerror})")
+        fail(f"{error.filename} cannot be written ({error.strerror})")
     typer.secho(f"{count} records, {seconds:g} s of {nodes} x {gpus} GPUs, seed {seed}", err=True)
 
 
 def _cluster(nodes: int, gpus: int, *, seed: int, faults: list[str], name: str, start: float) -> "Cluster":
     from simulator import Cluster, ClusterSpec
-    from simulator.faults import parse_fault
-    from simulator.layout import one_job
+    from simulator.cluster.layout import one_job
+    from simulator.faults.fault import parse_fault
 
     try:
         spec = ClusterSpec(
@@ -75,7 +75,7 @@ def _cluster(nodes: int, gpus: int, *, seed: int, faults: list[str], name: str, 
 
 
 def _list_faults() -> None:
-    from simulator.catalogue import CATALOGUE
+    from simulator.faults.catalogue import CATALOGUE
 
     for kind, row in CATALOGUE.items():
         blame = "a machine is at fault" if row.machine else "no machine is at fault"
@@ -83,7 +83,7 @@ def _list_faults() -> None:
 
 
 def _sent(records: "Iterable[Record]", bootstrap: str) -> int:
-    from slowrank.cli.config import load_settings
+    from cli.admin.config import load_settings
 
     return to_kafka(records, load_settings(kafka_bootstrap=bootstrap))
 

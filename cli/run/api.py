@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from slowrank.cli.remote import fail
+from cli.admin.remote import fail
 
 if TYPE_CHECKING:
     from api.ingest import Sink
     from slowrank.settings import Settings
     from slowrank.telemetry import BadRecord, Record
-    from streams.sender import Sender
+    from streams.files.record_producer import Sender
 
 app = typer.Typer(help="Run the HTTP API.", no_args_is_help=True, add_completion=False)
 
@@ -26,8 +26,8 @@ def run(
 ) -> None:
     """Serve the API until stopped."""
     from api.app import create_app
-    from api.connections import server
-    from slowrank.cli.config import load_settings
+    from api.http.connections import server
+    from cli.admin.config import load_settings
     from store.pool import open_pool
 
     settings = load_settings()
@@ -40,7 +40,7 @@ def run(
             create_app(settings, pool, sink=sink, probes={"kafka": lambda: _kafka(settings)}),
             host=host or settings.api_host,
             port=settings.api_port if port is None else port,
-            # Seconds: event streams never end by themselves, and a stop would wait for them for ever.
+            # Seconds: event streams have no end, and a stop would wait for them for ever.
             timeout_graceful_shutdown=5,
         )
         with contextlib.suppress(KeyboardInterrupt):
@@ -58,15 +58,15 @@ def openapi() -> None:
 
 
 class KafkaSink:
-    """Sends ingested records to their topics; has them acknowledged when it returns."""
+    """Sends ingested records to their topics."""
 
     def __init__(self, sender: "Sender") -> None:
         self._sender = sender
 
     def accept(self, records: "Sequence[Record]") -> "Mapping[int, BadRecord]":
-        """Send ``records``, refusing none. Raises ``SinkUnavailable`` while the brokers do not take them."""
+        """Send ``records`` and wait for the acknowledgements; refuses none. Raises ``SinkUnavailable``."""
         from api.ingest import SinkUnavailable
-        from streams.sender import SendProblem
+        from streams.files.record_producer import SendProblem
 
         try:
             self._sender.send(records)
@@ -80,20 +80,22 @@ def _sink(settings: "Settings") -> "Iterator[Sink | None]":
     import importlib.util
 
     if importlib.util.find_spec("aiokafka") is None:
-        typer.secho("no ingest over HTTP: it needs `pip install 'slowrank[streams]'`", err=True)
+        typer.secho(
+            "no ingest over HTTP: aiokafka is missing. Run: pip install 'slowrank-server[streams]'", err=True
+        )
         yield None
         return
-    from streams.sender import Sender
+    from streams.files.record_producer import Sender
 
     with closing(Sender(settings.kafka_bootstrap, settings.topic_prefix)) as sender:
         yield KafkaSink(sender)
 
 
 def _kafka(settings: "Settings") -> str:
-    """Return which broker accepts connections. Raises ``OSError`` when none does."""
+    """Return the broker that accepts connections. Raises ``OSError`` when none does."""
     import socket
 
-    problem = OSError("no bootstrap server is set: SLOWRANK_KAFKA_BOOTSTRAP")
+    problem = OSError("no bootstrap server: set SLOWRANK_KAFKA_BOOTSTRAP")
     for broker in settings.kafka_bootstrap.split(","):
         host, _, port = broker.strip().rpartition(":")
         try:

@@ -1,4 +1,4 @@
-"""``slowrank demo``: a simulated cluster with one hidden fault, found by the real product, in one process."""
+"""``slowrank demo``: a simulated cluster with one hidden fault, found by the product, in one process."""
 
 import json
 import secrets
@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from slowrank.cli.remote import fail
+from cli.admin.remote import fail
 
 if TYPE_CHECKING:
     import httpx
 
-    from slowrank.cli.demo_scenario import Verdict
-    from slowrank.cli.demo_screen import Screen
-    from slowrank.cli.local_stack import LocalStack
+    from cli.embedded.local_stack import LocalStack
+    from cli.run.demo_scenario import DemoResult
+    from cli.run.demo_screen import Screen
     from slowrank.telemetry import Record
 
 Json = dict[str, Any]
@@ -32,31 +32,33 @@ Json = dict[str, Any]
 
 def demo(
     seed: Annotated[
-        int | None, typer.Option(min=0, help="Which fault and where; a new one without it.")
+        int | None, typer.Option(min=0, help="Selects fault and machine; random by default.")
     ] = None,
-    once: Annotated[bool, typer.Option("--once", help="End when it is over; exit code 0 if right.")] = False,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write the verdict to this file.")] = None,
-    speed: Annotated[float, typer.Option(min=0, help="Times real time; 0 = as fast as it goes.")] = 10.0,
+    once: Annotated[bool, typer.Option("--once", help="Exit at the end, with code 0 if right.")] = False,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the result to this file.")] = None,
+    speed: Annotated[
+        float, typer.Option(min=0, help="Multiple of real time; 0 = as fast as possible.")
+    ] = 10.0,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the API; 0 = any free one.")] = 0,
 ) -> None:
     """Find a simulated straggler, on this machine, in a minute: no Docker, no GPU, no Kafka, no root."""
     from rich.console import Console
 
-    from slowrank.cli.demo_screen import Screen
+    from cli.run.demo_screen import Screen
 
     if json_file is not None and not json_file.parent.is_dir():
-        fail(f"--json {json_file}: there is no folder {json_file.parent}. Make it first.")
+        fail(f"--json {json_file}: there is no folder {json_file.parent}. Create it first.")
     seed = secrets.randbelow(100_000) if seed is None else seed
-    # A polite kill or a closed terminal cleans up as Ctrl-C does.
+    # SIGTERM and a closed terminal clean up as Ctrl-C does.
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
     try:
         with _running(port) as (stack, api, key_file):
             screen, stays = Screen(Console()), not once and sys.stdout.isatty()
-            play = _Play(stack, api, screen, seed)
-            verdict = play.run(speed, stack.link if stays else lambda _: _no_link(json_file))
+            demo_run = _DemoRun(stack, api, screen, seed)
+            result = demo_run.run(speed, stack.link if stays else lambda _: _no_link(json_file))
             if json_file is not None:
-                json_file.write_text(json.dumps(verdict.to_json(), indent=2) + "\n")
+                json_file.write_text(json.dumps(result.to_json(), indent=2) + "\n")
             if stays:
                 screen.waiting(stack.url, str(key_file), _own_command())
                 with suppress(KeyboardInterrupt):
@@ -66,19 +68,19 @@ def demo(
         raise typer.Exit(130) from None
     except OSError as error:
         fail(f"the demo cannot run: {error}")
-    if not verdict.passed:
+    if not result.passed:
         raise typer.Exit(1)
 
 
 def _no_link(json_file: Path | None) -> str:
-    """Return where the evidence is read when nothing serves it any more."""
+    """Return where the evidence is when the demo no longer serves it."""
     return (
         f"in {json_file}" if json_file else "in a terminal, without --once, the demo serves it in a browser"
     )
 
 
 def _own_command() -> str:
-    """Return what starts this program from where the user is: after ``make demo`` it is not on the PATH."""
+    """Return the command of this program for the user's shell: after ``make demo`` it is not on the PATH."""
     if shutil.which("slowrank") == sys.argv[0]:
         return "slowrank"
     own, here = Path(sys.argv[0]).absolute(), Path.cwd()
@@ -87,23 +89,23 @@ def _own_command() -> str:
 
 @contextmanager
 def _running(port: int) -> "Iterator[tuple[LocalStack, httpx.Client, Path]]":
-    """Start the stack in a folder that is gone afterwards, with this host's telemetry beside it."""
+    """Start the stack in a temporary folder, with this host's telemetry."""
     import httpx
 
-    from slowrank.cli.config import load_settings, load_tuning
-    from slowrank.cli.embedded import EmbeddedError
-    from slowrank.cli.local_stack import Wanted, host_telemetry, local_stack
-    from slowrank.cli.private_file import write_private
+    from cli.admin.config import load_settings, load_tuning
+    from cli.admin.private_file import write_private
+    from cli.embedded.database_folder import EmbeddedError
+    from cli.embedded.local_stack import StackConfig, host_telemetry, local_stack
 
-    # The demo has a database of its own, wherever the operator's is.
+    # The demo has its own database and never uses the operator's.
     settings = load_settings(database_url=None, database_url_file=None)
     tuning = load_tuning(settings)
     with tempfile.TemporaryDirectory(prefix="slowrank-demo-") as folder:
-        # As root the database runs as another user, who must reach its own folder in here.
+        # As root the database runs as another user, who must be able to enter its folder here.
         Path(folder).chmod(0o711)
-        wanted = Wanted(Path(folder) / "database", port, throwaway=True)
+        config = StackConfig(Path(folder) / "database", port, throwaway=True)
         try:
-            with local_stack(wanted, settings, tuning) as stack, host_telemetry(stack, listen=()):
+            with local_stack(config, settings, tuning) as stack, host_telemetry(stack, listen=()):
                 key = stack.new_key("demo")
                 write_private(Path(folder) / "key", key)
                 headers = {"authorization": f"Bearer {key}"}
@@ -113,62 +115,62 @@ def _running(port: int) -> "Iterator[tuple[LocalStack, httpx.Client, Path]]":
             fail(str(error))
 
 
-class _Play:
-    """One run of the demo: plays the cluster into the stack and reads findings back over HTTP.
+class _DemoRun:
+    """One run of the demo: sends the cluster's records to the stack and reads findings over HTTP.
 
-    The truth is used to tell the story and to judge it; nothing of it goes into the stack.
+    The injected fault is used for the output and the result only; the stack receives nothing of it.
     """
 
     def __init__(self, stack: "LocalStack", api: "httpx.Client", screen: "Screen", seed: int) -> None:
-        from slowrank.cli.demo_scenario import PATIENCE_SECONDS, SETTLE_SECONDS, draw
+        from cli.run.demo_scenario import SETTLE_SECONDS, TIMEOUT_SECONDS, draw
 
         self._stack = stack
         self._api = api
         self._screen = screen
         self._seed = seed
-        # Longer ago than the play lasts, so that no record is ahead of the clock at any speed.
+        # Longer ago than the run lasts, so that no record is ahead of the clock at any speed.
         self._start = float(int(time.time())) - 300.0
         self._cluster = draw(seed, start=self._start)
         self._onset = self._cluster.faults[0].onset
-        self._end = self._onset + PATIENCE_SECONDS
+        self._end = self._onset + TIMEOUT_SECONDS
         self._settle = SETTLE_SECONDS
         self._steps: deque[float] = deque(maxlen=20)
         self._found_at: float | None = None
         self._injected = False
 
-    def run(self, speed: float, proof: Callable[[str], str]) -> "Verdict":
-        """Play until the culprit was named and some time has passed, or patience is over.
+    def run(self, speed: float, proof: Callable[[str], str]) -> "DemoResult":
+        """Run until some time after the right finding, or until the timeout.
 
-        ``proof`` says where a person reads the finding of an id.
+        ``proof`` returns the address of a finding by its id.
         """
-        from slowrank.cli.demo_scenario import CLUSTER, judge
+        from cli.run.demo_scenario import CLUSTER, evaluate
 
         spec = self._cluster.spec
         self._screen.head(seed=self._seed, nodes=spec.nodes, gpus=spec.gpus, url=self._stack.url)
         for second, batch in groupby(self._records(speed), key=lambda record: int(record.ts)):
             records = list(batch)
-            self._stack.bus.accept(records)
+            self._stack.sink.accept(records)
             at = second + 1 - self._start
-            self._tell(at, records)
+            self._report(at, records)
             if at > self._end:
                 break
-        self._stack.bus.finish(CLUSTER)
+        self._stack.sink.finish(CLUSTER)
         self._show(self._end)
-        verdict = judge(self._seed, self._cluster.truth[0], self._findings(), seconds=self._found_at)
-        if verdict.finding is not None:
-            self._screen.details(verdict.finding, proof(verdict.finding["id"]))
-        self._screen.verdict(verdict)
-        return verdict
+        result = evaluate(self._seed, self._cluster.truth[0], self._findings(), seconds=self._found_at)
+        if result.finding is not None:
+            self._screen.details(result.finding, proof(result.finding["id"]))
+        self._screen.result(result)
+        return result
 
     def _records(self, speed: float) -> "Iterable[Record]":
-        from streams.replay import paced
+        from streams.files.replay import paced
 
         records = self._cluster.run(self._end + 10.0)
         if not speed:
             return records
         return paced(records, speed=speed, clock=time.monotonic, sleep=time.sleep)
 
-    def _tell(self, at: float, records: "list[Record]") -> None:
+    def _report(self, at: float, records: "list[Record]") -> None:
         if self._onset <= at and not self._injected:
             self._injected = True
             self._screen.injected(self._onset)
@@ -188,13 +190,13 @@ class _Play:
                 self._steps.extend(seconds for rank, seconds in pairs if rank == 0)
         if len(self._steps) > 2 and int(at) % 15 == 0:
             usual = statistics.median(self._steps)
-            # By the median absolute deviation, scaled to a normal's: one checkpoint is no spread.
+            # Scaled median absolute deviation: not affected by one long step, such as a checkpoint.
             spread = 1.4826 * statistics.median(abs(step - usual) for step in self._steps)
             self._screen.learning(at, usual, spread)
 
     def _show(self, at: float) -> None:
-        """Show findings as they come and as they change; the first right one ends the run soon."""
-        from slowrank.cli.demo_scenario import names_culprit
+        """Show new and changed findings; the first right one sets the end of the run."""
+        from cli.run.demo_scenario import names_culprit
 
         for finding in self._findings():
             self._screen.finding(at, finding, self._start)
@@ -204,11 +206,11 @@ class _Play:
 
     def _findings(self) -> list[Json]:
         """Return the findings about the simulated cluster as the API serves them."""
-        from slowrank.cli.demo_scenario import CLUSTER
+        from cli.run.demo_scenario import CLUSTER
 
-        wanted: Json = {"cluster": CLUSTER, "limit": 1000}
-        # As fast as it goes, seconds are played faster than a key may ask (api.limits.READ).
-        while (answer := self._api.get("/api/v1/findings", params=wanted)).status_code == 429:
+        query: Json = {"cluster": CLUSTER, "limit": 1000}
+        # At full speed the demo asks more often than the rate limit of its key allows.
+        while (answer := self._api.get("/api/v1/findings", params=query)).status_code == 429:
             time.sleep(float(answer.headers["retry-after"]))
         answer.raise_for_status()
         found: list[Json] = answer.json()["items"]

@@ -1,4 +1,4 @@
-"""What the demo injects, drawn from its seed, and how its findings are judged against that."""
+"""The demo's fault, drawn from its seed, and the evaluation of its findings."""
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -7,23 +7,24 @@ from typing import Any
 import numpy as np
 
 from simulator import Cluster, ClusterSpec, Fault, Truth
-from simulator.layout import one_job
+from simulator.cluster.layout import one_job
 
 NODES, GPUS, NICS = 16, 8, 2
 CLUSTER = "sim"
 FAULTS = ("thermal_throttle", "clock_lock", "silent_slow", "host_contention")
-# The change detectors learn a series for 80 s before they trust its level.
+# After the warm-up and baseline of the change detectors, 80 s.
 ONSET_SECONDS = (90.0, 115.0)
-# Simulated seconds: until the demo gives up, and after the right finding, for wrong ones to show.
-PATIENCE_SECONDS = 60.0
+# Simulated seconds: timeout after the onset; and how long the run goes on after the right finding, so that
+# false findings show. Chosen: the demo ends within a minute at ten times real time.
+TIMEOUT_SECONDS = 60.0
 SETTLE_SECONDS = 20.0
 
 Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """What ``--json`` holds: whether the culprit was named, and who else was."""
+class DemoResult:
+    """Content of ``--json``: whether the faulty machine was named, and how many healthy ones were."""
 
     seed: int
     found: bool
@@ -39,12 +40,12 @@ class Verdict:
         return self.found and self.correct and not self.false_findings
 
     def to_json(self) -> Json:
-        """Return the verdict JSON-ready."""
+        """Return a JSON-ready dict."""
         return asdict(self)
 
 
 def draw(seed: int, *, start: float) -> Cluster:
-    """Return the cluster of ``seed`` with one fault in it: kind, place, onset and size from the seed.
+    """Return the cluster of ``seed`` with one fault: kind, machine, onset and magnitude from the seed.
 
     ``start`` is the Unix time of its first second.
     """
@@ -66,34 +67,34 @@ def draw(seed: int, *, start: float) -> Cluster:
 
 
 def names_culprit(finding: Json, truth: Truth) -> bool:
-    """Return whether a finding names the machine at fault, as one of the kinds that are right about it."""
+    """Return whether a finding names the faulty machine, with one of the expected kinds."""
     subject = finding["subject"]
-    place = subject.get("node") == truth.node and subject.get("gpu_index") == truth.gpu_index
-    return place and finding["kind"] in truth.verdicts
+    same = subject.get("node") == truth.node and subject.get("gpu_index") == truth.gpu_index
+    return same and finding["kind"] in truth.verdicts
 
 
 def accuses_healthy(finding: Json, truth: Truth) -> bool:
-    """Return whether a finding names a machine that is well: another node, or another GPU of the node."""
+    """Return whether a finding names a healthy machine: another node, or another GPU of the node."""
     subject = finding["subject"]
     if subject.get("node") is None:
         return False
     gpu = subject.get("gpu_index")
-    well = gpu is not None and truth.gpu_index is not None and gpu != truth.gpu_index
-    return subject["node"] != truth.node or well
+    other_gpu = gpu is not None and truth.gpu_index is not None and gpu != truth.gpu_index
+    return subject["node"] != truth.node or other_gpu
 
 
-def judge(seed: int, truth: Truth, findings: Iterable[Json], *, seconds: float | None) -> Verdict:
-    """Return the verdict over all findings of the run; ``seconds`` from injection to the right one."""
-    told = list(findings)
-    right = [f for f in told if names_culprit(f, truth)]
-    wrong = [f for f in told if accuses_healthy(f, truth)]
-    shown = next(iter(right or told), None)
-    return Verdict(
+def evaluate(seed: int, truth: Truth, findings: Iterable[Json], *, seconds: float | None) -> DemoResult:
+    """Return the result for all findings of the run; ``seconds``: from injection to the right one."""
+    shown = list(findings)
+    right = [f for f in shown if names_culprit(f, truth)]
+    wrong = [f for f in shown if accuses_healthy(f, truth)]
+    best = next(iter(right or shown), None)
+    return DemoResult(
         seed=seed,
-        found=bool(told),
+        found=bool(shown),
         correct=bool(right),
         seconds_to_finding=seconds,
         false_findings=len(wrong),
-        finding=shown,
+        finding=best,
         injected=truth.to_json(),
     )

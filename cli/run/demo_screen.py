@@ -1,4 +1,4 @@
-"""What the demo prints: progress while it learns, the finding when there is one, the verdict at the end."""
+"""Terminal output of the demo: progress, findings and the result."""
 
 from collections.abc import Iterable, Iterator
 from datetime import datetime
@@ -7,25 +7,16 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.markup import escape
 
+from alerts.kinds import kind_of
+from cli.admin.remote import printable
 from slowrank import __version__
-from slowrank.cli.remote import printable
 
 if TYPE_CHECKING:
-    from slowrank.cli.demo_scenario import Verdict
+    from cli.run.demo_scenario import DemoResult
 
 Json = dict[str, Any]
 
-_CAUSES = {
-    "throttle.thermal": "thermal throttling",
-    "throttle.hw_slowdown": "hardware slowdown",
-    "throttle.power": "power cap",
-    "clock.low": "SM clock below its peers, no reason given",
-    "host.cpu_contention": "other load on the host's CPUs",
-    "straggler.fail_slow": "the GPU itself, no reason seen in its clock, heat or power",
-    "data_loading": "data loading",
-    "imbalance.workload": "uneven work",
-}
-# metric -> (name, units in one of those shown, unit shown): what moved on the machine, in short
+# metric -> (name, SI units per shown unit, shown unit)
 _MEASURES = {
     "gpu.clock.sm_hz": ("SM clock", 1e6, "MHz"),
     "gpu.power_watts": ("power", 1.0, "W"),
@@ -35,46 +26,46 @@ _MEASURES = {
 
 
 class Screen:
-    """Writes lines as the demo goes on; ``clock`` in them is simulated time."""
+    """Prints the lines of the demo; their times are simulated."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._told: dict[str, tuple[str, str, str]] = {}
+        self._printed: dict[str, tuple[str, str, str]] = {}
 
     def head(self, *, seed: int, nodes: int, gpus: int, url: str) -> None:
-        """Say what runs."""
+        """Print the header."""
         size = f"{nodes} nodes × {gpus} GPUs, 1 job, {nodes * gpus} ranks"
         self._print(
             f"[bold]slowrank {__version__} demo[/] · simulated: {size} · seed {seed} · real detectors, "
-            "in-memory bus"
+            "in-process pipeline"
         )
-        self._print(f"  [green]✔[/] API  {url}   [green]✔[/] this host's own telemetry is watched beside it")
+        self._print(f"  [green]✔[/] API  {url}   [green]✔[/] this host's own telemetry is watched too")
 
     def learning(self, at: float, median: float, spread: float) -> None:
-        """Say how the job runs while nothing is wrong."""
+        """Print the step time of the healthy job, in seconds."""
         self._at(at, f"learning what normal looks like: step {median:.2f} s ± {spread:.2f}")
 
     def injected(self, at: float) -> None:
-        """Say that the fault is in."""
+        """Print that the fault was injected."""
         self._at(at, "(fault injected, hidden from the detectors)")
 
     def finding(self, at: float, finding: Json, start: float) -> None:
-        """Show since when a finding holds, how bad it is and who; later only what has changed of it."""
+        """Print a finding's onset, severity and title; nothing where they have not changed."""
         now = (finding["onset"], finding["severity"], finding["title"])
-        before = self._told.get(finding["id"])
+        before = self._printed.get(finding["id"])
         if before == now:
             return
-        self._told[finding["id"]] = now
+        self._printed[finding["id"]] = now
         if before is None or before[0] != now[0]:
             lo, onset, hi = (_clock(_seconds(t) - start) for t in _times(finding))
             self._at(at, f"[yellow]●[/] onset estimated {onset}  [dim]\\[{lo} – {hi}][/]")
-        # Also below an onset that alone has changed: it says whose.
+        # Also where only the onset has changed: the title names its machine.
         colour = "bold red" if finding["severity"] == "critical" else "yellow"
         severity, title = finding["severity"].upper(), _text(finding["title"])
         self._at(at, f"[{colour}]▲ {severity}[/]  [bold]{title}[/]")
 
     def details(self, finding: Json, proof: str) -> None:
-        """Show the rest in the order the on-call reads it: cost, cause, what it is not, what to do, proof."""
+        """Print cost, cause, ruled-out causes, action, command and the address of the evidence."""
         for name, text in (
             ("cost", _cost(finding)),
             ("cause", _cause(finding)),
@@ -86,24 +77,24 @@ class Screen:
             if text:
                 self._print(f"           [dim]{name:<6}[/] {text}")
 
-    def verdict(self, verdict: "Verdict") -> None:
-        """Say whether the right machine was named."""
-        right = "[green]yes[/]" if verdict.correct else "[red]no[/]"
+    def result(self, result: "DemoResult") -> None:
+        """Print whether the right machine was named."""
+        right = "[green]yes[/]" if result.correct else "[red]no[/]"
         took = (
             "not found"
-            if verdict.seconds_to_finding is None
-            else f"found in {verdict.seconds_to_finding:.0f} s"
+            if result.seconds_to_finding is None
+            else f"found in {result.seconds_to_finding:.0f} s"
         )
-        truth = verdict.injected
+        truth = result.injected
         gpu = "" if truth["gpu_index"] is None else f" GPU {truth['gpu_index']}"
         injected = f"{truth['fault']}, ×{truth['magnitude']:.2f}, {truth['node']}{gpu}"
         self._print(
-            f"  {took} · right machine: {right} · false alarms on healthy machines: {verdict.false_findings}"
+            f"  {took} · right machine: {right} · false alarms on healthy machines: {result.false_findings}"
             f"   [dim](injected: {injected})[/]"
         )
 
     def waiting(self, url: str, key_file: str, command: str) -> None:
-        """Say how to look further."""
+        """Print how to query the running demo."""
         self._print("While it runs, in another shell:")
         self._print(f"  export SLOWRANK_URL={url} SLOWRANK_KEY_FILE={key_file}")
         self._print(f"  {command} findings list")
@@ -151,11 +142,11 @@ def _ruled_out(finding: Json) -> str:
 
 
 def _named(hypothesis: str) -> str:
-    return _CAUSES.get(hypothesis, _text(hypothesis))
+    return kind_of(hypothesis).phrase or _text(hypothesis.replace("data_loading", "data loading"))
 
 
 def _command(finding: Json) -> str:
-    """Return how the machine is emptied, now or for its repair: which of them, the text above it says."""
+    """Return the action's first command, which drains the machine."""
     return _text(next(iter((finding.get("action") or {}).get("commands") or ()), ""))
 
 

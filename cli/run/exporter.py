@@ -1,4 +1,4 @@
-"""``slowrank exporter``: collects this node's telemetry and sends it to Kafka."""
+"""``slowrank exporter``: collect this node's telemetry and send it to Kafka."""
 
 import logging
 import os
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Collect this node's telemetry.")
 
-# Some three and a half hours of a node at one record a second.
+# Some three and a half hours of one node at one record a second (1.3 kB each).
 MEMORY_BYTES = 16 * 2**20
 # With the 10 s of Publisher.stop within the unit's TimeoutStopSec=20, before systemd kills.
 DRAIN_SECONDS = 5.0
@@ -31,22 +31,25 @@ Node = Annotated[
     str | None, typer.Option(help="Node name [SLOWRANK_NODE, NODE_NAME, SLURMD_NODENAME, host].")
 ]
 Listen = Annotated[
-    str | None, typer.Option(help="Where training hooks send: host:port and unix paths, comma-separated.")
+    str | None,
+    typer.Option(
+        help="Addresses for step times of training hooks: host:port and unix paths, comma-separated."
+    ),
 ]
 
 
 @app.command()
 def run(
     kafka: Annotated[str | None, typer.Option(help="Bootstrap servers, host:port,…")] = None,
-    once: Annotated[bool, typer.Option("--once", help="One tick, sent, then end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Send one tick, then exit.")] = False,
     interval: Annotated[float | None, typer.Option(min=0.05, help="Seconds between ticks.")] = None,
     listen: Listen = None,
     spool: Annotated[
-        Path | None, typer.Option(help="Folder for records the broker has not taken yet.")
+        Path | None, typer.Option(help="Folder for records that the brokers have not acknowledged yet.")
     ] = None,
     cluster: Cluster = None,
     node: Node = None,
-    metrics_port: Annotated[int, typer.Option(help="Own /metrics on 127.0.0.1; 0 for none.")] = 0,
+    metrics_port: Annotated[int, typer.Option(help="Port of /metrics on 127.0.0.1; 0 for none.")] = 0,
 ) -> None:
     """Collect once a second and send to Kafka until stopped."""
     from exporters.publisher import Publisher, kafka_producer
@@ -80,7 +83,7 @@ def run(
             _tick_until_stopped(exporter, store, settings)
             sent = publisher.drain(DRAIN_SECONDS)
     finally:
-        # First of all: it reads the spool, which is closed last.
+        # First: it reads the spool, which is closed last.
         publisher.stop()
         exporter.close()
         if server is not None:
@@ -89,7 +92,9 @@ def run(
         store.close()
     if not sent:
         fate = "those in memory are lost" if left.degraded else "they wait in the spool"
-        typer.secho(f"{left.records} records were not taken by {settings.kafka_bootstrap}; {fate}.", err=True)
+        typer.secho(
+            f"{left.records} records were not acknowledged by {settings.kafka_bootstrap}; {fate}.", err=True
+        )
         raise typer.Exit(1 if once else 0)
 
 
@@ -98,9 +103,9 @@ def print_once(
     listen: Listen = None,
     cluster: Cluster = None,
     node: Node = None,
-    seconds: Annotated[float, typer.Option(min=0.0, help="How long to watch before reading.")] = 1.0,
+    seconds: Annotated[float, typer.Option(min=0.0, help="Time between the two readings.")] = 1.0,
 ) -> None:
-    """Print what one tick would send, as JSON lines; needs no Kafka."""
+    """Print the records of one tick as JSON lines; needs no Kafka."""
     import json
 
     from exporters.collector import Instant
@@ -109,7 +114,7 @@ def print_once(
 
     exporter = _exporter(_settings(cluster=cluster, node=node, exporter_listen=listen))
     try:
-        # Ratios and rates need a first reading to compare with.
+        # Ratios and rates need a first reading as reference.
         exporter.tick(Instant(wall=time.time(), monotonic=time.monotonic()), SpoolStats())
         time.sleep(seconds)
         for record in exporter.tick(Instant(wall=time.time(), monotonic=time.monotonic()), SpoolStats()):
@@ -121,17 +126,17 @@ def print_once(
 
 @app.command()
 def release(
-    minutes: Annotated[float, typer.Option(min=0.1, max=1440.0, help="For how long.")] = 10.0,
+    minutes: Annotated[float, typer.Option(min=0.1, max=1440.0, help="Duration.")] = 10.0,
     end: Annotated[bool, typer.Option("--end", help="Read the GPUs again at once.")] = False,
 ) -> None:
-    """Have this host's exporter let go of the GPUs, so that they can be reset or the driver unloaded."""
+    """Make this host's exporter close the GPUs, so that they can be reset or the driver unloaded."""
     file = _settings().exporter_release_file
     try:
         if end:
             file.unlink(missing_ok=True)
         else:
             file.parent.mkdir(parents=True, exist_ok=True)
-            # Not through a link: the folder is the exporter's user's, and root writes here.
+            # Not through a link: the folder belongs to the exporter's user, and root writes here.
             opened = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o644)
             with os.fdopen(opened, "w") as text:
                 text.write(f"{minutes * 60:.0f}\n")
@@ -150,7 +155,7 @@ def release(
 
 
 def _settings(**given: Any) -> "Settings":
-    from slowrank.cli.config import load_settings
+    from cli.admin.config import load_settings
 
     # A flag that was not given must not come before the environment.
     return load_settings(**{name: value for name, value in given.items() if value is not None})
@@ -166,16 +171,15 @@ def _exporter(settings: "Settings") -> "Exporter":
     from exporters.registry import collectors
     from exporters.service import identity
 
-    listen = [address.strip() for address in settings.exporter_listen.split(",") if address.strip()]
     try:
-        found = collectors(listen, settings.exporter_release_file)
+        found = collectors(settings.listen_addresses(), settings.exporter_release_file)
     except OSError as error:
         raise _refused(
             f"cannot listen for training hooks on {settings.exporter_listen}: {error}. Is another exporter "
-            "running? Choose another address with --listen and tell jobs by SLOWRANK_EXPORTER."
+            "running? Choose another address with --listen, and set SLOWRANK_EXPORTER in the jobs."
         ) from error
     who = identity(settings.cluster, _node(settings), time.time_ns())
-    return Exporter(replace(who, labels=settings.place()), found)
+    return Exporter(replace(who, labels=settings.location_labels()), found)
 
 
 def _spool(settings: "Settings") -> "Spool":

@@ -1,15 +1,15 @@
-"""``slowrank healthcheck``: ask one process whether it is well; for people, compose and probes."""
+"""``slowrank healthcheck``: check the health of one process; for people, compose and probes."""
 
 from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
 
-from slowrank.cli.remote import config_dir, fail, printable, read_text
+from cli.admin.remote import config_dir, fail, printable, read_text
 
 
 class Process(StrEnum):
-    """Whom to ask."""
+    """Process to check."""
 
     api = "api"
     streams = "streams"
@@ -20,17 +20,17 @@ def healthcheck(
     process: Annotated[Process, typer.Argument(help="api, streams or notifier.")],
     url: Annotated[str | None, typer.Option(help="API address; else SLOWRANK_URL or the settings.")] = None,
 ) -> None:
-    """Exit 0 when the process is well, 1 when it is not, 2 when nobody can say."""
+    """Exit 0 when the process is healthy, 1 when it is not, 2 when the API does not answer."""
     report = _readyz(_url(url))
-    wanted = [c for c in report["checks"] if process is Process.api or c["name"] == process.value]
-    for check in wanted:
+    checks = [c for c in report["checks"] if process is Process.api or c["name"] == process.value]
+    for check in checks:
         typer.echo(
             f"{'ok  ' if check['ok'] else 'FAIL'} {printable(check['name'])}: {printable(check['detail'])}"
         )
-    # A degraded API is well itself: other processes are what it misses.
-    well = report["status"] != "unready" if process is Process.api else any(c["ok"] for c in wanted)
-    if not well:
-        fail(f"{process.value} is not well", code=1)
+    # A degraded API is healthy itself: it reports missing other processes.
+    healthy = report["status"] != "unready" if process is Process.api else any(c["ok"] for c in checks)
+    if not healthy:
+        fail(f"{process.value} is not healthy", code=1)
 
 
 def _url(url: str | None) -> str:
@@ -38,7 +38,7 @@ def _url(url: str | None) -> str:
 
     if url or os.environ.get("SLOWRANK_URL"):
         return (url or os.environ["SLOWRANK_URL"]).rstrip("/")
-    from slowrank.cli.config import load_settings
+    from cli.admin.config import load_settings
 
     settings = load_settings()
     host = "127.0.0.1" if settings.api_host in ("0.0.0.0", "::") else settings.api_host

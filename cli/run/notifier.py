@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from slowrank.cli.remote import fail
+from cli.admin.remote import fail
 
 if TYPE_CHECKING:
     from slowrank.settings import Settings
@@ -23,11 +23,11 @@ def run() -> None:
     import asyncio
     import logging
 
-    from slowrank.cli.config import load_settings
+    from cli.admin.config import load_settings
 
     settings = load_settings()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    # At INFO httpx logs every URL whole, and the path often is the receiver's secret.
+    # At INFO httpx logs complete URLs, whose path often is the receiver's secret.
     logging.getLogger("httpx").setLevel(logging.WARNING)
     try:
         dsn = settings.dsn()
@@ -44,8 +44,8 @@ async def _serve(settings: "Settings", dsn: str) -> None:
 
     from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
+    from api.delivery.from_settings import notifier_of
     from api.metrics import new_registry
-    from api.policy import notifier_of
     from slowrank.page_server import PageServer
     from store.pool import open_pool
 

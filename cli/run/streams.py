@@ -1,4 +1,4 @@
-"""``slowrank streams``: the stream workers, and recordings of what flows through them."""
+"""``slowrank streams``: run the stream workers; record the telemetry in Kafka."""
 
 import logging
 import sys
@@ -9,31 +9,34 @@ from typing import Annotated
 
 import typer
 
-from slowrank.cli.remote import fail
+from cli.admin.remote import fail
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Run the stream workers.")
 
 
 class RoleName(StrEnum):
-    """What a worker does."""
+    """Role of a worker."""
 
     detect = "detect"
     sink = "sink"
     all = "all"
 
 
-Role = Annotated[RoleName, typer.Option(help="detect: telemetry to suspicions; sink: into the database.")]
+Role = Annotated[
+    RoleName,
+    typer.Option(help="detect: telemetry to suspicions; sink: findings and roll-ups to the database."),
+]
 
 
 @app.command()
 def run(role: Role = RoleName.all) -> None:
-    """Run a worker process per role, and start it again whenever it ends."""
-    from slowrank.cli.config import load_settings, load_tuning
-    from streams.supervisor import Supervisor, stop_on_signals
-    from streams.tend import pulse
+    """Run one worker process for each role, and restart it whenever it ends."""
+    from cli.admin.config import load_settings, load_tuning
+    from streams.runtime.housekeeping import pulse
+    from streams.runtime.supervisor import Supervisor, stop_on_signals
 
     settings = load_settings()
-    load_tuning(settings)  # workers would each refuse it, again and again
+    load_tuning(settings)  # fail here once, not in each worker at every restart
     roles = [RoleName.detect, RoleName.sink] if role is RoleName.all else [role]
     if RoleName.sink in roles:
         try:
@@ -44,7 +47,7 @@ def run(role: Role = RoleName.all) -> None:
     supervisor = Supervisor(
         [_worker_command(one) for one in roles],
         pulse=partial(pulse, settings.streams_runtime_dir),
-        # A worker that stands still ends itself after the stall time; a frozen one cannot: it is killed.
+        # A stalled worker ends itself after the stall time; a frozen process cannot, and is killed.
         silent_seconds=4 * settings.streams_stall_seconds,
     )
     stop_on_signals(supervisor)
@@ -53,13 +56,13 @@ def run(role: Role = RoleName.all) -> None:
 
 @app.command(hidden=True)
 def worker(role: Role) -> None:
-    """Be one worker process; `run` starts these."""
-    from slowrank.cli.config import load_settings, load_tuning
-    from streams.prerequisites import Unprepared
-    from streams.worker import run as run_worker
+    """Run one worker process; `run` starts these."""
+    from cli.admin.config import load_settings, load_tuning
+    from streams.runtime.preflight import Unprepared
+    from streams.runtime.worker import run as run_worker
 
     if role is RoleName.all:
-        fail("one worker has one role: detect or sink")
+        fail("a worker has one role: give --role detect or --role sink")
     settings = load_settings()
     try:
         run_worker(settings, load_tuning(settings), "detect" if role is RoleName.detect else "sink")
@@ -70,13 +73,13 @@ def worker(role: Role) -> None:
 @app.command()
 def record(
     output: Annotated[Path, typer.Option("-o", "--output", help="NDJSON file; .gz compresses; - is stdout.")],
-    follow: Annotated[bool, typer.Option(help="Go on until interrupted.")] = False,
+    follow: Annotated[bool, typer.Option(help="Continue until interrupted.")] = False,
 ) -> None:
     """Write the telemetry in Kafka as JSON rows, for `slowrank replay` and `slowrank backtest`."""
     import asyncio
 
-    from slowrank.cli.config import load_settings
-    from streams.recording import RecordingProblem, write_recording
+    from cli.admin.config import load_settings
+    from streams.files.recorder import RecordingProblem, write_recording
 
     settings = load_settings()
     try:
@@ -84,10 +87,10 @@ def record(
     except RecordingProblem as error:
         fail(str(error))
     if not rows and not unreadable:
-        fail(f"Kafka holds no telemetry, {output} is as it was. Do exporters send to these topics?")
+        fail(f"Kafka holds no telemetry, {output} is as it was. Check that exporters send to them.")
     typer.secho(f"{rows} rows written to {output}, {unreadable} messages could not be read", err=True)
 
 
 def _worker_command(role: RoleName) -> list[str]:
-    start = "from slowrank.cli import main; main()"
+    start = "from cli import main; main()"
     return [sys.executable, "-c", start, "streams", "worker", "--role", role.value]

@@ -10,8 +10,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors.bocpd import BocpdConfig, Onset, onset_of
-from detectors.standardise import Floats
+from detectors.changepoint.bocpd import BocpdConfig, Onset, onset_of
+from detectors.changepoint.standardise import Floats
 
 Source = Literal["bocpd", "cusum", "gap"]
 Span = tuple[float, float, float]

@@ -9,9 +9,9 @@ from typing import Literal, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from detectors import bocpd_numpy
-from detectors.bocpd import LARGEST_INPUT, BocpdConfig, Onset, onset_of, run_statistics
-from detectors.bocpd_state import EMPTY, Float, Int32, RingState, Tables, runs_statistics, tables_of
+from detectors.changepoint import kernel_numpy
+from detectors.changepoint.bocpd import LARGEST_INPUT, BocpdConfig, Onset, onset_of, run_statistics
+from detectors.changepoint.state import EMPTY, Float, Int32, RingState, Tables, runs_statistics, tables_of
 
 Backend = Literal["auto", "numpy", "numba"]
 Kernel = Callable[[RingState, Tables, Float, Float, NDArray[np.int64]], None]
@@ -300,7 +300,7 @@ def _numba_imports() -> bool:
 
 def _kernel(backend: Literal["numpy", "numba"]) -> Kernel:
     if backend == "numpy":
-        return bocpd_numpy.advance
-    from detectors import bocpd_numba
+        return kernel_numpy.advance
+    from detectors.changepoint import kernel_numba
 
-    return bocpd_numba.advance
+    return kernel_numba.advance

@@ -9,15 +9,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from detectors.bocpd import Onset
-from detectors.bocpd_bank import Backend, BocpdBank, Groups, Ints
-from detectors.change_point import Change, ChangeConfig, Source, Span, drift_onset, onset_times
-from detectors.clip import Winsoriser
-from detectors.cusum import CusumBank
-from detectors.gaps import Gaps
-from detectors.readings import Readings
+from detectors.changepoint.acceptance import Change, ChangeConfig, Source, Span, drift_onset, onset_times
+from detectors.changepoint.bank import Backend, BocpdBank, Groups, Ints
+from detectors.changepoint.bocpd import Onset
+from detectors.changepoint.cusum import CusumBank
+from detectors.changepoint.gaps import Gaps
+from detectors.changepoint.sibling_window import Readings
+from detectors.changepoint.standardise import Floats, History, Scale, baseline, baselines, median_error
+from detectors.changepoint.winsorise import Winsoriser
 from detectors.robust import nan_median
-from detectors.standardise import Floats, History, Scale, baseline, baselines, median_error
 
 Part = BocpdBank | CusumBank | Gaps | History | Winsoriser
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors.bocpd_bank import Groups
-from detectors.standardise import Floats
+from detectors.changepoint.bank import Groups
+from detectors.changepoint.standardise import Floats
 
 
 class Gaps:

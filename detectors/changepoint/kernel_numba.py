@@ -16,7 +16,7 @@ from numba import njit, types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from detectors.bocpd_state import EMPTY, REBASE_EVERY, Float, RingState, Tables
+from detectors.changepoint.state import EMPTY, REBASE_EVERY, Float, RingState, Tables
 
 _ONE, _HALF = np.float32(1.0), np.float32(0.5)
 _LN2, _LOG2E = np.float32(0.6931471805599453), np.float32(1.4426950408889634)

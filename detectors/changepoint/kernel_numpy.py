@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors.bocpd_state import EMPTY, REBASE_EVERY, Float, RingState, Tables
+from detectors.changepoint.state import EMPTY, REBASE_EVERY, Float, RingState, Tables
 
 
 def advance(state: RingState, tables: Tables, z: Float, out: Float, which: NDArray[np.int64]) -> None:

@@ -14,7 +14,7 @@ from types import ModuleType
 import numpy as np
 import numpy.typing as npt
 
-from detectors.standardise import baseline
+from detectors.changepoint.standardise import baseline
 
 Floats = npt.NDArray[np.float64]
 

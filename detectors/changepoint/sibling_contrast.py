@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from detectors.standardise import Floats, baseline, median_error
+from detectors.changepoint.standardise import Floats, baseline, median_error
 
 MIN_BEFORE, MIN_AFTER = 20, 3
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors.bocpd_bank import Groups
-from detectors.contrast import Contrast, contrast
+from detectors.changepoint.bank import Groups
+from detectors.changepoint.sibling_contrast import Contrast, contrast
+from detectors.changepoint.standardise import Floats, History, Scale, Transformer
 from detectors.robust import nan_median
-from detectors.standardise import Floats, History, Scale, Transformer
 
 Ints = NDArray[np.int64]
 

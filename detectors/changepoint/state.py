@@ -19,7 +19,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors.bocpd import BocpdConfig
+from detectors.changepoint.bocpd import BocpdConfig
 
 Float = NDArray[np.floating]
 Int32 = NDArray[np.int32]

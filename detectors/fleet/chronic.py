@@ -1,9 +1,20 @@
-"""Chronic slowness: GPUs a little slower than their peers in job after job, which no single job may accuse.
+"""Chronic slowness: GPUs slightly slower than their peers in job after job, which no single job reveals.
 
-A job tells each hour how its GPUs pace beside their peers; a day of them is one observation. Healthy GPUs
-differ for good, too, so what counts is a lasting difference of several times theirs. The sequential test is
-Page's (1954, Continuous inspection schemes) over the likelihood ratios of Wald (1945, Sequential tests of
-statistical hypotheses), one for each of several slowdowns; the limits on hours are ours.
+Each hour of a job gives the log ratio x of a GPU's step seconds to those of its role. The hours of a UTC day
+in one job are one observation, their mean. Healthy GPUs differ for good, too, by a robust sd s (1.4826 times
+the median absolute deviation of the fleet's means), so only a difference of several times s counts.
+
+For each slowdown δ = ln(1 + effect) of ``EFFECTS`` a one-sided CUSUM adds up log-likelihood ratios of
+"slower by δ" against "as its peers", in days:
+
+    S ← clip(S + (δ/v)·(x − δ/2), 0, 1.5·h)    with v = s² + noise²,  h = ln(machines · tests / FALSE_NAMES)
+
+A GPU is named once S ≥ h for some δ, its mean since then is at least ``TIMES_SPREAD``·s, and the slow days
+are on ``MIN_DAYS`` days of ``MIN_JOBS`` jobs. By Wald's inequality chance alone gets S ≥ h with a
+probability below exp(−h), hence ``FALSE_NAMES`` a day in the whole fleet.
+
+Source: Page (1954), Continuous inspection schemes; Wald (1945), Sequential tests of statistical hypotheses.
+The limits on hours and days are ours.
 """
 
 import math
@@ -14,30 +25,32 @@ from statistics import median
 from typing import NamedTuple
 
 EFFECTS = (0.01, 0.02, 0.03, 0.05, 0.10)
-"""Slowdowns tested for: what is more than the largest, one job's evidence names."""
+"""Slowdowns tested for: a larger one is found within a single job."""
 
 LARGEST = math.log1p(EFFECTS[-1])
-"""One hour counts as at most so much slower or faster (log ratio): a bad hour is no bad GPU."""
+"""One hour counts as at most so much slower or faster (log ratio; chosen: a bad hour is no bad GPU)."""
 
 TIMES_SPREAD = 5.0
-"""A GPU must differ by so many times what healthy ones differ by among themselves (robust sd)."""
+"""A GPU must differ by so many robust sd of healthy ones (chosen: one in 3.5 million of a Gaussian)."""
 
 MIN_DAYS, MIN_JOBS = 2, 2
 MAX_DAYS = 28
 """So far back, with today, one may ask: a GPU is judged by weeks, not by what it was a season ago."""
 
 MIN_MACHINES = 8
-"""Of fewer, nobody can tell how much healthy ones differ."""
+"""Of fewer, the spread of healthy ones cannot be estimated (chosen)."""
 
 FALSE_NAMES = 1e-3
-"""False names expected in a whole fleet each day, were its noise Gaussian."""
+"""False names expected in a whole fleet each day, were its noise Gaussian (chosen: one in three years)."""
 
 # Healthy GPUs of one role differ by 0.1 to 0.6 % for good in recorded jobs: less is not credible.
 _LEAST_SPREAD = 0.001
 _LEAST = math.log1p(EFFECTS[0])
 _HOURS = 24
 _CAP = 1.5
+"""Evidence is capped at so many thresholds, so that a GPU that is well again is dropped within days."""
 _LIMIT_SIGMAS = 3.0
+"""A day counts as at most so many sd above the slowdown tested for (winsorised)."""
 
 
 class Machine(NamedTuple):
@@ -50,7 +63,7 @@ class Machine(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """What a job told of one GPU at ``at`` (Unix seconds): its log ratio of seconds to its role's.
+    """One hour of one GPU in a job at ``at`` (Unix seconds): log ratio of its step seconds to its role's.
 
     ``spread`` is the robust sd of these among all GPUs of the job.
     """
@@ -66,7 +79,7 @@ class Pace:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Day:
     """The paces of one GPU in one job on the UTC day that begins at ``at``: over how many hours, and their
-    mean log ratio; ``spread`` is the largest told.
+    mean log ratio; ``spread`` is the largest reported.
     """
 
     machine: Machine
@@ -189,7 +202,7 @@ def _accumulated(days: tuple[Day, ...], fleet: Fleet, delta: float, h: float) ->
     for i, day in enumerate(days):
         variance = max(fleet.spread, day.spread) ** 2 + fleet.noise**2
         value = min(day.log_ratio, delta + _LIMIT_SIGMAS * math.sqrt(variance))
-        # An hour says no more than its share of a day, and no day more than what accuses.
+        # An hour counts at most as its share of a day, and no day counts more than the threshold.
         most = h * min(day.hours / _HOURS, 1.0)
         if level == 0.0:
             first = i

@@ -1,7 +1,16 @@
-"""Lemons: machines that fail again and again, job after job, though no single failure says so.
+"""Lemons: machines that fail again and again, job after job, though no single failure shows it.
 
-Kokolis et al. (HPCA '25) find about one node in eighty to be one. Failures come in bursts, so what counts is
-an episode, and a Gamma-Poisson model of episodes per machine tells a high rate from bad luck.
+Failures come in bursts, so episodes are counted: what follows the last failure of a machine within an hour
+belongs to the same one. With k episodes of a machine in the time looked at, and a fleet whose typical machine
+has a rate of λ₀ = −ln(share without any episode), its rate λ has a Gamma(½, b) prior and the posterior
+
+    λ | k  ~  Gamma(½ + k, b + 1)
+
+and it is a lemon where P(λ > 5·λ₀) > 0.95, with at least three episodes on two days in two jobs. The prior's
+mean ½/b is that of the fleet, and b is at most a fifth of the time looked at.
+
+Source: Kokolis et al. (HPCA '25), Revisiting reliability in large-scale machine learning research clusters,
+who find about one node in eighty to be a lemon; the Gamma-Poisson model is the usual conjugate one.
 """
 
 import math
@@ -10,13 +19,13 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 
 BURST_SECONDS = 3600.0
-"""What comes sooner after the last of a machine belongs to the same episode."""
+"""What comes sooner after the last failure of a machine belongs to the same episode (chosen)."""
 
 MIN_EPISODES, MIN_DAYS, MIN_JOBS = 3, 2, 2
 TIMES_TYPICAL = 5.0
 CERTAINTY = 0.95
-"""A lemon fails with this probability more than so many times as often as the fleet's typical machine."""
-
+"""A lemon fails with this probability more than so many times as often as the fleet's typical machine; with
+fewer episodes, days or jobs it may be the job's fault (all chosen)."""
 
 _PRIOR_SHAPE = 0.5
 _PRIOR_SHARE = 0.2
@@ -83,11 +92,11 @@ def exceeds(episodes: int, rate: float, prior: float) -> float:
 
 
 def _fleet(counts: list[int], fleet: int) -> tuple[float, float]:
-    """Return the typical rate, and the rate of the prior: what the fleet says about a machine.
+    """Return the typical rate of a fleet, and the rate of the prior made from it.
 
     The share of machines without any episode gives the typical rate: lemons are too few to move it, while
-    they would carry a mean away. The prior is worth a fifth of the time looked at at most, for how bad the
-    bad ones are is not known from the rest.
+    they would carry a mean away. The prior counts at most as a fifth of the time looked at: healthy
+    machines do not show how often a bad one fails.
     """
     mean = sum(counts) / fleet
     untroubled = 1.0 - len(counts) / fleet

@@ -1,8 +1,19 @@
 """Votes of parallel groups: where a delay is common to ranks that exchange data, and which ranks share it.
 
 A slow link delays every rank of the group that transfers over it, so no rank stands out and a group does.
-Each dimension of the job (data, tensor, pipeline, context, expert) divides the ranks into groups; the culprit
-is in all the slow ones (after ByteRobust, SOSP'25).
+Each dimension of the job (data, tensor, pipeline, context, expert) divides the ranks into groups.
+
+Per round, ``seconds`` [ranks] are the ranks' usual transfer times. A group's level is the log of its quickest
+member, because one slow rank is not a slow group; it votes slow when it exceeds the median of its peer groups
+(same dimension and stage, itself left out) by ln 1.15 and by six robust sigmas of these differences. A group
+with four slow votes of the last five rounds is slow, unless more than a quarter of its dimension is.
+
+The culprit is in all slow groups: a rank's log-odds are +3 for each slow group it is in and -3 for each
+dimension with slow groups in which its own is not, normalised over ranks (softmax) to a probability. Ranks
+with at least half of the largest are suspects; with slow groups of two dimensions one rank may remain.
+
+ByteRobust (SOSP'25) aggregates over parallel groups in five rounds; the other limits are chosen, on simulated
+links (docs/detection-quality.md).
 """
 
 import math
@@ -13,7 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from detectors.peers import MIN_PEERS, PeerGroups, peer_median
+from detectors.peers.peers import MIN_PEERS, PeerGroups, peer_median
 from detectors.robust import spread
 
 Floats = npt.NDArray[np.float64]

@@ -1,7 +1,17 @@
-"""Slowness that is nobody's fault: a pipeline stage with more work than the others, batches that differ
-by chance.
+"""Uneven work: a pipeline stage with more of it than the others, batches that differ by chance.
 
-Both are verdicts about the job. Neither ever names a rank.
+Both are findings about the job and never name a rank. Arrays are [steps, ranks] in seconds.
+
+*Job slowdown*: median over steps of t / (t - (max_r c - mean_r c)), with step time t and compute c of rank r:
+the job's time over its time with the same work spread evenly. Within 10 % of a full what-if replay on
+recorded jobs (What-if analysis, OSDI'25).
+
+*Stage*: with m_g the median compute of stage g in a step, the largest stage is reported where its
+m_g / mean of the others is at least 1.10 in the median and in 90 % of the steps, all its members agree within
+3 % (or twice the dispersion), and the job slowdown is at least 1.05.
+
+*Workload*: the lasting part of each rank's log ratio (its median) is taken out of its compute; reported where
+the job slowdown that remains is at least 1.10 and no rank is the slowest in over half of the steps.
 """
 
 from dataclasses import dataclass
@@ -9,19 +19,19 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from detectors.peers import PeerGroups, group_median
+from detectors.peers.peers import PeerGroups, group_median
 from detectors.robust import nan_max, nan_mean, nan_median
 
 Floats = npt.NDArray[np.float64]
 
 MIN_STAGE_RATIO = 1.10
 MIN_JOB_SLOWDOWN = 1.05
-"""No pipeline is cut evenly to the last per cent; less is not worth a repartition."""
+"""Chosen: no pipeline is cut evenly to the last per cent; less is not worth a repartition."""
 
 MIN_WORKLOAD_SLOWDOWN = 1.10
 _SHARE_OF_STEPS = 0.9
 _MEMBER_SPREAD = 0.03
-"""Members of a stage that differ by more do not do the same work, or one of them is slow itself."""
+"""Chosen: members of a stage that differ by more do not do the same work, or one of them is slow itself."""
 
 
 @dataclass(frozen=True, slots=True)

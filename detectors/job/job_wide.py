@@ -6,19 +6,19 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from detectors.imbalance import (
+from detectors.job.imbalance import (
     MIN_STAGE_RATIO,
-    StageImbalance,
     stage_imbalance,
     stage_ratio,
     workload_imbalance,
 )
-from detectors.job_kind import VARIABLE_DISPERSION, classify
-from detectors.ratios import Ratios
+from detectors.job.shared_wait import SharedWait, SharedWaitWatch, Wait
+from detectors.peers.job_kind import VARIABLE_DISPERSION, classify
+from detectors.peers.ratios import Ratios
 from detectors.robust import nan_median
-from detectors.shared_wait import SharedWait, SharedWaitWatch, Wait
 
 Bools = npt.NDArray[np.bool_]
+Ints = npt.NDArray[np.intp]
 
 Slowness = Literal["stage", "workload", "input", "unmeasured"]
 """More work in one stage, work that differs by chance, or a wait of all ranks."""
@@ -26,6 +26,9 @@ Slowness = Literal["stage", "workload", "input", "unmeasured"]
 _STEPS = 20
 _STEPS_APART = 5
 """Steps slowness must have lasted, and between two looks at it."""
+
+_STAGE_STEPS = 50
+"""Chosen: steps that the seconds shown of a slow stage are the median of."""
 
 _WORKLOAD_STEPS = (30, 50)
 """Fewest and most steps the spread of the work is judged over."""
@@ -38,9 +41,20 @@ _SHARE_HIGH = 0.9
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
-    """Slowness that shows now: the job's ``slowdown``, the ``stage`` when one has more work, the ``wait``
-    when all ranks wait longer.
+class SlowStage:
+    """A stage with more work: its number ``group``, ``members`` (places of ranks), ``ratio`` of its time to
+    the mean of the other stages, and the usual compute ``seconds`` of its ranks."""
+
+    group: int
+    members: Ints
+    ratio: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class JobSlowness:
+    """Slowness of a job as a whole: the job's ``slowdown``, the ``stage`` where one has more work, the
+    ``wait`` where all ranks wait longer, the ``dispersion`` of the work (relative sd over ranks) otherwise.
 
     The first of the steps that show it ran from ``onset_lo`` to ``onset``, in event time.
     """
@@ -49,15 +63,16 @@ class Shown:
     slowdown: float
     onset_lo: float
     onset: float
-    stage: StageImbalance | None = None
+    stage: SlowStage | None = None
     wait: SharedWait | None = None
+    dispersion: float = float("nan")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobWide:
-    """What a look found: ``shown`` by kind, and what ``gone`` for several looks."""
+    """What is ``present`` in the last steps, and which kinds have been ``gone`` for several looks."""
 
-    shown: tuple[Shown, ...] = ()
+    present: tuple[JobSlowness, ...] = ()
     gone: tuple[Slowness, ...] = ()
 
 
@@ -70,42 +85,46 @@ class JobWideWatch:
             wait: SharedWaitWatch(wait, capacity) for wait in ("input", "unmeasured")
         }
 
-    def look(self, ratios: Ratios, accused: Bools) -> JobWide:
-        """Take the step that ``ratios`` took last; return what shows and what is gone.
+    def look(self, ratios: Ratios, slow: Bools) -> JobWide:
+        """Take the step that ``ratios`` took last; return what is slow in the job as a whole.
 
-        ``accused`` [ranks] are slow by themselves and left out.
+        ``slow`` [ranks] are slow by themselves and left out.
         """
         for watch in self._waits.values():
-            watch.hear(ratios)
+            watch.update(ratios)
         if ratios.settled < _STEPS or ratios.settled % _STEPS_APART:
             return JobWide()
         if ratios.source != "compute" or ratios.asynchronous:
             return JobWide()
-        looks: dict[Slowness, Shown | None] = {"stage": _stage(ratios, accused)}
+        looks: dict[Slowness, JobSlowness | None] = {"stage": _stage(ratios, slow)}
         for wait, watch in self._waits.items():
             looks[wait] = _waiting(ratios, wait, watch)
-        if ratios.settled >= _WORKLOAD_STEPS[0] and not accused.any():
+        if ratios.settled >= _WORKLOAD_STEPS[0] and not slow.any():
             looks["workload"] = _workload(ratios)
         for kind, found in looks.items():
             self._absent[kind] = 0 if found else self._absent[kind] + 1
         return JobWide(
-            shown=tuple(found for found in looks.values() if found),
+            present=tuple(found for found in looks.values() if found),
             gone=tuple(kind for kind in looks if self._absent[kind] >= _LOOKS_GONE[kind]),
         )
 
 
-def _stage(ratios: Ratios, accused: Bools) -> Shown | None:
+def _stage(ratios: Ratios, slow: Bools) -> JobSlowness | None:
     step = nan_median(ratios.history.last("step", _STEPS), axis=1)
-    latest = np.where(accused, np.nan, ratios.history.last("compute", _STEPS))
+    latest = np.where(slow, np.nan, ratios.history.last("compute", _STEPS))
     found = stage_imbalance(step, latest, ratios.groups, dispersion=ratios.kind.dispersion)
     if found is None:
         return None
-    seconds = np.where(accused, np.nan, ratios.history.last("compute", ratios.settled))
+    seconds = np.where(slow, np.nan, ratios.history.last("compute", ratios.settled))
     high = stage_ratio(seconds, ratios.groups, found.group) >= MIN_STAGE_RATIO
-    return Shown("stage", found.job_slowdown, *_since(ratios, high), stage=found)
+    members = ratios.groups.members[found.group]
+    members = members[members >= 0]
+    usual = float(nan_median(ratios.history.last("compute", _STAGE_STEPS)[:, members].ravel()))
+    stage = SlowStage(found.group, members, found.ratio, usual)
+    return JobSlowness("stage", found.job_slowdown, *_since(ratios, high), stage=stage)
 
 
-def _workload(ratios: Ratios) -> Shown | None:
+def _workload(ratios: Ratios) -> JobSlowness | None:
     n = min(ratios.settled, _WORKLOAD_STEPS[1])
     if classify(ratios.raw_role(n)).kind != "variable":
         return None
@@ -114,16 +133,21 @@ def _workload(ratios: Ratios) -> Shown | None:
     if slowdown is None:
         return None
     spread = 1.4826 * nan_median(np.abs(ratios.raw_role(ratios.settled)), axis=1)
-    return Shown("workload", slowdown, *_since(ratios, spread > VARIABLE_DISPERSION / 2))
+    return JobSlowness(
+        "workload",
+        slowdown,
+        *_since(ratios, spread > VARIABLE_DISPERSION / 2),
+        dispersion=ratios.kind.dispersion,
+    )
 
 
-def _waiting(ratios: Ratios, wait: Wait, watch: SharedWaitWatch) -> Shown | None:
+def _waiting(ratios: Ratios, wait: Wait, watch: SharedWaitWatch) -> JobSlowness | None:
     found = watch.look(ratios)
     if found is None:
         return None
     onset_lo, onset = _since(ratios, found.high)
     # What is read for a step ahead of it is missed in the next one first.
-    return Shown(wait, found.job_slowdown, 2 * onset_lo - onset, onset, wait=found)
+    return JobSlowness(wait, found.job_slowdown, 2 * onset_lo - onset, onset, wait=found)
 
 
 def _since(ratios: Ratios, high: Bools) -> tuple[float, float]:

@@ -1,6 +1,17 @@
 """Loss and gradient norm of one job: values that are no numbers, leaps, and a loss that keeps rising.
 
-After an all-reduce every rank carries the same number, good or bad: nothing here can name a machine.
+After an all-reduce every rank carries the same number, good or bad: nothing here can name a machine. One
+series per watch, in logs, against the median u and robust sd n (1.4826 MAD, at least 0.05) of its last 50
+values:
+
+* ``not_finite``: a loss that is infinite or no number; a gradient norm that is so three times in a row,
+  because dynamic loss scaling skips single overflows on purpose;
+* ``leap``: ln(value) - u >= max(ln 5, 6 n), after the first 100 steps (five times: ByteRobust, SOSP'25);
+* ``divergence``, of a loss only: the median of the last 20 values above that of the 50 before by at least
+  max(0.2, 3 n), and each of the 20 by a third of the rise.
+
+A leap is not learnt; after 200 steps it is the new normal. An anomaly ends after 20 calm steps. Limits other
+than ByteRobust's are chosen.
 """
 
 import math
@@ -112,7 +123,7 @@ class LossWatch:
         return found or self._divergence(value, logs)
 
     def _leaps(self, value: float, logs: Floats) -> bool:
-        """Tell whether it can be a leap: a median is no lower than the least, and dear to find."""
+        """Whether it can be a leap: a median is no lower than the least, and costly to find."""
         return math.log(value) - float(logs.min()) >= math.log(self.config.leap)
 
     def _leap(self, ts: float, value: float, logs: Floats) -> LossAnomaly | None:
@@ -155,7 +166,7 @@ class LossWatch:
             self._logs.append(math.log(value))
             self._times.append(ts)
         else:
-            # Where a loss may be zero or negative, as a reward is, there are no ratios to speak of.
+            # Where a loss may be zero or negative, as a reward is, there are no ratios.
             self._logs.clear()
 
     def _recover(self) -> LossAnomaly | None:

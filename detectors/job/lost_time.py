@@ -1,33 +1,20 @@
 """What slow steps cost: the job's own step times less those it would take in good health, step by step.
 
-An account per open suspicion. The healthy step is learnt from the steps before the first of them began, as
-step seconds per second of the ranks' median compute: planned changes of the work are no loss. What a step
-takes longer is put on accounts once, however many suspicions are open. Checkpoints and pauses are on none.
+An account per known cause. The healthy step is learnt from the steps before the first of them began, as step
+seconds per second of the ranks' median compute: planned changes of the work are no loss. What a step takes
+longer is charged once, however many causes are open. Checkpoints and pauses are charged to none.
 """
 
 import math
 from array import array
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from statistics import median
+from typing import Generic, TypeVar
 
-import msgspec
-
-from detectors.robust import nan_median
-from slowrank.telemetry import Lost, Suspicion
-from streams.job_view import Key, Topic
-from streams.step_rows import SECONDS
-from streams.steps import Step
-
-_OF_RANKS: frozenset[Topic] = frozenset({"compute", "data", "rest", "intermittent"})
-
-_WITHOUT_PAST: frozenset[Topic] = frozenset({"stage", "workload", "group"})
-"""What is measured against work that is even, and not against the job's own past."""
-
-COSTLY: frozenset[Topic] = _OF_RANKS | _WITHOUT_PAST | {"input", "unmeasured", "network"}
-"""What slow steps may be put down to; the other topics cost nothing by themselves, or stop the job."""
+K = TypeVar("K", bound=Hashable)
 
 KEPT_STEPS = 384
 """The steps that an onset is dated in (256, ``StragglerConfig.history``), and some before them."""
@@ -39,8 +26,6 @@ where steps scatter by 5 %; with 100, a slowdown of 25 % was charged 4 % too lit
 LEAD_STEPS = 15
 """Steps before the dated onset that are charged too: a ramp begins before it shows, and while nothing is
 wrong they come to nothing. A ramp of 200 s was dated 8 to 12 steps late (`python -m benchmarks cost`)."""
-
-_STEP, _COMPUTE, _CHECKPOINT = (SECONDS.index(name) for name in ("step", "compute", "checkpoint"))
 
 _PAUSE = 3.0
 """A step so many times as long as the latest ones' median is a pause that was not declared."""
@@ -94,12 +79,34 @@ class _Steps:
         del self._values[:]
 
 
-@dataclass(slots=True)
-class _Account:
-    """GPU-seconds put down to one suspicion. ``has_past``: its loss is against the healthy step, otherwise
-    against ``job_ratio``; ``excess``: of a rank, as a share of the median compute."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slowdown:
+    """A cause of slow steps: since when, its ``ratio`` to its peers or past, the ``job_ratio`` it alone
+    explains. ``of_rank``: one rank that the others wait for; ``changed``: it began some time, so that the
+    job's own past shows what it costs; ``believed``: it is certain."""
 
     onset: float
+    onset_lo: float
+    ratio: float
+    job_ratio: float
+    of_rank: bool
+    changed: bool
+    believed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """GPU-seconds lost so far, and the number of ``gpus`` lost at present (GPU-seconds per second)."""
+
+    gpu_seconds: float
+    gpus: float
+
+
+@dataclass(slots=True)
+class _Account:
+    """GPU-seconds charged to one cause. ``has_past``: its loss is against the healthy step, otherwise against
+    ``job_ratio``; ``excess``: of a rank, as a share of the median compute."""
+
     has_past: bool
     of_rank: bool
     believed: bool = False
@@ -108,29 +115,66 @@ class _Account:
     total: float = 0.0
     marks: deque[tuple[float, float]] = field(default_factory=deque)
 
+    def note(self, slowdown: Slowdown) -> None:
+        """Take the latest figures."""
+        self.excess = max(slowdown.ratio - 1.0, 0.0)
+        self.job_ratio = slowdown.job_ratio
+        self.believed = self.believed or slowdown.believed
+
     def seconds(self, taken: _Taken) -> float:
-        """Return what its suspicion alone says that the step took longer."""
+        """Return what its cause alone explains that the step took longer."""
         if self.has_past and self.of_rank:
             return self.excess * taken.work
         return taken.seconds * (1.0 - 1.0 / max(self.job_ratio, 1.0))
 
+    def cost(self, at: float) -> Cost:
+        """Return what it has come to by ``at``, with the mean rate over the last ``RATE_SECONDS``."""
+        total = max(self.total, 0.0)
+        self.marks.append((at, total))
+        while len(self.marks) > 2 and self.marks[1][0] <= at - RATE_SECONDS:
+            self.marks.popleft()
+        first, before = self.marks[0]
+        rate = (total - before) / (at - first) if at > first else 0.0
+        return Cost(total, max(rate, 0.0))
 
-class LostTime:
-    """The accounts of one job. ``step`` comes before the detectors see the step, ``stamped`` after."""
+
+class LostTime(Generic[K]):
+    """The accounts of one job, by what each is about.
+
+    Per step with time t, median compute w, GPUs g, and the healthy pace p (step seconds per second of
+    compute, summed over the last 300 healthy steps): the excess t - p * w, in seconds, times g is charged to
+    the accounts with a past, in shares of what each of them alone explains; ranks that are slow at once are
+    waited for at once (``layers``). What is left of t is charged to those without a past by their job ratio
+    r, as t * (1 - 1 / r). Nothing is charged twice: the sum over accounts is what
+    the job lost [GPU-s].
+
+    ``step`` comes before the detectors see the step, ``charge`` and ``close`` after.
+    """
 
     def __init__(self) -> None:
         self._healthy = _Steps()
         self._latest: deque[float] = deque(maxlen=_LATEST_STEPS)
         self._pace = math.nan
-        self._open: dict[Key, _Account] = {}
+        self._open: dict[K, _Account] = {}
         self._in_step = True
 
-    def step(self, step: Step, *, gpus: int, in_step: bool) -> None:
-        """Take a whole step of a job of ``gpus``; ranks that are not ``in_step`` have no common step time."""
+    def step(self, seconds: float, work: float, ts: float, *, gpus: int, in_step: bool) -> None:
+        """Take a step of so many seconds without its checkpoint, ended at ``ts``, in a job of ``gpus``.
+
+        ``work``: median compute of its ranks [s]. Ranks that are not ``in_step`` have no common step time.
+        """
         self._in_step = in_step
-        middle = nan_median(step.values, axis=1)
-        seconds, work, checkpoint = (float(middle[i]) for i in (_STEP, _COMPUTE, _CHECKPOINT))
-        self._take(seconds - (checkpoint if checkpoint > 0 else 0.0), work, step.closed_at, gpus)
+        if not seconds > 0:
+            return
+        taken = _Taken(ts, seconds, work if work > 0 else 1.0, gpus)
+        pace = taken.seconds / taken.work
+        usual = median(self._latest) if self._latest else pace
+        self._latest.append(pace)
+        if pace > _PAUSE * usual:
+            return
+        if not self._with_past():
+            self._healthy.append(taken)
+        self._charge(taken, self._open.values())
 
     def let_go(self) -> None:
         """Keep no steps of a job that sends none: only what is on the accounts still counts."""
@@ -141,44 +185,32 @@ class LostTime:
         self._healthy.clear()
         self._latest.clear()
 
-    def _take(self, seconds: float, work: float, ts: float, gpus: int) -> None:
-        if not seconds > 0:
-            return
-        taken = _Taken(ts, seconds, work if work > 0 else 1.0, gpus)
-        pace = taken.seconds / taken.work
-        usual = median(self._latest) if self._latest else pace
-        self._latest.append(pace)
-        if pace > _PAUSE * usual:
-            return
-        if not self._since_past():
-            self._healthy.append(taken)
-        self._charge(taken, self._open.values())
-
-    def stamped(self, key: Key, s: Suspicion) -> Suspicion:
-        """Return a suspicion that is about to be raised, updated or cleared with what it has cost so far."""
-        if key[0] not in COSTLY:
-            return s
+    def charge(self, key: K, slowdown: Slowdown, at: float, *, on_and_off: bool = False) -> Cost:
+        """Return what ``key`` has cost up to ``at``, from its onset on; ``on_and_off``: see ``_opened``."""
         account = self._open.get(key)
         if account is None:
-            account = self._opened(key, s)
-        elif s.state != "clear":
-            _note(account, s)
-        if s.state == "clear":
-            del self._open[key]
-            if not self._since_past():
-                self._pace = math.nan
-        return msgspec.structs.replace(s, lost=_lost(account, s))
+            account = self._opened(key, slowdown, at, on_and_off=on_and_off)
+        else:
+            account.note(slowdown)
+        return account.cost(at)
 
-    def _since_past(self) -> list[_Account]:
+    def close(self, key: K, at: float) -> float:
+        """Return the GPU-seconds that ``key`` has cost, and charge it no more."""
+        cost = self._open.pop(key).cost(at)
+        if not self._with_past():
+            self._pace = math.nan
+        return cost.gpu_seconds
+
+    def _with_past(self) -> list[_Account]:
         return [account for account in self._open.values() if account.has_past]
 
-    def _opened(self, key: Key, s: Suspicion) -> _Account:
-        changed = self._in_step and key[0] not in _WITHOUT_PAST and _changed(s)
-        account = _Account(s.onset, has_past=changed, of_rank=key[0] in _OF_RANKS)
-        _note(account, s)
-        others = self._since_past() if changed else [a for a in self._open.values() if not a.has_past]
+    def _opened(self, key: K, slowdown: Slowdown, at: float, *, on_and_off: bool) -> _Account:
+        changed = self._in_step and slowdown.changed
+        account = _Account(has_past=changed, of_rank=slowdown.of_rank)
+        account.note(slowdown)
+        others = self._with_past() if changed else [a for a in self._open.values() if not a.has_past]
         if changed:
-            since = self._take_since(s.onset_lo)
+            since = self._take_since(slowdown.onset_lo)
             if not others:
                 self._pace = _pace(self._healthy)
             if math.isnan(self._pace):
@@ -186,12 +218,12 @@ class LostTime:
                 for taken in since:
                     self._healthy.append(taken)
         if not changed:
-            since = [] if others else self._healthy.last(self._healthy.since(s.onset_lo))
+            since = [] if others else self._healthy.last(self._healthy.since(slowdown.onset_lo))
         for taken in since:
             self._charge(taken, [account])
         # The rate of a rank that is slow on and off counts the time between, too.
-        on_and_off = ("intermittent", key[1]) in self._open
-        account.marks.append((min(s.onset, s.ts - (RATE_SECONDS if on_and_off else 0.0)), 0.0))
+        first = min(slowdown.onset, at - (RATE_SECONDS if on_and_off else 0.0))
+        account.marks.append((first, 0.0))
         self._open[key] = account
         return account
 
@@ -242,29 +274,8 @@ def _shares(accounts: list[_Account], taken: _Taken) -> list[float]:
     return [size / whole if whole > 0 else 1.0 / len(sizes) for size in sizes]
 
 
-def _note(account: _Account, s: Suspicion) -> None:
-    account.excess = max((s.slowdown_ratio or 1.0) - 1.0, 0.0)
-    account.job_ratio = s.job_slowdown_ratio or 1.0
-    account.believed = account.believed or s.overwhelming
-
-
-def _changed(s: Suspicion) -> bool:
-    """Return whether what is suspected began some time: what is seen from the first step on has no past."""
-    return s.family != "timing" or any(e.change_at is not None for e in s.evidence)
-
-
 def _pace(healthy: _Steps) -> float:
     steps = healthy.last(REFERENCE_STEPS)
     if len(steps) < _LEAST_STEPS:
         return math.nan
     return math.fsum(t.seconds for t in steps) / math.fsum(t.work for t in steps)
-
-
-def _lost(account: _Account, s: Suspicion) -> Lost:
-    total = max(account.total, 0.0)
-    account.marks.append((s.ts, total))
-    while len(account.marks) > 2 and account.marks[1][0] <= s.ts - RATE_SECONDS:
-        account.marks.popleft()
-    (first, before), now = account.marks[0], s.ts
-    rate = (total - before) / (now - first) if now > first else 0.0
-    return Lost(gpu_seconds=round(total, 3), gpus=round(max(rate, 0.0), 4) if s.state != "clear" else 0.0)

@@ -2,6 +2,14 @@
 
 A job that pauses every hundred steps may pause where the next hundred is full, and nowhere else; then a hang
 between two checkpoints is not mistaken for a checkpoint.
+
+A gap above max(4 s, 3 usual gaps) is a pause; the last 32 are kept. The rhythm is the longest period P of
+steps (a difference of pauses, or the greatest common divisor of all) such that 75 % of the pauses, k of them,
+fall within a step of one phase, and (P / 3)^(k - 2) >= 25: the first pause gives the phase, the second the
+period, and each further one fits by chance in three of P cases. Without a rhythm in steps, pauses whose
+starts are regular in time to 10 % are due by the clock; otherwise one may come at any time. A pause may take
+twice the longest of its kind, and pauses are forgotten after 256 steps, or three usual distances, without
+one. All limits are chosen.
 """
 
 import math
@@ -12,7 +20,7 @@ from typing import NamedTuple
 
 PAUSE_GAPS = 3.0
 PAUSE_SECONDS = 4.0
-"""A gap above both is a pause: shorter ones end before anybody asks for a hang."""
+"""A gap above both is a pause: shorter ones end before a hang is considered."""
 
 ALLOWED_PAUSES = 2.0
 """Times the longest pause seen that the next one may take: storage is slow at times."""
@@ -48,7 +56,7 @@ class Rhythm(NamedTuple):
     phase: int
 
     def has(self, number: int) -> bool:
-        """Tell whether a pause before step ``number``, or a neighbour of it, would be in the rhythm."""
+        """Whether a pause before step ``number``, or a neighbour of it, would be in the rhythm."""
         return (number - self.phase + 1) % self.period <= 2
 
 
@@ -107,7 +115,7 @@ class Pauses:
         return None
 
     def _due(self, ts: float) -> bool:
-        """Tell whether it is time for a pause, where pauses go by the clock; else it always is."""
+        """Whether it is time for a pause, where pauses go by the clock; else it always is."""
         begun = [pause.ts - pause.seconds for pause in self._pauses]
         apart = _differences(begun)
         if len(apart) < 3:
@@ -117,7 +125,7 @@ class Pauses:
         return not regular or ts - begun[-1] >= (1.0 - 2 * _REGULAR) * period
 
     def _memory(self, first: int) -> float:
-        """Return after how many steps without a pause those seen so far say nothing any more."""
+        """Return after how many steps without a pause those seen so far do not count any more."""
         spaced = _differences([first, *(pause.number for pause in self._pauses)])
         return max(float(_FORGOTTEN_STEPS), _FORGOTTEN_PERIODS * max(spaced))
 

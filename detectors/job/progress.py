@@ -1,16 +1,22 @@
-"""Key A of the hang rule: a job that makes no progress, and ranks that fall silent while the others advance.
+"""The ``no_progress`` half of the hang rule: a job without a new step for longer than any pause explains.
+
+With g the median of the last 256 gaps between new steps [s], p the pause allowed here (``pauses``), and d the
+delay with which rows are sent, a job without a new step is
+
+* suspected early after max(12, 4 g, p) + d, which counts only where all of its machines spin besides;
+* stalled after max(15, 5 g, p) + d, three times that in its first 60 steps;
+* certainly stalled after max(60, the above), or 120 s while it has shown few of its pauses;
+* in its first 20 steps, certainly stalled after max(600, 10 times its longest gap) + d, and not before.
 
 Deadlines are judged by their own time: however often event time is looked at, a stall is noticed at the same
-moment. ``pauses`` says how long a job may stand still where it is.
+moment. The limits are chosen: below the default time-out of collectives (10 minutes in PyTorch), above
+most pauses. A hang needs ``nodes_idle`` besides (``alerts.reasoning.hang``).
 """
 
-import math
 from collections import deque
-from collections.abc import Set
 from dataclasses import dataclass, replace
 
-from streams.job_table import FORGET_SECONDS
-from streams.pauses import Pauses
+from detectors.job.pauses import Pauses
 
 EARLY_SECONDS, _EARLY_GAPS = 12.0, 4.0
 STALL_SECONDS, _STALL_GAPS = 15.0, 5.0
@@ -25,15 +31,20 @@ REPEAT_SECONDS = 900.0
 last hour (``FINDING_WINDOW_SECONDS``) meets three. Longer than a suspicion lives (``FindingConfig``, 600 s):
 a stall that no machine bears out expires between them, and repeats do not revive it."""
 
+FORGET_SECONDS = 86_400.0
+"""After a day without a row a job is let go, and its stall repeated no more. Chosen: a job that stands still
+for longer is dead."""
+
 _KNOWN_SECONDS, _KNOWN_PAUSES = 1800.0, 3
 _PROMPT_SECONDS = 2.0
-"""Exporters that send every second tell of a step within this time, which the allowances include."""
+"""Exporters that send every second send a step within this time, which the allowances include."""
 
 _ODD = 3
 """Of the latest delays in sending, the largest that counts: two may be those of an outage."""
 
 _LEARN_GAPS = 20
-"""Before so many steps were seen usual steps say nothing: compiling and filling caches take as they do."""
+"""Before so many steps were seen usual steps are unknown: compiling and filling caches take as long as they
+do."""
 
 NEWBORN_SECONDS, _NEWBORN_GAPS = 600.0, 10.0
 """Until then a stall is what lasts for so long, and for so many times the longest step so far."""
@@ -55,7 +66,7 @@ class Stall:
     certain: bool = False
 
 
-class Progress:
+class StallWatch:
     """Watches the times of new steps of one job."""
 
     def __init__(self) -> None:
@@ -72,7 +83,7 @@ class Progress:
         """Note step ``number``, not seen before, at ``ts``; it ends a stall.
 
         ``sent`` is when its row was sent (``ts`` where that is not known): exporters that send every ten
-        seconds leave a job without news for as long, and the job does not stand still meanwhile.
+        seconds leave a job without rows for as long, and the job does not stand still meanwhile.
         """
         self._ahead = None
         self._unsent.append(0.0 if sent is None else sent - ts)
@@ -117,7 +128,7 @@ class Progress:
             allowed *= _YOUNG_FACTOR
         certain = max(CERTAIN_SECONDS if self._known(last) else CERTAIN_YOUNG_SECONDS, allowed)
         early, allowed, certain = early + unsent, allowed + unsent, certain + unsent
-        # By when they are reached: where a pause makes two of them one, the surer is told.
+        # By when they are reached: where a pause makes two of them one, the surer is reported.
         found = {
             early: Stall(last, last + early, early / allowed),
             allowed: Stall(last, last + allowed),
@@ -126,49 +137,6 @@ class Progress:
         return list(found.values())
 
     def _known(self, last: float) -> bool:
-        """Tell whether the job has run for long, or paused several times: a new kind of pause is unlikely."""
+        """Whether the job has run for long, or paused several times: a new kind of pause is unlikely."""
         lived = last - (last if self._first is None else self._first)
         return lived >= _KNOWN_SECONDS or len(self._pauses) >= _KNOWN_PAUSES
-
-
-class Presence:
-    """Finds ranks whose steps are missing while the others advance."""
-
-    def __init__(self) -> None:
-        self.absent: dict[int, int] = {}
-        self._last_seen: dict[int, tuple[int, float]] = {}
-        self._closed = 0
-        self._missed = 0
-        self._expected = 0
-
-    def step(self, ranks: Set[int], ts: float) -> tuple[list[int], list[int]]:
-        """Note who reported the step closed at ``ts``; return ranks newly judged silent, and ranks back
-        again.
-        """
-        self._closed += 1
-        back = sorted(r for r in self.absent if r in ranks)
-        for rank in back:
-            del self.absent[rank]
-        self._last_seen |= dict.fromkeys(ranks, (self._closed, ts))
-        gone = self._last_seen.keys() - ranks if len(self._last_seen) > len(ranks) else set()
-        self._missed += len(gone - self.absent.keys())
-        self._expected += len(self._last_seen) - len(self.absent)
-        new = [r for r in sorted(gone) if r not in self.absent and self._is_silent(r, ts)]
-        for rank in new:
-            self.absent[rank] = self._last_seen[rank][0]
-        # So many at once are a fault of the telemetry and not of the ranks.
-        if len(self.absent) > 0.2 * len(self._last_seen):
-            return [], back
-        return new, back
-
-    def last_seen(self, rank: int) -> float:
-        """Event time of the last row of ``rank``."""
-        return self._last_seen[rank][1]
-
-    def _is_silent(self, rank: int, ts: float) -> bool:
-        """Demand a run of missed steps that the file's or network's usual losses cannot explain."""
-        closed, seen = self._last_seen[rank]
-        loss = min(max(self._missed / max(self._expected, 1), 0.01), 0.9)
-        # So many misses in a row happen by chance to any of the ranks in less than one of a million steps.
-        run = max(5, math.ceil(math.log(1e-6 / len(self._last_seen)) / math.log(loss)))
-        return self._closed - closed >= run and ts - seen > 5.0

@@ -1,7 +1,7 @@
-"""Watches what all ranks of a job wait for alike: nobody's fault among them, and longer than it was.
+"""Waits that all ranks of a job share, and that have become longer.
 
-A slow rank makes the others wait and waits for nobody, so the shortest wait over all ranks is none of its
-doing: it is for data that come late everywhere, or for something outside of the ranks that nobody measures.
+A slow rank makes the others wait and waits for none, so the shortest wait over all ranks is not its doing: it
+is for data that come late everywhere, or for something outside of the ranks that is not measured.
 Only a rise without a change of the work counts; what the job computes may change by plan.
 """
 
@@ -12,19 +12,19 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from detectors.history import History
-from detectors.ratios import Ratios
+from detectors.peers.history import History
+from detectors.peers.ratios import Ratios
 from detectors.robust import nan_median
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
 Wait = Literal["input", "unmeasured"]
-"""For data, as the ranks say themselves; or what is left of a step beside the compute, waits, data and comm
-that they name. Saving is in that: a rank's ``rest`` is without it."""
+"""For data, as the ranks report; or what is left of a step beside the compute, waits, data and comm
+that they report. Saving is in that: a rank's ``rest`` is without it."""
 
 MIN_JOB_SLOWDOWN = 1.10
-"""Storage and what surrounds a job differ from hour to hour; less is not worth a word."""
+"""Storage and what surrounds a job differ from hour to hour; less is not reported (chosen)."""
 
 STEPS, LASTS_SECONDS = 10, 20.0
 """Steps and time a wait must have been longer for: pauses of a few are usual, whatever a step takes."""
@@ -81,7 +81,7 @@ class SharedWaitWatch:
         self._steps = History(capacity, 1, _SERIES)
         self._before: _Past | None = None
 
-    def hear(self, ratios: Ratios) -> None:
+    def update(self, ratios: Ratios) -> None:
         """Take the step that ``ratios`` took last, for each one that is settled."""
         if ratios.settled != self._steps.count + 1:
             self._steps, self._before = History(self._capacity, 1, _SERIES), None
@@ -126,9 +126,9 @@ def shared_seconds(ratios: Ratios, wait: Wait) -> float:
     )
     if wait == "input":
         return _least(data)
-    told = np.nan_to_num(waits)
-    rest = step - compute - told - np.nan_to_num(data) - np.nan_to_num(comm)
-    return _least(np.where(np.isfinite(rest), told, np.nan)) + _least(rest)
+    waited = np.nan_to_num(waits)
+    rest = step - compute - waited - np.nan_to_num(data) - np.nan_to_num(comm)
+    return _least(np.where(np.isfinite(rest), waited, np.nan)) + _least(rest)
 
 
 def _least(seconds: Floats) -> float:
@@ -143,7 +143,7 @@ def _past(waited: Floats, step: Floats, work: Floats) -> _Past:
 
 
 def _someone_fell_silent(ratios: Ratios, recent: int) -> bool:
-    """Tell whether a rank that was read before is not any more: it may be the one that all wait for."""
+    """Whether a rank that was read before is not any more: it may be the one that all wait for."""
     read = np.isfinite(ratios.history.last("compute", ratios.settled))
     before, now = read[:-recent].mean(axis=0), read[-STEPS:].mean(axis=0)
     return bool(((before >= _READ_BEFORE) & (now < _READ_NOW)).any())

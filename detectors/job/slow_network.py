@@ -1,6 +1,6 @@
-"""Watches how long a job's collectives take in themselves: a slow network is nobody's fault among its ranks.
+"""A slow network, from how long the job's collectives take in themselves.
 
-Measured communication contains waiting for whoever comes last, and that one waits for nobody: the shortest
+Measured communication contains waiting for whoever comes last, and that rank does not wait: the shortest
 time over all ranks is what the transfer itself takes. Only a rise without a change of the work counts.
 """
 
@@ -9,16 +9,16 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from detectors.channel import Channel, fit_noise
-from detectors.evidence import EvidenceConfig, locate_onset
-from detectors.peers import PeerGroups
-from detectors.ratios import Ratios
+from detectors.peers.peers import PeerGroups
+from detectors.peers.ratios import Ratios
 from detectors.robust import nan_median
+from detectors.straggler.llr_cusum import CusumConfig, locate_onset
+from detectors.straggler.timing_channel import TimingChannel, fit_noise
 
 Floats = npt.NDArray[np.float64]
 
 MIN_JOB_SLOWDOWN = 1.015
-"""What the job must lose for a slow network to be worth a word."""
+"""Chosen: what the job must lose for a slow network to be reported."""
 
 FLOOR = 0.03
 """Smallest credible noise of a transfer time: reduce-scatters scatter by 5 % and more."""
@@ -64,7 +64,7 @@ class NetworkWatch:
 
     def _begin(self, settled: int) -> None:
         """Learn what is usual from the ``settled``-th step of the job on; ``_work`` is its log compute."""
-        self._channel = Channel(1, EvidenceConfig(effects=_EFFECTS))
+        self._channel = TimingChannel(1, CusumConfig(effects=_EFFECTS))
         self._since, self._work = settled, float("nan")
 
     @property
@@ -93,7 +93,8 @@ class NetworkWatch:
             self._begin(ratios.settled)
             return None
         found = self._examine(ratios, float(noise.center[0]), float(noise.sigma[0]))
-        self._channel.raised[0] = found is not None
+        if found is not None:
+            self._channel.find(0)
         return found
 
     def _refit(self, ratios: Ratios) -> None:
@@ -125,7 +126,7 @@ class NetworkWatch:
         return SlowNetwork(float(np.exp(effect)), slowdown, end - float(step[first]), end, seconds)
 
     def _work_changed(self, ratios: Ratios, center: float) -> bool:
-        """Tell whether compute changed too: another batch, model or schedule has other communication."""
+        """Whether compute changed too: another batch, model or schedule has other communication."""
         steps = self._channel.change.age_of(0)
         rise = float(nan_median(np.log(transfer_seconds(ratios.history.last("comm", steps))))) - center
         same = min(max(_SAME_WORK, _OF_RISE * rise), _WANDERS)
@@ -149,5 +150,5 @@ def _job_slowdown(step: Floats, transfer: Floats, *, usual: float) -> float:
 
 
 def _work(ratios: Ratios, steps: int) -> float:
-    """Return the log of the seconds that ranks compute for in the last steps; NaN if none says."""
+    """Return the log of the seconds that ranks compute for in the last steps; NaN if none is read."""
     return float(nan_median(nan_median(np.log(ratios.history.last("compute", steps)), axis=1)))

@@ -1,4 +1,10 @@
-"""The start of a job, phase by phase over its nodes: which phase is slow, who holds it up, what it costs."""
+"""The start of a job, phase by phase over its nodes: which phase is slow, which nodes hold it up, its cost.
+
+``seconds`` [nodes, phases]. Every node waits for the slowest in each phase, so that a start of N GPUs loses
+N * sum over phases of (max - median) GPU-seconds (BootSeer, 2025). A node is a straggler of a
+phase when it takes at least 1.5 times the median of the other nodes and 30 s longer, with at least three
+others; the limits are chosen.
+"""
 
 from dataclasses import dataclass
 
@@ -15,7 +21,7 @@ Bools = npt.NDArray[np.bool_]
 class StartupConfig:
     """A straggler takes ``ratio`` times as long as the median of the others, and ``seconds`` longer.
 
-    With fewer than ``peers`` others nobody is named.
+    With fewer than ``peers`` others no node is named.
     """
 
     ratio: float = 1.5
@@ -37,7 +43,7 @@ class Straggler:
 class Startup:
     """``slowest``: the phase that gates the start longest; ``lost``: GPU-seconds waited for slow nodes.
 
-    ``longest`` [phases] is what gates each phase, NaN where nobody told of it; ``stragglers`` are those who
+    ``longest`` [phases] is what gates each phase, NaN where no node reported it; ``stragglers`` are those who
     hold up the others longest, first.
     """
 
@@ -50,11 +56,12 @@ class Startup:
 def judge(
     seconds: Floats, gpus: Ints, *, together: Bools, config: StartupConfig | None = None
 ) -> Startup | None:
-    """Judge ``seconds`` [nodes, phases] of a job with ``gpus`` [nodes]; NaN = not told. None: nothing told.
+    """Judge ``seconds`` [nodes, phases] of a job with ``gpus`` [nodes]; NaN = not reported. None: nothing
+    reported.
 
     Every node waits for the slowest in each phase, so that a start loses N · Σ (phase max - phase median)
     GPU-seconds over its phases (Bootseer). In phases that all end ``together`` [phases] they do the waiting:
-    who takes longest there came first, so that nobody is named for them and their seconds are not lost
+    who takes longest there came first, so that no node is named for them and their seconds are not lost
     once more.
 
     >>> seconds = np.array([[60.0, 240.0], [62.0, 238.0], [300.0, 1.0], [58.0, 242.0]])
@@ -62,10 +69,10 @@ def judge(
     >>> start.slowest, [s.node for s in start.stragglers], start.lost
     (0, [2], 7648.0)
     """
-    told = np.isfinite(seconds) & (seconds >= 0)
-    if not told.any():
+    reported = np.isfinite(seconds) & (seconds >= 0)
+    if not reported.any():
         return None
-    held = np.where(told, seconds, np.nan)
+    held = np.where(reported, seconds, np.nan)
     longest, usual = nan_max(held), nan_median(held)
     own = np.where(together, np.nan, held)
     return Startup(

@@ -1,7 +1,6 @@
-"""Many suspects, few causes: which rack, switch or rail explains what its members show together.
+"""Common causes of many suspects: the rack, switch or rail whose members fail together.
 
-Pure: suspects and domains in, ranked causes out. What a domain is called, and what follows from a cause, is
-decided elsewhere.
+A greedy explanation by log odds: suspects and domains in, ranked causes out.
 """
 
 import math
@@ -70,10 +69,19 @@ def explain(
 ) -> list[Explanation]:
     """Return the causes, best first: each explains its members away before the next is looked for.
 
-    gain(c) = Σ log LR_i + (n − 1)·ln(horizon / width) − ln(domains of the type) − ln 5 per member without
-    evidence. ``counts`` gives the number of domains per type where ``domains`` leaves out some without
-    suspects. Of domains with equal gain the smaller one is the cause; one that smaller ones explain better
-    together is none.
+    For a domain whose n members with evidence began within ``width`` seconds of each other,
+
+        gain = Σ log LR_i + (n − 1) · ln(horizon / width) − ln(domains of its type) − m · ln 5
+
+    in nats: their evidence; the improbability that unrelated faults coincide; the number of domains tried;
+    and a charge for each of the m members without evidence, which a fault of the domain should have hit too.
+    A cause needs a gain of 3 (odds of 20) and three machines. Explaining away greedily approximates the set
+    cover used for fault localisation (Kompella et al., "IP Fault Localization via Risk Modeling", NSDI 2005);
+    the constants are chosen.
+
+    ``counts`` gives the number of domains per type where ``domains`` leaves out some without suspects. Of
+    domains with equal gain the smaller one is the cause; one that smaller ones explain better together is
+    none.
     """
     config = config or DomainConfig()
     if counts is None:
@@ -86,7 +94,7 @@ def explain(
         gone = {member.name for member in best.explained}
         for name in gone:
             del left[name]
-        # A domain that lost nobody is worth what it was: of hundreds of racks few share a member.
+        # Only domains that lost a member change: of hundreds of racks few share one.
         for i, domain in enumerate(domains):
             if scored[i] is not None and not gone.isdisjoint(domain.members):
                 scored[i] = _scored(domain, left, config, counts)

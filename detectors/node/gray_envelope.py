@@ -1,8 +1,13 @@
-"""Many weak signs at once: how far a node stands from its peers in all its features together.
+"""Gray failures: nodes that deviate from their peers a little in many features at once.
 
-A Mahalanobis distance under the minimum covariance determinant (Rousseeuw & Van Driessen, 1999) of healthy
-windows, fitted offline by scikit-learn. What is fitted is a centre, a matrix and a threshold, so applying it
-needs numpy alone and gives the same answer everywhere.
+With z [f] the robust z-scores of a node's minute against its peers, clipped to ±12, and c and C the centre
+and covariance of healthy windows, a node lies outside the envelope when
+
+    (z − c)ᵀ (C + 0.001 · I)⁻¹ (z − c)  >  threshold
+
+c and C are the minimum covariance determinant (Rousseeuw & Van Driessen, 1999), fitted offline by
+scikit-learn; the threshold is the 1 − 10⁻⁴ quantile of the distances of held-out healthy windows. Applying
+the model needs numpy alone and gives the same result everywhere.
 """
 
 import warnings
@@ -24,11 +29,13 @@ _HELD_OUT = 3
 """Every so many-th window is not fitted: distances of fitted ones are too small to set a threshold by."""
 
 _LIMIT = 12.0
-"""Robust sigmas at which a feature is limited, so that one wild reading is not "all features together"."""
+"""Robust sigmas at which a feature is clipped, chosen so that no outlier dominates the distance."""
 
 _LEAST_SPREAD = 1e-3
+"""Robust sigmas; a feature that varies less is left out. Chosen: far below the unit spread of a z-score."""
+
 _RIDGE = 1e-3
-"""Added to each variance, in squared sigmas: without it features that say the same have no inverse."""
+"""Added to each variance, in squared sigmas: without it redundant features have no inverse."""
 
 _LARGEST = 1e12
 """A model with larger numbers was not written by ``fit_envelope``; their squares would still be finite."""
@@ -105,7 +112,7 @@ def fit_envelope(z: Floats, features: tuple[str, ...]) -> Envelope:
         )
     held_out = np.arange(len(z)) % _HELD_OUT == _HELD_OUT - 1
     with warnings.catch_warnings():
-        # Features that say the same make the covariance singular; the ridge below is the answer to that.
+        # Redundant features make the covariance singular; the ridge below repairs that.
         warnings.simplefilter("ignore")
         fitted = MinCovDet(random_state=0).fit(limited[~held_out][:, varying])
     precision = np.linalg.inv(fitted.covariance_ + _RIDGE * np.eye(varying.size))

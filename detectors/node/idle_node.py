@@ -1,7 +1,7 @@
-"""Key B of the hang rule: which nodes do not work although their job is still there.
+"""Nodes that do not work although their job is still there: the second condition of a hang.
 
-B1: the NICs carry hardly any bytes. B2: GPUs that spin, fully utilised at a fraction of their usual power, or
-whose tensor cores stand still. A job that has ended leaves idle, empty GPUs behind and is not quiet.
+A hang needs two independent signs: no progress of the steps, and idle nodes. This module tests the second,
+from NIC traffic, GPU power, utilisation, tensor activity and memory.
 """
 
 from collections.abc import Mapping
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from detectors.node.running_median import Floats, Ints, RunningMedian
 from detectors.robust import nan_median
-from detectors.running_median import Floats, Ints, RunningMedian
 
 Bools = npt.NDArray[np.bool_]
 
@@ -20,7 +20,7 @@ Bools = npt.NDArray[np.bool_]
 class QuietConfig:
     """Shares of what is usual, levels (ratios 0 to 1) and holds in seconds of event time.
 
-    ``least_bytes`` (bytes/s): a node that usually sends less talks to nobody, and its silence says nothing.
+    ``least_bytes`` (bytes/s): a node that usually sends less is not judged by its traffic.
     ``idle`` and ``empty`` are the utilisation and the share of memory in use at which a job has gone.
     """
 
@@ -30,10 +30,10 @@ class QuietConfig:
     # Waiting in a collective spins at full utilisation and 30 to 50 % of the power.
     power_share: float = 0.6
     # A job that waits for a third of its time draws less on average, so that spinning stands out less. Where
-    # no bytes go either, that is enough to tell of it, not to be certain.
+    # no bytes go either, that is evidence, though not certainty.
     power_share_both: float = 0.7
     tensor: float = 0.001
-    # An exporter that cannot read tensor activity may write zero: usual zeros say nothing.
+    # An exporter that cannot read tensor activity may write zero: usual zeros are no measurement.
     tensor_used: float = 0.05
     gpu_share: float = 0.9
     idle: float = 0.05
@@ -64,7 +64,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quiet:
-    """What a sample says of its n nodes.
+    """State of n nodes after a sample.
 
     ``no_bytes`` (B1) and ``not_working`` (B2) hold now, [n]; ``held`` [n] since long enough to count, and
     ``both`` [n] together, now or until lately, B2 by ``power_share_both``; ``lasting`` [n] is B1 and B2 for
@@ -88,7 +88,20 @@ class Quiet:
 
 
 class QuietBank:
-    """Key B of many nodes of up to ``gpus`` GPUs each, every node at its own event time.
+    """Idle-node test for many nodes of up to ``gpus`` GPUs each, every node at its own event time.
+
+    With b the bytes per second of all NICs, P_i the power and u_i the utilisation of GPU i, t_i its tensor
+    activity, and a bar for the usual value (median of the last 32 means of 10 s, ``RunningMedian``):
+
+        B1  b < 0.01 · b̄, where b̄ ≥ 10 MB/s
+        B2  at least 90 % of the GPUs spin (u_i ≥ 0.95 and P_i < 0.6 · P̄_i), or
+            at least 90 % have idle tensor cores (t_i ≤ 0.001, where t̄_i ≥ 0.05)
+
+    Processes that wait in a collective busy-loop: full utilisation at 30 to 50 % of the power. B1 and B2
+    together count after 5 s, either alone after 30 s; both end after 10 s without. A node whose GPUs are idle
+    and empty of a job's memory has ended its job and is not idle in it. Sources: utilisation against power,
+    nebius/soperator issue 796; tensor activity ≤ 0.001, DLRover's hang rule. Shares and holds are chosen.
+
 
     A key whose input was not read stays as it was; a sample not younger than the last of its node changes
     nothing. What is usual is learnt from GPUs in use and not while a node is held quiet, so that neither
@@ -120,10 +133,10 @@ class QuietBank:
         self._held = np.zeros((4, nodes), np.bool_)
 
     def update(self, nodes: Ints, reading: Reading) -> Quiet:
-        """Take one sample of each of the distinct ``nodes`` [n]; return what it says of them."""
+        """Take one sample of each of the distinct ``nodes`` [n]; return their states."""
         fresh = reading.ts > self._last[nodes]
         gap = reading.ts - self._last[nodes] > self.config.gap
-        # Quiet before a gap and after it says nothing about the time between.
+        # Idleness before and after a gap is no evidence for the time between.
         self._since[:, nodes[fresh & gap]] = np.nan
         ended = self._ended(reading)
         spinning, keys = self._judge(nodes, reading)
@@ -181,7 +194,7 @@ class QuietBank:
     def _judge(self, nodes: Ints, r: Reading) -> tuple[Bools, Bools]:
         """Return which GPUs spin, [n, gpus], and B1, B2, B2 of less contrast, whether no GPU works, [4, n].
 
-        What cannot be told stays as it was.
+        Where inputs are missing, the previous result is kept.
         """
         config, usual = self.config, self._usual.value[nodes]
         power, tensor = usual[:, 1 : 1 + self._gpus], usual[:, 1 + self._gpus :]
@@ -206,7 +219,7 @@ class QuietBank:
         return spins, np.where(known, np.stack((b1, b2, b2_rather, b3)), self._keys[:, nodes])
 
     def _ended(self, r: Reading) -> Bools:
-        """Tell where no GPU is in use and none that can be asked holds a job's memory, [n]."""
+        """Return where no GPU is in use and none whose memory is read holds a job's, [n]."""
         read = np.isfinite(r.utilization).any(axis=1)
         in_use = (r.utilization > self.config.idle) | (r.memory > self.config.empty)
         return np.asarray(read & ~in_use.any(axis=1))

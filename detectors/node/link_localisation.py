@@ -1,7 +1,7 @@
 """Which link is slow, from delays between pairs of machines or along known paths.
 
 Two views of the same question. ``classify`` reads the matrix of delays: a hot row is a sender, a hot column a
-receiver, a hot cell a path (the idea of C4D, HPCA'25). ``localise`` knows which links each path crosses and
+receiver, a hot cell a path (the idea of C4D, HPCA'25). ``localise`` takes the links of each path and
 solves for them by regularised least squares (NetBouncer, NSDI'19).
 """
 
@@ -55,7 +55,22 @@ class LinkVerdict:
 
 
 def classify(delays: Floats, config: LinkConfig | None = None) -> list[LinkVerdict]:
-    """Return what is slow in ``delays`` [from, to], each over its expected delay; NaN = not measured."""
+    """Return what is slow in ``delays`` [from, to], each over its expected delay; NaN = not measured.
+
+    With m the median of all measured cells and s = max(0.05, 1.4826 · MAD), a cell is hot when
+
+        d ≥ max(1.5, m + 6 s)
+
+    A hot row (at least 60 % of its cells, three measured or more) is a slow sender, a hot column a slow
+    receiver, both a slow machine, and a hot cell in neither a slow path. When m itself reaches 1.5, all paths
+    are slow: congestion, and no machine is named. The reading of rows and columns follows C4D (Dong et al.,
+    HPCA 2025), whose limits are not published; 1.5, 6 s and 60 % are chosen.
+
+    >>> delays = np.ones((4, 4))
+    >>> delays[2, :] = 3.0
+    >>> [(v.pattern, v.source) for v in classify(delays)]
+    [('sender', 2)]
+    """
     config = config or LinkConfig()
     usual = float(nan_median(delays.ravel()))
     if not np.isfinite(usual):
@@ -85,7 +100,7 @@ def classify(delays: Floats, config: LinkConfig | None = None) -> list[LinkVerdi
 
 
 def _lines(hot: Bools, measured: Bools, config: LinkConfig) -> Bools:
-    """Tell which rows are hot as a whole."""
+    """Return which rows are hot as a whole."""
     count = measured.sum(axis=1)
     lines: Bools = (count >= config.cells) & (hot.sum(axis=1) >= config.share * count)
     return lines
@@ -93,9 +108,9 @@ def _lines(hot: Bools, measured: Bools, config: LinkConfig) -> Bools:
 
 @dataclass(frozen=True, slots=True)
 class Localised:
-    """``success`` [links] in [0, 1], 1 = well; ``known`` [links]: enough paths cross the link to tell.
+    """``success`` [links] in [0, 1], 1 = well; ``known`` [links]: enough paths cross the link.
 
-    ``alike`` [links] numbers the sets of links that the same paths cross: within one nobody can tell.
+    ``alike`` [links] numbers the sets of links that the same paths cross: they cannot be distinguished.
     """
 
     success: Floats
@@ -103,7 +118,7 @@ class Localised:
     alike: Ints
 
     def bad(self, config: LinkConfig | None = None) -> list[tuple[int, ...]]:
-        """Return the bad and known links, worst first, each with those it cannot be told from."""
+        """Return the bad and known links, worst first, each with those it cannot be distinguished from."""
         limit = (config or LinkConfig()).bad
         bad = np.flatnonzero(self.known & (self.success < limit))
         worst = bad[np.argsort(self.success[bad], kind="stable")]
@@ -116,6 +131,7 @@ def localise(
 ) -> Localised:
     """Return per link the success that explains the paths' ``success`` [paths] as products over their links.
 
+    As in NetBouncer (Tan et al., NSDI 2019).
     Minimises sum (y_p - prod x_l)^2 + weight * sum x_l (1 - x_l) by coordinate descent from x = 1: with a_p
     the product of the other links on p, A = sum a_p^2 and B = sum a_p y_p, the best x_l is
     clip((2B - weight) / (2 (A - weight)), 0, 1) where A > weight, else the better end point.

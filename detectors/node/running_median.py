@@ -15,7 +15,7 @@ class RunningMedian:
     """Per lane and channel the median of the last ``slots`` means of ``every`` seconds, NaN before ``least``.
 
     Means of several seconds and not samples are kept, because what is sampled once a second beats with a
-    step of a few seconds. A NaN is left out of its mean; a lane that is not fed keeps what it knows.
+    step of a few seconds. A NaN is left out of its mean; a lane that gets no values keeps its median.
 
     >>> usual = RunningMedian(1, 1, every=10.0, slots=8, least=2)
     >>> for second in range(31):

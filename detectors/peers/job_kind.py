@@ -1,7 +1,7 @@
 """What kind of work a job does: the same on every rank, or varying from rank to rank and step to step.
 
 Decides how soon a difference between ranks means something. Packed, variable-length sequences make healthy
-ranks differ by 10 % and more in one step; there only the same rank again and again is news.
+ranks differ by 10 % and more in one step; there only the same rank again and again is evidence.
 """
 
 from dataclasses import dataclass

@@ -1,28 +1,29 @@
 """What the ranks of a machine show together: a host, its power and its links slow all of them at once.
 
-Pure: numbers per rank in, who and how much out. Racks, switches and rails are ``detectors.domains``.
+Pure: numbers per rank in, who and how much out. Racks, switches and rails are
+``detectors.node.fault_domains``.
 """
 
 import numpy as np
 import numpy.typing as npt
 
-from detectors.peers import MIN_PEERS, PeerGroups, group_median
+from detectors.peers.peers import MIN_PEERS, PeerGroups, group_median
 from detectors.robust import nan_median
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
 LATELY = 5
-"""Steps before this one that tell where a rank stood."""
+"""Steps before this one that show where a rank stood."""
 
 _SHARE = 1 / 16
-"""Suspected machines that are less of a role do not move its median by anything to speak of."""
+"""Suspected machines that are less of a role hardly move its median."""
 
 _MOST = 0.75
 """Share of a machine's ranks from which it is the machine that stalls."""
 
 _RANKS = 4
-"""Ranks on every machine from which a machine is told from its ranks."""
+"""Ranks on every machine from which a machine is distinguished from its ranks."""
 
 
 def suspected(suspects: Bools, nodes: PeerGroups, groups: PeerGroups) -> Bools:
@@ -50,9 +51,9 @@ def alike(changed: Bools, nodes: PeerGroups, rank: int) -> Bools:
 
 
 def step_noise(residual: Floats, before: Floats, nodes: PeerGroups, *, usual: float) -> float:
-    """Return the noise of one step over all ranks: a step in which everybody scatters accuses nobody, unless
-    whole machines moved and stay where they are.
+    """Return the noise of one step over all ranks: a step in which all scatter is evidence against none.
 
+    Unless whole machines moved and stay where they are: then the noise is what remains within machines.
     ``residual`` [ranks] is how far each rank is from its baseline, ``before`` [steps, ranks] how far it was
     in the steps before; up to the ``usual`` noise there is nothing to explain.
     """

@@ -13,16 +13,16 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from detectors.history import History, rows_at_most
-from detectors.job_kind import JobKind, classify
-from detectors.machines import suspected
-from detectors.peers import MIN_PEERS, PeerGroups, peer_median
-from detectors.replicas import Replicas
+from detectors.peers.history import History, rows_at_most
+from detectors.peers.job_kind import JobKind, classify
+from detectors.peers.node_effects import suspected
+from detectors.peers.peers import MIN_PEERS, PeerGroups, peer_median
+from detectors.peers.replicas import Replicas
+from detectors.peers.roles import is_regular, looks_like_stage, split_by_gap
+from detectors.peers.shards import Shards
+from detectors.peers.workload import WorkModel, fit_work
 from detectors.robust import nan_max, nan_mean, nan_median, spread
-from detectors.roles import is_regular, looks_like_stage, split_by_gap
-from detectors.shards import Shards
-from detectors.straggler_config import StragglerConfig
-from detectors.workload import WorkModel, fit_work
+from detectors.straggler.config import StragglerConfig
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
@@ -55,7 +55,7 @@ _SINGLE = frozenset(SERIES) - {"ts"}
 class StepTimes:
     """One step: event times ``ts`` and seconds, each [ranks]; NaN = not read.
 
-    ``squares`` are the sums of the squared lengths of each rank's sequences, None where no rank tells them.
+    ``squares`` are the sums of the squared lengths of each rank's sequences, None where no rank reports them.
     """
 
     number: int
@@ -80,12 +80,12 @@ def window_bytes(config: StragglerConfig) -> int:
 class Ratios:
     """The last steps of a job as comparable numbers; ``roles`` [ranks] or None when coordinates are unknown.
 
-    ``replicas`` says which ranks work on the same batch, in other stages or shards of the model, ``shards``
+    ``replicas`` holds which ranks work on the same batch, in other stages or shards of the model, ``shards``
     which have the same part of a layer, ``nodes`` [ranks] which share a machine. ``left_out`` are those whose
-    machines are suspected: nobody is compared with them.
+    machines are suspected: no rank is compared with them.
     ``settled`` counts the steps since warm-up; the first step seen was ``started`` and ended at ``first_ts``.
     ``source`` is what is compared; with step times alone, the ranks are ``asynchronous`` when these differ,
-    and have a ``common_clock`` when they do not: then nothing can be said about ranks.
+    and have a ``common_clock`` when they do not: then ranks cannot be compared.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class Ratios:
 
     @property
     def roles_settled(self) -> bool:
-        """Tell whether roles come from coordinates or have been learnt."""
+        """Whether roles come from coordinates or have been learnt."""
         return self._roles_settled
 
     def mates(self, rank: int) -> Bools:
@@ -152,7 +152,7 @@ class Ratios:
         return changed
 
     def learn(self) -> None:
-        """Learn what the steps so far tell: levels, job kind, work, asynchrony, roles. Called at times."""
+        """Learn from the steps so far: levels, job kind, work, asynchrony, roles. Called at times."""
         if self._level is None and self.settled >= _LEVEL_STEPS:
             self._level = nan_median(self.history.last("v", _LEVEL_STEPS))
         if self.settled == self.config.learn:
@@ -165,8 +165,8 @@ class Ratios:
         self.kind = classify(self._last_ratios())
 
     def leave_out(self, suspects: Bools) -> None:
-        """Compare with nobody on the machines that the ``suspects`` [ranks] make suspect, in the steps held
-        too; where no machine is suspected, with everybody again.
+        """Compare with no rank on the machines that the ``suspects`` [ranks] make suspect, in the steps held
+        too; where no machine is suspected, with all again.
 
         Leave-machine-out: a median over a group of which a third is slow lies among the slower of its healthy
         members, and with half of it slow nowhere in particular.
@@ -189,7 +189,7 @@ class Ratios:
     def _last_ratios(self) -> Floats:
         """Return log ratios to role peers of those that are compared with, [steps, ranks].
 
-        Where nobody has a peer in its role, those to all ranks' usual times stand for them.
+        Where no rank has a peer in its role, those to all ranks' usual times stand for them.
         """
         ratios = self.history.last("role" if self.groups.peers.any() else "x", min(self.settled, 50))
         return ratios[:, ~self.left_out] if self.left_out.any() else ratios
@@ -206,7 +206,7 @@ class Ratios:
         if self.work is not None:
             v = v - self.work.log_expected(t.tokens, squares)
         role = self._role_ratio(v)
-        rest = _untold(t)
+        rest = _rest(t)
         like = self.everyone if self.groups.narrowest <= MIN_PEERS else self.groups
         self.history.push(
             v=v,
@@ -253,7 +253,7 @@ class Ratios:
         return ratio - self._replicas.batch(ratio)
 
     def _has_settled(self, number: int) -> bool:
-        """Tell whether warm-up is over: late enough in the job, and the job's level has stopped moving."""
+        """Whether warm-up is over: late enough in the job, and the job's level has stopped moving."""
         first, warmup = self.first_number or 0, self.config.warmup_steps
         if first < warmup and number < warmup:
             return False
@@ -264,7 +264,7 @@ class Ratios:
         return bool(np.ptp(nan_median(recent, axis=1)) < 0.15 or self.history.count >= 2 * warmup)
 
     def _learn_clock(self) -> None:
-        """Tell ranks that wait for each other from ranks whose step times differ as their work does."""
+        """Distinguish ranks that wait for each other from ranks whose step times differ as work does."""
         steps = _variation(self.history.last("step", self.config.learn))
         if self.source == "step":
             self.asynchronous = steps >= _ASYNCHRONOUS
@@ -275,7 +275,7 @@ class Ratios:
             self.asynchronous = steps >= max(_ASYNCHRONOUS_WORK, 0.5 * work)
 
     def _learn_work(self) -> None:
-        """Fit time against the work told; keep the fit where it explains a good part of the ranks'
+        """Fit time against the reported work; keep the fit where it explains a good part of the ranks'
         differences."""
         last = self.history.last
         model = fit_work(last("compute", 200), last("tokens", 200), last("squares", 200))
@@ -343,16 +343,17 @@ def _excess(values: Floats, seconds: Floats, groups: PeerGroups) -> Floats:
     return excess
 
 
-def _untold(t: StepTimes) -> Floats:
-    """Return what is left of each rank's step beside all that it names, [ranks]; NaN where ranks do not tell
-    their compute and where they wait: what is left is then their waiting.
+def _rest(t: StepTimes) -> Floats:
+    """Return what is left of each rank's step beside all that it reports, [ranks].
+
+    NaN where ranks report neither compute nor where they wait: what is left is then their waiting.
     """
     half = t.step.size / 2
     waits = max(np.isfinite(t.wait).sum(), np.isfinite(t.comm).sum())
     if (t.compute > 0).sum() < half or waits < half:
         return np.full(t.step.size, np.nan)
-    told = sum(np.fmax(part, 0.0) for part in (t.wait, t.data, t.comm, t.checkpoint))
-    rest: Floats = t.step - t.compute - told
+    reported = sum(np.fmax(part, 0.0) for part in (t.wait, t.data, t.comm, t.checkpoint))
+    rest: Floats = t.step - t.compute - reported
     return rest
 
 

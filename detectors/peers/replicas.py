@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from detectors.peers import PeerGroups, group_median, peer_median
+from detectors.peers.peers import PeerGroups, group_median, peer_median
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.intp]

@@ -55,7 +55,7 @@ def split_by_gap(levels: Floats, *, gap: float) -> Ints:
 
 
 def is_regular(slow: npt.NDArray[np.bool_]) -> bool:
-    """Tell whether the marked ranks look like a parallel dimension: an aligned block, or every k-th rank.
+    """Whether the marked ranks look like a parallel dimension: an aligned block, or every k-th rank.
 
     Layouts number ranks by nested dimensions, so a pipeline stage is an aligned run of equal length or a
     residue class. Broken machines have no reason to fall so. One rank alone is no pattern.
@@ -72,7 +72,7 @@ def is_regular(slow: npt.NDArray[np.bool_]) -> bool:
 
 
 def looks_like_stage(levels: Floats, slow: npt.NDArray[np.bool_]) -> bool:
-    """Tell whether the marked ranks stand like a parallel dimension, alike in ``levels`` [ranks] (log).
+    """Whether the marked ranks stand like a parallel dimension, alike in ``levels`` [ranks] (log).
 
     Two slow machines may happen to stand so; the members of a stage are also equally slow.
     """

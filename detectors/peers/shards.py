@@ -46,7 +46,7 @@ class Shards:
         return cls(tuple(part for part in known if part.min() >= 0), node)
 
     def explain(self, effect: Floats, rank: int, role: Bools) -> bool:
-        """Tell whether ``rank`` is as slow as those at its position are, and unlike the others.
+        """Whether ``rank`` is as slow as those at its position are, and unlike the others.
 
         ``effect`` [ranks] are log ratios to peers, ``role`` [ranks] marks who does the same work as it.
         """
@@ -62,7 +62,7 @@ class Shards:
         return bool(apart >= _APART * effect[rank] and np.mean(alike) >= _SHARE)
 
     def _may_be_machines(self, same: Bools) -> bool:
-        """Tell whether few machines have all of their ranks among the ``same``."""
+        """Whether few machines have all of their ranks among the ``same``."""
         machines = np.unique(self.node[same])
         ranks = [self.node == machine for machine in machines]
         return machines.size < _MACHINES and any(on.sum() > 1 and same[on].all() for on in ranks)

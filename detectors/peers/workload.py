@@ -22,8 +22,8 @@ _MIN_POINTS = 40
 _MIN_SPREAD = 0.01
 """With less variation than the noise has, a line through the points is arbitrary."""
 
-_MIN_TOLD = 0.9
-"""Of two amounts, one that a rank tells less often than in this share of the steps of the other would leave
+_MIN_REPORTED = 0.9
+"""Of two amounts, one that a rank reports less often than in this share of the steps of the other would leave
 that rank without an expectation."""
 
 
@@ -54,9 +54,9 @@ def fit_work(seconds: Floats, tokens: Floats, squares: Floats) -> WorkModel | No
     timed = np.isfinite(seconds) & (seconds > 0)
     amounts = {"per_token": tokens, "per_square": squares}
     read = {name: timed & np.isfinite(amount) for name, amount in amounts.items()}
-    told = {name: read[name].sum(axis=0) for name in amounts if _varies(amounts[name][read[name]])}
-    most = np.max([*told.values()], axis=0, initial=0)
-    names = [name for name, steps in told.items() if (steps >= _MIN_TOLD * most).all()]
+    counts = {name: read[name].sum(axis=0) for name in amounts if _varies(amounts[name][read[name]])}
+    most = np.max([*counts.values()], axis=0, initial=0)
+    names = [name for name, steps in counts.items() if (steps >= _MIN_REPORTED * most).all()]
     while names:
         known = np.logical_and.reduce([read[name] for name in names])
         if known.sum() < _MIN_POINTS:

@@ -1,4 +1,4 @@
-"""What the straggler detection can be told."""
+"""Settings of the straggler detection."""
 
 from dataclasses import dataclass
 

@@ -1,5 +1,20 @@
-"""Repeated short slowness: evidence that keeps coming and going without staying, and single steps that come
-again and again at a rank that did not know them."""
+"""Repeated short slowness of one rank: evidence that keeps coming and going, and frequent single far steps.
+
+Per rank, over the last 200 steps, a rise is counted when
+
+* the sharp evidence (effects of at least four sigmas, which one healthy step takes back) passes h/2, which
+  two neighbouring slow steps do and one does not; or
+* a single far step (above four sigmas, not following another) is at least the eleventh of 60, at a rank that
+  had at most one in as many steps before, while the median rank has at most one.
+
+Three rises make a suspicion, four need no second kind of evidence. Arrays are [window, ranks] and [ranks],
+the work a step O(ranks).
+
+Three modules count far steps and answer different questions, from different memory: here, whether one rank
+comes and goes (a window per rank); ``spike_rate``, how surprising far steps are in this job (one decaying
+rate over healthy ranks); ``rotating_slowness``, whether slowness moves from rank to rank (ended spells of
+different ranks).
+"""
 
 from dataclasses import dataclass
 
@@ -25,12 +40,12 @@ _OFTEN = 11
 Collections and hiccups are rarer by far."""
 
 _CALM = 1
-"""Far steps among as many for a rank not to know them: what one logs or saves for all is there from the
-start."""
+"""Far steps among as many up to which a rank counts as calm: what one rank logs or saves for all is
+there from the start."""
 
 
 @dataclass(frozen=True, slots=True)
-class Excursion:
+class Intermittence:
     """The excursions of one rank: how many, how far back the first was (steps), and the share of steps
     in them.
     """
@@ -40,7 +55,7 @@ class Excursion:
     share: float
 
 
-class Excursions:
+class IntermittenceCounter:
     """Counts per rank how often evidence rose above half the threshold, and single far steps where a rank
     that was calm has many of them, [ranks]."""
 
@@ -64,7 +79,7 @@ class Excursions:
         self._was_far = np.where(read, far, self._was_far)
         self._lately += single.astype(np.int64) - self._single[slot - _LATELY]
         self._was_calm |= read & (self._steps >= _LATELY) & (self._lately <= _CALM)
-        # Where most ranks know them, they are the work's.
+        # Where most ranks have them, they are the work's.
         single_counts = single & self._was_calm & (self._lately >= _OFTEN)
         if single_counts.any() and np.sort(self._lately)[(self._lately.size - 1) // 2] > _CALM:
             single_counts = np.zeros_like(single)
@@ -73,10 +88,10 @@ class Excursions:
         self._rose[slot], self._high[slot], self._single[slot] = rose, high | single_counts, single
         self._steps += 1
 
-    def of(self, rank: int) -> Excursion:
+    def of(self, rank: int) -> Intermittence:
         """Return the excursions of one rank."""
         order = np.arange(self._steps - min(self._steps, WINDOW), self._steps) % WINDOW
         rose = np.flatnonzero(self._rose[order, rank])
         age = len(order) - int(rose[0]) if rose.size else 0
         share = float(self._high[order, rank][-age:].mean()) if age else 0.0
-        return Excursion(int(self.count[rank]), age, share)
+        return Intermittence(int(self.count[rank]), age, share)

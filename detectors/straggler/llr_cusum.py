@@ -1,11 +1,25 @@
 """Sequential evidence that a rank is slower than it should be: one-sided CUSUMs of log-likelihood ratios.
 
-One accumulator per assumed slowdown (3, 5, 10, 25, 100 %): strong faults cross in three steps, weak ones take
-the steps they need. ``Evidence`` is the definition for one rank; ``EvidenceBank`` runs all ranks of a job.
-Page (1954), Continuous inspection schemes; the limits on single steps are ours.
+For a rank's log ratio to its peers x, less its baseline, with noise sigma, and an assumed slowdown e with
+delta = ln(1 + e), the log-likelihood ratio of a normal x with mean delta against mean 0 is
+
+    s = delta / sigma^2 * (min(x, delta + 3 sigma) - delta / 2),  clipped to +-h/3,
+
+and the evidence is Page's sum S <- min(max(S + s, 0), 1.5 h). One accumulator per e in 3, 5, 10, 25, 100 %:
+strong faults cross in three steps, weak ones take the steps they need. A rank is suspected from
+h = ln(ranks * effects / p) on, which keeps the false alarms of a whole job to about p a step (Wald's
+bound exp(-h) on each sum, added over ranks and effects).
+
+``LlrCusum`` is the definition for one rank, ``LlrCusumBank`` runs all ranks of a job, arrays [effects,
+ranks]. ``detectors.job.slow_network`` runs the same bank over one series. Two others share Page's recursion
+only and stay apart: ``changepoint.cusum`` is two-sided over standard scores with a slack, for shifts of
+unknown sign and size, and ``fleet.chronic`` sums days with effects scaled to a fleet.
+
+E. S. Page (1954), Continuous inspection schemes, Biometrika 41; the limits on single steps are ours.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,22 +34,25 @@ _SHARP_SIGMAS = 4.0
 RAMPS = (1, 2, 4, 8, 16, 32)
 """Steps in which a slowdown may develop: recorded faults come at once or along a ramp."""
 
+_SHAPES = [np.arange(1, ramp + 1) / ramp for ramp in RAMPS]
+"""The share of the slowdown in each step of a ramp."""
+
 LARGE = 0.25
-"""Slowdowns from here on are told from noise by a single step: what limits the evidence are spikes alone."""
+"""Slowdowns from here on stand out of the noise in a single step: spikes alone limit the evidence."""
 
 EFFECTS = (0.03, 0.05, 0.10, 0.25, 1.00)
 """Slowdowns tested for: a test for one size finds its neighbours nearly as soon, so that five suffice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EvidenceConfig:
+class CusumConfig:
     """``effects`` are slowdowns to test; the rest limits what one step may contribute.
 
     ``limit_sigmas``: a value counts at most as δ + that many σ. ``clip_share``: one step moves the evidence
     by at most that share of the threshold, so three steps is the fastest alarm; for a ``LARGE`` effect
     ``update`` may be given more (``most``), so that three such steps reach what stands alone.
-    ``min_effect_sigmas``: an effect below that many σ cannot be told from noise and is not tested. ``cap``:
-    evidence stops growing at that multiple of the threshold, so that recovery shows quickly.
+    ``min_effect_sigmas``: an effect below that many σ is not distinguished from noise and is not tested.
+    ``cap``: evidence stops growing at that multiple of the threshold, so that recovery shows quickly.
     """
 
     effects: tuple[float, ...] = EFFECTS
@@ -55,17 +72,17 @@ def threshold(ranks: int, effects: int, p_step: float) -> float:
     return math.log(max(ranks, 1) * max(effects, 1) / p_step)
 
 
-class Evidence:
-    """The scalar definition for one rank, and the oracle of ``EvidenceBank``.
+class LlrCusum:
+    """The scalar definition for one rank, and the oracle of ``LlrCusumBank``.
 
-    >>> e = Evidence(h=20.0)
+    >>> e = LlrCusum(h=20.0)
     >>> [round(max(e.update(0.10, sigma=0.01)), 1) for _ in range(3)]
     [6.7, 13.3, 20.0]
     """
 
-    def __init__(self, h: float, config: EvidenceConfig | None = None) -> None:
+    def __init__(self, h: float, config: CusumConfig | None = None) -> None:
         self.h = h
-        self.config = config or EvidenceConfig()
+        self.config = config or CusumConfig()
         self.levels = [0.0] * len(self.config.effects)
 
     def update(self, x: float, *, sigma: float, most: float = 0.0) -> list[float]:
@@ -92,15 +109,15 @@ class Evidence:
         return list(self.levels)
 
 
-class EvidenceBank:
+class LlrCusumBank:
     """Evidence of all ranks of a job; ``levels`` is [effects, ranks], ``age`` the steps since each left 0.
 
     ``best`` [ranks] is the largest evidence over the effects.
     """
 
-    def __init__(self, ranks: int, h: float, config: EvidenceConfig | None = None) -> None:
+    def __init__(self, ranks: int, h: float, config: CusumConfig | None = None) -> None:
         self.h = h
-        self.config = config or EvidenceConfig()
+        self.config = config or CusumConfig()
         self._delta = np.log1p(np.array(self.config.effects))[:, None]
         self._large = self._delta >= math.log1p(LARGE)
         self.levels = np.zeros((len(self.config.effects), ranks))
@@ -125,8 +142,8 @@ class EvidenceBank:
         cfg, delta = self.config, self._delta
         share = self.h * cfg.clip_share
         bound = np.where(self._large, most, share) if most > share else share
-        # Heavy tails: a sample far above the effect says no more for it than one somewhat above. The clip
-        # after it keeps any single step to a third of what accuses, for ``LARGE`` effects to ``most``.
+        # Heavy tails: a sample far above the effect is no more evidence of it than one somewhat above. The
+        # clip after it keeps any single step to a third of the threshold, for ``LARGE`` effects to ``most``.
         value = np.minimum(x, delta + cfg.limit_sigmas * sigma)
         gain = delta / sigma**2 * (value - delta / 2)
         level = self.levels + np.minimum(np.maximum(gain, -bound), np.minimum(bound, ceiling))
@@ -174,10 +191,12 @@ def locate_onset(x: Floats, sigma: float) -> Onset:
     read = np.isfinite(x)
     finite = np.where(read, x, 0.0)
     size = max(float(np.median(finite[-min(len(finite), 8) :])), 0.01)
+    energy = _from_each(read.astype(np.float64), [shape**2 for shape in _SHAPES])
     # Once with the size of the latest steps, then with that of all since the onset found.
     for _ in range(2):
         # One spike must not date the change: a step counts as at most so much more than it usually is.
-        evidence = _rise(np.clip(finite, -3 * sigma, size + 3 * sigma) / sigma, read)
+        clipped = np.clip(finite, -3 * sigma, size + 3 * sigma) / sigma
+        evidence = _rise(np.where(read, clipped, 0.0), energy)
         start = int(np.argmax(evidence))
         size = max(float(np.median(finite[start:])), 0.01)
     mass = np.cumsum(evidence) / evidence.sum()
@@ -185,23 +204,26 @@ def locate_onset(x: Floats, sigma: float) -> Onset:
     return Onset(start, min(low, start), max(min(high, len(x) - 1), start))
 
 
-def _rise(z: Floats, read: npt.NDArray[np.bool_]) -> Floats:
-    """Return the likelihood of each first slow step [steps], up to a factor; ``z`` is in units of noise."""
-    gains = []
-    for ramp in RAMPS:
-        shape = np.arange(1, ramp + 1) / ramp
-        cross = _from_each(np.where(read, z, 0.0), shape)
-        energy = _from_each(read.astype(np.float64), shape**2)
-        # The likeliest size is cross / energy: it gains cross² / (2·energy) over none. Only slowdowns count.
-        gains.append(np.maximum(cross, 0.0) ** 2 / np.maximum(2.0 * energy, 1e-9))
-    gain = np.array(gains)
+def _rise(z: Floats, energy: Floats) -> Floats:
+    """Return the likelihood of each first slow step [steps], up to a factor; ``z`` is in units of noise.
+
+    ``energy`` [ramps, steps] is that of the steps read.
+    """
+    # The likeliest size is cross / energy: it gains cross² / (2·energy) over none. Only slowdowns count.
+    gain = np.maximum(_from_each(z, _SHAPES), 0.0) ** 2 / np.maximum(2.0 * energy, 1e-9)
     likelihood: Floats = np.exp(np.maximum(gain - gain.max(), -60.0)).sum(axis=0)
     return likelihood
 
 
-def _from_each(values: Floats, shape: Floats) -> Floats:
-    """Return, for each step, the sum of what follows from there on, its beginning weighted by ``shape``."""
-    padded = np.concatenate((values, np.zeros(len(shape))))
-    after = np.cumsum(padded[::-1])[::-1][len(shape) :]
-    summed: Floats = np.convolve(padded, shape[::-1], mode="valid")[: len(values)] + after
-    return summed
+def _from_each(values: Floats, shapes: Sequence[Floats]) -> Floats:
+    """Return, for each step, the sum of what follows from there on, its beginning weighted by each shape."""
+    steps = len(values)
+    padded = np.concatenate((values, np.zeros(max(map(len, shapes)))))
+    after = np.cumsum(padded[::-1])[::-1]
+    return np.array(
+        [
+            np.convolve(padded[: steps + len(shape)], shape[::-1], mode="valid")[:steps]
+            + after[len(shape) : len(shape) + steps]
+            for shape in shapes
+        ]
+    )

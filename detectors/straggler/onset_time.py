@@ -1,18 +1,18 @@
-"""Event times of what began in a step: a row tells when its step ended, the change came while it ran."""
+"""Event times of what began in a step: a row holds the end of its step, the change came while it ran."""
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from detectors.evidence import Onset
-from detectors.ratios import Ratios
+from detectors.peers.ratios import Ratios
 from detectors.robust import nan_median
+from detectors.straggler.llr_cusum import Onset
 
 _AHEAD_SECONDS = 2.0
 """How far before the end of the first slow step an onset is put at most.
 
 Dated too early, a victim comes before its culprit and a change before its cause; dated late by a part of a
-step, it harms nobody.
+step, it does no harm.
 """
 
 

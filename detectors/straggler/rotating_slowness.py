@@ -1,7 +1,9 @@
-"""How long ranks of a job were slow that are well again: where it goes round, it is the work that goes round.
+"""Slowness that rotates between ranks is workload, not hardware.
 
-A hot expert or a long shard makes one rank after the other slow for a while. One such spell cannot be told
-from a fault that passed; several, of one rank after the other, say how long to wait with the next.
+A hot expert or a long shard makes one rank after the other slow for a while (a spell). One spell looks like a
+fault that passed. After spells of ``ROUND`` different ranks within ``WINDOW`` steps, a rank has to be slow
+for ``TIMES_LONGEST`` times the longest spell of the others before it is reported. ``intermittence`` compares
+this module with its neighbours.
 """
 
 from collections import deque
@@ -13,16 +15,16 @@ import numpy.typing as npt
 Bools = npt.NDArray[np.bool_]
 
 WINDOW = 500
-"""Steps for which a spell that has ended counts."""
+"""Chosen: steps for which a spell that has ended counts."""
 
 SHORT = 50
-"""Steps up to which it is a spell; who was slow for longer had a fault."""
+"""Chosen: steps up to which it is a spell; a rank slow for longer had a fault."""
 
 ROUND = 3
-"""Different ranks whose spells have ended make a round."""
+"""Chosen: so many different ranks whose spells have ended are a rotation; two may be two faults."""
 
 TIMES_LONGEST = 2
-"""What is slow for so many times the longest spell of the others is no spell."""
+"""Chosen: slowness of so many times the longest spell of the others is no spell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +34,7 @@ class _Spell:
     steps: int
 
 
-class Spells:
+class RotatingSlowness:
     """Follows the ranks of a job that look slow, step by step."""
 
     def __init__(self) -> None:
@@ -53,7 +55,7 @@ class Spells:
             self._ended.popleft()
 
     def outlasts(self, rank: int, *, step: int) -> bool:
-        """Tell whether ``rank`` was or is slow for longer than a spell; one never seen was."""
+        """Whether ``rank`` was or is slow for longer than a spell; True for one never seen."""
         if rank in self._began:
             return step - self._began[rank] > SHORT
         return all(spell.rank != rank for spell in self._ended)

@@ -1,7 +1,11 @@
-"""How often single healthy steps of a job are far off, and so how surprising some in a row are.
+"""Share of healthy steps of a job that are far off, and so how surprising some in a row are.
 
 Collections, recompiles and shards to load hold up one rank for a step or two. Where a job shows that now and
 then, a few far steps in a row are no proof of a slow rank; where it never did, three are.
+
+With n healthy steps seen and f of them far, both forgotten over 500 steps, the surprise of a far step is
+-ln((f + 0.5) / (n + 1)), Jeffreys' estimate of the share (about ln 2 before any step). Runs of far steps
+count once they have ended. ``intermittence`` compares this module with its neighbours.
 """
 
 import math
@@ -12,14 +16,14 @@ import numpy.typing as npt
 Bools = npt.NDArray[np.bool_]
 
 MEMORY = 500.0
-"""Steps over which the past is forgotten: a job changes what it does."""
+"""Chosen: steps over which the past is forgotten, for a job changes what it does."""
 
 
-class Spikes:
+class SpikeRate:
     """Counts healthy steps that were far off, over all ranks of a job.
 
-    Far steps in a row count once they have ended: while they last they may be a fault, and must not speak
-    against themselves. Those of accused ranks never count.
+    Far steps in a row count once they have ended: while they last they may be a fault, which must not
+    make itself usual. Those of slow ranks never count.
     """
 
     def __init__(self, ranks: int) -> None:
@@ -38,14 +42,14 @@ class Spikes:
 
     @property
     def any(self) -> bool:
-        """Tell whether any healthy step was far off."""
+        """Whether any healthy step was far off."""
         return self._far > 0.0
 
     @property
     def surprise(self) -> float:
         """Return -ln of the share of healthy steps that are far off (Jeffreys' estimate; ln 2 before any).
 
-        >>> spikes = Spikes(2)
+        >>> spikes = SpikeRate(2)
         >>> none, all = np.zeros(2, dtype=bool), np.ones(2, dtype=bool)
         >>> for _ in range(50):
         ...     spikes.update(none, read=all, accused=none)

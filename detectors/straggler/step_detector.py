@@ -1,44 +1,36 @@
-"""Finds slow ranks of one job from whole steps, and tells them from slow stages, uneven work and
-job-wide change.
+"""Slow ranks of one job, distinguished from slow stages, uneven work and job-wide change.
 
-Pure: arrays per step in, verdicts out. ``detectors.ratios`` compares, ``detectors.channel`` weighs,
-``detectors.accusation`` examines; this composes them.
+Arrays per step in, explanations out. ``detectors.peers.ratios`` compares, ``timing_channel`` accumulates
+evidence, ``gates`` exclude other explanations; this composes them.
 """
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from detectors.accusation import (
-    CHANNELS,
-    FEW,
-    UNLIKE_PEERS,
-    Accusation,
-    Channels,
-    Charge,
-    accusation,
-    charge,
-    intermittent,
-    is_guilty,
-    job_pace_before,
-    series_of,
-)
-from detectors.channel import Channel, Noise, fit_noise
-from detectors.excursions import SUSPECT
-from detectors.job_kind import VARIABLE_DISPERSION, JobKind
-from detectors.job_wide import JobWide, JobWideWatch
-from detectors.machines import LATELY, alike, scatter, step_noise
-from detectors.peers import MIN_PEERS, PeerGroups
-from detectors.ratios import Ratios, StepTimes
-from detectors.replicas import Replicas
-from detectors.shards import Shards
-from detectors.slow_network import NetworkWatch, SlowNetwork
-from detectors.spells import Spells
-from detectors.straggler_config import StragglerConfig
-
-__all__ = ["Accusation", "StepTimes", "StragglerConfig", "StragglerDetector", "Verdict"]
+from detectors.job.job_wide import JobWideWatch
+from detectors.job.slow_network import NetworkWatch
+from detectors.peers.job_kind import VARIABLE_DISPERSION
+from detectors.peers.node_effects import LATELY, alike, scatter, step_noise
+from detectors.peers.peers import MIN_PEERS, PeerGroups
+from detectors.peers.ratios import Ratios, StepTimes
+from detectors.peers.replicas import Replicas
+from detectors.peers.shards import Shards
+from detectors.robust import nan_median
+from detectors.straggler.candidate import Candidate, candidate, series_of
+from detectors.straggler.config import StragglerConfig
+from detectors.straggler.core import TIMINGS, DecisionCore, Explanation, SlowRank, StepResult, Timing
+from detectors.straggler.gates import FEW, UNLIKE_PEERS, is_confirmed
+from detectors.straggler.intermittence import SUSPECT
+from detectors.straggler.job_slowdown import job_pace_before
+from detectors.straggler.offline_check import hindsight
+from detectors.straggler.peer_figures import compare, metric_of, ruled_out
+from detectors.straggler.rotating_slowness import RotatingSlowness
+from detectors.straggler.slow_rank import intermittent_rank, slow_rank
+from detectors.straggler.tensor_group import mates
+from detectors.straggler.timing_channel import Noise, TimingChannel, fit_noise
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
@@ -58,28 +50,17 @@ _UNKNOWN_ROLE_EFFECT = 0.25
 each of them is within what healthy ranks show for good in that case."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """What one step gave rise to: ranks newly ``accused``, ranks slow on and off (``intermittent``,
-    repeated while so), accusations ``cleared``, what is unequal in the job as a whole, and whether its
-    ``network`` became slow or well again."""
-
-    accused: tuple[Accusation, ...] = ()
-    intermittent: tuple[Accusation, ...] = ()
-    cleared: tuple[tuple[Channels, int], ...] = ()
-    job_wide: JobWide = field(default_factory=JobWide)
-    network: SlowNetwork | None = None
-    network_well: bool = False
-
-
 class StragglerDetector:
-    """Judges the steps of one job with a fixed set of ranks.
+    """The decision core (``detectors.straggler.core``) of sequential evidence and gates.
 
     ``roles`` [ranks] number who does the same work, ``replicas`` who works on the same batch, ``shards`` who
-    has the same part of a layer, ``nodes`` [ranks] who shares a machine; None: unknown.
+    has the same part of a layer, ``nodes`` [ranks] who shares a machine, ``tensor_groups`` [ranks] the
+    tensor-parallel group (-1: none); None: unknown.
 
-    ``spread`` is how much its ranks differ from their peers for good (robust sd of log ratios, on the safe
-    side).
+    Per step and timing: ratios to the right peers (``Ratios``), log-likelihood CUSUMs of them
+    (``TimingChannel``), gates on each rank newly over its threshold (``gates``). Compute is examined first:
+    a rank that computes slowly is left out of its peers' references from then on. ``pace_spread`` is how much
+    ranks differ from their peers for good, by twice its standard error 1/sqrt(ranks) on the safe side.
     """
 
     def __init__(
@@ -91,87 +72,125 @@ class StragglerDetector:
         replicas: Replicas | None = None,
         shards: Shards | None = None,
         nodes: Ints | None = None,
+        tensor_groups: Ints | None = None,
     ) -> None:
         self.ratios = Ratios(ranks, roles, config or StragglerConfig(), replicas, shards, nodes)
-        self.channels: dict[Channels, Channel] = {name: Channel(ranks) for name in CHANNELS}
+        self.channels: dict[Timing, TimingChannel] = {name: TimingChannel(ranks) for name in TIMINGS}
+        self.pace_spread = 0.0
+        self._tensor_groups = tensor_groups
         self._job_wide = JobWideWatch(self.ratios.config.history)
         self._network = NetworkWatch()
-        self._spells = Spells()
-        self.spread = 0.0
+        self._rotation = RotatingSlowness()
 
     @property
-    def kind(self) -> JobKind:
-        """What kind of work the job does, as far as seen."""
-        return self.ratios.kind
+    def asynchronous(self) -> bool:
+        """Whether the ranks share no wall clock."""
+        return self.ratios.asynchronous
 
     @property
-    def stages(self) -> PeerGroups:
-        """The roles that are compared with each other for stage imbalance."""
-        return self.ratios.groups
+    def nbytes(self) -> int:
+        """Bytes of the steps held."""
+        return self.ratios.history.nbytes
 
-    def update(self, times: StepTimes) -> Verdict:
+    def update(self, times: StepTimes) -> StepResult:
         """Take the next step; return what is new."""
         ratios = self.ratios
         if ratios.observe(times):
-            self.channels = {name: Channel(ratios.ranks) for name in self.channels}
-            self._network, self._spells = NetworkWatch(), Spells()
+            self.channels = {name: TimingChannel(ratios.ranks) for name in self.channels}
+            self._network, self._rotation = NetworkWatch(), RotatingSlowness()
         if not ratios.settled:
-            return Verdict()
+            return StepResult()
         if ratios.settled in _SOON or ratios.settled % _EVERY == 0:
             ratios.learn()
             self._refit()
-        # All ranks of a synchronous job take the slowest one's step: without compute times nobody stands out.
+        # All ranks of a synchronous job take the slowest one's step: without compute times no rank stands
+        # out.
         if ratios.common_clock:
-            return Verdict()
-        accused = [a for name in CHANNELS for a in self._judge(name)]
-        cleared = [(name, rank) for name, ch in self.channels.items() for rank in ch.settle()]
+            return StepResult()
+        slow = [found for name in TIMINGS for found in self._judge(name)]
+        recovered = [(name, rank) for name, ch in self.channels.items() for rank in ch.settle()]
         network = self._network.update(ratios)
-        return Verdict(
-            accused=tuple(accused),
+        return StepResult(
+            slow=tuple(slow),
             intermittent=self._intermittent(),
-            cleared=tuple(cleared),
+            recovered=tuple(recovered),
             job_wide=self._job_wide.look(ratios, self.channels["compute"].raised),
             network=network,
-            network_well=self._network.gone,
+            network_recovered=self._network.gone,
         )
 
-    def is_alone(self, name: Channels, rank: int) -> bool:
-        """Tell whether the evidence against an accused rank suffices without a second kind."""
-        return self.channels[name].alone(rank)
+    def is_alone(self, timing: Timing, rank: int) -> bool:
+        """Whether the evidence against a slow rank suffices without a second kind."""
+        return self.channels[timing].alone(rank)
 
-    def describe(self, name: Channels, rank: int) -> Accusation | None:
-        """Return the accusation of an accused rank with today's figures; None while it is not slow, or was
-        not in most steps since its evidence began.
+    def is_intermittent(self, rank: int) -> bool:
+        """Whether ``rank`` was slow for a moment lately."""
+        return bool(self.channels["compute"].intermittence.count[rank])
+
+    def describe(self, timing: Timing, rank: int) -> SlowRank | None:
+        """Return a slow rank with the figures of this step; None while it is not slow, or was not in most
+        steps since its evidence began.
         """
-        channel = self.channels[name]
+        channel = self.channels[timing]
         if channel.scores()[rank] < 1.0:
             return None
-        case = charge(self.ratios, channel, name, rank)
+        found = candidate(self.ratios, channel, timing, rank)
         half = 0.5 * float(channel.size[rank])
-        # Around the least effect the figure wavers, and a rank to be believed at last would have to wait.
-        if case.recent < half or case.size < min(half, math.log1p(self.ratios.config.min_effect)):
+        # Around the least effect the figure wavers, and a rank would have to wait to be believed at last.
+        if found.recent < half or found.size < min(half, math.log1p(self.ratios.config.min_effect)):
             return None
-        return accusation(self.ratios, channel, case, channel.raised)
+        return slow_rank(self.ratios, channel, found, channel.raised)
 
-    def excursions(self, rank: int) -> int:
-        """Return how often ``rank`` was slow for a moment lately."""
-        return int(self.channels["compute"].excursions.count[rank])
+    def explain(self, slow: SlowRank) -> Explanation:
+        """Return what a slow rank of this step rests on."""
+        ratios, channel = self.ratios, self.channels[slow.timing]
+        group = self._tensor_group(slow)
+        return Explanation(
+            comparisons=compare(ratios, slow),
+            hindsight=hindsight(ratios, slow, metric=metric_of(ratios, slow)),
+            role=ratios.groups.members_with(slow.rank) if ratios.roles_known else None,
+            # Once believed it stays so for as long as it is slow.
+            believed=slow.alone or bool(channel.believed[slow.rank]),
+            work=ratios.kind.kind,
+            work_known=ratios.work is not None,
+            since_start=slow.onset <= ratios.first_ts,
+            ruled_out=ruled_out(ratios, slow),
+            tensor_group=group.size,
+            mates=mates(ratios, channel, slow, group),
+        )
 
-    def inherit(self, old: "StragglerDetector", places: list[int]) -> None:
-        """Keep ranks accused that were so before the set of ranks changed (``places``: old index or -1)."""
-        known = np.array(places) >= 0
-        for name, channel in self.channels.items():
-            before = old.channels[name]
-            channel.raised = known & before.raised[places]
-            channel.size = np.where(known, before.size[places], 0.0)
-            channel.job_pace = np.where(known, before.job_pace[places], np.nan)
+    def paces(self, ranks: Ints, *, least: int) -> Floats:
+        """Return the usual log ratio of some ranks to their role, [len(ranks)]; NaN where it means nothing,
+        or is known from fewer than ``least`` steps."""
+        ratios = self.ratios
+        if not ratios.roles_settled or ratios.common_clock or ratios.asynchronous:
+            return np.full(len(ranks), np.nan)
+        logs = ratios.history.last("role", min(ratios.settled, ratios.config.history))[:, ranks]
+        return np.where(ratios.small_role[ranks], np.nan, nan_median(logs, least=least))
+
+    def resume(self, slow: Iterable[tuple[Timing, int]]) -> None:
+        """Take ranks as slow that were reported so before this detector was made, until they recover."""
+        for timing, rank in slow:
+            self.channels[timing].find(rank)
+
+    def inherit(self, before: DecisionCore, places: Sequence[int]) -> None:
+        """Keep ranks slow that ``before`` found slow; ``places``: their number there, or -1."""
+        assert isinstance(before, StragglerDetector)
+        for timing, channel in self.channels.items():
+            channel.inherit(before.channels[timing], np.array(places, dtype=np.intp))
+
+    def _tensor_group(self, slow: SlowRank) -> Ints:
+        groups = self._tensor_groups
+        if groups is None or slow.timing != "compute" or groups[slow.rank] < 0:
+            return np.array([], dtype=np.intp)
+        return np.flatnonzero(groups == groups[slow.rank])
 
     def _refit(self) -> None:
         ratios = self.ratios
         if ratios.settled < _RECENT:
             return
         # A spread seen on few ranks may be far too small: by twice its standard error.
-        self.spread = ratios.lasting_spread() * (1.0 + 2.0 / math.sqrt(ratios.ranks))
+        self.pace_spread = ratios.lasting_spread() * (1.0 + 2.0 / math.sqrt(ratios.ranks))
         config = ratios.config
         n = min(ratios.settled, config.baseline)
         # While little has been seen, the baseline needs all of it.
@@ -179,7 +198,7 @@ class StragglerDetector:
         small = bool(ratios.small_role.any())
         prior = max(config.spread, 0.2 * np.nan_to_num(ratios.kind.dispersion))
         # A prior of 1.0 leaves centres where they are seen: how far apart healthy ones lie is unknown there.
-        fits: tuple[tuple[Channels, PeerGroups, float], ...] = (
+        fits: tuple[tuple[Timing, PeerGroups, float], ...] = (
             (
                 "compute",
                 ratios.everyone if small else ratios.groups,
@@ -196,77 +215,76 @@ class StragglerDetector:
                 settled = ratios.settled > config.baseline
                 self.channels[name].refit(noise, largest_move=config.floor / 2 if settled else None)
 
-    def _judge(self, name: Channels) -> list[Accusation]:
-        channel, history = self.channels[name], self.ratios.history
-        change = history.last(series_of(name), 1)[0]
-        lasting = history.last(series_of(name, lasting=True), 1)[0]
-        if name == "rest":
+    def _judge(self, timing: Timing) -> list[SlowRank]:
+        channel, history = self.channels[timing], self.ratios.history
+        change = history.last(series_of(timing), 1)[0]
+        lasting = history.last(series_of(timing, lasting=True), 1)[0]
+        if timing == "rest":
             # One rank logs and saves for all, from the start: that is its part.
             lasting = np.full_like(lasting, np.nan)
         if not (np.isfinite(change) | np.isfinite(lasting)).any():
             return []
         # Next to nothing most of the time, on all ranks.
-        if name != "compute" and channel.is_idle(change, lasting):
+        if timing != "compute" and channel.is_idle(change, lasting):
             return []
-        self._weigh(name, change, lasting)
-        # Only ranks newly over the threshold are charged; those accused before count when they are examined.
+        self._weigh(timing, change, lasting)
+        # Only ranks newly over the threshold are examined; those found before count beside them.
         over = (channel.scores() >= 1.0) & ~channel.raised
-        if name == "compute":
+        if timing == "compute":
             # What always was so is no machine's change: a stage may fill a node.
             self.ratios.leave_out(channel.raised | (over & channel.changed))
-        cases = [charge(self.ratios, channel, name, int(rank)) for rank in np.flatnonzero(over)]
+        suspected = [candidate(self.ratios, channel, timing, int(rank)) for rank in np.flatnonzero(over)]
         over |= channel.raised
-        guilty = [case for case in cases if is_guilty(self.ratios, case, over)]
-        if name == "compute":
-            guilty = self._beyond_spells(guilty)
-        elif name == "rest":
-            guilty = [case for case in guilty if self._nobody_else_stalls(case.rank)]
-        for case in guilty:
+        confirmed = [found for found in suspected if is_confirmed(self.ratios, found, over)]
+        if timing == "compute":
+            confirmed = self._beyond_rotation(confirmed)
+        elif timing == "rest":
+            confirmed = [found for found in confirmed if self._stalls_alone(found.rank)]
+        for found in confirmed:
             # Another one may have held the job up before already: the pace is that before all of them.
-            paces = np.append(channel.job_pace[self._broken(channel)], job_pace_before(self.ratios, case))
-            channel.job_pace[case.rank] = np.nan if case.lasting else np.fmin.reduce(paces)
-            channel.size[case.rank] = case.size
-            channel.raised[case.rank] = True
-        return [accusation(self.ratios, channel, case, over) for case in guilty]
+            paces = np.append(channel.job_pace[self._broken(channel)], job_pace_before(self.ratios, found))
+            pace = math.nan if found.lasting else float(np.fmin.reduce(paces))
+            channel.find(found.rank, size=found.size, job_pace=pace)
+        return [slow_rank(self.ratios, channel, found, over) for found in confirmed]
 
-    def _beyond_spells(self, guilty: list[Charge]) -> list[Charge]:
-        """Return those who are slow for longer than a spell that goes from rank to rank."""
+    def _beyond_rotation(self, confirmed: list[Candidate]) -> list[Candidate]:
+        """Return those who are slow for longer than slowness that rotates between ranks lasts."""
         now, channel = self.ratios.settled, self.channels["compute"]
-        self._spells.update(now, slow=(channel.change.best > 0) | (channel.lasting.best > 0))
+        self._rotation.update(now, slow=(channel.change.best > 0) | (channel.lasting.best > 0))
         if self.ratios.ranks < FEW:
-            return guilty
-        for case in guilty:
-            self._spells.begin(case.rank, step=now - case.steps)
-        return [case for case in guilty if case.steps > self._spells.patience(case.rank)]
+            return confirmed
+        for found in confirmed:
+            self._rotation.begin(found.rank, step=now - found.steps)
+        return [found for found in confirmed if found.steps > self._rotation.patience(found.rank)]
 
-    def _broken(self, channel: Channel) -> Bools:
-        """Return who is accused of more than a spell, [ranks]."""
+    def _broken(self, channel: TimingChannel) -> Bools:
+        """Return who is slow for longer than one spell, [ranks]."""
         broken: Bools = channel.raised.copy()
         for rank in np.flatnonzero(broken).tolist():
-            broken[rank] = self._spells.outlasts(rank, step=self.ratios.settled)
+            broken[rank] = self._rotation.outlasts(rank, step=self.ratios.settled)
         return broken
 
-    def _nobody_else_stalls(self, rank: int) -> bool:
-        """Tell whether only ``rank``, or its whole machine alike, does more than it did or is about to, and
-        nobody is slow in what ranks name.
+    def _stalls_alone(self, rank: int) -> bool:
+        """Whether only ``rank``, or its whole machine alike, has a longer rest or soon may, and no rank is
+        slow in what ranks report.
 
-        Ranks of a pipeline or a tensor-parallel group wait for the slow one within what they do not tell.
+        Ranks of a pipeline or a tensor-parallel group wait for the slow one within what they do not report.
         """
         rest = self.channels["rest"]
         others = rest.rising & ~alike(rest.changed, self.ratios.nodes, rank)
         return not (others.any() or any(c.rising.any() for c in self.channels.values() if c is not rest))
 
-    def _intermittent(self) -> tuple[Accusation, ...]:
+    def _intermittent(self) -> tuple[SlowRank, ...]:
         channel = self.channels["compute"]
-        often = (channel.excursions.count >= SUSPECT) & ~channel.believed
+        often = (channel.intermittence.count >= SUSPECT) & ~channel.believed
         # What comes and goes on many ranks at once comes from outside of them.
         if not often.any() or often.sum() > self.ratios.ranks / 3:
             return ()
-        single = [int(rank) for rank in np.flatnonzero(often) if not self._spells.patience(int(rank))]
-        found = (intermittent(self.ratios, channel, rank) for rank in single)
-        return tuple(a for a in found if a is not None)
+        single = [int(rank) for rank in np.flatnonzero(often) if not self._rotation.patience(int(rank))]
+        found = (intermittent_rank(self.ratios, channel, rank) for rank in single)
+        return tuple(slow for slow in found if slow is not None)
 
-    def _weigh(self, name: Channels, change: Floats, lasting: Floats) -> None:
+    def _weigh(self, name: Timing, change: Floats, lasting: Floats) -> None:
         ratios, channel = self.ratios, self.channels[name]
         fixed, learn = ratios.kind.kind == "fixed", ratios.config.learn
         known = not math.isnan(ratios.kind.dispersion)
@@ -275,7 +293,7 @@ class StragglerDetector:
         steady = fixed and name == "compute" and not ratios.asynchronous
         if channel.noise is None:
             if name != "compute":
-                # The spread of the work is not that of loading, which may be told from mid-job on.
+                # The spread of the work is not that of loading, which may be reported from mid-job on.
                 return
             sigma = np.full(ratios.ranks, dispersion)
         else:
@@ -299,7 +317,7 @@ class StragglerDetector:
                 steady=steady,
             )
 
-    def _step_noise(self, noise: Noise, residual: Floats, name: Channels) -> float:
+    def _step_noise(self, noise: Noise, residual: Floats, name: Timing) -> float:
         """Return the noise of this very step over all ranks."""
         if name != "compute":
             return scatter(residual)
@@ -313,5 +331,5 @@ class StragglerDetector:
         ratios = self.ratios
         coarse = (ratios.groups.peers < MIN_PEERS) | (ratios.kind.kind != "fixed")
         smallest = np.where(coarse, _COARSE_EFFECT, _LASTING_EFFECT)
-        smallest = np.maximum(smallest, np.expm1(UNLIKE_PEERS * self.spread))
+        smallest = np.maximum(smallest, np.expm1(UNLIKE_PEERS * self.pace_spread))
         return smallest if ratios.roles_settled else np.maximum(smallest, _UNKNOWN_ROLE_EFFECT)

@@ -11,14 +11,15 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from detectors.evidence import LARGE, EvidenceBank, EvidenceConfig, threshold
-from detectors.excursions import Excursions
-from detectors.peers import PeerGroups, group_median
+from detectors.peers.peers import PeerGroups, group_median
 from detectors.robust import nan_median, spread
-from detectors.spikes import Spikes
+from detectors.straggler.intermittence import IntermittenceCounter
+from detectors.straggler.llr_cusum import LARGE, CusumConfig, LlrCusumBank, threshold
+from detectors.straggler.spike_rate import SpikeRate
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
+Ints = npt.NDArray[np.intp]
 
 # In a job of 1,000 GPUs with steps of 1 s that is 0.7 and 0.007 times in 1,000 node-days.
 P_SUSPICION = 1e-6
@@ -29,14 +30,14 @@ LASTING_EXTRA = 5.0
 """Log-odds more for what was always so: there is no change to date, and healthy ranks differ for good too."""
 
 FAR = float(np.log1p(LARGE)) / 2
-"""A log ratio that speaks for a large slowdown rather than against it."""
+"""A log ratio from where on the likelihood ratio is in favour of a slowdown of ``LARGE``: half of it."""
 
 _FAR_SIGMAS = 4.0
-"""A step beyond so many sigmas speaks for a slow rank about as loudly as one step may."""
+"""Chosen: a step beyond so many sigmas gives about as much evidence of a slow rank as one step may."""
 
 _OFTEN = math.log(20.0)
 """Surprise of far steps where a twentieth of the healthy ones are. Collections are rarer: behind them three
-far steps in a row at one rank are news."""
+far steps in a row at one rank are unusual."""
 
 QUIET_STEPS = 20
 """Steps without any evidence that end an accusation: a rank that is slow in waves is accused once."""
@@ -80,8 +81,8 @@ def fit_noise(x: Floats, groups: PeerGroups, *, floor: float, prior: float) -> N
     return Noise(center * width / (width + error), sigma, int(np.median(samples)))
 
 
-def _ceiling(far: Spikes) -> float:
-    """Return the most that one step may say in steady work: as much as a far one is surprising there.
+def _ceiling(far: SpikeRate) -> float:
+    """Return the most evidence of one step in steady work: the surprise -ln(share) of a far step there.
 
     A slow rank is far off in every step. Where healthy ones often are, some in a row are no proof.
     """
@@ -99,7 +100,7 @@ def _autocorrelation(residual: Floats) -> float:
     return min(max(rho + 1.0 / len(residual), 0.0), 0.9)
 
 
-class Channel:
+class TimingChannel:
     """Evidence of all ranks about one timing. Arrays are [ranks].
 
     ``raised`` ranks are accused, ``believed`` ones without a second kind of evidence; ``size`` is how
@@ -107,24 +108,35 @@ class Channel:
     not known).
     """
 
-    def __init__(self, ranks: int, config: EvidenceConfig | None = None) -> None:
-        self.config = config or EvidenceConfig()
+    def __init__(self, ranks: int, config: CusumConfig | None = None) -> None:
+        self.config = config or CusumConfig()
         effects = len(self.config.effects)
         self.h = threshold(ranks, effects, P_SUSPICION)
         self.h_alone = threshold(ranks, effects, P_ALONE)
-        self.change = EvidenceBank(ranks, self.h, self.config)
-        self.lasting = EvidenceBank(ranks, self.h + LASTING_EXTRA, self.config)
+        self.change = LlrCusumBank(ranks, self.h, self.config)
+        self.lasting = LlrCusumBank(ranks, self.h + LASTING_EXTRA, self.config)
         self._negligible = math.log1p(min(self.config.effects)) / 2
-        self.excursions = Excursions(ranks)
-        self._spikes = Spikes(ranks)
-        self._far_off = Spikes(ranks)
-        self._far_lasting = Spikes(ranks)
+        self.intermittence = IntermittenceCounter(ranks)
+        self._spikes = SpikeRate(ranks)
+        self._far_off = SpikeRate(ranks)
+        self._far_lasting = SpikeRate(ranks)
         self.noise: Noise | None = None
         self.raised: Bools = np.zeros(ranks, dtype=bool)
         self.believed: Bools = np.zeros(ranks, dtype=bool)
         self._quiet = np.zeros(ranks, dtype=np.int64)
         self.size = np.zeros(ranks)
         self.job_pace = np.full(ranks, np.nan)
+
+    def find(self, rank: int, *, size: float = 0.0, job_pace: float = math.nan) -> None:
+        """Take a rank as slow from now on, by ``size``, until ``settle`` returns it."""
+        self.raised[rank], self.size[rank], self.job_pace[rank] = True, size, job_pace
+
+    def inherit(self, before: "TimingChannel", places: Ints) -> None:
+        """Take as slow who was so in ``before``; ``places`` [ranks]: their number there, or -1."""
+        known = places >= 0
+        self.raised = known & before.raised[places]
+        self.size = np.where(known, before.size[places], 0.0)
+        self.job_pace = np.where(known, before.job_pace[places], np.nan)
 
     @property
     def free(self) -> Bools:
@@ -156,8 +168,8 @@ class Channel:
         )
 
     def is_idle(self, change: Floats, lasting: Floats) -> bool:
-        """Tell whether a step can neither begin evidence nor move any: there is none, and nobody is over half
-        of the smallest effect, from where on a likelihood ratio speaks for it.
+        """Whether a step can neither begin evidence nor move any: there is none, and no rank is over half of
+        the smallest effect, from where on its likelihood ratio is positive.
         """
         if self.raised.any() or self.change.best.any() or self.lasting.best.any():
             return False
@@ -179,7 +191,7 @@ class Channel:
         self._spikes.update(residual > FAR, read=read, accused=self.raised)
         far_off = residual > _FAR_SIGMAS * sigma
         self._far_off.update(far_off, read=read, accused=self.raised)
-        self.excursions.update(self.change.sharp(sigma) >= self.h / 2, far_off, read=read)
+        self.intermittence.update(self.change.sharp(sigma) >= self.h / 2, far_off, read=read)
 
     def weigh_lasting(self, ratio: Floats, *, sigma: Floats, smallest: Floats, steady: bool = False) -> None:
         """Take one step of ratios as they are as evidence of a rank that always was slow."""
@@ -198,11 +210,11 @@ class Channel:
         return changed
 
     def is_lasting(self, rank: int) -> bool:
-        """Tell whether the lasting evidence is what accuses ``rank``."""
+        """Whether the lasting evidence, not change, is over its threshold for ``rank``."""
         return bool(self.change.best[rank] < self.h)
 
     def alone(self, rank: int) -> bool:
-        """Tell whether the evidence suffices without a second kind."""
+        """Whether the evidence suffices without a second kind."""
         return bool(self._alone()[rank])
 
     def _alone(self) -> Bools:

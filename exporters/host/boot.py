@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from exporters.collector import Event, Instant, Reading
-from exporters.kernel_files import parse_int, read_text
+from exporters.host.kernel_files import parse_int, read_text
 
 CODES = ("host.boot",)
 

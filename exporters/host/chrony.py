@@ -19,7 +19,7 @@ _HEAD = struct.Struct(">BBBBHHHHHHIII")
 # Reference, its address, stratum, leap status, time of the reference, then seven of chrony's own floats.
 _TRACKING_BODY = struct.Struct(">I20sHHIIIIIIIIIII")
 _NOT_SYNCHRONISED = 3
-# Seconds until a port at which nobody listens is asked again.
+# Seconds until a port without a listener is asked again. Chosen.
 RETRY_SECONDS = 60.0
 
 
@@ -33,9 +33,9 @@ class ChronyClient:
         self._retry_at = 0.0
 
     def ahead(self, monotonic: float) -> float | None:
-        """Return by how many seconds the clock was ahead a tick ago, None where chronyd does not say.
+        """Return by how many seconds the clock was ahead a tick ago, None where chronyd does not answer.
 
-        Raises nothing: where nobody listens, it is asked again after ``RETRY_SECONDS``.
+        Raises nothing: without a listener it is asked again after ``RETRY_SECONDS``.
         """
         if monotonic < self._retry_at:
             return None
@@ -58,7 +58,7 @@ class ChronyClient:
         if self._socket is None:
             self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
             self._socket.setblocking(False)
-            # A connected socket takes datagrams of this peer alone, and learns that nobody listens there.
+            # A connected socket takes datagrams of this peer alone, and reports a missing listener.
             self._socket.connect(self._address)
             return []
         answers: list[float | None] = []

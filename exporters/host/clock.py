@@ -1,4 +1,4 @@
-"""How far the clock of this host is off, as the service that keeps it right says; no rights are needed.
+"""How far the clock of this host is off, from the service that keeps it; no privileges are needed.
 
 chronyd is asked where it runs, because it steers the frequency alone and leaves no offset in the kernel.
 What ntpd and systemd-timesyncd give the kernel to correct is read with ``adjtimex``. The offset of a clock
@@ -9,8 +9,8 @@ import ctypes
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from exporters.chrony import ChronyClient
 from exporters.collector import Columns, Instant, Reading
+from exporters.host.chrony import ChronyClient
 
 OFFSET = "host.clock_offset_seconds"
 
@@ -18,7 +18,7 @@ STA_PLL, STA_UNSYNC, STA_CLOCKERR, STA_NANO = 0x0001, 0x0040, 0x1000, 0x2000
 """Bits of the kernel's clock status (adjtimex(2))."""
 
 MAX_ERROR_SECONDS = 4.0
-"""Beyond this bound on the error the offset says nothing. The kernel widens the bound by 500 ppm from one
+"""Beyond this bound on the error the offset is not used. The kernel widens the bound by 500 ppm from one
 correction to the next, which is 1 s in the longest interval of systemd-timesyncd (2,048 s): four of them."""
 
 
@@ -56,9 +56,9 @@ def read_kernel_clock() -> KernelClock | None:
 
 
 def seconds_ahead(clock: KernelClock | None) -> float | None:
-    """Return how far the clock is ahead of the time (seconds), None where the kernel does not know.
+    """Return how far the clock is ahead of the time (seconds), None where the kernel has no estimate.
 
-    It knows where a service hands it offsets (the PLL is on), the last of which is recent. Such an offset is
+    It has one where a service hands it offsets (the PLL is on), the last one recent. Such an offset is
     at most half a second: what is more, those services correct at once.
     """
     if clock is None or clock.status & (STA_UNSYNC | STA_CLOCKERR) or not clock.status & STA_PLL:

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from exporters.collector import Columns, Instant, Reading
-from exporters.device_threads import DeviceThreads
-from exporters.kernel_files import names_in, parse_float, parse_int, read_int, read_text
+from exporters.host.device_threads import DeviceThreads
+from exporters.host.kernel_files import names_in, parse_float, parse_int, read_int, read_text
 from slowrank.telemetry.columns import Value
 
 _WORD_BYTES = 4

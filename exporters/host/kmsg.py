@@ -1,7 +1,7 @@
 """The kernel log: NVIDIA XIDs and SXids, PCIe errors, links, out-of-memory kills and hung tasks, as events.
 
 Reads /dev/kmsg without blocking, from where the log ends when the exporter starts. The count of XIDs per
-GPU is kept here too, since NVML only knows the last one.
+GPU is kept here too, since NVML keeps only the last one.
 """
 
 import contextlib
@@ -161,7 +161,7 @@ def parse(record: str, booted: float, gpu_indices: Mapping[str, int]) -> Event |
                 n: _NAMELESS.sub("_", v[:128]) for n, v in found.groupdict().items() if v
             }
             if code == "pcie.aer":
-                # A port that does not say which device below it had the error can only name itself.
+                # A port that does not name which device below it had the error can only name itself.
                 address = str(subject.setdefault("pci", subject.pop("port", "")))
                 if (index := gpu_indices.get(pci_address(address))) is not None:
                     subject["gpu_index"] = index

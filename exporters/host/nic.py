@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from exporters.collector import Columns, Instant, Reading
-from exporters.device_threads import DeviceThreads
-from exporters.kernel_files import names_in, read_int, read_text
+from exporters.host.device_threads import DeviceThreads
+from exporters.host.kernel_files import names_in, read_int, read_text
 from slowrank.telemetry.columns import Value
 
 _STATISTICS = {
@@ -20,7 +20,7 @@ _STATISTICS = {
     "nic.port.tx_dropped_total": "tx_dropped",
 }
 _STATES = ("nic.port.up", "nic.port.speed_bits_per_second", "nic.port.carrier_changes_total")
-# A container host has hundreds of virtual interfaces, which say nothing about cables and ports.
+# A container host has hundreds of virtual interfaces, which are no evidence about cables and ports.
 _PHYSICAL_NAME = re.compile(r"(eth|en|ib|bond|wl)[a-z0-9]*")
 
 
@@ -72,11 +72,11 @@ def _up(folder: Path) -> Value:
     state = read_text(folder / "operstate")
     if state in ("up", "down", "lowerlayerdown", "dormant", "notpresent"):
         return 1 if state == "up" else 0
-    # Some drivers never say more than "unknown"; the carrier is the next best word, unreadable when down.
+    # Some drivers only report "unknown"; the carrier is the next best source, unreadable when down.
     return read_int(folder / "carrier")
 
 
 def _speed(folder: Path) -> Value:
-    """Return bits per second; the file fails to read on a down link and says -1 where it is not known."""
+    """Return bits per second; the file fails to read on a down link and holds -1 where it is not known."""
     megabits = read_int(folder / "speed")
     return megabits * 1_000_000 if megabits is not None and megabits > 0 else None

@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from exporters.collector import Columns, Instant, Reading
-from exporters.kernel_files import parse_float, parse_int, read_text
+from exporters.host.kernel_files import parse_float, parse_int, read_text
 from slowrank.telemetry.columns import Value
 
 # guest and guest_nice, which follow, are counted in user and nice already (proc(5)).
 _CPU_FIELDS = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
-# /proc/meminfo says kB and means 1024 bytes.
+# The kB of /proc/meminfo are 1024 bytes.
 _KIBIBYTE = 1024
 _PRESSURES = ("cpu", "memory", "io")
 

@@ -36,7 +36,7 @@ class NvmlCall:
 
     @property
     def name(self) -> str:
-        """Return what tells it from other calls."""
+        """Return the identity of the call."""
         return self.columns[0]
 
 

@@ -1,6 +1,6 @@
 """The process that touches the GPUs, so that a call that never returns can be killed from outside.
 
-Speaks JSON lines: first how many GPUs there are, then one line for every GPU asked for by
+Writes JSON lines: first how many GPUs there are, then one line for every GPU asked for by
 ``{"gpus", "slow"}``, as soon as it is read. Each GPU has a thread of its own, since a call into the driver
 holds only the thread that made it: one GPU that is slow, or hangs, delays no other.
 """
@@ -16,8 +16,8 @@ from typing import Protocol, TextIO
 
 import pynvml
 
-from exporters.nvml_device import GpuGone, NvmlGpus
-from exporters.nvml_process import FAILED, NO_DRIVER
+from exporters.nvml.device import GpuGone, NvmlGpus
+from exporters.nvml.process import FAILED, NO_DRIVER
 from slowrank.telemetry.columns import Value
 
 

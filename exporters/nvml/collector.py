@@ -8,16 +8,16 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from exporters.collector import Columns, Instant, Reading
-from exporters.gpu_names import GpuNames
-from exporters.kernel_files import names_in
-from exporters.kmsg import pci_address
-from exporters.nvml_calls import CALL_SECONDS, COLUMNS
-from exporters.nvml_deadlines import SOFT_SECONDS, START_SECONDS, GpuState
-from exporters.nvml_pool import ReaderPool
-from exporters.nvml_reader import Reply
+from exporters.host.kernel_files import names_in
+from exporters.host.kmsg import pci_address
+from exporters.nvml.calls import CALL_SECONDS, COLUMNS
+from exporters.nvml.deadlines import SOFT_SECONDS, START_SECONDS, GpuState
+from exporters.nvml.gpu_names import GpuNames
+from exporters.nvml.pool import ReaderPool
+from exporters.nvml.reader import Reply
 from slowrank.telemetry.records import GPUS_RELEASED
 
-NVML_CHILD = (sys.executable, "-m", "exporters.nvml_child")
+NVML_CHILD = (sys.executable, "-m", "exporters.nvml.child")
 DRIVER_GPUS = Path("/proc/driver/nvidia/gpus")
 """Where the driver lists the GPUs it has, by PCI address; reading the names alone asks no GPU."""
 
@@ -25,7 +25,7 @@ DRIVER_GPUS = Path("/proc/driver/nvidia/gpus")
 class NvmlCollector:
     """Reads all GPUs through children started from ``argv``.
 
-    ``released`` tells, at a Unix time, whether the devices are to be let go; ``listed`` which GPUs the driver
+    ``released``: whether the devices are to be closed at a Unix time; ``listed``: which GPUs the driver
     has.
     """
 
@@ -72,7 +72,7 @@ class NvmlCollector:
         for index, gpu in self._pool.gpus.items():
             self._misses += index not in replies
             columns[self._names.name(index)] = _columns(gpu, replies.get(index), now.monotonic)
-        # The driver takes seconds to open a GPU that nobody else holds open, which is not missing then.
+        # The driver takes seconds to open a GPU that no other process holds open, which is not missing then.
         if self._let_go is not None and (replies or now.monotonic - self._let_go > 2 * START_SECONDS):
             self._let_go = None
         return Reading(gpu=columns, labels={} if self._let_go is None else GPUS_RELEASED)

@@ -1,4 +1,4 @@
-"""How long GPUs are waited for, and what is known of reading each."""
+"""How long GPUs are waited for, and the state of each one's reads."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ HARD_SECONDS = 30.0
 """How long one GPU may owe its answer until its child is killed: longer than any that answered at all, which
 took up to 2 s, and no other GPU waits for it."""
 START_SECONDS = 10.0
-"""How long a new child may take until it has said how many GPUs there are."""
+"""How long a new child may take until it reports how many GPUs there are."""
 PAUSE_SECONDS = (30.0, 300.0)
 """For how long a GPU is not asked after its child was killed: at first, and at most."""
 RETRY_SECONDS = 5.0

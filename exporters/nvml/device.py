@@ -8,8 +8,8 @@ from typing import Any
 
 import pynvml
 
-from exporters.nvml_calls import CORE, SLOW, Columns
-from exporters.nvml_gpm import Gpm
+from exporters.nvml.calls import CORE, SLOW, Columns
+from exporters.nvml.gpm import Gpm
 
 RETRY_UNSUPPORTED_SECONDS = 3600.0
 _GONE = ("GPU_IS_LOST", "RESET_REQUIRED", "GPU_NOT_FOUND", "UNINITIALIZED", "DRIVER_NOT_LOADED")
@@ -42,7 +42,7 @@ class NvmlGpus:
         return int(self._nvml.nvmlDeviceGetCount())
 
     def identity(self, index: int) -> Mapping[str, str]:
-        """Return what names this GPU: its PCI bus id and UUID, as far as NVML tells."""
+        """Return what names this GPU: its PCI bus id and UUID, as far as NVML reports them."""
         names: dict[str, str] = {}
         with contextlib.suppress(self._nvml.NVMLError):
             handle = self._handle(index)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from exporters.nvml_calls import GPM_COLUMNS, Columns
+from exporters.nvml.calls import GPM_COLUMNS, Columns
 
 MIN_SECONDS = 0.1
 """Between the two samples of a mean: NVML asks for no less."""

@@ -9,7 +9,7 @@ from pathlib import Path
 DEFAULT_SECONDS = 600.0
 """For how long an empty file holds: a reset takes less than a minute, loading the driver anew a few."""
 MAX_SECONDS = 86_400.0
-"""A file that was forgotten blinds nobody for longer."""
+"""Limit on the effect of a forgotten file. Chosen."""
 
 
 def released(path: Path, wall: float) -> bool:

@@ -12,7 +12,7 @@ import select
 import time
 from collections.abc import Iterable, Sequence
 
-from exporters.nvml_deadlines import (
+from exporters.nvml.deadlines import (
     ABANDONED_PER_GPU,
     HARD_SECONDS,
     MAX_CHILDREN,
@@ -28,8 +28,8 @@ from exporters.nvml_deadlines import (
     START_SECONDS,
     GpuState,
 )
-from exporters.nvml_process import NO_DRIVER, Child, ChildGone
-from exporters.nvml_reader import Reader, Reply
+from exporters.nvml.process import NO_DRIVER, Child, ChildGone
+from exporters.nvml.reader import Reader, Reply
 
 _log = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""A child process that speaks JSON lines, and a parent that never blocks on it."""
+"""A child process with JSON lines on its pipes, and a parent that never blocks on it."""
 
 import contextlib
 import json
@@ -30,7 +30,7 @@ class Child:
     def __init__(self, argv: Sequence[str]) -> None:
         self._buffer = b""
         try:
-            # Errors go nowhere: a pipe that nobody reads fills and blocks. Unbuffered, a short write shows.
+            # Errors go nowhere: an unread pipe fills and blocks. Unbuffered, a short write shows.
             self._process = subprocess.Popen(
                 argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0
             )
@@ -47,7 +47,7 @@ class Child:
         return self._out.fileno()
 
     def send(self, message: Mapping[str, object]) -> None:
-        """Write one line; a pipe that is closed or full means that nobody reads. Raises ``ChildGone``."""
+        """Write one line; the pipe must not be closed or full. Raises ``ChildGone``."""
         line = json.dumps(message).encode() + b"\n"
         try:
             if self._in.write(line) != len(line):
@@ -56,7 +56,7 @@ class Child:
             raise ChildGone(self.wait(0.2)) from error
 
     def messages(self, timeout: float) -> Iterator[Any]:
-        """Yield what the child says within ``timeout`` seconds. Raises ``ChildGone``."""
+        """Yield the lines of the child within ``timeout`` seconds. Raises ``ChildGone``."""
         deadline = time.monotonic() + timeout
         while True:
             line, found, rest = self._buffer.partition(b"\n")

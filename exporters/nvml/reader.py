@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from exporters.nvml_process import Child
+from exporters.nvml.process import Child
 from slowrank.telemetry.columns import Value
 
 
@@ -29,7 +29,7 @@ class Reader:
         self.child = Child(argv)
         self.gpus = None if gpus is None else set(gpus)
         self.found: int | None = None
-        """How many GPUs the child has found, None until it has said so."""
+        """How many GPUs the child has found, None until it has reported it."""
         self.asked: dict[int, float] = {}
         """By GPU, when it was asked for what it has not answered yet."""
         self.ended = False

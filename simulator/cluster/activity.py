@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from simulator.layout import ClusterSpec, FloatArray
+from simulator.cluster.layout import ClusterSpec, FloatArray
 
 
 @dataclass(slots=True)

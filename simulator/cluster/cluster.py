@@ -6,17 +6,17 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from simulator.activity import idle
-from simulator.condition import Condition
-from simulator.delivery import Delivery, Sent
-from simulator.devices import Devices
-from simulator.events import Incident, incidents
-from simulator.faults import Fault
-from simulator.hardware import Hardware
-from simulator.jobs import RunningJob
-from simulator.layout import ClusterSpec
-from simulator.step_rows import Rows, packed
-from simulator.truth import Truth, planned_truths, truths
+from simulator.cluster.activity import idle
+from simulator.cluster.delivery import Delivery, Sent
+from simulator.cluster.layout import ClusterSpec
+from simulator.cluster.truth import Truth, planned_truths, truths
+from simulator.devices.devices import Devices
+from simulator.faults.condition import Condition
+from simulator.faults.events import Incident, incidents
+from simulator.faults.fault import Fault
+from simulator.faults.hardware import Hardware
+from simulator.jobs.job import RunningJob
+from simulator.jobs.step_rows import Rows, packed
 from slowrank.telemetry import JobSteps, NodeSample, Record
 from slowrank.telemetry.schema import CURRENT_SAMPLE_SCHEMA, SAMPLE_SCHEMAS
 

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from simulator.faults import Fault
-from simulator.hardware import nodes_of
-from simulator.layout import ClusterSpec
+from simulator.cluster.layout import ClusterSpec
+from simulator.faults.fault import Fault
+from simulator.faults.hardware import nodes_of
 from slowrank.telemetry import Record
 
 Sent = tuple[float, Record]

@@ -5,12 +5,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from simulator.catalogue import CATALOGUE
-from simulator.condition import BoolArray
-from simulator.faults import Fault
-from simulator.kinds import Kind
-from simulator.layout import ClusterSpec
-from simulator.mixes import LEMON_HAZARD, MIXES, Mix
+from simulator.cluster.layout import ClusterSpec
+from simulator.cluster.mixes import LEMON_HAZARD, MIXES, Mix
+from simulator.faults.catalogue import CATALOGUE
+from simulator.faults.condition import BoolArray
+from simulator.faults.fault import Fault
+from simulator.faults.kinds import Kind
 
 DAY_SECONDS = 86400.0
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import msgspec
 
-from simulator.faults import Fault
-from simulator.hardware import nodes_of
-from simulator.kinds import CauseClass, Scope
-from simulator.layout import ClusterSpec, JobSpec
+from simulator.cluster.layout import ClusterSpec, JobSpec
+from simulator.faults.fault import Fault
+from simulator.faults.hardware import nodes_of
+from simulator.faults.kinds import CauseClass, Scope
 
 # Below this the last stage of a tuned pipeline stays.
 LONG_STAGE = 1.1

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 import numpy.typing as npt
 
-from simulator.events import Incident
-from simulator.layout import FloatArray
+from simulator.cluster.layout import FloatArray
+from simulator.faults.events import Incident
 
 Counts = npt.NDArray[np.int64]
 

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from simulator.activity import Activity
-from simulator.condition import Condition
-from simulator.events import Incident
-from simulator.gpus import Gpus
-from simulator.hosts import Hosts
-from simulator.layout import ClusterSpec
-from simulator.nics import Nics
+from simulator.cluster.activity import Activity
+from simulator.cluster.layout import ClusterSpec
+from simulator.devices.gpus import Gpus
+from simulator.devices.hosts import Hosts
+from simulator.devices.nics import Nics
+from simulator.faults.condition import Condition
+from simulator.faults.events import Incident
 
 
 class Devices:

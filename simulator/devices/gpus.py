@@ -11,13 +11,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from simulator.activity import Activity
-from simulator.board import Board
-from simulator.condition import Condition
-from simulator.counters import Counters
-from simulator.events import Incident
-from simulator.layout import ClusterSpec, FloatArray
-from simulator.machine_faults import HW_THERMAL, POWER_BRAKE
+from simulator.cluster.activity import Activity
+from simulator.cluster.layout import ClusterSpec, FloatArray
+from simulator.devices.board import Board
+from simulator.devices.counters import Counters
+from simulator.faults.condition import Condition
+from simulator.faults.events import Incident
+from simulator.faults.machine_faults import HW_THERMAL, POWER_BRAKE
 from slowrank.telemetry.schema import CURRENT_SAMPLE_SCHEMA, SAMPLE_SCHEMAS
 
 # Waiting in a collective keeps every SM busy polling, at a third of the power above idle.

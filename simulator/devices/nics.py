@@ -4,12 +4,12 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from simulator.activity import Activity
-from simulator.board import Board
-from simulator.condition import BoolArray, Condition
-from simulator.counters import Counters
-from simulator.events import Incident
-from simulator.layout import ClusterSpec
+from simulator.cluster.activity import Activity
+from simulator.cluster.layout import ClusterSpec
+from simulator.devices.board import Board
+from simulator.devices.counters import Counters
+from simulator.faults.condition import BoolArray, Condition
+from simulator.faults.events import Incident
 from slowrank.telemetry.schema import CURRENT_SAMPLE_SCHEMA, SAMPLE_SCHEMAS
 
 # A second, as the ports of H100 nodes have.

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from simulator.condition import BoolArray
-from simulator.hardware import Hardware
+from simulator.faults.condition import BoolArray
+from simulator.faults.hardware import Hardware
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, fields, replace
 import numpy as np
 import numpy.typing as npt
 
-from simulator.layout import FloatArray
+from simulator.cluster.layout import FloatArray
 
 # Compute follows the clock less than in proportion, because part of a step is bound by memory.
 CLOCK_EXPONENT = 0.6

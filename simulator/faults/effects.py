@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from simulator.condition import CLOCK_EXPONENT, Condition, Dose, Place
+from simulator.faults.condition import CLOCK_EXPONENT, Condition, Dose, Place
 
 # Shares of the healthy clock and bandwidth: however many faults slow one place, its steps come to an end.
 LOWEST_CLOCK = 0.1

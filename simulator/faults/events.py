@@ -4,9 +4,9 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from simulator.faults import Fault
-from simulator.kinds import Log
-from simulator.layout import ClusterSpec
+from simulator.cluster.layout import ClusterSpec
+from simulator.faults.fault import Fault
+from simulator.faults.kinds import Log
 from slowrank.telemetry import NodeEvent
 
 # The counters an exporter would see rise with the line; rates that faults have besides are in the catalogue.

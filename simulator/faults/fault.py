@@ -6,9 +6,9 @@ from dataclasses import dataclass, fields
 
 import msgspec
 
-from simulator.catalogue import CATALOGUE
-from simulator.condition import Dose
-from simulator.kinds import Kind, Shape
+from simulator.faults.catalogue import CATALOGUE
+from simulator.faults.condition import Dose
+from simulator.faults.kinds import Kind, Shape
 
 LADDER_RUNGS = 4
 

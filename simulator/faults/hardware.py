@@ -4,9 +4,9 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from simulator.condition import Condition, Place, healthy
-from simulator.faults import Fault
-from simulator.layout import ClusterSpec, FloatArray
+from simulator.cluster.layout import ClusterSpec, FloatArray
+from simulator.faults.condition import Condition, Place, healthy
+from simulator.faults.fault import Fault
 
 PARTS = 8
 """Parts of a piece of work, each as slow as the hardware makes it in its middle."""

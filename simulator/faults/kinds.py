@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from simulator.effects import Effect
+from simulator.faults.effects import Effect
 
 Scope = Literal["gpu", "nic", "node", "rack", "switch", "rail", "job"]
 Shape = Literal["step", "ramp", "square", "ladder"]

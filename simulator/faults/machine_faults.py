@@ -1,7 +1,7 @@
 """The faults of one machine: its GPUs, its links inside and its host."""
 
-from simulator import effects as fx
-from simulator.kinds import CLOCK, STOPPED, STRAGGLER, Kind, Log
+from simulator.faults import effects as fx
+from simulator.faults.kinds import CLOCK, STOPPED, STRAGGLER, Kind, Log
 
 # NVML's bits in the clock event reasons.
 HW_SLOWDOWN, SW_THERMAL, HW_THERMAL, POWER_BRAKE = 0x8, 0x20, 0x40, 0x80

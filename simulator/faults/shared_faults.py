@@ -1,7 +1,7 @@
 """The faults that reach further than a machine, or no machine at all: network, job and telemetry."""
 
-from simulator import effects as fx
-from simulator.kinds import JOB_WIDE, STOPPED, STRAGGLER, Kind, Log
+from simulator.faults import effects as fx
+from simulator.faults.kinds import JOB_WIDE, STOPPED, STRAGGLER, Kind, Log
 
 NETWORK_FAULTS: dict[str, Kind] = {
     "nic_crash": Kind(

@@ -6,7 +6,7 @@ from dataclasses import fields, replace
 
 import numpy as np
 
-from simulator.layout import ClusterSpec, JobSpec, Planned, Workload
+from simulator.cluster.layout import ClusterSpec, JobSpec, Planned, Workload
 
 LOST_SHARE = 3e-4
 """What is missing of duty-cycle telemetry inside the life of a pod."""

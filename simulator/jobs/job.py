@@ -5,17 +5,17 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from simulator.activity import Activity
-from simulator.breaks import Break, breaks, first_in, repaired
-from simulator.events import job_event
-from simulator.faults import Fault
-from simulator.hardware import Hardware
-from simulator.layout import ClusterSpec, FloatArray, JobSpec
-from simulator.losses import Losses
-from simulator.schedule import StepTimes, after_rollout, run_step
-from simulator.step_rows import Rows, StepRows
-from simulator.timeline import Segment, Timeline
-from simulator.workload import WorkSource
+from simulator.cluster.activity import Activity
+from simulator.cluster.layout import ClusterSpec, FloatArray, JobSpec
+from simulator.faults.breaks import Break, breaks, first_in, repaired
+from simulator.faults.events import job_event
+from simulator.faults.fault import Fault
+from simulator.faults.hardware import Hardware
+from simulator.jobs.loss import Losses
+from simulator.jobs.step_rows import Rows, StepRows
+from simulator.jobs.step_schedule import StepTimes, after_rollout, run_step
+from simulator.jobs.timeline import Segment, Timeline
+from simulator.jobs.workload import WorkSource
 from slowrank.telemetry import NodeEvent
 
 # Ranks that need nothing from a dead one right now compute on for a moment before they wait for it.

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from simulator.faults import Fault
+from simulator.faults.fault import Fault
 
 # A fast fall and a long tail: what is left above the floor halves in 3 * LOSS_STEPS.
 START_LOSS, FLOOR_LOSS, LOSS_STEPS = 8.0, 1.7, 800.0

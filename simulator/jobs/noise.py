@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from simulator.layout import FloatArray, JobSpec
+from simulator.cluster.layout import FloatArray, JobSpec
 
 DRIFT_MEMORY = 0.9
 """Lag-1 of the shared drift; with the noise beside it, one rank's steps show the measured 0.7 to 0.8."""

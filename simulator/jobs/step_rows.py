@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from simulator.layout import ClusterSpec, JobSpec, coords
-from simulator.schedule import StepTimes
+from simulator.cluster.layout import ClusterSpec, JobSpec, coords
+from simulator.jobs.step_schedule import StepTimes
 from slowrank.telemetry.schema import MISSING, STEP_SCHEMAS
 
 Run = npt.NDArray[Any]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simulator.layout import FloatArray
+from simulator.cluster.layout import FloatArray
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simulator.activity import Activity
-from simulator.condition import BoolArray
-from simulator.layout import FloatArray
+from simulator.cluster.activity import Activity
+from simulator.cluster.layout import FloatArray
+from simulator.faults.condition import BoolArray
 
 
 @dataclass(frozen=True, slots=True)

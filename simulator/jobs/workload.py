@@ -4,10 +4,10 @@ import math
 
 import numpy as np
 
-from simulator.condition import Condition
-from simulator.layout import ClusterSpec, FloatArray, JobSpec
-from simulator.noise import Noise
-from simulator.schedule import Work
+from simulator.cluster.layout import ClusterSpec, FloatArray, JobSpec
+from simulator.faults.condition import Condition
+from simulator.jobs.noise import Noise
+from simulator.jobs.step_schedule import Work
 
 # The first step of an attempt takes 2.5 times as long, the 20th one per cent longer.
 WARM_UP_STEPS, WARM_UP_EXCESS = 4.0, 1.5

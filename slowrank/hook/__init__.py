@@ -1,4 +1,4 @@
-"""The training hook: times the steps and phases of one rank and hands them to the exporter on this node.
+"""Training hook: time the steps and phases of one rank and send them to the exporter on this node.
 
 Standard library only, and nothing else of slowrank, so that the folder can be copied into any container.
 It never raises into training and never blocks it: a step costs a few clock reads and an append to a bounded
@@ -13,9 +13,9 @@ and counted.
             with timer.phase("wait"):
                 all_reduce()
 
-With batches packed from sequences, ``seq_len_sq_sum`` beside ``tokens`` tells long ones from a slow rank.
+With packed batches, ``seq_len_sq_sum`` beside ``tokens`` separates long sequences from a slow rank.
 
-``SLOWRANK_EXPORTER`` says where the exporter listens: ``host:port`` (UDP, 127.0.0.1:9311 by default), the
+``SLOWRANK_EXPORTER`` is the exporter's address: ``host:port`` (UDP, 127.0.0.1:9311 by default), the
 path of a unix datagram socket, or ``off``.
 """
 

@@ -1,4 +1,4 @@
-"""Which rank of which job this process is, as its launcher says in the environment."""
+"""Job, rank and GPU of this process, from the environment of its launcher."""
 
 import re
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from slowrank.hook.misuse import misuse
 
 
 class Identity(TypedDict, total=False):
-    """Who this process is; what is not given is read from the environment."""
+    """Identity of this process; what is not given is read from the environment."""
 
     job_id: str
     attempt: int
@@ -20,13 +20,13 @@ class Identity(TypedDict, total=False):
     labels: Mapping[str, str]
 
 
-# The listener's (telemetry.datagram): one number beyond it, and the whole datagram is refused.
+# The listener's limit (telemetry.datagram): a number beyond it makes it refuse the whole datagram.
 _LIMIT = 2**31
 
 
 def identity_of(environ: Mapping[str, str], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the datagram header of this process: what was given, else what torchrun, Slurm, Open MPI or
-    Kubernetes put into the environment."""
+    """Return the datagram header of this process: given values, else those that torchrun, Slurm, Open MPI or
+    Kubernetes set in the environment."""
     header: dict[str, Any] = {"v": 1, "job_id": _name(given.get("job_id") or _job_id(environ))}
     for field, names in _NUMBERS.items():
         header[field] = _whole(given.get(field), *(environ.get(name) for name in names))
@@ -44,7 +44,7 @@ def identity_of(environ: Mapping[str, str], given: Mapping[str, Any]) -> dict[st
     return header
 
 
-# The first one that is set counts. torchrun's come before Slurm's: where srun starts one torchrun a node,
+# The first that is set is used. torchrun's come before Slurm's: where srun starts one torchrun a node,
 # SLURM_PROCID counts nodes.
 _NUMBERS = {
     "attempt": ("SLOWRANK_ATTEMPT",),
@@ -58,14 +58,14 @@ _NUMBERS = {
 def _job_id(environ: Mapping[str, str]) -> str:
     # squeue shows the tasks of an array by both numbers; each has a SLURM_JOB_ID of its own beside them.
     array = environ.get("SLURM_ARRAY_JOB_ID")
-    run_id = environ.get("TORCHELASTIC_RUN_ID", "none")  # torchrun's own word for "not given"
+    run_id = environ.get("TORCHELASTIC_RUN_ID", "none")  # torchrun sets "none" where none was given
     master = environ.get("MASTER_ADDR", "").split(".")[0]
     candidates = (
         environ.get("SLOWRANK_JOB_ID"),
         f"{array}_{environ.get('SLURM_ARRAY_TASK_ID', '0')}" if array else None,
         environ.get("SLURM_JOB_ID"),
         run_id if run_id != "none" else None,
-        # A Kubeflow job's pods know their master as <job>-master-0.
+        # In the pods of a Kubeflow job MASTER_ADDR is <job>-master-0.
         master.removesuffix("-master-0") if master.endswith("-master-0") else None,
         f"{master}:{environ.get('MASTER_PORT', '')}" if master else None,
     )
@@ -73,15 +73,15 @@ def _job_id(environ: Mapping[str, str]) -> str:
 
 
 def _attempt(environ: Mapping[str, str]) -> int:
-    """Number restarts so that none repeats: a requeue by Slurm starts torchrun's own count again."""
+    """Number restarts without repetition: a requeue by Slurm resets torchrun's count."""
     requeues = _whole(environ.get("SLURM_RESTART_COUNT")) or 0
     return 100 * requeues + (_whole(environ.get("TORCHELASTIC_RESTART_COUNT")) or 0)
 
 
 def _visible_gpu(visible: str, local_rank: int | None) -> dict[str, int | str]:
-    """Return the rank's GPU by its index, or by its UUID, which the exporter knows the index of.
+    """Return the rank's GPU by index, or by UUID, which the exporter maps to an index.
 
-    Neither where it is a part of a GPU (``MIG-…``) or where the entry says that there is none (-1).
+    Neither for a part of a GPU (``MIG-…``) and for the entry -1, which means none.
     """
     devices = visible.split(",")
     if local_rank is None or local_rank >= len(devices):
@@ -89,7 +89,7 @@ def _visible_gpu(visible: str, local_rank: int | None) -> dict[str, int | str]:
     device = devices[local_rank].strip()
     if re.fullmatch(r"\d{1,4}", device, re.ASCII):
         return {"gpu_index": int(device)}
-    # CUDA takes as many of the first digits as tell it from the others.
+    # CUDA accepts any unique prefix of a UUID.
     return {"gpu_uuid": device} if re.fullmatch(r"GPU-[0-9A-Fa-f-]{1,40}", device) else {}
 
 
@@ -108,12 +108,12 @@ def _items(mapping: Any) -> list[tuple[Any, Any]]:
 
 
 def _whole(*candidates: Any) -> int | None:
-    """Return the first candidate that is a whole number from 0 and below 2^31, if any is."""
+    """Return the first candidate that is a whole number from 0 to 2^31 - 1, if any is."""
     for candidate in candidates:
         if candidate is None or candidate == "":
             continue
         text = str(candidate)
-        # Without ASCII, digits of any script would do; their count bounds what int() has to read.
+        # Without ASCII, digits of any script would match; their count bounds the work of int().
         if re.fullmatch(r"\d{1,10}", text, re.ASCII) and int(text) < _LIMIT:
             return int(text)
         misuse.note("ranks, sizes, attempts and coordinates must be whole numbers from 0, below 2^31")

@@ -1,4 +1,4 @@
-"""Wrong use of the hook is counted and logged once, never raised."""
+"""Wrong use of the hook: counted and logged once, never raised."""
 
 import functools
 import logging
@@ -7,7 +7,7 @@ from typing import ParamSpec
 
 P = ParamSpec("P")
 _log = logging.getLogger("slowrank.hook")
-# Complaints logged once each; they name exceptions, of which there may be any number.
+# Limit of distinct messages: they name exceptions, of which there may be any number.
 _KINDS = 32
 
 
@@ -22,7 +22,7 @@ class Misuse:
         self.total += 1
         if what not in self._seen and len(self._seen) < _KINDS:
             self._seen.add(what)
-            _log.warning("slowrank step timer: %s (training goes on; said once)", what)
+            _log.warning("slowrank step timer: %s (training continues; logged once)", what)
 
 
 def harmless(method: Callable[P, None]) -> Callable[P, None]:

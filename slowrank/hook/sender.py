@@ -1,4 +1,4 @@
-"""How step rows leave the training process: a bounded ring, a daemon thread, a datagram socket."""
+"""Sending step rows from the training process: a bounded ring, a daemon thread, a datagram socket."""
 
 import functools
 import json
@@ -11,11 +11,11 @@ from typing import Any
 
 from slowrank.hook.misuse import harmless, misuse
 
-# Far more than a second's steps: rows wait for the next flush alone, never for an exporter that is away.
+# Far more than the steps of a second: rows wait for the next flush only, never for an absent exporter.
 RING_ROWS = 4096
-# Some 4 kB of JSON; a listener takes up to 256 rows (telemetry.datagram).
+# Some 4 kB of JSON; a listener accepts up to 256 rows (telemetry.datagram).
 DATAGRAM_ROWS = 32
-# The exporter reads once a tick: rows that left sooner would only wait there.
+# The exporter reads once a second: rows sent sooner would only wait there.
 FLUSH_SECONDS = 1.0
 
 Row = tuple[float | int | None, ...]
@@ -25,8 +25,8 @@ Row = tuple[float | int | None, ...]
 class Sender:
     """The ring, the daemon thread and the socket of one timer.
 
-    Belongs to the process that made it: after a fork the child starts with an empty ring, a thread and a
-    socket of its own, and what the parent had queued is left to the parent.
+    Belongs to the process that created it: after a fork the child starts with an empty ring and its own
+    thread and socket, and rows queued by the parent stay with the parent.
     """
 
     def __init__(self, header: Mapping[str, Any], address: str) -> None:
@@ -42,8 +42,8 @@ class Sender:
             return
         if self._pid != os.getpid():
             self._start()
-        # No lock: training never waits for a flush. The deque's own append and popleft are atomic; a row more
-        # or less in the count of the dropped does not matter.
+        # No lock: training never waits for a flush. append and popleft of a deque are atomic; dropped may be
+        # off by one.
         if len(self._ring) == RING_ROWS:
             self.dropped += 1
         self._ring.append(row)
@@ -51,7 +51,7 @@ class Sender:
     def flush(self) -> None:
         if self._pid != os.getpid():
             return
-        # Bounded, as the caller may be the training loop or the end of the interpreter.
+        # Bounded, as the caller may be the training loop or interpreter exit.
         if not self._lock.acquire(timeout=FLUSH_SECONDS):
             return
         try:
@@ -68,12 +68,12 @@ class Sender:
             self._pid = 0
 
     def _start(self) -> None:
-        # First of all, so that a process that cannot start threads does not try again every step.
+        # First, so that a process that cannot start threads does not try again every step.
         self._pid = os.getpid()
         self._ring.clear()
         self._sequence = 0
         self._disconnect()
-        # A new one: the parent's thread may have held the other at the moment of the fork, for ever.
+        # A new lock: the parent's thread may have held the old one during the fork, which nothing releases.
         self._lock = threading.Lock()
         self._stop = threading.Event()
         run = functools.partial(_run, self, self._stop)
@@ -85,16 +85,16 @@ class Sender:
         message["rows"] = [row[:-1] for row in rows]
         squares = [row[-1] for row in rows]
         if any(s is not None for s in squares):
-            # Beside the rows and not in them, where an exporter of before refuses what it does not know.
+            # Beside the rows: inside them an older exporter refuses unknown columns.
             message["seq_len_sq_sum"] = squares
         try:
-            # JSON knows no NaN, and the listener refuses what Python would write for it.
+            # JSON has no NaN, and the listener refuses the token that Python writes for it.
             payload = json.dumps(message, separators=(",", ":"), allow_nan=False).encode()
             self._connected().send(payload)
         except (OSError, ValueError):
             self.dropped += len(rows)
             self._disconnect()
-            misuse.note(f"no exporter takes datagrams at {self._address}")
+            misuse.note(f"no exporter accepts datagrams at {self._address}")
 
     def _connected(self) -> socket.socket:
         if self._socket is None:
@@ -117,7 +117,7 @@ def _open_socket(address: str) -> socket.socket:
     family, target = _target(address)
     opened = socket.socket(family, socket.SOCK_DGRAM)
     try:
-        # A full buffer is an error, not a wait; connected, a UDP socket also hears that nobody listens.
+        # Non-blocking: a full buffer is an error. Connected: a UDP socket reports that no process listens.
         opened.setblocking(False)
         opened.connect(target)
     except OSError:

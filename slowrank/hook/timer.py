@@ -1,4 +1,4 @@
-"""The timer of one rank: what a training script calls."""
+"""The step timer of one rank, the interface for training scripts."""
 
 import math
 import os
@@ -20,7 +20,7 @@ NOTES = ("tokens", "loss", "grad_norm", "seq_len_sq_sum")
 MAY_DIVERGE = ("loss", "grad_norm")
 # The same number as telemetry.schema.NOT_FINITE: this folder imports nothing of slowrank.
 NOT_FINITE = 1e300
-"""Sent for a loss or a norm that is NaN or infinite, which is news and which JSON cannot say."""
+"""Sent for a loss or norm that is NaN or infinite: a symptom worth reporting, which JSON cannot express."""
 
 Phase = Literal["compute", "wait", "data", "comm", "checkpoint"]
 
@@ -54,7 +54,7 @@ class StepTimer:
         self._notes: dict[str, float | int] = {}
         self._step_context = _StepContext(self)
         self._phase_contexts = {name: _PhaseContext(self, name) for name in PHASES}
-        # Stays if connecting fails: training must find a timer that works, though it sends nothing.
+        # Stays if connecting fails: training must have a working timer, even one that sends nothing.
         self._sender = Sender({}, "off")
         self._connect(exporter, os.environ if environ is None else environ, identity)
 
@@ -62,7 +62,7 @@ class StepTimer:
     def _connect(self, exporter: str | None, environ: Mapping[str, str], given: Mapping[str, Any]) -> None:
         address = exporter if isinstance(exporter, str) else environ.get("SLOWRANK_EXPORTER")
         self._sender = Sender(identity_of(environ, given), address or DEFAULT_EXPORTER)
-        # Also runs when the interpreter exits, so that the last second of a job is not lost.
+        # Also runs at interpreter exit, so that the last second of a job is not lost.
         weakref.finalize(self, self._sender.close)
 
     @property
@@ -96,12 +96,12 @@ class StepTimer:
             misuse.note("begin_step inside a step: the unfinished step is dropped")
             self._reset(None)
         if step is not None:
-            # Above it not every whole number is a float, and a step may be given as one.
+            # A step may be given as a float, and above 2^53 floats skip whole numbers.
             if _is_number(step) and abs(step) < 2**53:
                 self._next_step = int(step)
             else:
                 misuse.note("step must be a whole number")
-        # What was timed since the last step, loading data as a rule, belongs to this one.
+        # Phases since the last step, usually loading data, belong to this one.
         self._before, self._phases = self._phases, {}
         self._began = now
         if notes:
@@ -110,7 +110,7 @@ class StepTimer:
     @harmless
     def end_step(self) -> None:
         """End the step and queue its row."""
-        # Read first: what the hook does itself is not the step's time.
+        # Read first: the time of the hook itself is not part of the step.
         now = self._clock()
         if self._began is None:
             misuse.note("end_step without begin_step")
@@ -145,7 +145,7 @@ class StepTimer:
 
     @harmless
     def flush(self) -> None:
-        """Hand queued rows to the socket now, instead of within a second."""
+        """Send queued rows now, instead of within a second."""
         self._sender.flush()
 
     @harmless
@@ -155,7 +155,7 @@ class StepTimer:
 
     @harmless
     def _abandon_step(self) -> None:
-        # Without an end: the time of a step that failed belongs to none, the next begins with its own block.
+        # No end is recorded: the time of a failed step belongs to none, the next begins with its own block.
         self._reset(None)
         self._next_step += 1
 
@@ -188,12 +188,12 @@ class StepTimer:
         began = now if self._began is None else self._began
         inside, before = self._phases, self._before
         seconds = {name: inside.get(name, 0.0) + before.get(name, 0.0) for name in {*inside, *before}}
-        # Only what lay inside the block comes off it: phases before it are no part of its time.
+        # Only phases inside the block are subtracted: phases before it are not part of its time.
         seconds.setdefault("compute", max(0.0, now - began - sum(inside.values())))
         start = began if self._ended is None else self._ended
         return (
             self._next_step,
-            # Microseconds, and the seven digits a 32-bit column holds: more would only make datagrams longer.
+            # Microseconds, and the seven digits of a 32-bit column: more would only lengthen datagrams.
             round(self._wall_clock(), 6),
             round(now - start, 7),
             *(round(seconds[name], 7) if name in seconds else None for name in PHASES),
@@ -210,7 +210,7 @@ class _StepContext:
     """``with timer.step():``; one per timer, since a rank runs one step at a time."""
 
     def __init__(self, timer: StepTimer) -> None:
-        # Not strong: in a cycle the finaliser, which sends the last rows, would wait for the garbage
+        # A weak reference: in a cycle the finaliser, which sends the last rows, would wait for the garbage
         # collector.
         self._timer = weakref.proxy(timer)
         self.arguments: tuple[int | None, dict[str, float | int | None]] = (None, {})

@@ -11,7 +11,19 @@ import string
 import msgspec
 
 from slowrank.telemetry.columns import read
-from slowrank.telemetry.records import VERSION, JobSteps, NodeEvent, NodeSample, Suspicion
+from slowrank.telemetry.messages import (
+    MESSAGE_VERSION,
+    Heartbeat,
+    JobEnded,
+    LinkDelay,
+    MinuteMeans,
+    NodeAnnounced,
+    RankPace,
+    StageMessage,
+    StartupPhase,
+    Suspicion,
+)
+from slowrank.telemetry.records import VERSION, JobSteps, NodeEvent, NodeSample
 from slowrank.telemetry.schema import SAMPLE_SCHEMAS, STEP_SCHEMAS, Block
 
 # What one message may claim of a worker's memory (docs/records.md, what is refused). 1,024 step rows take 78
@@ -21,7 +33,8 @@ MAX_INSTANCES = 512
 MAX_STEP_ROWS = 1024
 MAX_RANKS = 2**20
 MAX_LABELS = 32
-MAX_READINGS = 64
+MAX_MEANS = 64
+MAX_HOPS = 64
 MAX_NAME = 128
 MAX_TEXT = 4096
 MAX_AGE_SECONDS = 24 * 3600.0
@@ -81,7 +94,7 @@ def check_steps(record: JobSteps, *, now: float | None = None) -> JobSteps:
 def check_event(record: NodeEvent, *, now: float | None = None) -> NodeEvent:
     """Return ``record`` if it keeps every rule, else raise ``BadRecord``."""
     if record.v != VERSION:
-        raise _unknown_version(record.v)
+        raise unknown_version(record.v)
     values = [value for value in record.subject.values() if isinstance(value, str)]
     _check_names((record.cluster, record.node, record.source, record.code, *record.subject, *values))
     if record.boot_id:
@@ -99,30 +112,87 @@ def check_event(record: NodeEvent, *, now: float | None = None) -> NodeEvent:
     return record
 
 
-def check_suspicion(record: Suspicion) -> Suspicion:
-    """Return ``record`` if its names, times and scores can be worked with, else raise ``BadRecord``."""
-    if record.v != VERSION:
-        raise _unknown_version(record.v)
-    _check_names((record.cluster, record.detector, record.kind))
-    for ts in (record.ts, record.onset, record.onset_lo, record.onset_hi):
+def check_message(message: StageMessage) -> StageMessage:
+    """Return ``message`` if its names, times and numbers can be worked with, else raise ``BadRecord``."""
+    if message.v != MESSAGE_VERSION:
+        raise unknown_version(message.v, MESSAGE_VERSION)
+    _check_names((message.cluster,))
+    _check_time(message.ts, None)
+    match message:
+        case Suspicion():
+            _check_suspicion(message)
+        case NodeAnnounced() | MinuteMeans():
+            _check_of_node(message)
+        case Heartbeat():
+            _check_names((message.partition,))
+        case LinkDelay():
+            _check_link_delay(message)
+        case StartupPhase():
+            _check_names((message.node, message.job_id))
+            _check_time(message.began, None)
+            _check_count("attempt", message.attempt)
+            _check_count("gpus", message.gpus)
+        case RankPace():
+            _check_rank_pace(message)
+    return message
+
+
+def check_job_ended(message: JobEnded, *, now: float | None = None) -> JobEnded:
+    """Return ``message`` if it keeps every rule, else raise ``BadRecord``."""
+    if message.v != MESSAGE_VERSION:
+        raise unknown_version(message.v, MESSAGE_VERSION)
+    _check_names((message.cluster, message.job_id, message.node))
+    _check_count("seq", message.seq)
+    _check_time(message.ts, now)
+    return message
+
+
+def _check_suspicion(s: Suspicion) -> None:
+    _check_names((s.detector, s.kind))
+    for ts in (s.onset, s.onset_lo, s.onset_hi):
         _check_time(ts, None)
-    if not (math.isfinite(record.score) and math.isfinite(record.log_likelihood_ratio)):
+    if not (math.isfinite(s.score) and math.isfinite(s.log_likelihood_ratio)):
         raise BadRecord("bad_number", "score and log_likelihood_ratio must be finite")
-    _check_weights(record)
-    if len(record.readings) > MAX_READINGS:
-        raise BadRecord("too_many_instances", f"{len(record.readings)} readings, at most {MAX_READINGS}")
-    if record.readings:
-        _check_names(tuple(record.readings))
+    _check_weights(s)
     for field in ("gpus", "ranks", "nodes", "ranks_on_node", "ranks_in_group"):
-        _check_count(field, getattr(record, field))
-    _check_subjects(record)
-    return record
+        _check_count(field, getattr(s, field))
+    _check_subjects(s)
+
+
+def _check_of_node(message: NodeAnnounced | MinuteMeans) -> None:
+    names = (message.node, message.job_id, message.rack, message.switch)
+    _check_names(tuple(name for name in names if name is not None))
+    if isinstance(message, NodeAnnounced):
+        _check_count("ports", message.ports)
+        return
+    _check_time(message.start, None)
+    _check_count("samples", message.samples)
+    if len(message.means) > MAX_MEANS:
+        raise BadRecord("too_many_instances", f"{len(message.means)} means, at most {MAX_MEANS}")
+    if message.means:
+        _check_names(tuple(message.means))
+
+
+def _check_link_delay(delay: LinkDelay) -> None:
+    if len(delay.via) > MAX_HOPS:
+        raise BadRecord("too_many_instances", f"{len(delay.via)} hops, at most {MAX_HOPS}")
+    _check_names((delay.node, delay.peer, *delay.via, *(() if delay.nic is None else (delay.nic,))))
+    if not 0 < delay.seconds <= MAX_WEIGHT or not 0 <= (delay.expected_seconds or 0.0) <= MAX_WEIGHT:
+        raise BadRecord("bad_number", f"delays must be numbers above 0 and up to {MAX_WEIGHT:g}")
+
+
+def _check_rank_pace(pace: RankPace) -> None:
+    _check_names((pace.node, pace.job_id))
+    if not 0 <= pace.gpu_index < MAX_INSTANCES or not 0 <= pace.rank < MAX_RANKS:
+        raise BadRecord("bad_number", f"gpu_index {pace.gpu_index} or rank {pace.rank} is out of range")
+    if not (math.isfinite(pace.log_ratio) and math.isfinite(pace.spread)):
+        raise BadRecord("bad_number", "log_ratio and spread must be finite")
 
 
 def _check_envelope(record: NodeSample | JobSteps, job: tuple[str, ...], now: float | None) -> None:
     labels = record.labels
     if record.v != VERSION:
-        raise _unknown_version(record.v)
+        raise unknown_version(record.v)
     if not 0 <= record.seq <= MAX_INT:
         raise BadRecord("bad_number", f"seq {record.seq} is not 0 to 2^63 - 1")
     if labels:
@@ -133,8 +203,9 @@ def _check_envelope(record: NodeSample | JobSteps, job: tuple[str, ...], now: fl
     _check_time(record.ts, now)
 
 
-def _unknown_version(version: int) -> BadRecord:
-    return BadRecord("unknown_version", f"record version {version}, this reader knows {VERSION}")
+def unknown_version(version: int, newest: int = VERSION) -> BadRecord:
+    """Return the error of a record of a version that this reader does not have."""
+    return BadRecord("unknown_version", f"record version {version}, this reader reads up to {newest}")
 
 
 # A node sends the same names every second, and all of a rack or job the same labels: finding them known

@@ -12,24 +12,37 @@ from slowrank.telemetry.checks import (
     MAX_MESSAGE_BYTES,
     BadRecord,
     check_event,
+    check_job_ended,
+    check_message,
     check_sample,
     check_steps,
-    check_suspicion,
+    unknown_version,
 )
-from slowrank.telemetry.records import DeadLetter, JobSteps, NodeEvent, NodeSample, Suspicion
+from slowrank.telemetry.messages import MESSAGE_VERSION, JobEnded, StageMessage
+from slowrank.telemetry.old_messages import OldMessage, job_end, upgraded
+from slowrank.telemetry.records import VERSION, DeadLetter, JobSteps, NodeEvent, NodeSample
 
 _encoder = msgspec.msgpack.Encoder()
 _samples = msgspec.msgpack.Decoder(NodeSample)
 _steps = msgspec.msgpack.Decoder(JobSteps)
 _events = msgspec.msgpack.Decoder(NodeEvent)
-_suspicions = msgspec.msgpack.Decoder(Suspicion)
+_messages = msgspec.msgpack.Decoder(StageMessage)
+_old_messages = msgspec.msgpack.Decoder(OldMessage)
+_job_ends = msgspec.msgpack.Decoder(JobEnded)
 _dead_letters = msgspec.msgpack.Decoder(DeadLetter)
 
 T = TypeVar("T")
 
 
-def encode(record: NodeSample | JobSteps | NodeEvent | Suspicion | DeadLetter) -> bytes:
-    """Return the msgpack form of any record."""
+class _Version(msgspec.Struct):
+    v: int = VERSION
+
+
+_versions = msgspec.msgpack.Decoder(_Version)
+
+
+def encode(record: NodeSample | JobSteps | NodeEvent | StageMessage | JobEnded | DeadLetter) -> bytes:
+    """Return the msgpack form of any record or message."""
     return _encoder.encode(record)
 
 
@@ -42,8 +55,24 @@ def decode_sample(payload: bytes, *, now: float | None = None) -> NodeSample:
 
 
 def decode_steps(payload: bytes, *, now: float | None = None) -> JobSteps:
-    """Read one ``job-steps`` message; see ``decode_sample``."""
+    """Read one record of step rows; see ``decode_sample``."""
     return check_steps(_decode(_steps.decode, payload), now=now)
+
+
+def decode_steps_or_end(payload: bytes, *, now: float | None = None) -> JobSteps | JobEnded:
+    """Read one ``job-steps`` message: step rows, or that their job has ended; see ``decode_sample``."""
+    try:
+        record = decode_steps(payload, now=now)
+    except BadRecord as error:
+        # Step rows come by the thousand a second and carry no tag; the end of a job has one.
+        if error.reason != "undecodable":
+            raise
+        try:
+            ended = _job_ends.decode(payload)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            raise error from None
+        return check_job_ended(ended, now=now)
+    return job_end(record) or record
 
 
 def decode_event(payload: bytes, *, now: float | None = None) -> NodeEvent:
@@ -51,9 +80,14 @@ def decode_event(payload: bytes, *, now: float | None = None) -> NodeEvent:
     return check_event(_decode(_events.decode, payload), now=now)
 
 
-def decode_suspicion(payload: bytes) -> Suspicion:
-    """Read one ``suspicions`` message. Raises ``BadRecord``."""
-    return check_suspicion(_decode(_suspicions.decode, payload))
+def decode_message(payload: bytes) -> StageMessage:
+    """Read one ``suspicions`` message, of this version or the one before. Raises ``BadRecord``."""
+    version = _decode(_versions.decode, payload).v
+    if version == MESSAGE_VERSION:
+        return check_message(_decode(_messages.decode, payload))
+    if version != VERSION:
+        raise unknown_version(version, MESSAGE_VERSION)
+    return check_message(_decode(lambda data: upgraded(_old_messages.decode(data)), payload))
 
 
 def decode_dead_letter(payload: bytes) -> DeadLetter:

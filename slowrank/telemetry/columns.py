@@ -1,7 +1,7 @@
 """Column bytes from named values and back, with the standard library alone.
 
 The exporter and the hook's listener write through ``pack``; readers that compute lay numpy arrays over the
-same bytes (``streams.arrays``), readers that print use ``unpack``.
+same bytes (``streams.columns``), readers that print use ``unpack``.
 """
 
 import math

@@ -176,64 +176,6 @@ class Suspect(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     probability: float
 
 
-class Lost(msgspec.Struct, frozen=True, kw_only=True):
-    """What a cause has cost its job since the onset, and ``gpus``: GPU-seconds a second at present."""
-
-    gpu_seconds: float
-    gpus: float
-
-
-class Suspicion(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a detector believes about one subject at one event time; input of the fusion stage.
-
-    ``state`` is ``raise`` (over the threshold), ``update`` (still, with fresher evidence) or ``clear``.
-    ``kind`` is the finding kind it argues for; ``score`` is evidence over threshold (1.0 = threshold);
-    ``log_likelihood_ratio`` its vote. ``overwhelming`` means that no second family is needed to open a
-    finding. ``hypotheses`` are causes with relative log-odds, ``ruled_out`` what was checked and found fine,
-    ``suspects`` who within or around the subject may be to blame, likeliest first.
-    ``gpus`` is how many GPUs the job gates (cost), ``ranks_on_node`` how many of its ranks run on the
-    subject's node (0 = not known), ``ranks_in_group`` how many ranks its tensor-parallel group has, where no
-    two are known to run on different nodes (0 = it is in none); ``mates`` is how slow its others are.
-    ``lost`` is what the job's slow steps cost: of several suspicions that are open at once each has its
-    share. ``severity``: how bad the rule itself calls it, if it does. ``shadow``: made by a detector on
-    trial; it is recorded, and moves nothing that others make. ``readings`` are values by metric, where they
-    are only told to the next stage.
-    Identity is ``(cluster, detector, subject, kind, onset)``: the same content twice changes nothing.
-    """
-
-    v: int = VERSION
-    cluster: str
-    detector: str
-    family: Family
-    kind: str
-    state: Literal["raise", "update", "clear"]
-    subject: Subject
-    ts: float
-    onset: float
-    onset_lo: float
-    onset_hi: float
-    score: float
-    log_likelihood_ratio: float
-    overwhelming: bool = False
-    slowdown_ratio: float | None = None
-    job_slowdown_ratio: float | None = None
-    gpus: int = 0
-    ranks: int = 0
-    nodes: int = 0
-    lost: Lost | None = None
-    ranks_on_node: int = 0
-    ranks_in_group: int = 0
-    mates: Mates = ""
-    evidence: tuple[Evidence, ...] = ()
-    hypotheses: dict[str, float] = {}
-    ruled_out: tuple[str, ...] = ()
-    suspects: tuple[Suspect, ...] = ()
-    note: str = ""
-    shadow: bool = False
-    severity: Severity | None = None
-    readings: dict[str, float] = {}
-
-
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A message that could not be read: where it stood, why, and its first 4 kB."""
 

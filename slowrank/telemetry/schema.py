@@ -1,16 +1,23 @@
-"""The registry of column layouts: names, units, dtypes and kinds of the byte columns, by schema id.
+"""The registry of column layouts: names, units, dtypes, kinds and roll-ups, by schema id.
 
-Ids are append-only. A new column at the end of a block is a new id. Blocks are stored column after column,
-so the columns of an older schema are the first bytes of a newer one: a record of a later schema names the
-size of its rows (``row_bytes``), and an older reader cuts off what it does not know. Readers map columns by
-name, so a newer reader sees missing values in an older record.
+Ids are append-only: each schema appends its columns to those of the one before. Blocks are stored column
+after column, so the columns of an older schema are the first bytes of a newer one: a record of a later
+schema names the size of its rows (``row_bytes``), and an older reader cuts off the rest. Readers map columns
+by name, so a newer reader sees missing values in an older record.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 Dtype = Literal["<f4", "<f8", "<i2", "<i4", "<i8"]
 Kind = Literal["gauge", "counter", "state", "key"]
+Owner = Literal["gpu", "nic", "host"]
+"""What a sample column is measured on."""
+
+Aggregate = Literal["mean", "min", "max", "delta", "or"]
+"""How a column is rolled up over a bucket: ``delta`` is the sum of a counter's increases (a reset counts from
+zero), ``or`` the union of a bitmask."""
 
 ITEM_SIZE: dict[Dtype, int] = {"<f4": 4, "<f8": 8, "<i2": 2, "<i4": 4, "<i8": 8}
 
@@ -27,12 +34,17 @@ infinity. In its 32-bit column it is one."""
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column: its public name, SI unit, little-endian dtype and kind."""
+    """One column: public name, SI unit, little-endian dtype and kind.
+
+    ``since`` is the id of the first schema that has it, ``rollup`` its aggregates in the 10 s roll-ups.
+    """
 
     name: str
     unit: str
     dtype: Dtype
     kind: Kind
+    since: int = 1
+    rollup: tuple[Aggregate, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,123 +75,105 @@ class Block:
         return tuple(c.name for c in self.columns)
 
 
-def _gauges(*columns: tuple[str, str]) -> tuple[Column, ...]:
-    return tuple(Column(name, unit, "<f4", "gauge") for name, unit in columns)
+def _gauge(name: str, unit: str, *rollup: Aggregate, since: int = 1) -> Column:
+    return Column(name, unit, "<f4", "gauge", since, rollup)
 
 
-def _counters(*columns: tuple[str, str]) -> tuple[Column, ...]:
-    return tuple(Column(name, unit, "<i8", "counter") for name, unit in columns)
+def _state(name: str, unit: str, *rollup: Aggregate, since: int = 1) -> Column:
+    return Column(name, unit, "<i8", "state", since, rollup)
 
 
-GPU_V1 = Block(
-    (
-        *_gauges(
-            ("gpu.utilization_ratio", "1"),
-            ("gpu.memory_utilization_ratio", "1"),
-            ("gpu.tensor_active_ratio", "1"),
-            ("gpu.dram_active_ratio", "1"),
-            ("gpu.clock.sm_hz", "Hz"),
-            ("gpu.clock.mem_hz", "Hz"),
-            ("gpu.clock.sm_max_hz", "Hz"),
-            ("gpu.power_watts", "W"),
-            ("gpu.power_limit_watts", "W"),
-            ("gpu.temp_celsius", "Cel"),
-            ("gpu.temp.mem_celsius", "Cel"),
-            ("gpu.temp.margin_celsius", "Cel"),
-            ("gpu.memory.used_bytes", "By"),
-            ("gpu.memory.total_bytes", "By"),
-            ("gpu.pcie.link_gen", "1"),
-            ("gpu.pcie.link_width", "1"),
-            ("gpu.pcie.link_width_max", "1"),
-            ("gpu.pcie.tx_bytes_per_second", "By/s"),
-            ("gpu.pcie.rx_bytes_per_second", "By/s"),
-            ("gpu.nvml_call_seconds", "s"),
-        ),
-        Column("gpu.throttle_reasons", "bitmask", "<i8", "state"),
-        Column("gpu.row_remap.pending", "1", "<i8", "state"),
-        Column("gpu.row_remap.failed", "1", "<i8", "state"),
-        Column("gpu.recovery_action", "1", "<i8", "state"),
-        # In the driver's own units, whole numbers, of which 64 bits lose nothing (docs/decisions/0009).
-        *_counters(
-            ("gpu.energy_millijoules_total", "mJ"),
-            ("gpu.throttle.power_nanoseconds_total", "ns"),
-            ("gpu.throttle.thermal_nanoseconds_total", "ns"),
-            ("gpu.xid_events_total", "1"),
-            ("gpu.ecc.corrected_total", "1"),
-            ("gpu.ecc.uncorrected_total", "1"),
-            ("gpu.row_remap.correctable_total", "1"),
-            ("gpu.row_remap.uncorrectable_total", "1"),
-            ("gpu.pcie.replay_total", "1"),
-            ("gpu.nvlink.crc_errors_total", "1"),
-            ("gpu.nvlink.replay_errors_total", "1"),
-            ("gpu.nvlink.recovery_errors_total", "1"),
-        ),
-    )
+def _counter(name: str, unit: str, *rollup: Aggregate, since: int = 1) -> Column:
+    return Column(name, unit, "<i8", "counter", since, rollup)
+
+
+# A new column is one row here, with ``since`` one above the largest: that makes the next schema id.
+GPU_COLUMNS = (
+    _gauge("gpu.utilization_ratio", "1", "mean"),
+    _gauge("gpu.memory_utilization_ratio", "1"),
+    _gauge("gpu.tensor_active_ratio", "1", "mean"),
+    _gauge("gpu.dram_active_ratio", "1", "mean"),
+    _gauge("gpu.clock.sm_hz", "Hz", "mean", "min"),
+    _gauge("gpu.clock.mem_hz", "Hz"),
+    _gauge("gpu.clock.sm_max_hz", "Hz"),
+    _gauge("gpu.power_watts", "W", "mean", "max"),
+    _gauge("gpu.power_limit_watts", "W"),
+    _gauge("gpu.temp_celsius", "Cel", "mean", "max"),
+    _gauge("gpu.temp.mem_celsius", "Cel", "max"),
+    _gauge("gpu.temp.margin_celsius", "Cel", "min"),
+    _gauge("gpu.memory.used_bytes", "By", "max"),
+    _gauge("gpu.memory.total_bytes", "By"),
+    _gauge("gpu.pcie.link_gen", "1", "min"),
+    _gauge("gpu.pcie.link_width", "1", "min"),
+    _gauge("gpu.pcie.link_width_max", "1"),
+    _gauge("gpu.pcie.tx_bytes_per_second", "By/s", "mean"),
+    _gauge("gpu.pcie.rx_bytes_per_second", "By/s", "mean"),
+    _gauge("gpu.nvml_call_seconds", "s"),
+    _state("gpu.throttle_reasons", "bitmask", "or"),
+    _state("gpu.row_remap.pending", "1", "max"),
+    _state("gpu.row_remap.failed", "1", "max"),
+    _state("gpu.recovery_action", "1"),
+    # In the driver's own units, whole numbers, of which 64 bits lose nothing (docs/decisions/0009).
+    _counter("gpu.energy_millijoules_total", "mJ", "delta"),
+    _counter("gpu.throttle.power_nanoseconds_total", "ns", "delta"),
+    _counter("gpu.throttle.thermal_nanoseconds_total", "ns", "delta"),
+    _counter("gpu.xid_events_total", "1", "delta"),
+    _counter("gpu.ecc.corrected_total", "1", "delta"),
+    _counter("gpu.ecc.uncorrected_total", "1", "delta"),
+    _counter("gpu.row_remap.correctable_total", "1"),
+    _counter("gpu.row_remap.uncorrectable_total", "1"),
+    _counter("gpu.pcie.replay_total", "1", "delta"),
+    _counter("gpu.nvlink.crc_errors_total", "1", "delta"),
+    _counter("gpu.nvlink.replay_errors_total", "1", "delta"),
+    _counter("gpu.nvlink.recovery_errors_total", "1", "delta"),
 )
 
-NIC_V1 = Block(
-    (
-        *_gauges(("nic.port.up", "1"), ("nic.port.speed_bits_per_second", "bit/s")),
-        *_counters(
-            ("nic.port.rx_bytes_total", "By"),
-            ("nic.port.tx_bytes_total", "By"),
-            ("nic.port.rx_packets_total", "1"),
-            ("nic.port.tx_packets_total", "1"),
-            ("nic.port.rx_errors_total", "1"),
-            ("nic.port.tx_errors_total", "1"),
-            ("nic.port.rx_dropped_total", "1"),
-            ("nic.port.tx_dropped_total", "1"),
-            ("nic.port.carrier_changes_total", "1"),
-            ("nic.port.link_downed_total", "1"),
-            ("nic.port.link_error_recovery_total", "1"),
-            ("nic.port.symbol_errors_total", "1"),
-            ("nic.port.xmit_discards_total", "1"),
-            ("nic.port.xmit_wait_ticks_total", "1"),
-            ("nic.port.out_of_sequence_total", "1"),
-            ("nic.port.local_ack_timeout_total", "1"),
-            ("nic.port.roce_slow_restart_total", "1"),
-            ("nic.port.cnp_handled_total", "1"),
-        ),
-    )
+NIC_COLUMNS = (
+    _gauge("nic.port.up", "1", "min"),
+    _gauge("nic.port.speed_bits_per_second", "bit/s", "min"),
+    _counter("nic.port.rx_bytes_total", "By", "delta"),
+    _counter("nic.port.tx_bytes_total", "By", "delta"),
+    _counter("nic.port.rx_packets_total", "1", "delta"),
+    _counter("nic.port.tx_packets_total", "1", "delta"),
+    _counter("nic.port.rx_errors_total", "1", "delta"),
+    _counter("nic.port.tx_errors_total", "1", "delta"),
+    _counter("nic.port.rx_dropped_total", "1", "delta"),
+    _counter("nic.port.tx_dropped_total", "1", "delta"),
+    _counter("nic.port.carrier_changes_total", "1", "delta"),
+    _counter("nic.port.link_downed_total", "1", "delta"),
+    _counter("nic.port.link_error_recovery_total", "1", "delta"),
+    _counter("nic.port.symbol_errors_total", "1", "delta"),
+    _counter("nic.port.xmit_discards_total", "1", "delta"),
+    _counter("nic.port.xmit_wait_ticks_total", "1", "delta"),
+    _counter("nic.port.out_of_sequence_total", "1", "delta"),
+    _counter("nic.port.local_ack_timeout_total", "1", "delta"),
+    _counter("nic.port.roce_slow_restart_total", "1", "delta"),
+    _counter("nic.port.cnp_handled_total", "1", "delta"),
+    _counter("nic.port.rnr_nak_retry_errors_total", "1", since=2),
+    _counter("nic.port.local_link_integrity_errors_total", "1", since=2),
+    _counter("nic.port.excessive_buffer_overrun_errors_total", "1", since=2),
 )
 
-NIC_V2 = Block(
-    (
-        *NIC_V1.columns,
-        *_counters(
-            ("nic.port.rnr_nak_retry_errors_total", "1"),
-            ("nic.port.local_link_integrity_errors_total", "1"),
-            ("nic.port.excessive_buffer_overrun_errors_total", "1"),
-        ),
-    )
-)
-
-HOST_V1 = Block(
-    (
-        *_gauges(
-            ("host.cpu.utilization_ratio", "1"),
-            ("host.cpu.iowait_ratio", "1"),
-            ("host.cpu.steal_ratio", "1"),
-            ("host.load1", "1"),
-            ("host.run_queue", "1"),
-            ("host.cpu_count", "1"),
-            ("host.memory.available_bytes", "By"),
-            ("host.memory.total_bytes", "By"),
-            ("host.pressure.cpu_some_ratio", "1"),
-            ("host.pressure.memory_some_ratio", "1"),
-            ("host.pressure.io_some_ratio", "1"),
-            ("host.clock_offset_seconds", "s"),
-            ("exporter.scrape_duration_seconds", "s"),
-            ("exporter.spool_bytes", "By"),
-        ),
-        *_counters(
-            ("host.oom_kills_total", "1"),
-            ("host.major_page_faults_total", "1"),
-            ("host.context_switches_total", "1"),
-            ("exporter.spool_dropped_total", "1"),
-            ("exporter.step_rows_dropped_total", "1"),
-        ),
-    )
+HOST_COLUMNS = (
+    _gauge("host.cpu.utilization_ratio", "1", "mean"),
+    _gauge("host.cpu.iowait_ratio", "1", "mean"),
+    _gauge("host.cpu.steal_ratio", "1", "mean"),
+    _gauge("host.load1", "1", "mean"),
+    _gauge("host.run_queue", "1", "mean", "max"),
+    _gauge("host.cpu_count", "1"),
+    _gauge("host.memory.available_bytes", "By", "min"),
+    _gauge("host.memory.total_bytes", "By"),
+    _gauge("host.pressure.cpu_some_ratio", "1", "mean"),
+    _gauge("host.pressure.memory_some_ratio", "1", "mean"),
+    _gauge("host.pressure.io_some_ratio", "1", "mean"),
+    _gauge("host.clock_offset_seconds", "s", "mean"),
+    _gauge("exporter.scrape_duration_seconds", "s", "max"),
+    _gauge("exporter.spool_bytes", "By", "max"),
+    _counter("host.oom_kills_total", "1", "delta"),
+    _counter("host.major_page_faults_total", "1", "delta"),
+    _counter("host.context_switches_total", "1", "delta"),
+    _counter("exporter.spool_dropped_total", "1", "delta"),
+    _counter("exporter.step_rows_dropped_total", "1", "delta"),
 )
 
 STEP_V1 = Block(
@@ -224,6 +218,10 @@ class SampleSchema:
     def __post_init__(self) -> None:
         object.__setattr__(self, "row_bytes", (self.gpu.row_size, self.nic.row_size, self.host.row_size))
 
+    def block(self, owner: Owner) -> Block:
+        """Return the columns of one kind of device."""
+        return {"gpu": self.gpu, "nic": self.nic, "host": self.host}[owner]
+
 
 @dataclass(frozen=True, slots=True)
 class StepSchema:
@@ -238,14 +236,28 @@ class StepSchema:
         return None if self.id == 1 else self.rows.row_size
 
 
-SAMPLE_SCHEMAS: dict[int, SampleSchema] = {
-    1: SampleSchema(1, GPU_V1, NIC_V1, HOST_V1),
-    2: SampleSchema(2, GPU_V1, NIC_V2, HOST_V1),
-}
+def sample_schemas(
+    gpu: Sequence[Column], nic: Sequence[Column], host: Sequence[Column]
+) -> dict[int, SampleSchema]:
+    """Return all sample schemas by id: each has the columns of the one before, and then its own."""
+    latest = max(column.since for column in (*gpu, *nic, *host))
+    return {
+        number: SampleSchema(number, _block(gpu, number), _block(nic, number), _block(host, number))
+        for number in range(1, latest + 1)
+    }
+
+
+def _block(columns: Sequence[Column], schema: int) -> Block:
+    held = [column for column in columns if column.since <= schema]
+    return Block(tuple(sorted(held, key=lambda column: column.since)))
+
+
+SAMPLE_SCHEMAS = sample_schemas(GPU_COLUMNS, NIC_COLUMNS, HOST_COLUMNS)
+GPU_V1, NIC_V1, HOST_V1 = SAMPLE_SCHEMAS[1].gpu, SAMPLE_SCHEMAS[1].nic, SAMPLE_SCHEMAS[1].host
 STEP_SCHEMAS: dict[int, StepSchema] = {1: StepSchema(1, STEP_V1), 2: StepSchema(2, STEP_V2)}
 
-CURRENT_SAMPLE_SCHEMA = 2
-CURRENT_STEP_SCHEMA = 2
+CURRENT_SAMPLE_SCHEMA = max(SAMPLE_SCHEMAS)
+CURRENT_STEP_SCHEMA = max(STEP_SCHEMAS)
 
 
 def step_schema(*, squares: bool) -> StepSchema:

@@ -1,4 +1,4 @@
-"""The audit log: who did what, appended only, each entry hashed together with the one before it."""
+"""The audit log: append-only entries of who did what, each hashed together with the previous one."""
 
 import hashlib
 import json
@@ -14,13 +14,13 @@ from store.locks import lock_key
 from store.text import storable, storable_json
 
 _LOCK = lock_key("audit")
-# What the first entry is chained to.
+# Previous hash of the first entry.
 _FIRST = bytes(32)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One deed; ``detail`` holds before and after, the address it came from and the request's id."""
+    """One action; ``detail`` holds its values, the client's address and the request id."""
 
     at: datetime
     actor: str
@@ -31,9 +31,9 @@ class Entry:
 
 
 def record(conn: Connection[Any], entry: Entry) -> int:
-    """Append an entry and return its number; in the caller's transaction where there is one."""
+    """Append an entry and return its number, in the caller's transaction if there is one."""
     with conn.transaction():
-        # Two writers at once would both follow the same entry.
+        # Concurrent writers would chain to the same entry.
         conn.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
         last = conn.execute("SELECT seq, hash FROM audit ORDER BY seq DESC LIMIT 1").fetchone()
         seq, previous = (1, _FIRST) if last is None else (last[0] + 1, bytes(last[1]))
@@ -47,7 +47,7 @@ def record(conn: Connection[Any], entry: Entry) -> int:
 
 
 def listed(conn: Connection[Any], *, before: int | None = None, limit: int = 100) -> list[Entry]:
-    """Return entries, newest first, from below number ``before``."""
+    """Return entries with numbers below ``before``, newest first."""
     with conn.cursor(row_factory=dict_row) as cursor:
         rows = cursor.execute(
             "SELECT seq, at, actor, action, target, detail FROM audit "
@@ -58,9 +58,9 @@ def listed(conn: Connection[Any], *, before: int | None = None, limit: int = 100
 
 
 def first_broken(conn: Connection[Any]) -> int | None:
-    """Return the number of the first entry changed, or that follows a removed one; None if all hold."""
+    """Return the number of the first entry that was changed or follows a removed one; None if intact."""
     previous, expected = _FIRST, 1
-    # A cursor of the server, which hands out the log in pieces: whole it may not fit into memory.
+    # A server-side cursor: the whole log may not fit into memory.
     with conn.transaction(), conn.cursor(name="audit_chain") as cursor:
         cursor.execute(
             "SELECT seq, at, actor, action, target, detail, previous, hash FROM audit ORDER BY seq"
@@ -74,13 +74,13 @@ def first_broken(conn: Connection[Any]) -> int | None:
 
 
 def _fields(entry: Entry, seq: int) -> tuple[Any, ...]:
-    # As they will be read back: the hash must be the same then.
+    # As they will be read back, so that the hash is the same then.
     texts = (storable(entry.actor), storable(entry.action), storable(entry.target))
     return (seq, entry.at, *texts, storable_json(entry.detail))
 
 
 def _hash(previous: bytes, fields: tuple[Any, ...]) -> bytes:
     seq, at, *rest = fields
-    # jsonb keeps no order of keys, and the server gives times in the zone of the session.
+    # jsonb does not keep the order of keys, and times come back in the session's time zone.
     stable = json.dumps([seq, at.astimezone(UTC).isoformat(), *rest], sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(previous + stable.encode()).digest()

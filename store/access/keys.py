@@ -1,4 +1,4 @@
-"""API keys: the SHA-256 of a secret nobody can guess, its scopes and its end."""
+"""Stores API keys: the SHA-256 of a random secret, scopes, clusters and expiry."""
 
 import hashlib
 import hmac
@@ -12,8 +12,9 @@ from psycopg.rows import dict_row
 
 from store.text import storable
 
-# Without letters taken for others such as I, O and l, and without _, at which a token is taken apart.
+# Without letters that look alike (I, O, l) and without _, which separates the parts of a token.
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZabcdefghijkmnopqrstuvwxyz"
+# Chosen: one write per key and minute instead of one per request.
 _TOUCH_EVERY = timedelta(minutes=1)
 _SELECT: LiteralString = (
     "SELECT id, name, sha256, scopes, clusters, created_by, created_at, expires_at, last_used_at, revoked_at "
@@ -23,7 +24,7 @@ _SELECT: LiteralString = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiKey:
-    """A key as it is kept; no ``clusters`` means all of them."""
+    """A key as stored; no ``clusters`` means all clusters."""
 
     id: str
     name: str
@@ -37,19 +38,19 @@ class ApiKey:
     revoked_at: datetime | None = None
 
     def valid_at(self, now: datetime) -> bool:
-        """Return whether the key opens anything at that time."""
+        """Return whether the key is neither revoked nor expired."""
         return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
 
 
 def generate() -> tuple[str, str, bytes]:
-    """Return a new key's id, its token to be shown once (``srk_<id>_<secret>``) and the secret's digest."""
+    """Return a new key's id, its token (``srk_<id>_<secret>``, shown once) and the secret's digest."""
     key_id = "".join(secrets.choice(_ALPHABET) for _ in range(12))
     secret = secrets.token_hex(32)
     return key_id, f"srk_{key_id}_{secret}", digest(secret)
 
 
 def digest(secret: str) -> bytes:
-    """Return what is kept of a secret; 256 random bits need no slow hash."""
+    """Return the SHA-256 of a secret; 256 random bits need no slow hash."""
     return hashlib.sha256(secret.encode()).digest()
 
 
@@ -72,11 +73,11 @@ def create(conn: Connection[Any], key: ApiKey) -> None:
 
 
 def verify(conn: Connection[Any], token: str, now: datetime) -> ApiKey | None:
-    """Return the key a token belongs to if it is genuine and valid now, compared in constant time."""
+    """Return the key of a token if its secret matches and it is valid now; compares in constant time."""
     prefix, _, rest = token.partition("_")
     key_id, _, secret = rest.partition("_")
     key = get(conn, key_id) if prefix == "srk" else None
-    # Also without a key: the time must not tell whether there is one of this id.
+    # Compared without a key as well, so that the time does not reveal whether the id exists.
     genuine = hmac.compare_digest(digest(secret), key.sha256 if key else bytes(32))
     return key if key is not None and genuine and key.valid_at(now) else None
 
@@ -93,7 +94,7 @@ def listed(conn: Connection[Any]) -> list[ApiKey]:
 
 
 def revoke(conn: Connection[Any], key_id: str, now: datetime) -> bool:
-    """End a key for ever; return whether there was one to end."""
+    """Revoke a key; return whether there was one to revoke."""
     cursor = conn.execute(
         "UPDATE api_keys SET revoked_at = %s WHERE id = %s AND revoked_at IS NULL", (now, storable(key_id))
     )
@@ -101,7 +102,7 @@ def revoke(conn: Connection[Any], key_id: str, now: datetime) -> bool:
 
 
 def touch(conn: Connection[Any], key_id: str, now: datetime) -> None:
-    """Remember when the key was last used, to the minute: not every request is worth a write."""
+    """Record when the key was last used, to the minute."""
     conn.execute(
         "UPDATE api_keys SET last_used_at = %s WHERE id = %s AND (last_used_at IS NULL OR last_used_at < %s)",
         (now, storable(key_id), now - _TOUCH_EVERY),

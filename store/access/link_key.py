@@ -1,4 +1,4 @@
-"""The key that signs links to findings: one for an installation, made by its migration."""
+"""The key that signs links to findings: one per installation, made by its migration."""
 
 from typing import Any
 
@@ -9,5 +9,5 @@ def link_key(conn: Connection[Any]) -> bytes:
     """Return the key, at least 32 random bytes. Raises ``ValueError`` when there is none."""
     row = conn.execute("SELECT secret FROM link_key").fetchone()
     if row is None:
-        raise ValueError("table link_key is empty: links cannot be signed; put 32 random bytes there")
+        raise ValueError("table link_key is empty, so links cannot be signed; insert 32 random bytes there")
     return bytes(row[0])

@@ -1,6 +1,6 @@
-"""Deliveries: one event to one endpoint, tried until delivered, given up, or superseded by a newer state.
+"""Deliveries: one event for one endpoint, attempted until delivered, failed or superseded by a newer event.
 
-Which one is sent next is decided in ``leases``.
+``leases`` decides which delivery is sent next.
 """
 
 from dataclasses import dataclass
@@ -10,27 +10,9 @@ from typing import Any, Literal, LiteralString
 from psycopg import Connection
 from psycopg.rows import class_row
 
-from store.events import Event, emit
-from store.leases import Due, due, next_due, oldest_due
+from store.findings.events import Event, emit
+from store.findings.leases import Due
 from store.text import storable
-
-__all__ = [
-    "Attempt",
-    "Delivery",
-    "Due",
-    "State",
-    "attempts",
-    "delivery_id",
-    "due",
-    "get",
-    "listed",
-    "mark_delivered",
-    "mark_failed",
-    "next_due",
-    "oldest_due",
-    "retry",
-    "test",
-]
 
 State = Literal["pending", "muted", "delivered", "failed", "superseded"]
 
@@ -45,7 +27,7 @@ _COLUMNS: LiteralString = (
 class Delivery:
     """One line of the delivery log; ``event_id`` is the ``webhook-id``.
 
-    ``superseded_by``: the delivery of a newer state of the finding, which was sent instead.
+    ``superseded_by``: the delivery of a newer event of the finding, which was sent instead.
     """
 
     id: str
@@ -67,7 +49,7 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """What came of one try; ``status`` is None when there was no answer."""
+    """Result of one attempt; ``status`` is None when there was no answer."""
 
     at: datetime
     status: int | None = None
@@ -77,7 +59,7 @@ class Attempt:
 
 
 def mark_delivered(conn: Connection[Any], leased: Due, attempt: Attempt) -> None:
-    """Write down that the endpoint took it."""
+    """Record that the endpoint accepted the delivery."""
     with conn.transaction():
         conn.execute(
             "UPDATE deliveries SET state = 'delivered', delivered_at = %s, leased_until = NULL, "
@@ -88,7 +70,7 @@ def mark_delivered(conn: Connection[Any], leased: Due, attempt: Attempt) -> None
 
 
 def mark_failed(conn: Connection[Any], leased: Due, attempt: Attempt, *, again_at: datetime | None) -> None:
-    """Write down a failed try and when the next one is; None gives the delivery up."""
+    """Record a failed attempt and the time of the next one; None marks the delivery as failed for good."""
     with conn.transaction():
         conn.execute(
             # Only while pending: after a lease that ran out another notifier may have delivered it.
@@ -112,7 +94,7 @@ def listed(
     limit: int = 100,
     after: tuple[datetime, str] | None = None,
 ) -> list[Delivery]:
-    """Return the deliveries of an endpoint, newest first, after the (created_at, id) of the last one seen."""
+    """Return the deliveries of an endpoint, newest first; ``after``: (created_at, id) of the last seen."""
     created_at, id_ = after if after is not None else (None, None)
     with conn.cursor(row_factory=class_row(Delivery)) as cursor:
         return cursor.execute(
@@ -133,7 +115,7 @@ def get(conn: Connection[Any], delivery_id: str) -> Delivery | None:
 
 
 def attempts(conn: Connection[Any], delivery_id: str) -> list[Attempt]:
-    """Return the tries of a delivery, first one first."""
+    """Return the attempts of a delivery, oldest first."""
     with conn.cursor(row_factory=class_row(Attempt)) as cursor:
         return cursor.execute(
             "SELECT at, status, error, excerpt, seconds FROM delivery_attempts WHERE delivery_id = %s "
@@ -143,10 +125,10 @@ def attempts(conn: Connection[Any], delivery_id: str) -> list[Attempt]:
 
 
 def retry(conn: Connection[Any], delivery_id: str, now: datetime) -> str | None:
-    """Make the newest state of the delivery's finding due once more, also one that was given up.
+    """Make a delivery due again, also one that failed for good.
 
-    Returns the id of the delivery that is due: another one where the endpoint was sent a newer state since.
-    None: there is no such delivery. An attempt under way goes on.
+    Returns its id, or that of a newer delivery of the same finding to the same endpoint, which is made due
+    instead; None when there is no such delivery. An attempt in progress continues.
     """
     row = conn.execute(
         "UPDATE deliveries SET state = 'pending', next_attempt_at = %s WHERE id = ("
@@ -160,7 +142,7 @@ def retry(conn: Connection[Any], delivery_id: str, now: datetime) -> str | None:
 
 
 def test(conn: Connection[Any], webhook_id: str, event: Event) -> str:
-    """Queue ``event`` for one endpoint alone, whatever its filters; return the delivery's id."""
+    """Queue ``event`` for one endpoint regardless of its filters; return the delivery's id."""
     with conn.transaction():
         emit(conn, event, to=webhook_id)
     return delivery_id(event.id, webhook_id)
@@ -173,7 +155,7 @@ def delivery_id(event_id: str, webhook_id: str) -> str:
 
 def _log(conn: Connection[Any], leased: Due, attempt: Attempt) -> None:
     conn.execute(
-        # From the row, which may be gone with its endpoint: then there is nothing to write.
+        # Selected from the delivery, which may have been deleted with its endpoint: then nothing is written.
         "INSERT INTO delivery_attempts (delivery_id, attempt, at, status, error, excerpt, seconds) "
         "SELECT id, %s, %s, %s, %s, %s, %s FROM deliveries WHERE id = %s "
         "ON CONFLICT (delivery_id, attempt) DO NOTHING",

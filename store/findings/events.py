@@ -1,4 +1,4 @@
-"""The outbox: what happened to findings, to whom it is to be told, and the wake-up call that says so."""
+"""The outbox: events of findings, the deliveries they give rise to, and the notification of listeners."""
 
 import json
 from collections.abc import Iterable
@@ -12,23 +12,23 @@ from psycopg.types.json import Jsonb
 
 from alerts.finding import finding_id
 from alerts.notify import DEFAULT_EVENTS, END
-from alerts.severity import ORDER
+from alerts.report.severity import ORDER
 from alerts.silence import labels, muting
-from store import silences
+from store.findings import silences
 from store.text import storable_json
 
 _SELECT: LiteralString = "SELECT id, seq, type, finding_id, at, body FROM events "
 
 CHANNEL = "slowrank_findings"
 WEBHOOK_PLACE = "webhook:"
-"""What the subject (``node``) of a finding about a webhook begins with, before its id."""
+"""Prefix of the subject (``node``) of a finding about a webhook; the webhook's id follows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """One event; ``id`` is the webhook-id of all its deliveries, ``body`` the finding as it was served then.
+    """One event; ``id`` is the webhook-id of all its deliveries, ``body`` the finding as served at that time.
 
-    ``seq`` grows with every event, so that a listener can ask for what it missed.
+    ``seq`` grows with every event, so that a listener can ask for the events it missed.
     """
 
     id: str
@@ -40,15 +40,15 @@ class Event:
 
 
 def event_id(key: str, at: datetime) -> str:
-    """Return ``msg_`` and a ULID; the same happening has the same id, however often it is recorded."""
+    """Return ``msg_`` and a ULID: the same key and time give the same id, so an event is recorded once."""
     return "msg_" + finding_id(key, at.timestamp()).removeprefix("fnd_")
 
 
 def emit(conn: Connection[Any], event: Event, *, version: int | None = None, to: str | None = None) -> bool:
-    """Record the event with a delivery for every webhook it concerns; return False if it was known already.
+    """Record the event with a delivery for every webhook that wants it; return False if it was there before.
 
-    ``to`` sends it to one webhook only, past its filters and all silences. ``event.seq`` is ignored: the
-    database numbers events. Call it inside the transaction of the change.
+    ``to`` addresses one webhook only, regardless of its filters and of silences. ``event.seq`` is ignored:
+    the database numbers events. Call it inside the transaction of the change.
     """
     fresh = conn.execute(
         "INSERT INTO events (id, type, finding_id, finding_version, at, body) "
@@ -62,8 +62,8 @@ def emit(conn: Connection[Any], event: Event, *, version: int | None = None, to:
 
 
 def wake(conn: Connection[Any], payload: dict[str, Any]) -> None:
-    """Tell listeners on ``CHANNEL``, when the transaction commits."""
-    # Names alone: a payload has less than 8,000 bytes, and what they stand for is read from the tables.
+    """Notify listeners on ``CHANNEL`` when the transaction commits."""
+    # Ids only: PostgreSQL limits a payload to 8,000 bytes, and listeners read the tables.
     conn.execute("SELECT pg_notify(%s, %s)", (CHANNEL, json.dumps(payload)))
 
 
@@ -79,18 +79,18 @@ def last_seq(conn: Connection[Any]) -> int:
 
 
 def listen(conn: Connection[Any]) -> None:
-    """Let ``conn`` hear wake-up calls from now on; it must be in autocommit."""
+    """Subscribe ``conn``, which must be in autocommit, to notifications."""
     # LISTEN takes no parameters.
     conn.execute(f"LISTEN {CHANNEL}")
 
 
 def unlisten(conn: Connection[Any]) -> None:
-    """Let ``conn`` hear no more, before it goes back to a pool."""
+    """Unsubscribe ``conn`` before it goes back to a pool."""
     conn.execute(f"UNLISTEN {CHANNEL}")
 
 
 def wait(conn: Connection[Any], seconds: float) -> bool:
-    """Return whether a wake-up call came within ``seconds``; several at once count as one."""
+    """Return whether a notification came within ``seconds``; several at once count as one."""
     return any(True for _ in conn.notifies(timeout=seconds, stop_after=1))
 
 
@@ -105,24 +105,24 @@ def by_id(conn: Connection[Any], ids: Iterable[str]) -> dict[str, Event]:
     return {event.id: event for event in _select(conn, "WHERE id = ANY(%s)", (list(ids),))}
 
 
-# Whether webhook w was last sent something else of this finding than its end: whatever its filters and
-# switches say by now, it has to be sent the end. What a silence held back was not sent.
+# Whether the last event of this finding that was sent to webhook w is not its end: then the end is sent as
+# well, whatever its filters are now. Deliveries that a silence held back do not count as sent.
 _WAS_SENT: LiteralString = (
     "coalesce((SELECT e.type FROM deliveries d JOIN events e ON e.id = d.event_id WHERE d.webhook_id = w.id "
     "AND e.finding_id = %(finding)s AND (d.state <> 'muted' OR d.attempts > 0) ORDER BY e.seq DESC LIMIT 1) "
     "<> 'finding.resolved', false)"
 )
-# An update that brings a finding into the filters of a webhook, as another kind does, is the first it gets of
-# it. Not for a webhook that was added later: those start with what happens from then on.
-_IS_FIRST_NEWS: LiteralString = (
+# An update by which a finding begins to match a webhook's filters (by a new kind) is the first event that the
+# webhook gets of it. Webhooks added after the finding's first event get later events only.
+_IS_FIRST_EVENT: LiteralString = (
     "(%(type)s = 'finding.updated' AND NOT " + _WAS_SENT + " AND w.created_at <= "
     "(SELECT min(e.created_at) FROM events e WHERE e.finding_id = %(finding)s))"
 )
 _TAKES_TYPE: LiteralString = (
-    "(%(type)s = ANY(w.events) OR (w.events = '{}' AND (%(by_default)s OR " + _IS_FIRST_NEWS + ")))"
+    "(%(type)s = ANY(w.events) OR (w.events = '{}' AND (%(by_default)s OR " + _IS_FIRST_EVENT + ")))"
 )
 _WANTS: LiteralString = (
-    # That a webhook takes nothing is news for the others.
+    # A finding about a failing webhook is sent to the other webhooks only.
     "(w.enabled AND w.id <> %(about)s AND (w.clusters = '{}' OR %(cluster)s = ANY(w.clusters)) "
     "AND (w.kinds = '{}' OR %(kind)s = ANY(w.kinds) OR split_part(%(kind)s, '.', 1) = ANY(w.kinds)) "
     "AND array_position(%(order)s, w.min_severity) <= array_position(%(order)s, %(severity)s))"
@@ -131,7 +131,7 @@ _WANTS: LiteralString = (
 
 def _enqueue(conn: Connection[Any], event: Event, to: str | None) -> None:
     if not to:
-        # One that is ended meanwhile would not free a delivery that it cannot see yet.
+        # A silence that ends during this transaction could not release a delivery it does not see yet.
         silences.hold(conn)
     now = _now(conn)
     known = labels(event.body)
@@ -156,7 +156,7 @@ def _enqueue(conn: Connection[Any], event: Event, to: str | None) -> None:
             "about": known.get("node", "").removeprefix(WEBHOOK_PLACE),
             "cluster": known.get("cluster", ""),
             "kind": known.get("kind", ""),
-            # What says nothing of its severity is kept from nobody.
+            # A body without severity passes every filter.
             "severity": known.get("severity", "critical"),
             "order": list(ORDER),
             "state": "muted" if silence else "pending",
@@ -172,7 +172,7 @@ def _select(conn: Connection[Any], where: LiteralString, parameters: tuple[Any, 
 
 
 def _now(conn: Connection[Any]) -> datetime:
-    # The clock all processes share; now() would be the beginning of the transaction.
+    # The clock that all processes share; now() would be the start of the transaction.
     row = conn.execute("SELECT clock_timestamp()").fetchone()
     assert row is not None
     now: datetime = row[0]

@@ -1,8 +1,8 @@
-"""Which delivery is sent next, and to which notifier it is leased.
+"""Leases due deliveries to notifiers.
 
-Deliveries of one finding to one endpoint go in order: while one is under way no other starts, and one with
-a newer beside it is never sent again but superseded by it. A lease that runs out is taken by the next
-notifier: at least once, under the same ``webhook-id``.
+Deliveries of one finding to one endpoint are sent in order: while one is leased no other is, and one that has
+a newer one beside it is superseded instead of sent. A lease that expires can be taken by another notifier, so
+delivery is at least once, under the same ``webhook-id``.
 """
 
 from collections.abc import Collection, Sequence
@@ -14,13 +14,13 @@ from psycopg import Connection
 from psycopg.rows import dict_row
 
 from alerts.silence import Silence, labels, muting
-from store import events, silences, webhooks
-from store.events import Event
-from store.webhooks import Webhook
+from store.findings import events, silences, webhooks
+from store.findings.events import Event
+from store.findings.webhooks import Webhook
 
 Row = dict[str, Any]
 
-# An end is held back only from those who were sent the beginning (events.emit): they have to be sent it.
+# A resolved event is queued for endpoints that got an earlier event (events.emit): it is sent in any case.
 WAITING: LiteralString = (
     "(d.state = 'pending' OR (d.state = 'muted' AND "
     "(coalesce(f.status, 'open') IN ('open', 'acknowledged') OR e.type = 'finding.resolved'))) "
@@ -32,13 +32,14 @@ _QUEUE: LiteralString = (
     "LEFT JOIN findings f ON f.id = e.finding_id "
 )
 _QUEUED: LiteralString = "WHERE w.enabled AND d.state IN ('pending', 'muted') AND " + WAITING
-# Of the deliveries of one endpoint, at its front: a notifier that was away meets many that are superseded.
+# Deliveries of one endpoint that are superseded at once, after an outage of the notifier; chosen: one short
+# transaction.
 _FRONT = 500
 
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """A leased delivery with all that is needed to send it; ``attempt`` counts from 1."""
+    """A leased delivery with its event and endpoint; ``attempt`` counts from 1."""
 
     id: str
     attempt: int
@@ -47,7 +48,7 @@ class Due:
     leased_until: datetime
 
 
-def due(
+def lease_due(
     conn: Connection[Any],
     *,
     now: datetime,
@@ -55,12 +56,11 @@ def due(
     lease_seconds: float = 60.0,
     busy: Collection[str] = (),
 ) -> list[Due]:
-    """Lease what is due to the caller and return it, oldest first; nobody else gets it until the lease ends.
+    """Lease due deliveries to the caller, oldest first, for ``lease_seconds``.
 
-    ``busy`` names the endpoints that get nothing now, so that a slow one does not hold up the others.
-
-    A delivery that a silence held back becomes due when the silence has ended, unless another silence mutes
-    it by then, or its finding is over without ever having been sent.
+    Endpoints in ``busy`` are left out, so that a slow one does not delay the others. A delivery that a
+    silence held back is due when the silence has ended, unless another silence mutes it by then, or its
+    finding has ended without ever having been sent.
     """
     with conn.transaction(), conn.cursor(row_factory=dict_row) as cursor:
         silences.hold(conn)
@@ -68,7 +68,7 @@ def due(
         if not rows:
             return []
         until = now + timedelta(seconds=lease_seconds)
-        # The attempt is counted with the lease: one cut off by a kill was one, too.
+        # Counted with the lease, so that an attempt cut off by a kill counts.
         leased = cursor.execute(
             "UPDATE deliveries SET leased_until = %s, attempts = attempts + 1, state = 'pending', "
             "last_attempt_at = %s WHERE id = ANY(%s) RETURNING id, attempts",
@@ -83,7 +83,7 @@ def due(
 
 
 def oldest_due(conn: Connection[Any], now: datetime) -> datetime | None:
-    """Return since when the oldest waiting delivery has been due: the age of the queue."""
+    """Return since when the oldest pending delivery has been due: the age of the queue."""
     row = conn.execute(
         "SELECT min(d.next_attempt_at) FROM deliveries d JOIN webhooks w ON w.id = d.webhook_id "
         "WHERE w.enabled AND d.state = 'pending' AND d.next_attempt_at <= %s",
@@ -93,9 +93,9 @@ def oldest_due(conn: Connection[Any], now: datetime) -> datetime | None:
 
 
 def next_due(conn: Connection[Any]) -> datetime | None:
-    """Return when the next delivery wants to be sent, so that a notifier knows how long to sleep."""
+    """Return when the next delivery is due, which bounds how long a notifier may sleep."""
     row = conn.execute(
-        # Those of a finding of which one is under way wait for it; greatest() passes over NULL, no lease.
+        # Deliveries wait for a leased one of the same finding; greatest() ignores NULL (not leased).
         "WITH leased AS (SELECT o.webhook_id, oe.finding_id, max(o.leased_until) AS until FROM deliveries o "
         "JOIN events oe ON oe.id = o.event_id WHERE o.leased_until IS NOT NULL GROUP BY 1, 2) "
         "SELECT min(greatest(d.next_attempt_at, d.leased_until, leased.until)) "
@@ -109,7 +109,7 @@ def next_due(conn: Connection[Any]) -> datetime | None:
 def _sendable(
     conn: Connection[Any], *, now: datetime, limit: int, busy: Collection[str]
 ) -> tuple[list[Row], dict[str, Event]]:
-    """Lock and return what may be sent now, oldest first, with its events."""
+    """Lock and return deliveries that may be sent now, oldest first, with their events."""
     passed: list[str] = []
     while True:
         rows = _next(conn, now=now, limit=limit, busy=busy, passed=passed)
@@ -122,7 +122,7 @@ def _sendable(
             and not _muted_again(conn, row, happened[row["event_id"]], in_force, now)
             and _supersede_older(conn, row, happened[row["event_id"]], now)
         ]
-        # Behind those that have to wait others may be due.
+        # All of these have to wait: look for others behind them.
         if free or not rows:
             return free, happened
         passed += [row["id"] for row in rows]
@@ -132,7 +132,7 @@ def _next(
     conn: Connection[Any], *, now: datetime, limit: int, busy: Collection[str], passed: Sequence[str]
 ) -> list[Row]:
     with conn.cursor(row_factory=dict_row) as cursor:
-        # SKIP LOCKED lets notifiers side by side take different rows, and none of them wait.
+        # SKIP LOCKED: concurrent notifiers take different rows without waiting for each other.
         return cursor.execute(
             "SELECT d.id, d.event_id, d.webhook_id, d.state "
             + _QUEUE
@@ -147,7 +147,7 @@ def _next(
         ).fetchall()
 
 
-# Events of one finding are numbered in order: each is recorded under the lock of its finding.
+# ``seq`` orders the events of one finding: each is recorded under the lock of its finding.
 _NEWEST: LiteralString = (
     "(SELECT n.id FROM deliveries n JOIN events ne ON ne.id = n.event_id WHERE n.webhook_id = d.webhook_id "
     "AND ne.finding_id = e.finding_id AND ne.seq > e.seq ORDER BY ne.seq DESC LIMIT 1) "
@@ -155,7 +155,7 @@ _NEWEST: LiteralString = (
 
 
 def _is_superseded(conn: Connection[Any], row: Row, now: datetime) -> bool:
-    """Write off a locked row that has a newer one beside it, with others like it that are due."""
+    """Supersede a locked delivery that has a newer one, with all due ones of its endpoint that have."""
     found = conn.execute(
         "SELECT " + _NEWEST + "FROM deliveries d JOIN events e ON e.id = d.event_id WHERE d.id = %s",
         (row["id"],),
@@ -187,7 +187,7 @@ def _muted_again(
 
 
 def _supersede_older(conn: Connection[Any], row: Row, event: Event, now: datetime) -> bool:
-    """Write off what waits of older states of the finding; return False while one of them is under way."""
+    """Supersede waiting deliveries of older events; return False while one of them is leased."""
     if event.finding_id is None:
         return True
     older: LiteralString = (
@@ -196,7 +196,7 @@ def _supersede_older(conn: Connection[Any], row: Row, event: Event, now: datetim
     )
     these = {"webhook": row["webhook_id"], "finding": event.finding_id, "seq": event.seq}
     conn.execute(
-        # A row that another notifier has locked, to lease it, stays: it is seen by the next statement.
+        # A row locked by another notifier stays; the next statement finds it.
         "UPDATE deliveries SET state = 'superseded', superseded_by = %(by)s, leased_until = NULL "
         "WHERE id = ANY(ARRAY(" + older + "AND (d.leased_until IS NULL OR d.leased_until <= %(now)s) "
         "FOR UPDATE OF d SKIP LOCKED))",

@@ -1,4 +1,4 @@
-"""How a finding becomes a row of ``findings`` and a row becomes what is served, or what a merge needs."""
+"""Converts findings to rows of ``findings``, and rows to what is served or what a merge needs."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -8,14 +8,14 @@ from psycopg.types.json import Jsonb
 
 from alerts.finding import Finding, rfc3339
 from alerts.merge import Held, version_time
-from alerts.notify import Told
+from alerts.notify import NotifiedState
 from store.text import storable, storable_json
 
 Row = dict[str, Any]
 
 _PEOPLE = ("acknowledged", "closed", "feedback")
 
-# acknowledged and closed were said of one occurrence: the next is new trouble, which nobody has taken up.
+# acknowledged and closed refer to one occurrence: the next one is not acknowledged yet.
 UPSERT: LiteralString = """
 INSERT INTO findings (
   id, dedup_key, group_key, cluster, kind, severity, status, title, subject_type, node, gpu_index, gpu_uuid,
@@ -44,8 +44,8 @@ RETURNING version
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
-    """A finding as served: ``doc`` is the ``finding.v1`` object with people's words in it."""
+class StoredFinding:
+    """A finding as served: ``doc`` is the ``finding.v1`` object with the edits by people."""
 
     id: str
     cluster: str
@@ -95,21 +95,21 @@ def document(finding: Finding) -> dict[str, Any]:
     return doc
 
 
-def served(row: Row) -> Stored:
+def served(row: Row) -> StoredFinding:
     """Return a row of ``findings`` as it is served."""
-    # The columns come before the document: people and the store change them, it is the detectors' alone.
+    # Columns take precedence: people and the store change them, only detectors change the document.
     doc = row["doc"] | {"status": row["status"], "severity": row["severity"]}
     doc["updated_at"] = rfc3339(row["updated_at"].timestamp())
     if row["resolved_at"] is not None:
         doc["resolved_at"] = rfc3339(row["resolved_at"].timestamp())
     doc |= {name: row[name] for name in _PEOPLE if row[name] is not None}
-    return Stored(row["id"], row["cluster"], row["version"], row["status"], row["updated_at"], doc)
+    return StoredFinding(row["id"], row["cluster"], row["version"], row["status"], row["updated_at"], doc)
 
 
-def told(row: Row) -> Told:
-    """Return what of a row makes news when it changes."""
+def notified_state(row: Row) -> NotifiedState:
+    """Return the fields of a row whose change emits an event."""
     doc = row["doc"]
-    return Told(
+    return NotifiedState(
         status=row["status"],
         severity=row["severity"],
         kind=row["kind"],
@@ -120,12 +120,12 @@ def told(row: Row) -> Told:
 
 
 def held(row: Row) -> Held:
-    """Return what a merge with a new version needs of a row."""
+    """Return the fields of a row that a merge with a new version needs."""
     doc, closed = row["doc"], row["closed"]
     lo, hi = (datetime.fromisoformat(t).timestamp() for t in doc["onset_interval"])
     return Held(
         id=row["id"],
-        told=told(row),
+        notified=notified_state(row),
         as_of=row["as_of"].timestamp(),
         onset=(row["onset"].timestamp(), lo, hi),
         detected_at=row["detected_at"].timestamp(),

@@ -1,4 +1,4 @@
-"""Finding findings: filters, pages by keyset, and the counts a dashboard begins with."""
+"""Searches findings: filters, pages by keyset, and counts for dashboards."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -7,12 +7,12 @@ from typing import Any, Literal, LiteralString
 from psycopg import Connection
 from psycopg.rows import dict_row
 
-from store.finding_rows import Stored, served
+from store.findings.rows import StoredFinding, served
 from store.text import storable
 
 Sort = Literal["cost", "onset", "detected_at", "updated_at", "severity"]
 
-# A column of findings and its type; every order is descending and ends in the id.
+# Column of ``findings`` and its type by sort name; every order is descending, ties broken by id.
 _SORTS: dict[str, tuple[LiteralString, LiteralString]] = {
     "cost": ("gpu_hours_lost_per_hour", "float8"),
     "onset": ("onset", "timestamptz"),
@@ -41,10 +41,10 @@ WHERE (%(status)s::text[] IS NULL OR status = ANY(%(status)s))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindingFilter:
-    """What to list; an empty tuple or None asks for nothing in particular.
+    """Which findings to list; an empty tuple or None does not filter.
 
-    ``kinds`` takes whole kinds and families (``straggler``). ``after`` is ``Page.next`` of the page before,
-    made with the same filter. ``shadow``: findings in shadow alone, all others (False), or both (None).
+    ``kinds`` takes whole kinds and families (``straggler``). ``after`` is ``FindingPage.next`` of the
+    previous page, made with the same filter. ``shadow``: only shadow findings, none (False) or all (None).
     """
 
     status: tuple[str, ...] = ()
@@ -67,15 +67,15 @@ class FindingFilter:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class FindingPage:
     """One page; ``next`` is JSON-ready and None on the last page, ``total`` counts all pages."""
 
-    items: tuple[Stored, ...]
+    items: tuple[StoredFinding, ...]
     next: tuple[Any, str] | None
     total: int
 
 
-def find(conn: Connection[Any], wanted: FindingFilter) -> Page:
+def find(conn: Connection[Any], wanted: FindingFilter) -> FindingPage:
     """Return the page of findings after ``wanted.after``."""
     column, kind = _SORTS[wanted.sort]
     values = _parameters(wanted)
@@ -90,7 +90,7 @@ def find(conn: Connection[Any], wanted: FindingFilter) -> Page:
     more = len(rows) > wanted.limit
     shown = rows[: wanted.limit]
     last = _json_ready(shown[-1][column]) if more else None
-    return Page(
+    return FindingPage(
         tuple(served(row) for row in shown),
         (last, shown[-1]["id"]) if more else None,
         total["n"] if total else 0,
@@ -98,7 +98,7 @@ def find(conn: Connection[Any], wanted: FindingFilter) -> Page:
 
 
 def open_counts(conn: Connection[Any]) -> dict[tuple[str, str], int]:
-    """Return how many open and acknowledged findings there are by (kind, severity)."""
+    """Count open and acknowledged findings by (kind, severity)."""
     rows = conn.execute(
         "SELECT kind, severity, count(*) FROM findings WHERE status IN ('open', 'acknowledged') "
         "AND NOT shadow GROUP BY kind, severity"
@@ -117,7 +117,7 @@ def _parameters(wanted: FindingFilter) -> dict[str, Any]:
     }
     names = ("shadow", "min_confidence", "min_cost", "onset_from", "onset_to")
     others = {name: getattr(wanted, name) for name in names}
-    # One more than the page holds shows whether there is another.
+    # One row more than the page holds shows whether there is a next page.
     return {**lists, **texts, **others, "limit": wanted.limit + 1}
 
 

@@ -1,4 +1,4 @@
-"""Findings of slowrank about itself, whose reporter may have been restarted since it said that one began."""
+"""Stores findings of slowrank about itself, whose reporter keeps no state across restarts."""
 
 from typing import Any
 
@@ -6,11 +6,12 @@ from psycopg import Connection
 
 from alerts.config import FindingConfig
 from alerts.finding import Finding
-from store.findings import Change, FindingFilter, find, save
+from store.findings.findings import Change, save
+from store.findings.search import FindingFilter, find
 
 
-def save_own(conn: Connection[Any], finding: Finding, config: FindingConfig) -> Change | None:
-    """Store a version as ``findings.save`` does, but the end of a finding only where one is open."""
+def save_self_finding(conn: Connection[Any], finding: Finding, config: FindingConfig) -> Change | None:
+    """Store a version as ``findings.save`` does; ignore an end for which no finding is open."""
     live = FindingFilter(dedup_key=finding.dedup_key, status=("open", "acknowledged"), limit=1)
     if finding.status != "open" and not find(conn, live).items:
         return None

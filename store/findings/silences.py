@@ -1,7 +1,7 @@
-"""Silences as rows.
+"""Stores silences.
 
-A delivery that a silence holds back carries its end (``next_attempt_at``): it is looked at again then, or as
-soon as the silence is changed (``deliveries.due``).
+A delivery held back by a silence has the silence's end as ``next_attempt_at``: it is reconsidered then, or as
+soon as the silence is changed (``leases.lease_due``).
 """
 
 from dataclasses import asdict
@@ -22,7 +22,7 @@ _SELECT: LiteralString = "SELECT id, matchers, starts_at, ends_at, created_by, c
 
 
 def save(conn: Connection[Any], silence: Silence) -> None:
-    """Store a silence; the same id again replaces it, and what it held back is judged by the new one."""
+    """Store a silence; the same id replaces it, and deliveries it held back are reconsidered."""
     with conn.transaction():
         _change(conn)
         conn.execute(
@@ -48,7 +48,7 @@ def get(conn: Connection[Any], silence_id: str) -> Silence | None:
 
 
 def current(conn: Connection[Any], now: datetime) -> list[Silence]:
-    """Return what is pending or active, soonest end first."""
+    """Return pending and active silences, earliest end first."""
     return _select(conn, "WHERE ends_at > %s ORDER BY ends_at, id", (now,))
 
 
@@ -58,11 +58,11 @@ def listed(conn: Connection[Any], *, limit: int = 1000) -> list[Silence]:
 
 
 def expire(conn: Connection[Any], silence_id: str, now: datetime) -> bool:
-    """End a silence now; return whether there was one to end. It stays on record, and mutes nothing more."""
+    """End a silence now; return whether there was one to end. Its row is kept."""
     with conn.transaction():
         _change(conn)
         cursor = conn.execute(
-            # One that has not begun ends where it begins: the table wants no end before the start.
+            # A silence that has not started ends at its start: the table allows no earlier end.
             "UPDATE silences SET ends_at = greatest(starts_at, %s) WHERE id = %s AND ends_at > %s",
             (now, storable(silence_id), now),
         )
@@ -72,9 +72,10 @@ def expire(conn: Connection[Any], silence_id: str, now: datetime) -> bool:
 
 
 def hold(conn: Connection[Any]) -> None:
-    """Let no silence change until the transaction ends, so that what goes by it is seen by who changes it.
+    """Lock silences against changes until the transaction ends.
 
-    To be called before any delivery is locked: whoever changes a silence locks deliveries after it.
+    Whoever changes a silence afterwards sees the deliveries of this transaction. Call it before locking any
+    delivery: changing a silence locks the silences first and deliveries second.
     """
     conn.execute("SELECT pg_advisory_xact_lock_shared(%s)", (_LOCK,))
 

@@ -1,4 +1,4 @@
-"""Webhook endpoints, and their secrets in a table of their own that only the notifier reads."""
+"""Stores webhook endpoints, and their signing secrets in a table that only the notifier may read."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,8 +11,8 @@ from psycopg.rows import dict_row
 from slowrank.telemetry.records import Severity
 from store.text import storable
 
-# Attempts in a row. With the first pauses of api.retry (2 and 10 s) a dead receiver is known some 12 s after
-# its first failure, and one that is restarted in less is not called dead.
+# Failed attempts in a row. Chosen: with the first pauses of the retry schedule (2 and 10 s) a dead receiver
+# is reported some 12 s after its first failure, and a restart that takes less is not.
 FAILING_AFTER = 3
 
 _SELECT: LiteralString = (
@@ -25,8 +25,8 @@ _SELECT: LiteralString = (
 class Webhook:
     """An endpoint; no ``clusters`` means every cluster, no ``kinds`` every kind.
 
-    ``failures``: attempts of whatever delivery that failed since the last one that was taken, the first of
-    them at ``failing_since``. No ``events`` means ``alerts.notify.DEFAULT_EVENTS``; ``kinds`` takes kinds and
+    ``failures`` counts failed attempts, of any delivery, since the last success; ``failing_since`` is the
+    time of the first. No ``events`` means ``alerts.notify.DEFAULT_EVENTS``; ``kinds`` takes kinds and
     families (``straggler``).
     """
 
@@ -48,7 +48,7 @@ class Webhook:
 
     @property
     def failing(self) -> bool:
-        """Whether deliveries should arrive and do not; also where its receiver had it switched off (410)."""
+        """Whether deliveries fail; true as well where the receiver disabled the endpoint (410)."""
         return self.failures >= FAILING_AFTER and (self.enabled or self.disabled_reason != "")
 
 
@@ -93,7 +93,7 @@ def listed(conn: Connection[Any]) -> list[Webhook]:
 
 
 def update(conn: Connection[Any], webhook: Webhook, *, afresh: bool = False) -> bool:
-    """Replace what people may change of an endpoint; ``afresh`` forgets its failures."""
+    """Update the settings of an endpoint; ``afresh`` resets its failure count."""
     cursor = conn.execute(
         "UPDATE webhooks SET name = %s, url = %s, format = %s, events = %s, min_severity = %s, kinds = %s, "
         "clusters = %s, enabled = %s, updated_at = %s, "
@@ -126,10 +126,10 @@ def delete(conn: Connection[Any], webhook_id: str) -> bool:
 def rotate(
     conn: Connection[Any], webhook_id: str, secret: str, *, now: datetime, old_until: datetime
 ) -> None:
-    """Add a new secret; the old ones sign along until ``old_until``."""
+    """Add a new secret; the old ones sign as well until ``old_until``."""
     with conn.transaction():
         conn.execute(
-            # Those of an earlier rotation keep their own, earlier end.
+            # Secrets of an earlier rotation keep their own, earlier expiry.
             "UPDATE webhook_secrets SET expires_at = %s WHERE webhook_id = %s AND expires_at IS NULL",
             (old_until, storable(webhook_id)),
         )
@@ -146,8 +146,8 @@ def secrets(conn: Connection[Any], webhook_id: str, now: datetime) -> list[str]:
     return [row[0] for row in rows]
 
 
-def took(conn: Connection[Any], webhook_id: str) -> bool:
-    """Record that the endpoint took a delivery; return whether attempts had failed before."""
+def record_success(conn: Connection[Any], webhook_id: str) -> bool:
+    """Record a successful delivery; return whether attempts had failed before."""
     cursor = conn.execute(
         "UPDATE webhooks SET failures = 0, failing_since = NULL WHERE id = %s AND failures > 0",
         (storable(webhook_id),),
@@ -155,8 +155,8 @@ def took(conn: Connection[Any], webhook_id: str) -> bool:
     return cursor.rowcount == 1
 
 
-def failed(conn: Connection[Any], webhook_id: str, at: datetime) -> Webhook | None:
-    """Record an attempt at ``at`` that failed; return the endpoint, None when it was removed meanwhile."""
+def record_failure(conn: Connection[Any], webhook_id: str, at: datetime) -> Webhook | None:
+    """Record a failed attempt; return the endpoint, None when it has been removed."""
     conn.execute(
         "UPDATE webhooks SET failures = failures + 1, failing_since = coalesce(failing_since, %s) "
         "WHERE id = %s",
@@ -165,8 +165,8 @@ def failed(conn: Connection[Any], webhook_id: str, at: datetime) -> Webhook | No
     return get(conn, webhook_id)
 
 
-def gone(conn: Connection[Any], webhook_id: str, reason: str, at: datetime) -> Webhook | None:
-    """Switch an endpoint off because its receiver wants no more; return it as ``failed`` does."""
+def disable_gone(conn: Connection[Any], webhook_id: str, reason: str, at: datetime) -> Webhook | None:
+    """Disable an endpoint whose receiver answered 410; return it, None when it has been removed."""
     conn.execute(
         "UPDATE webhooks SET enabled = false, disabled_reason = %s, updated_at = %s, "
         "failures = greatest(failures + 1, %s), failing_since = coalesce(failing_since, %s) WHERE id = %s",
@@ -175,8 +175,8 @@ def gone(conn: Connection[Any], webhook_id: str, reason: str, at: datetime) -> W
     return get(conn, webhook_id)
 
 
-def failing(conn: Connection[Any]) -> dict[str, bool]:
-    """Return for every endpoint whether it is failing, by its id."""
+def failing_by_id(conn: Connection[Any]) -> dict[str, bool]:
+    """Return whether each endpoint is failing, by id."""
     return {webhook.id: webhook.failing for webhook in listed(conn)}
 
 

@@ -1,22 +1,22 @@
-"""Rows of every kind to their tables: what streams tell the store beside findings."""
+"""Stores the rows that stream workers produce beside findings."""
 
 from collections.abc import Sequence
 from typing import Any
 
 from psycopg import Connection
 
-from alerts.chronic import Pace
-from store.buckets import NodeLatest, SampleRollup, StepRollup
-from store.paces import write_paces
-from store.rollups import write_nodes, write_samples, write_steps
+from detectors.fleet.chronic import Pace
+from store.telemetry.buckets import NodeLatest, SampleRollup, StepRollup
+from store.telemetry.rank_pace import write_rank_paces
+from store.telemetry.rollups import write_nodes, write_samples, write_steps
 
 Row = SampleRollup | StepRollup | NodeLatest | Pace
-"""A roll-up, or how a job paces a GPU."""
+"""A roll-up, the latest state of a node, or the pace of a GPU in a job."""
 
 
 def write_rows(conn: Connection[Any], rows: Sequence[Row]) -> None:
-    """Store rows in any order; each may be written any number of times."""
+    """Store rows of all kinds, in any order; writing a row again changes nothing."""
     write_samples(conn, [row for row in rows if isinstance(row, SampleRollup)])
     write_steps(conn, [row for row in rows if isinstance(row, StepRollup)])
     write_nodes(conn, [row for row in rows if isinstance(row, NodeLatest)])
-    write_paces(conn, [row for row in rows if isinstance(row, Pace)])
+    write_rank_paces(conn, [row for row in rows if isinstance(row, Pace)])

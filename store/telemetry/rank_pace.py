@@ -1,6 +1,6 @@
-"""Paces as rows: each hour into its day once, and the days that may make a GPU one slow for good.
+"""Stores the pace of ranks by GPU, job and day, and selects the days of GPUs that may be chronically slow.
 
-What is usual and who is slow is decided in ``alerts.chronic``; here is counted.
+Each hour is added to its day once. ``detectors.fleet.chronic`` decides what is usual and which GPU is slow.
 """
 
 from collections.abc import Iterable, Sequence
@@ -9,8 +9,8 @@ from typing import Any, LiteralString
 
 from psycopg import Connection
 
-from alerts.chronic import LARGEST, MIN_DAYS, MIN_JOBS, Day, Machine, Pace
-from store.finding_rows import moment
+from detectors.fleet.chronic import LARGEST, MIN_DAYS, MIN_JOBS, Day, Machine, Pace
+from store.findings.rows import moment
 from store.text import storable
 
 _HOUR, _DAY = 3600, 86_400
@@ -51,29 +51,29 @@ WHERE cluster = %(cluster)s AND bucket >= %(since)s
 """
 
 
-def write_paces(conn: Connection[Any], paces: Iterable[Pace]) -> None:
-    """Store paces in one transaction; an hour of a GPU in a job that is stored already changes nothing."""
+def write_rank_paces(conn: Connection[Any], paces: Iterable[Pace]) -> None:
+    """Store paces in one transaction; an hour of a GPU in a job that was added before changes nothing."""
     rows = sorted(_row(pace) for pace in paces)
     if not rows:
         return
     with conn.transaction(), conn.cursor() as cursor:
-        # In one order: two writers that lock the same rows in different ones would deadlock.
+        # Sorted: two writers that lock the same rows in different orders would deadlock.
         cursor.executemany(_ADD, rows)
 
 
 def clusters(conn: Connection[Any], since: datetime) -> list[str]:
-    """Return the clusters of which there are paces, in order."""
+    """Return the clusters with paces, sorted."""
     rows = conn.execute("SELECT DISTINCT cluster FROM paces WHERE bucket >= %s", (since,)).fetchall()
     return sorted(name for (name,) in rows)
 
 
 def means(conn: Connection[Any], cluster: str, since: datetime) -> Sequence[tuple[float, float | None]]:
-    """Return of each GPU its mean log ratio and the sd of its days, None where it has one day."""
+    """Return per GPU its mean log ratio and the standard deviation of its days (None with one day)."""
     return conn.execute(_MEANS, (storable(cluster), since)).fetchall()
 
 
 def suspects(conn: Connection[Any], cluster: str, since: datetime, *, least: float) -> list[Day]:
-    """Return the days of the GPUs that have days and jobs enough of half of ``least`` (log ratio)."""
+    """Return the days of GPUs with enough days and jobs at half of ``least`` (log ratio) or more."""
     wanted = {
         "cluster": storable(cluster),
         "since": since,

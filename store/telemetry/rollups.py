@@ -1,6 +1,6 @@
-"""Roll-up rows into their tables by binary COPY; a bucket again changes nothing, a fuller one replaces it.
+"""Writes roll-ups by binary COPY: a repeated bucket changes nothing, one with more samples replaces it.
 
-Rows go through a temporary table, so that a bucket sent twice (a replay, two workers) cannot fail the batch.
+Rows go through a temporary table, so that a repeated bucket (a replay, two workers) does not fail the batch.
 """
 
 import math
@@ -10,15 +10,13 @@ from typing import Any
 
 from psycopg import Connection, sql
 
-from store.buckets import ROLLED, TABLE, Block, NodeLatest, SampleRollup, StepRollup
-from store.finding_rows import moment
+from store.findings.rows import moment
+from store.telemetry.buckets import ROLLED, TABLE, Block, NodeLatest, SampleRollup, StepRollup
 from store.text import storable
-
-__all__ = ["NodeLatest", "SampleRollup", "StepRollup", "write_nodes", "write_samples", "write_steps"]
 
 _SAMPLE_KEY = ("cluster", "node", "instance", "bucket")
 _STEP_KEY = ("cluster", "job_id", "attempt", "rank", "bucket")
-# Binary COPY converts nothing: each type is the table's own.
+# Binary COPY converts nothing: each type must be the table's own.
 _STEP_COLUMNS = {
     "cluster": "text",
     "job_id": "text",
@@ -43,7 +41,7 @@ def write_samples(conn: Connection[Any], rows: Iterable[SampleRollup]) -> int:
     for row in rows:
         blocks[row.block].append(row)
     with conn.transaction():
-        # In one order: two writers that met the tables in different ones could deadlock.
+        # Sorted: two writers that lock the tables in different orders could deadlock.
         return sum(_write_block(conn, block, blocks[block]) for block in sorted(blocks))
 
 
@@ -55,7 +53,7 @@ def write_steps(conn: Connection[Any], rows: Iterable[StepRollup]) -> int:
 
 
 def write_nodes(conn: Connection[Any], rows: Iterable[NodeLatest]) -> None:
-    """Store the last word of nodes; an older word changes nothing."""
+    """Store the latest state of nodes; an older one changes nothing."""
     with conn.cursor() as cursor:
         cursor.executemany(
             "INSERT INTO nodes (cluster, node, last_seen_at, boot_id, seq, gpus, nics, job_id) "
@@ -63,7 +61,7 @@ def write_nodes(conn: Connection[Any], rows: Iterable[NodeLatest]) -> None:
             "last_seen_at = excluded.last_seen_at, boot_id = excluded.boot_id, seq = excluded.seq, "
             "gpus = excluded.gpus, nics = excluded.nics, job_id = excluded.job_id "
             "WHERE excluded.last_seen_at > nodes.last_seen_at",
-            # In one order: two writers that lock the same rows in different ones would deadlock.
+            # Sorted: two writers that lock the same rows in different orders would deadlock.
             [_node(row) for row in sorted(rows, key=lambda r: (r.cluster, r.node, r.last_seen_at))],
         )
 
@@ -76,18 +74,18 @@ def _write_block(conn: Connection[Any], block: Block, rows: Sequence[SampleRollu
 
 
 class _Table:
-    """One roll-up table: columns with exact types, key, and the column that says how full a row is."""
+    """One roll-up table: its columns with exact types, its key and the column that counts samples."""
 
     def __init__(self, name: str, columns: dict[str, str], key: tuple[str, ...], fullness: str) -> None:
         self._types = list(columns.values())
         staging = sql.Identifier(f"staging_{name}")
         target, names = sql.Identifier(name), _list(columns)
-        # Made once a connection, without the keys of the table; emptied by every commit.
+        # Created once per connection, without the table's keys; emptied by every commit.
         self._create = sql.SQL(
             "CREATE TEMP TABLE IF NOT EXISTS {} ON COMMIT DELETE ROWS AS TABLE {} WITH NO DATA"
         ).format(staging, target)
         self._copy = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT binary)").format(staging, names)
-        # DISTINCT ON: one INSERT must not meet a row twice, so of a repeated bucket only the fullest goes in.
+        # DISTINCT ON: one INSERT must not touch a row twice, so of a repeated bucket the fullest is taken.
         self._merge = sql.SQL(
             "INSERT INTO {target} ({names}) SELECT DISTINCT ON ({key}) {names} FROM {staging} "
             "ORDER BY {key}, {full} DESC ON CONFLICT ({key}) DO UPDATE SET {changes} "

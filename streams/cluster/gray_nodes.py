@@ -4,19 +4,18 @@ It corroborates other evidence and convicts nobody alone.
 """
 
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from detectors.multivariate import Envelope
-from slowrank.telemetry import Evidence, Record, Subject, Suspicion
-from streams.arrays import FloatArray
-from streams.conditions import State
-from streams.gray_region import fingerprint
-from streams.gray_windows import Window, Windows
-from streams.readings import FEATURES, READINGS_KIND, WINDOW_SECONDS, due
-from streams.stage import Output, Stage
+from detectors.node.gray_envelope import Envelope
+from slowrank.telemetry import Evidence, MinuteMeans, Subject, Suspicion
+from streams.cluster.gray_model import fingerprint
+from streams.cluster.gray_windows import Window, Windows
+from streams.columns import FloatArray
+from streams.debounce import State
+from streams.gray_features import FEATURES, WINDOW_SECONDS, due
+from streams.stage import Input, Output, Stage
 from streams.suspicions import Claim
-from streams.tuning import Tuning
 
 OUTSIDE, OF = 3, 5
 """Windows outside the healthy region, of so many, before anything is said; none of them ends it."""
@@ -44,15 +43,23 @@ class _Node:
 
 
 class GrayNodes:
-    """A stage around the finding stage: takes the minutes of a cluster's nodes out of its suspicions, and
-    adds what they show together under the model that the tuning has for the cluster.
+    """A stage around the finding stage: takes the minutes of a cluster's nodes out of its messages, and
+    adds the suspicions that follow from them under the cluster's healthy region (``region_of``).
 
-    Keyed by cluster. The same minutes, in any order until they are due, give the same suspicions.
+    Keyed by cluster. The same minutes, in any order until they are due, give the same suspicions. ``judged``
+    applies the modes of detectors: it returns a suspicion, marked as one in shadow, or None.
     """
 
-    def __init__(self, inner: Stage, tuning: Tuning) -> None:
+    def __init__(
+        self,
+        inner: Stage,
+        *,
+        region_of: Callable[[str], Envelope | None],
+        judged: Callable[[Suspicion], Output | None],
+    ) -> None:
         self._inner = inner
-        self._tuning = tuning
+        self._region_of = region_of
+        self._judged_by_mode = judged
         self._windows = Windows()
         self._nodes: dict[str, dict[str, _Node]] = {}
 
@@ -61,11 +68,11 @@ class GrayNodes:
         """Minutes of nodes that changed nothing, by reason: for tests, no metric tells them."""
         return self._windows.ignored
 
-    def process(self, record: Record | Suspicion) -> Sequence[Output]:
+    def process(self, record: Input) -> Sequence[Output]:
         """Keep a node's minute until it is due; hand anything else on."""
-        if not isinstance(record, Suspicion) or record.kind != READINGS_KIND:
+        if not isinstance(record, MinuteMeans):
             return self._inner.process(record)
-        if self._tuning.configs(record.cluster).gray is not None:
+        if self._region_of(record.cluster) is not None:
             self._windows.add(record)
         return ()
 
@@ -73,10 +80,10 @@ class GrayNodes:
         """Judge the windows that are due, so that what they show is weighed with all else of this time."""
         out: list[Output] = []
         for window in self._windows.due(event_time):
-            region = self._tuning.configs(window.cluster).gray
+            region = self._region_of(window.cluster)
             for said in () if region is None else self._judged(window, region):
-                told = self._tuning.judged(said)
-                out += () if told is None else self._inner.process(told)
+                judged = self._judged_by_mode(said)
+                out += () if not isinstance(judged, Suspicion) else self._inner.process(judged)
         return [*out, *self._inner.tick(event_time)]
 
     def _judged(self, window: Window, region: Envelope) -> Iterator[Suspicion]:

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from detectors.peers import peer_scores
+from detectors.peers.peers import peer_scores
 from detectors.robust import nan_median
-from slowrank.telemetry import Subject, Suspicion
-from streams.arrays import FloatArray
-from streams.readings import LARGEST, SAMPLES, WINDOW_SECONDS, due, means_of
+from slowrank.telemetry import MinuteMeans, Subject
+from streams.columns import FloatArray
+from streams.gray_features import LARGEST, WINDOW_SECONDS, due, means_of
 
 MIN_NODES = 8
 """With fewer, a median over nodes is moved by the one that is looked for."""
@@ -42,24 +42,24 @@ class Windows:
     """
 
     def __init__(self) -> None:
-        self._open: dict[tuple[float, str], dict[str, Suspicion]] = {}
+        self._open: dict[tuple[float, str], dict[str, MinuteMeans]] = {}
         self._now = -math.inf
         self.ignored: Counter[str] = Counter()
 
-    def add(self, told: Suspicion) -> None:
+    def add(self, minute: MinuteMeans) -> None:
         """Take a node's minute; of two the one of more samples counts."""
-        start, node = told.onset, told.subject.node
-        if node is None or start % WINDOW_SECONDS:
+        start = minute.start
+        if start % WINDOW_SECONDS:
             self.ignored["malformed"] += 1
         elif due(start) <= self._now:
             self.ignored["late"] += 1
         elif start > self._now + _EARLIEST_SECONDS and math.isfinite(self._now):
             self.ignored["early"] += 1
         else:
-            nodes = self._open.setdefault((start, told.cluster), {})
-            known = nodes.get(node)
-            if known is None or _samples(told) > _samples(known):
-                nodes[node] = told
+            nodes = self._open.setdefault((start, minute.cluster), {})
+            known = nodes.get(minute.node)
+            if known is None or minute.samples > known.samples:
+                nodes[minute.node] = minute
 
     def due(self, event_time: float) -> Iterator[Window]:
         """Yield in order the windows that are due by ``event_time`` and have enough nodes."""
@@ -67,14 +67,10 @@ class Windows:
         for start, cluster in sorted(key for key in self._open if due(key[0]) <= self._now):
             nodes = self._open.pop((start, cluster))
             if len(nodes) >= MIN_NODES:
-                told = [nodes[name] for name in sorted(nodes)]
-                means = np.array([means_of(row) for row in told])
+                minutes = [nodes[name] for name in sorted(nodes)]
+                means = np.array([means_of(row) for row in minutes])
                 z = _peer_z(np.where(np.abs(means) <= LARGEST, means, np.nan))
-                yield Window(start, cluster, tuple(row.subject for row in told), z)
-
-
-def _samples(told: Suspicion) -> float:
-    return told.readings.get(SAMPLES, 0.0)
+                yield Window(start, cluster, tuple(row.subject for row in minutes), z)
 
 
 def _peer_z(means: FloatArray) -> FloatArray:

@@ -1,74 +1,80 @@
-"""Joint findings: a job that stops because a machine failed is told by the finding about that machine.
+"""Attribution of hangs: which finding about a machine explains that a job stopped, or transfers slowly.
 
-A machine and its job are weighed each by itself. Here is decided which finding explains a hang: it gains the
-hang's evidence and cost, and the hang is no news of its own. A job whose transfers are slow because of one
-port is told by the finding about the port in the same way; what is said of hangs below holds for it, too.
+Machines and jobs are judged separately. A stopped job is shown as part of the finding about a machine if
+
+* the machine runs the job (named with it within ten minutes before the stop), and
+* a fatal fault began there between one minute before the stop and 15 s after it, or one that most jobs
+  survive (``may_stop_job``: a port that went down, missing telemetry) within ± 15 s, and
+* that finding is open, or ended after the stop.
+
+Of several causes, the earliest wins; among those within 1.5 s, the gravest, then one that the votes of the
+hang name as a suspect. The finding gains the hang's evidence and cost, and the hang itself is no longer
+notified. A job whose transfers are slow is attributed to a port or link in the same way, where that began
+within a minute of it.
+
+The times are chosen: a job stops at its last step, which may be a step before the fault, and nodes are read
+once a second. Whether a cause is found is measured by ``python -m benchmarks quality --part hang``.
 """
 
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from alerts.account import beyond
-from alerts.action import action, check_uplinks
-from alerts.case import Case
+from alerts.cases.case import Case
+from alerts.cases.lifecycle import LIVE, NOTIFIED
 from alerts.config import FindingConfig
 from alerts.finding import BlastRadius, Finding
-from alerts.hang import ONSET_APART_SECONDS
-from alerts.kinds import Standing, rule_of
-from alerts.lifecycle import LIVE, NOTIFIED
-from alerts.render import MAX_EVIDENCE
-from alerts.severity import ORDER, severity
-from alerts.title import title
-from slowrank.telemetry import Suspicion
+from alerts.kind import Standing
+from alerts.kinds import kind_of
+from alerts.reasoning.hang import ONSET_APART_SECONDS
+from alerts.report.action import action, check_uplinks
+from alerts.report.render import MAX_EVIDENCE
+from alerts.report.severity import ORDER, severity
+from alerts.report.title import title
+from slowrank.telemetry import Subject
 from slowrank.telemetry.records import Severity
 
 AFTER_SECONDS = 15.0
-"""A job stops at its last step, up to a step before the fault that keeps it from the next one."""
+"""A job stops at its last step, up to a step before the fault (chosen: longer than most steps)."""
 
 PRESENT_SECONDS = 600.0
-"""A node is its job's as long as it was heard of with the job so lately; most are every five minutes."""
+"""A node runs a job while it was reported with it so lately (chosen: twice the usual five minutes)."""
 
 AWAITED_SECONDS = 7.0
-"""Within this time a node that was unheard of when a hang was found is back, or its silence is told."""
+"""Within this time a node without telemetry when a hang was found is back, or its silence is found."""
 
 _UNHEARD_SECONDS = 5.0
-"""A node that sends each second is unheard of so long before its silence is told, or longer."""
+"""A node that sends each second misses reports so long before its silence is found, or longer."""
 
 PRUNE_SECONDS = 3600.0
 
-_STOPPING = ("exporter.stale", "link.nic_flap", "fabric.rail_degraded")
-"""Kinds that most jobs survive: they explain a hang only if it began right after them."""
 
-_SLOWING = ("link.nic_errors", "link.nic_slow", "link.pcie_downgrade", "fabric.rail_degraded")
-"""Kinds that slow the transfers of a whole job down: what a GPU sends passes its PCIe link and a port."""
-
-_OF_NETWORK = ("congestion", "group")
-
-JOB_KINDS = ("hang.job", "straggler.job_wide")
-"""Kinds about a job that a finding about a machine may tell: a stop, and slow transfers."""
+def attributable(kind: str) -> bool:
+    """Return whether a finding about a machine may explain this kind: a stop of a job, or its slowness."""
+    row = kind_of(kind)
+    return row.hang or row.no_culprit
 
 
-class Joints:
-    """Where jobs run, and which hangs are told by which finding.
+class HangAttribution:
+    """Where jobs run, and which hangs are explained by which finding.
 
-    Both are what the suspicions up to a time say, in whatever order they came.
+    Both follow from the suspicions up to a time, in whatever order they came.
     """
 
     def __init__(self, config: FindingConfig) -> None:
         self._config = config
         self._runs: dict[tuple[str, str], dict[str, tuple[float, float]]] = {}
-        self._told: dict[str, tuple[str, Finding]] = {}
+        self._parts: dict[str, tuple[str, Finding]] = {}
         self._moved: set[str] = set()
         self._pruned_at = -math.inf
 
-    def hear(self, s: Suspicion) -> None:
-        """Note from any suspicion about a node which job it runs."""
-        if s.subject.node is None or s.subject.job_id is None or s.shadow:
+    def runs(self, subject: Subject, ts: float) -> None:
+        """Note from any message about a node which job it runs."""
+        if subject.node is None or subject.job_id is None:
             return
-        nodes = self._runs.setdefault((s.cluster, s.subject.job_id), {})
-        first, last = nodes.get(s.subject.node, (s.ts, s.ts))
-        nodes[s.subject.node] = (min(first, s.ts), max(last, s.ts))
+        nodes = self._runs.setdefault((subject.cluster, subject.job_id), {})
+        first, last = nodes.get(subject.node, (ts, ts))
+        nodes[subject.node] = (min(first, ts), max(last, ts))
 
     def nodes_of(self, hang: Case, now: float) -> list[str]:
         """Return in order of their names the nodes that ran the job of ``hang`` when it stopped."""
@@ -88,38 +94,41 @@ class Joints:
             return finding
         stopped = hang.opened_at is not None
         cause = leading(causes, hang, finding, self._config) if stopped else None
-        before, after = self._told.pop(hang.key, None), None
+        before, after = self._parts.pop(hang.key, None), None
         if cause is not None:
-            after = self._told[hang.key] = (cause.key, self._standing_still(finding, hang, cause))
+            after = self._parts[hang.key] = (cause.key, self._standing_still(finding, hang, cause))
         if before != after:
-            self._moved |= {told[0] for told in (before, after) if told is not None}
+            self._moved |= {part[0] for part in (before, after) if part is not None}
         if cause is None and stopped and awaited and finding.status in NOTIFIED:
             return replace(finding, status="suspected")
         return finding if cause is None else as_part(finding, cause)
 
     def _standing_still(self, finding: Finding, hang: Case, cause: Case) -> Finding:
         """Return the finding of a hang with what its job loses until ``cause`` has ended or it moves."""
-        lost = beyond(hang, math.inf if cause.ended_at is None else cause.ended_at)
+        if hang.live or hang.ended_at is None:
+            return finding
+        account = hang.account
+        lost = account.after_end(hang.ended_at, math.inf if cause.ended_at is None else cause.ended_at)
         if not lost:
             return finding
-        waits = hang.stalled and cause.live
-        rate = float(hang.gpus) if waits else 0.0
+        waits = account.stalled and cause.live
+        rate = float(account.gpus) if waits else 0.0
         price = self._config.gpu_hour_price
         return replace(
             finding,
             gpu_hours_lost=round((finding.gpu_hours_lost or 0.0) + lost, 4),
             gpu_hours_lost_per_hour=rate,
             cost_per_hour=round(rate * price, 2) if price is not None and rate else None,
-            last_seen_at=max(finding.last_seen_at, hang.accounted_to) if waits else finding.last_seen_at,
+            last_seen_at=max(finding.last_seen_at, account.accrued_to) if waits else finding.last_seen_at,
         )
 
     def hangs_of(self, key: str) -> list[Finding]:
-        """Return the hangs that the finding of dedup key ``key`` tells of."""
-        return [finding for _, (leader, finding) in sorted(self._told.items()) if leader == key]
+        """Return the hangs that the finding of dedup key ``key`` explains."""
+        return [finding for _, (leader, finding) in sorted(self._parts.items()) if leader == key]
 
-    def tells_of(self, key: str) -> bool:
-        """Return whether a finding tells of the case ``key`` about a job."""
-        return key in self._told
+    def explains(self, key: str) -> bool:
+        """Return whether a finding explains the case ``key`` about a job."""
+        return key in self._parts
 
     def moved(self) -> set[str]:
         """Return, once, the dedup keys of the findings whose hangs have changed."""
@@ -127,11 +136,11 @@ class Joints:
         return moved
 
     def forget(self, key: str) -> None:
-        """Drop what the finding of dedup key ``key`` told of; a hang that is over stays with its finding."""
-        self._told = {k: told for k, told in self._told.items() if told[0] != key}
+        """Drop the hangs of the finding of dedup key ``key``; one that is over stays with its finding."""
+        self._parts = {k: part for k, part in self._parts.items() if part[0] != key}
 
     def prune(self, now: float) -> None:
-        """Drop, once an hour, the jobs nobody has spoken of for as long as a finding may stay open."""
+        """Drop, once an hour, the jobs without a report for as long as a finding may stay open."""
         if now < self._pruned_at + PRUNE_SECONDS:
             return
         self._pruned_at = now
@@ -142,24 +151,25 @@ class Joints:
 
 def leading(causes: Iterable[Case], hang: Case, finding: Finding, config: FindingConfig) -> Case | None:
     """Return the case that explains the hang: the earliest, or of those at once the likeliest to blame."""
-    if hang.kind != "hang.job" and not _of_network(hang):
+    stopped = hang.rule.hang
+    if not stopped and not _of_network(hang):
         return None
-    explains = _explains if hang.kind == "hang.job" else _slows
+    explains = _explains if stopped else _slows
     found = [case for case in causes if explains(case, hang.since, config)]
     if not found:
         return None
-    named = {s.subject.node for s in finding.suspects} if hang.kind == "hang.job" else set()
+    named = {s.subject.node for s in finding.suspects} if stopped else set()
     latest = min(case.since for case in found) + ONSET_APART_SECONDS
     return min(
         (case for case in found if case.since <= latest),
-        key=lambda c: (rule_of(c.kind).standing, c.subject.node not in named, c.since, c.key),
+        key=lambda c: (c.rule.standing, c.subject.node not in named, c.since, c.key),
     )
 
 
 def as_part(hang: Finding, cause: Case) -> Finding:
-    """Return the finding of a hang that another tells of: resolved if it was opened before, else unopened."""
+    """Return the finding of an explained hang: resolved if it was opened before, else unopened."""
     opened = cause.since if cause.opened_at is None else max(cause.opened_at, cause.since)
-    if cause.kind == "exporter.stale":
+    if cause.rule.with_hang:
         opened -= _UNHEARD_SECONDS
     if hang.detected_at < opened:
         return replace(hang, status="resolved", resolved_at=opened, group_key=cause.key)
@@ -170,9 +180,10 @@ def with_hangs(finding: Finding, hangs: Sequence[Finding]) -> Finding:
     """Return the finding with what its hangs show and cost; it is open as long as one of them is."""
     if not hangs:
         return finding
-    shown = _silent_node(finding, hangs) if finding.kind == "exporter.stale" else finding
+    confirmed = kind_of(finding.kind).with_hang
+    shown = finding if confirmed is None else _confirmed(finding, hangs, confirmed)
     everything = (finding, *hangs)
-    # What another hang tells of besides is on its account.
+    # A hang that is part of another finding is on that account.
     charged = (finding, *(hang for hang in hangs if hang.group_key is None))
     live = any(hang.status in LIVE for hang in hangs)
     ended = [f.resolved_at for f in everything if f.resolved_at is not None]
@@ -195,43 +206,44 @@ def with_hangs(finding: Finding, hangs: Sequence[Finding]) -> Finding:
 
 
 def only_unheard(finding: Finding) -> Finding:
-    """Return what is told of the nodes of a rack or switch that fell silent together while no job stopped.
+    """Return the finding of a rack or switch whose nodes fell silent together while no job stopped.
 
-    They may be well and only their exporters unheard of; that they are gone is known when their job stops.
+    They may be well and only their exporters silent; a job that stops with them confirms that they are gone.
     """
-    kind, subject = "exporter.stale", finding.subject
+    subject, row = finding.subject, kind_of(finding.kind)
+    kind = row.until_hang or finding.kind
     return replace(
         finding,
         kind=kind,
         title=title(kind, subject),
-        severity=rule_of("node.silent").severity,
+        severity=row.severity,
         action=check_uplinks(subject),
     )
 
 
 def may_wait(hang: Case, now: float) -> bool:
-    """Tell whether a hang was found so lately that what explains it may not be told yet."""
-    if hang.kind != "hang.job" or hang.opened_at is None:
+    """Return whether a hang was found so lately that its cause may not be found yet."""
+    if not hang.rule.hang or hang.opened_at is None:
         return False
     return now < hang.opened_at + AWAITED_SECONDS
 
 
 def may_explain(silence: Case, hang: Case) -> bool:
-    """Tell whether a node was unheard of when the hang was found, and fell silent as the job stopped."""
+    """Return whether a node sent nothing when the hang was found, and fell silent as the job stopped."""
     if hang.opened_at is None or not silence.active or silence.last_seen_at > hang.opened_at:
         return False
     return abs(silence.since - hang.since) <= AFTER_SECONDS
 
 
-def _silent_node(finding: Finding, hangs: Sequence[Finding]) -> Finding:
+def _confirmed(finding: Finding, hangs: Sequence[Finding], kind: str) -> Finding:
     """Return the finding about a node's telemetry as one about the node: its job has stopped with it."""
-    kind, subject = "node.silent", finding.subject
+    subject = finding.subject
     why = finding.cause and replace(finding.cause, hypothesis=kind)
     return replace(
         finding,
         kind=kind,
         title=title(kind, subject),
-        severity=max(finding.severity, rule_of(kind).severity, key=ORDER.index),
+        severity=max(finding.severity, kind_of(kind).severity, key=ORDER.index),
         confidence=max(f.confidence for f in (finding, *hangs)),
         cause=why,
         action=action(kind, subject, hypothesis=kind, finding_id=finding.id),
@@ -239,27 +251,28 @@ def _silent_node(finding: Finding, hangs: Sequence[Finding]) -> Finding:
 
 
 def _explains(case: Case, stop: float, config: FindingConfig) -> bool:
-    fatal = rule_of(case.kind).standing is Standing.FATAL and case.kind != "hang.job"
-    if not fatal and case.kind not in _STOPPING:
+    row = case.rule
+    fatal = row.standing is Standing.FATAL and not row.hang
+    if not fatal and not row.may_stop_job:
         return False
     before = config.agree_within_seconds if fatal else AFTER_SECONDS
-    return _is_told(case, stop) and stop - before <= case.since <= stop + AFTER_SECONDS
+    return _is_reported(case, stop) and stop - before <= case.since <= stop + AFTER_SECONDS
 
 
 def _of_network(case: Case) -> bool:
-    return any(name in s.hypotheses for s in case.voices() for name in _OF_NETWORK)
+    return any(kind_of(name).transfers == "slow" for s in case.suspicions() for name in s.hypotheses)
 
 
 def _slows(case: Case, since: float, config: FindingConfig) -> bool:
-    """Tell whether a link, or many of one rail, became slow when the transfers of the job did."""
+    """Return whether a link, or many of one rail, became slow when the transfers of the job did."""
     return (
-        case.kind in _SLOWING
-        and _is_told(case, since)
+        case.rule.transfers == "slowing"
+        and _is_reported(case, since)
         and abs(case.since - since) <= config.agree_within_seconds
     )
 
 
-def _is_told(case: Case, at: float) -> bool:
+def _is_reported(case: Case, at: float) -> bool:
     # A fault that was over before did not stop the job.
     over = case.status not in LIVE and case.opened_at is not None
     return case.status in NOTIFIED or (over and (case.ended_at or 0.0) >= at)
@@ -268,7 +281,7 @@ def _is_told(case: Case, at: float) -> bool:
 def _severity(finding: Finding, hangs: Sequence[Finding]) -> Severity:
     """Return the worst of all; a fatal fault that stops a job is certain at once, a hang alone is not."""
     own = max((f.severity for f in (finding, *hangs)), key=ORDER.index)
-    fatal = rule_of(finding.kind).standing is Standing.FATAL
+    fatal = kind_of(finding.kind).standing is Standing.FATAL
     return severity(finding.kind, finding.subject, own=own, hurt=fatal, confidence=finding.confidence)
 
 

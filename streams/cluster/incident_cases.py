@@ -5,11 +5,13 @@ from dataclasses import replace
 
 import msgspec
 
-from alerts.case import Case, Source, silenced
-from alerts.gathered import gathered_sources
-from alerts.lifecycle import transition
+from alerts.cases.account import Account
+from alerts.cases.case import Case
+from alerts.cases.gathered import gathered_sources
+from alerts.cases.lifecycle import transition
+from alerts.cases.source import Source
 from slowrank.telemetry import Suspicion
-from streams.incident_kinds import EVERYWHERE
+from streams.cluster.incident_kinds import EVERYWHERE
 
 
 def made(key: str, word: Suspicion) -> Case:
@@ -25,7 +27,7 @@ def made(key: str, word: Suspicion) -> Case:
         sources={"domains": Source(word)},
         status="open",
         opened_at=word.ts,
-        accounted_to=word.onset,
+        account=Account(accrued_to=word.onset),
     )
 
 
@@ -70,7 +72,7 @@ def opened(incident: Case, word: Suspicion) -> Case:
 def superseded(incident: Case, ts: float) -> Case:
     """Return an incident whose members are all part of a larger one."""
     status = transition(incident.status, "absorbed")
-    return replace(silenced(incident, ts), status=status, ended_at=ts)
+    return replace(incident.all_cleared(ts), status=status, ended_at=ts)
 
 
 def summed(incident: Case, members: list[Case]) -> Case:
@@ -88,6 +90,9 @@ def summed(incident: Case, members: list[Case]) -> Case:
         cleared_at=ended,
         flaps=max(m.flaps for m in members),
         hurts=any(m.hurts for m in members),
-        lost=max(incident.lost, math.fsum(m.lost for m in members)),
-        rate=math.fsum(m.rate for m in members),
+        account=replace(
+            incident.account,
+            lost=max(incident.account.lost, math.fsum(m.account.lost for m in members)),
+            rate=math.fsum(m.account.rate for m in members),
+        ),
     )

@@ -2,14 +2,13 @@
 
 from collections.abc import Iterable
 
-from alerts.case import Case
-from alerts.fusion import family_votes
-from alerts.kinds import rule_of
-from detectors.domains import DomainConfig, Explanation, Suspect, explain
-from streams.incident_kinds import Pattern, domains_of, unit_of
-from streams.outage import DARK_SHARE
-from streams.places import Layout
-from streams.silence import UNHEARD_KIND
+from alerts.cases.case import Case
+from alerts.kinds import UNHEARD_KIND
+from alerts.reasoning.fusion import family_votes
+from detectors.node.fault_domains import DomainConfig, Explanation, Suspect, explain
+from streams.cluster.incident_kinds import Pattern, domains_of, unit_of
+from streams.cluster.inventory import Layout
+from streams.cluster.telemetry_outage import DARK_SHARE
 
 FIRM = 3.0
 """Votes in log-odds above which a member's evidence needs no second family to speak of its domain."""
@@ -25,7 +24,7 @@ def explanations(
     units: dict[str, list[Case]] = {}
     for case in cases:
         units.setdefault(unit_of(pattern, case), []).append(case)
-    settings = DomainConfig(width=pattern.width, places=least)
+    settings = DomainConfig(width=pattern.rule.within_seconds, places=least)
     if len({held[0].subject.node for held in units.values()}) < settings.places:
         return []
     suspects = [_suspect(name, held) for name, held in sorted(units.items())]
@@ -40,7 +39,7 @@ def explanations(
 
 
 def _suspect(name: str, cases: list[Case]) -> Suspect:
-    votes = family_votes(s for case in cases for s in case.voices())
+    votes = family_votes(s for case in cases for s in case.suspicions())
     onset = min(case.since for case in cases)
     # Sorted: a sum must not depend, in its last bit, on which family spoke first. The limit is that of one
     # family (``alerts.fusion``).
@@ -53,7 +52,7 @@ def _is_firm(found: Explanation, cases: list[Case]) -> bool:
     if all(case.kind == UNHEARD_KIND for case in cases):
         # A few missed reports are enough only where nearly all miss them.
         return len(found.explained) >= DARK_SHARE * found.domain.size
-    voices = [s for case in cases for s in case.voices()]
-    if any(rule_of(case.kind).opens_alone for case in cases) or any(s.overwhelming for s in voices):
+    suspicions = [s for case in cases for s in case.suspicions()]
+    if any(case.rule.opens_alone for case in cases) or any(s.overwhelming for s in suspicions):
         return True
-    return max(s.log_likelihood_ratio for s in voices) >= FIRM
+    return max(s.log_likelihood_ratio for s in suspicions) >= FIRM

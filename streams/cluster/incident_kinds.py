@@ -2,49 +2,34 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from alerts.case import Case
-from detectors.domains import Domain, Explanation
+from alerts.cases.case import Case
+from alerts.kind import DomainRule
+from alerts.kinds import FABRIC, KINDS, kind_of
+from detectors.node.fault_domains import Domain, Explanation
 from slowrank.telemetry import Evidence, Subject, Suspicion
-from slowrank.telemetry.records import Family, Suspect
-from streams.places import Layout, rail_of
-from streams.silence import UNHEARD_KIND
+from slowrank.telemetry.records import Suspect
+from streams.cluster.inventory import Layout, rail_of
 
 # Explanations named in a finding, the likeliest first.
 SUSPECTS = 8
-TOGETHER_SECONDS = 2.0
-SPREADING_SECONDS = 120.0
-"""Onsets of links and silence lie within ±1 s of each other, those of heat and power within ±60 s."""
-OUTAGE_SECONDS = 10.0
-"""When the telemetry path breaks, its nodes are last heard within so many seconds."""
-
-SILENCE = (UNHEARD_KIND, "exporter.stale", "node.silent")
 
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """A fault of a domain: ``kind`` of its incident, the kinds of its members that are ``evidence`` for it.
-
-    ``inhibits`` are the beginnings of the kinds that it explains on its members, so that they are no findings
-    of their own. ``of_ports``: its members are network ports and not nodes.
-    """
+    """A fault of a domain: the ``kind`` of its incident, and the ``rule`` by which that is found."""
 
     kind: str
-    evidence: tuple[str, ...]
-    inhibits: tuple[str, ...]
-    width: float
-    hypothesis: str
-    family: Family
-    of_ports: bool = False
+    rule: DomainRule
 
     def explains(self, kind: str) -> bool:
-        """Tell whether a case of ``kind`` at a member needs no finding of its own."""
-        # A hang is its job's; who tells of it is decided in ``joint``.
-        return kind.startswith(self.inhibits) and kind != "hang.job"
+        """Return whether a case of ``kind`` at a member needs no finding of its own."""
+        # A hang belongs to its job; what caused it is decided in ``hang_attribution``.
+        return kind.startswith(self.rule.inhibits) and not kind_of(kind).hang
 
     def holds(self, layout: Layout, domain: Subject, member: Subject) -> bool:
-        """Tell whether ``member`` lies in ``domain``."""
+        """Return whether ``member`` lies in ``domain``."""
         nodes = layout.known if domain.type in EVERYWHERE else layout.nodes
         where = nodes.get(member.node or "")
         if where is None or (domain.rail is not None and rail_of(member) != domain.rail):
@@ -52,36 +37,21 @@ class Pattern:
         return domain.rack in (None, where.rack) and domain.switch in (None, where.switch)
 
 
-_SLOWED = ("throttle.", "clock.low", "straggler.")
-FABRIC = "fabric.rail_degraded"
 _LIKELY, _POSSIBLE = 6.0, 4.0
 """Log-odds of what explains an incident."""
 
-PATTERNS = (
-    Pattern("node.silent", SILENCE, ("",), TOGETHER_SECONDS, "domain", "silence"),
-    Pattern(
-        FABRIC,
-        ("link.nic_flap", "link.nic_errors", "link.nic_slow"),
-        ("link.nic_", "hang.rank_missing"),
-        TOGETHER_SECONDS,
-        FABRIC,
-        "nic",
-        of_ports=True,
-    ),
-    Pattern("throttle.power", ("throttle.power",), _SLOWED, SPREADING_SECONDS, "throttle.power", "clocks"),
-    Pattern(
-        "throttle.thermal", ("throttle.thermal",), _SLOWED, SPREADING_SECONDS, "throttle.thermal", "clocks"
-    ),
-)
-OUTAGE = Pattern("self.telemetry_gap", SILENCE, SILENCE, OUTAGE_SECONDS, "self", "telemetry")
-"""Of the telemetry and no machine: judged by the share of the cluster's nodes (``outage``)."""
-SITE = Pattern("node.silent", SILENCE, SILENCE, OUTAGE_SECONDS, "domain", "silence")
-"""Of all of a cluster, or of most of its places at once; judged in the same way."""
+_BY_KIND = {name: Pattern(name, kind.domain) for name, kind in KINDS.items() if kind.domain is not None}
+PATTERNS = tuple(pattern for pattern in _BY_KIND.values() if not pattern.rule.of_cluster)
+"""The earlier first: what a domain that fell silent explains is no evidence for the patterns after it."""
+
+OUTAGE, _DARK = _BY_KIND["self.telemetry_gap"], _BY_KIND["node.silent"]
+"""Of the telemetry and no machine; and of the machines of a rack or switch."""
+SILENCE = OUTAGE.rule.evidence
+SITE = Pattern(_DARK.kind, replace(_DARK.rule, inhibits=SILENCE, within_seconds=OUTAGE.rule.within_seconds))
+"""Of all of a cluster, or of most of its places at once: judged as the telemetry is."""
 
 EVERYWHERE = ("telemetry", "site")
 """Types of the subjects that are about nodes wherever they stand, also where they do not say it."""
-
-_BY_KIND = {pattern.kind: pattern for pattern in (*PATTERNS, OUTAGE)}
 
 
 def pattern_of(incident: Case) -> Pattern:
@@ -92,7 +62,7 @@ def pattern_of(incident: Case) -> Pattern:
 def unit_of(pattern: Pattern, case: Case) -> str:
     """Return what fails as one for the pattern: the node, or the port of the case."""
     node = case.subject.node or ""
-    return f"{node}/{case.subject.nic}/{case.subject.port}" if pattern.of_ports else node
+    return f"{node}/{case.subject.nic}/{case.subject.port}" if pattern.rule.of_ports else node
 
 
 def domains_of(
@@ -122,11 +92,11 @@ def subject_of(domain: Domain, cluster: str) -> Subject:
     return Subject(type="switch", cluster=cluster, switch=switch or None, rail=rail)
 
 
-def speak(pattern: Pattern, subject: Subject, found: Explanation, ts: float) -> Suspicion:
-    """Return what the domains' detector says when an incident begins: all that its members cannot say."""
+def build_suspicion(pattern: Pattern, subject: Subject, found: Explanation, ts: float) -> Suspicion:
+    """Return the suspicion that opens an incident: what its members' own suspicions do not contain."""
     nodes = sorted({s.place for s in found.explained})
-    what = "ports" if pattern.of_ports else "nodes"
-    told = Evidence(
+    what = "ports" if pattern.rule.of_ports else "nodes"
+    members = Evidence(
         metric="domain.members",
         unit="1",
         detector="domains",
@@ -137,7 +107,7 @@ def speak(pattern: Pattern, subject: Subject, found: Explanation, ts: float) -> 
     return Suspicion(
         cluster=subject.cluster,
         detector="domains",
-        family=pattern.family,
+        family=pattern.rule.family,
         kind=pattern.kind,
         state="raise",
         subject=subject,
@@ -149,7 +119,7 @@ def speak(pattern: Pattern, subject: Subject, found: Explanation, ts: float) -> 
         log_likelihood_ratio=_LIKELY,
         overwhelming=True,
         nodes=len(nodes),
-        evidence=(told,),
+        evidence=(members,),
         hypotheses=_hypotheses(pattern, found.domain),
         suspects=_suspects(subject, found),
         note=f"{round(found.probability, 4):g} of what could explain its members",
@@ -158,9 +128,9 @@ def speak(pattern: Pattern, subject: Subject, found: Explanation, ts: float) -> 
 
 def _hypotheses(pattern: Pattern, domain: Domain) -> dict[str, float]:
     """Return what explains an incident: all that nodes behind one switch surely share is the way out."""
-    if pattern.evidence == SILENCE and domain.type == "switch":
-        return {FABRIC: _LIKELY, pattern.hypothesis: _POSSIBLE}
-    return {pattern.hypothesis: _LIKELY}
+    if pattern.rule.evidence == SILENCE and domain.type == "switch":
+        return {FABRIC: _LIKELY, pattern.rule.hypothesis: _POSSIBLE}
+    return {pattern.rule.hypothesis: _LIKELY}
 
 
 def _suspects(subject: Subject, found: Explanation) -> tuple[Suspect, ...]:
@@ -181,7 +151,7 @@ def _domains_at(pattern: Pattern, layout: Layout, subject: Subject) -> Iterable[
         yield "rack", where.rack
     if where.switch is not None:
         yield "switch", where.switch
-    if pattern.of_ports and rail is not None:
+    if pattern.rule.of_ports and rail is not None:
         yield "rail", f"/{rail}"
         if where.switch is not None:
             yield "switch rail", f"{where.switch}/{rail}"
@@ -192,7 +162,7 @@ def _sizes(pattern: Pattern, layout: Layout) -> dict[tuple[str, str], int]:
     racks = {("rack", name): nodes for name, nodes in layout.racks.items()}
     switches = {("switch", name): nodes for name, nodes in layout.switches.items()}
     sizes = racks | switches
-    if pattern.of_ports:
+    if pattern.rule.of_ports:
         sizes = {domain: layout.ports[domain] for domain in sizes}
         rails = max((w.ports for w in layout.nodes.values()), default=0)
         # A node with fewer ports than others counts on every rail: that only makes a rail harder to blame.
@@ -200,7 +170,7 @@ def _sizes(pattern: Pattern, layout: Layout) -> dict[tuple[str, str], int]:
         sizes |= {("switch rail", f"{s}/{r}"): n for s, n in layout.switches.items() for r in range(rails)}
     # A cluster of one rack or switch would be that domain once more.
     if len(racks) > 1 or len(switches) > 1:
-        everything = (w.ports if pattern.of_ports else 1 for w in layout.nodes.values())
+        everything = (w.ports if pattern.rule.of_ports else 1 for w in layout.nodes.values())
         sizes["cluster", ""] = sum(everything)
     return sizes
 

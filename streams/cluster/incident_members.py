@@ -2,12 +2,12 @@
 
 from dataclasses import replace
 
-from alerts.case import Case
+from alerts.cases.case import Case
+from alerts.cases.lifecycle import NOTIFIED
 from alerts.finding import Finding, dedup_key, finding_id
-from alerts.lifecycle import NOTIFIED
-from streams.incident_kinds import SILENCE
-from streams.incidents import Claim, Incidents, is_everywhere
-from streams.silence import UNHEARD_KIND
+from alerts.kinds import UNHEARD_KIND
+from streams.cluster.incident_kinds import SILENCE
+from streams.cluster.incidents import Claim, Incidents, is_everywhere
 
 
 def claim_on(state: Incidents, case: Case) -> Claim | None:

@@ -11,31 +11,33 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from alerts import scope as scopes
-from alerts.case import Case, case_key, hear
+from alerts.cases import fold
+from alerts.cases.case import Case, case_key
+from alerts.cases.lifecycle import LIVE, NOTIFIED
+from alerts.cases.scope import Scope
+from alerts.cases.update import update
 from alerts.config import FindingConfig
 from alerts.finding import Status, dedup_key
-from alerts.lifecycle import LIVE, NOTIFIED
-from alerts.scope import Scope
-from detectors.domains import Explanation
-from slowrank.telemetry import Suspicion
-from streams import outage
-from streams.incident_cases import made, opened, revived, summed, superseded, suspected
-from streams.incident_evidence import explanations
-from streams.incident_kinds import (
+from alerts.kinds import UNHEARD_KIND
+from detectors.node.fault_domains import Explanation
+from slowrank.telemetry import NodeAnnounced, Suspicion
+from streams.cluster import telemetry_outage
+from streams.cluster.incident_cases import made, opened, revived, summed, superseded, suspected
+from streams.cluster.incident_evidence import explanations
+from streams.cluster.incident_kinds import (
     EVERYWHERE,
     OUTAGE,
     PATTERNS,
     SILENCE,
     Pattern,
+    build_suspicion,
     pattern_of,
-    speak,
     subject_of,
     unit_of,
 )
-from streams.places import PLACE_KIND, Layout
-from streams.silence import UNHEARD_KIND, SilenceConfig, silent_after
-from streams.timeline import Fold, spoken_since
+from streams.cluster.inventory import Layout
+from streams.cluster.timeline import Fold, is_superseded
+from streams.silence import SilenceConfig, silent_after
 
 _STALE = SilenceConfig().stale
 """Seconds of silence after which one of many nodes makes them a finding."""
@@ -67,20 +69,20 @@ class Incidents:
     layout: Layout = field(default_factory=Layout)
 
 
-def apply(state: Incidents, batch: Iterable[Suspicion], config: FindingConfig) -> Incidents:
-    """Return the state after suspicions of one event time."""
-    said = list(batch)
-    announced = [s for s in said if s.kind == PLACE_KIND]
-    state = replace(state, layout=state.layout.told(announced))
-    words = [s for s in said if s.kind != PLACE_KIND and _concerns(state, s)]
+def apply(state: Incidents, batch: Iterable[Suspicion | NodeAnnounced], config: FindingConfig) -> Incidents:
+    """Return the state after suspicions and announcements of one event time."""
+    received = list(batch)
+    announced = [s for s in received if isinstance(s, NodeAnnounced)]
+    state = replace(state, layout=state.layout.update(announced))
+    words = [s for s in received if isinstance(s, Suspicion) and _concerns(state, s)]
     words += [word for s in announced for word in _heard_again(state, s)]
     if not words:
         return state
     members, ts = dict(state.members), words[-1].ts
     for s in words:
-        heard = hear(members.get(case_key(s)), s, config)
-        if heard is not None:
-            members[heard.key] = heard
+        case = update(members.get(case_key(s)), s, config)
+        if case is not None:
+            members[case.key] = case
     state = _joined(_pruned(replace(state, members=members), ts, config), ts, config)
     if any(s.kind in SILENCE for s in words):
         state = _weighed_as_whole(state, ts, config)
@@ -92,12 +94,12 @@ def apply(state: Incidents, batch: Iterable[Suspicion], config: FindingConfig) -
     return state
 
 
-def _heard_again(state: Incidents, announced: Suspicion) -> list[Suspicion]:
+def _heard_again(state: Incidents, announced: NodeAnnounced) -> list[Suspicion]:
     """End the silence of a node that is announced: a worker that was restarted meanwhile knows of none."""
     case = state.members.get(dedup_key(announced.subject, UNHEARD_KIND))
     if case is None or not case.active or case.last_seen_at >= announced.ts:
         return []
-    return [msgspec.structs.replace(s, state="clear", ts=announced.ts) for s in case.voices()]
+    return [msgspec.structs.replace(s, state="clear", ts=announced.ts) for s in case.suspicions()]
 
 
 def _concerns(state: Incidents, s: Suspicion) -> bool:
@@ -131,22 +133,22 @@ def advance(
 
 def next_deadline(state: Incidents, config: FindingConfig) -> tuple[float, str] | None:
     """Return when something is due without a further suspicion: a judgement, a release, an incident's end."""
-    due = scopes.next_deadline(state.scope, config)
+    due = fold.next_deadline(state.scope, config)
     own = [(at, "") for at in (state.release_at, state.judge_at, state.site_at) if at is not None]
     return min([*own, due] if due is not None else own, default=None)
 
 
 def _ended(state: Incidents, at: float, config: FindingConfig) -> Incidents:
-    *_, (_, scope) = ((at, state.scope), *scopes.advance(state.scope, at, config, inclusive=True))
+    *_, (_, scope) = ((at, state.scope), *fold.advance(state.scope, at, config, inclusive=True))
     claims = {key: c for key, c in state.claims.items() if c.incident in scope.cases}
     return replace(state, scope=scope, claims=claims)
 
 
-def _is_old_news(state: Incidents, s: Suspicion) -> bool:
-    if s.kind != PLACE_KIND:
-        return spoken_since(state.members.get(case_key(s)), s)
-    known = state.layout.known.get(s.subject.node or "")
-    return known is not None and known.told_at >= s.ts
+def _is_stale(state: Incidents, s: Suspicion | NodeAnnounced) -> bool:
+    if isinstance(s, Suspicion):
+        return is_superseded(state.members.get(case_key(s)), s)
+    known = state.layout.known.get(s.node)
+    return known is not None and known.announced_at >= s.ts
 
 
 def _is_empty(state: Incidents) -> bool:
@@ -158,7 +160,7 @@ INCIDENTS = Fold(
     apply=apply,
     advance=advance,
     next_deadline=next_deadline,
-    is_old_news=_is_old_news,
+    is_stale=_is_stale,
     is_empty=_is_empty,
 )
 
@@ -167,9 +169,9 @@ def _judge(state: Incidents, ts: float, config: FindingConfig) -> Incidents:
     # In this order: what a domain that fell silent explains is no evidence for the patterns after it.
     for pattern in PATTERNS:
         least = 3
-        if pattern.evidence == SILENCE:
+        if pattern.rule.evidence == SILENCE:
             silent = _silent(state, ts, config)
-            if outage.scale_of(silent, state.layout) != "places":
+            if telemetry_outage.scale_of(silent, state.layout) != "places":
                 continue
             # Of a small cluster two are more than nodes fail by chance, if they are all of a place.
             least = 2 if len(silent) > config.mass_fraction * state.layout.expected else 3
@@ -197,15 +199,17 @@ def _weighed_as_whole(state: Incidents, ts: float, config: FindingConfig) -> Inc
     if site:
         mine = [c for c in _silences_of(state, site) if _is_free(state, OUTAGE, c)]
         if _any_stale(mine, ts):
-            state = _suspected(state, outage.site_lost(mine[0].subject.cluster, site, state.layout, ts), mine)
+            state = _suspected(
+                state, telemetry_outage.site_lost(mine[0].subject.cluster, site, state.layout, ts), mine
+            )
         if state.site_at is None and any(not _at_site(state, c) for c in _silences_of(state, site)):
             state = replace(state, site_at=max(ts, _lasts_at(state, site)))
         return _with_release(state, ts, config)
     silent = _silent(state, ts, config)
-    gone = {node: silent[node] for node in outage.together(silent, state.layout, config)}
+    gone = {node: silent[node] for node in telemetry_outage.together(silent, state.layout, config)}
     mine = [c for c in _silences_of(state, gone) if _is_free(state, OUTAGE, c)]
     if _any_stale(mine, ts):
-        word = outage.telemetry_lost(mine[0].subject.cluster, gone, state.layout, ts)
+        word = telemetry_outage.telemetry_lost(mine[0].subject.cluster, gone, state.layout, ts)
         state = _explained(state, word, mine)
     return _with_release(state, ts, config)
 
@@ -214,9 +218,9 @@ def _site(state: Incidents) -> dict[str, float]:
     """Return since when each node is silent, if they fell silent together and are the site; else nothing."""
     unheard = [c for c in state.members.values() if c.kind == UNHEARD_KIND and c.active]
     everyone = {c.subject.node or "": c.since for c in unheard}
-    burst = {node: everyone[node] for node in outage.at_once(everyone)}
+    burst = {node: everyone[node] for node in telemetry_outage.at_once(everyone)}
     most = len(burst) > state.layout.expected / 2
-    return burst if most and outage.scale_of(burst, state.layout) == "site" else {}
+    return burst if most and telemetry_outage.scale_of(burst, state.layout) == "site" else {}
 
 
 def _lasts_at(state: Incidents, nodes: Container[str]) -> float:
@@ -225,7 +229,7 @@ def _lasts_at(state: Incidents, nodes: Container[str]) -> float:
         s.onset + silent_after(s.ts - s.onset)
         for case in _silences_of(state, nodes)
         if case.kind == UNHEARD_KIND
-        for s in case.voices()
+        for s in case.suspicions()
     )
 
 
@@ -260,7 +264,7 @@ def _site_judged(state: Incidents, ts: float, config: FindingConfig) -> Incident
         # A pause is over, and another one has begun.
         return replace(state, site_at=lasts_at)
     mine = _silences_of(state, site)
-    word = outage.site_lost(mine[0].subject.cluster, site, state.layout, ts)
+    word = telemetry_outage.site_lost(mine[0].subject.cluster, site, state.layout, ts)
     key = dedup_key(word.subject, word.kind)
     before = state.scope.cases.get(key)
     state = _explained(state, word, mine)
@@ -301,9 +305,9 @@ def _with_release(state: Incidents, ts: float, config: FindingConfig) -> Inciden
     """Plan, or call off, that the nodes which stay silent after an outage speak for themselves."""
     left = {case.subject.node for case in _left_silent(state)}
     none_back = left == {case.subject.node for case in _claimed_everywhere(state)}
-    if not left or none_back or outage.is_many(len(left), state.layout.expected, config):
+    if not left or none_back or telemetry_outage.is_many(len(left), state.layout.expected, config):
         return replace(state, release_at=None)
-    at = ts + OUTAGE.width if state.release_at is None else state.release_at
+    at = ts + OUTAGE.rule.within_seconds if state.release_at is None else state.release_at
     return replace(state, release_at=at)
 
 
@@ -353,9 +357,11 @@ def _window(state: Incidents, incident: Case) -> tuple[float, float]:
     onsets = [
         state.members[key].since
         for key, claim in state.claims.items()
-        if claim.incident == incident.key and state.members[key].kind in pattern.evidence
+        if claim.incident == incident.key and state.members[key].kind in pattern.rule.evidence
     ]
-    return incident.since - pattern.width, max(onsets, default=incident.since) + pattern.width
+    return incident.since - pattern.rule.within_seconds, max(
+        onsets, default=incident.since
+    ) + pattern.rule.within_seconds
 
 
 def _belongs(
@@ -364,7 +370,7 @@ def _belongs(
     pattern = pattern_of(incident)
     if not pattern.explains(case.kind) or not pattern.holds(state.layout, incident.subject, case.subject):
         return False
-    if case.kind in pattern.evidence:
+    if case.kind in pattern.rule.evidence:
         # Who is still silent when the others are back is no part of an outage any more.
         ongoing = incident.active or incident.subject.type not in EVERYWHERE
         return ongoing and window[0] <= case.since <= window[1]
@@ -372,7 +378,7 @@ def _belongs(
 
 
 def _is_free(state: Incidents, pattern: Pattern, case: Case) -> bool:
-    return case.kind in pattern.evidence and case.key not in state.claims
+    return case.kind in pattern.rule.evidence and case.key not in state.claims
 
 
 def _opened(state: Incidents, pattern: Pattern, found: Explanation, ts: float) -> Incidents:
@@ -383,7 +389,7 @@ def _opened(state: Incidents, pattern: Pattern, found: Explanation, ts: float) -
         if _is_free(state, pattern, case) and unit_of(pattern, case) in explained
     ]
     subject = subject_of(found.domain, mine[0].subject.cluster)
-    return _explained(state, speak(pattern, subject, found, ts), mine)
+    return _explained(state, build_suspicion(pattern, subject, found, ts), mine)
 
 
 def _explained(state: Incidents, word: Suspicion, mine: list[Case]) -> Incidents:

@@ -1,8 +1,4 @@
-"""How a job starts: nodes tell of each phase when it ends, and what holds the start up is one finding.
-
-``phase_told`` is the node's side: an event becomes a message on the way of the suspicions, because the nodes
-of one job meet nowhere before the finding stage. ``Startups`` is that stage's side.
-"""
+"""How a job starts: what holds the start up is one finding, once the nodes' phases have come together."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -10,64 +6,23 @@ from dataclasses import dataclass, field
 import msgspec
 import numpy as np
 
-from detectors.startup import Startup, Straggler, judge
-from slowrank.telemetry import Evidence, NodeEvent, Peers, Subject, Suspicion
+from detectors.job.startup import Startup, Straggler, judge
+from slowrank.telemetry import Evidence, Peers, StartupPhase, Subject, Suspicion
+from slowrank.telemetry.messages import PHASES
 
-PHASES = ("image", "environment", "launch", "rendezvous", "checkpoint_load", "first_step")
 TOGETHER = np.array([phase in ("rendezvous", "first_step") for phase in PHASES])
 """Phases that no node ends before the last has come."""
 
-PHASE_KIND = "startup.phase"
-"""Inside only: one phase of one node, on its way to the finding stage."""
-
 SETTLE_SECONDS = 15.0
 GIVE_UP_SECONDS = 1800.0
-LONGEST_SECONDS = 7 * 86_400.0
-"""A phase that took longer is a wrong number."""
 
-MAX_NODES, MAX_GPUS = 1 << 17, 1 << 20
+MAX_NODES = 1 << 17
 """Names come from outside: nodes of all starts at once, ten times those of the largest fleet that we plan for
-(12,500; some 150 MB), and GPUs of one node."""
+(12,500; some 150 MB)."""
 
 _NAMED = 3
-_PREFIX = "startup."
 
 Key = tuple[str, str, int, bool]
-
-
-def phase_told(event: NodeEvent) -> list[Suspicion]:
-    """Return the message of an event ``startup.<phase>`` that names its job and duration, else nothing."""
-    phase, told = event.code.removeprefix(_PREFIX), event.subject
-    milliseconds = told.get("milliseconds")
-    if not event.code.startswith(_PREFIX) or phase not in PHASES or not isinstance(milliseconds, int):
-        return []
-    if told.get("job_id") is None or not 0 <= milliseconds <= 1000.0 * LONGEST_SECONDS:
-        return []
-    subject = Subject(
-        type="node",
-        cluster=event.cluster,
-        node=event.node,
-        job_id=str(told["job_id"]),
-        attempt=_whole(told.get("attempt")),
-    )
-    began = event.ts - milliseconds / 1000.0
-    return [
-        Suspicion(
-            cluster=event.cluster,
-            detector=f"startup.{phase}",
-            family="job",
-            kind=PHASE_KIND,
-            state="raise",
-            subject=subject,
-            ts=event.ts,
-            onset=began,
-            onset_lo=began,
-            onset_hi=began,
-            score=1.0,
-            log_likelihood_ratio=0.0,
-            gpus=min(MAX_GPUS, _whole(told.get("gpus"))),
-        )
-    ]
 
 
 @dataclass(slots=True)
@@ -92,12 +47,9 @@ class Startups:
         self.held: dict[Key, _Start] = {}
         self._nodes, self._max_nodes = 0, max_nodes
 
-    def hear(self, s: Suspicion) -> None:
-        """Take the message of one phase."""
-        key = (s.cluster, s.subject.job_id or "", s.subject.attempt or 0, s.shadow)
-        phase, node = s.detector.removeprefix(_PREFIX), s.subject.node or ""
-        if phase not in PHASES:
-            return
+    def update(self, message: StartupPhase) -> None:
+        """Take one phase of one node."""
+        key, node = (message.cluster, message.job_id, message.attempt, message.shadow), message.node
         start = self.held.get(key)
         if start is None or node not in start.phases:
             # What is under way goes on: a new start in the place of an old one would cost both.
@@ -105,9 +57,9 @@ class Startups:
                 return
             start = self.held.setdefault(key, _Start())
             self._nodes += 1
-        start.phases.setdefault(node, {})[phase] = (s.onset, s.ts)
-        start.gpus[node] = max(s.gpus, start.gpus.get(node, 0))
-        start.last = max(start.last, s.ts)
+        start.phases.setdefault(node, {})[message.phase] = (message.began, message.ts)
+        start.gpus[node] = max(message.gpus, start.gpus.get(node, 0))
+        start.last = max(start.last, message.ts)
 
     def due(self, now: float) -> Iterator[Suspicion]:
         """Yield what there is to say of the starts that are over by the event time ``now``."""
@@ -192,7 +144,3 @@ def _straggles(s: Straggler, i: int, nodes: list[str], seconds: "np.typing.NDArr
         ),
         note=f"{nodes[s.node]}: {PHASES[s.phase]}",
     )
-
-
-def _whole(value: str | int | None) -> int:
-    return value if isinstance(value, int) and value >= 0 else 0

@@ -1,8 +1,4 @@
-"""Delays between pairs of nodes, where somebody probes them: rounds of ten seconds to suspicions about links.
-
-``delay_told`` is the node's side: an event becomes a message on the way of the suspicions, because the two
-ends meet nowhere before the finding stage. ``Pairwise`` is that stage's side.
-"""
+"""Suspicions about links, from delays between pairs of nodes in rounds of ten seconds."""
 
 import itertools
 from collections import Counter
@@ -11,14 +7,10 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
-from detectors.links import LinkConfig, LinkVerdict, classify, localise
-from slowrank.telemetry import Baseline, Evidence, NodeEvent, Subject, Suspicion
-from streams.ledger import Ledger
+from detectors.node.link_localisation import LinkConfig, LinkVerdict, classify, localise
+from slowrank.telemetry import Evidence, LinkDelay, Subject, Suspicion
+from streams.open_suspicions import OpenSuspicions
 from streams.suspicions import Claim
-
-DELAY_CODE = "link.delay"
-DELAY_KIND = "self.delay"
-"""Inside only: one delay of one pair, on its way to the finding stage."""
 
 ROUND_SECONDS = 10.0
 # After the end of a round, for delays still on their way from the nodes.
@@ -52,32 +44,6 @@ _Fault = tuple[str, ...]
 """What a verdict is about, in words that stay the same from round to round."""
 
 
-def delay_told(event: NodeEvent) -> list[Suspicion]:
-    """Return the message of an event ``link.delay`` with a peer and a positive ``delay_ns``, else nothing."""
-    told = event.subject
-    delay, expected, peer = told.get("delay_ns"), told.get("expected_ns"), told.get("peer")
-    if event.code != DELAY_CODE or not isinstance(delay, int) or delay <= 0 or not isinstance(peer, str):
-        return []
-    known = isinstance(expected, int) and expected > 0
-    evidence = Evidence(
-        metric="link.delay_seconds",
-        unit="s",
-        detector=_PREFIX,
-        value=delay / 1e9,
-        baseline=Baseline(median=int(expected or 0) / 1e9, mad=0.0, n=0) if known else None,
-        note=str(told.get("via", "")),
-    )
-    nic = told.get("nic")
-    subject = Subject(
-        type="link",
-        cluster=event.cluster,
-        node=event.node,
-        nic=None if nic is None else str(nic),
-        peer_port=peer,
-    )
-    return [_claim(DELAY_KIND, subject, evidence, weight=0.0).suspicion("raise", ts=event.ts, onset=event.ts)]
-
-
 class Pairwise:
     """The delays of all clusters by round, and what was said of the rounds before."""
 
@@ -85,7 +51,7 @@ class Pairwise:
         self._config = config or LinkConfig()
         self._rounds: dict[int, dict[_Rail, set[_Delay]]] = {}
         self._streaks: dict[_Rail, dict[_Fault, int]] = {}
-        self._ledgers: dict[_Rail, Ledger[_Fault]] = {}
+        self._ledgers: dict[_Rail, OpenSuspicions[_Fault]] = {}
         self._judged: dict[_Rail, int] = {}
         self._closed = -1
 
@@ -94,22 +60,20 @@ class Pairwise:
         """The rails on which something is being watched, in order."""
         return sorted(self._streaks)
 
-    def hear(self, told: Suspicion) -> None:
+    def update(self, delay: LinkDelay) -> None:
         """Take one delay; one whose round has been judged comes too late."""
-        number, subject = int(told.ts // ROUND_SECONDS), told.subject
-        if number <= self._closed or subject.node is None or subject.peer_port is None:
+        number = int(delay.ts // ROUND_SECONDS)
+        if number <= self._closed:
             return
-        rail = (subject.cluster, subject.nic or "", told.shadow)
+        rail = (delay.cluster, delay.nic or "", delay.shadow)
         rails = self._rounds.setdefault(number, {})
         known = rail in rails or rail in self._streaks
-        if not told.evidence or not (known or len(rails.keys() | self._streaks.keys()) < MAX_RAILS):
+        if not (known or len(rails.keys() | self._streaks.keys()) < MAX_RAILS):
             return
-        measured = told.evidence[0]
-        expected = measured.baseline.median if measured.baseline else 0.0
-        via = tuple(hop for hop in measured.note.split("/") if hop)
-        heard = rails.setdefault(rail, set())
-        if measured.value > 0 and len(via) <= MAX_HOPS and len(heard) < MAX_DELAYS:
-            heard.add(_Delay(subject.node, subject.peer_port, measured.value, expected, via))
+        received = rails.setdefault(rail, set())
+        if len(delay.via) <= MAX_HOPS and len(received) < MAX_DELAYS:
+            expected = delay.expected_seconds or 0.0
+            received.add(_Delay(delay.node, delay.peer, delay.seconds, expected, delay.via))
 
     def due(self, now: float) -> list[Suspicion]:
         """Return what the rounds say that event time has passed by a settling time."""
@@ -135,7 +99,7 @@ class Pairwise:
         )
         before = self._streaks.get(rail, {})
         self._streaks[rail] = {fault: before.get(fault, 0) + 1 for fault in found}
-        ledger = self._ledgers.setdefault(rail, Ledger(30.0))
+        ledger = self._ledgers.setdefault(rail, OpenSuspicions(30.0))
         out: list[Suspicion] = []
         for fault, ratio in found.items():
             if self._streaks[rail][fault] >= ROUNDS:
@@ -227,22 +191,16 @@ def _about(rail: _Rail, fault: _Fault, ratio: float, at: float) -> Suspicion:
     )
     # One pair may merely be unlucky in its route, and of links in a row any may be the slow one.
     sure = fault[0] != "path" and len(fault) <= 3
-    claim = _claim("link.nic_slow", subject, evidence, weight=4.0 if sure else 2.0, overwhelming=sure)
+    claim = Claim(
+        detector=_PREFIX,
+        family="nic",
+        kind="link.nic_slow",
+        subject=subject,
+        weight=4.0 if sure else 2.0,
+        overwhelming=sure,
+        evidence=(evidence,),
+    )
     # The beginning of the first of the rounds that agree.
     onset = at - ROUNDS * ROUND_SECONDS
     said = claim.suspicion("raise", ts=at, onset=onset, interval=(onset, at))
     return msgspec.structs.replace(said, slowdown_ratio=round(ratio, 4), shadow=shadow)
-
-
-def _claim(
-    kind: str, subject: Subject, evidence: Evidence, *, weight: float, overwhelming: bool = False
-) -> Claim:
-    return Claim(
-        detector=_PREFIX,
-        family="nic",
-        kind=kind,
-        subject=subject,
-        weight=weight,
-        overwhelming=overwhelming,
-        evidence=(evidence,),
-    )

@@ -3,8 +3,8 @@
 The rules live in ``alerts``; ``timeline`` feeds them in order of event time. Nodes, jobs and ranks are
 weighed each by itself, and beside them what a cluster's racks and switches show together (``incidents``):
 that decides how a node's cases are shown, never what they are. A hang, or slow transfers, are shown as part
-of the finding about the machine that caused them (``joint``). Here is kept what was last said of each
-finding, so that only news goes out.
+of the finding about the machine that caused them (``hang_attribution``). Here is kept the last version of
+each finding, so that only changes go out.
 """
 
 import math
@@ -12,23 +12,31 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from alerts.case import EVIDENCE_ONLY, Case
+from alerts.cases.case import Case
+from alerts.cases.explaining import leader_key
+from alerts.cases.grouping import members_of
+from alerts.cases.scope import Scope, scope_key
+from alerts.cases.shadow import only_in_shadow, shadow_id, shadowed
 from alerts.config import FindingConfig
-from alerts.corroborate import excused
 from alerts.finding import Finding, dedup_key
-from alerts.grouping import members_of
-from alerts.render import render
-from alerts.scope import Scope, group_key, scope_key
-from alerts.shadow import only_in_shadow, shadow_id, shadowed
-from slowrank.telemetry import Record, Subject, Suspicion
-from streams.incident_members import as_member, claim_on, with_members
-from streams.incidents import INCIDENTS, Claim, Incidents
-from streams.joint import JOB_KINDS, Joints, may_explain, may_wait, only_unheard, with_hangs
-from streams.pairwise import DELAY_KIND, Pairwise
-from streams.places import PLACE_KIND
-from streams.silence import UNHEARD_KIND
-from streams.startup import PHASE_KIND, Startups
-from streams.timeline import SCOPE, Timeline
+from alerts.kinds import UNHEARD_KIND
+from alerts.reasoning.corroborate import excused
+from alerts.report.render import render
+from slowrank.telemetry import LinkDelay, NodeAnnounced, StartupPhase, Subject, Suspicion
+from streams.cluster.hang_attribution import (
+    HangAttribution,
+    attributable,
+    may_explain,
+    may_wait,
+    only_unheard,
+    with_hangs,
+)
+from streams.cluster.incident_members import as_member, claim_on, with_members
+from streams.cluster.incidents import INCIDENTS, Claim, Incidents
+from streams.cluster.job_startup import Startups
+from streams.cluster.link_delays import Pairwise
+from streams.cluster.timeline import SCOPE, Timeline
+from streams.stage import Input
 
 _World = tuple[str, bool]
 """A scope, and whether it is as it would be if the detectors in shadow were on."""
@@ -49,47 +57,51 @@ class FindingStage:
 
     def __init__(self, config: FindingConfig | None = None) -> None:
         self.config = config or FindingConfig()
-        self._timelines: dict[_World, Timeline[Scope]] = {}
+        self._timelines: dict[_World, Timeline[Scope, Suspicion]] = {}
         self._said: dict[_World, dict[str, Finding]] = {}
         self._alone: dict[str, tuple[Scope, str | None, Finding]] = {}
-        self._incidents: dict[str, Timeline[Incidents]] = {}
-        self._joints = Joints(self.config)
+        self._incidents: dict[str, Timeline[Incidents, Suspicion | NodeAnnounced]] = {}
+        self._hangs = HangAttribution(self.config)
         self._of_jobs: set[_World] = set()
         self._startups = Startups()
         self._pairwise = Pairwise()
         self._now = -math.inf
 
-    def process(self, record: Record | Suspicion) -> Sequence[Finding]:
+    def process(self, record: Input) -> Sequence[Finding]:
         """Take one suspicion; what follows from it comes with the next tick at or after its time."""
-        if not isinstance(record, Suspicion):
-            return ()
-        if record.kind == PHASE_KIND:
-            self._startups.hear(record)
-            return ()
-        if record.kind == DELAY_KIND:
-            self._pairwise.hear(record)
-            return ()
-        self._joints.hear(record)
+        match record:
+            case Suspicion():
+                self._suspect(record)
+            case NodeAnnounced():
+                self._hangs.runs(record.subject, record.ts)
+                self._incidents_of(record.cluster).add(record)
+            case StartupPhase():
+                self._startups.update(record)
+            case LinkDelay():
+                self._pairwise.update(record)
+        return ()
+
+    def _suspect(self, s: Suspicion) -> None:
+        if not s.shadow:
+            self._hangs.runs(s.subject, s.ts)
         # A detector on trial must not change what others find: no incident is made of, or claims, what it
         # says.
-        if record.subject.node is not None and not record.shadow:
-            held = self._incidents.setdefault(record.cluster, Timeline(INCIDENTS, self.config))
-            held.add(record)
-        if record.kind not in (PLACE_KIND, UNHEARD_KIND):
-            real, shadow = (scope_key(record), False), (scope_key(record), True)
-            if not record.shadow:
-                self._timeline(real).add(record)
-                if record.kind in JOB_KINDS:
+        if s.subject.node is not None and not s.shadow:
+            self._incidents_of(s.cluster).add(s)
+        if s.kind != UNHEARD_KIND:
+            real, shadow = (scope_key(s), False), (scope_key(s), True)
+            if not s.shadow:
+                self._timeline(real).add(s)
+                if attributable(s.kind):
                     self._of_jobs.add(real)
             # The world in shadow hears the real ones too. It begins as a fork of what they have said so far.
-            if record.shadow or shadow in self._timelines:
-                self._timeline(shadow).add(record)
-        return ()
+            if s.shadow or shadow in self._timelines:
+                self._timeline(shadow).add(s)
 
     def tick(self, event_time: float) -> Sequence[Finding]:
         """Let event time pass: weigh what has come in, and end what has been silent for long enough."""
         self._now = max(self._now, event_time)
-        self._joints.prune(self._now)
+        self._hangs.prune(self._now)
         for judged in (*self._startups.due(self._now), *self._pairwise.due(self._now)):
             self.process(judged)
         changed: list[Finding] = []
@@ -104,9 +116,12 @@ class FindingStage:
         # What stopped a job is known before it is shown that the job has stopped.
         for world in sorted(due, key=lambda k: (k in self._of_jobs, k)):
             changed += self._reach(world)
-        return changed + self._retold()
+        return changed + self._changed_by_hangs()
 
-    def _timeline(self, world: _World) -> Timeline[Scope]:
+    def _incidents_of(self, cluster: str) -> Timeline[Incidents, Suspicion | NodeAnnounced]:
+        return self._incidents.setdefault(cluster, Timeline(INCIDENTS, self.config))
+
+    def _timeline(self, world: _World) -> Timeline[Scope, Suspicion]:
         if world not in self._timelines:
             key, in_shadow = world
             real = self._timelines.get((key, False)) if in_shadow else None
@@ -121,21 +136,21 @@ class FindingStage:
             changed += self._news(world, scope.cases, as_of, partial(self._of_case, world, scope))
         if timeline.empty:
             del self._timelines[world], self._said[world]
-        if not any(self._may_be_joint(case) for case in states[-1][1].cases.values()):
+        if not any(self._may_be_explained(case) for case in states[-1][1].cases.values()):
             self._of_jobs.discard(world)
         return changed
 
-    def _may_be_joint(self, case: Case) -> bool:
+    def _may_be_explained(self, case: Case) -> bool:
         """Return whether a machine's finding tells of a case about a job, or may before long."""
-        if case.kind not in JOB_KINDS:
+        if not attributable(case.kind):
             return False
         recent = self._now < (case.ended_at or -math.inf) + self.config.lateness_seconds
-        return case.live or recent or self._joints.tells_of(case.key)
+        return case.live or recent or self._hangs.explains(case.key)
 
-    def _retold(self) -> list[Finding]:
+    def _changed_by_hangs(self) -> list[Finding]:
         """Show again the findings about machines that now tell more, or less, of their jobs."""
         changed: list[Finding] = []
-        moved = self._joints.moved()
+        moved = self._hangs.moved()
         for world in sorted(w for w, said in self._said.items() if not w[1] and moved & said.keys()):
             if world in self._timelines:
                 as_of, scope = self._timelines[world].shown
@@ -155,24 +170,24 @@ class FindingStage:
         self._said.setdefault(world, {})
         changed = self._news(world, after.scope.cases, as_of, partial(self._of_incident, after))
         handed = before.claims.items() ^ after.claims.items()
-        scopes = {scope_key((after.members.get(k) or before.members[k]).voices()[0]) for k, _ in handed}
+        scopes = {scope_key((after.members.get(k) or before.members[k]).suspicions()[0]) for k, _ in handed}
         if timeline.empty:
             del self._incidents[cluster], self._said[world]
         return changed, {(key, False) for key in scopes} & self._timelines.keys()
 
     def _of_case(self, world: _World, scope: Scope, case: Case, identity: str | None) -> Finding | None:
         unseen = world[1] and case.key not in self._said[world] and not only_in_shadow(case)
-        if unseen or case.kind in EVIDENCE_ONLY or excused(case, scope.cases.values()):
+        if unseen or case.rule.role == "evidence" or excused(case, scope.cases.values()):
             return None
         if world[1]:
             return shadowed(render(scope, case, self.config, identity=identity or shadow_id(case)), scope)
         finding = self._by_itself(scope, case, identity)
-        if case.kind in JOB_KINDS:
+        if attributable(case.kind):
             awaited = may_wait(case, self._now) and any(may_explain(s, case) for s in self._silences(case))
-            return self._joints.part(finding, case, self._causes(case), awaited=awaited)
+            return self._hangs.part(finding, case, self._causes(case), awaited=awaited)
         claim = self._claim_on(scope, case)
         return (
-            with_hangs(finding, self._joints.hangs_of(case.key))
+            with_hangs(finding, self._hangs.hangs_of(case.key))
             if claim is None
             else as_member(finding, claim)
         )
@@ -189,14 +204,14 @@ class FindingStage:
     def _causes(self, hang: Case) -> Iterator[Case]:
         """Yield what has a finding of its own on the nodes of a hung job, or the incident it belongs to."""
         cluster = hang.subject.cluster
-        for node in self._joints.nodes_of(hang, self._now):
+        for node in self._hangs.nodes_of(hang, self._now):
             timeline = self._timelines.get((f"{cluster}/node/{node}", False))
             scope = Scope() if timeline is None else timeline.shown[1]
             for case in scope.cases.values():
                 claim = self._claim_on(scope, case)
                 if claim is not None:
                     yield self._incidents[cluster].shown[1].scope.cases[claim.incident]
-                elif group_key(scope, case, self.config) is None:
+                elif leader_key(scope, case, self.config) is None:
                     yield case
 
     def _silences(self, hang: Case) -> Iterator[Case]:
@@ -205,7 +220,7 @@ class FindingStage:
         if cluster not in self._incidents:
             return
         state = self._incidents[cluster].shown[1]
-        for node in self._joints.nodes_of(hang, self._now):
+        for node in self._hangs.nodes_of(hang, self._now):
             key = dedup_key(Subject(type="node", cluster=cluster, node=node), UNHEARD_KIND)
             if key in state.members and key not in state.claims:
                 yield state.members[key]
@@ -222,8 +237,8 @@ class FindingStage:
 
     def _of_incident(self, incidents: Incidents, case: Case, identity: str | None) -> Finding:
         finding = render(Scope({case.key: case}), case, self.config, identity=identity)
-        hangs = self._joints.hangs_of(case.key)
-        if case.kind == "node.silent" and not hangs:
+        hangs = self._hangs.hangs_of(case.key)
+        if case.rule.until_hang and not hangs:
             finding = only_unheard(finding)
         return with_hangs(with_members(finding, incidents), hangs)
 
@@ -249,7 +264,7 @@ class FindingStage:
         for key in said.keys() - cases.keys():
             del said[key]
             self._alone.pop(key, None)
-            self._joints.forget(key)
+            self._hangs.forget(key)
         return news
 
     def _identity(self, case: Case, before: Finding | None) -> str | None:

@@ -11,9 +11,10 @@ from typing import Literal
 import msgspec
 
 from alerts.config import FindingConfig
+from alerts.kinds import FABRIC
 from slowrank.telemetry import Evidence, Subject, Suspicion
-from streams.incident_kinds import FABRIC, OUTAGE, SITE, Pattern
-from streams.places import Layout
+from streams.cluster.incident_kinds import OUTAGE, SITE, Pattern
+from streams.cluster.inventory import Layout
 from streams.suspicions import Claim
 
 DARK_SHARE = 0.75
@@ -82,7 +83,7 @@ def at_once(silent: Silent) -> list[str]:
     onsets = sorted((at, node) for node, at in silent.items())
     first, longest = 0, (0, 0)
     for last, (at, _) in enumerate(onsets):
-        while at - onsets[first][0] > OUTAGE.width:
+        while at - onsets[first][0] > OUTAGE.rule.within_seconds:
             first += 1
         longest = max(longest, (first, last + 1), key=lambda span: span[1] - span[0])
     return [node for _, node in onsets[slice(*longest)]]
@@ -100,7 +101,9 @@ def site_lost(cluster: str, silent: Silent, layout: Layout, ts: float) -> Suspic
     why = "the nodes of whole racks and switches, or of all, fell silent at once"
     subject = Subject(type="site", cluster=cluster)
     raised = _suspicion(SITE, subject, silent, layout, ts=ts, note=why)
-    causes = dict.fromkeys((SITE.hypothesis, FABRIC, OUTAGE.hypothesis), raised.log_likelihood_ratio)
+    causes = dict.fromkeys(
+        (SITE.rule.hypothesis, FABRIC, OUTAGE.rule.hypothesis), raised.log_likelihood_ratio
+    )
     return msgspec.structs.replace(raised, nodes=len(silent), hypotheses=causes)
 
 
@@ -119,7 +122,7 @@ def _suspicion(
     )
     claim = Claim(
         detector="silence.mass",
-        family=pattern.family,
+        family=pattern.rule.family,
         kind=pattern.kind,
         subject=subject,
         weight=4.0,

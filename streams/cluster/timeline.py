@@ -12,18 +12,20 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Generic, Protocol, TypeVar
 
-from alerts import scope
-from alerts.case import Case, case_key, voice
+from alerts.cases import fold
+from alerts.cases.case import Case, case_key
+from alerts.cases.scope import Scope
+from alerts.cases.source import source_id
 from alerts.config import FindingConfig
-from alerts.scope import Scope
-from slowrank.telemetry import Suspicion, encode
+from slowrank.telemetry import NodeAnnounced, Suspicion, encode
 
 # Of one time and detector the clear comes last: it ends what was raised with it, in whatever order they came.
 _STATE_ORDER = {"raise": 0, "update": 1, "clear": 2}
 
-Entry = tuple[float, str, int, bytes, Suspicion]
+Order = tuple[float, str, int, bytes]
 
 S = TypeVar("S")
+M = TypeVar("M", bound=Suspicion | NodeAnnounced)
 
 
 class Advance(Protocol[S]):
@@ -35,30 +37,30 @@ class Advance(Protocol[S]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fold(Generic[S]):
-    """What a timeline does with its suspicions: pure functions on an immutable state.
+class Fold(Generic[S, M]):
+    """What a timeline does with its messages: pure functions on an immutable state.
 
-    ``apply`` takes the suspicions of one event time; ``next_deadline`` tells when silence alone will change
-    something; ``is_old_news`` whether a state has heard what makes a suspicion that comes late void.
+    ``apply`` takes the messages of one event time; ``next_deadline`` is when something changes without new
+    ones; ``is_stale``: whether a late message is void, because the state has a later one of its source.
     """
 
     start: S
-    apply: Callable[[S, Iterable[Suspicion], FindingConfig], S]
+    apply: Callable[[S, Iterable[M], FindingConfig], S]
     advance: Advance[S]
     next_deadline: Callable[[S, FindingConfig], tuple[float, str] | None]
-    is_old_news: Callable[[S, Suspicion], bool]
+    is_stale: Callable[[S, M], bool]
     is_empty: Callable[[S], bool]
 
 
-def spoken_since(case: Case | None, s: Suspicion) -> bool:
-    """Return whether the source of ``s`` has said something as young to the case that hears it."""
-    source = None if case is None else case.sources.get(voice(s))
-    # Where it has said nothing, there is nothing to end either.
+def is_superseded(case: Case | None, s: Suspicion) -> bool:
+    """Return whether the case has a suspicion of the same source that is as late as ``s``."""
+    source = None if case is None else case.sources.get(source_id(s))
+    # Without an earlier suspicion of the source there is nothing to clear.
     return s.state == "clear" if source is None else source.latest.ts >= s.ts
 
 
-def _is_old_news(state: Scope, s: Suspicion) -> bool:
-    return spoken_since(state.cases.get(case_key(s)), s)
+def _is_stale(state: Scope, s: Suspicion) -> bool:
+    return is_superseded(state.cases.get(case_key(s)), s)
 
 
 def _is_empty(state: Scope) -> bool:
@@ -67,27 +69,27 @@ def _is_empty(state: Scope) -> bool:
 
 SCOPE = Fold(
     start=Scope(),
-    apply=scope.apply,
-    advance=scope.advance,
-    next_deadline=scope.next_deadline,
-    is_old_news=_is_old_news,
+    apply=fold.apply,
+    advance=fold.advance,
+    next_deadline=fold.next_deadline,
+    is_stale=_is_stale,
     is_empty=_is_empty,
 )
 
 
-class Timeline(Generic[S]):
-    """One state through event time; ``shown`` is the last one reached and up to when it has heard all."""
+class Timeline(Generic[S, M]):
+    """One state through event time; ``shown``: the last one reached, and up to when it has all messages."""
 
-    def __init__(self, fold: Fold[S], config: FindingConfig) -> None:
+    def __init__(self, fold: Fold[S, M], config: FindingConfig) -> None:
         self._fold, self._config = fold, config
         self._settled, self._settled_to = fold.start, -math.inf
         self._head, self._head_to = fold.start, -math.inf
         self.shown: tuple[float, S] = (-math.inf, fold.start)
-        self._entries: list[Entry] = []
+        self._entries: list[tuple[Order, M]] = []
         self._shown_to = -math.inf
         self._due = math.inf
 
-    def fork(self) -> "Timeline[S]":
+    def fork(self) -> "Timeline[S, M]":
         """Return one with the same past and a future of its own."""
         other = copy(self)
         # States are immutable and may be shared; only the list changes in place.
@@ -99,21 +101,21 @@ class Timeline(Generic[S]):
         """Whether nothing is left to remember."""
         return not self._entries and self._fold.is_empty(self._head)
 
-    def add(self, s: Suspicion) -> None:
-        """Put a suspicion in its place; a repeat changes nothing.
+    def add(self, s: M) -> None:
+        """Put a message in its place; a repeat changes nothing.
 
-        One that comes after its place was settled is taken as it comes, if it is news of its source.
+        One that comes after its place was settled is applied at once, unless its source has reported since.
         """
-        entry = (s.ts, s.detector, _STATE_ORDER[s.state], encode(s), s)
-        place = bisect_left(self._entries, entry[:4], key=_order)
+        order = _order_of(s)
+        place = bisect_left(self._entries, order, key=_order)
         if s.ts <= self._settled_to:
-            if self._fold.is_old_news(self._settled, s):
+            if self._fold.is_stale(self._settled, s):
                 return
             self._settled = self._fold.apply(self._settled, (s,), self._config)
-        elif place < len(self._entries) and _order(self._entries[place]) == entry[:4]:
+        elif place < len(self._entries) and self._entries[place][0] == order:
             return
         else:
-            self._entries.insert(place, entry)
+            self._entries.insert(place, (order, s))
         if s.ts <= self._head_to:
             # Overtaken: all that is not settled is folded anew by the next ``reach``.
             self._head, self._head_to = self._settled, self._settled_to
@@ -125,7 +127,7 @@ class Timeline(Generic[S]):
             return True
         if not self._entries:
             return False
-        return bool(self._between(self._head_to, now)) or self._entries[0][0] <= self._horizon(now)
+        return bool(self._between(self._head_to, now)) or _time(self._entries[0]) <= self._horizon(now)
 
     def reach(self, now: float) -> Iterator[tuple[float, S]]:
         """Yield the state after each event time up to ``now`` not reached before, and then at ``now``.
@@ -133,7 +135,7 @@ class Timeline(Generic[S]):
         With each comes the event time up to which it has heard everything.
         """
         for ts, batch in _batches(self._between(self._head_to, now)):
-            # A deadline at this very time waits for what is said at it.
+            # A deadline at this very time waits for the suspicions of that time.
             for at, state in self._fold.advance(self._head, ts, self._config, inclusive=False):
                 self._head = state
                 if at > self._shown_to:
@@ -161,7 +163,7 @@ class Timeline(Generic[S]):
     def _horizon(self, now: float) -> float:
         return now - self._config.lateness_seconds
 
-    def _between(self, after: float, until: float) -> list[Entry]:
+    def _between(self, after: float, until: float) -> list[tuple[Order, M]]:
         """Return the entries after one event time and up to another; they are in order of it."""
         start = bisect_right(self._entries, after, key=_time)
         return self._entries[start : bisect_right(self._entries, until, key=_time)]
@@ -175,14 +177,20 @@ class Timeline(Generic[S]):
         self._entries = self._entries[len(done) :]
 
 
-def _order(entry: Entry) -> tuple[float, str, int, bytes]:
-    # Without the suspicion itself, which has no order: its bytes stand for it.
-    return entry[:4]
+def _order_of(s: Suspicion | NodeAnnounced) -> Order:
+    """Return what orders a message: time, source and state, then its bytes, which stand for the rest."""
+    if isinstance(s, Suspicion):
+        return s.ts, s.detector, _STATE_ORDER[s.state], encode(s)
+    return s.ts, "", 0, encode(s)
 
 
-def _time(entry: Entry) -> float:
+def _order(entry: tuple[Order, object]) -> Order:
     return entry[0]
 
 
-def _batches(entries: Sequence[Entry]) -> list[tuple[float, list[Suspicion]]]:
-    return [(ts, [e[4] for e in batch]) for ts, batch in groupby(entries, key=_time)]
+def _time(entry: tuple[Order, object]) -> float:
+    return entry[0][0]
+
+
+def _batches(entries: Sequence[tuple[Order, M]]) -> list[tuple[float, list[M]]]:
+    return [(ts, [s for _, s in batch]) for ts, batch in groupby(entries, key=_time)]

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 
 from slowrank.telemetry import Suspicion
-from streams.event_tables import EVENT_RULES
-from streams.hardware_rules import GPU_COUNTS, HOST_COUNTS, NIC_COUNTS
-from streams.hardware_states import GPU_STATES, NIC_STATES, NODE_STATES
-from streams.watched import WATCHED
+from streams.node.detectors.watched_metrics import WATCHED
+from streams.node.rules.event_tables import EVENT_RULES
+from streams.node.rules.rule_tables import GPU_COUNTS, HOST_COUNTS, NIC_COUNTS
+from streams.node.rules.state_rules import GPU_STATES, NIC_STATES, NODE_STATES
 
 
 @dataclass(frozen=True, slots=True)

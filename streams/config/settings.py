@@ -14,12 +14,12 @@ from typing import Any, Literal
 import msgspec
 
 from alerts.config import FindingConfig
-from detectors.multivariate import Envelope
-from slowrank.telemetry import Suspicion
-from streams.catalogue import detector_of, rule_of
-from streams.job_stage import JobStageConfig
-from streams.node_stage import NodeConfig
-from streams.places import PLACE_KIND
+from detectors.node.gray_envelope import Envelope
+from slowrank.telemetry import LinkDelay, NodeAnnounced, StartupPhase, Suspicion
+from streams.config.detector_catalogue import detector_of, rule_of
+from streams.job.config import JobStageConfig
+from streams.node.config import NodeConfig
+from streams.stage import Output
 
 Mode = Literal["on", "shadow", "off"]
 
@@ -106,22 +106,31 @@ class Tuning:
         exceptions |= {rule for layer in spoken for rule in layer.modes if rule.startswith(rules)}
         return not any(mode == name or mode.startswith(rules) for mode in exceptions)
 
-    def judged(self, s: Suspicion) -> Suspicion | None:
-        """Return what becomes of a suspicion: itself, marked as one in shadow, or nothing.
+    def judged(self, output: Output) -> Output | None:
+        """Return an output under the mode of its detector: itself, marked as one in shadow, or None (off).
 
         A clear always passes: what it ends may have been raised under another mode, when the node ran
-        another job. That a node is there is told as a clear too; where it stands is for domains alone.
+        another job. Outputs of no detector pass too.
         """
-        if not self._has_modes or (s.state == "clear" and s.kind != PLACE_KIND):
-            return s
-        mode, _ = self.mode(detector_of(s), s.cluster, s.subject.job_id, rule=rule_of(s))
-        if s.kind == PLACE_KIND:
-            # Without domains the node still counts among those that should report.
-            nowhere = msgspec.structs.replace(s.subject, rack=None, switch=None)
-            return s if mode == "on" else msgspec.structs.replace(s, subject=nowhere)
+        if not self._has_modes:
+            return output
+        match output:
+            case NodeAnnounced():
+                # Without domains the node still counts among those that should report.
+                on = self.mode("domains", output.cluster, output.job_id)[0] == "on"
+                return output if on else msgspec.structs.replace(output, rack=None, switch=None)
+            case Suspicion() if output.state != "clear":
+                job, rule = output.subject.job_id, rule_of(output)
+                mode, _ = self.mode(detector_of(output), output.cluster, job, rule=rule)
+            case LinkDelay():
+                mode, _ = self.mode("pairwise", output.cluster)
+            case StartupPhase():
+                mode, _ = self.mode("startup", output.cluster, output.job_id)
+            case _:
+                return output
         if mode == "off":
             return None
-        return s if mode == "on" else msgspec.structs.replace(s, shadow=True)
+        return output if mode == "on" else msgspec.structs.replace(output, shadow=True)
 
     def _matching(self, cluster: str, job: str | None) -> tuple[int, ...]:
         return tuple(i for i, layer in enumerate(self.layers) if layer.applies(cluster, job))

@@ -5,15 +5,17 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any, Generic, TypeVar
 
-from slowrank.telemetry import JobSteps, Record, Suspicion
-from streams.finding_stage import FindingStage
-from streams.gather import Gathered
-from streams.gray_nodes import GrayNodes
-from streams.job_memory import JobMemory
-from streams.job_stage import DEFAULT_MEMORY_BYTES, JobStage, JobStageConfig
-from streams.node_stage import NodeConfig, NodeStage
-from streams.stage import Output, Stage
-from streams.tuning import REMEMBERED, Tuning
+from slowrank.telemetry import JobEnded, JobSteps
+from streams.cluster.gray_nodes import GrayNodes
+from streams.cluster.stage import FindingStage
+from streams.config.settings import REMEMBERED, Tuning
+from streams.job.config import JobStageConfig
+from streams.job.memory import JobMemory
+from streams.job.stage import DEFAULT_MEMORY_BYTES, JobStage
+from streams.node.batching import Gathered
+from streams.node.config import NodeConfig
+from streams.node.stage import NodeStage
+from streams.stage import Input, Output, Stage
 
 C = TypeVar("C", bound=Hashable)
 
@@ -37,7 +39,7 @@ class Tuned(Generic[C]):
         """The stages made so far."""
         return tuple(self._stages.values())
 
-    def process(self, record: Record | Suspicion) -> Sequence[Output]:
+    def process(self, record: Input) -> Sequence[Output]:
         """Take one record; one that is not for the stage gives rise to nothing."""
         config = self._config_of(record)
         if config is None:
@@ -57,7 +59,7 @@ class Tuned(Generic[C]):
     def _judged(self, outputs: Sequence[Output]) -> Sequence[Output]:
         if not outputs:
             return outputs
-        judged = (self._tuning.judged(o) if isinstance(o, Suspicion) else o for o in outputs)
+        judged = map(self._tuning.judged, outputs)
         return [output for output in judged if output is not None]
 
 
@@ -87,8 +89,10 @@ def job_stage(
 ) -> "Tuned[JobStageConfig]":
     """Return the job stage; ``memory_bytes`` bounds the jobs of each distinct setting."""
 
-    def config_of(record: Record) -> Any:
-        return tuning.configs(record.cluster, record.job_id).job if isinstance(record, JobSteps) else None
+    def config_of(record: Input) -> Any:
+        if not isinstance(record, JobSteps | JobEnded):
+            return None
+        return tuning.configs(record.cluster, record.job_id).job
 
     make = partial(JobStage, name=name, memory_bytes=memory_bytes)
     return Tuned(tuning, config_of=config_of, make=make)
@@ -103,4 +107,9 @@ def job_memory(stage: Stage) -> JobMemory:
 def finding_stage(tuning: Tuning) -> Stage:
     """Return the finding stage; its settings differ by cluster only, as a cause may cost several jobs."""
     findings = Tuned(tuning, config_of=lambda s: tuning.finding(s.cluster), make=FindingStage)
-    return GrayNodes(findings, tuning)
+    return gray_nodes(findings, tuning)
+
+
+def gray_nodes(inner: Stage, tuning: Tuning) -> GrayNodes:
+    """Return ``inner`` behind the comparison of nodes, with the healthy regions of the tuning."""
+    return GrayNodes(inner, region_of=lambda cluster: tuning.configs(cluster).gray, judged=tuning.judged)

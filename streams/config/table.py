@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from dataclasses import is_dataclass
 from typing import Any
 
-from streams.catalogue import DETECTORS, FINDINGS, GRAY, RULES, Detector
-from streams.gray_region import fingerprint
-from streams.tuning import Configs, Tuning
-from streams.tuning_file import config_of, knobs_of
+from streams.cluster.gray_model import fingerprint
+from streams.config.detector_catalogue import DETECTORS, FINDINGS, GRAY, RULES, Detector
+from streams.config.settings import Configs, Tuning
+from streams.config.toml_file import config_of, knobs_of
 
 
 def table(tuning: Tuning, cluster: str, job: str | None) -> Iterator[str]:

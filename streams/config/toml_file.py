@@ -18,11 +18,11 @@ from itertools import combinations_with_replacement
 from pathlib import Path
 from typing import Any, get_args
 
-from detectors.multivariate import Envelope
+from detectors.node.gray_envelope import Envelope
 from slowrank.settings import TUNING_TABLES
-from streams.catalogue import DETECTORS, FINDINGS, GRAY, NAMES, RULES, Detector
-from streams.gray_region import read_region
-from streams.tuning import Configs, Layer, Mode, Tuning, is_pattern, with_knobs
+from streams.cluster.gray_model import read_region
+from streams.config.detector_catalogue import DETECTORS, FINDINGS, GRAY, NAMES, RULES, Detector
+from streams.config.settings import Configs, Layer, Mode, Tuning, is_pattern, with_knobs
 
 # Settings by name, wherever they stand: a share of something; what may be zero; what may have any sign.
 _SHARES = frozenset(

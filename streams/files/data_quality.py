@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from streams.arrays import FloatArray
+from streams.columns import FloatArray
 
 FEW_STEPS = 60
 """So many steps show that a rank got 10 % slower halfway; forty show 20 %."""

@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from alerts.cases.shadow import SUFFIX
 from alerts.finding import Finding, rfc3339
-from alerts.shadow import SUFFIX
 
 Change = Literal["opened", "gone", "changed", "same"]
 

@@ -113,7 +113,7 @@ def _parquet(path: Path) -> Iterator[Line]:
         import pyarrow as pa
         import pyarrow.parquet as pq
     except ImportError as error:
-        raise FileProblem(f"{path}: reading Parquet needs `pip install '.[all]'`.") from error
+        raise FileProblem(f"{path}: reading Parquet needs `pip install ./slowrank '.[all]'`.") from error
     number = 0
     try:
         file = pq.ParquetFile(path)
@@ -207,7 +207,7 @@ def _decompressed(path: Path, raw: IO[bytes]) -> IO[bytes]:
         try:
             from pyarrow import CompressedInputStream
         except ImportError as error:
-            raise FileProblem(f"{path}: reading .zst needs `pip install '.[all]'`.") from error
+            raise FileProblem(f"{path}: reading .zst needs `pip install ./slowrank '.[all]'`.") from error
         # Unlike the zstandard package's reader it says when a file ends in the middle of a frame.
         return io.BufferedReader(CompressedInputStream(raw, "zstd"))
     return raw

@@ -25,10 +25,10 @@ from slowrank.telemetry.schema import (
     step_schema,
 )
 from slowrank.telemetry.twin import Assembler
-from streams.arrays import Array, pack_arrays
-from streams.doubts import StepColumns, doubts
-from streams.file_values import integer_of, number_of, text_of, time_of
-from streams.files import REQUIRED, FileProblem, Row, chain, kind_of
+from streams.columns import Array, pack_arrays
+from streams.files.data_quality import StepColumns, doubts
+from streams.files.readers import REQUIRED, FileProblem, Row, chain, kind_of
+from streams.files.value_parsing import integer_of, number_of, text_of, time_of
 
 _STEP = STEP_SCHEMAS[CURRENT_STEP_SCHEMA].rows
 _KEYS = ("step", "rank", "local_rank", "gpu_index", *COORDS)

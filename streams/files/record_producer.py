@@ -9,7 +9,7 @@ from aiokafka.errors import KafkaError
 
 from slowrank.telemetry import JobSteps, NodeEvent, NodeSample, Record, encode
 from slowrank.telemetry.topics import JOB_STEPS, NODE_EVENTS, NODE_SAMPLES, topic_name
-from streams.clients import METADATA_MS, started
+from streams.runtime.kafka.clients import METADATA_MS, started
 
 # Records not acknowledged yet, in memory.
 IN_FLIGHT = 2000

@@ -10,14 +10,14 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError
 
 from slowrank.settings import Settings
-from slowrank.telemetry import BadRecord
+from slowrank.telemetry import BadRecord, JobEnded
 from slowrank.telemetry.row_file import opened
 from slowrank.telemetry.topics import topic_name
 from slowrank.telemetry.twin import rows
-from streams.clients import METADATA_MS
-from streams.dead_letters import Message
-from streams.decoding import TELEMETRY
-from streams.placement import MOVED
+from streams.runtime.kafka.clients import METADATA_MS
+from streams.runtime.kafka.dead_letters import Message
+from streams.runtime.kafka.decoding import TELEMETRY
+from streams.runtime.kafka.placement import MOVED
 
 
 class RecordingProblem(Exception):
@@ -44,7 +44,9 @@ async def write_recording(settings: Settings, output: Path, *, follow: bool) -> 
                 except BadRecord:
                     unreadable += 1
                 else:
-                    lines = [msgspec.json.encode(row) + b"\n" for row in rows(record)]
+                    # The end of a job is an event of its node, and is recorded as that.
+                    found = () if isinstance(record, JobEnded) else rows(record)
+                    lines = [msgspec.json.encode(row) + b"\n" for row in found]
                     file.write(b"".join(lines))
                     written += len(lines)
                 message = await anext(messages, None)

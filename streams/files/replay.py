@@ -6,7 +6,7 @@ import msgspec
 
 from alerts.finding import Finding
 from slowrank.telemetry import Record
-from streams.topology import Pipeline
+from streams.pipeline import Pipeline
 
 
 def findings_of(records: Iterable[Record], pipeline: Pipeline) -> Iterator[Finding]:

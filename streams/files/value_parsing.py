@@ -6,7 +6,7 @@ from typing import Any
 
 from slowrank.telemetry import BadRecord
 from slowrank.telemetry.schema import MISSING_INT
-from streams.files import Row
+from streams.files.readers import Row
 
 LATEST_SECONDS = 1e11
 """The year 5138 in seconds, and March 1973 in milliseconds: what is larger is no time in seconds."""

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from detectors.ratios import window_bytes
-from detectors.straggler import StragglerConfig
+from detectors.peers.ratios import window_bytes
+from detectors.straggler.config import StragglerConfig
 from slowrank.telemetry import Evidence, Subject, Suspicion
-from streams.ledger import Ledger
+from streams.open_suspicions import OpenSuspicions
 
 KIND = "self.job_memory"
 
@@ -14,7 +14,7 @@ JOB_BYTES = 80_000
 RANK_BYTES = 3_100
 ROW_BYTES = 250
 """What a job takes by itself, for each rank beside its window of steps, and for each row that waits for the
-others of its step; measured with ``tracemalloc`` (tests/streams/test_job_memory.py holds them to it)."""
+others of its step; measured with ``tracemalloc`` (tests/streams/job/test_memory.py holds them to it)."""
 
 NEAR, WELL = 0.8, 0.7
 """Shares of the limit at which the finding begins and ends: a tenth apart, so that one job more or less does
@@ -55,7 +55,7 @@ class Shortage:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._ledger: Ledger[str] = Ledger(UPDATE_SECONDS)
+        self._open: OpenSuspicions[str] = OpenSuspicions(UPDATE_SECONDS)
 
     def look(
         self, now: float, memory: JobMemory, refused_of: Callable[[], Mapping[str, int]]
@@ -64,13 +64,13 @@ class Shortage:
 
         ``refused_of`` counts the refused jobs of each cluster that has jobs here, held or refused.
         """
-        short = bool(memory.refused) or memory.reserved >= (WELL if self._ledger else NEAR) * memory.limit
-        if not short and not self._ledger:
+        short = bool(memory.refused) or memory.reserved >= (WELL if self._open else NEAR) * memory.limit
+        if not short and not self._open:
             return []
         found = refused_of() if short else {}
         held = {cluster: self._suspicion(now, cluster, n, memory) for cluster, n in sorted(found.items())}
-        out = [s for cluster, suspicion in held.items() for s in self._ledger.put(cluster, suspicion)]
-        return out + [s for c in self._ledger if c not in found for s in self._ledger.clear(c, now)]
+        out = [s for cluster, suspicion in held.items() for s in self._open.put(cluster, suspicion)]
+        return out + [s for c in self._open if c not in found for s in self._open.clear(c, now)]
 
     def _suspicion(self, now: float, cluster: str, refused: int, memory: JobMemory) -> Suspicion:
         evidence = (

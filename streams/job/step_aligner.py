@@ -20,7 +20,7 @@ from statistics import median
 import numpy as np
 import numpy.typing as npt
 
-from streams.step_rows import LOSSES, Identity, Rows
+from streams.job.step_rows import LOSSES, Identity, Rows
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -133,8 +133,7 @@ class StepAligner:
         return self._number(rows, 0)
 
     def rolled_back(self, rows: Rows, k: int) -> bool:
-        """Tell whether row ``k`` says that its rank went back to a step it had already done: a silent
-        restart."""
+        """Whether by row ``k`` its rank went back to a step it had already done: a silent restart."""
         if self.window is not None:
             return False
         step, rank = rows.steps[k], rows.ranks[k]
@@ -164,7 +163,7 @@ class StepAligner:
         """Take the next rows, one or as many as ``together`` allows; return the steps they complete, in
         order."""
         number = self.number(rows)
-        self._hear(rows)
+        self._note_times(rows)
         opened = self._open.get(number)
         if (self.closed is not None and number <= self.closed) or (opened and rows.ranks[0] in opened.ranks):
             # By time, a second row in a stretch is nothing unusual: a stretch holds two of them.
@@ -179,14 +178,14 @@ class StepAligner:
         opened.first_ts = min(opened.first_ts, *rows.ts)
         opened.ranks.update(rows.ranks)
         opened.parts.append(rows)
-        self._know(number, rows)
+        self._note_places(number, rows)
         self.event_time = max(self.event_time, *rows.ts)
         self._learn_grace(rows.values[0].tolist())
         return self._close()
 
-    def heard_beside(self, step: Step) -> set[int]:
-        """Return the ranks that are not in a step but were heard of, late rows included, within a grace of
-        the job's event time."""
+    def late_for(self, step: Step) -> set[int]:
+        """Return the ranks that are not in a step but sent rows, late ones included, within a grace of the
+        job's event time."""
         if len(step.present) == len(self.last_ts):
             return set()
         oldest = self.event_time - self._grace
@@ -208,7 +207,7 @@ class StepAligner:
     def _number(self, rows: Rows, k: int) -> int:
         return rows.steps[k] if self.window is None else int(rows.ts[k] // self.window)
 
-    def _hear(self, rows: Rows) -> None:
+    def _note_times(self, rows: Rows) -> None:
         last_ts = self.last_ts
         for rank, ts in zip(rows.ranks, rows.ts, strict=True):
             before = last_ts.get(rank)
@@ -218,7 +217,7 @@ class StepAligner:
                 self._gaps.append(ts - before)
                 last_ts[rank] = ts
 
-    def _know(self, number: int, rows: Rows) -> None:
+    def _note_places(self, number: int, rows: Rows) -> None:
         """Note where the ranks are, and what step they have reached."""
         known = map(self.identities.get, rows.ranks)
         if any(map(is_not, known, rows.identities)):
@@ -286,10 +285,10 @@ class StepAligner:
             return True
         if not self._expected <= opened.ranks:
             return False
-        # A rank long unheard of may be back with this very step: what it says must not depend on whether its
-        # record or the others' came first.
-        unheard = min(self.last_ts.values()) < self.event_time - self._grace
-        return not unheard or self.event_time > opened.first_ts + _LINGER_SECONDS
+        # A rank long silent may be back with this very step: the result must not depend on whether its record
+        # or the others' came first.
+        silent = min(self.last_ts.values()) < self.event_time - self._grace
+        return not silent or self.event_time > opened.first_ts + _LINGER_SECONDS
 
     def _note_closed(self, step: Step) -> None:
         self.closed, self.closed_at = step.number, max(self.closed_at, step.closed_at)

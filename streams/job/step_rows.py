@@ -12,7 +12,7 @@ import numpy.typing as npt
 from slowrank.telemetry import JobSteps
 from slowrank.telemetry.columns import read
 from slowrank.telemetry.schema import STEP_SCHEMAS, STEP_V1, Block
-from streams.arrays import columns
+from streams.columns import columns
 
 COORDS = ("dp", "pp", "tp", "cp", "ep")
 SECONDS = ("step", "compute", "wait", "data", "comm", "checkpoint")
@@ -25,15 +25,15 @@ SQUARES = len(SECONDS) + NOTES.index("seq_len_sq_sum")
 """The last value, which is there where a row of the record has it."""
 
 ROLLOUT = "rollout"
-"""The phase label of ranks that generate while others train: nobody's work is like theirs, so that only the
-step they share with the others counts.
+"""The phase label of ranks that generate while others train: their work is like no other rank's, so that only
+the step they share with the others counts.
 """
 
 _VALUES = (*(f"{name}_seconds" for name in SECONDS), *NOTES)
 """The columns of what was measured. They follow each other in that order, in every later schema too."""
 
 _PLACE = Block(tuple(c for c in STEP_V1.columns if c.kind == "key" and c.name not in ("step", "ts")))
-"""The columns that say where a rank is. They follow step and time, in every later schema too."""
+"""The columns that name the place of a rank. They follow step and time, in every later schema too."""
 
 _BEFORE_PLACE = 16
 """Bytes of a row's step and time."""
@@ -52,7 +52,7 @@ class Identity:
     model: str
 
     def is_part_of(self, known: "Identity") -> bool:
-        """Tell whether this says nothing that ``known`` does not: rows may leave out what does not change."""
+        """Whether ``known`` holds all of this: rows may leave out what does not change."""
         return (
             self.node == known.node
             and self.local_rank in (None, known.local_rank)
@@ -66,7 +66,7 @@ class Rows(msgspec.Struct, frozen=True, gc=False):
     """Reports of ranks on steps, n of them: each field has one entry a row.
 
     ``values`` [seconds + notes, n] are the seconds of ``SECONDS``, then ``NOTES``, as sent; NaN: not read.
-    Without the row of ``SQUARES``, none of the ranks told it.
+    Without the row of ``SQUARES``, none of the ranks reported it.
     """
 
     steps: Sequence[int]
@@ -91,14 +91,14 @@ def rows_of(record: JobSteps) -> Rows:
     block = STEP_SCHEMAS[record.schema].rows
     steps, ts = read(block, record.rows, ("step", "ts")).values()
     count = len(steps)
-    told = len(_VALUES) if _VALUES[-1] in block.places else SQUARES
-    values = np.ndarray((told, count), np.dtype("<f4"), record.rows, block.places[_VALUES[0]][0] * count)
+    reported = len(_VALUES) if _VALUES[-1] in block.places else SQUARES
+    values = np.ndarray((reported, count), np.dtype("<f4"), record.rows, block.places[_VALUES[0]][0] * count)
     if record.labels.get("phase") == ROLLOUT:
         values = values.copy()  # those of the record are read-only
         values[1 : len(SECONDS)] = np.nan
-    # A node says the same of its ranks with every step: what it says is looked up, not read again.
-    said = record.rows[_BEFORE_PLACE * count : (_BEFORE_PLACE + _PLACE.row_size) * count]
-    ranks, identities = _places(record.node, record.labels.get("gpu_model", ""), said)
+    # A node sends the same keys of its ranks with every step: they are looked up, not read again.
+    keys = record.rows[_BEFORE_PLACE * count : (_BEFORE_PLACE + _PLACE.row_size) * count]
+    ranks, identities = _places(record.node, record.labels.get("gpu_model", ""), keys)
     rows = Rows(steps, ranks, ts, values, identities)
     return rows if count and _whole(rows) else _only_whole(rows)
 
@@ -121,9 +121,9 @@ def _only_whole(rows: Rows) -> Rows:
 
 
 @lru_cache(maxsize=1 << 14)
-def _places(node: str, model: str, said: bytes) -> tuple[tuple[int, ...], tuple[Identity, ...]]:
+def _places(node: str, model: str, packed: bytes) -> tuple[tuple[int, ...], tuple[Identity, ...]]:
     """Return rank and identity of each row from the bytes of its key columns."""
-    read = columns(_PLACE, said)
+    read = columns(_PLACE, packed)
     ranks, *keys = (read[name].tolist() for name in _KEYS)
     return tuple(ranks), tuple(_identity(node, place, model) for place in zip(*keys, strict=True))
 

@@ -1,6 +1,6 @@
 """The jobs that a stage holds: for how long, in how many bytes, and which go first when there is no room.
 
-Jobs are let go by what the records say alone: event times, and which job works where. A job that goes on is
+Jobs are let go by what the records hold alone: event times, and which job works where. A job that goes on is
 never let go for a newer one; the newer one is refused, and counted.
 """
 
@@ -9,6 +9,8 @@ from collections import Counter, OrderedDict
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Generic, TypeVar
+
+from detectors.job.progress import FORGET_SECONDS
 
 J = TypeVar("J")
 
@@ -24,10 +26,7 @@ Exporters that were cut off send for minutes what they have spooled."""
 
 SILENT_SECONDS = 600.0
 """A job may be let go for a new one after so long without a row: checkpoints and evaluations of recorded jobs
-last up to some minutes, and a stall of any job counts as certain after two (``streams.progress``)."""
-
-FORGET_SECONDS = 86_400.0
-"""After a day without a row a job is let go in any case."""
+last up to some minutes, and a stall of any job counts as certain after two (``detectors.job.progress``)."""
 
 CLOCKS_SECONDS = 10.0
 """A row so soon after the end of its job is of before it: the event and the rows come from several clocks."""
@@ -109,7 +108,7 @@ class JobTable(Generic[J]):
         return True
 
     def touch(self, key: JobKey, ts: float) -> None:
-        """Note a row of a job that is held: one well after its end says that the job goes on."""
+        """Note a row of a job that is held: one well after its end means that the job goes on."""
         held = self._held[key]
         self._held.move_to_end(key)
         # By the stage's time, not by the row's: a clock that is ahead cannot keep a job.
@@ -128,7 +127,7 @@ class JobTable(Generic[J]):
         self._held[key].reserved = need
 
     def end(self, key: JobKey, ts: float) -> bool:
-        """Note that a job has ended by event time ``ts``; return whether that is news."""
+        """Note that a job has ended by event time ``ts``; return whether it had not ended before."""
         held = self._held.get(key)
         if held is None or held.ended is not None or held.latest > ts + CLOCKS_SECONDS:
             return False

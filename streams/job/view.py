@@ -1,46 +1,36 @@
-"""What a suspicion of a job needs to know of the job: its ranks, and the nodes and GPUs they run on."""
+"""A job as its detectors see it at one step: its ranks, where they run, and which of them are slow."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 
-import numpy as np
-
-from detectors.straggler import StragglerDetector
-from slowrank.telemetry import UNKNOWN_NODE, Subject
-from streams.step_rows import Identity
-
-Topic = Literal[
-    "compute",
-    "data",
-    "rest",
-    "intermittent",
-    "stage",
-    "workload",
-    "input",
-    "unmeasured",
-    "network",
-    "missing",
-    "hang",
-    "loss",
-    "grad_norm",
-    "group",
-    "transfer",
-]
-Key = tuple[Topic, int]
-"""What a suspicion of a job is about, and the rank or stage concerned (-1 = the job)."""
+from detectors.straggler.core import DecisionCore, Ints, StepResult
+from slowrank.telemetry import UNKNOWN_NODE, Subject, Suspicion
+from streams.job.step_rows import Identity
+from streams.job.topic import Key, Topic
+from streams.open_suspicions import OpenSuspicions
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobView:
-    """What a suspicion needs to know of its job."""
+    """One job at one step. ``roster``: its ranks, ascending; their places in it number them in arrays.
+
+    ``core`` decides which ranks are slow, ``result`` is what it decided on this step. ``late`` are ranks
+    without a row in this step that have sent others since. ``open`` are the open suspicions, to be read only.
+    """
 
     cluster: str
     job_id: str
     attempt: int
     roster: tuple[int, ...]
     identities: Mapping[int, Identity]
-    detector: StragglerDetector
+    core: DecisionCore
+    open: OpenSuspicions[Key]
+    result: StepResult = field(default_factory=StepResult)
+    late: frozenset[int] = frozenset()
+
+    def standing(self, *topics: Topic) -> dict[Key, Suspicion]:
+        """Return the open suspicions about some topics."""
+        return {key: self.open[key] for key in self.open if key[0] in topics}
 
     @property
     def nodes(self) -> int:
@@ -57,25 +47,12 @@ class JobView:
         node = self.identities[rank].node
         return None if node == UNKNOWN_NODE else node
 
-    def tensor_group(self, rank: int) -> tuple[int, ...]:
-        """Return where in the roster the ranks stand that differ from ``rank`` in ``tp`` alone, itself among
-        them; nothing where it is alone, they are on several nodes, or more tells them apart than ``coords``.
-        """
-        own = dict(self.identities[rank].coords)
-        if own.pop("tp", None) is None:
-            return ()
-        places = [dict(self.identities[r].coords) for r in self.roster]
-        shards = [place.pop("tp", None) for place in places]
-        members = tuple(i for i, place in enumerate(places) if place == own and shards[i] is not None)
-        nodes = {self.node(self.roster[i]) for i in members}
-        whole = len(members) == len({shards[i] for i in members}) >= 2 and len(nodes) == 1
-        return members if whole else ()
-
-    def role(self, group: int) -> dict[str, str | int]:
-        """Return what the ranks of a group of peers share and not all of the job do: model, coordinates."""
-        member = self.detector.stages.index == group
-        inside = [self.identities[self.roster[i]] for i in np.flatnonzero(member)]
-        outside = [self.identities[self.roster[i]] for i in np.flatnonzero(~member)]
+    def role(self, members: Ints) -> dict[str, str | int]:
+        """Return what ``members`` (places) share and not all of the job do: model, coordinates."""
+        chosen = set(members.tolist())
+        places = [self.identities[rank] for rank in self.roster]
+        inside = [at for i, at in enumerate(places) if i in chosen]
+        outside = [at for i, at in enumerate(places) if i not in chosen]
         shared: dict[str, str | int] = {}
         for name in ("gpu_model", "pp", "ep"):
             value = _property(inside[0], name)
@@ -84,9 +61,9 @@ class JobView:
                 shared[name] = value
         return shared
 
-    def role_name(self, group: int) -> str:
-        """Return the role in words, ``pp=3``; empty where nothing is known to tell the groups apart."""
-        return ", ".join(f"{name}={value}" for name, value in self.role(group).items())
+    def role_name(self, members: Ints) -> str:
+        """Return the role in words, ``pp=3``; empty where nothing is known to distinguish its members."""
+        return ", ".join(f"{name}={value}" for name, value in self.role(members).items())
 
     def subject(self, rank: int) -> Subject:
         """Return the rank as a GPU where its node and index are known, else as a rank."""
@@ -108,6 +85,21 @@ class JobView:
         return Subject(
             type="job", cluster=self.cluster, job_id=self.job_id, attempt=self.attempt, coords=coords
         )
+
+
+def spans(ranks: Collection[int]) -> str:
+    """Return ranks in words.
+
+    >>> spans([4, 1, 2, 3, 9])
+    '1-4,9'
+    """
+    found: list[list[int]] = []
+    for rank in sorted(ranks):
+        if found and rank == found[-1][1] + 1:
+            found[-1][1] = rank
+        else:
+            found.append([rank, rank])
+    return ",".join(f"{lo}" if lo == hi else f"{lo}-{hi}" for lo, hi in found)
 
 
 def _property(identity: Identity, name: str) -> str | int | None:

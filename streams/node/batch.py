@@ -6,17 +6,19 @@ from functools import cached_property
 
 import numpy as np
 
-from slowrank.telemetry import NodeSample
-from slowrank.telemetry.schema import SAMPLE_SCHEMAS, Block
-from streams.arrays import Array, FloatArray, Mask, Rows, spread, stacked
+from slowrank.telemetry import NodeSample, Subject
+from slowrank.telemetry.schema import SAMPLE_SCHEMAS, Block, Owner
+from streams.columns import Array, FloatArray, Mask, Rows, spread, stacked
 from streams.suspicions import Place
 
 Columns = dict[str, Array]
 
+OWNERS: tuple[Owner, ...] = ("gpu", "nic", "host")
+
 
 @dataclass(frozen=True, slots=True)
 class Devices:
-    """The devices of a node in the order of their lanes, and the schema their columns follow."""
+    """The devices of a node in the order of their lanes, and the schema of their columns."""
 
     schema: int
     gpus: tuple[str, ...]
@@ -24,81 +26,111 @@ class Devices:
 
     @property
     def shape(self) -> "Shape":
-        """Return what decides which nodes can be handled together."""
+        """Return what nodes must have in common to share a block."""
         return Shape(self.schema, len(self.gpus), len(self.nics))
 
     def holds(self, sample: NodeSample) -> bool:
         """Return whether every device of the sample has a lane."""
         return (
-            # Mostly they are equal; sets are dearer and made only where they are not.
+            # Equal tuples are the usual case and cheaper to compare than sets.
             (self.gpus == sample.gpu_ids or set(self.gpus).issuperset(sample.gpu_ids))
             and (self.nics == sample.nic_ids or set(self.nics).issuperset(sample.nic_ids))
             and self.schema == sample.schema
         )
 
     def widened(self, sample: NodeSample) -> "Devices":
-        """Return these devices and what is new in the sample."""
+        """Return these devices and the new ones of the sample."""
         gpus = dict.fromkeys((*self.gpus, *sample.gpu_ids))
         return Devices(sample.schema, tuple(gpus), tuple(dict.fromkeys((*self.nics, *sample.nic_ids))))
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How many devices nodes have, whatever their names, and the schema of their columns."""
+    """The number of devices of a node and the schema of its columns."""
 
     schema: int
     gpus: int
     nics: int
 
+    def count(self, owner: Owner) -> int:
+        """Return how many instances of a kind of device each node has."""
+        return {"gpu": self.gpus, "nic": self.nics, "host": 1}[owner]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The columns of one kind of device, each [n, devices]; ``ids`` are the names of the devices by sample.
+
+    A device that a sample does not name is not ``there`` [n, devices]; all its columns read as missing.
+    """
+
+    ids: Sequence[tuple[str, ...]]
+    columns: Columns
+    there: Mask
+
+    def __getitem__(self, name: str) -> Array:
+        return self.columns[name]
+
 
 class Batch:
-    """Samples of n nodes of a page, in the order of its rows; all arrays are [n, devices].
+    """Samples of n nodes of a block, in the order of its rows.
 
-    A device that a sample does not name is not ``there``, and all its columns read as missing.
+    ``left_jobs``: by index of a sample whose node has changed jobs, the job before (None: none).
     """
 
     def __init__(
         self, rows: Rows, index: Array, samples: Sequence[NodeSample], devices: Sequence[Devices]
     ) -> None:
         self.rows, self.index, self.samples = rows, index, samples
-        self.gpu_ids, self.nic_ids = [d.gpus for d in devices], [d.nics for d in devices]
-        # There is one host, and it has no name.
-        self.host_ids = [("",)] * len(samples)
-        schema = SAMPLE_SCHEMAS[devices[0].schema]
+        self.left_jobs: dict[int, str | None] = {}
         self.ts: FloatArray = np.array([s.ts for s in samples])
-        self.gpu, self.gpu_there = _block(schema.gpu, self.gpu_ids, [(s.gpu_ids, s.gpu) for s in samples])
-        self.nic, self.nic_there = _block(schema.nic, self.nic_ids, [(s.nic_ids, s.nic) for s in samples])
+        schema = SAMPLE_SCHEMAS[devices[0].schema]
+        gpus, nics = [d.gpus for d in devices], [d.nics for d in devices]
+        self.gpu = _part(schema.gpu, gpus, [(s.gpu_ids, s.gpu) for s in samples])
+        self.nic = _part(schema.nic, nics, [(s.nic_ids, s.nic) for s in samples])
+        # There is one host, and it has no name.
         host = [(("",) if s.host else (), s.host) for s in samples]
-        self.host, self.host_there = _block(schema.host, self.host_ids, host)
+        self.host = _part(schema.host, [("",)] * len(samples), host)
 
     def __len__(self) -> int:
         return len(self.samples)
 
     @cached_property
     def fabric(self) -> Mask:
-        """Which nodes have GPUs, [n]: the links of an ordinary host come and go for reasons of its own."""
+        """Nodes with GPUs, [n]; links of other hosts come and go for unrelated reasons."""
         return np.array([bool(s.gpu_ids) for s in self.samples])
 
     @cached_property
     def in_job(self) -> Mask:
-        """Which nodes name the job they work for, [n]."""
+        """Nodes that name their job, [n]."""
         return np.array([s.job_id is not None for s in self.samples])
 
+    def part(self, owner: Owner) -> Part:
+        """Return the columns of one kind of device."""
+        return {"gpu": self.gpu, "nic": self.nic, "host": self.host}[owner]
+
     def place(self, k: int) -> Place:
-        """Return where the suspicions of the k-th sample belong."""
+        """Return the location of the k-th sample's node."""
         return Place.of(self.samples[k])
 
+    def subject(self, k: int, owner: Owner, name: str) -> Subject:
+        """Return the device ``name`` of the k-th sample's node as a subject."""
+        place = self.place(k)
+        if owner == "host":
+            return place.whole_node()
+        return place.gpu(name) if owner == "gpu" else place.nic(name)
 
-def _block(
+
+def _part(
     block: Block, ids: Sequence[tuple[str, ...]], parts: Sequence[tuple[tuple[str, ...], bytes]]
-) -> tuple[Columns, Mask]:
+) -> Part:
     there = np.ones((len(parts), len(ids[0])), np.bool_)
     datas = [data for _, data in parts]
     for k, (named, data) in enumerate(parts):
         if named != ids[k]:
-            places = [ids[k].index(name) for name in named]
+            lanes = [ids[k].index(name) for name in named]
             there[k] = False
-            there[k, places] = True
+            there[k, lanes] = True
             # ``stacked`` takes parts of one length only.
-            datas[k] = spread(block, data, places, len(ids[k]))
-    return stacked(block, datas), there
+            datas[k] = spread(block, data, lanes, len(ids[k]))
+    return Part(ids, stacked(block, datas), there)

@@ -1,16 +1,16 @@
-"""Samples gathered until the second they belong to has passed, so that a fleet is handled at once."""
+"""Holds samples back until their second of event time has passed, so that a fleet is processed at once."""
 
 from collections.abc import Sequence
 from typing import Protocol
 
-from slowrank.telemetry import NodeSample, Record, Suspicion
-from streams.stage import Output, Stage
+from slowrank.telemetry import NodeSample
+from streams.stage import Input, Output, Stage
 
 
 class Many(Stage, Protocol):
     """A stage that takes records in any number, with the outputs of taking them one by one."""
 
-    def process_many(self, records: Sequence[Record | Suspicion]) -> list[Output]: ...
+    def process_many(self, records: Sequence[Input]) -> list[Output]: ...
 
 
 class Gathered:
@@ -26,7 +26,7 @@ class Gathered:
         self._stage = stage
         self._samples: list[NodeSample] = []
 
-    def process(self, record: Record | Suspicion) -> Sequence[Output]:
+    def process(self, record: Input) -> Sequence[Output]:
         """Keep a sample; take anything else at once."""
         if not isinstance(record, NodeSample):
             return self._stage.process(record)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from slowrank.telemetry.schema import MISSING_INT
-from streams.arrays import Array, FloatArray, Mask, Rows
+from streams.columns import Array, FloatArray, Mask, Rows
 
 # dcgm-exporter writes 9223372036854775794 for "not supported"; no real counter comes near.
 _IMPLAUSIBLE = 2**62
@@ -24,6 +24,14 @@ class Increase:
     seconds: FloatArray
     reset: Mask
     metrics: tuple[str, ...] = ()
+
+    def of_all(self, metrics: tuple[str, ...]) -> FloatArray:
+        """Return the increases of some counters, [nodes, counters, instances]."""
+        first = self.metrics.index(metrics[0]) if metrics else 0
+        if self.metrics[first : first + len(metrics)] == metrics:
+            # Neighbours in the bank: a view.
+            return self.delta[:, first : first + len(metrics)]
+        return np.asarray(self.delta[:, [self.metrics.index(metric) for metric in metrics]])
 
     def of(self, metric: str) -> FloatArray:
         """Return the increase of one counter, [nodes, instances]."""

@@ -1,7 +1,7 @@
 """What a job says of itself: pauses and its end, which excuse a stall, and changes by plan."""
 
-from slowrank.telemetry import JobSteps, NodeEvent, Suspicion
-from slowrank.telemetry.schema import step_schema
+from slowrank.telemetry import JobEnded, NodeEvent, StartupPhase, Suspicion
+from slowrank.telemetry.messages import PHASES
 from streams.suspicions import Claim, Place
 
 PAUSES = frozenset({"job.checkpoint", "job.eval", "job.start", "job.restart"})
@@ -11,34 +11,48 @@ CHANGES = frozenset({"job.start", "job.restart", "job.schedule"})
 pause leaves both as they are."""
 
 
-_ENDED = {"phase": "ended"}
-"""The labels of a record of step rows without rows: it ends its job."""
+LONGEST_PHASE_SECONDS = 7 * 86_400.0
+"""A phase of a start that took longer is a wrong number."""
+
+MAX_GPUS = 1 << 20
+"""GPUs of one node: the number comes from outside."""
+
+_PHASE_PREFIX = "startup."
 
 
-def end_of(event: NodeEvent) -> JobSteps | None:
-    """Return the record that tells the stage of the job that the job has ended, None for other events.
-
-    Events have the key of their node and steps that of their job: the end has to cross to the steps.
-    """
+def end_of(event: NodeEvent) -> JobEnded | None:
+    """Return that the job has ended, for the stage of its steps; None for other events."""
     job = event.subject.get("job_id")
     if job is None or event.code != END:
         return None
-    return JobSteps(
-        schema=step_schema(squares=False).id,
-        cluster=event.cluster,
-        job_id=str(job),
-        node=event.node,
-        # Not the exporter's: it numbers its own records of step rows.
-        boot_id=END,
-        seq=event.seq,
-        ts=event.ts,
-        labels=_ENDED,
-    )
+    return JobEnded(cluster=event.cluster, ts=event.ts, job_id=str(job), node=event.node, seq=event.seq)
 
 
-def has_ended(record: JobSteps) -> bool:
-    """Tell whether a record says that its job has ended."""
-    return not record.rows and record.labels == _ENDED
+def startup_phase(event: NodeEvent) -> list[StartupPhase]:
+    """Return the phase of an event ``startup.<phase>`` that names its job and duration; else nothing.
+
+    The nodes of one job meet nowhere before the cluster stage.
+    """
+    name, fields = event.code.removeprefix(_PHASE_PREFIX), event.subject
+    milliseconds, job = fields.get("milliseconds"), fields.get("job_id")
+    if not event.code.startswith(_PHASE_PREFIX) or job is None or not isinstance(milliseconds, int):
+        return []
+    if not 0 <= milliseconds <= 1000.0 * LONGEST_PHASE_SECONDS:
+        return []
+    return [
+        StartupPhase(
+            cluster=event.cluster,
+            ts=event.ts,
+            node=event.node,
+            job_id=str(job),
+            attempt=_whole(fields.get("attempt")),
+            phase=phase,
+            began=event.ts - milliseconds / 1000.0,
+            gpus=min(MAX_GPUS, _whole(fields.get("gpus"))),
+        )
+        for phase in PHASES
+        if phase == name
+    ]
 
 
 def excuse(event: NodeEvent) -> list[Suspicion]:
@@ -72,3 +86,7 @@ def planned(event: NodeEvent) -> list[Suspicion]:
         note=f"declared: {event.code}",
     )
     return [claim.suspicion("raise", ts=event.ts, onset=event.ts)]
+
+
+def _whole(value: str | int | None) -> int:
+    return value if isinstance(value, int) and value >= 0 else 0

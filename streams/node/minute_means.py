@@ -1,7 +1,7 @@
-"""What each node read in a minute: told by the node stage, compared by the finding stage.
+"""The means of each node's features by the minute.
 
 Nodes are keyed one by one, so no worker sees all of a cluster; they come together where its suspicions do
-(docs/decisions/0013). A node's minute goes there as the end of a suspicion that nobody ever raised.
+(docs/decisions/0013).
 """
 
 import math
@@ -9,40 +9,20 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from slowrank.telemetry import NodeSample, Suspicion
+from slowrank.telemetry import MinuteMeans, NodeSample
 from slowrank.telemetry.schema import SAMPLE_SCHEMAS, Block
-from streams.arrays import FloatArray, as_float, stacked
-from streams.fleet import turns
-from streams.suspicions import Place, told
-
-READINGS_KIND = "self.readings"
-
-FEATURES = (
-    "gpu.utilization_ratio", "gpu.memory_utilization_ratio", "gpu.tensor_active_ratio",
-    "gpu.dram_active_ratio", "gpu.clock.sm_hz", "gpu.clock.mem_hz", "gpu.power_watts", "gpu.temp_celsius",
-    "gpu.temp.mem_celsius", "gpu.pcie.tx_bytes_per_second", "gpu.pcie.rx_bytes_per_second",
-    "gpu.nvml_call_seconds", "host.cpu.utilization_ratio", "host.cpu.iowait_ratio", "host.cpu.steal_ratio",
-    "host.load1", "host.run_queue", "host.pressure.cpu_some_ratio", "host.pressure.memory_some_ratio",
-    "host.pressure.io_some_ratio",
-)  # fmt: skip
-
-SAMPLES = "samples"
-"""Beside the features: of how many samples a minute is made."""
-
-WINDOW_SECONDS = 60.0
-LATE_SECONDS = 10.0
-"""A minute is told, and judged, so long after its end."""
-
-LARGEST = 1e15
-"""In its unit: whatever is beyond is no reading of any feature."""
+from streams.columns import FloatArray, as_float, stacked
+from streams.gray_features import FEATURES, LARGEST, WINDOW_SECONDS, due
+from streams.node.node_table import turns
+from streams.suspicions import Place
 
 _FEWEST_ROWS = 64
 # Samples whose columns stay in the cache of the processor: half the time of a whole fleet at once.
 _TOGETHER = 512
 
 
-class Readings:
-    """Sums each node's features by whole minutes of event time, and tells their means.
+class MinuteSums:
+    """Sums each node's features by whole minutes of event time.
 
     A node's sums are made of its samples one by one, in their order: how samples are cut into batches, and
     which nodes stand beside it, changes no bit of them.
@@ -53,7 +33,7 @@ class Readings:
         self._now = -math.inf
 
     def take(self, samples: Sequence[NodeSample]) -> None:
-        """Take samples; those of a minute that was told are too late."""
+        """Take samples; those of a minute that was sent are too late."""
         by_minute: dict[float, list[NodeSample]] = {}
         for sample in samples:
             by_minute.setdefault(sample.ts // WINDOW_SECONDS * WINDOW_SECONDS, []).append(sample)
@@ -61,21 +41,11 @@ class Readings:
             if due(start) > self._now:
                 self._minutes.setdefault(start, _Minute()).add(taken)
 
-    def tick(self, event_time: float) -> list[Suspicion]:
+    def tick(self, event_time: float) -> list[MinuteMeans]:
         """Return what each node read in the minutes that are over by ``event_time``."""
         self._now = max(self._now, event_time)
         over = sorted(start for start in self._minutes if due(start) <= self._now)
         return [row for start in over for row in self._minutes.pop(start).rows(start)]
-
-
-def due(start: float) -> float:
-    """Return when (event time) the minute that begins at ``start`` is told and judged."""
-    return start + WINDOW_SECONDS + LATE_SECONDS
-
-
-def means_of(minute: Suspicion) -> list[float]:
-    """Return the means of ``FEATURES`` in a node's minute; NaN is not read."""
-    return [minute.readings.get(name, math.nan) for name in FEATURES]
 
 
 class _Minute:
@@ -99,20 +69,22 @@ class _Minute:
             self._read[rows[turn]] += read[turn]
             self._samples[rows[turn]] += 1.0
 
-    def rows(self, start: float) -> Iterator[Suspicion]:
+    def rows(self, start: float) -> Iterator[MinuteMeans]:
         """Yield what each node read, in the order of their names."""
         means = self._sums / np.maximum(self._read, 1.0)
         for _, row in sorted(self._rows.items()):
             values = zip(FEATURES, means[row].tolist(), self._read[row].tolist(), strict=True)
-            readings = {SAMPLES: float(self._samples[row])}
-            yield told(
-                READINGS_KIND,
-                self._places[row].whole_node(),
-                detector="gray",
-                family="telemetry",
+            place = self._places[row]
+            yield MinuteMeans(
+                cluster=place.cluster,
+                node=place.node,
+                job_id=place.job_id,
+                rack=place.rack,
+                switch=place.switch,
                 ts=due(start),
-                onset=start,
-                readings=readings | {name: x for name, x, n in values if n},
+                start=start,
+                samples=int(self._samples[row]),
+                means={name: x for name, x, n in values if n},
             )
 
     def _row(self, sample: NodeSample) -> int:

@@ -1,33 +1,33 @@
-"""Which node sits where: nodes with as many devices share pages, on which they are handled at once."""
+"""Assigns nodes to blocks: nodes with equally many devices share a block and are processed at once."""
 
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from detectors.change_point import ChangeConfig
 from slowrank.telemetry import NodeSample, Suspicion
-from streams.batch import Devices, Shape
-from streams.earliest import Earliest
-from streams.page import Page
+from streams.deadlines import NextDeadline
+from streams.node.batch import Devices, Shape
+from streams.node.config import NodeConfig
+from streams.node.node_block import NodeBlock
 
 SIZES = (64, 512)
-"""Nodes on the first page of a shape and on all that follow. Small, so that a lone node takes little memory;
-not too large, so that what one operation touches stays in the cache."""
+"""Nodes in the first block of a shape, and in all that follow. Chosen: small, so that a single node takes
+little memory; not too large, so that the arrays of one operation stay in the cache."""
 
 SPARE_DEVICES = 16
-"""Devices beyond twice those of a sample that a node may have lanes for: where names come and go (interfaces
-of containers), the departed are let go then."""
+"""Lanes that a node may have beyond twice the devices of a sample: where names come and go (interfaces of
+containers), lanes of departed devices are dropped beyond that. Chosen."""
 
 LANES = 16 * SIZES[0]
-"""Devices for which a new page has room, where its nodes have many."""
+"""Devices that a first block has room for, where its nodes have many."""
 
 NodeKey = tuple[str, str]
 
 
 @dataclass(slots=True)
 class _Seat:
-    page: Page
+    page: NodeBlock
     row: int
     devices: Devices
     ts: float = -math.inf
@@ -35,17 +35,17 @@ class _Seat:
     seq: int = -1
 
 
-class Fleet:
-    """All nodes of a key group. Nodes know nothing of each other: whatever samples come together, each
-    node's own are taken in the order in which they stand, and give what they would give alone.
+class NodeTable:
+    """All nodes of a key group; ``pages`` are their blocks by shape.
 
-    ``pages`` holds their states by shape."""
+    Nodes are independent: each node's samples are processed in their order, and give the same results
+    whatever other samples come with them."""
 
-    def __init__(self, change: ChangeConfig | None, *, gone: float) -> None:
-        self._change, self._gone = change, gone
+    def __init__(self, config: NodeConfig) -> None:
+        self._config = config
         self._seats: dict[NodeKey, _Seat] = {}
-        self._oldest = Earliest()
-        self.pages: dict[Shape, list[Page]] = {}
+        self._oldest = NextDeadline()
+        self.pages: dict[Shape, list[NodeBlock]] = {}
         self.ignored: Counter[str] = Counter()
 
     def fresh(self, records: Sequence[object]) -> dict[int, NodeSample]:
@@ -71,29 +71,29 @@ class Fleet:
     def update(self, samples: Sequence[NodeSample]) -> list[list[Suspicion]]:
         """Take samples that are fresh; return what each gives rise to."""
         found: list[list[Suspicion]] = [[] for _ in samples]
-        # A page takes a node once at a time: of two samples in one call arrays would keep the second alone.
+        # One sample a node and call: of two, assignment by index would keep the second alone.
         for turn in turns(samples):
             by_page: dict[int, list[tuple[int, int]]] = {}
-            pages: dict[int, Page] = {}
+            pages: dict[int, NodeBlock] = {}
             for place in turn:
                 seat = self._seated(samples[place])
                 pages[id(seat.page)] = seat.page
                 by_page.setdefault(id(seat.page), []).append((seat.row, place))
             for page_id, seated in by_page.items():
-                # In ascending order, so that neighbours are one slice of the page.
+                # In ascending order, so that neighbours are one slice of the block.
                 rows, places = zip(*sorted(seated), strict=True)
                 for k, suspicion in pages[page_id].update(rows, [samples[place] for place in places]):
                     found[places[k]].append(suspicion)
         return found
 
     def relearn(self, key: NodeKey) -> None:
-        """What a node does was changed by plan."""
+        """Handle a planned change of a node's work."""
         seat = self._seats.get(key)
         if seat is not None:
             seat.page.relearn(seat.row)
 
     def forget(self, before: float) -> None:
-        """Let go of the nodes that were last heard before an event time."""
+        """Drop the nodes whose last sample is older than ``before`` (event time)."""
         if self._oldest.reached(before):
             for key in [key for key, seat in self._seats.items() if seat.ts < before]:
                 self._leave(self._seats.pop(key))
@@ -124,7 +124,7 @@ class Fleet:
 
     def _moved(self, seat: _Seat, devices: Devices) -> _Seat:
         moved = self._new_seat(devices)
-        # Before the old row is let go, which forgets all that is in it.
+        # Before the old row is freed, which drops its state.
         moved.page.carry(moved.row, seat.page, seat.row)
         self._leave(seat)
         return moved
@@ -142,9 +142,9 @@ class Fleet:
         page = next((page for page in pages if not page.full), None)
         if page is None:
             room = LANES // max(1, devices.shape.gpus, devices.shape.nics)
-            # Later pages have eight times the room of the first, as in ``SIZES``.
+            # Later blocks have eight times the room of the first, as in ``SIZES``.
             size = max(1, min(SIZES[bool(pages)], room if not pages else 8 * room))
-            page = Page(devices.shape, size, self._change, gone=self._gone)
+            page = NodeBlock(devices.shape, size, self._config)
             pages.append(page)
         return _Seat(page, page.take(devices), devices)
 

@@ -1,38 +1,22 @@
-"""What a node's telemetry says by itself: hardware faults, changed levels, devices that vanished, silence."""
+"""The node stage: samples and events of single nodes in, suspicions out."""
 
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from detectors.change_point import ChangeConfig
-from slowrank.telemetry import NodeEvent, NodeSample, Record, Suspicion
-from streams.exporter_health import clock_error
-from streams.fleet import Fleet
-from streams.hardware_states import RECOVERY, RECOVERY_CLEAR
-from streams.job_events import CHANGES, excuse, planned
-from streams.node_events import EventRules
-from streams.pairwise import delay_told
-from streams.places import Places
-from streams.readings import Readings
-from streams.silence import Silence, SilenceConfig
-from streams.stage import Output
-from streams.startup import phase_told
+from slowrank.telemetry import NodeEvent, NodeSample, Suspicion
+from streams.node.config import NodeConfig
+from streams.node.detectors.exporter_health import clock_error
+from streams.node.inventory import NodeAnnouncer
+from streams.node.job_events import CHANGES, excuse, planned, startup_phase
+from streams.node.link_probes import link_delay
+from streams.node.liveness import Silence
+from streams.node.minute_means import MinuteSums
+from streams.node.node_table import NodeTable
+from streams.node.rules.event_rules import EventRules
+from streams.node.rules.state_rules import RECOVERY, RECOVERY_CLEAR
+from streams.stage import Input, Output
 from streams.suspicions import Place
-
-
-@dataclass(frozen=True, slots=True)
-class NodeConfig:
-    """Knobs of the node stage. ``gone`` is how long (seconds) a GPU must be missing from live records;
-    events are remembered for ``events`` seconds, the longest window of their rules; without
-    ``level_changes`` no change point is looked for; with ``readings`` each node's minutes are told, for
-    whoever compares nodes."""
-
-    silence: SilenceConfig = field(default_factory=SilenceConfig)
-    change: ChangeConfig = field(default_factory=ChangeConfig)
-    level_changes: bool = True
-    readings: bool = False
-    gone: float = 3.0
-    events: float = 86400.0
 
 
 @dataclass(slots=True)
@@ -51,24 +35,22 @@ class NodeStage:
 
     def __init__(self, config: NodeConfig | None = None) -> None:
         self._config = config or NodeConfig()
-        self._fleet = Fleet(
-            self._config.change if self._config.level_changes else None, gone=self._config.gone
-        )
+        self._fleet = NodeTable(self._config)
         self._events: dict[tuple[str, str], _Events] = {}
         self._silence = Silence(self._config.silence)
-        self._places = Places()
-        self._readings = Readings() if self._config.readings else None
+        self._announcer = NodeAnnouncer()
+        self._readings = MinuteSums() if self._config.readings else None
 
     @property
     def ignored(self) -> Counter[str]:
-        """Samples that changed nothing, by reason: for tests, no metric tells them."""
+        """Samples that changed nothing, by reason: for tests, not exported."""
         return self._fleet.ignored
 
-    def process(self, record: Record | Suspicion) -> Sequence[Output]:
+    def process(self, record: Input) -> Sequence[Output]:
         """Take one sample or event; other records are not this stage's."""
         return self.process_many([record])
 
-    def process_many(self, records: Sequence[Record | Suspicion]) -> list[Output]:
+    def process_many(self, records: Sequence[Input]) -> list[Output]:
         """Take records; return what each gives rise to, in their order."""
         outputs: list[Output] = []
         first = 0
@@ -80,7 +62,7 @@ class NodeStage:
                 first = number + 1
         return outputs + self._together(records[first:])
 
-    def _together(self, records: Sequence[Record | Suspicion]) -> list[Output]:
+    def _together(self, records: Sequence[Input]) -> list[Output]:
         samples = self._fleet.fresh(records)
         if samples and self._readings is not None:
             self._readings.take(list(samples.values()))
@@ -90,7 +72,7 @@ class NodeStage:
             if number in samples:
                 sample = samples[number]
                 place = Place.of(sample)
-                outputs += self._places.seen(sample, place)
+                outputs += self._announcer.update(sample, place)
                 # By the cluster's time: a clock that is ahead would hide silence, one that is behind would
                 # feign it.
                 outputs += self._silence.heard(place, sample.ts - clock_error(sample))
@@ -112,7 +94,7 @@ class NodeStage:
         self._fleet.forget(oldest)
         for key in [k for k, e in self._events.items() if e.last < event_time - self._config.events]:
             del self._events[key]
-        self._places.forget(oldest)
+        self._announcer.forget(oldest)
         return found if self._readings is None else [*found, *self._readings.tick(event_time)]
 
     def _recovered(self, sample: NodeSample, found: Sequence[Suspicion]) -> list[Suspicion]:
@@ -121,11 +103,11 @@ class NodeStage:
         if not over:
             return []
         rules = self._events.setdefault((sample.cluster, sample.node), _Events(last=sample.ts)).rules
-        # The state ends when it has not held for a while: what came meanwhile is news.
+        # The state ends only after it has not held for a while: events since then are new.
         return [e for s in over for e in rules.recovered(s.subject, s.ts - RECOVERY_CLEAR, s.ts)]
 
-    def _event(self, event: NodeEvent) -> Sequence[Suspicion]:
+    def _event(self, event: NodeEvent) -> Sequence[Output]:
         held = self._events.setdefault((event.cluster, event.node), _Events())
         held.last = max(held.last, event.ts)
-        of_job = [*excuse(event), *planned(event), *phase_told(event)]
-        return [*of_job, *delay_told(event), *held.rules.update(event)]
+        of_job: list[Output] = [*excuse(event), *planned(event), *startup_phase(event)]
+        return [*of_job, *link_delay(event), *held.rules.update(event)]

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Protocol, TypeVar
 
-from store.buckets import BUCKET_SECONDS
+from store.telemetry.buckets import BUCKET_SECONDS
 
 
 class Bucket(Protocol):

@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from slowrank.telemetry import JobSteps, NodeSample
+from slowrank.telemetry import JobEnded, JobSteps, NodeSample
 from slowrank.telemetry.schema import STEP_SCHEMAS
-from store.buckets import BUCKET_SECONDS, StepRollup
-from store.rows import Row
-from streams.arrays import columns
-from streams.rollup_buckets import changed
-from streams.rollup_samples import NodeBuckets
+from store.telemetry.batches import Row
+from store.telemetry.buckets import BUCKET_SECONDS, StepRollup
+from streams.columns import columns
+from streams.rollup.buckets import changed
+from streams.rollup.samples import NodeBuckets
 
 GRACE_SECONDS = 2.0
 """How long a bucket stays open for rows that overtook each other; a row too late costs one more write."""
@@ -124,7 +124,7 @@ class RollUp:
         self._jobs: dict[tuple[str, str, int, str], _Source[StepBuckets]] = {}
         self._now = -math.inf
 
-    def add(self, record: NodeSample | JobSteps) -> Rows:
+    def add(self, record: NodeSample | JobSteps | JobEnded) -> Rows:
         """Take one record, in any order and any number of times; return the rows of the buckets it closed."""
         if isinstance(record, NodeSample):
             node = self._nodes.setdefault((record.cluster, record.node), _Source(NodeBuckets(), self._now))
@@ -132,6 +132,8 @@ class RollUp:
                 return []
             node.buckets.add(record)
             return node.close(node.time - GRACE_SECONDS)
+        if isinstance(record, JobEnded):
+            return []
         key = (record.cluster, record.job_id, record.attempt, record.node)
         job = self._jobs.setdefault(key, _Source(StepBuckets(record), self._now))
         if not job.fresh(record, self._now):

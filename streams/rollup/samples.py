@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from slowrank.telemetry import NodeSample
-from slowrank.telemetry.schema import SAMPLE_SCHEMAS
+from slowrank.telemetry.schema import MISSING_INT, SAMPLE_SCHEMAS
 from slowrank.telemetry.schema import Block as Layout
-from store.buckets import BUCKET_SECONDS, ROLLED, Block, NodeLatest, SampleRollup
-from streams.arrays import Array, FloatArray, as_float, runs
-from streams.counters import Counters
-from streams.rollup_buckets import changed
+from store.telemetry.buckets import BUCKET_SECONDS, ROLLED, Block, NodeLatest, SampleRollup
+from streams.columns import Array, FloatArray, as_float, runs
+from streams.node.counters import Counters
+from streams.rollup.buckets import changed
 
 BLOCKS: tuple[Block, ...] = ("gpu", "nic", "host")
 
@@ -30,6 +30,8 @@ _ROWS = {
     }
     for block in BLOCKS
 }
+
+_METRICS = {block: {rolled.metric for rolled in ROLLED[block]} for block in BLOCKS}
 
 
 class _Sums:
@@ -126,6 +128,9 @@ class NodeBuckets:
         columns = {
             name: row for run in runs(layout, data) for name, row in zip(run.names, run.values, strict=True)
         }
+        # A schema older than a column lacks it.
+        if absent := _METRICS[block] - columns.keys():
+            columns |= dict.fromkeys(absent, np.full(len(ids), MISSING_INT))
         now = np.array([as_float(columns[r.metric]) for r in rolled if r.aggregate != "delta"])
         found = np.full((len(rolled), len(ids)), np.nan)
         delta = _ROWS[block]["delta"]

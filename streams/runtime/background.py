@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 
-class Chore:
+class BackgroundTask:
     """Runs one coroutine at a time; the rounds, and with them the worker's signs of life, go on meanwhile."""
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class Routine:
         self._work = work
         self._seconds = seconds
         self._clock = clock
-        self._chore = Chore()
+        self._chore = BackgroundTask()
         self._due = -math.inf
 
     def round(self) -> None:

@@ -5,22 +5,22 @@ import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from slowrank.telemetry import BadRecord, JobSteps, Suspicion, encode
+from slowrank.telemetry import BadRecord, Heartbeat, JobEnded, StageMessage, encode
 from slowrank.telemetry.topics import DEAD_LETTERS, JOB_STEPS, NODE_EVENTS, NODE_SAMPLES, SUSPICIONS
-from streams.beats import Beats
-from streams.dead_letters import Message, Outgoing, dead_letter
-from streams.decoding import TELEMETRY
-from streams.health import Health
-from streams.job_memory import JobMemory
-from streams.job_stage import DEFAULT_MEMORY_BYTES
-from streams.keeper import Course, Keeper, Reread, Step
-from streams.lanes import Lane
-from streams.moves import Moves
-from streams.probe import Place
-from streams.receive_time import ReceiveTime
-from streams.senders import Present
-from streams.tuned import job_memory, job_stage, node_stage
-from streams.tuning import Tuning
+from streams.config.settings import Tuning
+from streams.config.stages import job_memory, job_stage, node_stage
+from streams.job.memory import JobMemory
+from streams.job.stage import DEFAULT_MEMORY_BYTES
+from streams.runtime.kafka.dead_letters import Message, Outgoing, dead_letter
+from streams.runtime.kafka.decoding import TELEMETRY
+from streams.runtime.kafka.moved_keys import Moves
+from streams.runtime.kafka.offsets import Place
+from streams.runtime.monitoring.health import Health
+from streams.runtime.monitoring.node_counts import Present
+from streams.runtime.partitions.heartbeats import HeartbeatGate
+from streams.runtime.partitions.partition import PartitionState
+from streams.runtime.partitions.partition_table import Course, PartitionTable, Reread, Step
+from streams.runtime.partitions.receive_time import ReceiveTime
 
 EVENT_WINDOW_SECONDS = 86400.0
 """Rules count repeats over a day, so that much of the past makes a lane of events whole."""
@@ -71,21 +71,23 @@ class Detect:
         courses = {
             name(NODE_SAMPLES): Course(
                 TELEMETRY[NODE_SAMPLES],
-                lambda lane: Lane(lane, node_stage(tuning)),
+                lambda lane: PartitionState(lane, node_stage(tuning)),
                 window,
                 in_order=True,
                 clocked=True,
             ),
             name(NODE_EVENTS): Course(
                 TELEMETRY[NODE_EVENTS],
-                lambda lane: Lane(lane, node_stage(tuning)),
+                lambda lane: PartitionState(lane, node_stage(tuning)),
                 # Not in order: event rules take events in any, and none has to wait for another sender.
                 EVENT_WINDOW_SECONDS,
                 clocked=True,
             ),
             name(JOB_STEPS): Course(
                 TELEMETRY[JOB_STEPS],
-                lambda lane: Lane(lane, job_stage(tuning, name=lane, memory_bytes=job_memory_bytes)),
+                lambda lane: PartitionState(
+                    lane, job_stage(tuning, name=lane, memory_bytes=job_memory_bytes)
+                ),
                 window,
                 in_order=True,
                 clocked=True,
@@ -93,8 +95,10 @@ class Detect:
         }
         self._time = -math.inf
         self._receive = ReceiveTime()
-        self._beats = Beats()
-        self._keeper: Keeper[Lane] = Keeper(courses, reread=reread, health=health, now=now, moves=moves)
+        self._beats = HeartbeatGate()
+        self._keeper: PartitionTable[PartitionState] = PartitionTable(
+            courses, reread=reread, health=health, now=now, moves=moves
+        )
 
     async def take(self, message: Message) -> asyncio.Future[None]:
         """Process one message and post its outputs."""
@@ -184,7 +188,7 @@ class Detect:
         lanes = self._keeper.lanes
         return lanes[place].next_offset if place in lanes else 0
 
-    def _heartbeats(self, assigned: set[Place], ends: Mapping[Place, int], now: float) -> Iterator[Suspicion]:
+    def _heartbeats(self, assigned: set[Place], ends: Mapping[Place, int], now: float) -> Iterator[Heartbeat]:
         """Yield what had to wait for lanes to tell their time, and that of lanes that wait to be read on."""
         if not assigned:
             # Nobody knows yet what there is to read.
@@ -214,14 +218,14 @@ class Detect:
     def _ends(self, outputs: Iterable[Any]) -> list[Outgoing]:
         """Return the messages by which events of nodes end jobs: each goes where the job's steps go."""
         topic = self._name(JOB_STEPS)
-        ends = (o for o in outputs if isinstance(o, JobSteps))
+        ends = (o for o in outputs if isinstance(o, JobEnded))
         return [Outgoing(topic, end.job_id.encode(), encode(end), []) for end in ends]
 
     def _of_clocks(self, place: Place) -> list[Outgoing]:
         return self._suspicions(map(self._tuning.judged, self._keeper.news(place)))
 
     def _suspicions(self, outputs: Iterable[Any]) -> list[Outgoing]:
-        found = self._beats.pass_on([s for s in outputs if isinstance(s, Suspicion)])
+        found = self._beats.pass_on([o for o in outputs if isinstance(o, StageMessage)])
         self._health.outputs["suspicions"] += len(found)
         topic = self._name(SUSPICIONS)
         return [Outgoing(topic, s.cluster.encode(), encode(s), []) for s in found]

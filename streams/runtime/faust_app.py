@@ -13,11 +13,11 @@ from faust.types import StreamT
 
 from slowrank.settings import Settings
 from slowrank.telemetry.topics import JOB_STEPS, NODE_EVENTS, NODE_SAMPLES, SUSPICIONS
-from streams.acks import Acks
-from streams.clients import METADATA_MS
-from streams.dead_letters import Message
-from streams.placement import MOVED
-from streams.probe import Place
+from streams.runtime.kafka.acks import Acks
+from streams.runtime.kafka.clients import METADATA_MS
+from streams.runtime.kafka.dead_letters import Message
+from streams.runtime.kafka.offsets import Place
+from streams.runtime.kafka.placement import MOVED
 
 Role = Literal["detect", "sink"]
 READS: dict[Role, tuple[str, ...]] = {

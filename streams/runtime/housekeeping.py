@@ -7,9 +7,9 @@ from pathlib import Path
 
 from aiokafka.errors import KafkaError
 
-from streams.health import Health
-from streams.probe import Place, Probe
-from streams.watchdog import Watchdog
+from streams.runtime.kafka.offsets import Place, Probe
+from streams.runtime.monitoring.health import Health
+from streams.runtime.monitoring.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ def end_process(why: str) -> None:
     os._exit(STALLED_EXIT_CODE)
 
 
-class Tender:
+class Housekeeper:
     """Keeps the books of one worker."""
 
     def __init__(

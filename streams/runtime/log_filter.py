@@ -16,7 +16,7 @@ MOST = 256
 _NUMBERS = re.compile(r"\d+")
 
 
-class Hush(logging.Filter):
+class RateLimitFilter(logging.Filter):
     """Lets a line through once in ten seconds; lines that differ in numbers alone are the same."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -42,6 +42,6 @@ def hush(clock: Callable[[], float]) -> None:
     """
     for name in CHATTY:
         logging.getLogger(name).setLevel(logging.WARNING)
-    quiet = Hush(clock)
+    quiet = RateLimitFilter(clock)
     for name in LOGGERS:
         logging.getLogger(name).addFilter(quiet)

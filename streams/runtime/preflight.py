@@ -1,17 +1,28 @@
 """What a worker needs before it starts: topics, the schema if it stores, and a folder of its own."""
 
 import asyncio
+import logging
 import os
+import time
+from collections.abc import Coroutine
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from aiokafka.errors import KafkaError
 
 from slowrank.settings import Settings
 from slowrank.telemetry.topics import DEAD_LETTERS, SUSPICIONS, topic_name
 from store.schema import lacks_schema
-from streams.app import READS, Role, group
-from streams.probe import Probe
+from streams.runtime.faust_app import READS, Role, group
+from streams.runtime.kafka.offsets import Probe
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+RETRY_SECONDS = 2.0
+LOG_SECONDS = 30.0
 
 
 class Unprepared(Exception):
@@ -33,23 +44,57 @@ def make_own(folder: Path) -> None:
         )
 
 
+def await_kafka(settings: Settings, role: Role) -> None:
+    """Block until a broker answers; log why none does, at first and every ``LOG_SECONDS``.
+
+    Faust ends at its first failed connection, with a traceback.
+    """
+    logged = -LOG_SECONDS
+    while error := _run(_kafka_error(settings, role)):
+        if time.monotonic() - logged >= LOG_SECONDS:
+            logged = time.monotonic()
+            log.warning(
+                "no Kafka at %s, the %s worker waits for it: %s. Start Kafka, or name another by "
+                "SLOWRANK_KAFKA_BOOTSTRAP.",
+                settings.kafka_bootstrap,
+                role,
+                error,
+            )
+        time.sleep(RETRY_SECONDS)
+
+
+async def _kafka_error(settings: Settings, role: Role) -> KafkaError | None:
+    probe = Probe(settings.kafka_bootstrap, group(settings, role))
+    try:
+        await probe.partitions({topic_name(SUSPICIONS, prefix=settings.topic_prefix)})
+    except KafkaError as error:
+        return error
+    finally:
+        await probe.close()
+    return None
+
+
 def demand(settings: Settings, role: Role) -> None:
     """Raise ``Unprepared`` when a server says that it lacks what the role needs.
 
     A consumer that starts without its topics looks for them again only after minutes. Servers that do not
     answer are no reason to refuse: a worker waits for them.
     """
-    # asyncio.run would leave the thread without the current loop that Faust then asks for.
-    loop = asyncio.new_event_loop()
-    try:
-        missing = loop.run_until_complete(_missing(settings, role))
-    finally:
-        loop.close()
+    missing = _run(_missing(settings, role))
     if missing:
         names = ", ".join(missing)
         raise Unprepared(f"{settings.kafka_bootstrap} has no topic {names}: run `slowrank topics create`")
     if role == "sink" and lacks_schema(settings.dsn()):
         raise Unprepared("the database has no slowrank schema: run `slowrank migrate`")
+
+
+def _run(work: Coroutine[None, None, T]) -> T:
+    # asyncio.run would leave the thread without the current loop that Faust then asks for.
+    loop = asyncio.new_event_loop()
+    try:
+        return loop.run_until_complete(work)
+    finally:
+        loop.close()
 
 
 async def _missing(settings: Settings, role: Role) -> list[str]:

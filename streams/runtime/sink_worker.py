@@ -5,23 +5,23 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from alerts.chronic import Pace
 from alerts.finding import Finding
-from slowrank.telemetry import BadRecord, decode_suspicion
+from detectors.fleet.chronic import Pace
+from slowrank.telemetry import BadRecord, decode_message
 from slowrank.telemetry.topics import DEAD_LETTERS, JOB_STEPS, NODE_SAMPLES, SUSPICIONS
-from store.failures import AWAY, REFUSED
-from streams.dead_letters import STORE_REFUSED, Message, Outgoing, dead_letter
-from streams.decoding import TELEMETRY
-from streams.detect import Name, Postbox
-from streams.health import Health
-from streams.keeper import Course, Keeper, Reread, Step
-from streams.lanes import FindingLane, RollUpLane
-from streams.moves import Moves
-from streams.outlet import until_done
-from streams.probe import Place
-from streams.rows import RowBuffer
-from streams.tuned import finding_stage
-from streams.tuning import Tuning
+from store.error_classes import REFUSED, UNAVAILABLE
+from streams.config.settings import Tuning
+from streams.config.stages import finding_stage
+from streams.runtime.detect_worker import Name, Postbox
+from streams.runtime.kafka.dead_letters import STORE_REFUSED, Message, Outgoing, dead_letter
+from streams.runtime.kafka.decoding import TELEMETRY
+from streams.runtime.kafka.moved_keys import Moves
+from streams.runtime.kafka.offsets import Place
+from streams.runtime.kafka.producer import until_done
+from streams.runtime.monitoring.health import Health
+from streams.runtime.partitions.partition import FindingLane, RollUpLane
+from streams.runtime.partitions.partition_table import Course, PartitionTable, Reread, Step
+from streams.runtime.write_buffer import RowBuffer
 
 # Longer than any silence of a detector about an open cause; the store knows what is older.
 FINDING_WINDOW_SECONDS = 3600.0
@@ -62,15 +62,15 @@ class Sink:
             name(NODE_SAMPLES): Course(TELEMETRY[NODE_SAMPLES], RollUpLane, window, clocked=True),
             name(JOB_STEPS): Course(TELEMETRY[JOB_STEPS], RollUpLane, window, clocked=True),
         }
-        self._rollups: Keeper[RollUpLane] = Keeper(
+        self._rollups: PartitionTable[RollUpLane] = PartitionTable(
             telemetry, reread=reread, health=health, now=now, moves=telemetry_moves
         )
         suspicions = Course(
-            lambda data, _: decode_suspicion(data),
+            lambda data, _: decode_message(data),
             lambda lane: FindingLane(lane, finding_stage(tuning)),
             FINDING_WINDOW_SECONDS,
         )
-        self._findings: Keeper[FindingLane] = Keeper(
+        self._findings: PartitionTable[FindingLane] = PartitionTable(
             {name(SUSPICIONS): suspicions}, reread=reread, health=health, now=now, moves=suspicion_moves
         )
 
@@ -186,7 +186,7 @@ class Sink:
                 detail = f"finding {finding.id}: {type(error).__name__}: {error}"
                 letters.append(self._letter(message, BadRecord(STORE_REFUSED, detail)))
 
-        await until_done(attempt, AWAY, health=self._health, what="database")
+        await until_done(attempt, UNAVAILABLE, health=self._health, what="database")
 
     def _letter(self, message: Message, error: BadRecord) -> Outgoing:
         self._health.dead_letters[message.topic, error.reason] += 1

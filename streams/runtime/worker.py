@@ -16,37 +16,37 @@ import numpy as np
 from aiokafka.errors import KafkaError
 
 from alerts.finding import Finding
-from detectors.change import ChangeDetectorBank
-from detectors.standardise import Scale
+from detectors.changepoint.detector import ChangeDetectorBank
+from detectors.changepoint.standardise import Scale
 from slowrank.settings import Settings
 from slowrank.telemetry.topics import SUSPICIONS, topic_name
 from store import retention
-from store.failures import AWAY
-from store.findings import save
+from store.error_classes import UNAVAILABLE
+from store.findings.findings import save
+from store.findings.self_findings import save_self_finding
 from store.heartbeats import Heartbeat, beat
-from store.own import save_own
 from store.pool import open_pool
-from store.rows import write_rows
-from streams.app import READS, Role, Take, Work, build, group
-from streams.chore import Chore, Routine
-from streams.detect import Detect
-from streams.garbage import collect_seldom
-from streams.growth import Growth
-from streams.health import Health
-from streams.hush import hush
-from streams.lookout import Lookout
-from streams.metrics import SinkMetrics, new_registry, serve
-from streams.moves import Moves
-from streams.outlet import Outlet
-from streams.prerequisites import demand, make_own
-from streams.probe import Place, Probe
-from streams.rebuild import reread
-from streams.rollup import Rows
-from streams.rows import RowBuffer
-from streams.sink import Sink
-from streams.tend import Tender, health_file
-from streams.tuning import Tuning
-from streams.watchdog import Watchdog
+from store.telemetry.batches import write_rows
+from streams.config.settings import Tuning
+from streams.rollup.rollup import Rows
+from streams.runtime.background import BackgroundTask, Routine
+from streams.runtime.detect_worker import Detect
+from streams.runtime.faust_app import READS, Role, Take, Work, build, group
+from streams.runtime.gc_tuning import collect_seldom
+from streams.runtime.housekeeping import Housekeeper, health_file
+from streams.runtime.kafka.moved_keys import Moves
+from streams.runtime.kafka.offsets import Place, Probe
+from streams.runtime.kafka.partition_growth import Growth
+from streams.runtime.kafka.producer import DurableProducer
+from streams.runtime.log_filter import hush
+from streams.runtime.monitoring.health import Health
+from streams.runtime.monitoring.metrics import SinkMetrics, new_registry, serve
+from streams.runtime.monitoring.self_monitor import SelfMonitor
+from streams.runtime.monitoring.watchdog import Watchdog
+from streams.runtime.partitions.rebuild import reread
+from streams.runtime.preflight import await_kafka, demand, make_own
+from streams.runtime.sink_worker import Sink
+from streams.runtime.write_buffer import RowBuffer
 
 log = logging.getLogger(__name__)
 
@@ -62,9 +62,11 @@ RETENTION_SECONDS = 3600.0
 
 def run(settings: Settings, tuning: Tuning, role: Role) -> None:
     """Run one worker until it is told to stop; ends the process. Raises ``Unprepared``."""
+    hush(time.monotonic)
+    await_kafka(settings, role)
     demand(settings, role)
     if role == "detect":
-        _warm_up()
+        compile_kernel()
     collect_seldom()
     make_own(settings.streams_runtime_dir)
     health = Health(role, time.monotonic)
@@ -75,13 +77,15 @@ def run(settings: Settings, tuning: Tuning, role: Role) -> None:
         else SinkWork(settings, tuning, health, SinkMetrics(registry))
     )
     serve(settings, role, registry)
-    hush(time.monotonic)
     app = build(settings, role, work)
     faust.Worker(app, loglevel="info", redirect_stdouts=False).execute_from_commandline()
 
 
-def _warm_up() -> None:
-    # Compiling the fast path takes seconds: before the group is joined, not within the first message.
+def compile_kernel() -> None:
+    """Compile the kernel of the change detectors, or read it from numba's cache on disk.
+
+    It takes seconds: before the group is joined, not within the first message.
+    """
     # As many series as one call of the kernel takes side by side, and more samples than warm-up and baseline
     # (80), so that what runs only once a level is known is compiled as well.
     bank = ChangeDetectorBank([Scale("identity", 1.0)] * 64)
@@ -94,8 +98,8 @@ class DetectWork:
 
     def __init__(self, settings: Settings, tuning: Tuning, health: Health) -> None:
         self._name = partial(topic_name, prefix=settings.topic_prefix)
-        self._chore = Chore()
-        self._outlet = Outlet(settings.kafka_bootstrap, health)
+        self._chore = BackgroundTask()
+        self._outlet = DurableProducer(settings.kafka_bootstrap, health)
         self._probe = Probe(settings.kafka_bootstrap, group(settings, "detect"))
         self._tender = _tender(settings, health, self._probe)
         self._moves = _moves(settings, health, self._probe)
@@ -145,13 +149,11 @@ class SinkWork:
         self._name = partial(topic_name, prefix=settings.topic_prefix)
         self._health = health
         self._metrics = metrics
-        self._days = settings.retention_rollup_days
-        self._pace_days = settings.retention_pace_days
-        self._suspicion_days = settings.retention_suspicion_days
+        self._settings = settings
         self._config_of = tuning.finding
         self._pool = open_pool(settings.dsn(), max_size=4, name="slowrank-streams")
-        self._chore = Chore()
-        self._outlet = Outlet(settings.kafka_bootstrap, health)
+        self._chore = BackgroundTask()
+        self._outlet = DurableProducer(settings.kafka_bootstrap, health)
         self._probe = Probe(settings.kafka_bootstrap, group(settings, "sink"))
         self._tender = _tender(settings, health, self._probe)
         self._instance = f"{socket.gethostname()}-{os.getpid()}"
@@ -170,7 +172,7 @@ class SinkWork:
             telemetry_moves=self._moves[0],
             suspicion_moves=self._moves[1],
         )
-        self._lookout = Lookout(settings, store=self._save_own, metrics=metrics, wall=time.time)
+        self._lookout = SelfMonitor(settings, store=self._save_own, metrics=metrics, wall=time.time)
         self._routines = (
             Routine(self._lookout.look, seconds=LOOK_SECONDS, clock=health.clock),
             Routine(self._forget_old, seconds=RETENTION_SECONDS, clock=health.clock),
@@ -223,20 +225,17 @@ class SinkWork:
 
     def _save_own(self, finding: Finding) -> None:
         with self._pool.connection(timeout=OWN_SECONDS) as conn:
-            save_own(conn, finding, self._config_of(finding.subject.cluster))
+            save_self_finding(conn, finding, self._config_of(finding.subject.cluster))
 
     async def _forget_old(self) -> None:
         def forget() -> None:
             with self._pool.connection() as conn:
                 now = datetime.now(UTC)
-                retention.run(
-                    conn, now=now, days=self._days, pace_days=self._pace_days, config_of=self._config_of
-                )
-                retention.prune_findings(conn, now=now, days=self._suspicion_days)
+                retention.prune_as_sink(conn, self._settings, now=now, config_of=self._config_of)
 
         try:
             await asyncio.to_thread(forget)
-        except AWAY as error:
+        except UNAVAILABLE as error:
             log.warning("old roll-ups stay for another %.0f s: %s", RETENTION_SECONDS, error)
 
     def _write(self, rows: Rows) -> None:
@@ -247,15 +246,15 @@ class SinkWork:
         try:
             with self._pool.connection(timeout=2.0) as conn:
                 beat(conn, Heartbeat("streams", self._instance, datetime.now(UTC), self._health.report()))
-        except AWAY as error:
+        except UNAVAILABLE as error:
             log.warning("no sign of life could be left in the database: %s", error)
 
 
-def _tender(settings: Settings, health: Health, probe: Probe) -> Tender:
+def _tender(settings: Settings, health: Health, probe: Probe) -> Housekeeper:
     limit = settings.streams_stall_seconds
     watchdog = Watchdog(health, no_event=limit, no_commit=2 * limit, orphaned=4 * limit)
     file = health_file(settings.streams_runtime_dir, health.role, os.getpid())
-    return Tender(health=health, probe=probe, watchdog=watchdog, file=file)
+    return Housekeeper(health=health, probe=probe, watchdog=watchdog, file=file)
 
 
 def _moves(settings: Settings, health: Health, probe: Probe) -> Moves:
@@ -269,7 +268,7 @@ class _Prepared(Protocol):
     async def prepare(self, place: Place, offset: int, *, timestamp: float) -> None: ...
 
 
-async def _prepare(unread: set[Place], tender: Tender, probe: Probe, work: _Prepared) -> None:
+async def _prepare(unread: set[Place], tender: Housekeeper, probe: Probe, work: _Prepared) -> None:
     # A partition may stay quiet with something in it that is not done: a job that hangs, a bucket not
     # written, records held back to be put in order. A new one of a topic that grew may owe it from before.
     owing = {place for place in unread if place in tender.committed or await work.has_past(place)}

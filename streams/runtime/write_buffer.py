@@ -5,10 +5,10 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from store.failures import AWAY, REFUSED
-from streams.health import Health
-from streams.outlet import until_done
-from streams.rollup import Rows
+from store.error_classes import REFUSED, UNAVAILABLE
+from streams.rollup.rollup import Rows
+from streams.runtime.kafka.producer import until_done
+from streams.runtime.monitoring.health import Health
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ class RowBuffer:
             self._health.outputs["rows"] += len(rows)
             return True
 
-        if not await until_done(attempt, AWAY, health=self._health, what="database"):
+        if not await until_done(attempt, UNAVAILABLE, health=self._health, what="database"):
             # One bad row must not cost the others: it is looked for until it stands alone.
             half = len(rows) // 2
             await self._store(rows[:half])

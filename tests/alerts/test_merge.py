@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from alerts.cases.lifecycle import LIVE
 from alerts.finding import Finding, finding_id
-from alerts.lifecycle import LIVE
 from alerts.merge import Held, merge, version_time
-from alerts.notify import Told
+from alerts.notify import NotifiedState
 from slowrank.telemetry import Subject
 
 
@@ -40,7 +40,7 @@ def finding(*, as_of=0, status="open", occurrences=1, onset=0):
 def held(version, **changes):
     fields = {
         "id": version.id,
-        "told": Told.of(version),
+        "notified": NotifiedState.of(version),
         "as_of": version.as_of,
         "onset": (version.onset, version.onset_lo, version.onset_hi),
         "detected_at": version.detected_at,

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from alerts.cases.lifecycle import LIVE, TRANSITIONS, transition
 from alerts.finding import Finding
-from alerts.lifecycle import LIVE, TRANSITIONS, transition
-from alerts.notify import Told, news
+from alerts.notify import NotifiedState, event_of
 from alerts.silence import Matcher, Silence, labels, muting
 from slowrank.telemetry import Subject
 
 NOW = datetime(2026, 11, 20, 8, 0, tzinfo=UTC)
-BASE = Told("open", "error", "straggler.fail_slow", "straggler.fail_slow", "RUN_DIAG", 1)
+BASE = NotifiedState("open", "error", "straggler.fail_slow", "straggler.fail_slow", "RUN_DIAG", 1)
 STATUSES = ["suspected", "open", "acknowledged", "resolved", "expired"]
 
 
@@ -55,7 +55,7 @@ FINDING = Finding(
 )
 def test_news(before, after, event):
     """Openings, ends, escalations and new explanations are told; suspicions are not."""
-    assert news(before, after) == event
+    assert event_of(before, after) == event
 
 
 @given(st.sampled_from(STATUSES), st.lists(st.sampled_from(sorted({e for _, e in TRANSITIONS}))))

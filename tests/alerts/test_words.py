@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alerts.action import action
-from alerts.advice import Loss, advice
-from alerts.cost import ActionCosts, lost_per_hour
 from alerts.finding import Action
-from alerts.kinds import RULES, rule_of
-from alerts.severity import hurts, isolated, milder, severity
-from alerts.title import MAX_TITLE, TEMPLATES, title
+from alerts.kinds import KINDS, kind_of
+from alerts.report.action import action
+from alerts.report.advice import Loss, advice
+from alerts.report.cost import ActionCosts, lost_per_hour
+from alerts.report.severity import hurts, isolated, milder, severity
+from alerts.report.title import MAX_TITLE, title
 from slowrank.telemetry import Subject
 
 GPU = Subject(type="gpu", cluster="c", node="gpu-0423", gpu_index=5, rank=3389, job_id="j")
@@ -46,7 +46,7 @@ CODES = (
 )
 def test_severity(kind, subject, hurt, confidence, expected):
     """Job impact with confidence pages, hardware without impact does not, a job without an outlier never."""
-    own = rule_of(kind).severity
+    own = kind_of(kind).severity
     assert severity(kind, subject, own=own, hurt=hurt, confidence=confidence) == expected
 
 
@@ -120,7 +120,7 @@ def test_title_names_place_ratio_and_peers():
 
 
 @given(
-    st.sampled_from([*TEMPLATES, "xid.31", "new.kind{0}"]),
+    st.sampled_from([*KINDS, "xid.31", "new.kind{0}"]),
     st.sampled_from(TYPES),
     st.text(max_size=200),
     st.none() | st.floats(1, 1e9),
@@ -159,7 +159,7 @@ def test_a_machine_that_has_cost_a_restart_is_drained():
 def test_a_job_is_never_drained():
     """Advice about a job holds no command."""
     assert told("straggler.job_wide", JOB, cause="imbalance.stage") == Action(
-        "CHECK_APP", RULES["imbalance.stage"].text
+        "CHECK_APP", KINDS["imbalance.stage"].text
     )
 
 
@@ -175,10 +175,10 @@ def test_commands_quote_what_telemetry_says(node):
         assert words[-1] == node or words[2] == f"nodename={node}"
 
 
-@pytest.mark.parametrize("kind", [*RULES, "xid.31", "unheard.of"])
+@pytest.mark.parametrize("kind", [*KINDS, "xid.31", "unheard.of"])
 def test_every_kind_has_a_known_action(kind):
     """Every kind's action is one of the published codes and its advice can be written for any subject."""
-    rule = rule_of(kind)
+    rule = kind_of(kind)
     assert rule.action in CODES
     assert told(kind).code in CODES
     assert "{" not in told(kind, JOB, lost=1.0).text

@@ -25,21 +25,22 @@ from pydantic import SecretStr
 from alerts.config import FindingConfig
 from alerts.finding import Finding, dedup_key, finding_id
 from api.app import create_app
-from api.auth import SCOPES
-from api.connections import server as serving
+from api.delivery.from_settings import webhook_client_of
+from api.delivery.notifier import Notifier
+from api.http.connections import server as serving
 from api.ingest import SinkUnavailable
 from api.metrics import NotifierMetrics, new_registry
-from api.notifier import Notifier
-from api.policy import sender_of
-from api.signing import new_secret
-from slowrank.cli.embedded import database
+from api.security.auth import SCOPES
+from api.security.signing import new_secret
+from cli.embedded.postgres import database
 from slowrank.settings import Settings
 from slowrank.telemetry import BadRecord
 from slowrank.telemetry.records import Subject
-from store import findings, keys, webhooks
+from store.access import keys
+from store.findings import findings, webhooks
+from store.findings.webhooks import Webhook
 from store.migrate import migrate
 from store.pool import open_pool
-from store.webhooks import Webhook
 
 
 @dataclass
@@ -400,7 +401,7 @@ def notifier(pool, settings, clock):
         registry = new_registry()
         made = Notifier(
             pool=pool,
-            sender=sender_of(allowed),
+            client=webhook_client_of(allowed),
             metrics=NotifierMetrics(registry),
             public_url="http://slowrank.example.org",
             instance="test",
@@ -424,7 +425,7 @@ def live(settings, pool, sink):
         listening = socket.create_server(("127.0.0.1", 0))
         notifier = Notifier(
             pool=pool,
-            sender=sender_of(allowed),
+            client=webhook_client_of(allowed),
             metrics=NotifierMetrics(new_registry()),
             public_url="http://slowrank.example.org",
             instance="test",

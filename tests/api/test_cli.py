@@ -9,9 +9,9 @@ import sys
 import pytest
 import yaml
 
-from api.auth import SCOPES
-from store.paces import write_paces
-from tests.store.weeks import weeks
+from api.security.auth import SCOPES
+from store.telemetry.rank_pace import write_rank_paces
+from tests.store.telemetry.weeks import weeks
 
 pytestmark = pytest.mark.slow  # 70 s in all: every command is a process
 
@@ -25,7 +25,7 @@ def slowrank(tmp_path):
     def run(*arguments, env=None, code=0):
         clean = {n: v for n, v in os.environ.items() if not n.startswith("SLOWRANK_")}
         done = subprocess.run(
-            [sys.executable, "-c", "from slowrank.cli import main; main()", *arguments],
+            [sys.executable, "-c", "from cli import main; main()", *arguments],
             env=clean | PRESET | {"XDG_CONFIG_HOME": str(tmp_path)} | (env or {}),
             cwd=tmp_path,
             capture_output=True,
@@ -66,7 +66,7 @@ def test_findings_from_list_to_feedback(slowrank, reach, save_finding):
     assert "no findings" in slowrank("findings", "list", "--open", env=reach).stdout
     assert "HTTP 409" in slowrank("findings", "resolve", saved.id, env=reach, code=2).stderr
     assert "HTTP 422" in slowrank("findings", "show", "nonsense", env=reach, code=2).stderr
-    assert "which finding?" in slowrank("findings", "show", "", env=reach, code=2).stderr
+    assert "no finding id given" in slowrank("findings", "show", "", env=reach, code=2).stderr
     assert "HTTP 404" in slowrank("findings", "show", "../keys", env=reach, code=2).stderr
 
 
@@ -89,7 +89,7 @@ def test_a_slow_gpu_is_named(slowrank, reach, pool):
     """chronic names nobody until weeks of paces tell of one: then where it is, and by how much slower."""
     assert "no GPU was slow" in slowrank("chronic", env=reach).stdout
     with pool.connection() as conn:
-        write_paces(conn, weeks(slow={13: 0.05}))
+        write_rank_paces(conn, weeks(slow={13: 0.05}))
     _, row = slowrank("chronic", env=reach).stdout.splitlines()
     assert row.split()[:4] == ["prod-a", "n1", "5", "5.7%"]
 
@@ -111,7 +111,7 @@ def _heed_interrupts():
 
 def test_findings_are_watched_until_interrupted(reach, save_finding, tmp_path):
     """What changes is printed anew; Ctrl-C ends it well."""
-    start = "from slowrank.cli import main; main()"
+    start = "from cli import main; main()"
     clean = {n: v for n, v in os.environ.items() if not n.startswith("SLOWRANK_")}
     watch = subprocess.Popen(
         [sys.executable, "-u", "-c", start, "findings", "list", "--watch"],
@@ -149,6 +149,10 @@ def test_webhooks_from_add_to_remove(slowrank, reach, receiver):
     )
     webhook_id = added.stdout.split()[1]
     assert "secret whsec_" in added.stdout
+    refused = slowrank("webhook", "add", receiver.url, "--kind", "bogus", env=reach, code=2).stderr
+    assert "no finding is of the kind 'bogus'" in refused
+    assert "straggler.fail_slow" in refused
+    assert "`slowrank webhook list`" in slowrank("webhook", "test", "123", env=reach, code=2).stderr
     assert "delivered in" in slowrank("webhook", "test", env=reach).stdout
     listed = slowrank("webhook", "list", env=reach).stdout
     assert webhook_id in listed

@@ -10,9 +10,9 @@ import threading
 import pytest
 
 from api.app import create_app
-from api.auth import SCOPES
-from api.connections import server
-from api.limits import Rate
+from api.http.connections import server
+from api.http.limits import Rate
+from api.security.auth import SCOPES
 
 METHODS = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
 
@@ -59,7 +59,7 @@ def served(settings, pool, sink, monkeypatch):
 
     monkeypatch.setattr("api.routes.webhooks.resolve", unknown)
     for rate in ("READ", "WRITE", "FAILED_AUTH"):
-        monkeypatch.setattr(f"api.auth.{rate}", Rate(1e6, 1e6))
+        monkeypatch.setattr(f"api.security.auth.{rate}", Rate(1e6, 1e6))
     app = create_app(settings, pool, sink=sink)
     serving = server(app, log_level="error", lifespan="off", timeout_graceful_shutdown=1)
     with socket.create_server(("127.0.0.1", 0)) as listening:

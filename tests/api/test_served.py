@@ -18,7 +18,7 @@ from slowrank.telemetry.records import JobSteps
 
 
 def command(*arguments):
-    return [sys.executable, "-c", "from slowrank.cli import main; main()", *arguments]
+    return [sys.executable, "-c", "from cli import main; main()", *arguments]
 
 
 @pytest.fixture

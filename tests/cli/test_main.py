@@ -6,7 +6,7 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
-from slowrank.cli import COMMANDS, app
+from cli import COMMANDS, app
 
 
 @pytest.mark.parametrize(
@@ -15,7 +15,7 @@ from slowrank.cli import COMMANDS, app
 )
 def test_a_package_of_another_role_is_named(command, absent):
     """Where a role's packages are missing the command says which, and how to get them; it does not trace."""
-    call = f"import sys; sys.modules[{absent!r}] = None; from slowrank.cli import main; main()"
+    call = f"import sys; sys.modules[{absent!r}] = None; from cli import main; main()"
     done = subprocess.run([sys.executable, "-c", call, *command.split()], capture_output=True, text=True)
     assert done.returncode == 2
     assert f"needs {absent}" in done.stderr

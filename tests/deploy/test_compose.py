@@ -14,8 +14,8 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from slowrank.cli import app
-from slowrank.cli.init import secret_files, settings
+from cli import app
+from cli.admin.init import secret_files, settings
 from slowrank.settings import Settings
 from store.migrate import migrate
 

@@ -12,9 +12,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from api.metrics import ApiMetrics, DatabaseGauges, NotifierMetrics, WebhookGauges
 from api.metrics import new_registry as api_registry
 from slowrank.settings import Settings
-from streams.health import Health
-from streams.metrics import SinkMetrics
-from streams.metrics import new_registry as worker_registry
+from streams.runtime.monitoring.health import Health
+from streams.runtime.monitoring.metrics import SinkMetrics
+from streams.runtime.monitoring.metrics import new_registry as worker_registry
 
 ROOT = Path(__file__).resolve().parents[2]
 RULES = {

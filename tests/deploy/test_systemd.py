@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from slowrank.cli import app
+from cli import app
 from slowrank.settings import Settings
 
 FOLDER = Path(__file__).resolve().parents[2] / "deploy/systemd"

@@ -3,7 +3,7 @@
 import hardware_page
 import pytest
 
-from streams.catalogue import RULES
+from streams.config.detector_catalogue import RULES
 
 SOURCES = (
     "NVIDIA XID catalogue",

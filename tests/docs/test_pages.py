@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from streams.tuning_file import tuning_of
-from tests.streams.weak_signs import REGION
+from streams.config.toml_file import tuning_of
+from tests.streams.cluster.weak_signs import REGION
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]

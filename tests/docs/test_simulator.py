@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from simulator.benign import BENIGN
-from simulator.catalogue import CATALOGUE
+from simulator.faults.catalogue import CATALOGUE
+from simulator.jobs.benign import BENIGN
 
 PAGE = (Path(__file__).parents[2] / "docs" / "simulator.md").read_text()
 ROWS = {

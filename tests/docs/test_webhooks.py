@@ -9,8 +9,8 @@ from typing import get_args
 import pytest
 
 from alerts.notify import EventType
-from api.retry import SCHEDULE
-from api.signing import new_secret, signature_headers
+from api.delivery.retry import SCHEDULE
+from api.security.signing import new_secret, signature_headers
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs/webhooks.md").read_text()
 NOW = 1_795_160_472

@@ -10,13 +10,13 @@ from exporters.disk_store import DiskStore
 from exporters.publisher import Publisher, kafka_producer
 from exporters.service import message
 from exporters.spool import MemoryStore, Spool
-from streams.replay import paced
+from streams.files.replay import paced
 
 BEHIND_SECONDS = 2.5
 """Event time by which a record may wait to be sent: half of what a step waits for its ranks."""
 
 LATE_SECONDS = 4.0
-"""Time by the clock after which the workers wait for a sender (``streams.reorder``), with some to spare."""
+"""Time by the clock after which the workers wait for a sender (``reorder_buffer``), with some to spare."""
 
 
 class Fleet:

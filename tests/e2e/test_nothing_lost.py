@@ -17,10 +17,10 @@ import pytest
 from kafka import KafkaConsumer, TopicPartition
 from servers.kafka import KafkaCluster
 
-from alerts.lifecycle import NOTIFIED
+from alerts.cases.lifecycle import NOTIFIED
 from tests.e2e.fleet import Fleet
 from tests.e2e.undisturbed import CLUSTER, story
-from tests.streams.harness import WORKER, rig, wait_for
+from tests.streams.runtime.harness import WORKER, rig, wait_for
 
 pytestmark = [
     pytest.mark.integration,

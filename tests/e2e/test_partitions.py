@@ -9,13 +9,13 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.partitioner import murmur2
 
 from simulator import Cluster, ClusterSpec, Fault
-from simulator.layout import JobSpec
-from slowrank.telemetry import NodeEvent, decode_suspicion, encode
-from streams.replay import findings_of
-from streams.sender import key_of, topic_of
-from streams.topology import local_pipeline
+from simulator.cluster.layout import JobSpec
+from slowrank.telemetry import NodeEvent, Suspicion, decode_message, encode
+from streams.files.record_producer import key_of, topic_of
+from streams.files.replay import findings_of
+from streams.pipeline import local_pipeline
 from tests.e2e.undisturbed import roll_up_rows
-from tests.streams.harness import rig
+from tests.streams.runtime.harness import rig
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(420)]
 
@@ -104,7 +104,8 @@ class Exporters:
 def logged_suspicions(installation):
     """(log time, suspicion) of all."""
     messages = asyncio.run(installation._read("suspicions"))
-    return [(m.timestamp / 1000, decode_suspicion(m.value)) for m in messages]
+    taken = ((m.timestamp / 1000, decode_message(m.value)) for m in messages)
+    return [(at, message) for at, message in taken if isinstance(message, Suspicion)]
 
 
 def stored_rows(installation):

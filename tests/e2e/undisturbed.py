@@ -5,16 +5,16 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-from alerts.lifecycle import NOTIFIED
+from alerts.cases.lifecycle import NOTIFIED
 from simulator import Cluster, ClusterSpec
-from simulator.faults import Fault
-from simulator.layout import JobSpec
+from simulator.cluster.layout import JobSpec
+from simulator.faults.fault import Fault
 from slowrank.telemetry import JobSteps, NodeEvent, NodeSample, Record
 from slowrank.telemetry.schema import STEP_SCHEMAS
-from store.finding_rows import document
-from streams.arrays import columns
-from streams.replay import findings_of
-from streams.topology import local_pipeline
+from store.findings.rows import document
+from streams.columns import columns
+from streams.files.replay import findings_of
+from streams.pipeline import local_pipeline
 
 SECONDS = 300
 NODES, GPUS = 4, 4

@@ -65,6 +65,7 @@ def test_ranks_train_in_step_and_learn(train):
     assert last < 0.7 * first
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 def test_the_slowed_rank_computes_longer_and_waits_least(train):
     """A rank that gets half the processor time it needs stands out, and the others wait for it."""

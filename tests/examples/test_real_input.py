@@ -9,6 +9,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.alone
 @pytest.mark.integration
 @pytest.mark.slow
 @pytest.mark.timeout(480)

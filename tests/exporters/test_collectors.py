@@ -8,19 +8,25 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from exporters import registry
-from exporters.boot import BootCollector
-from exporters.chrony import ChronyClient
-from exporters.clock import ClockCollector
-from exporters.host import HostCollector
-from exporters.infiniband import InfinibandCollector
-from exporters.kmsg import KmsgCollector
-from exporters.nic import NetCollector
-from exporters.nvml import NvmlCollector
+from exporters.exporter import Exporter, NodeIdentity
+from exporters.host.boot import BootCollector
+from exporters.host.chrony import ChronyClient
+from exporters.host.clock import ClockCollector
+from exporters.host.infiniband import InfinibandCollector
+from exporters.host.kmsg import KmsgCollector
+from exporters.host.nic import NetCollector
+from exporters.host.proc import HostCollector
+from exporters.nvml.collector import NvmlCollector
+from exporters.spool import SpoolStats
 from exporters.steps import StepsCollector
+from slowrank.telemetry import NodeSample, decode_sample, encode
 from slowrank.telemetry.schema import CURRENT_SAMPLE_SCHEMA, SAMPLE_SCHEMAS
+from streams.node.batch import Batch, Devices
+from tests.exporters.toy_collector import ToyCollector
 
 GPU_CHILD = (sys.executable, str(Path(__file__).parent / "fixture_gpu_child.py"))
 SCHEMA = SAMPLE_SCHEMAS[CURRENT_SAMPLE_SCHEMA]
@@ -51,9 +57,9 @@ ODD = [
 ]
 
 
-@pytest.fixture(params=COLLECTORS)
+@pytest.fixture(params=[*COLLECTORS, "toy"])
 def make(request):
-    return COLLECTORS[request.param]
+    return {**COLLECTORS, "toy": lambda root: ToyCollector({"gpu.power_watts": 321.0})}[request.param]
 
 
 def odd_tree(root, text):
@@ -95,6 +101,23 @@ def test_every_registered_collector_is_under_contract():
     finally:
         for collector in found:
             collector.close()
+
+
+def test_one_more_collector_is_one_file_and_one_line(monkeypatch, instants):
+    """Beside the collectors of the registry a toy's values reach the record, and the node stage's batch."""
+    found = [*registry.collectors([]), ToyCollector({"gpu.power_watts": 321.0})]
+    exporter = Exporter(NodeIdentity("c", "n", "b"), found)
+    try:
+        record = exporter.tick(instants(0), SpoolStats(0, 0))[0]
+        assert isinstance(record, NodeSample)
+        assert exporter.metrics()["toy_ticks_total"] == 1.0
+    finally:
+        exporter.close()
+    sample = decode_sample(encode(record))
+    batch = Batch(
+        slice(0, 1), np.zeros(1), [sample], [Devices(sample.schema, sample.gpu_ids, sample.nic_ids)]
+    )
+    assert batch.gpu["gpu.power_watts"][0, batch.gpu.ids[0].index("0")] == 321.0
 
 
 def test_a_missing_source_gives_no_values(make, tmp_path, instants):

@@ -129,6 +129,7 @@ def test_a_full_file_system_is_a_failure_and_not_a_crash(tmp_path, make_messages
     store.close()
 
 
+@pytest.mark.alone
 def test_draining_is_a_hundred_times_live(tmp_path, make_messages):
     """A backlog leaves at over 5,000 records a second while live records still go in without delay."""
     store = DiskStore(tmp_path, 64 * MIB)

@@ -21,10 +21,10 @@ def checkout(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(checkout: Path) -> str:
+def run(checkout: Path, *options: str) -> str:
     """Run the checkout's tests with the plugin and return what it printed."""
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "unchanged"],
+        [sys.executable, "-m", "pytest", "-p", "unchanged", *options],
         cwd=checkout,
         env={"PYTHONPATH": str(ROOT / "scripts"), "PATH": "/usr/bin:/bin"},
         capture_output=True,
@@ -34,13 +34,18 @@ def run(checkout: Path) -> str:
     return done.stdout
 
 
-def test_slow_test_is_not_repeated(checkout: Path) -> None:
+@pytest.mark.parametrize(
+    ("options", "shown"),
+    [((), "1 passed, 1 deselected"), (("-n", "2"), "1 passed")],
+    ids=["one process", "two processes"],
+)
+def test_slow_test_is_not_repeated(checkout: Path, options: tuple[str, ...], shown: str) -> None:
     """The second run leaves the slow test out, runs the fast one and says so."""
-    assert "2 passed" in run(checkout)
+    assert "2 passed" in run(checkout, *options)
 
-    again = run(checkout)
+    again = run(checkout, *options)
 
-    assert "1 passed, 1 deselected" in again
+    assert shown in again
     assert "slow tests: 1 passed before" in again
 
 

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from simulator import Cluster, ClusterSpec, Fault, JobSpec, Workload
-from simulator.benign import LOST_SHARE
-from simulator.condition import healthy
-from simulator.delivery import Delivery
-from simulator.layout import one_job
-from simulator.schedule import run_step
-from simulator.workload import WorkSource
+from simulator.cluster.delivery import Delivery
+from simulator.cluster.layout import one_job
+from simulator.faults.condition import healthy
+from simulator.jobs.benign import LOST_SHARE
+from simulator.jobs.step_schedule import run_step
+from simulator.jobs.workload import WorkSource
 from slowrank.telemetry import JobSteps
 from slowrank.telemetry.columns import read
 from slowrank.telemetry.schema import STEP_SCHEMAS
@@ -270,6 +270,7 @@ def test_the_ranges_are_those_of_the_calibration_file():
         assert (float(row["low"]), float(row["high"]), row["unit"]) == (low, high, unit)
 
 
+@pytest.mark.alone
 def test_the_simulator_is_much_faster_than_time():
     """Sixteen nodes of eight GPUs run at least fifty times as fast as real time on one core."""
     start = time.thread_time()

@@ -2,10 +2,10 @@
 
 import pytest
 
+from cli.run.demo_scenario import accuses_healthy, names_culprit
 from simulator import Cluster, ClusterSpec, Fault, JobSpec, Planned, Workload
-from slowrank.cli.demo_scenario import accuses_healthy, names_culprit
-from streams.replay import final_versions, findings_of
-from streams.topology import local_pipeline
+from streams.files.replay import final_versions, findings_of
+from streams.pipeline import local_pipeline
 
 NODES, GPUS, SECONDS, ONSET = 8, 8, 140.0, 60.0
 SERVED = ("open", "acknowledged", "resolved")

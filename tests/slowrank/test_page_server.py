@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry, Gauge
 
 from slowrank.page_server import MAX_CONNECTIONS, PageServer
 from slowrank.settings import Settings
-from streams.metrics import serve
+from streams.runtime.monitoring.metrics import serve
 
 HALF_OPEN = b"GET /metrics HTTP/1.1\r\nX-Slow: "
 

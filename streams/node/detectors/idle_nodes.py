@@ -3,24 +3,27 @@
 A node whose job has left it says that too: to whoever sees only steps, the end of a job looks like a hang.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import numpy.typing as npt
 from msgspec import structs
 
-from alerts.hang import BOTH, CLOCK, LASTING, RELEASED
-from detectors.quiet import Quiet, QuietBank, Reading
+from alerts.reasoning.hang import BOTH, CLOCK, LASTING, RELEASED
+from detectors.node.idle_node import Quiet, QuietBank, Reading
 from slowrank.telemetry import Evidence, Suspicion
 from slowrank.telemetry.records import Family, Severity
-from streams.arrays import FloatArray
-from streams.batch import Batch
-from streams.conditions import ConditionBank, Key, State, Timing
-from streams.counters import Increase
-from streams.exporter_health import clock_error
-from streams.hardware import Found
+from slowrank.telemetry.schema import Owner
+from streams.columns import FloatArray
+from streams.debounce import ConditionBank, Key, State, Timing
+from streams.node.batch import Batch, Shape
+from streams.node.config import NodeConfig
+from streams.node.counters import Increase
+from streams.node.detector import Found, Increases, Origin
+from streams.node.detectors.exporter_health import clock_error
+from streams.node.detectors.watched_metrics import metrics_of
 from streams.suspicions import Claim, Place
-from streams.watched import metrics_of
 
 REFRESH_SECONDS = 60.0
 CERTAIN_SECONDS = 300.0
@@ -49,46 +52,44 @@ class _Raised:
         return replace(self.claim, severity=severity).suspicion(state, ts=ts, onset=self.onset)
 
 
-class QuietNodes:
-    """The quiet bank of a page of nodes, and the suspicions it leads to.
+class IdleNodes:
+    """Raises nodes that stand idle in a job as votes for a hang of that job.
 
-    Only a node that names its job can say that the job hangs; when another job comes, all is learnt anew.
+    Only nodes that name their job are judged; what is usual is learned anew with every job.
     """
 
-    def __init__(self, nodes: int, gpus: int) -> None:
-        self._bank = QuietBank(nodes, gpus)
-        self._jobs: list[str | None] = [None] * nodes
+    counters: Mapping[Owner, tuple[str, ...]] = {"nic": metrics_of("nic")}
+
+    def __init__(self, shape: Shape, nodes: int, config: NodeConfig) -> None:
+        self._bank = QuietBank(nodes, shape.gpus)
         self._raised: dict[int, _Raised] = {}
         self._is_raised = np.zeros(nodes, np.bool_)
         self._used = np.zeros(nodes, np.bool_)
         self._left = ConditionBank(nodes)
 
-    def update(self, batch: Batch, ports: Increase) -> Found:
-        """Take a batch and what the counters of its ports rose by; tell which nodes do not work."""
-        for k, sample in enumerate(batch.samples):
-            before = self._jobs[int(batch.index[k])]
-            if sample.job_id != before:
-                self._jobs[int(batch.index[k])] = sample.job_id
-                if before is not None:
-                    yield from ((k, s) for s in self._withdraw(batch, k, before))
+    def update(self, batch: Batch, increases: Increases) -> Found:
+        """Test the nodes of the batch that are in a job; yield those that do not work, or do again."""
+        for k, before in batch.left_jobs.items():
+            if before is not None:
+                yield from ((k, s) for s in self._withdraw(batch, k, before))
         with_job = np.flatnonzero(batch.in_job)
         if len(with_job):
-            yield from self._judge(batch, with_job, _reading(batch, ports, with_job))
+            yield from self._judge(batch, with_job, _reading(batch, increases["nic"], with_job))
 
     def restart(self, node: int) -> None:
-        """Learn a node anew; its next sample says that it is not quiet any more."""
+        """Learn a node anew; its next sample clears what was raised."""
         self._bank.reset(np.array([node]))
 
     def forget(self, node: int) -> None:
-        """Drop everything of a node."""
-        self.restart(node)
+        """Drop what was raised, and whether the job used the GPUs."""
         self._raised.pop(node, None)
-        self._jobs[node], self._used[node], self._is_raised[node] = None, False, False
+        self._used[node], self._is_raised[node] = False, False
         self._left.forget(node)
 
-    def carry(self, node: int, source: "QuietNodes", row: int) -> None:
-        """Take over a node that was ``row`` of another bank: what is usual with other GPUs is learnt anew."""
-        self._jobs[node], self._used[node] = source._jobs[row], source._used[row]
+    def carry(self, node: int, source: "IdleNodes", origin: Origin) -> None:
+        """Take over what was raised; what is usual is learned anew with other devices."""
+        row = origin.row
+        self._used[node] = source._used[row]
         if row in source._raised:
             self._raised[node], self._is_raised[node] = source._raised[row], True
         self._left.carry(node, source._left, row)
@@ -135,7 +136,7 @@ class QuietNodes:
             return [] if raised is None else [self._cleared(node, seen.ts)]
         if raised is None:
             shares = self._bank.shares(np.array([node]), seen.reading)[:, 0]
-            claim = seen.claim(batch.gpu_ids[k], batch.place(k), shares, clock_error(batch.samples[k]))
+            claim = seen.claim(batch.gpu.ids[k], batch.place(k), shares, clock_error(batch.samples[k]))
             raised = _Raised(seen.since, claim, seen.ts)
             self._raised[node], self._is_raised[node] = raised, True
             return [raised.say("raise", seen.ts)]

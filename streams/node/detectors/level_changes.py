@@ -1,26 +1,28 @@
-"""Change points of the level-like series of nodes, told apart from what all devices of a node do together.
+"""Change points of single devices, as opposed to changes of all devices of a node.
 
-A job that starts, pauses or waits moves every GPU of the node at once; that accuses nobody. A change is
-passed on when it is for the worse and the distance to the siblings' median made it too, beyond its own noise;
-with fewer than three siblings nobody can tell, and nothing is said.
+A job that starts, pauses or waits moves every GPU of the node at once, which is no fault of any. A change is
+raised when it is for the worse and the distance to the siblings' median changed too, beyond its own noise;
+with fewer than three siblings there is no comparison and nothing is raised.
 """
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from detectors.change import ChangeDetectorBank
-from detectors.change_point import Change, ChangeConfig
+from detectors.changepoint.acceptance import Change, ChangeConfig
+from detectors.changepoint.detector import ChangeDetectorBank
 from slowrank.telemetry import Baseline, Evidence, Subject, Suspicion
-from streams.arrays import FloatArray
-from streams.batch import Batch, Shape
-from streams.conditions import State
-from streams.counters import Increase
-from streams.hardware import Found
+from slowrank.telemetry.schema import Owner
+from streams.columns import FloatArray
+from streams.debounce import State
+from streams.node.batch import Batch, Shape
+from streams.node.config import NodeConfig
+from streams.node.counters import Increase
+from streams.node.detector import Found, Increases, Origin
+from streams.node.detectors.watched_metrics import POWER, USUAL_POWER_LIMIT, WATCHED, metrics_of
 from streams.suspicions import Claim
-from streams.watched import POWER, USUAL_POWER_LIMIT, WATCHED, metrics_of
 
 HOLD_SECONDS = 10.0
 PATIENCE_SECONDS = 60.0
@@ -65,6 +67,8 @@ class LevelChanges:
     ``WATCHED`` and of the devices.
     """
 
+    counters: Mapping[Owner, tuple[str, ...]] = {"nic": metrics_of("nic")}
+
     def __init__(self, shape: Shape, nodes: int, config: ChangeConfig | None = None) -> None:
         count = {"gpu": shape.gpus, "nic": shape.nics, "host": 1}
         self._columns = [(w, device) for w in WATCHED for device in range(count[w.owner])]
@@ -81,9 +85,9 @@ class LevelChanges:
         self._raised: dict[int, dict[int, _Raised]] = {}
         self._look_at = np.full(nodes, np.inf)
 
-    def update(self, batch: Batch, ports: Increase) -> Found:
-        """Take the batch and what the counters of its ports rose by; tell what has changed for good."""
-        x = self._readings(batch, ports)
+    def update(self, batch: Batch, increases: Increases) -> Found:
+        """Search the batch for change points; yield what has changed for good."""
+        x = self._readings(batch, increases["nic"])
         # Devices that a node has not, or that were never read, are no siblings.
         self._known[batch.rows] |= x == x
         for change in self._bank.update_groups(batch.ts, x, batch.rows):
@@ -108,12 +112,18 @@ class LevelChanges:
         self._waiting.pop(node, None)
         self._look_at[node] = self._next_look(node)
 
-    def forget(self, node: int) -> None:
-        """Another node, or one that was started anew: nothing of it is known."""
+    def restart(self, node: int) -> None:
+        """Start a node anew, without clears."""
         self.relearn(node)
         self._limit[node] = np.nan
         self._raised.pop(node, None)
         self._look_at[node] = np.inf
+
+    def forget(self, node: int) -> None:
+        """Nothing outlives a restart."""
+
+    def carry(self, node: int, source: "LevelChanges", origin: Origin) -> None:
+        """Levels are learned anew with other devices."""
 
     def _readings(self, batch: Batch, ports: Increase) -> FloatArray:
         """Return the values under watch [n, series]; power is a share of its limit, ports are in bytes/s."""
@@ -127,7 +137,7 @@ class LevelChanges:
         fast = batch.nic["nic.port.speed_bits_per_second"] >= FAST_PORT_BITS_PER_SECOND
         rates = [np.where(fast, ports.rate(metric), np.nan) for metric in metrics_of("nic")]
         host = [np.asarray(batch.host[m], np.float64) for m in metrics_of("host")]
-        # What an ordinary host without a job does is its own business.
+        # A host without GPUs and without a job is not judged.
         working = batch.fabric | batch.in_job
         others = np.concatenate([*rates, *host], axis=1)
         return np.concatenate([*gpu, np.where(working[:, None], others, np.nan)], axis=1)
@@ -237,10 +247,8 @@ class LevelChanges:
                 yield _suspicion(raised.claim, change, "update", ts)
 
     def _subject(self, i: int, batch: Batch, k: int) -> Subject:
-        (watched, device), place = self._columns[i], batch.place(k)
-        if watched.owner == "gpu":
-            return place.gpu(batch.gpu_ids[k][device])
-        return place.nic(batch.nic_ids[k][device]) if watched.owner == "nic" else place.whole_node()
+        watched, device = self._columns[i]
+        return batch.subject(k, watched.owner, batch.part(watched.owner).ids[k][device])
 
     def _claim(self, i: int, change: Change, subject: Subject, node: int) -> Claim:
         watched = self._columns[i][0]
@@ -266,6 +274,11 @@ class LevelChanges:
             evidence=(evidence,),
             note=f"{watched.metric} changed by {change.effect:+.1%}",
         )
+
+
+def level_changes(shape: Shape, nodes: int, config: NodeConfig) -> LevelChanges | None:
+    """Return the detector for a block; None where it is off: it costs most of the time."""
+    return LevelChanges(shape, nodes, config.change) if config.level_changes else None
 
 
 def _baseline(change: Change, times: FloatArray, past: FloatArray) -> Baseline:

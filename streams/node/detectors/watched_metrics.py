@@ -1,16 +1,15 @@
-"""The metrics under watch for changes of level: a table of how each is read and what a change argues for."""
+"""Table of the metrics that are searched for changes of level."""
 
 from dataclasses import dataclass
 from typing import Literal
 
-from detectors.standardise import Scale
+from detectors.changepoint.standardise import Scale
 from slowrank.telemetry.records import Family
-
-Owner = Literal["gpu", "nic", "host"]
+from slowrank.telemetry.schema import Owner
 
 POWER = "gpu.power_watts"
 USUAL_POWER_LIMIT = 700.0
-"""Watts; power is watched as a share of the limit, of this one where the GPU does not tell its own."""
+"""Watts; power is watched as a share of the limit, of this one (H100 SXM) where the GPU's own is not read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +17,7 @@ class Watched:
     """A metric under watch: how it is scaled, which direction is bad, what a change argues for.
 
     A change counts only when its worse side is beyond ``from_level`` (before a fall, after a rise): a
-    temperature that rises from 40 to 50 °C or a port that was hardly used says nothing.
+    temperature that rises from 40 to 50 °C or a port that was hardly used is no evidence.
     """
 
     owner: Owner

@@ -6,11 +6,11 @@ from collections.abc import Hashable
 from dataclasses import replace
 from typing import Any
 
-from alerts.kinds import rule_of
+from alerts.kinds import kind_of
 from slowrank.telemetry import Evidence, NodeEvent, Subject, Suspicion
 from slowrank.telemetry.event_grades import NONE, graded, recovery_action
-from streams.event_tables import EVENT_RULES, REPEAT_OFFENDER, UNKNOWN_XID, EventRule
-from streams.hardware_rules import Verdict
+from streams.node.rules.event_tables import EVENT_RULES, REPEAT_OFFENDER, UNKNOWN_XID, EventRule
+from streams.node.rules.rule_tables import Verdict
 from streams.suspicions import Claim, Place
 
 BURST_SECONDS = 5.0
@@ -30,7 +30,7 @@ _FaultKey = tuple[str, Hashable]
 
 
 class EventRules:
-    """Counts the faults that events tell of: a burst on one subject within five seconds is one fault.
+    """Counts faults from events: a burst on one subject within five seconds is one fault.
 
     What was raised about a GPU ends when its driver asks for no recovery any more, and what was raised about
     the node and its devices when it has booted since.
@@ -159,7 +159,7 @@ def _claim(event: NodeEvent, name: str, subject: Subject, verdict: Verdict) -> C
 
 
 def _ends_with_a_reset(kind: str) -> bool:
-    return kind != REPEAT_OFFENDER.verdict.kind and rule_of(kind).action not in LASTING
+    return kind != REPEAT_OFFENDER.verdict.kind and kind_of(kind).action not in LASTING
 
 
 def _booted(event: NodeEvent) -> float:
@@ -169,15 +169,15 @@ def _booted(event: NodeEvent) -> float:
 
 
 def _event_subject(event: NodeEvent) -> Subject:
-    told = event.subject
-    job = told.get("job_id")
+    named = event.subject
+    job = named.get("job_id")
     place = Place(event.cluster, event.node, None if job is None else str(job))
-    if told.get("gpu_index") is not None:
-        return place.gpu(str(told["gpu_index"]))
-    if told.get("gpu_uuid"):
-        return place.gpu(str(told["gpu_uuid"]))
-    if told.get("nic"):
-        return place.nic(f"{told['nic']}/{told['port']}" if told.get("port") else str(told["nic"]))
+    if named.get("gpu_index") is not None:
+        return place.gpu(str(named["gpu_index"]))
+    if named.get("gpu_uuid"):
+        return place.gpu(str(named["gpu_uuid"]))
+    if named.get("nic"):
+        return place.nic(f"{named['nic']}/{named['port']}" if named.get("port") else str(named["nic"]))
     return place.whole_node()
 
 

@@ -1,13 +1,13 @@
 """What events of the kernel log and the driver mean, as a table: by code and grade, how bad, after how many.
 
-Data only; ``node_events`` applies it. Sources are as in ``hardware_rules``.
+Data only; ``event_rules`` applies it. Sources are as in ``rule_tables``.
 """
 
 from dataclasses import dataclass
 
 from slowrank.telemetry.event_grades import CORRECTED, DRIVER, FATAL, NONE, NONFATAL, NVLINK5
 from slowrank.telemetry.xids import XIDS, Xid
-from streams.hardware_rules import (
+from streams.node.rules.rule_tables import (
     NIC_FLAP,
     REMAP_FAILED,
     REMAP_PENDING,
@@ -22,7 +22,7 @@ class EventRule:
     """``faults`` events (bursts counted once) within ``window`` seconds on one subject reach the verdict;
     fewer argue for ``first``, or else for the verdict with half the weight, as information.
 
-    ``shared``: where several GPUs of a node tell of it, it is the software's and never reaches the verdict.
+    ``shared``: a fault on several GPUs of a node is the software's and never reaches the verdict.
     ``fatal``: it counts towards a repeat offender. Events less than ``burst`` seconds apart are one fault.
     """
 
@@ -90,7 +90,7 @@ EVENT_RULES: dict[str, EventRule | None] = {
         window=3600.0,
     ),
     f"pcie.aer{FATAL}": EventRule(Verdict("link.pcie_fatal", "nvlink_pcie", "error", 5.0), "PCI Express AER"),
-    # Not corrected, or not said to be: a transfer was lost, the link goes on.
+    # Uncorrected, or of unknown severity: a transfer was lost, the link goes on.
     "pcie.aer": EventRule(
         Verdict("link.pcie_uncorrected", "nvlink_pcie", "warning", 3.0, alone=True), "PCI Express AER"
     ),
@@ -105,7 +105,7 @@ EVENT_RULES: dict[str, EventRule | None] = {
     "nic.link_down": EventRule(NIC_FLAP, "ByteRobust", faults=2, window=300.0),
     "nic.link_up": None,
     "host.oom_kill": EventRule(Verdict("host.memory_pressure", "host", "warning", 2.0), "slowrank"),
-    # The kernel says so after two minutes in which a process could not be woken up.
+    # The kernel logs it after two minutes in which a process could not be woken up.
     "host.hung_task": EventRule(Verdict("host.hung_task", "host", "warning", 2.0, alone=True), "Linux"),
     f"host.hung_task{DRIVER}": EventRule(Verdict("host.hung_task", "host", "error", 4.0), "Linux"),
     "host.boot": None,

@@ -2,33 +2,27 @@
 
 import math
 from collections import deque
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 
 import numpy as np
 
 from slowrank.telemetry import Evidence, Subject, Suspicion
-from streams.arrays import Array, Mask
-from streams.batch import Batch, Columns
-from streams.conditions import ConditionBank, Key, Make, State
-from streams.counters import Increase
-from streams.hardware_rules import CountRule, StateRule
-from streams.suspicions import Claim, Place
-
-SubjectOf = Callable[[Place, str], Subject]
-
-Ids = Sequence[tuple[str, ...]]
-"""The names of the instances by sample."""
-
-Found = Iterable[tuple[int, Suspicion]]
-"""Suspicions, each with the number of the sample in its batch."""
-
+from slowrank.telemetry.schema import SAMPLE_SCHEMAS, Owner
+from streams.columns import Mask
+from streams.debounce import ConditionBank, Key, Make, State
+from streams.node.batch import Batch, Shape
+from streams.node.config import NodeConfig
+from streams.node.counters import Increase
+from streams.node.detector import Found, Increases, Origin
+from streams.node.rules.rule_tables import CountRule, StateRule
+from streams.suspicions import Claim
 
 MIN_SIBLINGS = 3
-"""With fewer, nobody can tell what is common."""
+"""Siblings that a comparison needs. Chosen: the median of fewer is one device's value."""
 
-# The chance (p < 1e-6) beyond which a count is no bad luck.
+# p < 1e-6, chosen for fleets of 100,000 devices.
 LOG_CHANCE = math.log(1e-6)
 
 
@@ -51,58 +45,55 @@ class _Window:
 
 
 class CountRules:
-    """Counts increases of the counters of one block within the windows of its rules.
+    """Counts increases of the counters of one kind of device within the windows of its rules.
 
-    Rules of metrics that are not ``known`` to the schema of the nodes say nothing.
+    Rules on counters that the schema of the block lacks are ignored. Port rules open no finding alone on a
+    host without GPUs.
     """
 
     def __init__(
-        self,
-        rules: Sequence[CountRule],
-        nodes: int,
-        subject: SubjectOf,
-        *,
-        known: Container[str],
-        fabric_only: bool = False,
+        self, owner: Owner, rules: Sequence[CountRule], shape: Shape, nodes: int, config: NodeConfig
     ) -> None:
-        self._rules, self._subject, self._fabric_only = tuple(rules), subject, fabric_only
-        # Rules keep their numbers where the schema lacks the metrics of some: nodes move on with those.
-        self.metrics = tuple(dict.fromkeys(rule.metric for rule in rules if rule.metric in known))
+        self._owner, self._rules = owner, tuple(rules)
+        known = SAMPLE_SCHEMAS[shape.schema].block(owner).names
+        # Rules keep their numbers where the schema lacks some counters: nodes carry them to other blocks.
+        self._metrics = tuple(dict.fromkeys(rule.metric for rule in rules if rule.metric in known))
         self._by_metric = [
-            [i for i, rule in enumerate(rules) if rule.metric == metric] for metric in self.metrics
+            [i for i, rule in enumerate(rules) if rule.metric == metric] for metric in self._metrics
         ]
+        self.counters: Mapping[Owner, tuple[str, ...]] = {owner: self._metrics}
         self._seen: dict[int, dict[Key, _Window]] = {}
         self._conditions = ConditionBank(nodes)
 
-    def update(self, batch: Batch, ids: Ids, columns: Columns, rise: Increase) -> Found:
-        """Take the columns of a batch and what they rose by; instances are ``ids`` by sample.
-
-        With ``fabric_only`` nothing is overwhelming on an ordinary host.
-        """
-        # A sum can only fall where nothing was added, so that only what rose or already holds is looked at.
-        for k, keys in self._conditions.due(batch.index, self._risen(batch, ids, rise)):
+    def update(self, batch: Batch, increases: Increases) -> Found:
+        """Add the increases of the batch to the windows; yield the rules that they satisfy."""
+        # A sum can only fall where nothing was added: only what rose or already holds needs a look.
+        for k, keys in self._conditions.due(batch.index, self._risen(batch, increases[self._owner])):
             for key in sorted(keys):
-                for s in self._observe(batch, ids, columns, (k, key)):
+                for s in self._observe(batch, k, key):
                     yield k, s
 
+    def restart(self, node: int) -> None:
+        """Counts of hardware faults survive a reboot."""
+
     def forget(self, node: int) -> None:
-        """Drop everything of a node."""
+        """Drop the counts and conditions of a node."""
         self._seen.pop(node, None)
         self._conditions.forget(node)
 
-    def carry(self, node: int, source: "CountRules", row: int) -> None:
-        """Take over a node that was ``row`` of another bank."""
-        self._conditions.carry(node, source._conditions, row)
-        if row in source._seen:
-            self._seen[node] = source._seen[row]
+    def carry(self, node: int, source: "CountRules", origin: Origin) -> None:
+        """Take over counts and conditions, which are kept by device name."""
+        self._conditions.carry(node, source._conditions, origin.row)
+        if origin.row in source._seen:
+            self._seen[node] = source._seen[origin.row]
 
-    def _observe(self, batch: Batch, ids: Ids, columns: Columns, at_key: tuple[int, Key]) -> list[Suspicion]:
-        k, key = at_key
+    def _observe(self, batch: Batch, k: int, key: Key) -> list[Suspicion]:
         node, ts, rule = int(batch.index[k]), float(batch.ts[k]), self._rules[key[0]]
-        total, trusted = self._total(node, key, ts), bool(batch.fabric[k]) or not self._fabric_only
-        count = rule.count
+        part, total = batch.part(self._owner), self._total(node, key, ts)
+        trusted = bool(batch.fabric[k]) or self._owner != "nic"
+        ids, count = part.ids, rule.count
         if rule.count_of is not None and total > 0:
-            own = float(rule.count_of(columns)[k, ids[k].index(key[1])])
+            own = float(rule.count_of(part.columns)[k, ids[k].index(key[1])])
             count = own if own == own else count
         holds = total >= count
         if holds and rule.apart is not None:
@@ -110,15 +101,14 @@ class CountRules:
             holds = _stands_out(rule, total, siblings)
         make = at(
             lambda: _count_claim(
-                replace(rule, count=count), total, self._subject(batch.place(k), key[1]), trusted=trusted
+                replace(rule, count=count), total, batch.subject(k, self._owner, key[1]), trusted=trusted
             ),
             ts,
         )
         return self._conditions.observe(node, key, holds, ts, timing=rule.timing, make=make)
 
-    def _risen(self, batch: Batch, ids: Ids, rise: Increase) -> list[tuple[int, Key]]:
-        # The counters of the rules come first in the bank; others (energy, bytes, waits) are not for rules.
-        risen, delta = [], rise.delta[:, : len(self.metrics)]
+    def _risen(self, batch: Batch, increase: Increase) -> list[tuple[int, Key]]:
+        ids, risen, delta = batch.part(self._owner).ids, [], increase.of_all(self._metrics)
         for k, metric, column in zip(*(axis.tolist() for axis in np.nonzero(delta > 0)), strict=True):
             seen = self._seen.setdefault(int(batch.index[k]), {})
             for i in self._by_metric[metric]:
@@ -133,14 +123,20 @@ class CountRules:
 
 
 class StateRules:
-    """Holds the state rules of one kind of device."""
+    """Tests the state rules of one kind of device; ports and hosts are judged on nodes with GPUs alone."""
 
-    def __init__(self, rules: Sequence[StateRule], nodes: int, subject: SubjectOf) -> None:
-        self._rules, self._subject = tuple(rules), subject
+    counters: Mapping[Owner, tuple[str, ...]] = {}
+
+    def __init__(
+        self, owner: Owner, rules: Sequence[StateRule], shape: Shape, nodes: int, config: NodeConfig
+    ) -> None:
+        self._owner, self._rules = owner, tuple(rules)
         self._conditions = ConditionBank(nodes)
 
-    def update(self, batch: Batch, ids: Ids, columns: Mapping[str, Array], there: Mask) -> Found:
-        """Take the columns [n, instances]; nothing is said of an instance that is not ``there``."""
+    def update(self, batch: Batch, increases: Increases) -> Found:
+        """Test the columns of the batch; yield the rules that have held long enough."""
+        part, there = batch.part(self._owner), self._judged(batch)
+        ids, columns = part.ids, part.columns
         holding = np.stack([rule.test(columns) for rule in self._rules]) & there
         active = {(k, (rule, ids[k][i])) for rule, k, i in np.argwhere(holding).tolist()}
         for k, keys in self._conditions.due(batch.index, active):
@@ -151,17 +147,27 @@ class StateRules:
                     for s in self._observe(batch, k, key, value, holds=(k, key) in active):
                         yield k, s
 
+    def restart(self, node: int) -> None:
+        """Conditions survive a reboot until they are read to be over."""
+
     def forget(self, node: int) -> None:
-        """Drop everything of a node."""
+        """Drop the conditions of a node."""
         self._conditions.forget(node)
 
-    def carry(self, node: int, source: "StateRules", row: int) -> None:
-        """Take over a node that was ``row`` of another bank."""
-        self._conditions.carry(node, source._conditions, row)
+    def carry(self, node: int, source: "StateRules", origin: Origin) -> None:
+        """Take over the conditions, which are kept by device name."""
+        self._conditions.carry(node, source._conditions, origin.row)
+
+    def _judged(self, batch: Batch) -> Mask:
+        """Return which instances are judged, [n, instances]."""
+        if self._owner == "gpu":
+            return batch.gpu.there
+        fabric = batch.fabric[:, None]
+        return fabric if self._owner == "host" else batch.nic.there & fabric
 
     def _observe(self, batch: Batch, k: int, key: Key, value: float, *, holds: bool) -> list[Suspicion]:
         node, ts, rule = int(batch.index[k]), float(batch.ts[k]), self._rules[key[0]]
-        make = at(lambda: _state_claim(rule, value, self._subject(batch.place(k), key[1])), ts)
+        make = at(lambda: _state_claim(rule, value, batch.subject(k, self._owner, key[1])), ts)
         return self._conditions.observe(node, key, holds, ts, timing=rule.timing, make=make)
 
 

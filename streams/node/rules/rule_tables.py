@@ -1,6 +1,6 @@
-"""What the hardware says outright, as tables: which reading means which fault, how sure, how severe.
+"""Counter rules as tables: which increase means which fault, with what weight and severity.
 
-Data only; ``hardware`` applies it. The ``source`` of a rule is who set its trigger: "slowrank" where it is
+Data only; ``rule_engine`` applies it. The ``source`` of a rule is who set its trigger: "slowrank" where it is
 our own choice, "after X (…)" where X has what stands in brackets instead.
 """
 
@@ -11,8 +11,8 @@ import numpy as np
 
 from slowrank.telemetry import Evidence, Subject
 from slowrank.telemetry.records import Family, Severity
-from streams.arrays import Array, Mask
-from streams.conditions import Timing
+from streams.columns import Array, Mask
+from streams.debounce import Timing
 from streams.suspicions import Claim
 
 
@@ -35,7 +35,7 @@ class Verdict:
         return self.alone or self.severity in ("critical", "error")
 
     def claim(self, subject: Subject, evidence: Evidence, *, detector: str, note: str) -> Claim:
-        """Return what the rule says of ``subject`` once it has fired."""
+        """Return the claim of a rule about ``subject``."""
         return Claim(
             detector=detector,
             family=self.family,
@@ -54,7 +54,7 @@ class Verdict:
 class CountRule:
     """``metric`` increased by at least ``count`` within ``window`` seconds.
 
-    ``count_of`` gives the count by instance, NaN where it cannot be told, which leaves ``count``.
+    ``count_of`` gives the count by instance, NaN where it is not known, which leaves ``count``.
     ``apart``: and by so many times the median of at least three siblings on the node; what all of them count
     is the load's or the path's. ``usual`` (events a day): and by more than chance allows (p < 1e-6) where
     the siblings' median, or that many a day, is usual.
@@ -127,8 +127,8 @@ GPU_COUNTS = (
     CountRule("gpu.ecc.corrected_total", 50, 300.0, CORRECTABLE, "slowrank"),
     CountRule(
         "gpu.pcie.replay_total",
-        # A link of 16 lanes of generation 5 is allowed 31 a minute; this is for one that does not say what it
-        # is.
+        # A link of 16 lanes of generation 5 is allowed 31 a minute; this is for one whose
+        # generation is not read.
         32,
         60.0,
         Verdict("link.pcie_replay", "nvlink_pcie", "warning", 2.0),

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from streams.arrays import Array, Mask
-from streams.conditions import Timing
-from streams.hardware_rules import (
+from streams.columns import Array, Mask
+from streams.debounce import Timing
+from streams.node.rules.rule_tables import (
     CORRECTABLE,
     REMAP_FAILED,
     REMAP_PENDING,
@@ -27,8 +27,13 @@ RECOVERY_CLEAR = 30.0
 """The detector of the action that a driver asks for, and for how many seconds it must ask for none."""
 
 CNP_RATIO = "nic.port.cnp_handled_ratio"
-"""Congestion notifications a second on the mean port of a node, as a multiple of what is usual there."""
+"""Derived, node: congestion notifications a second on the mean port, as a multiple of the usual rate."""
 
+FROZEN, STUCK = "gpu.frozen", "exporter.stuck"
+"""Derived, GPU and node: whether all readings repeat (``detectors.frozen_readings``)."""
+
+WAS_UP, BEST_SPEED, OTHERS_UP, IN_JOB = "was_up", "best_speed", "others_up", "in_job"
+"""Derived, port: see ``detectors.port_history``."""
 
 READ_SECONDS = "gpu.nvml_call_seconds"
 SLOW_READ_SECONDS = 0.25
@@ -47,15 +52,15 @@ def _loaded(gpu: Mapping[str, Array]) -> Mask:
 def _reason(bit: int) -> Callable[[Mapping[str, Array]], Mask]:
     def test(gpu: Mapping[str, Array]) -> Mask:
         reasons = gpu["gpu.throttle_reasons"]
-        # Mostly no GPU of a page tells of any, and the rest need not be looked at.
-        told = np.asarray(reasons & bit != 0)
-        return np.asarray(told & (reasons > 0) & (reasons & IDLE == 0)) if told.any() else told
+        # Usually no GPU of a block has the bit set: skip the rest.
+        found = np.asarray(reasons & bit != 0)
+        return np.asarray(found & (reasons > 0) & (reasons & IDLE == 0)) if found.any() else found
 
     return test
 
 
 def _unexplained_slowdown(gpu: Mapping[str, Array]) -> Mask:
-    """The general bit comes with the bit that says why; it speaks only where no other does."""
+    """Return where the general bit is set without a specific one, which it usually accompanies."""
     reasons = gpu["gpu.throttle_reasons"]
     return np.asarray(_reason(HW_SLOWDOWN)(gpu) & (reasons & (SW_THERMAL | HW_THERMAL | POWER_BRAKE) == 0))
 
@@ -87,15 +92,6 @@ def _slow_reads(gpu: Mapping[str, Array]) -> Mask:
         others = others[np.isfinite(others)]
         slow[k, i] = not others.size or seconds[k, i] > 2 * np.median(others)
     return slow
-
-
-def usual_reads(gpu: Mapping[str, Array]) -> dict[str, Array]:
-    """Return the median time that a GPU of each node takes to read, [n, 1]; 0 where none is slow."""
-    seconds = gpu[READ_SECONDS]
-    usual = np.zeros((len(seconds), 1))
-    for k in np.flatnonzero((seconds > SLOW_READ_SECONDS).sum(axis=1) > 1).tolist():
-        usual[k] = np.median(seconds[k][np.isfinite(seconds[k])])
-    return {READ_SECONDS: usual}
 
 
 def _flag(metric: str) -> Callable[[Mapping[str, Array]], Mask]:
@@ -227,7 +223,7 @@ GPU_STATES = (
         "frozen",
         "the energy counter stands still",
         "gpu.energy_millijoules_total",
-        lambda gpu: np.asarray(gpu["frozen"]),
+        lambda gpu: np.asarray(gpu[FROZEN]),
         Timing(hold=10.0),
         xid_verdict(119, "error", 4.0),
         "slowrank",
@@ -237,7 +233,7 @@ GPU_STATES = (
 
 def _dead(nic: Mapping[str, Array]) -> Mask:
     """Down under a job while other ports of the node are up: neither a reboot nor the switch."""
-    return np.asarray((nic["nic.port.up"] == 0) & nic["was_up"] & nic["others_up"] & nic["in_job"])
+    return np.asarray((nic["nic.port.up"] == 0) & nic[WAS_UP] & nic[OTHERS_UP] & nic[IN_JOB])
 
 
 NIC_STATES = (
@@ -255,7 +251,7 @@ NIC_STATES = (
         "port_down",
         "down after it was up",
         "nic.port.up",
-        lambda nic: np.asarray((nic["nic.port.up"] == 0) & nic["was_up"]),
+        lambda nic: np.asarray((nic["nic.port.up"] == 0) & nic[WAS_UP]),
         Timing(hold=10.0),
         Verdict("link.nic_flap", "nic", "warning", 3.0),
         "NVSentinel, slowrank hold",
@@ -264,7 +260,7 @@ NIC_STATES = (
         "port_speed",
         "speed below 95 % of the best this port was ever read at",
         "nic.port.speed_bits_per_second",
-        lambda nic: np.asarray(nic["nic.port.speed_bits_per_second"] < 0.95 * nic["best_speed"]),
+        lambda nic: np.asarray(nic["nic.port.speed_bits_per_second"] < 0.95 * nic[BEST_SPEED]),
         Timing(hold=30.0),
         Verdict("link.nic_slow", "nic", "warning", 2.0),
         "slowrank",
@@ -278,7 +274,7 @@ NODE_STATES = (
         "congestion notifications 10 times as frequent as usual and 100 a second a port, in a job",
         CNP_RATIO,
         lambda node: np.asarray(node[CNP_RATIO] >= 10.0),
-        # All nodes of a job say so at once: refreshed seldom, but before it expires.
+        # All nodes of a job raise it at once: refreshed seldom, but before it expires.
         Timing(hold=10.0, refresh=300.0),
         Verdict("congestion", "nic", "info", 1.0),
         "slowrank",

@@ -15,7 +15,7 @@ Headers = list[tuple[str, bytes]]
 class Message:
     """A message as it stood in the log; ``timestamp`` in Unix seconds.
 
-    ``moved`` says where a message lay before a worker sent it on (``streams.placement.MOVED``).
+    ``moved`` says where a message lay before a worker sent it on (``streams.runtime.kafka.placement.MOVED``).
     """
 
     topic: str

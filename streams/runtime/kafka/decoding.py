@@ -3,14 +3,14 @@
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from slowrank.telemetry import Record, decode_event, decode_sample, decode_steps
+from slowrank.telemetry import JobEnded, Record, decode_event, decode_sample, decode_steps_or_end
 from slowrank.telemetry.topics import JOB_STEPS, NODE_EVENTS, NODE_SAMPLES
 
-TELEMETRY: Mapping[str, Callable[[bytes, float | None], Record]] = MappingProxyType(
+TELEMETRY: Mapping[str, Callable[[bytes, float | None], Record | JobEnded]] = MappingProxyType(
     {
         NODE_SAMPLES: lambda data, then: decode_sample(data, now=then),
         NODE_EVENTS: lambda data, then: decode_event(data, now=then),
-        JOB_STEPS: lambda data, then: decode_steps(data, now=then),
+        JOB_STEPS: lambda data, then: decode_steps_or_end(data, now=then),
     }
 )
 """Topic to what reads a message of it, logged at a time (Unix seconds; None: at any). Raises ``BadRecord``.

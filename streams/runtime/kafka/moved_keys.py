@@ -7,11 +7,11 @@ from typing import TypeVar
 
 from aiokafka.errors import KafkaError
 
-from streams.dead_letters import Message, Outgoing
-from streams.health import Health
-from streams.outlet import until_done
-from streams.placement import Counts, Placement
-from streams.probe import Place
+from streams.runtime.kafka.dead_letters import Message, Outgoing
+from streams.runtime.kafka.offsets import Place
+from streams.runtime.kafka.placement import Counts, Placement
+from streams.runtime.kafka.producer import until_done
+from streams.runtime.monitoring.health import Health
 
 T = TypeVar("T")
 

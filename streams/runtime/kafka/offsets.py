@@ -6,7 +6,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.structs import OffsetAndMetadata
 
-from streams.clients import started
+from streams.runtime.kafka.clients import started
 
 TIMEOUT_MS = 5000
 

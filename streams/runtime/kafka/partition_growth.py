@@ -10,11 +10,11 @@ from typing import Protocol
 
 import msgspec
 
-from streams.placement import Counts
-from streams.probe import Place
+from streams.runtime.kafka.offsets import Place
+from streams.runtime.kafka.placement import Counts
 
 REMEMBERED_SECONDS = 86_400.0 + 3600.0
-"""What workers read again is at most a day old (``streams.detect.EVENT_WINDOW_SECONDS``)."""
+"""What workers read again is at most a day old (``streams.runtime.detect_worker.EVENT_WINDOW_SECONDS``)."""
 
 History = list[tuple[int, float]]
 """Partition counts, and since when (Unix seconds) each was seen, oldest first."""

@@ -12,8 +12,8 @@ from functools import lru_cache
 
 from aiokafka.partitioner import murmur2
 
-from streams.dead_letters import Message, Outgoing
-from streams.probe import Place
+from streams.runtime.kafka.dead_letters import Message, Outgoing
+from streams.runtime.kafka.offsets import Place
 
 MOVED = "x-moved-from"
 """Header of a record that was sent on: ``role:partition:offset`` of where it lay."""

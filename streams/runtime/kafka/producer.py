@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError, UnknownTopicOrPartitionError
 
-from streams.clients import METADATA_MS, started
-from streams.dead_letters import Outgoing
-from streams.health import Health
+from streams.runtime.kafka.clients import METADATA_MS, started
+from streams.runtime.kafka.dead_letters import Outgoing
+from streams.runtime.monitoring.health import Health
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ async def until_done(
             pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 
 
-class Outlet:
+class DurableProducer:
     """Sends what is posted, in order and in batches, again and again until the brokers have it.
 
     Posting does not wait: a flood of bad messages must not make the good ones between them wait for a round

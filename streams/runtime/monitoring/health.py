@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from streams.job_memory import JobMemory
-from streams.senders import Present
+from streams.job.memory import JobMemory
+from streams.runtime.monitoring.node_counts import Present
 
 # For the metric alone; the watchdog, which ends workers, has limits of its own.
 STALLED_SECONDS = 10.0

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from streams.job_memory import JobMemory
+from streams.job.memory import JobMemory
 
 
 class JobMetrics(Collector):

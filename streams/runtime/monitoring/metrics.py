@@ -17,15 +17,15 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from alerts.finding import Finding
-from alerts.kinds import RULES
+from alerts.kinds import KINDS
 from slowrank import __version__
 from slowrank.page_server import PageServer
 from slowrank.settings import Settings
-from store.findings import Change
-from streams.app import Role
-from streams.health import Health
-from streams.job_metrics import JobMetrics
-from streams.senders import Present
+from store.findings.findings import Change
+from streams.runtime.faust_app import Role
+from streams.runtime.monitoring.health import Health
+from streams.runtime.monitoring.job_metrics import JobMetrics
+from streams.runtime.monitoring.node_counts import Present
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ class SinkMetrics:
         if change is None:
             return
         if change.event in _OPENED:
-            self._opened.labels(_known(finding.kind)).inc()
+            self._opened.labels(counted_kind(finding.kind)).inc()
             self._seconds.observe(seconds)
         cluster = self._cluster(finding.subject.cluster)
         # What moves to another finding's account is counted there again: a counter cannot take it back.
@@ -158,9 +158,10 @@ def _page(registry: CollectorRegistry, _: str) -> bytes:
     return generate_latest(registry)
 
 
-def _known(kind: str) -> str:
+def counted_kind(kind: str) -> str:
+    """Return the kind as a label: its own name, that of its family, or ``other``."""
     family = kind.split(".", 1)[0]
-    return kind if kind in RULES else family if family in RULES else "other"
+    return kind if kind in KINDS else family if family in KINDS else "other"
 
 
 def _counter(

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from alerts.finding import Action, Finding, dedup_key, finding_id
-from alerts.kinds import rule_of
+from alerts.kinds import kind_of
 from slowrank.telemetry import Subject
-from streams.probe import Place
+from streams.runtime.kafka.offsets import Place
 
 LAG = "self.lag"
 DEAD_LETTERS = "self.dead_letters"
@@ -134,7 +134,7 @@ def _letters(count: int) -> _Says:
 
 
 def _finding(now: float, subject: Subject, says: _Says, onset: float, *, ended: bool = False) -> Finding:
-    key, rule = dedup_key(subject, says.kind), rule_of(says.kind)
+    key, rule = dedup_key(subject, says.kind), kind_of(says.kind)
     return Finding(
         id=finding_id(key, onset),
         dedup_key=key,

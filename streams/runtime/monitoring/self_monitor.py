@@ -13,18 +13,18 @@ from aiokafka.errors import KafkaError
 from alerts.finding import Finding
 from slowrank.settings import Settings
 from slowrank.telemetry.topics import DEAD_LETTERS, topic_name
-from store.failures import AWAY
-from streams.app import READS, group
-from streams.blindness import LETTER_WINDOW_SECONDS, Backlog, Blindness, Sight
-from streams.metrics import SinkMetrics
-from streams.probe import Probe
+from store.error_classes import UNAVAILABLE
+from streams.runtime.faust_app import READS, group
+from streams.runtime.kafka.offsets import Probe
+from streams.runtime.monitoring.metrics import SinkMetrics
+from streams.runtime.monitoring.self_findings import LETTER_WINDOW_SECONDS, Backlog, Blindness, Sight
 
 log = logging.getLogger(__name__)
 
 LONGEST_SECONDS = 30.0
 
 
-class Lookout:
+class SelfMonitor:
     """``store`` blocks, takes one finding, and raises what ``store`` raises; ``wall`` is in Unix seconds."""
 
     def __init__(
@@ -60,7 +60,7 @@ class Lookout:
                 # In order, and dropped only when stored: an end must not overtake its beginning.
                 await asyncio.to_thread(self._store, self._untold[0])
                 self._untold.pop(0)
-        except AWAY as error:
+        except UNAVAILABLE as error:
             log.warning(
                 "%d findings about slowrank itself wait for the database: %s", len(self._untold), error
             )

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from streams.health import Health
-from streams.probe import Place
+from streams.runtime.kafka.offsets import Place
+from streams.runtime.monitoring.health import Health
 
 
 @dataclass(slots=True)

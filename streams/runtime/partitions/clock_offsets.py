@@ -17,12 +17,12 @@ from msgspec.structs import replace
 from slowrank.telemetry import JobSteps, NodeEvent, NodeSample, Record, Suspicion
 from slowrank.telemetry.columns import read
 from slowrank.telemetry.schema import SAMPLE_SCHEMAS, STEP_SCHEMAS
-from streams.exporter_health import OFFSET, skewed
+from streams.node.detectors.exporter_health import OFFSET, skewed
 from streams.suspicions import Place
 
 FAR_SECONDS = 60.0
 """Well above what a network, a batch or a training step delays a record by; below it the offset that a node
-measures itself counts (``streams.exporter_health``)."""
+measures itself counts (``streams.node.detectors.exporter_health``)."""
 
 SETTLE_SECONDS = 8.0
 """How long the pace is watched: less than the ten seconds after which a node's telemetry is stale."""

@@ -3,18 +3,26 @@
 import math
 from dataclasses import dataclass, field
 
-from alerts.chronic import Pace
 from alerts.finding import Finding
-from slowrank.telemetry import JobSteps, NodeEvent, NodeSample, Record, Subject, Suspicion
-from streams.job_events import end_of
-from streams.paces import PACE_KIND, pace_of
-from streams.rollup import RollUp, Rows
-from streams.senders import Senders
+from detectors.fleet.chronic import Pace
+from slowrank.telemetry import (
+    Heartbeat,
+    JobEnded,
+    JobSteps,
+    NodeEvent,
+    NodeSample,
+    RankPace,
+    Record,
+    StageMessage,
+)
+from streams.node.job_events import end_of
+from streams.rollup.paces import pace_row
+from streams.rollup.rollup import RollUp, Rows
+from streams.runtime.monitoring.node_counts import Senders
 from streams.stage import Output, Stage
 from streams.watermark import Watermark
 
 HEARTBEAT_SECONDS = 2
-HEARTBEAT_KIND = "self.watermark"
 
 LIVE_SECONDS = 60.0
 """From a record's time until it came into the log: what took longer is a recording that somebody sends, or a
@@ -22,7 +30,7 @@ spool that drains, and nobody waits for what follows."""
 
 
 @dataclass(slots=True)
-class Lane:
+class PartitionState:
     """Drives a stage with the records of one partition, in order.
 
     Every other second of event time each cluster seen gets a heartbeat on ``suspicions``: without it the
@@ -41,7 +49,7 @@ class Lane:
     clusters: set[str] = field(default_factory=set)
     senders: Senders = field(default_factory=Senders)
 
-    def process(self, record: Record, logged: float) -> list[Output | JobSteps]:
+    def process(self, record: Record | JobEnded, logged: float) -> list[Output | JobEnded]:
         """Take the next record, logged at a time (Unix seconds); return what it and the passing of time gave
         rise to. An event that ends a job gives rise to a record for the lane of its steps as well.
         """
@@ -51,7 +59,7 @@ class Lane:
             self.senders.heard(record)
         # Time passes before the record is taken, as in ``Pipeline.process``: live and replay must agree on
         # the order.
-        outputs: list[Output | JobSteps] = [*self._pass(self.watermark.advance(record.ts))]
+        outputs: list[Output | JobEnded] = [*self._pass(self.watermark.advance(record.ts))]
         outputs += self.stage.process(record)
         if isinstance(record, NodeEvent) and (end := end_of(record)) is not None:
             outputs.append(end)
@@ -61,11 +69,12 @@ class Lane:
         """Let time pass without a record, when the partition is read to its end and others know the time."""
         return self._pass(self.watermark.reach(event_time))
 
-    def heartbeats(self) -> list[Suspicion]:
+    def heartbeats(self) -> list[Heartbeat]:
         """Return the heartbeats of the second last told: where the lane stands."""
         if self.told is None:
             return []
-        return [heartbeat(cluster, self.name, self.told) for cluster in sorted(self.clusters)]
+        ts = float(self.told)
+        return [Heartbeat(cluster=c, ts=ts, partition=self.name) for c in sorted(self.clusters)]
 
     def _pass(self, seconds: range) -> list[Output]:
         outputs: list[Output] = []
@@ -87,7 +96,7 @@ class RollUpLane:
     next_offset: int = 0
     watermark: Watermark = field(default_factory=Watermark)
 
-    def process(self, record: NodeSample | JobSteps, _logged: float) -> Rows:
+    def process(self, record: NodeSample | JobSteps | JobEnded, _logged: float) -> Rows:
         """Take the next record; return the rows of the buckets that closed."""
         rows: Rows = []
         for second in self.watermark.advance(record.ts):
@@ -112,40 +121,20 @@ class FindingLane:
         """How far the slowest reporting lane is."""
         return self.clock.watermark
 
-    def process(self, suspicion: Suspicion, logged: float) -> list[Finding | Pace]:
-        """Take the next suspicion or heartbeat, and the log's time at it; return new versions of findings."""
-        if suspicion.kind == PACE_KIND:
-            pace = pace_of(suspicion)
-            return [] if pace is None else [pace]
+    def process(self, message: StageMessage, logged: float) -> list[Finding | Pace]:
+        """Take the next message, and the log's time at it; return new versions of findings, or a pace."""
+        if isinstance(message, RankPace):
+            return [pace_row(message)]
         outputs: list[Output] = []
-        if suspicion.kind == HEARTBEAT_KIND:
-            for second in self.clock.heard(suspicion, logged):
+        if isinstance(message, Heartbeat):
+            for second in self.clock.update(message, logged):
                 outputs += self.stage.tick(float(second))
         else:
-            outputs += self.stage.process(suspicion)
-            if suspicion.ts <= self.watermark.time:
+            outputs += self.stage.process(message)
+            if message.ts <= self.watermark.time:
                 # Its time has passed already; the next heartbeat may be long in coming.
                 outputs += self.stage.tick(self.watermark.time)
         return [f for f in outputs if isinstance(f, Finding)]
-
-
-def heartbeat(cluster: str, lane: str, second: int) -> Suspicion:
-    """Return the mark that everything of ``lane`` up to ``second`` has been judged."""
-    return Suspicion(
-        cluster=cluster,
-        detector="watermark",
-        family="telemetry",
-        kind=HEARTBEAT_KIND,
-        state="update",
-        subject=Subject(type="telemetry", cluster=cluster),
-        ts=float(second),
-        onset=float(second),
-        onset_lo=float(second),
-        onset_hi=float(second),
-        score=0.0,
-        log_likelihood_ratio=0.0,
-        note=lane,
-    )
 
 
 @dataclass(slots=True)
@@ -176,12 +165,12 @@ class FindingClock:
         self._at = self._logged = 0.0
         self.watermark = Watermark()
 
-    def heard(self, beat: Suspicion, logged: float) -> range:
+    def update(self, beat: Heartbeat, logged: float) -> range:
         """Take a heartbeat, and the log's time at it; return the whole seconds that passed for the stage."""
         self._arrivals += 1
         self._at += min(max(0.0, logged - self._logged), self.LONGEST_GAP)
         self._logged = max(self._logged, logged)
-        self._lanes[beat.cluster, beat.note] = _Heard(beat.ts, self._arrivals, self._at)
+        self._lanes[beat.cluster, beat.partition] = _Heard(beat.ts, self._arrivals, self._at)
         oldest, first = self._at - self.PATIENCE, self._arrivals - self.ROUNDS * len(self._lanes)
         self._lanes = {k: h for k, h in self._lanes.items() if h.at >= oldest and h.arrival > first}
         return self.watermark.reach(min((h.second for h in self._lanes.values()), default=-math.inf))

@@ -8,16 +8,15 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from aiokafka.errors import KafkaError
 
-from slowrank.telemetry import BadRecord, JobSteps, Suspicion
+from slowrank.telemetry import BadRecord, JobEnded, Suspicion
 from slowrank.telemetry.checks import BAD_TIME, MAX_INT
-from streams.clocks import Clocks, Node
-from streams.dead_letters import STAGE_ERROR, Message, Outgoing
-from streams.health import Health
-from streams.job_events import has_ended
-from streams.moves import Cuts, Moves
-from streams.outlet import until_done
-from streams.probe import Place
-from streams.reorder import Reorder
+from streams.runtime.kafka.dead_letters import STAGE_ERROR, Message, Outgoing
+from streams.runtime.kafka.moved_keys import Cuts, Moves
+from streams.runtime.kafka.offsets import Place
+from streams.runtime.kafka.producer import until_done
+from streams.runtime.monitoring.health import Health
+from streams.runtime.partitions.clock_offsets import Clocks, Node
+from streams.runtime.partitions.reorder_buffer import Reorder
 from streams.watermark import Watermark
 
 log = logging.getLogger(__name__)
@@ -63,7 +62,7 @@ class Course(Generic[D]):
     clocked: bool = False
 
 
-class Keeper(Generic[D]):
+class PartitionTable(Generic[D]):
     """Lanes by (topic, partition). A lane that is not exactly up to the next message is built anew.
 
     When a topic has grown all its lanes are: without the keys that moved away, and with the past of those
@@ -143,7 +142,7 @@ class Keeper(Generic[D]):
         # sender whose clock is ahead cannot vouch for itself.
         then = min(message.timestamp, self._now())
         record, refused = self._decoded(message, then)
-        if isinstance(record, JobSteps) and has_ended(record) and refused is None:
+        if isinstance(record, JobEnded) and refused is None:
             # Its time is that of an event of a node: it measures no clock, and is no sign of a spool. Rows
             # that come after it are of before it.
             yield from self._processed(lane, [(record, message)])
@@ -231,7 +230,7 @@ class Keeper(Generic[D]):
         self._cuts[place] = cuts
 
         async def attempt() -> D:
-            # Lane and order are made in each attempt: one that broke off has taken messages already.
+            # State and order are made in each attempt: one that broke off has taken messages already.
             lane = course.lane(name)
             count = 0
             if course.in_order:

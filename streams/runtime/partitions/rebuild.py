@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from streams.dead_letters import Message
+from streams.runtime.kafka.dead_letters import Message
 
 
 async def reread(

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 QUIET_SECONDS = 30.0
 """Longer than an exporter needs to come back to brokers that were away: it tries every ten seconds at most,
-and then has to connect. Also what makes one node silent where others still report (streams.silence)."""
+and then has to connect. Also what makes one node silent where others still report (streams.node.liveness)."""
 
 FIRST_SECONDS = 300.0
 """After a single burst of messages nobody knows when the next is due. By then a node's silence is certain."""

@@ -3,8 +3,9 @@
 import msgspec
 import pytest
 
+from alerts.cases.fold import MAX_CASES, advance, apply
+from alerts.cases.scope import Scope
 from alerts.config import FindingConfig
-from alerts.scope import MAX_CASES, Scope, advance, apply
 from slowrank.telemetry import Subject, Suspicion
 
 CONFIG = FindingConfig()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alerts.calibration import FITTED, Calibration
+from alerts.reasoning.calibration import FITTED, Calibration
 
 
 @given(st.floats(-50, 50), st.floats(-50, 50))

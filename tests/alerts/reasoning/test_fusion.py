@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alerts.calibration import FITTED
 from alerts.finding import Cause
-from alerts.fusion import cause, confidence, family_votes, fused_log_odds
+from alerts.reasoning.calibration import FITTED
+from alerts.reasoning.fusion import cause, confidence, family_votes, fused_log_odds
 from slowrank.telemetry import Evidence, Peers, Subject, Suspicion
 
 RANK = Subject(type="rank", cluster="c", node="n", gpu_index=0, rank=0, job_id="j")

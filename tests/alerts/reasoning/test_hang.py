@@ -1,7 +1,7 @@
 import msgspec
 import pytest
 
-from alerts.hang import UNHEARD, both_keys, certain, early, ended, excused, note, suspects
+from alerts.reasoning.hang import UNHEARD, certain, early, ended, excused, is_hang, note, suspects
 from slowrank.telemetry import Evidence, Subject, Suspicion
 
 
@@ -45,7 +45,7 @@ def test_one_machine_that_is_quiet_for_long_makes_no_hang_certain():
 )
 def test_nearly_all_machines_must_be_quiet(nodes, quiet, expected):
     """Nine in ten nodes turn key B; among three or more one may be an exception."""
-    assert both_keys([said(nodes=nodes)], votes(quiet)) == expected
+    assert is_hang([said(nodes=nodes)], votes(quiet)) == expected
 
 
 @pytest.mark.parametrize(
@@ -64,14 +64,14 @@ def test_nearly_all_machines_must_be_quiet(nodes, quiet, expected):
 def test_of_machines_that_are_unheard_of_nothing_is_asked(nodes, unheard, quiet, expected):
     """A rack without power takes no part in the vote; all others must, and be half of the job."""
     silent = [said(f"s{i}", by=UNHEARD, weight=0.0) for i in range(unheard)]
-    assert both_keys([said(nodes=nodes)], [*votes(quiet), *silent]) == expected
+    assert is_hang([said(nodes=nodes)], [*votes(quiet), *silent]) == expected
     assert certain([said(nodes=nodes)], [*votes(quiet, severity="critical"), *silent]) == expected
 
 
 def test_who_is_heard_of_again_is_no_longer_unheard_of():
     """A node that votes is not left out, whatever was said of it before."""
     silent = [said(f"n{i}", by=UNHEARD, weight=0.0) for i in range(4)]
-    assert not both_keys([said(nodes=12)], [*votes(8), *silent])
+    assert not is_hang([said(nodes=12)], [*votes(8), *silent])
 
 
 @pytest.mark.parametrize(("unheard", "left", "expected"), [(4, 8, True), (4, 7, False), (0, 8, False)])
@@ -84,9 +84,9 @@ def test_a_job_that_left_all_machines_that_are_heard_of_has_ended(unheard, left,
 
 def test_neither_key_alone_is_enough():
     """Without a stopped job, or without quiet machines, nothing hangs."""
-    assert not both_keys([], votes(4))
-    assert not both_keys([said(nodes=4)], [])
-    assert not both_keys([said(nodes=4)], votes(4, weight=0.5))
+    assert not is_hang([], votes(4))
+    assert not is_hang([said(nodes=4)], [])
+    assert not is_hang([said(nodes=4)], votes(4, weight=0.5))
 
 
 def test_an_early_stall_takes_machines_that_neither_send_nor_compute():
@@ -94,10 +94,10 @@ def test_an_early_stall_takes_machines_that_neither_send_nor_compute():
     soon = [said(nodes=4, score=0.8)]
     assert early(soon)
     assert not early([said(nodes=4)])
-    assert not both_keys(soon, votes(4, score=1.0))
-    assert not both_keys(soon, [*votes(2, score=2.0), *(said(f"m{i}", score=1.0) for i in range(2))])
-    assert both_keys(soon, [*votes(3, score=2.0), said("m", score=1.0)])
-    assert both_keys([said(nodes=4)], votes(4, score=1.0))
+    assert not is_hang(soon, votes(4, score=1.0))
+    assert not is_hang(soon, [*votes(2, score=2.0), *(said(f"m{i}", score=1.0) for i in range(2))])
+    assert is_hang(soon, [*votes(3, score=2.0), said("m", score=1.0)])
+    assert is_hang([said(nodes=4)], votes(4, score=1.0))
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_the_end_of_an_earlier_attempt_excuses_nothing():
     before = [*votes(4, weight=-4.0, by="quiet.ended", onset=4.0), said("n0", by="job.ended", onset=4.0)]
     stopped = [said(nodes=4, onset=10.0)]
     assert not ended(stopped, before)
-    assert both_keys(stopped, [*before, *votes(4)])
+    assert is_hang(stopped, [*before, *votes(4)])
 
 
 def test_a_job_that_left_its_machines_has_ended():
@@ -131,7 +131,7 @@ def test_a_job_that_left_its_machines_has_ended():
     assert excused([said(nodes=4)], left)
     assert not excused([said(nodes=5)], left)
     assert not excused([], left)
-    assert not both_keys([said(nodes=4)], left)
+    assert not is_hang([said(nodes=4)], left)
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_a_declared_pause_excuses_for_a_while(declared, now, expected):
     stopped = [said(nodes=4, onset=10.0)]
     told = [*votes(4, ts=now), said("n0", weight=-4.0, by="job.paused", onset=declared, ts=declared)]
     assert excused(stopped, told) == expected
-    assert both_keys(stopped, told) != expected
+    assert is_hang(stopped, told) != expected
 
 
 def test_a_declared_end_excuses_for_ever():
@@ -225,4 +225,4 @@ def test_at_most_three_nodes_are_named():
 @pytest.mark.parametrize(("weight", "expected"), [(1.0, True), (0.99, False)])
 def test_a_vote_of_one_turns_the_key(weight, expected):
     """A weaker one says that a node is part of a hang, if there is one."""
-    assert both_keys([said(nodes=4)], votes(4, weight=weight)) == expected
+    assert is_hang([said(nodes=4)], votes(4, weight=weight)) == expected

@@ -7,16 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import alerts.calibration
-import alerts.duration
-from alerts.advice import Loss, advice, reason
-from alerts.cost import ActionCosts, lost_per_hour, rebalance_cost, restart_cost
-from alerts.duration import COMPUTE, CONGESTION, LARGE_JOB, Lognormal, law_of
+import alerts.reasoning.calibration
+import alerts.report.duration
+from alerts.report.advice import Loss, advice, reason
+from alerts.report.cost import ActionCosts, lost_per_hour, rebalance_cost, restart_cost
+from alerts.report.duration import COMPUTE, CONGESTION, LARGE_JOB, Lognormal, law_of
 
 COSTS = ActionCosts(restart_seconds=300, checkpoint_interval_seconds=600, rebalance_seconds=30)
 
 
-@pytest.mark.parametrize("module", [alerts.calibration, alerts.duration])
+@pytest.mark.parametrize("module", [alerts.reasoning.calibration, alerts.report.duration])
 def test_examples(module):
     """The docstrings' figures are what comes out."""
     assert doctest.testmod(module) == (0, doctest.testmod(module).attempted)

@@ -3,10 +3,11 @@
 import pytest
 from msgspec.structs import replace
 
+from alerts.cases.fold import apply
+from alerts.cases.scope import Scope
 from alerts.config import FindingConfig
-from alerts.cost import ActionCosts
-from alerts.render import render
-from alerts.scope import Scope, apply
+from alerts.report.cost import ActionCosts
+from alerts.report.render import render
 from slowrank.telemetry import Baseline, Evidence, Peers, Subject, Suspicion
 
 CONFIG = FindingConfig()

@@ -10,11 +10,11 @@ import httpx
 import pytest
 
 from alerts.config import FindingConfig
+from api.delivery.from_settings import webhook_client_of
+from api.delivery.notifier import Notifier
 from api.metrics import NotifierMetrics, new_registry
-from api.notifier import Notifier
-from api.policy import sender_of
-from store import findings, webhooks
-from store.webhooks import Webhook
+from store.findings import findings, webhooks
+from store.findings.webhooks import Webhook
 
 POSTED = ("labels", "annotations", "startsAt", "endsAt", "generatorURL")
 
@@ -49,7 +49,7 @@ def deliver(alertmanager, pool, settings, start_receiver):
         webhooks.create(conn, made, "whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=")
     notifier = Notifier(
         pool=pool,
-        sender=sender_of(settings.model_copy(update={"webhook_allow_ports": (receiver.port,)})),
+        client=webhook_client_of(settings.model_copy(update={"webhook_allow_ports": (receiver.port,)})),
         metrics=NotifierMetrics(new_registry()),
         public_url="http://slowrank.example.org",
         instance="test",

@@ -10,8 +10,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from alerts.config import FindingConfig
-from api.notifier import Limits
-from store import deliveries, events, findings, webhooks
+from api.delivery.notifier import Limits
+from store.findings import deliveries, events, findings, leases, webhooks
 
 
 @pytest.fixture
@@ -133,12 +133,12 @@ def test_after_a_kill_only_the_newest_state_is_sent(pool, receiver, add_webhook,
     webhook, _ = add_webhook(receiver.url)
     save(30)
     with pool.connection() as conn:
-        (killed,) = deliveries.due(conn, now=clock(), lease_seconds=60)
+        (killed,) = leases.lease_due(conn, now=clock(), lease_seconds=60)
     save(40, status="resolved")
     made = notifier(receiver)
     assert drain(made) == 0
     with pool.connection() as conn:
-        assert deliveries.next_due(conn) == killed.leased_until
+        assert leases.next_due(conn) == killed.leased_until
     clock.ahead = timedelta(seconds=61)
     drain(made)
     assert types(receiver) == ["resolved"]
@@ -180,9 +180,9 @@ def test_a_retry_by_hand_does_not_start_beside_an_attempt_under_way(pool, add_we
     add_webhook("http://127.0.0.1:1/hook")
     save(30)
     with pool.connection() as conn:
-        (leased,) = deliveries.due(conn, now=clock())
+        (leased,) = leases.lease_due(conn, now=clock())
         assert deliveries.retry(conn, leased.id, clock())
-        assert deliveries.due(conn, now=clock() + timedelta(seconds=1)) == []
+        assert leases.lease_due(conn, now=clock() + timedelta(seconds=1)) == []
 
 
 @pytest.mark.parametrize("change", ["milder", "another kind", "switched off meanwhile", "stricter"])

@@ -7,11 +7,11 @@ from datetime import timedelta
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from api.failing import KIND
+from api.delivery.from_settings import notifier_of
+from api.delivery.retry import SCHEDULE
+from api.delivery.webhook_health import KIND
 from api.metrics import new_registry
-from api.policy import notifier_of
-from api.retry import SCHEDULE
-from store import findings
+from store.findings import search
 
 FIRST_THREE = sum(SCHEDULE[:3]) * 1.3
 
@@ -33,7 +33,7 @@ def shown(client, webhook):
 def own(pool):
     """Return kind and status of the findings about slowrank itself."""
     with pool.connection() as conn:
-        found = findings.find(conn, findings.FindingFilter(kinds=("self",))).items
+        found = search.find(conn, search.FindingFilter(kinds=("self",))).items
     return [(each.doc["kind"], each.status) for each in found]
 
 

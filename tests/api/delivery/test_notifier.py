@@ -13,12 +13,12 @@ import pytest
 from prometheus_client import generate_latest
 from standardwebhooks.webhooks import Webhook as Verifier
 
-from api.failing import KIND as FAILING
-from api.failing import end_recovered
-from api.formats import FORMATS
-from api.notifier import Limits
-from api.retry import SCHEDULE
-from store import deliveries, findings, webhooks
+from api.delivery.notifier import Limits
+from api.delivery.receivers.registry import names
+from api.delivery.retry import SCHEDULE
+from api.delivery.webhook_health import KIND as FAILING
+from api.delivery.webhook_health import end_recovered
+from store.findings import deliveries, findings, search, webhooks
 
 
 def drain(made):
@@ -35,8 +35,8 @@ def endpoint(pool, webhook):
         return webhooks.get(conn, webhook.id)
 
 
-@pytest.mark.parametrize("name", FORMATS)
-def test_every_format_arrives_signed(pool, receiver, add_webhook, save_finding, notifier, name):
+@pytest.mark.parametrize("name", names())
+def test_every_receiver_gets_it_signed(pool, receiver, add_webhook, save_finding, notifier, name):
     """One open finding: one request, verified by the reference library, naming the finding."""
     webhook, secret = add_webhook(receiver.url, format=name)
     finding = save_finding()
@@ -73,7 +73,7 @@ def test_only_what_asks_somebody_to_act_is_sent_by_default(
     add_webhook(people.url)
     add_webhook(named.url, events=wanted)
     made, onset = notifier(people, named), time.time() - 600
-    word = findings.Word("ann", datetime.now(UTC))
+    word = findings.Edit("ann", datetime.now(UTC))
 
     def sent(receiver):
         drain(made)
@@ -167,7 +167,7 @@ def test_an_endpoint_that_never_answers_ends_in_a_finding(
     assert (told["data"]["kind"], told["data"]["severity"]) == (FAILING, "warning")
     assert webhook.id in told["data"]["action"]["commands"][0]
     with pool.connection() as conn:
-        assert len(findings.find(conn, findings.FindingFilter(kinds=("self",))).items) == 1
+        assert len(search.find(conn, search.FindingFilter(kinds=("self",))).items) == 1
 
     dead.answers = [(200, {}, b"")]
     clock.ahead += timedelta(days=1)
@@ -194,7 +194,7 @@ def failing_webhook(pool, start_receiver, add_webhook, save_finding, notifier, c
 
 def own(pool):
     with pool.connection() as conn:
-        return [f.status for f in findings.find(conn, findings.FindingFilter(kinds=("self",))).items]
+        return [f.status for f in search.find(conn, search.FindingFilter(kinds=("self",))).items]
 
 
 @pytest.mark.parametrize("step", ["switch-off", "take-back", "remove"])
@@ -377,7 +377,7 @@ def test_killed_in_mid_delivery_it_is_sent_again_under_the_same_id(
             "SLOWRANK_NOTIFIER_POLL_SECONDS": "0.5",
             "SLOWRANK_NOTIFIER_METRICS_PORT": "0",
         }
-        command = [sys.executable, "-c", "from slowrank.cli import main; main()", "notifier", "run"]
+        command = [sys.executable, "-c", "from cli import main; main()", "notifier", "run"]
         with (tmp_path / "log").open("ab") as log:
             processes.append(subprocess.Popen(command, env=environment, cwd=tmp_path, stderr=log))
         return processes[-1]

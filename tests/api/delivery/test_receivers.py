@@ -1,4 +1,4 @@
-"""The contract every webhook format keeps, over ordinary and hostile findings."""
+"""The contract that every receiver keeps, over ordinary and hostile findings; then what each adds to it."""
 
 import json
 import math
@@ -9,8 +9,10 @@ import pytest
 
 from alerts.finding import Action, BlastRadius, Cause, Finding, finding_id
 from alerts.notify import EventType
-from api.formats import FORMATS, MAX_BODY, Event, alert_labels, body, fit
-from api.sample import TYPE as SAMPLE
+from api.delivery.receivers.alertmanager import alert_labels
+from api.delivery.receivers.receiver import MAX_BODY, Notification, fit
+from api.delivery.receivers.registry import RECEIVERS, names, receiver_named
+from api.delivery.sample_event import TYPE as SAMPLE
 from slowrank.telemetry.records import Evidence, Subject
 
 NOW = datetime(2026, 11, 20, 7, 34, 2, tzinfo=UTC)
@@ -67,34 +69,58 @@ FINDINGS = {
 }
 
 
-@pytest.mark.parametrize("name", FORMATS)
-@pytest.mark.parametrize("which", FINDINGS)
-def test_every_format_keeps_the_contract(name, which):
-    """Body is strict JSON of at most 20 kB, the same for the same event, and names finding and subject."""
-    event = Event("msg_01", "finding.opened", NOW, FINDINGS[which])
-    content_type, data = body(name, event, "https://slowrank.example.org/")
+def body(name, notification):
+    return receiver_named(name).body(notification, "https://slowrank.example.org/")
 
-    assert content_type.endswith("json")
+
+@pytest.fixture(params=RECEIVERS, ids=names())
+def receiver(request):
+    """Each receiver of the list in turn."""
+    return request.param
+
+
+@pytest.mark.parametrize("which", FINDINGS)
+@pytest.mark.parametrize("happened", [*get_args(EventType), SAMPLE, "finding.of_a_later_release"])
+def test_every_receiver_keeps_the_contract(receiver, which, happened):
+    """The body is a strict JSON object of at most 20 kB, the same for the same notification."""
+    link = "https://slowrank.example.org/findings/fnd_1?t=1.2"
+    notification = Notification("msg_01", happened, NOW, FINDINGS[which], link)
+    data = receiver.body(notification, "https://slowrank.example.org/")
+
+    assert receiver.content_type.endswith("json")
     assert len(data) <= MAX_BODY
     parsed = json.loads(data, parse_constant=lambda c: pytest.fail(f"{c} is not JSON"))
     assert isinstance(parsed, dict)
-    assert (content_type, data) == body(name, event, "https://slowrank.example.org/")
+    assert data == receiver.body(notification, "https://slowrank.example.org")
     if which == "ordinary":
         assert "gpu-0423 GPU 5" in data.decode()
 
 
+def test_every_receiver_has_one_name(receiver):
+    """The name, by which people choose it, is a plain word and leads back to the receiver."""
+    assert receiver.name.isidentifier()
+    assert receiver.name == receiver.name.lower()
+    assert receiver_named(receiver.name) is receiver
+
+
+def test_an_unknown_name_lists_the_names():
+    """Whoever misspells one reads the right ones."""
+    with pytest.raises(ValueError, match="'telegraph'; choose one of standard, cloudevents"):
+        receiver_named("telegraph")
+
+
 def test_standard_carries_the_finding_unchanged():
-    """The default format's data is the finding.v1 object itself."""
-    event = Event("msg_01", "finding.opened", NOW, FINDINGS["ordinary"])
-    parsed = json.loads(body("standard", event, "https://x")[1])
+    """The default receiver's data is the finding.v1 object itself."""
+    notification = Notification("msg_01", "finding.opened", NOW, FINDINGS["ordinary"])
+    parsed = json.loads(body("standard", notification))
     data = json.loads(json.dumps(FINDINGS["ordinary"]))
     assert parsed == {"type": "finding.opened", "timestamp": "2026-11-20T07:34:02Z", "data": data}
 
 
 def test_cloudevents_has_the_required_attributes():
     """id, source, specversion and type are there; the id is the webhook's."""
-    event = Event("msg_01", "finding.opened", NOW, FINDINGS["ordinary"])
-    parsed = json.loads(body("cloudevents", event, "https://x")[1])
+    notification = Notification("msg_01", "finding.opened", NOW, FINDINGS["ordinary"])
+    parsed = json.loads(body("cloudevents", notification))
     assert parsed["id"] == "msg_01"
     assert parsed["specversion"] == "1.0"
     assert parsed["source"] == "//slowrank/prod-a"
@@ -103,7 +129,7 @@ def test_cloudevents_has_the_required_attributes():
 
 
 def alertmanager(finding, happened="finding.opened"):
-    return json.loads(body("alertmanager", Event("m", happened, NOW, finding), "https://x")[1])
+    return json.loads(body("alertmanager", Notification("m", happened, NOW, finding)))
 
 
 def test_an_alert_is_the_same_from_its_opening_to_its_end():
@@ -117,13 +143,13 @@ def test_an_alert_is_the_same_from_its_opening_to_its_end():
         example(kind="hardware.gpu_fault", subject=placed),
         example(kind="hardware.gpu_fault", severity="error", status="resolved", resolved_at=1795161000.0),
     ]
-    told = [alertmanager(finding) for finding in life]
-    assert [each["status"] for each in told] == ["firing", "firing", "firing", "resolved"]
-    assert [each["alerts"][0]["status"] for each in told] == [each["status"] for each in told]
-    assert {str((e["groupKey"], e["groupLabels"], e["commonLabels"])) for e in told} == {
-        str((told[0]["groupKey"], alert_labels(life[0]), alert_labels(life[0])))
+    bodies = [alertmanager(finding) for finding in life]
+    assert [each["status"] for each in bodies] == ["firing", "firing", "firing", "resolved"]
+    assert [each["alerts"][0]["status"] for each in bodies] == [each["status"] for each in bodies]
+    assert {str((e["groupKey"], e["groupLabels"], e["commonLabels"])) for e in bodies} == {
+        str((bodies[0]["groupKey"], alert_labels(life[0]), alert_labels(life[0])))
     }
-    alerts = [each["alerts"][0] for each in told]
+    alerts = [each["alerts"][0] for each in bodies]
     assert {str((alert["labels"], alert["fingerprint"], alert["startsAt"])) for alert in alerts} == {
         str((alert_labels(life[0]), alerts[0]["fingerprint"], alerts[0]["startsAt"]))
     }
@@ -145,7 +171,7 @@ def test_what_changes_is_an_annotation():
 
 
 def test_two_findings_are_two_alerts_in_two_groups():
-    """Two GPUs of one job with the same trouble: the end of one says nothing of the other."""
+    """Two GPUs of one job with the same trouble: the end of one does not end the other."""
     one = alertmanager(FINDINGS["ordinary"])
     two = alertmanager(example(id=finding_id("prod-a/gpu/GPU-2/straggler.fail_slow", 1795160000.0)))
     for name in ("groupKey", "groupLabels"):
@@ -177,22 +203,22 @@ REASONS = [
 
 
 @pytest.mark.parametrize(("happened", "status", "reason"), REASONS)
-def test_alertmanager_says_why_it_is_sent(happened, status, reason):
-    """In Alertmanager's words, which are few: what it would not send has the reason ``unknown``."""
+def test_alertmanager_gets_a_reason(happened, status, reason):
+    """One of Alertmanager's own; an event it would not send has the reason ``unknown``."""
     resolved_at = 1795161000.0 if status in ("resolved", "expired") else None
     finding = example(status=status, resolved_at=resolved_at)
-    parsed = json.loads(body("alertmanager", Event("m", happened, NOW, finding), "https://x")[1])
+    parsed = json.loads(body("alertmanager", Notification("m", happened, NOW, finding)))
     assert parsed["notification_reason"] == reason
 
 
-def test_the_reason_of_every_event_is_told_here():
+def test_every_event_has_its_reason_above():
     """A new type of event is not forgotten in the list above."""
     assert {happened for happened, _, _ in REASONS} == {*get_args(EventType), SAMPLE}
 
 
 def test_slack_escapes_and_shortens():
     """No inserted string can mention a channel, and Slack's length limits hold."""
-    parsed = json.loads(body("slack", Event("m", "t", NOW, FINDINGS["hostile"]), "https://x")[1])
+    parsed = json.loads(body("slack", Notification("m", "t", NOW, FINDINGS["hostile"])))
     assert "<!" not in json.dumps(parsed)
     header, facts, action, _ = parsed["blocks"]
     assert len(header["text"]["text"]) <= 150
@@ -210,14 +236,14 @@ def test_slack_escapes_and_shortens():
         ("finding.feedback", "Feedback: CRITICAL gpu-0423"),
     ],
 )
-def test_slack_tells_an_opening_from_what_comes_after(happened, begins):
+def test_slack_marks_what_is_no_opening(happened, begins):
     """A channel that asked for acknowledgements does not take one for another finding."""
-    parsed = json.loads(body("slack", Event("m", happened, NOW, FINDINGS["ordinary"]), "https://x")[1])
+    parsed = json.loads(body("slack", Notification("m", happened, NOW, FINDINGS["ordinary"])))
     assert parsed["text"].startswith(begins)
 
 
-def test_fit_says_that_it_cut():
-    """A finding that is too long keeps its identity and says that it was shortened."""
+def test_fit_marks_what_it_cut():
+    """A finding that is too long keeps its identity and is marked as shortened."""
     small = fit(FINDINGS["huge"])
     assert small["truncated"] is True
     assert small["id"] == FINDINGS["huge"]["id"]

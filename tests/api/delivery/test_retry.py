@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from api.retry import SCHEDULE, Answer, next_attempt, retry_after, verdict
+from api.delivery.retry import SCHEDULE, Answer, next_attempt, retry_after, verdict
 
 NOW = datetime(2026, 11, 20, 7, 41, 12, tzinfo=UTC)
 

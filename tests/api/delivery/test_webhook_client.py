@@ -5,10 +5,8 @@ import socket
 import ssl
 import threading
 
-import pytest
-
-from api.sender import MAX_READ, Sender, tls_context
-from api.ssrf import Policy, Refused
+from api.delivery.webhook_client import MAX_READ, WebhookClient, tls_context
+from api.security.ssrf import Policy
 
 LOOPBACK = ["127.0.0.0/8"]
 
@@ -23,7 +21,7 @@ def sender(
 ):
     policy = Policy.of(allow_http=http, allow_private=private, extra_ports=ports)
     options = {} if resolve is None else {"resolve": resolve}
-    return Sender(policy, tls or tls_context(), total_seconds=total_seconds, **options)
+    return WebhookClient(policy, tls or tls_context(), total_seconds=total_seconds, **options)
 
 
 def post(sender, url, body=b"{}"):
@@ -74,8 +72,6 @@ def test_a_name_that_resolves_inside_is_refused_without_a_byte(receiver, caplog)
     assert "127.0.0.1" not in answer.error
     assert "private address 127.0.0.1" in caplog.text
     assert receiver.got == []
-    with pytest.raises(Refused):
-        asyncio.run(strict.check(f"http://hooks.example.test:{receiver.port}/hook"))
 
 
 def test_the_next_checked_address_is_tried(receiver):

@@ -8,14 +8,14 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 
 import httpx
 import pytest
 
 from api.app import create_app
-from api.clients import canonical, client_address, networks
-from api.connections import ConnectionLimits, server
+from api.http.client_address import canonical, client_address, networks
+from api.http.connections import ConnectionLimits, server
 
 HALF_OPEN = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Slow: "
 FILES = 256
@@ -105,7 +105,7 @@ def test_half_open_requests_do_not_shut_others_out(command, api_dsn, tmp_path):
     }
     with (tmp_path / "log").open("w") as log:
         process = subprocess.Popen(
-            [sys.executable, "-c", "from slowrank.cli import main; main()", *COMMANDS[command]],
+            [sys.executable, "-c", "from cli import main; main()", *COMMANDS[command]],
             env=environment,
             cwd=tmp_path,
             stdout=log,
@@ -235,6 +235,19 @@ def test_an_address_has_one_form():
         "1.2.3.4",
         "",
     ]
+
+
+def test_a_body_that_turns_bad_after_the_answer_ends_the_connection(bounded, caplog):
+    """Content-Length is too much and answered at once; the chunk that follows is malformed."""
+    head = b"POST /api/v1/silences HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n"
+    with connected(bounded(), 1, head + b"Content-Length: 999999999\r\n\r\n") as (connection,):
+        assert connection.recv(12) == b"HTTP/1.1 413"
+        connection.sendall(b"no chunk\r\n")
+        connection.settimeout(5)
+        with suppress(ConnectionResetError):
+            while connection.recv(4096):
+                pass
+    assert "Traceback" not in caplog.text
 
 
 @pytest.mark.parametrize(("trusted", "address"), [((), "127.0.0.1"), (("127.0.0.0/8",), "203.0.113.9")])

@@ -12,7 +12,7 @@ from psycopg import sql
 
 import api
 from api.app import create_app, openapi_document
-from api.middleware import Edge
+from api.http.middleware import Edge
 from store.pool import open_pool
 
 PROBLEM = "application/problem+json"
@@ -52,8 +52,8 @@ def test_every_error_is_a_problem(client, method, path, options, status):
         ("/api/v1/findings?severty=critical", "#/query/severty", "(is it 'severity'?)"),
         ("/api/v1/chronic?clusters=a", "#/query/clusters", "(is it 'cluster'?)"),
         ("/api/v1/audit?limits=1", "#/query/limits", "(is it 'limit'?)"),
-        ("/api/v1/silences?state=active", "#/query/state", "it takes none"),
-        ("/api/v1/keys?limit=1", "#/query/limit", "it takes none"),
+        ("/api/v1/silences?state=active", "#/query/state", "this path takes none"),
+        ("/api/v1/keys?limit=1", "#/query/limit", "this path takes none"),
     ],
 )
 def test_a_query_parameter_that_is_not_there_is_refused(client, path, pointer, told):
@@ -102,7 +102,7 @@ def test_a_mistake_of_our_own_is_a_problem_without_details(client, monkeypatch):
     def broken(*args, **kwargs):
         raise RuntimeError("secret detail")
 
-    monkeypatch.setattr("store.findings.find", broken)
+    monkeypatch.setattr("store.findings.search.find", broken)
     answer = client.get("/api/v1/findings")
     assert answer.status_code == 500
     assert answer.headers["content-type"] == PROBLEM

@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from api.app import create_app
-from store import requests
-from store.requests import Claim, Earlier, complete, give_back, prune, take
+from store.access import requests
+from store.access.requests import EarlierRequest, RequestKey, complete, prune, release, reserve
 
 SILENCES = "/api/v1/silences"
 NOW = datetime(2026, 11, 20, 8, 0, tzinfo=UTC)
@@ -115,22 +115,22 @@ def test_of_many_at_once_one_is_carried_out(client, other, sink):
 
 def test_the_life_of_a_name(pool, monkeypatch):
     """Taken once; free again when given back, abandoned for 5 minutes, kept for a day, or one too many."""
-    claim = Claim("key", "name")
+    key = RequestKey("key", "name")
     with pool.connection() as conn:
-        assert take(conn, claim, b"f", NOW) is None
-        assert take(conn, claim, b"f", NOW) == Earlier(b"f", None, "", None)
-        give_back(conn, claim)
-        assert take(conn, claim, b"f", NOW) is None
-        assert take(conn, claim, b"g", NOW + timedelta(minutes=4)) == Earlier(b"f", None, "", None)
-        assert take(conn, claim, b"g", NOW + timedelta(minutes=6)) is None
-        complete(conn, claim, 201, "application/json", "{}")
-        kept = Earlier(b"g", 201, "application/json", "{}")
-        assert take(conn, claim, b"g", NOW + timedelta(hours=24)) == kept
-        assert take(conn, claim, b"g", NOW + timedelta(hours=25)) is None
+        assert reserve(conn, key, b"f", NOW) is None
+        assert reserve(conn, key, b"f", NOW) == EarlierRequest(b"f", None, "", None)
+        release(conn, key)
+        assert reserve(conn, key, b"f", NOW) is None
+        assert reserve(conn, key, b"g", NOW + timedelta(minutes=4)) == EarlierRequest(b"f", None, "", None)
+        assert reserve(conn, key, b"g", NOW + timedelta(minutes=6)) is None
+        complete(conn, key, 201, "application/json", "{}")
+        kept = EarlierRequest(b"g", 201, "application/json", "{}")
+        assert reserve(conn, key, b"g", NOW + timedelta(hours=24)) == kept
+        assert reserve(conn, key, b"g", NOW + timedelta(hours=25)) is None
         assert prune(conn, NOW + timedelta(hours=48)) == 0
         assert prune(conn, NOW + timedelta(hours=50)) == 1
         monkeypatch.setattr(requests, "MOST", 3)
         for i in range(5):
-            take(conn, Claim("key", f"n{i}"), b"f", NOW + timedelta(seconds=i))
+            reserve(conn, RequestKey("key", f"n{i}"), b"f", NOW + timedelta(seconds=i))
         names = conn.execute("SELECT name FROM requests ORDER BY name").fetchall()
         assert names == [("n2",), ("n3",), ("n4",)]

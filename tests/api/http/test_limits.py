@@ -1,6 +1,6 @@
 """Token buckets fill and forget as they should."""
 
-from api.limits import Limiter, Rate
+from api.http.limits import Limiter, Rate
 
 RATE = Rate(per_second=2, burst=3)
 

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from api.times import parse_time, rfc3339
+from api.http.times import parse_time, rfc3339
 
 NOW = datetime(2026, 11, 20, 7, 41, 12, tzinfo=UTC)
 

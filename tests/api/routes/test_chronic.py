@@ -6,8 +6,8 @@ from statistics import fmean
 
 import pytest
 
-from store.paces import write_paces
-from tests.store.weeks import BEGAN, weeks
+from store.telemetry.rank_pace import write_rank_paces
+from tests.store.telemetry.weeks import BEGAN, weeks
 
 URL = "/api/v1/chronic"
 
@@ -18,7 +18,7 @@ def told(pool):
 
     def write(*fleets):
         with pool.connection() as conn:
-            write_paces(conn, [pace for fleet in fleets for pace in fleet])
+            write_rank_paces(conn, [pace for fleet in fleets for pace in fleet])
 
     return write
 

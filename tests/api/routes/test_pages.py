@@ -10,14 +10,14 @@ from urllib.parse import urlsplit
 import pytest
 
 from api.app import create_app
-from api.formats import FORMATS
-from api.links import finding_link
+from api.delivery.from_settings import webhook_client_of
+from api.delivery.notifier import Notifier
+from api.delivery.receivers.registry import names
+from api.delivery.sample_event import sample_event
 from api.metrics import NotifierMetrics, new_registry
-from api.notifier import Notifier
-from api.policy import sender_of
-from api.sample import sample_event
-from store import deliveries
-from store.link_key import link_key
+from api.security.links import finding_link
+from store.access.link_key import link_key
+from store.findings import deliveries
 
 PUBLIC = "http://slowrank.example.org"
 # Addresses of documents for programs, which open with a key only.
@@ -51,7 +51,7 @@ def links_sent(allowed, pool, receiver):
     def deliver():
         notifier = Notifier(
             pool=pool,
-            sender=sender_of(allowed),
+            client=webhook_client_of(allowed),
             metrics=NotifierMetrics(new_registry()),
             public_url=PUBLIC,
             instance="test",
@@ -71,7 +71,7 @@ def target(url):
     return url.path + (f"?{url.query}" if url.query else "")
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", names())
 def test_every_link_that_people_are_sent_opens(client_with, add_hook, links_sent, save_finding, name):
     """Asked for as a browser does, without a key: 200, with the finding's title on the page."""
     add_hook(name)

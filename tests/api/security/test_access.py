@@ -8,7 +8,7 @@ import pytest
 from fastapi.routing import APIRoute
 
 from api.app import ROUTERS, create_app, openapi_document
-from api.auth import SCOPES
+from api.security.auth import SCOPES
 
 OPEN = {("GET", "/healthz"), ("GET", "/readyz"), ("GET", "/version"), ("GET", "/")}
 ANY_KEY = {("GET", "/api/v1/schemas/finding.v1.json"), ("GET", "/api/v1/openapi.json")}

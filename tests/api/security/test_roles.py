@@ -9,11 +9,11 @@ from standardwebhooks.webhooks import Webhook as Verifier
 
 from alerts.config import FindingConfig
 from api.app import create_app
-from api.failing import KIND, end_recovered, failing_finding
+from api.delivery.from_settings import webhook_client_of
+from api.delivery.notifier import Notifier
+from api.delivery.webhook_health import KIND, end_recovered, failing_finding
 from api.metrics import NotifierMetrics, new_registry
-from api.notifier import Notifier
-from api.policy import sender_of
-from store import deliveries, findings, webhooks
+from store.findings import deliveries, findings, leases, search, webhooks
 from store.pool import open_pool
 
 
@@ -42,7 +42,7 @@ def test_the_whole_way_of_a_finding_under_both_roles(client, settings, pool_as, 
     finding = save_finding()
     notifier = Notifier(
         pool=pool_as("slowrank_notifier"),
-        sender=sender_of(allowed),
+        client=webhook_client_of(allowed),
         metrics=NotifierMetrics(new_registry()),
         public_url="http://x",
         instance="test",
@@ -81,15 +81,15 @@ def test_the_notifier_may_report_and_switch_off_endpoints(client, settings, pool
     webhook = api.post("/api/v1/webhooks", json={"url": "http://127.0.0.1/"}).json()
     finding = save_finding()
     with pool_as("slowrank_notifier").connection() as conn:
-        (due,) = deliveries.due(conn, now=datetime.now(UTC))
+        (due,) = leases.lease_due(conn, now=datetime.now(UTC))
         attempt = deliveries.Attempt(at=datetime.now(UTC), error="away")
         deliveries.mark_failed(conn, due, attempt, again_at=None)
-        assert webhooks.failed(conn, webhook["id"], datetime.now(UTC)) is not None
-        assert (gone := webhooks.gone(conn, webhook["id"], "410", datetime.now(UTC))) is not None
+        assert webhooks.record_failure(conn, webhook["id"], datetime.now(UTC)) is not None
+        assert (gone := webhooks.disable_gone(conn, webhook["id"], "410", datetime.now(UTC))) is not None
         assert findings.save(conn, failing_finding(gone, due, attempt), FindingConfig()) is not None
-        assert webhooks.took(conn, webhook["id"])
+        assert webhooks.record_success(conn, webhook["id"])
         end_recovered(conn, datetime.now(UTC))
-        (told,) = findings.find(conn, findings.FindingFilter(kinds=(KIND,))).items
+        (told,) = search.find(conn, search.FindingFilter(kinds=(KIND,))).items
         assert told.status == "resolved"
     assert due.event.finding_id == finding.id
 
@@ -99,14 +99,14 @@ def test_the_notifier_removes_old_events(pool, pool_as, settings, save_finding):
     over = save_finding(node="over")
     save_finding(node="open")
     with pool.connection() as conn:
-        findings.resolve(conn, over.id, findings.Word("ann", datetime.now(UTC)))
+        findings.resolve(conn, over.id, findings.Edit("ann", datetime.now(UTC)))
 
     def events_after_run(days):
         async def for_a_moment():
             stop = asyncio.Event()
             notifier = Notifier(
                 pool=pool_as("slowrank_notifier"),
-                sender=sender_of(settings),
+                client=webhook_client_of(settings),
                 metrics=NotifierMetrics(new_registry()),
                 public_url="http://x",
                 instance="test",

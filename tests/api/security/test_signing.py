@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import pytest
 from standardwebhooks.webhooks import Webhook
 
-from api.signing import new_secret, secret_bytes, sign, signature_headers
+from api.security.signing import new_secret, secret_bytes, sign, signature_headers
 
 SECRET = "whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY="
 TIMESTAMP = 1795160472

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from api.sender import resolve
-from api.ssrf import Policy, Refused, check_addresses, checked_url
+from api.delivery.webhook_client import resolve
+from api.security.ssrf import Policy, Refused, check_addresses, checked_url
 
 NOBODY = Policy.of()
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.chronic import run, telling
+from benchmarks.detection.chronic import run, telling
 
 
 @pytest.mark.parametrize(("size", "found"), [(0.0, 0), (0.02, 8), (0.05, 10)])

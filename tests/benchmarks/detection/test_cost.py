@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.cost import CASES, ONSET, TOLERANCE, Runs, Steps, looks_at
+from benchmarks.detection.cost import CASES, ONSET, TOLERANCE, Runs, Steps, looks_at
 
 BY_NAME = {case.name: case for case in CASES}
 LASTING = ("hang", "stop, then the job ends", "port stops the job", "thermal ramp", "steady", "intermittent")

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from benchmarks.startup import GPUS, Start, arrivals, drawn, run
-from streams.startup import PHASES
+from benchmarks.detection.startup import GPUS, Start, arrivals, drawn, run
+from slowrank.telemetry.messages import PHASES
 
 
 def test_a_start_is_drawn_with_its_barriers():

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from benchmarks.quality_matching import Alarm, Event
+from benchmarks.quality.matching import Alarm, Event
 
 CAUSE = Event(
     row="slow",

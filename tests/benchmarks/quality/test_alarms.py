@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from alerts.finding import Cause, Finding
-from benchmarks.quality_alarms import Book
-from benchmarks.quality_matching import Suspects
+from benchmarks.quality.alarms import Book
+from benchmarks.quality.matching import Suspects
 from slowrank.telemetry import Subject
 from slowrank.telemetry.records import Suspect
 

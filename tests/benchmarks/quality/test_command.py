@@ -4,12 +4,12 @@ import re
 
 import pytest
 
-from benchmarks import quality
-from benchmarks.quality_columns import BARE, without
-from benchmarks.quality_parts import PARTS
-from benchmarks.quality_report import lines, summary
-from benchmarks.quality_run import run
-from benchmarks.quality_scenarios import REPORT_SEEDS, TUNING_SEEDS, Scenario
+from benchmarks.quality import command
+from benchmarks.quality.columns import BARE, without
+from benchmarks.quality.parts import PARTS
+from benchmarks.quality.report import lines, summary
+from benchmarks.quality.run import run
+from benchmarks.quality.scenarios import REPORT_SEEDS, TUNING_SEEDS, Scenario
 from simulator import Cluster, ClusterSpec, Fault, JobSpec
 from slowrank.telemetry import NodeSample
 from slowrank.telemetry.columns import unpack
@@ -79,12 +79,12 @@ def test_runs_without_columns_are_not_mixed_with_others(tmp_path, monkeypatch):
     """One results file may hold both; each is reported and continued alone."""
     monkeypatch.setitem(PARTS, "events", lost_gpu)
     path = tmp_path / "results.ndjson"
-    [whole] = quality.extend(path, ["events"], [1000])
-    [bare] = quality.extend(path, ["events"], [1000], without=BARE)
+    [whole] = command.extend(path, ["events"], [1000])
+    [bare] = command.extend(path, ["events"], [1000], without=BARE)
 
     assert (whole.without, bare.without) == ((), BARE)
-    assert quality.read(path, ["events"]) == [whole]
-    assert quality.merged([path], ["events"], without=BARE) == [bare]
+    assert command.read(path, ["events"]) == [whole]
+    assert command.merged([path], ["events"], without=BARE) == [bare]
 
 
 def test_a_stopped_run_goes_on_where_it_was(tmp_path, monkeypatch):
@@ -97,10 +97,10 @@ def test_a_stopped_run_goes_on_where_it_was(tmp_path, monkeypatch):
 
     monkeypatch.setitem(PARTS, "events", draw)
     path = tmp_path / "results.ndjson"
-    whole = quality.extend(path, ["events"], [1000, 1001])
+    whole = command.extend(path, ["events"], [1000, 1001])
     kept = path.read_bytes()
     path.write_bytes(kept[:-20])
     ran.clear()
-    assert quality.extend(path, ["events"], [1000, 1001]) == whole
+    assert command.extend(path, ["events"], [1000, 1001]) == whole
     assert ran == [1001]
     assert path.read_bytes() == kept

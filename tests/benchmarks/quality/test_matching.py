@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.quality_matching import in_window, match
-from tests.benchmarks.told import alarm, event
+from benchmarks.quality.matching import in_window, match
+from tests.benchmarks.quality.alarm_rows import alarm, event
 
 
 def counts(result):

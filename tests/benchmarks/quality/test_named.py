@@ -5,13 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks.quality_groups import groups
-from benchmarks.quality_matching import Suspects
-from benchmarks.quality_named import named_rows, set_recall, set_rows, where_named
-from benchmarks.quality_run import OURS, Outcome
-from benchmarks.quality_scenarios import events_of
-from simulator.truth import truths
-from tests.benchmarks.told import alarm, event
+from benchmarks.quality.groups import groups
+from benchmarks.quality.matching import Suspects
+from benchmarks.quality.named import named_rows, set_recall, set_rows, where_named
+from benchmarks.quality.run import OURS, Outcome
+from benchmarks.quality.scenarios import events_of
+from simulator.cluster.truth import truths
+from tests.benchmarks.quality.alarm_rows import alarm, event
 
 GROUP, OTHER = (("pp", 0), ("tp", 2)), (("pp", 0), ("tp", 3))
 PORT = event(groups=(GROUP,), verdicts=("link.nic_slow",))

@@ -4,18 +4,18 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks import quality
-from benchmarks.quality_exposure import days_by_row, exposure
-from benchmarks.quality_matching import in_window
-from benchmarks.quality_quiet import IDLE, RESIZED, ROLES, STAGES, node_days, quiet, quiet_1hz, quiet_large
-from benchmarks.quality_run import OURS, Outcome, run
-from benchmarks.quality_scenarios import Scenario, events_of
-from benchmarks.quality_score import noise
+from benchmarks.quality import command
+from benchmarks.quality.exposure import days_by_row, exposure
+from benchmarks.quality.matching import in_window
+from benchmarks.quality.quiet import IDLE, RESIZED, ROLES, STAGES, node_days, quiet, quiet_1hz, quiet_large
+from benchmarks.quality.run import OURS, Outcome, run
+from benchmarks.quality.scenarios import Scenario, events_of
+from benchmarks.quality.score import noise
 from simulator import ClusterSpec, Fault, JobSpec
-from simulator.benign import BENIGN
-from simulator.catalogue import CATALOGUE
-from simulator.truth import truths
-from tests.benchmarks.told import alarm, event
+from simulator.cluster.truth import truths
+from simulator.faults.catalogue import CATALOGUE
+from simulator.jobs.benign import BENIGN
+from tests.benchmarks.quality.alarm_rows import alarm, event
 
 
 @pytest.mark.parametrize("draw", [quiet, quiet_large, quiet_1hz])
@@ -118,7 +118,7 @@ def test_what_is_told_of_a_job_counts_in_its_own_row():
 def test_results_that_are_not_there_are_an_error(tmp_path, capsys):
     """A misspelt file is no empty one."""
     with pytest.raises(SystemExit):
-        quality.main(["--merge", str(tmp_path / "misspelt.ndjson")])
+        command.main(["--merge", str(tmp_path / "misspelt.ndjson")])
     assert "misspelt.ndjson" in capsys.readouterr().err
 
 
@@ -128,6 +128,6 @@ def test_results_of_several_files_are_merged(tmp_path):
     one = run(Scenario(part="quiet", row="quiet", seed=1, spec=spec, seconds=5.0))
     files = [tmp_path / "a", tmp_path / "b"]
     for file, seeds in zip(files, ([1, 2], [2, 3]), strict=True):
-        file.write_bytes(b"".join(quality.line(replace(one, seed=seed)) for seed in seeds))
-    assert [o.seed for o in quality.merged(files, ["quiet"])] == [1, 2, 3]
-    assert not quality.merged(files, ["slow"])
+        file.write_bytes(b"".join(command.line(replace(one, seed=seed)) for seed in seeds))
+    assert [o.seed for o in command.merged(files, ["quiet"])] == [1, 2, 3]
+    assert not command.merged(files, ["slow"])

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.quality_matching import Suspects
-from benchmarks.quality_run import OURS, Outcome
-from benchmarks.quality_score import abstentions, noise, scores
-from tests.benchmarks.told import alarm, event
+from benchmarks.quality.matching import Suspects
+from benchmarks.quality.run import OURS, Outcome
+from benchmarks.quality.score import abstentions, noise, scores
+from tests.benchmarks.quality.alarm_rows import alarm, event
 
 NODES = {"a": "job", "b": "job", "c": "other"}
 

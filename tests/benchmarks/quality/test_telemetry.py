@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
-from benchmarks.quality_run import OURS, Outcome
-from benchmarks.quality_scenarios import events_of
-from benchmarks.quality_telemetry import LASTING, PASSING, RACK, RACKS, telemetry, telemetry_rows
-from simulator.truth import truths
-from tests.benchmarks.told import alarm, event
+from benchmarks.quality.run import OURS, Outcome
+from benchmarks.quality.scenarios import events_of
+from benchmarks.quality.telemetry import LASTING, PASSING, RACK, RACKS, telemetry, telemetry_rows
+from simulator.cluster.truth import truths
+from tests.benchmarks.quality.alarm_rows import alarm, event
 
 GAP = event(gpu=None, machine=False, row="dead exporter", fault="exporter_gap", verdicts=("exporter.stale",))
 TWICE = replace(GAP, row="records twice", fault="duplicate_batch", nodes=("b",), job_id="other", verdicts=())

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from detectors.daily import DailyProfile
+from benchmarks.series.daily import DailyProfile
 
 
 def day(number: int, hour: float) -> float:

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from detectors.series import SeriesConfig, SeriesDetector
+from benchmarks.series.detector import SeriesConfig, SeriesDetector
 
 MINUTE = 60.0
 RARE = 0.4

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from detectors.tail import Tail, TailConfig
+from benchmarks.series.tail import Tail, TailConfig
 
 
 def surprises(f: np.ndarray, config: TailConfig | None = None) -> np.ndarray:

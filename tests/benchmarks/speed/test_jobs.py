@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 
-from benchmarks import jobs
+from benchmarks.speed import jobs
 
 
 @pytest.mark.parametrize(("argv", "run"), [([], ["live", "large"]), (["large"], ["large"])])

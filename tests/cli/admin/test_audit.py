@@ -5,9 +5,9 @@ from datetime import UTC, datetime
 import psycopg
 from typer.testing import CliRunner
 
-from slowrank.cli import app
-from store import audit
-from store.audit import Entry
+from cli import app
+from store.access import audit
+from store.access.audit import Entry
 from store.migrate import migrate
 
 

@@ -7,7 +7,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from slowrank.cli import chronic
+from cli.admin import chronic
 
 ITEM = {
     "cluster": "prod-a",

@@ -8,12 +8,12 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from slowrank.cli import app
-from slowrank.cli.config import load_settings, load_tuning
-from streams.gray_region import fingerprint
-from tests.streams.weak_signs import REGION
+from cli import app
+from cli.admin.config import load_settings, load_tuning
+from streams.cluster.gray_model import fingerprint
+from tests.streams.cluster.weak_signs import REGION
 
-CLI = Path(__file__).resolve().parents[3] / "slowrank/cli"
+CLI = Path(__file__).resolve().parents[3] / "cli"
 
 
 @pytest.mark.parametrize(
@@ -79,9 +79,9 @@ def test_every_wrong_setting_is_told_with_its_variable(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('[detector.peer_step]\nmode = "off"', "'detector' (is it detectors?), which"),
-        ('kafka_bootstrp = "a:1"', "'kafka_bootstrp' (is it kafka_bootstrap?), which"),
-        ('[job."rl-*".detectors.peer_step]\nmode = "off"\n[xyz]', "'job' (is it jobs?), 'xyz', which"),
+        ('[detector.peer_step]\nmode = "off"', "'detector' (did you mean detectors?)"),
+        ('kafka_bootstrp = "a:1"', "'kafka_bootstrp' (did you mean kafka_bootstrap?)"),
+        ('[job."rl-*".detectors.peer_step]\nmode = "off"\n[xyz]', "'job' (did you mean jobs?), 'xyz'"),
     ],
 )
 def test_a_name_nobody_knows_is_refused(command, text, said, monkeypatch, tmp_path):
@@ -90,7 +90,7 @@ def test_a_name_nobody_knows_is_refused(command, text, said, monkeypatch, tmp_pa
     Path("slowrank.toml").write_text(text)
     result = CliRunner().invoke(app, command.split())
     assert result.exit_code == 2, result.output
-    assert f"slowrank.toml sets {said} slowrank does not know" in result.output
+    assert f"slowrank.toml sets {said}: not a setting" in result.output
 
 
 @pytest.mark.parametrize(
@@ -98,9 +98,9 @@ def test_a_name_nobody_knows_is_refused(command, text, said, monkeypatch, tmp_pa
     [
         (
             "SLOWRANK_KAFKA_BOOTSTRP",
-            "'SLOWRANK_KAFKA_BOOTSTRP' is set and is no setting (is it SLOWRANK_KAFKA_B",
+            "'SLOWRANK_KAFKA_BOOTSTRP' is set but is not a setting (did you mean SLOWRANK_KAFKA_B",
         ),
-        ("SLOWRANK_DATABASE_URI", "(is it SLOWRANK_DATABASE_URL?)"),
+        ("SLOWRANK_DATABASE_URI", "(did you mean SLOWRANK_DATABASE_URL?)"),
         ("SLOWRANK_API_SERVICE_PORT", ""),  # Kubernetes' own, of a service called slowrank-api
         ("SLOWRANK_JOB_ID", ""),
         ("SLOWRANK_KEY", ""),
@@ -123,7 +123,7 @@ def test_a_name_nobody_knows_in_another_file_is_refused(option, monkeypatch, tmp
     Path("other.toml").write_text("[detectorz.peer_step]\nmin_effect = 0.5\n")
     result = CliRunner().invoke(app, ["backtest", "rows.csv", option, "other.toml"])
     assert result.exit_code == 2, result.output
-    assert "other.toml sets 'detectorz' (is it detectors?)" in result.output
+    assert "other.toml sets 'detectorz' (did you mean detectors?)" in result.output
 
 
 @pytest.mark.parametrize("name", ["SLOWRANK_CLUSTER", "SLOWRANK_NODE"])
@@ -174,7 +174,7 @@ def test_settings_are_read_in_one_place():
     """No command makes its own Settings, which would end in a traceback when they cannot be read."""
     makers = {
         path.name
-        for path in CLI.glob("*.py")
+        for path in CLI.rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Settings"
     }
@@ -183,7 +183,7 @@ def test_settings_are_read_in_one_place():
 
 def test_flags_come_before_the_environment(monkeypatch, tmp_path):
     """Flags > SLOWRANK_* > slowrank.toml > defaults."""
-    from slowrank.cli.config import load_settings
+    from cli.admin.config import load_settings
 
     monkeypatch.chdir(tmp_path)
     Path("slowrank.toml").write_text(

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 import pytest
 from typer.testing import CliRunner
 
-from slowrank.cli import app
+from cli import app
 
 
 def run(directory) -> tuple[int, str]:

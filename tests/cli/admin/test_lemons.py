@@ -8,9 +8,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from alerts.lemon import Trouble
-from slowrank.cli import lemons
-from slowrank.cli.lemons import By, troubles
+from cli.admin import lemons
+from cli.admin.lemons import By, troubles
+from detectors.fleet.lemon import Trouble
 
 
 def finding(kind="straggler.fail_slow", **changes):

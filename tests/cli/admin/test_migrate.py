@@ -3,7 +3,7 @@
 import pytest
 from typer.testing import CliRunner
 
-from slowrank.cli import app
+from cli import app
 
 
 def run(*arguments):
@@ -42,7 +42,7 @@ def test_unreachable_or_malformed_is_a_plain_error(dsn):
 @pytest.mark.parametrize(
     ("name", "value", "told"),
     [
-        ("SLOWRANK_DATABASE_URL", "nonsense", "want postgresql://"),
+        ("SLOWRANK_DATABASE_URL", "nonsense", "use postgresql://"),
         ("SLOWRANK_DATABASE_URL_FILE", "/nowhere/url", "/nowhere/url, which cannot be read"),
     ],
 )

@@ -5,7 +5,7 @@ import subprocess
 import sys
 import textwrap
 
-from slowrank.cli.private_file import set_aside, write_private
+from cli.admin.private_file import set_aside, write_private
 
 
 def test_a_file_is_replaced_whole_and_private(tmp_path):
@@ -32,7 +32,7 @@ def test_a_writer_that_is_killed_leaves_the_earlier_file(tmp_path):
     write_private(path, "earlier")
     script = """
         import os, pathlib, signal, sys
-        from slowrank.cli import private_file
+        from cli.admin import private_file
 
         def killed(*arguments, **options):
             os.kill(os.getpid(), signal.SIGKILL)

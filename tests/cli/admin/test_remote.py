@@ -7,7 +7,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 from typer.testing import CliRunner
 
-from slowrank.cli import app
+from cli import app
 
 
 @pytest.fixture

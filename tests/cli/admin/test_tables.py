@@ -10,8 +10,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slowrank.cli.tables import Output, View, changes, first, show, shown
-from slowrank.cli.yaml_text import yaml_of
+from cli.admin.tables import Output, View, changes, first, show, shown
 
 
 def test_a_table_in_a_pipe_is_neither_folded_nor_cut(capsys):
@@ -59,7 +58,7 @@ values = st.recursive(
 @given(values)
 def test_yaml_says_what_json_says(value):
     """Nothing in a string is taken for structure, and no number for a string."""
-    assert yaml.safe_load(yaml_of(value)) == value
+    assert yaml.safe_load(shown([value], Output.yaml, VIEW)) == [value]
 
 
 def test_what_is_watched_is_printed_when_it_changes():

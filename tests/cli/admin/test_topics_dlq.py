@@ -8,10 +8,10 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient
 from typer.testing import CliRunner
 
-from slowrank.cli import app
+from cli import app
 from slowrank.telemetry import BadRecord
 from slowrank.telemetry.topics import TOPICS
-from streams.dead_letters import Message, dead_letter
+from streams.runtime.kafka.dead_letters import Message, dead_letter
 
 
 @pytest.fixture

@@ -13,7 +13,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from slowrank.cli.embedded import EmbeddedError, database
+from cli.embedded.database_folder import EmbeddedError
+from cli.embedded.postgres import database
 
 # Who runs PostgreSQL here.
 SERVER = pwd.getpwnam("nobody").pw_uid if os.geteuid() == 0 else os.geteuid()
@@ -88,6 +89,10 @@ def link_to_nowhere(folder):
     (folder / "data").symlink_to("not/mounted")
 
 
+def password_is_a_pipe(folder):
+    os.mkfifo(folder / "password")
+
+
 def link_to_an_empty_folder(folder):
     (folder.parent / "elsewhere").mkdir()
     (folder / "data").symlink_to("../elsewhere")
@@ -114,6 +119,7 @@ def leftover_of_somebody(folder):
         password_of_somebody,
         password_with_a_folder,
         data_is_a_file,
+        password_is_a_pipe,
         link_to_nowhere,
         link_to_an_empty_folder,
         cluster_of_somebody,
@@ -210,7 +216,7 @@ def test_a_path_without_its_root_is_followed(folder, monkeypatch):
 
 OWNER = """
     import pathlib, sys
-    from slowrank.cli.embedded import database
+    from cli.embedded.postgres import database
     with database(pathlib.Path(sys.argv[1])) as dsn:
         print(dsn, flush=True)
         sys.stdin.read()

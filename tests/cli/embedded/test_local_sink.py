@@ -1,4 +1,4 @@
-"""The bus of one process, over a real database."""
+"""The in-process sink, over a real database."""
 
 import itertools
 import math
@@ -8,22 +8,22 @@ import psycopg
 import pytest
 from msgspec.structs import replace
 
-from slowrank.cli.bus import ABANDONED_SECONDS, MAX_CLUSTERS, Bus
+from cli.embedded.local_sink import ABANDONED_SECONDS, MAX_CLUSTERS, LocalSink
 from slowrank.telemetry import NodeEvent
-from store import findings
+from store.findings import findings
 from store.migrate import migrate
 from store.pool import open_pool
-from streams.tuning import Layer, Tuning
+from streams.config.settings import Layer, Tuning
 from tests.streams import traffic
 
 pytestmark = pytest.mark.integration
 
 
 @pytest.fixture
-def bus(database):
+def sink(database):
     migrate(database)
-    with open_pool(database, name="bus") as pool:
-        yield Bus(pool, now=time.time, tuning=Tuning())
+    with open_pool(database, name="sink") as pool:
+        yield LocalSink(pool, now=time.time, tuning=Tuning())
 
 
 NOW = time.time()
@@ -52,23 +52,23 @@ def failing(monkeypatch, node, error):
     monkeypatch.setattr(findings, "save", wrapped)
 
 
-def test_findings_wait_for_the_database_to_come_back(bus, database, monkeypatch):
+def test_findings_wait_for_the_database_to_come_back(sink, database, monkeypatch):
     """The database goes away between two findings: neither is lost."""
     failing(monkeypatch, "n2", psycopg.OperationalError("server closed the connection"))
-    bus.accept([lost_gpu("n1"), lost_gpu("n2")])
-    bus.finish("c")
+    sink.accept([lost_gpu("n1"), lost_gpu("n2")])
+    sink.finish("c")
     assert stored_nodes(database) == ["n1"]
-    bus.finish("c")
+    sink.finish("c")
     assert stored_nodes(database) == ["n1", "n2"]
 
 
-def test_a_finding_the_database_refuses_holds_up_no_other(bus, database, monkeypatch):
+def test_a_finding_the_database_refuses_holds_up_no_other(sink, database, monkeypatch):
     """It is counted, and those after it are stored in the same breath."""
     failing(monkeypatch, "n1", psycopg.DataError("value out of range"))
-    bus.accept([lost_gpu("n1"), lost_gpu("n2")])
-    bus.finish("c")
+    sink.accept([lost_gpu("n1"), lost_gpu("n2")])
+    sink.finish("c")
     assert stored_nodes(database) == ["n2"]
-    assert bus.refused["store_refused"] == 1
+    assert sink.refused["store_refused"] == 1
 
 
 def test_the_store_goes_by_the_settings_of_the_findings_cluster(database, monkeypatch):
@@ -82,26 +82,26 @@ def test_the_store_goes_by_the_settings_of_the_findings_cluster(database, monkey
 
     monkeypatch.setattr(findings, "save", wrapped)
     migrate(database)
-    with open_pool(database, name="bus") as pool:
-        tuned = Bus(pool, now=time.time, tuning=tuning)
+    with open_pool(database, name="sink") as pool:
+        tuned = LocalSink(pool, now=time.time, tuning=tuning)
         tuned.accept([lost_gpu("n1"), replace(lost_gpu("n1"), cluster="d")])
         for cluster in ("c", "d"):
             tuned.finish(cluster)
     assert seen == {"c": 7 * 86400.0, "d": 86400.0}
 
 
-def test_a_cluster_too_many_is_refused_by_name(bus):
+def test_a_cluster_too_many_is_refused_by_name(sink):
     """Its records are returned with the reason, those of clusters known are taken."""
     many = [replace(lost_gpu("n"), cluster=f"c{i}") for i in range(MAX_CLUSTERS + 1)]
-    refused = bus.accept([*many, many[0]])
+    refused = sink.accept([*many, many[0]])
     assert list(refused) == [MAX_CLUSTERS]
     assert "64 clusters are open already" in str(refused[MAX_CLUSTERS].detail)
-    assert bus.accepted == MAX_CLUSTERS + 1
+    assert sink.accepted == MAX_CLUSTERS + 1
 
 
-def test_paces_are_stored_with_the_rows(bus, database):
+def test_paces_are_stored_with_the_rows(sink, database):
     """Two hours of a job: each GPU has its hours in the table."""
-    bus.accept(list(traffic.job(ranks=8, steps=260, step_seconds=30.0)))
+    sink.accept(list(traffic.job(ranks=8, steps=260, step_seconds=30.0)))
     with psycopg.connect(database) as conn:
         rows = conn.execute("SELECT gpu_index, sum(n) FROM paces GROUP BY 1 ORDER BY 1").fetchall()
     assert [gpu for gpu, _ in rows] == list(range(8))
@@ -125,16 +125,16 @@ def clock():
 
 @pytest.fixture
 def timed(database, clock):
-    """A bus on the clock of the test."""
+    """A sink on the clock of the test."""
     migrate(database)
-    with open_pool(database, name="bus") as pool:
-        yield Bus(pool, now=clock, tuning=Tuning())
+    with open_pool(database, name="sink") as pool:
+        yield LocalSink(pool, now=clock, tuning=Tuning())
 
 
-def listen(bus, clock, seconds):
+def listen(sink, clock, seconds):
     for _ in range(seconds):
         clock.now += 1.0
-        bus.tick()
+        sink.tick()
 
 
 def stored(dsn):
@@ -166,12 +166,12 @@ def test_a_silence_is_reported_once_and_ends_when_the_spools_drain(timed, clock,
     assert told(database) == [(f"finding.{what}", "exporter.stale") for what in ("opened", "resolved")]
 
 
-def send(bus, clock, records):
-    """Send each second's records when it is over, as exporters do; the bus ticks in between."""
+def send(sink, clock, records):
+    """Send each second's records when it is over, as exporters do; the sink ticks in between."""
     for second, batch in itertools.groupby(records, key=lambda r: math.floor(r.ts)):
         clock.now = max(clock.now, second + 1.0)
-        bus.tick()
-        bus.accept(list(batch))
+        sink.tick()
+        sink.accept(list(batch))
 
 
 def test_a_batch_of_several_seconds_is_judged_when_it_comes(timed, clock, database):

@@ -11,7 +11,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from slowrank.cli.embedded import EmbeddedError, database
+from cli.embedded.database_folder import EmbeddedError
+from cli.embedded.postgres import database
 
 
 @pytest.fixture
@@ -71,7 +72,7 @@ def test_a_killed_process_leaves_no_server_behind(folder):
             textwrap.dedent(
                 f"""
                 import pathlib, time
-                from slowrank.cli.embedded import database
+                from cli.embedded.postgres import database
                 with database(pathlib.Path({str(folder)!r}), throwaway=True) as dsn:
                     print(dsn, flush=True)
                     time.sleep(60)

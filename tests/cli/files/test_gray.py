@@ -7,13 +7,13 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from detectors.multivariate import Envelope
+from cli.files.gray import gray, load_region
+from cli.files.replay import backtest, replay
+from cli.files.simulate import simulate
+from detectors.node.gray_envelope import Envelope
 from simulator import Cluster, ClusterSpec, JobSpec
-from slowrank.cli.gray import gray, load_region
-from slowrank.cli.replay import backtest, replay
-from slowrank.cli.simulate import simulate
 from slowrank.telemetry import twin
-from streams.finding_stage import FindingStage
+from streams.cluster.stage import FindingStage
 
 pytest.importorskip("sklearn")
 
@@ -38,7 +38,7 @@ def recorded(tmp_path):
 def recorded_region(monkeypatch):
     """A region as if learnt, without the forty minutes it takes."""
     region = Envelope(("host.load1",), (0.0,), ((1.0,),), 9.0)
-    monkeypatch.setattr("streams.gray_region.fit", lambda records: region)
+    monkeypatch.setattr("streams.gray_training.fit", lambda records: region)
 
 
 @pytest.mark.slow
@@ -67,7 +67,7 @@ def test_too_little_says_how_much_it_takes(tmp_path):
 
 @pytest.mark.usefixtures("recorded_region")
 @pytest.mark.parametrize(
-    ("output", "why"), [("healthy.ndjson", "is read from"), ("no/gray.json", "a folder that exists")]
+    ("output", "why"), [("healthy.ndjson", "is an input file"), ("no/gray.json", "its folder does not exist")]
 )
 def test_the_model_takes_the_place_of_nothing_that_is_read(tmp_path, output, why):
     """A recording is not made again."""
@@ -140,7 +140,7 @@ def test_a_model_that_cannot_be_written_ends_the_command(tmp_path):
     command(simulate)("--nodes", 2, "--gpus", 2, "--seconds", 2, "-o", out)
     result = command(gray)(out, "-o", tmp_path)
     assert result.exit_code == 2
-    assert "is no file in a folder that exists" in result.output
+    assert "is a folder, or its folder does not exist" in result.output
 
 
 def test_a_model_comes_from_the_tables_or_from_the_flag(tmp_path, monkeypatch):
@@ -152,7 +152,7 @@ def test_a_model_comes_from_the_tables_or_from_the_flag(tmp_path, monkeypatch):
         seen.append(tuning.configs("c").gray.threshold)
         return FindingStage()
 
-    monkeypatch.setattr("streams.topology.finding_stage", noted)
+    monkeypatch.setattr("streams.pipeline.finding_stage", noted)
     command(simulate)("--nodes", 2, "--gpus", 2, "--seconds", 2, "-o", "short.ndjson")
     tables, given = tmp_path / "slowrank.toml", tmp_path / "given.json"
     (tmp_path / "gray.json").write_text(model_text())

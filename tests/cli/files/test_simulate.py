@@ -7,11 +7,11 @@ from kafka import KafkaConsumer
 from kafka.admin import KafkaAdminClient, NewTopic
 from typer.testing import CliRunner
 
-from slowrank.cli.simulate import simulate
+from cli.files.simulate import simulate
 from slowrank.telemetry import NodeSample, decode_sample, decode_steps
 from slowrank.telemetry.topics import JOB_STEPS, NODE_SAMPLES, topic_name
 from slowrank.telemetry.twin import Assembler
-from streams.file_records import read_records
+from streams.files.record_builder import read_records
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def test_what_cannot_be_simulated_is_refused_with_its_reason(run, option, text):
 
 def test_the_list_names_every_fault(run):
     """``--fault list`` prints one line for each kind."""
-    from simulator.catalogue import CATALOGUE
+    from simulator.faults.catalogue import CATALOGUE
 
     lines = run("--fault", "list").output.splitlines()
     assert [line.split()[0] for line in lines] == list(CATALOGUE)

@@ -15,10 +15,10 @@ import httpx
 import pytest
 from rich.console import Console
 
-from slowrank.cli.demo_scenario import accuses_healthy, draw, judge, names_culprit
-from slowrank.cli.demo_screen import Screen
+from cli.run.demo_scenario import accuses_healthy, draw, evaluate, names_culprit
+from cli.run.demo_screen import Screen
 
-SLOWRANK = [sys.executable, "-c", "from slowrank.cli import main; main()"]
+SLOWRANK = [sys.executable, "-c", "from cli import main; main()"]
 NOTHING_SET = {k: v for k, v in os.environ.items() if not k.startswith("SLOWRANK_")}
 
 
@@ -43,7 +43,7 @@ def finding(truth, **subject):
 def test_no_broker_client_is_needed():
     """The demo's environment has neither Faust nor a Kafka client, and the one process needs neither."""
     absent = "import sys; sys.modules.update(dict.fromkeys(('faust', 'aiokafka', 'kafka', 'pyarrow')))"
-    modules = "slowrank.cli.demo, slowrank.cli.demo_screen, slowrank.cli.local_stack, streams.replay"
+    modules = "cli.run.demo, cli.run.demo_screen, cli.embedded.local_stack, streams.files.replay"
     subprocess.run([sys.executable, "-c", f"{absent}; import {modules}"], check=True)
 
 
@@ -78,11 +78,11 @@ def test_who_is_accused_wrongly(truth):
 def test_the_verdict_passes_only_without_false_findings(truth):
     """Named and nobody else: passed. Not named, or somebody healthy named as well: not."""
     right, wrong = finding(truth), finding(truth, node="sim-9999")
-    assert judge(1, truth, [right], seconds=9.0).passed
-    assert not judge(1, truth, [right, wrong], seconds=9.0).passed
-    missed = judge(1, truth, [], seconds=None)
+    assert evaluate(1, truth, [right], seconds=9.0).passed
+    assert not evaluate(1, truth, [right, wrong], seconds=9.0).passed
+    missed = evaluate(1, truth, [], seconds=None)
     assert (missed.passed, missed.found, missed.correct) == (False, False, False)
-    both = judge(1, truth, [wrong, right], seconds=9.0).to_json()
+    both = evaluate(1, truth, [wrong, right], seconds=9.0).to_json()
     assert (both["found"], both["correct"], both["false_findings"], both["finding"]) == (True, True, 1, right)
 
 

@@ -72,7 +72,7 @@ def test_a_run_without_a_broker_keeps_its_records(slowrank, tmp_path):
     done = slowrank("run", "--once", "--kafka", nobody)
 
     assert done.returncode == 1
-    assert "2 records were not taken" in done.stderr  # the sample and the event of the boot
+    assert "2 records were not acknowledged" in done.stderr  # the sample and the event of the boot
     assert (tmp_path / "spool.sqlite").stat().st_size > 0
 
 

@@ -16,21 +16,24 @@ import httpx
 import msgspec
 import pytest
 from standardwebhooks import Webhook
+from typer.testing import CliRunner
 
 from alerts.config import FindingConfig
 from alerts.finding import Finding, dedup_key, finding_id
+from cli import app
+from cli.embedded.database_folder import EmbeddedError
+from cli.embedded.local_stack import StackConfig, host_telemetry, key_of, local_stack
 from simulator import Cluster, ClusterSpec, Fault
-from simulator.layout import one_job
+from simulator.cluster.layout import one_job
 from slowrank import StepTimer
-from slowrank.cli.local_stack import Wanted, host_telemetry, key_of, local_stack
 from slowrank.settings import Settings
 from slowrank.telemetry import JobSteps, NodeSample, Subject
 from slowrank.telemetry.twin import rows
-from store import findings
-from streams.tuning import Tuning
+from store.findings import findings
+from streams.config.settings import Tuning
 from tests.streams import traffic
 
-SLOWRANK = [sys.executable, "-c", "from slowrank.cli import main; main()"]
+SLOWRANK = [sys.executable, "-c", "from cli import main; main()"]
 
 
 @pytest.fixture
@@ -127,6 +130,24 @@ def recent_cluster(seconds, fault):
     ]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [([], ["127.0.0.1:9311"]), (["--listen", ""], []), (["--listen", "a:1,/b"], ["a:1", "/b"])],
+)
+def test_listen_takes_the_place_of_the_default(monkeypatch, arguments, expected):
+    """An empty --listen takes no step times; only without the option the default holds."""
+    seen = list[Any]()
+
+    def stopped(_, settings, __):
+        seen.append(settings.listen_addresses())
+        raise EmbeddedError("far enough")
+
+    monkeypatch.setattr("cli.embedded.local_stack.local_stack", stopped)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)  # pytest's own stay
+    CliRunner().invoke(app, ["up", *arguments])
+    assert seen == [expected]
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_up_answers_like_the_real_stack(up, receiver):
@@ -152,7 +173,7 @@ def test_up_answers_like_the_real_stack(up, receiver):
 
 def test_a_request_takes_at_most_five_milliseconds(home):
     """No answer waits for a delayed acknowledgement (40 ms), one after the other on a connection."""
-    wanted = Wanted(home / "data", 0, throwaway=True)
+    wanted = StackConfig(home / "data", 0, throwaway=True)
     with (
         local_stack(wanted, Settings(database_url=None), Tuning()) as stack,
         httpx.Client(base_url=stack.url, trust_env=False) as api,
@@ -173,7 +194,7 @@ def test_metrics_of_up_show_a_webhook_that_fails(home):
             webhook_allow_private=("127.0.0.0/8",),
             webhook_allow_ports=(port,),
         )
-        with local_stack(Wanted(home / "data", 0, throwaway=True), settings, Tuning()) as stack:
+        with local_stack(StackConfig(home / "data", 0, throwaway=True), settings, Tuning()) as stack:
             headers = {"authorization": f"Bearer {stack.new_key('test')}"}
             with httpx.Client(base_url=stack.url, headers=headers, trust_env=False) as api:
                 body = {"url": f"http://127.0.0.1:{port}/hook", "kinds": ["straggler"]}
@@ -230,7 +251,7 @@ def test_the_key_is_private_and_kept(home):
     key_file = home / "config/key"
     found = []
     for data in ("one", "one", "two"):
-        wanted = Wanted(home / data, 0, throwaway=True)
+        wanted = StackConfig(home / data, 0, throwaway=True)
         with local_stack(wanted, Settings(database_url=None), Tuning()) as stack:
             found.append(key_of(stack, key_file))
     assert found[0] == found[1] != found[2]
@@ -240,17 +261,17 @@ def test_the_key_is_private_and_kept(home):
 
 
 def test_step_times_and_this_hosts_own_telemetry_arrive(home, monkeypatch):
-    """Datagrams of the training hook and samples of this very host reach the bus."""
+    """Datagrams of the training hook and samples of this very host reach the sink."""
     address, taken = f"127.0.0.1:{free_port()}", list[Any]()
-    wanted = Wanted(home / "data", 0, throwaway=True)
+    wanted = StackConfig(home / "data", 0, throwaway=True)
     with local_stack(wanted, Settings(database_url=None), Tuning()) as stack:
-        accept = stack.bus.accept
+        accept = stack.sink.accept
 
         def watched(records):
             taken.extend(records)
             accept(records)
 
-        monkeypatch.setattr(stack.bus, "accept", watched)
+        monkeypatch.setattr(stack.sink, "accept", watched)
         with host_telemetry(stack, listen=[address]):
             timer = StepTimer(job_id="laptop", rank=0, exporter=address)
             for _ in range(3):
@@ -263,20 +284,20 @@ def test_step_times_and_this_hosts_own_telemetry_arrive(home, monkeypatch):
             timer.close()
     assert {r.job_id for r in taken if isinstance(r, JobSteps)} == {"laptop"}
     assert any(r.host for r in taken if isinstance(r, NodeSample))
-    assert not stack.bus.refused
+    assert not stack.sink.refused
 
 
 def test_clusters_that_fall_wholly_silent_are_reported_in_tens_of_seconds(home):
     """Three clusters stop at once: no record is left that could move their time, the clock does (40 s)."""
     clusters = {"east", "north", "west"}
     with local_stack(
-        Wanted(home / "data", 0, throwaway=True), Settings(database_url=None), Tuning()
+        StackConfig(home / "data", 0, throwaway=True), Settings(database_url=None), Tuning()
     ) as stack:
         ends = time.time()
         sent = [list(traffic.nodes(count=4, seconds=60, cluster=name, ends=ends)) for name in clusters]
         for part in (slice(0, 120), slice(120, None)):
             for records in sent:
-                stack.bus.accept(records[part])
+                stack.sink.accept(records[part])
             time.sleep(2.0)
         found, until = set[str](), time.monotonic() + 60
         while time.monotonic() < until and found != clusters:

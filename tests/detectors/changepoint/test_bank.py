@@ -8,9 +8,9 @@ import sys
 import numpy as np
 import pytest
 
-from detectors.bocpd import Bocpd, BocpdConfig
-from detectors.bocpd_bank import BocpdBank, resolve_backend
-from detectors.bocpd_reference import run_length_posterior
+from benchmarks.speed.bocpd_reference import run_length_posterior
+from detectors.changepoint.bank import BocpdBank, resolve_backend
+from detectors.changepoint.bocpd import Bocpd, BocpdConfig
 
 needs_numba = pytest.mark.skipif(importlib.util.find_spec("numba") is None, reason="numba is not installed")
 BACKENDS = ["numpy", pytest.param("numba", marks=needs_numba)]
@@ -230,7 +230,7 @@ def test_works_without_numba():
     code = """
 import sys
 sys.modules["numba"] = None
-from detectors.bocpd_bank import BocpdBank
+from detectors.changepoint.bank import BocpdBank
 bank = BocpdBank(2)
 assert bank.backend == "numpy"
 for x in [0.1, -0.2, 0.3, 0.0, -0.1, 0.2, 6.0, 6.1, 5.9]:
@@ -248,7 +248,7 @@ except ImportError:
 
 def test_importing_the_bank_does_not_import_numba():
     """numba costs a second to import; only building a bank may pay it."""
-    code = "import sys, detectors.change; print('numba' in sys.modules)"
+    code = "import sys, detectors.changepoint.detector; print('numba' in sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert run.stdout == "False\n"

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from detectors.bocpd import Bocpd, BocpdConfig, Onset, onset_of, run_statistics
-from detectors.bocpd_reference import run_length_posterior
-from detectors.bocpd_state import EXPECTED_LOSS, tables_of
+from benchmarks.speed.bocpd_reference import run_length_posterior
+from detectors.changepoint.bocpd import Bocpd, BocpdConfig, Onset, onset_of, run_statistics
+from detectors.changepoint.state import EXPECTED_LOSS, tables_of
 
 UNIT = BocpdConfig(hazard=1 / 50, slots=300, kappa0=1.0, alpha0=1.0, beta0=1.0)
 

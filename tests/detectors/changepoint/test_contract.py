@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from detectors.bocpd import BocpdConfig
-from detectors.bocpd_bank import BocpdBank
-from detectors.change import ChangeDetectorBank
-from detectors.change_point import ChangeConfig
-from detectors.clip import Winsoriser
-from detectors.cusum import CusumBank
-from detectors.quiet import QuietBank, Reading
-from detectors.series import SeriesDetector
-from detectors.standardise import Scale
+from benchmarks.series.detector import SeriesDetector
+from detectors.changepoint.acceptance import ChangeConfig
+from detectors.changepoint.bank import BocpdBank
+from detectors.changepoint.bocpd import BocpdConfig
+from detectors.changepoint.cusum import CusumBank
+from detectors.changepoint.detector import ChangeDetectorBank
+from detectors.changepoint.standardise import Scale
+from detectors.changepoint.winsorise import Winsoriser
+from detectors.node.idle_node import QuietBank, Reading
 
 SERIES = 3
 Detector = tuple[Callable[[], Any], Callable[[Any, int, np.ndarray], Any]]
@@ -172,13 +172,17 @@ def test_refuses_a_snapshot_of_another_size(make, feed):
     assert all(np.array_equal(before[k], v, equal_nan=True) for k, v in detector.snapshot().items())
 
 
-DOCUMENTED = "bocpd bocpd_bank change clip cusum daily quiet running_median series tail"
+DOCUMENTED = """
+detectors.changepoint.bocpd detectors.changepoint.bank detectors.changepoint.detector
+detectors.changepoint.winsorise detectors.changepoint.cusum detectors.node.idle_node
+detectors.node.running_median benchmarks.series.daily benchmarks.series.detector benchmarks.series.tail
+"""
 
 
 @pytest.mark.parametrize("module", DOCUMENTED.split())
 def test_documented_examples_run(module):
     """The example in each detector's docstring prints what it says."""
-    result = doctest.testmod(importlib.import_module(f"detectors.{module}"))
+    result = doctest.testmod(importlib.import_module(module))
 
     assert result.attempted > 0
     assert result.failed == 0

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detectors.cusum import CusumBank
+from detectors.changepoint.cusum import CusumBank
 
 
 @pytest.mark.parametrize("sign", [1, -1])

@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from detectors.change import ChangeDetectorBank
-from detectors.change_point import Change, ChangeConfig
-from detectors.standardise import Scale
+from detectors.changepoint.acceptance import Change, ChangeConfig
+from detectors.changepoint.detector import ChangeDetectorBank
+from detectors.changepoint.standardise import Scale
 
 BACKENDS = ["numpy"] + ["numba"] * (importlib.util.find_spec("numba") is not None)
 SECONDS = Scale("log", 0.005)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from detectors.gaps import Gaps
+from detectors.changepoint.gaps import Gaps
 
 
 def feed(gaps, t, read, lanes=slice(None)):

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from detectors import referee
-from detectors.referee import MIN_STEPS, WINDOW, second_opinion
+from detectors.changepoint import offline_segmentation
+from detectors.changepoint.offline_segmentation import MIN_STEPS, WINDOW, second_opinion
 
 
 def noise(seed, steps=WINDOW, sigma=0.01):
@@ -93,7 +93,7 @@ def test_without_ruptures_there_is_no_opinion(monkeypatch):
     """The optional package is not missed."""
     x = noise(1)
     x[-50:] += 0.1
-    monkeypatch.setattr(referee, "_ruptures", lambda: None)
+    monkeypatch.setattr(offline_segmentation, "_ruptures", lambda: None)
     assert second_opinion(x, 50) is None
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from detectors.contrast import contrast
+from detectors.changepoint.sibling_contrast import contrast
 
 
 def drifting(n, rho, rng):

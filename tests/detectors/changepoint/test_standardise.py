@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detectors.standardise import History, Scale, Transformer, baseline, median_error
+from detectors.changepoint.standardise import History, Scale, Transformer, baseline, median_error
 
 
 @pytest.mark.parametrize("transform", ["identity", "log", "log1p", "sqrt"])

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from detectors.clip import Winsoriser
+from detectors.changepoint.winsorise import Winsoriser
 
 
 def clip_all(values: list[float]) -> list[float]:

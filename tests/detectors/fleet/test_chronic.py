@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import alerts.chronic
-from alerts.chronic import Day, Fleet, Machine, chronic, fleet_of
+import detectors.fleet.chronic
+from detectors.fleet.chronic import Day, Fleet, Machine, chronic, fleet_of
 
 DAY = 86_400.0
 T0 = 20_775 * DAY
@@ -164,4 +164,4 @@ def test_healthy_machines_may_be_left_out():
 
 def test_examples():
     """The docstring's figures are what comes out."""
-    assert doctest.testmod(alerts.chronic).failed == 0
+    assert doctest.testmod(detectors.fleet.chronic).failed == 0

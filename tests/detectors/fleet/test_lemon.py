@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import alerts.lemon
-from alerts.lemon import Trouble, exceeds, lemons
-from benchmarks.lemons import run
+import detectors.fleet.lemon
+from benchmarks.detection.lemons import run
+from detectors.fleet.lemon import Trouble, exceeds, lemons
 
 DAY = 86_400.0
 
@@ -83,4 +83,4 @@ def test_precision_recall_and_delay_on_drawn_histories():
 
 def test_examples():
     """The docstring's figures are what comes out."""
-    assert doctest.testmod(alerts.lemon).failed == 0
+    assert doctest.testmod(detectors.fleet.lemon).failed == 0

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from detectors.votes import GroupVotes
+from detectors.job.group_votes import GroupVotes
 
 DP, PP, TP = 8, 4, 4
 SHAPE = (PP, DP, TP)

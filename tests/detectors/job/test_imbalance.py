@@ -3,8 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detectors.imbalance import job_slowdown, stage_imbalance, stage_ratio, workload_imbalance
-from detectors.peers import PeerGroups
+from detectors.job.imbalance import job_slowdown, stage_imbalance, stage_ratio, workload_imbalance
+from detectors.peers.peers import PeerGroups
 
 RNG = np.random.default_rng(13)
 STAGES = PeerGroups.of(np.repeat([0, 1, 2, 3], 4))

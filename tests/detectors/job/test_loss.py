@@ -4,8 +4,8 @@ import math
 import numpy as np
 import pytest
 
-import detectors.loss
-from detectors.loss import LossWatch
+import detectors.job.loss
+from detectors.job.loss import LossWatch
 
 
 def feed(watch, values, start=0):
@@ -27,7 +27,7 @@ def first(found):
 
 def test_documented_example_runs():
     """The example in the docstring prints what it says."""
-    assert doctest.testmod(detectors.loss).failed == 0
+    assert doctest.testmod(detectors.job.loss).failed == 0
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.03, 0.3])

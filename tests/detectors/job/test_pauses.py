@@ -3,8 +3,8 @@ import doctest
 import numpy as np
 import pytest
 
-import streams.pauses
-from streams.pauses import Pauses
+import detectors.job.pauses
+from detectors.job.pauses import Pauses
 
 
 def told(pauses_at, *, steps, first=0, seconds=20.0):
@@ -23,7 +23,7 @@ def allowed(pauses, numbers, ts):
 
 def test_documented_example_runs():
     """The example in the docstring prints what it says."""
-    assert doctest.testmod(streams.pauses).failed == 0
+    assert doctest.testmod(detectors.job.pauses).failed == 0
 
 
 def test_a_period_is_allowed_for_and_nothing_else():

@@ -1,12 +1,12 @@
 import pytest
 
-from streams.job_table import FORGET_SECONDS
-from streams.progress import REPEAT_SECONDS, Presence, Progress, Stall
+from detectors.job.missing_rows import MissingRows
+from detectors.job.progress import FORGET_SECONDS, REPEAT_SECONDS, Stall, StallWatch
 
 
 def stepped(gaps):
     """A job whose steps came so far apart, and the time of its last one."""
-    progress, ts = Progress(), 0.0
+    progress, ts = StallWatch(), 0.0
     for n, gap in enumerate(gaps):
         ts += gap
         progress.new_step(n, ts)
@@ -71,7 +71,7 @@ def test_long_steps_need_long_allowances(step, expected):
 )
 def test_a_step_may_wait_to_be_sent(delays, expected):
     """Where rows are sent every ten seconds, that long without one says nothing more."""
-    progress = Progress()
+    progress = StallWatch()
     for n in range(100):
         progress.new_step(n, float(n), sent=n + delays[n % len(delays)])
     assert waits(progress, 99.0) == expected
@@ -79,7 +79,7 @@ def test_a_step_may_wait_to_be_sent(delays, expected):
 
 def test_an_outage_of_the_senders_is_not_how_they_send():
     """Two rows that were sent a minute late change nothing."""
-    progress = Progress()
+    progress = StallWatch()
     for n in range(100):
         progress.new_step(n, float(n), sent=n + (60.0 if n in (70, 80) else 1.0))
     assert waits(progress, 99.0) == [12.0, 15.0, 120.0]
@@ -140,28 +140,28 @@ def test_before_the_rhythm_is_known_only_what_lasts_is_a_stall(gaps, expected):
 
 def test_a_rank_missing_while_the_others_advance_is_named_and_comes_back():
     """Enough missed steps in a row make a rank silent; its next row ends that."""
-    presence, everyone = Presence(), set(range(16))
+    presence, everyone = MissingRows(), set(range(16))
     for n in range(50):
-        assert presence.step(everyone, float(n)) == ([], [])
-    named = [rank for n in range(20) for rank in presence.step(everyone - {5}, 50.0 + n)[0]]
+        assert presence.update(everyone, float(n)) == ([], [])
+    named = [rank for n in range(20) for rank in presence.update(everyone - {5}, 50.0 + n)[0]]
     assert named == [5]
     assert presence.last_seen(5) == 49.0
-    assert presence.step(everyone, 80.0) == ([], [5])
+    assert presence.update(everyone, 80.0) == ([], [5])
 
 
 def test_random_losses_are_no_silence():
     """A stream that loses a third of its rows accuses nobody."""
-    presence, everyone = Presence(), set(range(16))
-    presence.step(everyone, 0.0)
+    presence, everyone = MissingRows(), set(range(16))
+    presence.update(everyone, 0.0)
     for n in range(1, 400):
         reported = {r for r in everyone if (r * 7919 + n * 104729) % 97 > 32}
-        assert presence.step(reported, float(n))[0] == []
+        assert presence.update(reported, float(n))[0] == []
 
 
 def test_many_silent_at_once_is_a_telemetry_fault():
     """When a quarter of the ranks stops reporting together, no rank is named."""
-    presence, everyone = Presence(), set(range(16))
+    presence, everyone = MissingRows(), set(range(16))
     for n in range(50):
-        presence.step(everyone, float(n))
+        presence.update(everyone, float(n))
     for n in range(20):
-        assert presence.step(everyone - {0, 1, 2, 3}, 50.0 + n)[0] == []
+        assert presence.update(everyone - {0, 1, 2, 3}, 50.0 + n)[0] == []

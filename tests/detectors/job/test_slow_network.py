@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from detectors.slow_network import transfer_seconds
-from detectors.straggler import StepTimes, StragglerDetector
+from detectors.job.slow_network import transfer_seconds
+from detectors.peers.ratios import StepTimes
+from detectors.straggler.step_detector import StragglerDetector
 
 RANKS, ONSET = 16, 120
 
@@ -107,7 +108,7 @@ def test_compute_that_wanders_a_little_is_the_same_work(compute, found):
 def test_it_ends():
     """When the transfers are as usual again, the verdict says so, once."""
     results = verdicts(job(2.0, until=ONSET + 40, steps=260))
-    ends = [s for s, v in enumerate(results) if v.network_well]
+    ends = [s for s, v in enumerate(results) if v.network_recovered]
     assert len(ends) == 1
     assert ONSET + 50 < ends[0] < ONSET + 80
 

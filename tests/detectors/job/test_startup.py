@@ -3,8 +3,8 @@ import doctest
 import numpy as np
 import pytest
 
-import detectors.startup
-from detectors.startup import judge
+import detectors.job.startup
+from detectors.job.startup import judge
 
 ALONE = np.zeros(2, np.bool_)
 
@@ -27,7 +27,7 @@ def judged(seconds, together=ALONE):
 
 def test_documented_example_runs():
     """The example in the docstring prints what it says."""
-    assert doctest.testmod(detectors.startup).failed == 0
+    assert doctest.testmod(detectors.job.startup).failed == 0
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detectors.domains import Domain, DomainConfig, Suspect, explain
+from detectors.node.fault_domains import Domain, DomainConfig, Suspect, explain
 
 NODES, PER_RACK, PER_SWITCH = 128, 4, 32
 T0 = 1_795_000_000.0

@@ -3,7 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from detectors.quiet import Quiet, QuietBank, Reading
+from detectors.node.idle_node import Quiet, QuietBank, Reading
 
 GPUS = 4
 NODE = np.array([0])

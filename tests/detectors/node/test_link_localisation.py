@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detectors.links import LinkVerdict, classify, localise
+from detectors.node.link_localisation import LinkVerdict, classify, localise
 
 N = 12
 

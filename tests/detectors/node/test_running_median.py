@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from detectors.running_median import RunningMedian
+from detectors.node.running_median import RunningMedian
 
 LANES = np.arange(2)
 

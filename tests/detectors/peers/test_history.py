@@ -1,6 +1,6 @@
 import numpy as np
 
-from detectors.history import History
+from detectors.peers.history import History
 
 
 def test_returns_the_last_rows_in_order_across_the_wrap():

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detectors.job_kind import classify
+from detectors.peers.job_kind import classify
 
 RNG = np.random.default_rng(7)
 

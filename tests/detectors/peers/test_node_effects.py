@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from detectors.machines import LATELY, alike, scatter, step_noise, suspected
-from detectors.peers import PeerGroups
+from detectors.peers.node_effects import LATELY, alike, scatter, step_noise, suspected
+from detectors.peers.peers import PeerGroups
 
 
 def machines(count, *, ranks=8):

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detectors.peers import PeerGroups, group_median, peer_median, peer_scores
+from detectors.peers.peers import PeerGroups, group_median, peer_median, peer_scores
 
 values_and_groups = st.lists(
     st.tuples(st.one_of(st.just(float("nan")), st.floats(-100, 100)), st.integers(0, 3)),

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from detectors.replicas import Replicas
+from detectors.peers.replicas import Replicas
 
 DP = np.tile([0, 0, 1, 1], 4)
 NODE = np.arange(16) // 4

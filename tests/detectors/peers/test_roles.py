@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detectors.roles import is_regular, looks_like_stage, roles_from_coords, split_by_gap
+from detectors.peers.roles import is_regular, looks_like_stage, roles_from_coords, split_by_gap
 
 
 def test_roles_are_model_and_stage():

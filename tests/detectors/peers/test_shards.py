@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from detectors.shards import Shards
+from detectors.peers.shards import Shards
 
 TP = np.tile(np.arange(4), 8)
 NODE = np.arange(32) // 8

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from detectors.workload import WorkModel, fit_work
+from detectors.peers.workload import WorkModel, fit_work
 
 RNG = np.random.default_rng(11)
 

@@ -1,13 +1,13 @@
 import numpy as np
 
-from detectors.excursions import WINDOW, Excursions
+from detectors.straggler.intermittence import WINDOW, IntermittenceCounter
 
 NEVER, ALWAYS = np.zeros(1, dtype=bool), np.ones(1, dtype=bool)
 
 
 def test_counts_rises_within_the_window():
     """Every rise counts once, however long it lasts, and is forgotten after the window."""
-    excursions = Excursions(2)
+    excursions = IntermittenceCounter(2)
     for step in range(60):
         excursions.update(np.array([step % 20 < 3, False]), NEVER, read=ALWAYS)
     assert excursions.count.tolist() == [3, 0]
@@ -22,7 +22,7 @@ def test_counts_rises_within_the_window():
 
 def test_age_and_share_go_back_to_the_first_rise_of_the_window():
     """What is older than 200 steps is forgotten, what came before the first rise does not thin the share."""
-    excursions = Excursions(1)
+    excursions = IntermittenceCounter(1)
     for step in range(250):
         excursions.update(np.array([step in (20, 21, 100, 101, 220, 221)]), NEVER, read=ALWAYS)
     found = excursions.of(0)
@@ -33,7 +33,7 @@ def test_counts_what_is_counted_by_hand():
     """After every step the count is that of the rises among the last 200 steps."""
     high = np.random.default_rng(5).random((500, 3)) < 0.2
     rose = high & ~np.concatenate((np.zeros((1, 3), bool), high[:-1]))
-    excursions = Excursions(3)
+    excursions = IntermittenceCounter(3)
     for step in range(500):
         excursions.update(high[step], NEVER, read=ALWAYS)
         assert excursions.count.tolist() == rose[max(step - 199, 0) : step + 1].sum(axis=0).tolist()
@@ -41,7 +41,7 @@ def test_counts_what_is_counted_by_hand():
 
 def off_and_on(every, *, since, steps=300):
     """Return the excursions of two ranks: of the first, every so many steps is far off from one step on."""
-    excursions = Excursions(2)
+    excursions = IntermittenceCounter(2)
     for step in range(steps):
         far = step >= since and step % every == 0
         excursions.update(np.zeros(2, dtype=bool), np.array([far, False]), read=ALWAYS)
@@ -64,7 +64,7 @@ def test_what_was_so_from_the_start_is_the_ranks_part():
 
 def test_slow_for_good_is_not_off_and_on():
     """A hundred far steps in a row are one change, also after they have ended."""
-    excursions = Excursions(2)
+    excursions = IntermittenceCounter(2)
     for step in range(400):
         excursions.update(np.zeros(2, dtype=bool), np.array([100 <= step < 200, False]), read=ALWAYS)
         assert not excursions.count.any()
@@ -72,7 +72,7 @@ def test_slow_for_good_is_not_off_and_on():
 
 def test_steps_that_were_not_read_are_no_return():
     """Of a rank that is slow for good and read every second time, each step read is not a new one far off."""
-    excursions = Excursions(2)
+    excursions = IntermittenceCounter(2)
     for step in range(300):
         far = read = np.array([step >= 100 and step % 2 == 0, False])
         excursions.update(np.zeros(2, dtype=bool), far, read=ALWAYS if step < 100 else read)
@@ -81,7 +81,7 @@ def test_steps_that_were_not_read_are_no_return():
 
 def test_what_all_ranks_know_is_the_work():
     """Far steps of most ranks, from one step on, are no rank's."""
-    rng, excursions = np.random.default_rng(2), Excursions(8)
+    rng, excursions = np.random.default_rng(2), IntermittenceCounter(8)
     for step in range(300):
         excursions.update(np.zeros(8, dtype=bool), (rng.random(8) < 0.3) & (step >= 100), read=ALWAYS)
     assert excursions.count.max() <= 3

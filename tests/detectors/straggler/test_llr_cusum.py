@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from detectors.evidence import Evidence, EvidenceBank, locate_onset, threshold
+from detectors.straggler.llr_cusum import LlrCusum, LlrCusumBank, locate_onset, threshold
 
 H = threshold(16, 5, 1e-6)
 steps = st.lists(
@@ -21,8 +21,8 @@ def test_bank_agrees_with_the_scalar_definition(series, sigma, most):
     x = np.full((length, len(series)), np.nan)
     for i, s in enumerate(series):
         x[: len(s), i] = s
-    bank = EvidenceBank(len(series), H)
-    scalars = [Evidence(H) for _ in series]
+    bank = LlrCusumBank(len(series), H)
+    scalars = [LlrCusum(H) for _ in series]
     for row in x:
         bank.update(row, sigma=np.full(len(series), sigma), most=most)
         told = [e.update(v, sigma=sigma, most=most) for e, v in zip(scalars, row, strict=True)]
@@ -34,7 +34,7 @@ def test_one_spike_never_alarms_and_is_taken_back_by_one_healthy_step():
     """A step may bring at most a third of the threshold; a healthy one takes it back while the noise is
     small.
     """
-    bank = EvidenceBank(1, H)
+    bank = LlrCusumBank(1, H)
     sigma = np.array([0.005])
     assert bank.update(np.array([3.0]), sigma=sigma)[0] <= H / 3 + 1e-9
     assert bank.update(np.array([0.0]), sigma=sigma)[0] == 0.0
@@ -43,21 +43,21 @@ def test_one_spike_never_alarms_and_is_taken_back_by_one_healthy_step():
 @pytest.mark.parametrize(("slowdown", "share"), [(1.10, 1 / 3), (1.25, 0.45), (2.0, 0.45)])
 def test_a_step_far_off_may_say_more_where_such_steps_are_rare(slowdown, share):
     """``most`` raises the limit of a single step for large effects; the small ones keep theirs."""
-    bank = EvidenceBank(1, H)
+    bank = LlrCusumBank(1, H)
     said = bank.update(np.log([slowdown]), sigma=np.array([0.005]), most=0.45 * H)[0]
     assert said == pytest.approx(share * H)
 
 
 def test_a_ceiling_bounds_what_a_step_adds_and_not_what_it_takes():
     """Where far steps are frequent one says as much as it surprises; a healthy one takes all of it back."""
-    bank = EvidenceBank(1, H)
+    bank = LlrCusumBank(1, H)
     levels = [bank.update(np.array([x]), sigma=np.array([0.005]), ceiling=2.0)[0] for x in (0.4, 0.4, 0.0)]
     assert levels == pytest.approx([2.0, 4.0, 0.0])
 
 
 def test_no_larger_share_for_far_steps_lowers_the_usual_one():
     """Three of them make a suspicion as ever."""
-    bank = EvidenceBank(1, H)
+    bank = LlrCusumBank(1, H)
     for _ in range(3):
         bank.update(np.array([0.4]), sigma=np.array([0.005]), most=1.0)
     assert bank.best[0] == pytest.approx(H)
@@ -71,7 +71,7 @@ def test_delay_follows_effect_over_noise(sigma, slowdown, steps):
     delays = []
     for seed in range(40):
         rng = np.random.default_rng(seed)
-        bank = EvidenceBank(1, threshold(1000, 5, 1e-6))
+        bank = LlrCusumBank(1, threshold(1000, 5, 1e-6))
         taken = 0
         while bank.best[0] < bank.h and taken < 200:
             bank.update(np.array([np.log(slowdown) + rng.normal(0, sigma)]), sigma=np.array([sigma]))
@@ -84,7 +84,7 @@ def test_delay_follows_effect_over_noise(sigma, slowdown, steps):
 def test_healthy_noise_with_spikes_stays_quiet():
     """In a million rank-steps, 1 % of them spiked, at most a handful cross the threshold of suspicion."""
     rng = np.random.default_rng(5)
-    bank = EvidenceBank(1000, threshold(1000, 5, 1e-6))
+    bank = LlrCusumBank(1000, threshold(1000, 5, 1e-6))
     sigma, over = np.full(1000, 0.01), 0
     for _ in range(1000):
         x = rng.normal(0, 0.01, 1000) + np.where(rng.random(1000) < 0.01, rng.uniform(0.05, 1.0, 1000), 0.0)
@@ -93,8 +93,8 @@ def test_healthy_noise_with_spikes_stays_quiet():
 
 
 def test_missing_steps_change_nothing():
-    """Evidence waits through steps that were not read."""
-    bank = EvidenceBank(2, H)
+    """LlrCusum waits through steps that were not read."""
+    bank = LlrCusumBank(2, H)
     sigma = np.array([0.01, 0.01])
     before = bank.update(np.array([0.05, 0.05]), sigma=sigma).copy()
     assert bank.update(np.array([np.nan, 0.0]), sigma=sigma)[0] == before[0]
@@ -102,7 +102,7 @@ def test_missing_steps_change_nothing():
 
 def test_effects_below_the_noise_are_not_tested():
     """With 10 % noise no evidence is gathered for 3 %."""
-    bank = EvidenceBank(1, H)
+    bank = LlrCusumBank(1, H)
     bank.update(np.array([0.2]), sigma=np.array([0.1]))
     assert bank.levels[0, 0] == 0.0
     assert bank.levels[3, 0] > 0.0

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from detectors.dating import date_onset
-from detectors.evidence import Onset
-from detectors.ratios import Ratios, StepTimes
-from detectors.straggler_config import StragglerConfig
+from detectors.peers.ratios import Ratios, StepTimes
+from detectors.straggler.config import StragglerConfig
+from detectors.straggler.llr_cusum import Onset
+from detectors.straggler.onset_time import date_onset
 
 RANKS = 4
 

@@ -2,12 +2,12 @@
 
 import numpy as np
 
-from detectors.spells import ROUND, SHORT, TIMES_LONGEST, WINDOW, Spells
+from detectors.straggler.rotating_slowness import ROUND, SHORT, TIMES_LONGEST, WINDOW, RotatingSlowness
 
 
 def after(spells, *, ranks=8):
     """Return the state after ``spells`` (rank, first step, steps) and the step after the last of them."""
-    found, end = Spells(), max(first + steps for _, first, steps in spells)
+    found, end = RotatingSlowness(), max(first + steps for _, first, steps in spells)
     for step in range(end + 1):
         slow = np.zeros(ranks, dtype=bool)
         for rank, first, steps in spells:

@@ -3,14 +3,14 @@ import math
 import numpy as np
 import pytest
 
-from detectors.spikes import MEMORY, Spikes
+from detectors.straggler.spike_rate import MEMORY, SpikeRate
 
 NONE, ALL = np.zeros(4, dtype=bool), np.ones(4, dtype=bool)
 FIRST = np.array([True, False, False, False])
 
 
 def after(*steps, accused=NONE, read=ALL):
-    spikes = Spikes(4)
+    spikes = SpikeRate(4)
     for far in steps:
         spikes.update(far, read=read, accused=accused)
     return spikes

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from detectors.replicas import Replicas
-from detectors.straggler import StepTimes, StragglerDetector
+from detectors.peers.ratios import StepTimes
+from detectors.peers.replicas import Replicas
+from detectors.straggler.step_detector import StragglerDetector
 
 RANKS = 32
 
@@ -21,7 +22,7 @@ def named(lasting, *, noise=0.006, steps=150, seed=3):
             number=500 + s, ts=np.full(RANKS, ts), step=np.full(RANKS, work.max()), compute=work, wait=nan,
             data=nan, comm=nan, checkpoint=nan, tokens=nan,
         )  # fmt: skip
-        found |= {a.rank for a in detector.update(times).accused}
+        found |= {a.rank for a in detector.update(times).slow}
     return found
 
 
@@ -62,7 +63,7 @@ def steps_until(*, alone, burst=100, spikes=0.0, size=1.4, seed=5):
             number=500 + s, ts=np.full(RANKS, ts), step=np.full(RANKS, work.max()), compute=work, wait=nan,
             data=nan, comm=nan, checkpoint=nan, tokens=nan,
         )  # fmt: skip
-        accused |= 9 in {a.rank for a in detector.update(times).accused}
+        accused |= 9 in {a.rank for a in detector.update(times).slow}
         if accused and (not alone or detector.is_alone("compute", 9)):
             return s - 149
     return None
@@ -96,7 +97,7 @@ def named_in_replicas(work):
             number=500 + s, ts=np.full(RANKS, ts), step=np.full(RANKS, seconds.max()), compute=seconds,
             wait=nan, data=nan, comm=nan, checkpoint=nan, tokens=nan,
         )  # fmt: skip
-        found |= {a.rank for a in detector.update(times).accused}
+        found |= {a.rank for a in detector.update(times).slow}
     return found
 
 
@@ -126,7 +127,7 @@ def named_among_far_steps(share, size, *, slow=1.0, seed=0):
             data=nan, comm=nan, checkpoint=nan, tokens=nan,
         )  # fmt: skip
         verdict = detector.update(times)
-        for a in (*verdict.accused, *verdict.intermittent):
+        for a in (*verdict.slow, *verdict.intermittent):
             found.setdefault(a.rank, s - 149)
     return found
 
@@ -165,8 +166,8 @@ def named_besides_compute(culprit, roles, *, told):
             number=500 + s, ts=np.full(ranks, ts), step=np.full(ranks, own.max()), compute=work,
             wait=waits if told else nan, data=nan, comm=nan if told else waits, checkpoint=nan, tokens=nan,
         )  # fmt: skip
-        for a in detector.update(times).accused:
-            found.setdefault((a.channel, a.rank), s - 90)
+        for a in detector.update(times).slow:
+            found.setdefault((a.timing, a.rank), s - 90)
     return found
 
 

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from detectors.channel import Channel, Noise, fit_noise
-from detectors.peers import PeerGroups
+from detectors.peers.peers import PeerGroups
+from detectors.straggler.timing_channel import Noise, TimingChannel, fit_noise
 
 RNG = np.random.default_rng(3)
 ONE_ROLE = PeerGroups.of(np.zeros(8, dtype=int))
@@ -46,7 +46,7 @@ def test_quiet_noise_is_held_at_the_floor_and_unread_ranks_stay_finite():
 
 def test_accused_ranks_keep_their_baseline():
     """What a slow rank does must not become usual."""
-    channel = Channel(8)
+    channel = TimingChannel(8)
     channel.refit(Noise(np.zeros(8), np.full(8, 0.01), 20), largest_move=None)
     channel.raised[3] = True
     channel.refit(Noise(np.full(8, 0.1), np.full(8, 0.01), 40), largest_move=None)
@@ -56,7 +56,7 @@ def test_accused_ranks_keep_their_baseline():
 
 def test_an_accusation_ends_after_twenty_quiet_steps():
     """Evidence gone for twenty steps lowers the rank, once."""
-    channel = Channel(2)
+    channel = TimingChannel(2)
     channel.raised[1] = True
     settled = [channel.settle() for _ in range(25)]
     assert settled[19] == [1]

@@ -3,9 +3,9 @@
 import ast
 from pathlib import Path
 
-from exporters import boot, kmsg
-from exporters.boot import BootCollector
-from streams.event_tables import EVENT_RULES
+from exporters.host import boot, kmsg
+from exporters.host.boot import BootCollector
+from streams.node.rules.event_tables import EVENT_RULES
 
 FOLDER = Path(kmsg.__file__).parent
 

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from exporters.chrony import RETRY_SECONDS, ChronyClient, request, seconds_ahead
+from exporters.host.chrony import RETRY_SECONDS, ChronyClient, request, seconds_ahead
 
 # Written by chronyd 4.3, to question 77; `chronyc tracking` said "1.999998450 seconds slow of NTP time".
 SLOW = bytes.fromhex(
@@ -52,6 +52,7 @@ def test_anything_else_gives_no_offset(packet):
     assert seconds_ahead(packet) is None
 
 
+@pytest.mark.alone
 def test_each_tick_reads_the_answer_to_the_last(chronyd):
     """Nothing waits for chronyd, whether it answers or is silent for a tick."""
     client = ChronyClient(chronyd.getsockname())

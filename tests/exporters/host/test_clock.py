@@ -2,8 +2,8 @@ import sys
 
 import pytest
 
-from exporters.chrony import ChronyClient
-from exporters.clock import (
+from exporters.host.chrony import ChronyClient
+from exporters.host.clock import (
     MAX_ERROR_SECONDS,
     OFFSET,
     STA_CLOCKERR,

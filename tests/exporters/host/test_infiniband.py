@@ -1,6 +1,6 @@
 import pytest
 
-from exporters.infiniband import InfinibandCollector
+from exporters.host.infiniband import InfinibandCollector
 
 PORT = "mlx5_0/ports/1"
 HEALTHY = {

@@ -3,8 +3,8 @@ import re
 
 import pytest
 
-from exporters.kmsg import KmsgCollector, parse, pci_address
-from streams.event_tables import EVENT_RULES, UNKNOWN_XID
+from exporters.host.kmsg import KmsgCollector, parse, pci_address
+from streams.node.rules.event_tables import EVENT_RULES, UNKNOWN_XID
 
 GPUS = {"0000:3b:00": 0, "0000:5e:00": 1}
 XID_79 = (

@@ -1,4 +1,4 @@
-from exporters.nic import NetCollector
+from exporters.host.nic import NetCollector
 
 UP = {
     "eth0/operstate": "up\n",

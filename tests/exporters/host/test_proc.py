@@ -1,6 +1,6 @@
 import pytest
 
-from exporters.host import HostCollector
+from exporters.host.proc import HostCollector
 
 STAT = (
     "cpu  {user} 0 100 {idle} {iowait} 0 0 {steal} 0 0\ncpu0 1 2 3\ncpu1 1 2 3\nctxt 5000\nprocs_running 3\n"

@@ -13,9 +13,9 @@ import threading
 import time
 from pathlib import Path
 
-from exporters.nvml_child import serve
-from exporters.nvml_device import GpuGone
-from exporters.nvml_process import NO_DRIVER
+from exporters.nvml.child import serve
+from exporters.nvml.device import GpuGone
+from exporters.nvml.process import NO_DRIVER
 
 
 class FixtureGpus:

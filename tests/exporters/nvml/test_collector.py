@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from exporters.collector import Instant
-from exporters.nvml import NvmlCollector
-from exporters.nvml_deadlines import (
+from exporters.nvml.collector import NvmlCollector
+from exporters.nvml.deadlines import (
     HARD_SECONDS,
     PAUSE_SECONDS,
     PROMPT_SECONDS,

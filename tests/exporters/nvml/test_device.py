@@ -5,8 +5,8 @@ from typing import Any
 import pynvml
 import pytest
 
-from exporters.nvml_calls import COLUMNS
-from exporters.nvml_device import RETRY_UNSUPPORTED_SECONDS, GpuGone, NvmlGpus
+from exporters.nvml.calls import COLUMNS
+from exporters.nvml.device import RETRY_UNSUPPORTED_SECONDS, GpuGone, NvmlGpus
 from slowrank.telemetry.schema import CURRENT_SAMPLE_SCHEMA, SAMPLE_SCHEMAS
 
 

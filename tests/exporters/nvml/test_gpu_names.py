@@ -1,4 +1,4 @@
-from exporters.gpu_names import GpuNames
+from exporters.nvml.gpu_names import GpuNames
 
 
 def learnt(names, *uuids):

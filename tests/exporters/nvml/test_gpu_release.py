@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from exporters.gpu_release import DEFAULT_SECONDS, MAX_SECONDS, released
+from exporters.nvml.gpu_release import DEFAULT_SECONDS, MAX_SECONDS, released
 
 CHANGED = 1_795_160_000.0
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from simulator import Cluster, ClusterSpec, Fault, JobSpec, Planned
-from simulator.layout import one_job
+from simulator.cluster.layout import one_job
 from slowrank.telemetry import (
     JobSteps,
     NodeEvent,

@@ -5,12 +5,12 @@ import numpy as np
 import pytest
 
 from simulator import Cluster, ClusterSpec, Fault, JobSpec
-from simulator.benign import BENIGN, draw_spec
-from simulator.catalogue import CATALOGUE
-from simulator.hardware import Hardware
-from simulator.layout import one_job
-from simulator.mixes import LEMON_HAZARD, MIXES, Mix
-from simulator.scenarios import draw_fault, draw_faults
+from simulator.cluster.layout import one_job
+from simulator.cluster.mixes import LEMON_HAZARD, MIXES, Mix
+from simulator.cluster.scenarios import draw_fault, draw_faults
+from simulator.faults.catalogue import CATALOGUE
+from simulator.faults.hardware import Hardware
+from simulator.jobs.benign import BENIGN, draw_spec
 from slowrank.telemetry import (
     JobSteps,
     NodeEvent,

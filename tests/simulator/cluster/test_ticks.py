@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from simulator import Cluster, ClusterSpec
-from simulator.layout import MAX_GPUS, one_job
+from simulator.cluster.layout import MAX_GPUS, one_job
 from slowrank.telemetry import JobSteps, NodeSample
 from tests.simulator.readings import cluster, records, series, steps
 
@@ -59,6 +59,7 @@ def test_sequence_numbers_have_no_gaps():
         assert sorted(mine) == list(range(len(mine)))
 
 
+@pytest.mark.alone
 def test_twelve_thousand_nodes_run():
     """100,000 GPUs give their records at less than 60 µs for each second of a node."""
     spec = ClusterSpec(nodes=12_500, jobs=(one_job(12_500, 8),))

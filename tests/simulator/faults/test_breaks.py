@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from simulator.breaks import Break, first_in, repaired
+from simulator.faults.breaks import Break, first_in, repaired
 
 
 def broken(*spans):

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator import Fault
-from simulator.catalogue import CATALOGUE
-from simulator.faults import parse_fault
+from simulator.faults.catalogue import CATALOGUE
+from simulator.faults.fault import parse_fault
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from simulator import Cluster, Fault
-from simulator.catalogue import CATALOGUE
-from simulator.faults import parse_fault
+from simulator.faults.catalogue import CATALOGUE
+from simulator.faults.fault import parse_fault
 from slowrank.telemetry import JobSteps, NodeEvent, NodeSample, encode
 from tests.simulator.readings import START, cluster, records, series, steps
 

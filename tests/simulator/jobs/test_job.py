@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from simulator import Cluster, ClusterSpec, Fault, JobSpec, Planned, Workload
-from simulator.layout import one_job
+from simulator.cluster.layout import one_job
 from slowrank.telemetry import JobSteps, NodeEvent, NodeSample
 from slowrank.telemetry.columns import read
 from slowrank.telemetry.schema import STEP_SCHEMAS

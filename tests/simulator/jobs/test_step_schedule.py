@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.schedule import Work, after_rollout, pipeline_finish, run_step
+from simulator.jobs.step_schedule import Work, after_rollout, pipeline_finish, run_step
 
 
 def even_work(pp=1, dp=4, tp=1, micro=8, seconds=1.0):

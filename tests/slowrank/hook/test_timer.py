@@ -241,6 +241,7 @@ def test_no_argument_makes_the_hook_raise(identity, environ, calls):
     timer.close()
 
 
+@pytest.mark.alone
 def test_it_never_blocks_when_nobody_listens():
     """Without an exporter, or with one that does not read, steps cost microseconds and rows are dropped."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as deaf:

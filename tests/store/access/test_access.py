@@ -7,10 +7,12 @@ import pytest
 from psycopg import sql
 
 from alerts.silence import Matcher, Silence
-from store import audit, heartbeats, keys, silences
-from store.audit import Entry
+from store import heartbeats
+from store.access import audit, keys
+from store.access.audit import Entry
+from store.access.keys import ApiKey
+from store.findings import silences
 from store.heartbeats import Heartbeat
-from store.keys import ApiKey
 
 NOW = datetime(2026, 11, 20, 8, 0, tzinfo=UTC)
 HOUR = timedelta(hours=1)

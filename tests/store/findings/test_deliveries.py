@@ -6,12 +6,17 @@ import psycopg
 import pytest
 
 from alerts.config import FindingConfig
-from store import deliveries, events, retention, webhooks
-from store.deliveries import Attempt
-from store.events import Event, event_id
-from store.webhooks import Webhook
+from store import retention
+from store.findings import deliveries, events, leases, webhooks
+from store.findings.deliveries import Attempt
+from store.findings.events import Event, event_id
+from store.findings.webhooks import Webhook
 
 NOW = datetime(2026, 11, 20, 8, 0, tzinfo=UTC)
+
+
+def default_config(cluster):
+    return FindingConfig()
 
 
 def at(seconds):
@@ -49,9 +54,9 @@ def test_leased_to_one_notifier(conn, store_dsn, hook):
     """What one notifier holds, another does not get, until the lease runs out."""
     queue(conn)
     with psycopg.connect(store_dsn, autocommit=True) as other:
-        first = deliveries.due(conn, now=at(0), lease_seconds=60)
-        assert deliveries.due(other, now=at(59), lease_seconds=60) == []
-        second = deliveries.due(other, now=at(60), lease_seconds=60)
+        first = leases.lease_due(conn, now=at(0), lease_seconds=60)
+        assert leases.lease_due(other, now=at(59), lease_seconds=60) == []
+        second = leases.lease_due(other, now=at(60), lease_seconds=60)
     assert [d.event.id for d in first] == [d.event.id for d in second]
     assert (first[0].attempt, second[0].attempt) == (1, 2)
     assert first[0].event.body == {"name": "a"}
@@ -62,9 +67,9 @@ def test_rows_locked_by_another_are_skipped(conn, store_dsn, hook):
     """A notifier does not wait for the rows another is taking at that moment."""
     queue(conn, "a")
     with psycopg.connect(store_dsn) as other:
-        assert len(deliveries.due(other, now=at(0), limit=1)) == 1
+        assert len(leases.lease_due(other, now=at(0), limit=1)) == 1
         queue(conn, "b")
-        assert [d.event.body["name"] for d in deliveries.due(conn, now=at(0))] == ["b"]
+        assert [d.event.body["name"] for d in leases.lease_due(conn, now=at(0))] == ["b"]
 
 
 def queue_state(conn, type_, version):
@@ -89,25 +94,25 @@ def test_no_state_is_leased_beside_an_older_one_that_is_being_leased(conn, store
     """Opened is leased but not committed when resolved comes: nobody gets resolved until opened is done."""
     queue_state(conn, "finding.opened", 1)
     with psycopg.connect(store_dsn) as other:
-        (opened,) = deliveries.due(other, now=at(0))
+        (opened,) = leases.lease_due(other, now=at(0))
         queue_state(conn, "finding.resolved", 2)
-        assert deliveries.due(conn, now=at(1)) == []
+        assert leases.lease_due(conn, now=at(1)) == []
         other.commit()
-    assert deliveries.due(conn, now=at(2)) == []
+    assert leases.lease_due(conn, now=at(2)) == []
     deliveries.mark_failed(conn, opened, Attempt(at=at(3), status=500), again_at=at(10))
-    assert deliveries.next_due(conn) == NOW
-    (resolved,) = deliveries.due(conn, now=at(3))
+    assert leases.next_due(conn) == NOW
+    (resolved,) = leases.lease_due(conn, now=at(3))
     assert resolved.event.type == "finding.resolved"
     assert get(conn, opened.id).state == "superseded"
-    assert deliveries.due(conn, now=at(20)) == []
+    assert leases.lease_due(conn, now=at(20)) == []
 
 
 def test_delivered_is_done(conn, hook):
     """A delivered one is never due again, and its log says how it went."""
     queued = queue(conn)
-    leased = deliveries.due(conn, now=at(0))[0]
+    leased = leases.lease_due(conn, now=at(0))[0]
     deliveries.mark_delivered(conn, leased, Attempt(at=at(1), status=204, seconds=0.3))
-    assert deliveries.due(conn, now=at(1e6)) == []
+    assert leases.lease_due(conn, now=at(1e6)) == []
     done = get(conn, queued)
     assert (done.state, done.attempts, done.last_status, done.delivered_at) == ("delivered", 1, 204, at(1))
     assert deliveries.attempts(conn, queued) == [Attempt(at=at(1), status=204, seconds=0.3)]
@@ -116,23 +121,23 @@ def test_delivered_is_done(conn, hook):
 def test_failed_is_tried_again_then_given_up_then_retried_by_hand(conn, hook):
     """A failure is due at its next time; without one it is given up; a person can ask for one more try."""
     queued = queue(conn)
-    leased = deliveries.due(conn, now=at(0))[0]
+    leased = leases.lease_due(conn, now=at(0))[0]
     deliveries.mark_failed(conn, leased, Attempt(at=at(1), status=500, error="e" * 5000), again_at=at(10))
-    assert deliveries.due(conn, now=at(9)) == []
-    leased = deliveries.due(conn, now=at(10))[0]
+    assert leases.lease_due(conn, now=at(9)) == []
+    leased = leases.lease_due(conn, now=at(10))[0]
     deliveries.mark_failed(conn, leased, Attempt(at=at(11), error="timeout"), again_at=None)
     assert get(conn, queued).state == "failed"
-    assert deliveries.due(conn, now=at(1e6)) == []
+    assert leases.lease_due(conn, now=at(1e6)) == []
     assert deliveries.retry(conn, queued, at(20))
-    assert deliveries.due(conn, now=at(20))[0].attempt == 3
+    assert leases.lease_due(conn, now=at(20))[0].attempt == 3
     assert [a.error[:7] for a in deliveries.attempts(conn, queued)] == ["eeeeeee", "timeout"]
 
 
 def test_late_failure_does_not_undo_a_delivery(conn, hook):
     """When two notifiers held it and one delivered, the other's failure changes nothing."""
     queued = queue(conn)
-    slow = deliveries.due(conn, now=at(0))[0]
-    quick = deliveries.due(conn, now=at(100))[0]
+    slow = leases.lease_due(conn, now=at(0))[0]
+    quick = leases.lease_due(conn, now=at(100))[0]
     deliveries.mark_delivered(conn, quick, Attempt(at=at(101), status=200))
     deliveries.mark_failed(conn, slow, Attempt(at=at(102), error="timeout"), again_at=at(110))
     assert get(conn, queued).state == "delivered"
@@ -141,19 +146,19 @@ def test_late_failure_does_not_undo_a_delivery(conn, hook):
 def test_disabled_endpoint_gets_nothing(conn, hook):
     """Deliveries of a disabled endpoint wait until it is enabled."""
     queue(conn)
-    webhooks.gone(conn, hook.id, "410 Gone", at(0))
-    assert deliveries.due(conn, now=at(1)) == []
+    webhooks.disable_gone(conn, hook.id, "410 Gone", at(0))
+    assert leases.lease_due(conn, now=at(1)) == []
     assert endpoint(conn, hook.id).disabled_reason == "410 Gone"
     webhooks.update(conn, hook)
     assert endpoint(conn, hook.id).disabled_reason == ""
-    assert len(deliveries.due(conn, now=at(1))) == 1
+    assert len(leases.lease_due(conn, now=at(1))) == 1
 
 
 def test_age_of_the_queue(conn, hook):
     """The oldest due delivery and the next one to come are known without leasing them."""
-    assert (deliveries.oldest_due(conn, at(5)), deliveries.next_due(conn)) == (None, None)
+    assert (leases.oldest_due(conn, at(5)), leases.next_due(conn)) == (None, None)
     queue(conn)
-    assert (deliveries.oldest_due(conn, at(5)), deliveries.next_due(conn)) == (NOW, NOW)
+    assert (leases.oldest_due(conn, at(5)), leases.next_due(conn)) == (NOW, NOW)
 
 
 def test_pages_of_the_log(conn, hook):
@@ -174,16 +179,16 @@ def test_secrets_rotate(conn, hook):
 
 def test_the_third_failure_in_a_row_makes_it_failing(conn, hook):
     """It has been so since the first; taking a delivery ends it, which is news once."""
-    told = [webhooks.failed(conn, hook.id, at(i)) for i in range(4)]
+    told = [webhooks.record_failure(conn, hook.id, at(i)) for i in range(4)]
     assert [each and (each.failing, each.failing_since) for each in told] == [
         (False, at(0)),
         (False, at(0)),
         (True, at(0)),
         (True, at(0)),
     ]
-    assert [webhooks.took(conn, hook.id) for _ in range(2)] == [True, False]
+    assert [webhooks.record_success(conn, hook.id) for _ in range(2)] == [True, False]
     assert (endpoint(conn, hook.id).failing, endpoint(conn, hook.id).failing_since) == (False, None)
-    assert webhooks.failed(conn, "whk_removed", at(0)) is None
+    assert webhooks.record_failure(conn, "whk_removed", at(0)) is None
 
 
 def test_deleted_with_all_that_belongs_to_it(conn, hook):
@@ -192,13 +197,13 @@ def test_deleted_with_all_that_belongs_to_it(conn, hook):
     assert webhooks.delete(conn, hook.id)
     assert webhooks.listed(conn) == []
     assert webhooks.secrets(conn, hook.id, at(0)) == []
-    assert deliveries.due(conn, now=at(1)) == []
+    assert leases.lease_due(conn, now=at(1)) == []
 
 
 def test_old_events_are_pruned_when_nothing_waits(conn, hook):
     """Old events go with their log; one that still waits to be delivered stays."""
     queue(conn, "told")
-    deliveries.mark_delivered(conn, deliveries.due(conn, now=at(0))[0], Attempt(at=at(1), status=200))
+    deliveries.mark_delivered(conn, leases.lease_due(conn, now=at(0))[0], Attempt(at=at(1), status=200))
     queue(conn, "waiting")
     later = datetime.now(UTC) + timedelta(days=31)
     assert retention.prune_events(conn, now=later, days=30) == 1
@@ -239,7 +244,9 @@ def test_events_are_pruned_in_one_place(conn, store_dsn, hook):
         other.execute("SELECT pg_advisory_lock(%s)", (retention._EVENTS_LOCK,))
         assert retention.prune_events(conn, now=later, days=7) is None
         assert (
-            retention.run(conn, now=later, days=7, pace_days=35, config_of=lambda _: FindingConfig())
+            retention.prune_telemetry(
+                conn, now=later, days=7, pace_days=35, config_of=lambda _: FindingConfig()
+            )
             is not None
         )
         other.execute("SELECT pg_advisory_unlock(%s)", (retention._EVENTS_LOCK,))

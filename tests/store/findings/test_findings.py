@@ -12,11 +12,13 @@ from alerts.config import FindingConfig
 from alerts.finding import Action, Cause, Finding, dedup_key, finding_id
 from alerts.silence import Matcher, Silence
 from slowrank.telemetry import Evidence, Subject
-from store import deliveries, events, findings, retention, silences, webhooks
-from store.deliveries import Attempt
-from store.findings import Conflict, FindingFilter, NotFound, Word
-from store.webhooks import Webhook
-from tests.streams.test_finding_stage import stopped
+from store import retention
+from store.findings import deliveries, events, findings, leases, search, silences, webhooks
+from store.findings.deliveries import Attempt
+from store.findings.findings import Conflict, Edit, NotFound
+from store.findings.search import FindingFilter
+from store.findings.webhooks import Webhook
+from tests.streams.cluster.test_stage import stopped
 
 T0 = 1_795_160_000.0
 NOW = datetime(2026, 11, 20, 8, 0, tzinfo=UTC)
@@ -126,7 +128,7 @@ def test_settings_say_how_long_an_open_cause_is_the_same(conn, silent, same):
 def test_suspicion_is_stored_and_not_told(conn):
     """A suspected finding is visible and makes no event."""
     assert save(conn, finding(status="suspected")).event is None
-    assert findings.find(conn, FindingFilter()).total == 1
+    assert search.find(conn, FindingFilter()).total == 1
 
 
 def test_restarted_worker_keeps_the_id(conn):
@@ -136,7 +138,7 @@ def test_restarted_worker_keeps_the_id(conn):
     change = save(conn, finding(900, onset=600.0, gpu_hours_lost=1.0))
     stored = get(conn, first.id)
     assert change.finding_id == first.id
-    assert findings.find(conn, FindingFilter()).total == 1
+    assert search.find(conn, FindingFilter()).total == 1
     assert (stored.doc["onset"], stored.doc["gpu_hours_lost"]) == (first.to_json()["onset"], 10.0)
     assert types(conn) == ["finding.opened"]
 
@@ -171,7 +173,7 @@ def test_acknowledgement_survives_later_versions(conn):
     """A person's word outlives the detectors' next version and ends with the finding."""
     first = finding(10)
     save(conn, first)
-    findings.acknowledge(conn, first.id, Word("ann", NOW, "on it"))
+    findings.acknowledge(conn, first.id, Edit("ann", NOW, "on it"))
     assert save(conn, finding(20)).status == "acknowledged"
     assert get(conn, first.id).doc["acknowledged"]["by"] == "ann"
     assert save(conn, finding(400, status="resolved")).event == "finding.resolved"
@@ -183,7 +185,7 @@ def test_closed_by_hand_stays_closed_until_the_cause_returns(conn):
     """A finding resolved by a person is not opened by the next update, but by the next occurrence."""
     first = finding(10)
     save(conn, first)
-    closed = findings.resolve(conn, first.id, Word("ann", NOW))
+    closed = findings.resolve(conn, first.id, Edit("ann", NOW))
     assert (closed.status, closed.event) == ("resolved", "finding.resolved")
     assert save(conn, finding(20)).status == "resolved"
     save(conn, finding(400, status="resolved"))
@@ -198,12 +200,12 @@ def test_stale_version_and_wrong_step_are_refused(conn):
     seen = save(conn, first).version
     save(conn, finding(20))
     with pytest.raises(Conflict, match="read it again"):
-        findings.acknowledge(conn, first.id, Word("ann", NOW, version=seen))
-    findings.resolve(conn, first.id, Word("ann", NOW))
+        findings.acknowledge(conn, first.id, Edit("ann", NOW, version=seen))
+    findings.resolve(conn, first.id, Edit("ann", NOW))
     with pytest.raises(Conflict, match="resolved"):
-        findings.acknowledge(conn, first.id, Word("ann", NOW))
+        findings.acknowledge(conn, first.id, Edit("ann", NOW))
     with pytest.raises(NotFound):
-        findings.resolve(conn, "fnd_none", Word("ann", NOW))
+        findings.resolve(conn, "fnd_none", Edit("ann", NOW))
 
 
 def test_history_tells_the_life(conn):
@@ -211,8 +213,8 @@ def test_history_tells_the_life(conn):
     first = finding(10, status="suspected")
     save(conn, first)
     save(conn, finding(20))
-    findings.acknowledge(conn, first.id, Word("ann", NOW, "mine"))
-    findings.feedback(conn, first.id, "true_positive", Word("bob", NOW))
+    findings.acknowledge(conn, first.id, Edit("ann", NOW, "mine"))
+    findings.feedback(conn, first.id, "true_positive", Edit("bob", NOW))
     steps = [(s["event"], s["actor"]) for s in findings.history(conn, first.id)]
     assert steps == [
         ("finding.suspected", "detectors"),
@@ -230,12 +232,12 @@ def test_hostile_text_is_kept_harmless(conn):
     note = Evidence(metric=HOSTILE, unit=HOSTILE, detector=HOSTILE, value=float("nan"), note=HOSTILE)
     wild = finding(subject=subject, title=HOSTILE, detector=HOSTILE, group_key=HOSTILE, evidence=(note,))
     change = save(conn, wild)
-    findings.acknowledge(conn, change.finding_id, Word(HOSTILE, NOW, HOSTILE))
+    findings.acknowledge(conn, change.finding_id, Edit(HOSTILE, NOW, HOSTILE))
     stored = get(conn, change.finding_id)
     clean = HOSTILE.replace("\x00", "\ufffd").replace("\ud800", "\ufffd")
     assert stored.doc["title"] == stored.doc["subject"]["node"] == stored.doc["acknowledged"]["note"] == clean
     assert stored.doc["evidence"][0]["value"] is None
-    page = findings.find(
+    page = search.find(
         conn, FindingFilter(nodes=(HOSTILE,), clusters=(HOSTILE,), text=HOSTILE, job_id=HOSTILE)
     )
     assert [item.id for item in page.items] == [change.finding_id]
@@ -250,7 +252,7 @@ def test_pages_hold_every_finding_once(conn):
     for sort in ("cost", "onset", "detected_at", "updated_at", "severity"):
         seen, after = [], None
         while True:
-            page = findings.find(conn, FindingFilter(sort=sort, limit=3, after=after))
+            page = search.find(conn, FindingFilter(sort=sort, limit=3, after=after))
             seen += [item.id for item in page.items]
             assert page.total == 7
             after = page.next
@@ -267,7 +269,7 @@ def test_filters(conn):
     save(conn, replace(hot, confidence=0.3, gpu_hours_lost_per_hour=None))
 
     def nodes(**wanted):
-        return [i.doc["subject"]["node"] for i in findings.find(conn, FindingFilter(**wanted)).items]
+        return [i.doc["subject"]["node"] for i in search.find(conn, FindingFilter(**wanted)).items]
 
     assert nodes(status=("suspected",)) == ["n2"]
     assert nodes(kinds=("straggler",)) == nodes(kinds=("straggler.fail_slow",)) == ["n1"]
@@ -277,7 +279,7 @@ def test_filters(conn):
     assert nodes(text="GPU 5", severity=("critical",)) == ["n1"]
     assert nodes(onset_to=datetime.fromtimestamp(T0, UTC)) == []
     assert len(nodes(onset_from=datetime.fromtimestamp(T0, UTC))) == 2
-    assert findings.open_counts(conn) == {("straggler.fail_slow", "critical"): 1}
+    assert search.open_counts(conn) == {("straggler.fail_slow", "critical"): 1}
 
 
 def hook(name="h", **changes):
@@ -301,7 +303,7 @@ def test_news_is_queued_for_the_webhooks_it_concerns(conn):
     for name, filters in wanted.items():
         webhooks.create(conn, hook(name, **filters), "whsec_x")
     save(conn, finding())
-    leased = deliveries.due(conn, now=soon())
+    leased = leases.lease_due(conn, now=soon())
     assert sorted(d.webhook.name for d in leased) == ["all", "ours"]
     assert {d.event.type for d in leased} == {"finding.opened"}
 
@@ -322,9 +324,9 @@ def test_silenced_news_waits_for_the_end_of_the_silence(conn):
     webhooks.create(conn, hook(), "whsec_x")
     end = silence(conn, hours=1)
     save(conn, finding())
-    assert deliveries.due(conn, now=soon()) == []
+    assert leases.lease_due(conn, now=soon()) == []
     assert [d.state for d in deliveries.listed(conn, "whk_h")] == ["muted"]
-    assert len(deliveries.due(conn, now=end + timedelta(seconds=1))) == 1
+    assert len(leases.lease_due(conn, now=end + timedelta(seconds=1))) == 1
 
 
 def muted(conn, *, hours=14 * 24):
@@ -332,7 +334,7 @@ def muted(conn, *, hours=14 * 24):
     webhooks.create(conn, hook(), "whsec_x")
     end = silence(conn, hours)
     save(conn, finding())
-    assert deliveries.due(conn, now=soon()) == []
+    assert leases.lease_due(conn, now=soon()) == []
     return end
 
 
@@ -342,37 +344,37 @@ def test_a_silence_ended_by_hand_frees_what_it_held_back(conn):
     conn.execute("SET ROLE slowrank_api")
     assert silences.expire(conn, "sil", datetime.now(UTC))
     conn.execute("SET ROLE slowrank_notifier")
-    due = deliveries.next_due(conn)
+    due = leases.next_due(conn)
     assert due is not None
     assert due <= datetime.now(UTC)
-    assert [d.event.type for d in deliveries.due(conn, now=soon())] == ["finding.opened"]
-    assert deliveries.due(conn, now=soon()) == []
+    assert [d.event.type for d in leases.lease_due(conn, now=soon())] == ["finding.opened"]
+    assert leases.lease_due(conn, now=soon()) == []
 
 
 def test_a_silence_with_another_end_holds_back_until_then(conn):
     """Shortened or made longer, what it holds back is due at its new end."""
     before = muted(conn, hours=2)
     shorter = silence(conn, hours=1)
-    assert deliveries.due(conn, now=soon()) == []
-    assert deliveries.next_due(conn) == shorter
+    assert leases.lease_due(conn, now=soon()) == []
+    assert leases.next_due(conn) == shorter
     longer = silence(conn, hours=3)
-    assert deliveries.due(conn, now=before + timedelta(seconds=1)) == []
-    assert deliveries.next_due(conn) == longer
-    assert len(deliveries.due(conn, now=longer)) == 1
+    assert leases.lease_due(conn, now=before + timedelta(seconds=1)) == []
+    assert leases.next_due(conn) == longer
+    assert len(leases.lease_due(conn, now=longer)) == 1
 
 
 def test_what_another_silence_mutes_waits_for_that(conn):
     """The end of one silence, by hand or by itself, frees nothing that another one in force matches."""
     end = muted(conn, hours=2)
     second, third = silence(conn, hours=1, id_="sil2"), silence(conn, hours=3, id_="sil3")
-    assert deliveries.due(conn, now=end) == []
+    assert leases.lease_due(conn, now=end) == []
     (held,) = deliveries.listed(conn, "whk_h")
     assert (held.state, held.muted_by, held.next_attempt_at, held.attempts) == ("muted", "sil3", third, 0)
     silences.expire(conn, "sil3", datetime.now(UTC))
     silences.expire(conn, "sil", datetime.now(UTC))
-    assert deliveries.due(conn, now=soon()) == []
-    assert deliveries.next_due(conn) == second
-    assert len(deliveries.due(conn, now=second)) == 1
+    assert leases.lease_due(conn, now=soon()) == []
+    assert leases.next_due(conn) == second
+    assert len(leases.lease_due(conn, now=second)) == 1
 
 
 def test_what_is_muted_again_does_not_hide_what_is_due_behind_it(conn):
@@ -382,7 +384,7 @@ def test_what_is_muted_again_does_not_hide_what_is_due_behind_it(conn):
     save(conn, finding(subject=Subject(type="rack", cluster="d", rack="r1")))
     conn.execute("UPDATE deliveries SET next_attempt_at = %s WHERE state = 'pending'", (end,))
     conn.execute("UPDATE deliveries SET id = 'dlv_0' WHERE state = 'muted'")
-    (leased,) = deliveries.due(conn, now=end, limit=1)
+    (leased,) = leases.lease_due(conn, now=end, limit=1)
     assert leased.event.body["subject"]["type"] == "rack"
 
 
@@ -398,7 +400,7 @@ def test_a_silence_ended_while_it_mutes_frees_that_too(conn, store_dsn):
         ending.start()
         ending.join(0.3)
     ending.join()
-    assert len(deliveries.due(conn, now=soon())) == 1
+    assert len(leases.lease_due(conn, now=soon())) == 1
 
 
 def test_news_outlives_a_long_silence_while_its_finding_is_open(conn):
@@ -413,7 +415,7 @@ def test_news_outlives_a_long_silence_while_its_finding_is_open(conn):
     eighth_day = datetime.now(UTC) + timedelta(days=8)
     assert retention.prune_events(conn, now=eighth_day, days=7) == 2
     assert [e.finding_id for e in events.after(conn, 0)] == [finding().id]
-    leased = deliveries.due(conn, now=end + timedelta(seconds=1))
+    leased = leases.lease_due(conn, now=end + timedelta(seconds=1))
     assert [d.event.type for d in leased] == ["finding.opened"]
 
 
@@ -421,11 +423,11 @@ def test_a_finding_open_for_weeks_still_ends_at_who_was_sent_its_beginning(conn)
     """Old events of an open finding stay: by its end it is too mild for the endpoint that it called."""
     webhooks.create(conn, hook(min_severity="critical"), "whsec_x")
     save(conn, finding(severity="critical"))
-    (opened,) = deliveries.due(conn, now=soon())
+    (opened,) = leases.lease_due(conn, now=soon())
     deliveries.mark_delivered(conn, opened, Attempt(at=soon(), status=200))
     assert retention.prune_events(conn, now=datetime.now(UTC) + timedelta(days=30), days=7) == 0
     save(conn, finding(20, severity="warning", status="resolved"))
-    assert [d.event.type for d in deliveries.due(conn, now=soon())] == ["finding.resolved"]
+    assert [d.event.type for d in leases.lease_due(conn, now=soon())] == ["finding.resolved"]
 
 
 def test_killed_before_commit_leaves_no_trace(conn, store_dsn):
@@ -442,9 +444,9 @@ def test_killed_before_commit_leaves_no_trace(conn, store_dsn):
     with pytest.raises(psycopg.OperationalError):
         die()
     victim.close()
-    assert findings.find(conn, FindingFilter()).total == 0
+    assert search.find(conn, FindingFilter()).total == 0
     assert save(conn, finding()).event == "finding.opened"
-    assert len(deliveries.due(conn, now=soon())) == 1
+    assert len(leases.lease_due(conn, now=soon())) == 1
 
 
 def test_two_workers_at_once_open_one_finding(conn, store_dsn):
@@ -460,7 +462,7 @@ def test_two_workers_at_once_open_one_finding(conn, store_dsn):
         thread.start()
     for thread in threads:
         thread.join()
-    assert findings.find(conn, FindingFilter()).total == 1
+    assert search.find(conn, FindingFilter()).total == 1
     assert types(conn) == ["finding.opened"]
 
 
@@ -492,7 +494,7 @@ def test_each_cluster_says_when_a_silent_finding_expires(conn):
 
     def after(**time):
         expire(conn, last + timedelta(**time), **silent)
-        rows = findings.find(conn, FindingFilter(status=("expired",))).items
+        rows = search.find(conn, FindingFilter(status=("expired",))).items
         return {row.cluster: row.doc["resolved_at"] for row in rows}
 
     assert after(hours=5) == {}
@@ -524,7 +526,7 @@ def test_finding_nobody_speaks_of_expires(conn):
     assert expire(conn, last + timedelta(hours=48)) == 0
     assert expire(conn, last + timedelta(hours=49)) == 2
     assert expire(conn, last + timedelta(hours=50)) == 0
-    assert {get(conn, f.id).status for f in findings.find(conn, FindingFilter()).items} == {"expired"}
+    assert {get(conn, f.id).status for f in search.find(conn, FindingFilter()).items} == {"expired"}
     assert types(conn) == ["finding.opened", "finding.resolved"]
     assert get(conn, finding().id).doc["resolved_at"] == "2026-11-22T07:33:30Z"
 
@@ -541,7 +543,7 @@ def test_findings_that_came_to_nothing_are_pruned(conn, monkeypatch):
         names[name] = save(conn, finding(at, status=first, subject=subject)).finding_id
         if name in ("suspected_recovered", "resolved"):
             save(conn, finding(20.0, status="resolved", subject=subject))
-    findings.feedback(conn, names["judged"], "false_positive", Word("ann", NOW))
+    findings.feedback(conn, names["judged"], "false_positive", Edit("ann", NOW))
     now = datetime.fromtimestamp(T0, UTC) + timedelta(days=10)
 
     assert retention.prune_findings(conn, now=now, days=11) == 0
@@ -593,10 +595,10 @@ def test_a_finding_in_shadow_is_stored_and_told_to_nobody(conn):
     change = save(conn, version)
     assert change is not None
     assert change.event is None
-    findings.acknowledge(conn, version.id, Word("p", NOW))
-    findings.resolve(conn, version.id, Word("p", NOW))
+    findings.acknowledge(conn, version.id, Edit("p", NOW))
+    findings.resolve(conn, version.id, Edit("p", NOW))
     assert types(conn) == []
-    assert findings.open_counts(conn) == {}
+    assert search.open_counts(conn) == {}
     assert [step["event"] for step in findings.history(conn, version.id)] == [
         "finding.opened",
         "finding.acknowledged",
@@ -611,7 +613,7 @@ def test_lists_leave_out_what_is_in_shadow_until_asked(conn):
     for version in (plain, marked):
         save(conn, version)
     shown = {
-        shadow: {item.id for item in findings.find(conn, FindingFilter(shadow=shadow)).items}
+        shadow: {item.id for item in search.find(conn, FindingFilter(shadow=shadow)).items}
         for shadow in (False, True, None)
     }
     assert shown == {False: {plain.id}, True: {marked.id}, None: {plain.id, marked.id}}

@@ -7,11 +7,12 @@ from typing import Any
 
 import psycopg
 
-from alerts.chronic import Machine, Pace
 from alerts.config import FindingConfig
-from store import retention, rollups
-from store.buckets import ROLLED, TABLE, NodeLatest, SampleRollup, StepRollup
-from store.rows import write_rows
+from detectors.fleet.chronic import Machine, Pace
+from store import retention
+from store.telemetry import rollups
+from store.telemetry.batches import write_rows
+from store.telemetry.buckets import ROLLED, TABLE, NodeLatest, SampleRollup, StepRollup
 
 T0 = 1_795_160_000.0
 
@@ -117,7 +118,7 @@ def test_old_roll_ups_go(conn):
     rollups.write_samples(conn, [sample(bucket=T0 - 9 * day), sample(bucket=T0 - day)])
     rollups.write_steps(conn, [step(bucket=T0 - 9 * day), step()])
     conn.execute("SET ROLE slowrank_streams")
-    removed = retention.run(
+    removed = retention.prune_telemetry(
         conn, now=datetime.fromtimestamp(T0, UTC), days=7, pace_days=35, config_of=lambda _: FindingConfig()
     )
     assert removed == {
@@ -137,7 +138,7 @@ def test_retention_runs_in_one_place(conn, store_dsn):
     with psycopg.connect(store_dsn, autocommit=True) as other:
         other.execute("SELECT pg_advisory_lock(%s)", (retention._LOCK,))
         assert (
-            retention.run(
+            retention.prune_telemetry(
                 conn,
                 now=datetime.fromtimestamp(T0, UTC),
                 days=7,
@@ -165,7 +166,7 @@ def test_compressed_where_the_edition_can(conn):
     assert rollups.write_samples(conn, [sample(n=11, value=4.0), sample(bucket=T0 + 20), sample(n=9)]) == 2
     rows = conn.execute("SELECT n, power_watts_mean FROM samples_10s ORDER BY bucket").fetchall()
     assert rows == [(11, 4.0), (10, 1.0), (10, 1.5)]
-    gone = retention.run(
+    gone = retention.prune_telemetry(
         conn,
         now=datetime.fromtimestamp(T0 + 30 * 86400, UTC),
         days=7,

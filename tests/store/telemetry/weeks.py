@@ -3,7 +3,7 @@
 import random
 import time
 
-from alerts.chronic import Machine, Pace
+from detectors.fleet.chronic import Machine, Pace
 
 DAY = 86_400.0
 BEGAN = (time.time() // DAY - 8) * DAY

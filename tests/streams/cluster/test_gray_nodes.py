@@ -8,17 +8,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from detectors.multivariate import Envelope
+from detectors.node.gray_envelope import Envelope
 from simulator import Cluster, ClusterSpec, Fault, JobSpec
-from slowrank.telemetry import NodeEvent, NodeSample
-from streams.gray_nodes import FORGET_SECONDS, GrayNodes
-from streams.gray_region import fingerprint, fit
-from streams.readings import FEATURES, READINGS_KIND, Readings
-from streams.replay import as_ndjson, findings_of
-from streams.topology import local_pipeline
-from streams.tuned import node_stage
-from streams.tuning import Configs, Layer, Tuning
-from tests.streams.weak_signs import REGION, SICK, T0, TUNING, samples
+from slowrank.telemetry import MinuteMeans, NodeEvent, NodeSample
+from streams.cluster.gray_model import fingerprint
+from streams.cluster.gray_nodes import FORGET_SECONDS
+from streams.config.settings import Configs, Layer, Tuning
+from streams.config.stages import gray_nodes, node_stage
+from streams.files.replay import as_ndjson, findings_of
+from streams.gray_features import FEATURES
+from streams.gray_training import fit
+from streams.node.minute_means import MinuteSums
+from streams.pipeline import local_pipeline
+from tests.streams.cluster.weak_signs import REGION, SICK, T0, TUNING, samples
 
 
 class Heard:
@@ -37,15 +39,15 @@ class Heard:
 
 def minutes(records):
     """What the nodes tell of their minutes."""
-    readings = Readings()
-    readings.take([r for r in records if isinstance(r, NodeSample)])
-    return readings.tick(float("inf"))
+    sums = MinuteSums()
+    sums.take([r for r in records if isinstance(r, NodeSample)])
+    return sums.tick(float("inf"))
 
 
 def told(rows, tuning=TUNING, *, stage=None, until=T0 + 10_000.0):
     """What becomes of minutes that come when they are due."""
     heard = Heard()
-    stage = stage or GrayNodes(heard, tuning)
+    stage = stage or gray_nodes(heard, tuning)
     for row in rows:
         stage.tick(row.ts - 0.5)
         assert stage.process(row) == ()
@@ -76,7 +78,7 @@ def test_without_a_model_nothing_is_compared():
 def test_all_else_goes_on_at_once():
     """The stage within gets every other suspicion, in order."""
     heard = Heard()
-    stage, other = GrayNodes(heard, TUNING), told(WEAK)[0]
+    stage, other = gray_nodes(heard, TUNING), told(WEAK)[0]
     stage.process(other)
     assert heard.said == [other]
 
@@ -88,7 +90,7 @@ def test_order_and_repeats_change_nothing(order):
     rows = [row for row in WEAK for _ in range(order.choice((1, 1, 2)))]
     due = sorted({row.ts for row in rows})
     heard = Heard()
-    stage = GrayNodes(heard, TUNING)
+    stage = gray_nodes(heard, TUNING)
     for ts in due:
         now = [row for row in rows if row.ts == ts]
         order.shuffle(now)
@@ -101,9 +103,9 @@ def test_order_and_repeats_change_nothing(order):
 def test_of_two_minutes_of_a_node_the_fuller_counts():
     """A node that moved to another partition is told of by both."""
     part = [
-        msgspec.structs.replace(row, readings={"samples": 1.0, "host.load1": 1e6})
+        msgspec.structs.replace(row, samples=1, means={"host.load1": 1e6})
         for row in WEAK
-        if row.subject.node == "node-5"
+        if row.node == "node-5"
     ]
     assert told(sorted([*WEAK, *part], key=lambda s: s.ts)) == told(WEAK)
     assert told(sorted([*part, *WEAK], key=lambda s: s.ts)) == told(WEAK)
@@ -112,8 +114,8 @@ def test_of_two_minutes_of_a_node_the_fuller_counts():
 def test_a_late_minute_changes_no_verdict():
     """It is counted; the window was judged with those who had come."""
     heard = Heard()
-    stage = GrayNodes(heard, TUNING)
-    on_time = [row for row in WEAK if (row.subject.node, row.onset) != ("node-1", T0 + 240)]
+    stage = gray_nodes(heard, TUNING)
+    on_time = [row for row in WEAK if (row.node, row.start) != ("node-1", T0 + 240)]
     [late] = [row for row in WEAK if row not in on_time]
     told(on_time, stage=stage)
     before = list(heard.said)
@@ -126,7 +128,7 @@ def test_a_late_minute_changes_no_verdict():
 def test_too_few_nodes_are_not_compared():
     """With seven nobody is told."""
     few = {f"node-{n}" for n in range(7)}
-    assert told([row for row in WEAK if row.subject.node in few]) == []
+    assert told([row for row in WEAK if row.node in few]) == []
 
 
 def spoilt(row, **changes):
@@ -134,8 +136,8 @@ def spoilt(row, **changes):
 
 
 HOSTILE = {
-    "not a number": {"host.load1": float("nan"), "samples": float("nan")},
-    "endless": {"host.load1": float("inf"), "host.run_queue": float("-inf"), "samples": float("inf")},
+    "not a number": {"host.load1": float("nan")},
+    "endless": {"host.load1": float("inf"), "host.run_queue": float("-inf")},
     "huge": {"host.load1": 1.7e308, "host.run_queue": -1.7e308},
     "strange": {"": 1.0, "'; DROP TABLE findings; --": 2.0, "gpu.power_watts\x00": 3.0},
     "empty": {},
@@ -145,44 +147,42 @@ HOSTILE = {
 @pytest.mark.parametrize("readings", HOSTILE.values(), ids=HOSTILE)
 def test_strange_readings_are_not_read(readings):
     """Of one node in all its minutes: it is as usual, and the others are judged as before."""
-    rows = [spoilt(row, readings=readings) if row.subject.node == "node-5" else row for row in WEAK]
+    rows = [spoilt(row, means=readings) if row.node == "node-5" else row for row in WEAK]
     found = told(rows)
     assert {(s.subject.node, s.state) for s in found} == {(SICK, s) for s in ("raise", "update", "clear")}
 
 
 def test_features_that_nobody_reads_are_as_usual():
     """All nodes alike are without some, or without any."""
-    bare = [spoilt(row, readings={"samples": 12.0}) for row in WEAK]
+    bare = [spoilt(row, means={}) for row in WEAK]
     assert told(bare) == []
-    some = [spoilt(r, readings={k: v for k, v in r.readings.items() if k != "host.load1"}) for r in WEAK]
+    some = [spoilt(r, means={k: v for k, v in r.means.items() if k != "host.load1"}) for r in WEAK]
     assert {s.subject.node for s in told(some)} == {SICK}
 
 
 def test_minutes_that_are_none_are_counted():
-    """Without a node, between two minutes, or an hour ahead."""
-    stage = GrayNodes(Heard(), TUNING)
+    """Between two minutes, or an hour ahead."""
+    stage = gray_nodes(Heard(), TUNING)
     stage.tick(T0)
-    cluster = spoilt(WEAK[0].subject, node=None)
     for row in (
-        spoilt(WEAK[0], subject=cluster),
-        spoilt(WEAK[0], onset=T0 + 0.5),
-        spoilt(WEAK[0], onset=T0 + 36_000.0),
+        spoilt(WEAK[0], start=T0 + 0.5),
+        spoilt(WEAK[0], start=T0 + 36_000.0),
     ):
         assert stage.process(row) == ()
     stage.tick(T0 + 100_000.0)
-    assert stage.ignored == {"malformed": 2, "early": 1}
+    assert stage.ignored == {"malformed": 1, "early": 1}
 
 
 def test_a_node_that_left_is_forgotten():
     """What it did an hour before it came back is not counted with what it does now."""
     later = 120.0 + FORGET_SECONDS
-    early = [row for row in WEAK if row.onset < T0 + 240]
-    again = [spoilt(row, onset=row.onset + later, ts=row.ts + later) for row in WEAK if row.onset == T0 + 240]
+    early = [row for row in WEAK if row.start < T0 + 240]
+    again = [spoilt(row, start=row.start + later, ts=row.ts + later) for row in WEAK if row.start == T0 + 240]
     rest = [
-        spoilt(row, onset=row.onset + k * 60, ts=row.ts + k * 60)
+        spoilt(row, start=row.start + k * 60, ts=row.ts + k * 60)
         for k in range(int(later / 60))
         for row in WEAK
-        if row.onset == T0 + 240 and row.subject.node != SICK
+        if row.start == T0 + 240 and row.node != SICK
     ]
     assert told([*early, *rest, *again]) == []
 
@@ -248,7 +248,7 @@ def test_minutes_are_told_where_somebody_compares_them(modes, region, told):
     said: list[Any] = []
     for record in samples(minutes=4):
         said += [*stage.process(record), *stage.tick(record.ts)]
-    assert [s.kind for s in said].count(READINGS_KIND) == told
+    assert sum(isinstance(s, MinuteMeans) for s in said) == told
 
 
 NODES = 12

@@ -1,22 +1,27 @@
 """Nodes of one cluster in several partitions are compared as if all were in one, also after a restart."""
 
 import asyncio
+from functools import cache
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slowrank.telemetry import Suspicion, decode_suspicion
-from streams.lanes import Lane
-from streams.readings import READINGS_KIND
-from streams.replay import as_ndjson, findings_of
-from streams.topology import local_pipeline
-from streams.tuned import node_stage
+from alerts.finding import Finding
+from slowrank.telemetry import JobEnded, MinuteMeans, decode_message
+from streams.config.stages import node_stage
+from streams.files.replay import as_ndjson, findings_of
+from streams.pipeline import local_pipeline
+from streams.runtime.partitions.partition import PartitionState
+from tests.streams.cluster.weak_signs import SICK, T0, TUNING, samples
 from tests.streams.partitions import Workers, shuffled
-from tests.streams.test_sink import Database, log_of, sink, take
-from tests.streams.weak_signs import SICK, T0, TUNING, samples
+from tests.streams.runtime.test_sink_worker import Database, log_of, sink, take
 
-RECORDS = samples(minutes=12)
+
+@cache
+def records():
+    """The records that every test here takes."""
+    return samples(minutes=12)
 
 
 def last_versions(findings):
@@ -24,17 +29,15 @@ def last_versions(findings):
     return as_ndjson({f.id: f for f in findings}.values())
 
 
-def in_one(records):
+@cache
+def expected():
     """The findings of one process in which all nodes are one stage's."""
-    return last_versions(findings_of(records, local_pipeline(TUNING)))
-
-
-EXPECTED = in_one(RECORDS)
+    return last_versions(findings_of(records(), local_pipeline(TUNING)))
 
 
 def test_there_is_something_to_find():
     """Else the suite would prove nothing."""
-    [line] = EXPECTED.splitlines()
+    [line] = expected().splitlines()
     assert b'"kind":"gray.node"' in line
     assert SICK.encode() in line
 
@@ -43,8 +46,8 @@ def test_there_is_something_to_find():
 def test_partitions_change_nothing(partitions):
     """Each worker tells of the nodes it sees; what they show together is the same to the last byte."""
     workers = Workers(partitions, TUNING)
-    workers.findings(RECORDS)
-    assert last_versions(workers.versions) == EXPECTED
+    workers.findings(records())
+    assert last_versions(workers.versions) == expected()
 
 
 @pytest.mark.slow
@@ -53,18 +56,18 @@ def test_partitions_change_nothing(partitions):
 def test_neither_does_the_order_of_nodes(partitions, lateness, seed):
     """Nodes overtake each other, so that batches and ticks fall elsewhere."""
     workers = Workers(partitions, TUNING)
-    workers.findings(shuffled(RECORDS, lateness, seed))
-    assert last_versions(workers.versions) == EXPECTED
+    workers.findings(shuffled(records(), lateness, seed))
+    assert last_versions(workers.versions) == expected()
 
 
 def suspected(partitions):
     """The topic of suspicions: what two node stages say, with their heartbeats."""
-    lanes = [Lane(f"node-samples:{n}", node_stage(TUNING)) for n in range(partitions)]
+    lanes = [PartitionState(f"node-samples:{n}", node_stage(TUNING)) for n in range(partitions)]
     return [
         s
-        for r in RECORDS
+        for r in records()
         for s in lanes[int(r.node[-1]) % partitions].process(r, r.ts)
-        if isinstance(s, Suspicion)
+        if not isinstance(s, Finding | JobEnded)
     ]
 
 
@@ -90,5 +93,5 @@ def test_a_restarted_sink_goes_on_as_if_it_had_not_been(whole, after, more):
 
 
 def _told_at(message):
-    told = decode_suspicion(message.value)
-    return told.ts if told.kind == READINGS_KIND else 0.0
+    told = decode_message(message.value)
+    return told.ts if isinstance(told, MinuteMeans) else 0.0

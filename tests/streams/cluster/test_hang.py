@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from alerts.finding import Finding
-from simulator.cluster import Cluster
-from simulator.faults import Fault
-from simulator.layout import ClusterSpec, JobSpec, Workload
+from simulator.cluster.cluster import Cluster
+from simulator.cluster.layout import ClusterSpec, JobSpec, Workload
+from simulator.faults.fault import Fault
 from slowrank.telemetry import JobSteps, NodeSample, Record
 from slowrank.telemetry.columns import pack
 from slowrank.telemetry.schema import GPU_V1
-from streams.arrays import columns
-from streams.topology import local_pipeline
+from streams.columns import columns
+from streams.pipeline import local_pipeline
 
 NODES, GPUS = 4, 2
 

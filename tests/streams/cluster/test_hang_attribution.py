@@ -6,16 +6,16 @@ import random
 import pytest
 from msgspec.structs import replace
 
-from alerts.case import hear
+from alerts.cases.lifecycle import NOTIFIED
+from alerts.cases.update import update
 from alerts.config import FindingConfig
 from alerts.finding import Finding
-from alerts.lifecycle import NOTIFIED
-from alerts.render import render
-from slowrank.telemetry import Evidence, Lost, Subject, Suspicion
-from streams import finding_stage
-from streams.finding_stage import FindingStage
-from streams.joint import Joints
-from streams.silence import UNHEARD_KIND
+from alerts.kinds import UNHEARD_KIND
+from alerts.report.render import render
+from slowrank.telemetry import Evidence, Lost, NodeAnnounced, Subject, Suspicion
+from streams.cluster import stage as finding_stage
+from streams.cluster.hang_attribution import HangAttribution
+from streams.cluster.stage import FindingStage
 from streams.suspicions import Claim, Place
 from tests.streams.versions import events_of, versions_of
 
@@ -36,10 +36,7 @@ def claim(detector, family, kind, subject, **more):
 
 def announced(nodes=NODES, job="j1", ts=1.0, rack=None):
     """What NodeStage says of where nodes stand and which job they run."""
-    ports = (Evidence(metric="nic.ports", unit="1", detector="places", value=2.0),)
-    subjects = [place(n, job, rack).whole_node() for n in nodes]
-    said = [claim("places", "telemetry", "self.place", s, weight=0.0, evidence=ports) for s in subjects]
-    return [c.suspicion("clear", ts=T0 + ts, onset=T0 + ts) for c in said]
+    return [NodeAnnounced(cluster="c", node=n, job_id=job, rack=rack, ts=T0 + ts, ports=2) for n in nodes]
 
 
 def fault(ts, *, node="n1", kind="xid.79", state="raise", onset=None):
@@ -377,10 +374,10 @@ def test_nobody_is_told_twice_when_the_fault_is_over_first():
 
 def test_jobs_long_gone_are_forgotten():
     """Where a job ran is kept for as long as a finding may stay open, and no longer."""
-    joints = Joints(FindingConfig())
+    joints = HangAttribution(FindingConfig())
     for s in announced():
-        joints.hear(s)
-    stopped = hear(None, hang()[0], FindingConfig())
+        joints.runs(s.subject, s.ts)
+    stopped = update(None, hang()[0], FindingConfig())
     assert stopped is not None
     joints.prune(T0 + 47 * 3600)
     assert joints.nodes_of(stopped, T0 + STOP) == [*NODES]

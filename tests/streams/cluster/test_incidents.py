@@ -8,15 +8,15 @@ from itertools import chain, groupby
 import msgspec
 import pytest
 
+from alerts.cases.lifecycle import NOTIFIED
 from alerts.finding import Finding
-from alerts.lifecycle import NOTIFIED
+from alerts.kinds import UNHEARD_KIND
 from simulator import Cluster, ClusterSpec, Fault, JobSpec
-from slowrank.telemetry import Evidence, Subject, Suspicion
+from slowrank.telemetry import Evidence, NodeAnnounced, Subject, Suspicion
 from slowrank.telemetry.records import Family
-from streams.finding_stage import FindingStage
-from streams.silence import UNHEARD_KIND
+from streams.cluster.stage import FindingStage
+from streams.pipeline import local_pipeline
 from streams.suspicions import Claim, Place
-from streams.topology import local_pipeline
 from tests.streams.versions import events_of, versions_of
 
 T0 = 1_795_160_000.0
@@ -37,18 +37,18 @@ def place(i):
 
 def announced(nodes=range(NODES)):
     """What NodeStage says of every labelled node at first sight."""
-    claims = [
-        Claim(
-            detector="places",
-            family="telemetry",
-            kind="self.place",
-            subject=place(i).whole_node(),
-            weight=0.0,
-            evidence=(evidence("nic.ports", PORTS),),
+    return [
+        NodeAnnounced(
+            cluster="c",
+            node=at.node,
+            job_id=at.job_id,
+            rack=at.rack,
+            switch=at.switch,
+            ts=T0 + k / 1000,
+            ports=PORTS,
         )
-        for i in nodes
+        for k, at in enumerate(map(place, nodes))
     ]
-    return [c.suspicion("clear", ts=T0 + k / 1000, onset=T0) for k, c in enumerate(claims)]
 
 
 def evidence(metric, value):
@@ -100,7 +100,9 @@ def silent(nodes, at=10.0, back=None, spread=1.0):
 def unplaced(suspicions):
     """The same of nodes that do not say where they stand."""
     return [
-        msgspec.structs.replace(s, subject=msgspec.structs.replace(s.subject, rack=None, switch=None))
+        msgspec.structs.replace(s, rack=None, switch=None)
+        if isinstance(s, NodeAnnounced)
+        else msgspec.structs.replace(s, subject=msgspec.structs.replace(s.subject, rack=None, switch=None))
         for s in suspicions
     ]
 
@@ -360,9 +362,9 @@ def test_many_silent_nodes_are_one_telemetry_fault(labels, spread):
 
 def test_each_cluster_is_judged_by_itself():
     """An outage of one cluster says nothing about another."""
-    elsewhere = [
+    elsewhere = [msgspec.structs.replace(s, cluster="d") for s in announced()] + [
         msgspec.structs.replace(s, cluster="d", subject=msgspec.structs.replace(s.subject, cluster="d"))
-        for s in [*announced(), *silent([5])]
+        for s in silent([5])
     ]
     versions = run(silent(EVERY_THIRD), elsewhere)
     opened = {(f.subject.cluster, f.kind, f.subject.node) for f in versions if f.status == "open"}
@@ -437,7 +439,7 @@ def test_who_stays_silent_after_an_outage_is_told_of():
 
 def test_who_is_announced_is_heard_again():
     """An outage ends also when nobody knows any more that its nodes were silent, after a restart."""
-    again = [msgspec.structs.replace(s, ts=s.ts + 120, onset=s.ts + 120) for s in announced()]
+    again = [msgspec.structs.replace(s, ts=s.ts + 120) for s in announced()]
     versions = run(silent(EVERY_THIRD), again, until=500)
     gap = [f for f in versions if f.kind == "self.telemetry_gap"]
     assert [status for status, _ in groupby(f.status for f in gap)] == ["open", "resolved"]
@@ -471,7 +473,7 @@ def test_nodes_announced_late_are_known():
     """A partition may be read minutes of event time after the others: its nodes are part of the cluster."""
     stage = FindingStage()
     prompt, late = announced(range(0, NODES, 2)), announced(range(1, NODES, 2))
-    again = [msgspec.structs.replace(s, ts=s.ts + 150, onset=s.ts + 150) for s in prompt]
+    again = [msgspec.structs.replace(s, ts=s.ts + 150) for s in prompt]
     versions = [f for s in (*prompt, *again) for f in stage.process(s)] + list(stage.tick(T0 + 300))
     for s in (*late, *silent(range(NODES), at=310)):
         versions += stage.process(s)
@@ -485,13 +487,8 @@ def test_nodes_announced_late_are_known():
 def test_an_old_announcement_moves_no_node_back():
     """What was said of a node's place since then holds."""
     stage = FindingStage()
-    moved = [s for s in announced() if s.subject.rack == "rack-02"]
-    before = [
-        msgspec.structs.replace(
-            s, ts=T0 - 60, onset=T0 - 60, subject=msgspec.structs.replace(s.subject, rack="rack-99")
-        )
-        for s in moved
-    ]
+    moved = [s for s in announced() if s.rack == "rack-02"]
+    before = [msgspec.structs.replace(s, ts=T0 - 60, rack="rack-99") for s in moved]
     versions = [f for s in announced() for f in stage.process(s)] + list(stage.tick(T0 + 200))
     for s in (*before, *silent(range(8, 12), at=210)):
         versions += stage.process(s)

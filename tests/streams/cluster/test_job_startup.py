@@ -1,12 +1,13 @@
 import random
 
-import msgspec
 import pytest
 
 from alerts.config import FindingConfig
 from slowrank.telemetry import NodeEvent
-from streams.startup import PHASE_KIND, PHASES, Startups, phase_told
-from streams.topology import local_pipeline
+from slowrank.telemetry.messages import PHASES
+from streams.cluster.job_startup import Startups
+from streams.node.job_events import startup_phase
+from streams.pipeline import local_pipeline
 
 T0 = 1_795_160_000.0
 USUAL = {"image": 60.0, "environment": 8.0, "launch": 4.0, "checkpoint_load": 30.0, "first_step": 20.0}
@@ -128,15 +129,15 @@ def test_a_start_that_never_ends_is_judged_when_nobody_tells_more():
 )
 def test_events_that_do_not_say_enough_say_nothing(event):
     """Without a phase that is known, a job and a duration there is no message."""
-    assert phase_told(event) == []
+    assert startup_phase(event) == []
 
 
 def test_every_phase_becomes_a_message():
     """The message carries node, job, attempt and when the phase began."""
     for phase in PHASES:
-        (message,) = phase_told(told("n", phase, 5.0, 2.5, attempt=2))
-        assert (message.kind, message.onset, message.ts, message.gpus) == (PHASE_KIND, T0 + 5.0, T0 + 7.5, 8)
-        assert (message.subject.node, message.subject.job_id, message.subject.attempt) == ("n", "j", 2)
+        (message,) = startup_phase(told("n", phase, 5.0, 2.5, attempt=2))
+        assert (message.phase, message.began, message.ts, message.gpus) == (phase, T0 + 5.0, T0 + 7.5, 8)
+        assert (message.node, message.job_id, message.attempt) == ("n", "j", 2)
 
 
 def test_starts_that_never_end_do_not_pile_up():
@@ -145,13 +146,13 @@ def test_starts_that_never_end_do_not_pile_up():
     slow = start(slow=[(2, "image", 5.0)])
     jobs = [told("n0", "image", 0.0, 1.0, job=f"j{i}") for i in range(30)]
     for event in (*slow, *jobs):
-        for message in phase_told(event):
-            starts.hear(message)
+        for message in startup_phase(event):
+            starts.update(message)
     assert len(starts.held) == 15
     assert [s.subject.job_id for s in starts.due(T0 + 400.0 + 600.0)] == ["j", "j"]
     assert list(starts.due(T0 + 4000.0)) == []
-    for message in phase_told(jobs[-1]):
-        starts.hear(message)
+    for message in startup_phase(jobs[-1]):
+        starts.update(message)
     assert len(starts.held) == 1
 
 
@@ -160,15 +161,7 @@ def test_more_than_1024_jobs_may_start_at_once():
     starts, names = Startups(), [f"job-{i}" for i in range(1100)]
     for events in zip(*(start(slow=[(2, "image", 5.0)], job=name) for name in names), strict=True):
         for event in events:
-            for message in phase_told(event):
-                starts.hear(message)
+            for message in startup_phase(event):
+                starts.update(message)
     found = {s.subject.job_id for s in starts.due(T0 + 4000.0) if s.state == "raise"}
     assert found == set(names)
-
-
-def test_a_message_of_no_phase_is_left_out():
-    """What comes over the wire under the name of a phase that is none says nothing."""
-    (message,) = phase_told(told("n", "image", 0.0, 1.0))
-    starts = Startups()
-    starts.hear(msgspec.structs.replace(message, detector="startup.imagination"))
-    assert not starts.held

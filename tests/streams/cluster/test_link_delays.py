@@ -4,13 +4,13 @@ import itertools
 import json
 import random
 
-import msgspec
 import pytest
 from typer.testing import CliRunner
 
-from slowrank.cli import app
+from cli import app
 from slowrank.telemetry import NodeEvent
-from streams.pairwise import MAX_RAILS, Pairwise, delay_told
+from streams.cluster.link_delays import MAX_RAILS, Pairwise
+from streams.node.link_probes import link_delay
 
 T0 = 1_795_160_000.0
 NODES = [f"n{i}" for i in range(8)]
@@ -72,8 +72,8 @@ def test_a_slow_pair_is_suspected_only(tmp_path):
     assert backtest(tmp_path, rows) == []
     pairwise = Pairwise()
     for row in rows:
-        for told in delay_told(NodeEvent(**{k: v for k, v in row.items() if k != "kind"})):
-            pairwise.hear(told)
+        for told in link_delay(NodeEvent(**{k: v for k, v in row.items() if k != "kind"})):
+            pairwise.update(told)
     first = pairwise.due(T0 + 100)[0]
     assert (first.kind, first.subject.type, first.overwhelming) == ("link.nic_slow", "link", False)
     assert (first.subject.port, first.subject.peer_port) == ("n1", "n6")
@@ -114,13 +114,13 @@ def test_what_is_no_delay_is_left_out(wrong):
     told = {"peer": "n2", "delay_ns": 20_000} | wrong
     told = {k: v for k, v in told.items() if v is not None}
     event = NodeEvent(cluster="c", node="n1", ts=T0, source="probe", code="link.delay", subject=told)
-    assert delay_told(event) == []
+    assert link_delay(event) == []
 
 
 def delay(node, peer, ts, **subject):
     told = {"peer": peer, "delay_ns": 20_000, "expected_ns": 20_000, "nic": "mlx5_3"} | subject
     event = NodeEvent(cluster="c", node=node, ts=T0 + ts, source="probe", code="link.delay", subject=told)
-    (message,) = delay_told(event)
+    (message,) = link_delay(event)
     return message
 
 
@@ -143,9 +143,9 @@ def test_a_flood_of_invented_ends_hides_no_slow_port():
     said = []
     for t in range(0, 60, 10):
         for a, b in itertools.permutations(NODES, 2):
-            pairwise.hear(delay(a, b, t, delay_ns=40_000 if a == "n3" else 20_000))
+            pairwise.update(delay(a, b, t, delay_ns=40_000 if a == "n3" else 20_000))
         for i in range(2000):
-            pairwise.hear(flood(rng, t + 1, 10_000 * t + i))
+            pairwise.update(flood(rng, t + 1, 10_000 * t + i))
         said += pairwise.due(T0 + t)
     said += pairwise.due(T0 + 100)
     assert ("n3", "mlx5_3") in {(s.subject.node, s.subject.nic) for s in said if s.state == "raise"}
@@ -158,15 +158,8 @@ def test_rails_that_nobody_probes_any_more_are_forgotten():
     for t in (*range(0, 40, 10), *range(700, 740, 10)):
         for a, b in itertools.permutations(NODES, 2):
             slow = 40_000 if a == "n3" and t < 100 else 20_000
-            pairwise.hear(delay(a, b, t, delay_ns=slow, nic="old" if t < 100 else "new"))
+            pairwise.update(delay(a, b, t, delay_ns=slow, nic="old" if t < 100 else "new"))
         list(pairwise.due(T0 + t))
         if t == 30:
             assert [nic for _, nic, _ in pairwise.rails] == ["old"]
     assert pairwise.rails == []
-
-
-def test_a_delay_without_a_measurement_is_left_out():
-    """What comes over the wire as a delay and names none says nothing."""
-    pairwise = Pairwise()
-    pairwise.hear(msgspec.structs.replace(delay("n0", "n1", 0.0), evidence=()))
-    assert pairwise.due(T0 + 100.0) == []

@@ -4,11 +4,11 @@ import zlib
 
 import pytest
 
-from alerts.lifecycle import NOTIFIED
+from alerts.cases.lifecycle import NOTIFIED
 from slowrank.telemetry import NodeSample
-from streams.finding_stage import FindingStage
-from streams.places import Places
-from streams.silence import Silence
+from streams.cluster.stage import FindingStage
+from streams.node.inventory import NodeAnnouncer
+from streams.node.liveness import Silence
 from streams.suspicions import Place
 
 T0, SILENT_FROM, SECONDS = 1_795_160_000.0, 6, 50
@@ -21,7 +21,7 @@ def place_of(i, rack, switch):
 
 def announced(place):
     sample = NodeSample(schema=1, cluster="c", node=place.node, boot_id="b", seq=0, ts=T0)
-    return Places().seen(sample, place)
+    return NodeAnnouncer().update(sample, place)
 
 
 def findings(nodes, silent, *, rack=0, switch=0, partitions=1):

@@ -2,11 +2,11 @@
 
 import pytest
 
+from alerts.cases.lifecycle import NOTIFIED
 from alerts.finding import Finding
-from alerts.lifecycle import NOTIFIED
-from streams.finding_stage import FindingStage
-from streams.silence import Silence
-from tests.streams.test_outage_matrix import announced, place_of
+from streams.cluster.stage import FindingStage
+from streams.node.liveness import Silence
+from tests.streams.cluster.test_outage_matrix import announced, place_of
 
 T0, SECONDS = 1_795_160_000, 120
 

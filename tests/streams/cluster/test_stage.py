@@ -8,10 +8,10 @@ import pytest
 
 from alerts.config import FindingConfig
 from alerts.finding import Finding
-from alerts.notify import Told, news
+from alerts.notify import NotifiedState, event_of
 from slowrank.telemetry import Evidence, Lost, NodeEvent, Peers, Subject, Suspicion
-from streams.finding_stage import FindingStage
-from streams.topology import local_pipeline
+from streams.cluster.stage import FindingStage
+from streams.pipeline import local_pipeline
 
 T0 = 1_795_160_000.0
 RANK = Subject(type="rank", cluster="c", node="n1", gpu_index=5, rank=13, job_id="j1")
@@ -497,8 +497,8 @@ def test_a_stop_is_charged_for_as_long_as_it_lasts():
     since = T0 + 1205 - found.last_seen_at
     assert found.gpu_hours_lost + 16 * since / 3600 == pytest.approx(16 * 1200 / 3600, abs=1e-3)
     assert found.gpu_hours_lost_per_hour == 16
-    opened = [Told.of(f) for f in versions if f.status == "open"]
-    assert {news(before, after) for before, after in pairwise(opened)} == {None}
+    opened = [NotifiedState.of(f) for f in versions if f.status == "open"]
+    assert {event_of(before, after) for before, after in pairwise(opened)} == {None}
 
 
 def test_a_stop_is_charged_until_the_job_moves():
@@ -536,8 +536,8 @@ def test_a_stop_is_charged_on_by_a_stage_that_knows_only_its_last_hour():
         found = last["hang.job", "job"]
         assert (found.status, found.severity, found.occurrences, found.flaps) == ("open", "critical", 1, 0)
         assert found.gpu_hours_lost == pytest.approx(16 * 10_800 / 3600, rel=0.005)
-        told = [Told.of(f) for f in versions if f.kind == "hang.job" and f.status == "open"]
-        assert {news(before, after) for before, after in pairwise(told)} == {None}
+        told = [NotifiedState.of(f) for f in versions if f.kind == "hang.job" and f.status == "open"]
+        assert {event_of(before, after) for before, after in pairwise(told)} == {None}
 
 
 def test_a_stop_that_no_machine_bears_out_expires_however_often_it_is_repeated():

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from slowrank.telemetry import Lost, Subject
-from tests.streams.test_finding_stage import GPU, T0, hot, run, slow
+from tests.streams.cluster.test_stage import GPU, T0, hot, run, slow
 
 
 def mate(rank, ts=10.0, *, node="n1", mates="as_slow", **changes):
@@ -57,8 +57,8 @@ def test_ranks_that_wait_for_each_other_are_one_finding():
     assert (found.severity, found.action.code) == ("critical", "RUN_DIAG")
     assert found.title == "n1 tensor-parallel group dp=0, pp=0 is 1.30x slower than 12 peers"
     assert "n1 GPUs 0, 1, 2, 3 (ranks 0, 1, 2, 3)" in found.action.text
-    assert "step times cannot tell which" in found.action.text
-    assert "step times cannot tell" in found.evidence[0].note
+    assert "step times do not show which" in found.action.text
+    assert "step times do not show" in found.evidence[0].note
     ranks = {f.subject.rank: f for f in versions if f.subject.type == "rank"}
     assert {f.group_key for f in ranks.values()} == {found.dedup_key}
 

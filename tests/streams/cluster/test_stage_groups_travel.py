@@ -2,9 +2,9 @@
 
 import pytest
 
-from benchmarks.step_jobs import records
+from benchmarks.detection.step_jobs import records
+from tests.streams.files.test_backtest_jobs import tensor_parallel
 from tests.streams.partitions import Workers, in_one, regrouped, shuffled
-from tests.streams.test_backtest_jobs import tensor_parallel
 
 
 @pytest.mark.parametrize(("seconds", "lateness", "partitions"), [(0.0, 0.9, 0), (2.0, 0.5, 0), (0.5, 0.0, 3)])

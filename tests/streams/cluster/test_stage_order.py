@@ -6,10 +6,10 @@ from itertools import chain
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from alerts.cases.lifecycle import NOTIFIED
 from alerts.finding import Finding
-from alerts.lifecycle import NOTIFIED
 from slowrank.telemetry import Evidence, Subject, Suspicion
-from streams.finding_stage import FindingStage
+from streams.cluster.stage import FindingStage
 
 T0 = 1_795_160_000.0
 SPAN = 100

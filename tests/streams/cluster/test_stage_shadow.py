@@ -5,9 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from alerts.finding import Finding
-from streams.finding_stage import FindingStage
-from tests.streams.test_finding_stage import T0, hot, slow
-from tests.streams.test_finding_stage_order import delivery, job_side, node_side, stream
+from streams.cluster.stage import FindingStage
+from tests.streams.cluster.test_stage import T0, hot, slow
+from tests.streams.cluster.test_stage_order import delivery, job_side, node_side, stream
 
 
 def play(steps, *, until=30.0):

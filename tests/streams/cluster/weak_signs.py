@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from detectors.multivariate import Envelope
+from detectors.node.gray_envelope import Envelope
 from slowrank.telemetry import NodeSample, Record
 from slowrank.telemetry.columns import pack
 from slowrank.telemetry.schema import GPU_V1, HOST_V1
-from streams.tuning import Configs, Tuning
+from streams.config.settings import Configs, Tuning
 
 T0 = 1_795_160_040.0
 """The beginning of a minute."""

@@ -7,8 +7,8 @@ import pytest
 
 import streams
 from slowrank.telemetry import Subject, Suspicion
-from streams.catalogue import DETECTORS, NAMES, detector_of
-from streams.job_suspicions import PROGRESS
+from streams.config.detector_catalogue import DETECTORS, NAMES, detector_of
+from streams.job.suspicions import PROGRESS
 
 FOLDER = Path(streams.__file__).parent
 OWN = {"sink", "watermark", "job_memory"}
@@ -39,7 +39,7 @@ def texts(value):
     return [value.value if isinstance(value, ast.Constant) else None]
 
 
-ALL = sorted({told for path in FOLDER.glob("*.py") for told in said_by(path)})
+ALL = sorted({told for path in FOLDER.rglob("*.py") for told in said_by(path)})
 
 
 def suspicion(detector, kind="kind", **fields):

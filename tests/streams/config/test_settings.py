@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from slowrank.telemetry import Evidence, Subject, Suspicion
-from streams.places import Places
+from slowrank.telemetry import Evidence, NodeAnnounced, Subject, Suspicion
+from streams.config.settings import Configs, Tuning
+from streams.config.toml_file import tuning_of
+from streams.node.inventory import NodeAnnouncer
 from streams.suspicions import Place
-from streams.tuning import Configs, Tuning
-from streams.tuning_file import tuning_of
 from tests.streams import traffic
 
 FILE = {
@@ -150,11 +150,10 @@ def test_domains_are_off_when_nobody_is_told_where_nodes_stand(mode, told):
     held = tuning_of({"detectors": {"domains": {"mode": mode}}}, file="f")
     sample = next(traffic.nodes(count=1, seconds=1))
     placed = replace(sample, labels={"rack": "r1"})
-    [announced] = Places().seen(placed, Place.of(placed))
+    [announced] = NodeAnnouncer().update(placed, Place.of(placed))
     judged = held.judged(announced)
-    assert judged is not None
-    assert not judged.shadow
-    assert (judged.subject.rack == "r1") is told
+    assert isinstance(judged, NodeAnnounced)
+    assert (judged.rack == "r1") is told
 
 
 def test_without_a_file_everything_is_as_it_was_made():

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from slowrank.telemetry import NodeEvent
-from streams.replay import final_versions, findings_of
-from streams.topology import local_pipeline
-from streams.tuned import job_stage, node_stage
-from streams.tuning import Tuning
-from streams.tuning_file import tuning_of
+from slowrank.telemetry import NodeEvent, Suspicion
+from streams.config.settings import Tuning
+from streams.config.stages import job_stage, node_stage
+from streams.config.toml_file import tuning_of
+from streams.files.replay import final_versions, findings_of
+from streams.pipeline import local_pipeline
 from tests.streams import traffic
 
 T0 = 1_795_160_000.0
@@ -108,7 +108,7 @@ def said(records, tables):
     for record in records:
         found += stage.process(record)
         found += stage.tick(record.ts)
-    return [s for s in found if s.detector.startswith(LEVELS)], found
+    return [s for s in found if isinstance(s, Suspicion) and s.detector.startswith(LEVELS)], found
 
 
 def test_level_changes_that_are_off_are_not_looked_for(monkeypatch):
@@ -117,7 +117,7 @@ def test_level_changes_that_are_off_are_not_looked_for(monkeypatch):
     off = {"detectors": {"level_changes": {"mode": "off"}}}
     levels, everything = said(records, {})
     assert levels
-    monkeypatch.setattr("streams.page.LevelChanges", None)
+    monkeypatch.setattr("streams.node.detectors.level_changes.LevelChanges", None)
     assert said(records, off) == ([], [s for s in everything if s not in levels])
 
 

@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from streams.catalogue import DETECTORS, FINDINGS
-from streams.tuning import Configs, Tuning
-from streams.tuning_file import TuningError, allowed, config_of, knobs_of, read_tuning, tuning_of
-from tests.streams.weak_signs import REGION
+from streams.config.detector_catalogue import DETECTORS, FINDINGS
+from streams.config.settings import Configs, Tuning
+from streams.config.toml_file import TuningError, allowed, config_of, knobs_of, read_tuning, tuning_of
+from tests.streams.cluster.weak_signs import REGION
 
 
 def refused(text):

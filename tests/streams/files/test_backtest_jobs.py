@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks.step_jobs import synchronous
-from slowrank.cli import app
-from tests.streams.job_tables import healthy, layout, packed
+from benchmarks.detection.step_jobs import synchronous
+from cli import app
+from tests.streams.job.job_tables import healthy, layout, packed
 
 RANKS, ONSET = 16, 150
 

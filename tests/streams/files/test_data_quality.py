@@ -5,8 +5,8 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
-from streams.doubts import StepColumns, doubts
-from streams.file_records import read_records
+from streams.files.data_quality import StepColumns, doubts
+from streams.files.record_builder import read_records
 
 
 def columns(*, ranks=8, steps=100, **changed):

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
+from alerts.cases.shadow import SUFFIX
 from alerts.finding import Finding, finding_id
-from alerts.shadow import SUFFIX
 from slowrank.telemetry import Subject
-from streams.comparison import compare, differences_ndjson
+from streams.files.finding_diff import compare, differences_ndjson
 
 T0 = 1_795_160_000.0
 

@@ -10,8 +10,8 @@ from slowrank.telemetry import JobSteps, NodeEvent, NodeSample
 from slowrank.telemetry.columns import unpack
 from slowrank.telemetry.schema import STEP_V1, STEP_V2
 from slowrank.telemetry.twin import rows
-from streams.file_records import read_records
-from streams.files import FileProblem
+from streams.files.readers import FileProblem
+from streams.files.record_builder import read_records
 
 STEP = {"ts": 1000.5, "job_id": "j", "rank": 3, "node": "n1", "step": 7, "step_seconds": 0.5}
 

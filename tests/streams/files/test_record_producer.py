@@ -6,9 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from servers.process import free_ports
 
-from streams.sender import Sender, SendProblem
+from streams.files.record_producer import Sender, SendProblem
 from tests.streams import traffic
-from tests.streams.harness import rig
+from tests.streams.runtime.harness import rig
 
 
 @pytest.fixture

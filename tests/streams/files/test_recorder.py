@@ -6,10 +6,10 @@ import contextlib
 import pytest
 
 from slowrank.settings import Settings
-from streams.file_records import read_records
-from streams.recording import write_recording
+from streams.files.record_builder import read_records
+from streams.files.recorder import write_recording
 from tests.streams import traffic
-from tests.streams.harness import rig
+from tests.streams.runtime.harness import rig
 
 pytestmark = pytest.mark.integration
 

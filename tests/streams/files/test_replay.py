@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from slowrank.cli import app
-from streams.file_records import read_records
-from streams.replay import as_ndjson, final_versions, findings_of, paced
-from streams.topology import local_pipeline
+from cli import app
+from streams.files.record_builder import read_records
+from streams.files.replay import as_ndjson, final_versions, findings_of, paced
+from streams.pipeline import local_pipeline
 
 
 def job_rows(*, slow=None, steps=300, ranks=16, seed=1):
@@ -113,10 +113,10 @@ def test_nothing_that_is_read_is_overwritten_by_findings(slow_job, tmp_path):
     for output in (slow_job, link):
         result = backtest(slow_job, "-o", str(output))
         assert (result.exit_code, slow_job.read_bytes()) == (2, before)
-        assert "is read from" in result.stderr
+        assert "is an input file" in result.stderr
     off = tables(tmp_path / "off.toml", "[detectors.peer_step]\nmode = 'off'\n")
     for option in ("--config", "--compare"):
-        assert "is read from" in backtest(slow_job, option, off, "-o", str(off)).stderr
+        assert "is an input file" in backtest(slow_job, option, off, "-o", str(off)).stderr
     assert Path(off).read_text().startswith("[detectors")
 
 
@@ -124,7 +124,7 @@ def test_an_output_that_cannot_be_written_is_named(slow_job, tmp_path):
     """A folder, no folder, or a name too long for the file system: an error and no traceback."""
     for nowhere in (tmp_path, tmp_path / "none" / "f.ndjson", tmp_path / ("a" * 300)):
         result = backtest(slow_job, "-o", str(nowhere))
-        assert (result.exit_code, "is no file in a folder that exists" in result.stderr) == (2, True)
+        assert (result.exit_code, "is a folder, or its folder does not exist" in result.stderr) == (2, True)
     if Path("/dev/full").exists():
         result = backtest(slow_job, "-o", "/dev/full")
         assert (result.exit_code, "cannot be written" in result.stderr) == (2, True)
@@ -137,14 +137,14 @@ def test_findings_that_cannot_be_printed_are_an_error_and_no_traceback(command, 
     job = tmp_path / "job.ndjson"
     job.write_text(lines(job_rows(slow=(2, 60, 1.3), steps=120, ranks=8)))
     other = [tables(tmp_path / "off.toml", "[detectors.peer_step]\nmode = 'off'\n")] if " " in command else []
-    run = [sys.executable, "-c", "from slowrank.cli import main; main()", *command.split(), *other, str(job)]
+    run = [sys.executable, "-c", "from cli import main; main()", *command.split(), *other, str(job)]
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(run, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert "error: standard output cannot be written" in done.stderr
     assert ("Traceback" in done.stderr, done.returncode) == (False, 2)
     shell = ["sh", "-c", 'exec "$@" >&-', "sh", *run]
     done = subprocess.run(shell, stderr=subprocess.PIPE, text=True, check=False)
-    assert (done.returncode, "there is no standard output" in done.stderr) == (2, True)
+    assert (done.returncode, "standard output is closed" in done.stderr) == (2, True)
 
 
 def test_bad_lines_are_summed_up_on_stderr(slow_job, tmp_path):
@@ -186,7 +186,7 @@ def test_doubts_about_steps_are_told_and_do_not_run_on(tmp_path):
         f"job j{job:02d}: 2 steps are few: 60 show a rank that gets 10 % slower halfway, 40 one of 20 %"
         for job in range(10)
     ]
-    assert told[-1] == "and 2 such doubts more"
+    assert told[-1] == "and 2 more such warnings"
 
 
 def test_an_old_trace_is_not_sent_where_it_would_be_set_aside(slow_job, tmp_path):

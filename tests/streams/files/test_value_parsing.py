@@ -7,7 +7,7 @@ import pytest
 
 from slowrank.telemetry import BadRecord
 from slowrank.telemetry.schema import MISSING_INT
-from streams.file_values import EARLIEST_SECONDS, integer_of, number_of, text_of, time_of
+from streams.files.value_parsing import EARLIEST_SECONDS, integer_of, number_of, text_of, time_of
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,17 @@
 
 import numpy as np
 
-from benchmarks.step_jobs import records
+from benchmarks.detection.step_jobs import records
 from slowrank.telemetry import Suspicion
-from streams.job_stage import JobStage
+from streams.job.stage import JobStage
+from streams.stage import Input
+
+
+class SuspectingStage(JobStage):
+    """A job stage without the paces of ranks, which only the store takes."""
+
+    def process(self, record: Input) -> list[Suspicion]:
+        return [s for s in super().process(record) if isinstance(s, Suspicion)]
 
 
 def healthy(steps=200, ranks=16, *, noise=0.005, seconds=1.0, seed=0):
@@ -27,7 +35,7 @@ def layout(ranks, stages):
 
 
 def run(table, *, only=None):
-    stage = JobStage()
+    stage = SuspectingStage()
     return [s for record in records(table, only=only) for s in stage.process(record)]
 
 

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from alerts.finding import Finding
-from benchmarks.place import steps_of
-from simulator.faults import Fault
-from simulator.jobs import RunningJob
-from simulator.layout import ClusterSpec, JobSpec
+from benchmarks.detection.localisation import steps_of
+from simulator.cluster.layout import ClusterSpec, JobSpec
+from simulator.faults.fault import Fault
+from simulator.jobs.job import RunningJob
 from slowrank.telemetry import Suspicion
-from streams.finding_stage import FindingStage
-from streams.job_stage import JobStage
+from streams.cluster.stage import FindingStage
+from tests.streams.job.job_tables import SuspectingStage
 
 JOB = JobSpec(dp=4, pp=4, tp=8, step_seconds=2.0)
 SPEC = ClusterSpec(nodes=16, jobs=(JOB,))
@@ -22,7 +22,7 @@ def run(*faults, until=240.0, job=JOB, seed=3):
     """Return the suspicions of a simulated job, and its findings by kind and coordinates."""
     spec = ClusterSpec(nodes=SPEC.nodes, jobs=(job,))
     running = RunningJob(spec, job, faults, np.random.default_rng(seed))
-    stage, finding, said = JobStage(), FindingStage(), []
+    stage, finding, said = SuspectingStage(), FindingStage(), []
     last: dict[str, Finding] = {}
     for step in steps_of(spec, running, until):
         for record in step:

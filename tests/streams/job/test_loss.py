@@ -5,9 +5,9 @@ import pytest
 from slowrank.telemetry import JobSteps
 from slowrank.telemetry.schema import NOT_FINITE
 from slowrank.telemetry.twin import rows, steps_record
-from streams.file_records import read_records
-from streams.job_stage import JobStage
-from streams.topology import local_pipeline
+from streams.files.record_builder import read_records
+from streams.pipeline import local_pipeline
+from tests.streams.job.job_tables import SuspectingStage
 
 RANKS = 8
 
@@ -34,7 +34,7 @@ def record(step, loss, *, attempt=0, on=range(RANKS)):
 
 
 def said(records):
-    stage = JobStage()
+    stage = SuspectingStage()
     found = [s for r in records for s in stage.process(r)]
     return [s for s in found if s.kind == "training.loss_anomaly" and s.state != "update"]
 

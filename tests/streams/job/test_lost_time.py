@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from slowrank.telemetry import Evidence, Subject, Suspicion
-from streams.lost_time import LostTime
-from streams.steps import Step
+from streams.job.detectors.slow_ranks import COMPUTE
+from streams.job.lost_time import JobCosts
+from streams.job.step_aligner import Step
 
 RANKS, SLOW_FROM = 4, 100
 
@@ -50,14 +51,14 @@ def suspicion(rank, onset, ts, *, state="raise", ratio=1.5, **changes):
 
 def charged(made, raised, *, at=150):
     """Return the GPU-seconds of each suspicion of ``raised`` ({rank: ratio}), raised at step ``at``."""
-    lost = LostTime()
+    lost = JobCosts()
     for step in made:
         lost.step(step, gpus=RANKS, in_step=True)
         if step.number == at:
             for rank, ratio in raised.items():
-                lost.stamped(("compute", rank), suspicion(rank, 100.0, step.closed_at, ratio=ratio))
+                lost.stamped((COMPUTE, rank), suspicion(rank, 100.0, step.closed_at, ratio=ratio))
     end = made[-1].closed_at
-    over = [lost.stamped(("compute", r), suspicion(r, 100.0, end, state="clear")) for r in raised]
+    over = [lost.stamped((COMPUTE, r), suspicion(r, 100.0, end, state="clear")) for r in raised]
     return [s.lost.gpu_seconds for s in over if s.lost is not None]
 
 

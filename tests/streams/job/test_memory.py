@@ -8,17 +8,18 @@ import msgspec
 import numpy as np
 import pytest
 
-from benchmarks.step_jobs import START, records, synchronous
+from benchmarks.detection.step_jobs import START, records, synchronous
+from detectors.job.progress import FORGET_SECONDS
 from slowrank.telemetry import NodeEvent
 from slowrank.telemetry.twin import rows, steps_record
-from streams.job_events import end_of
-from streams.job_memory import KIND, bytes_needed
-from streams.job_stage import DEFAULT_MEMORY_BYTES, JobStage
-from streams.job_table import FORGET_SECONDS, LINGER_SECONDS, SILENT_SECONDS
-from streams.topology import local_pipeline
-from tests.streams.job_tables import healthy, layout
+from streams.job.memory import KIND, bytes_needed
+from streams.job.stage import DEFAULT_MEMORY_BYTES
+from streams.job.table import LINGER_SECONDS, SILENT_SECONDS
+from streams.node.job_events import end_of
+from streams.pipeline import local_pipeline
+from tests.streams.job.job_tables import SuspectingStage, healthy, layout
 
-SMALL = bytes_needed(4, JobStage().config.straggler)
+SMALL = bytes_needed(4, SuspectingStage().config.straggler)
 
 
 def job(name, *, steps=60, ranks=4, slow=None, start=START, factor=1.5, seed=0, nodes=None):
@@ -59,7 +60,7 @@ def test_a_stall_is_found_in_each_of_more_jobs_than_1024():
     names = [f"job-{i}" for i in range(1100)]
     told = records(replace(synchronous(np.ones((3, 1))), ranks_per_node=1))
     first = [msgspec.structs.replace(record, world_size=1) for record in told]
-    stage = JobStage()
+    stage = SuspectingStage()
     for record in first:
         for name in names:
             stage.process(msgspec.structs.replace(record, job_id=name))
@@ -84,7 +85,7 @@ def test_memory_stays_flat_over_jobs_one_after_the_other(how):
 
 def test_ended_jobs_leave_no_memory_behind():
     """After 200 jobs as much is allocated as after 50: nothing is kept of a job that has ended."""
-    stage, sizes, at = JobStage(), [], START
+    stage, sizes, at = SuspectingStage(), [], START
     tracemalloc.start()
     try:
         for i in range(200):
@@ -105,11 +106,11 @@ def test_bytes_counted_are_bytes_allocated(ranks):
     """What the stage counts for a job is within a fifth of what Python allocates, when young and when old."""
     steps = 260
     told = list(records(synchronous(healthy(steps, ranks), overhead=0.1, coords=layout(ranks, 1))))
-    per_step, stage = len(told) // steps, JobStage()
+    per_step, stage = len(told) // steps, SuspectingStage()
     for record in told[: 40 * per_step]:
         # What is imported or remembered for all jobs alike is no job's.
         stage.process(record)
-    stage = JobStage()
+    stage = SuspectingStage()
     gc.collect()
     tracemalloc.start()
     try:
@@ -126,12 +127,12 @@ def test_bytes_counted_are_bytes_allocated(ranks):
 
 def test_one_job_of_8192_ranks_needs_less_than_250_megabytes():
     """By the bytes counted, which the test above holds against what is allocated."""
-    assert bytes_needed(8192, JobStage().config.straggler) < 250e6
+    assert bytes_needed(8192, SuspectingStage().config.straggler) < 250e6
 
 
 def test_a_live_job_is_never_dropped_for_a_newer_one():
     """With room for two jobs, the third is refused and said to be; the two find what they found before."""
-    stage = JobStage(memory_bytes=2 * SMALL + 1000, name="job-steps:3")
+    stage = SuspectingStage(memory_bytes=2 * SMALL + 1000, name="job-steps:3")
     found = _together(stage, [job(f"job-{i}", slow=1, steps=80, start=START + i) for i in range(3)])
     assert slow_ranks(found) == {("job-0", 1), ("job-1", 1)}
     memory = stage.memory
@@ -144,7 +145,7 @@ def test_a_live_job_is_never_dropped_for_a_newer_one():
 
 def test_a_refused_job_is_analysed_once_there_is_room():
     """When one of the others ends, the refused job is taken in, and the finding about memory ends."""
-    stage = JobStage(memory_bytes=2 * SMALL + 1000)
+    stage = SuspectingStage(memory_bytes=2 * SMALL + 1000)
     _together(stage, [job(f"job-{i}", steps=40, seed=i) for i in range(2)])
     late = job("job-2", slow=1, steps=400, start=START + 44)
     cut = 200
@@ -168,7 +169,7 @@ def _together(stage, jobs):
 
 def test_the_job_silent_for_longest_goes_first_when_room_is_needed():
     """Ten minutes of silence free a place for a new job; less does not."""
-    stage = JobStage(memory_bytes=2 * SMALL + 1000)
+    stage = SuspectingStage(memory_bytes=2 * SMALL + 1000)
     _together(stage, [job("old"), job("newer", start=START + 60)])
     end = START + 60 + 70
     stage.tick(end)
@@ -183,7 +184,7 @@ def test_the_job_silent_for_longest_goes_first_when_room_is_needed():
 
 def test_what_can_never_fit_takes_nobodys_place():
     """A job that claims more ranks than fit in all is refused; one that has hung for long is still held."""
-    stage = JobStage(memory_bytes=2 * SMALL + 1000)
+    stage = SuspectingStage(memory_bytes=2 * SMALL + 1000)
     _together(stage, [job("hung")])
     stage.tick(START + 70 + SILENT_SECONDS + 60)
     claim = msgspec.structs.replace(job("claims", start=START + 700)[0], world_size=2**20)
@@ -201,7 +202,7 @@ def test_a_claim_of_many_ranks_keeps_no_real_job_out():
     start = START + 650
     lie = job("lie", steps=1, ranks=1)[0]
     lies = [msgspec.structs.replace(moved_by(lie, 300.0 * i), world_size=FULL) for i in range(3)]
-    alone, lied_to = JobStage(), JobStage()
+    alone, lied_to = SuspectingStage(), SuspectingStage()
     assert DEFAULT_MEMORY_BYTES - SMALL < bytes_needed(FULL, alone.config.straggler) <= DEFAULT_MEMORY_BYTES
     truth = job("real", slow=1, steps=90, start=start)
     expected, found = _together(alone, [truth]), _together(lied_to, [lies, truth])
@@ -222,8 +223,8 @@ def test_a_job_of_8192_ranks_is_taken_in_node_by_node():
         msgspec.structs.replace(record, world_size=ranks, job_id="large")
         for record in records(synchronous(work, overhead=0.1))
     ]
-    of = JobStage().config.straggler
-    stage = JobStage(memory_bytes=bytes_needed(ranks, of) + SMALL)
+    of = SuspectingStage().config.straggler
+    stage = SuspectingStage(memory_bytes=bytes_needed(ranks, of) + SMALL)
     claim = msgspec.structs.replace(job("claims", start=START)[0], world_size=ranks)
     stage.process(claim)
     stage.process(told[0])
@@ -236,7 +237,7 @@ def test_a_job_of_8192_ranks_is_taken_in_node_by_node():
 
 def test_a_day_of_silence_lets_a_job_go():
     """Without an end, a successor or a lack of memory a job is held for a day."""
-    stage = JobStage()
+    stage = SuspectingStage()
     _together(stage, [job("job")])
     stage.tick(START + FORGET_SECONDS)
     assert stage.memory.jobs == 1
@@ -246,7 +247,7 @@ def test_a_day_of_silence_lets_a_job_go():
 
 def test_two_jobs_that_share_a_gpu_do_not_end_each_other():
     """Only who is silent when the other begins has left its GPUs."""
-    stage = JobStage()
+    stage = SuspectingStage()
     shared = [job(name, steps=700, nodes="gpu-0001", start=START + 0.3 * i) for i, name in enumerate("ab")]
     _together(stage, shared)
     assert stage.memory.jobs == 2
@@ -255,7 +256,7 @@ def test_two_jobs_that_share_a_gpu_do_not_end_each_other():
 def test_a_job_that_goes_on_after_its_end_was_declared_is_kept():
     """An epilog that ran too early costs nothing: steps that follow say that the job goes on."""
     told = job("job", steps=700, slow=1)
-    stage, out = JobStage(), []
+    stage, out = SuspectingStage(), []
     for i, record in enumerate(told):
         out += [*stage.tick(record.ts), *stage.process(record)]
         if i == 20:
@@ -266,7 +267,7 @@ def test_a_job_that_goes_on_after_its_end_was_declared_is_kept():
 
 def test_the_end_of_a_job_ends_what_is_wrong_with_the_job_and_not_what_is_with_its_gpu():
     """A hang is over when its job is; a slow GPU has not recovered."""
-    stage, told = JobStage(), job("job", slow=1, steps=90)
+    stage, told = SuspectingStage(), job("job", slow=1, steps=90)
     out = [s for record in told for s in [*stage.tick(record.ts), *stage.process(record)]]
     end = told[-1].ts
     for second in range(200):
@@ -280,7 +281,7 @@ def test_the_end_of_a_job_ends_what_is_wrong_with_the_job_and_not_what_is_with_i
 
 def test_what_was_open_about_a_job_let_go_ends_when_it_comes_back_well():
     """After a day of silence a job starts afresh: its hang ends at once, its slow rank when seen well."""
-    stage, told = JobStage(), job("job", slow=1, steps=90)
+    stage, told = SuspectingStage(), job("job", slow=1, steps=90)
     out = [s for record in told for s in [*stage.tick(record.ts), *stage.process(record)]]
     for second in range(200):
         out += stage.tick(told[-1].ts + second)

@@ -3,15 +3,15 @@
 import numpy as np
 import pytest
 
-from benchmarks.step_jobs import records, synchronous
-from detectors import referee
-from streams.job_stage import JobStage
-from streams.second_look import DETECTOR
+from benchmarks.detection.step_jobs import records, synchronous
+from detectors.changepoint import offline_segmentation
+from streams.job.detectors.slow_ranks import OFFLINE
+from tests.streams.job.job_tables import SuspectingStage
 
 
 def told(work):
     """What the job stage says of a job whose ranks work so many seconds, without the progress of the job."""
-    stage, table = JobStage(), synchronous(work, overhead=0.1)
+    stage, table = SuspectingStage(), synchronous(work, overhead=0.1)
     return [s for record in records(table) for s in stage.process(record)], table
 
 
@@ -22,7 +22,7 @@ def slowed(steps=200, *, since=100, factor=1.1):
 
 
 def looks(suspicions):
-    return [e for s in suspicions for e in s.evidence if e.detector == DETECTOR]
+    return [e for s in suspicions for e in s.evidence if e.detector == OFFLINE]
 
 
 def test_a_confirmed_change_is_evidence_and_weight():
@@ -58,7 +58,7 @@ def test_a_rank_slow_from_the_start_has_no_change_to_judge():
 def test_without_ruptures_only_the_look_is_missing(monkeypatch):
     """Who is accused, since when and at what time is the same."""
     found, _ = told(slowed())
-    monkeypatch.setattr(referee, "_ruptures", lambda: None)
+    monkeypatch.setattr(offline_segmentation, "_ruptures", lambda: None)
     bare, _ = told(slowed())
     assert looks(bare) == []
     assert [(s.state, s.subject, s.onset, s.ts) for s in bare] == [

@@ -3,23 +3,23 @@
 import dataclasses
 import math
 from collections import Counter
-from functools import cache
 
 import msgspec
 import numpy as np
 import pytest
 
-from alerts.chronic import Pace
-from benchmarks.step_jobs import records, synchronous
-from slowrank.telemetry import decode_suspicion, encode
+from benchmarks.detection.step_jobs import records, synchronous
+from detectors.fleet.chronic import Pace
+from slowrank.telemetry import Heartbeat, RankPace, decode_message, encode
 from slowrank.telemetry.twin import rows, steps_record
-from streams.finding_stage import FindingStage
-from streams.job_stage import JobStage
-from streams.lanes import FindingLane, heartbeat
-from streams.paces import PACE_KIND, REPEAT_SECONDS, pace_of
-from streams.rollup import Rows
-from streams.topology import local_pipeline
-from tests.streams.job_tables import healthy, layout
+from streams.cluster.stage import FindingStage
+from streams.job.pace import REPEAT_SECONDS
+from streams.job.stage import JobStage
+from streams.pipeline import local_pipeline
+from streams.rollup.paces import pace_row
+from streams.rollup.rollup import Rows
+from streams.runtime.partitions.partition import FindingLane
+from tests.streams.job.job_tables import healthy, layout
 from tests.streams.partitions import regrouped
 
 
@@ -42,18 +42,18 @@ def job(steps=420, ranks=16, *, seconds=20.0, slow=None, stages=1, seed=0, **cha
 
 def told(job_records):
     stage = JobStage()
-    return [s for r in job_records for s in stage.process(r) if s.kind == PACE_KIND]
+    return [s for r in job_records for s in stage.process(r) if isinstance(s, RankPace)]
 
 
 def test_each_rank_tells_once_an_hour():
     """Two hours of a job: each rank is told of once in an hour, not all at once, with its own slowdown."""
     found = told(job(500, slow={3: 1.025}))
     for rank in range(16):
-        gaps = np.diff([s.ts for s in found if s.subject.rank == rank])
+        gaps = np.diff([s.ts for s in found if s.rank == rank])
         assert len(gaps)
         assert gaps == pytest.approx(REPEAT_SECONDS, abs=25)
     assert max(Counter(s.ts for s in found).values()) <= 2
-    paces = [pace for s in found if (pace := pace_of(s)) is not None]
+    paces = [pace_row(s) for s in found]
     slow = [p.log_ratio for p in paces if p.rank == 3]
     assert np.mean(slow) == pytest.approx(math.log(1.025), abs=0.006)
     assert max(abs(p.log_ratio) for p in paces if p.rank != 3) < 0.01
@@ -66,7 +66,7 @@ def test_moments_are_a_ranks_own_wherever_one_begins_to_read():
     whole = job()
     later = told(whole[len(whole) // 2 :])
     assert later
-    assert {(s.subject.rank, s.ts) for s in later} <= {(s.subject.rank, s.ts) for s in told(whole)}
+    assert {(s.rank, s.ts) for s in later} <= {(s.rank, s.ts) for s in told(whole)}
 
 
 @pytest.mark.parametrize("seconds", [0, 60])
@@ -85,68 +85,48 @@ def asynchronous():
 
 
 @pytest.mark.parametrize(
-    "records_",
+    "made",
     [
-        job(ranks=2),
-        job(ranks=8, stages=4),
-        job(with_compute=False, wait=None),
-        job(90, seconds=100.0),
-        asynchronous(),
-        list(records(synchronous(healthy(420, seconds=20.0), coords=layout(16, 1)))),
+        lambda: job(ranks=2),
+        lambda: job(ranks=8, stages=4),
+        lambda: job(with_compute=False, wait=None),
+        lambda: job(90, seconds=100.0),
+        asynchronous,
+        lambda: records(synchronous(healthy(420, seconds=20.0), coords=layout(16, 1))),
     ],
     ids=["few ranks", "few of a role", "wall clock", "few steps", "asynchronous", "no GPU known"],
 )
-def test_is_told_only_where_it_means_something(records_):
+def test_is_told_only_where_it_means_something(made):
     """Small groups, shared clocks, short or asynchronous jobs and unknown places tell no pace."""
-    assert told(records_) == []
+    assert told(made()) == []
 
 
 def test_survives_the_wire():
     """What the store reads is what the job stage wrote."""
     found = told(job(300))
-    assert [pace_of(decode_suspicion(encode(s))) for s in found] == [pace_of(s) for s in found]
-
-
-@cache
-def whole():
-    return told(job(300))[0]
-
-
-@pytest.mark.parametrize("without", ["node", "gpu_index", "job_id", "rank"])
-def test_paces_of_nobody_are_none(without):
-    """A pace without its GPU, job or rank is none."""
-    assert pace_of(whole()) is not None
-    nobody = msgspec.structs.replace(whole().subject, **{without: None})
-    assert pace_of(msgspec.structs.replace(whole(), subject=nobody)) is None
-
-
-@pytest.mark.parametrize("figure", ["pace.log_ratio", "pace.log_spread"])
-def test_paces_without_figures_are_none(figure):
-    """A pace that lacks a figure, or has one that is no number, is none."""
-    readings = dict(whole().readings)
-    figures = readings | {figure: math.nan}
-    assert pace_of(msgspec.structs.replace(whole(), readings=figures)) is None
-    del readings[figure]
-    assert pace_of(msgspec.structs.replace(whole(), readings=readings)) is None
+    assert [decode_message(encode(s)) for s in found] == found
 
 
 def test_findings_are_the_same_without_paces():
     """A slow rank is found byte for byte the same with paces and without; they come out for the store."""
     stage = JobStage()
     said = [s for r in job(slow={3: 1.2}) for s in stage.process(r)]
-    without = [s for s in said if s.kind != PACE_KIND]
+    without = [s for s in said if not isinstance(s, RankPace)]
+
+    def beat(ts):
+        return Heartbeat(cluster="bench", ts=float(math.floor(ts)), partition="job-steps:0")
 
     def outputs(suspicions):
         lane = FindingLane("suspicions:0", FindingStage())
         for s in suspicions:
             yield from lane.process(s, s.ts)
-            if s.kind != PACE_KIND:
-                yield from lane.process(heartbeat("bench", "job-steps:0", math.floor(s.ts)), s.ts)
+            if not isinstance(s, RankPace):
+                yield from lane.process(beat(s.ts), s.ts)
 
     expected, found = list(outputs(without)), list(outputs(said))
     assert expected
     assert [f for f in found if not isinstance(f, Pace)] == expected
-    assert [p for p in found if isinstance(p, Pace)] == [pace_of(s) for s in said if s.kind == PACE_KIND]
+    assert [p for p in found if isinstance(p, Pace)] == [pace_row(s) for s in said if isinstance(s, RankPace)]
     assert len(found) > len(expected) + 10
 
 
@@ -156,5 +136,5 @@ def test_one_process_hands_paces_to_its_store():
     pipeline = local_pipeline(on_rows=kept.extend)
     for record in job(300):
         pipeline.process(record)
-    expected = [pace_of(s) for s in told(job(300))]
+    expected = [pace_row(s) for s in told(job(300))]
     assert [row for row in kept if isinstance(row, Pace)] == expected

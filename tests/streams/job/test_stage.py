@@ -5,11 +5,19 @@ import dataclasses
 import numpy as np
 import pytest
 
-from benchmarks.step_jobs import records, synchronous
+from benchmarks.detection.step_jobs import records, synchronous
 from slowrank.telemetry import Suspicion
 from slowrank.telemetry.twin import rows, steps_record
-from streams.job_stage import JobStage, JobStageConfig
-from tests.streams.job_tables import believed, healthy, job_level, layout, run, steps_between
+from streams.job.config import JobStageConfig
+from tests.streams.job.job_tables import (
+    SuspectingStage,
+    believed,
+    healthy,
+    job_level,
+    layout,
+    run,
+    steps_between,
+)
 
 
 @pytest.mark.parametrize("seconds", [0.1, 1.0, 30.0])
@@ -39,7 +47,7 @@ def test_job_slowdown_stays_for_as_long_as_the_rank_is_slow(start):
     work[500:] *= 1.5
     work[start:, 11] *= 1.4
     work[400:406, 11] /= 1.4
-    stage = JobStage(JobStageConfig(update_seconds=2.0))
+    stage = SuspectingStage(JobStageConfig(update_seconds=2.0))
     told = [s for record in records(synchronous(work, overhead=0.02)) for s in stage.process(record)]
     ratios = [s.job_slowdown_ratio or 0.0 for s in told if s.state == "update" and s.overwhelming]
     assert len(ratios) >= 50
@@ -51,7 +59,7 @@ def test_knows_no_node_where_rows_name_none():
     """Ranks of rows without a node are no neighbours, whatever device they say they run on."""
     work = healthy()
     work[90:, [3, 11]] *= 1.3
-    stage = JobStage()
+    stage = SuspectingStage()
     found: list[Suspicion] = []
     for record in records(synchronous(work)):
         for row in rows(record):
@@ -181,7 +189,7 @@ def test_no_update_tells_of_less_than_a_slowdown():
     work[90:100, 3] *= 1.2
     for s in range(103, 300, 7):
         work[s : s + 3, 3] *= 1.2
-    stage = JobStage(JobStageConfig(update_seconds=2.0))
+    stage = SuspectingStage(JobStageConfig(update_seconds=2.0))
     said = [s for record in records(synchronous(work)) for s in stage.process(record)]
     told = [s.slowdown_ratio or 0.0 for s in said if s.kind == "straggler.fail_slow" and s.state != "clear"]
     assert len(told) >= 5

@@ -5,10 +5,9 @@ import dataclasses
 import numpy as np
 import pytest
 
-from benchmarks.step_jobs import START, StepTable, synchronous
+from benchmarks.detection.step_jobs import START, StepTable, synchronous
 from slowrank.telemetry.twin import steps_record
-from streams.job_stage import JobStage
-from tests.streams.job_tables import believed, healthy, run
+from tests.streams.job.job_tables import SuspectingStage, believed, healthy, run
 
 
 def own_counters(factor, *, related, seconds=1.0, ranks=16, seed=0):
@@ -31,7 +30,7 @@ def own_counters(factor, *, related, seconds=1.0, ranks=16, seed=0):
 def test_workers_that_count_by_themselves(related, seconds, factor):
     """Among workers without common steps the slow one is named, and nobody where there is none."""
     told, onset = own_counters(factor, related=related, seconds=seconds)
-    stage = JobStage()
+    stage = SuspectingStage()
     found = [s for r in told for s in stage.process(steps_record([r]))]
     assert {s.subject.rank for s in found} == ({5} if factor > 1 else set())
     if factor > 1:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from benchmarks.step_jobs import synchronous
-from tests.streams.job_tables import believed, healthy, job_level, layout, packed, run, steps_between
+from benchmarks.detection.step_jobs import synchronous
+from tests.streams.job.job_tables import believed, healthy, job_level, layout, packed, run, steps_between
 
 
 @pytest.mark.parametrize("with_coords", [True, False])

@@ -7,11 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.step_jobs import records, synchronous
+from benchmarks.detection.step_jobs import records, synchronous
 from slowrank.telemetry import Suspicion, encode
 from slowrank.telemetry.twin import rows, steps_record
-from streams.job_stage import JobStage
-from tests.streams.job_tables import believed, healthy, run
+from tests.streams.job.job_tables import SuspectingStage, believed, healthy, run
 
 
 def test_gaps_lost_rows_and_missing_values_do_not_matter():
@@ -38,7 +37,7 @@ def test_repeated_records_change_nothing():
     """Every record delivered twice gives what it gives once."""
     work = healthy(steps=150)
     work[80:, 7] *= 1.2
-    once, twice = JobStage(), JobStage()
+    once, twice = SuspectingStage(), SuspectingStage()
     first = [s for r in records(synchronous(work)) for s in once.process(r)]
     second = [s for r in records(synchronous(work)) for _ in range(2) for s in twice.process(r)]
     assert second == first
@@ -66,14 +65,14 @@ for told in UNEVEN[::37]:
 @given(sizes=st.lists(st.integers(1, 40), min_size=1, max_size=60))
 def test_how_rows_are_batched_changes_no_byte(rows, sizes):
     """Any chunking of the rows into records gives the same suspicions."""
-    stage, at = JobStage(), 0
+    stage, at = SuspectingStage(), 0
     out: list[bytes] = []
     for size in [*sizes, *([7] * len(rows))]:
         chunk = rows[at : at + size]
         at += size
         if chunk:
             out += [encode(s) for s in stage.process(steps_record(chunk))]
-    reference = JobStage()
+    reference = SuspectingStage()
     assert out == [encode(s) for row in rows for s in reference.process(steps_record([row]))]
     assert out
 
@@ -83,7 +82,7 @@ def test_a_stalled_job_is_suspected_by_key_a_alone():
     alone; a step ends it.
     """
     table = synchronous(healthy(steps=100))
-    stage = JobStage()
+    stage = SuspectingStage()
     for record in records(table):
         stage.process(record)
     end = float(table.ts[-1])
@@ -115,7 +114,7 @@ def test_a_new_attempt_learns_anew_and_keeps_who_was_slow():
     work = healthy(steps=160)
     work[80:, 3] *= 1.2
     table = synchronous(work)
-    stage = JobStage()
+    stage = SuspectingStage()
     out: list[Suspicion] = []
     for record in records(table):
         out += stage.process(record)

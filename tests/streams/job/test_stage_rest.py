@@ -5,8 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from benchmarks.step_jobs import synchronous
-from tests.streams.job_tables import believed, healthy, job_level, layout, run, steps_between
+from benchmarks.detection.step_jobs import synchronous
+from tests.streams.job.job_tables import believed, healthy, job_level, layout, run, steps_between
 
 OVERHEAD = 0.02
 

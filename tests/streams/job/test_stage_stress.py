@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.stress import SCENARIOS, run
+from benchmarks.speed.stress import SCENARIOS, run
 
 HEALTHY = ["healthy", "common change", "long stage", "packed, healthy"]
 PIPELINE = "packed pipeline, healthy"

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from benchmarks.step_jobs import synchronous
-from tests.streams.job_tables import healthy, packed, run
+from benchmarks.detection.step_jobs import synchronous
+from tests.streams.job.job_tables import healthy, packed, run
 
 RANKS, ONSET = 32, 100
 PLACES = np.arange(RANKS)

@@ -1,9 +1,9 @@
 import pytest
 
-from slowrank.telemetry import NodeEvent, NodeSample
-from streams.gather import Gathered
-from streams.lanes import Lane
-from streams.node_stage import NodeStage
+from slowrank.telemetry import NodeEvent, NodeSample, Suspicion
+from streams.node.batching import Gathered
+from streams.node.stage import NodeStage
+from streams.runtime.partitions.partition import PartitionState
 from tests.streams import traffic
 
 
@@ -72,10 +72,10 @@ def test_a_lane_built_again_brings_out_what_was_waiting(cut):
     def run(lane, part):
         return [s for r in part for s in lane.process(r, r.ts)]
 
-    before, rebuilt = Lane("l", Gathered(NodeStage())), Lane("l", Gathered(NodeStage()))
+    before, rebuilt = PartitionState("l", Gathered(NodeStage())), PartitionState("l", Gathered(NodeStage()))
     said = run(before, records[:cut])
     run(rebuilt, records[:cut])
     said += run(rebuilt, records[cut:])
 
-    assert said == run(Lane("l", Gathered(NodeStage())), records)
-    assert [s.kind for s in said if s.state == "raise"] == ["clock.low"]
+    assert said == run(PartitionState("l", Gathered(NodeStage())), records)
+    assert [s.kind for s in said if isinstance(s, Suspicion) and s.state == "raise"] == ["clock.low"]

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slowrank.telemetry.schema import MISSING_INT
-from streams.counters import CounterBank, Counters
+from streams.node.counters import CounterBank, Counters
 
 THERE = np.ones((1, 2), np.bool_)
 

@@ -1,13 +1,13 @@
 import numpy as np
 import pytest
 
-from benchmarks.step_jobs import records, synchronous
+from benchmarks.detection.step_jobs import records, synchronous
 from slowrank.telemetry import NodeEvent
-from streams.job_events import excuse, planned
-from streams.topology import local_pipeline
-from tests.streams import test_job_stage_waits as waits
-from tests.streams.job_tables import healthy, packed
-from tests.streams.test_losses import losses
+from streams.node.job_events import excuse, planned
+from streams.pipeline import local_pipeline
+from tests.streams.job import test_stage_waits as waits
+from tests.streams.job.job_tables import healthy, packed
+from tests.streams.job.test_loss import losses
 
 
 def event(code, **subject):

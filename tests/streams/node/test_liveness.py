@@ -4,7 +4,9 @@ import random
 
 import pytest
 
-from streams.silence import UNHEARD_KIND, Silence, SilenceConfig
+from alerts.kinds import UNHEARD_KIND
+from streams.node.liveness import Silence
+from streams.silence import SilenceConfig
 from streams.suspicions import Place
 
 NODE = Place("c", "n1")

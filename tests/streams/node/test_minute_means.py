@@ -9,38 +9,38 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slowrank.telemetry import NodeSample, Suspicion, decode_suspicion, encode
+from slowrank.telemetry import MinuteMeans, NodeSample, decode_message, encode
 from slowrank.telemetry.columns import pack
 from slowrank.telemetry.schema import GPU_V1
-from streams.node_stage import NodeConfig, NodeStage
-from streams.readings import FEATURES, READINGS_KIND, SAMPLES, Readings, means_of
-from tests.streams.weak_signs import SICK, T0, sample, samples
+from streams.gray_features import FEATURES, means_of
+from streams.node.config import NodeConfig
+from streams.node.minute_means import MinuteSums
+from streams.node.stage import NodeStage
+from tests.streams.cluster.weak_signs import SICK, T0, sample, samples
 
 FLEET = [r for r in samples(nodes=4, minutes=2, sick=(0, 1)) if isinstance(r, NodeSample)]
 
 
 def told(taken, *, until=T0 + 1000.0):
-    readings = Readings()
+    readings = MinuteSums()
     readings.take(taken)
     return readings.tick(until)
 
 
 def load(row):
-    return row.readings["host.load1"]
+    return row.means["host.load1"]
 
 
 def test_a_minute_is_told_ten_seconds_after_its_end():
-    """Once, as the end of something nobody raised, with the means of what the node read in it."""
-    readings = Readings()
+    """Once, with the means of what the node read in it."""
+    readings = MinuteSums()
     readings.take([sample("n", T0 + at, busy) for at, busy in ((0.0, 1.0), (59.9, 2.0), (60.0, 5.0))])
     assert readings.tick(T0 + 69.9) == []
     [row] = readings.tick(T0 + 70.0)
-    assert (row.kind, row.state, row.subject.node, row.subject.type) == (READINGS_KIND, "clear", "n", "node")
-    assert (row.onset, row.ts, row.log_likelihood_ratio) == (T0, T0 + 70.0, 0.0)
-    assert row.readings[SAMPLES] == 2.0
+    assert (row.node, row.start, row.ts, row.samples) == ("n", T0, T0 + 70.0, 2)
     assert load(row) == pytest.approx(30.0)
     # Over both GPUs of both samples.
-    assert row.readings["gpu.power_watts"] == 600.5
+    assert row.means["gpu.power_watts"] == 600.5
     assert readings.tick(T0 + 100.0) == []
     assert load(readings.tick(T0 + 130.0)[0]) == pytest.approx(100.0)
 
@@ -54,9 +54,9 @@ def test_what_was_not_read_is_not_told():
             sample("bare", T0 + 1, gpus=0, **{"host.load1": math.inf, "host.run_queue": 1e30}),
         ]
     )
-    assert [row.subject.node for row in rows] == ["bare", "n"]
-    assert not {"host.load1", "host.run_queue"} & rows[0].readings.keys()
-    assert not [name for name in rows[1].readings if name.startswith("gpu.")]
+    assert [row.node for row in rows] == ["bare", "n"]
+    assert not {"host.load1", "host.run_queue"} & rows[0].means.keys()
+    assert not [name for name in rows[1].means if name.startswith("gpu.")]
     assert load(rows[1]) == 20.0
     assert np.isnan(means_of(rows[0])[FEATURES.index("host.load1")])
 
@@ -64,7 +64,7 @@ def test_what_was_not_read_is_not_told():
 def test_a_sample_without_any_column_counts_as_one():
     """A node that reads nothing tells that it was there."""
     bare = NodeSample(schema=1, cluster="c", node="n", boot_id="b", seq=1, ts=T0)
-    assert [row.readings for row in told([bare])] == [{SAMPLES: 1.0}]
+    assert [(row.samples, row.means) for row in told([bare])] == [(1, {})]
 
 
 def test_a_gpu_that_is_lost_in_the_minute():
@@ -73,12 +73,12 @@ def test_a_gpu_that_is_lost_in_the_minute():
         sample("n", T0 + 1), gpu_ids=("1",), gpu=pack(GPU_V1, [{"gpu.power_watts": 601.0}])
     )
     [row] = told([sample("n", T0), lost, sample("n", T0 + 2)])
-    assert row.readings["gpu.power_watts"] == pytest.approx((600.5 + 601.0 + 600.5) / 3)
+    assert row.means["gpu.power_watts"] == pytest.approx((600.5 + 601.0 + 600.5) / 3)
 
 
 def test_a_sample_of_a_minute_that_was_told_is_too_late():
     """It is told of no second time."""
-    readings = Readings()
+    readings = MinuteSums()
     readings.take([sample("n", T0)])
     assert len(readings.tick(T0 + 70.0)) == 1
     readings.take([sample("n", T0 + 30.0), sample("other", T0 + 31.0)])
@@ -92,24 +92,24 @@ def test_batches_and_neighbours_change_no_bit(cuts, seed):
     whole = told(FLEET)
     delay = np.random.default_rng(seed).uniform(0, 9, 4)
     travelled = sorted(FLEET, key=lambda s: s.ts + delay[int(s.node[-1])])
-    readings, edges = Readings(), [0, *sorted(cuts), len(FLEET)]
+    readings, edges = MinuteSums(), [0, *sorted(cuts), len(FLEET)]
     for first, last in pairwise(edges):
         readings.take(travelled[first:last])
     assert readings.tick(T0 + 1000.0) == whole
-    assert told([s for s in FLEET if s.node == SICK]) == [row for row in whole if row.subject.node == SICK]
+    assert told([s for s in FLEET if s.node == SICK]) == [row for row in whole if row.node == SICK]
 
 
 def test_more_nodes_than_rows_at_first():
     """The table grows."""
     rows = told([sample(f"n{k:03}", T0 + 1, 1.0 + k) for k in range(300)])
-    assert [row.subject.node for row in rows] == [f"n{k:03}" for k in range(300)]
+    assert [row.node for row in rows] == [f"n{k:03}" for k in range(300)]
     assert [load(row) for row in rows] == pytest.approx([20.0 * (1 + k) for k in range(300)])
 
 
 def test_it_travels_as_it_is():
     """The message holds the means to the last bit, and passes the checks."""
     for row in told(FLEET):
-        assert decode_suspicion(encode(row)) == row
+        assert decode_message(encode(row)) == row
 
 
 @pytest.mark.parametrize("wanted", [True, False])
@@ -117,5 +117,5 @@ def test_a_node_stage_tells_only_where_it_is_asked_to(wanted):
     """Without a model nothing is announced; a sample that comes twice counts once."""
     stage = NodeStage(NodeConfig(readings=wanted))
     stage.process_many([s for one in FLEET for s in (one, one)])
-    said = [s for s in stage.tick(T0 + 200.0) if isinstance(s, Suspicion) and s.kind == READINGS_KIND]
+    said = [s for s in stage.tick(T0 + 200.0) if isinstance(s, MinuteMeans)]
     assert said == (told(FLEET) if wanted else [])

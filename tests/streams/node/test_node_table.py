@@ -6,16 +6,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from detectors.change_point import ChangeConfig
-from simulator.cluster import Cluster
-from simulator.faults import Fault
-from simulator.layout import ClusterSpec, one_job
-from slowrank.telemetry import NodeEvent, NodeSample, Record, encode
+from simulator.cluster.cluster import Cluster
+from simulator.cluster.layout import ClusterSpec, one_job
+from simulator.faults.fault import Fault
+from slowrank.telemetry import NodeEvent, NodeSample, Record, Suspicion, encode
 from slowrank.telemetry.schema import GPU_V1, NIC_V1, SAMPLE_SCHEMAS
-from streams.arrays import spread
-from streams.fleet import SPARE_DEVICES, Fleet
-from streams.gather import Gathered
-from streams.node_stage import NodeStage
+from streams.columns import spread
+from streams.node.batching import Gathered
+from streams.node.config import NodeConfig
+from streams.node.node_table import SPARE_DEVICES, NodeTable
+from streams.node.stage import NodeStage
 
 SECONDS = 240
 START = ClusterSpec().start
@@ -89,6 +89,10 @@ def one_by_one(records):
     return [s for r in records for s in stage.process(r)]
 
 
+def is_silence(message):
+    return isinstance(message, Suspicion) and message.detector.startswith("silence")
+
+
 def canonical(found):
     """What each node said, in its order."""
     by_node: dict[str, list[bytes]] = {}
@@ -104,7 +108,7 @@ def expected(records):
 
 def test_nodes_share_pages_whatever_their_devices_are_called(records):
     """GPUs named by their UUIDs differ on every node, and are handled with the others."""
-    fleet = Fleet(ChangeConfig(), gone=3.0)
+    fleet = NodeTable(NodeConfig())
     first = {r.node: r for r in records if isinstance(r, NodeSample) and r.ts < START + 1}
     fleet.update(list(first.values()))
     assert sorted(len(pages) for pages in fleet.pages.values()) == [1, 1]
@@ -112,10 +116,11 @@ def test_nodes_share_pages_whatever_their_devices_are_called(records):
 
 def test_the_records_give_something_to_say(expected):
     """The properties below would prove nothing on silence."""
-    kinds = {s.kind for s in expected}
+    suspicions = [s for s in expected if isinstance(s, Suspicion)]
+    kinds = {s.kind for s in suspicions}
     assert {"clock.low", "throttle.thermal", "link.pcie_downgrade", "link.nic_flap", "xid.79"} <= kinds
     assert {"ecc.correctable_rate", "hang.job", "link.nic_slow"} <= kinds
-    assert {s.state for s in expected} == {"raise", "update", "clear"}
+    assert {s.state for s in suspicions} == {"raise", "update", "clear"}
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -157,12 +162,15 @@ def test_gathered_until_the_tick_they_say_the_same(records, expected):
     for n, r in enumerate(records):
         found += stage.process(r)
         if n % 23 == 0:
-            found += [s for s in stage.tick(0.0) if not s.detector.startswith("silence")]
+            found += [s for s in stage.tick(0.0) if not is_silence(s)]
     found += stage.tick(0.0)
-    events = [s for s in expected if s.detector.startswith("event.")]
-    assert [s for s in found if s.detector.startswith("event.")] == events
-    told = [s for s in expected if not s.detector.startswith("event.")]
-    assert canonical(s for s in found if not s.detector.startswith("event.")) == canonical(told)
+
+    def of_events(messages):
+        return [s for s in messages if isinstance(s, Suspicion) and s.detector.startswith("event.")]
+
+    events = of_events(expected)
+    assert of_events(found) == events
+    assert canonical(s for s in found if s not in events) == canonical(s for s in expected if s not in events)
 
 
 def test_devices_that_are_not_there_read_as_missing(records):
@@ -173,7 +181,7 @@ def test_devices_that_are_not_there_read_as_missing(records):
 
 def test_devices_that_come_and_go_take_no_lasting_room():
     """A node that names other interfaces in every record has lanes for the last of them, on one page."""
-    fleet = Fleet(None, gone=3.0)
+    fleet = NodeTable(NodeConfig(level_changes=False))
     for t in range(100):
         names = tuple(f"veth{t}-{i}" for i in range(4))
         data = bytes(len(names) * NIC_V1.row_size)
@@ -188,7 +196,7 @@ def test_devices_that_come_and_go_take_no_lasting_room():
 
 def test_pages_of_departed_nodes_are_given_back():
     """When all nodes of a shape have left, nothing of it is kept."""
-    fleet = Fleet(None, gone=3.0)
+    fleet = NodeTable(NodeConfig(level_changes=False))
     for n in range(1, 40):
         names = tuple(str(i) for i in range(n))
         data = bytes(n * GPU_V1.row_size)

@@ -5,11 +5,12 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from alerts.fusion import cause
+from alerts.kinds import UNHEARD_KIND
+from alerts.reasoning.fusion import cause
 from slowrank.telemetry import NodeEvent, NodeSample, Suspicion
 from slowrank.telemetry.columns import pack
 from slowrank.telemetry.schema import GPU_V1, HOST_V1, NIC_V1
-from streams.node_stage import NodeStage
+from streams.node.stage import NodeStage
 
 GPUS = 8
 
@@ -74,7 +75,7 @@ def event(code, ts, *, gpu=3, seq=0, source="kmsg"):
 
 def told(outputs):
     """Return what may become a finding: not what the finding stage is told of every node."""
-    return [s for s in outputs if not s.kind.startswith("self.")]
+    return [s for s in outputs if isinstance(s, Suspicion) and s.kind != UNHEARD_KIND]
 
 
 def kinds(found, state="raise"):

@@ -8,8 +8,8 @@ import pytest
 from slowrank.telemetry import JobSteps, NodeSample
 from slowrank.telemetry.columns import pack
 from slowrank.telemetry.schema import GPU_V1, HOST_V1, NIC_V1, STEP_V1
-from store.buckets import ROLLED, NodeLatest, SampleRollup, StepRollup
-from streams.rollup import RollUp
+from store.telemetry.buckets import ROLLED, NodeLatest, SampleRollup, StepRollup
+from streams.rollup.rollup import RollUp
 
 
 def sample(t, *, power=400.0, bits=4, energy=0, sent=0, node="n1", boot_id="b", seq=None):

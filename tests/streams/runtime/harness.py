@@ -17,13 +17,12 @@ import psycopg
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
 
-from slowrank.telemetry import DeadLetter, Record, Suspicion, decode_dead_letter, decode_suspicion, encode
+from slowrank.telemetry import DeadLetter, Record, Suspicion, decode_dead_letter, decode_message, encode
 from slowrank.telemetry.topics import DEAD_LETTERS, SUSPICIONS, TOPICS
 from store.migrate import migrate
-from streams.lanes import HEARTBEAT_KIND
-from streams.sender import key_of, topic_of
+from streams.files.record_producer import key_of, topic_of
 
-WORKER = "from slowrank.cli import main; main()"
+WORKER = "from cli import main; main()"
 
 
 @dataclass
@@ -89,9 +88,12 @@ class Rig:
         ]
 
     def suspicions(self) -> list[Suspicion]:
-        """Every suspicion that is no heartbeat."""
-        found = [decode_suspicion(m.value) for m in asyncio.run(self._read(SUSPICIONS))]
-        return [s for s in found if s.kind != HEARTBEAT_KIND]
+        """Every suspicion."""
+        return [s for s in self.stage_messages() if isinstance(s, Suspicion)]
+
+    def stage_messages(self):
+        """Everything on the topic of suspicions."""
+        return [decode_message(m.value) for m in asyncio.run(self._read(SUSPICIONS))]
 
     def messages(self, *topics):
         """How many messages stand in topics."""

@@ -2,14 +2,14 @@ import asyncio
 
 import pytest
 
-from streams.chore import Chore
+from streams.runtime.background import BackgroundTask
 
 
 def test_a_chore_that_waits_is_not_begun_twice():
     """While one is under way nothing more is begun, and the caller goes on."""
 
     async def scenario():
-        begun, gate, chore = [], asyncio.Event(), Chore()
+        begun, gate, chore = [], asyncio.Event(), BackgroundTask()
 
         async def work():
             begun.append(1)
@@ -33,7 +33,7 @@ def test_what_a_chore_raised_is_not_lost():
     """The next round hears of it."""
 
     async def scenario():
-        chore = Chore()
+        chore = BackgroundTask()
 
         async def work():
             raise ValueError("broken")

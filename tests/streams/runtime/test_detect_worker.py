@@ -5,12 +5,20 @@ import msgspec
 import pytest
 from aiokafka.errors import KafkaConnectionError
 
-from slowrank.telemetry import NodeEvent, decode_dead_letter, decode_sample, decode_suspicion, encode
-from streams.dead_letters import Message
-from streams.detect import Detect
-from streams.health import Health
-from streams.lanes import HEARTBEAT_KIND
-from streams.tuning import Tuning
+from alerts.kinds import UNHEARD_KIND
+from slowrank.telemetry import (
+    Heartbeat,
+    NodeEvent,
+    Suspicion,
+    decode_dead_letter,
+    decode_message,
+    decode_sample,
+    encode,
+)
+from streams.config.settings import Tuning
+from streams.runtime.detect_worker import Detect
+from streams.runtime.kafka.dead_letters import Message
+from streams.runtime.monitoring.health import Health
 from tests.streams import traffic
 
 NOW = 1_795_160_000.0
@@ -65,13 +73,13 @@ def detect(log, outlet, health=None, now=lambda: NOW):
 
 
 def suspicions(outlet):
-    found = [decode_suspicion(m.value) for m in outlet.messages if m.topic == "suspicions"]
-    return [s for s in found if not s.kind.startswith("self.")]
+    found = [decode_message(m.value) for m in outlet.messages if m.topic == "suspicions"]
+    return [s for s in found if isinstance(s, Suspicion) and s.kind != UNHEARD_KIND]
 
 
 def heartbeats(outlet):
-    found = [decode_suspicion(m.value) for m in outlet.messages if m.topic == "suspicions"]
-    return [s for s in found if s.kind == HEARTBEAT_KIND]
+    found = [decode_message(m.value) for m in outlet.messages if m.topic == "suspicions"]
+    return [s for s in found if isinstance(s, Heartbeat)]
 
 
 def take_all(log, worker, start=0):
@@ -126,7 +134,7 @@ def test_no_lane_tells_the_time_before_all_that_have_something_to_read(story):
         worker.idle(ends, ends)
 
     asyncio.run(go())
-    *beats, job, nodes = [(s.ts, s.note) for s in heartbeats(outlet)]
+    *beats, job, nodes = [(s.ts, s.partition) for s in heartbeats(outlet)]
     assert beats == sorted(beats)
     assert {note for _, note in beats[100:]} == {"job-steps:0", "node-samples:0"}
     assert job == max(beat for beat in beats if beat[1] == "job-steps:0")
@@ -146,7 +154,7 @@ def test_a_worker_that_starts_tells_where_its_lanes_stand(story):
         after.idle(end, end)
 
     asyncio.run(go())
-    assert [(s.note, s.cluster) for s in heartbeats(outlet)] == [("job-steps:0", "c")]
+    assert [(s.partition, s.cluster) for s in heartbeats(outlet)] == [("job-steps:0", "c")]
 
 
 def test_a_partition_from_which_nothing_comes_is_waited_for_a_minute(story):
@@ -253,7 +261,7 @@ def test_what_cannot_be_read_is_a_dead_letter_with_its_place(story):
 
 def test_a_stage_that_fails_on_a_record_makes_a_dead_letter(story, monkeypatch):
     """A bug of a stage costs one message, not the partition."""
-    from streams.job_stage import JobStage
+    from streams.job.stage import JobStage
 
     broken, real = story[7], JobStage.process
 

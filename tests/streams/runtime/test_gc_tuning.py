@@ -3,7 +3,7 @@ import weakref
 
 import pytest
 
-from streams.garbage import NEW_OBJECTS, collect_seldom
+from streams.runtime.gc_tuning import NEW_OBJECTS, collect_seldom
 
 
 class Knot:

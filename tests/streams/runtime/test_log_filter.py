@@ -2,7 +2,7 @@ import logging
 
 import pytest
 
-from streams.hush import CHATTY, EVERY_SECONDS, LOGGERS, Hush, hush
+from streams.runtime.log_filter import CHATTY, EVERY_SECONDS, LOGGERS, RateLimitFilter, hush
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def line(text, *args):
 def test_the_same_line_passes_once_in_ten_seconds():
     """What a library repeats is said once; numbers in it do not make it another line."""
     now = [100.0]
-    quiet = Hush(lambda: now[0])
+    quiet = RateLimitFilter(lambda: now[0])
     assert quiet.filter(line("Unable connect to node with id %s", 1))
     assert not quiet.filter(line("Unable connect to node with id %s", 2))
     assert quiet.filter(line("Heartbeat failed"))
@@ -38,4 +38,4 @@ def test_what_tells_of_its_steps_only_warns():
     for name in ("faust.app.base", "mode.worker", "aiokafka.conn"):
         assert not logging.getLogger(name).isEnabledFor(logging.INFO)
         assert logging.getLogger(name).isEnabledFor(logging.WARNING)
-    assert logging.getLogger("streams.keeper").level == logging.NOTSET
+    assert logging.getLogger("streams.runtime.partitions.partition_table").level == logging.NOTSET

@@ -7,9 +7,9 @@ import os
 import pytest
 
 from slowrank.settings import Settings
-from streams.prerequisites import Unprepared, demand, make_own
+from streams.runtime.preflight import Unprepared, demand, make_own
 from tests.streams import traffic
-from tests.streams.harness import Rig, wait_for
+from tests.streams.runtime.harness import Rig, wait_for
 
 
 @pytest.fixture
@@ -54,6 +54,19 @@ def test_servers_that_do_not_answer_are_waited_for(tmp_path):
 
     for role in ("detect", "sink"):
         demand(settings_of(away), role)
+
+
+def test_a_worker_without_kafka_names_it_and_waits(tmp_path):
+    """One line names the address and what to do, instead of a traceback for each attempt."""
+    away = Rig("127.0.0.1:1", "postgresql://postgres@127.0.0.1:1/none", tmp_path)
+    worker = away.start("detect")
+    try:
+        wait_for(lambda: "no Kafka at 127.0.0.1:1" in worker.log.read_text(), within=60, what="the reason")
+        assert worker.alive
+    finally:
+        worker.terminate()
+    assert "SLOWRANK_KAFKA_BOOTSTRAP" in worker.log.read_text()
+    assert "Traceback" not in worker.log.read_text()
 
 
 @pytest.mark.slow

@@ -5,19 +5,19 @@ from typing import Any
 import psycopg
 import pytest
 
-from slowrank.telemetry import Suspicion, decode_dead_letter, encode
-from store.buckets import NodeLatest, SampleRollup
-from store.findings import REMEMBERED_SECONDS
-from streams.dead_letters import Message
-from streams.health import Health
-from streams.job_stage import JobStage
-from streams.lanes import Lane
-from streams.paces import PACE_KIND, pace_of
-from streams.rows import RowBuffer
-from streams.sink import FINDING_WINDOW_SECONDS, Sink
-from streams.tuning import Tuning
+from slowrank.telemetry import RankPace, decode_dead_letter, encode
+from store.findings.findings import REMEMBERED_SECONDS
+from store.telemetry.buckets import NodeLatest, SampleRollup
+from streams.config.settings import Tuning
+from streams.job.stage import JobStage
+from streams.rollup.paces import pace_row
+from streams.runtime.kafka.dead_letters import Message
+from streams.runtime.monitoring.health import Health
+from streams.runtime.partitions.partition import PartitionState
+from streams.runtime.sink_worker import FINDING_WINDOW_SECONDS, Sink
+from streams.runtime.write_buffer import RowBuffer
 from tests.streams import traffic
-from tests.streams.test_detect import NOW, Log, Sent
+from tests.streams.runtime.test_detect_worker import NOW, Log, Sent
 
 
 class Database:
@@ -59,7 +59,7 @@ def sink(log, database, outlet=None, health=None, tuning=None):
 @pytest.fixture(scope="module")
 def suspected():
     """The suspicions topic of a job with a slow rank, heartbeats included."""
-    lane = Lane("job-steps:0", JobStage())
+    lane = PartitionState("job-steps:0", JobStage())
     return [s for r in traffic.job(slow=(5, 100, 1.5), ends=NOW - 1) for s in lane.process(r, r.ts)]
 
 
@@ -143,10 +143,10 @@ def test_rows_are_whole_after_a_restart_anywhere():
 @pytest.mark.parametrize("cut", [0.3, 0.7])
 def test_paces_outlive_a_restart_anywhere(cut):
     """A pace that was still gathering when a worker ended is read again, and none leads to a finding."""
-    lane = Lane("job-steps:0", JobStage())
+    lane = PartitionState("job-steps:0", JobStage())
     job = traffic.job(ranks=8, steps=300, step_seconds=30.0, ends=NOW - 1)
     said = [s for r in job for s in lane.process(r, r.ts)]
-    paces = {pace_of(s) for s in said if isinstance(s, Suspicion) and s.kind == PACE_KIND}
+    paces = {pace_row(s) for s in said if isinstance(s, RankPace)}
     assert len(paces) > 8
     log, database = log_of(said, "suspicions"), Database()
     asyncio.run(take(sink(log, database), log.messages[: int(cut * len(said))]))

@@ -2,8 +2,8 @@ import sys
 import threading
 import time
 
-from streams.supervisor import Supervisor
-from streams.tend import health_file, pulse
+from streams.runtime.housekeeping import health_file, pulse
+from streams.runtime.supervisor import Supervisor
 
 
 def python(code):

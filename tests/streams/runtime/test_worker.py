@@ -13,11 +13,11 @@ from alerts.finding import Action
 from slowrank.settings import Settings
 from slowrank.telemetry import Subject
 from store.migrate import migrate
-from streams.health import Health
-from streams.metrics import SinkMetrics
-from streams.tuning import Layer, Tuning
-from streams.worker import SinkWork
-from tests.streams.test_comparison import T0, finding
+from streams.config.settings import Layer, Tuning
+from streams.runtime.monitoring.health import Health
+from streams.runtime.monitoring.metrics import SinkMetrics
+from streams.runtime.worker import SinkWork
+from tests.streams.files.test_finding_diff import T0, finding
 
 pytestmark = pytest.mark.integration
 

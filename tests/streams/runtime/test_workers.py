@@ -11,17 +11,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from alerts.chronic import Pace
-from slowrank.telemetry import JobSteps, NodeEvent, NodeSample, encode
+from detectors.fleet.chronic import Pace
+from slowrank.telemetry import JobSteps, MinuteMeans, NodeEvent, NodeSample, encode
 from slowrank.telemetry.checks import REASONS
-from streams.file_records import read_records
-from streams.readings import READINGS_KIND
-from streams.replay import findings_of
-from streams.sender import key_of, topic_of
-from streams.topology import local_pipeline
+from streams.files.record_builder import read_records
+from streams.files.record_producer import key_of, topic_of
+from streams.files.replay import findings_of
+from streams.pipeline import local_pipeline
 from tests.streams import traffic
-from tests.streams.harness import rig, wait_for
-from tests.streams.weak_signs import REGION, SICK, TUNING, samples
+from tests.streams.cluster.weak_signs import REGION, SICK, TUNING, samples
+from tests.streams.runtime.harness import rig, wait_for
 
 pytestmark = pytest.mark.slow  # 30 to 100 s each
 
@@ -258,7 +257,7 @@ def test_a_recording_replays_to_the_same_findings(installation, story, calm, tmp
     command = [
         sys.executable,
         "-c",
-        "from slowrank.cli import main; main()",
+        "from cli import main; main()",
         "streams",
         "record",
         "-o",
@@ -284,7 +283,7 @@ def test_nodes_in_all_partitions_are_compared_with_each_other(installation):
     installation.start("sink").wait_ready()
     installation.send(records)
     finish(installation)
-    told = [s.subject.node for s in installation.suspicions() if s.kind == READINGS_KIND]
+    told = [m.node for m in installation.stage_messages() if isinstance(m, MinuteMeans)]
     assert len(set(told)) == 10
     found = [(f.dedup_key, f.kind, f.status) for f in expected]
     assert [row[:3] for row in installation.findings()] == found

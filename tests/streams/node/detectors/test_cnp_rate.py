@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.cluster import Cluster
-from simulator.faults import Fault
-from simulator.layout import ClusterSpec, one_job
-from slowrank.telemetry import NodeSample
-from streams.node_stage import NodeStage
-from streams.topology import local_pipeline
-from tests.streams.port_samples import port_sample
+from simulator.cluster.cluster import Cluster
+from simulator.cluster.layout import ClusterSpec, one_job
+from simulator.faults.fault import Fault
+from slowrank.telemetry import NodeSample, Suspicion
+from streams.node.stage import NodeStage
+from streams.pipeline import local_pipeline
+from tests.streams.node.port_samples import port_sample
 
 START, FULL = 1000, 1100
 CNP = "nic.port.cnp_handled_total"
@@ -35,7 +35,7 @@ def run(rates, *, ports=4, job=lambda t: "j", gpus=1, schema=2, seconds=300):
         counts += np.where(np.isnan(sent), 0.0, rng.poisson(np.nan_to_num(sent)))
         shown = np.where(np.isnan(sent), np.nan, counts)
         found += stage.process(port_sample(t, handled(shown), job=job(t), gpus=[{}] * gpus, schema=schema))
-    return [s for s in found if s.kind == "congestion"]
+    return [s for s in found if isinstance(s, Suspicion) and s.kind == "congestion"]
 
 
 def full(t, i):
@@ -100,24 +100,28 @@ def test_a_counter_that_starts_anew_or_a_gap_is_no_congestion(before, after, sil
         start = after if t >= FULL and after < before else before
         if not (silent and FULL <= t < FULL + 60):
             found += stage.process(port_sample(t, handled([start + 2 * (t - START)] * 2)))
-    assert [s for s in found if s.kind == "congestion"] == []
+    assert [s for s in found if isinstance(s, Suspicion) and s.kind == "congestion"] == []
 
 
-def findings(kind, **fault):
-    """The last state of every finding of a simulated cluster, and the suspicions of its nodes."""
+def simulated(kind, magnitude):
+    """The records of a cluster with one fault."""
     spec = ClusterSpec(nodes=4, gpus=4, nics=2, jobs=(one_job(4, 4),))
-    pipeline, stage, told = local_pipeline(), NodeStage(), list[Any]()
-    last: dict[str, Any] = {}
-    for r in Cluster(spec, seed=5, faults=[Fault(kind=kind, node=2, gpu=1, onset=100.0, **fault)]).run(300.0):
-        last |= {f.id: f for f in pipeline.process(r)}
-        told += stage.process(r) if isinstance(r, NodeSample) else ()
-    return list(last.values()), told
+    fault = Fault(kind=kind, node=2, gpu=1, onset=100.0, magnitude=magnitude)
+    return list(Cluster(spec, seed=5, faults=[fault]).run(300.0))
+
+
+def congested(records):
+    """The suspicions of congestion that its nodes raise."""
+    stage = NodeStage()
+    raised = [s for r in records if isinstance(r, NodeSample) for s in stage.process(r)]
+    return [s for s in raised if isinstance(s, Suspicion) and s.kind == "congestion"]
 
 
 def test_it_corroborates_that_the_job_is_slow_for_its_network():
     """The finding about the job shows it and is surer of its cause; it is no finding of its own."""
-    found, told = findings("congestion", magnitude=3.0)
-    assert {s.subject.node for s in told if s.kind == "congestion"} == {f"sim-000{i}" for i in range(4)}
+    records, pipeline = simulated("congestion", 3.0), local_pipeline()
+    assert {s.subject.node for s in congested(records)} == {f"sim-000{i}" for i in range(4)}
+    found = {f.id: f for r in records for f in pipeline.process(r)}.values()
     (job,) = [f for f in found if f.status == "open"]
     assert (job.kind, job.subject.type, job.subject.node) == ("straggler.job_wide", "job", None)
     assert "nic.port.cnp_handled_ratio" in {e.metric for e in job.evidence}
@@ -142,5 +146,4 @@ def test_alone_it_is_no_finding():
 @pytest.mark.parametrize("kind", ["nic_slow", "link_errors", "clock_lock"])
 def test_other_faults_are_no_congestion(kind):
     """A slow port, a bad link and a slow GPU send no more notifications."""
-    _, told = findings(kind, magnitude=2.0)
-    assert [s for s in told if s.kind == "congestion"] == []
+    assert congested(simulated(kind, 2.0)) == []

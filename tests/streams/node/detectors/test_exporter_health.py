@@ -4,14 +4,14 @@ import math
 
 import pytest
 
-from simulator.cluster import Cluster
-from simulator.faults import Fault
-from simulator.layout import ClusterSpec, one_job
+from simulator.cluster.cluster import Cluster
+from simulator.cluster.layout import ClusterSpec, one_job
+from simulator.faults.fault import Fault
 from slowrank.telemetry import NodeSample
 from slowrank.telemetry.columns import pack
 from slowrank.telemetry.schema import HOST_V1
-from streams.exporter_health import clock_error
-from streams.topology import local_pipeline
+from streams.node.detectors.exporter_health import clock_error
+from streams.pipeline import local_pipeline
 
 NODES = 6
 

@@ -1,10 +1,10 @@
 import pytest
 
-from alerts.hang import BOTH, LASTING
-from slowrank.telemetry import NodeSample
+from alerts.reasoning.hang import BOTH, LASTING
+from slowrank.telemetry import NodeSample, Suspicion
 from slowrank.telemetry.columns import pack
 from slowrank.telemetry.schema import GPU_V1, HOST_V1, NIC_V1
-from streams.node_stage import NodeStage
+from streams.node.stage import NodeStage
 
 IDS = ("0", "1")
 
@@ -39,7 +39,8 @@ class Node:
             nic=pack(NIC_V1, [port]),
             host=b"" if ahead is None else pack(HOST_V1, [{"host.clock_offset_seconds": ahead}]),
         )
-        return [s for s in self.stage.process(sample) if s.detector.startswith("quiet")]
+        found = (s for s in self.stage.process(sample) if isinstance(s, Suspicion))
+        return [s for s in found if s.detector.startswith("quiet")]
 
 
 def run(node, seconds, *, hang=False, job="j", ids=IDS):

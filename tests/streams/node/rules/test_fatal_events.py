@@ -2,9 +2,9 @@
 
 import pytest
 
-from alerts.lifecycle import NOTIFIED
+from alerts.cases.lifecycle import NOTIFIED
 from slowrank.telemetry import NodeEvent
-from streams.topology import local_pipeline
+from streams.pipeline import local_pipeline
 
 T0 = 1_795_160_000.0
 RESET = "GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)"

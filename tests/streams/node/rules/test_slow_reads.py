@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from alerts.lifecycle import NOTIFIED
+from alerts.cases.lifecycle import NOTIFIED
 from slowrank.telemetry import NodeSample
 from slowrank.telemetry.columns import pack
 from slowrank.telemetry.schema import GPU_V1, HOST_V1
-from streams.topology import local_pipeline
+from streams.pipeline import local_pipeline
 
 T0 = 1_795_160_000.0
 GPUS = 8

@@ -3,15 +3,15 @@
 import hardware_page
 import pytest
 
-from alerts.lifecycle import NOTIFIED
-from alerts.severity import ORDER
+from alerts.cases.lifecycle import NOTIFIED
+from alerts.report.severity import ORDER
 from slowrank.telemetry import Evidence, NodeEvent, Subject
 from slowrank.telemetry.xids import XIDS, xid_of
-from streams.event_tables import EVENT_RULES, UNKNOWN_XID
-from streams.finding_stage import FindingStage
-from streams.hardware_rules import GPU_COUNTS, HOST_COUNTS, NIC_COUNTS
-from streams.hardware_states import GPU_STATES, NIC_STATES, NODE_STATES
-from streams.topology import local_pipeline
+from streams.cluster.stage import FindingStage
+from streams.node.rules.event_tables import EVENT_RULES, UNKNOWN_XID
+from streams.node.rules.rule_tables import GPU_COUNTS, HOST_COUNTS, NIC_COUNTS
+from streams.node.rules.state_rules import GPU_STATES, NIC_STATES, NODE_STATES
+from streams.pipeline import local_pipeline
 
 FATAL = ("critical", "error")
 T0 = 1_795_160_000.0

@@ -5,14 +5,15 @@ from collections import defaultdict
 
 import pytest
 
-from slowrank.telemetry import NodeEvent, decode_suspicion, encode
-from streams.dead_letters import Message
-from streams.detect import Detect
-from streams.health import Health
-from streams.moves import Moves
-from streams.placement import MOVED, Counts, home
-from streams.sender import key_of, topic_of
-from streams.tuning import Tuning
+from alerts.kinds import UNHEARD_KIND
+from slowrank.telemetry import NodeEvent, Suspicion, decode_message, encode
+from streams.config.settings import Tuning
+from streams.files.record_producer import key_of, topic_of
+from streams.runtime.detect_worker import Detect
+from streams.runtime.kafka.dead_letters import Message
+from streams.runtime.kafka.moved_keys import Moves
+from streams.runtime.kafka.placement import MOVED, Counts, home
+from streams.runtime.monitoring.health import Health
 from tests.streams import traffic
 
 NOW = 1_795_160_000.0
@@ -48,7 +49,7 @@ class Brokers:
     def post(self, messages):
         for m in messages:
             if m.topic == "suspicions":
-                self.suspicions.append(decode_suspicion(m.value))
+                self.suspicions.append(decode_message(m.value))
             else:
                 self.append(m.topic, m.partition, m.key, m.value, dict(m.headers)[MOVED].decode())
         done = asyncio.get_running_loop().create_future()
@@ -95,7 +96,8 @@ class Worker:
 
 
 def said(brokers):
-    return {(s.kind, s.subject.node) for s in brokers.suspicions if not s.kind.startswith("self.")}
+    found = (s for s in brokers.suspicions if isinstance(s, Suspicion))
+    return {(s.kind, s.subject.node) for s in found if s.kind != UNHEARD_KIND}
 
 
 async def play(records, *, learns, grows=NOW + 60, restarts=()):

@@ -7,9 +7,9 @@ import pytest
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
 from aiokafka.errors import GroupCoordinatorNotAvailableError
 
-from streams.growth import REMEMBERED_SECONDS, Growth
-from streams.placement import Counts
-from streams.probe import Probe
+from streams.runtime.kafka.offsets import Probe
+from streams.runtime.kafka.partition_growth import REMEMBERED_SECONDS, Growth
+from streams.runtime.kafka.placement import Counts
 
 pytestmark = pytest.mark.integration
 

@@ -4,9 +4,9 @@ import pytest
 from aiokafka.partitioner import DefaultPartitioner
 from kafka.partitioner.default import murmur2 as exporters_hash
 
-from streams.dead_letters import Message
-from streams.growth import continued
-from streams.placement import Counts, Placement, home
+from streams.runtime.kafka.dead_letters import Message
+from streams.runtime.kafka.partition_growth import continued
+from streams.runtime.kafka.placement import Counts, Placement, home
 
 KEYS = [f"node-{n}".encode() for n in range(200)]
 GREW = 1_795_160_000.0

@@ -7,11 +7,11 @@ from prometheus_client import CollectorRegistry
 
 from slowrank.settings import Settings
 from slowrank.telemetry import Subject
-from store.findings import Change
-from streams.health import Health
-from streams.metrics import MAX_CLUSTERS, SinkMetrics, new_registry, serve
-from streams.senders import Present
-from tests.streams.test_comparison import finding
+from store.findings.findings import Change
+from streams.runtime.monitoring.health import Health
+from streams.runtime.monitoring.metrics import MAX_CLUSTERS, SinkMetrics, new_registry, serve
+from streams.runtime.monitoring.node_counts import Present
+from tests.streams.files.test_finding_diff import finding
 
 
 def value(registry, name, **labels):

@@ -1,7 +1,7 @@
 """The nodes behind a partition, counted."""
 
 from slowrank.telemetry.schema import GPU_V1, HOST_V1, NIC_V1
-from streams.senders import Present, Senders
+from streams.runtime.monitoring.node_counts import Present, Senders
 from tests.streams import traffic
 
 T0 = 1_795_160_000.0

@@ -3,7 +3,7 @@
 import pytest
 
 from alerts.finding import Finding
-from streams.blindness import DEAD_LETTERS, LAG, Backlog, Blindness, Sight
+from streams.runtime.monitoring.self_findings import DEAD_LETTERS, LAG, Backlog, Blindness, Sight
 
 NOW = 1_795_000_000.0
 WELL = Sight({"detect": 0.0, "sink": 0.0}, 0)

@@ -16,14 +16,14 @@ from alerts.config import FindingConfig
 from slowrank.settings import Settings
 from slowrank.telemetry import BadRecord
 from slowrank.telemetry.topics import DEAD_LETTERS
-from store.own import save_own
+from store.findings.self_findings import save_self_finding
 from store.pool import open_pool
-from streams.dead_letters import Message, dead_letter
-from streams.lookout import Lookout
-from streams.metrics import SinkMetrics
-from streams.probe import Probe
+from streams.runtime.kafka.dead_letters import Message, dead_letter
+from streams.runtime.kafka.offsets import Probe
+from streams.runtime.monitoring.metrics import SinkMetrics
+from streams.runtime.monitoring.self_monitor import SelfMonitor
 from tests.streams import traffic
-from tests.streams.harness import rig, wait_for
+from tests.streams.runtime.harness import rig, wait_for
 
 
 @pytest.fixture
@@ -68,10 +68,10 @@ async def looks(installation, clock, moments):
 
     def store(finding):
         with pool.connection() as conn:
-            save_own(conn, finding, FindingConfig())
+            save_self_finding(conn, finding, FindingConfig())
 
     metrics = SinkMetrics(CollectorRegistry())
-    lookout = Lookout(settings, store=store, metrics=metrics, wall=clock)
+    lookout = SelfMonitor(settings, store=store, metrics=metrics, wall=clock)
     try:
         for moment in moments:
             clock.ahead = moment

@@ -1,7 +1,7 @@
 import pytest
 
-from streams.health import Health
-from streams.watchdog import Watchdog
+from streams.runtime.monitoring.health import Health
+from streams.runtime.monitoring.watchdog import Watchdog
 
 
 class Clock:

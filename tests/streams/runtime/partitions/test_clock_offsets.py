@@ -6,8 +6,8 @@ from msgspec.structs import replace
 
 from slowrank.telemetry import JobSteps
 from slowrank.telemetry.schema import STEP_SCHEMAS
-from streams.arrays import columns
-from streams.clocks import SETTLE_SECONDS, Clocks, shifted
+from streams.columns import columns
+from streams.runtime.partitions.clock_offsets import SETTLE_SECONDS, Clocks, shifted
 from tests.streams import traffic
 
 NOW = 1_795_160_000.0

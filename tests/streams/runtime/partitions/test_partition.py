@@ -1,16 +1,20 @@
 from alerts.finding import Finding
-from slowrank.telemetry import NodeEvent, Suspicion
-from streams.finding_stage import FindingStage
-from streams.lanes import FindingClock, FindingLane, heartbeat
-from streams.node_stage import NodeStage
+from slowrank.telemetry import Heartbeat, NodeEvent, Suspicion
+from streams.cluster.stage import FindingStage
+from streams.node.stage import NodeStage
+from streams.runtime.partitions.partition import FindingClock, FindingLane
 
 START = 1000
+
+
+def heartbeat(partition, second):
+    return Heartbeat(cluster="c", ts=float(second), partition=partition)
 
 
 def play(clock, beats):
     """Feed (lane, second, logged) and return how far the clock is."""
     for lane, second, logged in beats:
-        clock.heard(heartbeat("c", lane, second), logged)
+        clock.update(heartbeat(lane, second), logged)
     return clock.watermark.time
 
 
@@ -55,7 +59,7 @@ def test_a_suspicion_whose_time_has_passed_is_weighed_at_once():
     """A fleet at rest sends no further heartbeat: what comes late must not wait for one."""
     lane = FindingLane("suspicions:0", FindingStage())
     for second in range(START, START + 60, 2):
-        lane.process(heartbeat("c", "node-samples:0", second), second + 0.5)
+        lane.process(heartbeat("node-samples:0", second), second + 0.5)
     xid = NodeEvent(
         cluster="c",
         node="n",

@@ -1,6 +1,6 @@
 """How far event time follows the clock while nothing comes."""
 
-from streams.receive_time import FIRST_SECONDS, QUIET_SECONDS, ReceiveTime
+from streams.runtime.partitions.receive_time import FIRST_SECONDS, QUIET_SECONDS, ReceiveTime
 
 
 def first_move(receive, *, start=0, seconds=700):

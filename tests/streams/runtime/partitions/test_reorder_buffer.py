@@ -2,7 +2,7 @@ import random
 
 import pytest
 
-from streams.reorder import LONGEST_SECONDS, PATIENCE_SECONDS, Reorder
+from streams.runtime.partitions.reorder_buffer import LONGEST_SECONDS, PATIENCE_SECONDS, Reorder
 
 
 def played(log):

@@ -1,0 +1,60 @@
+"""When a case changes without new suspicions: opened after a hold, resolved, expired, forgotten."""
+
+import math
+from dataclasses import replace
+
+from alerts.cases.case import Case
+from alerts.cases.explaining import leader_key, traces
+from alerts.cases.grouping import held_for_others
+from alerts.cases.lifecycle import Event, transition
+from alerts.cases.scope import Scope
+from alerts.config import FindingConfig
+from alerts.reasoning.corroborate import at_work_from
+
+
+def deadline_of(scope: Scope, case: Case, config: FindingConfig) -> float:
+    """Return the event time at which a case changes if nothing else comes in."""
+    if not case.live:
+        return max(case.ended_at or 0.0, case.last_seen_at) + config.reopen_within_seconds
+    left = traces(scope, case, config)
+    if any(trace.active for trace in left):
+        # Its trace may be all that it shows until it is repaired.
+        return max(c.last_seen_at for c in (case, *left)) + config.open_expires_after_seconds
+    if case.cleared_at is not None:
+        return max(c.cleared_at or 0.0 for c in (case, *left)) + config.resolve_after_seconds
+    if case.status == "suspected" and leader_key(scope, case, config) is None:
+        return min(
+            case.last_seen_at + config.suspected_expires_after_seconds, held_until(scope, case, config)
+        )
+    return case.last_seen_at + config.open_expires_after_seconds
+
+
+def expire(scope: Scope, key: str, at: float, config: FindingConfig) -> Scope:
+    """Return the scope after the deadline of one of its cases."""
+    case = scope.cases[key]
+    case = case.accrued(min(at, at_work_from(case, scope.cases.values())))
+    if at < deadline_of(scope, case, config):
+        return scope.having(case)
+    if not case.live:
+        return Scope({k: c for k, c in scope.cases.items() if k != key})
+    # It is the hold that ends: the case opens when the scope is settled.
+    if case.status == "suspected" and at >= held_until(scope, case, config):
+        return scope
+    event: Event = "recovered" if case.cleared_at is not None else "expired"
+    return scope.having(replace(case.all_cleared(at), status=transition(case.status, event), ended_at=at))
+
+
+def held_until(scope: Scope, case: Case, config: FindingConfig) -> float:
+    """Return when a case with enough evidence opens.
+
+    At once, unless it may be one of many of its group, node, rack or switch, or part of something worse.
+    """
+    if case.ready_at is None:
+        return math.inf
+    if held_for_others(case, scope.cases, config):
+        # Ranks that are equally slow cross the threshold at different steps: the later, the further apart.
+        taken = config.node_hold_share * (case.ready_at - case.since)
+        return case.ready_at + min(max(taken, 0.0), config.node_hold_seconds)
+    placed = case.subject.rack is not None or case.subject.switch is not None
+    held = (placed and case.rule.held_for_domain) or case.rule.trace
+    return case.ready_at + (config.hold_seconds if held else 0.0)

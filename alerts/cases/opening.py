@@ -1,0 +1,111 @@
+"""When cases open, and how one takes over the others that it explains, with their cost."""
+
+from dataclasses import replace
+
+from alerts.cases.case import Case
+from alerts.cases.ending import held_until
+from alerts.cases.explaining import leader_key, waits_for_leader
+from alerts.cases.grouping import grouped, members_of, with_groups
+from alerts.cases.lifecycle import NOTIFIED, transition
+from alerts.cases.scope import Scope
+from alerts.config import FindingConfig
+from alerts.reasoning.corroborate import at_work_from, certain, corroborated, over, planned, released
+
+
+def settle(scope: Scope, ts: float, config: FindingConfig) -> Scope:
+    """Return the scope after its cases changed at ``ts``: grouped, opened, charged and absorbed."""
+    scope = _follow_plans(Scope(with_groups(scope.cases, ts, config)), config)
+    # Root causes first, so that once open they inhibit their symptoms.
+    for key in sorted(scope.cases, key=lambda k: _precedence(scope.cases[k])):
+        case = _reopened(scope, scope.cases[key], ts, config)
+        if case.status != "suspected":
+            continue
+        ready = case.fresh_at(ts, config) and _sufficient(scope, case, config)
+        if not ready or leader_key(scope, case, config) is not None or waits_for_leader(scope, case, config):
+            if case.ready_at is not None:
+                scope = scope.having(replace(case, ready_at=None))
+            continue
+        case = replace(case, ready_at=ts if case.ready_at is None else case.ready_at)
+        scope = scope.having(_open(case, ts) if ts >= held_until(scope, case, config) else case)
+    return _absorb(_charge_leaders(_follow_hangs(scope, ts), config), ts, config)
+
+
+def _reopened(scope: Scope, case: Case, ts: float, config: FindingConfig) -> Case:
+    """Return an absorbed case as a suspected one, once the case that absorbed it explains it no more."""
+    absorbed = case.rule.trace and not case.live and case.fresh_at(ts, config)
+    if not absorbed or leader_key(scope, case, config) is not None:
+        return case
+    return replace(case, status=transition(case.status, "raised_again"), ended_at=None)
+
+
+def _follow_plans(scope: Scope, config: FindingConfig) -> Scope:
+    for case in [c for c in scope.cases.values() if planned(c, scope.cases.values(), config)]:
+        # Kept while it lasts, also when the announcement is forgotten.
+        scope = scope.having(replace(case, by_plan=True))
+    return scope
+
+
+def _follow_hangs(scope: Scope, ts: float) -> Scope:
+    others = scope.cases.values()
+    for case in [c for c in others if c.account.stalled]:
+        until = ts if released(case, others) else at_work_from(case, others)
+        if until <= ts:
+            scope = scope.having(case.moved(until))
+    for case in [c for c in scope.cases.values() if c.rule.hang and c.status in NOTIFIED]:
+        if over(case, scope.cases.values()):
+            scope = scope.having(case.all_cleared(ts))
+        elif certain(case, scope.cases.values()):
+            scope = scope.having(replace(case, certain=True))
+    return scope
+
+
+def _charge_leaders(scope: Scope, config: FindingConfig) -> Scope:
+    """Move what a case has cost to the account of the case that explains it: each hour is on one only."""
+    for key in sorted(k for k, c in scope.cases.items() if c.account.lost or c.account.charged_to):
+        case = scope.cases[key]
+        leader = leader_key(scope, case, config)
+        if leader is not None:
+            lead = scope.cases[leader]
+            lost = lead.account.lost + case.account.lost
+            scope = scope.having(replace(lead, account=replace(lead.account, lost=lost)))
+            scope = scope.having(replace(case, account=replace(case.account, lost=0.0, charged_to=leader)))
+        elif case.account.charged_to is not None and case.status in NOTIFIED:
+            scope = scope.having(replace(case, account=replace(case.account, charged_to=None)))
+    return scope
+
+
+def _precedence(case: Case) -> tuple[int, int, str]:
+    of_others = case.made_of_ranks or case.leads_mates
+    narrow = 2 if not of_others else 1 if case.subject.type != "node" else 0
+    return (case.rule.standing, narrow, case.key)
+
+
+def _sufficient(scope: Scope, case: Case, config: FindingConfig) -> bool:
+    others = scope.cases.values()
+    within = members_of(case, scope.cases, config)
+    return corroborated(case, others, config) or any(corroborated(m, others, config) for m in within)
+
+
+def _open(case: Case, ts: float) -> Case:
+    again = case.opened_at is not None
+    return replace(
+        case.accrued(ts),
+        status=transition(case.status, "corroborated"),
+        ready_at=None,
+        opened_at=case.opened_at if again else ts,
+        occurrences=case.occurrences + again,
+    )
+
+
+def _absorb(scope: Scope, ts: float, config: FindingConfig) -> Scope:
+    for case in tuple(scope.cases.values()):
+        if case.rule.trace and case.status in NOTIFIED and leader_key(scope, case, config) is not None:
+            scope = scope.having(replace(case, status=transition(case.status, "absorbed"), ended_at=ts))
+    for group in tuple(scope.cases.values()):
+        if group.status not in NOTIFIED:
+            continue
+        for member in tuple(scope.cases.values()):
+            if member.status in NOTIFIED and grouped(member, group, config):
+                status = transition(member.status, "absorbed")
+                scope = scope.having(replace(member, status=status, ended_at=ts))
+    return scope

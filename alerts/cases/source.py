@@ -1,0 +1,101 @@
+"""One source of a case: a detector, on one node, with the suspicion it raised last."""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from alerts.config import FindingConfig
+from alerts.kinds import kind_of
+from slowrank.telemetry import Suspicion
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The ``latest`` suspicion that a source raised, and ``until`` when: infinite while it has not cleared.
+
+    ``confirmed``: steps were slow when what it shows began, or while it lasted.
+    """
+
+    latest: Suspicion
+    until: float = math.inf
+    confirmed: bool = False
+
+    @property
+    def active(self) -> bool:
+        """Whether it has not cleared."""
+        return self.until == math.inf
+
+
+def source_id(s: Suspicion) -> str:
+    """Return the name of the source within its case: one detector may report a job from many nodes."""
+    return f"{s.detector}/{s.family}/{s.subject.node or ''}"
+
+
+def of_steps(s: Suspicion) -> bool:
+    """Return whether a slow machine is suspected for its step times."""
+    return kind_of(s.kind).steps_confirm and s.family == "timing"
+
+
+def refreshed(before: Source | None, s: Suspicion) -> Source:
+    """Return the source of ``s``; once confirmed it stays so while it lasts."""
+    if before is None or not before.active or before.latest.onset != s.onset:
+        return Source(s)
+    return replace(before, latest=s)
+
+
+def with_confirmed(
+    sources: Mapping[str, Source], s: Suspicion, config: FindingConfig
+) -> Mapping[str, Source]:
+    """Return the sources after ``s`` came in: hardware evidence is compared with the slow steps.
+
+    Steps confirm it if they became slow with it, or were slow after it began and before it was last
+    reported: a pause of the job changes the readings of its hardware, too, but has no slow steps.
+    """
+    if not kind_of(s.kind).steps_confirm:
+        return sources
+    steps = [source.latest for source in sources.values() if source.active and of_steps(source.latest)]
+    if not steps:
+        return sources
+
+    def confirms(slow: Suspicion, shown: Suspicion) -> bool:
+        together = abs(slow.onset - shown.onset) <= config.agree_within_seconds
+        return together or shown.onset_hi < slow.ts <= shown.ts
+
+    return {
+        name: replace(
+            source, confirmed=source.confirmed or any(confirms(slow, source.latest) for slow in steps)
+        )
+        for name, source in sources.items()
+    }
+
+
+def new_loss(source: Source | None, s: Suspicion) -> float:
+    """Return the GPU-hours of slow steps in ``s`` that its ``source`` has not reported before.
+
+    A suspicion has the total since its onset. Where the onset moved back before the last report, as after a
+    restart of the detector, only the share since that report is new.
+    """
+    if s.lost is None:
+        return 0.0
+    total, before = s.lost.gpu_seconds / 3600.0, None if source is None else source.latest
+    if source is None or before is None or before.lost is None:
+        return total
+    if before.onset == s.onset:
+        return total - before.lost.gpu_seconds / 3600.0
+    if not source.active or s.onset >= before.ts:
+        return total
+    return total * max(0.0, s.ts - before.ts) / (s.ts - s.onset)
+
+
+def loss_rate(sources: Iterable[Source]) -> float:
+    """Return the GPU-hours an hour that slow steps cost at present."""
+    return math.fsum(s.latest.lost.gpus for s in sources if s.active and s.latest.lost)
+
+
+def loss_since_reports(sources: Iterable[Source], at: float) -> float:
+    """Return the GPU-hours that slow steps have cost since each detector reported them, up to ``at``.
+
+    At their present rate: the case may have been updated by others since.
+    """
+    latest = (source.latest for source in sources if source.active)
+    return math.fsum(s.lost.gpus * (at - s.ts) / 3600.0 for s in latest if s.lost is not None)

@@ -1,0 +1,121 @@
+"""How one suspicion changes its case: opened, refreshed, resumed after a pause, or cleared."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from alerts.cases.account import Account
+from alerts.cases.case import Case, case_key, case_kind, case_subject
+from alerts.cases.lifecycle import transition
+from alerts.cases.source import Source, loss_rate, new_loss, refreshed, source_id, with_confirmed
+from alerts.config import FindingConfig
+from alerts.kinds import kind_of
+from alerts.report.severity import hurts
+from slowrank.telemetry import Suspicion
+
+
+def update(case: Case | None, s: Suspicion, config: FindingConfig) -> Case | None:
+    """Return the case after one suspicion; suspicions come in order of event time."""
+    if s.state == "clear":
+        return None if case is None else _cleared(case, s)
+    if case is None:
+        return _opened(s)
+    accrued = case.accrued(s.ts)
+    if not case.active:
+        accrued = _resumed(accrued, s, config)
+    before = accrued.sources.get(source_id(s))
+    sources = with_confirmed({**accrued.sources, source_id(s): refreshed(before, s)}, s, config)
+    return replace(
+        accrued,
+        # Sorted, so that the order in which sources came in does not show in a finding (docs/decisions/0006).
+        sources=dict(sorted(sources.items())),
+        onset=accrued.onset if _outweighed(accrued, s) else min(accrued.onset, _onset(s)),
+        since=min(accrued.since, s.onset),
+        last_seen_at=max(accrued.last_seen_at, s.ts),
+        cleared_at=None,
+        account=_charged(accrued.account, new_loss(before, s), case.kind, sources, s),
+        hurts=_hurts(case.kind, sources, case.hurts),
+    )
+
+
+def is_repeat(case: Case, s: Suspicion) -> bool:
+    """Return whether a source reports what it reported last: the same onset, severity and score."""
+    before = case.sources.get(source_id(s))
+    if before is None:
+        return False
+    last = before.latest
+    return (last.onset, last.severity, last.score) == (s.onset, s.severity, s.score)
+
+
+def _charged(
+    account: Account, loss: float, kind: str, sources: Mapping[str, Source], s: Suspicion
+) -> Account:
+    stops = kind_of(kind).hang
+    rate, gpus = loss_rate(sources.values()), s.gpus if stops else 0
+    return replace(account, lost=account.lost + loss, rate=rate, gpus=gpus, stalled=stops)
+
+
+def _outweighed(case: Case, s: Suspicion) -> bool:
+    """Return whether another source is stronger than ``s``: weaker evidence does not change the onset."""
+    own = source_id(s)
+    others = (source.latest for name, source in case.sources.items() if name != own)
+    return any(other.log_likelihood_ratio > s.log_likelihood_ratio for other in others)
+
+
+def _opened(s: Suspicion) -> Case:
+    sources, kind = {source_id(s): Source(s)}, case_kind(s)
+    # A stop costs from its onset on, before it was detected.
+    account = _charged(Account(accrued_to=min(s.onset, s.ts)), new_loss(None, s), kind, sources, s)
+    fresh = Case(
+        key=case_key(s),
+        kind=kind,
+        subject=case_subject(s),
+        first_seen_at=s.ts,
+        first_onset=s.onset,
+        onset=_onset(s),
+        since=s.onset,
+        last_seen_at=s.ts,
+        sources=sources,
+        account=account,
+        hurts=_hurts(kind, sources, False),
+    )
+    return fresh.accrued(s.ts)
+
+
+def _resumed(case: Case, s: Suspicion, config: FindingConfig) -> Case:
+    recent = (*(t for t in case.flap_times if s.ts - t <= config.flap_within_seconds), s.ts)
+    accrued_to = case.account.accrued_to if case.account.stalled else min(s.onset, s.ts)
+    return replace(
+        case,
+        status=transition(case.status, "raised_again"),
+        ended_at=None,
+        since=s.onset,
+        flaps=case.flaps + 1,
+        flap_times=recent,
+        # ``case`` is as it was before the relapse: a hang that had ended has to be proved again.
+        certain=case.certain and case.live,
+        by_plan=False,
+        intermittent=case.intermittent or len(recent) >= config.flap_count,
+        account=replace(case.account, accrued_to=accrued_to),
+    )
+
+
+def _cleared(case: Case, s: Suspicion) -> Case:
+    name = source_id(s)
+    case = case.moved(s.ts)
+    if name not in case.sources or not case.sources[name].active:
+        return case
+    sources = {**case.sources, name: replace(case.sources[name], until=s.ts)}
+    lost = case.account.lost + new_loss(case.sources[name], s)
+    account = replace(case.account, lost=lost, rate=loss_rate(sources.values()))
+    cleared_at = None if any(source.active for source in sources.values()) else s.ts
+    return replace(case, sources=sources, cleared_at=cleared_at, account=account)
+
+
+def _hurts(kind: str, sources: Mapping[str, Source], before: bool) -> bool:
+    if kind_of(kind).role == "evidence":
+        return False
+    return any(hurts(s.latest.job_slowdown_ratio, before) for s in sources.values() if s.active)
+
+
+def _onset(s: Suspicion) -> tuple[float, float, float]:
+    return (s.onset, s.onset_lo, s.onset_hi)

@@ -1,0 +1,53 @@
+"""Texts about a finding that several receivers show."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from api.delivery.receivers.receiver import Finding
+
+_ENDED = frozenset({"resolved", "expired"})
+
+
+def has_ended(finding: Finding) -> bool:
+    """Return whether the finding is resolved or expired."""
+    return finding.get("status") in _ENDED
+
+
+def subject_path(subject: Mapping[str, Any]) -> str:
+    """Return a short path to the subject, such as ``gpu-0423/gpu/5``."""
+    kind = str(subject.get("type", "node"))
+    instance = {
+        "gpu": subject.get("gpu_index"),
+        "rank": subject.get("rank"),
+        "group": _shared_coordinates(subject),
+        "job": subject.get("job_id"),
+        "nic": subject.get("nic"),
+        "rack": subject.get("rack"),
+        "switch": subject.get("switch") or subject.get("rail"),
+    }.get(kind)
+    parts = (subject.get("node"), kind, instance)
+    return "/".join(str(part) for part in parts if part is not None)
+
+
+def facts(finding: Finding) -> list[tuple[str, str]]:
+    """Return onset, cost, cause and blast radius as pairs of a name and a text."""
+    cause, blast = finding.get("cause"), finding.get("blast_radius", {})
+    per_hour, so_far = finding.get("gpu_hours_lost_per_hour"), finding.get("gpu_hours_lost")
+    cost = "not gating a job" if per_hour is None else f"{per_hour:.1f} GPU-h per hour"
+    if so_far is not None:
+        cost += f", {so_far:.1f} so far"
+    why = (
+        "not known" if not cause else f"{cause.get('hypothesis')} ({100 * cause.get('confidence', 0):.0f} %)"
+    )
+    jobs = ", ".join(map(str, blast.get("jobs", ())[:3])) or "no job"
+    return [
+        ("Since", str(finding.get("onset", "unknown"))),
+        ("Cost", cost),
+        ("Why", why),
+        ("Blast radius", f"{jobs}, {blast.get('ranks', 0)} ranks"),
+    ]
+
+
+def _shared_coordinates(subject: Mapping[str, Any]) -> str:
+    # A node may have several groups; the coordinates that all ranks of one share tell them apart.
+    return ",".join(f"{name}={at}" for name, at in sorted((subject.get("coords") or {}).items())) or "all"

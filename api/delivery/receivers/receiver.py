@@ -1,0 +1,84 @@
+"""What every receiver of notifications has in common: a name, a content type, a function to a body."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+MAX_BODY = 20_000
+"""Bytes of a body: the upper limit that Standard Webhooks 1.0.0 recommends."""
+
+# Bytes of the finding in it; the remaining 6 kB are for what a receiver writes around it.
+_FINDING_BUDGET = 14_000
+
+Finding = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Notification:
+    """An event of a finding as receivers get it: ``finding`` is a ``finding.v1`` object.
+
+    ``id`` is the same on every attempt; ``link`` is the web page of the finding for people.
+    """
+
+    id: str
+    type: str
+    at: datetime
+    finding: Finding
+    link: str = ""
+
+    @property
+    def timestamp(self) -> str:
+        """Time of the event as RFC 3339 UTC."""
+        return self.at.isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Receiver:
+    """A kind of webhook receiver.
+
+    ``name`` is what people choose with ``--format`` and what the database stores. ``render`` takes a
+    notification and the public URL of the API (no slash at its end) and returns a JSON-ready object. It is
+    pure, accepts any text in the finding, and needs at most 6 kB beside the finding.
+    """
+
+    name: str
+    content_type: str
+    render: Callable[[Notification, str], object]
+
+    def body(self, notification: Notification, public_url: str) -> bytes:
+        """Return the body to send, at most ``MAX_BODY`` bytes: the same for the same notification."""
+        fitted = replace(notification, finding=fit(notification.finding))
+        return msgspec.json.encode(self.render(fitted, public_url.rstrip("/")))
+
+
+def fit(finding: Finding) -> Finding:
+    """Return the finding cut to the size of a body: the last evidence goes first, then long texts are cut."""
+    small = dict(finding)
+    while small.get("evidence") and len(msgspec.json.encode(small)) > _FINDING_BUDGET:
+        small["evidence"] = small["evidence"][:-1]
+        small["truncated"] = True
+    if len(msgspec.json.encode(small)) > _FINDING_BUDGET:
+        small = {key: _cut(value, 300) for key, value in small.items() if key in _CORE}
+        small["truncated"] = True
+    return small
+
+
+def _cut(value: Any, limit: int) -> Any:
+    if isinstance(value, str):
+        return value[:limit]
+    if isinstance(value, Mapping):
+        return {str(k)[:64]: _cut(v, 120) for k, v in list(value.items())[:20]}
+    if isinstance(value, list | tuple):
+        return [_cut(v, 120) for v in value[:4]]
+    return value
+
+
+_CORE = frozenset(
+    {"id", "schema", "dedup_key", "kind", "title", "severity", "status", "subject", "onset"}
+    | {"onset_interval", "detected_at", "last_seen_at", "resolved_at", "detection_delay_seconds"}
+    | {"slowdown_ratio", "job_slowdown_ratio", "gpu_hours_lost", "gpu_hours_lost_per_hour"}
+    | {"cost_per_hour", "confidence", "score", "detector", "action"}
+)

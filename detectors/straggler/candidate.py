@@ -1,0 +1,104 @@
+"""A suspected slowdown of one rank: dated, and measured since then."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from detectors.peers.ratios import Ratios
+from detectors.robust import nan_median
+from detectors.straggler.core import Timing
+from detectors.straggler.llr_cusum import locate_onset
+from detectors.straggler.onset_time import Dated, date_onset
+from detectors.straggler.timing_channel import TimingChannel
+
+Floats = npt.NDArray[np.float64]
+
+LOOK_BEFORE = 30
+"""Steps before the evidence began that the dating of an onset, and a rank's own past, look at. Chosen: a ramp
+takes up to 32 steps (``llr_cusum.RAMPS``)."""
+
+_MOSTLY_SLOW = 0.65
+"""Chosen, of the steps since the onset: of noise alone half lies above zero, of a slowdown nearly all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A slowdown that is suspected and not confirmed: ``x`` [steps, ranks] since its onset.
+
+    ``effect`` [ranks] is the median of ``x`` over its steps, ``sigma`` the noise of the rank's ratio,
+    ``baseline`` the steps its usual ratio was learnt from (0: compared with no baseline).
+    """
+
+    timing: Timing
+    rank: int
+    lasting: bool
+    onset: Dated
+    x: Floats
+    effect: Floats
+    sigma: float
+    baseline: int
+
+    @property
+    def steps(self) -> int:
+        """Steps since the onset."""
+        return len(self.x)
+
+    @property
+    def size(self) -> float:
+        """The rank's own effect, as a log ratio (compute) or a share of the work (data, rest)."""
+        return float(self.effect[self.rank])
+
+    @property
+    def excess(self) -> float:
+        """How much longer the rank takes than its peers, as a share of their compute."""
+        return float(np.expm1(self.size)) if self.timing == "compute" else self.size
+
+    @property
+    def recent(self) -> float:
+        """The effect over the last five steps alone."""
+        return float(nan_median(self.x[-5:, self.rank]))
+
+    @property
+    def uncertainty(self) -> float:
+        """Standard error of the effect: of its mean since the onset, and of the baseline it is against."""
+        inverse = 1.0 / max(self.steps, 1) + (1.0 / self.baseline if self.baseline else 0.0)
+        return self.sigma * float(np.sqrt(inverse))
+
+    @property
+    def is_persistent(self) -> bool:
+        """Whether the rank was on the slow side in most of its steps, not far off in a few."""
+        read = self.x[:, self.rank][np.isfinite(self.x[:, self.rank])]
+        return len(read) >= 3 and float(np.mean(read > 0)) >= _MOSTLY_SLOW
+
+
+def series_of(timing: Timing, *, lasting: bool = False) -> str:
+    """Name the series of a timing's ratios; lasting slowness in compute is sought against the role alone."""
+    if timing != "compute":
+        return f"{timing}_x"
+    return "role" if lasting else "x"
+
+
+def candidate(ratios: Ratios, channel: TimingChannel, timing: Timing, rank: int) -> Candidate:
+    """Date the slowdown of ``rank`` and measure it since then."""
+    lasting, noise = channel.is_lasting(rank), channel.noise
+    series = series_of(timing, lasting=lasting)
+    sigma = max(ratios.kind.dispersion, ratios.config.floor) if noise is None else float(noise.sigma[rank])
+    bank = channel.lasting if lasting else channel.change
+    look_back = min(bank.age_of(rank) + LOOK_BEFORE, ratios.settled)
+    x = ratios.history.last(series, look_back) - (0.0 if lasting or noise is None else noise.center)
+    onset = locate_onset(x[:, rank], sigma)
+    dated = date_onset(ratios, rank, onset, steps=look_back)
+    # Slow in every step judged: perhaps in the warm-up too, since the first step seen.
+    if lasting and onset.index == 0 and len(x) == ratios.settled:
+        dated = replace(dated, lo=min(ratios.started, dated.lo), at=ratios.first_ts)
+    return Candidate(
+        timing=timing,
+        rank=rank,
+        lasting=lasting,
+        onset=dated,
+        x=x[onset.index :],
+        effect=nan_median(x[onset.index :]),
+        sigma=sigma,
+        baseline=noise.samples if noise is not None and not lasting else 0,
+    )

@@ -1,0 +1,186 @@
+"""The interface of a decision core: step times in, explanations out.
+
+A core decides which ranks of one job are slow. Everything outside of this package uses these types alone, so
+that a second core can be fed with the same steps and compared with the first.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from detectors.changepoint.offline_segmentation import Opinion
+from detectors.job.job_wide import JobWide
+from detectors.job.slow_network import SlowNetwork
+from detectors.peers.job_kind import Kind
+from detectors.peers.ratios import StepTimes
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.intp]
+
+Timing = Literal["compute", "data", "rest"]
+"""Timings that are compared; ``rest`` is what is left of a step beside all that its rank reports."""
+
+TIMINGS: tuple[Timing, ...] = get_args(Timing)
+
+Mates = Literal["", "as_slow", "less_slow"]
+"""How slow the others of a rank's tensor-parallel group are meanwhile; empty: not all of them are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlowRank:
+    """One rank is slow: since when (event time and number of steps), by how much, and how surely.
+
+    ``ratio`` is its time over that of its peers, ``job_ratio`` the job's step over what it would be without
+    the rank's excess, ``waits_least`` whether its waits confirm it (None = no waits known), ``peers`` how
+    many ranks it was compared with. ``score`` is evidence over its threshold, ``alone`` whether the evidence
+    needs no second kind. ``excursions`` counts the times it was slow, where it is slow on and off.
+    """
+
+    rank: int
+    timing: Timing
+    lasting: bool
+    onset: float
+    onset_lo: float
+    onset_hi: float
+    steps: int
+    score: float
+    alone: bool
+    ratio: float
+    job_ratio: float
+    peers: int
+    waits_least: bool | None
+    excursions: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PeerFigures:
+    """Seconds of the ``n`` other ranks compared with, and the ``place`` of the slow one among all (1 =
+    quickest)."""
+
+    n: int
+    p05: float
+    median: float
+    p95: float
+    place: int
+
+
+@dataclass(frozen=True, slots=True)
+class PastFigures:
+    """Median and median absolute deviation (``mad``) of ``n`` steps before the onset."""
+
+    median: float
+    mad: float
+    n: int
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Median ``value`` [s] of a slow rank in a ``metric`` since its onset, beside its peers and its past."""
+
+    metric: str
+    value: float
+    past: PastFigures | None
+    peers: PeerFigures | None
+
+
+@dataclass(frozen=True, slots=True)
+class Hindsight:
+    """Offline segmentation of a slow rank's last ratios: the ``opinion``, ratios ``after`` and before
+    (``past``), and the event time of the change where it is confirmed (``change_at``)."""
+
+    opinion: Opinion
+    metric: str
+    after: float
+    past: PastFigures
+    change_at: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """What the finding of a slow rank rests on, and which other explanations were looked at.
+
+    ``role`` [members] are the ranks that do the same work, None where roles are unknown. ``believed``: the
+    evidence has sufficed alone since the rank was found. ``work_known``: the ranks' amounts of work are taken
+    out of their times. ``since_start``: slow in the first step seen. ``tensor_group``: number of ranks of its
+    tensor-parallel group, ``mates`` how slow these are.
+    """
+
+    comparisons: tuple[Comparison, ...]
+    hindsight: Hindsight | None
+    role: Ints | None
+    believed: bool
+    work: Kind
+    work_known: bool
+    since_start: bool
+    ruled_out: tuple[str, ...]
+    tensor_group: int
+    mates: Mates
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepResult:
+    """What one step gave rise to: ranks newly ``slow``, ranks slow on and off (``intermittent``, repeated
+    while so), slowness that has ended (``recovered``: timing and rank), what is unequal in the job as a
+    whole, and whether its ``network`` became slow or recovered."""
+
+    slow: tuple[SlowRank, ...] = ()
+    intermittent: tuple[SlowRank, ...] = ()
+    recovered: tuple[tuple[Timing, int], ...] = ()
+    job_wide: JobWide = field(default_factory=JobWide)
+    network: SlowNetwork | None = None
+    network_recovered: bool = False
+
+
+class DecisionCore(Protocol):
+    """Decides for one job with a fixed set of ranks; ranks are places 0 … n-1."""
+
+    @property
+    def asynchronous(self) -> bool:
+        """Whether the ranks share no wall clock: no rank waits for another."""
+        ...
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the steps held."""
+        ...
+
+    def update(self, times: StepTimes) -> StepResult:
+        """Take the next step; return what is new."""
+        ...
+
+    def describe(self, timing: Timing, rank: int) -> SlowRank | None:
+        """Return a slow rank with the figures of this step; None while it shows no slowness."""
+        ...
+
+    def explain(self, slow: SlowRank) -> Explanation:
+        """Return what a slow rank of this step rests on; costly, called when it is reported."""
+        ...
+
+    def is_alone(self, timing: Timing, rank: int) -> bool:
+        """Whether the evidence against a slow rank suffices without a second kind."""
+        ...
+
+    def is_intermittent(self, rank: int) -> bool:
+        """Whether a rank was slow for a moment lately."""
+        ...
+
+    def paces(self, ranks: Ints, *, least: int) -> Floats:
+        """Return the usual log ratio of some ranks to their role, [len(ranks)]; NaN where it means nothing,
+        or is known from fewer than ``least`` steps."""
+        ...
+
+    @property
+    def pace_spread(self) -> float:
+        """Robust sd of lasting log ratios among the ranks, on the safe side."""
+        ...
+
+    def resume(self, slow: Iterable[tuple[Timing, int]]) -> None:
+        """Take ranks as slow that were reported so before the core was made, until they recover."""
+        ...
+
+    def inherit(self, before: "DecisionCore", places: Sequence[int]) -> None:
+        """Keep ranks slow that ``before`` found slow; ``places``: their number there, or -1."""
+        ...

@@ -1,0 +1,178 @@
+"""Gates between evidence and a finding: what else could have made a rank look slow.
+
+Statistical evidence (``llr_cusum``) states only that a rank's ratio is high. A candidate is confirmed when
+none of the other explanations holds, each of which has a function here:
+
+1. The effect is below what matters, or below 4 standard errors of itself, sigma * sqrt(1/steps + 1/baseline).
+2. More than half of the ranks are over the threshold: then "slow" and "usual" have changed places, because
+   the median belongs to the majority.
+3. The rank was on the slow side in less than 65 % of its steps: a few far ones are no slowdown.
+4. ``compute``: its role, or its position in a layer, slowed as a whole; or it waits more than its mates, as a
+   victim does and a culprit does not; or many of its role look as slow and its own past shows no change.
+5. ``rest``: it must have taken longer for 20 steps and 20 s, against its own past too, and wait least.
+
+Effects are log ratios to peers (compute) or shares of the peers' work (data, rest), [ranks]. Limits called
+"chosen" are trade-offs of recall against false alarms on simulated and recorded jobs
+(docs/detection-quality.md) and have no other source.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from detectors.peers.ratios import Ratios
+from detectors.peers.roles import looks_like_stage
+from detectors.robust import nan_median
+from detectors.straggler.candidate import LOOK_BEFORE, Candidate
+
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+
+REST_STEPS, REST_SECONDS = 20, 20.0
+"""How long a rank must take longer besides what it reports: the seconds asked of a wait that all ranks share
+(``shared_wait.LASTS_SECONDS``), and twice its steps."""
+
+FEW = 8
+"""Chosen: ranks below which one or two are a good part of all, and how many are alike means nothing."""
+
+_MANY = 1 / 3
+"""Chosen: share of a role from which the usual ones may be the others."""
+
+SURE_SIGMAS = 4.0
+"""Effects below this many standard errors are not distinguished from a badly known baseline: by chance one
+rank in 32,000 exceeds it."""
+
+UNLIKE_PEERS = 5.0
+"""Chosen: a rank whose lasting difference is below so many times the spread among its peers is different, not
+slow."""
+
+ASYNCHRONOUS_SIGMAS = 3.0
+"""Chosen: without a shared wall clock nothing holds ranks together, and a change must stand out by itself."""
+
+_HALF = 0.5
+"""Chosen, of the rank's own effect: what others must show to be alike, and a change to be the rank's own."""
+
+_WAITS_MORE, _WAITS_LESS = 0.5, -0.3
+"""Chosen, shares of the rank's excess: waiting more than the first is a victim's, less than the second a
+culprit's. Between them waiting decides nothing: collectives and pipeline bubbles are in it too."""
+
+_LEAST_OWN_PAST = 10
+"""Chosen: steps read before the onset for a rank's own past to count."""
+
+
+def is_confirmed(ratios: Ratios, found: Candidate, over: Bools) -> bool:
+    """Check what else could have made the rank look slow: everybody, its stage, waiting, a changed mix.
+
+    ``over`` [ranks] marks all ranks over the threshold at this time.
+    """
+    if not found.size >= np.log1p(_least_effect(ratios, found)):
+        return False
+    # The median belongs to the majority: with half of the ranks slow, "slow" and "usual" change places.
+    if over.sum() > ratios.ranks / 2 or not found.is_persistent:
+        return False
+    if found.timing == "data":
+        return True
+    if found.timing == "rest":
+        return _stalls_by_itself(ratios, found)
+    return not (
+        _is_shared_by_role(ratios, found)
+        or waits_least(ratios, found) is False
+        or ((ratios.asynchronous or _is_one_of_many(ratios, found)) and not _changed_itself(ratios, found))
+    )
+
+
+def waits_least(ratios: Ratios, found: Candidate) -> bool | None:
+    """Whether the rank waits less than its role mates, as a culprit does; False if it waits clearly more.
+
+    Where no waits are reported, collectives are where ranks wait for what is outside of their compute.
+    """
+    waits = ratios.history.last("wait", found.steps)
+    if found.timing == "rest" and not np.isfinite(waits).any():
+        waits = ratios.history.last("comm", found.steps)
+    seconds = ratios.history.last("compute", found.steps)
+    mates = ratios.mates(found.rank)
+    if found.timing == "rest" and not mates.any():
+        mates = np.arange(ratios.ranks) != found.rank
+    if not np.isfinite(waits[:, found.rank]).any() or not np.isfinite(waits[:, mates]).any():
+        return None
+    more = float(nan_median(waits[:, found.rank]) - nan_median(waits[:, mates].ravel()))
+    excess = found.excess * float(nan_median(seconds[:, mates].ravel()))
+    # The others wait for the culprit as long as it takes longer; the culprit waits for no rank.
+    if more > _WAITS_MORE * excess:
+        return False
+    return True if more < _WAITS_LESS * excess else None
+
+
+def _least_effect(ratios: Ratios, found: Candidate) -> float:
+    config, fixed = ratios.config, ratios.kind.kind == "fixed"
+    least = config.min_effect if fixed else config.min_effect_uneven
+    if ratios.asynchronous:
+        least = least if fixed else config.min_effect_asynchronous
+        least = max(least, ASYNCHRONOUS_SIGMAS * found.sigma)
+    if found.lasting:
+        unlike = float(np.expm1(UNLIKE_PEERS * ratios.lasting_spread()))
+        least = max(least, config.min_effect_lasting, unlike)
+    return max(least, SURE_SIGMAS * found.uncertainty)
+
+
+def _is_shared_by_role(ratios: Ratios, found: Candidate) -> bool:
+    """Return whether a role that is known, or looks like one, slowed as a whole."""
+    if not ratios.roles_known:
+        return found.lasting and not _stands_alone(ratios, found)
+    return goes_with_role(ratios, found.rank, found.effect)
+
+
+def goes_with_role(ratios: Ratios, rank: int, effect: Floats) -> bool:
+    """Return whether all mates of a small role or of one position slowed alike, by ``effect`` [ranks]."""
+    mates = ratios.mates(rank)
+    alike = effect[mates] >= _HALF * effect[rank]
+    if ratios.small_role[rank] and mates.any() and alike.all():
+        return True
+    role = ratios.groups.index == ratios.groups.index[rank]
+    return ratios.shards is not None and ratios.shards.explain(effect, rank, role)
+
+
+def _stands_alone(ratios: Ratios, found: Candidate) -> bool:
+    """Distinguish slow ranks from a stage where there are no coordinates.
+
+    Ranks slow from the start may be a stage: until roles are learnt, only one alone can be called slow, and
+    later none that form a pattern.
+    """
+    similar = found.effect >= _HALF * found.size
+    return not looks_like_stage(found.effect, similar) if ratios.roles_settled else bool(similar.sum() == 1)
+
+
+def _stalls_by_itself(ratios: Ratios, found: Candidate) -> bool:
+    """Return whether a rank does more than it did besides what it reports, for good, and waits least.
+
+    What is not reported may be many things: saving takes some steps, and a rank that waits in a pipeline
+    makes no other rank wait.
+    """
+    lasts = float(np.nanmax(ratios.history.last("ts", 1))) - found.onset.at
+    if found.steps < REST_STEPS or lasts < REST_SECONDS or found.recent < _HALF * found.size:
+        return False
+    before, since = _before_and_since(ratios, "rest", found)
+    work = float(nan_median(ratios.history.last("compute", found.steps).ravel()))
+    rose = float(nan_median(since) - nan_median(before)) >= _HALF * found.size * work
+    return rose and waits_least(ratios, found) is True
+
+
+def _before_and_since(ratios: Ratios, series: str, found: Candidate) -> tuple[Floats, Floats]:
+    """Return a series of the rank in the steps before its onset and since then."""
+    values = ratios.history.last(series, found.steps + LOOK_BEFORE)[:, found.rank]
+    return values[: -found.steps], values[-found.steps :]
+
+
+def _is_one_of_many(ratios: Ratios, found: Candidate) -> bool:
+    """Return whether a good part of its role looks as slow: they may be slower or the others faster, which
+    only their own past shows.
+    """
+    role = ratios.groups.index == ratios.groups.index[found.rank]
+    alike = found.effect[role] >= _HALF * found.size
+    return not found.lasting and alike.size >= FEW and bool(np.mean(alike) >= _MANY)
+
+
+def _changed_itself(ratios: Ratios, found: Candidate) -> bool:
+    before, since = _before_and_since(ratios, "v", found)
+    if np.isfinite(before).sum() < _LEAST_OWN_PAST:
+        return False
+    return bool(nan_median(since) - nan_median(before) >= _HALF * found.size)

@@ -1,0 +1,73 @@
+"""Pytest plugin: how `make test` divides the tests among the processes of pytest-xdist.
+
+A file is one unit, so that its fixtures are made once. Slow tests with real servers, which wait most of
+their time, are units of their own, spread over the run so that others fill that time. A test marked `alone`,
+because it measures time or memory, runs at the end, while the other processes stand still.
+"""
+
+import fcntl
+from collections.abc import Generator
+
+import pytest
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
+
+ALONE = "alone"
+# The processes collect, and the one that hands out the tests knows only their names.
+CACHE_KEY = "slowrank/units"
+
+
+class Units(LoadFileScheduling):  # type: ignore[misc] # xdist is not typed
+    """Hands out the units in the order in which the processes collected them."""
+
+    def schedule(self) -> None:
+        """Divide what was collected, and from then on hand out the next unit."""
+        self.config.option.loadscopereorder = False
+        self._units: dict[str, str] = self.config.cache.get(CACHE_KEY, {})
+        super().schedule()
+
+    def _split_scope(self, nodeid: str) -> str:
+        return self._units.get(nodeid) or str(super()._split_scope(nodeid))
+
+
+def unit_of(item: pytest.Item) -> str:
+    """Name what is run in one process: all that is alone, one slow test with servers, or else a file."""
+    marks = {mark.name for mark in item.iter_markers()}
+    if ALONE in marks:
+        return ALONE
+    return item.nodeid if {"integration", "slow"} <= marks else item.nodeid.partition("::")[0]
+
+
+def spread(units: list[str]) -> list[str]:
+    """Order units: single tests evenly among the files, and at the very end what runs alone."""
+    kinds = [[u for u in units if ("::" in u) == single and u != ALONE] for single in (True, False)]
+    placed = [(k / len(kind), unit) for kind in kinds for k, unit in enumerate(kind)]
+    return [unit for _, unit in sorted(placed)] + [ALONE] * (ALONE in units)
+
+
+# Last, so that the marks are set and what is not to be run is gone.
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Order the tests by their units."""
+    if not hasattr(config, "workerinput"):
+        return
+    units: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        units.setdefault(unit_of(item), []).append(item)
+    items[:] = [item for unit in spread(list(units)) for item in units[unit]]
+    if config.workerinput["workerid"] == "gw0":
+        config.cache.set(CACHE_KEY, {item.nodeid: unit for unit in units for item in units[unit]})
+
+
+@pytest.hookimpl
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Units:
+    """Hand out units."""
+    return Units(config, log)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Hold what every test of the run holds, or what only one can, while a test runs with its fixtures."""
+    with (item.config.cache.mkdir(ALONE) / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX if item.get_closest_marker(ALONE) else fcntl.LOCK_SH)
+        return (yield)

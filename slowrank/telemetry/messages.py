@@ -1,0 +1,195 @@
+"""The messages between stages: a tagged union, each type with its own fields.
+
+All but ``JobEnded`` travel on the topic ``suspicions`` with the cluster as key; ``JobEnded`` goes where the
+step rows of its job go. They stand beside the records, not in ``streams``, because the codec checks their
+limits and because ``alerts`` weighs the suspicions.
+"""
+
+from typing import Literal, get_args
+
+import msgspec
+
+from slowrank.telemetry.records import Evidence, Family, Mates, Severity, Subject, Suspect
+
+MESSAGE_VERSION = 2
+"""Version 1 carried all of these in the fields of a suspicion (``old_messages``)."""
+
+PhaseName = Literal["image", "environment", "launch", "rendezvous", "checkpoint_load", "first_step"]
+"""Phases of the start of a job, in their order."""
+
+PHASES: tuple[PhaseName, ...] = get_args(PhaseName)
+
+
+class _Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type"):
+    """What all messages have: a version, which is always written, and the cluster.
+
+    A field with a plain default would be left out of the bytes, and the version with it.
+    """
+
+    v: int = msgspec.field(default_factory=lambda: MESSAGE_VERSION)
+    cluster: str
+
+
+class Lost(msgspec.Struct, frozen=True, kw_only=True):
+    """What a cause has cost its job since the onset, and ``gpus``: GPU-seconds a second at present."""
+
+    gpu_seconds: float
+    gpus: float
+
+
+class Suspicion(_Message, tag="suspicion", frozen=True, kw_only=True):
+    """What a detector believes about one subject at one event time; input of the fusion stage.
+
+    ``state`` is ``raise`` (over the threshold), ``update`` (still, with fresher evidence) or ``clear``.
+    ``kind`` is the finding kind it argues for; ``score`` is evidence over threshold (1.0 = threshold);
+    ``log_likelihood_ratio`` its vote. ``overwhelming`` means that no second family is needed to open a
+    finding. ``hypotheses`` are causes with relative log-odds, ``ruled_out`` what was checked and found fine,
+    ``suspects`` who within or around the subject may be to blame, likeliest first.
+    ``gpus`` is how many GPUs the job gates (cost), ``ranks_on_node`` how many of its ranks run on the
+    subject's node (0 = not known), ``ranks_in_group`` how many ranks its tensor-parallel group has, where no
+    two are known to run on different nodes (0 = it is in none); ``mates`` is how slow its others are.
+    ``lost`` is what the job's slow steps cost: of several suspicions that are open at once each has its
+    share. ``severity``: how bad the rule itself calls it, if it does. ``shadow``: made by a detector on
+    trial; it is recorded, and moves nothing that others make. ``readings`` are values by metric, where they
+    are only told to the next stage.
+    Identity is ``(cluster, detector, subject, kind, onset)``: the same content twice changes nothing.
+    """
+
+    detector: str
+    family: Family
+    kind: str
+    state: Literal["raise", "update", "clear"]
+    subject: Subject
+    ts: float
+    onset: float
+    onset_lo: float
+    onset_hi: float
+    score: float
+    log_likelihood_ratio: float
+    overwhelming: bool = False
+    slowdown_ratio: float | None = None
+    job_slowdown_ratio: float | None = None
+    gpus: int = 0
+    ranks: int = 0
+    nodes: int = 0
+    lost: Lost | None = None
+    ranks_on_node: int = 0
+    ranks_in_group: int = 0
+    mates: Mates = ""
+    evidence: tuple[Evidence, ...] = ()
+    hypotheses: dict[str, float] = {}
+    ruled_out: tuple[str, ...] = ()
+    suspects: tuple[Suspect, ...] = ()
+    note: str = ""
+    shadow: bool = False
+    severity: Severity | None = None
+
+
+class _OfNode(_Message, frozen=True, kw_only=True):
+    """A message about one node, with the job that it runs and the domains that it stands in."""
+
+    node: str
+    job_id: str | None = None
+    rack: str | None = None
+    switch: str | None = None
+
+    @property
+    def subject(self) -> Subject:
+        """The node as the subject of a suspicion or finding."""
+        return Subject(
+            type="node",
+            cluster=self.cluster,
+            node=self.node,
+            job_id=self.job_id,
+            rack=self.rack,
+            switch=self.switch,
+        )
+
+
+class NodeAnnounced(_OfNode, tag="node_announced", frozen=True, kw_only=True):
+    """A node reports at ``ts``, with so many network ports.
+
+    The finding stage receives suspicions only, and needs to know which nodes there are and which are well.
+    """
+
+    ts: float
+    ports: int = 0
+
+
+class MinuteMeans(_OfNode, tag="minute_means", frozen=True, kw_only=True):
+    """The mean of each feature of a node over the minute from ``start``, of so many ``samples``.
+
+    ``ts`` is when the minute is compared with those of other nodes; features not read are left out.
+    """
+
+    ts: float
+    start: float
+    samples: int
+    means: dict[str, float] = {}
+
+
+class Heartbeat(_Message, tag="heartbeat", frozen=True, kw_only=True):
+    """All records of a partition up to the whole second ``ts`` have been processed.
+
+    ``partition`` is topic and number (``job-steps:3``).
+    """
+
+    ts: float
+    partition: str
+
+
+class LinkDelay(_Message, tag="link_delay", frozen=True, kw_only=True):
+    """A delay in ``seconds`` measured from ``node`` to the node ``peer`` over the hops ``via``.
+
+    ``expected_seconds`` is what the prober expects, if it does. ``shadow`` as in a suspicion.
+    """
+
+    ts: float
+    node: str
+    peer: str
+    seconds: float
+    expected_seconds: float | None = None
+    nic: str | None = None
+    via: tuple[str, ...] = ()
+    shadow: bool = False
+
+
+class StartupPhase(_Message, tag="startup_phase", frozen=True, kw_only=True):
+    """A node has ended a phase of the start of its job: from ``began`` to ``ts``, holding ``gpus`` GPUs."""
+
+    ts: float
+    node: str
+    job_id: str
+    attempt: int = 0
+    phase: PhaseName
+    began: float
+    gpus: int = 0
+    shadow: bool = False
+
+
+class RankPace(_Message, tag="rank_pace", frozen=True, kw_only=True):
+    """How fast a rank's GPU is beside its role peers: median and spread of the log of its step time ratio."""
+
+    ts: float
+    node: str
+    gpu_index: int
+    job_id: str
+    rank: int
+    log_ratio: float
+    spread: float
+
+
+StageMessage = Suspicion | NodeAnnounced | MinuteMeans | Heartbeat | LinkDelay | StartupPhase | RankPace
+"""What travels on the topic ``suspicions``."""
+
+
+class JobEnded(_Message, tag="job_ended", frozen=True, kw_only=True):
+    """The job has ended, as an event of ``node`` says: in ``job-steps``, behind the job's last step rows.
+
+    Events have the key of their node and steps that of their job: the end has to cross to the steps.
+    """
+
+    ts: float
+    job_id: str
+    node: str
+    seq: int = 0

@@ -1,0 +1,134 @@
+"""Messages of version 1, which were all suspicions: read for one release, then this module is deleted.
+
+``kind`` said what a message was, and its data stood in fields made for something else.
+"""
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+
+from slowrank.telemetry.messages import (
+    Heartbeat,
+    JobEnded,
+    LinkDelay,
+    MinuteMeans,
+    NodeAnnounced,
+    RankPace,
+    StageMessage,
+    StartupPhase,
+    Suspicion,
+)
+from slowrank.telemetry.records import JobSteps
+
+_SAMPLES = "samples"
+_ENDED = {"phase": "ended"}
+
+
+class OldMessage(Suspicion, frozen=True, kw_only=True, tag=False, tag_field=None):
+    """A suspicion as version 1 had it; ``readings`` are values by metric."""
+
+    v: int = 1
+    readings: dict[str, float] = msgspec.field(default_factory=dict)
+
+
+def upgraded(old: OldMessage) -> StageMessage:
+    """Return the message that ``old`` stands for. Raises ``msgspec.ValidationError``."""
+    message, fields = _BY_KIND.get(old.kind, _suspicion)(old)
+    # Counts were floats: those without a fraction are taken.
+    return msgspec.convert({"cluster": old.cluster} | fields, message, strict=False)
+
+
+def job_end(record: JobSteps) -> JobEnded | None:
+    """Return the end of a job where a record of version 1 means it: it has its label and no rows."""
+    if record.rows or record.labels != _ENDED:
+        return None
+    return JobEnded(
+        cluster=record.cluster, ts=record.ts, job_id=record.job_id, node=record.node, seq=record.seq
+    )
+
+
+_Made = tuple[type[StageMessage], dict[str, Any]]
+
+
+def _suspicion(old: OldMessage) -> _Made:
+    names = [name for name in Suspicion.__struct_fields__ if name not in ("v", "cluster")]
+    return Suspicion, {name: getattr(old, name) for name in names}
+
+
+def _heartbeat(old: OldMessage) -> _Made:
+    return Heartbeat, {"ts": old.ts, "partition": old.note}
+
+
+def _of_node(old: OldMessage) -> dict[str, Any]:
+    node = old.subject
+    return {
+        "ts": old.ts,
+        "node": node.node,
+        "job_id": node.job_id,
+        "rack": node.rack,
+        "switch": node.switch,
+    }
+
+
+def _node_announced(old: OldMessage) -> _Made:
+    return NodeAnnounced, _of_node(old) | {"ports": next((e.value for e in old.evidence), 0)}
+
+
+def _minute_means(old: OldMessage) -> _Made:
+    means = {name: value for name, value in old.readings.items() if name != _SAMPLES}
+    samples = old.readings.get(_SAMPLES, 0.0)
+    return MinuteMeans, _of_node(old) | {"start": old.onset, "samples": samples, "means": means}
+
+
+def _link_delay(old: OldMessage) -> _Made:
+    measured = next(iter(old.evidence), None)
+    return LinkDelay, {
+        "ts": old.ts,
+        "node": old.subject.node,
+        "peer": old.subject.peer_port,
+        "seconds": measured and measured.value,
+        "expected_seconds": measured and measured.baseline and measured.baseline.median,
+        "nic": old.subject.nic,
+        "via": tuple(hop for hop in measured.note.split("/") if hop) if measured else (),
+        "shadow": old.shadow,
+    }
+
+
+def _startup_phase(old: OldMessage) -> _Made:
+    return StartupPhase, {
+        "ts": old.ts,
+        "node": old.subject.node,
+        "job_id": old.subject.job_id,
+        "attempt": old.subject.attempt or 0,
+        "phase": old.detector.removeprefix("startup."),
+        "began": old.onset,
+        "gpus": old.gpus,
+        "shadow": old.shadow,
+    }
+
+
+def _rank_pace(old: OldMessage) -> _Made:
+    gpu = old.subject
+    return RankPace, {
+        "ts": old.ts,
+        "node": gpu.node,
+        "gpu_index": gpu.gpu_index,
+        "job_id": gpu.job_id,
+        "rank": gpu.rank,
+        "log_ratio": old.readings.get("pace.log_ratio"),
+        "spread": old.readings.get("pace.log_spread"),
+    }
+
+
+_BY_KIND: Mapping[str, Callable[[OldMessage], _Made]] = MappingProxyType(
+    {
+        "self.watermark": _heartbeat,
+        "self.place": _node_announced,
+        "self.readings": _minute_means,
+        "self.delay": _link_delay,
+        "startup.phase": _startup_phase,
+        "self.pace": _rank_pace,
+    }
+)

@@ -1,0 +1,34 @@
+"""The minutes in which nodes are compared: their features, and when a minute is due.
+
+The node stage takes the means of a node's minute, the cluster stage compares those of all its nodes.
+"""
+
+import math
+
+from slowrank.telemetry import MinuteMeans
+
+FEATURES = (
+    "gpu.utilization_ratio", "gpu.memory_utilization_ratio", "gpu.tensor_active_ratio",
+    "gpu.dram_active_ratio", "gpu.clock.sm_hz", "gpu.clock.mem_hz", "gpu.power_watts", "gpu.temp_celsius",
+    "gpu.temp.mem_celsius", "gpu.pcie.tx_bytes_per_second", "gpu.pcie.rx_bytes_per_second",
+    "gpu.nvml_call_seconds", "host.cpu.utilization_ratio", "host.cpu.iowait_ratio", "host.cpu.steal_ratio",
+    "host.load1", "host.run_queue", "host.pressure.cpu_some_ratio", "host.pressure.memory_some_ratio",
+    "host.pressure.io_some_ratio",
+)  # fmt: skip
+
+WINDOW_SECONDS = 60.0
+LATE_SECONDS = 10.0
+"""A minute is sent, and compared, so long after its end."""
+
+LARGEST = 1e15
+"""In its unit: whatever is beyond is no reading of any feature."""
+
+
+def due(start: float) -> float:
+    """Return when (event time) the minute that begins at ``start`` is sent and compared."""
+    return start + WINDOW_SECONDS + LATE_SECONDS
+
+
+def means_of(minute: MinuteMeans) -> list[float]:
+    """Return the means of ``FEATURES`` in a node's minute; NaN is not read."""
+    return [minute.means.get(name, math.nan) for name in FEATURES]

@@ -1,0 +1,72 @@
+"""Makes the decision core of a job from what its rows report of ranks, and its input from whole steps."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from detectors.peers.ratios import StepTimes
+from detectors.peers.replicas import Replicas
+from detectors.peers.roles import roles_from_coords
+from detectors.peers.shards import Shards
+from detectors.straggler.config import StragglerConfig
+from detectors.straggler.core import DecisionCore, Ints
+from detectors.straggler.step_detector import StragglerDetector
+from slowrank.telemetry import UNKNOWN_NODE
+from streams.job.step_aligner import Step
+from streams.job.step_rows import COORDS, SQUARES, Identity
+
+
+def make_core(
+    roster: tuple[int, ...], identities: Mapping[int, Identity], config: StragglerConfig
+) -> DecisionCore:
+    """Return a core for the ranks of ``roster``; roles come from coordinates where every rank has them."""
+    places = [dict(identities[r].coords) for r in roster]
+    nodes, tensor_groups = _nodes(roster, identities), _tensor_groups(roster, identities)
+    if sum("pp" in p or "dp" in p for p in places) < len(places):
+        return StragglerDetector(len(roster), None, config, nodes=nodes, tensor_groups=tensor_groups)
+    coords = {c: np.array([p.get(c, -1) for p in places], dtype=np.intp) for c in COORDS}
+    return StragglerDetector(
+        len(roster),
+        roles_from_coords(coords, [identities[r].model for r in roster]),
+        config,
+        replicas=Replicas.from_coords(coords, nodes),
+        shards=Shards.from_coords(coords, nodes),
+        nodes=nodes,
+        tensor_groups=tensor_groups,
+    )
+
+
+def step_times(step: Step, roster: tuple[int, ...]) -> StepTimes:
+    """Spread a step over the roster; ranks without a row are NaN."""
+    ts, values = step.over(roster)
+    seconds, compute, wait, data, comm, checkpoint, tokens = values[:7]
+    return StepTimes(
+        number=step.number, ts=ts, step=seconds, compute=compute, wait=wait, data=data, comm=comm,
+        checkpoint=checkpoint, tokens=tokens, squares=values[SQUARES] if len(values) > SQUARES else None,
+    )  # fmt: skip
+
+
+def _nodes(roster: tuple[int, ...], identities: Mapping[int, Identity]) -> Ints:
+    """Number the nodes; a rank whose node is not known has one of its own."""
+    names = [identities[r].node for r in roster]
+    known = {name: i for i, name in enumerate(dict.fromkeys(names))}
+    # Below zero, where no known node is numbered.
+    alone = [-1 - i if name == UNKNOWN_NODE else known[name] for i, name in enumerate(names)]
+    return np.array(alone, dtype=np.intp)
+
+
+def _tensor_groups(roster: tuple[int, ...], identities: Mapping[int, Identity]) -> Ints:
+    """Number the sets of ranks that differ in ``tp`` alone; -1 where a rank is alone, its group is on several
+    nodes, or more distinguishes its members than coordinates do."""
+    members: dict[tuple[tuple[str, int], ...], list[int]] = {}
+    for i, rank in enumerate(roster):
+        coords = identities[rank].coords
+        rest = tuple(at for at in coords if at[0] != "tp")
+        if len(rest) < len(coords):
+            members.setdefault(rest, []).append(i)
+    groups = np.full(len(roster), -1, dtype=np.intp)
+    for number, group in enumerate(members.values()):
+        own = [identities[roster[i]] for i in group]
+        whole = len({at.coords for at in own}) == len(group) >= 2 and len({at.node for at in own}) == 1
+        groups[group] = number if whole else -1
+    return groups

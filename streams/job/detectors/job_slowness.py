@@ -1,0 +1,114 @@
+"""Slowness of a job as a whole: a stage with more work, uneven work, and waits that all ranks share."""
+
+from collections.abc import Mapping
+
+from detectors.job.job_wide import JobSlowness, SlowStage
+from detectors.job.shared_wait import SharedWait
+from slowrank.telemetry import Evidence, Suspicion
+from streams.job.config import JobStageConfig
+from streams.job.step_aligner import Step
+from streams.job.suspicions import STEPS, WEIGHT_SLOW, about_job
+from streams.job.topic import Key, Topic
+from streams.job.view import JobView, spans
+
+_TOPICS = {
+    "stage": Topic("stage", cost="even"),
+    "workload": Topic("workload", cost="even"),
+    "input": Topic("input", cost="past"),
+    "unmeasured": Topic("unmeasured", cost="past"),
+}
+
+
+class JobSlownessDetector:
+    """Slowness that no rank causes, from when it shows until it has been gone for several looks."""
+
+    topics = tuple(_TOPICS.values())
+
+    def __init__(self, config: JobStageConfig) -> None:
+        pass
+
+    def restart(self, *, new_run: bool) -> None:
+        """Leave what is slow as it is: the core finds when it has gone."""
+
+    def step(self, view: JobView, step: Step) -> Mapping[Key, Suspicion]:
+        """Return what is slow now, and what was and is not known to have gone."""
+        job_wide, at = view.result.job_wide, step.closed_at
+        now: dict[Key, Suspicion] = {}
+        for found in job_wide.present:
+            number = -1 if found.stage is None else found.stage.group
+            now[_TOPICS[found.kind], number] = _suspicion(view, found, at)
+        # Another slow stage takes the place of the one before.
+        over = {_TOPICS[kind] for kind in job_wide.gone} | {topic for topic, _ in now}
+        kept = {key: last for key, last in view.standing(*self.topics).items() if key[0] not in over}
+        return now | kept
+
+
+def _suspicion(view: JobView, found: JobSlowness, at: float) -> Suspicion:
+    if found.stage is not None:
+        return _slow_stage(view, found, found.stage, at)
+    if found.wait is not None:
+        return _shared_wait(view, found, found.wait, at)
+    return _uneven_work(view, found, at)
+
+
+def _slow_stage(view: JobView, found: JobSlowness, stage: SlowStage, at: float) -> Suspicion:
+    """Build a stage, or another group, with more work than the others: a finding about the job."""
+    role = view.role(stage.members)
+    coords = {name: value for name, value in role.items() if isinstance(value, int)}
+    where = view.role_name(stage.members) or f"ranks {spans([view.roster[i] for i in stage.members])}"
+    return about_job(
+        view,
+        at,
+        subject=view.job(coords or None),
+        hypotheses={"imbalance.stage": WEIGHT_SLOW},
+        slowdown=found.slowdown,
+        since=(found.onset_lo, found.onset),
+        ratio=stage.ratio,
+        evidence=(
+            Evidence(metric="compute_seconds", unit="s", detector=STEPS, value=stage.seconds, note=where),
+        ),
+        note=f"{where}: {stage.ratio:.2f}x the mean of the other groups; its ranks agree",
+    )
+
+
+def _uneven_work(view: JobView, found: JobSlowness, at: float) -> Suspicion:
+    """Build work that differs between ranks by chance."""
+    dispersion = Evidence(
+        metric="compute_seconds.dispersion", unit="1", detector=STEPS, value=round(found.dispersion, 4)
+    )
+    return about_job(
+        view,
+        at,
+        subject=view.job(),
+        hypotheses={"imbalance.workload": WEIGHT_SLOW},
+        slowdown=found.slowdown,
+        since=(found.onset_lo, found.onset),
+        ratio=found.slowdown,
+        evidence=(dispersion,),
+        note="compute differs between ranks from step to step and the slowest rank changes",
+    )
+
+
+def _shared_wait(view: JobView, found: JobSlowness, wait: SharedWait, at: float) -> Suspicion:
+    """Build a wait of all ranks that has become longer: for their data, or for something unmeasured."""
+    data = found.kind == "input"
+    what = "each rank waits for its data" if data else "no rank computes, loads or transfers"
+    return about_job(
+        view,
+        at,
+        subject=view.job(),
+        hypotheses={"data" if data else "unmeasured": WEIGHT_SLOW},
+        slowdown=found.slowdown,
+        since=(found.onset_lo, found.onset),
+        ratio=found.slowdown,
+        evidence=(
+            Evidence(
+                metric="data_seconds" if data else "step_seconds.rest",
+                unit="s",
+                detector=STEPS,
+                value=round(wait.seconds, 6),
+                note="the shortest of all ranks: no rank makes the others wait so long",
+            ),
+        ),
+        note=f"{what} for {wait.seconds:.3g} s of a step, {wait.usual:.3g} s before; compute is as before",
+    )

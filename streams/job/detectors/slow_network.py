@@ -1,0 +1,57 @@
+"""Transfers that take longer for the whole job: congestion, or one link that all wait for."""
+
+from collections.abc import Mapping
+
+from detectors.job.slow_network import SlowNetwork
+from slowrank.telemetry import Evidence, Suspicion
+from streams.job.config import JobStageConfig
+from streams.job.step_aligner import Step
+from streams.job.suspicions import STEPS, WEIGHT_SLOW, about_job
+from streams.job.topic import Key, Topic
+from streams.job.view import JobView
+
+# What the network takes for other ranks is learnt anew.
+NETWORK = Topic("network", ends_with="roster", cost="past")
+
+_KEY: Key = (NETWORK, -1)
+
+
+class SlowNetworkDetector:
+    """A slow network, from when it shows until it has recovered."""
+
+    topics = (NETWORK,)
+
+    def __init__(self, config: JobStageConfig) -> None:
+        pass
+
+    def restart(self, *, new_run: bool) -> None:
+        """Leave a slow network as it is: the core finds when it recovers."""
+
+    def step(self, view: JobView, step: Step) -> Mapping[Key, Suspicion]:
+        """Return that the network is slow, if so."""
+        if view.result.network is not None:
+            return {_KEY: _suspicion(view, view.result.network, step.closed_at)}
+        return {} if view.result.network_recovered else view.standing(NETWORK)
+
+
+def _suspicion(view: JobView, found: SlowNetwork, at: float) -> Suspicion:
+    return about_job(
+        view,
+        at,
+        subject=view.job(),
+        # One slow link of a ring looks like congestion to all of its ranks; the latter is more frequent.
+        hypotheses={"congestion": WEIGHT_SLOW, "link.nic_slow": WEIGHT_SLOW - 1.0},
+        slowdown=found.job_slowdown,
+        since=(found.onset_lo, found.onset),
+        ratio=found.ratio,
+        evidence=(
+            Evidence(
+                metric="comm_seconds",
+                unit="s",
+                detector=STEPS,
+                value=round(found.seconds, 6),
+                note="the shortest of all ranks: the transfer itself, without waiting",
+            ),
+        ),
+        note=f"collectives take {found.ratio:.2f}x as long for all ranks alike; compute is as before",
+    )

@@ -1,0 +1,213 @@
+"""Slow ranks of a job, as the decision core explains them: for good, and on and off."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import get_args
+
+from detectors.changepoint.offline_segmentation import NEAR, Opinion
+from detectors.straggler.core import Comparison, Explanation, Hindsight, PastFigures, SlowRank, Timing
+from slowrank.telemetry import Baseline, Evidence, Peers, Suspicion
+from streams.job.config import JobStageConfig
+from streams.job.step_aligner import Step
+from streams.job.suspicions import STEPS, WEIGHT_SLOW
+from streams.job.topic import Key, Topic
+from streams.job.view import JobView
+
+OFFLINE = "kernel_cpd"
+"""Source id of evidence from the offline segmentation."""
+
+_OF_TIMING: dict[Timing, Topic] = {
+    timing: Topic(timing, ends_with="rank", outlast_job=True, cost="rank") for timing in get_args(Timing)
+}
+INTERMITTENT = Topic("intermittent", ends_with="rank", outlast_job=True, cost="rank")
+COMPUTE = _OF_TIMING["compute"]
+
+_WEIGHT_SUSPECTED = 2.0
+_WEIGHT_WAITS_LEAST = 1.0
+_WEIGHT_UNEVEN = -2.0
+_WEIGHT_FEW_PEERS = -2.0
+_WEIGHT_OFFLINE = 1.0
+_WEIGHT_UNEXPLAINED = -1.0
+"""Log-odds, chosen: evidence that is believed opens a finding by itself (``WEIGHT_SLOW``); a suspicion, or
+slowness where work varies or peers are few, needs a second kind of evidence beside it. The offline
+segmentation adds or takes away its share. Uneven work that nothing explains is the other hypothesis."""
+
+_FEW_PEERS = 3
+"""Peers below which a median of the others does not show who is slow (``peers.MIN_PEERS``)."""
+
+
+class SlowRanks:
+    """Ranks slow in compute, in loading or in the rest of the step, from when the core finds them."""
+
+    topics = tuple(_OF_TIMING.values())
+
+    def __init__(self, config: JobStageConfig) -> None:
+        pass
+
+    def restart(self, *, new_run: bool) -> None:
+        """Leave slow ranks as they are: the core finds who recovers."""
+
+    def step(self, view: JobView, step: Step) -> Mapping[Key, Suspicion]:
+        """Return the ranks found slow and not recovered."""
+        at = step.closed_at
+        standing: dict[Key, Suspicion] = {
+            (_OF_TIMING[slow.timing], view.roster[slow.rank]): _suspicion(view, slow, at)
+            for slow in view.result.slow
+        }
+        recovered = {(_OF_TIMING[timing], view.roster[i]) for timing, i in view.result.recovered}
+        for key, last in view.standing(*self.topics).items():
+            if key not in standing and key not in recovered:
+                standing[key] = self._updated(view, key, last, at)
+        return standing
+
+    def _updated(self, view: JobView, key: Key, last: Suspicion, at: float) -> Suspicion:
+        """Return the open suspicion, with new figures when they are due or suffice alone at last."""
+        timing, index = _timing(key[0]), view.roster.index(key[1])
+        escalates = not last.overwhelming and view.core.is_alone(timing, index)
+        if not (escalates or view.open.is_due(key, at)):
+            return last
+        slow = view.core.describe(timing, index)
+        return last if slow is None else _suspicion(view, slow, at)
+
+
+class IntermittentRanks:
+    """Ranks that are slow on and off."""
+
+    topics = (INTERMITTENT,)
+
+    def __init__(self, config: JobStageConfig) -> None:
+        pass
+
+    def restart(self, *, new_run: bool) -> None:
+        """Leave intermittent ranks as they are: the core counts their slow moments."""
+
+    def step(self, view: JobView, step: Step) -> Mapping[Key, Suspicion]:
+        """Return the ranks found intermittent that were slow for a moment lately."""
+        at, key_of = step.closed_at, {i: (INTERMITTENT, rank) for i, rank in enumerate(view.roster)}
+        standing = {
+            key: view.open.refreshed(key, at)
+            for key in view.standing(INTERMITTENT)
+            if view.core.is_intermittent(view.roster.index(key[1]))
+        }
+        return standing | {key_of[s.rank]: _suspicion(view, s, at) for s in view.result.intermittent}
+
+
+def open_ranks(keys: Iterable[Key], roster: tuple[int, ...]) -> Iterator[tuple[Timing, int]]:
+    """Yield timing and place in the roster of the slow ranks among the ``keys`` of open suspicions."""
+    for topic, rank in keys:
+        if topic in _OF_TIMING.values() and rank in roster:
+            yield _timing(topic), roster.index(rank)
+
+
+def _timing(topic: Topic) -> Timing:
+    return next(timing for timing, known in _OF_TIMING.items() if known is topic)
+
+
+def _suspicion(view: JobView, slow: SlowRank, at: float) -> Suspicion:
+    why, rank = view.core.explain(slow), view.roster[slow.rank]
+    kind = "data.loader_slow" if slow.timing == "data" else "straggler.fail_slow"
+    if slow.excursions:
+        kind = "straggler.intermittent"
+    weight = _weight(slow, why)
+    uneven = {"imbalance.workload": _WEIGHT_UNEXPLAINED} if why.work == "variable" else {}
+    return Suspicion(
+        cluster=view.cluster,
+        # Separate source ids, so that the end of a stall does not clear slow compute of the same rank.
+        detector=f"{STEPS}.rest" if slow.timing == "rest" else STEPS,
+        family="timing",
+        kind=kind,
+        state="raise",
+        subject=view.subject(rank),
+        ts=at,
+        onset=slow.onset,
+        onset_lo=slow.onset_lo,
+        onset_hi=slow.onset_hi,
+        score=round(slow.score, 3),
+        log_likelihood_ratio=weight,
+        overwhelming=slow.alone,
+        slowdown_ratio=round(slow.ratio, 4),
+        job_slowdown_ratio=round(slow.job_ratio, 4),
+        gpus=len(view.roster),
+        ranks=len(view.roster),
+        nodes=view.nodes,
+        ranks_on_node=view.ranks_on_node(rank),
+        ranks_in_group=why.tensor_group,
+        mates=why.mates,
+        evidence=(
+            *(_compared(view, slow, why, entry) for entry in why.comparisons),
+            *(() if why.hindsight is None else (_offline(why.hindsight),)),
+        ),
+        hypotheses={kind: weight, **uneven},
+        ruled_out=why.ruled_out,
+        note=_note(slow, why),
+    )
+
+
+def _weight(slow: SlowRank, why: Explanation) -> float:
+    weight = WEIGHT_SLOW if why.believed else _WEIGHT_SUSPECTED
+    # In a synchronous step the others wait for the slow one, and it waits for no rank.
+    weight += _WEIGHT_WAITS_LEAST if slow.waits_least else 0.0
+    weight += _WEIGHT_UNEVEN if why.work != "fixed" else 0.0
+    weight += _WEIGHT_FEW_PEERS if slow.peers < _FEW_PEERS else 0.0
+    if why.hindsight is not None:
+        weight += _WEIGHT_OFFLINE if why.hindsight.opinion.confirmed else -_WEIGHT_OFFLINE
+    return weight
+
+
+def _compared(view: JobView, slow: SlowRank, why: Explanation, entry: Comparison) -> Evidence:
+    past, peers = entry.past, entry.peers
+    role = "ranks that behave alike" if why.role is None else view.role_name(why.role) or "all ranks"
+    return Evidence(
+        metric=entry.metric,
+        unit="s",
+        detector=STEPS,
+        value=round(entry.value, 6),
+        baseline=None
+        if past is None
+        else Baseline(median=round(past.median, 6), mad=round(past.mad, 6), n=past.n),
+        peers=None
+        if peers is None
+        else Peers(
+            group=role,
+            n=peers.n,
+            p05=round(peers.p05, 6),
+            median=round(peers.median, 6),
+            p95=round(peers.p95, 6),
+            rank_of_subject=peers.place,
+        ),
+        change_at=None if slow.lasting else slow.onset,
+    )
+
+
+def _offline(look: Hindsight) -> Evidence:
+    return Evidence(
+        metric=look.metric,
+        unit="1",
+        detector=OFFLINE,
+        value=round(look.after, 6),
+        baseline=_baseline(look.past),
+        change_at=look.change_at,
+        note=_opinion(look.opinion),
+    )
+
+
+def _baseline(past: PastFigures) -> Baseline:
+    return Baseline(median=round(past.median, 6), mad=round(past.mad, 6), n=past.n)
+
+
+def _opinion(opinion: Opinion) -> str:
+    found = "confirmed in hindsight" if opinion.confirmed else f"no change within {NEAR} steps of the onset"
+    return found + (f"; further changes: {opinion.further}" if opinion.further else "")
+
+
+def _note(slow: SlowRank, why: Explanation) -> str:
+    """Return how the rank was judged, for a reader."""
+    parts = ["slow since the first step seen"] if why.since_start else []
+    if slow.timing == "rest":
+        parts.append("in what it does besides computing, loading, transferring and waiting: look at its host")
+    if slow.excursions:
+        parts.append(f"slow on and off, {slow.excursions} times in the last {slow.steps} steps")
+    if slow.peers < _FEW_PEERS and why.role is not None:
+        parts.append("too few peers in its role: judged against its own past and the other ranks'")
+    if why.work == "variable" and not why.work_known:
+        parts.append("work varies between ranks and no token counts were given")
+    return "; ".join(parts)

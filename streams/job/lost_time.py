@@ -1,0 +1,56 @@
+"""What open suspicions have cost: the accounts of ``detectors.job.lost_time``, kept by topic and rank."""
+
+import msgspec
+
+from detectors.job.lost_time import LostTime, Slowdown
+from detectors.robust import nan_median
+from slowrank.telemetry import Lost, Suspicion
+from streams.job.detectors.slow_ranks import INTERMITTENT
+from streams.job.step_aligner import Step
+from streams.job.step_rows import SECONDS
+from streams.job.topic import Key, Topic
+
+_STEP, _COMPUTE, _CHECKPOINT = (SECONDS.index(name) for name in ("step", "compute", "checkpoint"))
+
+
+class JobCosts:
+    """The costs of one job's suspicions. ``step`` comes before the detectors see the step."""
+
+    def __init__(self) -> None:
+        self.lost = LostTime[Key]()
+        self._open: set[Key] = set()
+
+    def step(self, step: Step, *, gpus: int, in_step: bool) -> None:
+        """Take a whole step of a job of ``gpus``; ranks that are not ``in_step`` have no common step time."""
+        middle = nan_median(step.values, axis=1)
+        seconds, work, checkpoint = (float(middle[i]) for i in (_STEP, _COMPUTE, _CHECKPOINT))
+        seconds -= checkpoint if checkpoint > 0 else 0.0
+        self.lost.step(seconds, work, step.closed_at, gpus=gpus, in_step=in_step)
+
+    def stamped(self, key: Key, s: Suspicion) -> Suspicion:
+        """Return a suspicion that is about to be raised, updated or cleared with what it has cost so far."""
+        if key[0].cost is None:
+            return s
+        if s.state == "clear":
+            self._open.remove(key)
+            lost = Lost(gpu_seconds=round(self.lost.close(key, s.ts), 3), gpus=0.0)
+            return msgspec.structs.replace(s, lost=lost)
+        on_and_off = (INTERMITTENT, key[1]) in self._open
+        cost = self.lost.charge(key, _slowdown(key[0], s), s.ts, on_and_off=on_and_off)
+        self._open.add(key)
+        lost = Lost(gpu_seconds=round(cost.gpu_seconds, 3), gpus=round(cost.gpus, 4))
+        return msgspec.structs.replace(s, lost=lost)
+
+
+def _slowdown(topic: Topic, s: Suspicion) -> Slowdown:
+    # What is seen from the first step on has no past.
+    began = s.family != "timing" or any(e.change_at is not None for e in s.evidence)
+    return Slowdown(
+        onset=s.onset,
+        onset_lo=s.onset_lo,
+        ratio=s.slowdown_ratio or 1.0,
+        job_ratio=s.job_slowdown_ratio or 1.0,
+        of_rank=topic.cost == "rank",
+        changed=topic.cost != "even" and began,
+        believed=s.overwhelming,
+    )

@@ -1,0 +1,71 @@
+"""The pace of a job's GPUs beside their peers, once an hour.
+
+A job is too short to distinguish a GPU that is 3 % slow for good from one of its healthy neighbours; weeks
+are not (``detectors.fleet.chronic``). The storing worker keeps the paces.
+"""
+
+import math
+import zlib
+
+import numpy as np
+import numpy.typing as npt
+
+from slowrank.telemetry import RankPace
+from streams.job.view import JobView
+
+REPEAT_SECONDS = 3600
+MIN_STEPS = 100
+"""Steps of which a pace is the median: fewer leave more noise than healthy GPUs differ by."""
+
+
+class Paces:
+    """Sends the pace of each rank of a job at a second of the hour that is the rank's own.
+
+    That is the same after a restart, and differs from job to job, which spreads the messages of a fleet.
+    """
+
+    def __init__(self) -> None:
+        self._roster: tuple[int, ...] = ()
+        self._moments: npt.NDArray[np.float64] = np.empty(0)
+        self._before = self._next = math.inf
+
+    def step(self, view: JobView, at: float) -> list[RankPace]:
+        """Return the paces of the ranks whose moment lies between the last step and this one, closed at
+        ``at``.
+        """
+        before, self._before = min(self._before, at), at
+        if view.roster is not self._roster:
+            self._roster, self._next = view.roster, -math.inf
+            self._moments = np.array([_moment(view.job_id, rank) for rank in view.roster])
+        if at < self._next:
+            return []
+        since = (at - self._moments) % REPEAT_SECONDS
+        self._next = at + REPEAT_SECONDS - float(since.max())
+        due = np.flatnonzero(since < at - before)
+        return _paces(view, due, at) if len(due) else []
+
+
+def _moment(job_id: str, rank: int) -> float:
+    # ``hash`` of a name would be another in every process.
+    return float(zlib.crc32(f"{job_id}/{rank}".encode()) % REPEAT_SECONDS)
+
+
+def _paces(view: JobView, due: npt.NDArray[np.intp], at: float) -> list[RankPace]:
+    paces = view.core.paces(due, least=MIN_STEPS).tolist()
+    return [
+        RankPace(
+            cluster=view.cluster,
+            ts=at,
+            node=gpu.node,
+            gpu_index=gpu.gpu_index,
+            job_id=view.job_id,
+            rank=rank,
+            log_ratio=round(pace, 6),
+            spread=round(view.core.pace_spread, 6),
+        )
+        for rank, pace in zip((view.roster[i] for i in due.tolist()), paces, strict=True)
+        if math.isfinite(pace)
+        and (gpu := view.subject(rank)).type == "gpu"
+        and gpu.node is not None
+        and gpu.gpu_index is not None
+    ]

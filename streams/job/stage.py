@@ -1,0 +1,142 @@
+"""JobStage: step rows of jobs in, suspicions out (key = job).
+
+Works as if row by row in the order of the log; how rows were batched into records changes nothing.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from slowrank.telemetry import JobEnded, JobSteps, RankPace, Suspicion
+from streams.job.catalogue import JOB_DETECTORS
+from streams.job.config import JobStageConfig
+from streams.job.detector import JobDetector
+from streams.job.job import Job, OpenOfJob
+from streams.job.memory import JobMemory, Shortage, bytes_needed
+from streams.job.step_aligner import Step
+from streams.job.step_rows import Rows, rows_of
+from streams.job.table import JobKey, JobTable
+from streams.stage import Input
+
+DEFAULT_MEMORY_BYTES = 4 << 30
+"""Some 2,600 jobs of 64 ranks on one partition: 170,000 GPUs (docs/operations.md)."""
+
+MAX_LEFT_OPEN = 10_000
+"""Jobs let go of which something is open still: a few kB each. What is open about the oldest then expires."""
+
+
+class JobStage:
+    """Straggler, imbalance and progress detection over every job of a partition.
+
+    ``name`` is what findings about the stage itself call it; ``memory_bytes`` bounds what its jobs need;
+    ``detectors`` see the steps of every job.
+    """
+
+    def __init__(
+        self,
+        config: JobStageConfig | None = None,
+        *,
+        name: str = "job-steps",
+        memory_bytes: int = DEFAULT_MEMORY_BYTES,
+        detectors: Sequence[Callable[[JobStageConfig], JobDetector]] = JOB_DETECTORS,
+    ) -> None:
+        self.config = config or JobStageConfig()
+        self._detectors = detectors
+        self._jobs: JobTable[Job] = JobTable(memory_bytes)
+        self._left_open: dict[JobKey, OpenOfJob] = {}
+        self._shortage = Shortage(name)
+
+    def process(self, record: Input) -> Sequence[Suspicion | RankPace]:
+        """Take one record of step rows, or the end of a job; anything else is not for this stage."""
+        if isinstance(record, JobEnded):
+            return self._end((record.cluster, record.job_id), record.ts)
+        if not isinstance(record, JobSteps):
+            return ()
+        key = (record.cluster, record.job_id)
+        out: list[Suspicion | RankPace] = []
+        rows, taken = rows_of(record), 0
+        while taken < len(rows) and (job := self._job(key, record, rows, taken)) is not None:
+            stop = taken + job.aligner.together(rows, taken)
+            part, taken = rows.part(taken, stop), stop
+            out += job.advance(part, sent=record.ts)
+            for step in job.aligner.add(part):
+                out += self._fit_roster(key, job, step)
+                out += job.step(step)
+            job.check_numbers()
+        return out
+
+    def tick(self, event_time: float) -> Sequence[Suspicion]:
+        """Let time pass: only jobs that stopped reporting can notice."""
+        out: list[Suspicion] = []
+        for key, job, ended in self._jobs.let_go(event_time):
+            self._leave(key, job, ended=ended)
+        for _, job in self._jobs.live():
+            out += job.stalls(event_time)
+        return out + self._shortage.look(event_time, self._reserved, self._jobs.refused_of)
+
+    @property
+    def late_rows(self) -> int:
+        """Rows that came after their step was judged, over all jobs held."""
+        return sum(job.aligner.late_rows for _, job in self._jobs.items())
+
+    @property
+    def memory(self) -> JobMemory:
+        """The memory of the jobs held, counted anew."""
+        return replace(self._reserved, held=sum(job.bytes_held for _, job in self._jobs.items()))
+
+    @property
+    def _reserved(self) -> JobMemory:
+        jobs = self._jobs
+        return JobMemory(reserved=jobs.reserved, limit=jobs.limit, jobs=len(jobs), refused=len(jobs.refused))
+
+    def _job(self, key: JobKey, record: JobSteps, rows: Rows, k: int) -> Job | None:
+        """Return the job as row ``k`` finds it, or None where the record is of an attempt that has ended."""
+        job = self._jobs.get(key) or self._admit(key, record, rows, k)
+        if job is None or record.attempt < job.attempt:
+            return None
+        # The world size may come late; 0 is not known yet, and no resize.
+        job.aligner.world_size = job.aligner.world_size or record.world_size
+        resized = record.world_size not in (0, job.aligner.world_size)
+        if record.attempt > job.attempt or resized or job.aligner.rolled_back(rows, k):
+            job.restart(record)
+            if resized:
+                job.open.costs.lost.resized()
+        self._jobs.touch(key, rows.ts[k])
+        return job
+
+    def _admit(self, key: JobKey, record: JobSteps, rows: Rows, k: int) -> Job | None:
+        """Begin a job, where there is room for it; suspicions from before it was let go are still open."""
+        seen = len(set(rows.ranks))
+        need = bytes_needed(max(record.world_size, seen), self.config.straggler)
+        for other, gone in self._jobs.room_for(need):
+            self._leave(other, gone, ended=False)
+        job = Job(key[0], record, self.config, self._detectors)
+        if not self._jobs.admit(key, job, ts=rows.ts[k], need=need):
+            return None
+        # The ranks that it claims must fit as it begins, but only those that sent rows keep others out: a
+        # claim may be wrong. Its first step shows how many there are.
+        self._jobs.reserve(key, bytes_needed(seen, self.config.straggler))
+        job.open = self._left_open.pop(key, job.open)
+        return job
+
+    def _leave(self, key: JobKey, job: Job, *, ended: bool) -> None:
+        """Forget a job; of one that may come back, keep what it takes to end its open suspicions."""
+        if not ended and len(job.open.suspicions):
+            job.open.costs.lost.let_go()
+            self._left_open[key] = job.open
+            if len(self._left_open) > MAX_LEFT_OPEN:
+                del self._left_open[next(iter(self._left_open))]
+
+    def _end(self, key: JobKey, ts: float) -> list[Suspicion]:
+        job = self._jobs.get(key)
+        return [] if job is None or not self._jobs.end(key, ts) else job.end(ts)
+
+    def _fit_roster(self, key: JobKey, job: Job, step: Step) -> list[Suspicion]:
+        """Fit a job to the ranks of a step: what it needs, where it works; end the jobs that it has taken the
+        last GPU of."""
+        out = job.fit_roster(step)
+        if out is None:
+            return []
+        self._jobs.reserve(key, bytes_needed(len(job.roster), self.config.straggler))
+        since = float(step.ts.min())
+        taken = self._jobs.work_at(key, job.places, since)
+        return out + [s for other in taken for s in self._end(other, since)]

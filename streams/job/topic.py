@@ -1,0 +1,25 @@
+"""What the suspicions of a job are about."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """What suspicions are about, by ``name``.
+
+    ``ends_with`` is what ends them besides their detector: the ``rank`` leaves the job, the set of ranks
+    (``roster``) changes, or the ``job`` ends. The end of the job ends all but those that ``outlast_job``: no
+    recovery of the machine has been seen then.
+    ``cost`` is what slow steps are charged by: the excess of one ``rank``, the job's ``past``, or ``even``
+    work; None: they cost nothing by themselves, or stop the job.
+    """
+
+    name: str
+    ends_with: Literal["rank", "roster", "job"] = "job"
+    outlast_job: bool = False
+    cost: Literal["rank", "past", "even"] | None = None
+
+
+Key = tuple[Topic, int]
+"""What a suspicion of a job is about, and the rank or group concerned (-1 = the job)."""

@@ -1,0 +1,23 @@
+"""Settings of the node stage."""
+
+from dataclasses import dataclass, field
+
+from detectors.changepoint.acceptance import ChangeConfig
+from streams.silence import SilenceConfig
+
+
+@dataclass(frozen=True, slots=True)
+class NodeConfig:
+    """Settings of the node stage, times in seconds of event time.
+
+    ``gone``: how long a GPU must be missing from live records. ``events``: how long events are counted, the
+    longest window of their rules. ``level_changes``: whether change points are searched at all. ``readings``:
+    whether minute means are emitted, for the comparison of nodes in the cluster stage.
+    """
+
+    silence: SilenceConfig = field(default_factory=SilenceConfig)
+    change: ChangeConfig = field(default_factory=ChangeConfig)
+    level_changes: bool = True
+    readings: bool = False
+    gone: float = 3.0
+    events: float = 86400.0

@@ -1,0 +1,113 @@
+"""GPUs that were read before and are not read any more, while the exporter goes on sending."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from slowrank.telemetry import Suspicion
+from slowrank.telemetry.records import GPUS_RELEASED
+from slowrank.telemetry.schema import Owner
+from streams.columns import Mask
+from streams.debounce import ConditionBank, Key, Timing
+from streams.node.batch import Batch, Part, Shape
+from streams.node.config import NodeConfig
+from streams.node.detector import Found, Increases, Origin
+from streams.node.rules.rule_engine import at
+from streams.node.rules.state_rules import READ_SECONDS, SLOW_READ_SECONDS
+from streams.suspicions import Claim, Place
+
+SLOW_SECONDS = 20.0
+"""For so long a GPU whose read is due counts as slow (``state.slow_reads``), not as gone. Chosen: ten times
+the slowest reads provided for, and within 30 s with the hold, the goal for a GPU that is silent."""
+
+_RELEASED = GPUS_RELEASED["gpus"]
+
+# Keys of the conditions: a GPU by name, or the node as a whole.
+_GPU, _NODE = 0, 1
+
+
+class GpuPresence:
+    """Raises GPUs that are missing for ``NodeConfig.gone`` seconds, or the node when all of them are.
+
+    A GPU is present while its power, temperature or clock is read. It also counts as present while its read
+    is merely slow, and while the exporter has released the GPUs on purpose.
+    """
+
+    counters: Mapping[Owner, tuple[str, ...]] = {}
+
+    def __init__(self, shape: Shape, nodes: int, config: NodeConfig) -> None:
+        self._timing = Timing(hold=config.gone)
+        self._known = np.zeros((nodes, shape.gpus), np.bool_)
+        self._conditions = ConditionBank(nodes)
+
+    def update(self, batch: Batch, increases: Increases) -> Found:
+        """Compare the GPUs of the batch with those known; yield what is missing."""
+        alive = _alive(batch.gpu)
+        released = np.array([s.labels.get("gpus") == _RELEASED for s in batch.samples])
+        alive |= self._known[batch.rows] & (released[:, None] | _slow(batch.gpu))
+        known = self._known[batch.rows] | alive
+        self._known[batch.rows] = known
+        absent = known & ~alive
+        if not absent.any() and not self._conditions.busy:
+            return
+        none_left = np.asarray(known.any(axis=1) & ~alive.any(axis=1))
+        lone = np.argwhere(absent & ~none_left[:, None]).tolist()
+        lost: set[tuple[int, Key]] = {(k, (_GPU, batch.gpu.ids[k][i])) for k, i in lone}
+        lost |= {(k, (_NODE, "")) for k in np.flatnonzero(none_left).tolist()}
+        for k, keys in self._conditions.due(batch.index, lost):
+            for key in sorted(keys):
+                for s in self._observe(batch, k, key, absent=(k, key) in lost):
+                    yield k, s
+
+    def restart(self, node: int) -> None:
+        """Expect no GPU until it is read again."""
+        self._known[node] = False
+        self._conditions.forget(node)
+
+    def forget(self, node: int) -> None:
+        """Nothing outlives a restart."""
+
+    def carry(self, node: int, source: "GpuPresence", origin: Origin) -> None:
+        """Take over which GPUs are known, and what was raised."""
+        self._conditions.carry(node, source._conditions, origin.row)
+        self._known[node] = [lane is not None and source._known[origin.row, lane] for lane in origin.gpus]
+
+    def _observe(self, batch: Batch, k: int, key: Key, *, absent: bool) -> list[Suspicion]:
+        ts, place = float(batch.ts[k]), batch.place(k)
+        make = at(lambda: _gone(place, key[1]) if key[0] == _GPU else _unreadable(place), ts)
+        return self._conditions.observe(int(batch.index[k]), key, absent, ts, timing=self._timing, make=make)
+
+
+def _alive(gpu: Part) -> Mask:
+    # Equal to itself: not NaN.
+    read = [gpu[name] == gpu[name] for name in ("gpu.power_watts", "gpu.temp_celsius", "gpu.clock.sm_hz")]
+    return np.asarray(read[0] | read[1] | read[2])
+
+
+def _slow(gpu: Part) -> Mask:
+    seconds = gpu[READ_SECONDS]
+    return np.asarray((seconds > SLOW_READ_SECONDS) & (seconds < SLOW_SECONDS))
+
+
+def _gone(place: Place, name: str) -> Claim:
+    return Claim(
+        detector="presence.gpu",
+        family="event",
+        kind="xid.79",
+        subject=place.gpu(name),
+        weight=6.0,
+        score=2.0,
+        overwhelming=True,
+        note="critical: the GPU is no longer read while the others on the node are",
+    )
+
+
+def _unreadable(place: Place) -> Claim:
+    return Claim(
+        detector="presence.node",
+        family="telemetry",
+        kind="exporter.stale",
+        subject=place.whole_node(),
+        weight=2.0,
+        note="warning: no GPU of the node can be read (driver not loaded, or NVML not reachable)",
+    )

@@ -1,0 +1,55 @@
+"""Announces which nodes report, so that the finding stage, which sees only suspicions, has them all."""
+
+import math
+import zlib
+
+from slowrank.telemetry import NodeAnnounced, NodeSample
+from streams.deadlines import NextDeadline
+from streams.suspicions import Place
+
+REPEAT_SECONDS = 300
+"""Chosen: a third of ``streams.cluster.inventory.EXPECTED_SECONDS``, so that two may be lost."""
+
+_Announced = tuple[int, str | None, str | None]
+"""Of which five minutes, and the rack and switch of the node."""
+
+
+class NodeAnnouncer:
+    """Announces each node when it is first seen, when it moves, and every five minutes.
+
+    Every node has seconds of its own for that, the same after a restart.
+    """
+
+    def __init__(self) -> None:
+        self._last: dict[tuple[str, str], tuple[float, _Announced]] = {}
+        self._oldest = NextDeadline()
+
+    def update(self, sample: NodeSample, place: Place) -> list[NodeAnnounced]:
+        """Return the announcement that a sample read at ``place`` makes due, if any."""
+        key = (sample.cluster, sample.node)
+        # ``hash`` of a name would be another in every process.
+        turn = math.floor((sample.ts + zlib.crc32(sample.node.encode()) % REPEAT_SECONDS) / REPEAT_SECONDS)
+        content = (turn, place.rack, place.switch)
+        if self._last.get(key, (0.0, None))[1] == content:
+            return []
+        self._last[key] = (sample.ts, content)
+        self._oldest.note(sample.ts)
+        return [
+            NodeAnnounced(
+                cluster=place.cluster,
+                node=place.node,
+                job_id=place.job_id,
+                rack=place.rack,
+                switch=place.switch,
+                # At whole seconds, so that the announcements of a fleet are folded in few steps.
+                ts=float(math.ceil(sample.ts)),
+                ports=len(sample.nic_ids),
+            )
+        ]
+
+    def forget(self, oldest: float) -> None:
+        """Drop the nodes last announced before ``oldest``."""
+        if self._oldest.reached(oldest):
+            for key in [key for key, (at, _) in self._last.items() if at < oldest]:
+                del self._last[key]
+            self._oldest.counted(at for at, _ in self._last.values())

@@ -1,0 +1,30 @@
+"""Delays between pairs of nodes, as events of a prober: on their way to the cluster stage.
+
+The two ends of a pair meet nowhere before that stage.
+"""
+
+from slowrank.telemetry import LinkDelay, NodeEvent
+
+DELAY_CODE = "link.delay"
+
+
+def link_delay(event: NodeEvent) -> list[LinkDelay]:
+    """Return the delay that an event ``link.delay`` measured to a ``peer``; of other events nothing."""
+    measured = event.subject
+    delay, expected, peer = measured.get("delay_ns"), measured.get("expected_ns"), measured.get("peer")
+    if event.code != DELAY_CODE or not isinstance(delay, int) or delay <= 0 or not isinstance(peer, str):
+        return []
+    is_expected = isinstance(expected, int) and expected > 0
+    nic = measured.get("nic")
+    return [
+        LinkDelay(
+            cluster=event.cluster,
+            ts=event.ts,
+            node=event.node,
+            peer=peer,
+            seconds=delay / 1e9,
+            expected_seconds=int(expected or 0) / 1e9 if is_expected else None,
+            nic=None if nic is None else str(nic),
+            via=tuple(hop for hop in str(measured.get("via", "")).split("/") if hop),
+        )
+    ]

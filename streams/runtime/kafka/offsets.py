@@ -1,17 +1,45 @@
 """Questions to the brokers over connections of their own, beside whatever a consumer is doing."""
 
+import asyncio
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.errors import (
+    GroupCoordinatorNotAvailableError,
+    GroupLoadInProgressError,
+    NotCoordinatorForGroupError,
+)
 from aiokafka.structs import OffsetAndMetadata
 
 from streams.runtime.kafka.clients import started
 
 TIMEOUT_MS = 5000
 
+COORDINATOR_TRIES = 20
+COORDINATOR_PAUSE_SECONDS = 0.5
+"""A broker that has just started takes 1–3 s to create the topic that holds the offsets."""
+NO_COORDINATOR = (
+    GroupCoordinatorNotAvailableError,
+    GroupLoadInProgressError,
+    NotCoordinatorForGroupError,
+)
+
 Place = tuple[str, int]
 """Topic and partition."""
+
+
+async def group_offsets(admin: AIOKafkaAdminClient, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
+    """Return the offsets and texts a group committed; wait while its coordinator starts or moves.
+
+    Raises ``KafkaError`` when the brokers do not answer, or have no coordinator after ten seconds.
+    """
+    for _ in range(COORDINATOR_TRIES - 1):
+        with suppress(*NO_COORDINATOR):
+            return dict(await admin.list_consumer_group_offsets(group))
+        await asyncio.sleep(COORDINATOR_PAUSE_SECONDS)
+    return dict(await admin.list_consumer_group_offsets(group))
 
 
 class Probe:
@@ -51,8 +79,7 @@ class Probe:
 
     async def notes(self, group: str) -> dict[Place, str]:
         """Return the text that each partition of a group holds beside its offset."""
-        admin = await self._administering()
-        found = await admin.list_consumer_group_offsets(group)
+        found = await group_offsets(await self._administering(), group)
         return {(p.topic, p.partition): held.metadata or "" for p, held in found.items()}
 
     async def note(self, group: str, texts: Mapping[Place, str]) -> None:
@@ -74,8 +101,7 @@ class Probe:
 
     async def committed(self, group: str | None = None) -> dict[Place, int]:
         """Return the offsets a group, this one without a name, has committed where it ever did."""
-        admin = await self._administering()
-        found = await admin.list_consumer_group_offsets(group or self._group)
+        found = await group_offsets(await self._administering(), group or self._group)
         # The offset is -1 where nothing was committed.
         return {(p.topic, p.partition): int(held.offset) for p, held in found.items() if held.offset >= 0}
 

@@ -21,6 +21,7 @@ from slowrank.telemetry import DeadLetter, Record, Suspicion, decode_dead_letter
 from slowrank.telemetry.topics import DEAD_LETTERS, SUSPICIONS, TOPICS
 from store.migrate import migrate
 from streams.files.record_producer import key_of, topic_of
+from streams.runtime.kafka.offsets import group_offsets
 
 WORKER = "from cli import main; main()"
 
@@ -215,7 +216,7 @@ class Rig:
         try:
             await admin.start()
             await consumer.start()
-            held = await admin.list_consumer_group_offsets(f"{self.prefix}slowrank-{role}")
+            held = await group_offsets(admin, f"{self.prefix}slowrank-{role}")
             topics = list(TOPICS_OF[role])
             places = [TopicPartition(self.prefix + t, p) for t in topics for p in range(self.partitions)]
             ends = await consumer.end_offsets(places)

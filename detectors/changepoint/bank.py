@@ -1,4 +1,4 @@
-"""Bayesian online change-point detection for many series at once; what runs. `Bocpd` is its definition."""
+"""Bayesian online change-point detection for many series at once, equal to `Bocpd` but for rounding."""
 
 from __future__ import annotations
 
@@ -22,23 +22,38 @@ Ints = NDArray[np.int64]
 Number = TypeVar("Number", np.floating, np.int32)
 
 LANES = 64
-"""Series per block of the numba kernel: what keeps a block in registers and L1."""
+"""Series per block of the numba kernel, so that the rows of a block stay in registers and L1 cache."""
 
 VECTOR = 8
-"""float32 in 256 bits, which compilers prefer also where there are 512."""
+"""float32 in 256 bits, the width that compilers prefer even where the processor has 512."""
 
 RUNS = 320 * 1024
-"""Runs per block of the numpy kernel: its sixty calls cost more than what a smaller block finds cached."""
+"""Runs per block of the numpy kernel: in smaller blocks the overhead of its sixty calls exceeds what the
+cache saves."""
 
 
 class BocpdBank:
-    """`series` independent change-point detectors in lock step, 768 bytes each with the default 64 slots.
+    """Run the recursion of `Bocpd` for `series` series in lock step, vectorised over series.
 
-    Each call feeds one sample per series; NaN means "not read" and leaves that series as it was. Differs from
-    `Bocpd` only by rounding: float32 unless `dtype` says float64 (numpy only). Not thread safe.
+    A run is the hypothesis that the present regime began n samples ago. With a normal-inverse-gamma prior
+    (mu0, kappa0, alpha0, beta0) its log weight after n samples is, by telescoping Student-t predictives,
 
-    With `groups` there are that many times `series` detectors, and each group moves by itself: a group is
-    what one node reads. Series are then numbered through, group after group.
+        log w_n = W + A_n − alpha_n · log beta_n        alpha_n = alpha0 + n/2,  kappa_n = kappa0 + n
+        mu    ← mu + d / (kappa_n + 1)                  with d = z − mu, the distance of the sample
+        beta  ← beta + d² · kappa_n / (2 (kappa_n + 1))
+        W     = log H + log Z at the run's birth        H the hazard, Z the sum of all weights before it
+
+    so that each run holds three numbers and costs one log and one exp a sample; `state` has the constants
+    A_n. The newest `slots` runs are kept apart, older ones share one absorbing slot with the statistics of
+    its heaviest run. `probability` is the share of the weights of runs younger than the accepted regime.
+
+    Each call takes one standardised sample (mean 0, sigma 1) per series; NaN means "not read" and leaves that
+    series as it was. 768 bytes a series with 64 slots; float32, or float64 by `dtype` (numpy only). With
+    `groups` there are that many times `series` detectors, numbered group after group; a group is what one
+    node reads, and any set of groups may be fed. Not thread safe.
+
+    Source: Adams and MacKay (arXiv:0710.3742), equations 1 to 4 in the shifted indexing of `Bocpd`; Murphy
+    (2007), equations 86-89, for the statistics of a run.
 
     >>> bank = BocpdBank(2, backend="numpy")
     >>> quiet = [0.1, -0.4, 0.3, 0.0, -0.2, 0.5, -0.1, 0.2]
@@ -72,7 +87,7 @@ class BocpdBank:
         most = LANES if self.backend == "numba" else max(1, RUNS // self.config.slots)
         blocks = -(-series // most)
         lanes = -(-series // blocks)
-        # Whole vectors of the kernel's loops: what is left over goes lane by lane, as dear as eight at once.
+        # Whole vectors: the rest of a loop runs lane by lane, each at the cost of a vector.
         self._lanes = lanes if self.backend == "numpy" else -(-lanes // VECTOR) * VECTOR
         # A block has one clock, so that none is shared by two groups.
         self._blocks = np.arange(groups * blocks).reshape(groups, blocks)
@@ -80,7 +95,7 @@ class BocpdBank:
 
     @property
     def probability(self) -> Float:
-        """Mass of runs that began after the accepted regime start, [series]; the last update's answer."""
+        """Mass of runs that began after the accepted regime start, [series], after the last update."""
         return self._flat(self._state.probability).copy()
 
     @property
@@ -192,7 +207,7 @@ class BocpdBank:
         self._set_runs(series, ages, runs)
 
     def seed(self, series: Ints, samples: NDArray[np.float64]) -> None:
-        """Start some series over with `samples` [series, n] as their known, unbroken first runs."""
+        """Restart some series, each with one run, that of its `samples` [series, n]."""
         self.reset(series)
         block, lane = self._place(series)
         age, slots = samples.shape[1], self.config.slots

@@ -20,11 +20,11 @@ LARGEST_INPUT = 1e4
 class BocpdConfig:
     """Prior, hazard and memory of the recursion, for input standardised to mean 0 and sigma 1.
 
-    hazard: probability that a sample starts a new run. The false-alarm knob.
+    hazard: probability that a sample starts a new run; it sets the rate of false alarms.
     slots: number of most recent start times kept apart; older ones share one absorbing slot.
-    cap: sample count at which a run stops sharpening and starts forgetting.
-    mu0, kappa0, alpha0, beta0: normal-inverse-gamma prior. The default knows the noise level (its mean
-        variance is beta0 / (alpha0 - 1) = 1) and lets a new level lie several sigma away (small kappa0).
+    cap: sample count at which a run stops sharpening and forgets as fast as it learns.
+    mu0, kappa0, alpha0, beta0: normal-inverse-gamma prior. The default has the noise level of the input (mean
+        variance beta0 / (alpha0 - 1) = 1) and lets a new level lie several sigma away (small kappa0).
     """
 
     # At an alarm of 0.9 no false one in 380,000 samples of noise, where 1/250 has 0.06 per 1,000 and finds
@@ -34,6 +34,7 @@ class BocpdConfig:
     slots: int = 64
     # Nothing lost at 200 or 500 (measured); without a cap W and A_n of an old run cancel in float32.
     cap: int = 500
+    # Chosen: new levels spread by √(1/kappa0) = 3.2 sigma; alpha0 weighs the noise level as 8 samples do.
     mu0: float = 0.0
     kappa0: float = 0.1
     alpha0: float = 4.0
@@ -73,10 +74,20 @@ class Run:
 
 
 class Bocpd:
-    """Change-point posterior of one series, written to be read: O(slots) per sample, float64.
+    """Compute the posterior over the start of the present run of one series (reference implementation).
 
-    `update(x)` returns the probability that a new run has begun after the accepted regime start. NaN means
-    "not read": the state stays as it is. `BocpdBank` computes the same for many series at once.
+    For each start time s held, with x_s..x_t the samples since then,
+
+        P(s | x_1..x_t)  ∝  P(s | x_1..x_{t-1}) · (1 − H) · p(x_t | x_s..x_{t-1})        s < t
+        P(t | x_1..x_t)  ∝  H · p(x_t | prior)
+
+    with hazard H and Student-t predictive p, ν = 2α degrees of freedom (Adams and MacKay 2007, equation 3, in
+    the shifted indexing; Murphy 2007, equation 100). `update(x)` returns the mass of the starts after the
+    accepted regime start, the probability that the series has changed since. After an alarm the caller dates
+    the change (`onset`) and makes it the regime (`accept`); older starts stay as hypotheses.
+
+    Input is standardised: mean 0, sigma 1. NaN means "not read" and leaves the state as it is. O(slots) per
+    sample, float64. `BocpdBank` computes the same for many series at once.
 
     >>> detector = Bocpd()
     >>> for x in [0.1, -0.4, 0.3, 0.0, -0.2, 0.5, -0.1, 0.2]:
@@ -93,8 +104,8 @@ class Bocpd:
         self._config = config or BocpdConfig()
         self._ring: list[Run] = []
         self._old: Run | None = None
-        # Log weight of the run that the next sample may start: certain for the first, log H ever after,
-        # since the weights are normalised.
+        # Log weight of the run that the next sample may start: 0 for the first, afterwards log H, since the
+        # weights are normalised.
         self._birth = 0.0
         self._regime_age = 0
         self.probability = 0.0
@@ -141,7 +152,7 @@ class Bocpd:
         run = Run(age, mu, beta, weight)
         if age < self._config.slots:
             self._ring.append(run)
-        # There is one slot for what is older than the ring: of two runs the heavier has it.
+        # One slot holds what is older than the ring: the heavier of two runs.
         elif self._old is None or self._old in merged or weight > self._old.log_weight:
             self._old = run
         self._regime_age = age

@@ -1,4 +1,4 @@
-"""Two-sided CUSUM (Page 1954) over many series: the companion of BOCPD for creeping and moderate shifts."""
+"""Two-sided CUSUM over many series, for creeping and moderate shifts that BOCPD takes long to see."""
 
 from __future__ import annotations
 
@@ -9,10 +9,19 @@ from numpy.typing import ArrayLike, NDArray
 
 
 class CusumBank:
-    """Cumulative sums of (z - slack) and (-z - slack), floored at zero; an alarm above `threshold`.
+    """Accumulate deviations of standardised samples in both directions; alarm above a threshold.
 
-    With the defaults a series of independent standard normal samples alarms about once in 70,000 samples.
-    NaN means "not read" and leaves a series as it was. An alarm stands until `reset`.
+        up    ← max(0, up + z − slack)
+        down  ← max(0, down − z − slack)            alarm while max(up, down) > threshold
+
+    z in sigmas. `slack` is half the smallest shift worth detecting. A shift of d sigmas is found after about
+    threshold / (d − slack) samples. Independent standard normal samples alarm, with the defaults, about once
+    in 70,000: each side has, with b = threshold + 1.166 and k = slack, a mean time between alarms of
+    (exp(2kb) − 2kb − 1) / 2k² (Siegmund's approximation). A slow ramp, which moves a BOCPD run little at a
+    time, adds up here. `age`, the samples since the larger sum last stood at zero, estimates the onset. NaN
+    means "not read" and leaves a series as it was; an alarm stands until `reset`.
+
+    Source: Page (1954), Continuous inspection schemes, Biometrika 41; Siegmund (1985), Sequential Analysis.
 
     >>> bank = CusumBank(1)
     >>> [bool(bank.update([1.5])[0]) for _ in range(12)].index(True), bank.age(0)
@@ -40,11 +49,11 @@ class CusumBank:
         return np.asarray(sums.max(axis=0) > self._threshold)
 
     def age(self, series: int) -> int:
-        """Samples since the larger of the two sums last stood at zero: Page's estimate of the change."""
+        """Samples since the larger of the two sums last stood at zero."""
         return int(self._ages[self._sums[:, series].argmax(), series])
 
     def reset(self, series: int | NDArray[np.int64]) -> None:
-        """Start one series over, or several."""
+        """Set the sums of one series, or several, to zero."""
         self._sums[:, series] = 0.0
         self._ages[:, series] = 0
 

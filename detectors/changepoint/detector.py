@@ -1,4 +1,4 @@
-"""Change points of many series on one clock: standardise, clip, BOCPD and CUSUM, accept, judge the effect."""
+"""Online change-point detection for many series: standardise, winsorise, BOCPD and CUSUM, accept, measure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Part = BocpdBank | CusumBank | Gaps | History | Winsoriser
 
 @dataclass(frozen=True, slots=True)
 class _NewRun:
-    """What a series may have moved to, and how surely."""
+    """A change that one of the two detectors proposes for a series."""
 
     series: int
     onset: Onset
@@ -33,16 +33,26 @@ class _NewRun:
 
 
 class ChangeDetectorBank:
-    """Online change detection for the series of one record: `update` per record, changes out.
+    """Detect changes of level in many series; `update` takes one row of samples and returns the changes.
 
-    Level and sigma are frozen per regime: an estimate that follows every sample would swallow the ramp one
-    wants to see. After an accepted change the level is the median since the onset; sigma follows once the
-    new regime has a baseline's worth of samples. Effects are measured against the last level that was
-    significant, so that many small steps add up. Deterministic; not thread safe.
+    Each row x passes through these steps (defaults of `ChangeConfig`; sigma in units of the baseline):
 
-    With `groups` there are that many times the series of `scales`, numbered through group after group, and
-    each group has a clock of its own: a group is what one node reads, and any set of groups may be fed.
-    `readings` are the latest, to look back on a change.
+    1. transform y = f(x), `Scale`, so that noise is additive and alike at every level;
+    2. level and sigma: median and 1.4826·MAD of 60 samples after a warm-up of 20 (`baseline`), frozen until
+       the next accepted change, since an estimate that follows every sample would absorb a ramp;
+    3. z = (y − level) / sigma, winsorised to ±4 for at most 3 samples in a row (`Winsoriser`);
+    4. BOCPD (`BocpdBank`) on z for steps, CUSUM (`CusumBank`) on z clipped to ±2 for ramps;
+    5. a change is accepted when the mass of new runs exceeds 0.9, or the CUSUM alarms, and at least 10
+       samples have passed since the last one and the new run has 3. The new level is the median since the
+       onset; sigma follows once the new regime has 60 samples;
+    6. the effect is measured against the last significant level, so that many small steps add up, and is
+       significant from 3 %, 3 floors and 0.75 sigma on.
+
+    A gap of 60 rows or 600 s starts a new baseline, which is compared with the level before the gap.
+
+    With `groups` there are that many times the series of `scales`, numbered group after group, and each group
+    has its own event time: a group is what one node reads, and any set of groups may be fed. `readings` holds
+    the latest samples. Deterministic; not thread safe. Sources: see the parts; their combination is chosen.
 
     >>> bank = ChangeDetectorBank([Scale("log", 0.005)], backend="numpy")
     >>> wobble = [0.01, -0.02, 0.0, 0.02, -0.01]
@@ -103,7 +113,7 @@ class ChangeDetectorBank:
 
     @property
     def clipped(self) -> NDArray[np.int64]:
-        """Winsorised samples so far, [series]; a rising rate means intermittent trouble."""
+        """Number of winsorised samples so far, [series]; it rises faster while a fault is intermittent."""
         return self._clip.counts.copy()
 
     def update(self, t: float, x: ArrayLike) -> list[Change]:
@@ -128,17 +138,17 @@ class ChangeDetectorBank:
         """
         late = t <= self._last_t[groups]
         if late.any():
-            # Detectors know no time but the order of rows: a row out of order would be read as a new one.
+            # The detectors count rows and take no times: a late row would count as a new sample.
             groups, t, x = np.arange(len(self._last_t))[groups][~late], t[~late], x[~late]
         self._last_t[groups] = t
         y = self.readings.append(t, x, groups)
         lanes = self.readings.lanes(groups)
         read = (y == y).reshape(-1)
         self._note_gaps(np.repeat(t, len(self._scales)), read, lanes)
-        # Before its baseline a series has no level (NaN), so that z is NaN: not read, for all that follows.
+        # Before its baseline a series has no level (NaN), so that z is NaN, "not read", in all later steps.
         z = self._clip((y.reshape(-1) - self._level[lanes]) / self._sigma[lanes], lanes)
         probability = self._bocpd.update_groups(z.reshape(y.shape), groups).reshape(-1)
-        # The level of a regime that has only begun is too rough to measure a drift against.
+        # The level of a new regime is too uncertain to measure a drift against.
         z[self._provisional[lanes]] = np.nan
         drifting = self._cusum.update(np.clip(z, -self._config.cusum_clip, self._config.cusum_clip), lanes)
         self._since_change[lanes] += read
@@ -151,8 +161,8 @@ class ChangeDetectorBank:
         return sorted(changes, key=lambda change: change.series)
 
     def reset(self, series: ArrayLike | None = None) -> None:
-        """A planned change: start the warm-up and baseline of these series over (mask or indices; None:
-        all)."""
+        """Restart warm-up and baseline of these series (mask or indices; None: all), as after a planned
+        change."""
         everything = np.arange(len(self._level))
         which = everything if series is None else everything[np.asarray(series)]
         self._restart(which)
@@ -181,9 +191,9 @@ class ChangeDetectorBank:
         gap = self._gaps.update(t, read, lanes)
         if gap.any():
             which = np.arange(len(self._level))[lanes][gap]
-            known = ~np.isnan(self._anchor[which])
-            # A second gap may come before the new level is learned: the one to compare with stays the old.
-            before = np.where(known, self._anchor[which], self._previous[which])
+            learned = ~np.isnan(self._anchor[which])
+            # After a second gap before the new level is learned, the comparison stays with the old one.
+            before = np.where(learned, self._anchor[which], self._previous[which])
             self._restart(which)
             self._previous[which] = before
         self._seen[lanes] += read
@@ -205,7 +215,7 @@ class ChangeDetectorBank:
         return [
             change
             for series, values in self._latest(which)
-            # With many gaps the history holds fewer readings than were seen; under half a baseline it waits.
+            # With many gaps the history holds fewer samples than were seen; half a baseline is the least.
             if values.shape[1] >= self._config.baseline // 2
             for change in self._learn(series, values)
         ]
@@ -237,12 +247,12 @@ class ChangeDetectorBank:
         # Medians of two such stretches differ by √2·median_error at random, and erf(d / (√2·error)) is the
         # probability of less than d.
         certainty = math.erf(sigmas / (2.0 * median_error(samples)))
-        # It changed while nobody looked: told at the end of the gap, begun anywhere within it.
+        # The onset lies anywhere within the gap; its end is when the change was first seen.
         times = float(self._gaps.end[i]), float(self._gaps.start[i]), float(self._gaps.end[i])
         return self._describe(i, times, (certainty, previous, float(self._level[i]), "gap"))
 
     def _accept(self, which: Ints) -> list[Change]:
-        """Move series to their new regimes, but those whose likeliest new run is too young to tell."""
+        """Move series to their new regimes, except where the likeliest run has under `min_age` samples."""
         runs = list(self._new_runs(which))
         if not runs:
             return []
@@ -288,7 +298,7 @@ class ChangeDetectorBank:
         times, rows = history.times(which), history.stretches(which, self._config.history)
         read = rows == rows
         if not read.all():
-            # What was not read to the front, the rest behind it in its order: hence a stable sort.
+            # Missing values first, the others after them in order of time: hence a stable sort.
             times, order = np.where(read, times, np.nan), read.argsort(axis=1, kind="stable")
             times, rows = (np.take_along_axis(past, order, axis=1) for past in (times, rows))
         return times, rows

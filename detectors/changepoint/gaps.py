@@ -12,10 +12,10 @@ from detectors.changepoint.standardise import Floats
 
 
 class Gaps:
-    """Tells when a series is read again after more than `rows` rows, or `seconds` of event time, without.
+    """Detect when a series has a value again after over `rows` rows, or `seconds` of event time, without one.
 
-    Both, because a sender that is away sends no rows at all. `start` and `end` [series] are the times of the
-    readings around the last such gap, NaN before the first.
+    Rows alone would miss the gap of a node that sends none. `start` and `end` [series] are the times of the
+    samples before and after the last such gap, NaN before the first.
 
     >>> gaps = Gaps(1, rows=2, seconds=600.0)
     >>> rows = [(0.0, True), (1.0, False), (900.0, True)]

@@ -1,9 +1,9 @@
-"""The numba kernel of the BOCPD bank: the same recursion as `bocpd_numpy`, one pass, float32 polynomials.
+"""The numba kernel of the BOCPD bank: the recursion of `kernel_numpy` in one pass, with float32 polynomials.
 
-Stock numba wheels have no vector libm, so log and exp are written out; the loops over lanes then vectorise.
+Numba's wheels have no vector libm, so log and exp are written out; the loops over lanes then vectorise.
 Importing this module imports numba; the first call compiles (cached on disk). Elements are copied one by
-one: an assignment between slices compiles the text of numpy's broadcasting error, which takes longer than
-the kernel.
+one: an assignment between slices also compiles numpy's broadcasting error message, which takes longer than
+the kernel itself.
 """
 
 from __future__ import annotations

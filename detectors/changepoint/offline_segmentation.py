@@ -1,9 +1,4 @@
-"""A second opinion on a change, after the alarm: the recent past of one series segmented anew, offline.
-
-Killick et al.'s penalised segmentation with the kernel search of ruptures (Truong, Oudre & Vayatis, 2020). It
-sees both sides of the change, which the online detectors do not, and is no part of them: it never raises, and
-without ruptures it has no opinion.
-"""
+"""Offline check of a change after its alarm: penalised segmentation of the recent past of one series."""
 
 import math
 from dataclasses import dataclass
@@ -19,25 +14,30 @@ from detectors.changepoint.standardise import baseline
 Floats = npt.NDArray[np.float64]
 
 WINDOW = 200
+"""Samples segmented: the cost is O(n²), 0.5 ms at 200 (measured)."""
+
 MIN_STEPS = 5
-"""Samples looked at, and the least on either side of a change: with fewer there is no opinion."""
+"""Least samples on either side of a change: the median of five withstands two outliers (chosen)."""
 
 NEAR = 5
-"""Samples by which the two may differ about the time of one change."""
+"""Samples by which two estimates of one onset may differ: the least length of a segment (chosen)."""
 
 _PENALTY = 3.0
-"""Times log n for each change: BIC asks one; spikes and autocorrelation would buy changes at that price."""
+"""Factor of log n for each change. BIC has 1, at which spikes and autocorrelation add false changes."""
 
 _SCALE_FLOOR = 1e-3
+"""Least sigma of a log ratio, 0.1 %, for series that are constant but for rounding (chosen)."""
+
 _MOVE_SHARE = 0.5
+"""Share of the change's own size from which another one in the window counts as a further change (chosen)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Opinion:
-    """Whether the change is ``confirmed``, and as it looks in hindsight.
+    """The result of the check: whether the change is ``confirmed``, and its refined estimate.
 
-    ``age`` is the number of samples since then, ``before`` and ``after`` the medians on its two sides,
-    ``further`` how many more changes of at least half its size the window holds (rungs of a ladder).
+    ``age`` is the number of samples since the change, ``before`` and ``after`` the medians on its two sides,
+    ``further`` the number of other changes of at least half its size in the window.
     """
 
     confirmed: bool
@@ -48,23 +48,33 @@ class Opinion:
 
 
 def second_opinion(x: Floats, age: int) -> Opinion | None:
-    """Judge a change said to have come ``age`` samples before the end of ``x`` (NaN = not read).
+    """Check a change that an online detector dates ``age`` samples before the end of ``x`` (NaN = not read).
 
-    None where nothing can be said: too few samples on either side, or ruptures is not installed.
+    The latest 200 samples z (scaled by the sigma of their differences / √2, after a median of three that
+    takes out single spikes) are divided into segments of at least 5 samples with means m_k that minimise
+
+        Σ_k Σ_{i in k} (z_i − m_k)²  +  3 · log n · (number of changes)
+
+    The change is confirmed where an edge lies within 5 samples of the alarm's onset. Unlike the online
+    detectors this has both sides of the change; it only adds to a finding and never raises one.
+
+    Returns None with fewer than 5 samples on either side, and where ruptures is not installed. Sources:
+    penalised cost, Killick, Fearnhead and Eckley (2012), "Optimal detection of changepoints with a linear
+    computational cost"; search, ruptures' KernelCPD (Truong, Oudre and Vayatis, 2020); penalty chosen.
     """
     window = x[-WINDOW:]
     read = np.flatnonzero(np.isfinite(window))
     series = window[read]
-    said = int(np.searchsorted(read, len(window) - age))
+    dated = int(np.searchsorted(read, len(window) - age))
     ruptures = _ruptures()
-    if ruptures is None or not MIN_STEPS <= said <= len(series) - MIN_STEPS:
+    if ruptures is None or not MIN_STEPS <= dated <= len(series) - MIN_STEPS:
         return None
     edges = [0, *_segments(ruptures, series)]
     moves = np.abs(np.diff([np.median(series[a:b]) for a, b in pairwise(edges)]))
     inner = np.array(edges[1:-1])
-    nearest = int(np.argmin(np.abs(inner - said))) if inner.size else -1
-    confirmed = bool(inner.size and abs(inner[nearest] - said) <= NEAR)
-    at = int(inner[nearest]) if confirmed else said
+    nearest = int(np.argmin(np.abs(inner - dated))) if inner.size else -1
+    confirmed = bool(inner.size and abs(inner[nearest] - dated) <= NEAR)
+    at = int(inner[nearest]) if confirmed else dated
     before, after = float(np.median(series[:at])), float(np.median(series[at:]))
     own = moves[nearest] if confirmed else abs(after - before)
     others = np.delete(moves, nearest) if confirmed else moves
@@ -74,8 +84,8 @@ def second_opinion(x: Floats, age: int) -> Opinion | None:
 
 def _segments(ruptures: ModuleType, series: Floats) -> list[int]:
     """Return the ends of the segments, the last included."""
-    # The scale is that of the noise between neighbours: the series' own spread would contain the change.
-    # Differences do not contain the changes looked for; those of independent samples are √2 as noisy.
+    # The scale comes from differences of neighbours, as the spread of the series would include the change;
+    # differences of independent samples have √2 times their sigma.
     _, scale = baseline(np.diff(series) / math.sqrt(2.0), _SCALE_FLOOR)
     calm = _median_of_three(series)
     z = (calm - np.median(calm)) / scale
@@ -85,7 +95,7 @@ def _segments(ruptures: ModuleType, series: Floats) -> list[int]:
 
 
 def _median_of_three(series: Floats) -> Floats:
-    """Take out single spikes; an edge stays where it is."""
+    """Return the median of each sample and its neighbours: single spikes go, an edge stays in place."""
     padded = np.concatenate((series[:1], series, series[-1:]))
     windows = np.stack((padded[:-2], padded[1:-1], padded[2:]))
     middle: Floats = np.median(windows, axis=0)

@@ -1,9 +1,4 @@
-"""Whether one of several like series moved by itself, or with the others.
-
-Load, waiting and the beat between steps and samples move all devices of a node together, correlated from
-sample to sample; a change-point test on one raw series takes that for news. The distance to the siblings
-does not see it.
-"""
+"""Contrast of one series with like series of the same node: did it move alone, or with its siblings?"""
 
 import math
 from dataclasses import dataclass
@@ -13,20 +8,30 @@ import numpy as np
 from detectors.changepoint.standardise import Floats, baseline, median_error
 
 MIN_BEFORE, MIN_AFTER = 20, 3
+"""Least samples on the two sides. Chosen: a third of a baseline, and the least run that BOCPD accepts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Contrast:
-    """The distance to the siblings, after a time against before: ``shift``, in standard errors ``sigmas``."""
+    """Change of the distance to the siblings at a time: ``shift``, and ``sigmas``, its standard errors."""
 
     shift: float
     sigmas: float
 
 
 def contrast(before: Floats, after: Floats, *, floor: float) -> Contrast | None:
-    """Compare the medians of two stretches of the distance (NaN: not read); None when either is too short.
+    """Compare the distance d of a series to its siblings before [n] and after [m] a time (NaN: not read).
 
-    The noise is that of the stretch before, grown for its autocorrelation, and not below ``floor``.
+    d_t = y_t − median over the siblings of y_t, all in transformed units (`Scale`). Load, waiting and the
+    beat between steps and samples move all devices of a node together and are correlated in time, which a
+    change-point test on one raw series takes for changes; they cancel in d. With medians and s the sigma of
+    the stretch before (1.4826·MAD, grown for its lag-1 autocorrelation, not below ``floor``; `baseline`),
+
+        shift  = med(after) − med(before)
+        sigmas = shift / (s · √(π/2n + π/2m))
+
+    the denominator being the standard error of a difference of two medians of normal samples. Returns None
+    with fewer than 20 samples before or 3 after.
 
     >>> wobble = np.tile([0.0, 1.0, -1.0, 0.5, -0.5], 12)
     >>> c = contrast(wobble, wobble[:10] - 8.0, floor=0.1)

@@ -1,4 +1,4 @@
-"""The latest readings of many series, transformed, and how one series moved against its siblings."""
+"""The latest samples of many series, transformed, and their contrast with sibling series."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Ints = NDArray[np.int64]
 
 
 class Readings:
-    """The last ``rows`` rows of each of some groups of series, numbered through group after group.
+    """Hold the last ``rows`` rows of each group of series; series are numbered group after group.
 
-    ``history`` holds them in transformed units, in which noise is additive and alike at every level.
+    ``history`` has them in transformed units, in which noise is additive and alike at every level.
     """
 
     def __init__(self, scales: Sequence[Scale], *, rows: int, groups: int) -> None:
@@ -45,9 +45,9 @@ class Readings:
         return y
 
     def contrast(self, series: int, siblings: Sequence[int], onset: float) -> Contrast | None:
-        """How one series moved at event time `onset` against the median of its siblings.
+        """Return how one series moved at event time `onset` against the median of its siblings.
 
-        In transformed units. None while there is too little on either side of the onset.
+        In transformed units. None while there are too few samples on either side of the onset.
         """
         times, values = self.history.rows((series, *siblings))
         apart = values[:, 0] - nan_median(values[:, 1:], axis=1)
@@ -55,8 +55,8 @@ class Readings:
         return contrast(apart[times < onset], apart[times >= onset], floor=floor)
 
     def shifts(self, series: Ints, siblings: Ints, onsets: Floats) -> Floats:
-        """The `shift` of many a `contrast` at once: series [n], siblings [n, m], onsets [n]; NaN where either
-        side of the onset was not read."""
+        """Return the `shift` of many contrasts at once: series [n], siblings [n, m], onsets [n]; NaN where
+        either side of the onset was not read."""
         times, values = self.history.unordered(np.concatenate((series[None], siblings.T)))
         apart = values[0] - nan_median(values[1:])
         before = times < onsets[:, None]
@@ -65,7 +65,7 @@ class Readings:
         )
 
     def past(self, series: int, before: float) -> tuple[Floats, Floats]:
-        """Event times and readings, in its own unit, that are held of one series from before `before`."""
+        """Return event times and values, in its own unit, of one series from before `before`."""
         times, values = self.history.last(series, self._rows)
         older = times < before
         raw = self.scale(series).raw

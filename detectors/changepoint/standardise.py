@@ -1,4 +1,4 @@
-"""From readings to z: per-metric transforms, the recent past of every series, and robust causal baselines."""
+"""Standardisation of samples: transforms per metric, the recent past of every series, robust baselines."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ ANSCOMBE = 0.375
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How one series is read: its variance-stabilising transform and the smallest sigma to believe in.
+    """The variance-stabilising transform of one series and the smallest credible sigma.
 
-    floor is in transformed units: 0.005 with "log" is half a per cent. Without a floor the scale of a quiet
-    or quantised series collapses to zero and every flicker becomes a change.
+    floor is in transformed units: 0.005 with "log" is half a per cent. Without a floor the sigma of a
+    constant or quantised series is zero, and its least step a change.
     """
 
     transform: Transform = "identity"
@@ -40,7 +40,7 @@ class Scale:
             raise ValueError(f"the floor on sigma must be positive, got {self.floor}")
 
     def raw(self, y: float) -> float:
-        """The reading whose transform is y."""
+        """Return the value whose transform is y."""
         if self.transform == "identity":
             return y
         if self.transform == "log":
@@ -49,10 +49,7 @@ class Scale:
 
 
 class Transformer:
-    """Applies each series' transform; readings outside its domain, like NaN and infinities, become NaN.
-
-    Takes rows of readings too, [..., series].
-    """
+    """Apply the transform of each series to values [..., series]; those outside its domain become NaN."""
 
     def __init__(self, scales: Sequence[Scale]) -> None:
         kinds = [scale.transform for scale in scales]
@@ -66,7 +63,7 @@ class Transformer:
         """Transformed copy of x [..., series]."""
         y = np.where(np.isfinite(x), x, np.nan)
         for kind, columns in self._columns.items():
-            # In one piece, so that a reading's transform never depends on how many came with it.
+            # Contiguous, so that the result of a value never depends on how many come with it.
             v = np.ascontiguousarray(y[..., columns])
             if kind == "log":
                 y[..., columns] = np.log(np.where(v > 0.0, v, np.nan))
@@ -78,9 +75,9 @@ class Transformer:
 
 
 class History:
-    """The last `rows` rows of transformed readings of each group and their event times.
+    """The last `rows` rows of transformed values of each group and their event times.
 
-    Series are numbered through the groups, `series` to each.
+    Series are numbered group after group, `series` to each.
     """
 
     def __init__(self, rows: int, series: int, groups: int = 1) -> None:
@@ -89,7 +86,7 @@ class History:
         self._count = np.zeros(groups, np.int64)
 
     def append(self, t: ArrayLike, y: Floats, groups: slice | NDArray[np.int64] = slice(None)) -> None:
-        """Add one row to each of the groups, t [groups] and y [groups, series]; their oldest row goes."""
+        """Add one row to each of the groups, t [groups] and y [groups, series], in place of their oldest."""
         which = np.arange(len(self._count))[groups]
         row = self._count[which] % self._times.shape[1]
         self._times[which, row], self._values[which, row] = t, y
@@ -122,7 +119,7 @@ class History:
 
     def unordered(self, series: NDArray[np.int64]) -> tuple[Floats, NDArray[np.float32]]:
         """Times [n, rows] and values [m, n, rows] of all rows of series [m, n], each n of one group, in no
-        order; NaN: not read, and no row yet. To put many in order costs ten times as much."""
+        order; NaN: not read, and no row yet. Ten times as fast as in order."""
         group, column = np.divmod(series, self._values.shape[2])
         return self._times[group[0]], self._values[group, :, column]
 
@@ -166,9 +163,9 @@ def baselines(values: Floats, floor: Floats) -> tuple[Floats, Floats]:
     level = median(values, axis=1)
     distance = values - level[:, None]
     sigma = MAD_TO_SIGMA * median(np.abs(distance), axis=1)
-    # Unlimited, the products of a few spikes would decide the correlation.
+    # Unlimited, the products of a few spikes would decide the correlation; 4 sigma as in `Winsoriser`.
     limit = 4.0 * np.maximum(sigma, floor)[:, None]
-    # Minimum and maximum, because this is often one short row, and `np.clip` takes as long as all the rest.
+    # Minimum and maximum: on one short row `np.clip` takes as long as everything else here.
     clipped = np.minimum(np.maximum(distance, -limit), limit)
     rho = np.minimum(np.maximum(_lag_one(clipped) - 1.0 / math.sqrt(values.shape[1]), 0.0), 0.9)
     return level, np.maximum(sigma * np.sqrt((1.0 + rho) / (1.0 - rho)), floor)

@@ -1,4 +1,4 @@
-"""Winsorising of isolated spikes, which otherwise make nearly all false change points."""
+"""Winsorising of isolated spikes, which otherwise cause nearly all false change points."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Winsoriser:
     def __call__(
         self, z: NDArray[np.float64], lanes: slice | NDArray[np.int64] = slice(None)
     ) -> NDArray[np.float64]:
-        """Winsorised copy of z [lanes]; the series that are not among the `lanes` stay as they were."""
+        """Return a winsorised copy of z [lanes]; series that are not among the `lanes` keep their streak."""
         side = (z > self._limit).astype(np.int64) - (z < -self._limit)
         before = self._streak[lanes]
         if not side.any():

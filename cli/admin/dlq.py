@@ -62,7 +62,7 @@ def show(
 
 def _letters() -> "list[DeadLetter]":
     from cli.admin.config import load_settings
-    from streams.files.dead_letter_reader import LettersProblem, dead_letters
+    from streams.runtime.kafka.dead_letter_reader import LettersProblem, dead_letters
 
     settings = load_settings()
     try:

@@ -21,10 +21,10 @@ def gray(
 
     from detectors.node.gray_envelope import MIN_WINDOWS_PER_FEATURE
     from streams.cluster.gray_windows import MIN_NODES
+    from streams.config.gray_training import fit
     from streams.files.readers import FileProblem
     from streams.files.record_builder import read_records
     from streams.gray_features import FEATURES
-    from streams.gray_training import fit
 
     check_output(output, files)
     try:

@@ -42,7 +42,7 @@ def to_kafka(records: "Iterable[Record]", settings: "Settings") -> int:
     """Send records to their topics and return their count; exit when the brokers do not accept them."""
     import asyncio
 
-    from streams.files.record_producer import SendProblem, send
+    from streams.runtime.kafka.record_producer import SendProblem, send
 
     try:
         return asyncio.run(send(records, bootstrap=settings.kafka_bootstrap, prefix=settings.topic_prefix))

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from api.ingest import Sink
     from slowrank.settings import Settings
     from slowrank.telemetry import BadRecord, Record
-    from streams.files.record_producer import Sender
+    from streams.runtime.kafka.record_producer import Sender
 
 app = typer.Typer(help="Run the HTTP API.", no_args_is_help=True, add_completion=False)
 
@@ -66,7 +66,7 @@ class KafkaSink:
     def accept(self, records: "Sequence[Record]") -> "Mapping[int, BadRecord]":
         """Send ``records`` and wait for the acknowledgements; refuses none. Raises ``SinkUnavailable``."""
         from api.ingest import SinkUnavailable
-        from streams.files.record_producer import SendProblem
+        from streams.runtime.kafka.record_producer import SendProblem
 
         try:
             self._sender.send(records)
@@ -85,7 +85,7 @@ def _sink(settings: "Settings") -> "Iterator[Sink | None]":
         )
         yield None
         return
-    from streams.files.record_producer import Sender
+    from streams.runtime.kafka.record_producer import Sender
 
     with closing(Sender(settings.kafka_bootstrap, settings.topic_prefix)) as sender:
         yield KafkaSink(sender)

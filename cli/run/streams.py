@@ -79,7 +79,7 @@ def record(
     import asyncio
 
     from cli.admin.config import load_settings
-    from streams.files.recorder import RecordingProblem, write_recording
+    from streams.runtime.kafka.recorder import RecordingProblem, write_recording
 
     settings = load_settings()
     try:

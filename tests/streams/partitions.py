@@ -16,12 +16,12 @@ from slowrank.telemetry.columns import Value, pack, step_schema_of, unpack
 from slowrank.telemetry.schema import STEP_SCHEMAS
 from streams.config.settings import Tuning
 from streams.config.stages import finding_stage
-from streams.files.record_producer import key_of, topic_of
 from streams.files.replay import as_ndjson, final_versions, findings_of
 from streams.pipeline import local_pipeline
 from streams.runtime.detect_worker import Detect
 from streams.runtime.kafka.dead_letters import Message, Outgoing
 from streams.runtime.kafka.offsets import Place
+from streams.runtime.kafka.record_producer import key_of, topic_of
 from streams.runtime.monitoring.health import Health
 from streams.runtime.partitions.partition import FindingLane
 from streams.runtime.partitions.reorder_buffer import LONGEST_SECONDS

@@ -38,7 +38,7 @@ def recorded(tmp_path):
 def recorded_region(monkeypatch):
     """A region as if learnt, without the forty minutes it takes."""
     region = Envelope(("host.load1",), (0.0,), ((1.0,),), 9.0)
-    monkeypatch.setattr("streams.gray_training.fit", lambda records: region)
+    monkeypatch.setattr("streams.config.gray_training.fit", lambda records: region)
 
 
 @pytest.mark.slow

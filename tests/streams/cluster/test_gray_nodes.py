@@ -13,11 +13,11 @@ from simulator import Cluster, ClusterSpec, Fault, JobSpec
 from slowrank.telemetry import MinuteMeans, NodeEvent, NodeSample
 from streams.cluster.gray_model import fingerprint
 from streams.cluster.gray_nodes import FORGET_SECONDS
+from streams.config.gray_training import fit
 from streams.config.settings import Configs, Layer, Tuning
 from streams.config.stages import gray_nodes, node_stage
 from streams.files.replay import as_ndjson, findings_of
 from streams.gray_features import FEATURES
-from streams.gray_training import fit
 from streams.node.minute_means import MinuteSums
 from streams.pipeline import local_pipeline
 from tests.streams.cluster.weak_signs import REGION, SICK, T0, TUNING, samples

@@ -20,8 +20,8 @@ from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
 from slowrank.telemetry import DeadLetter, Record, Suspicion, decode_dead_letter, decode_message, encode
 from slowrank.telemetry.topics import DEAD_LETTERS, SUSPICIONS, TOPICS
 from store.migrate import migrate
-from streams.files.record_producer import key_of, topic_of
 from streams.runtime.kafka.offsets import group_offsets
+from streams.runtime.kafka.record_producer import key_of, topic_of
 
 WORKER = "from cli import main; main()"
 

@@ -15,9 +15,9 @@ from detectors.fleet.chronic import Pace
 from slowrank.telemetry import JobSteps, MinuteMeans, NodeEvent, NodeSample, encode
 from slowrank.telemetry.checks import REASONS
 from streams.files.record_builder import read_records
-from streams.files.record_producer import key_of, topic_of
 from streams.files.replay import findings_of
 from streams.pipeline import local_pipeline
+from streams.runtime.kafka.record_producer import key_of, topic_of
 from tests.streams import traffic
 from tests.streams.cluster.weak_signs import REGION, SICK, TUNING, samples
 from tests.streams.runtime.harness import rig, wait_for

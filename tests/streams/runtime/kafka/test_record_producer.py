@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from servers.process import free_ports
 
-from streams.files.record_producer import Sender, SendProblem
+from streams.runtime.kafka.record_producer import Sender, SendProblem
 from tests.streams import traffic
 from tests.streams.runtime.harness import rig
 

@@ -7,7 +7,7 @@ import pytest
 
 from slowrank.settings import Settings
 from streams.files.record_builder import read_records
-from streams.files.recorder import write_recording
+from streams.runtime.kafka.recorder import write_recording
 from tests.streams import traffic
 from tests.streams.runtime.harness import rig
 

@@ -63,6 +63,7 @@ class Claim:
     """What a rule says about a subject, before it is known when: everything of a suspicion but its times."""
 
     detector: str
+    catalogue_id: str
     family: Family
     kind: str
     subject: Subject
@@ -72,6 +73,7 @@ class Claim:
     evidence: tuple[Evidence, ...] = ()
     note: str = ""
     severity: Severity | None = None
+    rule_id: str = ""
 
     def suspicion(
         self, state: State, *, ts: float, onset: float, interval: tuple[float, float] | None = None
@@ -95,4 +97,6 @@ class Claim:
             evidence=self.evidence,
             note=self.note,
             severity=self.severity,
+            catalogue_id=self.catalogue_id,
+            rule_id=self.rule_id,
         )

@@ -148,7 +148,7 @@ def check_job_ended(message: JobEnded, *, now: float | None = None) -> JobEnded:
 
 
 def _check_suspicion(s: Suspicion) -> None:
-    _check_names((s.detector, s.kind))
+    _check_names((s.detector, s.kind, *filter(None, (s.catalogue_id, s.rule_id))))
     for ts in (s.onset, s.onset_lo, s.onset_hi):
         _check_time(ts, None)
     if not (math.isfinite(s.score) and math.isfinite(s.log_likelihood_ratio)):

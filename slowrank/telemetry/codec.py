@@ -19,7 +19,7 @@ from slowrank.telemetry.checks import (
     unknown_version,
 )
 from slowrank.telemetry.messages import MESSAGE_VERSION, JobEnded, StageMessage
-from slowrank.telemetry.old_messages import OldMessage, job_end, upgraded
+from slowrank.telemetry.old_messages import OldMessage, job_end, of_version_2, upgraded
 from slowrank.telemetry.records import VERSION, DeadLetter, JobSteps, NodeEvent, NodeSample
 
 _encoder = msgspec.msgpack.Encoder()
@@ -71,7 +71,7 @@ def decode_steps_or_end(payload: bytes, *, now: float | None = None) -> JobSteps
             ended = _job_ends.decode(payload)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             raise error from None
-        return check_job_ended(ended, now=now)
+        return check_job_ended(of_version_2(ended) if ended.v == 2 else ended, now=now)
     return job_end(record) or record
 
 
@@ -81,10 +81,12 @@ def decode_event(payload: bytes, *, now: float | None = None) -> NodeEvent:
 
 
 def decode_message(payload: bytes) -> StageMessage:
-    """Read one ``suspicions`` message, of this version or the one before. Raises ``BadRecord``."""
+    """Read one ``suspicions`` message, of this version or an older one. Raises ``BadRecord``."""
     version = _decode(_versions.decode, payload).v
     if version == MESSAGE_VERSION:
         return check_message(_decode(_messages.decode, payload))
+    if version == 2:
+        return check_message(of_version_2(_decode(_messages.decode, payload)))
     if version != VERSION:
         raise unknown_version(version, MESSAGE_VERSION)
     return check_message(_decode(lambda data: upgraded(_old_messages.decode(data)), payload))

@@ -11,8 +11,8 @@ import msgspec
 
 from slowrank.telemetry.records import Evidence, Family, Mates, Severity, Subject, Suspect
 
-MESSAGE_VERSION = 2
-"""Version 1 carried all of these in the fields of a suspicion (``old_messages``)."""
+MESSAGE_VERSION = 3
+"""Older versions are read for one release (``old_messages``)."""
 
 PhaseName = Literal["image", "environment", "launch", "rendezvous", "checkpoint_load", "first_step"]
 """Phases of the start of a job, in their order."""
@@ -50,9 +50,11 @@ class Suspicion(_Message, tag="suspicion", frozen=True, kw_only=True):
     two are known to run on different nodes (0 = it is in none); ``mates`` is how slow its others are.
     ``lost`` is what the job's slow steps cost: of several suspicions that are open at once each has its
     share. ``severity``: how bad the rule itself calls it, if it does. ``shadow``: made by a detector on
-    trial; it is recorded, and moves nothing that others make. ``readings`` are values by metric, where they
-    are only told to the next stage.
-    Identity is ``(cluster, detector, subject, kind, onset)``: the same content twice changes nothing.
+    trial; it is recorded, and moves nothing that others make.
+    ``detector`` is the signal that it was read from; ``catalogue_id`` the detector and ``rule_id`` the
+    single rule under which settings switch it: empty where the pipeline reports about itself, or where the
+    detector has no rules. Identity is ``(cluster, detector, subject, kind, onset)``: the same content twice
+    changes nothing.
     """
 
     detector: str
@@ -83,6 +85,8 @@ class Suspicion(_Message, tag="suspicion", frozen=True, kw_only=True):
     note: str = ""
     shadow: bool = False
     severity: Severity | None = None
+    catalogue_id: str = ""
+    rule_id: str = ""
 
 
 class _OfNode(_Message, frozen=True, kw_only=True):

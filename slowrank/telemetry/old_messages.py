@@ -1,15 +1,17 @@
-"""Messages of version 1, which were all suspicions: read for one release, then this module is deleted.
+"""Messages of versions 1 and 2: read for one release, then this module is deleted.
 
-``kind`` said what a message was, and its data stood in fields made for something else.
+Those of version 1 were all suspicions: ``kind`` said what a message was, and its data stood in fields made
+for something else. In neither version a suspicion had the ids of its detector and rule.
 """
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from slowrank.telemetry.messages import (
+    MESSAGE_VERSION,
     Heartbeat,
     JobEnded,
     LinkDelay,
@@ -26,6 +28,9 @@ _SAMPLES = "samples"
 _ENDED = {"phase": "ended"}
 
 
+M = TypeVar("M", bound=StageMessage | JobEnded)
+
+
 class OldMessage(Suspicion, frozen=True, kw_only=True, tag=False, tag_field=None):
     """A suspicion as version 1 had it; ``readings`` are values by metric."""
 
@@ -38,6 +43,12 @@ def upgraded(old: OldMessage) -> StageMessage:
     message, fields = _BY_KIND.get(old.kind, _suspicion)(old)
     # Counts were floats: those without a fraction are taken.
     return msgspec.convert({"cluster": old.cluster} | fields, message, strict=False)
+
+
+def of_version_2(old: M) -> M:
+    """Return the message that one of version 2 stands for."""
+    ids = _ids(old) if isinstance(old, Suspicion) else {}
+    return msgspec.structs.replace(old, v=MESSAGE_VERSION, **ids)
 
 
 def job_end(record: JobSteps) -> JobEnded | None:
@@ -54,7 +65,23 @@ _Made = tuple[type[StageMessage], dict[str, Any]]
 
 def _suspicion(old: OldMessage) -> _Made:
     names = [name for name in Suspicion.__struct_fields__ if name not in ("v", "cluster")]
-    return Suspicion, {name: getattr(old, name) for name in names}
+    return Suspicion, {name: getattr(old, name) for name in names} | _ids(old)
+
+
+def _ids(old: Suspicion) -> dict[str, str]:
+    prefix = old.detector.partition(".")[0]
+    rule = old.detector if prefix in ("counter", "state", "change") else ""
+    if prefix == "event" and old.evidence:
+        rule = f"event.{old.evidence[0].metric}"
+    return {"catalogue_id": _catalogue_id(old, prefix), "rule_id": rule}
+
+
+def _catalogue_id(old: Suspicion, prefix: str) -> str:
+    if old.kind in _ID_OF_KIND:
+        return _ID_OF_KIND[old.kind]
+    if old.kind == "straggler.job_wide" and old.detector == "peer_step":
+        return next((name for cause, name in _ID_OF_CAUSE.items() if cause in old.hypotheses), "workload")
+    return _ID_OF_PREFIX.get(prefix, prefix)
 
 
 def _heartbeat(old: OldMessage) -> _Made:
@@ -132,3 +159,27 @@ _BY_KIND: Mapping[str, Callable[[OldMessage], _Made]] = MappingProxyType(
         "self.pace": _rank_pace,
     }
 )
+
+_ID_OF_KIND = {
+    "hang.job": "hang",
+    "hang.rank_missing": "rank_missing",
+    "data.loader_slow": "data_loading",
+    "job.planned": "events",
+}
+_ID_OF_CAUSE = {
+    "imbalance.stage": "stage",
+    "imbalance.workload": "workload",
+    "data": "shared_wait",
+    "unmeasured": "shared_wait",
+    "congestion": "congestion",
+}
+_ID_OF_PREFIX = {
+    "counter": "counters",
+    "state": "states",
+    "event": "events",
+    "change": "level_changes",
+    "presence": "gpu_presence",
+    "exporter": "silence",
+    "port": "waiting_ports",
+    "job_memory": "",
+}

@@ -133,6 +133,7 @@ def _claim(subject: Subject, z: FloatArray, score: float, region: Envelope) -> C
     )
     return Claim(
         detector="gray",
+        catalogue_id="gray",
         family="host" if top[0][0].startswith("host.") else "clocks",
         kind="gray.node",
         subject=subject,

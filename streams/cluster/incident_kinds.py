@@ -107,6 +107,7 @@ def build_suspicion(pattern: Pattern, subject: Subject, found: Explanation, ts: 
     return Suspicion(
         cluster=subject.cluster,
         detector="domains",
+        catalogue_id="domains",
         family=pattern.rule.family,
         kind=pattern.kind,
         state="raise",

@@ -84,6 +84,7 @@ def _judged(key: Key, start: _Start) -> Iterator[Suspicion]:
     raised = Suspicion(
         cluster=key[0],
         detector="startup",
+        catalogue_id="startup",
         family="job",
         kind="startup.slow",
         state="raise",

@@ -193,6 +193,7 @@ def _about(rail: _Rail, fault: _Fault, ratio: float, at: float) -> Suspicion:
     sure = fault[0] != "path" and len(fault) <= 3
     claim = Claim(
         detector=_PREFIX,
+        catalogue_id="pairwise",
         family="nic",
         kind="link.nic_slow",
         subject=subject,

@@ -122,6 +122,7 @@ def _suspicion(
     )
     claim = Claim(
         detector="silence.mass",
+        catalogue_id="silence",
         family=pattern.rule.family,
         kind=pattern.kind,
         subject=subject,

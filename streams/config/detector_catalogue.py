@@ -1,8 +1,10 @@
-"""The detectors by the names people switch and tune them by, and which of them a suspicion comes from."""
+"""Detectors and rules by the names under which settings switch and tune them.
+
+They are the ``catalogue_id`` and ``rule_id`` of suspicions.
+"""
 
 from dataclasses import dataclass
 
-from slowrank.telemetry import Suspicion
 from streams.node.detectors.watched_metrics import WATCHED
 from streams.node.rules.event_tables import EVENT_RULES
 from streams.node.rules.rule_tables import GPU_COUNTS, HOST_COUNTS, NIC_COUNTS
@@ -63,49 +65,3 @@ RULES = frozenset(
     ]
 )
 """Single rules, which have a mode of their own and no other setting."""
-
-# Kinds come before detectors: a hang is told by steps, by quiet nodes and by what the job declares, switched
-# as one.
-_OF_KIND = {
-    "hang.job": "hang",
-    "hang.rank_missing": "rank_missing",
-    "data.loader_slow": "data_loading",
-    "job.planned": "events",
-}
-_OF_CAUSE = {
-    "imbalance.stage": "stage",
-    "imbalance.workload": "workload",
-    "data": "shared_wait",
-    "unmeasured": "shared_wait",
-    "congestion": "congestion",
-}
-_OF_PREFIX = {
-    "counter": "counters",
-    "state": "states",
-    "event": "events",
-    "change": "level_changes",
-    "presence": "gpu_presence",
-    "exporter": "silence",
-    "places": "domains",
-    "port": "waiting_ports",
-}
-
-
-def detector_of(s: Suspicion) -> str:
-    """Return the name of the detector that a suspicion comes from."""
-    if s.kind in _OF_KIND:
-        return _OF_KIND[s.kind]
-    if s.kind == "straggler.job_wide" and s.detector == "peer_step":
-        return next((name for about, name in _OF_CAUSE.items() if about in s.hypotheses), "workload")
-    prefix = s.detector.partition(".")[0]
-    return _OF_PREFIX.get(prefix, prefix)
-
-
-def rule_of(s: Suspicion) -> str:
-    """Return the name of the single rule that a suspicion comes from, empty where its detector has none.
-
-    A detector's own name is no rule: one that finds several things has a name for each of them.
-    """
-    if s.detector.startswith("event.") and s.evidence:
-        return f"event.{s.evidence[0].metric}"
-    return s.detector if s.detector in RULES else ""

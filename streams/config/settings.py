@@ -16,7 +16,6 @@ import msgspec
 from alerts.config import FindingConfig
 from detectors.node.gray_envelope import Envelope
 from slowrank.telemetry import LinkDelay, NodeAnnounced, StartupPhase, Suspicion
-from streams.config.detector_catalogue import detector_of, rule_of
 from streams.job.config import JobStageConfig
 from streams.node.config import NodeConfig
 from streams.stage import Output
@@ -120,8 +119,8 @@ class Tuning:
                 on = self.mode("domains", output.cluster, output.job_id)[0] == "on"
                 return output if on else msgspec.structs.replace(output, rack=None, switch=None)
             case Suspicion() if output.state != "clear":
-                job, rule = output.subject.job_id, rule_of(output)
-                mode, _ = self.mode(detector_of(output), output.cluster, job, rule=rule)
+                job, rule = output.subject.job_id, output.rule_id
+                mode, _ = self.mode(output.catalogue_id, output.cluster, job, rule=rule)
             case LinkDelay():
                 mode, _ = self.mode("pairwise", output.cluster)
             case StartupPhase():

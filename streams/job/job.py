@@ -186,7 +186,7 @@ def _stalled(view: JobView, stall: Stall, behind: list[int]) -> Suspicion:
         note=f"ranks behind: {spans(behind)}" if behind else "no rank is behind the others",
     )
     return msgspec.structs.replace(
-        dated(view, view.job(), "hang.job", since=stall.since, at=stall.at),
+        dated(view, view.job(), "hang.job", catalogue_id="hang", since=stall.since, at=stall.at),
         family="job",
         score=round(stall.score, 4),
         severity="critical" if stall.certain else "info",

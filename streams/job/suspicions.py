@@ -18,6 +18,7 @@ def about_job(
     view: JobView,
     at: float,
     *,
+    catalogue_id: str,
     subject: Subject,
     hypotheses: dict[str, float],
     slowdown: float,
@@ -51,10 +52,13 @@ def about_job(
         hypotheses=hypotheses,
         ruled_out=("single_rank",),
         note=note,
+        catalogue_id=catalogue_id,
     )
 
 
-def dated(view: JobView, subject: Subject, kind: str, *, since: float, at: float) -> Suspicion:
+def dated(
+    view: JobView, subject: Subject, kind: str, *, catalogue_id: str, since: float, at: float
+) -> Suspicion:
     """Build what has held since a moment that is known, as one sign among the several it needs."""
     return Suspicion(
         cluster=view.cluster,
@@ -72,4 +76,5 @@ def dated(view: JobView, subject: Subject, kind: str, *, since: float, at: float
         gpus=len(view.roster),
         ranks=len(view.roster),
         nodes=view.nodes,
+        catalogue_id=catalogue_id,
     )

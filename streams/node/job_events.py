@@ -62,6 +62,7 @@ def excuse(event: NodeEvent) -> list[Suspicion]:
         return []
     claim = Claim(
         detector="job.ended" if event.code == END else "job.paused",
+        catalogue_id="hang",
         family="host",
         kind="hang.job",
         subject=Place(event.cluster, event.node, str(job)).whole_node(),
@@ -79,6 +80,7 @@ def planned(event: NodeEvent) -> list[Suspicion]:
         return []
     claim = Claim(
         detector="job.planned",
+        catalogue_id="events",
         family="host",
         kind="job.planned",
         subject=Place(event.cluster, event.node, str(job)).whole_node(),

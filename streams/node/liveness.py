@@ -183,6 +183,7 @@ class Silence:
 def _claim(held: _Heard, kind: Kind, *, certain: bool = False) -> Claim:
     return Claim(
         detector=f"silence.{kind}",
+        catalogue_id="silence",
         family="silence",
         kind=kind,
         subject=held.place.whole_node(),
@@ -205,13 +206,16 @@ def _to_its_job(held: _Heard, state: Literal["raise", "clear"], ts: float) -> li
     """Write to the job of a node, if it has one, that it cannot be asked whether it works, or can again."""
     if held.place.job_id is None:
         return []
-    claim = replace(_unheard_claim(held), kind="hang.job", family="telemetry", weight=0.0)
+    claim = replace(
+        _unheard_claim(held), kind="hang.job", catalogue_id="hang", family="telemetry", weight=0.0
+    )
     return [claim.suspicion(state, ts=float(math.ceil(ts)), onset=held.last)]
 
 
 def _unheard_claim(held: _Heard) -> Claim:
     return Claim(
         detector=UNHEARD,
+        catalogue_id="silence",
         family="silence",
         kind=UNHEARD_KIND,
         subject=held.place.whole_node(),

@@ -118,6 +118,7 @@ def _slow_group(
     found = about_job(
         view,
         at,
+        catalogue_id="group_votes",
         subject=view.job(shared or None),
         hypotheses={"group": WEIGHT_SLOW},
         # Where nearly the whole step is reported as transfer, the rest is too short to divide by.
@@ -135,7 +136,7 @@ def _slow_group(
 def _slow_transfer(view: JobView, rank: int, share: float, *, since: float, at: float) -> Suspicion:
     """Build the one rank in which slow groups of two dimensions meet, with its probability."""
     return msgspec.structs.replace(
-        dated(view, view.subject(rank), "link.nic_slow", since=since, at=at),
+        dated(view, view.subject(rank), "link.nic_slow", catalogue_id="group_votes", since=since, at=at),
         detector=VOTES,
         family="timing",
         log_likelihood_ratio=_WEIGHT_TRANSFER,

@@ -59,6 +59,7 @@ def _slow_stage(view: JobView, found: JobSlowness, stage: SlowStage, at: float) 
     return about_job(
         view,
         at,
+        catalogue_id="stage",
         subject=view.job(coords or None),
         hypotheses={"imbalance.stage": WEIGHT_SLOW},
         slowdown=found.slowdown,
@@ -79,6 +80,7 @@ def _uneven_work(view: JobView, found: JobSlowness, at: float) -> Suspicion:
     return about_job(
         view,
         at,
+        catalogue_id="workload",
         subject=view.job(),
         hypotheses={"imbalance.workload": WEIGHT_SLOW},
         slowdown=found.slowdown,
@@ -96,6 +98,7 @@ def _shared_wait(view: JobView, found: JobSlowness, wait: SharedWait, at: float)
     return about_job(
         view,
         at,
+        catalogue_id="shared_wait",
         subject=view.job(),
         hypotheses={"data" if data else "unmeasured": WEIGHT_SLOW},
         slowdown=found.slowdown,

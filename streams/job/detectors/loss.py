@@ -81,6 +81,7 @@ def _suspicion(view: JobView, anomaly: LossAnomaly, at: float) -> Suspicion:
         evidence=(_evidence(anomaly),),
         hypotheses={f"loss.{anomaly.shape}": weight},
         note="every rank carries the same number after an all-reduce: the machine cannot be told",
+        catalogue_id="loss",
     )
 
 

@@ -40,5 +40,7 @@ class MissingRanks:
 
     def _suspicion(self, view: JobView, rank: int, at: float) -> Suspicion:
         since = self._rows.last_seen(rank)
-        found = dated(view, view.subject(rank), "hang.rank_missing", since=since, at=at)
+        found = dated(
+            view, view.subject(rank), "hang.rank_missing", catalogue_id="rank_missing", since=since, at=at
+        )
         return msgspec.structs.replace(found, note="no step rows of this rank while the others advance")

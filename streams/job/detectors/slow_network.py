@@ -38,6 +38,7 @@ def _suspicion(view: JobView, found: SlowNetwork, at: float) -> Suspicion:
     return about_job(
         view,
         at,
+        catalogue_id="congestion",
         subject=view.job(),
         # One slow link of a ring looks like congestion to all of its ranks; the latter is more frequent.
         hypotheses={"congestion": WEIGHT_SLOW, "link.nic_slow": WEIGHT_SLOW - 1.0},

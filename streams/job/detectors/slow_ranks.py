@@ -139,6 +139,7 @@ def _suspicion(view: JobView, slow: SlowRank, at: float) -> Suspicion:
         hypotheses={kind: weight, **uneven},
         ruled_out=why.ruled_out,
         note=_note(slow, why),
+        catalogue_id="data_loading" if kind == "data.loader_slow" else "peer_step",
     )
 
 

@@ -92,6 +92,7 @@ def _slow(gpu: Part) -> Mask:
 def _gone(place: Place, name: str) -> Claim:
     return Claim(
         detector="presence.gpu",
+        catalogue_id="gpu_presence",
         family="event",
         kind="xid.79",
         subject=place.gpu(name),
@@ -105,6 +106,7 @@ def _gone(place: Place, name: str) -> Claim:
 def _unreadable(place: Place) -> Claim:
     return Claim(
         detector="presence.node",
+        catalogue_id="gpu_presence",
         family="telemetry",
         kind="exporter.stale",
         subject=place.whole_node(),

@@ -78,6 +78,7 @@ def skewed(place: Place, offset: float) -> Claim:
     """Return the claim about a node whose clock is ``offset`` seconds ahead."""
     return Claim(
         detector="clock",
+        catalogue_id="clock",
         family="telemetry",
         kind="host.clock_skew",
         subject=place.whole_node(),
@@ -90,6 +91,7 @@ def skewed(place: Place, offset: float) -> Claim:
 def _stuck(place: Place) -> Claim:
     return Claim(
         detector="exporter.stuck",
+        catalogue_id="silence",
         family="telemetry",
         kind="exporter.stale",
         subject=place.whole_node(),

@@ -178,6 +178,7 @@ class _Seen:
         )
         return Claim(
             detector="quiet",
+            catalogue_id="hang",
             family=family,
             kind="hang.job",
             subject=place.whole_node(),
@@ -192,6 +193,7 @@ def _left(place: Place, state: State, ts: float, onset: float) -> Suspicion:
     """Write that the job has left the node: a vote against a hang."""
     claim = Claim(
         detector="quiet.ended",
+        catalogue_id="hang",
         family="host",
         kind="hang.job",
         subject=place.whole_node(),

@@ -266,6 +266,8 @@ class LevelChanges:
         )
         return Claim(
             detector=f"change.{watched.metric}",
+            catalogue_id="level_changes",
+            rule_id=f"change.{watched.metric}",
             family=watched.family,
             kind=watched.kind,
             subject=subject,

@@ -87,6 +87,7 @@ def _narrow(batch: Batch) -> Mask:
 def _claim(verdict: Verdict, ratio: float, place: Place, port: str) -> Claim:
     return Claim(
         detector="port.wait" if verdict is _WAITS else "port.wait_on",
+        catalogue_id="waiting_ports",
         family=verdict.family,
         kind=verdict.kind,
         subject=place.nic(port),

@@ -155,7 +155,15 @@ def _claim(event: NodeEvent, name: str, subject: Subject, verdict: Verdict) -> C
         asked = recovery_action(_text(event))
         value = -1.0 if asked is None else float(asked)
     seen = Evidence(metric=name, unit="1", detector="event", value=value, note=_text(event))
-    return verdict.claim(subject, seen, detector=f"event.{event.source}", note=name)
+    return verdict.claim(
+        subject,
+        seen,
+        detector=f"event.{event.source}",
+        catalogue_id="events",
+        # Of an unknown code there is no rule that could be switched.
+        rule_id=f"event.{name}" if name in EVENT_RULES else "",
+        note=name,
+    )
 
 
 def _ends_with_a_reset(kind: str) -> bool:

@@ -195,14 +195,20 @@ def _count_claim(rule: CountRule, total: float, subject: Subject, *, trusted: bo
         note=f"in {rule.window:g} s, threshold {rule.count:g}",
     )
     note = f"{rule.metric} rose by {total:g} in {rule.window:g} s"
-    claim = verdict.claim(subject, seen, detector=f"counter.{rule.metric}", note=note)
+    rule_id = f"counter.{rule.metric}"
+    claim = verdict.claim(
+        subject, seen, detector=rule_id, catalogue_id="counters", rule_id=rule_id, note=note
+    )
     return replace(claim, score=max(1.0, total / rule.count), overwhelming=verdict.overwhelming and trusted)
 
 
 def _state_claim(rule: StateRule, value: float, subject: Subject) -> Claim:
     seen = Evidence(metric=rule.metric, unit="1", detector="state", value=value, note=rule.name)
     note = f"{rule.name} for {rule.timing.hold:g} s or more"
-    return rule.verdict.claim(subject, seen, detector=f"state.{rule.name}", note=note)
+    rule_id = f"state.{rule.name}"
+    return rule.verdict.claim(
+        subject, seen, detector=rule_id, catalogue_id="states", rule_id=rule_id, note=note
+    )
 
 
 def at(claim: Callable[[], Claim], ts: float) -> Make:

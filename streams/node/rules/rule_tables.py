@@ -34,10 +34,21 @@ class Verdict:
         """Whether this alone opens a finding: errors and worse need no second family."""
         return self.alone or self.severity in ("critical", "error")
 
-    def claim(self, subject: Subject, evidence: Evidence, *, detector: str, note: str) -> Claim:
+    def claim(
+        self,
+        subject: Subject,
+        evidence: Evidence,
+        *,
+        detector: str,
+        catalogue_id: str,
+        rule_id: str,
+        note: str,
+    ) -> Claim:
         """Return the claim of a rule about ``subject``."""
         return Claim(
             detector=detector,
+            catalogue_id=catalogue_id,
+            rule_id=rule_id,
             family=self.family,
             kind=self.kind,
             subject=subject,

@@ -353,7 +353,7 @@ def test_half_a_surrogate_pair_is_refused():
 def test_suspicions_survive_the_wire_and_are_checked():
     """A suspicion decodes to what was encoded; one without usable times, names or scores is refused."""
     assert decode_message(encode(a_suspicion())) == a_suspicion()
-    bad: dict[str, Any] = {"onset": math.nan, "score": math.inf, "kind": "", "v": 3, "onset_lo": -1.0}
+    bad: dict[str, Any] = {"onset": math.nan, "score": math.inf, "kind": "", "v": 4, "onset_lo": -1.0}
     for field, value in bad.items():
         with pytest.raises(BadRecord):
             decode_message(encode(a_suspicion(**{field: value})))

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from slowrank.telemetry import (
     BadRecord,
+    Evidence,
     Heartbeat,
     JobEnded,
     LinkDelay,
@@ -63,6 +64,8 @@ EXAMPLES: tuple[StageMessage, ...] = (
     RankPace(cluster="c", ts=NOW, node="n1", gpu_index=3, job_id="j", rank=19, log_ratio=0.03, spread=0.01),
 )
 
+XID = (Evidence(metric="xid.79", unit="1", detector="event", value=1.0),)
+
 names = st.text("abz019._:/-", min_size=1, max_size=20)
 times = st.floats(1, 4e9)
 numbers = st.floats(-1e9, 1e9)
@@ -91,7 +94,7 @@ def test_examples_hold_one_of_each_type():
 def test_every_message_survives_the_wire(message):
     """A message decodes to what was encoded, with its type and version on the wire."""
     assert decode_message(encode(message)) == message
-    assert msgspec.msgpack.decode(encode(message))["v"] == 2
+    assert msgspec.msgpack.decode(encode(message))["v"] == 3
 
 
 @given(st.sampled_from(EXAMPLES), st.data())
@@ -131,14 +134,14 @@ BROKEN: dict[type, list[dict[str, Any]]] = {
         {"log_ratio": math.nan},
         {"spread": math.inf},
     ],
-    Suspicion: [{"detector": ""}, {"onset": math.nan}],
+    Suspicion: [{"detector": ""}, {"onset": math.nan}, {"catalogue_id": "a b"}, {"rule_id": "r" * 129}],
 }
 
 
 @pytest.mark.parametrize("message", EXAMPLES, ids=lambda m: type(m).__name__)
 def test_messages_beyond_the_limits_are_refused(message):
     """Every type has limits of its own beside those of all: version, cluster and time."""
-    of_all: list[dict[str, Any]] = [{"v": 3}, {"cluster": ""}, {"ts": math.nan}]
+    of_all: list[dict[str, Any]] = [{"v": 4}, {"cluster": ""}, {"ts": math.nan}]
     for changes in of_all + BROKEN[type(message)]:
         with pytest.raises(BadRecord):
             decode_message(encode(msgspec.structs.replace(message, **changes)))
@@ -150,11 +153,13 @@ def test_phases_are_in_the_order_of_a_start():
     assert get_args(PhaseName)[-1] == "first_step"
 
 
-OLD = {
-    row["about"]: base64.b64decode(row["bytes"])
-    for row in json.loads((Path(__file__).parent / "messages_v1.json").read_text())
-}
-"""Bytes that the release before wrote, by kind and detector."""
+def old_bytes(version: int) -> dict[str, bytes]:
+    rows = json.loads((Path(__file__).parent / f"messages_v{version}.json").read_text())
+    return {row["about"]: base64.b64decode(row["bytes"]) for row in rows}
+
+
+OLD, OLD_2 = old_bytes(1), old_bytes(2)
+"""Bytes that older versions wrote: suspicions by kind and detector, others of version 2 by their type."""
 
 OF_KIND: dict[str, type] = {
     "self.delay": LinkDelay,
@@ -173,6 +178,37 @@ def test_bytes_of_the_release_before_are_read(about):
     assert type(message) is OF_KIND.get(about.split()[0], Suspicion)
     assert decode_message(encode(message)) == message
     assert "v" not in msgspec.msgpack.decode(OLD[about])
+
+
+@pytest.mark.parametrize("about", sorted(set(OLD_2) - {"JobEnded"}))
+def test_messages_of_version_2_are_read(about):
+    """Suspicions are what they were in version 1, and the others have not changed."""
+    examples = {type(message).__name__: message for message in EXAMPLES}
+    expected = examples.get(about) or decode_message(OLD[about])
+    assert msgspec.msgpack.decode(OLD_2[about])["v"] == 2
+    assert decode_message(OLD_2[about]) == expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "detector", "fields", "ids"),
+    [
+        ("straggler.fail_slow", "peer_step.rest", {}, ("peer_step", "")),
+        ("data.loader_slow", "peer_step", {}, ("data_loading", "")),
+        ("straggler.job_wide", "peer_step", {"hypotheses": {"congestion": 5.0}}, ("congestion", "")),
+        ("straggler.job_wide", "peer_step", {"hypotheses": {"imbalance.stage": 5.0}}, ("stage", "")),
+        ("straggler.job_wide", "group_votes", {"hypotheses": {"group": 5.0}}, ("group_votes", "")),
+        ("hang.rank_missing", "step_progress", {}, ("rank_missing", "")),
+        ("link.flap", "counter.nic.link_downed_total", {}, ("counters", "counter.nic.link_downed_total")),
+        ("xid.79", "event.kmsg", {"evidence": XID}, ("events", "event.xid.79")),
+        ("exporter.stale", "presence.node", {}, ("gpu_presence", "")),
+        ("self.job_memory", "job_memory", {}, ("", "")),
+    ],
+)
+def test_old_suspicions_get_the_ids_of_their_detector_and_rule(kind, detector, fields, ids):
+    """Older versions had neither: they follow from source, kind, hypotheses and evidence."""
+    old = msgspec.structs.replace(EXAMPLES[0], v=2, kind=kind, detector=detector, **fields)
+    message = decode_message(encode(old))
+    assert (message.catalogue_id, message.rule_id) == ids
 
 
 def test_old_messages_keep_their_figures():
@@ -214,8 +250,9 @@ def test_old_messages_keep_their_figures():
 ENDED = JobEnded(cluster="prod-a", ts=NOW - 0.5, job_id="812345", node="gpu-0011", seq=7)
 
 
-def test_the_end_of_a_job_is_read_in_both_forms():
-    """As a message of its own, and as the record without rows by which the release before said it."""
+def test_the_end_of_a_job_is_read_in_all_forms():
+    """As a message of its own, of this version or version 2, and as the record without rows of version 1."""
+    assert decode_steps_or_end(OLD_2["JobEnded"]) == ENDED
     assert decode_steps_or_end(OLD["job-steps ended"]) == ENDED
     assert decode_steps_or_end(encode(ENDED)) == ENDED
 
@@ -227,7 +264,7 @@ def test_the_end_of_a_job_survives_the_wire(ended):
 
 
 @pytest.mark.parametrize(
-    "changes", [{"v": 3}, {"job_id": ""}, {"node": "a b"}, {"ts": math.nan}, {"seq": -1}]
+    "changes", [{"v": 4}, {"job_id": ""}, {"node": "a b"}, {"ts": math.nan}, {"seq": -1}]
 )
 def test_ends_beyond_the_limits_are_refused(changes):
     """Names, times and counts have the limits of all records."""

@@ -31,7 +31,7 @@ def place(node, job="j1", rack=None):
 
 def claim(detector, family, kind, subject, **more):
     fields = {"weight": 3.0, "overwhelming": False} | more
-    return Claim(detector=detector, family=family, kind=kind, subject=subject, **fields)
+    return Claim(detector=detector, catalogue_id="d", family=family, kind=kind, subject=subject, **fields)
 
 
 def announced(nodes=NODES, job="j1", ts=1.0, rack=None):

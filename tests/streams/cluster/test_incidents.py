@@ -62,7 +62,7 @@ def said(i, kind, ts, *, nic=None, gpu=None, state="raise", onset=None, **more):
     subject = subject if gpu is None else at.gpu(str(gpu))
     family = FAMILIES[kind.partition(".")[0]]
     fields = {"weight": 3.0, "overwhelming": False} | more
-    claim = Claim(detector=f"d.{kind}", family=family, kind=kind, subject=subject, **fields)
+    claim = Claim(detector=f"d.{kind}", catalogue_id="d", family=family, kind=kind, subject=subject, **fields)
     return claim.suspicion(state, ts=T0 + ts, onset=T0 + (ts if onset is None else onset))
 
 

@@ -1,11 +1,9 @@
 """Which mode and which settings hold for a cluster and a job."""
 
-from typing import Any
-
 import pytest
 from msgspec.structs import replace
 
-from slowrank.telemetry import Evidence, NodeAnnounced, Subject, Suspicion
+from slowrank.telemetry import NodeAnnounced, Subject, Suspicion
 from streams.config.settings import Configs, Tuning
 from streams.config.toml_file import tuning_of
 from streams.node.inventory import NodeAnnouncer
@@ -35,10 +33,12 @@ def tuning():
     return tuning_of(FILE, file="slowrank.toml")
 
 
-def suspicion(detector="peer_step", *, cluster="lab", job="j", state="raise", **fields):
+def suspicion(catalogue_id="peer_step", rule_id="", *, cluster="lab", job="j", state="raise"):
     return Suspicion(
         cluster=cluster,
-        detector=detector,
+        detector="d",
+        catalogue_id=catalogue_id,
+        rule_id=rule_id,
         family="timing",
         kind="straggler.fail_slow",
         state=state,
@@ -49,7 +49,6 @@ def suspicion(detector="peer_step", *, cluster="lab", job="j", state="raise", **
         onset_hi=0.0,
         score=1.0,
         log_likelihood_ratio=1.0,
-        **fields,
     )
 
 
@@ -97,34 +96,15 @@ def test_mode_of_a_detector(name, cluster, job, mode):
 def test_a_rule_may_differ_from_its_detector():
     """A single counter stays on while all others are off."""
     held = tuning()
-    assert held.judged(suspicion("counter.gpu.ecc.uncorrected_total")) is not None
-    assert held.judged(suspicion("counter.gpu.ecc.corrected_total")) is None
+    assert held.judged(suspicion("counters", "counter.gpu.ecc.uncorrected_total")) is not None
+    assert held.judged(suspicion("counters", "counter.gpu.ecc.corrected_total")) is None
 
 
-OF_PEER_STEP: dict[str, dict[str, Any]] = {
-    "peer_step": {"kind": "straggler.fail_slow"},
-    "data_loading": {"kind": "data.loader_slow"},
-    "stage": {"kind": "straggler.job_wide", "hypotheses": {"imbalance.stage": 5.0}},
-    "workload": {"kind": "straggler.job_wide", "hypotheses": {"imbalance.workload": 5.0}},
-    "shared_wait": {"kind": "straggler.job_wide", "hypotheses": {"data": 5.0}},
-    "congestion": {"kind": "straggler.job_wide", "hypotheses": {"congestion": 5.0, "link.nic_slow": 4.0}},
-}
-
-
-@pytest.mark.parametrize("off", OF_PEER_STEP)
-def test_what_peers_tell_is_switched_off_by_its_own_name_alone(off):
-    """A detector that finds several things has a mode for each of them."""
-    held = tuning_of({"detectors": {off: {"mode": "off"}}}, file="f")
-    said = {name: replace(suspicion(), **fields) for name, fields in OF_PEER_STEP.items()}
-    assert [name for name, s in said.items() if held.judged(s) is None] == [off]
-
-
-def test_an_event_rule_goes_by_its_code():
-    """The suspicion names the log it was read in, the table names the event."""
-    held = tuning_of({"detectors": {"event.xid.13": {"mode": "off"}}}, file="f")
-    seen = [Evidence(metric=code, unit="1", detector="event", value=1.0) for code in ("xid.13", "xid.79")]
-    kept = [held.judged(suspicion("event.kmsg", evidence=(e,))) for e in seen]
-    assert [k is not None for k in kept] == [False, True]
+def test_a_detector_is_switched_off_by_its_own_name_alone():
+    """Detectors that read the same step times have modes of their own."""
+    held = tuning_of({"detectors": {"stage": {"mode": "off"}}}, file="f")
+    names = ("peer_step", "stage", "workload", "")
+    assert [name for name in names if held.judged(suspicion(name)) is None] == ["stage"]
 
 
 def test_shadow_marks_and_off_drops():

@@ -9,6 +9,7 @@ import pytest
 from alerts.finding import Finding
 from benchmarks.detection.step_jobs import records, synchronous
 from slowrank.telemetry import Suspicion
+from streams.config.detector_catalogue import NAMES
 from streams.job.catalogue import JOB_DETECTORS
 from streams.job.config import JobStageConfig
 from streams.job.suspicions import WEIGHT_SLOW, about_job
@@ -39,6 +40,7 @@ class SlowSteps:
             (TOPIC, -1): about_job(
                 view,
                 step.closed_at,
+                catalogue_id="workload",
                 subject=view.job(),
                 hypotheses={"unmeasured": WEIGHT_SLOW},
                 slowdown=seconds / self._first,
@@ -95,6 +97,7 @@ def test_detector_returns_suspicions_of_its_own_topics(make):
         assert {topic for topic, _ in standing} <= topics
         assert all(s.subject.job_id == "job" for s in standing.values())
         assert all(s.onset_lo <= s.onset and s.ts <= at for s in standing.values())
+        assert {s.catalogue_id for s in standing.values()} <= NAMES
 
 
 @pytest.mark.parametrize("make", DETECTORS, ids=lambda make: make.__name__)

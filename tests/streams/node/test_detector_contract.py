@@ -12,6 +12,7 @@ from simulator.cluster.layout import ClusterSpec, one_job
 from simulator.faults.fault import Fault
 from slowrank.telemetry import NodeSample, encode
 from slowrank.telemetry.schema import SAMPLE_SCHEMAS
+from streams.config.detector_catalogue import NAMES, RULES
 from streams.node import registry
 from streams.node.batch import Batch, Devices, Shape
 from streams.node.config import NodeConfig
@@ -79,6 +80,8 @@ class Bench:
             for owner, bank in self.banks.items()
         }
         found = [list(d.update(batch, increases)) for d in self.all]
+        assert {s.catalogue_id for _, s in found[-1]} <= NAMES
+        assert {s.rule_id for _, s in found[-1]} <= RULES | {""}
         return [(samples[k].node, encode(s)) for k, s in found[-1]]
 
 

@@ -49,6 +49,7 @@ class ToyDetector:
 def toy_claim(place: Place) -> Claim:
     return Claim(
         detector="toy",
+        catalogue_id="counters",
         family="nic",
         kind="link.nic_errors",
         subject=place.whole_node(),

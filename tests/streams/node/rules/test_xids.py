@@ -77,7 +77,9 @@ def test_what_the_page_says_opens_alone_does(name):
     """A lone raise of each rule, weighed for its ten minutes, opens or expires as the page says."""
     verdict = VERDICTS[name]
     seen = Evidence(metric="m", unit="1", detector="d", value=1.0)
-    raised = verdict.claim(GPU, seen, detector="d", note="").suspicion("raise", ts=T0, onset=T0)
+    raised = verdict.claim(GPU, seen, detector="d", catalogue_id="events", rule_id="", note="").suspicion(
+        "raise", ts=T0, onset=T0
+    )
     stage = FindingStage()
     stage.process(raised)
     found = [f for second in range(0, 700, 5) for f in stage.tick(T0 + second)]
@@ -94,7 +96,11 @@ def test_the_severity_on_the_page_is_the_findings(name):
         return
     seen = Evidence(metric="m", unit="1", detector="d", value=1.0)
     stage = FindingStage()
-    stage.process(verdict.claim(GPU, seen, detector="d", note="").suspicion("raise", ts=T0, onset=T0))
+    stage.process(
+        verdict.claim(GPU, seen, detector="d", catalogue_id="events", rule_id="", note="").suspicion(
+            "raise", ts=T0, onset=T0
+        )
+    )
     [found] = {f.id: f for second in range(5) for f in stage.tick(T0 + second)}.values()
     assert f"`{found.kind}`" == f"`{verdict.kind}`"
     assert hardware_page.severity_of(verdict) == found.severity

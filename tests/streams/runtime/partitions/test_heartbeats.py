@@ -8,7 +8,12 @@ from streams.runtime.partitions.heartbeats import PATIENCE_SECONDS, HeartbeatGat
 from streams.suspicions import Claim, Place
 
 SUSPICION = Claim(
-    detector="d", family="silence", kind="node.silent", subject=Place("c", "n").whole_node(), weight=1.0
+    detector="d",
+    catalogue_id="silence",
+    family="silence",
+    kind="node.silent",
+    subject=Place("c", "n").whole_node(),
+    weight=1.0,
 ).suspicion("raise", ts=5.0, onset=1.0)
 
 

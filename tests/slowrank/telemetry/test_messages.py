@@ -208,6 +208,7 @@ def test_old_suspicions_get_the_ids_of_their_detector_and_rule(kind, detector, f
     """Older versions had neither: they follow from source, kind, hypotheses and evidence."""
     old = msgspec.structs.replace(EXAMPLES[0], v=2, kind=kind, detector=detector, **fields)
     message = decode_message(encode(old))
+    assert isinstance(message, Suspicion)
     assert (message.catalogue_id, message.rule_id) == ids
 
 

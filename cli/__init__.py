@@ -21,11 +21,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "exporter": ("cli.run.exporter:app", "Collect this node's telemetry."),
     "streams": ("cli.run.streams:app", "Run the stream workers."),
     "api": ("cli.run.api:app", "Run the HTTP API."),
-    "notifier": ("cli.run.notifier:app", "Run the webhook deliverer."),
+    "notifier": ("cli.run.notifier:app", "Run the notifier, which delivers webhooks."),
     "healthcheck": ("cli.run.healthcheck:healthcheck", "Check the health of one process."),
     "findings": ("cli.admin.findings:app", "List and handle findings over the API."),
-    "lemons": ("cli.admin.lemons:lemons", "List machines that fail again and again."),
-    "chronic": ("cli.admin.chronic:chronic", "List GPUs that are slightly slow in job after job."),
+    "lemons": ("cli.admin.lemons:lemons", "List machines that fail repeatedly."),
+    "chronic": ("cli.admin.chronic:chronic", "List GPUs that are slightly slow in many jobs."),
     "webhook": ("cli.admin.webhook:app", "Add, test and inspect webhooks over the API."),
     "key": ("cli.admin.key:app", "Create, list and revoke API keys."),
     "audit": ("cli.admin.audit:audit", "Verify the hash chain of the audit log."),
@@ -90,7 +90,7 @@ def main() -> None:
         if not package or package in _OWN:
             raise
         typer.secho(
-            f"error: this command needs {package}, which is not installed: this environment is for "
+            f"error: this command needs {package}, which is not installed: this environment was made for "
             "another role.\nFor all roles, in a checkout of slowrank: pip install ./slowrank '.[all]'",
             err=True,
             fg=typer.colors.RED,

@@ -1,4 +1,4 @@
-"""What a collector is, and what it hands to the tick: readings by instance and column name."""
+"""The collector protocol, and its output: values by instance and column name."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ class Instant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """Something discrete that happened on the node; the exporter adds who and which record."""
+    """One occurrence on the node; the exporter adds the node, the boot and the sequence number."""
 
     ts: float
     source: str
@@ -44,7 +44,7 @@ class StepRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What one collector saw in one tick; a value that was not read is None, never 0."""
+    """The output of one collector in one tick; a value that was not read is None, never 0."""
 
     gpu: Mapping[str, Columns] = field(default_factory=dict)
     nic: Mapping[str, Columns] = field(default_factory=dict)
@@ -56,13 +56,13 @@ class Reading:
 
 
 class Collector(Protocol):
-    """One source of readings; deleting one deletes its file and its line in ``registry``."""
+    """One source of values on the node: one file, and one line in ``registry``."""
 
     name: str
 
     @property
     def columns(self) -> Mapping[str, str]:
-        """Every column that this collector can fill, with what the machine must have for it, in words."""
+        """Every column that this collector can fill, with the hardware or software it requires, as text."""
         ...
 
     def collect(self, now: Instant) -> Reading:
@@ -78,5 +78,5 @@ class Collector(Protocol):
         ...
 
     def close(self) -> None:
-        """Give back what is open; no ``collect`` follows."""
+        """Release open files and sockets; no ``collect`` follows."""
         ...

@@ -1,6 +1,6 @@
 """The spool on disk: one sqlite file in WAL mode, every put synchronous, bounded in pages.
 
-An hour without a broker is 5 MB at one record a second; power loss costs no record that was put. One
+An hour without a broker takes 5 MB at one record a second; a power failure loses no record that was put. One
 process holds the file at a time.
 """
 
@@ -13,11 +13,12 @@ from pathlib import Path
 from exporters.spool import Loss, Message, StoreFailed, grouped
 
 _PAGE_BYTES = 4096
-# Damaged files kept at most, each as large as the spool may be: a disk that fails again and again is not to
-# be filled by them.
+# Damaged files kept at most, each as large as the spool may be, so that a failing disk does not fill up with
+# them. Chosen.
 _KEPT = 4
 _FULL_REASON = "the spool on disk was full"
-# AUTOINCREMENT: without it an emptied table counts from 1 again, and a reader further on passes over the new.
+# AUTOINCREMENT: without it an emptied table counts from 1 again, and a reader with a higher id would skip
+# the new records.
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS spool (
   id INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -53,8 +54,8 @@ class DiskStore:
                 self._records += len(messages)
                 return dropped
             except sqlite3.Error as error:
-                # Full is our own limit, where the oldest make room, or the file system, where deleting them
-                # fails in turn.
+                # Either the own limit is reached, and the oldest records are dropped, or the file system is
+                # full, and dropping them fails too.
                 if error.sqlite_errorcode != sqlite3.SQLITE_FULL:
                     raise StoreFailed(f"cannot write the spool {self._path}: {error}") from error
             freed = self._drop_oldest(2 * len(messages))
@@ -72,10 +73,10 @@ class DiskStore:
         with self._failing("clear"), self._transaction():
             gone = self._connection.executemany("DELETE FROM spool WHERE id = ?", [(i,) for i in ids])
             self._records -= gone.rowcount
-        # Only now, when no page that is held must be moved to give back the others.
+        # Only when empty: otherwise pages in use would have to be moved to free the others.
         if self._records == 0:
             with self._failing("shrink"):
-                # By execute() this pragma would free one page: it frees one each time it is stepped.
+                # With execute() this pragma frees one page only: it frees one each time it is stepped.
                 self._connection.executescript("PRAGMA incremental_vacuum")
 
     def size(self) -> tuple[int, int]:
@@ -91,11 +92,11 @@ class DiskStore:
     def _open_or_set_aside(self) -> sqlite3.Connection:
         try:
             return self._open()
-        # Locked, not permitted, no space: the file itself is well.
+        # Locked, not permitted, no space: the file itself is intact.
         except sqlite3.OperationalError:
             raise
         except sqlite3.DatabaseError:
-            # Damaged beyond reading: keep it for people and start anew, rather than never spool again.
+            # Damaged beyond reading: keep it for inspection and start an empty file.
             self._set_aside()
             return self._open()
 
@@ -106,26 +107,27 @@ class DiskStore:
         aside = next((path for path in (first, *numbered) if not path.exists()), None)
         if aside is None:
             raise OSError(errno.EEXIST, f"{_KEPT} damaged spools are kept already; move {first}* away")
-        # With its log, which may hold records that are not in the file yet, and which would else be played
-        # into the new one.
+        # With its write-ahead log, which may hold records that are not in the file yet, and which sqlite
+        # would otherwise replay into the new file.
         for suffix in ("-wal", "-shm", ""):
             file = self._path.with_name(self._path.name + suffix)
             if file.exists():
                 file.rename(aside.with_name(aside.name + suffix))
 
     def _open(self) -> sqlite3.Connection:
-        # No transactions but those begun below; both threads come with the lock of Spool held.
+        # Transactions are begun explicitly below; both threads call with the lock of Spool held.
         connection = sqlite3.connect(self._path, timeout=1.0, isolation_level=None, check_same_thread=False)
         try:
-            # The order counts: page size and vacuum are fixed by the first table, the page size by WAL.
-            # Exclusive before WAL also keeps the index of the log in memory, and a second process out.
+            # The order matters: the first table fixes page size and vacuum mode, WAL fixes the page size.
+            # Exclusive before WAL also keeps the index of the log in memory and excludes a second process.
             for pragma in (
                 f"page_size={_PAGE_BYTES}",
                 "auto_vacuum=INCREMENTAL",
                 "locking_mode=EXCLUSIVE",
                 "journal_mode=WAL",
                 "synchronous=FULL",
-                # The log lies beside the file, past its limit, and would keep the length of its longest day.
+                # The log is not bounded by max_page_count and keeps its greatest length; 4 MB is sqlite's
+                # default of 1,000 pages between checkpoints.
                 "journal_size_limit=4194304",
                 f"max_page_count={self._max_pages}",
             ):
@@ -137,7 +139,7 @@ class DiskStore:
         return connection
 
     def _drop_oldest(self, at_least: int) -> list[Loss]:
-        # A hundredth at a time, or a spool at its limit would delete, and wait for the disk, in every tick.
+        # A hundredth at a time: otherwise a full spool would delete, and wait for the disk, in every tick.
         count = max(at_least, self._records // 100)
         oldest = self.read(0, count)
         if oldest:

@@ -1,4 +1,4 @@
-"""One tick of a node: every collector read once, put together into the records to send."""
+"""One tick of a node: read every collector once and build the records to send."""
 
 import itertools
 import logging
@@ -18,7 +18,7 @@ from slowrank.telemetry.schema import CURRENT_SAMPLE_SCHEMA, SAMPLE_SCHEMAS
 _log = logging.getLogger(__name__)
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._:/-]")
 _INT64 = 2**63
-# Beyond it a 32-bit column holds infinity.
+# A larger number becomes infinity in a 32-bit column.
 _FLOAT32_MAX = 3.4e38
 OWN_COLUMNS = (
     "exporter.scrape_duration_seconds",
@@ -27,15 +27,16 @@ OWN_COLUMNS = (
     "exporter.step_rows_dropped_total",
 )
 """The columns that the exporter fills itself, on every machine."""
-# So long after its last step a job still has the node.
 JOB_SECONDS = 60.0
+"""Seconds after its last step for which a node's samples carry the job's id. Chosen: longer than most
+checkpoints; a job that has ended is attributed at most a minute of samples."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeIdentity:
-    """Who sends: ``boot_id`` is new for every start of the exporter, so that no ``seq`` ever repeats.
+    """Identity of the sender; ``boot_id`` is new for every start of the exporter: no ``seq`` repeats.
 
-    ``labels`` locate the node (rack, switch) and go with every sample.
+    ``labels`` locate the node (rack, switch) and are part of every sample.
     """
 
     cluster: str
@@ -45,12 +46,12 @@ class NodeIdentity:
 
 
 class Exporter:
-    """Makes the records of one node: a ``NodeSample`` a tick, ``JobSteps`` and ``NodeEvent`` as they come."""
+    """Build the records of one node: a ``NodeSample`` a tick, and ``JobSteps`` and ``NodeEvent``."""
 
     def __init__(self, identity: NodeIdentity, collectors: Sequence[Collector]) -> None:
         self._identity = identity
         self._collectors = collectors
-        # One count for each topic, so that a gap in it means a loss.
+        # One sequence for each topic, so that a gap in it means a loss.
         self._sample_seq = itertools.count()
         self._steps_seq = itertools.count()
         self._event_seq = itertools.count()
@@ -98,7 +99,7 @@ class Exporter:
         try:
             return collector.collect(now)
         except Exception:
-            # The supervising loop of this process: a broken collector must not silence the others.
+            # The supervising loop of this process: a broken collector must not stop the others.
             self._failures[collector.name] += 1
             if self._failures[collector.name] == 1:
                 _log.exception("collector %s failed; its values are missing", collector.name)
@@ -191,7 +192,7 @@ def _merged(parts: Iterator[Mapping[str, Columns]]) -> dict[str, dict[str, Value
 
 
 def _packable(columns: Columns) -> dict[str, Value]:
-    """Leave out what does not fit its column: a counter beyond int64 is a driver's sentinel for unknown."""
+    """Leave out values that do not fit their column: a counter beyond int64 is a driver's sentinel."""
     return {
         name: value
         for name, value in columns.items()
@@ -212,5 +213,5 @@ def _loss_event(loss: Loss, now: Instant) -> Event:
         code="exporter.records_lost",
         severity="warning",
         subject={"records": loss.records},
-        message=f"{lost}, were dropped before they were sent: {loss.reason}",
+        message=f"{lost}, were dropped before they could be sent: {loss.reason}",
     )

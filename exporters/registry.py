@@ -18,16 +18,15 @@ from exporters.steps import StepsCollector
 
 
 def _boot_seconds() -> float:
-    # Stands still in suspend, as the stamps of the kernel's log do; CLOCK_BOOTTIME goes on.
+    # Like the time stamps of the kernel log, this clock stops in suspend; CLOCK_BOOTTIME does not.
     return time.clock_gettime(time.CLOCK_MONOTONIC)
 
 
 def collectors(listen: Sequence[str], release: Path | None = None) -> list[Collector]:
     """Return all collectors; ``listen`` are the addresses for the training hook.
 
-    While the file ``release`` asks for it, no GPU device is held open; None: they always are.
-
-    Raises ``OSError`` when an address cannot be bound.
+    While the file ``release`` requests it, no GPU device is held open; with None they always are. Raises
+    ``OSError`` when an address cannot be bound.
     """
     nvml = NvmlCollector() if release is None else NvmlCollector(released=partial(released, release))
     return [
@@ -38,6 +37,6 @@ def collectors(listen: Sequence[str], release: Path | None = None) -> list[Colle
         BootCollector(),
         NetCollector(),
         InfinibandCollector(),
-        # After NVML, which has the PCI address of each GPU by then.
+        # After NVML, which provides the PCI address of each GPU.
         KmsgCollector(nvml.gpu_indices, _boot_seconds, nic_names=pci_devices),
     ]

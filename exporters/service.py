@@ -1,4 +1,4 @@
-"""The running exporter: ticks at a fixed phase of the clock, records to messages, messages to the spool."""
+"""The exporter's main loop: tick at a fixed phase of the clock, encode the records, spool the messages."""
 
 import hashlib
 import threading
@@ -14,9 +14,9 @@ from slowrank.telemetry.topics import JOB_STEPS, NODE_EVENTS, NODE_SAMPLES, topi
 
 
 class Schedule:
-    """Ticks every ``interval`` seconds, at a phase of the interval that the node's name decides.
+    """Ticks every ``interval`` seconds, at a phase derived from a hash of the node's name.
 
-    A fleet so spreads its records evenly, and one node keeps its own rhythm over restarts.
+    The records of a fleet are so spread evenly over the interval, and a node keeps its phase over restarts.
     """
 
     def __init__(self, node: str, interval: float) -> None:
@@ -46,7 +46,7 @@ def run(
 
 
 def once(exporter: Exporter, spool: Spool, *, prefix: str) -> None:
-    """Do one tick and spool what came of it."""
+    """Do one tick and spool its records."""
     now = Instant(wall=time.time(), monotonic=time.monotonic())
     records = exporter.tick(now, spool.stats(), spool.losses())
     spool.put([message(record, prefix) for record in records], now.monotonic)
@@ -54,7 +54,7 @@ def once(exporter: Exporter, spool: Spool, *, prefix: str) -> None:
 
 
 def message(record: Record, prefix: str = "") -> Message:
-    """Return ``record`` as Kafka takes it: the topic and key that keep together what belongs together."""
+    """Return the Kafka message of ``record``: keyed by job for steps, by node for samples and events."""
     if isinstance(record, JobSteps):
         topic, key = JOB_STEPS, record.job_id
     elif isinstance(record, NodeEvent):
@@ -65,7 +65,7 @@ def message(record: Record, prefix: str = "") -> Message:
 
 
 def identity(cluster: str, node: str, started_ns: int, proc: Path = Path("/proc")) -> NodeIdentity:
-    """Return who this exporter is: the boot of the machine and the start of this process make ``boot_id``."""
+    """Return the identity of this exporter; ``boot_id`` combines the machine's boot and the process start."""
     try:
         boot = (proc / "sys/kernel/random/boot_id").read_text().strip()[:8]
     except OSError:

@@ -1,7 +1,7 @@
-"""Where records wait until the broker has them: on disk, or in memory while there is no disk.
+"""Queue of records that the broker has not acknowledged: on disk, or in memory while there is no disk.
 
-Written before sending, deleted after success, bounded: when it is full the oldest records go, and which
-they were is told.
+A record is written before it is sent and deleted after the acknowledgement. When the spool is full the oldest
+records are dropped and reported as losses.
 """
 
 import logging
@@ -12,13 +12,14 @@ from threading import Lock
 from typing import Protocol
 
 _log = logging.getLogger(__name__)
-# How long records go to memory before a disk that failed is tried again.
 RETRY_DISK_SECONDS = 30.0
+"""How long records go to memory before a failed disk is tried again. Chosen: the ring in memory holds hours;
+a try may block a tick."""
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One record as Kafka takes it; ``boot_id`` and ``seq`` identify it when it is lost."""
+    """One encoded record with its topic and key; ``boot_id`` and ``seq`` identify it when it is lost."""
 
     topic: str
     key: bytes
@@ -40,7 +41,7 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A message with its place in the store it waits in."""
+    """A message with its id in the store that holds it."""
 
     id: int
     message: Message
@@ -79,7 +80,7 @@ class Store(Protocol):
 
 
 class MemoryStore:
-    """The store for when there is no disk: a ring of at most ``max_bytes`` of payload."""
+    """The store used while there is no disk: a ring of at most ``max_bytes`` of payload."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -121,7 +122,7 @@ class MemoryStore:
 
 @dataclass(slots=True)
 class _Cursor:
-    """What has been handed out of one store."""
+    """How far one store has been read."""
 
     store: Store
     in_memory: bool
@@ -146,7 +147,7 @@ class Spool:
         self._dropped_total = 0
 
     def put(self, messages: Sequence[Message], now: float) -> None:
-        """Keep ``messages``; ``now`` (monotonic seconds) paces the return to a disk that failed."""
+        """Store ``messages``; ``now`` (monotonic seconds) decides when a failed disk is tried again."""
         with self._lock:
             lost = self._put_on_disk(messages, now)
             if lost is None:
@@ -155,16 +156,16 @@ class Spool:
             self._dropped_total += sum(loss.records for loss in lost)
 
     def batch(self, limit: int) -> list[Entry]:
-        """Hand out the next messages in order, each once until ``rewind``; memory first, it is at risk."""
+        """Return the next messages in order, each once until ``rewind``; memory first: it is volatile."""
         with self._lock:
             entries: list[Entry] = []
-            # The order between the stores is lost; consumers go by event time and (node, boot_id, seq).
+            # There is no order between the stores; consumers order by event time and (node, boot_id, seq).
             for cursor in self._cursors():
                 entries += self._next(cursor, limit - len(entries))
             return entries
 
     def done(self, entries: Sequence[Entry]) -> None:
-        """Forget messages the broker has, or that it will never take."""
+        """Delete messages that the broker has acknowledged, or rejects for good."""
         with self._lock:
             for cursor in self._cursors():
                 cursor.undeleted += [e.id for e in entries if e.in_memory == cursor.in_memory]
@@ -176,7 +177,7 @@ class Spool:
                     self._degraded = str(error)
 
     def rewind(self) -> None:
-        """Hand out again, from the oldest, all that is not done."""
+        """Start again with the oldest message that is not done."""
         with self._lock:
             for cursor in self._cursors():
                 cursor.after = 0
@@ -204,10 +205,10 @@ class Spool:
             return losses
 
     def close(self) -> None:
-        """Move what only memory holds to the disk, as far as it takes it, and close."""
+        """Move the messages in memory to the disk, if there is one, and close both."""
         with self._lock:
             if self._disk is not None:
-                # More than the ring can hold.
+                # 2²⁰: more than the ring can hold.
                 rest = self._memory.store.read(0, 1 << 20)
                 try:
                     self._disk.store.put([message for _, message in rest])

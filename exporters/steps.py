@@ -1,7 +1,7 @@
 """The listener for step times: datagrams of the local ranks in, rows by job attempt out.
 
-Sockets are read once a tick without blocking; the kernel's receive buffer is the queue between. Whatever
-is not a good datagram is dropped and counted: any process of the node can send here.
+Sockets are read once a tick without blocking; the kernel's receive buffer is the queue in between. A datagram
+that is not valid is dropped and counted, since any process of the node can send here.
 """
 
 import errno
@@ -22,22 +22,24 @@ from slowrank.telemetry.datagram import (
     step_values,
 )
 
-# What a tick takes, whoever floods the socket; _MAX_RANKS bounds what is remembered of senders.
+# Bounds on a tick against a flooded socket. Chosen: far above 16 ranks with some steps a second each.
 MAX_DATAGRAMS_PER_TICK = 2048
 MAX_ROWS_PER_TICK = 16_384
+# Senders whose sequence numbers are remembered.
 _MAX_RANKS = 4096
-# Asked for; the kernel gives no more than net.core.rmem_max.
+# Requested, thousands of datagrams; the kernel grants no more than net.core.rmem_max.
 _BUFFER_BYTES = 4 << 20
+# Job attempts in one tick. Chosen: a node runs one, or a few that share it.
 MAX_ATTEMPTS = 64
 
 Attempt = tuple[str, int, int, tuple[tuple[str, str], ...]]
 
 
 class StepsCollector:
-    """Listens on UDP (``host:port``) and unix datagram sockets (a path) for the training hook.
+    """Listen on UDP (``host:port``) and unix datagram sockets (a path) for the training hook.
 
-    ``gpu_uuids`` gives the indices of the node's GPUs by UUID, as far as they are known, for ranks that know
-    the UUID of theirs alone. Raises ``OSError`` when an address cannot be bound.
+    ``gpu_uuids`` returns the indices of the node's GPUs by UUID, as far as they have been read, for ranks
+    that send a UUID and no index. Raises ``OSError`` when an address cannot be bound.
     """
 
     name = "steps"
@@ -110,7 +112,7 @@ class StepsCollector:
         for listening in self._sockets:
             while left > 0:
                 try:
-                    # One byte more, so that a datagram which is too long is seen to be and not cut to fit.
+                    # One byte more, so that a datagram that is too long is detected and not truncated.
                     payload = listening.recv(MAX_DATAGRAM_BYTES + 1)
                 except BlockingIOError:
                     break
@@ -128,7 +130,7 @@ class StepsCollector:
         return rows
 
     def _account(self, datagram: StepDatagram) -> None:
-        """Compare with the rank's last datagram: what is missing in between was lost on the way."""
+        """Count the datagrams missing since the rank's last one as lost."""
         rank = (datagram.job_id, datagram.attempt or 0, datagram.rank)
         last_seq, last_dropped = self._seen.get(rank, (datagram.seq - 1, 0))
         if datagram.seq > last_seq + 1:
@@ -153,13 +155,13 @@ class StepsCollector:
             _remove_dead(path)
         listening = _ready(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM), str(path))
         self._paths[path] = _inode(path)
-        # Training jobs run as other users; what they may send is bounded and checked above.
+        # Training jobs run as other users; their input is bounded and checked above.
         path.chmod(0o666)
         return listening
 
 
 def _remove_dead(path: Path) -> None:
-    """Remove a socket that a killed exporter left, over which bind() fails. Raises ``OSError`` if in use."""
+    """Remove the socket of a killed exporter, on which bind() would fail. Raises ``OSError`` if in use."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(str(path))
@@ -192,9 +194,9 @@ def _ready(listening: socket.socket, address: str | tuple[str, int]) -> socket.s
     return listening
 
 
-def _index_of(uuid: str, known: Mapping[str, int]) -> int | None:
-    """Return the index of the GPU whose UUID begins so, if there is one and no second."""
-    found = [index for whole, index in known.items() if whole.lower().startswith(uuid.lower())]
+def _index_of(uuid: str, indices: Mapping[str, int]) -> int | None:
+    """Return the index of the GPU whose UUID begins with ``uuid``, None unless there is exactly one."""
+    found = [index for whole, index in indices.items() if whole.lower().startswith(uuid.lower())]
     return found[0] if len(found) == 1 else None
 
 

@@ -34,7 +34,7 @@ def audit(
             err=True,
         )
         raise typer.Exit(1)
-    typer.echo("every entry of the audit log is as it was written")
+    typer.echo("the hash chain of the audit log is intact")
 
 
 def _dsn() -> str:

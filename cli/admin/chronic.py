@@ -1,4 +1,4 @@
-"""``slowrank chronic``: GPUs a little slower than their peers in job after job, as the API names them."""
+"""``slowrank chronic``: list GPUs that are slightly slower than their peers in many jobs, from the API."""
 
 from collections.abc import Callable, Mapping
 from typing import Annotated
@@ -22,7 +22,7 @@ def chronic(
     """List GPUs that are permanently slow: slightly, but on several days and in several jobs."""
     with client(url, key) as api:
         found = list(api.pages("/chronic", days=days, cluster=cluster, limit=1000))
-    empty = f"no GPU was slow in several jobs of {days} days by more than healthy ones differ"
+    empty = f"no GPU was slower in several jobs of {days} days than healthy GPUs differ from each other"
     show(found, output, View(_COLUMNS, empty, _MORE))
 
 

@@ -124,10 +124,10 @@ def _warn_of_misspelt_variables() -> None:
     """
     from slowrank.settings import Settings
 
-    known = [f"SLOWRANK_{name.upper()}" for name in Settings.model_fields]
-    strange = sorted(name for name in os.environ if name.startswith("SLOWRANK_") and name not in known)
-    for name in strange:
-        for like in get_close_matches(name, known, n=1, cutoff=_MISSPELT):
+    valid = [f"SLOWRANK_{name.upper()}" for name in Settings.model_fields]
+    unknown = sorted(name for name in os.environ if name.startswith("SLOWRANK_") and name not in valid)
+    for name in unknown:
+        for like in get_close_matches(name, valid, n=1, cutoff=_MISSPELT):
             typer.secho(
                 f"warning: {name!r:.100} is set but is not a setting (did you mean {like}?)", err=True
             )
@@ -137,8 +137,8 @@ def _refuse_unknown(path: Path) -> None:
     """Exit when ``path`` sets a name that is neither a setting nor a table."""
     from slowrank.settings import TUNING_TABLES, Settings
 
-    known = [*TUNING_TABLES, *Settings.model_fields]
-    unknown = [(name, get_close_matches(name, known, n=1)) for name in Settings.unknown(_names_in(path))]
+    valid = [*TUNING_TABLES, *Settings.model_fields]
+    unknown = [(name, get_close_matches(name, valid, n=1)) for name in Settings.unknown(_names_in(path))]
     if unknown:
         names = (f"{name!r:.100}" + (f" (did you mean {like[0]}?)" if like else "") for name, like in unknown)
         fail(f"{path} sets {', '.join(names)}: not a setting. Rename or remove it.")

@@ -13,6 +13,8 @@ from cli.admin.remote import KeyOption, UrlOption, client, fail, printable
 from cli.admin.tables import Output, OutputOption, View, ago, changes, first, note, show, shown
 
 WATCH_SECONDS = 2.0
+"""Period of ``--watch``. Chosen: findings change every few seconds at most, and half a request a second is
+far below the rate limit of a key."""
 
 app = typer.Typer(help="List and handle findings over the API.", no_args_is_help=True, add_completion=False)
 
@@ -34,14 +36,16 @@ def list_findings(
     is_open: Annotated[bool, typer.Option("--open", help="Only open and acknowledged ones.")] = False,
     severity: Annotated[str | None, typer.Option(help="critical, error, warning or info.")] = None,
     kind: Annotated[str | None, typer.Option(help="Such as straggler.fail_slow.")] = None,
-    node: Annotated[str | None, typer.Option()] = None,
-    job_id: Annotated[str | None, typer.Option("--job")] = None,
+    node: Annotated[str | None, typer.Option(help="Only findings about this node.")] = None,
+    job_id: Annotated[str | None, typer.Option("--job", help="Only findings about this job.")] = None,
     shadow: Annotated[bool, typer.Option("--shadow", help="Those of detectors in shadow mode.")] = False,
-    since: Annotated[str | None, typer.Option(help="2h, 3d or an RFC 3339 time.")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=10_000)] = 100,
+    since: Annotated[
+        str | None, typer.Option(help="Only those detected since: 2h, 3d or an RFC 3339 time.")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Maximum number of findings.")] = 100,
     output: OutputOption = Output.table,
     exit_code: Annotated[
-        bool, typer.Option("--exit-code", help="1 when there are any, 0 when none.")
+        bool, typer.Option("--exit-code", help="Exit with 1 when findings are listed, with 0 when none.")
     ] = False,
     watch: Annotated[bool, typer.Option("--watch", help="Repeat until interrupted.")] = False,
     url: UrlOption = None,
@@ -98,7 +102,7 @@ def show_finding(finding_id: FindingId, url: UrlOption = None, key: KeyOption = 
 
 @app.command()
 def ack(finding_id: FindingId, note: Note = "", url: UrlOption = None, key: KeyOption = None) -> None:
-    """Acknowledge a finding: someone works on it."""
+    """Acknowledge a finding: mark it as being worked on."""
     _transition(finding_id, "acknowledged", note, (url, key))
 
 
@@ -112,11 +116,11 @@ def resolve(finding_id: FindingId, note: Note = "", url: UrlOption = None, key: 
 def feedback(
     finding_id: FindingId, verdict: Verdict, note: Note = "", url: UrlOption = None, key: KeyOption = None
 ) -> None:
-    """Record whether a finding was right; `slowrank lemons` leaves out wrong ones."""
+    """Record whether a finding was right; `slowrank lemons` leaves out those that were not."""
     with client(url, key) as api:
         body = {"verdict": verdict.value, "note": note}
         api.call("POST", f"/findings/{_path(finding_id)}/feedback", json=body)
-    typer.echo(f"{finding_id}: {verdict.value} noted")
+    typer.echo(f"{finding_id}: {verdict.value} recorded")
 
 
 def _transition(finding_id: str, status: str, note: str, reach: tuple[str | None, str | None]) -> None:
@@ -190,6 +194,6 @@ _MORE = {
 
 _VIEW = View(
     _COLUMNS,
-    "no findings: nothing is slow, or nothing reports yet (`slowrank healthcheck api`)",
+    "no findings: nothing is slow, or no telemetry arrives yet (see `slowrank healthcheck api`)",
     more=_MORE,
 )

@@ -1,4 +1,4 @@
-"""``slowrank lemons``: machines that fail again and again, from the findings the API keeps."""
+"""``slowrank lemons``: list machines that fail repeatedly, from the findings of the API."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
@@ -24,7 +24,7 @@ class By(StrEnum):
 
 def lemons(
     fleet: Annotated[int, typer.Option(min=1, help="Number of machines, healthy ones included.")],
-    days: Annotated[int, typer.Option(min=2, max=365)] = 28,
+    days: Annotated[int, typer.Option(min=2, max=365, help="Days to look back.")] = 28,
     by: Annotated[By, typer.Option(help="Follow nodes, or GPUs by serial number or UUID.")] = By.node,
     output: OutputOption = Output.table,
     url: UrlOption = None,
@@ -36,7 +36,7 @@ def lemons(
     with client(url, key) as api:
         findings = list(api.pages("/findings", **{"from": f"-{days}d", "limit": 1000}))
     found = lemon.lemons(troubles(findings, by), fleet=fleet)
-    empty = f"no lemons: nothing failed again and again in {days} days"
+    empty = f"no lemons: no machine failed repeatedly in {days} days"
     show([_row(asdict(one)) for one in found], output, View(_COLUMNS, empty))
 
 

@@ -12,7 +12,7 @@ def write_private(path: Path, text: str, *, owner: tuple[int, int] | None = None
     After a kill or a power cut the file has either its old or its new content.
     """
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    # mkstemp creates it with mode 0600: a mode set after creation would leave a moment to open the file.
+    # mkstemp creates it with mode 0600: until a mode is set after creation others could open the file.
     descriptor, fresh = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(descriptor, "w") as file:

@@ -76,7 +76,7 @@ def send_test(webhook_id: OnlyWebhookId = None, url: UrlOption = None, key: KeyO
 @app.command()
 def deliveries(
     webhook_id: OnlyWebhookId = None,
-    limit: Annotated[int, typer.Option(min=1, max=1000)] = 50,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Maximum number of deliveries.")] = 50,
     output: OutputOption = Output.table,
     url: UrlOption = None,
     key: KeyOption = None,
@@ -91,9 +91,11 @@ def deliveries(
 
 @app.command()
 def retry(
-    delivery_id: Annotated[str, typer.Argument()], url: UrlOption = None, key: KeyOption = None
+    delivery_id: Annotated[str, typer.Argument(help="As `slowrank webhook deliveries` shows it.")],
+    url: UrlOption = None,
+    key: KeyOption = None,
 ) -> None:
-    """Send a delivery again, with the same webhook-id; or the newest state of its finding, if it is older."""
+    """Send a delivery again with the same webhook-id, or a newer state of its finding if there is one."""
     with client(url, key) as api:
         due = api.call("POST", f"/deliveries/{quote(delivery_id, safe='')}/retry")["id"]
     newer = "" if due == delivery_id else f", a newer state of the finding than {printable(delivery_id)}"

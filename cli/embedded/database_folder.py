@@ -19,7 +19,7 @@ from pathlib import Path
 from cli.admin.private_file import sync_folder, write_private
 
 LOCK_SECONDS = 5.0
-"""How long a server whose slowrank was killed may take to end; measured: fast shutdown in 0.1 to 1 s."""
+"""How long the server of a killed slowrank may take to end; measured: fast shutdown in 0.1 to 1 s."""
 
 PASSWORD = re.compile(r"[0-9a-f]{48}")
 """Form of a password that ``slowrank up`` wrote; any other text in the file is the operator's."""

@@ -46,7 +46,8 @@ from streams.runtime.partitions.reorder_buffer import MOST, PATIENCE_SECONDS
 
 log = logging.getLogger(__name__)
 
-# Clients choose the names, and each cluster holds a pipeline with all of its detectors.
+# Clients choose the names, and each cluster has a pipeline with all detectors. Chosen: far more clusters than
+# one machine serves.
 MAX_CLUSTERS = 64
 # At the limit, a cluster without a record for this long is closed for a new one: its nodes are no longer
 # expected (streams.node.liveness), and its findings are in the database.
@@ -56,6 +57,7 @@ ABANDONED_SECONDS = 3600.0
 SETTLE_SECONDS = 5.0
 # Behind the time of the last record: another node's record of the same second may still be in transit.
 MARGIN_SECONDS = 5.0
+# Findings, and rows, kept while the database is unavailable, the latest of each. Chosen: bounds the memory.
 MAX_UNSAVED = 100_000
 # Well below the 60 s after which /readyz reports a process as missing (api.routes.health.STALE).
 BEAT_SECONDS = 10.0
@@ -92,7 +94,7 @@ class _ClusterPipeline:
     def take(self, record: Record, now: float, *, fits: bool = True) -> list[Finding] | None:
         """Process a record received at ``now`` (Unix seconds); return its findings.
 
-        None where its time is out of bounds (``fits``) and the offset of its node's clock is not known.
+        None where its time is out of bounds (``fits``) and the offset of its node's clock is unknown.
         """
         ready = self.clocks.take(record, None, logged=now, fits=fits)
         if not ready and not fits:

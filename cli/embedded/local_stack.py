@@ -47,7 +47,9 @@ from streams.runtime.monitoring.job_metrics import JobMetrics
 log = logging.getLogger(__name__)
 
 START_SECONDS = 20.0
+"""Limit on the start of the HTTP server. Chosen: it takes under a second on an idle machine."""
 TICK_SECONDS = 1.0
+"""Period at which the sink advances time. Chosen: the interval of the exporters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +75,13 @@ class LocalStack:
     embedded_dsn: str
 
     def link(self, finding_id: str) -> str:
-        """Return an address that opens one finding in a browser, read-only, for some days."""
+        """Return an address that opens one finding in a browser, read-only, until the link expires."""
         with self.pool.connection() as conn:
             key = link_key(conn)
         return finding_link(self.url, finding_id, key=key, at=datetime.now(UTC))
 
     def new_key(self, name: str) -> str:
-        """Make an API key that may do everything; return its token."""
+        """Create an API key with all scopes; return its token."""
         key_id, token, digest = keys.generate()
         key = keys.ApiKey(
             id=key_id,
@@ -159,9 +161,9 @@ def _serving(app: Any, listening: socket.socket) -> Iterator[None]:
 
 
 def key_of(stack: LocalStack, key_file: Path) -> str:
-    """Return the key in ``key_file`` if it still opens this stack, else a new one, which is written there.
+    """Return the key in ``key_file`` if it is valid for this stack, else a new one, which is written there.
 
-    One that does not open it may open another installation: it is kept beside the new one.
+    An invalid key may belong to another installation: its file is renamed and kept.
     """
     held = read_text(key_file)
     with stack.pool.connection() as conn:

@@ -37,7 +37,7 @@ def simulate(
         _list_faults()
         return
     if (output is None) == (kafka is None):
-        fail("the output is not clear: give -o FILE or --kafka HOST:PORT, one of them")
+        fail("give one output: -o FILE or --kafka HOST:PORT")
     if truth is not None and output is not None and truth.resolve() == output.resolve():
         fail(f"--truth and -o both name {truth}, and one would overwrite the other: give two files")
     # The last record carries the time it is sent at: records ahead of the clock are refused.

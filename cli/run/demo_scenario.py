@@ -9,6 +9,7 @@ import numpy as np
 from simulator import Cluster, ClusterSpec, Fault, Truth
 from simulator.cluster.layout import one_job
 
+# A size that a laptop simulates at ten times real time.
 NODES, GPUS, NICS = 16, 8, 2
 CLUSTER = "sim"
 FAULTS = ("thermal_throttle", "clock_lock", "silent_slow", "host_contention")

@@ -230,13 +230,13 @@ def _tick_once(exporter: "Exporter", spool: "Spool", settings: "Settings") -> No
 
 def _tick_until_stopped(exporter: "Exporter", spool: "Spool", settings: "Settings") -> None:
     from exporters import service
-    from exporters.systemd import tell_alive
+    from exporters.systemd import notify_alive
 
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     schedule = service.Schedule(_node(settings), settings.exporter_interval_seconds)
-    ticked = partial(tell_alive, os.environ.get("NOTIFY_SOCKET"))
+    ticked = partial(notify_alive, os.environ.get("NOTIFY_SOCKET"))
     service.run(exporter, spool, schedule, stop=stop, prefix=settings.topic_prefix, ticked=ticked)
 
 

@@ -1,4 +1,4 @@
-"""``slowrank notifier``: run the webhook deliverer."""
+"""``slowrank notifier``: run the process that delivers webhooks."""
 
 from typing import TYPE_CHECKING
 
@@ -9,12 +9,14 @@ from cli.admin.remote import fail
 if TYPE_CHECKING:
     from slowrank.settings import Settings
 
-app = typer.Typer(help="Run the webhook deliverer.", no_args_is_help=True, add_completion=False)
+app = typer.Typer(
+    help="Run the notifier, which delivers webhooks.", no_args_is_help=True, add_completion=False
+)
 
 
 @app.callback()
 def _group() -> None:
-    """Run the webhook deliverer."""
+    """Run the notifier, which delivers webhooks."""
 
 
 @app.command()

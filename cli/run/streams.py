@@ -87,7 +87,7 @@ def record(
     except RecordingProblem as error:
         fail(str(error))
     if not rows and not unreadable:
-        fail(f"Kafka holds no telemetry, {output} is as it was. Check that exporters send to them.")
+        fail(f"the topics are empty, {output} was not written. Check that exporters send to this Kafka.")
     typer.secho(f"{rows} rows written to {output}, {unreadable} messages could not be read", err=True)
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from streams.config.settings import Tuning
 
 HOUSEKEEPING_SECONDS = 3600.0
+"""Period at which expired rows are removed. Chosen: short against retention times of days."""
 
 
 def up(

@@ -1,4 +1,4 @@
-"""When the node booted, as one event at the start of the exporter: what a reboot repairs is over then."""
+"""The time of the node's boot, as one event at the start of the exporter: a reboot ends some findings."""
 
 from collections.abc import Mapping
 from pathlib import Path

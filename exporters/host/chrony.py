@@ -1,7 +1,7 @@
-"""Ask chronyd how far off it holds the clock of this host: one datagram each way on the loopback address.
+"""Query chronyd for the clock offset of this host: one datagram each way on the loopback address.
 
 The packets are those of ``chronyc tracking`` (chrony's ``candm.h``, protocol version 6), which chronyd
-answers to any local user. Read against chronyd 4.3.
+answers to any local user. Tested with chronyd 4.3.
 """
 
 import contextlib
@@ -13,18 +13,18 @@ _VERSION = 6
 _REQUEST, _REPLY = 1, 2
 _TRACKING, _TRACKING_REPLY = 33, 5
 _SUCCESS = 0
-# A request is as long as its reply, so that a forged sender gains nothing.
+# A request must be as long as its reply, so that the protocol cannot amplify traffic.
 _PACKET_BYTES = 104
 _HEAD = struct.Struct(">BBBBHHHHHHIII")
 # Reference, its address, stratum, leap status, time of the reference, then seven of chrony's own floats.
 _TRACKING_BODY = struct.Struct(">I20sHHIIIIIIIIIII")
 _NOT_SYNCHRONISED = 3
-# Seconds until a port without a listener is asked again. Chosen.
+# Seconds until a port without a listener is tried again. Chosen: a service is seldom started later.
 RETRY_SECONDS = 60.0
 
 
 class ChronyClient:
-    """Asks chronyd at ``address`` once a tick and never waits: each tick reads the answer to the last."""
+    """Query chronyd at ``address`` once a tick without waiting: a tick reads the reply to the last query."""
 
     def __init__(self, address: tuple[str, int] = ("127.0.0.1", PORT)) -> None:
         self._address = address
@@ -35,7 +35,7 @@ class ChronyClient:
     def ahead(self, monotonic: float) -> float | None:
         """Return by how many seconds the clock was ahead a tick ago, None where chronyd does not answer.
 
-        Raises nothing: without a listener it is asked again after ``RETRY_SECONDS``.
+        Does not raise; without a listener the next query is after ``RETRY_SECONDS``.
         """
         if monotonic < self._retry_at:
             return None
@@ -49,7 +49,7 @@ class ChronyClient:
         return answers[-1] if answers else None
 
     def close(self) -> None:
-        """Close the socket; the next question opens another."""
+        """Close the socket; the next query opens another."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
@@ -58,7 +58,7 @@ class ChronyClient:
         if self._socket is None:
             self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
             self._socket.setblocking(False)
-            # A connected socket takes datagrams of this peer alone, and reports a missing listener.
+            # A connected socket receives datagrams of this peer only, and reports a missing listener.
             self._socket.connect(self._address)
             return []
         answers: list[float | None] = []
@@ -76,15 +76,15 @@ class ChronyClient:
 
 
 def request(sequence: int) -> bytes:
-    """Return the question for the tracking data, numbered so that its answer is known."""
+    """Return the request for the tracking data with a sequence number, which the reply repeats."""
     head = struct.pack(">BBBBHHIII", _VERSION, _REQUEST, 0, 0, _TRACKING, 0, sequence, 0, 0)
     return head.ljust(_PACKET_BYTES, b"\0")
 
 
 def seconds_ahead(packet: bytes) -> float | None:
-    """Return how far the clock is ahead of what chronyd takes for the time (seconds, behind is negative).
+    """Return how far the clock is ahead of chronyd's estimate of the time (seconds, behind is negative).
 
-    None where ``packet`` is no answer to ``request``, or where chronyd is not synchronised itself.
+    None where ``packet`` is no reply to ``request``, or where chronyd itself is not synchronised.
     """
     if len(packet) < _PACKET_BYTES:
         return None
@@ -92,7 +92,7 @@ def seconds_ahead(packet: bytes) -> float | None:
     if (version, kind, command, reply, status) != (_VERSION, _REPLY, _TRACKING, _TRACKING_REPLY, _SUCCESS):
         return None
     _, _, _, leap, _, _, _, correction, *_ = _TRACKING_BODY.unpack_from(packet, _HEAD.size)
-    # The correction is what is still to be added: it is positive where the clock is slow.
+    # The correction is still to be added: it is positive where the clock is behind.
     return None if leap == _NOT_SYNCHRONISED else -_chrony_float(correction)
 
 
@@ -100,9 +100,9 @@ def _sequence_of(packet: bytes) -> int | None:
     return _HEAD.unpack_from(packet)[10] if len(packet) >= _HEAD.size else None
 
 
-def _chrony_float(word: int) -> float:
+def _chrony_float(bits: int) -> float:
     """Decode chrony's own float: 7 bits of exponent and 25 of coefficient, both in two's complement."""
-    exponent, coefficient = word >> 25, word & (2**25 - 1)
+    exponent, coefficient = bits >> 25, bits & (2**25 - 1)
     exponent -= 2**7 if exponent >= 2**6 else 0
     coefficient -= 2**25 if coefficient >= 2**24 else 0
     return float(coefficient * 2.0 ** (exponent - 25))

@@ -1,8 +1,8 @@
-"""How far the clock of this host is off, from the service that keeps it; no privileges are needed.
+"""The clock offset of this host, from the service that synchronises it; no privileges are needed.
 
-chronyd is asked where it runs, because it steers the frequency alone and leaves no offset in the kernel.
-What ntpd and systemd-timesyncd give the kernel to correct is read with ``adjtimex``. The offset of a clock
-that no service keeps is not known: there is no value then, rather than a zero.
+chronyd is queried directly, because it steers the frequency alone and leaves no offset in the kernel. The
+offset that ntpd and systemd-timesyncd hand to the kernel is read with ``adjtimex``. Without such a service
+the offset is unknown, and the value is missing rather than zero.
 """
 
 import ctypes
@@ -23,7 +23,7 @@ correction to the next, which is 1 s in the longest interval of systemd-timesync
 
 
 class _Timex(ctypes.Structure):
-    """``struct timex`` of 64-bit Linux; the fields behind the last that is read are room for the kernel."""
+    """``struct timex`` of 64-bit Linux; ``rest`` is space for the fields that are not read."""
 
     _fields_ = (
         ("modes", ctypes.c_uint),
@@ -46,31 +46,31 @@ class KernelClock:
 
 
 def read_kernel_clock() -> KernelClock | None:
-    """Read the kernel's clock without changing it, None where this is no Linux or a filter forbids it."""
+    """Read the kernel's clock without changing it; None where this is no Linux or a filter forbids it."""
     adjtimex = getattr(ctypes.CDLL(None), "adjtimex", None)
     timex = _Timex()
-    # Modes of zero change nothing, which any user may do. -1: a seccomp filter.
+    # Modes of zero change nothing, which any user may request. -1: a seccomp filter.
     if adjtimex is None or adjtimex(ctypes.byref(timex)) < 0:
         return None
     return KernelClock(offset=timex.offset, maxerror=timex.maxerror, status=timex.status)
 
 
 def seconds_ahead(clock: KernelClock | None) -> float | None:
-    """Return how far the clock is ahead of the time (seconds), None where the kernel has no estimate.
+    """Return how far the clock is ahead (seconds), None where the kernel has no estimate.
 
-    It has one where a service hands it offsets (the PLL is on), the last one recent. Such an offset is
-    at most half a second: what is more, those services correct at once.
+    It has one where a service sets offsets (the PLL is on) and the last one is recent. Such an offset is at
+    most half a second: those services step the clock for larger ones.
     """
     if clock is None or clock.status & (STA_UNSYNC | STA_CLOCKERR) or not clock.status & STA_PLL:
         return None
     if clock.maxerror / 1e6 > MAX_ERROR_SECONDS:
         return None
-    # The offset is what is still to be added: it is positive where the clock is behind.
+    # The offset is still to be added: it is positive where the clock is behind.
     return -clock.offset / (1e9 if clock.status & STA_NANO else 1e6)
 
 
 class ClockCollector:
-    """Asks chronyd and the kernel once a tick; chronyd's answer goes first."""
+    """Reads chronyd and the kernel once a tick; chronyd has precedence."""
 
     name = "clock"
 

@@ -1,6 +1,6 @@
-"""Reading devices whose files may block: a thread each, so that one that hangs costs only its own values.
+"""Read devices whose files may block, each in a thread, so that one that hangs loses only its own values.
 
-A counter of a network adapter is a question to its firmware, which a driver waits for up to a minute.
+The driver of a network adapter asks the firmware for each counter and may wait for it up to a minute.
 """
 
 import threading
@@ -11,12 +11,12 @@ from queue import SimpleQueue
 from exporters.collector import Columns
 
 WAIT_SECONDS = 0.4
-"""How long one tick waits for its devices, within the half second of a collector. A device that has not
-answered is waited for no more; its answer counts in the tick in which it comes."""
+"""How long one tick waits for its devices, within the half second of a collector. The tick goes on without a
+device that is late; its answer counts in the tick in which it arrives."""
 
 
 class DeviceThreads:
-    """Reads every device by ``read`` in a thread of its own, named ``name``."""
+    """Read every device with ``read`` in a thread of its own, named ``name``."""
 
     def __init__(self, name: str, read: Callable[[str], Columns]) -> None:
         self._name = name
@@ -28,19 +28,19 @@ class DeviceThreads:
 
     @property
     def blocked(self) -> int:
-        """How many devices owe an answer."""
+        """Number of devices whose read has not returned."""
         with self._done:
             return len(self._busy)
 
     def collect(self, devices: Iterable[str]) -> dict[str, Columns]:
-        """Return what each device reads now, nothing for one that does not answer."""
+        """Return the values of each device, none for one that does not answer in time."""
         names = list(devices)
         with self._done:
             for gone in self._asked.keys() - set(names) - self._busy:
                 self._asked.pop(gone).put(False)
             asked = {name for name in names if name not in self._busy}
             self._busy |= asked
-            # What a device that was late has answered since the last tick stands unless it answers again.
+            # A late answer since the last tick counts unless the device answers again now.
             late, self._found = self._found, {}
         for name in asked:
             self._thread_of(name).put(True)
@@ -51,7 +51,7 @@ class DeviceThreads:
         return {name: found.get(name, {}) for name in names}
 
     def close(self) -> None:
-        """End the threads, but those that hang, which end with the process."""
+        """End the threads; those that hang end with the process."""
         for asked in self._asked.values():
             asked.put(False)
         self._asked = {}

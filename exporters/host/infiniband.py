@@ -10,7 +10,7 @@ from exporters.host.kernel_files import names_in, parse_float, parse_int, read_i
 from slowrank.telemetry.columns import Value
 
 _WORD_BYTES = 4
-"""``port_*_data`` count 4-byte words."""
+"""Unit of the ``port_*_data`` counters (InfiniBand specification: 32-bit words)."""
 
 _WORDS = {
     "nic.port.rx_bytes_total": "counters/port_rcv_data",
@@ -41,7 +41,7 @@ _ACTIVE = 4
 
 
 class InfinibandCollector:
-    """Reads every port of every device; one that is odd, or does not answer, costs only its own values."""
+    """Read every port of every device; one that is unreadable, or hangs, loses only its own values."""
 
     name = "infiniband"
     columns: Mapping[str, str] = dict.fromkeys(

@@ -1,4 +1,4 @@
-"""Reading the small text files of /proc and /sys, where anything may be missing, odd or refused."""
+"""Read the small text files of /proc and /sys, any of which may be missing, malformed or refused."""
 
 import math
 from pathlib import Path
@@ -19,7 +19,7 @@ def read_text(path: Path) -> str | None:
 def read_int(path: Path) -> int | None:
     """Return the number ``path`` begins with, None for anything else.
 
-    Files may say ``N/A (no PMA)`` or ``0x0000000000000004``; a number beyond int64 is a sentinel.
+    Files may contain ``N/A (no PMA)`` or ``0x0000000000000004``; a number beyond int64 is a sentinel.
     """
     return parse_int(read_text(path))
 

@@ -18,11 +18,11 @@ from slowrank.telemetry.xids import xid, xid_of
 
 # The kernel's longest record: a smaller buffer gets EINVAL instead of it.
 _RECORD_BYTES = 8192
-# A storm of lines must not hold up the tick; the rest waits in the kernel's ring.
+# A storm of lines must not delay the tick; the rest waits in the kernel's ring (chosen).
 _RECORDS_PER_TICK = 512
-# Of a part of a GPU (MIG) the address is followed by the number of the part.
+# For a MIG instance the address is followed by the UUID of the GPU and the number of the instance.
 _XID = re.compile(r"NVRM: Xid \(PCI:(?P<pci>[0-9a-fA-F:.]+)(?: GPU-[^)]*)?\): (?P<xid>\d{1,4})\b")
-# A process may call itself anything, "UVM global queue" or worse; a record names it in these characters.
+# Names of processes may contain any character; a record allows these.
 _NAMELESS = re.compile(r"[^A-Za-z0-9._:/-]")
 _PCI = r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]"
 
@@ -32,7 +32,7 @@ _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"mlx5_core (?P<pci>[0-9a-fA-F:.]+) (?P<nic>[\w.-]+): Link up"), "nic.link_up"),
     (re.compile(r"Out of memory: Killed process (?P<pid>\d+) \((?P<process>[^)]{1,64})"), "host.oom_kill"),
     (re.compile(r"INFO: task (?P<process>.{1,64}?):(?P<pid>\d+) blocked for more than"), "host.hung_task"),
-    # From the device itself, then from the port above it, which names the device only in its last word.
+    # From the device itself, then from the port above it, which has the device's address at the end.
     (re.compile(rf"(?P<pci>{_PCI}): (?:AER: )?PCIe Bus Error: severity=\w+"), "pcie.aer"),
     (
         re.compile(
@@ -42,8 +42,7 @@ _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
         "pcie.aer",
     ),
 )
-# How bad one such line is by itself, for whoever reads events: what the workers' rules, which go by the code
-# and the grade of the message, make of one.
+# Severity of a single event by code and grade, as in the rules of the workers (streams/node/rules).
 _SEVERITY: dict[str, Severity] = {
     f"xid.154{NONE}": "info",
     "xid.74": "warning",
@@ -65,10 +64,10 @@ CODES = tuple(dict.fromkeys(code for _, code in _PATTERNS))
 
 
 class KmsgCollector:
-    """Turns new lines of the kernel log into events.
+    """Turn new lines of the kernel log into events.
 
-    ``gpu_indices`` maps PCI addresses to the indices of GPUs where they are known, ``nic_names`` to the names
-    of network devices; ``boot_clock`` reads the clock of the log's time stamps (seconds since boot).
+    ``gpu_indices`` maps the PCI addresses of GPUs read so far to indices, ``nic_names`` those of network
+    devices to names; ``boot_clock`` reads the clock of the log's time stamps (seconds since boot).
     """
 
     name = "kmsg"
@@ -93,7 +92,7 @@ class KmsgCollector:
         if self._log is None:
             return Reading()
         gpus = self._gpu_indices()
-        # In every tick anew, as the wall clock may be set meanwhile.
+        # Computed in every tick, as the wall clock may be set meanwhile.
         booted = now.wall - self._boot_clock()
         found = (parse(r, booted, gpus) for r in self._records())
         events = tuple(self._with_nic(e) for e in found if e is not None)
@@ -116,7 +115,7 @@ class KmsgCollector:
             self._log = None
 
     def _with_nic(self, event: Event) -> Event:
-        """Return an event of a PCIe device with the network device that it is, if it is one."""
+        """Return a PCIe event with the name of the network device at its address, if there is one."""
         address = event.subject.get("pci")
         if event.code != "pcie.aer" or "gpu_index" in event.subject or not isinstance(address, str):
             return event
@@ -131,7 +130,7 @@ class KmsgCollector:
             except BlockingIOError:
                 break
             except BrokenPipeError:
-                # The ring overwrote what was next; the following read goes on with the oldest record left.
+                # The ring has overwritten the next record; the following read continues with the oldest.
                 self._overwritten += 1
                 continue
             except OSError:
@@ -144,10 +143,10 @@ class KmsgCollector:
 
 
 def parse(record: str, booted: float, gpu_indices: Mapping[str, int]) -> Event | None:
-    """Return the event of one /dev/kmsg record (``priority,sequence,microseconds,flags;message``), if it is
-    one that matters. ``booted`` is the Unix time of the log's zero."""
+    """Return the event of one /dev/kmsg record (``priority,sequence,microseconds,flags;message``), None if it
+    matches no pattern. ``booted`` is the Unix time of the log's zero."""
     head, _, message = record.partition(";")
-    # The lines below are the record's dictionary (SUBSYSTEM=, DEVICE=).
+    # Further lines are the record's dictionary (SUBSYSTEM=, DEVICE=).
     message = message.partition("\n")[0]
     fields = head.split(",")
     if len(fields) < 3 or not fields[2].isdigit():
@@ -161,7 +160,7 @@ def parse(record: str, booted: float, gpu_indices: Mapping[str, int]) -> Event |
                 n: _NAMELESS.sub("_", v[:128]) for n, v in found.groupdict().items() if v
             }
             if code == "pcie.aer":
-                # A port that does not name which device below it had the error can only name itself.
+                # Without the address of the device below it, the port itself is the subject.
                 address = str(subject.setdefault("pci", subject.pop("port", "")))
                 if (index := gpu_indices.get(pci_address(address))) is not None:
                     subject["gpu_index"] = index
@@ -190,7 +189,7 @@ def _severity(code: str, message: str) -> Severity:
         return _SEVERITY[name]
     number = xid_of(code)
     grade = xid(number).grade if number is not None else "warning"
-    # What an application or another XID is to blame for is no more than a warning by itself.
+    # XIDs caused by an application or by another XID are at most a warning by themselves.
     return grade if grade in ("critical", "error", "warning") else "warning"
 
 
@@ -210,7 +209,7 @@ def _open_at_end(path: Path) -> int | None:
         opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return None
-    # What cannot be positioned, as a pipe, holds only what is new.
+    # A file without a position, such as a pipe, contains only new records.
     with contextlib.suppress(OSError):
         os.lseek(opened, 0, os.SEEK_END)
     return opened

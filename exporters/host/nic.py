@@ -20,12 +20,12 @@ _STATISTICS = {
     "nic.port.tx_dropped_total": "tx_dropped",
 }
 _STATES = ("nic.port.up", "nic.port.speed_bits_per_second", "nic.port.carrier_changes_total")
-# A container host has hundreds of virtual interfaces, which are no evidence about cables and ports.
+# A container host has hundreds of virtual interfaces, which are of no use for cables and ports.
 _PHYSICAL_NAME = re.compile(r"(eth|en|ib|bond|wl)[a-z0-9]*")
 
 
 class NetCollector:
-    """Reads the physical interfaces of the host, one instance each; one that hangs costs its own values."""
+    """Read the physical interfaces, one instance each; one that hangs loses only its own values."""
 
     name = "nic"
     columns: Mapping[str, str] = dict.fromkeys((*_STATES, *_STATISTICS), "a physical network interface")
@@ -53,7 +53,7 @@ def pci_devices(
 ) -> dict[str, str]:
     """Return the names of the network devices by PCI address (``0000:18:00.1``).
 
-    A port of the fabric goes by the name its counters have, that of the last root.
+    An InfiniBand port has the name of its counters, which is that in the last root.
     """
     links = ((name, root / name / "device") for root in roots for name in names_in(root))
     return {link.resolve().name.lower(): name for name, link in links if link.exists()}
@@ -72,11 +72,11 @@ def _up(folder: Path) -> Value:
     state = read_text(folder / "operstate")
     if state in ("up", "down", "lowerlayerdown", "dormant", "notpresent"):
         return 1 if state == "up" else 0
-    # Some drivers only report "unknown"; the carrier is the next best source, unreadable when down.
+    # Some drivers only report "unknown"; the carrier is the second choice, unreadable while the link is down.
     return read_int(folder / "carrier")
 
 
 def _speed(folder: Path) -> Value:
-    """Return bits per second; the file fails to read on a down link and holds -1 where it is not known."""
+    """Return bits per second; the file is unreadable while the link is down, and -1 where it is unknown."""
     megabits = read_int(folder / "speed")
     return megabits * 1_000_000 if megabits is not None and megabits > 0 else None

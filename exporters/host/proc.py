@@ -31,7 +31,7 @@ _COLUMNS = {
 
 
 class HostCollector:
-    """Reads /proc once a tick; ratios are over the time since the last tick, so the first has none."""
+    """Read /proc once a tick; ratios are over the time since the last tick, so that the first has none."""
 
     name = "host"
     columns: Mapping[str, str] = _COLUMNS
@@ -68,7 +68,7 @@ class HostCollector:
         last, self._cpu = self._cpu, cpu
         if last is None:
             return {}
-        # iowait may run backwards (proc(5)); a negative share is none.
+        # iowait may decrease (proc(5)); a negative share counts as zero.
         spent = {name: max(0, cpu[name] - last[name]) for name in _CPU_FIELDS}
         total = sum(spent.values())
         if total == 0:
@@ -84,14 +84,14 @@ class HostCollector:
         some = _table(read_text(self._proc / "pressure" / resource)).get("some", [])
         fields = dict(part.partition("=")[::2] for part in some)
         total = parse_int(fields.get("total"))
-        # Gone unless it is read again: after a gap there is no time to take a share of.
+        # Removed unless it is read again: after a gap the interval is not known.
         last = self._stall.pop(resource, None)
         if total is None:
             return None
         self._stall[resource] = (now.monotonic, total)
         if last is None or now.monotonic <= last[0] or total < last[1]:
             return None
-        # `total` counts microseconds; the file is read a little after `now`, so that a share may pass 1.
+        # `total` counts microseconds; the file is read slightly after `now`, so that a share may exceed 1.
         return min(1.0, (total - last[1]) / 1e6 / (now.monotonic - last[0]))
 
 

@@ -1,6 +1,6 @@
-"""The NVML calls that read one GPU, as tables: which columns a call fills, and what the GPU must have for it.
+"""The NVML calls that read one GPU, as tables: the columns that a call fills, and what the GPU must support.
 
-The library comes as an argument, so that this module can be imported where there is none.
+The library is an argument, so that this module can be imported where it is not installed.
 """
 
 from collections.abc import Callable, Mapping
@@ -28,7 +28,7 @@ Columns = dict[str, Value]
 
 @dataclass(frozen=True, slots=True)
 class NvmlCall:
-    """One call: the ``columns`` it fills, what it ``needs`` in words, and how it ``read``s (library, GPU)."""
+    """One call: the ``columns`` it fills, what the GPU ``needs`` (text), and ``read`` (library, GPU)."""
 
     columns: tuple[str, ...]
     needs: str
@@ -63,12 +63,12 @@ def _row_remap(nvml: Any, gpu: Any) -> Columns:
 
 
 def _nvlink_crc(values: list[Value]) -> Value:
-    known = [int(v) for v in values if v is not None]
-    return sum(known) if known else None
+    counts = [int(v) for v in values if v is not None]
+    return sum(counts) if counts else None
 
 
 def _fields(nvml: Any, gpu: Any, ids: list[int]) -> list[Value]:
-    """Read several fields in one call; NVML answers for each whether it was read."""
+    """Read several fields in one call; None for each that NVML could not read."""
     return [
         getattr(field.value, _VALUE_FIELDS[field.valueType])
         if field.nvmlReturn == nvml.NVML_SUCCESS and field.valueType < len(_VALUE_FIELDS)
@@ -79,7 +79,7 @@ def _fields(nvml: Any, gpu: Any, ids: list[int]) -> list[Value]:
 
 def _core_fields(nvml: Any, gpu: Any) -> Columns:
     (memory_temp,) = _fields(nvml, gpu, [nvml.NVML_FI_DEV_MEMORY_TEMP])
-    # A board without a sensor in its memory answers 0.
+    # A board without a memory sensor returns 0.
     return {"gpu.temp.mem_celsius": memory_temp or None}
 
 
@@ -131,7 +131,7 @@ def _pcie(direction: str) -> Callable[[Any, Any], Value]:
     )
 
 
-# Read in every tick. NVML counts in MHz, mW, mJ and per cent.
+# Read in every tick. NVML's units are MHz, mW, mJ and per cent.
 CORE: tuple[NvmlCall, ...] = (
     NvmlCall(("gpu.utilization_ratio", "gpu.memory_utilization_ratio"), _GPU, _utilization),
     NvmlCall(("gpu.memory.used_bytes", "gpu.memory.total_bytes"), _GPU, _memory),
@@ -145,8 +145,8 @@ CORE: tuple[NvmlCall, ...] = (
     _one("gpu.energy_millijoules_total", lambda n, g: n.nvmlDeviceGetTotalEnergyConsumption(g)),
 )
 
-# Read in one of nvml.SLOW_EVERY ticks: counters, which lose nothing by it, what seldom changes, and PCIe
-# throughput, each reading of which takes the driver 20 ms.
+# Read every SLOW_EVERY ticks: counters, which lose nothing in between, values that seldom change, and PCIe
+# throughput, each read of which takes the driver 20 ms.
 SLOW: tuple[NvmlCall, ...] = (
     NvmlCall(_REMAP_COLUMNS, _AMPERE, _row_remap),
     NvmlCall(_NVLINK_COLUMNS, _NVLINK, _nvlink),
@@ -166,13 +166,13 @@ SLOW: tuple[NvmlCall, ...] = (
 )
 
 GPM_COLUMNS = ("gpu.tensor_active_ratio", "gpu.dram_active_ratio")
-"""Filled by ``nvml_gpm``, which keeps samples from one reading to the next."""
+"""Filled by ``gpm``, which keeps a sample from one reading to the next."""
 CALL_SECONDS = "gpu.nvml_call_seconds"
-"""Filled by ``nvml``, which waits for the readings."""
+"""Filled by ``collector``, which waits for the readings."""
 
 COLUMNS: Mapping[str, str] = {
     **{column: call.needs for call in (*CORE, *SLOW) for column in call.columns},
     **dict.fromkeys(GPM_COLUMNS, "an NVIDIA GPU from Hopper on, not divided by MIG"),
     CALL_SECONDS: _GPU,
 }
-"""Every column that is read through NVML, with what it needs."""
+"""Every column that is read through NVML, with what the GPU must support for it."""

@@ -1,8 +1,8 @@
-"""The process that touches the GPUs, so that a call that never returns can be killed from outside.
+"""The process that reads the GPUs, so that a call that never returns can be ended with a kill from outside.
 
-Writes JSON lines: first how many GPUs there are, then one line for every GPU asked for by
-``{"gpus", "slow"}``, as soon as it is read. Each GPU has a thread of its own, since a call into the driver
-holds only the thread that made it: one GPU that is slow, or hangs, delays no other.
+Writes JSON lines: first the number of GPUs, then one line for every GPU of a request ``{"gpus", "slow"}``, as
+soon as it is read. Each GPU has a thread of its own, since a call into the driver blocks only its own thread:
+one GPU that is slow, or hangs, does not delay the others.
 """
 
 import json
@@ -22,7 +22,7 @@ from slowrank.telemetry.columns import Value
 
 
 class Gpus(Protocol):
-    """The devices as the child needs them: NVML, or a test's fixture. Calls may hang.
+    """The devices that the child reads: NVML, or a test's fixture. Calls may hang.
 
     Calls for different GPUs come from different threads. ``read`` raises ``GpuGone`` for a GPU that the
     driver has lost.
@@ -36,23 +36,23 @@ class Gpus(Protocol):
 
 
 class _Replies:
-    """Lines to the parent, whole ones, from any thread."""
+    """Writes whole lines to the parent, from any thread."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._lock = threading.Lock()
 
-    def say(self, message: Mapping[str, object]) -> None:
+    def send(self, message: Mapping[str, object]) -> None:
         with self._lock:
             self._stream.write(json.dumps(message) + "\n")
-            # A pipe is buffered in blocks, and the parent waits for this line.
+            # A pipe is block-buffered, and the parent waits for this line.
             self._stream.flush()
 
 
 def serve(gpus: Gpus, requests: TextIO, replies: TextIO, clock: Callable[[], float]) -> None:
     """Answer requests until the parent closes the pipe. A thread that hangs is left behind."""
     out = _Replies(replies)
-    out.say({"gpus": gpus.count()})
+    out.send({"gpus": gpus.count()})
     queues: dict[int, SimpleQueue[bool]] = {}
     for line in requests:
         request = json.loads(line)
@@ -77,15 +77,15 @@ def _read_one(
         except GpuGone:
             reply = {"gpu": index, "values": {}, "gone": True}
         reply["seconds"] = clock() - began
-        # Once: it does not change while the child lives, and each call is one more that may hang.
+        # Read once: it does not change while the child runs, and every call may hang.
         if not identity and "gone" not in reply:
             identity = gpus.identity(index)
             reply["identity"] = identity
-        out.say(reply)
+        out.send(reply)
 
 
 def _end(_: object) -> None:
-    # A thread that met an error would look like a GPU that hangs; the parent starts another child.
+    # A thread that ended with an error would look like a GPU that hangs; the parent starts another child.
     os._exit(FAILED)
 
 
@@ -98,7 +98,7 @@ def main() -> int:
         sys.stderr.write(f"NVML is not available: {error}\n")
         return NO_DRIVER
     serve(gpus, sys.stdin, sys.stdout, time.monotonic)
-    # Not by way of the interpreter's end, which a thread in a call that hangs may hold up.
+    # Without the interpreter's shutdown, which a thread in a hanging call may block.
     os._exit(0)
 
 

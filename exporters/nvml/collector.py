@@ -1,6 +1,7 @@
-"""NVIDIA GPUs: what the children that read them answer, by GPU, and never a tick that waits for one.
+"""NVIDIA GPUs, read through child processes with a deadline, so that no GPU can block the tick.
 
-A GPU that does not answer in time has no values in that tick; its answer counts in the tick it comes in.
+A GPU that does not answer in time has no values in that tick; a late answer counts in the tick in which it
+arrives.
 """
 
 import sys
@@ -19,14 +20,14 @@ from slowrank.telemetry.records import GPUS_RELEASED
 
 NVML_CHILD = (sys.executable, "-m", "exporters.nvml.child")
 DRIVER_GPUS = Path("/proc/driver/nvidia/gpus")
-"""Where the driver lists the GPUs it has, by PCI address; reading the names alone asks no GPU."""
+"""Where the driver lists its GPUs by PCI address; listing the names accesses no GPU."""
 
 
 class NvmlCollector:
-    """Reads all GPUs through children started from ``argv``.
+    """Read all GPUs through children started from ``argv``.
 
-    ``released``: whether the devices are to be closed at a Unix time; ``listed``: which GPUs the driver
-    has.
+    ``released`` returns whether the devices are to be closed at a Unix time, ``listed`` the GPUs that the
+    driver has.
     """
 
     name = "nvml"
@@ -44,8 +45,8 @@ class NvmlCollector:
         self._released, self._listed = released, listed
         self._driver_gpus = tuple(listed())
         self._addresses: dict[str, int] = {}
-        # When the devices were last wanted by others, as long as no GPU has answered since.
-        self._let_go: float | None = None
+        # Time of the last tick with the devices released, None once a GPU has answered since.
+        self._released_at: float | None = None
         self._misses = 0
         # As of the last tick, for the thread that serves /metrics.
         self._metrics: Mapping[str, float] = self._measured()
@@ -59,7 +60,7 @@ class NvmlCollector:
         if self._released(now.wall):
             if self._pool.running:
                 self._pool.end()
-            self._let_go = now.monotonic
+            self._released_at = now.monotonic
             return Reading(gpu={name: {} for name in self._names.all()}, labels=GPUS_RELEASED)
         if (driver_gpus := tuple(self._listed())) != self._driver_gpus:
             self._driver_gpus = driver_gpus
@@ -67,22 +68,23 @@ class NvmlCollector:
         replies = self._pool.read(now.monotonic)
         self._names.found(len(self._pool.gpus))
         for index, reply in sorted(replies.items()):
-            self._know(index, reply.identity)
+            self._identify(index, reply.identity)
         columns: dict[str, Columns] = {name: {} for name in self._names.all()}
         for index, gpu in self._pool.gpus.items():
             self._misses += index not in replies
             columns[self._names.name(index)] = _columns(gpu, replies.get(index), now.monotonic)
-        # The driver takes seconds to open a GPU that no other process holds open, which is not missing then.
-        if self._let_go is not None and (replies or now.monotonic - self._let_go > 2 * START_SECONDS):
-            self._let_go = None
-        return Reading(gpu=columns, labels={} if self._let_go is None else GPUS_RELEASED)
+        # The driver takes seconds to open a GPU that no other process holds open: it is not missing then.
+        at = self._released_at
+        if at is not None and (replies or now.monotonic - at > 2 * START_SECONDS):
+            self._released_at = None
+        return Reading(gpu=columns, labels={} if self._released_at is None else GPUS_RELEASED)
 
     def gpu_indices(self) -> Mapping[str, int]:
-        """Return what every GPU read so far is called by its PCI address."""
+        """Return the index of every GPU read so far, by its PCI address."""
         return self._addresses
 
     def gpu_uuids(self) -> Mapping[str, int]:
-        """Return what every GPU read so far is called by its UUID."""
+        """Return the index of every GPU read so far, by its UUID."""
         return {uuid: int(name) for uuid, name in self._names.by_uuid().items()}
 
     def metrics(self) -> Mapping[str, float]:
@@ -94,7 +96,7 @@ class NvmlCollector:
         return {
             "gpus": len(gpus),
             "gpus_apart": sum(gpu.apart for gpu in gpus.values()),
-            "gpus_released": float(self._let_go is not None),
+            "gpus_released": float(self._released_at is not None),
             "nvml_children": self._pool.children,
             "nvml_children_unkillable": self._pool.stuck,
             "nvml_child_restarts_total": self._pool.restarts,
@@ -105,7 +107,7 @@ class NvmlCollector:
     def close(self) -> None:
         self._pool.end()
 
-    def _know(self, index: int, identity: Mapping[str, str]) -> None:
+    def _identify(self, index: int, identity: Mapping[str, str]) -> None:
         if "uuid" in identity:
             self._names.learn(index, identity["uuid"])
         if "pci_bus_id" in identity:
@@ -113,7 +115,7 @@ class NvmlCollector:
 
 
 def _columns(gpu: GpuState, reply: Reply | None, now: float) -> Columns:
-    """Return the values of a GPU, and how long its last read took, or has taken where that is longer."""
+    """Return the values of a GPU and the seconds of its last read, or of the present one if longer."""
     if reply is not None:
         return {**reply.values, CALL_SECONDS: reply.seconds}
     if gpu.unanswered is None:

@@ -1,39 +1,48 @@
-"""How long GPUs are waited for, and the state of each one's reads."""
+"""Deadlines of reads from GPUs, and the state of the reads of one GPU.
+
+NVML's calls took up to 2 s on GPUs that were busy or resetting and answered at all; others never return.
+"""
 
 from dataclasses import dataclass
 
 SOFT_SECONDS = 0.3
-"""How long a tick waits for the readings of its GPUs; later answers are the next tick's."""
+"""How long a tick waits for its GPUs, within the 0.5 s of a collector; later answers count in the next."""
 STALL_SECONDS = 2.0
-"""For so long a child may owe the answers of all its GPUs: the longest read that is provided for."""
+"""After so long without an answer from any of its GPUs a child counts as stalled: the longest good read."""
 HARD_SECONDS = 30.0
-"""How long one GPU may owe its answer until its child is killed: longer than any that answered at all, which
-took up to 2 s, and no other GPU waits for it."""
+"""After so long without an answer from one GPU its child is killed. Chosen far above the longest good read,
+as no other GPU waits for it."""
 START_SECONDS = 10.0
-"""How long a new child may take until it reports how many GPUs there are."""
+"""Limit on the start of a child, until it reports the number of GPUs: NVML takes seconds without persistence
+mode. Chosen."""
 PAUSE_SECONDS = (30.0, 300.0)
-"""For how long a GPU is not asked after its child was killed: at first, and at most."""
+"""How long a GPU is left alone after its child was killed, at first and at most; doubles each time. Chosen: a
+kill may leave a stuck process behind, while a GPU that was reset is read again within a minute."""
 RETRY_SECONDS = 5.0
 RETRY_WITHOUT_DRIVER_SECONDS = 600.0
-"""Until another child is started where one ended by itself; a driver that is not there seldom comes."""
+"""Pause after a child that ended by itself. Chosen: five missed ticks; a driver is seldom installed later."""
 RENEW_SECONDS = 600.0
-"""How often GPUs are counted and their handles opened anew, by a new child."""
+"""How often a new child counts the GPUs and opens their handles anew. Chosen: a change that /proc does not
+show is found within ten minutes."""
 SLOW_READS = 3
-"""So many reads beyond ``SOFT_SECONDS`` in a row, and a GPU is read by a child of its own."""
+"""After so many reads in a row above ``SOFT_SECONDS`` a GPU gets a child of its own. Chosen: one or two slow
+reads are usual while a job starts."""
 PROMPT_SECONDS = 60.0
-"""A GPU read by a child of its own shares one again after so long without a slow read."""
+"""After so long without a slow read a GPU shares a child again. Chosen: long against ``SLOW_READS`` ticks."""
 SLOW_EVERY = 5
-"""Every GPU has its slow set (ECC, PCIe, NVLink, remapped rows) read once in so many ticks."""
+"""The slow set (ECC, PCIe, NVLink, remapped rows) is read once in so many ticks. Chosen: bounds the 40 ms of
+PCIe throughput to 1 % of a tick on average."""
 MAX_CHILDREN = 4
-"""Into which GPUs are divided: at 13 MB of their own each, they stay within the 150 MB of an exporter. One
-that stalls with several GPUs is divided again."""
+"""Most children among which GPUs are divided: at 13 MB each, the exporter stays within 150 MB. A child that
+stalls with several GPUs is divided again."""
 ABANDONED_PER_GPU = 2
-"""Killed children in a call that cannot be interrupted; a GPU with more of them is asked no more."""
+"""A GPU with more killed children that cannot end, each in an uninterruptible call, is not read any more.
+Chosen: bounds the processes that pile up."""
 
 
 @dataclass(slots=True)
 class GpuState:
-    """What is known of reading one GPU: how long the last read took, since when it owes an answer."""
+    """State of the reads of one GPU: seconds of the last one, and when the unanswered request was sent."""
 
     seconds: float = 0.0
     unanswered: float | None = None
@@ -41,11 +50,11 @@ class GpuState:
     slow_reads: int = 0
     slow_at: float = 0.0
     group: int = 0
-    """GPUs of one group share a child; those of group 0 are all that need none of their own."""
+    """GPUs of one group share a child; group 0 are those without trouble."""
     retry_at: float = 0.0
     pause: float = PAUSE_SECONDS[0]
 
     @property
     def apart(self) -> bool:
-        """Whether it is read apart from most others."""
+        """Whether it is read by another child than the GPUs without trouble."""
         return self.group != 0

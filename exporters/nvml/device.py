@@ -1,4 +1,4 @@
-"""What is read of one GPU through NVML, call by call; runs inside the killable child only."""
+"""Reads of one GPU through NVML, call by call; runs inside the child process only."""
 
 import contextlib
 import time
@@ -12,20 +12,21 @@ from exporters.nvml.calls import CORE, SLOW, Columns
 from exporters.nvml.gpm import Gpm
 
 RETRY_UNSUPPORTED_SECONDS = 3600.0
+"""How long a call that a GPU does not support is left out. Chosen: support changes with the driver or MIG."""
 _GONE = ("GPU_IS_LOST", "RESET_REQUIRED", "GPU_NOT_FOUND", "UNINITIALIZED", "DRIVER_NOT_LOADED")
-"""NVML errors after which a handle is worth nothing: its GPU fell off the bus, was reset or taken out."""
+"""NVML errors that invalidate a handle: its GPU fell off the bus, was reset or taken out."""
 
 
 class GpuGone(Exception):
-    """The driver does not have this GPU any more, or not under the handle that was opened."""
+    """The driver has lost this GPU, or its handle is not valid any more."""
 
 
 class NvmlGpus:
-    """The GPUs of this machine through NVML; a call a GPU does not support is left out for an hour.
+    """The GPUs of this machine through NVML; an unsupported call is left out for an hour.
 
-    Handles are opened when first read, so that a GPU that hangs is touched only when asked for, and anew for
-    a GPU that was gone. Different GPUs may be read from different threads. Raises ``pynvml.NVMLError`` when
-    there is no driver.
+    Handles are opened at the first read, so that a GPU that hangs is accessed only on request, and opened
+    anew for a GPU that was gone. Different GPUs may be read from different threads. Raises
+    ``pynvml.NVMLError`` when there is no driver.
     """
 
     def __init__(self, nvml: Any = pynvml, clock: Callable[[], float] = time.monotonic) -> None:
@@ -42,7 +43,7 @@ class NvmlGpus:
         return int(self._nvml.nvmlDeviceGetCount())
 
     def identity(self, index: int) -> Mapping[str, str]:
-        """Return what names this GPU: its PCI bus id and UUID, as far as NVML reports them."""
+        """Return the PCI bus id and the UUID of this GPU, as far as NVML reports them."""
         names: dict[str, str] = {}
         with contextlib.suppress(self._nvml.NVMLError):
             handle = self._handle(index)
@@ -51,9 +52,9 @@ class NvmlGpus:
         return names
 
     def read(self, index: int, *, slow: bool) -> Columns:
-        """Return the columns of one GPU; what could not be read is not in them.
+        """Return the columns of one GPU without those that could not be read.
 
-        Raises ``GpuGone`` where the driver has lost it; no further call is made then.
+        Raises ``GpuGone`` where the driver has lost the GPU; no further call is made then.
         """
         columns: Columns = {}
         for call in (*CORE, *SLOW) if slow else CORE:

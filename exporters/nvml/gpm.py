@@ -6,7 +6,7 @@ from typing import Any
 from exporters.nvml.calls import GPM_COLUMNS, Columns
 
 MIN_SECONDS = 0.1
-"""Between the two samples of a mean: NVML asks for no less."""
+"""Least time between the two samples of a mean, as NVML documents."""
 
 
 class Gpm:
@@ -49,7 +49,7 @@ class Gpm:
         wanted.version = nvml.NVML_GPM_METRICS_GET_VERSION
         wanted.numMetrics = len(GPM_COLUMNS)
         wanted.sample1, wanted.sample2 = earlier, later
-        # In the order of GPM_COLUMNS; both are per cent of the time, or of the bandwidth there is.
+        # In the order of GPM_COLUMNS, in per cent of the time, and of the peak bandwidth.
         ids = (nvml.NVML_GPM_METRIC_ANY_TENSOR_UTIL, nvml.NVML_GPM_METRIC_DRAM_BW_UTIL)
         for place, metric in enumerate(ids):
             wanted.metrics[place].metricId = metric

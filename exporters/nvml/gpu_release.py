@@ -1,23 +1,23 @@
-"""The switch by which an operator has the exporter let go of the GPUs for a while: a file.
+"""Release of the GPUs on request of an operator, by a file.
 
-A driver neither resets a GPU nor unloads while any process has ``/dev/nvidia*`` open, and the children that
+The driver neither resets a GPU nor unloads while any process has ``/dev/nvidia*`` open, as the children that
 read the GPUs do.
 """
 
 from pathlib import Path
 
 DEFAULT_SECONDS = 600.0
-"""For how long an empty file holds: a reset takes less than a minute, loading the driver anew a few."""
+"""Validity of an empty file. Chosen: a reset takes less than a minute, a reload of the driver a few."""
 MAX_SECONDS = 86_400.0
-"""Limit on the effect of a forgotten file. Chosen."""
+"""Limit on the effect of a forgotten file. Chosen: a day."""
 
 
 def released(path: Path, wall: float) -> bool:
-    """Return whether the GPUs are to be let go at ``wall`` (Unix seconds).
+    """Return whether the GPUs are to be released at ``wall`` (Unix seconds).
 
-    The file at ``path`` holds the seconds from its last change for which they are, none for
-    ``DEFAULT_SECONDS``. What is no number of seconds counts as none. A change that lies as far ahead, made
-    before the clock was set back, holds no more; nor does what is no file, and may never end.
+    The file at ``path`` contains for how many seconds after its modification they are; without a number it is
+    ``DEFAULT_SECONDS``. A modification time that lies as far in the future, from before the clock was set
+    back, has no effect, nor has anything but a regular file, which might block the read.
     """
     try:
         if not path.is_file():

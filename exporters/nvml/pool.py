@@ -1,9 +1,9 @@
-"""The children that read the GPUs of a node: one for all while all is well, one each where that does not do.
+"""The children that read the GPUs of a node: one for all, and separate ones for GPUs that are slow or hang.
 
-Every GPU has a deadline of its own. Within a child each has its own thread, so that a slow one delays no
-other; but the driver may let calls of one process wait for each other. GPUs that are slow, and all GPUs of a
-child in which nothing answers any more, are therefore read by a child each, until they are prompt again. A
-child that takes over from another does so once it is ready, so that no reading is lost meanwhile
+Every GPU has a deadline of its own, and within a child a thread of its own, so that a slow one does not delay
+the others. The driver, however, may serialise the calls of one process. Slow GPUs, and all GPUs of a child
+that has stalled, are therefore read by separate children until they are prompt again. A child replaces
+another only once it is ready, so that no reading is lost meanwhile
 (docs/decisions/0016-a-child-for-all-gpus-or-one-each.md).
 """
 
@@ -35,13 +35,13 @@ _log = logging.getLogger(__name__)
 
 
 class ReaderPool:
-    """Keeps every GPU in the charge of one reader. ``gpus`` holds them by NVML's index."""
+    """Assign every GPU to one reader. ``gpus`` holds the state of each by NVML's index."""
 
     def __init__(self, argv: Sequence[str]) -> None:
         self._argv = tuple(argv)
         self._readers: list[Reader] = []
         self._coming: list[tuple[float, Reader]] = []
-        # Killed and not yet ended, with the GPU it was in charge of, -1 for several.
+        # Children killed and not yet ended, each with the GPU that it read, -1 for several.
         self._abandoned: list[tuple[int, Child]] = []
         self._retry_at = 0.0
         self._renew_at = 0.0
@@ -53,17 +53,17 @@ class ReaderPool:
 
     @property
     def children(self) -> int:
-        """How many children there are, those included that were killed and cannot end."""
+        """Number of children, including those that were killed and cannot end."""
         return len(self._readers) + len(self._coming) + len(self._abandoned)
 
     @property
     def running(self) -> bool:
-        """Whether any child was started and not ended."""
+        """Whether any child runs or is starting."""
         return bool(self._readers or self._coming)
 
     @property
     def stuck(self) -> int:
-        """How many killed children have not ended: they keep the devices open."""
+        """Number of killed children that have not ended and keep the devices open."""
         return len(self._abandoned)
 
     def read(self, now: float) -> dict[int, Reply]:
@@ -79,11 +79,11 @@ class ReaderPool:
         return replies
 
     def renew(self) -> None:
-        """Count the GPUs and open their handles anew: those of the driver have changed."""
+        """Count the GPUs and open their handles anew, after the driver's list of them has changed."""
         self._changed, self._retry_at, self._renew_at = True, 0.0, 0.0
 
     def end(self) -> None:
-        """End every child. The devices are let go, but where a child cannot be killed."""
+        """End every child, which closes the devices, except where a child cannot be killed."""
         for reader in (*self._readers, *(reader for _, reader in self._coming)):
             self._kill(reader)
         self._readers, self._coming, self.gpus = [], [], {}
@@ -95,7 +95,7 @@ class ReaderPool:
     def _receive(self, now: float, replies: dict[int, Reply]) -> None:
         for reader in (*self._readers, *(reader for _, reader in self._coming)):
             if reader.ended:
-                # With another one that found no driver.
+                # Ended a moment ago together with one that found no driver.
                 continue
             try:
                 for reply in reader.replies():
@@ -112,7 +112,7 @@ class ReaderPool:
         else:
             gpu.slow_reads = 0
         if reply.gone:
-            # A handle of the process as a whole may be stale; the pause grows while the GPU stays away.
+            # NVML's state of the whole process may be stale; the pause grows while the GPU stays away.
             self._renew_at = min(self._renew_at, now + gpu.pause)
             gpu.pause = min(2 * gpu.pause, PAUSE_SECONDS[1])
         else:
@@ -145,8 +145,8 @@ class ReaderPool:
         _log.info("reading %d GPUs through NVML", found)
         self._changed = False
         self.gpus = {
-            index: GpuState(seconds=known.seconds, unanswered=known.unanswered)
-            if (known := self.gpus.get(index))
+            index: GpuState(seconds=before.seconds, unanswered=before.unanswered)
+            if (before := self.gpus.get(index))
             else GpuState()
             for index in range(found)
         }
@@ -163,7 +163,7 @@ class ReaderPool:
             elif len(members) > 1 and reader.stalled(now, STALL_SECONDS):
                 self._split(reader, now)
             elif overdue:
-                # The others go on in a new child, and the old one with its thread that hangs is then ended.
+                # The others move to a new child; the old one, with the thread that hangs, is ended later.
                 self._divide(overdue, len(overdue))
                 self._begin(members - set(overdue), now)
             elif len(members) > 1:
@@ -175,20 +175,20 @@ class ReaderPool:
         self._rejoin(now)
 
     def _divide(self, gpus: Iterable[int], children: int) -> None:
-        """Let GPUs be read by so many children, or one each where they are fewer."""
+        """Divide GPUs among so many children, or one each where they are fewer."""
         members = sorted(gpus)
         for place, index in enumerate(members):
             self.gpus[index].group = self._groups + 1 + place % children
         self._groups += children
 
     def _divide_all(self, reader: Reader, now: float) -> None:
-        # Which one holds up the others is not known: among fewer, or alone, each shows it.
+        # Any of them may block the others: in smaller groups the one at fault shows.
         self._divide(reader.gpus or (), MAX_CHILDREN)
         for index in reader.gpus or ():
             self.gpus[index].slow_at = now
 
     def _rejoin(self, now: float) -> None:
-        """Let GPUs that have long been prompt share a child again."""
+        """Move GPUs that have been prompt for ``PROMPT_SECONDS`` back to a shared child."""
         coming = {index for _, reader in self._coming for index in reader.gpus or ()}
         prompt = [
             index
@@ -227,7 +227,7 @@ class ReaderPool:
         self._kill(reader)
         self.restarts += 1
         gpu = self.gpus[index]
-        # A child in an uninterruptible call cannot be killed; do not pile them up.
+        # A child in an uninterruptible call cannot be killed: limit how many there are.
         stuck = sum(1 for owner, _ in self._abandoned if owner == index)
         gpu.retry_at = now + gpu.pause if stuck <= ABANDONED_PER_GPU else float("inf")
         gpu.pause = min(2 * gpu.pause, PAUSE_SECONDS[1])
@@ -248,7 +248,7 @@ class ReaderPool:
             self._begin({index for index in free if self.gpus[index].group == group}, now)
 
     def _begin(self, gpus: Iterable[int] | None, now: float) -> None:
-        """Start a reader of ``gpus``, of all for None; none where there are none, or one is coming."""
+        """Start a reader of ``gpus``, of all for None, unless one for them is already starting."""
         members = None if gpus is None else set(gpus)
         coming = [reader.gpus for _, reader in self._coming]
         if members is not None and (not members or any(members <= (other or set()) for other in coming)):
@@ -274,7 +274,7 @@ class ReaderPool:
                 gpu = self.gpus[index]
                 gpu.unanswered = now if gpu.unanswered is None else gpu.unanswered
                 if index in full:
-                    # Spread over the ticks, but for the first, so that limits are known at once.
+                    # Spread over the ticks, except the first, which reads the limits of all GPUs.
                     spread = 1 + index % SLOW_EVERY if gpu.full_at == 0 else SLOW_EVERY
                     gpu.full_at = self._tick + spread
                 if gpu.seconds <= SOFT_SECONDS:
@@ -282,7 +282,7 @@ class ReaderPool:
         return awaited
 
     def _await(self, awaited: set[int], now: float, replies: dict[int, Reply]) -> None:
-        """Take answers until all that are ``awaited`` have come: none of a GPU known to be slow."""
+        """Receive replies until all ``awaited`` GPUs have answered, at most ``SOFT_SECONDS``."""
         deadline = time.monotonic() + SOFT_SECONDS
         while self._readers and any(
             self.gpus[index].unanswered == now for index in awaited & self.gpus.keys()
@@ -294,21 +294,22 @@ class ReaderPool:
             self._receive(now, replies)
 
     def _lost(self, reader: Reader, gone: ChildGone, now: float) -> None:
-        """Note that a child ended by itself."""
+        """Handle a child that ended by itself."""
         self._readers = [other for other in self._readers if other is not reader]
         self._coming = [(at, other) for at, other in self._coming if other is not reader]
         self._kill(reader)
         if gone.status == NO_DRIVER:
             again = RETRY_WITHOUT_DRIVER_SECONDS / 60
             _log.info(
-                "no GPU is read: NVML or its driver is not here (nvidia-smi?); again in %.0f min", again
+                "no GPU is read: NVML or its driver is missing (does nvidia-smi work?); next try in %.0f min",
+                again,
             )
             self.end()
             self._retry_at = now + RETRY_WITHOUT_DRIVER_SECONDS
             return
         self.restarts += 1
         if len(reader.gpus or ()) > 1:
-            # One of them may have ended it.
+            # Reading one of them may have ended it.
             self._divide_all(reader, now)
         else:
             self._retry(reader, now + RETRY_SECONDS)

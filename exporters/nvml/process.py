@@ -1,4 +1,4 @@
-"""A child process with JSON lines on its pipes, and a parent that never blocks on it."""
+"""A child process that exchanges JSON lines over pipes; the parent never blocks on it."""
 
 import contextlib
 import json
@@ -10,14 +10,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 FAILED, NO_DRIVER = 1, 3
-"""Exit status of a child that met an error of its own, and of one without NVML or its driver."""
+"""Exit statuses of the child: an error of its own, and no NVML or driver."""
 
 _CHUNK = 65536
 _MAX_LINE = 1 << 20
 
 
 class ChildGone(Exception):
-    """The child has ended; ``status`` is its exit status where it is known."""
+    """The child has ended, or broken the protocol; ``status`` is its exit status, None if it still runs."""
 
     def __init__(self, status: int | None) -> None:
         super().__init__(f"the child ended with status {status}")
@@ -30,7 +30,8 @@ class Child:
     def __init__(self, argv: Sequence[str]) -> None:
         self._buffer = b""
         try:
-            # Errors go nowhere: an unread pipe fills and blocks. Unbuffered, a short write shows.
+            # stderr is discarded: an unread pipe fills and blocks. Unbuffered, so that `write` reports a
+            # short write.
             self._process = subprocess.Popen(
                 argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0
             )
@@ -43,11 +44,14 @@ class Child:
         os.set_blocking(self._out.fileno(), False)
 
     def fileno(self) -> int:
-        """Return the pipe on which the child answers, for ``select``."""
+        """Return the file descriptor of the child's output, for ``select``."""
         return self._out.fileno()
 
     def send(self, message: Mapping[str, object]) -> None:
-        """Write one line; the pipe must not be closed or full. Raises ``ChildGone``."""
+        """Send ``message`` as one JSON line without blocking.
+
+        Raises ``ChildGone`` when the pipe is closed, or full because the child does not read.
+        """
         line = json.dumps(message).encode() + b"\n"
         try:
             if self._in.write(line) != len(line):
@@ -56,7 +60,10 @@ class Child:
             raise ChildGone(self.wait(0.2)) from error
 
     def messages(self, timeout: float) -> Iterator[Any]:
-        """Yield the lines of the child within ``timeout`` seconds. Raises ``ChildGone``."""
+        """Yield the messages that arrive within ``timeout`` seconds, decoded.
+
+        Raises ``ChildGone`` at the end of the child's output and for a line that is too long or not JSON.
+        """
         deadline = time.monotonic() + timeout
         while True:
             line, found, rest = self._buffer.partition(b"\n")

@@ -1,4 +1,4 @@
-"""One child that reads GPUs, and what was asked of it and not answered yet."""
+"""One child that reads GPUs, and its unanswered requests."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from slowrank.telemetry.columns import Value
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What was read of the GPU at ``index`` and how long (seconds) that took; ``gone``: it is not there."""
+    """Values of the GPU at ``index`` and the seconds the read took; ``gone``: the driver has lost it."""
 
     index: int
     values: Mapping[str, Value]
@@ -20,28 +20,28 @@ class Reply:
 
 
 class Reader:
-    """A child and the ``gpus`` that it is in charge of, by index; None are all that it finds.
+    """A child and the ``gpus`` that it reads, by index; None means all that it finds.
 
-    All but the start raise ``ChildGone`` when the child has ended; so does the start where there is none.
+    Methods raise ``ChildGone`` when the child has ended, the constructor when it cannot be started.
     """
 
     def __init__(self, argv: Sequence[str], gpus: Iterable[int] | None) -> None:
         self.child = Child(argv)
         self.gpus = None if gpus is None else set(gpus)
         self.found: int | None = None
-        """How many GPUs the child has found, None until it has reported it."""
+        """Number of GPUs that the child has found, None until it has reported it."""
         self.asked: dict[int, float] = {}
-        """By GPU, when it was asked for what it has not answered yet."""
+        """Time of the unanswered request, by GPU."""
         self.ended = False
 
     def ask(self, gpus: Collection[int], slow: Collection[int], now: float) -> None:
-        """Ask for GPUs of which no answer is awaited; those in ``slow`` with all that is seldom read."""
+        """Request GPUs without an unanswered request; those in ``slow`` with the slow set of columns."""
         if gpus:
             self.child.send({"gpus": list(gpus), "slow": list(slow)})
             self.asked |= dict.fromkeys(gpus, now)
 
     def replies(self) -> Iterator[Reply]:
-        """Yield what has come, without waiting: also late answers, of GPUs that it still is in charge of."""
+        """Yield the replies received so far, late ones too, of GPUs that are still assigned; do not wait."""
         for message in self.child.messages(0.0):
             if "gpus" in message:
                 self.found = int(message["gpus"])
@@ -52,16 +52,16 @@ class Reader:
                 yield reply
 
     def kill(self) -> None:
-        """End the child without waiting for it; nothing is asked of it any more."""
+        """Kill the child without waiting for its end."""
         self.ended = True
         self.child.kill()
 
     def overdue(self, now: float, limit: float) -> list[int]:
-        """Return the GPUs that have not answered for more than ``limit`` seconds."""
+        """Return the GPUs whose request has been unanswered for more than ``limit`` seconds."""
         return [gpu for gpu, asked in self.asked.items() if now - asked > limit and gpu in (self.gpus or ())]
 
     def stalled(self, now: float, limit: float) -> bool:
-        """Return whether it owes the answers of all its GPUs for more than ``limit`` seconds."""
+        """Return whether all its GPUs have been overdue for more than ``limit`` seconds."""
         return bool(self.gpus) and len(self.overdue(now, limit)) == len(self.gpus or ())
 
 

@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from exporters.systemd import tell_alive
+from exporters.systemd import notify_alive
 
 
 @pytest.mark.parametrize("abstract", [False, True])
@@ -13,11 +13,11 @@ def test_systemd_hears_that_it_is_up(tmp_path, abstract):
     path = str(tmp_path / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
         systemd.bind("\0" + path if abstract else path)
-        tell_alive("@" + path if abstract else path)
+        notify_alive("@" + path if abstract else path)
         assert systemd.recv(100) == b"READY=1\nWATCHDOG=1"
 
 
 @pytest.mark.parametrize("address", [None, "", "/nowhere/notify"])
 def test_nobody_listening_is_no_trouble(address):
     """Without systemd, or with one that has gone, nothing happens."""
-    tell_alive(address)
+    notify_alive(address)

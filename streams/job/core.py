@@ -1,10 +1,9 @@
-"""Makes the decision core of a job from what its rows report of ranks, and its input from whole steps."""
+"""Makes the decision core of a job from what its rows report of ranks."""
 
 from collections.abc import Mapping
 
 import numpy as np
 
-from detectors.peers.ratios import StepTimes
 from detectors.peers.replicas import Replicas
 from detectors.peers.roles import roles_from_coords
 from detectors.peers.shards import Shards
@@ -12,8 +11,7 @@ from detectors.straggler.config import StragglerConfig
 from detectors.straggler.core import DecisionCore, Ints
 from detectors.straggler.step_detector import StragglerDetector
 from slowrank.telemetry import UNKNOWN_NODE
-from streams.job.step_aligner import Step
-from streams.job.step_rows import COORDS, SQUARES, Identity
+from streams.job.step_rows import COORDS, Identity
 
 
 def make_core(
@@ -34,16 +32,6 @@ def make_core(
         nodes=nodes,
         tensor_groups=tensor_groups,
     )
-
-
-def step_times(step: Step, roster: tuple[int, ...]) -> StepTimes:
-    """Spread a step over the roster; ranks without a row are NaN."""
-    ts, values = step.over(roster)
-    seconds, compute, wait, data, comm, checkpoint, tokens = values[:7]
-    return StepTimes(
-        number=step.number, ts=ts, step=seconds, compute=compute, wait=wait, data=data, comm=comm,
-        checkpoint=checkpoint, tokens=tokens, squares=values[SQUARES] if len(values) > SQUARES else None,
-    )  # fmt: skip
 
 
 def _nodes(roster: tuple[int, ...], identities: Mapping[int, Identity]) -> Ints:

@@ -1,31 +1,26 @@
 """One job: rows become steps, detectors see each step, what stands is held against what is open."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
-import msgspec
-
-from detectors.job.progress import Stall, StallWatch
-from detectors.straggler.core import DecisionCore
-from slowrank.telemetry import UNKNOWN_NODE, Evidence, JobSteps, RankPace, Suspicion
+from detectors.straggler.core import DecisionCore, StepResult
+from slowrank.telemetry import UNKNOWN_NODE, JobSteps, RankPace, Suspicion
 from streams.job.config import JobStageConfig
-from streams.job.core import make_core, step_times
+from streams.job.core import make_core
 from streams.job.detector import JobDetector
+from streams.job.detectors.hang import HANG, HangDetector, stalled
+from streams.job.detectors.lost_time import JobCosts
 from streams.job.detectors.slow_ranks import open_ranks
-from streams.job.lost_time import JobCosts
 from streams.job.memory import JOB_BYTES, RANK_BYTES, ROW_BYTES
 from streams.job.pace import Paces
 from streams.job.step_aligner import Step, StepAligner
 from streams.job.step_rows import Rows
-from streams.job.suspicions import PROGRESS, dated
 from streams.job.table import GpuPlace
-from streams.job.topic import Key, Topic
-from streams.job.view import JobView, spans
+from streams.job.topic import Key
+from streams.job.view import JobView
 from streams.open_suspicions import OpenSuspicions
 
-HANG = Topic("hang")
-
-_HANG: Key = (HANG, -1)
+Out = list[Suspicion | RankPace]
+"""What a record gives rise to, in order; what follows the record appends to it."""
 
 
 class OpenOfJob:
@@ -45,21 +40,21 @@ class Job:
         record: JobSteps,
         config: JobStageConfig,
         detectors: Sequence[Callable[[JobStageConfig], JobDetector]],
+        open_: OpenOfJob | None = None,
     ) -> None:
         self.attempt = record.attempt
         self.aligner = StepAligner(record.world_size)
         self.roster: tuple[int, ...] = ()
-        self.open = OpenOfJob(config)
+        self.open = open_ or OpenOfJob(config)
         self._cluster, self._job_id = cluster, record.job_id
         self._config = config
-        self._detectors = [make(config) for make in detectors]
+        self._hang = HangDetector(config)
+        self._detectors = [self.open.costs, self._hang, *(make(config) for make in detectors)]
         self._core: DecisionCore | None = None
         self._ranks: frozenset[int] = frozenset()
         # The next whole step shows anew which ranks there are.
         self._restarted = True
-        self._stalls = StallWatch()
-        self._paces = Paces()
-        self._newest = -1
+        self._paces = Paces(record.job_id, ())
 
     @property
     def bytes_held(self) -> int:
@@ -78,39 +73,36 @@ class Job:
             if at.node != UNKNOWN_NODE
         }
 
-    def advance(self, rows: Rows, *, sent: float) -> list[Suspicion]:
+    def advance(self, rows: Rows, out: Out, *, sent: float) -> None:
         """Take that rows of one step have come, sent at ``sent``; a new step ends a stall."""
         number, ts = self.aligner.number(rows), rows.ts[0]
-        if number <= self._newest:
-            return []
-        self._newest = number
-        # Before the step ends a stall: what it reached by then is emitted whether or not a tick came in
-        # between.
-        out = self.stalls(ts)
-        self._stalls.new_step(number, ts, sent=sent)
-        return out + self.open.suspicions.clear(_HANG, ts)
+        if number > self._hang.newest:
+            # Before the step ends a stall: what it reached by then is emitted whether or not a tick came in
+            # between.
+            self.tick(ts, out)
+            self._hang.new_step(number, ts, sent=sent)
+            out += self.open.suspicions.clear(HANG, ts)
 
-    def stalls(self, event_time: float) -> list[Suspicion]:
-        """Return what a stall has reached by ``event_time``."""
-        stalls = self._stalls.look(event_time)
-        if not stalls or self._core is None:
-            return []
-        view = self._view(self._core)
-        behind = [r for r in self.roster if self.aligner.last_step.get(r, self._newest) < self._newest]
-        found = [_stalled(view, stall, behind) for stall in stalls]
-        return [s for stall in found for s in self.open.suspicions.put(_HANG, stall, at_once=True)]
+    def tick(self, event_time: float, out: Out) -> None:
+        """Raise what a stall has reached by ``event_time``."""
+        stalls, newest, reached = self._hang.look(event_time), self._hang.newest, self.aligner.last_step
+        if stalls and self._core is not None:
+            view = self._view(self._core)
+            behind = [rank for rank in self.roster if reached.get(rank, newest) < newest]
+            for stall in stalls:
+                out += self.open.suspicions.put(HANG, stalled(view, stall, behind), at_once=True)
 
-    def fit_roster(self, step: Step) -> list[Suspicion] | None:
-        """Make a core for a changed set of ranks; return the suspicions that end by that, None where the
-        ranks are as before. Who was slow and is still in the job remains so."""
+    def fit_roster(self, step: Step, out: Out) -> bool:
+        """Make a core for a changed set of ranks and end the suspicions that end by that; return whether it
+        has changed. Who was slow and is still in the job remains so."""
         present, aligner = step.present, self.aligner
         if self._core is not None and not (self._restarted or aligner.changed) and present <= self._ranks:
-            return None
+            return False
         # Ranks are added and never dropped, for one may only be late; a restart shows anew who there is.
         roster = tuple(sorted(present.union(() if self._restarted else self.roster)))
         self._restarted = False
         if self._core is not None and not aligner.changed and roster == self.roster:
-            return None
+            return False
         core, open_ = make_core(roster, aligner.identities, self._config.straggler), self.open.suspicions
         if self._core is None:
             # Of a job that was let go and is back: slow until seen to have recovered.
@@ -119,22 +111,26 @@ class Job:
             places = {rank: i for i, rank in enumerate(self.roster)}
             core.inherit(self._core, [places.get(rank, -1) for rank in roster])
         self._core, self.roster, self._ranks = core, roster, frozenset(roster)
+        self._paces = Paces(self._job_id, roster)
         aligner.changed = False
-        return [s for key in open_ if _ends(key, self._ranks) for s in open_.clear(key, step.closed_at)]
+        for key in open_:
+            if _ends(key, self._ranks):
+                out += open_.clear(key, step.closed_at)
+        return True
 
-    def step(self, step: Step) -> list[Suspicion | RankPace]:
-        """Show a whole step to all detectors; return what is new, changed or cleared."""
+    def step(self, step: Step, out: Out) -> None:
+        """Show a whole step to the core and to all detectors; emit what is new, changed or cleared."""
         core, at, open_ = self._core, step.closed_at, self.open.suspicions
         assert core is not None
-        self.open.costs.step(step, gpus=len(self.roster), in_step=not core.asynchronous)
-        result = core.update(step_times(step, self.roster))
-        late = frozenset(self.aligner.late_for(step))
-        view = replace(self._view(core), result=result, late=late)
-        out: list[Suspicion] = []
+        result = core.update(step.times(self.roster))
+        view = self._view(core, result, frozenset(self.aligner.late_for(step)))
         for detector in self._detectors:
+            standing = detector.step(view, step)
             own = [key for key in open_ if key[0] in detector.topics]
-            out += open_.settle(detector.step(view, step), own, at)
-        return [*out, *self._paces.step(view, at)]
+            if standing or own:
+                out += open_.settle(standing, own, at)
+        if at >= self._paces.due:
+            out += self._paces.step(view, at)
 
     def end(self, ts: float) -> list[Suspicion]:
         """Take that the job has ended: what is wrong with it is over, what is with its machines is not."""
@@ -155,11 +151,13 @@ class Job:
             self._align(self.aligner.by_time(), new_run=False)
 
     def _align(self, aligner: StepAligner, *, new_run: bool) -> None:
-        self.aligner, self._stalls, self._newest = aligner, StallWatch(), -1
+        self.aligner = aligner
         for detector in self._detectors:
             detector.restart(new_run=new_run)
 
-    def _view(self, core: DecisionCore) -> JobView:
+    def _view(
+        self, core: DecisionCore, result: StepResult | None = None, late: frozenset[int] = frozenset()
+    ) -> JobView:
         return JobView(
             cluster=self._cluster,
             job_id=self._job_id,
@@ -168,27 +166,11 @@ class Job:
             identities=self.aligner.identities,
             core=core,
             open=self.open.suspicions,
+            result=result or StepResult(),
+            late=late,
         )
 
 
 def _ends(key: Key, ranks: frozenset[int]) -> bool:
     topic, rank = key
     return topic.ends_with == "roster" or (topic.ends_with == "rank" and rank not in ranks)
-
-
-def _stalled(view: JobView, stall: Stall, behind: list[int]) -> Suspicion:
-    """Build a job without progress: one half of a hang, whose nodes must be idle besides."""
-    age = Evidence(
-        metric="job.step_age_seconds",
-        unit="s",
-        detector=PROGRESS,
-        value=stall.at - stall.since,
-        note=f"ranks behind: {spans(behind)}" if behind else "no rank is behind the others",
-    )
-    return msgspec.structs.replace(
-        dated(view, view.job(), "hang.job", catalogue_id="hang", since=stall.since, at=stall.at),
-        family="job",
-        score=round(stall.score, 4),
-        severity="critical" if stall.certain else "info",
-        evidence=(age,),
-    )

@@ -19,30 +19,24 @@ MIN_STEPS = 100
 
 
 class Paces:
-    """Sends the pace of each rank of a job at a second of the hour that is the rank's own.
+    """The pace of each rank of ``roster``, at a second of the hour that is the rank's own.
 
     That is the same after a restart, and differs from job to job, which spreads the messages of a fleet.
+    ``due`` is the event time of the next such second.
     """
 
-    def __init__(self) -> None:
-        self._roster: tuple[int, ...] = ()
-        self._moments: npt.NDArray[np.float64] = np.empty(0)
-        self._before = self._next = math.inf
+    def __init__(self, job_id: str, roster: tuple[int, ...]) -> None:
+        self.due = -math.inf
+        self._moments = np.array([_moment(job_id, rank) for rank in roster])
+        self._before = math.inf
 
     def step(self, view: JobView, at: float) -> list[RankPace]:
-        """Return the paces of the ranks whose moment lies between the last step and this one, closed at
-        ``at``.
-        """
-        before, self._before = min(self._before, at), at
-        if view.roster is not self._roster:
-            self._roster, self._next = view.roster, -math.inf
-            self._moments = np.array([_moment(view.job_id, rank) for rank in view.roster])
-        if at < self._next:
-            return []
+        """Return the paces of the ranks whose second lies between the last call and ``at``, when the step
+        closed."""
         since = (at - self._moments) % REPEAT_SECONDS
-        self._next = at + REPEAT_SECONDS - float(since.max())
-        due = np.flatnonzero(since < at - before)
-        return _paces(view, due, at) if len(due) else []
+        past = np.flatnonzero(since < at - self._before)
+        self.due, self._before = at + REPEAT_SECONDS - float(since.max()), at
+        return _paces(view, past, at) if len(past) else []
 
 
 def _moment(job_id: str, rank: int) -> float:

@@ -10,7 +10,7 @@ from slowrank.telemetry import JobEnded, JobSteps, RankPace, Suspicion
 from streams.job.catalogue import JOB_DETECTORS
 from streams.job.config import JobStageConfig
 from streams.job.detector import JobDetector
-from streams.job.job import Job, OpenOfJob
+from streams.job.job import Job, OpenOfJob, Out
 from streams.job.memory import JobMemory, Shortage, bytes_needed
 from streams.job.step_aligner import Step
 from streams.job.step_rows import Rows, rows_of
@@ -52,26 +52,26 @@ class JobStage:
         if not isinstance(record, JobSteps):
             return ()
         key = (record.cluster, record.job_id)
-        out: list[Suspicion | RankPace] = []
+        out: Out = []
         rows, taken = rows_of(record), 0
         while taken < len(rows) and (job := self._job(key, record, rows, taken)) is not None:
             stop = taken + job.aligner.together(rows, taken)
             part, taken = rows.part(taken, stop), stop
-            out += job.advance(part, sent=record.ts)
+            job.advance(part, out, sent=record.ts)
             for step in job.aligner.add(part):
-                out += self._fit_roster(key, job, step)
-                out += job.step(step)
+                self._fit_roster(key, job, step, out)
+                job.step(step, out)
             job.check_numbers()
         return out
 
-    def tick(self, event_time: float) -> Sequence[Suspicion]:
+    def tick(self, event_time: float) -> Sequence[Suspicion | RankPace]:
         """Let time pass: only jobs that stopped reporting can notice."""
-        out: list[Suspicion] = []
+        out: Out = []
         for key, job, ended in self._jobs.let_go(event_time):
             self._leave(key, job, ended=ended)
         for _, job in self._jobs.live():
-            out += job.stalls(event_time)
-        return out + self._shortage.look(event_time, self._reserved, self._jobs.refused_of)
+            job.tick(event_time, out)
+        return [*out, *self._shortage.look(event_time, self._reserved, self._jobs.refused_of)]
 
     @property
     def late_rows(self) -> int:
@@ -109,13 +109,13 @@ class JobStage:
         need = bytes_needed(max(record.world_size, seen), self.config.straggler)
         for other, gone in self._jobs.room_for(need):
             self._leave(other, gone, ended=False)
-        job = Job(key[0], record, self.config, self._detectors)
+        job = Job(key[0], record, self.config, self._detectors, self._left_open.get(key))
         if not self._jobs.admit(key, job, ts=rows.ts[k], need=need):
             return None
         # The ranks that it claims must fit as it begins, but only those that sent rows keep others out: a
         # claim may be wrong. Its first step shows how many there are.
         self._jobs.reserve(key, bytes_needed(seen, self.config.straggler))
-        job.open = self._left_open.pop(key, job.open)
+        self._left_open.pop(key, None)
         return job
 
     def _leave(self, key: JobKey, job: Job, *, ended: bool) -> None:
@@ -130,13 +130,11 @@ class JobStage:
         job = self._jobs.get(key)
         return [] if job is None or not self._jobs.end(key, ts) else job.end(ts)
 
-    def _fit_roster(self, key: JobKey, job: Job, step: Step) -> list[Suspicion]:
+    def _fit_roster(self, key: JobKey, job: Job, step: Step, out: Out) -> None:
         """Fit a job to the ranks of a step: what it needs, where it works; end the jobs that it has taken the
         last GPU of."""
-        out = job.fit_roster(step)
-        if out is None:
-            return []
-        self._jobs.reserve(key, bytes_needed(len(job.roster), self.config.straggler))
-        since = float(step.ts.min())
-        taken = self._jobs.work_at(key, job.places, since)
-        return out + [s for other in taken for s in self._end(other, since)]
+        if job.fit_roster(step, out):
+            self._jobs.reserve(key, bytes_needed(len(job.roster), self.config.straggler))
+            since = float(step.ts.min())
+            for other in self._jobs.work_at(key, job.places, since):
+                out += self._end(other, since)

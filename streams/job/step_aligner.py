@@ -20,7 +20,8 @@ from statistics import median
 import numpy as np
 import numpy.typing as npt
 
-from streams.job.step_rows import LOSSES, Identity, Rows
+from detectors.peers.ratios import StepTimes
+from streams.job.step_rows import LOSSES, SQUARES, Identity, Rows
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -77,6 +78,15 @@ class Step:
         ts, values = np.full(len(roster), np.nan), np.full((len(self.values), len(roster)), np.nan)
         ts[slots], values[:, slots] = self.ts, self.values
         return ts, values
+
+    def times(self, roster: Sequence[int]) -> StepTimes:
+        """Return the step as a decision core takes it, over an ascending ``roster``."""
+        ts, values = self.over(roster)
+        seconds, compute, wait, data, comm, checkpoint, tokens = values[:7]
+        return StepTimes(
+            number=self.number, ts=ts, step=seconds, compute=compute, wait=wait, data=data, comm=comm,
+            checkpoint=checkpoint, tokens=tokens, squares=values[SQUARES] if len(values) > SQUARES else None,
+        )  # fmt: skip
 
 
 @dataclass(slots=True)

@@ -1,11 +1,13 @@
 """What slow steps cost: the accounts of one job's suspicions, from steps made by hand."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from slowrank.telemetry import Evidence, Subject, Suspicion
+from streams.job.detectors.lost_time import JobCosts
 from streams.job.detectors.slow_ranks import COMPUTE
-from streams.job.lost_time import JobCosts
 from streams.job.step_aligner import Step
 
 RANKS, SLOW_FROM = 4, 100
@@ -51,9 +53,9 @@ def suspicion(rank, onset, ts, *, state="raise", ratio=1.5, **changes):
 
 def charged(made, raised, *, at=150):
     """Return the GPU-seconds of each suspicion of ``raised`` ({rank: ratio}), raised at step ``at``."""
-    lost = JobCosts()
+    lost, view = JobCosts(), SimpleNamespace(roster=range(RANKS), core=SimpleNamespace(asynchronous=False))
     for step in made:
-        lost.step(step, gpus=RANKS, in_step=True)
+        lost.step(view, step)
         if step.number == at:
             for rank, ratio in raised.items():
                 lost.stamped((COMPUTE, rank), suspicion(rank, 100.0, step.closed_at, ratio=ratio))

@@ -1,5 +1,7 @@
 """What open suspicions have cost: the accounts of ``detectors.job.lost_time``, kept by topic and rank."""
 
+from collections.abc import Mapping
+
 import msgspec
 
 from detectors.job.lost_time import LostTime, Slowdown
@@ -9,23 +11,31 @@ from streams.job.detectors.slow_ranks import INTERMITTENT
 from streams.job.step_aligner import Step
 from streams.job.step_rows import SECONDS
 from streams.job.topic import Key, Topic
+from streams.job.view import JobView
 
 _STEP, _COMPUTE, _CHECKPOINT = (SECONDS.index(name) for name in ("step", "compute", "checkpoint"))
 
 
 class JobCosts:
-    """The costs of one job's suspicions. ``step`` comes before the detectors see the step."""
+    """The costs of one job's suspicions: sees each step before the detectors do, and raises nothing."""
+
+    topics = ()
 
     def __init__(self) -> None:
         self.lost = LostTime[Key]()
         self._open: set[Key] = set()
 
-    def step(self, step: Step, *, gpus: int, in_step: bool) -> None:
-        """Take a whole step of a job of ``gpus``; ranks that are not ``in_step`` have no common step time."""
+    def restart(self, *, new_run: bool) -> None:
+        """Go on with the accounts: a restart does not mend what is slow."""
+
+    def step(self, view: JobView, step: Step) -> Mapping[Key, Suspicion]:
+        """Charge a whole step to what is open; return nothing."""
         middle = nan_median(step.values, axis=1)
         seconds, work, checkpoint = (float(middle[i]) for i in (_STEP, _COMPUTE, _CHECKPOINT))
         seconds -= checkpoint if checkpoint > 0 else 0.0
+        gpus, in_step = len(view.roster), not view.core.asynchronous
         self.lost.step(seconds, work, step.closed_at, gpus=gpus, in_step=in_step)
+        return {}
 
     def stamped(self, key: Key, s: Suspicion) -> Suspicion:
         """Return a suspicion that is about to be raised, updated or cleared with what it has cost so far."""

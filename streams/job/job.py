@@ -49,7 +49,8 @@ class Job:
         self._cluster, self._job_id = cluster, record.job_id
         self._config = config
         self._hang = HangDetector(config)
-        self._detectors = [self.open.costs, self._hang, *(make(config) for make in detectors)]
+        self._detectors: list[JobDetector] = [self.open.costs, self._hang]
+        self._detectors += [make(config) for make in detectors]
         self._core: DecisionCore | None = None
         self._ranks: frozenset[int] = frozenset()
         # The next whole step shows anew which ranks there are.
@@ -83,14 +84,14 @@ class Job:
             self._hang.new_step(number, ts, sent=sent)
             out += self.open.suspicions.clear(HANG, ts)
 
-    def tick(self, event_time: float, out: Out) -> None:
+    def tick(self, event_time: float, out: Out | list[Suspicion]) -> None:
         """Raise what a stall has reached by ``event_time``."""
         stalls, newest, reached = self._hang.look(event_time), self._hang.newest, self.aligner.last_step
         if stalls and self._core is not None:
             view = self._view(self._core)
             behind = [rank for rank in self.roster if reached.get(rank, newest) < newest]
             for stall in stalls:
-                out += self.open.suspicions.put(HANG, stalled(view, stall, behind), at_once=True)
+                out.extend(self.open.suspicions.put(HANG, stalled(view, stall, behind), at_once=True))
 
     def fit_roster(self, step: Step, out: Out) -> bool:
         """Make a core for a changed set of ranks and end the suspicions that end by that; return whether it

@@ -64,14 +64,14 @@ class JobStage:
             job.check_numbers()
         return out
 
-    def tick(self, event_time: float) -> Sequence[Suspicion | RankPace]:
+    def tick(self, event_time: float) -> Sequence[Suspicion]:
         """Let time pass: only jobs that stopped reporting can notice."""
-        out: Out = []
+        out: list[Suspicion] = []
         for key, job, ended in self._jobs.let_go(event_time):
             self._leave(key, job, ended=ended)
         for _, job in self._jobs.live():
             job.tick(event_time, out)
-        return [*out, *self._shortage.look(event_time, self._reserved, self._jobs.refused_of)]
+        return out + self._shortage.look(event_time, self._reserved, self._jobs.refused_of)
 
     @property
     def late_rows(self) -> int:

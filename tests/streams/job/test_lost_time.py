@@ -1,14 +1,15 @@
 """What slow steps cost: the accounts of one job's suspicions, from steps made by hand."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 
+from detectors.straggler.step_detector import StragglerDetector
 from slowrank.telemetry import Evidence, Subject, Suspicion
 from streams.job.detectors.lost_time import JobCosts
 from streams.job.detectors.slow_ranks import COMPUTE
 from streams.job.step_aligner import Step
+from streams.job.view import JobView
+from streams.open_suspicions import OpenSuspicions
 
 RANKS, SLOW_FROM = 4, 100
 
@@ -53,7 +54,16 @@ def suspicion(rank, onset, ts, *, state="raise", ratio=1.5, **changes):
 
 def charged(made, raised, *, at=150):
     """Return the GPU-seconds of each suspicion of ``raised`` ({rank: ratio}), raised at step ``at``."""
-    lost, view = JobCosts(), SimpleNamespace(roster=range(RANKS), core=SimpleNamespace(asynchronous=False))
+    lost = JobCosts()
+    view = JobView(
+        cluster="c",
+        job_id="job",
+        attempt=0,
+        roster=tuple(range(RANKS)),
+        identities={},
+        core=StragglerDetector(RANKS, None),
+        open=OpenSuspicions(30.0),
+    )
     for step in made:
         lost.step(view, step)
         if step.number == at:

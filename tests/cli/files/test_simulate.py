@@ -96,7 +96,7 @@ def test_nothing_is_sent_from_the_future(run, tmp_path, speed):
     ("arguments", "told"),
     [
         ((), "--kafka"),
-        (("-o", "-", "--kafka", "127.0.0.1:1"), "one of them"),
+        (("-o", "-", "--kafka", "127.0.0.1:1"), "give one output"),
         (("-o", "-", "--fault", "gremlin:node=1,onset=2"), "thermal_throttle"),
         (("-o", "-", "--fault", "clock_lock:node=99,onset=2"), "no node 99"),
         (("-o", "-", "--speed", "fast"), "60x"),

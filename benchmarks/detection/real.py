@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.detection.step_jobs import START, StepTable, records, synchronous
-from benchmarks.quality.baselines import BASELINES
-from benchmarks.quality.step_rules import RULES, alarms
+from benchmarks.quality.baselines.catalogue import BASELINES
+from benchmarks.quality.baselines.step_rules import RULES, alarms
 from slowrank.telemetry import Suspicion
 from streams.job.stage import JobStage
 

@@ -1,7 +1,4 @@
-"""Columns that the simulator fills and not every node does, taken out of its samples.
-
-Detectors that do well only on simulated columns show it here: the same runs, without those.
-"""
+"""Removal of columns that the simulator fills and some nodes do not, for runs without them."""
 
 import struct
 from collections.abc import Collection
@@ -19,16 +16,16 @@ from slowrank.telemetry.schema import (
 )
 
 BARE = ("gpu.tensor_active_ratio", "gpu.dram_active_ratio", "host.clock_offset_seconds")
-"""What a node lacks whose GPUs are older than Hopper, or divided, and whose clock no service keeps."""
+"""Columns missing on nodes with GPUs before Hopper or with MIG, and without clock synchronisation."""
 
 _SCHEMA = SAMPLE_SCHEMAS[CURRENT_SAMPLE_SCHEMA]
-KNOWN = (*_SCHEMA.gpu.names, *_SCHEMA.nic.names, *_SCHEMA.host.names)
+COLUMNS = (*_SCHEMA.gpu.names, *_SCHEMA.nic.names, *_SCHEMA.host.names)
 
 _FLOATS: dict[Dtype, str] = {"<f4": "<f", "<f8": "<d"}
 
 
 def without(sample: NodeSample, columns: Collection[str]) -> NodeSample:
-    """Return ``sample`` with ``columns`` missing in every instance, as if nobody had read them."""
+    """Return ``sample`` with ``columns`` missing in every instance, as if they had not been read."""
     schema = SAMPLE_SCHEMAS[sample.schema]
     return replace(
         sample,

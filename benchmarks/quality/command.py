@@ -1,7 +1,7 @@
 """Detection quality on the simulator, beside public rules on the same streams (`python -m benchmarks
 quality`).
 
-A long run is continued: every outcome is appended to a file, and what is in it is not simulated again.
+An interrupted run can be continued: every outcome is appended to a file and not simulated again.
 """
 
 import argparse
@@ -14,12 +14,12 @@ from pathlib import Path
 
 import msgspec
 
-from benchmarks.quality.columns import BARE, KNOWN
-from benchmarks.quality.parts import PARTS
-from benchmarks.quality.report import lines, summary
+from benchmarks.quality.baselines.tune import tuned
+from benchmarks.quality.columns import BARE, COLUMNS
 from benchmarks.quality.run import Outcome, run
-from benchmarks.quality.scenarios import REPORT_SEEDS, TUNING_SEEDS
-from benchmarks.quality.tune import tuned
+from benchmarks.quality.scenarios.parts import PARTS
+from benchmarks.quality.scenarios.scenario import REPORT_SEEDS, TUNING_SEEDS
+from benchmarks.quality.scoring.report import lines, summary
 
 SEEDS = 30
 
@@ -27,8 +27,8 @@ SEEDS = 30
 def read(path: Path, parts: Iterable[str], *, without: tuple[str, ...] = ()) -> list[Outcome]:
     """Return the outcomes of those parts in a results file, none if there is no file.
 
-    A torn last line, of a run that was stopped, is left out, and so are runs in which other columns than
-    ``without`` were missing.
+    An incomplete last line, of a run that was stopped, is left out, and so are runs in which other columns
+    than ``without`` were missing.
     """
     if not path.exists():
         return []
@@ -44,22 +44,22 @@ def line(outcome: Outcome) -> bytes:
 
 def missing(done: Iterable[Outcome], part: str, seeds: Iterable[int]) -> Iterator[int]:
     """Yield the seeds of a part that still have to be run."""
-    known = {outcome.seed for outcome in done if outcome.part == part}
-    yield from (seed for seed in seeds if seed not in known)
+    present = {outcome.seed for outcome in done if outcome.part == part}
+    yield from (seed for seed in seeds if seed not in present)
 
 
 def extend(path: Path, parts: list[str], seeds: list[int], *, without: tuple[str, ...] = ()) -> list[Outcome]:
-    """Run what the file lacks, seed by seed through all parts; return all its outcomes of these.
+    """Run the seeds missing in the file, seed by seed through all parts; return all outcomes of them.
 
     The columns ``without`` are missing in every sample.
     """
     done = read(path, parts, without=without)
     if path.exists():
-        # In place: a stop while the file is written anew would lose every outcome in it.
+        # In place: an interruption while the file is rewritten would lose every outcome.
         os.truncate(path, path.read_bytes().rfind(b"\n") + 1)
     todo = sorted((seed, part) for part in parts for seed in missing(done, part, seeds))
     for seed, part in todo:
-        # All outcomes of a seed in one write: a part of a seed must not pass for the whole of it.
+        # All outcomes of a seed in one write: an incomplete seed must not count as done.
         fresh = [run(replace(scenario, without=without)) for scenario in PARTS[part](seed)]
         with path.open("ab") as file:
             file.write(b"".join(map(line, fresh)))
@@ -69,7 +69,7 @@ def extend(path: Path, parts: list[str], seeds: list[int], *, without: tuple[str
 
 
 def merged(paths: Iterable[Path], parts: list[str], *, without: tuple[str, ...] = ()) -> list[Outcome]:
-    """Return what several results files hold, of a seed and part that is in more than one the first."""
+    """Return the outcomes of several results files; of a seed and part in several files the first."""
     held: dict[tuple[str, int], list[Outcome]] = {}
     for path in paths:
         found: dict[tuple[str, int], list[Outcome]] = {}
@@ -86,13 +86,13 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--seeds", type=int, default=SEEDS, help="how many, from --first on")
     parser.add_argument("--first", type=int, default=REPORT_SEEDS.start, help="first seed")
     parser.add_argument("--results", type=Path, default=Path("quality.ndjson"), help="outcomes, appended to")
-    parser.add_argument("--merge", type=Path, nargs="+", help="run nothing, report what these results hold")
+    parser.add_argument("--merge", type=Path, nargs="+", help="run nothing, report these results")
     parser.add_argument(
-        "--without", action="append", choices=KNOWN, metavar="COLUMN", default=[], help="may be repeated"
+        "--without", action="append", choices=COLUMNS, metavar="COLUMN", default=[], help="may be repeated"
     )
     parser.add_argument("--bare", action="store_true", help=f"--without {' --without '.join(BARE)}")
-    parser.add_argument("--json", type=Path, help="write the figures here, too")
-    parser.add_argument("--tune", action="store_true", help="choose the baselines' knobs on tuning seeds")
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    parser.add_argument("--tune", action="store_true", help="tune the baselines on tuning seeds")
     options = parser.parse_args(argv)
     if options.tune:
         print("\n".join(tuned([*TUNING_SEEDS][: options.seeds])))

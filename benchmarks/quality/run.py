@@ -1,14 +1,14 @@
-"""One scenario through the product's own path: simulator records, local pipeline, findings, alarms."""
+"""Run one scenario: simulate its records, process them in a local pipeline, collect findings as alarms."""
 
 from dataclasses import dataclass, field
 
-from benchmarks.quality.alarms import Book
-from benchmarks.quality.baselines import BASELINES, alarms_of
+from benchmarks.quality.baselines.catalogue import BASELINES, alarms_of
+from benchmarks.quality.baselines.job_arrays import Recorder
 from benchmarks.quality.columns import without
-from benchmarks.quality.matching import Alarm, Event
-from benchmarks.quality.quiet import node_days
-from benchmarks.quality.scenarios import Scenario, domains_of, events_of
-from benchmarks.quality.tables import Recorder
+from benchmarks.quality.scenarios.quiet import node_days
+from benchmarks.quality.scenarios.scenario import Scenario, domains_of, events_of
+from benchmarks.quality.scoring.alarms import AlarmLog
+from benchmarks.quality.scoring.matching import Alarm, Event
 from simulator import Cluster, ClusterSpec
 from slowrank.telemetry import JobSteps, NodeSample
 from slowrank.telemetry.schema import STEP_SCHEMAS
@@ -19,12 +19,12 @@ OURS = "slowrank"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What became of one scenario: everything the tables are made of, as one line of the results file.
+    """Outcome of one scenario: everything the tables need, one line of the results file.
 
-    ``alarms`` is by detector, ``expected`` by job what would be right to say of it, ``job_of`` by
-    node. ``set_aside`` counts records on which a stage raised: not one is allowed. Where all benign rows are
-    on, ``benign`` is by job its row, and ``row_days`` by row the node-days for which it was on. Columns in
-    ``without`` were missing in every sample.
+    ``alarms`` are by detector, ``expected`` are the right kinds by job, ``job_of`` is by node. ``set_aside``
+    counts records on which a stage raised: none is allowed. Where all benign rows are on, ``benign`` is the
+    row of each job, and ``row_days`` the node-days of each row. Columns in ``without`` were missing in every
+    sample.
     """
 
     part: str
@@ -50,29 +50,29 @@ class Outcome:
 
 
 def run(scenario: Scenario) -> Outcome:
-    """Simulate a scenario and let everybody watch the same records."""
+    """Simulate a scenario and run the product and the baselines on the same records."""
     cluster = Cluster(scenario.spec, seed=scenario.seed, faults=scenario.faults)
-    # The baselines have no way to do without one of their metrics.
+    # The baselines cannot run without one of their metrics.
     compared = scenario.compared and not scenario.without
     recorder = Recorder(scenario.spec.send_seconds) if compared else None
-    pipeline, book, rank_steps, now = local_pipeline(), Book(domains_of(scenario.spec)), 0, 0.0
+    pipeline, log, rank_steps, now = local_pipeline(), AlarmLog(domains_of(scenario.spec)), 0, 0.0
     astray = {scenario.spec.node_name(f.node) for f in scenario.faults if f.kind == "clock_skew"}
     for record in cluster.run(scenario.seconds):
         if scenario.steps_alone and not isinstance(record, JobSteps):
             continue
         if scenario.without and isinstance(record, NodeSample):
             record = without(record, scenario.without)
-        # A clock that is ahead says nothing of when its records came.
+        # Time stamps of a node with a fast clock do not show when its records arrived.
         now = now if record.node in astray else max(now, record.ts)
         if isinstance(record, JobSteps):
             rank_steps += len(record.rows) // STEP_SCHEMAS[record.schema].rows.row_size
         if recorder is not None:
             recorder.add(record)
         for finding in pipeline.process(record):
-            book.hear(finding, now)
+            log.update(finding, now)
     for finding in pipeline.finish():
-        book.hear(finding, now)
-    alarms = {OURS: book.alarms}
+        log.update(finding, now)
+    alarms = {OURS: log.alarms}
     if recorder is not None:
         alarms |= {name: alarms_of(recorder, b, b.knob) for name, b in BASELINES.items()}
     return Outcome(

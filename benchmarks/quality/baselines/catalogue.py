@@ -1,8 +1,8 @@
-"""Published and obvious detectors on the same stream as ours, each with the knob that suited it best.
+"""Published and simple detectors on the same stream as ours, each with its best parameter.
 
-Every knob was chosen on the tuning seeds by F1 over the parts `slow` and `mix` (`--tune` repeats it), the
-published value among the choices. What a rule says of several GPUs of one node within a minute is taken as
-one alarm about the node, so that no baseline pays for a fault that slows eight GPUs.
+Every parameter was chosen on the tuning seeds by F1 over the parts `slow` and `mix` (`--tune` repeats it),
+with the published value among the choices. Alarms about several GPUs of one node within a minute count as one
+alarm about the node, so that a fault that slows eight GPUs does not count against a baseline.
 """
 
 from collections.abc import Callable, Iterable
@@ -12,22 +12,23 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.quality import rules, step_rules
-from benchmarks.quality.matching import Alarm
-from benchmarks.quality.tables import Recorder
+from benchmarks.quality.baselines import distance_rules, step_rules
+from benchmarks.quality.baselines.job_arrays import Recorder
+from benchmarks.quality.scoring.matching import Alarm
 
 Floats = npt.NDArray[np.float64]
 Rule = Callable[[Floats, float], list[tuple[int, int]]]
 Place = tuple[str, int | None]
 
 MERGE_SECONDS = 60.0
+"""Chosen: in favour of the baselines, longer than a fault takes to reach all GPUs of a node."""
 
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
     """A rule on steps [steps, ranks] or samples [ticks, nodes, metrics] that returns (row, column) of alarms.
 
-    ``knob`` is the value used, ``grid`` what it was chosen from.
+    ``knob`` is the value of the parameter that is used, ``grid`` the values it was chosen from.
     """
 
     rule: Rule
@@ -54,16 +55,18 @@ BASELINES: dict[str, Baseline] = {
         _opened(step_rules.nvrx, "score"), "steps", 0.9, (0.7, 0.75, 0.8, 0.85, 0.9)
     ),
     "DLRover x median": Baseline(_opened(step_rules.dlrover, "factor"), "steps", 1.1, (1.1, 1.2, 1.5, 2.0)),
-    "BOCPD + verification": Baseline(rules.bocpd_verified, "steps", 0.03, (0.03, 0.05, 0.1, 0.2)),
-    "Mahalanobis": Baseline(rules.mahalanobis, "samples", 5.0, (3.0, 4.0, 5.0, 8.0)),
-    "Minder-style, no VAE": Baseline(rules.minder, "samples", 3.0, (1.5, 2.0, 3.0, 4.0)),
+    "BOCPD + verification": Baseline(distance_rules.bocpd_verified, "steps", 0.03, (0.03, 0.05, 0.1, 0.2)),
+    "Mahalanobis": Baseline(distance_rules.mahalanobis, "samples", 5.0, (3.0, 4.0, 5.0, 8.0)),
+    "Minder-style, no VAE": Baseline(distance_rules.minder, "samples", 3.0, (1.5, 2.0, 3.0, 4.0)),
 }
-if rules.HAS_FAST_BOCPD:
-    BASELINES["fast-bocpd detector"] = Baseline(rules.fast_bocpd, "steps", 100.0, (3.0, 5.0, 10.0, 100.0))
+if distance_rules.HAS_FAST_BOCPD:
+    BASELINES["fast-bocpd detector"] = Baseline(
+        distance_rules.fast_bocpd, "steps", 100.0, (3.0, 5.0, 10.0, 100.0)
+    )
 
 
 def alarms_of(recorder: Recorder, baseline: Baseline, knob: float) -> tuple[Alarm, ...]:
-    """Return what the baseline would have told of the recorded stream."""
+    """Return the alarms of the baseline on the recorded stream."""
     return tuple(alarm for job, hits in _hits(recorder, baseline, knob) for alarm in _merged(job, hits))
 
 
@@ -84,10 +87,10 @@ def _merged(job: str, hits: list[tuple[float, Place]]) -> Iterable[Alarm]:
     by_node: dict[str, list[tuple[float, int | None]]] = {}
     for at, (node, gpu) in sorted(hits, key=lambda hit: hit[0]):
         by_node.setdefault(node, []).append((at, gpu))
-    for node, said in by_node.items():
-        while said:
-            first = said[0][0]
-            gpus = {gpu for at, gpu in said if at - first <= MERGE_SECONDS}
-            said = [(at, gpu) for at, gpu in said if at - first > MERGE_SECONDS]
+    for node, left in by_node.items():
+        while left:
+            first = left[0][0]
+            gpus = {gpu for at, gpu in left if at - first <= MERGE_SECONDS}
+            left = [(at, gpu) for at, gpu in left if at - first > MERGE_SECONDS]
             place = (node, gpus.pop() if len(gpus) == 1 else None)
-            yield Alarm(at=first, told=first, onset=first, kind="baseline", places=(place,), job_id=job)
+            yield Alarm(at=first, sent_at=first, onset=first, kind="baseline", places=(place,), job_id=job)

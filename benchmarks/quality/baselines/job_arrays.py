@@ -1,4 +1,4 @@
-"""What a stream of records says, as the arrays that baselines work on: the same stream, nothing more."""
+"""Conversion of a stream of records to the arrays that the baselines work on."""
 
 from collections import defaultdict
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ WORST_OF_NODE = {
     "gpu.tensor_active_ratio": np.min,
     "gpu.pcie.link_width": np.min,
 }
-"""What baselines on samples see of a node; its worst GPU, because a mean over eight would hide one."""
+"""Metrics of a node for baselines on samples: of its worst GPU, because a mean over eight would hide one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Steps:
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """What the nodes of one job read: ``values`` [ticks, nodes, metrics], that of a node's worst GPU.
+    """Samples of the nodes of one job: ``values`` [ticks, nodes, metrics] of each node's worst GPU.
 
     The last metric is the rate sent through all NICs. ``ts`` [ticks] is when each tick was complete.
     """
@@ -47,7 +47,7 @@ class Samples:
 
 
 class Recorder:
-    """Keeps what baselines need of every record; ``tick_seconds`` is how often a node sends."""
+    """Collect the values that baselines need; ``tick_seconds`` is the period of a node's samples."""
 
     def __init__(self, tick_seconds: float) -> None:
         self._tick_seconds = tick_seconds
@@ -56,7 +56,7 @@ class Recorder:
         self._samples: dict[str, dict[tuple[int, str], tuple[float, Floats]]] = defaultdict(dict)
 
     def add(self, record: Record) -> None:
-        """Take one record of any type."""
+        """Add one record of any type."""
         if isinstance(record, JobSteps):
             self._rows[record.job_id].append(dict(columns(STEP_SCHEMAS[record.schema].rows, record.rows)))
             self._row_nodes[record.job_id].append(record.node)

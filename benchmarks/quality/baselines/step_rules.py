@@ -1,7 +1,7 @@
-"""Published and obvious rules for finding slow ranks, on the same arrays as ours: [steps, ranks] of seconds.
+"""Published and simple rules for slow ranks on arrays of seconds [steps, ranks].
 
-Each returns [steps, ranks] of truth: the rule holds for that rank at that step. Re-implemented from their
-descriptions (NVRx relative score, DLRover's two-fold median), with causal windows only.
+Each returns booleans [steps, ranks]: whether the rule holds for that rank at that step. Re-implemented from
+their descriptions (NVRx relative score, DLRover's two-fold median), with causal windows only.
 """
 
 from collections.abc import Callable

@@ -1,22 +1,22 @@
-"""The knobs of the baselines, chosen on tuning seeds as kindly as our own: the best F1 over slow and mix."""
+"""Choice of the baselines' parameters on tuning seeds: the best F1 over the parts slow and mix."""
 
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from benchmarks.quality.baselines import BASELINES, alarms_of
-from benchmarks.quality.matching import match
-from benchmarks.quality.metrics import Floats, f1
-from benchmarks.quality.parts import PARTS
-from benchmarks.quality.scenarios import Scenario, events_of
-from benchmarks.quality.tables import Recorder
+from benchmarks.quality.baselines.catalogue import BASELINES, alarms_of
+from benchmarks.quality.baselines.job_arrays import Recorder
+from benchmarks.quality.scenarios.parts import PARTS
+from benchmarks.quality.scenarios.scenario import Scenario, events_of
+from benchmarks.quality.scoring.matching import match
+from benchmarks.quality.scoring.metrics import Floats, f1
 from simulator import Cluster
 
 Counts = dict[tuple[str, float], Floats]
 
 
 def tuned(seeds: Sequence[int]) -> Iterator[str]:
-    """Yield one line per baseline: F1 at every knob of its grid, and the best."""
+    """Yield one line per baseline: F1 at every value of its grid, and the best."""
     counts: Counts = {(name, knob): np.zeros(3) for name, b in BASELINES.items() for knob in b.grid}
     for seed in seeds:
         for part in ("slow", "mix"):

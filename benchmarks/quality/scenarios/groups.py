@@ -1,11 +1,11 @@
-"""Slow groups: jobs in which one port slows the transfers of a parallel group, and is the group named."""
+"""Scenarios of slow groups: jobs in which one port slows the transfers of a parallel group."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from benchmarks.quality.scenarios import Scenario, job_of, scenario
+from benchmarks.quality.scenarios.scenario import Scenario, job_of, scenario
 from simulator import ClusterSpec, JobSpec
 from simulator.cluster.scenarios import draw_fault
 
@@ -17,9 +17,9 @@ TIERS = {"all telemetry": False, "step rows alone": True}
 
 
 def groups(seed: int) -> Sequence[Scenario]:
-    """Two jobs, in each one slow port of its group of ranks, once with all telemetry, once as step rows.
+    """Two jobs with one slow port each, once with all telemetry and once with step rows only.
 
-    Each GPU has a port to itself, so that one port slows one group.
+    Each GPU has a port of its own, so that one port slows one group.
     """
     rng = np.random.default_rng([seed, 12])
     jobs: list[JobSpec] = []

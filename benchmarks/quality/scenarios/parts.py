@@ -1,7 +1,7 @@
-"""What is simulated: per part of the evaluation, the clusters, faults and benign changes of one seed.
+"""Scenarios of the evaluation by part: the clusters, faults and benign changes of one seed.
 
-Layouts, step times, places, sizes and onsets are drawn continuously from the seed; nothing in a detector was
-chosen by looking at a report seed.
+Layouts, step times, places, sizes and onsets are drawn from the seed; no parameter of a detector was chosen
+on a report seed.
 """
 
 from collections.abc import Callable, Sequence
@@ -9,10 +9,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from benchmarks.quality.groups import groups
-from benchmarks.quality.quiet import quiet, quiet_1hz, quiet_large
-from benchmarks.quality.scenarios import Scenario, job_of, scenario
-from benchmarks.quality.telemetry import telemetry
+from benchmarks.quality.scenarios.groups import groups
+from benchmarks.quality.scenarios.quiet import quiet, quiet_1hz, quiet_large
+from benchmarks.quality.scenarios.scenario import Scenario, job_of, scenario
+from benchmarks.quality.scenarios.telemetry import telemetry
 from simulator import ClusterSpec, Fault, JobSpec, Workload
 from simulator.cluster.mixes import MIXES
 from simulator.cluster.scenarios import draw_fault
@@ -74,7 +74,7 @@ def slow(seed: int) -> Sequence[Scenario]:
     faults = []
     for number, (job, (low, high)) in enumerate(zip(spec.jobs, BANDS.values(), strict=True)):
         kind, size = str(rng.choice(SLOW)), float(rng.uniform(low, high))
-        # Enough steps before it to learn from, and 30 after it to be found in.
+        # At least 40 steps before the onset to learn from, and 30 after it.
         onset = float(rng.uniform(70, 90)) + 40 * job.step_seconds
         fault = placed(rng, spec, kind, number, onset=onset, magnitude=size)
         fault = replace(fault, duration=1e9, shape="step")
@@ -94,9 +94,9 @@ BANDS_FOR_GOOD = {
 
 
 def from_start(seed: int) -> Sequence[Scenario]:
-    """GPUs slow from the first moment on, by a locked clock or for no visible reason, and a lemon's spells.
+    """GPUs slow from the start, by a locked clock or without visible cause, and one with recurring slowness.
 
-    Each kind in each of the bands, one GPU in a job; the jobs run already when watching them begins.
+    Each kind in each of the bands, one GPU in a job; the jobs already run when the telemetry starts.
     """
     rng = np.random.default_rng([seed, 13])
     drawn = [(kind, band) for kind in FOR_GOOD for band in BANDS_FOR_GOOD]
@@ -130,8 +130,9 @@ def together(seed: int) -> Sequence[Scenario]:
 
 
 def mix(seed: int) -> Sequence[Scenario]:
-    """The published mixes, Minder's and Llama 3's in turn: four jobs, a machine's fault each, watched for 5
-    minutes. What is no machine's fault is in ``blameless``.
+    """The published mixes, Minder's and Llama 3's in turn: four jobs with a machine's fault each.
+
+    Each runs for five minutes after its fault. Other faults of the mixes are in ``blameless``.
     """
     rng = np.random.default_rng([seed, 2])
     rates = MIXES[("minder", "llama3")[seed % 2]].rates
@@ -150,7 +151,7 @@ BLAMELESS = ("nan_loss", "loss_spike", "app_crash", "storage_stall")
 
 
 def blameless(seed: int) -> Sequence[Scenario]:
-    """What the mixes hold of faults that are no machine's, one of each kind: to name a machine is wrong."""
+    """The faults of the mixes that no machine causes, one of each kind: to name a machine is wrong."""
     rng = np.random.default_rng([seed, 10])
     spec = jobs_of(rng, len(BLAMELESS))
     faults = [
@@ -161,7 +162,7 @@ def blameless(seed: int) -> Sequence[Scenario]:
 
 
 def comm(seed: int) -> Sequence[Scenario]:
-    """Communication fail-slow: a NIC or its link, congestion at once and by a ladder, and a healthy job."""
+    """Communication fail-slow: a NIC or its link, congestion at once and in steps, and a healthy job."""
     rng = np.random.default_rng([seed, 3])
     spec = jobs_of(rng, 4)
     onset, kind = float(rng.uniform(120, 150)), str(rng.choice(["nic_slow", "link_errors"]))
@@ -174,12 +175,12 @@ def comm(seed: int) -> Sequence[Scenario]:
 
 
 def waiting(seed: int) -> Sequence[Scenario]:
-    """Storage that stalls all ranks of a job, by much and by little, and beside them one node's loader."""
+    """Storage that stalls all ranks of a job, strongly and slightly, and the stalled loader of one node."""
     rng = np.random.default_rng([seed, 9])
     spec = jobs_of(rng, 4)
     onset = float(rng.uniform(70, 90)) + 60 * max(job.step_seconds for job in spec.jobs)
     lasting, short = (
-        # Of a step's length: what is a lot for a step of 0.3 s is nothing for one of 4 s.
+        # As shares of a step: the same stall is large for a step of 0.3 s and small for one of 4 s.
         placed(rng, spec, "storage_stall", n, onset=onset, magnitude=size * spec.jobs[n].step_seconds)
         for n, size in enumerate(rng.uniform((0.15, 0.05), (1.5, 0.10)).tolist())
     )
@@ -190,7 +191,7 @@ def waiting(seed: int) -> Sequence[Scenario]:
 
 
 def hang(seed: int) -> Sequence[Scenario]:
-    """A job that hangs, beside jobs with checkpoints and evaluations longer than a hang takes to be found."""
+    """A job that hangs, and jobs with checkpoints and evaluations longer than the time to detect a hang."""
     rng = np.random.default_rng([seed, 4])
     spec = jobs_of(rng, 4)
     short = Workload(checkpoint_every=int(rng.integers(20, 40)), checkpoint_seconds=float(rng.uniform(5, 15)))
@@ -206,7 +207,7 @@ EXPLICIT = ("gpu_lost", "ecc_uncorrectable", "gsp_hang", "nic_crash", "switch_do
 
 
 def events(seed: int) -> Sequence[Scenario]:
-    """Explicit events: a 2 s flap, two of the fatal ones, and a job where nothing happens."""
+    """Explicit events: a 2 s link flap, two fatal events, and a job without any."""
     rng = np.random.default_rng([seed, 5])
     spec = jobs_of(rng, 4)
     kinds = ["nic_flap", *(str(kind) for kind in rng.choice(EXPLICIT, 2, replace=False))]
@@ -230,7 +231,7 @@ def benign(seed: int) -> Sequence[Scenario]:
 
 
 def scale(seed: int) -> Sequence[Scenario]:
-    """One job of 1,024 GPUs with one slow GPU, 5 to 50 %: does the first machine named do?"""
+    """One job of 1,024 GPUs with one slow GPU, 5 to 50 %."""
     rng = np.random.default_rng([seed, 8])
     dp, pp, tp = ((128, 1, 8), (64, 2, 8), (32, 4, 8), (256, 1, 4))[int(rng.integers(4))]
     job = JobSpec(dp=dp, pp=pp, tp=tp, step_seconds=float(rng.uniform(0.8, 2.0)))

@@ -1,8 +1,8 @@
-"""Clusters in which every machine is well: all confounders in large fleets, and telemetry that fails.
+"""Clusters of healthy machines: all confounders in large fleets, and failing telemetry.
 
-Two ticks. Exporters that send every 10 s make most of the node-days, with the long steps of large jobs, in
-fleets of two sizes; those that send every second, with shorter steps, the rest. A seed takes some minutes of
-one core.
+Most node-days come from fleets of two sizes whose exporters send every 10 s, with the long steps of large
+jobs, the rest from exporters that send every second, with shorter steps. A seed takes some minutes of one
+core.
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,25 +10,25 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from benchmarks.quality.scenarios import Scenario, scenario
+from benchmarks.quality.scenarios.scenario import Scenario, scenario
 from simulator import ClusterSpec, JobSpec
 from simulator.cluster.scenarios import draw_faults
 from simulator.jobs.benign import BENIGN, draw_spec, with_row
 
 USUAL_STEP_SECONDS = 2.5
-"""For which the transfers of ``draw_spec`` are drawn."""
+"""Step time for which ``draw_spec`` draws the transfers."""
 
 STAGES = "long last stage"
 ROLES, RESIZED, IDLE = "reinforcement learning", "resized", "idle nodes"
-"""Rows that are no workload: what they are shows in the layout."""
+"""Rows that are properties of the layout and not of a workload."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fleet:
-    """How large a quiet cluster is, how long it is watched, and how it is read. Times in seconds.
+    """Size of a healthy cluster, duration, and period of its samples. Times in seconds.
 
-    ``step_seconds``: the range of step times, drawn evenly in the logarithm. ``intensity`` multiplies the
-    published rates of failing telemetry.
+    ``step_seconds``: the range of step times, drawn log-uniformly. ``intensity`` multiplies the published
+    rates of failing telemetry.
     """
 
     nodes: int
@@ -52,7 +52,7 @@ def quiet(seed: int) -> Sequence[Scenario]:
 
 
 def quiet_large(seed: int) -> Sequence[Scenario]:
-    """3,072 nodes for as long, jobs of up to 384 of them; a node-day takes less time."""
+    """3,072 nodes for as long, jobs of up to 384 nodes; a node-day costs less to simulate."""
     return [_drawn("quiet-large", seed, LARGE)]
 
 
@@ -62,7 +62,7 @@ def quiet_1hz(seed: int) -> Sequence[Scenario]:
 
 
 def node_days(spec: ClusterSpec, seconds: float, row_of: dict[str, str]) -> dict[str, float]:
-    """Return for how long each benign row was on, in node-days; a job may count in several rows."""
+    """Return the node-days of each benign row; a job may count in several rows."""
     found: dict[str, float] = {}
     busy = 0.0
     resized = {job.job_id for job in spec.jobs if job.attempt}
@@ -89,7 +89,7 @@ def _drawn(part: str, seed: int, fleet: Fleet) -> Scenario:
     pace = {job_id: float(np.exp(rng.uniform(*np.log(fleet.step_seconds)))) for job_id in rows}
     jobs = []
     for job in spec.jobs:
-        # The attempts of one job draw the same.
+        # All attempts of a job draw the same values.
         own = np.random.default_rng([seed, job.first_node])
         paced = _paced(job, pace[job.job_id])
         special = with_row(paced, rows[job.job_id], duration=fleet.seconds, rng=own)
@@ -103,7 +103,7 @@ def _drawn(part: str, seed: int, fleet: Fleet) -> Scenario:
 
 
 def _dealt(jobs: Sequence[JobSpec], rng: np.random.Generator) -> Iterator[tuple[str, str]]:
-    """Yield a row for each job, every row as often as any other; a long stage goes to a job with stages."""
+    """Yield a row for each job, all equally often; a long stage only for a job that can have stages."""
     deck: list[str] = []
     for job in {job.job_id: job for job in reversed(jobs)}.values():
         if len(deck) < 2:
@@ -117,7 +117,7 @@ def _can_have_stages(job: JobSpec) -> bool:
 
 
 def _paced(job: JobSpec, step_seconds: float) -> JobSpec:
-    """Return the job with other step times, of which transfers take the same share."""
+    """Return the job with another step time and the same share of transfers in it."""
     longer = step_seconds / USUAL_STEP_SECONDS
     load = replace(job.workload, comm_seconds=job.workload.comm_seconds * longer)
     return replace(job, step_seconds=step_seconds, gradient_bytes=job.gradient_bytes * longer, workload=load)

@@ -1,28 +1,29 @@
-"""A scenario of the evaluation, and what it says went wrong in the form in which alarms are matched."""
+"""A scenario of the evaluation, and its injected faults as the events that alarms are matched with."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from benchmarks.quality.matching import Coords, Event
+from benchmarks.quality.scoring.matching import Coords, Event
 from simulator import ClusterSpec, Fault, JobSpec, Truth
 from simulator.cluster.layout import coords
 from simulator.cluster.truth import planned_truths
 
 TUNING_SEEDS = range(1000)
 REPORT_SEEDS = range(1000, 2000)
-"""Knobs and thresholds are chosen on tuning seeds or beyond both, figures reported from report seeds."""
+"""Parameters and thresholds are chosen on tuning seeds or seeds above both, figures come from report
+seeds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """One run. ``rows`` names per fault the line of the table it counts in, ``row`` that of all the rest.
+    """One run. ``rows`` has the table row of each fault, ``row`` is that of everything else.
 
-    ``expected`` is by job what would be right to say of it, ``benign`` which benign row it stands for where
-    all rows are on; ``compared`` tells whether baselines watch too. Faults in a row of ``as_one`` have one
-    cause together, as the nodes of a rack. With ``steps_alone`` nothing but the step rows is to be seen.
-    Columns in ``without`` are missing in every sample, which only our own detectors see then.
+    ``expected`` are the right kinds of findings by job, ``benign`` the benign row of each job where all rows
+    are on; ``compared``: whether the baselines run too. Faults in a row of ``as_one`` have one common cause,
+    such as the nodes of a rack. With ``steps_alone`` the detectors get step rows only. Columns in ``without``
+    are missing in every sample; the baselines do not run then.
     """
 
     part: str
@@ -45,7 +46,7 @@ CAUSES: dict[str, tuple[str, ...]] = {
     "power_brake": ("throttle.power",),
     "clock_lock": ("clock.low",),
 }
-"""The right hypothesis where kinds that are right about a fault do not all explain it."""
+"""The right hypothesis of faults for which not all of the right kinds are explanations."""
 
 _SYMPTOMS = ("straggler.", "hang.")
 
@@ -85,7 +86,7 @@ def scenario(
     seconds: float,
     compared: bool = True,
 ) -> Scenario:
-    """Return a scenario whose ``expected`` follows from what the jobs do although all is well."""
+    """Return a scenario whose ``expected`` follows from the planned changes and pauses of its jobs."""
     expected: dict[str, tuple[str, ...]] = {}
     for truth in planned_truths(spec):
         job = truth.job_id or ""
@@ -105,27 +106,27 @@ def scenario(
 
 
 def events_of(scenario: Scenario, truths: Sequence[Truth]) -> tuple[Event, ...]:
-    """Return the truths of a run in the form they are matched in."""
-    told = [
+    """Return the events of a run, with the faults of a row in ``as_one`` merged."""
+    events = [
         _event(scenario, row, fault, truth)
         for row, fault, truth in zip(scenario.rows, scenario.faults, truths, strict=True)
     ]
-    joint = {row: [event for event in told if event.row == row] for row in scenario.as_one}
+    joint = {row: [event for event in events if event.row == row] for row in scenario.as_one}
     whole = {row: _as_one(some) for row, some in joint.items()}
-    # Each row once, where its first fault stood.
+    # Each merged row once, in the place of its first fault.
     return tuple(
         whole.get(event.row, event)
-        for event in told
+        for event in events
         if event.row not in joint or event is joint[event.row][0]
     )
 
 
 def _event(scenario: Scenario, row: str, fault: Fault, truth: Truth) -> Event:
     steps = {job.job_id: job.step_seconds for job in scenario.spec.jobs}
-    # Of a node without a job nothing is known between two of its samples.
+    # A node without a job cannot be dated more finely than its samples.
     without = max(1.0, scenario.spec.send_seconds)
     groups = tuple(_groups(scenario.spec, fault)) if truth.scope == "nic" else ()
-    # Which port of a group it is, step times cannot tell.
+    # Step times show the group, and not which of its ports is slow.
     group = scenario.steps_alone and bool(groups)
     return Event(
         row=row,
@@ -148,12 +149,12 @@ def _event(scenario: Scenario, row: str, fault: Fault, truth: Truth) -> Event:
 
 def _as_one(events: Sequence[Event]) -> Event:
     nodes = tuple(node for event in events for node in event.nodes)
-    # What many nodes of a rack share is what explains them all.
+    # A common cause is right as well: the rack or switch.
     return replace(events[0], nodes=nodes, causes=("domain", *events[0].causes))
 
 
 def _groups(spec: ClusterSpec, fault: Fault) -> Iterator[Coords]:
-    """Yield what the members share of each data-parallel group that transfers through the port."""
+    """Yield the common coordinates of each data-parallel group that transfers through the port."""
     job = spec.job_at(fault.node, fault.onset)
     if job is None:
         return
@@ -175,6 +176,6 @@ def domains_of(spec: ClusterSpec) -> dict[str, tuple[str, ...]]:
 
 
 def _explaining(verdicts: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the verdicts that say why, or all where none does: a silent slow GPU has no other name."""
+    """Return the verdicts that are causes and not symptoms, or all of them where none is a cause."""
     causes = tuple(verdict for verdict in verdicts if not verdict.startswith(_SYMPTOMS))
     return causes or verdicts

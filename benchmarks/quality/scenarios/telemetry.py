@@ -1,16 +1,11 @@
-"""Telemetry that fails, class by class: whether it is told as that, and nobody is called slow for it."""
+"""Scenarios of failing telemetry, one job for each class."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from benchmarks.quality.format import delays, interval
-from benchmarks.quality.matching import match
-from benchmarks.quality.metrics import bootstrap, precision, recall
-from benchmarks.quality.run import OURS, Outcome
-from benchmarks.quality.scenarios import Scenario, scenario
-from benchmarks.quality.score import Score, in_vain, job_of, scores
+from benchmarks.quality.scenarios.scenario import Scenario, scenario
 from simulator import ClusterSpec, Fault, JobSpec
 from simulator.cluster.scenarios import draw_fault
 
@@ -31,14 +26,14 @@ RACKS = {"rack of silent exporters": "exporter_gap", "rack of dead nodes": "node
 
 SECONDS = 230.0
 LATE_SECONDS = (15.0, 90.0)
-"""Batches that are late by less leave no gap of ten seconds, from which on there is something to tell."""
+"""A batch that is late by less leaves no gap of ten seconds, the least that is reported."""
 
 
 def telemetry(seed: int) -> Sequence[Scenario]:
-    """One job for each class, of four nodes, and two of eight of which one rack falls silent.
+    """One job of four nodes for each class, and two of eight nodes of which one rack falls silent.
 
-    What passes lasts one or two minutes, so that its end is seen as well. The racks fall silent apart from
-    each other and from the rest, for many nodes that do so at once are taken for the telemetry path.
+    Passing faults last one or two minutes, so that their end is included. The racks fall silent at different
+    times, because many nodes that do so at once count as a failure of the telemetry path.
     """
     rng = np.random.default_rng([seed, 11])
     rows = (*PASSING, *LASTING, *RACKS)
@@ -84,43 +79,3 @@ def _job(rng: np.random.Generator, number: int, racks: int) -> JobSpec:
         first_step=int(rng.integers(100, 100_000)),
         micro_batches=int(rng.choice([4, 8, 16])),
     )
-
-
-COLUMNS = (
-    "row", "events", "told", "precision", "opened after s: median, P95", "told in vain", "called slow",
-)  # fmt: skip
-SLOW = ("straggler.", "throttle.", "clock.low", "data.", "gray.", "link.nic_slow", "host.cpu_contention")
-"""Kinds of findings that say of a machine, or of a job, that it is slow."""
-
-
-def telemetry_rows(outcomes: Sequence[Outcome]) -> Iterator[tuple[str, ...]]:
-    """Yield for each class what was told of it, and what besides of the job in which it happened.
-
-    Where there is nothing to tell, all that is told is in vain.
-    """
-    scored = scores(outcomes)
-    rows = dict.fromkeys(event.row for outcome in outcomes for event in outcome.events)
-    for row in rows:
-        of_row = [(o, {e.job_id for e in o.events if e.row == row}) for o in outcomes]
-        said = np.array([_said(outcome, jobs) for outcome, jobs in of_row], np.float64)
-        events = sum(e.row == row for outcome in outcomes for e in outcome.events)
-        score = scored.get(row, Score())
-        found = score.counts("true")[:, 0] if score.events else np.zeros(len(said))
-        missed = score.counts("missed")[:, 0] if score.events else np.zeros(len(said))
-        counts = np.column_stack([found, said[:, 0], missed])
-        yield (
-            row,
-            str(events),
-            *(interval(bootstrap(counts, statistic)) for statistic in (recall, precision)),
-            delays(score.opened),
-            *(str(int(n)) for n in said.sum(axis=0)),
-        )
-
-
-def _said(outcome: Outcome, jobs: set[str | None]) -> tuple[int, int]:
-    """Return how much was told of jobs in vain or twice, and how often something in them was called slow."""
-    result = match(outcome.events, outcome.alarms[OURS])
-    vain = [*in_vain(outcome), *(alarm for _, alarm in result.duplicates)]
-    slow = [a for a in outcome.alarms[OURS] if a.kind.startswith(SLOW)]
-    told, called = (sum(job_of(outcome, a) in jobs for a in alarms) for alarms in (vain, slow))
-    return told, called

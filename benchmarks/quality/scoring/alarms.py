@@ -1,4 +1,4 @@
-"""What people were told: versions of findings to alarms, by the same rule by which webhooks are sent."""
+"""Alarms from versions of findings, by the rule by which webhooks are sent."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -7,40 +7,40 @@ from alerts.cases.lifecycle import NOTIFIED
 from alerts.finding import Finding
 from alerts.notify import NotifiedState, event_of
 from alerts.report.severity import ORDER
-from benchmarks.quality.matching import Alarm, Coords, Places, Suspects
+from benchmarks.quality.scoring.matching import Alarm, Coords, Places, Suspects
 from slowrank.telemetry import Subject
 
 PAGE = frozenset({"critical"})
 TICKET = frozenset({"error", "warning"})
-"""A webhook gets warnings and above unless it asks otherwise; only critical ones are made to wake people."""
+"""By default a webhook receives warnings and above; only critical findings are meant to page people."""
 
 _CALLS = frozenset({"finding.opened", "finding.reopened"})
 
 
-class Book:
-    """Hears every version of every finding; ``alarms`` are those that were opened for people to see.
+class AlarmLog:
+    """Collect ``alarms``, the findings that were notified, from every version of every finding.
 
-    A finding in shadow mode is told nobody.
+    Findings in shadow mode are left out, since they are not notified.
     """
 
     def __init__(self, domains: Mapping[str, tuple[str, ...]]) -> None:
         """``domains``: the nodes of every rack and switch, by its name."""
         self._domains = domains
-        self._known: dict[str, NotifiedState] = {}
+        self._notified: dict[str, NotifiedState] = {}
         self._alarms: dict[str, Alarm] = {}
 
     @property
     def alarms(self) -> tuple[Alarm, ...]:
-        """What was told, in order of its first telling."""
+        """The alarms in order of their first notification."""
         return tuple(self._alarms.values())
 
-    def hear(self, finding: Finding, now: float) -> None:
-        """Take a version that left the pipeline when the stream had reached event time ``now``."""
+    def update(self, finding: Finding, now: float) -> None:
+        """Process a version that left the pipeline when the stream had reached event time ``now``."""
         if finding.shadow:
             return
-        told = NotifiedState.of(finding)
-        event = event_of(self._known.get(finding.id), told)
-        self._known[finding.id] = told
+        state = NotifiedState.of(finding)
+        event = event_of(self._notified.get(finding.id), state)
+        self._notified[finding.id] = state
         if event in _CALLS and finding.id in self._alarms:
             again = self._alarms[finding.id]
             self._alarms[finding.id] = replace(again, calls=again.calls + 1)
@@ -50,7 +50,7 @@ class Book:
             self._alarms[finding.id] = self._updated(self._alarms[finding.id], finding, now)
 
     def _updated(self, alarm: Alarm, finding: Finding, now: float) -> Alarm:
-        """Times stay those of the first telling; what it says is what it said last while it was open."""
+        """Return the alarm with its times unchanged and the content of its latest open version."""
         cause = finding.cause
         shares = {cause.hypothesis: cause.confidence, **cause.alternatives} if cause else {}
         return replace(
@@ -87,7 +87,7 @@ def _group(subject: Subject) -> Coords:
 def _alarm(finding: Finding, now: float) -> Alarm:
     return Alarm(
         at=finding.detected_at,
-        told=now,
+        sent_at=now,
         onset=finding.onset,
         kind=finding.kind,
         job_id=finding.subject.job_id,

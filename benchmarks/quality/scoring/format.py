@@ -1,10 +1,10 @@
-"""Figures as the tables write them: with their 95 % intervals, seconds with "never"."""
+"""Format figures for the tables: shares with 95 % intervals, seconds with "never" for infinity."""
 
 import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from benchmarks.quality.metrics import Estimate, quantile, resampled
+from benchmarks.quality.scoring.metrics import Estimate, quantile, resampled
 
 median = partial(quantile, share_of_all=0.5)
 p95 = partial(quantile, share_of_all=0.95)

@@ -1,7 +1,7 @@
-"""What was injected and what was told, matched event by event; nothing is adjusted in anybody's favour.
+"""Matching of alarms with injected events, the same for all detectors; no adjustment of points or windows.
 
-One alarm matches one event, when its place and its onset agree; a second alarm about the same event is a
-duplicate and counts as false. An event no alarm matches is missed, however many samples of it looked odd.
+An alarm matches one event if its place and its onset agree; a second alarm about the same event is a
+duplicate and counts as false. An event without a matching alarm is missed.
 """
 
 from collections.abc import Iterable, Sequence
@@ -10,25 +10,26 @@ from dataclasses import dataclass, field
 EARLY_SECONDS = 2.0
 LATE_SECONDS = 30.0
 LATE_STEPS = 30.0
-"""An onset may be put so much before the true one and so much after the end, whichever is wider."""
+"""Tolerance of an onset: so much before the true one, and after the end the larger of these. Chosen: 30 s or
+steps are the goal for detection."""
 
 TELEMETRY = ("exporter.", "host.clock_skew", "self")
-"""Kinds that speak of the telemetry of a node and accuse no machine."""
+"""Kinds about the telemetry of a node, which accuse no machine."""
 
 Places = tuple[tuple[str, int | None], ...]
-"""What is named as one: a node, one of its GPUs, or all nodes of a rack or switch."""
+"""One subject as (node, GPU) pairs: a node, one of its GPUs, or all nodes of a rack or switch."""
 Coords = tuple[tuple[str, int], ...]
-"""What the ranks of a parallel group share, by the name of the dimension."""
+"""Common coordinates of the ranks of a parallel group, by the name of the dimension."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
     """One injected cause. Times are Unix seconds, ``end`` None for a fault that lasts.
 
-    ``row`` is the line of the table it counts in, ``nodes`` the machines it is right to name (a domain has
-    several), ``gpu`` None where the whole node is meant. ``verdicts`` are the kinds that are right about it,
-    ``causes`` the hypotheses. ``machine`` is False where naming a machine is wrong. ``groups`` are the
-    parallel groups whose transfers a fault of a port slows.
+    ``row`` is its row of the table, ``nodes`` the machines that are right to name (several for a domain),
+    ``gpu`` None where the whole node is at fault. ``verdicts`` are the right kinds, ``causes`` the right
+    hypotheses. ``machine`` is False where naming a machine is wrong. ``groups`` are the parallel groups whose
+    transfers a fault of a port slows.
     """
 
     row: str
@@ -48,24 +49,24 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Suspects:
-    """Who may be to blame, likeliest first, as said from the event time ``told`` on."""
+    """The suspects of a finding, likeliest first, as of event time ``sent_at``."""
 
-    told: float
+    sent_at: float
     ranked: tuple[Places, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alarm:
-    """One thing somebody was told: by a finding of ours or by a rule of a baseline.
+    """One notified finding of ours, or one alarm of a baseline.
 
-    ``at`` is the event time of its opening, ``told`` the event time the stream had reached when it went out.
-    ``places`` are the (node, gpu) it is about, all nodes of a rack or switch; empty for a job alone.
-    ``causes`` are the hypotheses in order of their share, ``calls`` how often it was opened or reopened.
-    ``suspects`` has an entry whenever they changed, ``group`` is the parallel group that it is about.
+    ``at`` is the event time of its opening, ``sent_at`` the event time the stream had reached when it was
+    sent. ``places`` is its subject, empty for a job alone. ``causes`` are the hypotheses in order of their
+    share, ``calls`` how often it was opened or reopened. ``suspects`` has an entry whenever they changed,
+    ``group`` is the parallel group that it is about.
     """
 
     at: float
-    told: float
+    sent_at: float
     onset: float
     kind: str
     places: Places = ()
@@ -82,21 +83,21 @@ class Alarm:
 
     @property
     def accuses(self) -> bool:
-        """Whether it names a machine; what is told about telemetry names none."""
+        """Whether it names a machine; alarms about telemetry do not."""
         return bool(self.places) and not self.kind.startswith(TELEMETRY)
 
     @property
     def named(self) -> tuple[Places, ...]:
-        """What it names in order: its subject, where that is no job, then whom it suspected last."""
+        """The places it names in order: its subject, if that is not a job, then its last suspects."""
         own = (self.places,) if self.places else ()
         return own + tuple(s for s in (self.suspects[-1].ranked if self.suspects else ()) if s not in own)
 
 
 @dataclass(frozen=True, slots=True)
 class Matches:
-    """The outcome: pairs, events nobody told of, and alarms by what is wrong with them.
+    """Matched pairs, missed events, and the alarms that match no event or one already matched.
 
-    ``remarks`` name no machine and match no event: right or wrong by the table of abstentions alone.
+    ``remarks`` name no machine and match no event; the table of abstentions judges them.
     """
 
     found: list[tuple[Event, Alarm]] = field(default_factory=list)
@@ -107,9 +108,9 @@ class Matches:
 
 
 def match(events: Sequence[Event], alarms: Iterable[Alarm]) -> Matches:
-    """Match in the order in which the alarms were told; each takes the open event nearest to its onset."""
+    """Match alarms in the order in which they were sent, each with the open event nearest to its onset."""
     result, taken = Matches(), set[int]()
-    for alarm in sorted(alarms, key=lambda a: (a.told, a.at)):
+    for alarm in sorted(alarms, key=lambda a: (a.sent_at, a.at)):
         agreeing = [i for i, event in enumerate(events) if agrees(event, alarm)]
         agreeing.sort(key=lambda i: (i in taken, abs(events[i].onset - alarm.onset)))
         if not agreeing:
@@ -124,7 +125,7 @@ def match(events: Sequence[Event], alarms: Iterable[Alarm]) -> Matches:
 
 
 def agrees(event: Event, alarm: Alarm) -> bool:
-    """Return whether the alarm tells of the event: the right place or job, and an onset in its window."""
+    """Return whether an alarm is about an event: the right place or job, and an onset in its window."""
     return in_window(event, alarm.onset) and _same_subject(event, alarm)
 
 
@@ -135,20 +136,20 @@ def in_window(event: Event, onset: float) -> bool:
     return event.onset - early <= onset and (event.end is None or onset <= event.end + late)
 
 
-def names(event: Event, place: tuple[str, int | None]) -> bool:
-    """Return whether a suspected place is the machine at fault; a node may stand for its GPU."""
+def is_culprit(event: Event, place: tuple[str, int | None]) -> bool:
+    """Return whether a place is the machine at fault; a node may stand for its GPU."""
     node, gpu = place
     return node in event.nodes and (gpu is None or event.gpu is None or gpu == event.gpu)
 
 
-def tells(event: Event, places: Places) -> bool:
-    """Return whether what is named as one is the machine or the domain at fault: most of it is."""
-    return 2 * sum(names(event, place) for place in places) > len(places)
+def names_culprit(event: Event, places: Places) -> bool:
+    """Return whether a subject is the machine or domain at fault: more than half of its places are."""
+    return 2 * sum(is_culprit(event, place) for place in places) > len(places)
 
 
 def is_of(kind: str, kinds: tuple[str, ...]) -> bool:
-    """Return whether a kind is one of some, or of a family among them (``xid.109`` of ``xid``)."""
-    return any(kind == known or kind.startswith(f"{known}.") for known in kinds)
+    """Return whether a kind is one of ``kinds``, or of a family among them (``xid.109`` of ``xid``)."""
+    return any(kind == one or kind.startswith(f"{one}.") for one in kinds)
 
 
 def _same_subject(event: Event, alarm: Alarm) -> bool:
@@ -157,7 +158,7 @@ def _same_subject(event: Event, alarm: Alarm) -> bool:
     if not alarm.places:
         return is_of(alarm.kind, event.verdicts) and alarm.job_id == event.job_id
     if event.machine:
-        return tells(event, alarm.places)
-    # Naming a machine is wrong here, but for a missing rank and for a telemetry finding about its node.
+        return names_culprit(event, alarm.places)
+    # Naming a machine is wrong here, except the missing rank of a hang and the node of a telemetry finding.
     named = alarm.accuses and not alarm.kind.startswith("hang.")
     return not named and is_of(alarm.kind, event.verdicts) and alarm.places[0][0] in event.nodes

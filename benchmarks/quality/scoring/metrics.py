@@ -1,4 +1,4 @@
-"""Counts over seeds to figures with their uncertainty: shares, F1, quantiles, rates, calibration."""
+"""Statistics over seeds with their uncertainty: shares, F1, quantiles, rates, calibration."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -29,8 +29,8 @@ def bootstrap(
 ) -> Estimate:
     """Return a statistic of summed counts [seeds, kinds], resampling whole seeds.
 
-    ``statistic`` takes sums [..., kinds] and returns [...]. Seeds, not events, are drawn: what one seed has
-    in common must not pass for many independent observations.
+    ``statistic`` takes sums [..., kinds] and returns [...]. Seeds are drawn and not events, because the
+    events of one seed are not independent.
     """
     rng = np.random.default_rng(seed)
     picks = rng.integers(0, len(counts), (draws, len(counts)))
@@ -45,7 +45,7 @@ def bootstrap(
 
 
 def pooled(by_seed: Mapping[int, Sequence[T]]) -> list[T]:
-    """Return what all seeds saw, in order of the seeds."""
+    """Return the items of all seeds, in order of the seeds."""
     return [item for seed in sorted(by_seed) for item in by_seed[seed]]
 
 
@@ -56,9 +56,9 @@ def resampled(
     draws: int = DRAWS,
     seed: int = 0,
 ) -> Estimate:
-    """Return a statistic of all that the seeds saw, resampling whole seeds as ``bootstrap`` does.
+    """Return a statistic of the items of all seeds, resampling whole seeds as ``bootstrap`` does.
 
-    The bounds are values that occurred: an infinite one, for what was never found, is as good as any.
+    The bounds are values that occurred, including infinity for events that were never found.
     """
     some = [by_seed[key] for key in sorted(by_seed)]
     value = statistic(pooled(by_seed))
@@ -71,12 +71,12 @@ def resampled(
 
 
 def precision(sums: Floats) -> Floats:
-    """Return true over all told, from sums (..., [true, false, missed])."""
+    """Return true over all alarms, from sums (..., [true, false, missed])."""
     return np.asarray(sums[..., 0] / (sums[..., 0] + sums[..., 1]))
 
 
 def recall(sums: Floats) -> Floats:
-    """Return found over all there were, from sums (..., [true, false, missed])."""
+    """Return found over all events, from sums (..., [true, false, missed])."""
     return np.asarray(sums[..., 0] / (sums[..., 0] + sums[..., 2]))
 
 
@@ -106,7 +106,7 @@ def upper_rate(count: int, exposure: float) -> float:
 
 
 def quantile(delays: Sequence[float], share_of_all: float) -> float:
-    """Return a quantile of delays in which "never" is infinite; NaN of none."""
+    """Return a quantile of delays, infinite for events never found; NaN for no delays."""
     if not delays:
         return math.nan
     rank = min(len(delays) - 1, math.ceil(share_of_all * len(delays)) - 1)
@@ -115,16 +115,16 @@ def quantile(delays: Sequence[float], share_of_all: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """Expected calibration error, Brier score and the reliability table: (mean told, share right, n)."""
+    """Expected calibration error, Brier score, and reliability bins (mean confidence, share right, n)."""
 
     error: float
     brier: float
     bins: tuple[tuple[float, float, int], ...]
 
 
-def calibration(told: Sequence[float], right: Sequence[bool], *, bins: int = 10) -> Calibration:
+def calibration(confidences: Sequence[float], right: Sequence[bool], *, bins: int = 10) -> Calibration:
     """Return how well confidences in [0, 1] agree with the share that was right, in bins of equal width."""
-    p, hit = np.asarray(told, np.float64), np.asarray(right, np.float64)
+    p, hit = np.asarray(confidences, np.float64), np.asarray(right, np.float64)
     if not len(p):
         return Calibration(math.nan, math.nan, ())
     place = np.minimum((p * bins).astype(int), bins - 1)
@@ -138,8 +138,8 @@ def calibration(told: Sequence[float], right: Sequence[bool], *, bins: int = 10)
 
 
 def calibration_error(pairs: Sequence[tuple[float, bool]]) -> float:
-    """Return the expected calibration error of (confidence, was it right); NaN of none."""
-    return calibration([told for told, _ in pairs], [right for _, right in pairs]).error
+    """Return the expected calibration error of (confidence, was it right) pairs; NaN for none."""
+    return calibration([p for p, _ in pairs], [right for _, right in pairs]).error
 
 
 def _poisson_cdf(count: int, mean: float) -> float:

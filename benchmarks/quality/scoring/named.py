@@ -1,4 +1,4 @@
-"""Who is named where the answer is more than one machine: culprits of one time, and groups within 20 s."""
+"""Tables of what is named where several machines are at fault: groups within 20 s, concurrent culprits."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -6,20 +6,21 @@ from itertools import groupby
 
 import numpy as np
 
-from benchmarks.quality.format import delays, interval
-from benchmarks.quality.matching import Alarm, Event, match, tells
-from benchmarks.quality.metrics import Floats, bootstrap, share
 from benchmarks.quality.run import OURS, Outcome
-from benchmarks.quality.score import job_of
+from benchmarks.quality.scoring.format import delays, interval
+from benchmarks.quality.scoring.matching import Alarm, Event, match, names_culprit
+from benchmarks.quality.scoring.metrics import Floats, bootstrap, share
+from benchmarks.quality.scoring.score import job_of
 
 WITHIN_SECONDS = 20.0
+"""The goal for naming a slow group."""
 MOST = 3
-"""Nodes that a hang names at most."""
+"""Most nodes that a hang names."""
 
 
 @dataclass(slots=True)
 class Named:
-    """By seed, the seconds from onset until the group or its machine was named; how often a wrong group."""
+    """Seconds from onset until the group or its machine was named, by seed; counts of names."""
 
     after: dict[int, list[float]] = field(default_factory=dict)
     groups: int = 0
@@ -27,14 +28,14 @@ class Named:
     wrong: int = 0
 
     def within(self) -> Floats:
-        """Return how many were named within 20 s, and how many there were, [seeds, 2]."""
+        """Return the numbers of those named within 20 s and of all, [seeds, 2]."""
         return np.array(
             [[sum(s <= WITHIN_SECONDS for s in some), len(some)] for _, some in sorted(self.after.items())]
         )
 
 
 def where_named(outcomes: Sequence[Outcome]) -> dict[str, Named]:
-    """Return by row when it was told which group was slow, and which nodes a hung job waited for."""
+    """Return by row when the slow group, or the nodes that a hung job waited for, were named."""
     table: dict[str, Named] = {}
     seeds = sorted({outcome.seed for outcome in outcomes})
     for outcome in outcomes:
@@ -66,21 +67,21 @@ NAMED_COLUMNS = (
 
 
 def _about(outcome: Outcome, event: Event) -> Iterator[Alarm]:
-    """Yield what was told of the job since; whether its onset is dated right is counted elsewhere."""
+    """Yield the alarms about the job since the onset; their own onsets are scored elsewhere."""
     for alarm in outcome.alarms[OURS]:
-        if job_of(outcome, alarm) == event.job_id and alarm.told >= event.onset:
+        if job_of(outcome, alarm) == event.job_id and alarm.sent_at >= event.onset:
             yield alarm
 
 
 def _count(named: Named, seed: int, event: Event, about: Sequence[Alarm]) -> None:
-    group = [alarm.told for alarm in about if alarm.group and alarm.group in event.groups]
-    machine = [alarm.told for alarm in about if alarm.places and tells(event, alarm.places)]
+    group = [alarm.sent_at for alarm in about if alarm.group and alarm.group in event.groups]
+    machine = [alarm.sent_at for alarm in about if alarm.places and names_culprit(event, alarm.places)]
     if not event.groups:
         machine += [
-            said.told
+            suspects.sent_at
             for alarm in about
-            for said in alarm.suspects
-            if any(tells(event, places) for places in said.ranked[:MOST])
+            for suspects in alarm.suspects
+            if any(names_culprit(event, places) for places in suspects.ranked[:MOST])
         ]
     named.groups += bool(group)
     named.machines += bool(machine)
@@ -90,13 +91,13 @@ def _count(named: Named, seed: int, event: Event, about: Sequence[Alarm]) -> Non
 
 SET_COLUMNS = (
     "row", "jobs", "culprits", "named", "among the first k", "jobs with all k among the first k",
-    "one finding each", "told in vain",
+    "one finding each", "false alarms",
 )  # fmt: skip
 _SET = ("culprits", "named", "first", "jobs", "whole", "single", "vain")
 
 
 def set_recall(outcomes: Sequence[Outcome]) -> dict[str, Floats]:
-    """Return by row, of jobs with several culprits at once, the counts of ``_SET``, [seeds, counts]."""
+    """Return the counts of ``_SET`` by row, [seeds, counts], of jobs with several culprits at once."""
     seeds = sorted({outcome.seed for outcome in outcomes})
     table: dict[str, Floats] = {}
     for outcome in outcomes:
@@ -126,7 +127,7 @@ def set_rows(outcomes: Sequence[Outcome]) -> Iterator[tuple[str, ...]]:
 
 
 def _together(outcome: Outcome) -> Iterator[list[Event]]:
-    """Yield the machines' events of each job that has several at a time."""
+    """Yield the events of each job that has several machines at fault at a time."""
     ours = [event for event in outcome.events if event.machine and event.job_id is not None]
     for _, group in groupby(sorted(ours, key=lambda e: e.job_id or ""), key=lambda e: e.job_id):
         events = list(group)
@@ -136,13 +137,13 @@ def _together(outcome: Outcome) -> Iterator[list[Event]]:
 
 
 def _set(outcome: Outcome, events: Sequence[Event]) -> list[float]:
-    said = sorted(outcome.alarms[OURS], key=lambda a: a.told)
+    alarms = sorted(outcome.alarms[OURS], key=lambda a: a.sent_at)
     order = dict.fromkeys(
-        places for alarm in said if job_of(outcome, alarm) == events[0].job_id for places in alarm.named
+        places for alarm in alarms if job_of(outcome, alarm) == events[0].job_id for places in alarm.named
     )
     first = [*order][: len(events)]
-    named = sum(any(tells(event, places) for places in order) for event in events)
-    soon = sum(any(tells(event, places) for places in first) for event in events)
+    named = sum(any(names_culprit(event, places) for places in order) for event in events)
+    soon = sum(any(names_culprit(event, places) for places in first) for event in events)
     result = match(outcome.events, outcome.alarms[OURS])
     again = [event for event, _ in result.duplicates]
     single = sum(event in events and event not in again for event, _ in result.found)

@@ -1,12 +1,13 @@
-"""The tables of `docs/detection-quality.md` from outcomes, and the same figures as JSON."""
+"""The tables of `docs/detection-quality.md`, and the same figures as JSON."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from benchmarks.quality.exposure import days_by_row, exposure, table
-from benchmarks.quality.format import delays, interval, median, p95
-from benchmarks.quality.metrics import (
+from benchmarks.quality.run import Outcome
+from benchmarks.quality.scoring.exposure import days_by_row, exposure, table
+from benchmarks.quality.scoring.format import delays, interval, median, p95
+from benchmarks.quality.scoring.metrics import (
     Calibration,
     Estimate,
     bootstrap,
@@ -20,11 +21,10 @@ from benchmarks.quality.metrics import (
     share,
     upper_rate,
 )
-from benchmarks.quality.named import NAMED_COLUMNS, SET_COLUMNS, named_rows, set_rows
-from benchmarks.quality.run import Outcome
-from benchmarks.quality.score import Noise, Score, abstentions, noise, scores
-from benchmarks.quality.telemetry import COLUMNS as TELEMETRY_COLUMNS
-from benchmarks.quality.telemetry import telemetry_rows
+from benchmarks.quality.scoring.named import NAMED_COLUMNS, SET_COLUMNS, named_rows, set_rows
+from benchmarks.quality.scoring.score import Noise, Score, abstentions, noise, scores
+from benchmarks.quality.scoring.telemetry_table import COLUMNS as TELEMETRY_COLUMNS
+from benchmarks.quality.scoring.telemetry_table import telemetry_rows
 
 ALL = "all"
 COLUMNS = (
@@ -48,7 +48,7 @@ def lines(outcomes: Sequence[Outcome]) -> Iterator[str]:
         if any(len(outcome.alarms) > 1 for outcome in of_part):
             yield from ("", *table(_DETECTOR_COLUMNS, _detector_rows(of_part)))
         yield from _special(of_part)
-    yield from ("", "## told in vain", "", *table(_NOISE_COLUMNS, _noise_rows(outcomes)))
+    yield from ("", "## false alarms", "", *table(_NOISE_COLUMNS, _noise_rows(outcomes)))
     yield from exposure([outcome for outcome in outcomes if outcome.benign])
     healthy = [outcome for outcome in outcomes if not outcome.events and not outcome.benign]
     yield from ("", "## healthy jobs", "", *table(_ABSTENTION_COLUMNS, _abstention_rows(healthy)))
@@ -56,7 +56,7 @@ def lines(outcomes: Sequence[Outcome]) -> Iterator[str]:
 
 
 def _special(outcomes: Sequence[Outcome]) -> Iterator[str]:
-    """Yield the tables of parts that ask for more: telemetry that fails, groups, several culprits at once."""
+    """Yield the additional tables of some parts: failing telemetry, groups, several culprits at once."""
     if any(outcome.part == "telemetry" for outcome in outcomes):
         yield from ("", *table(TELEMETRY_COLUMNS, telemetry_rows(outcomes)))
     for columns, rows in ((NAMED_COLUMNS, named_rows(outcomes)), (SET_COLUMNS, set_rows(outcomes))):
@@ -78,19 +78,19 @@ def summary(outcomes: Sequence[Outcome]) -> dict[str, Any]:
             }
             for part, some in by_part.items()
         },
-        "told_in_vain": {part: _rates(noise(some)) for part, some in by_part.items()},
+        "false_alarms": {part: _rates(noise(some)) for part, some in by_part.items()},
         "node_days_by_row": {part: days_by_row(some) for part, some in by_part.items()},
     }
 
 
 def figures(score: Score) -> dict[str, Any]:
     """Return every figure of a score as [value, low, high] or a number."""
-    told = score.counts("true", "false", "missed")
+    counts = score.counts("true", "false", "missed")
     return {
         "events": score.events,
-        "recall": _plain(bootstrap(told, recall)),
-        "precision": _plain(bootstrap(told, precision)),
-        "f1": _plain(bootstrap(told, f1)),
+        "recall": _plain(bootstrap(counts, recall)),
+        "precision": _plain(bootstrap(counts, precision)),
+        "f1": _plain(bootstrap(counts, f1)),
         "machine_f1": _plain(bootstrap(score.counts("named", "wrong", "unnamed"), f1)),
         "soon": _plain(bootstrap(score.counts("soon", "events"), share)),
         **{name: _plain(bootstrap(score.counts(name, "true"), share)) for name in OF_FOUND},
@@ -106,11 +106,11 @@ def figures(score: Score) -> dict[str, Any]:
 
 def _event_rows(outcomes: Sequence[Outcome]) -> Iterator[tuple[str, ...]]:
     for row, score in scores(outcomes, whole=ALL).items():
-        told = score.counts("true", "false", "missed")
+        counts = score.counts("true", "false", "missed")
         yield (
             row,
             str(score.events),
-            *(interval(bootstrap(told, statistic)) for statistic in (recall, precision, f1)),
+            *(interval(bootstrap(counts, statistic)) for statistic in (recall, precision, f1)),
             interval(bootstrap(score.counts("named", "wrong", "unnamed"), f1)),
             interval(bootstrap(score.counts("soon", "events"), share)),
             *(_value(bootstrap(score.counts(name, "true"), share)) for name in OF_FOUND),
@@ -126,7 +126,7 @@ _DETECTOR_COLUMNS = (
     "precision",
     "F1",
     "machine F1",
-    "told in vain",
+    "false alarms",
     "per 1,000 rank-steps",
 )
 
@@ -135,11 +135,11 @@ def _detector_rows(outcomes: Sequence[Outcome]) -> Iterator[tuple[str, ...]]:
     watched = [outcome for outcome in outcomes if len(outcome.alarms) > 1]
     for name in dict.fromkeys(name for outcome in watched for name in outcome.alarms):
         score = scores(watched, name, whole=ALL)[ALL]
-        told, named = score.counts("true", "false", "missed"), score.counts("named", "wrong", "unnamed")
+        counts, named = score.counts("true", "false", "missed"), score.counts("named", "wrong", "unnamed")
         noisy = noise(watched, name)
         yield (
             name,
-            *(interval(bootstrap(told, statistic)) for statistic in (recall, precision, f1)),
+            *(interval(bootstrap(counts, statistic)) for statistic in (recall, precision, f1)),
             interval(bootstrap(named, f1)),
             str(noisy.accusations),
             f"{1000 * noisy.accusations / noisy.rank_steps:.4f}",
@@ -153,7 +153,7 @@ def _misses(outcomes: Iterable[Outcome]) -> Iterator[str]:
             lost = int(score.counts("missed").sum())
             false = int(score.counts("false").sum())
             if lost or false:
-                yield f"* {row}, seed {outcome.seed}: {lost} missed, {false} told in vain"
+                yield f"* {row}, seed {outcome.seed}: {lost} missed, {false} false alarms"
 
 
 _NOISE_COLUMNS = (
@@ -187,16 +187,16 @@ def _abstention_rows(outcomes: Sequence[Outcome]) -> Iterator[tuple[str, ...]]:
 def _calibration_lines(outcomes: Sequence[Outcome]) -> Iterator[str]:
     score = scores(outcomes, whole=ALL).get(ALL, Score())
     for name, pairs in (("finding", score.sure), ("cause", score.why)):
-        told = pooled(pairs)
-        fit = calibration([p for p, _ in told], [right for _, right in told])
+        rated = pooled(pairs)
+        fit = calibration([p for p, _ in rated], [right for _, right in rated])
         error = interval(resampled(pairs, calibration_error))
-        yield f"{name}: expected error {error}, Brier score {fit.brier:.3f}, n {len(told)}"
-        yield from ("", *table(("told", "right", "n"), _reliability(fit)), "")
+        yield f"{name}: expected error {error}, Brier score {fit.brier:.3f}, n {len(rated)}"
+        yield from ("", *table(("confidence", "right", "n"), _reliability(fit)), "")
 
 
 def _reliability(fit: Calibration) -> Iterator[tuple[str, ...]]:
-    for told, right, n in fit.bins:
-        yield f"{told:.2f}", f"{right:.2f}", str(n)
+    for confidence, right, n in fit.bins:
+        yield f"{confidence:.2f}", f"{right:.2f}", str(n)
 
 
 def _exposure(outcomes: Sequence[Outcome]) -> str:

@@ -1,14 +1,23 @@
-"""Outcomes to scores: per row of a table, what was found, how soon, how rightly, and what was in vain."""
+"""Scores by row of a table: events found and missed, delays, right places and causes, false alarms."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from benchmarks.quality.alarms import PAGE, TICKET
-from benchmarks.quality.matching import Alarm, Event, Matches, Places, in_window, is_of, match, tells
-from benchmarks.quality.metrics import Floats
 from benchmarks.quality.run import OURS, Outcome
+from benchmarks.quality.scoring.alarms import PAGE, TICKET
+from benchmarks.quality.scoring.matching import (
+    Alarm,
+    Event,
+    Matches,
+    Places,
+    in_window,
+    is_of,
+    match,
+    names_culprit,
+)
+from benchmarks.quality.scoring.metrics import Floats
 from simulator.faults.shared_faults import TELEMETRY_FAULTS
 
 COUNTS = (
@@ -16,19 +25,19 @@ COUNTS = (
     "cause1",
     "cause3", "covered",
 )  # fmt: skip
-"""``false`` counts duplicates, too; ``wrong`` alarms about other machines alone. ``named`` are events of a
-machine about which it was named first, ``unnamed`` the others."""
+"""``false`` includes duplicates, ``wrong`` only alarms about other machines. ``named`` are events of a
+machine that was named first, ``unnamed`` the other events of machines."""
 
 SOON_STEPS = 30.0
 
 
 @dataclass(slots=True)
 class Score:
-    """Counts by seed (in order of ``COUNTS``), and by seed and event what quantiles and calibration need.
+    """Counts by seed (in order of ``COUNTS``), and the values by seed for quantiles and calibration.
 
-    ``opened`` runs from the true onset to the event time of the finding's opening, ``delays`` to the event
-    time the stream had reached when it left; ``inf`` for events never told of. ``sure`` pairs a finding's
-    confidence with whether it was right, ``why`` that of its cause.
+    ``opened`` is the time from the true onset to the opening of the finding, ``delays`` to the event time the
+    stream had reached when it was sent; ``inf`` for missed events. ``sure`` pairs a finding's confidence with
+    whether it was right, ``why`` that of its cause.
     """
 
     seeds: dict[int, Floats] = field(default_factory=dict)
@@ -40,7 +49,7 @@ class Score:
 
     @property
     def events(self) -> int:
-        """How many events there were."""
+        """Number of events."""
         return sum(map(len, self.delays.values()))
 
     def counts(self, *which: str) -> Floats:
@@ -49,7 +58,7 @@ class Score:
         return table[:, [COUNTS.index(name) for name in which]]
 
     def add(self, seed: int, **counts: float) -> None:
-        """Add to the counts of one seed, which then has a part in every interval."""
+        """Add to the counts of one seed, which is then part of every interval."""
         for seen in (self.opened, self.delays, self.sure, self.why):
             seen.setdefault(seed, [])
         row = self.seeds.setdefault(seed, np.zeros(len(COUNTS)))
@@ -79,7 +88,7 @@ def _count(score: Score, outcome: Outcome, result: Matches, detector: str, row: 
         if row in (None, event.row):
             _found(score, outcome, event, alarm, outcome.alarms[detector])
     for event in result.missed:
-        # Of some telemetry that fails there is nothing to tell.
+        # Some failures of telemetry need no finding.
         if row in (None, event.row) and event.verdicts:
             score.add(outcome.seed, missed=1, events=1, unnamed=event.machine)
             score.opened[outcome.seed].append(np.inf)
@@ -94,11 +103,11 @@ def _count(score: Score, outcome: Outcome, result: Matches, detector: str, row: 
     score.duplicates += sum(row in (None, where) for _, where in again)
 
 
-def _found(score: Score, outcome: Outcome, event: Event, alarm: Alarm, told: Sequence[Alarm]) -> None:
-    ranked = [tells(event, places) for places in named_about(outcome, event, told)]
-    accused = named_about(outcome, event, told, accused=True)
+def _found(score: Score, outcome: Outcome, event: Event, alarm: Alarm, alarms: Sequence[Alarm]) -> None:
+    ranked = [names_culprit(event, places) for places in named_about(outcome, event, alarms)]
+    accused = named_about(outcome, event, alarms, accused=True)
     limit = event.onset + SOON_STEPS * event.step_seconds
-    named = any(tells(event, places) for places in accused[:1])
+    named = any(names_culprit(event, places) for places in accused[:1])
     right = [is_of(cause, event.causes) for cause in alarm.causes]
     score.add(
         outcome.seed,
@@ -115,7 +124,7 @@ def _found(score: Score, outcome: Outcome, event: Event, alarm: Alarm, told: Seq
         covered=_covers(alarm, event),
     )
     score.opened[outcome.seed].append(alarm.at - event.onset)
-    score.delays[outcome.seed].append(alarm.told - event.onset)
+    score.delays[outcome.seed].append(alarm.sent_at - event.onset)
     if alarm.confidence is not None:
         score.sure[outcome.seed].append((alarm.confidence, True))
     if alarm.cause_confidence is not None:
@@ -123,33 +132,35 @@ def _found(score: Score, outcome: Outcome, event: Event, alarm: Alarm, told: Seq
 
 
 def _covers(alarm: Alarm, event: Event) -> bool:
-    """Tell whether the onset interval holds the true onset."""
+    """Return whether the onset interval contains the true onset."""
     if alarm.onset_lo is None or alarm.onset_hi is None:
         return False
     return alarm.onset_lo <= event.onset <= alarm.onset_hi
 
 
 def named_about(
-    outcome: Outcome, event: Event, told: Iterable[Alarm], *, accused: bool = False
+    outcome: Outcome, event: Event, alarms: Iterable[Alarm], *, accused: bool = False
 ) -> list[Places]:
-    """Return what was named about an event in the order it was: whoever acts goes through it.
+    """Return the places named about an event in the order of the notifications.
 
     A finding names its machine or domain and then its suspects, likeliest first; with ``accused`` the former
-    alone. Those at fault in another event are right, too, and stand in nobody's way.
+    only. Places at fault in another event are left out, as naming them is right.
     """
     others = [other for other in outcome.events if other.machine and other is not event]
     about = [
         alarm
-        for alarm in sorted(told, key=lambda a: a.told)
+        for alarm in sorted(alarms, key=lambda a: a.sent_at)
         if in_window(event, alarm.onset) and job_of(outcome, alarm) == event.job_id
     ]
     named = (alarm.named[: bool(alarm.places)] if accused else alarm.named for alarm in about)
     order = dict.fromkeys(places for some in named for places in some)
-    return [p for p in order if tells(event, p) or not any(tells(other, p) for other in others)]
+    return [
+        p for p in order if names_culprit(event, p) or not any(names_culprit(other, p) for other in others)
+    ]
 
 
 def row_of(outcome: Outcome, alarm: Alarm) -> str:
-    """Return the row a false alarm counts in: that of the event in the same job, else the scenario's own."""
+    """Return the row of a false alarm: that of the event in the same job, else the scenario's own."""
     rows = [event.row for event in outcome.events if event.job_id == job_of(outcome, alarm)]
     return rows[0] if rows else outcome.row
 
@@ -166,35 +177,35 @@ class Noise:
 
 
 def noise(outcomes: Iterable[Outcome], detector: str = OURS) -> Noise:
-    """Count what was told without a cause; what is right to say of a healthy job is no false ticket."""
+    """Count the false alarms by severity; an expected finding about a healthy job is none."""
     pages = tickets = accusations = rank_steps = 0
     node_days = 0.0
     for outcome in outcomes:
         if detector not in outcome.alarms:
             continue
-        said = in_vain(outcome, detector)
-        pages += sum(a.calls for a in said if a.severity in PAGE)
-        tickets += sum(a.calls for a in said if a.severity in TICKET)
-        accusations += sum(a.calls for a in said if a.accuses)
+        false = false_alarms(outcome, detector)
+        pages += sum(a.calls for a in false if a.severity in PAGE)
+        tickets += sum(a.calls for a in false if a.severity in TICKET)
+        accusations += sum(a.calls for a in false if a.accuses)
         node_days += outcome.node_days
         rank_steps += outcome.rank_steps
     return Noise(pages, tickets, accusations, node_days, rank_steps)
 
 
-def in_vain(outcome: Outcome, detector: str = OURS) -> list[Alarm]:
-    """Return what was told without a cause."""
+def false_alarms(outcome: Outcome, detector: str = OURS) -> list[Alarm]:
+    """Return the alarms without a cause."""
     result = match(outcome.events, outcome.alarms[detector])
     return [*result.false, *(a for a in result.remarks if not _founded(outcome, a))]
 
 
-def row_in_vain(outcome: Outcome, alarm: Alarm) -> str | None:
+def benign_row(outcome: Outcome, alarm: Alarm) -> str | None:
     """Return the benign row of the job that an alarm is about, None for one about no job."""
     return outcome.benign.get(job_of(outcome, alarm) or "")
 
 
 @dataclass(slots=True)
 class Abstention:
-    """One kind of healthy job: how many, with a machine accused, with a right verdict, with another one."""
+    """Counts of one kind of healthy job: all, with a machine accused, with a right verdict, with another."""
 
     jobs: int = 0
     accused: int = 0
@@ -203,29 +214,29 @@ class Abstention:
 
 
 def abstentions(outcomes: Iterable[Outcome]) -> dict[str, Abstention]:
-    """Return what was said of each healthy job, by the name of what is special about it."""
+    """Return the counts of findings about healthy jobs, by the name of the job."""
     table: dict[str, Abstention] = {}
     for outcome in outcomes:
         result = match(outcome.events, outcome.alarms[OURS])
         for job in sorted(set(outcome.job_of.values())):
             entry = table.setdefault(job, Abstention())
-            said = [a for a in result.remarks if job_of(outcome, a) == job]
+            about = [a for a in result.remarks if job_of(outcome, a) == job]
             entry.jobs += 1
             entry.accused += any(job_of(outcome, a) == job for a in result.false)
-            entry.right += any(_expected(outcome, a) for a in said)
-            entry.wrong += any(not _expected(outcome, a) for a in said)
+            entry.right += any(_expected(outcome, a) for a in about)
+            entry.wrong += any(not _expected(outcome, a) for a in about)
     return table
 
 
 def _expected(outcome: Outcome, alarm: Alarm) -> bool:
     right = outcome.expected.get(job_of(outcome, alarm) or "", ())
-    return any(said in right for said in (alarm.kind, *alarm.causes[:1]))
+    return any(name in right for name in (alarm.kind, *alarm.causes[:1]))
 
 
 def _founded(outcome: Outcome, alarm: Alarm) -> bool:
-    """Tell whether a remark about a job is right: expected, or the job has a fault that it may well show.
+    """Return whether a remark about a job is right: expected, or the job has a fault at that time.
 
-    What is wrong with the telemetry of one node explains nothing that is said of others or of the job.
+    Failing telemetry of one node does not explain findings about other nodes or the job.
     """
     about = [
         event
@@ -236,5 +247,5 @@ def _founded(outcome: Outcome, alarm: Alarm) -> bool:
 
 
 def job_of(outcome: Outcome, alarm: Alarm) -> str | None:
-    """Return the job an alarm is about, by its place where it does not say."""
+    """Return the job of an alarm, by its place where it has no job id."""
     return alarm.job_id or (outcome.job_of.get(alarm.places[0][0]) if alarm.places else None)

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from benchmarks.quality.matching import Alarm, Event
+from benchmarks.quality.scoring.matching import Alarm, Event
 
 CAUSE = Event(
     row="slow",
@@ -24,7 +24,7 @@ def event(onset=100.0, *, node="a", **given):
     return replace(CAUSE, **{"onset": onset, "nodes": (node,), **given})
 
 
-def alarm(onset=100.0, *, node="a", gpu=3, told=None, kind="straggler.fail_slow", job_id="job"):
+def alarm(onset=100.0, *, node="a", gpu=3, sent_at=None, kind="straggler.fail_slow", job_id="job"):
     places = () if node is None else ((node, gpu),)
-    told = onset + 5 if told is None else told
-    return Alarm(at=told, told=told, onset=onset, kind=kind, places=places, job_id=job_id)
+    sent_at = onset + 5 if sent_at is None else sent_at
+    return Alarm(at=sent_at, sent_at=sent_at, onset=onset, kind=kind, places=places, job_id=job_id)

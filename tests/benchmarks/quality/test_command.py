@@ -6,10 +6,10 @@ import pytest
 
 from benchmarks.quality import command
 from benchmarks.quality.columns import BARE, without
-from benchmarks.quality.parts import PARTS
-from benchmarks.quality.report import lines, summary
 from benchmarks.quality.run import run
-from benchmarks.quality.scenarios import REPORT_SEEDS, TUNING_SEEDS, Scenario
+from benchmarks.quality.scenarios.parts import PARTS
+from benchmarks.quality.scenarios.scenario import REPORT_SEEDS, TUNING_SEEDS, Scenario
+from benchmarks.quality.scoring.report import lines, summary
 from simulator import Cluster, ClusterSpec, Fault, JobSpec
 from slowrank.telemetry import NodeSample
 from slowrank.telemetry.columns import unpack

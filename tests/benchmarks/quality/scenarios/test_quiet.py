@@ -5,12 +5,21 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.quality import command
-from benchmarks.quality.exposure import days_by_row, exposure
-from benchmarks.quality.matching import in_window
-from benchmarks.quality.quiet import IDLE, RESIZED, ROLES, STAGES, node_days, quiet, quiet_1hz, quiet_large
 from benchmarks.quality.run import OURS, Outcome, run
-from benchmarks.quality.scenarios import Scenario, events_of
-from benchmarks.quality.score import noise
+from benchmarks.quality.scenarios.quiet import (
+    IDLE,
+    RESIZED,
+    ROLES,
+    STAGES,
+    node_days,
+    quiet,
+    quiet_1hz,
+    quiet_large,
+)
+from benchmarks.quality.scenarios.scenario import Scenario, events_of
+from benchmarks.quality.scoring.exposure import days_by_row, exposure
+from benchmarks.quality.scoring.matching import in_window
+from benchmarks.quality.scoring.score import noise
 from simulator import ClusterSpec, Fault, JobSpec
 from simulator.cluster.truth import truths
 from simulator.faults.catalogue import CATALOGUE

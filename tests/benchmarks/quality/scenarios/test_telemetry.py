@@ -3,8 +3,9 @@
 from dataclasses import replace
 
 from benchmarks.quality.run import OURS, Outcome
-from benchmarks.quality.scenarios import events_of
-from benchmarks.quality.telemetry import LASTING, PASSING, RACK, RACKS, telemetry, telemetry_rows
+from benchmarks.quality.scenarios.scenario import events_of
+from benchmarks.quality.scenarios.telemetry import LASTING, PASSING, RACK, RACKS, telemetry
+from benchmarks.quality.scoring.telemetry_table import telemetry_rows
 from simulator.cluster.truth import truths
 from tests.benchmarks.quality.alarm_rows import alarm, event
 
@@ -35,7 +36,7 @@ def test_a_rack_is_one_event_and_every_class_has_one():
 def test_what_is_told_of_each_class():
     """A gap that is told, and a rank called slow beside records that only come twice."""
     table = rows(
-        alarm(gpu=None, kind="exporter.stale", job_id=None, told=111.0), alarm(node="b", job_id="other")
+        alarm(gpu=None, kind="exporter.stale", job_id=None, sent_at=111.0), alarm(node="b", job_id="other")
     )
     one = "1.000 [1.000, 1.000]"
     assert table["dead exporter"] == ("1", one, one, "11.0 [11.0, 11.0], 11.0 [11.0, 11.0]", "0", "0")

@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from alerts.finding import Cause, Finding
-from benchmarks.quality.alarms import Book
-from benchmarks.quality.matching import Suspects
+from benchmarks.quality.scoring.alarms import AlarmLog
+from benchmarks.quality.scoring.matching import Suspects
 from slowrank.telemetry import Subject
 from slowrank.telemetry.records import Suspect
 
@@ -29,10 +29,10 @@ FINDING = Finding(
 
 
 def told(*versions):
-    book = Book({"leaf": ("a", "b")})
+    log = AlarmLog({"leaf": ("a", "b")})
     for now, finding in versions:
-        book.hear(finding, now)
-    return book.alarms
+        log.update(finding, now)
+    return log.alarms
 
 
 def test_a_suspicion_is_told_nobody():
@@ -47,7 +47,12 @@ def test_an_alarm_is_timed_at_its_opening_and_speaks_with_its_last_words():
     [alarm] = told(
         (104.0, FINDING), (106.0, opened), (150.0, worse), (900.0, replace(opened, status="resolved"))
     )
-    assert (alarm.at, alarm.told, alarm.severity, alarm.causes) == (105.0, 106.0, "critical", ("clock.low",))
+    assert (alarm.at, alarm.sent_at, alarm.severity, alarm.causes) == (
+        105.0,
+        106.0,
+        "critical",
+        ("clock.low",),
+    )
     assert (alarm.places, alarm.confidence, alarm.calls) == ((("a", 3),), 0.9, 1)
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.quality.matching import in_window, match
+from benchmarks.quality.scoring.matching import in_window, match
 from tests.benchmarks.quality.alarm_rows import alarm, event
 
 
@@ -26,7 +26,7 @@ def counts(result):
         ([alarm(gpu=None)], (1, 0, 0, 0, 0)),
         ([alarm(gpu=4)], (0, 1, 1, 0, 0)),
         ([alarm(node="b")], (0, 1, 1, 0, 0)),
-        ([alarm(), alarm(told=200.0)], (1, 0, 0, 1, 0)),
+        ([alarm(), alarm(sent_at=200.0)], (1, 0, 0, 1, 0)),
         ([alarm(97.9)], (0, 1, 1, 0, 0)),
         ([alarm(98.0)], (1, 0, 0, 0, 0)),
         ([alarm(node=None, kind="straggler.job_wide")], (0, 1, 0, 0, 1)),
@@ -80,7 +80,7 @@ def test_a_domain_is_named_by_most_of_its_nodes():
     whole, single = event(gpu=None, nodes=tuple("abcd")), event()
     assert counts(match([whole], [switch])) == (1, 0, 0, 0, 0)
     assert counts(match([single], [switch])) == (0, 1, 1, 0, 0)
-    assert counts(match([whole], [switch, alarm(told=200.0)])) == (1, 0, 0, 1, 0)
+    assert counts(match([whole], [switch, alarm(sent_at=200.0)])) == (1, 0, 0, 1, 0)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from dataclasses import astuple
 import numpy as np
 import pytest
 
-from benchmarks.quality.metrics import (
+from benchmarks.quality.scoring.metrics import (
     bootstrap,
     calibration,
     calibration_error,

@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks.quality.groups import groups
-from benchmarks.quality.matching import Suspects
-from benchmarks.quality.named import named_rows, set_recall, set_rows, where_named
 from benchmarks.quality.run import OURS, Outcome
-from benchmarks.quality.scenarios import events_of
+from benchmarks.quality.scenarios.groups import groups
+from benchmarks.quality.scenarios.scenario import events_of
+from benchmarks.quality.scoring.matching import Suspects
+from benchmarks.quality.scoring.named import named_rows, set_recall, set_rows, where_named
 from simulator.cluster.truth import truths
 from tests.benchmarks.quality.alarm_rows import alarm, event
 
@@ -25,15 +25,15 @@ def outcome(events, alarms, *, seed=1):
 
 
 def of_group(group, told):
-    return replace(alarm(node=None, kind="straggler.job_wide", told=told), group=group)
+    return replace(alarm(node=None, kind="straggler.job_wide", sent_at=told), group=group)
 
 
 def test_a_group_or_its_port_within_twenty_seconds():
     """What comes first of both counts; another group is wrong, and never named is never."""
     told = [
-        outcome([PORT], [of_group(GROUP, 130.0), alarm(told=119.0)]),
+        outcome([PORT], [of_group(GROUP, 130.0), alarm(sent_at=119.0)]),
         outcome([PORT], [of_group(OTHER, 110.0), of_group(GROUP, 121.0)], seed=2),
-        outcome([PORT], [alarm(node="b", told=105.0)], seed=3),
+        outcome([PORT], [alarm(node="b", sent_at=105.0)], seed=3),
     ]
     named = where_named(told)["slow"]
     assert (named.groups, named.machines, named.wrong) == (2, 1, 1)
@@ -48,7 +48,7 @@ def test_a_hung_job_is_named_by_its_suspects():
     hung = event(fault="job_hang", machine=False, gpu=None, verdicts=("hang.job",))
     places = [((node, None),) for node in "bcda"]
     said = (Suspects(112.0, tuple(places)), Suspects(130.0, tuple(places[1:])))
-    told = replace(alarm(node=None, kind="hang.job", told=112.0), suspects=said)
+    told = replace(alarm(node=None, kind="hang.job", sent_at=112.0), suspects=said)
     assert where_named([outcome([hung], [told])])["slow"].after == {1: [30.0]}
 
 
@@ -56,7 +56,7 @@ def test_all_of_several_culprits():
     """Two of three are among the first three named, the third comes fourth; one is told twice."""
     events = [event(node=node, row="3 at once") for node in "abc"]
     order = ["a", "healthy", "b", "b", "c"]
-    said = [alarm(node=node, told=101.0 + i) for i, node in enumerate(order)]
+    said = [alarm(node=node, sent_at=101.0 + i) for i, node in enumerate(order)]
     table = set_recall([outcome(events, said)])["3 at once"]
     assert table.tolist() == [[3, 3, 2, 1, 0, 2, 1]]
     [row] = set_rows([outcome(events, said)])

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.quality.matching import Suspects
 from benchmarks.quality.run import OURS, Outcome
-from benchmarks.quality.score import abstentions, noise, scores
+from benchmarks.quality.scoring.matching import Suspects
+from benchmarks.quality.scoring.score import abstentions, noise, scores
 from tests.benchmarks.quality.alarm_rows import alarm, event
 
 NODES = {"a": "job", "b": "job", "c": "other"}
@@ -27,7 +27,7 @@ def row(score, *names):
 def test_counts_by_row_and_over_all():
     """A found event, a missed one and an alarm about a healthy node of another job, each in its row."""
     events = [event(row="5 %"), event(node="c", job_id="other", row="10 %")]
-    table = scores([outcome(events, [alarm(), alarm(node="b", told=300.0)])], whole="all")
+    table = scores([outcome(events, [alarm(), alarm(node="b", sent_at=300.0)])], whole="all")
     assert row(table["5 %"], "true", "false", "missed") == [1, 1, 0]
     assert row(table["10 %"], "true", "false", "missed") == [0, 0, 1]
     assert row(table["all"], "true", "false", "missed") == [1, 1, 1]
@@ -37,7 +37,7 @@ def test_counts_by_row_and_over_all():
 
 def test_a_wrong_machine_named_first_costs_the_top_place():
     """Top-1 goes by the first machine named about the event's job, top-3 by the first three."""
-    [score] = scores([outcome([event()], [alarm(node="b", told=101.0), alarm(told=103.0)])]).values()
+    [score] = scores([outcome([event()], [alarm(node="b", sent_at=101.0), alarm(sent_at=103.0)])]).values()
     assert row(score, "top1", "top3", "true", "false") == [0, 1, 1, 1]
 
 
@@ -58,8 +58,8 @@ def test_a_machine_that_is_named_stands_before_its_suspects():
 
 def test_other_culprits_stand_in_nobodys_way():
     """Of two that are at fault at once each may be first; a healthy one named before them costs the place."""
-    events, both = [event(), event(node="b")], [alarm(told=105.0), alarm(node="b", told=106.0)]
-    wrong = alarm(node="a", gpu=7, told=104.0)
+    events, both = [event(), event(node="b")], [alarm(sent_at=105.0), alarm(node="b", sent_at=106.0)]
+    wrong = alarm(node="a", gpu=7, sent_at=104.0)
     assert row(scores([outcome(events, both)])["slow"], "top1", "top3") == [2, 2]
     assert row(scores([outcome(events, [wrong, *both])])["slow"], "top1", "top3") == [0, 2]
 
@@ -74,14 +74,14 @@ def test_of_what_nobody_need_be_told_nothing_is_missed():
 
 def test_soon_is_thirty_steps():
     """A finding counts as soon up to 30 steps of its job after the onset."""
-    told = [outcome([event(step_seconds=2.0)], [alarm(told=100.0 + s)], seed=s) for s in (60, 61)]
+    told = [outcome([event(step_seconds=2.0)], [alarm(sent_at=100.0 + s)], seed=s) for s in (60, 61)]
     [score] = scores(told).values()
     assert score.counts("soon", "events").tolist() == [[1, 1], [0, 1]]
 
 
 def test_a_duplicate_counts_as_false():
     """The second finding about one event is told in vain."""
-    [score] = scores([outcome([event()], [alarm(), alarm(told=200.0)])]).values()
+    [score] = scores([outcome([event()], [alarm(), alarm(sent_at=200.0)])]).values()
     assert row(score, "true", "false", "wrong", "named") == [1, 1, 0, 1]
     assert score.duplicates == 1
 

@@ -1,37 +1,25 @@
 """One worker process: puts a role, its servers and its Faust app together, and runs it."""
 
 import asyncio
-import logging
 import os
-import socket
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from datetime import UTC, datetime
 from functools import partial
-from typing import Protocol
 
 import faust
 import numpy as np
 from aiokafka.errors import KafkaError
 
-from alerts.finding import Finding
 from detectors.changepoint.detector import ChangeDetectorBank
 from detectors.changepoint.standardise import Scale
 from slowrank.settings import Settings
 from slowrank.telemetry.topics import SUSPICIONS, topic_name
-from store import retention
-from store.error_classes import UNAVAILABLE
-from store.findings.findings import save
-from store.findings.self_findings import save_self_finding
-from store.heartbeats import Heartbeat, beat
-from store.pool import open_pool
-from store.telemetry.batches import write_rows
 from streams.config.settings import Tuning
-from streams.rollup.rollup import Rows
 from streams.runtime.background import BackgroundTask, Routine
 from streams.runtime.detect_worker import Detect
 from streams.runtime.faust_app import READS, Role, Take, Work, build, group
+from streams.runtime.finding_sink import FindingSink
 from streams.runtime.gc_tuning import collect_seldom
 from streams.runtime.housekeeping import Housekeeper, health_file
 from streams.runtime.kafka.moved_keys import Moves
@@ -43,21 +31,24 @@ from streams.runtime.monitoring.health import Health
 from streams.runtime.monitoring.metrics import SinkMetrics, new_registry, serve
 from streams.runtime.monitoring.self_monitor import SelfMonitor
 from streams.runtime.monitoring.watchdog import Watchdog
+from streams.runtime.partitions.context import WorkerContext
 from streams.runtime.partitions.rebuild import reread
 from streams.runtime.preflight import await_kafka, demand, make_own
-from streams.runtime.sink_worker import Sink
+from streams.runtime.rollup_sink import RollUpSink
+from streams.runtime.sink_store import SinkStore
 from streams.runtime.write_buffer import RowBuffer
 
-log = logging.getLogger(__name__)
+IDLE_SECONDS = 10.0
+"""Time without a message after which a partition's open buckets are written: one bucket of ten seconds."""
 
-# A partition that brought nothing for so long has its open buckets written.
-QUIET_SECONDS = 10.0
-# Between two signs of life in the database: ``/readyz`` misses a process after a minute without one.
 BEAT_SECONDS = 5.0
+"""Between two heartbeats in the database. ``/readyz`` misses a process after a minute without one."""
+
 LOOK_SECONDS = 15.0
-# For a connection to store what a look found about slowrank itself; the next look tries again.
-OWN_SECONDS = 5.0
+"""Between two looks of the self monitor. Chosen: once a usual scrape interval."""
+
 RETENTION_SECONDS = 3600.0
+"""Between two prunings of old rows. Chosen: the shortest retention is hours."""
 
 
 def run(settings: Settings, tuning: Tuning, role: Role) -> None:
@@ -93,113 +84,137 @@ def compile_kernel() -> None:
         bank.update(float(second), np.zeros(64))
 
 
+class Servers:
+    """Connections to the brokers and the housekeeping, which both roles have."""
+
+    def __init__(self, settings: Settings, role: Role, health: Health) -> None:
+        self.probe = Probe(settings.kafka_bootstrap, group(settings, role))
+        limit = settings.streams_stall_seconds
+        self.housekeeper = Housekeeper(
+            health=health,
+            probe=self.probe,
+            watchdog=Watchdog(health, no_event=limit, no_commit=2 * limit, orphaned=4 * limit),
+            file=health_file(settings.streams_runtime_dir, role, os.getpid()),
+        )
+        self.background = BackgroundTask()
+        self._producer = DurableProducer(settings.kafka_bootstrap, health)
+        self.context = WorkerContext(
+            name=partial(topic_name, prefix=settings.topic_prefix),
+            reread=partial(reread, settings.kafka_bootstrap),
+            producer=self._producer,
+            health=health,
+            now=time.time,
+            window=60.0 * settings.streams_rebuild_minutes,
+        )
+
+    def moves(self) -> Moves:
+        """Return a placement of keys of its own."""
+        growth = Growth(self.probe, self.context.name("slowrank-partitions"), time.time)
+        return Moves(self.context.health.role, growth.counts, self.probe.committed, self.context.health)
+
+    async def prepare(self, assigned: set[Place], work: Detect | RollUpSink) -> None:
+        """Build the state of partitions that were not read yet and may stay idle with work left in them.
+
+        That is a job that hangs, a bucket not written, or records held back to be put in order. A new
+        partition of a topic that grew may have such work from before.
+        """
+        unread = assigned.difference(work.partitions.states)
+        committed = self.housekeeper.committed
+        owing = {p for p in unread if p in committed or await work.partitions.has_past(p)}
+        if not owing:
+            return
+        with suppress(KafkaError):
+            # Asked anew: whoever had the partition before may have committed since the last round.
+            committed = await self.probe.committed()
+            for place in sorted(owing):
+                # No message carries the log's time: the window is counted back from now, and the state of a
+                # partition that has been idle for longer is empty.
+                await work.prepare(place, committed.get(place, 0), timestamp=time.time())
+
+    async def stop(self) -> None:
+        """Give up what runs in the background and disconnect from the brokers."""
+        await self.background.stop()
+        await self._producer.close()
+        await self.probe.close()
+
+
 class DetectWork:
     """Telemetry to suspicions."""
 
     def __init__(self, settings: Settings, tuning: Tuning, health: Health) -> None:
-        self._name = partial(topic_name, prefix=settings.topic_prefix)
-        self._chore = BackgroundTask()
-        self._outlet = DurableProducer(settings.kafka_bootstrap, health)
-        self._probe = Probe(settings.kafka_bootstrap, group(settings, "detect"))
-        self._tender = _tender(settings, health, self._probe)
-        self._moves = _moves(settings, health, self._probe)
-        self._detect = Detect(
-            name=self._name,
-            reread=partial(reread, settings.kafka_bootstrap),
-            outlet=self._outlet,
-            health=health,
-            now=time.time,
-            window=60.0 * settings.streams_rebuild_minutes,
-            tuning=tuning,
-            job_memory_bytes=settings.streams_job_memory_mib << 20,
-            moves=self._moves,
-        )
+        self._servers = Servers(settings, "detect", health)
+        self._moves = self._servers.moves()
+        memory = settings.streams_job_memory_mib << 20
+        context = self._servers.context
+        self._detect = Detect(context, tuning=tuning, job_memory_bytes=memory, moves=self._moves)
 
     @property
     def takes(self) -> Mapping[str, Take]:
         """All telemetry goes the same way."""
-        return {self._name(topic): self._detect.take for topic in READS["detect"]}
+        return {self._servers.context.name(topic): self._detect.take for topic in READS["detect"]}
 
     async def round(self, assigned: set[Place]) -> None:
-        """Keep the books, and let time pass for jobs that have fallen quiet."""
-        ends = await self._tender.round(assigned, self._detect.positions)
-        self._chore.begin(partial(self._prepare, assigned))
+        """Report health, and advance event time in idle partitions."""
+        ends = await self._servers.housekeeper.round(assigned, self._detect.partitions.positions)
+        self._servers.background.begin(partial(self._servers.prepare, assigned, self._detect))
         self._detect.idle(assigned, ends)
-
-    async def _prepare(self, assigned: set[Place]) -> None:
-        unread = assigned.difference(self._detect.positions)
-        await _prepare(unread, self._tender, self._probe, self._detect)
 
     def rebalanced(self) -> None:
         """Ask for the partition counts before the next message is taken."""
         self._moves.rebalanced()
 
     async def stop(self) -> None:
-        """Let go of the brokers."""
-        await self._chore.stop()
-        await self._outlet.close()
-        await self._probe.close()
-        self._tender.close()
+        """Disconnect from the brokers."""
+        await self._servers.stop()
+        self._servers.housekeeper.close()
 
 
 class SinkWork:
-    """Telemetry to roll-ups, suspicions to findings; looks after the database and the pipeline as well."""
+    """Telemetry to roll-ups, suspicions to findings; prunes the database, monitors the pipeline."""
 
     def __init__(self, settings: Settings, tuning: Tuning, health: Health, metrics: SinkMetrics) -> None:
-        self._name = partial(topic_name, prefix=settings.topic_prefix)
         self._health = health
-        self._metrics = metrics
-        self._settings = settings
-        self._config_of = tuning.finding
-        self._pool = open_pool(settings.dsn(), max_size=4, name="slowrank-streams")
-        self._chore = BackgroundTask()
-        self._outlet = DurableProducer(settings.kafka_bootstrap, health)
-        self._probe = Probe(settings.kafka_bootstrap, group(settings, "sink"))
-        self._tender = _tender(settings, health, self._probe)
-        self._instance = f"{socket.gethostname()}-{os.getpid()}"
+        self._servers = Servers(settings, "sink", health)
+        self._store = SinkStore(settings, tuning.finding, health, metrics)
         self._beat_at = health.clock()
-        self._moves = (_moves(settings, health, self._probe), _moves(settings, health, self._probe))
-        self._sink = Sink(
-            name=self._name,
-            reread=partial(reread, settings.kafka_bootstrap),
-            outlet=self._outlet,
-            health=health,
-            now=time.time,
-            window=60.0 * settings.streams_rebuild_minutes,
-            save=self._save,
-            rows=RowBuffer(self._write, health, health.clock),
-            tuning=tuning,
-            telemetry_moves=self._moves[0],
-            suspicion_moves=self._moves[1],
+        self._moves = (self._servers.moves(), self._servers.moves())
+        context, rows = self._servers.context, RowBuffer(self._store.write, health, health.clock)
+        self._rollups = RollUpSink(context, rows=rows, moves=self._moves[0])
+        self._findings = FindingSink(
+            context, save=self._store.save, rows=rows, tuning=tuning, moves=self._moves[1]
         )
-        self._lookout = SelfMonitor(settings, store=self._save_own, metrics=metrics, wall=time.time)
+        self._monitor = SelfMonitor(settings, store=self._store.save_own, metrics=metrics, wall=time.time)
         self._routines = (
-            Routine(self._lookout.look, seconds=LOOK_SECONDS, clock=health.clock),
-            Routine(self._forget_old, seconds=RETENTION_SECONDS, clock=health.clock),
+            Routine(self._monitor.look, seconds=LOOK_SECONDS, clock=health.clock),
+            Routine(self._store.prune, seconds=RETENTION_SECONDS, clock=health.clock),
         )
 
     @property
     def takes(self) -> Mapping[str, Take]:
         """Telemetry is rolled up, suspicions become findings."""
-        telemetry = {self._name(topic): self._sink.take_telemetry for topic in READS["sink"]}
-        return telemetry | {self._name(SUSPICIONS): self._sink.take_suspicion}
+        name = self._servers.context.name
+        return {name(topic): self._rollups.take for topic in READS["sink"]} | {
+            name(SUSPICIONS): self._findings.take
+        }
 
     async def round(self, assigned: set[Place]) -> None:
-        """Keep the books, write what has gathered, and leave a sign of life in the database."""
-        await self._tender.round(assigned, self._sink.positions)
-        self._chore.begin(partial(self._store, assigned))
+        """Report health, write what has gathered, and leave a heartbeat in the database."""
+        positions = self._rollups.partitions.positions | self._findings.partitions.positions
+        await self._servers.housekeeper.round(assigned, positions)
+        self._servers.background.begin(partial(self._write, assigned))
         for routine in self._routines:
             routine.round()
 
-    async def _store(self, assigned: set[Place]) -> None:
+    async def _write(self, assigned: set[Place]) -> None:
         now = self._health.clock()
         if now - self._beat_at >= BEAT_SECONDS:
             self._beat_at = now
-            await asyncio.to_thread(self._beat)
-        unread = {p for p in assigned.difference(self._sink.positions) if p[0] != self._name(SUSPICIONS)}
-        await _prepare(unread, self._tender, self._probe, self._sink)
-        await self._sink.idle(assigned)
-        await self._sink.quiet(QUIET_SECONDS)
+            await asyncio.to_thread(self._store.beat)
+        suspicions = self._servers.context.name(SUSPICIONS)
+        await self._servers.prepare({p for p in assigned if p[0] != suspicions}, self._rollups)
+        self._rollups.partitions.retain(assigned)
+        self._findings.partitions.retain(assigned)
+        await self._rollups.write_idle(IDLE_SECONDS)
 
     def rebalanced(self) -> None:
         """Ask for the partition counts before the next message is taken."""
@@ -207,77 +222,10 @@ class SinkWork:
             moves.rebalanced()
 
     async def stop(self) -> None:
-        """Let go of the brokers and of the database."""
-        await self._chore.stop()
+        """Disconnect from the brokers, then from the database."""
         for routine in self._routines:
             await routine.stop()
-        await self._outlet.close()
-        await self._probe.close()
-        await self._lookout.close()
-        # After all that stores.
-        await asyncio.to_thread(self._pool.close, 5.0)
-        self._tender.close()
-
-    def _save(self, finding: Finding) -> None:
-        with self._pool.connection() as conn:
-            change = save(conn, finding, self._config_of(finding.subject.cluster))
-        self._metrics.saved(finding, change, time.time() - finding.onset)
-
-    def _save_own(self, finding: Finding) -> None:
-        with self._pool.connection(timeout=OWN_SECONDS) as conn:
-            save_self_finding(conn, finding, self._config_of(finding.subject.cluster))
-
-    async def _forget_old(self) -> None:
-        def forget() -> None:
-            with self._pool.connection() as conn:
-                now = datetime.now(UTC)
-                retention.prune_as_sink(conn, self._settings, now=now, config_of=self._config_of)
-
-        try:
-            await asyncio.to_thread(forget)
-        except UNAVAILABLE as error:
-            log.warning("old roll-ups stay for another %.0f s: %s", RETENTION_SECONDS, error)
-
-    def _write(self, rows: Rows) -> None:
-        with self._pool.connection() as conn:
-            write_rows(conn, rows)
-
-    def _beat(self) -> None:
-        try:
-            with self._pool.connection(timeout=2.0) as conn:
-                beat(conn, Heartbeat("streams", self._instance, datetime.now(UTC), self._health.report()))
-        except UNAVAILABLE as error:
-            log.warning("no sign of life could be left in the database: %s", error)
-
-
-def _tender(settings: Settings, health: Health, probe: Probe) -> Housekeeper:
-    limit = settings.streams_stall_seconds
-    watchdog = Watchdog(health, no_event=limit, no_commit=2 * limit, orphaned=4 * limit)
-    file = health_file(settings.streams_runtime_dir, health.role, os.getpid())
-    return Housekeeper(health=health, probe=probe, watchdog=watchdog, file=file)
-
-
-def _moves(settings: Settings, health: Health, probe: Probe) -> Moves:
-    growth = Growth(probe, f"{settings.topic_prefix}slowrank-partitions", time.time)
-    return Moves(health.role, growth.counts, probe.committed, health)
-
-
-class _Prepared(Protocol):
-    async def has_past(self, place: Place) -> bool: ...
-
-    async def prepare(self, place: Place, offset: int, *, timestamp: float) -> None: ...
-
-
-async def _prepare(unread: set[Place], tender: Housekeeper, probe: Probe, work: _Prepared) -> None:
-    # A partition may stay quiet with something in it that is not done: a job that hangs, a bucket not
-    # written, records held back to be put in order. A new one of a topic that grew may owe it from before.
-    owing = {place for place in unread if place in tender.committed or await work.has_past(place)}
-    if not owing:
-        return
-    with suppress(KafkaError):
-        # Asked anew: whoever had the partition before may have committed since the last round.
-        committed = await probe.committed()
-        for place in sorted(owing):
-            # No message comes to tell the log's time: the window is counted back from now, and what has been
-            # quiet for longer is built empty.
-            await work.prepare(place, committed.get(place, 0), timestamp=time.time())
+        await self._servers.stop()
+        await self._monitor.close()
+        await asyncio.to_thread(self._store.close)
+        self._servers.housekeeper.close()

@@ -23,7 +23,8 @@ from streams.runtime.kafka.dead_letters import Message, Outgoing
 from streams.runtime.kafka.offsets import Place
 from streams.runtime.kafka.record_producer import key_of, topic_of
 from streams.runtime.monitoring.health import Health
-from streams.runtime.partitions.partition import FindingLane
+from streams.runtime.partitions.context import WorkerContext
+from streams.runtime.partitions.partition import FindingPartition
 from streams.runtime.partitions.reorder_buffer import LONGEST_SECONDS
 from streams.stage import Output
 
@@ -42,15 +43,17 @@ class Workers:
         self._ends: dict[Place, int] = defaultdict(int)
         self._sent: list[Outgoing] = []
         self._detect = Detect(
-            name=lambda topic: topic,
-            reread=_nothing,
-            outlet=self,
-            health=Health("detect", lambda: self._now),
-            now=lambda: self._now,
-            window=600.0,
+            WorkerContext(
+                name=lambda topic: topic,
+                reread=_nothing,
+                producer=self,
+                health=Health("detect", lambda: self._now),
+                now=lambda: self._now,
+                window=600.0,
+            ),
             tuning=tuning,
         )
-        self._finding = FindingLane("suspicions:0", finding_stage(tuning))
+        self._finding = FindingPartition("suspicions:0", finding_stage(tuning))
         self.versions: list[Finding] = []
 
     def findings(self, records: Sequence[Record]) -> bytes:
@@ -125,7 +128,7 @@ class Workers:
         self._now += LONGEST_SECONDS
         self._detect.idle(self._ends, self._ends)
         # A file ends, a log does not: here alone somebody knows that no more will come.
-        for lane in self._detect._keeper.lanes.values():
+        for lane in self._detect.partitions.states.values():
             self._sent += [_outgoing(s) for s in lane.reach(end) if not isinstance(s, Finding)]
         self._judge()
         self._keep(self._finding.stage.tick(end))

@@ -23,20 +23,21 @@ from streams.stage import Output, Stage
 from streams.watermark import Watermark
 
 HEARTBEAT_SECONDS = 2
+"""Event time between heartbeats. Chosen: half a message a second and partition, two seconds of latency."""
 
 LIVE_SECONDS = 60.0
-"""From a record's time until it came into the log: what took longer is a recording that somebody sends, or a
-spool that drains, and nobody waits for what follows."""
+"""Largest delay from a record's time to the log of a live record. A longer one is a recording being sent or a
+spool being drained. Chosen: far above the seconds that an exporter buffers, far below an outage."""
 
 
 @dataclass(slots=True)
 class PartitionState:
-    """Drives a stage with the records of one partition, in order.
+    """Feeds the records of one partition to a stage, in order.
 
-    Every other second of event time each cluster seen gets a heartbeat on ``suspicions``: without it the
-    finding stage, which sees only rare suspicions, would not know that time has passed. ``heard`` is when the
-    partition last brought a message, by the worker's clock, and ``live`` whether that was made just then;
-    ``told`` is the second of the last heartbeat.
+    Every other second of event time each cluster seen gets a heartbeat on ``suspicions``: these are rare, so
+    that event time would not advance in the finding stage without it. ``heard`` is when the partition last
+    brought a message, by the worker's clock; ``live`` whether that was logged as soon as it was made;
+    ``last_beat`` is the second of the last heartbeat.
     """
 
     name: str
@@ -45,13 +46,14 @@ class PartitionState:
     heard: float = -math.inf
     live: bool = False
     watermark: Watermark = field(default_factory=Watermark)
-    told: int | None = None
+    last_beat: int | None = None
     clusters: set[str] = field(default_factory=set)
     senders: Senders = field(default_factory=Senders)
 
     def process(self, record: Record | JobEnded, logged: float) -> list[Output | JobEnded]:
-        """Take the next record, logged at a time (Unix seconds); return what it and the passing of time gave
-        rise to. An event that ends a job gives rise to a record for the lane of its steps as well.
+        """Process the next record, logged at a time (Unix seconds); return its outputs and the ticks'.
+
+        An event that ends a job also puts out a record for the partition of the job's steps.
         """
         self.live = record.ts > logged - LIVE_SECONDS
         self.clusters.add(record.cluster)
@@ -66,14 +68,14 @@ class PartitionState:
         return outputs
 
     def reach(self, event_time: float) -> list[Output]:
-        """Let time pass without a record, when the partition is read to its end and others know the time."""
+        """Advance event time without a record: the partition is read to its end, others are further."""
         return self._pass(self.watermark.reach(event_time))
 
     def heartbeats(self) -> list[Heartbeat]:
-        """Return the heartbeats of the second last told: where the lane stands."""
-        if self.told is None:
+        """Return the last heartbeats again."""
+        if self.last_beat is None:
             return []
-        ts = float(self.told)
+        ts = float(self.last_beat)
         return [Heartbeat(cluster=c, ts=ts, partition=self.name) for c in sorted(self.clusters)]
 
     def _pass(self, seconds: range) -> list[Output]:
@@ -81,13 +83,13 @@ class PartitionState:
         for second in seconds:
             outputs += self.stage.tick(float(second))
             if second % HEARTBEAT_SECONDS == 0:
-                self.told = second
+                self.last_beat = second
                 outputs += self.heartbeats()
         return outputs
 
 
 @dataclass(slots=True)
-class RollUpLane:
+class RollUpPartition:
     """Rolls up the records of one partition; ``heard`` is when it last brought one, by the worker's clock."""
 
     name: str
@@ -105,10 +107,10 @@ class RollUpLane:
 
 
 @dataclass(slots=True)
-class FindingLane:
-    """Feeds one partition of ``suspicions`` to the finding stage; heartbeats are its time.
+class FindingPartition:
+    """Feeds one partition of ``suspicions`` to the finding stage; heartbeats advance its event time.
 
-    Paces pass it by: they are the store's.
+    Paces become rows without passing the stage.
     """
 
     name: str
@@ -118,7 +120,7 @@ class FindingLane:
 
     @property
     def watermark(self) -> Watermark:
-        """How far the slowest reporting lane is."""
+        """Event time of the slowest partition that reports."""
         return self.clock.watermark
 
     def process(self, message: StageMessage, logged: float) -> list[Finding | Pace]:
@@ -132,45 +134,48 @@ class FindingLane:
         else:
             outputs += self.stage.process(message)
             if message.ts <= self.watermark.time:
-                # Its time has passed already; the next heartbeat may be long in coming.
+                # Its time has passed already, and the next heartbeat may take long.
                 outputs += self.stage.tick(self.watermark.time)
         return [f for f in outputs if isinstance(f, Finding)]
 
 
 @dataclass(slots=True)
-class _Heard:
+class _Beat:
     second: float
     arrival: int
     at: float
 
 
 class FindingClock:
-    """Event time of the finding stage: that of the slowest lane that is still reporting.
+    """Event time of the finding stage: that of the slowest partition that still reports.
 
-    A lane is left out when nothing came of it for fifteen seconds in which others were heard: its job has
-    ended, or its partition has no telemetry any more. Seconds are those of the log, and a time in which all
-    were silent counts for next to nothing: lanes that catch up side by side after an outage are waited for,
-    unless one falls ten minutes of event time behind.
+    A partition is left out when no heartbeat came of it for ``PATIENCE_SECONDS`` in which others came: its
+    job has ended, or it has no telemetry any more. Seconds are those of the log, and a gap between two
+    heartbeats counts for at most ``LONGEST_GAP_SECONDS``: partitions that catch up side by side after an
+    outage are waited for, unless one falls ``ROUNDS`` heartbeats behind.
     """
 
-    PATIENCE = 15.0
-    # Seconds of the log that count between two heartbeats, whoever they are of.
-    LONGEST_GAP = 2.0
-    # Heartbeats of one lane in ten minutes of event time.
+    # Chosen: seven heartbeats of a partition may be late before it is left out.
+    PATIENCE_SECONDS = 15.0
+    # One heartbeat interval, whichever partition the two heartbeats are of.
+    LONGEST_GAP_SECONDS = 2.0
+    # Heartbeats of a partition in ten minutes of event time. Chosen: the longest catch-up waited for.
     ROUNDS = 600 // HEARTBEAT_SECONDS
 
     def __init__(self) -> None:
-        self._lanes: dict[tuple[str, str], _Heard] = {}
+        self._partitions: dict[tuple[str, str], _Beat] = {}
         self._arrivals = 0
         self._at = self._logged = 0.0
         self.watermark = Watermark()
 
     def update(self, beat: Heartbeat, logged: float) -> range:
-        """Take a heartbeat, and the log's time at it; return the whole seconds that passed for the stage."""
+        """Take a heartbeat and the log's time at it; return the whole seconds that passed for the stage."""
         self._arrivals += 1
-        self._at += min(max(0.0, logged - self._logged), self.LONGEST_GAP)
+        self._at += min(max(0.0, logged - self._logged), self.LONGEST_GAP_SECONDS)
         self._logged = max(self._logged, logged)
-        self._lanes[beat.cluster, beat.partition] = _Heard(beat.ts, self._arrivals, self._at)
-        oldest, first = self._at - self.PATIENCE, self._arrivals - self.ROUNDS * len(self._lanes)
-        self._lanes = {k: h for k, h in self._lanes.items() if h.at >= oldest and h.arrival > first}
-        return self.watermark.reach(min((h.second for h in self._lanes.values()), default=-math.inf))
+        self._partitions[beat.cluster, beat.partition] = _Beat(beat.ts, self._arrivals, self._at)
+        oldest, first = self._at - self.PATIENCE_SECONDS, self._arrivals - self.ROUNDS * len(self._partitions)
+        self._partitions = {
+            key: b for key, b in self._partitions.items() if b.at >= oldest and b.arrival > first
+        }
+        return self.watermark.reach(min((b.second for b in self._partitions.values()), default=-math.inf))

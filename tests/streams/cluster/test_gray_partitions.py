@@ -15,7 +15,7 @@ from streams.pipeline import local_pipeline
 from streams.runtime.partitions.partition import PartitionState
 from tests.streams.cluster.weak_signs import SICK, T0, TUNING, samples
 from tests.streams.partitions import Workers, shuffled
-from tests.streams.runtime.test_sink_worker import Database, log_of, sink, take
+from tests.streams.runtime.test_sinks import Database, Sinks, log_of, take
 
 
 @cache
@@ -75,7 +75,7 @@ def suspected(partitions):
 def whole():
     """The log, and all versions that a sink which is never restarted stores."""
     log, database = log_of(suspected(2), "suspicions"), Database()
-    asyncio.run(take(sink(log, database, tuning=TUNING), log.messages))
+    asyncio.run(take(Sinks(log, database, tuning=TUNING), log.messages))
     assert {f.kind for f in database.findings} == {"gray.node"}
     return log, database.findings
 
@@ -87,8 +87,8 @@ def test_a_restarted_sink_goes_on_as_if_it_had_not_been(whole, after, more):
     log, versions = whole
     cut = more + next(n for n, m in enumerate(log.messages) if _told_at(m) >= T0 + after)
     first, second = Database(), Database()
-    asyncio.run(take(sink(log, first, tuning=TUNING), log.messages[:cut]))
-    asyncio.run(take(sink(log, second, tuning=TUNING), log.messages[cut:]))
+    asyncio.run(take(Sinks(log, first, tuning=TUNING), log.messages[:cut]))
+    asyncio.run(take(Sinks(log, second, tuning=TUNING), log.messages[cut:]))
     assert first.findings + second.findings == versions
 
 

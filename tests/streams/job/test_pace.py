@@ -18,7 +18,7 @@ from streams.job.stage import JobStage
 from streams.pipeline import local_pipeline
 from streams.rollup.paces import pace_row
 from streams.rollup.rollup import Rows
-from streams.runtime.partitions.partition import FindingLane
+from streams.runtime.partitions.partition import FindingPartition
 from tests.streams.job.job_tables import healthy, layout
 from tests.streams.partitions import regrouped
 
@@ -117,7 +117,7 @@ def test_findings_are_the_same_without_paces():
         return Heartbeat(cluster="bench", ts=float(math.floor(ts)), partition="job-steps:0")
 
     def outputs(suspicions):
-        lane = FindingLane("suspicions:0", FindingStage())
+        lane = FindingPartition("suspicions:0", FindingStage())
         for s in suspicions:
             yield from lane.process(s, s.ts)
             if not isinstance(s, RankPace):

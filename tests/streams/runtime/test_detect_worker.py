@@ -19,6 +19,7 @@ from streams.config.settings import Tuning
 from streams.runtime.detect_worker import Detect
 from streams.runtime.kafka.dead_letters import Message
 from streams.runtime.monitoring.health import Health
+from streams.runtime.partitions.context import WorkerContext
 from tests.streams import traffic
 
 NOW = 1_795_160_000.0
@@ -60,16 +61,15 @@ class Sent:
         return done
 
 
-def detect(log, outlet, health=None, now=lambda: NOW):
-    return Detect(
-        name=lambda topic: topic,
-        reread=log.read,
-        outlet=outlet,
-        health=health or Health("detect", lambda: 0.0),
-        now=now,
-        window=600.0,
-        tuning=Tuning(),
+def context(log, producer, health, now=lambda: NOW):
+    return WorkerContext(
+        name=lambda topic: topic, reread=log.read, producer=producer, health=health, now=now, window=600.0
     )
+
+
+def detect(log, outlet, health=None, now=lambda: NOW):
+    health = health or Health("detect", lambda: 0.0)
+    return Detect(context(log, outlet, health, now), tuning=Tuning())
 
 
 def suspicions(outlet):
@@ -541,4 +541,4 @@ def test_the_end_of_a_job_holds_no_steps_back():
     [crossed] = [m.value for m in outlet.messages if m.topic == "job-steps"]
     told = [(encode(record), record.ts + 0.3) for record in story] + [(crossed, NOW)]
     asyncio.run(_take(worker, [Message("job-steps", 0, n, at, value) for n, (value, at) in enumerate(told)]))
-    assert not worker._keeper.holds(("job-steps", 0))
+    assert not worker.partitions.holds(("job-steps", 0))

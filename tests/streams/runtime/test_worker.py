@@ -16,7 +16,7 @@ from store.migrate import migrate
 from streams.config.settings import Layer, Tuning
 from streams.runtime.monitoring.health import Health
 from streams.runtime.monitoring.metrics import SinkMetrics
-from streams.runtime.worker import SinkWork
+from streams.runtime.sink_store import SinkStore
 from tests.streams.files.test_finding_diff import T0, finding
 
 pytestmark = pytest.mark.integration
@@ -40,13 +40,14 @@ def test_the_store_goes_by_what_the_operator_set(database, tmp_path):
     settings = Settings(database_url=SecretStr(database), streams_runtime_dir=tmp_path)
 
     async def work():
-        worker = SinkWork(settings, tuning, Health("sink", time.monotonic), SinkMetrics(CollectorRegistry()))
+        health, metrics = Health("sink", time.monotonic), SinkMetrics(CollectorRegistry())
+        store = SinkStore(settings, tuning.finding, health, metrics)
         for cluster in ("quick", "usual"):
-            worker._save(told(cluster, 0))
-            worker._save(told(cluster, 1, "resolved"))
-            worker._save_own(told(cluster, 5))
-        await worker._forget_old()
-        await worker.stop()
+            store.save(told(cluster, 0))
+            store.save(told(cluster, 1, "resolved"))
+            store.save_own(told(cluster, 5))
+        await store.prune()
+        store.close()
 
     asyncio.run(work())
     with psycopg.connect(database) as conn:

@@ -14,6 +14,7 @@ from streams.runtime.kafka.moved_keys import Moves
 from streams.runtime.kafka.placement import MOVED, Counts, home
 from streams.runtime.kafka.record_producer import key_of, topic_of
 from streams.runtime.monitoring.health import Health
+from streams.runtime.partitions.context import WorkerContext
 from tests.streams import traffic
 
 NOW = 1_795_160_000.0
@@ -71,12 +72,14 @@ class Worker:
         health = Health("detect", lambda: brokers.now)
         self.moves = Moves("detect", counts, committed, health)
         self.detect = Detect(
-            name=lambda topic: topic,
-            reread=brokers.reread,
-            outlet=brokers,
-            health=health,
-            now=lambda: brokers.now,
-            window=600.0,
+            WorkerContext(
+                name=lambda topic: topic,
+                reread=brokers.reread,
+                producer=brokers,
+                health=health,
+                now=lambda: brokers.now,
+                window=600.0,
+            ),
             tuning=Tuning(),
             moves=self.moves,
         )
@@ -87,12 +90,12 @@ class Worker:
             for message in unread:
                 await self.detect.take(message)
         if commit:
-            self.brokers.committed |= self.detect.positions
+            self.brokers.committed |= self.detect.partitions.positions
         ends = {place: len(log) for place, log in self.brokers.logs.items()}
         self.detect.idle(ends, ends)
 
     def _next(self, place):
-        return self.detect.positions.get(place, self.brokers.committed.get(place, 0))
+        return self.detect.partitions.positions.get(place, self.brokers.committed.get(place, 0))
 
 
 def said(brokers):
@@ -148,7 +151,10 @@ def test_a_node_that_dies_as_its_topic_grows_is_missed():
         for record in records:
             if int(record.ts) > int(brokers.now):
                 await worker.read()
-                if await worker.detect.has_past(place) and place not in worker.detect.positions:
+                if (
+                    await worker.detect.partitions.has_past(place)
+                    and place not in worker.detect.partitions.positions
+                ):
                     await worker.detect.prepare(place, 0, timestamp=brokers.now)
                     brokers.logs[place] = []
             if brokers.now < NOW + 60 <= record.ts:
@@ -189,7 +195,7 @@ def test_an_event_that_was_sent_on_is_taken_whatever_was_committed(read_first):
         first, second = Worker(brokers), Worker(brokers)
         (message,) = brokers.logs["node-events", home(node.encode(), 4)]
         await first.detect.take(message)
-        brokers.committed |= first.detect.positions
+        brokers.committed |= first.detect.partitions.positions
         (moved,) = brokers.logs["node-events", home(node.encode(), 8)]
         if read_first:
             await second.detect.prepare(("node-events", moved.partition), 0, timestamp=NOW)

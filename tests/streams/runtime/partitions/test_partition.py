@@ -2,7 +2,7 @@ from alerts.finding import Finding
 from slowrank.telemetry import Heartbeat, NodeEvent, Suspicion
 from streams.cluster.stage import FindingStage
 from streams.node.stage import NodeStage
-from streams.runtime.partitions.partition import FindingClock, FindingLane
+from streams.runtime.partitions.partition import FindingClock, FindingPartition
 
 START = 1000
 
@@ -57,7 +57,7 @@ def test_a_lane_ten_minutes_behind_is_not_waited_for():
 
 def test_a_suspicion_whose_time_has_passed_is_weighed_at_once():
     """A fleet at rest sends no further heartbeat: what comes late must not wait for one."""
-    lane = FindingLane("suspicions:0", FindingStage())
+    lane = FindingPartition("suspicions:0", FindingStage())
     for second in range(START, START + 60, 2):
         lane.process(heartbeat("node-samples:0", second), second + 0.5)
     xid = NodeEvent(

@@ -11,13 +11,14 @@ from store.telemetry.buckets import NodeLatest, SampleRollup
 from streams.config.settings import Tuning
 from streams.job.stage import JobStage
 from streams.rollup.paces import pace_row
+from streams.runtime.finding_sink import FINDING_WINDOW_SECONDS, FindingSink
 from streams.runtime.kafka.dead_letters import Message
 from streams.runtime.monitoring.health import Health
 from streams.runtime.partitions.partition import PartitionState
-from streams.runtime.sink_worker import FINDING_WINDOW_SECONDS, Sink
+from streams.runtime.rollup_sink import RollUpSink
 from streams.runtime.write_buffer import RowBuffer
 from tests.streams import traffic
-from tests.streams.runtime.test_detect_worker import NOW, Log, Sent
+from tests.streams.runtime.test_detect_worker import NOW, Log, Sent, context
 
 
 class Database:
@@ -41,26 +42,22 @@ class Database:
             raise self.errors.pop(0)
 
 
-def sink(log, database, outlet=None, health=None, tuning=None):
-    health = health or Health("sink", lambda: 0.0)
-    return Sink(
-        name=lambda topic: topic,
-        reread=log.read,
-        outlet=outlet or Sent(),
-        health=health,
-        now=lambda: NOW,
-        window=600.0,
-        save=database.save,
-        rows=RowBuffer(database.write, health, itertools.count().__next__),
-        tuning=tuning or Tuning(),
-    )
+class Sinks:
+    """Both sinks of a storing worker over one buffer of rows."""
+
+    def __init__(self, log, database, outlet=None, health=None, tuning=None):
+        health = health or Health("sink", lambda: 0.0)
+        shared = context(log, outlet or Sent(), health)
+        rows = RowBuffer(database.write, health, itertools.count().__next__)
+        self.rollups = RollUpSink(shared, rows=rows)
+        self.findings = FindingSink(shared, save=database.save, rows=rows, tuning=tuning or Tuning())
 
 
 @pytest.fixture(scope="module")
 def suspected():
     """The suspicions topic of a job with a slow rank, heartbeats included."""
-    lane = PartitionState("job-steps:0", JobStage())
-    return [s for r in traffic.job(slow=(5, 100, 1.5), ends=NOW - 1) for s in lane.process(r, r.ts)]
+    partition = PartitionState("job-steps:0", JobStage())
+    return [s for r in traffic.job(slow=(5, 100, 1.5), ends=NOW - 1) for s in partition.process(r, r.ts)]
 
 
 def log_of(records, topic):
@@ -71,10 +68,7 @@ def log_of(records, topic):
 
 async def take(worker, messages):
     for message in messages:
-        if message.topic == "suspicions":
-            await worker.take_suspicion(message)
-        else:
-            await worker.take_telemetry(message)
+        await (worker.findings if message.topic == "suspicions" else worker.rollups).take(message)
 
 
 def test_the_store_leaves_to_a_worker_what_it_reads_again():
@@ -85,7 +79,7 @@ def test_the_store_leaves_to_a_worker_what_it_reads_again():
 def test_suspicions_become_one_open_finding(suspected):
     """The finding stage lives from the suspicions and the heartbeats between them."""
     log, database = log_of(suspected, "suspicions"), Database()
-    asyncio.run(take(sink(log, database), log.messages))
+    asyncio.run(take(Sinks(log, database), log.messages))
     last = {f.id: f for f in database.findings}
     assert [(f.kind, f.status, f.subject.rank) for f in last.values()] == [("straggler.fail_slow", "open", 5)]
 
@@ -93,9 +87,9 @@ def test_suspicions_become_one_open_finding(suspected):
 def test_a_database_that_is_away_is_waited_for(suspected):
     """Every version reaches the store in order, however often it had to be tried."""
     log, calm, troubled = log_of(suspected, "suspicions"), Database(), Database()
-    asyncio.run(take(sink(log, calm), log.messages))
+    asyncio.run(take(Sinks(log, calm), log.messages))
     troubled.errors = [psycopg.OperationalError("gone")] * 3
-    asyncio.run(take(sink(log, troubled), log.messages))
+    asyncio.run(take(Sinks(log, troubled), log.messages))
     assert troubled.findings == calm.findings
 
 
@@ -103,7 +97,7 @@ def test_a_finding_the_store_refuses_is_set_aside(suspected):
     """What will be refused each time becomes a dead letter, and the rest goes on."""
     log, database, outlet = log_of(suspected, "suspicions"), Database(), Sent()
     database.errors = [psycopg.DataError("never")]
-    asyncio.run(take(sink(log, database, outlet), log.messages))
+    asyncio.run(take(Sinks(log, database, outlet), log.messages))
     [letter] = [decode_dead_letter(m.value) for m in outlet.messages]
     assert letter.reason == "store_refused"
     assert database.findings
@@ -112,11 +106,11 @@ def test_a_finding_the_store_refuses_is_set_aside(suspected):
 def test_a_restarted_sink_saves_nothing_twice(suspected):
     """What came before its first message was stored by the one before it."""
     log, whole, after = log_of(suspected, "suspicions"), Database(), Database()
-    asyncio.run(take(sink(log, whole), log.messages))
+    asyncio.run(take(Sinks(log, whole), log.messages))
     cut = len(suspected) * 2 // 3
     first = Database()
-    asyncio.run(take(sink(log, first), log.messages[:cut]))
-    asyncio.run(take(sink(log, after), log.messages[cut:]))
+    asyncio.run(take(Sinks(log, first), log.messages[:cut]))
+    asyncio.run(take(Sinks(log, after), log.messages[cut:]))
     assert first.findings + after.findings == whole.findings
 
 
@@ -124,12 +118,12 @@ def test_rows_are_whole_after_a_restart_anywhere():
     """The rows that were still gathering are made again from the log."""
     records = list(traffic.nodes(count=2, seconds=60, ends=NOW - 1))
     log, database = log_of(records, "node-samples"), Database()
-    asyncio.run(take(sink(log, database), log.messages[:70]))
+    asyncio.run(take(Sinks(log, database), log.messages[:70]))
 
     async def rest():
-        worker = sink(log, database)
+        worker = Sinks(log, database)
         await take(worker, log.messages[70:])
-        await worker.quiet(0.0)
+        await worker.rollups.write_idle(0.0)
 
     asyncio.run(rest())
     fullest: dict[Any, int] = {}
@@ -143,18 +137,18 @@ def test_rows_are_whole_after_a_restart_anywhere():
 @pytest.mark.parametrize("cut", [0.3, 0.7])
 def test_paces_outlive_a_restart_anywhere(cut):
     """A pace that was still gathering when a worker ended is read again, and none leads to a finding."""
-    lane = PartitionState("job-steps:0", JobStage())
+    partition = PartitionState("job-steps:0", JobStage())
     job = traffic.job(ranks=8, steps=300, step_seconds=30.0, ends=NOW - 1)
-    said = [s for r in job for s in lane.process(r, r.ts)]
+    said = [s for r in job for s in partition.process(r, r.ts)]
     paces = {pace_row(s) for s in said if isinstance(s, RankPace)}
     assert len(paces) > 8
     log, database = log_of(said, "suspicions"), Database()
-    asyncio.run(take(sink(log, database), log.messages[: int(cut * len(said))]))
+    asyncio.run(take(Sinks(log, database), log.messages[: int(cut * len(said))]))
 
     async def rest():
-        worker = sink(log, database)
+        worker = Sinks(log, database)
         await take(worker, log.messages[int(cut * len(said)) :])
-        await worker.quiet(0.0)
+        await worker.rollups.write_idle(0.0)
 
     asyncio.run(rest())
     assert set(database.rows) == paces

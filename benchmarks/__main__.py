@@ -20,6 +20,7 @@ BENCHMARKS = {
     "pipeline": "benchmarks.speed.pipeline",
     "place": "benchmarks.detection.localisation",
     "quality": "benchmarks.quality.command",
+    "randomised": "benchmarks.randomised.command",
     "real": "benchmarks.detection.real",
     "series": "benchmarks.series.command",
     "startup": "benchmarks.detection.startup",

@@ -4,7 +4,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from slowrank.telemetry import Evidence, NodeSample, Subject, Suspicion
+from msgspec.structs import asdict
+
+from slowrank.telemetry import Evidence, HangVote, NodeSample, Subject, Suspicion
+from slowrank.telemetry.messages import HangSignal
 from slowrank.telemetry.records import Family, Severity, SubjectType
 from streams.debounce import State
 
@@ -99,4 +102,31 @@ class Claim:
             severity=self.severity,
             catalogue_id=self.catalogue_id,
             rule_id=self.rule_id,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HangClaim(Claim):
+    """A claim that is a vote on a hang of the subject's job; the fields are those of ``HangVote``."""
+
+    signal: HangSignal
+    catalogue_id: str = "hang"
+    kind: str = "hang.job"
+    both_signs: bool = False
+    lasting: bool = False
+    certain: bool = False
+    released: bool = False
+
+    def suspicion(
+        self, state: State, *, ts: float, onset: float, interval: tuple[float, float] | None = None
+    ) -> HangVote:
+        """Return the vote raised, refreshed or cleared at ``ts``."""
+        suspicion = Claim.suspicion(self, state, ts=ts, onset=onset, interval=interval)
+        return HangVote(
+            **asdict(suspicion),
+            signal=self.signal,
+            both_signs=self.both_signs,
+            lasting=self.lasting,
+            certain=self.certain,
+            released=self.released,
         )

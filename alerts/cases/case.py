@@ -12,10 +12,7 @@ from alerts.config import FindingConfig
 from alerts.finding import Status, dedup_key
 from alerts.kind import Kind
 from alerts.kinds import IDLE, kind_of
-from slowrank.telemetry import Subject, Suspicion
-
-NO_PROGRESS = frozenset({"timing", "job", "silence"})
-"""Families that show the first signal of a hang, no progress; the others show the second, idle nodes."""
+from slowrank.telemetry import HangVote, Subject, Suspicion
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,8 +109,8 @@ class Case:
 
 
 def case_kind(s: Suspicion) -> str:
-    """Return the kind of the case that a suspicion belongs to."""
-    return IDLE if kind_of(s.kind).hang and s.family not in NO_PROGRESS else s.kind
+    """Return the kind of the case that a suspicion belongs to: votes of nodes on a hang have their own."""
+    return IDLE if isinstance(s, HangVote) and s.signal != "no_progress" else s.kind
 
 
 def case_subject(s: Suspicion) -> Subject:

@@ -10,7 +10,7 @@ from alerts.cases.source import Source, loss_rate, new_loss, refreshed, source_i
 from alerts.config import FindingConfig
 from alerts.kinds import kind_of
 from alerts.report.severity import hurts
-from slowrank.telemetry import Suspicion
+from slowrank.telemetry import HangVote, Suspicion
 
 
 def update(case: Case | None, s: Suspicion, config: FindingConfig) -> Case | None:
@@ -37,13 +37,13 @@ def update(case: Case | None, s: Suspicion, config: FindingConfig) -> Case | Non
     )
 
 
-def is_repeat(case: Case, s: Suspicion) -> bool:
-    """Return whether a source reports what it reported last: the same onset, severity and score."""
-    before = case.sources.get(source_id(s))
-    if before is None:
+def is_repeat(case: Case, vote: HangVote) -> bool:
+    """Return whether a source reports what it reported last: the same onset, certainty and score."""
+    before = case.sources.get(source_id(vote))
+    last = None if before is None else before.latest
+    if not isinstance(last, HangVote):
         return False
-    last = before.latest
-    return (last.onset, last.severity, last.score) == (s.onset, s.severity, s.score)
+    return (last.onset, last.certain, last.score) == (vote.onset, vote.certain, vote.score)
 
 
 def _charged(

@@ -9,7 +9,7 @@ from alerts.config import FindingConfig
 from alerts.kind import Standing
 from alerts.kinds import IDLE, PLANNED, kind_of
 from alerts.reasoning import hang
-from slowrank.telemetry import Subject, Suspicion
+from slowrank.telemetry import HangVote, Subject, Suspicion
 
 WORK_SECONDS = 60.0
 """As long as a job in its prime must stand still for that to be certain (``CERTAIN_SECONDS`` of
@@ -21,9 +21,9 @@ def corroborated(case: Case, others: Iterable[Case], config: FindingConfig) -> b
     rule = case.rule
     if not case.active or _as_planned(case) or rule.role == "evidence":
         return False
-    suspicions = case.suspicions()
     if rule.hang:
-        return hang.is_hang(suspicions, _of_nodes(others))
+        return hang.is_hang(_no_progress(case), _of_nodes(others))
+    suspicions = case.suspicions()
     if rule.opens_alone or any(s.overwhelming for s in suspicions):
         return True
     families = _positive(suspicions)
@@ -47,7 +47,7 @@ def excused(case: Case, others: Iterable[Case]) -> bool:
         return True
     if not case.rule.hang or case.opened_at is not None:
         return False
-    return hang.early(case.suspicions()) or hang.excused(case.suspicions(), _of_nodes(others))
+    return hang.early(_no_progress(case)) or hang.excused(_no_progress(case), _of_nodes(others))
 
 
 def planned(case: Case, others: Iterable[Case], config: FindingConfig) -> bool:
@@ -60,17 +60,17 @@ def planned(case: Case, others: Iterable[Case], config: FindingConfig) -> bool:
 
 def certain(case: Case, others: Iterable[Case]) -> bool:
     """Return whether a hang can be no pause any more."""
-    return case.active and hang.certain(case.suspicions(), _of_nodes(others))
+    return case.active and hang.certain(_no_progress(case), _of_nodes(others))
 
 
 def over(case: Case, others: Iterable[Case]) -> bool:
     """Return whether the job of a hang has ended, so that nothing can be wrong any more."""
-    return case.active and hang.ended(case.suspicions(), _of_nodes(others))
+    return case.active and hang.ended(_no_progress(case), _of_nodes(others))
 
 
 def released(case: Case, others: Iterable[Case]) -> bool:
     """Return whether a job that stands still has ended or has no machines any more: then it loses nothing."""
-    return hang.released(case.suspicions(), _of_nodes(others))
+    return hang.ended(_no_progress(case), _of_nodes(others), for_good=True)
 
 
 def at_work_from(case: Case, others: Iterable[Case]) -> float:
@@ -86,7 +86,7 @@ def at_work_from(case: Case, others: Iterable[Case]) -> float:
 
 def already_ended(case: Case, s: Suspicion, others: Iterable[Case]) -> bool:
     """Return whether a suspicion is about a hang that is over, and only repeats it."""
-    if not case.rule.hang or case.active:
+    if not isinstance(s, HangVote) or not case.rule.hang or case.active:
         return False
     return is_repeat(case, s) or hang.ended((s,), _of_nodes(others))
 
@@ -120,8 +120,13 @@ def _as_planned(case: Case) -> bool:
     return case.by_plan and not any(kind_of(n).without_past for s in case.suspicions() for n in s.hypotheses)
 
 
-def _of_nodes(others: Iterable[Case]) -> list[Suspicion]:
-    return [s for other in others if other.kind == IDLE and other.active for s in other.suspicions()]
+def _no_progress(case: Case) -> list[HangVote]:
+    return hang.votes_among(case.suspicions())
+
+
+def _of_nodes(others: Iterable[Case]) -> list[HangVote]:
+    idle = (other for other in others if other.kind == IDLE and other.active)
+    return [vote for other in idle for vote in hang.votes_among(other.suspicions())]
 
 
 def _at_once(a: Case, b: Case, window: float) -> bool:

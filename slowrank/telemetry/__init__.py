@@ -11,6 +11,7 @@ from slowrank.telemetry.codec import (
     encode,
 )
 from slowrank.telemetry.messages import (
+    HangVote,
     Heartbeat,
     JobEnded,
     LinkDelay,
@@ -41,6 +42,7 @@ __all__ = [
     "Baseline",
     "DeadLetter",
     "Evidence",
+    "HangVote",
     "Heartbeat",
     "JobEnded",
     "JobSteps",

@@ -71,8 +71,13 @@ def decode_steps_or_end(payload: bytes, *, now: float | None = None) -> JobSteps
             ended = _job_ends.decode(payload)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             raise error from None
-        return check_job_ended(of_version_2(ended) if ended.v == 2 else ended, now=now)
+        return check_job_ended(_of_this_version(ended), now=now)
     return job_end(record) or record
+
+
+def _of_this_version(ended: JobEnded) -> JobEnded:
+    # In version 2 it had the same fields.
+    return msgspec.structs.replace(ended, v=MESSAGE_VERSION) if ended.v == 2 else ended
 
 
 def decode_event(payload: bytes, *, now: float | None = None) -> NodeEvent:

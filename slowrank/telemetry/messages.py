@@ -17,6 +17,10 @@ MESSAGE_VERSION = 3
 PhaseName = Literal["image", "environment", "launch", "rendezvous", "checkpoint_load", "first_step"]
 """Phases of the start of a job, in their order."""
 
+HangSignal = Literal["no_progress", "idle", "left", "ended", "paused", "no_telemetry"]
+"""What a vote on a hang reports: steps are missing; a node does not work for its job; the job has left a
+node; the job has announced its end, or a pause; a node sends no telemetry."""
+
 PHASES: tuple[PhaseName, ...] = get_args(PhaseName)
 
 
@@ -87,6 +91,23 @@ class Suspicion(_Message, tag="suspicion", frozen=True, kw_only=True):
     severity: Severity | None = None
     catalogue_id: str = ""
     rule_id: str = ""
+
+
+class HangVote(Suspicion, tag="hang_vote", frozen=True, kw_only=True):
+    """A suspicion as a vote for or against a hang of a job (``alerts.reasoning.hang``); the rest is evidence.
+
+    ``early``: steps are missing for a shorter time than any job is allowed to pause. ``certain``: for longer
+    than any pause of the job so far, or the node has been idle for longer than any undeclared pause.
+    ``both_signs``: the idle node neither sends nor computes, ``lasting``: for most of a minute. ``released``:
+    the node that the job has left has another job, or none.
+    """
+
+    signal: HangSignal
+    early: bool = False
+    certain: bool = False
+    both_signs: bool = False
+    lasting: bool = False
+    released: bool = False
 
 
 class _OfNode(_Message, frozen=True, kw_only=True):
@@ -183,7 +204,9 @@ class RankPace(_Message, tag="rank_pace", frozen=True, kw_only=True):
     spread: float
 
 
-StageMessage = Suspicion | NodeAnnounced | MinuteMeans | Heartbeat | LinkDelay | StartupPhase | RankPace
+StageMessage = (
+    Suspicion | HangVote | NodeAnnounced | MinuteMeans | Heartbeat | LinkDelay | StartupPhase | RankPace
+)
 """What travels on the topic ``suspicions``."""
 
 

@@ -1,17 +1,20 @@
 """Messages of versions 1 and 2: read for one release, then this module is deleted.
 
 Those of version 1 were all suspicions: ``kind`` said what a message was, and its data stood in fields made
-for something else. In neither version a suspicion had the ids of its detector and rule.
+for something else. In neither version a suspicion had the ids of its detector and rule, and votes on a hang
+were suspicions whose detector, score and severity said what they report.
 """
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
 from slowrank.telemetry.messages import (
     MESSAGE_VERSION,
+    HangSignal,
+    HangVote,
     Heartbeat,
     JobEnded,
     LinkDelay,
@@ -28,9 +31,6 @@ _SAMPLES = "samples"
 _ENDED = {"phase": "ended"}
 
 
-M = TypeVar("M", bound=StageMessage | JobEnded)
-
-
 class OldMessage(Suspicion, frozen=True, kw_only=True, tag=False, tag_field=None):
     """A suspicion as version 1 had it; ``readings`` are values by metric."""
 
@@ -42,13 +42,15 @@ def upgraded(old: OldMessage) -> StageMessage:
     """Return the message that ``old`` stands for. Raises ``msgspec.ValidationError``."""
     message, fields = _BY_KIND.get(old.kind, _suspicion)(old)
     # Counts were floats: those without a fraction are taken.
-    return msgspec.convert({"cluster": old.cluster} | fields, message, strict=False)
+    return of_version_2(msgspec.convert({"cluster": old.cluster} | fields, message, strict=False))
 
 
-def of_version_2(old: M) -> M:
+def of_version_2(old: StageMessage) -> StageMessage:
     """Return the message that one of version 2 stands for."""
-    ids = _ids(old) if isinstance(old, Suspicion) else {}
-    return msgspec.structs.replace(old, v=MESSAGE_VERSION, **ids)
+    if not isinstance(old, Suspicion):
+        return msgspec.structs.replace(old, v=MESSAGE_VERSION)
+    new = msgspec.structs.replace(old, v=MESSAGE_VERSION, **_ids(old))
+    return _hang_vote(new) if new.kind == "hang.job" else new
 
 
 def job_end(record: JobSteps) -> JobEnded | None:
@@ -65,7 +67,21 @@ _Made = tuple[type[StageMessage], dict[str, Any]]
 
 def _suspicion(old: OldMessage) -> _Made:
     names = [name for name in Suspicion.__struct_fields__ if name not in ("v", "cluster")]
-    return Suspicion, {name: getattr(old, name) for name in names} | _ids(old)
+    return Suspicion, {name: getattr(old, name) for name in names}
+
+
+def _hang_vote(old: Suspicion) -> HangVote:
+    signal = _SIGNALS.get(old.detector, "no_progress")
+    fields = {name: getattr(old, name) for name in old.__struct_fields__ if name != "severity"}
+    return HangVote(
+        **fields,
+        signal=signal,
+        early=signal == "no_progress" and old.score < 1.0,
+        certain=old.severity == "critical",
+        both_signs=signal == "idle" and old.score >= 2.0,
+        lasting=signal == "idle" and old.score >= 3.0,
+        released=signal == "left" and old.score >= 2.0,
+    )
 
 
 def _ids(old: Suspicion) -> dict[str, str]:
@@ -160,6 +176,15 @@ _BY_KIND: Mapping[str, Callable[[OldMessage], _Made]] = MappingProxyType(
     }
 )
 
+_SIGNALS: Mapping[str, HangSignal] = MappingProxyType(
+    {
+        "quiet": "idle",
+        "quiet.ended": "left",
+        "job.ended": "ended",
+        "job.paused": "paused",
+        "silence.unheard": "no_telemetry",
+    }
+)
 _ID_OF_KIND = {
     "hang.job": "hang",
     "hang.rank_missing": "rank_missing",

@@ -1,8 +1,8 @@
 """What a job says of itself: pauses and its end, which excuse a stall, and changes by plan."""
 
-from slowrank.telemetry import JobEnded, NodeEvent, StartupPhase, Suspicion
+from slowrank.telemetry import HangVote, JobEnded, NodeEvent, StartupPhase, Suspicion
 from slowrank.telemetry.messages import PHASES
-from streams.suspicions import Claim, Place
+from streams.suspicions import Claim, HangClaim, Place
 
 PAUSES = frozenset({"job.checkpoint", "job.eval", "job.start", "job.restart"})
 END = "job.end"
@@ -55,16 +55,16 @@ def startup_phase(event: NodeEvent) -> list[StartupPhase]:
     ]
 
 
-def excuse(event: NodeEvent) -> list[Suspicion]:
+def excuse(event: NodeEvent) -> list[HangVote]:
     """Return the vote against a hang of the job that declares a pause or its end; of other events nothing."""
     job = event.subject.get("job_id")
     if job is None or (event.code not in PAUSES and event.code != END):
         return []
-    claim = Claim(
-        detector="job.ended" if event.code == END else "job.paused",
-        catalogue_id="hang",
+    ended = event.code == END
+    claim = HangClaim(
+        signal="ended" if ended else "paused",
+        detector="job.ended" if ended else "job.paused",
         family="host",
-        kind="hang.job",
         subject=Place(event.cluster, event.node, str(job)).whole_node(),
         # As much as any family may say against something (``alerts.fusion``).
         weight=-4.0,

@@ -6,19 +6,20 @@ of a cluster are known (``incidents``); so each is passed on early, before it is
 
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Literal
 
 from alerts.kinds import UNHEARD_KIND
-from alerts.reasoning.hang import UNHEARD
 from slowrank.telemetry import Suspicion
 from streams.deadlines import NextDeadline
 from streams.silence import SilenceConfig
-from streams.suspicions import Claim, Place
+from streams.suspicions import Claim, HangClaim, Place
 
 Kind = Literal["exporter.stale", "node.silent"]
 
 _MISSED = 4
+
+_UNHEARD, _NO_RECORD = "silence.unheard", "warning: no record from this node"
 
 _ROUNDING = 1e-3
 """Seconds by which a deadline is taken early: sums and differences of Unix times are not exact."""
@@ -189,7 +190,7 @@ def _claim(held: _Heard, kind: Kind, *, certain: bool = False) -> Claim:
         subject=held.place.whole_node(),
         weight=3.0 if certain else 1.0,
         overwhelming=certain,
-        note="warning: no record from this node",
+        note=_NO_RECORD,
     )
 
 
@@ -198,7 +199,15 @@ def _unheard(held: _Heard, state: Literal["raise", "clear"], ts: float) -> Suspi
 
     Stamped with whole seconds: thousands of nodes that fall silent together are then weighed in a few steps.
     """
-    claim = _unheard_claim(held)
+    claim = Claim(
+        detector=_UNHEARD,
+        catalogue_id="silence",
+        family="silence",
+        kind=UNHEARD_KIND,
+        subject=held.place.whole_node(),
+        weight=1.0,
+        note=_NO_RECORD,
+    )
     return claim.suspicion(state, ts=float(math.ceil(ts)), onset=held.last)
 
 
@@ -206,19 +215,12 @@ def _to_its_job(held: _Heard, state: Literal["raise", "clear"], ts: float) -> li
     """Write to the job of a node, if it has one, that it cannot be asked whether it works, or can again."""
     if held.place.job_id is None:
         return []
-    claim = replace(
-        _unheard_claim(held), kind="hang.job", catalogue_id="hang", family="telemetry", weight=0.0
+    claim = HangClaim(
+        signal="no_telemetry",
+        detector=_UNHEARD,
+        family="telemetry",
+        subject=held.place.whole_node(),
+        weight=0.0,
+        note=_NO_RECORD,
     )
     return [claim.suspicion(state, ts=float(math.ceil(ts)), onset=held.last)]
-
-
-def _unheard_claim(held: _Heard) -> Claim:
-    return Claim(
-        detector=UNHEARD,
-        catalogue_id="silence",
-        family="silence",
-        kind=UNHEARD_KIND,
-        subject=held.place.whole_node(),
-        weight=1.0,
-        note="warning: no record from this node",
-    )

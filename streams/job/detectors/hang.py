@@ -2,10 +2,10 @@
 
 from collections.abc import Collection, Mapping
 
-import msgspec
+from msgspec.structs import asdict
 
 from detectors.job.progress import Stall, StallWatch
-from slowrank.telemetry import Evidence, Suspicion
+from slowrank.telemetry import Evidence, HangVote, Suspicion
 from streams.job.config import JobStageConfig
 from streams.job.step_aligner import Step
 from streams.job.suspicions import PROGRESS, dated
@@ -45,7 +45,7 @@ class HangDetector:
         self._stalls.new_step(number, ts, sent=sent)
 
 
-def stalled(view: JobView, stall: Stall, behind: Collection[int]) -> Suspicion:
+def stalled(view: JobView, stall: Stall, behind: Collection[int]) -> HangVote:
     """Build a job without progress; the ranks ``behind`` have not reached its newest step."""
     age = Evidence(
         metric="job.step_age_seconds",
@@ -54,10 +54,7 @@ def stalled(view: JobView, stall: Stall, behind: Collection[int]) -> Suspicion:
         value=stall.at - stall.since,
         note=f"ranks behind: {spans(behind)}" if behind else "no rank is behind the others",
     )
-    return msgspec.structs.replace(
-        dated(view, view.job(), "hang.job", catalogue_id="hang", since=stall.since, at=stall.at),
-        family="job",
-        score=round(stall.score, 4),
-        severity="critical" if stall.certain else "info",
-        evidence=(age,),
-    )
+    dates = dated(view, view.job(), "hang.job", catalogue_id="hang", since=stall.since, at=stall.at)
+    score = round(stall.score, 4)
+    more = {"family": "job", "score": score, "evidence": (age,)}
+    return HangVote(**(asdict(dates) | more), signal="no_progress", early=score < 1.0, certain=stall.certain)

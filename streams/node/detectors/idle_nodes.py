@@ -8,12 +8,11 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import numpy.typing as npt
-from msgspec import structs
 
-from alerts.reasoning.hang import BOTH, CLOCK, LASTING, RELEASED
+from alerts.reasoning.hang import CLOCK
 from detectors.node.idle_node import Quiet, QuietBank, Reading
-from slowrank.telemetry import Evidence, Suspicion
-from slowrank.telemetry.records import Family, Severity
+from slowrank.telemetry import Evidence, HangVote, Suspicion
+from slowrank.telemetry.records import Family
 from slowrank.telemetry.schema import Owner
 from streams.columns import FloatArray
 from streams.debounce import ConditionBank, Key, State, Timing
@@ -23,7 +22,7 @@ from streams.node.counters import Increase
 from streams.node.detector import Found, Increases, Origin
 from streams.node.detectors.exporter_health import clock_error
 from streams.node.detectors.watched_metrics import metrics_of
-from streams.suspicions import Claim, Place
+from streams.suspicions import HangClaim, Place
 
 REFRESH_SECONDS = 60.0
 CERTAIN_SECONDS = 300.0
@@ -42,14 +41,14 @@ Numbers = npt.NDArray[np.intp]
 @dataclass(slots=True)
 class _Raised:
     onset: float
-    claim: Claim
+    claim: HangClaim
     emitted: float
 
     def say(self, state: State, ts: float) -> Suspicion:
         self.emitted = ts
         # A first checkpoint or evaluation that nobody declared looks the same, and is over by then.
-        severity: Severity = "critical" if ts - self.onset >= CERTAIN_SECONDS else "info"
-        return replace(self.claim, severity=severity).suspicion(state, ts=ts, onset=self.onset)
+        certain = ts - self.onset >= CERTAIN_SECONDS
+        return replace(self.claim, certain=certain).suspicion(state, ts=ts, onset=self.onset)
 
 
 class IdleNodes:
@@ -103,8 +102,7 @@ class IdleNodes:
         used, self._used[node] = bool(self._used[node]), False
         if not used:
             return said
-        left = _left(replace(batch.place(k), job_id=job), "raise", ts, ts)
-        return [*said, structs.replace(left, score=RELEASED)]
+        return [*said, _left(replace(batch.place(k), job_id=job), "raise", ts, ts, released=True)]
 
     def _judge(self, batch: Batch, with_job: Numbers, reading: Reading) -> Found:
         nodes = batch.index[with_job]
@@ -144,7 +142,13 @@ class IdleNodes:
         weight = PROOF if seen.held else raised.claim.weight
         news = (weight, seen.score) != (raised.claim.weight, raised.claim.score)
         if news:
-            raised.claim = replace(raised.claim, weight=weight, score=seen.score)
+            raised.claim = replace(
+                raised.claim,
+                weight=weight,
+                score=seen.score,
+                both_signs=seen.both_signs,
+                lasting=seen.lasting,
+            )
         return [raised.say("update", seen.ts)] if news or seen.ts - raised.emitted >= REFRESH_SECONDS else []
 
     def _cleared(self, node: int, ts: float) -> Suspicion:
@@ -158,12 +162,14 @@ class _Seen:
     def __init__(self, quiet: Quiet, reading: Reading, i: int) -> None:
         self.ts, self.since = float(reading.ts[i]), float(quiet.since[i])
         self.held, self.idle = bool(quiet.held[i]), bool(quiet.idle[i])
-        self.score = LASTING if quiet.lasting[i] else BOTH if quiet.both[i] else 1.0
+        self.lasting = bool(quiet.lasting[i])
+        self.both_signs = self.lasting or bool(quiet.both[i])
+        self.score = 1.0 + self.both_signs + self.lasting
         self.not_working, self.spinning = bool(quiet.not_working[i]), quiet.spinning[i]
         one = slice(i, i + 1)
         self.reading = Reading(**{f.name: getattr(reading, f.name)[one] for f in fields(reading)})
 
-    def claim(self, ids: tuple[str, ...], place: Place, shares: FloatArray, ahead: float) -> Claim:
+    def claim(self, ids: tuple[str, ...], place: Place, shares: FloatArray, ahead: float) -> HangClaim:
         """Write which keys hold; ``ahead`` is the error of the node's clock in seconds, 0 where it is right.
 
         The claim is kept: a clear must be of the same family as its raise.
@@ -176,11 +182,12 @@ class _Seen:
             _share(SPINNING, float(self.spinning.mean()), f"all but GPU {others}" if others else "all GPUs"),
             *([Evidence(metric=CLOCK, unit="s", detector="clock", value=round(ahead, 4))] if ahead else ()),
         )
-        return Claim(
+        return HangClaim(
+            signal="idle",
+            both_signs=self.both_signs,
+            lasting=self.lasting,
             detector="quiet",
-            catalogue_id="hang",
             family=family,
-            kind="hang.job",
             subject=place.whole_node(),
             weight=PROOF if self.held else HINT,
             score=self.score,
@@ -189,13 +196,14 @@ class _Seen:
         )
 
 
-def _left(place: Place, state: State, ts: float, onset: float) -> Suspicion:
+def _left(place: Place, state: State, ts: float, onset: float, *, released: bool = False) -> HangVote:
     """Write that the job has left the node: a vote against a hang."""
-    claim = Claim(
+    claim = HangClaim(
+        signal="left",
+        released=released,
         detector="quiet.ended",
-        catalogue_id="hang",
+        score=2.0 if released else 1.0,
         family="host",
-        kind="hang.job",
         subject=place.whole_node(),
         weight=-4.0,
         note="no process of the job is left on the GPUs of this node",

@@ -1,21 +1,30 @@
 import msgspec
 import pytest
 
-from alerts.reasoning.hang import UNHEARD, certain, early, ended, excused, is_hang, note, suspects
-from slowrank.telemetry import Evidence, Subject, Suspicion
+from alerts.reasoning.hang import certain, early, ended, excused, is_hang, note, suspects
+from slowrank.telemetry import Evidence, HangVote, Subject
 
 
 def said(
-    node=None, *, onset=10.0, weight=3.0, nodes=0, spinning=1.0, note="all GPUs", by="quiet", ts=20.0, **other
+    node=None,
+    *,
+    signal="idle",
+    onset=10.0,
+    weight=3.0,
+    nodes=0,
+    spinning=1.0,
+    note="all GPUs",
+    ts=20.0,
+    **state,
 ):
     """A vote of a node, or without a node what the steps say of the job."""
     evidence = Evidence(metric="gpu.spinning_ratio", unit="1", detector="quiet", value=spinning, note=note)
     subject = Subject(type="node" if node else "job", cluster="c", node=node, job_id="j")
-    return Suspicion(
-        cluster="c", detector=by if node else "step_progress", family="clocks" if node else "job",
-        kind="hang.job", state="raise", subject=subject, ts=ts, onset=onset, onset_lo=onset, onset_hi=onset,
-        log_likelihood_ratio=weight, nodes=nodes, evidence=(evidence,) if node else (),
-        **{"score": 1.0, **other},
+    return HangVote(
+        cluster="c", detector="d", family="clocks" if node else "job", kind="hang.job",
+        signal=signal if node else "no_progress", state="raise", subject=subject,
+        ts=ts, onset=onset, onset_lo=onset, onset_hi=onset, score=1.0,
+        log_likelihood_ratio=weight, nodes=nodes, evidence=(evidence,) if node else (), **state,
     )  # fmt: skip
 
 
@@ -25,9 +34,9 @@ def votes(count, **fields):
 
 def test_one_machine_that_is_quiet_for_long_makes_no_hang_certain():
     """A frozen exporter repeats a moment without work; the others have only just fallen quiet."""
-    frozen, others = said("n0", severity="critical"), votes(4, severity="info")[1:]
-    assert not certain([said(nodes=4, severity="info")], [frozen, *others])
-    assert certain([said(nodes=4, severity="info")], votes(3, severity="critical"))
+    frozen, others = said("n0", certain=True), votes(4)[1:]
+    assert not certain([said(nodes=4)], [frozen, *others])
+    assert certain([said(nodes=4)], votes(3, certain=True))
 
 
 @pytest.mark.parametrize(
@@ -63,22 +72,22 @@ def test_nearly_all_machines_must_be_quiet(nodes, quiet, expected):
 )
 def test_of_machines_that_are_unheard_of_nothing_is_asked(nodes, unheard, quiet, expected):
     """A rack without power takes no part in the vote; all others must, and be half of the job."""
-    silent = [said(f"s{i}", by=UNHEARD, weight=0.0) for i in range(unheard)]
+    silent = [said(f"s{i}", signal="no_telemetry", weight=0.0) for i in range(unheard)]
     assert is_hang([said(nodes=nodes)], [*votes(quiet), *silent]) == expected
-    assert certain([said(nodes=nodes)], [*votes(quiet, severity="critical"), *silent]) == expected
+    assert certain([said(nodes=nodes)], [*votes(quiet, certain=True), *silent]) == expected
 
 
 def test_who_is_heard_of_again_is_no_longer_unheard_of():
     """A node that votes is not left out, whatever was said of it before."""
-    silent = [said(f"n{i}", by=UNHEARD, weight=0.0) for i in range(4)]
+    silent = [said(f"n{i}", signal="no_telemetry", weight=0.0) for i in range(4)]
     assert not is_hang([said(nodes=12)], [*votes(8), *silent])
 
 
 @pytest.mark.parametrize(("unheard", "left", "expected"), [(4, 8, True), (4, 7, False), (0, 8, False)])
 def test_a_job_that_left_all_machines_that_are_heard_of_has_ended(unheard, left, expected):
     """A job whose rack is dark and that was then cancelled has ended, though the rack cannot say so."""
-    gone = [said(f"n{i}", by="quiet.ended", weight=-4.0) for i in range(left)]
-    silent = [said(f"s{i}", by=UNHEARD, weight=0.0) for i in range(unheard)]
+    gone = [said(f"n{i}", signal="left", weight=-4.0) for i in range(left)]
+    silent = [said(f"s{i}", signal="no_telemetry", weight=0.0) for i in range(unheard)]
     assert ended([said(nodes=12)], [*gone, *silent]) == expected
 
 
@@ -91,35 +100,35 @@ def test_neither_key_alone_is_enough():
 
 def test_an_early_stall_takes_machines_that_neither_send_nor_compute():
     """Below the threshold one key of the machines is not enough, and from it on it is."""
-    soon = [said(nodes=4, score=0.8)]
+    soon = [said(nodes=4, early=True)]
     assert early(soon)
     assert not early([said(nodes=4)])
-    assert not is_hang(soon, votes(4, score=1.0))
-    assert not is_hang(soon, [*votes(2, score=2.0), *(said(f"m{i}", score=1.0) for i in range(2))])
-    assert is_hang(soon, [*votes(3, score=2.0), said("m", score=1.0)])
-    assert is_hang([said(nodes=4)], votes(4, score=1.0))
+    assert not is_hang(soon, votes(4))
+    assert not is_hang(soon, [*votes(2, both_signs=True), *(said(f"m{i}") for i in range(2))])
+    assert is_hang(soon, [*votes(3, both_signs=True), said("m")])
+    assert is_hang([said(nodes=4)], votes(4))
 
 
 @pytest.mark.parametrize(
-    ("job", "machines", "score", "expected"),
+    ("stall_certain", "votes_state", "expected"),
     [
-        ("info", "info", 2.0, False),
-        ("critical", "info", 3.0, True),
-        ("critical", "info", 2.0, False),
-        ("critical", "info", 1.0, False),
-        ("info", "critical", 1.0, True),
+        (False, {"both_signs": True}, False),
+        (True, {"both_signs": True, "lasting": True}, True),
+        (True, {"both_signs": True}, False),
+        (True, {}, False),
+        (False, {"certain": True}, True),
     ],
     ids=["may-pause", "no-such-pause", "may-evaluate-and-save", "may-evaluate", "too-long-for-any"],
 )
-def test_a_hang_is_information_while_it_may_be_a_pause(job, machines, score, expected):
+def test_a_hang_is_information_while_it_may_be_a_pause(stall_certain, votes_state, expected):
     """Steps missing for too long call people if the machines neither send nor compute, else only at last."""
-    stopped = [said(nodes=4, severity=job)]
-    assert certain(stopped, votes(4, score=score, severity=machines)) == expected
+    stopped = [said(nodes=4, certain=stall_certain)]
+    assert certain(stopped, votes(4, **votes_state)) == expected
 
 
 def test_the_end_of_an_earlier_attempt_excuses_nothing():
     """Machines left before the last step, or a job that had ended before it, do not speak of this stall."""
-    before = [*votes(4, weight=-4.0, by="quiet.ended", onset=4.0), said("n0", by="job.ended", onset=4.0)]
+    before = [*votes(4, weight=-4.0, signal="left", onset=4.0), said("n0", signal="ended", onset=4.0)]
     stopped = [said(nodes=4, onset=10.0)]
     assert not ended(stopped, before)
     assert is_hang(stopped, [*before, *votes(4)])
@@ -127,7 +136,7 @@ def test_the_end_of_an_earlier_attempt_excuses_nothing():
 
 def test_a_job_that_left_its_machines_has_ended():
     """Votes against a hang from nearly all nodes are the end of the job, and never key B."""
-    left = votes(4, weight=-4.0, by="quiet.ended")
+    left = votes(4, weight=-4.0, signal="left")
     assert excused([said(nodes=4)], left)
     assert not excused([said(nodes=5)], left)
     assert not excused([], left)
@@ -142,14 +151,14 @@ def test_a_job_that_left_its_machines_has_ended():
 def test_a_declared_pause_excuses_for_a_while(declared, now, expected):
     """A checkpoint declared at the last step is no hang, unless it takes more than ten minutes."""
     stopped = [said(nodes=4, onset=10.0)]
-    told = [*votes(4, ts=now), said("n0", weight=-4.0, by="job.paused", onset=declared, ts=declared)]
+    told = [*votes(4, ts=now), said("n0", weight=-4.0, signal="paused", onset=declared, ts=declared)]
     assert excused(stopped, told) == expected
     assert is_hang(stopped, told) != expected
 
 
 def test_a_declared_end_excuses_for_ever():
     """A job that said it was done does not hang, whatever its machines do."""
-    told = [*votes(4, ts=1e5), said("n0", weight=-4.0, by="job.ended", onset=11.0)]
+    told = [*votes(4, ts=1e5), said("n0", weight=-4.0, signal="ended", onset=11.0)]
     assert excused([said(nodes=4, onset=10.0)], told)
 
 
@@ -199,10 +208,10 @@ def test_onsets_as_close_as_readings_have_no_order(earlier, named):
     assert len(suspects([*votes(3), said("n9", onset=10.0 - earlier)])) == named
 
 
-@pytest.mark.parametrize("weight", [-4.0, 0.0])
-def test_who_does_not_vote_for_a_hang_is_not_the_first_of_it(weight):
+@pytest.mark.parametrize("signal", ["left", "no_telemetry"])
+def test_who_does_not_vote_for_a_hang_is_not_the_first_of_it(signal):
     """A node that had left before, or speaks against a hang, fell quiet for another reason."""
-    assert suspects([*votes(4), said("n9", onset=1.0, weight=weight)]) == ()
+    assert suspects([*votes(4), said("n9", onset=1.0, signal=signal)]) == ()
     assert suspects([said("n1", onset=2.0), said("n2")]) == ()
 
 

@@ -1,14 +1,14 @@
 """What a finding tells of its case: who is compared with whom, how urgent it is, what acting costs."""
 
 import pytest
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from alerts.cases.fold import apply
 from alerts.cases.scope import Scope
 from alerts.config import FindingConfig
 from alerts.report.cost import ActionCosts
 from alerts.report.render import render
-from slowrank.telemetry import Baseline, Evidence, Peers, Subject, Suspicion
+from slowrank.telemetry import Baseline, Evidence, HangVote, Peers, Subject, Suspicion
 
 CONFIG = FindingConfig()
 PEERS = Peers(group="all", n=127, p05=0.98, median=1.0, p95=1.02)
@@ -126,10 +126,11 @@ def hung(node=None, *, ts, state="raise"):
     said = slow(0, ts=ts, state=state, job_ratio=None)
     subject = Subject(type="node" if node else "job", cluster="c", node=node, job_id="j")
     detector, family = ("quiet", "nic") if node else ("step_progress", "job")
-    return replace(
+    stopped = replace(
         said, detector=detector, family=family, kind="hang.job", subject=subject, nodes=3, score=1.0,
-        severity="info", slowdown_ratio=None, log_likelihood_ratio=3.0,
+        slowdown_ratio=None, log_likelihood_ratio=3.0,
     )  # fmt: skip
+    return HangVote(**asdict(stopped), signal="idle" if node else "no_progress")
 
 
 def job_wide(ts):

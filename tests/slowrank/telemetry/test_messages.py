@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from slowrank.telemetry import (
     BadRecord,
     Evidence,
+    HangVote,
     Heartbeat,
     JobEnded,
     LinkDelay,
@@ -46,6 +47,24 @@ EXAMPLES: tuple[StageMessage, ...] = (
         onset_hi=NOW - 4,
         score=1.5,
         log_likelihood_ratio=9.0,
+    ),
+    HangVote(
+        cluster="c",
+        signal="idle",
+        detector="quiet",
+        family="nic",
+        kind="hang.job",
+        state="update",
+        subject=Subject(type="node", cluster="c", node="n1", job_id="j"),
+        ts=NOW,
+        onset=NOW - 60,
+        onset_lo=NOW - 60,
+        onset_hi=NOW - 60,
+        score=3.0,
+        log_likelihood_ratio=3.0,
+        both_signs=True,
+        lasting=True,
+        catalogue_id="hang",
     ),
     NodeAnnounced(cluster="c", node="n1", job_id="j", rack="r", switch="s", ts=NOW, ports=8),
     MinuteMeans(cluster="c", node="n1", ts=NOW, start=NOW - 70, samples=60, means={"gpu.power_watts": 412.5}),
@@ -135,6 +154,7 @@ BROKEN: dict[type, list[dict[str, Any]]] = {
         {"spread": math.inf},
     ],
     Suspicion: [{"detector": ""}, {"onset": math.nan}, {"catalogue_id": "a b"}, {"rule_id": "r" * 129}],
+    HangVote: [{"signal": "tea"}, {"detector": ""}, {"score": math.inf}],
 }
 
 
@@ -162,6 +182,7 @@ OLD, OLD_2 = old_bytes(1), old_bytes(2)
 """Bytes that older versions wrote: suspicions by kind and detector, others of version 2 by their type."""
 
 OF_KIND: dict[str, type] = {
+    "hang.job": HangVote,
     "self.delay": LinkDelay,
     "self.pace": RankPace,
     "self.place": NodeAnnounced,
@@ -210,6 +231,32 @@ def test_old_suspicions_get_the_ids_of_their_detector_and_rule(kind, detector, f
     message = decode_message(encode(old))
     assert isinstance(message, Suspicion)
     assert (message.catalogue_id, message.rule_id) == ids
+
+
+@pytest.mark.parametrize(
+    ("detector", "fields", "state"),
+    [
+        ("step_progress", {"score": 0.8, "severity": "info"}, {"signal": "no_progress", "early": True}),
+        ("step_progress", {"score": 1.4, "severity": "critical"}, {"signal": "no_progress", "certain": True}),
+        ("quiet", {"score": 1.0, "severity": "critical"}, {"signal": "idle", "certain": True}),
+        ("quiet", {"score": 2.0}, {"signal": "idle", "both_signs": True}),
+        ("quiet", {"score": 3.0}, {"signal": "idle", "both_signs": True, "lasting": True}),
+        ("quiet.ended", {"score": 1.0}, {"signal": "left"}),
+        ("quiet.ended", {"score": 2.0}, {"signal": "left", "released": True}),
+        ("job.ended", {}, {"signal": "ended"}),
+        ("job.paused", {}, {"signal": "paused"}),
+        ("silence.unheard", {}, {"signal": "no_telemetry"}),
+    ],
+)
+def test_votes_on_a_hang_were_suspicions(detector, fields, state):
+    """Source, score and severity said what a vote reports; the score remains a figure of the finding."""
+    old = msgspec.structs.replace(EXAMPLES[0], v=2, kind="hang.job", detector=detector, **fields)
+    vote = decode_message(encode(old))
+    assert isinstance(vote, HangVote)
+    states = {"early": False, "certain": False, "both_signs": False, "lasting": False, "released": False}
+    assert {name: getattr(vote, name) for name in ("signal", *states)} == states | state
+    assert vote.score == fields.get("score", 1.5)
+    assert (vote.severity, vote.catalogue_id) == (None, "hang")
 
 
 def test_old_messages_keep_their_figures():

@@ -12,11 +12,11 @@ from alerts.config import FindingConfig
 from alerts.finding import Finding
 from alerts.kinds import UNHEARD_KIND
 from alerts.report.render import render
-from slowrank.telemetry import Evidence, Lost, NodeAnnounced, Subject, Suspicion
+from slowrank.telemetry import Evidence, HangVote, Lost, NodeAnnounced, Subject, Suspicion
 from streams.cluster import stage as finding_stage
 from streams.cluster.hang_attribution import HangAttribution
 from streams.cluster.stage import FindingStage
-from streams.suspicions import Claim, Place
+from streams.suspicions import Claim, HangClaim, Place
 from tests.streams.versions import events_of, versions_of
 
 T0 = 1_795_160_000.0
@@ -53,8 +53,9 @@ def flap(ts):
 
 def hang(ts=STOP + 15, *, stop=STOP, state="raise", quiet=("n0", "n2", "n3"), spins=()):
     """Both keys of a hang: no step since ``stop``, and the nodes that do not work from ``stop`` on."""
-    stopped = Suspicion(
+    stopped = HangVote(
         cluster="c",
+        signal="no_progress",
         detector="step_progress",
         family="job",
         kind="hang.job",
@@ -77,7 +78,14 @@ def hang(ts=STOP + 15, *, stop=STOP, state="raise", quiet=("n0", "n2", "n3"), sp
 
 def vote(node, ts, stop, state, spinning):
     share = Evidence(metric="gpu.spinning_ratio", unit="1", detector="quiet", value=float(spinning))
-    said = claim("quiet", "nic", "hang.job", place(node).whole_node(), weight=1.0, evidence=(share,))
+    said = HangClaim(
+        signal="idle",
+        detector="quiet",
+        family="nic",
+        subject=place(node).whole_node(),
+        weight=1.0,
+        evidence=(share,),
+    )
     return said.suspicion(state, ts=T0 + ts, onset=T0 + stop)
 
 

@@ -9,7 +9,7 @@ import pytest
 from alerts.config import FindingConfig
 from alerts.finding import Finding
 from alerts.notify import NotifiedState, event_of
-from slowrank.telemetry import Evidence, Lost, NodeEvent, Peers, Subject, Suspicion
+from slowrank.telemetry import Evidence, HangVote, Lost, NodeEvent, Peers, Subject, Suspicion
 from streams.cluster.stage import FindingStage
 from streams.pipeline import local_pipeline
 
@@ -50,7 +50,7 @@ def slow(ts=10.0, *, subject=RANK, state="raise", **changes):
         )
         seconds = max(fields["ts"] - fields["onset"], 0.0)
         fields["lost"] = Lost(gpu_seconds=rate * seconds, gpus=0.0 if state == "clear" else rate)
-    return Suspicion(**fields)
+    return HangVote(**fields) if "signal" in fields else Suspicion(**fields)
 
 
 def hot(ts=12.0, *, state="raise", **changes):
@@ -299,12 +299,13 @@ def test_expired_without_news():
 def test_hang_needs_both_keys():
     """No progress alone is suspected; idle machines on nearly all nodes make it a hang."""
     job = Subject(type="job", cluster="c", job_id="j1")
-    stopped = slow(10, subject=job, kind="hang.job", family="job", overwhelming=True)
+    stopped = slow(10, subject=job, kind="hang.job", signal="no_progress", family="job", overwhelming=True)
     idle = [
         slow(
             11 + i,
             subject=Subject(type="node", cluster="c", node=f"n{i}", job_id="j1"),
             kind="hang.job",
+            signal="idle",
             family="nic",
             detector="idle",
         )
@@ -480,14 +481,14 @@ def test_cost_is_counted_while_it_lasts():
 def stopped(*more, until, **changes):
     """Return the last version of a hang of 16 GPUs since 5 s that was found at 11 s, and all its versions."""
     job = Subject(type="job", cluster="c", job_id="j1")
-    hang = slow(10, subject=job, kind="hang.job", family="job", **changes)
+    hang = slow(10, subject=job, kind="hang.job", signal="no_progress", family="job", **changes)
     last, versions = run(hang, *(idle(11, node) for node in ("n0", "n1")), *more, until=until)
     return last["hang.job", "job"], [f for f in versions if f.kind == "hang.job"]
 
 
 def idle(ts, node, **changes):
     subject = Subject(type="node", cluster="c", node=node, job_id="j1")
-    return slow(ts, subject=subject, kind="hang.job", family="nic", detector="idle", **changes)
+    return slow(ts, subject=subject, kind="hang.job", signal="idle", family="nic", detector="idle", **changes)
 
 
 def test_a_stop_is_charged_for_as_long_as_it_lasts():
@@ -504,7 +505,7 @@ def test_a_stop_is_charged_for_as_long_as_it_lasts():
 def test_a_stop_is_charged_until_the_job_moves():
     """The clear ends it, at its own time, also when it comes while the machines are thought to be idle."""
     job = Subject(type="job", cluster="c", job_id="j1")
-    moves = slow(905, subject=job, kind="hang.job", family="job", state="clear")
+    moves = slow(905, subject=job, kind="hang.job", signal="no_progress", family="job", state="clear")
     found, _ = stopped(moves, until=3000.0)
     assert (found.status, found.gpu_hours_lost) == ("resolved", 4.0)
 
@@ -520,7 +521,9 @@ def test_a_stop_that_nobody_ends_is_charged_no_longer_than_its_machines_are_idle
 
 def certain_stop(ts):
     job = Subject(type="job", cluster="c", job_id="j1")
-    return slow(ts, onset=T0 + 5, subject=job, kind="hang.job", family="job", severity="critical")
+    return slow(
+        ts, onset=T0 + 5, subject=job, kind="hang.job", signal="no_progress", family="job", certain=True
+    )
 
 
 def test_a_stop_is_charged_on_by_a_stage_that_knows_only_its_last_hour():

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from alerts.cases.lifecycle import NOTIFIED
 from alerts.finding import Finding
-from slowrank.telemetry import Evidence, Subject, Suspicion
+from slowrank.telemetry import Evidence, HangVote, Subject, Suspicion
 from streams.cluster.stage import FindingStage
 
 T0 = 1_795_160_000.0
@@ -23,7 +23,9 @@ def job_side(draw):
     """What JobStage may say: slow ranks of one node, or that the job stands still."""
     gpu, hang = draw(gpus), draw(st.integers(0, 5)) == 0
     rank = Subject(type="gpu", cluster="c", node="n1", gpu_index=gpu, rank=gpu, job_id="j")
+    vote = {"signal": "no_progress", "certain": draw(st.booleans())}
     return {
+        **(vote if hang else {}),
         "detector": "peer_step",
         "family": "job" if hang else "timing",
         "kind": "hang.job" if hang else "straggler.fail_slow",
@@ -51,8 +53,12 @@ def node_side(draw):
             ]
         )
     )
+    signal = st.sampled_from(["idle", "left", "paused", "no_telemetry"])
+    signs = ("both_signs", "lasting", "certain", "released")
+    vote = {"signal": draw(signal), **{name: draw(st.booleans()) for name in signs}}
     place = {"type": "node"} if whole else {"type": "gpu", "gpu_index": draw(gpus)}
     return {
+        **(vote if kind == "hang.job" else {}),
         "detector": f"rule.{kind}",
         "family": family,
         "kind": kind,
@@ -78,7 +84,7 @@ def suspicion(draw, claim, ts):
     value = Evidence(
         metric="m", unit="s", detector=claim["detector"], value=draw(st.sampled_from([1.0, 2.0]))
     )
-    return Suspicion(
+    return (HangVote if "signal" in claim else Suspicion)(
         cluster="c",
         state=draw(states),
         ts=ts,

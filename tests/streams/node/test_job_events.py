@@ -15,18 +15,18 @@ def event(code, **subject):
 
 
 @pytest.mark.parametrize(
-    ("code", "detector"),
+    ("code", "signal"),
     [
-        ("job.checkpoint", "job.paused"),
-        ("job.eval", "job.paused"),
-        ("job.start", "job.paused"),
-        ("job.end", "job.ended"),
+        ("job.checkpoint", "paused"),
+        ("job.eval", "paused"),
+        ("job.start", "paused"),
+        ("job.end", "ended"),
     ],
 )
-def test_a_job_that_declares_a_pause_or_its_end_is_excused(code, detector):
+def test_a_job_that_declares_a_pause_or_its_end_is_excused(code, signal):
     """The vote is about the job, against a hang, from the moment it was declared."""
     (vote,) = excuse(event(code, job_id="j"))
-    assert (vote.detector, vote.kind, vote.subject.job_id, vote.onset) == (detector, "hang.job", "j", 5.0)
+    assert (vote.signal, vote.kind, vote.subject.job_id, vote.onset) == (signal, "hang.job", "j", 5.0)
     assert vote.log_likelihood_ratio < 0
 
 

@@ -1,7 +1,6 @@
 import pytest
 
-from alerts.reasoning.hang import BOTH, LASTING
-from slowrank.telemetry import NodeSample, Suspicion
+from slowrank.telemetry import HangVote, NodeSample
 from slowrank.telemetry.columns import pack
 from slowrank.telemetry.schema import GPU_V1, HOST_V1, NIC_V1
 from streams.node.stage import NodeStage
@@ -39,8 +38,8 @@ class Node:
             nic=pack(NIC_V1, [port]),
             host=b"" if ahead is None else pack(HOST_V1, [{"host.clock_offset_seconds": ahead}]),
         )
-        found = (s for s in self.stage.process(sample) if isinstance(s, Suspicion))
-        return [s for s in found if s.detector.startswith("quiet")]
+        found = (s for s in self.stage.process(sample) if isinstance(s, HangVote))
+        return [s for s in found if s.signal in ("idle", "left")]
 
 
 def run(node, seconds, *, hang=False, job="j", ids=IDS):
@@ -48,7 +47,7 @@ def run(node, seconds, *, hang=False, job="j", ids=IDS):
     return [
         (s.state, s.ts, s.onset)
         for s in heard(node, seconds, hang=hang, job=job, ids=ids)
-        if s.detector == "quiet"
+        if s.signal == "idle"
     ]
 
 
@@ -73,7 +72,8 @@ def test_a_vote_says_when_both_keys_have_lasted():
     node = Node()
     run(node, range(100))
     said = heard(node, range(100, 160), hang=True)
-    assert [(s.ts, s.score) for s in said if s.detector == "quiet"] == [(105.0, BOTH), (150.0, LASTING)]
+    idle = [(s.ts, s.both_signs, s.lasting) for s in said if s.signal == "idle"]
+    assert idle == [(105.0, True, False), (150.0, True, True)]
 
 
 @pytest.mark.parametrize(("ahead", "told"), [(None, []), (0.02, []), (6.0, [6.0])])

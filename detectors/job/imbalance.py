@@ -43,6 +43,16 @@ class StageImbalance:
     job_slowdown: float
 
 
+def slowdown(step: Floats | float, lost: Floats | float) -> Floats:
+    """Return step / (step - lost), seconds: how many times as long a step takes for what it loses.
+
+    >>> slowdown(1.2, 0.2).round(3).tolist(), slowdown(1.0, 1.0).tolist()
+    (1.2, 10.0)
+    """
+    # A loss of nearly the whole step leaves nothing to divide by.
+    return np.asarray(step / np.maximum(np.subtract(step, lost), 0.1 * step))
+
+
 def job_slowdown(step_seconds: Floats, compute: Floats) -> float:
     """Return step / (step - (max - mean of compute over ranks)), the median over steps.
 
@@ -50,9 +60,7 @@ def job_slowdown(step_seconds: Floats, compute: Floats) -> float:
     same work spread evenly; within 10 % of a full what-if replay on recorded jobs.
     """
     excess = nan_max(compute, axis=1) - nan_mean(compute, axis=1)
-    # An excess of nearly the whole step leaves nothing to divide by.
-    even = np.maximum(step_seconds - excess, 0.1 * step_seconds)
-    ratio = step_seconds / even
+    ratio = slowdown(step_seconds, excess)
     return float(nan_median(ratio)) if np.isfinite(ratio).any() else float("nan")
 
 

@@ -12,9 +12,10 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from detectors.job.imbalance import slowdown
 from detectors.peers.history import History
 from detectors.peers.ratios import Ratios
-from detectors.robust import nan_median
+from detectors.robust import nan_median, spread
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
@@ -107,13 +108,13 @@ class SharedWaitWatch:
         longest, share = (recent, _SHARE_BEGINS) if began else (STEPS, _SHARE_GOES_ON)
         shows = bool(np.mean(high[-longest:]) >= share)
         now, usual = float(nan_median(waited[-STEPS:])), float(nan_median(step[-STEPS:]))
-        slowdown = usual / max(usual - (now - past.seconds), 0.1 * usual)
+        of_job = float(slowdown(usual, now - past.seconds))
         if began and shows:
             # Negated: where compute is not known, it may have changed.
             changed = not abs(float(nan_median(work[-STEPS:])) - past.work) <= _SAME_WORK
-            shows = slowdown >= MIN_JOB_SLOWDOWN and not changed and not _someone_fell_silent(ratios, recent)
+            shows = of_job >= MIN_JOB_SLOWDOWN and not changed and not _someone_fell_silent(ratios, recent)
         self._before = past if shows else None
-        return SharedWait(now, past.seconds, slowdown, high) if shows else None
+        return SharedWait(now, past.seconds, of_job, high) if shows else None
 
 
 def shared_seconds(ratios: Ratios, wait: Wait) -> float:
@@ -136,8 +137,7 @@ def _least(seconds: Floats) -> float:
 
 
 def _past(waited: Floats, step: Floats, work: Floats) -> _Past:
-    usual = float(nan_median(waited))
-    noise = 1.4826 * float(nan_median(np.abs(waited - usual)))
+    usual, noise = float(nan_median(waited)), float(spread(waited))
     limit = usual + _CLEAR_SIGMAS * max(noise, _FLOOR * float(nan_median(step)))
     return _Past(usual, limit, float(nan_median(work)))
 

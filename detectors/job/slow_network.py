@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from detectors.job.imbalance import slowdown
 from detectors.peers.peers import PeerGroups
 from detectors.peers.ratios import Ratios
 from detectors.robust import nan_median
@@ -118,12 +119,13 @@ class NetworkWatch:
         if look_back - first < _STEPS or np.nanmean(x[-_STEPS:] > effect / 2) < 0.8:
             return None
         step = nan_median(ratios.history.last("step", look_back), axis=1)
-        slowdown = _job_slowdown(step[-_STEPS:], transfer[-_STEPS:], usual=float(np.exp(center)))
-        if slowdown < MIN_JOB_SLOWDOWN:
+        lost = np.maximum(transfer[-_STEPS:] - float(np.exp(center)), 0.0)
+        of_job = float(nan_median(slowdown(step[-_STEPS:], lost)))
+        if of_job < MIN_JOB_SLOWDOWN:
             return None
         end = float(nan_median(ratios.history.last("ts", look_back)[first]))
         seconds = float(nan_median(transfer[-_STEPS:]))
-        return SlowNetwork(float(np.exp(effect)), slowdown, end - float(step[first]), end, seconds)
+        return SlowNetwork(float(np.exp(effect)), of_job, end - float(step[first]), end, seconds)
 
     def _work_changed(self, ratios: Ratios, center: float) -> bool:
         """Whether compute changed too: another batch, model or schedule has other communication."""
@@ -142,11 +144,6 @@ def transfer_seconds(comm: Floats) -> Floats:
     """
     shortest = np.where(np.isfinite(comm) & (comm > 0), comm, np.inf).min(axis=1, initial=np.inf)
     return np.where(np.isinf(shortest), np.nan, shortest)
-
-
-def _job_slowdown(step: Floats, transfer: Floats, *, usual: float) -> float:
-    lost = np.maximum(transfer - usual, 0.0)
-    return float(nan_median(step / np.maximum(step - lost, 0.1 * step)))
 
 
 def _work(ratios: Ratios, steps: int) -> float:

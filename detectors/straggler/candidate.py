@@ -18,6 +18,9 @@ LOOK_BEFORE = 30
 """Steps before the evidence began that the dating of an onset, and a rank's own past, look at. Chosen: a ramp
 takes up to 32 steps (``llr_cusum.RAMPS``)."""
 
+SLOW_SIGMAS = 3.0
+"""From here on a step counts as slow, of a rank that is slow on and off: one in 740 healthy ones does."""
+
 _MOSTLY_SLOW = 0.65
 """Chosen, of the steps since the onset: of noise alone half lies above zero, of a slowdown nearly all."""
 
@@ -79,14 +82,27 @@ def series_of(timing: Timing, *, lasting: bool = False) -> str:
     return "role" if lasting else "x"
 
 
+def deviations(
+    ratios: Ratios, channel: TimingChannel, timing: Timing, steps: int, *, lasting: bool = False
+) -> Floats:
+    """Return the ratios of the last steps less what is usual, [<= steps, ranks]; ``lasting``: as they are."""
+    usual = 0.0 if lasting or channel.noise is None else channel.noise.center
+    return ratios.history.last(series_of(timing, lasting=lasting), steps) - usual
+
+
+def noise_of(ratios: Ratios, channel: TimingChannel, rank: int) -> float:
+    """Return the noise (sd) of the ratio of a rank, or the spread of the work while it is not known."""
+    usual = max(ratios.kind.dispersion, ratios.config.floor)
+    return usual if channel.noise is None else float(channel.noise.sigma[rank])
+
+
 def candidate(ratios: Ratios, channel: TimingChannel, timing: Timing, rank: int) -> Candidate:
     """Date the slowdown of ``rank`` and measure it since then."""
     lasting, noise = channel.is_lasting(rank), channel.noise
-    series = series_of(timing, lasting=lasting)
-    sigma = max(ratios.kind.dispersion, ratios.config.floor) if noise is None else float(noise.sigma[rank])
+    sigma = noise_of(ratios, channel, rank)
     bank = channel.lasting if lasting else channel.change
     look_back = min(bank.age_of(rank) + LOOK_BEFORE, ratios.settled)
-    x = ratios.history.last(series, look_back) - (0.0 if lasting or noise is None else noise.center)
+    x = deviations(ratios, channel, timing, look_back, lasting=lasting)
     onset = locate_onset(x[:, rank], sigma)
     dated = date_onset(ratios, rank, onset, steps=look_back)
     # Slow in every step judged: perhaps in the warm-up too, since the first step seen.

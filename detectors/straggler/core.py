@@ -4,7 +4,8 @@ A core decides which ranks of one job are slow. Everything outside of this packa
 that a second core can be fed with the same steps and compared with the first.
 """
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, get_args
 
@@ -53,6 +54,19 @@ class SlowRank:
     peers: int
     waits_least: bool | None
     excursions: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class HeldSlow:
+    """A rank that is slow until it recovers: by ``size`` (log ratio, or share of the work) when it was found.
+
+    ``job_pace``: what a step took per second of the peers' work before that, NaN where it is not known.
+    """
+
+    timing: Timing
+    rank: int
+    size: float = 0.0
+    job_pace: float = math.nan
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,10 +191,10 @@ class DecisionCore(Protocol):
         """Robust sd of lasting log ratios among the ranks, on the safe side."""
         ...
 
-    def resume(self, slow: Iterable[tuple[Timing, int]]) -> None:
-        """Take ranks as slow that were reported so before the core was made, until they recover."""
+    def held(self) -> Iterable[HeldSlow]:
+        """Return the ranks that are slow now, for a core of another set of ranks to go on with."""
         ...
 
-    def inherit(self, before: "DecisionCore", places: Sequence[int]) -> None:
-        """Keep ranks slow that ``before`` found slow; ``places``: their number there, or -1."""
+    def resume(self, held: Iterable[HeldSlow]) -> None:
+        """Take ranks as slow that were found so before the core was made, until they recover."""
         ...

@@ -72,43 +72,6 @@ def threshold(ranks: int, effects: int, p_step: float) -> float:
     return math.log(max(ranks, 1) * max(effects, 1) / p_step)
 
 
-class LlrCusum:
-    """The scalar definition for one rank, and the oracle of ``LlrCusumBank``.
-
-    >>> e = LlrCusum(h=20.0)
-    >>> [round(max(e.update(0.10, sigma=0.01)), 1) for _ in range(3)]
-    [6.7, 13.3, 20.0]
-    """
-
-    def __init__(self, h: float, config: CusumConfig | None = None) -> None:
-        self.h = h
-        self.config = config or CusumConfig()
-        self.levels = [0.0] * len(self.config.effects)
-
-    def update(self, x: float, *, sigma: float, most: float = 0.0) -> list[float]:
-        """Take the log ratio to peers less its baseline; return the evidence per effect. NaN: no change.
-
-        ``most`` is what one step may move the evidence for a ``LARGE`` effect by, where that is more than the
-        usual share.
-        """
-        if math.isnan(x):
-            return list(self.levels)
-        cfg = self.config
-        share = self.h * cfg.clip_share
-        for k, effect in enumerate(cfg.effects):
-            delta = math.log1p(effect)
-            if delta < cfg.min_effect_sigmas * sigma:
-                self.levels[k] = 0.0
-                continue
-            bound = max(most, share) if effect >= LARGE else share
-            value = min(x, delta + cfg.limit_sigmas * sigma)
-            # Log likelihood ratio of a normal x with mean delta against mean 0.
-            step = delta / sigma**2 * (value - delta / 2)
-            level = self.levels[k] + min(max(step, -bound), bound)
-            self.levels[k] = min(max(level, 0.0), cfg.cap * self.h)
-        return list(self.levels)
-
-
 class LlrCusumBank:
     """Evidence of all ranks of a job; ``levels`` is [effects, ranks], ``age`` the steps since each left 0.
 
@@ -165,12 +128,6 @@ class LlrCusumBank:
     def age_of(self, rank: int) -> int:
         """Steps since the strongest accumulator of ``rank`` left zero."""
         return int(self.age[int(self.levels[:, rank].argmax()), rank])
-
-    def clear(self, ranks: npt.NDArray[np.bool_] | int) -> None:
-        """Set the evidence of some ranks back to nothing."""
-        self.levels[:, ranks] = 0.0
-        self.age[:, ranks] = 0
-        self.best[ranks] = 0.0
 
 
 @dataclass(frozen=True, slots=True)

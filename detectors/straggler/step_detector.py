@@ -5,7 +5,7 @@ evidence, ``gates`` exclude other explanations; this composes them.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import numpy as np
 import numpy.typing as npt
@@ -21,15 +21,12 @@ from detectors.peers.shards import Shards
 from detectors.robust import nan_median
 from detectors.straggler.candidate import Candidate, candidate, series_of
 from detectors.straggler.config import StragglerConfig
-from detectors.straggler.core import TIMINGS, DecisionCore, Explanation, SlowRank, StepResult, Timing
+from detectors.straggler.core import TIMINGS, Explanation, HeldSlow, SlowRank, StepResult, Timing
+from detectors.straggler.explanation import explain
 from detectors.straggler.gates import FEW, UNLIKE_PEERS, is_confirmed
 from detectors.straggler.intermittence import SUSPECT
-from detectors.straggler.job_slowdown import job_pace_before
-from detectors.straggler.offline_check import hindsight
-from detectors.straggler.peer_figures import compare, metric_of, ruled_out
 from detectors.straggler.rotating_slowness import RotatingSlowness
-from detectors.straggler.slow_rank import intermittent_rank, slow_rank
-from detectors.straggler.tensor_group import mates
+from detectors.straggler.slow_rank import intermittent_rank, job_pace_before, slow_rank
 from detectors.straggler.timing_channel import Noise, TimingChannel, fit_noise
 
 Floats = npt.NDArray[np.float64]
@@ -143,21 +140,7 @@ class StragglerDetector:
 
     def explain(self, slow: SlowRank) -> Explanation:
         """Return what a slow rank of this step rests on."""
-        ratios, channel = self.ratios, self.channels[slow.timing]
-        group = self._tensor_group(slow)
-        return Explanation(
-            comparisons=compare(ratios, slow),
-            hindsight=hindsight(ratios, slow, metric=metric_of(ratios, slow)),
-            role=ratios.groups.members_with(slow.rank) if ratios.roles_known else None,
-            # Once believed it stays so for as long as it is slow.
-            believed=slow.alone or bool(channel.believed[slow.rank]),
-            work=ratios.kind.kind,
-            work_known=ratios.work is not None,
-            since_start=slow.onset <= ratios.first_ts,
-            ruled_out=ruled_out(ratios, slow),
-            tensor_group=group.size,
-            mates=mates(ratios, channel, slow, group),
-        )
+        return explain(self.ratios, self.channels[slow.timing], slow, self._tensor_group(slow))
 
     def paces(self, ranks: Ints, *, least: int) -> Floats:
         """Return the usual log ratio of some ranks to their role, [len(ranks)]; NaN where it means nothing,
@@ -168,16 +151,18 @@ class StragglerDetector:
         logs = ratios.history.last("role", min(ratios.settled, ratios.config.history))[:, ranks]
         return np.where(ratios.small_role[ranks], np.nan, nan_median(logs, least=least))
 
-    def resume(self, slow: Iterable[tuple[Timing, int]]) -> None:
-        """Take ranks as slow that were reported so before this detector was made, until they recover."""
-        for timing, rank in slow:
-            self.channels[timing].find(rank)
+    def held(self) -> list[HeldSlow]:
+        """Return the ranks that are slow now."""
+        return [
+            HeldSlow(timing, rank, float(channel.size[rank]), float(channel.job_pace[rank]))
+            for timing, channel in self.channels.items()
+            for rank in np.flatnonzero(channel.raised).tolist()
+        ]
 
-    def inherit(self, before: DecisionCore, places: Sequence[int]) -> None:
-        """Keep ranks slow that ``before`` found slow; ``places``: their number there, or -1."""
-        assert isinstance(before, StragglerDetector)
-        for timing, channel in self.channels.items():
-            channel.inherit(before.channels[timing], np.array(places, dtype=np.intp))
+    def resume(self, held: Iterable[HeldSlow]) -> None:
+        """Take ranks as slow that were found so before this detector was made, until they recover."""
+        for slow in held:
+            self.channels[slow.timing].find(slow.rank, size=slow.size, job_pace=slow.job_pace)
 
     def _tensor_group(self, slow: SlowRank) -> Ints:
         groups = self._tensor_groups

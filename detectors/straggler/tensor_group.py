@@ -8,7 +8,7 @@ import math
 
 from detectors.peers.ratios import Ratios
 from detectors.robust import nan_median
-from detectors.straggler.candidate import series_of
+from detectors.straggler.candidate import SLOW_SIGMAS, deviations, noise_of
 from detectors.straggler.core import Ints, Mates, SlowRank
 from detectors.straggler.gates import SURE_SIGMAS
 from detectors.straggler.timing_channel import TimingChannel
@@ -18,9 +18,6 @@ _ALIKE = 0.5
 
 _FOLLOWS = 0.1
 """Chosen, of a rank's own slowdown: least that mates show of it who wait for a part of it."""
-
-_SLOW_SIGMAS = 3.0
-"""From here on a step counts as slow, of a rank that is slow on and off: one in 740 healthy ones does."""
 
 _CLEAR, _LEAST = 1.5, 0.02
 """Chosen: the slowest is so many times as slow as the next, and by so much slower (``min_effect``), or the
@@ -32,14 +29,10 @@ def mates(ratios: Ratios, channel: TimingChannel, slow: SlowRank, group: Ints) -
     others = group[group != slow.rank]
     if not others.size:
         return ""
-    noise = channel.noise
-    sigma = max(ratios.kind.dispersion, ratios.config.floor)
-    sigma = sigma if noise is None else float(noise.sigma[slow.rank])
-    x = ratios.history.last(series_of("compute", lasting=slow.lasting), max(slow.steps, 1))
-    if noise is not None and not slow.lasting:
-        x = x - noise.center
+    sigma = noise_of(ratios, channel, slow.rank)
+    x = deviations(ratios, channel, "compute", max(slow.steps, 1), lasting=slow.lasting)
     if slow.excursions:
-        x = x[x[:, slow.rank] > _SLOW_SIGMAS * sigma]
+        x = x[x[:, slow.rank] > SLOW_SIGMAS * sigma]
     effect, uncertain = nan_median(x), SURE_SIGMAS * sigma / math.sqrt(max(len(x), 1))
     own, least, most = float(effect[slow.rank]), float(effect[others].min()), float(effect[others].max())
     # What was not read is neither.

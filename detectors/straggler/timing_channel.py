@@ -19,7 +19,6 @@ from detectors.straggler.spike_rate import SpikeRate
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
-Ints = npt.NDArray[np.intp]
 
 # In a job of 1,000 GPUs with steps of 1 s that is 0.7 and 0.007 times in 1,000 node-days.
 P_SUSPICION = 1e-6
@@ -76,7 +75,7 @@ def fit_noise(x: Floats, groups: PeerGroups, *, floor: float, prior: float) -> N
     sigma = sigma * np.sqrt((1 + rho) / (1 - rho))
     center, error = middle + shift, sigma**2 / samples
     # Ranks on shared hardware differ by several per cent for good; drawn to 0, that would pass for a change.
-    apart = 1.4826 * float(np.median(np.abs(center - np.median(center))))
+    apart = float(spread(center))
     width = max(prior**2, apart**2 - 2.0 * float(np.median(error)))
     return Noise(center * width / (width + error), sigma, int(np.median(samples)))
 
@@ -130,13 +129,6 @@ class TimingChannel:
     def find(self, rank: int, *, size: float = 0.0, job_pace: float = math.nan) -> None:
         """Take a rank as slow from now on, by ``size``, until ``settle`` returns it."""
         self.raised[rank], self.size[rank], self.job_pace[rank] = True, size, job_pace
-
-    def inherit(self, before: "TimingChannel", places: Ints) -> None:
-        """Take as slow who was so in ``before``; ``places`` [ranks]: their number there, or -1."""
-        known = places >= 0
-        self.raised = known & before.raised[places]
-        self.size = np.where(known, before.size[places], 0.0)
-        self.job_pace = np.where(known, before.job_pace[places], np.nan)
 
     @property
     def free(self) -> Bools:

@@ -1,8 +1,9 @@
 """One job: rows become steps, detectors see each step, what stands is held against what is open."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 
-from detectors.straggler.core import DecisionCore, StepResult
+from detectors.straggler.core import DecisionCore, HeldSlow, StepResult
 from slowrank.telemetry import UNKNOWN_NODE, JobSteps, RankPace, Suspicion
 from streams.job.config import JobStageConfig
 from streams.job.core import make_core
@@ -109,8 +110,7 @@ class Job:
             # Of a job that was let go and is back: slow until seen to have recovered.
             core.resume(open_ranks(open_, roster))
         else:
-            places = {rank: i for i, rank in enumerate(self.roster)}
-            core.inherit(self._core, [places.get(rank, -1) for rank in roster])
+            core.resume(_moved(self._core.held(), self.roster, roster))
         self._core, self.roster, self._ranks = core, roster, frozenset(roster)
         self._paces = Paces(self._job_id, roster)
         aligner.changed = False
@@ -170,6 +170,14 @@ class Job:
             result=result or StepResult(),
             late=late,
         )
+
+
+def _moved(held: Iterable[HeldSlow], before: Sequence[int], now: Sequence[int]) -> Iterator[HeldSlow]:
+    """Yield those that are still in the roster, by their places in it."""
+    place = {rank: i for i, rank in enumerate(now)}
+    for slow in held:
+        if before[slow.rank] in place:
+            yield replace(slow, rank=place[before[slow.rank]])
 
 
 def _ends(key: Key, ranks: frozenset[int]) -> bool:

@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 
 from detectors.job.group_votes import GroupVotes, SlowGroup
+from detectors.job.imbalance import slowdown
 from detectors.robust import nan_median
 from slowrank.telemetry import Evidence, Suspicion
 from slowrank.telemetry.records import Suspect
@@ -121,8 +122,7 @@ def _slow_group(
         catalogue_id="group_votes",
         subject=view.job(shared or None),
         hypotheses={"group": WEIGHT_SLOW},
-        # Where nearly the whole step is reported as transfer, the rest is too short to divide by.
-        slowdown=step / max(step - extra, 0.1 * step),
+        slowdown=float(slowdown(step, extra)),
         since=(since, since),
         ratio=group.ratio,
         evidence=(compared,),

@@ -4,7 +4,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import get_args
 
 from detectors.changepoint.offline_segmentation import NEAR, Opinion
-from detectors.straggler.core import Comparison, Explanation, Hindsight, PastFigures, SlowRank, Timing
+from detectors.straggler.core import (
+    Comparison,
+    Explanation,
+    HeldSlow,
+    Hindsight,
+    PastFigures,
+    SlowRank,
+    Timing,
+)
 from slowrank.telemetry import Baseline, Evidence, Peers, Suspicion
 from streams.job.config import JobStageConfig
 from streams.job.step_aligner import Step
@@ -91,11 +99,11 @@ class IntermittentRanks:
         return standing | {key_of[s.rank]: _suspicion(view, s, at) for s in view.result.intermittent}
 
 
-def open_ranks(keys: Iterable[Key], roster: tuple[int, ...]) -> Iterator[tuple[Timing, int]]:
-    """Yield timing and place in the roster of the slow ranks among the ``keys`` of open suspicions."""
+def open_ranks(keys: Iterable[Key], roster: tuple[int, ...]) -> Iterator[HeldSlow]:
+    """Yield the slow ranks among the ``keys`` of open suspicions, by their places in the roster."""
     for topic, rank in keys:
         if topic in _OF_TIMING.values() and rank in roster:
-            yield _timing(topic), roster.index(rank)
+            yield HeldSlow(_timing(topic), roster.index(rank))
 
 
 def _timing(topic: Topic) -> Timing:

@@ -1,9 +1,11 @@
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from detectors.straggler.llr_cusum import LlrCusum, LlrCusumBank, locate_onset, threshold
+from detectors.straggler.llr_cusum import LARGE, CusumConfig, LlrCusumBank, locate_onset, threshold
 
 H = threshold(16, 5, 1e-6)
 steps = st.lists(
@@ -11,6 +13,43 @@ steps = st.lists(
     min_size=1,
     max_size=60,
 )
+
+
+class LlrCusum:
+    """The scalar definition for one rank, and the oracle of ``LlrCusumBank``.
+
+    >>> e = LlrCusum(h=20.0)
+    >>> [round(max(e.update(0.10, sigma=0.01)), 1) for _ in range(3)]
+    [6.7, 13.3, 20.0]
+    """
+
+    def __init__(self, h: float, config: CusumConfig | None = None) -> None:
+        self.h = h
+        self.config = config or CusumConfig()
+        self.levels = [0.0] * len(self.config.effects)
+
+    def update(self, x: float, *, sigma: float, most: float = 0.0) -> list[float]:
+        """Take the log ratio to peers less its baseline; return the evidence per effect. NaN: no change.
+
+        ``most`` is what one step may move the evidence for a ``LARGE`` effect by, where that is more than the
+        usual share.
+        """
+        if math.isnan(x):
+            return list(self.levels)
+        cfg = self.config
+        share = self.h * cfg.clip_share
+        for k, effect in enumerate(cfg.effects):
+            delta = math.log1p(effect)
+            if delta < cfg.min_effect_sigmas * sigma:
+                self.levels[k] = 0.0
+                continue
+            bound = max(most, share) if effect >= LARGE else share
+            value = min(x, delta + cfg.limit_sigmas * sigma)
+            # Log likelihood ratio of a normal x with mean delta against mean 0.
+            step = delta / sigma**2 * (value - delta / 2)
+            level = self.levels[k] + min(max(step, -bound), bound)
+            self.levels[k] = min(max(level, 0.0), cfg.cap * self.h)
+        return list(self.levels)
 
 
 @settings(deadline=None)
@@ -93,7 +132,7 @@ def test_healthy_noise_with_spikes_stays_quiet():
 
 
 def test_missing_steps_change_nothing():
-    """LlrCusum waits through steps that were not read."""
+    """Evidence stays as it is through steps that were not read."""
     bank = LlrCusumBank(2, H)
     sigma = np.array([0.01, 0.01])
     before = bank.update(np.array([0.05, 0.05]), sigma=sigma).copy()

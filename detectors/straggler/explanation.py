@@ -1,0 +1,143 @@
+"""What the finding of a slow rank rests on: figures beside its peers, its own past, and a look in hindsight.
+
+Made when a slow rank is reported, never step by step.
+"""
+
+import numpy as np
+
+from detectors.changepoint.offline_segmentation import WINDOW, second_opinion
+from detectors.peers.ratios import Ratios
+from detectors.robust import Floats, nan_median, spread
+from detectors.straggler.candidate import series_of
+from detectors.straggler.core import (
+    Comparison,
+    Explanation,
+    Hindsight,
+    Ints,
+    PastFigures,
+    PeerFigures,
+    SlowRank,
+)
+from detectors.straggler.llr_cusum import Onset
+from detectors.straggler.onset_time import date_onset
+from detectors.straggler.tensor_group import mates
+from detectors.straggler.timing_channel import TimingChannel
+
+_PAST_STEPS = 100
+"""Steps before the onset that its own past is taken from: those of a baseline (``StragglerConfig``)."""
+
+_LEAST_PAST = 5
+"""Chosen: the median of fewer steps is not worth being shown."""
+
+_MORE, _MORE_SECONDS = 1.1, 1e-3
+"""Chosen: a rank loads or transfers no longer than its peers up to a tenth and a millisecond more."""
+
+
+def explain(ratios: Ratios, channel: TimingChannel, slow: SlowRank, group: Ints) -> Explanation:
+    """Return what a slow rank of this step rests on; ``group`` [members] is its tensor-parallel group."""
+    return Explanation(
+        comparisons=_compare(ratios, slow),
+        hindsight=_hindsight(ratios, slow, metric=_metric_of(ratios, slow)),
+        role=ratios.groups.members_with(slow.rank) if ratios.roles_known else None,
+        # Once believed it stays so for as long as it is slow.
+        believed=slow.alone or bool(channel.believed[slow.rank]),
+        work=ratios.kind.kind,
+        work_known=ratios.work is not None,
+        since_start=slow.onset <= ratios.first_ts,
+        ruled_out=_ruled_out(ratios, slow),
+        tensor_group=group.size,
+        mates=mates(ratios, channel, slow, group),
+    )
+
+
+def _compare(ratios: Ratios, slow: SlowRank) -> tuple[Comparison, ...]:
+    """Compare the rank with its peers on the timing it is slow in, and on waiting where that is reported."""
+    entries = [_compared(ratios, slow, series=slow.timing, metric=_metric_of(ratios, slow))]
+    waits = ratios.history.last("wait", max(slow.steps, 1))
+    if np.isfinite(waits[:, slow.rank]).any():
+        entries.append(_compared(ratios, slow, series="wait", metric="wait_seconds"))
+    return tuple(entries)
+
+
+def _metric_of(ratios: Ratios, slow: SlowRank) -> str:
+    """Return the name of the seconds that the rank was compared on."""
+    from_steps = ratios.source == "step" and slow.timing == "compute"
+    return "step_seconds" if from_steps else f"{slow.timing}_seconds"
+
+
+def _past_figures(before: Floats) -> PastFigures:
+    """Return median and MAD of what was read of ``before`` [steps]."""
+    # ``spread`` is a sigma, 1.4826 times the median absolute deviation.
+    mad = float(spread(before)) / 1.4826
+    return PastFigures(float(nan_median(before)), mad, int(np.isfinite(before).sum()))
+
+
+def _ruled_out(ratios: Ratios, slow: SlowRank) -> tuple[str, ...]:
+    """Name the other explanations that were looked at and found no different from the peers'."""
+    checked = []
+    if ratios.groups.members.shape[0] > 1 and slow.peers >= 3:
+        checked.append("imbalance.stage")
+    if ratios.kind.kind == "fixed" or ratios.work is not None:
+        checked.append("imbalance.workload")
+    parts = (("data", "data_loading"), ("comm", "network")) if slow.timing == "compute" else ()
+    for series, name in parts:
+        usual = nan_median(ratios.history.last(series, max(slow.steps, 1)))
+        # NaN where nothing was read: then nothing is ruled out.
+        if usual[slow.rank] <= _MORE * float(nan_median(np.delete(usual, slow.rank))) + _MORE_SECONDS:
+            checked.append(name)
+    return tuple(checked)
+
+
+def _compared(ratios: Ratios, slow: SlowRank, *, series: str, metric: str) -> Comparison:
+    steps, rank = max(slow.steps, 1), slow.rank
+    usual = nan_median(ratios.history.last(series, steps))
+    group = ratios.groups if slow.peers >= 1 else ratios.everyone
+    members = group.members[group.index[rank]]
+    others = usual[members[(members >= 0) & (members != rank)]]
+    others = others[np.isfinite(others)]
+    value = float(usual[rank])
+    past = None
+    if steps < ratios.settled:
+        past = _past_figures(ratios.history.last(series, steps + _PAST_STEPS)[:-steps, rank])
+    return Comparison(
+        metric,
+        value,
+        past if past is not None and past.n >= _LEAST_PAST else None,
+        _peers(others, value) if others.size else None,
+    )
+
+
+def _peers(others: Floats, value: float) -> PeerFigures:
+    low, middle, high = (float(np.quantile(others, share)) for share in (0.05, 0.5, 0.95))
+    return PeerFigures(int(others.size), low, middle, high, 1 + int((others < value).sum()))
+
+
+def _hindsight(ratios: Ratios, slow: SlowRank, *, metric: str) -> Hindsight | None:
+    """Segment the rank's last ratios to its peers, offline; ``metric`` names the seconds they are ratios of.
+
+    None for a rank that was slow from the start or is slow on and off, which has no single change to look
+    for, and where the segmentation gives no answer.
+    """
+    if slow.lasting or slow.excursions:
+        return None
+    x = ratios.history.last(series_of(slow.timing), min(WINDOW, ratios.settled))[:, slow.rank]
+    opinion = second_opinion(x, slow.steps)
+    if opinion is None:
+        return None
+    at = len(x) - opinion.age
+    past = _past_figures(x[:at])
+    change_at = None
+    if opinion.confirmed:
+        change_at = date_onset(ratios, slow.rank, Onset(at, at, at), steps=len(x)).at
+    return Hindsight(
+        opinion,
+        f"{metric}.ratio",
+        _ratio(slow, opinion.after),
+        PastFigures(_ratio(slow, opinion.before), past.mad, past.n),
+        change_at,
+    )
+
+
+def _ratio(slow: SlowRank, level: float) -> float:
+    """Return compute, a log ratio, as a ratio; the other timings are excess shares of the work."""
+    return float(np.exp(level)) if slow.timing == "compute" else 1.0 + level

@@ -1,0 +1,58 @@
+"""The decision core behind its interface alone: two of them run side by side in one job."""
+
+import msgspec
+
+from benchmarks.detection.step_jobs import records, synchronous
+from streams.job import job as job_module
+from streams.job.core import make_core
+from tests.streams.job.job_tables import SuspectingStage, healthy, layout
+
+
+class SideBySide:
+    """A core that answers as its first one and feeds a second one with the same steps, to compare them."""
+
+    def __init__(self, first, second):
+        self._first, self._second = first, second
+        self.agreed = []
+
+    def __getattr__(self, name):
+        return getattr(self._first, name)
+
+    def update(self, times):
+        result, other = self._first.update(times), self._second.update(times)
+        self.agreed.append([s.rank for s in result.slow] == [s.rank for s in other.slow])
+        return result
+
+    def resume(self, held):
+        held = list(held)
+        for core in (self._first, self._second):
+            core.resume(held)
+
+
+def resized():
+    """The records of a job of 16 ranks, one of them slow from step 60 on, that loses eight others at 120."""
+    work = healthy(180, seed=2)
+    work[60:, 5] *= 1.3
+    table = synchronous(work, overhead=0.1, coords=layout(16, 1))
+    small = synchronous(work[:, :8], overhead=0.1, coords=layout(8, 1))
+    return [r for r in records(table) if r.ts <= table.ts[120]] + [
+        msgspec.structs.replace(r, attempt=1) for r in records(small) if r.ts > table.ts[120]
+    ]
+
+
+def test_two_cores_run_side_by_side(monkeypatch):
+    """Suspicions are those of the first core, whose slow ranks both take over when the roster changes."""
+    alone, made = SuspectingStage(), []
+
+    def both(*args):
+        made.append(SideBySide(make_core(*args), make_core(*args)))
+        return made[-1]
+
+    monkeypatch.setattr(job_module, "make_core", both)
+    beside = SuspectingStage()
+    told = [s for record in resized() for s in beside.process(record)]
+    monkeypatch.undo()
+    assert told == [s for record in resized() for s in alone.process(record)]
+    assert [s.state for s in told if s.subject.rank == 5 and s.state != "update"] == ["raise"]
+    assert len(made) == 2
+    assert all(core.agreed and all(core.agreed) for core in made)

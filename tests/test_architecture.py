@@ -45,7 +45,7 @@ TABLE = {
     " streams.node.rules streams.node.detectors numpy",
     "streams.node.rules": "slowrank.telemetry alerts streams streams.node numpy",
     "streams.node.detectors": "slowrank.telemetry detectors alerts streams"
-    " streams.node streams.node.rules numpy msgspec",
+    " streams.node streams.node.rules numpy",
     "streams.job": "slowrank.telemetry detectors streams streams.job.detectors numpy msgspec",
     "streams.job.detectors": "slowrank.telemetry detectors streams.job numpy msgspec",
     "streams.cluster": "slowrank.telemetry detectors alerts streams numpy msgspec",

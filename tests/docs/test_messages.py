@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import get_args
 
-import msgspec
 import pytest
 
 from slowrank.telemetry import JobEnded, StageMessage, Suspicion
@@ -11,7 +10,7 @@ from slowrank.telemetry.messages import MESSAGE_VERSION, HangSignal
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs/records.md").read_text()
 SECTION = PAGE.split("## Messages between stages\n")[1].split("\n## ")[0]
-MEMBERS = {msgspec.inspect.type_info(member).tag: member for member in (*get_args(StageMessage), JobEnded)}
+MEMBERS = {member.__struct_config__.tag: member for member in (*get_args(StageMessage), JobEnded)}
 
 
 @pytest.mark.parametrize("tag", MEMBERS)

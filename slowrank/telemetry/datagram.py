@@ -10,25 +10,18 @@ from slowrank.telemetry.checks import MAX_RANKS, BadRecord, check_steps
 from slowrank.telemetry.columns import Value, pack, step_schema_of
 from slowrank.telemetry.names import COORDS
 from slowrank.telemetry.records import JobSteps
+from slowrank.telemetry.schema import STEP_V1
 
 # The largest payload of UDP over IPv4.
 MAX_DATAGRAM_BYTES = 65_507
 # Eight times what the hook sends at once.
 MAX_DATAGRAM_ROWS = 256
 MAX_SECONDS = 7 * 86_400.0
-ROW_FIELDS = (
-    "step",
-    "ts",
-    "step_seconds",
-    "compute_seconds",
-    "wait_seconds",
-    "data_seconds",
-    "comm_seconds",
-    "checkpoint_seconds",
-    "tokens",
-    "loss",
-    "grad_norm",
-)
+HEAD_FIELDS = ("rank", "local_rank", "gpu_index", *COORDS)
+ROW_FIELDS = tuple(name for name in STEP_V1.names if name not in HEAD_FIELDS)
+"""The columns of schema 1 that differ from row to row, in its order; those of ``HEAD_FIELDS`` stand once."""
+STEP_COLUMNS = (*HEAD_FIELDS, *ROW_FIELDS, "seq_len_sq_sum")
+"""The columns of the step schema that a datagram can fill."""
 
 Optional = float | None
 DatagramRow = tuple[
@@ -83,10 +76,6 @@ def decode_datagram(payload: bytes, *, now: float) -> StepDatagram:
     _check_numbers(datagram)
     _check_as_record(datagram, now)
     return datagram
-
-
-STEP_COLUMNS = ("rank", "local_rank", "gpu_index", *COORDS, *ROW_FIELDS, "seq_len_sq_sum")
-"""The columns of the step schema that a datagram can fill."""
 
 
 def step_values(datagram: StepDatagram) -> list[dict[str, Value]]:

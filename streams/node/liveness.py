@@ -1,7 +1,7 @@
 """Which nodes stopped sending, one by one: from the last record of each, at whole seconds of event time.
 
-Whether many that fall silent together are a rack, a switch or the telemetry itself is judged where all nodes
-of a cluster are known (``incidents``); so each is passed on early, before it is a finding.
+Whether many that stop together are a rack, a switch or the telemetry itself is decided where all nodes of a
+cluster are known (``streams.cluster.incidents``); so each is passed on early, before it is a finding.
 """
 
 import math
@@ -18,6 +18,7 @@ from streams.suspicions import Claim, HangClaim, Place
 Kind = Literal["exporter.stale", "node.silent"]
 
 _MISSED = 4
+"""Reports in a row that must be missing. Chosen: three may be lost or late without a suspicion."""
 
 _UNHEARD, _NO_RECORD = "silence.unheard", "warning: no record from this node"
 
@@ -26,10 +27,10 @@ _ROUNDING = 1e-3
 
 
 @dataclass(slots=True)
-class _Heard:
-    """When a node was ``last`` heard, the ``gap`` before that, and what has been said of its silence.
+class _Node:
+    """When a node last sent a record, the ``gap`` before that, and which suspicions about it are open.
 
-    ``until`` is the event time of the last suspicion about that silence; ``left``: it is expected no more.
+    ``until`` is the event time of the last of those suspicions; ``left``: the node is not expected any more.
     """
 
     place: Place
@@ -42,15 +43,15 @@ class _Heard:
     until: float = -math.inf
 
 
-class Silence:
-    """The nodes of one key group and when each was last heard.
+class Liveness:
+    """The nodes of one key group and when each last sent a record.
 
-    Its output for a node depends on that node's records alone, so that partitions change nothing.
+    Its output for a node depends on that node's records alone, and so not on the partitions.
     """
 
     def __init__(self, config: SilenceConfig | None = None) -> None:
         self._config = config or SilenceConfig()
-        self._heard: dict[tuple[str, str], _Heard] = {}
+        self._nodes: dict[tuple[str, str], _Node] = {}
         self._due = NextDeadline()
         self._soonest = min(asdict(self._config).values()) - _ROUNDING
         self._latest = min(self._config.certain, self._config.expected) - _ROUNDING
@@ -59,49 +60,48 @@ class Silence:
     @property
     def known(self) -> int:
         """How many nodes are expected to go on sending."""
-        return sum(not held.left for held in self._heard.values())
+        return sum(not node.left for node in self._nodes.values())
 
-    def heard(self, place: Place, ts: float) -> list[Suspicion]:
-        """Take that a node sent a record of event time ``ts``; return what of its silence that ends."""
-        held = self._heard.get((place.cluster, place.node))
-        if held is None:
-            self._meet(place, ts)
+    def update(self, place: Place, ts: float) -> list[Suspicion]:
+        """Process a node's record of event time ``ts``; return the suspicions that it ends."""
+        node = self._nodes.get((place.cluster, place.node))
+        if node is None:
+            self._add(place, ts)
             return []
-        # Whether a tick came between two records must not matter: what the gap says is said all the same.
-        silence = ts - held.last
-        found = self._missed_at(held, ts) if silence > self._config.unheard else []
+        # The result must not depend on whether a tick came between two records: judge the gap here as well.
+        silence = ts - node.last
+        found = self._missed_at(node, ts) if silence > self._config.unheard else []
         if silence > self._config.remembered:
-            self._meet(place, ts)
+            self._add(place, ts)
             return found
-        # A spool that drains brings a record of before the silence was noticed: it ends what was said all the
-        # same, and an end that is dated before its beginning would be none.
-        ends = max(ts, held.until)
-        if held.unheard:
-            found.append(_unheard(held, "clear", ends))
-            found += [] if held.left else _to_its_job(held, "clear", ends)
-        if held.raised:
-            claims = (_claim(held, kind) for kind in sorted(held.raised))
-            found += [claim.suspicion("clear", ts=ends, onset=held.last) for claim in claims]
-            held.raised = set()
+        # A spool that drains brings a record older than the suspicion; the clear must not be dated before it.
+        ends = max(ts, node.until)
+        if node.unheard:
+            found.append(_unheard(node, "clear", ends))
+            found += [] if node.left else _to_its_job(node, "clear", ends)
+        if node.raised:
+            claims = (_claim(node, kind) for kind in sorted(node.raised))
+            found += [claim.suspicion("clear", ts=ends, onset=node.last) for claim in claims]
+            node.raised = set()
         if silence > self._config.expected:
-            self._meet(place, ts)
+            self._add(place, ts)
             return found
-        held.certain = held.unheard = held.left = False
-        held.until = -math.inf
-        held.place, held.last, held.gap = place, max(held.last, ts), abs(ts - held.last)
-        # Not its deadline, which is dearer to find and hardly ever reached; no later than it.
-        wait = max(self._soonest, min(_MISSED * held.gap - _ROUNDING, self._latest))
-        self._due.note(held.last + wait)
+        node.certain = node.unheard = node.left = False
+        node.until = -math.inf
+        node.place, node.last, node.gap = place, max(node.last, ts), abs(ts - node.last)
+        # A lower bound of its deadline, cheaper than the deadline itself, which is hardly ever reached.
+        wait = max(self._soonest, min(_MISSED * node.gap - _ROUNDING, self._latest))
+        self._due.note(node.last + wait)
         return found
 
-    def heard_out_of_turn(self, place: Place, ts: float) -> list[Suspicion]:
-        """Take that a node sent a record that its own clock dates before its last one.
+    def update_late(self, place: Place, ts: float) -> list[Suspicion]:
+        """Process a record that the node's own clock dates before its last one.
 
-        A clock that was set back does so for as long as it was ahead; what comes late is older than what was
-        heard, and says nothing of now.
+        It counts as a sign of life only where ``ts``, in the cluster's time, is younger than the last: a
+        clock was set back. Otherwise the record arrived late.
         """
-        held = self._heard.get((place.cluster, place.node))
-        return self.heard(place, ts) if held is not None and ts > held.last else []
+        node = self._nodes.get((place.cluster, place.node))
+        return self.update(place, ts) if node is not None and ts > node.last else []
 
     def tick(self, event_time: float) -> list[Suspicion]:
         """Judge all nodes at the whole second of ``event_time``; a second is judged once."""
@@ -109,118 +109,117 @@ class Silence:
         if second <= self._second:
             return []
         self._second = second
-        # Most seconds nobody is overdue, and there may be thousands of nodes.
+        # In most seconds no node is overdue, and there may be thousands of nodes.
         if not self._due.reached(second):
             return []
-        found = [s for _, held in sorted(self._heard.items()) for s in self._missed_at(held, float(second))]
-        self._forget_the_departed(second)
-        self._due.counted(map(self._deadline, self._heard.values()))
+        found = [s for _, node in sorted(self._nodes.items()) for s in self._missed_at(node, float(second))]
+        self._forget_departed(second)
+        self._due.counted(map(self._deadline, self._nodes.values()))
         return found
 
-    def _meet(self, place: Place, ts: float) -> None:
-        held = self._heard[place.cluster, place.node] = _Heard(place, ts)
-        self._due.note(self._deadline(held))
+    def _add(self, place: Place, ts: float) -> None:
+        node = self._nodes[place.cluster, place.node] = _Node(place, ts)
+        self._due.note(self._deadline(node))
 
-    def _missed(self, held: _Heard) -> float:
-        """Return how long a node takes to miss four reports.
+    def _missed(self, node: _Node) -> float:
+        """Return the seconds in which a node misses ``_MISSED`` reports at its own rate.
 
-        One that sends every ten seconds is not silent after ten: what counts is how many it missed. How
-        often one sends is not known from its first record, and the second may be lost.
+        The rate is unknown after its first record, whose successor may be lost: then ``silent`` seconds.
         """
-        return _MISSED * held.gap if math.isfinite(held.gap) else self._config.silent
+        return _MISSED * node.gap if math.isfinite(node.gap) else self._config.silent
 
-    def _deadline(self, held: _Heard) -> float:
-        """Return an event time before which a node needs no message, unless it sends again."""
-        config, missed = self._config, self._missed(held)
-        if held.left:
-            return held.last + config.remembered
+    def _deadline(self, node: _Node) -> float:
+        """Return an event time before which nothing is due about a node, unless it sends again."""
+        config, missed = self._config, self._missed(node)
+        if node.left:
+            return node.last + config.remembered
         stale = max(config.stale, missed)
         after = min(
             config.expected,
-            math.inf if held.certain else config.certain,
-            math.inf if "node.silent" in held.raised else max(config.silent, 2 * missed),
-            math.inf if "exporter.stale" in held.raised else stale,
-            math.inf if held.unheard else min(stale, max(config.unheard, missed)),
+            math.inf if node.certain else config.certain,
+            math.inf if "node.silent" in node.raised else max(config.silent, 2 * missed),
+            math.inf if "exporter.stale" in node.raised else stale,
+            math.inf if node.unheard else min(stale, max(config.unheard, missed)),
         )
-        return held.last + after - _ROUNDING
+        return node.last + after - _ROUNDING
 
-    def _missed_at(self, held: _Heard, now: float) -> list[Suspicion]:
-        found = list(self._overdue(held, now))
-        held.until = max([held.until, *(s.ts for s in found)])
+    def _missed_at(self, node: _Node, now: float) -> list[Suspicion]:
+        found = list(self._overdue(node, now))
+        node.until = max([node.until, *(s.ts for s in found)])
         return found
 
-    def _overdue(self, held: _Heard, now: float) -> Iterator[Suspicion]:
-        config, silence = self._config, now - held.last
-        missed = self._missed(held)
+    def _overdue(self, node: _Node, now: float) -> Iterator[Suspicion]:
+        config, silence = self._config, now - node.last
+        missed = self._missed(node)
         stale = max(config.stale, missed)
         few = min(stale, max(config.unheard, missed))
-        if silence >= few and not held.unheard:
-            held.unheard = True
-            yield _unheard(held, "raise", held.last + few)
-            yield from _to_its_job(held, "raise", held.last + few)
+        if silence >= few and not node.unheard:
+            node.unheard = True
+            yield _unheard(node, "raise", node.last + few)
+            yield from _to_its_job(node, "raise", node.last + few)
         deadlines: tuple[tuple[Kind, float], ...] = (
             ("exporter.stale", stale),
             ("node.silent", max(config.silent, 2 * missed)),
         )
         for kind, after in deadlines:
-            if after <= min(silence, config.expected) and kind not in held.raised:
-                held.raised.add(kind)
-                yield _claim(held, kind).suspicion("raise", ts=held.last + after, onset=held.last)
-        if silence >= config.certain and not held.certain:
-            held.certain = True
-            claim = _claim(held, "exporter.stale", certain=True)
-            yield claim.suspicion("update", ts=held.last + config.certain, onset=held.last)
-        if silence > config.expected and not held.left:
-            # Whether its job hangs is asked of it no more: it may run elsewhere, under the same name.
-            held.left = True
-            yield from _to_its_job(held, "clear", held.last + config.expected)
+            if after <= min(silence, config.expected) and kind not in node.raised:
+                node.raised.add(kind)
+                yield _claim(node, kind).suspicion("raise", ts=node.last + after, onset=node.last)
+        if silence >= config.certain and not node.certain:
+            node.certain = True
+            claim = _claim(node, "exporter.stale", certain=True)
+            yield claim.suspicion("update", ts=node.last + config.certain, onset=node.last)
+        if silence > config.expected and not node.left:
+            # It no longer votes on a hang of its job, which may run elsewhere under the same name.
+            node.left = True
+            yield from _to_its_job(node, "clear", node.last + config.expected)
 
-    def _forget_the_departed(self, now: float) -> None:
-        gone = [key for key, held in self._heard.items() if now - held.last > self._config.remembered]
+    def _forget_departed(self, now: float) -> None:
+        gone = [key for key, node in self._nodes.items() if now - node.last > self._config.remembered]
         for key in gone:
-            del self._heard[key]
+            del self._nodes[key]
 
 
-def _claim(held: _Heard, kind: Kind, *, certain: bool = False) -> Claim:
+def _claim(node: _Node, kind: Kind, *, certain: bool = False) -> Claim:
     return Claim(
         detector=f"silence.{kind}",
         catalogue_id="silence",
         family="silence",
         kind=kind,
-        subject=held.place.whole_node(),
+        subject=node.place.whole_node(),
         weight=3.0 if certain else 1.0,
         overwhelming=certain,
         note=_NO_RECORD,
     )
 
 
-def _unheard(held: _Heard, state: Literal["raise", "clear"], ts: float) -> Suspicion:
-    """Write that a node is unheard of, or back.
+def _unheard(node: _Node, state: Literal["raise", "clear"], ts: float) -> Suspicion:
+    """Return the suspicion that a node is unheard of, raised or cleared.
 
-    Stamped with whole seconds: thousands of nodes that fall silent together are then weighed in a few steps.
+    Stamped with whole seconds: thousands of nodes that stop together are then processed in a few steps.
     """
     claim = Claim(
         detector=_UNHEARD,
         catalogue_id="silence",
         family="silence",
         kind=UNHEARD_KIND,
-        subject=held.place.whole_node(),
+        subject=node.place.whole_node(),
         weight=1.0,
         note=_NO_RECORD,
     )
-    return claim.suspicion(state, ts=float(math.ceil(ts)), onset=held.last)
+    return claim.suspicion(state, ts=float(math.ceil(ts)), onset=node.last)
 
 
-def _to_its_job(held: _Heard, state: Literal["raise", "clear"], ts: float) -> list[Suspicion]:
-    """Write to the job of a node, if it has one, that it cannot be asked whether it works, or can again."""
-    if held.place.job_id is None:
+def _to_its_job(node: _Node, state: Literal["raise", "clear"], ts: float) -> list[Suspicion]:
+    """Return the vote on a hang of the node's job, if it has one: its work cannot be seen, or can again."""
+    if node.place.job_id is None:
         return []
     claim = HangClaim(
         signal="no_telemetry",
         detector=_UNHEARD,
         family="telemetry",
-        subject=held.place.whole_node(),
+        subject=node.place.whole_node(),
         weight=0.0,
         note=_NO_RECORD,
     )
-    return [claim.suspicion(state, ts=float(math.ceil(ts)), onset=held.last)]
+    return [claim.suspicion(state, ts=float(math.ceil(ts)), onset=node.last)]

@@ -16,18 +16,18 @@ SIZES = (64, 512)
 little memory; not too large, so that the arrays of one operation stay in the cache."""
 
 SPARE_DEVICES = 16
-"""Lanes that a node may have beyond twice the devices of a sample: where names come and go (interfaces of
-containers), lanes of departed devices are dropped beyond that. Chosen."""
+"""Slots that a node may have beyond twice the devices of a sample: where names come and go (interfaces of
+containers), slots of departed devices are dropped beyond that. Chosen: no usual node has so many spare."""
 
-LANES = 16 * SIZES[0]
-"""Devices that a first block has room for, where its nodes have many."""
+FIRST_SLOTS = 16 * SIZES[0]
+"""Devices of all nodes in a first block. Chosen: 16 for each node; nodes with more share smaller blocks."""
 
 NodeKey = tuple[str, str]
 
 
 @dataclass(slots=True)
-class _Seat:
-    page: NodeBlock
+class _Node:
+    block: NodeBlock
     row: int
     devices: Devices
     ts: float = -math.inf
@@ -36,117 +36,116 @@ class _Seat:
 
 
 class NodeTable:
-    """All nodes of a key group; ``pages`` are their blocks by shape.
+    """All nodes of a key group, in ``blocks`` by shape.
 
     Nodes are independent: each node's samples are processed in their order, and give the same results
-    whatever other samples come with them."""
+    whatever other samples come with them.
+    """
 
     def __init__(self, config: NodeConfig) -> None:
         self._config = config
-        self._seats: dict[NodeKey, _Seat] = {}
+        self._nodes: dict[NodeKey, _Node] = {}
         self._oldest = NextDeadline()
-        self.pages: dict[Shape, list[NodeBlock]] = {}
+        self.blocks: dict[Shape, list[NodeBlock]] = {}
         self.ignored: Counter[str] = Counter()
 
     def fresh(self, records: Sequence[object]) -> dict[int, NodeSample]:
-        """Return by its place every sample that is younger than all of its node before it.
+        """Return every sample that is younger than all of its node before it, by its index in ``records``.
 
         The other samples are counted.
         """
         fresh: dict[int, NodeSample] = {}
         last: dict[NodeKey, tuple[float, str, int]] = {}
-        for place, sample in enumerate(records):
+        for index, sample in enumerate(records):
             if not isinstance(sample, NodeSample):
                 continue
             key = (sample.cluster, sample.node)
             ts, boot_id, seq = last.get(key) or self._last(key)
             if sample.ts > ts:
                 last[key] = sample.ts, sample.boot_id, sample.seq
-                fresh[place] = sample
+                fresh[index] = sample
             else:
                 same = (sample.boot_id, sample.seq) == (boot_id, seq)
                 self.ignored["duplicate" if same else "late"] += 1
         return fresh
 
     def update(self, samples: Sequence[NodeSample]) -> list[list[Suspicion]]:
-        """Take samples that are fresh; return what each gives rise to."""
+        """Process fresh samples; return the suspicions of each."""
         found: list[list[Suspicion]] = [[] for _ in samples]
         # One sample a node and call: of two, assignment by index would keep the second alone.
         for turn in turns(samples):
-            by_page: dict[int, list[tuple[int, int]]] = {}
-            pages: dict[int, NodeBlock] = {}
-            for place in turn:
-                seat = self._seated(samples[place])
-                pages[id(seat.page)] = seat.page
-                by_page.setdefault(id(seat.page), []).append((seat.row, place))
-            for page_id, seated in by_page.items():
+            by_block: dict[NodeBlock, list[tuple[int, int]]] = {}
+            for index in turn:
+                node = self._node_of(samples[index])
+                by_block.setdefault(node.block, []).append((node.row, index))
+            for block, taken in by_block.items():
                 # In ascending order, so that neighbours are one slice of the block.
-                rows, places = zip(*sorted(seated), strict=True)
-                for k, suspicion in pages[page_id].update(rows, [samples[place] for place in places]):
-                    found[places[k]].append(suspicion)
+                rows, indexes = zip(*sorted(taken), strict=True)
+                for k, suspicion in block.update(rows, [samples[index] for index in indexes]):
+                    found[indexes[k]].append(suspicion)
         return found
 
     def relearn(self, key: NodeKey) -> None:
         """Handle a planned change of a node's work."""
-        seat = self._seats.get(key)
-        if seat is not None:
-            seat.page.relearn(seat.row)
+        node = self._nodes.get(key)
+        if node is not None:
+            node.block.relearn(node.row)
 
     def forget(self, before: float) -> None:
         """Drop the nodes whose last sample is older than ``before`` (event time)."""
         if self._oldest.reached(before):
-            for key in [key for key, seat in self._seats.items() if seat.ts < before]:
-                self._leave(self._seats.pop(key))
-            self._oldest.counted(seat.ts for seat in self._seats.values())
+            for key in [key for key, node in self._nodes.items() if node.ts < before]:
+                self._leave(self._nodes.pop(key))
+            self._oldest.counted(node.ts for node in self._nodes.values())
 
     def _last(self, key: NodeKey) -> tuple[float, str, int]:
-        seat = self._seats.get(key)
-        return (-math.inf, "", -1) if seat is None else (seat.ts, seat.boot_id, seat.seq)
+        node = self._nodes.get(key)
+        return (-math.inf, "", -1) if node is None else (node.ts, node.boot_id, node.seq)
 
-    def _seated(self, sample: NodeSample) -> _Seat:
-        """Return the seat for a sample, which is then its node's last."""
+    def _node_of(self, sample: NodeSample) -> _Node:
+        """Return the node of a sample, which is then its last."""
         key = (sample.cluster, sample.node)
-        seat = self._seats.get(key)
-        if seat is None:
-            seat = self._seats[key] = self._new_seat(_devices_of(sample))
+        node = self._nodes.get(key)
+        if node is None:
+            node = self._nodes[key] = self._new_node(_devices_of(sample))
             self._oldest.note(sample.ts)
-        elif seat.boot_id != sample.boot_id:
-            seat = self._seats[key] = self._restarted(seat, sample)
-        elif not seat.devices.holds(sample):
-            seat = self._seats[key] = self._moved(seat, _widened(seat.devices, sample))
-        seat.ts, seat.boot_id, seat.seq = sample.ts, sample.boot_id, sample.seq
-        return seat
+        elif node.boot_id != sample.boot_id:
+            node = self._nodes[key] = self._restarted(node, sample)
+        elif not node.devices.holds(sample):
+            node = self._nodes[key] = self._moved(node, _widened(node.devices, sample))
+        node.ts, node.boot_id, node.seq = sample.ts, sample.boot_id, sample.seq
+        return node
 
-    def _restarted(self, seat: _Seat, sample: NodeSample) -> _Seat:
-        seat.page.restart(seat.row)
+    def _restarted(self, node: _Node, sample: NodeSample) -> _Node:
+        node.block.restart(node.row)
         devices = _devices_of(sample)
-        return seat if devices == seat.devices else self._moved(seat, devices)
+        return node if devices == node.devices else self._moved(node, devices)
 
-    def _moved(self, seat: _Seat, devices: Devices) -> _Seat:
-        moved = self._new_seat(devices)
+    def _moved(self, node: _Node, devices: Devices) -> _Node:
+        moved = self._new_node(devices)
         # Before the old row is freed, which drops its state.
-        moved.page.carry(moved.row, seat.page, seat.row)
-        self._leave(seat)
+        moved.block.carry(moved.row, node.block, node.row)
+        self._leave(node)
         return moved
 
-    def _leave(self, seat: _Seat) -> None:
-        seat.page.leave(seat.row)
-        pages = self.pages[seat.devices.shape]
-        if seat.page.empty:
-            pages.remove(seat.page)
-            if not pages:
-                del self.pages[seat.devices.shape]
+    def _leave(self, node: _Node) -> None:
+        node.block.leave(node.row)
+        blocks = self.blocks[node.devices.shape]
+        if node.block.empty:
+            blocks.remove(node.block)
+            if not blocks:
+                del self.blocks[node.devices.shape]
 
-    def _new_seat(self, devices: Devices) -> _Seat:
-        pages = self.pages.setdefault(devices.shape, [])
-        page = next((page for page in pages if not page.full), None)
-        if page is None:
-            room = LANES // max(1, devices.shape.gpus, devices.shape.nics)
+    def _new_node(self, devices: Devices) -> _Node:
+        blocks = self.blocks.setdefault(devices.shape, [])
+        block = next((block for block in blocks if not block.full), None)
+        if block is None:
+            room = FIRST_SLOTS // max(1, devices.shape.gpus, devices.shape.nics)
             # Later blocks have eight times the room of the first, as in ``SIZES``.
-            size = max(1, min(SIZES[bool(pages)], room if not pages else 8 * room))
-            page = NodeBlock(devices.shape, size, self._config)
-            pages.append(page)
-        return _Seat(page, page.take(devices), devices)
+            size = max(1, min(SIZES[bool(blocks)], room if not blocks else 8 * room))
+            block = NodeBlock(devices.shape, size, self._config)
+            blocks.append(block)
+        return _Node(block, block.take(devices), devices)
 
 
 def _widened(devices: Devices, sample: NodeSample) -> Devices:
@@ -162,16 +161,16 @@ def _devices_of(sample: NodeSample) -> Devices:
 
 
 def turns(samples: Sequence[NodeSample]) -> Iterator[list[int]]:
-    """Yield the numbers of the samples in turns that hold at most one of each node."""
+    """Yield the indexes of the samples in turns that hold at most one of each node."""
     keys = [(sample.cluster, sample.node) for sample in samples]
     if len(set(keys)) == len(keys):
         yield list(range(len(keys)))
         return
     seen: Counter[NodeKey] = Counter()
     turns: list[list[int]] = []
-    for place, key in enumerate(keys):
+    for index, key in enumerate(keys):
         if seen[key] == len(turns):
             turns.append([])
-        turns[seen[key]].append(place)
+        turns[seen[key]].append(index)
         seen[key] += 1
     yield from turns

@@ -24,7 +24,8 @@ IDLE, HW_SLOWDOWN, SW_THERMAL, HW_THERMAL, POWER_BRAKE = 1, 8, 32, 64, 128
 
 RECOVERY = "state.recovery_action"
 RECOVERY_CLEAR = 30.0
-"""The detector of the action that a driver asks for, and for how many seconds it must ask for none."""
+"""Rule of the recovery action that a driver asks for, and the seconds without one that clear it. Chosen: the
+default of ``Timing``."""
 
 CNP_RATIO = "nic.port.cnp_handled_ratio"
 """Derived, node: congestion notifications a second on the mean port, as a multiple of the usual rate."""

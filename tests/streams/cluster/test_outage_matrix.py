@@ -8,7 +8,7 @@ from alerts.cases.lifecycle import NOTIFIED
 from slowrank.telemetry import NodeSample
 from streams.cluster.stage import FindingStage
 from streams.node.inventory import NodeAnnouncer
-from streams.node.liveness import Silence
+from streams.node.liveness import Liveness
 from streams.suspicions import Place
 
 T0, SILENT_FROM, SECONDS = 1_795_160_000.0, 6, 50
@@ -29,14 +29,14 @@ def findings(nodes, silent, *, rack=0, switch=0, partitions=1):
     places = [place_of(i, rack, switch) for i in range(nodes)]
     # Each node has its own moment within the second.
     phases = [zlib.crc32(place.node.encode()) % 900 / 1000 for place in places]
-    stages = [Silence() for _ in range(partitions)]
+    stages = [Liveness() for _ in range(partitions)]
     finding, last = FindingStage(), {}
     for s in (s for place in places for s in announced(place)):
         finding.process(s)
     for second in range(SECONDS):
         for i, place in enumerate(places):
             if i not in silent or second < SILENT_FROM:
-                for s in stages[i % partitions].heard(place, T0 + second + phases[i]):
+                for s in stages[i % partitions].update(place, T0 + second + phases[i]):
                     finding.process(s)
         for s in (s for stage in stages for s in stage.tick(T0 + second + 1)):
             finding.process(s)

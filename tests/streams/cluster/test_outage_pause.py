@@ -5,7 +5,7 @@ import pytest
 from alerts.cases.lifecycle import NOTIFIED
 from alerts.finding import Finding
 from streams.cluster.stage import FindingStage
-from streams.node.liveness import Silence
+from streams.node.liveness import Liveness
 from tests.streams.cluster.test_outage_matrix import announced, place_of
 
 T0, SECONDS = 1_795_160_000, 120
@@ -14,7 +14,7 @@ T0, SECONDS = 1_795_160_000, 120
 def versions(count, quiet, *, rack=0):
     """Every version that is shown of so many nodes; ``quiet(i, second)``: node ``i`` sends nothing."""
     places = [place_of(i, rack, rack) for i in range(count)]
-    silence, stage, shown = Silence(), FindingStage(), list[Finding]()
+    silence, stage, shown = Liveness(), FindingStage(), list[Finding]()
     for s in (s for place in places for s in announced(place)):
         stage.process(s)
     for second in range(SECONDS):
@@ -22,7 +22,7 @@ def versions(count, quiet, *, rack=0):
             s
             for i, place in enumerate(places)
             if not quiet(i, second)
-            for s in silence.heard(place, T0 + second + i / (count + 1))
+            for s in silence.update(place, T0 + second + i / (count + 1))
         )
         for s in (*heard, *silence.tick(T0 + second + 1)):
             stage.process(s)

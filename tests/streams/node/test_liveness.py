@@ -5,7 +5,7 @@ import random
 import pytest
 
 from alerts.kinds import UNHEARD_KIND
-from streams.node.liveness import Silence
+from streams.node.liveness import Liveness
 from streams.silence import SilenceConfig
 from streams.suspicions import Place
 
@@ -14,9 +14,9 @@ NODE = Place("c", "n1")
 
 def spoken(times, ticks=()):
     """Return (kind, state, ts, onset) of all that is said when records and ticks come at these times."""
-    silence, said = Silence(), []
+    silence, said = Liveness(), []
     for ts, is_tick in sorted([*((t, False) for t in times), *((t, True) for t in ticks)]):
-        said += silence.tick(ts) if is_tick else silence.heard(NODE, ts)
+        said += silence.tick(ts) if is_tick else silence.update(NODE, ts)
     return [(s.kind, s.state, s.ts, s.onset) for s in said]
 
 
@@ -39,8 +39,8 @@ def test_the_ticks_change_nothing_that_is_said(rhythm):
 
 def test_the_job_of_a_node_is_told_that_it_is_unheard_of():
     """So that its hang is judged by the others; it says nothing for a hang nor against one."""
-    silence, place = Silence(), Place("c", "n1", job_id="j")
-    said = [s for ts in GONE for s in (*silence.tick(ts), *silence.heard(place, ts))]
+    silence, place = Liveness(), Place("c", "n1", job_id="j")
+    said = [s for ts in GONE for s in (*silence.tick(ts), *silence.update(place, ts))]
     of_job = [s for s in said if s.kind == "hang.job"]
     assert [(s.state, s.subject.job_id, s.log_likelihood_ratio) for s in of_job] == [
         ("raise", "j", 0.0),
@@ -51,31 +51,31 @@ def test_the_job_of_a_node_is_told_that_it_is_unheard_of():
 
 def test_what_comes_late_is_no_sign_of_life():
     """Out of turn only a record newer than the last word ends a silence; an unknown node is not met by it."""
-    silence = Silence()
-    assert silence.heard_out_of_turn(NODE, 1000.0) == []
+    silence = Liveness()
+    assert silence.update_late(NODE, 1000.0) == []
     assert silence.known == 0
-    silence.heard(NODE, 1000.25)
-    silence.heard(NODE, 1001.25)
+    silence.update(NODE, 1000.25)
+    silence.update(NODE, 1001.25)
     assert [s.kind for s in silence.tick(1020.0)] == [UNHEARD_KIND, "exporter.stale"]
-    assert silence.heard_out_of_turn(NODE, 1001.25) == silence.heard_out_of_turn(NODE, 999.0) == []
-    assert [s.state for s in silence.heard_out_of_turn(NODE, 1021.0)] == ["clear", "clear"]
+    assert silence.update_late(NODE, 1001.25) == silence.update_late(NODE, 999.0) == []
+    assert [s.state for s in silence.update_late(NODE, 1021.0)] == ["clear", "clear"]
 
 
 def test_other_nodes_change_nothing():
     """A node's silence is told the same alone and beside nodes that are silent too or not."""
-    rng, silence, said = random.Random(4), Silence(), []
+    rng, silence, said = random.Random(4), Liveness(), []
     others = [(1000 + t + rng.random(), f"n{k}") for k in range(2, 9) for t in range(0, 46 if k % 2 else 5)]
     heard = [*((ts, "n1") for ts in GONE), *others]
     for ts, node in sorted([*heard, *((float(t), "") for t in range(1000, 1046))]):
-        said += silence.heard(Place("c", node), ts) if node else silence.tick(ts)
+        said += silence.update(Place("c", node), ts) if node else silence.tick(ts)
     assert [(s.kind, s.state, s.ts, s.onset) for s in said if s.subject.node == "n1"] == SAID
 
 
 def test_a_node_that_reports_rarely_is_unheard_of_later():
     """Four reports must be missing, but never more than make it stale."""
-    silence = Silence(SilenceConfig(stale=60.0))
+    silence = Liveness(SilenceConfig(stale=60.0))
     for ts in (1000.0, 1003.0):
-        silence.heard(NODE, ts)
+        silence.update(NODE, ts)
     assert [s for t in range(1003, 1015) for s in silence.tick(float(t))] == []
     assert [(s.kind, s.ts) for s in silence.tick(1015.0)] == [(UNHEARD_KIND, 1015.0)]
 
@@ -100,10 +100,10 @@ def test_a_node_back_after_days_is_a_new_one():
 
 def test_who_has_left_is_not_asked_of_any_more():
     """After ten minutes a node has no vote on its job any more: that may run elsewhere by then."""
-    silence, place = Silence(), Place("c", "n1", job_id="j")
-    said = [s for ts in (1000.0, 1001.0) for s in silence.heard(place, ts)]
+    silence, place = Liveness(), Place("c", "n1", job_id="j")
+    said = [s for ts in (1000.0, 1001.0) for s in silence.update(place, ts)]
     said += [s for ts in range(1002, 2000) for s in silence.tick(float(ts))]
-    said += silence.heard(place, 2000.0)
+    said += silence.update(place, 2000.0)
     votes = [(s.state, s.ts) for s in said if s.kind == "hang.job"]
     assert votes == [("raise", 1006.0), ("clear", 1601.0)]
     assert silence.known == 1
@@ -116,19 +116,19 @@ def test_short_pauses_say_nothing():
 
 def test_nodes_that_never_come_back_are_forgotten():
     """A hundred names a minute for an hour leave ten minutes of them behind."""
-    silence = Silence()
+    silence = Liveness()
     for minute in range(60):
         for i in range(100):
-            silence.heard(Place("c", f"n{minute}-{i}"), 60.0 * minute)
+            silence.update(Place("c", f"n{minute}-{i}"), 60.0 * minute)
         silence.tick(60.0 * minute)
     assert silence.known == 11 * 100
 
 
 def test_a_node_with_a_slow_tick_may_lose_a_report():
     """At one record every ten seconds two lost ones are no silence, and four are."""
-    silence = Silence()
+    silence = Liveness()
     for ts in (1000.0, 1010.0, 1040.0, 1050.0):
-        assert silence.heard(NODE, ts) == []
+        assert silence.update(NODE, ts) == []
         assert silence.tick(ts) == []
     found = [(s.kind, s.ts) for t in range(1051, 1140) for s in silence.tick(float(t))]
     assert found == [(UNHEARD_KIND, 1090.0), ("exporter.stale", 1090.0), ("node.silent", 1130.0)]
@@ -146,9 +146,9 @@ def test_a_node_with_a_slow_tick_may_lose_its_second_report():
 
 def test_five_minutes_without_a_record_need_no_second_witness():
     """From then on the exporter's silence is believed by itself, once."""
-    silence = Silence()
+    silence = Liveness()
     for ts in (1000.25, 1001.25):
-        silence.heard(NODE, ts)
+        silence.update(NODE, ts)
     said = [s for t in range(1002, 1500) for s in silence.tick(float(t))]
     assert [(s.kind, s.state, s.ts, s.log_likelihood_ratio) for s in said if s.overwhelming] == [
         ("exporter.stale", "update", 1301.25, 3.0)

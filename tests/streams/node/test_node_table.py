@@ -111,7 +111,7 @@ def test_nodes_share_pages_whatever_their_devices_are_called(records):
     fleet = NodeTable(NodeConfig())
     first = {r.node: r for r in records if isinstance(r, NodeSample) and r.ts < START + 1}
     fleet.update(list(first.values()))
-    assert sorted(len(pages) for pages in fleet.pages.values()) == [1, 1]
+    assert sorted(len(blocks) for blocks in fleet.blocks.values()) == [1, 1]
 
 
 def test_the_records_give_something_to_say(expected):
@@ -180,7 +180,7 @@ def test_devices_that_are_not_there_read_as_missing(records):
 
 
 def test_devices_that_come_and_go_take_no_lasting_room():
-    """A node that names other interfaces in every record has lanes for the last of them, on one page."""
+    """A node that names other interfaces in every record has lanes for the last of them, on one block."""
     fleet = NodeTable(NodeConfig(level_changes=False))
     for t in range(100):
         names = tuple(f"veth{t}-{i}" for i in range(4))
@@ -189,8 +189,8 @@ def test_devices_that_come_and_go_take_no_lasting_room():
             schema=1, cluster="c", node="n", boot_id="b", seq=t, ts=START + t, nic_ids=names, nic=data
         )
         fleet.update([sample])
-    ((shape, pages),) = fleet.pages.items()
-    assert len(pages) == 1
+    ((shape, blocks),) = fleet.blocks.items()
+    assert len(blocks) == 1
     assert shape.nics <= 4 * 2 + SPARE_DEVICES
 
 
@@ -205,4 +205,4 @@ def test_pages_of_departed_nodes_are_given_back():
         )
         fleet.update([sample])
     fleet.forget(START + 30)
-    assert {shape.gpus for shape in fleet.pages} == set(range(30, 40))
+    assert {shape.gpus for shape in fleet.blocks} == set(range(30, 40))

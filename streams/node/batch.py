@@ -18,7 +18,7 @@ OWNERS: tuple[Owner, ...] = ("gpu", "nic", "host")
 
 @dataclass(frozen=True, slots=True)
 class Devices:
-    """The devices of a node in the order of their lanes, and the schema of their columns."""
+    """The devices of a node in the order of their slots, and the schema of their columns."""
 
     schema: int
     gpus: tuple[str, ...]
@@ -30,7 +30,7 @@ class Devices:
         return Shape(self.schema, len(self.gpus), len(self.nics))
 
     def holds(self, sample: NodeSample) -> bool:
-        """Return whether every device of the sample has a lane."""
+        """Return whether every device of the sample has a slot."""
         return (
             # Equal tuples are the usual case and cheaper to compare than sets.
             (self.gpus == sample.gpu_ids or set(self.gpus).issuperset(sample.gpu_ids))
@@ -128,9 +128,9 @@ def _part(
     datas = [data for _, data in parts]
     for k, (named, data) in enumerate(parts):
         if named != ids[k]:
-            lanes = [ids[k].index(name) for name in named]
+            slots = [ids[k].index(name) for name in named]
             there[k] = False
-            there[k, lanes] = True
+            there[k, slots] = True
             # ``stacked`` takes parts of one length only.
-            datas[k] = spread(block, data, lanes, len(ids[k]))
+            datas[k] = spread(block, data, slots, len(ids[k]))
     return Part(ids, stacked(block, datas), there)

@@ -19,7 +19,7 @@ Found = Iterable[tuple[int, Suspicion]]
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a node was before it moved to another block: its ``row`` there, and the lane that each of its
+    """Where a node was before it moved to another block: its ``row`` there, and the slot that each of its
     present GPUs had there (None: a new GPU)."""
 
     row: int
@@ -57,7 +57,7 @@ class NodeDetector(Protocol):
     def carry(self, node: int, source: Self, origin: Origin) -> None:
         """Take over the state of a node that moves here because its devices changed.
 
-        State by device name moves; state by lane starts anew.
+        State by device name moves; state by slot starts anew.
         """
         ...
 

@@ -64,8 +64,8 @@ class NodeBlock:
 
     def carry(self, row: int, source: "NodeBlock", there: int) -> None:
         """Take over a node from row ``there`` of another block: its devices have changed."""
-        lanes = {name: lane for lane, name in enumerate(source._devices[there].gpus)}
-        origin = Origin(there, [lanes.get(name) for name in self._devices[row].gpus])
+        slots = {name: slot for slot, name in enumerate(source._devices[there].gpus)}
+        origin = Origin(there, [slots.get(name) for name in self._devices[row].gpus])
         self._jobs[row] = source._jobs[there]
         for detector, theirs in zip(self._detectors, source._detectors, strict=True):
             detector.carry(row, theirs, origin)

@@ -70,7 +70,7 @@ class GpuPresence:
     def carry(self, node: int, source: "GpuPresence", origin: Origin) -> None:
         """Take over which GPUs are known, and what was raised."""
         self._conditions.carry(node, source._conditions, origin.row)
-        self._known[node] = [lane is not None and source._known[origin.row, lane] for lane in origin.gpus]
+        self._known[node] = [slot is not None and source._known[origin.row, slot] for slot in origin.gpus]
 
     def _observe(self, batch: Batch, k: int, key: Key, *, absent: bool) -> list[Suspicion]:
         ts, place = float(batch.ts[k]), batch.place(k)

@@ -47,7 +47,7 @@ class FrozenReadings:
         """Nothing outlives a restart."""
 
     def carry(self, node: int, source: "FrozenReadings", origin: Origin) -> None:
-        """State by lane starts anew."""
+        """State by slot starts anew."""
 
     def _repeated(self, batch: Batch, energy: FloatArray) -> Mask:
         power, celsius = batch.gpu["gpu.power_watts"], batch.gpu["gpu.temp_celsius"]

@@ -40,4 +40,4 @@ class PortHistory:
         """Nothing outlives a restart."""
 
     def carry(self, node: int, source: "PortHistory", origin: Origin) -> None:
-        """State by lane starts anew."""
+        """State by slot starts anew."""

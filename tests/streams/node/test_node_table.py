@@ -174,13 +174,13 @@ def test_gathered_until_the_tick_they_say_the_same(records, expected):
 
 
 def test_devices_that_are_not_there_read_as_missing(records):
-    """A sample of fewer devices, laid over the lanes of more, leaves the others unread."""
+    """A sample of fewer devices, laid over the slots of more, leaves the others unread."""
     sample = next(r for r in records if isinstance(r, NodeSample) and len(r.gpu_ids) == 6)
     assert without(sample, gpus=1).gpu == _fewer(GPU_V1, spread(GPU_V1, sample.gpu, range(6), 8), 8, 5)
 
 
 def test_devices_that_come_and_go_take_no_lasting_room():
-    """A node that names other interfaces in every record has lanes for the last of them, on one block."""
+    """A node that names other interfaces in every record has slots for the last of them, in one block."""
     fleet = NodeTable(NodeConfig(level_changes=False))
     for t in range(100):
         names = tuple(f"veth{t}-{i}" for i in range(4))

@@ -12,7 +12,7 @@ from benchmarks.randomised.layout import Floats
 from benchmarks.randomised.ranges import log_uniform
 from benchmarks.randomised.timeline import Attempt, Run
 
-MOST_ROWS = 60_000
+MOST_ROWS = 30_000
 
 
 def host_rows(plan: JobPlan, run: Run, until: float, rng: np.random.Generator) -> Iterator[tuple[float, Row]]:

@@ -66,8 +66,8 @@ def draw_job(seed: int, *, most_ranks: int = MOST_RANKS, kind: Kind | None = Non
     shape, times, noise, load, events, faults, paths = np.random.default_rng(seed).spawn(7)
     layout = draw_layout(shape, most_ranks)
     nodes = -(-layout.ranks // layout.gpus_per_node)
-    # Rows bound the file: 25-120 thousand, 150 to 1,500 steps.
-    steps = int(np.clip(log_uniform(times, 25_000, 120_000) / layout.ranks, 150, 1500))
+    # Rows bound the file: 15-90 thousand, but 150 to 1,200 steps.
+    steps = int(np.clip(log_uniform(times, 15_000, 90_000) / layout.ranks, 150, 1200))
     seconds = log_uniform(times, 0.2, 60)
     at_fault = kind or draw_kind(faults)
     resizable = at_fault in ("none", "slow_rank", "slow_node", "hang", "lost_rank") and layout.ep == 1

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.randomised.delivery import has_column, node_name
+from benchmarks.randomised.delivery import clock_offsets, has_column, node_name
 from benchmarks.randomised.faults import COMPUTE_KINDS
 from benchmarks.randomised.job import JobPlan
 from benchmarks.randomised.layout import Floats, Places, coords_of, slower_class
@@ -40,7 +40,9 @@ class Truth:
     """What was drawn. A finding about a unit of ``accepted`` names the fault, of ``partial`` a part.
 
     ``nameable`` says that a perfect observer of the rows could tell the unit from its peers, else ``why_not``
-    gives the reason. ``onset`` is an index into ``step_ends`` (true times of the ends of all steps).
+    gives the reason. ``slowed`` are the members with their tensor-parallel mates,
+    ``clock_error`` is the most that a node's clock is off. ``onset`` is an index into ``step_ends`` (true
+    times of the ends of all steps).
     """
 
     seed: int
@@ -52,6 +54,7 @@ class Truth:
     onset_at: float
     culprit: Unit
     members: tuple[int, ...]
+    slowed: tuple[int, ...]
     accepted: tuple[Unit, ...]
     partial: tuple[Unit, ...]
     nameable: bool
@@ -61,6 +64,7 @@ class Truth:
     ranks: int
     rank_steps: int
     columns: str
+    clock_error: float
     step_ends: tuple[float, ...]
 
 
@@ -83,6 +87,7 @@ def truth_of(plan: JobPlan, run: Run) -> Truth:
         round(onset_at, 3),
         {} if node < 0 else {"rank": fault.culprit, "node": node_name(plan.job_id, node)},
         fault.members,
+        tuple(sorted(_with_mates(first.where, fault.members))),
         accepted,
         partial,
         not why_not,
@@ -92,6 +97,7 @@ def truth_of(plan: JobPlan, run: Run) -> Truth:
         plan.layout.ranks,
         sum(attempt.steps.compute.size for attempt in run.attempts),
         plan.delivery.columns,
+        round(float(np.abs(clock_offsets(plan, _nodes(plan))).max()), 3),
         tuple(round(float(end), 3) for end in ends),
     )
 
@@ -121,6 +127,10 @@ def units(plan: JobPlan, run: Run) -> tuple[tuple[Unit, ...], tuple[Unit, ...]]:
         return tuple(alone), ()
     # A ring's link has no unit in step rows; a hang is found when the job is said to stand still.
     return (), (*alone, *culprit_node)
+
+
+def _nodes(plan: JobPlan) -> int:
+    return -(-plan.layout.ranks // plan.layout.gpus_per_node)
 
 
 def _rank_units(plan: JobPlan, where: Places, rank: int) -> list[Unit]:

@@ -24,8 +24,11 @@ class NodeAnnouncer:
         self._last: dict[tuple[str, str], tuple[float, _Announced]] = {}
         self._oldest = NextDeadline()
 
-    def update(self, sample: NodeSample, place: Place) -> list[NodeAnnounced]:
-        """Return the announcement that a sample read at ``place`` makes due, if any."""
+    def update(self, sample: NodeSample, place: Place, after: float = -math.inf) -> list[NodeAnnounced]:
+        """Return the announcement that a sample read at ``place`` makes due, if any.
+
+        ``after``: event time that the announcement may not precede.
+        """
         key = (sample.cluster, sample.node)
         # ``hash`` of a name would be another in every process.
         turn = math.floor((sample.ts + zlib.crc32(sample.node.encode()) % REPEAT_SECONDS) / REPEAT_SECONDS)
@@ -42,7 +45,7 @@ class NodeAnnouncer:
                 rack=place.rack,
                 switch=place.switch,
                 # At whole seconds, so that the announcements of a fleet are folded in few steps.
-                ts=float(math.ceil(sample.ts)),
+                ts=float(math.ceil(max(sample.ts, after))),
                 ports=len(sample.nic_ids),
             )
         ]

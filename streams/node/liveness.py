@@ -30,7 +30,7 @@ _ROUNDING = 1e-3
 class _Node:
     """When a node last sent a record, the ``gap`` before that, and which suspicions about it are open.
 
-    ``until`` is the event time of the last of those suspicions; ``left``: the node is not expected any more.
+    ``until`` is the event time of the last suspicion about its silence; ``left``: no longer expected.
     """
 
     place: Place
@@ -87,7 +87,6 @@ class Liveness:
             self._add(place, ts)
             return found
         node.certain = node.unheard = node.left = False
-        node.until = -math.inf
         node.place, node.last, node.gap = place, max(node.last, ts), abs(ts - node.last)
         # A lower bound of its deadline, cheaper than the deadline itself, which is hardly ever reached.
         wait = max(self._soonest, min(_MISSED * node.gap - _ROUNDING, self._latest))
@@ -102,6 +101,11 @@ class Liveness:
         """
         node = self._nodes.get((place.cluster, place.node))
         return self.update(place, ts) if node is not None and ts > node.last else []
+
+    def suspected_until(self, place: Place) -> float:
+        """Return the event time of the last suspicion about a silence of a node; -inf without one."""
+        node = self._nodes.get((place.cluster, place.node))
+        return -math.inf if node is None else node.until
 
     def tick(self, event_time: float) -> list[Suspicion]:
         """Judge all nodes at the whole second of ``event_time``; a second is judged once."""

@@ -79,7 +79,8 @@ class NodeStage:
                 if number not in samples:
                     outputs += self._liveness.update_late(place, read_at)
                     continue
-                outputs += self._announcer.update(record, place)
+                # Not before the end of a suspected silence, within which a draining spool's records lie.
+                outputs += self._announcer.update(record, place, after=self._liveness.suspected_until(place))
                 outputs += self._liveness.update(place, read_at)
                 outputs += found[number]
                 outputs += self._events.end_recovered(found[number])

@@ -106,6 +106,8 @@ def _print_job(job: Scored) -> None:
     truth, ours = job.truth, job.by_rule[PRODUCT]
     what = f"{truth.kind} {truth.shape} ×{1 + truth.effect:.2f}" if truth.kind != "none" else "none"
     named = f"named after {ours.delay}" if ours.named else truth.why_not or "not named"
+    if truth.kind == "hang":
+        named = "hang found" if ours.hang else "hang not found"
     took = f"{job.backtest_seconds:.0f} s"
     print(f"{truth.seed}: {what}, {truth.ranks} ranks, {named}, {ours.false} false, {took}")
 

@@ -68,7 +68,9 @@ def draw_layout(rng: np.random.Generator, most_ranks: int) -> Layout:
     tp = pick(rng, (1, 2, 4, 8), (0.5, 0.15, 0.15, 0.2))  # assumption: pure data parallelism is as common
     pp = pick(rng, (1, 2, 4, 8, 16), (0.6, 0.1, 0.15, 0.1, 0.05))
     tp = min(tp, gpus)
-    while tp * pp * 2 > target:
+    # Assumption: a seventh of the jobs have too few replicas to compare with.
+    least = pick(rng, (2, 5), (0.15, 0.85))
+    while tp * pp * least > target and tp * pp > 1:
         tp, pp = (tp, pp // 2) if pp > 1 else (tp // 2, pp)
     dp = max(2, round(target / (tp * pp)))
     experts = [e for e in (2, 4, 8, 16) if dp % e == 0 and dp // e >= 2]

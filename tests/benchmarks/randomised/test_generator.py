@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from benchmarks.randomised.coupling import Work, couple
-from benchmarks.randomised.faults import KIND_SHARES, SHAPE_SHARES, Fault, strength
+from benchmarks.randomised.faults import COMPUTE_KINDS, KIND_SHARES, SHAPE_SHARES, Fault, strength
 from benchmarks.randomised.file import all_rows, write_job
 from benchmarks.randomised.job import draw_job
 from benchmarks.randomised.layout import Layout, places
 from benchmarks.randomised.noise import autoregressive
 from benchmarks.randomised.ranges import REPORT, TUNING
 from benchmarks.randomised.timeline import simulate
-from benchmarks.randomised.truth import truth_of
+from benchmarks.randomised.truth import _roles, _series, truth_of
 from slowrank.telemetry.twin import Assembler
 
 LAYOUT = Layout(dp=4, pp=2, tp=2, ep=1, gpus_per_node=8, tensor_data_pipe=True)
@@ -162,6 +162,27 @@ def test_a_plain_fault_can_be_named_and_a_lone_rank_cannot():
     assert truth_of(plan, simulate(plan)).nameable
     lonely = replace(plan, layout=Layout(2, 2, 2, 1, 8, True))
     assert truth_of(lonely, simulate(lonely)).why_not == "too few peers"
+
+
+def test_what_is_nameable_stands_out_most():
+    """Each nameable slow unit has the largest mean excess of its role over the steps in force."""
+    found = 0
+    for seed in range(2000, 2080):
+        plan = draw_job(seed, most_ranks=64)
+        run = simulate(plan)
+        truth = truth_of(plan, run)
+        if not truth.nameable or plan.fault.kind not in COMPUTE_KINDS:
+            continue
+        excess, shift, _ = _series(plan, run, "compute_seconds")
+        roles = _roles(plan, run.attempts[0])
+        role = np.flatnonzero(roles == roles[plan.fault.culprit])
+        excess[:, np.isin(role, truth.slowed)] += shift[:, None]
+        window = np.flatnonzero(run.strength > 0.3)[:100]
+        past = np.nanmean(excess[: plan.fault.onset], axis=0) if plan.fault.onset else 0.0
+        mean = np.nanmean(excess[window], axis=0) - past
+        assert role[np.nanargmax(mean)] in truth.slowed
+        found += 1
+    assert found >= 10
 
 
 def test_a_file_is_written_with_its_truth(tmp_path):

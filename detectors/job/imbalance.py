@@ -29,7 +29,11 @@ MIN_JOB_SLOWDOWN = 1.05
 """Chosen: no pipeline is cut evenly to the last per cent; less is not worth a repartition."""
 
 MIN_WORKLOAD_SLOWDOWN = 1.10
+"""Chosen: less is not worth another packing."""
+
 _SHARE_OF_STEPS = 0.9
+"""Chosen: more work shows in nearly every step, collections and checkpoints in a few."""
+
 _MEMBER_SPREAD = 0.03
 """Chosen: members of a stage that differ by more do not do the same work, or one of them is slow itself."""
 

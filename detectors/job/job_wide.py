@@ -1,4 +1,4 @@
-"""Watches a job for slowness that no rank is to blame for: since when it shows, and when it is gone."""
+"""Watches a job for slowness that no rank causes: since when it shows, and when it is gone."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -25,19 +25,21 @@ Slowness = Literal["stage", "workload", "input", "unmeasured"]
 
 _STEPS = 20
 _STEPS_APART = 5
-"""Steps slowness must have lasted, and between two looks at it."""
+"""Steps slowness must have lasted, and between two looks at it. Chosen: what lasts may be found five steps
+late, for a fifth of the cost."""
 
 _STAGE_STEPS = 50
 """Chosen: steps that the seconds shown of a slow stage are the median of."""
 
 _WORKLOAD_STEPS = (30, 50)
-"""Fewest and most steps the spread of the work is judged over."""
+"""Fewest and most steps the spread of the work is judged over: those of ``job_kind.classify``."""
 
 _LOOKS_GONE: dict[Slowness, int] = {"stage": 4, "workload": 8, "input": 4, "unmeasured": 4}
-"""How often in a row it must not show to be gone: for about as long as it takes to show."""
+"""How often in a row it must not show to be gone. Chosen: for about as long as it takes to show, 20 to 40
+steps."""
 
 _SHARE_HIGH = 0.9
-"""Of the steps since then, for slowness to date back to one."""
+"""Of the steps since then, for slowness to date back to one. Chosen: single quick steps do not end it."""
 
 
 @dataclass(frozen=True, slots=True)

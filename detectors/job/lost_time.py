@@ -28,12 +28,15 @@ LEAD_STEPS = 15
 wrong they come to nothing. A ramp of 200 s was dated 8 to 12 steps late (`python -m benchmarks cost`)."""
 
 _PAUSE = 3.0
-"""A step so many times as long as the latest ones' median is a pause that was not declared."""
+"""A step so many times as long as the latest ones' median is a pause that was not declared. Chosen: the gap
+from which ``pauses`` counts one (``PAUSE_GAPS``)."""
 
 _LATEST_STEPS = 15
+"""Chosen: enough for a median, and few enough that a change of the work is usual after eight steps."""
 
 RATE_SECONDS = 120.0
-"""What is lost at present is the mean over so long: a ramp is followed, and single steps do not show."""
+"""What is lost at present is the mean over so long. Chosen: a ramp is followed, and single steps do not
+show."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,10 +21,12 @@ from detectors.job.pauses import Pauses
 EARLY_SECONDS, _EARLY_GAPS = 12.0, 4.0
 STALL_SECONDS, _STALL_GAPS = 15.0, 5.0
 """Least allowances, and how many usual steps they are: the first for a job whose machines all spin for
-nothing besides, the second for any."""
+nothing besides, the second for any. Chosen: above collections and short checkpoints, which last some
+seconds."""
 
 CERTAIN_SECONDS, CERTAIN_YOUNG_SECONDS = 60.0, 120.0
-"""From when on a stall is no pause: in a job known for long, and in one that has shown few of its pauses."""
+"""From when on a stall is no pause: in a job known for long, and in one that has shown few of its pauses.
+Chosen: minutes before the collectives' time-out of ten, which loses the job."""
 
 REPEAT_SECONDS = 900.0
 """Event time between two repeats of a certain stall while it lasts. A finding stage that is rebuilt from the
@@ -36,21 +38,27 @@ FORGET_SECONDS = 86_400.0
 for longer is dead."""
 
 _KNOWN_SECONDS, _KNOWN_PAUSES = 1800.0, 3
+"""A job known for long: so many seconds, or pauses. Chosen: by then it has mostly shown its pauses."""
+
 _PROMPT_SECONDS = 2.0
 """Exporters that send every second send a step within this time, which the allowances include."""
 
 _ODD = 3
-"""Of the latest delays in sending, the largest that counts: two may be those of an outage."""
+"""Place among the latest delays in sending of the one that counts. Chosen: the two largest may be an
+outage's."""
 
 _LEARN_GAPS = 20
-"""Before so many steps were seen usual steps are unknown: compiling and filling caches take as long as they
-do."""
+"""Before so many steps were seen usual steps are unknown. Chosen: the warm-up of ``StragglerConfig``;
+compiling and filling caches take as long as they do."""
 
 NEWBORN_SECONDS, _NEWBORN_GAPS = 600.0, 10.0
-"""Until then a stall is what lasts for so long, and for so many times the longest step so far."""
+"""Until then a stall is what lasts for so long, and for so many times the longest step so far. Chosen: the
+collectives' time-out in PyTorch, by which a job that hangs would have ended itself."""
 
 _YOUNG_GAPS = 60
 _YOUNG_FACTOR = 3.0
+"""Steps in which allowances are so many times as long. Chosen: a first checkpoint is not yet in the
+rhythm."""
 
 
 @dataclass(frozen=True, slots=True)

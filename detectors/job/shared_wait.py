@@ -1,8 +1,14 @@
 """Waits that all ranks of a job share, and that have become longer.
 
-A slow rank makes the others wait and waits for none, so the shortest wait over all ranks is not its doing: it
-is for data that come late everywhere, or for something outside of the ranks that is not measured.
-Only a rise without a change of the work counts; what the job computes may change by plan.
+A slow rank makes the others wait and waits for none, so the shortest wait over all ranks is not its doing:
+it is for data that come late everywhere, or for something outside of the ranks that is not measured. Sees
+what ``slow_network`` cannot: waits outside of collectives, and those that come from nothing, where there is
+no usual time to take a ratio to.
+
+W = min over ranks of the wait in each step [s]. It has become longer when 90 % of the last steps (10, and 20
+seconds, at least) exceed m + 5 sigma, with median m and robust sd sigma (1 % of a step at least) of the steps
+before, and step / (step - (W - m)) >= 1.10; it goes on while half of the last 10 steps exceed it. Only a rise
+without a change of the work counts, and none while a rank has fallen silent.
 """
 
 import math
@@ -25,25 +31,32 @@ Wait = Literal["input", "unmeasured"]
 that they report. Saving is in that: a rank's ``rest`` is without it."""
 
 MIN_JOB_SLOWDOWN = 1.10
-"""Storage and what surrounds a job differ from hour to hour; less is not reported (chosen)."""
+"""Chosen: storage and what surrounds a job differ from hour to hour by less; less is not reported."""
 
 STEPS, LASTS_SECONDS = 10, 20.0
-"""Steps and time a wait must have been longer for: pauses of a few are usual, whatever a step takes."""
+"""Steps and time a wait must have been longer for. Chosen: pauses of a few seconds are usual, whatever a step
+takes."""
 
 _LEAST_PAST = 40
+"""Chosen: steps from which the median absolute deviation of a wait is known to a fifth."""
+
 _SHARE_BEGINS, _SHARE_GOES_ON = 0.9, 0.5
-"""Of the last steps, for a longer wait to show and to go on."""
+"""Of the last steps, for a longer wait to show and to go on. Chosen: apart, so that it does not begin
+twice."""
 
 _CLEAR_SIGMAS = 5.0
+"""Chosen: waits scatter with long tails, and nine of ten steps must exceed it."""
+
 _FLOOR = 0.01
-"""Smallest credible noise of a wait, as a share of the step."""
+"""Smallest credible noise of a wait, as a share of the step. Chosen: less would not be worth a finding."""
 
 _READ_BEFORE, _READ_NOW = 0.25, 0.5
-"""Of the steps before and of the last ones: a rank that falls silent as a wait grows is not forgotten
-before the longer wait is what is usual."""
+"""Shares of the steps before and of the last ones. Chosen: a rank that falls silent as a wait grows still
+counts as read before until the longer wait is what is usual."""
 
 _SAME_WORK = 0.05
-"""A change of compute beyond it, in logs, means that the work has changed, and what is around it as well."""
+"""A change of compute beyond it, in logs, means that the work has changed, and what is around it as well.
+Chosen: compute wanders by some per cent over minutes."""
 
 _SERIES = ("waited", "step", "work", "ts")
 

@@ -1,7 +1,14 @@
 """A slow network, from how long the job's collectives take in themselves.
 
-Measured communication contains waiting for whoever comes last, and that rank does not wait: the shortest
-time over all ranks is what the transfer itself takes. Only a rise without a change of the work counts.
+Measured communication contains waiting for whoever comes last, and that rank does not wait: the shortest time
+over all ranks is what the transfer itself takes, T = min over ranks of comm seconds, of each step. Sees what
+``shared_wait`` cannot: a change of a tenth in T, accumulated over steps, that costs the job 1.5 %.
+
+ln T against its mean over the last 100 steps, with noise of at least 3 %, is weighed by the CUSUM of
+``llr_cusum`` for slowdowns of 10 % to 300 %. Over the threshold, the first slow step is located, and the
+network is slow when T exceeds half of its present rise in 80 % of the steps since then, 10 at least, and
+step / (step - (T - usual T)) >= 1.015 in the median. A rise with a change of compute is a change of the work:
+all is learnt anew. Slowness ends after 20 steps without evidence.
 """
 
 from dataclasses import dataclass
@@ -19,27 +26,36 @@ from detectors.straggler.timing_channel import TimingChannel, fit_noise
 Floats = npt.NDArray[np.float64]
 
 MIN_JOB_SLOWDOWN = 1.015
-"""Chosen: what the job must lose for a slow network to be reported."""
+"""Chosen: what the job must lose for a slow network to be reported; transfers are mostly hidden behind
+compute."""
 
 FLOOR = 0.03
-"""Smallest credible noise of a transfer time: reduce-scatters scatter by 5 % and more."""
+"""Smallest credible noise of a transfer time. Chosen: reduce-scatters scatter by 5 % and more."""
 
 _EFFECTS = (0.10, 0.25, 0.50, 1.00, 3.00)
+"""Slowdowns of a transfer tested for. Chosen: above its noise, up to a link at a quarter of its speed."""
+
 _CLEAR_SIGMAS = 3.0
+"""Chosen: effects near the noise keep evidence alive for ever once the network is well again."""
+
 # Transfers are the job's: one series, a group by itself.
 _ALONE = PeerGroups.of(np.zeros(1, dtype=np.intp))
-_EVERY = 20
-_RECENT = 10
-_STEPS = 10
-"""Steps a slow network must have lasted: bursts of a few are usual."""
 
-_LOOK_BEFORE = 30
+_EVERY, _RECENT, _LOOK_BEFORE = 20, 10, 30
+"""Steps between two fits of what is usual, left out of it at its end, and looked at before the evidence
+began: those of ``step_detector`` and ``candidate``."""
+
+_STEPS = 10
+"""Steps a slow network must have lasted. Chosen: bursts of a few are usual."""
+
 _SAME_WORK, _WANDERS = 0.03, 0.08
 """A change of compute beyond the first share means that the work has changed, and its communication with it,
-if transfers rose little; beyond the second in any case. Compute wanders by some per cent over minutes."""
+if transfers rose little; beyond the second in any case. Chosen: compute wanders by some per cent over
+minutes."""
 
 _OF_RISE = 0.25
-"""How much of what transfers rose by, in logs, compute may have changed by in between."""
+"""How much of what transfers rose by, in logs, compute may have changed by in between. Chosen: transfers that
+rise four times as much as compute are not explained by it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +100,6 @@ class NetworkWatch:
         noise = self._channel.noise
         if noise is None:
             return None
-        # Effects near the noise would keep evidence alive for ever once the network is well again.
         smallest = float(np.expm1(_CLEAR_SIGMAS * noise.sigma[0]))
         self._channel.weigh(np.log(transfer) - noise.center, sigma=noise.sigma, smallest=smallest)
         self.gone = bool(self._channel.settle())

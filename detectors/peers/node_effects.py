@@ -14,16 +14,19 @@ Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
 LATELY = 5
-"""Steps before this one that show where a rank stood."""
+"""Steps before this one that show where a rank stood. Chosen: the fewest of which a median passes over two
+spikes."""
 
 _SHARE = 1 / 16
-"""Suspected machines that are less of a role hardly move its median."""
+"""Chosen: suspected machines that are less of a role hardly move its median, by a tenth of the spread."""
 
 _MOST = 0.75
-"""Share of a machine's ranks from which it is the machine that stalls."""
+"""Share of a machine's ranks from which it is the machine that stalls. Chosen: of eight, two may show it
+late."""
 
 _RANKS = 4
-"""Ranks on every machine from which a machine is distinguished from its ranks."""
+"""Ranks on every machine from which it is distinguished from them. Chosen: a median of fewer follows one
+rank."""
 
 
 def suspected(suspects: Bools, nodes: PeerGroups, groups: PeerGroups) -> Bools:

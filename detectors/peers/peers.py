@@ -23,13 +23,19 @@ Real = npt.NDArray[np.floating]
 Ints = npt.NDArray[np.intp]
 
 MIN_PEERS = 3
-"""Below this a median of the others does not show who is slow: abstain, and use the rank's own history."""
+"""Below this a median of the others does not show who is slow: of two, either may be it. Such a rank is
+compared with its own history."""
 
-# Members up to which `peer_median` leaves one out; ranks from which `peer_scores` goes by a sample, the
-# ranks in that and in a block; sigmas that z is limited to.
 _EXACT = 64
+"""Members up to which ``peer_median`` leaves one out: above, that moves it by less than a hundredth of the
+spread."""
+
 _LARGE, _SAMPLE, _BLOCK = 1000, 512, 8192
+"""Ranks from which ``peer_scores`` goes by a sample, and the ranks in that. Chosen: its error is given there.
+Ranks in a block, which stays in the cache."""
+
 _CLIP = 12.0
+"""Sigmas that z is limited to. Chosen: one wild metric does not hide the others."""
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,24 @@
 """Turns step times into ratios to the right peers, and learns who those are.
 
-Works on logs of seconds. A rank's ``role`` ratio is against the others of its role (leave-one-out median);
-its ``x`` ratio, in which changes are sought, is the same where the role has enough members, and otherwise
-compares every rank's time over its own usual time with all ranks of the job. What uneven batches put on a
-rank is taken out where it is known: by its tokens and the squared lengths of its sequences, or by what the
-other ranks of its replica took for the same batch.
+With v = ln(seconds) [ranks] of a step, less the log of the seconds expected for its work where that is
+fitted:
+
+* ``role``, the ratio to the ranks of the same role: v_r - median of v_q over the others of its role;
+* ``x``, in which changes are sought: the same where the role has four members and more, otherwise
+  u_r - median of u_q over all others of the job, where u = v - (the rank's usual v) compares every rank with
+  its own past first;
+* ``data_x`` and ``rest_x``: (t_r - median of the others) / median compute, shares of the work, because hidden
+  loading takes next to no time and has no useful logarithm.
+
+Unequal work is taken out where it is known and explains a good part of the differences (their spread falls
+to 0.7 of what it was): a + b * tokens + c * squared lengths [s] (``workload``, Huber 1964), or what the
+rest of the rank's replica deviates by in the step, since all its ranks work on the same batch
+(``replicas``). Ranks of machines under suspicion serve as no reference (leave-machine-out).
+
+Learnt after 20 settled steps: whether ranks share a wall clock, from the coefficient of variation of step
+times over ranks, and roles, where no coordinates are given, from gaps between the ranks' usual times.
+
+Arrays are [ranks] per step, [steps, ranks] over the window; NaN was not read.
 """
 
 from dataclasses import dataclass
@@ -31,16 +45,21 @@ Ints = npt.NDArray[np.intp]
 Source = Literal["compute", "step"]
 
 _ASYNCHRONOUS = 0.003
-"""Coefficient of variation of step times over ranks above which the ranks do not share a wall clock."""
+"""Coefficient of variation of step times over ranks above which the ranks do not share a wall clock. Chosen:
+below the 0.5 % by which the compute of recorded ranks differs in a step."""
 
 _ASYNCHRONOUS_WORK = 0.02
-"""The same where compute times are given too: step times differ a little by where they are measured."""
+"""The same where compute times are given too. Chosen: step times differ a little by where they are
+measured."""
 
-# Steps that make a rank's usual time, and steps between two fits of the work.
 _LEVEL_STEPS = 10
 _WORK_REFIT = 50
+"""Steps that make a rank's usual time, and steps between two fits of the work. Chosen: a median of ten is
+known to 0.2 % at a noise of 0.5 %; a fit over 200 steps is costly."""
+
 _WORK_GAIN = 0.7
-"""Amounts or replicas explain the work if the spread falls to this share: any fit takes a little away."""
+"""Amounts or replicas explain the work if the spread falls to this share. Chosen: any fit takes a little
+away."""
 
 SERIES = (
     "v", "x", "role", "data_x", "rest_x", "ts", "step", "compute", "wait", "data", "comm", "rest", "tokens",

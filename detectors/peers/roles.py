@@ -18,11 +18,11 @@ members.
 """
 
 _FULL_GROUP = 5
-"""Members that leave four peers each: a finer role is not worth losing the comparison."""
-
+"""Members that leave four peers each. Chosen: a finer role is not worth losing the comparison."""
 
 _ALIKE = 0.5
-"""Most that members of a stage differ among themselves, as a share of their distance to everybody else."""
+"""Most that members of a stage differ among themselves, as a share of their distance to all others
+(chosen)."""
 
 
 def roles_from_coords(coords: Mapping[str, Ints], models: Sequence[str]) -> Ints:

@@ -20,11 +20,11 @@ _HUBER = 1.345
 
 _MIN_POINTS = 40
 _MIN_SPREAD = 0.01
-"""With less variation than the noise has, a line through the points is arbitrary."""
+"""Chosen: with fewer points, or less variation than the noise has, a line through them is arbitrary."""
 
 _MIN_REPORTED = 0.9
-"""Of two amounts, one that a rank reports less often than in this share of the steps of the other would leave
-that rank without an expectation."""
+"""Of two amounts, one that a rank reports less often than in this share of the steps of the other is left
+out. Chosen: it would leave that rank without an expectation in every tenth step."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,8 @@ from detectors.straggler.tensor_group import mates
 from detectors.straggler.timing_channel import TimingChannel
 
 _PAST_STEPS = 100
-"""Steps before the onset that its own past is taken from: those of a baseline (``StragglerConfig``)."""
+"""Steps before the onset that its own past is taken from. Chosen: those of a baseline
+(``StragglerConfig``)."""
 
 _LEAST_PAST = 5
 """Chosen: the median of fewer steps is not worth being shown."""

@@ -28,8 +28,8 @@ Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
 REST_STEPS, REST_SECONDS = 20, 20.0
-"""How long a rank must take longer besides what it reports: the seconds asked of a wait that all ranks share
-(``shared_wait.LASTS_SECONDS``), and twice its steps."""
+"""How long a rank must take longer besides what it reports. Chosen: the seconds asked of a wait that all
+ranks share (``shared_wait.LASTS_SECONDS``), and twice its steps, for saving takes several."""
 
 FEW = 8
 """Chosen: ranks below which one or two are a good part of all, and how many are alike means nothing."""

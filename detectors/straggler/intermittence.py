@@ -1,5 +1,8 @@
 """Repeated short slowness of one rank: evidence that keeps coming and going, and frequent single far steps.
 
+Sees what neither ``spike_rate`` nor ``rotating_slowness`` can: that it is the same rank each time, though no
+single time suffices.
+
 Per rank, over the last 200 steps, a rise is counted when
 
 * the sharp evidence (effects of at least four sigmas, which one healthy step takes back) passes h/2, which
@@ -9,11 +12,6 @@ Per rank, over the last 200 steps, a rise is counted when
 
 Three rises make a suspicion, four need no second kind of evidence. Arrays are [window, ranks] and [ranks],
 the work a step O(ranks).
-
-Three modules count far steps and answer different questions, from different memory: here, whether one rank
-comes and goes (a window per rank); ``spike_rate``, how surprising far steps are in this job (one decaying
-rate over healthy ranks); ``rotating_slowness``, whether slowness moves from rank to rank (ended spells of
-different ranks).
 """
 
 from dataclasses import dataclass
@@ -29,6 +27,7 @@ SUSPECT = 3
 CERTAIN = 4
 """Excursions within ``WINDOW`` steps to suspect a rank, and to believe it without a second kind of evidence.
 
+Chosen: one excursion may be a collection, two a coincidence; the fourth costs a slow rank a few more steps.
 Two neighbouring steps make an excursion; single spikes (garbage collection) do not reach half the threshold;
 many of them at a rank that was calm count by themselves (``_OFTEN``).
 """
@@ -36,12 +35,12 @@ many of them at a rank that was calm count by themselves (``_OFTEN``).
 
 _LATELY = 60
 _OFTEN = 11
-"""Far steps among so many of the last ones, for single ones to count: more than a sixth, as every fifth is.
-Collections and hiccups are rarer by far."""
+"""Far steps among so many of the last ones, for single ones to count. Chosen: more than a sixth, which a
+fault in every fifth step reaches; collections and hiccups are rarer by far."""
 
 _CALM = 1
-"""Far steps among as many up to which a rank counts as calm: what one rank logs or saves for all is
-there from the start."""
+"""Far steps among as many up to which a rank counts as calm. Chosen: one by chance; what one rank logs or
+saves for all is there from the start."""
 
 
 @dataclass(frozen=True, slots=True)

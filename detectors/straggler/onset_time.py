@@ -1,4 +1,17 @@
-"""Event times of what began in a step: a row holds the end of its step, the change came while it ran."""
+"""Event times of what began in a step, with the interval in which it began.
+
+``llr_cusum.locate_onset`` gives the first slow step as an index k into the last rows of a rank, with the 90 %
+interval [low, high] of its posterior. A row is made at the end e_k [Unix s] of its step, which took d_k
+seconds, and the change came while it ran. With d the median of the steps up to k:
+
+    at = e_k - min(d / 2, 2 s)               the middle of the first slow step, at most 2 s before its end
+    lo = min(e_low - d_low, e_(low-1), at)   its beginning, or the end of the row before: rows may be sampled
+    hi = e_high                              the end of the last step that may be the first slow one
+
+``at`` orders causes and effects over ranks and nodes, ``lo`` and ``hi`` are how surely. Times are those of
+the rank's own rows; a rank that was not read in a step has the latest of the others' (``Ratios``). The
+posterior is a flat-prior Bayesian change point with a known noise; the two seconds are ours.
+"""
 
 from dataclasses import dataclass
 
@@ -9,11 +22,8 @@ from detectors.robust import nan_median
 from detectors.straggler.llr_cusum import Onset
 
 _AHEAD_SECONDS = 2.0
-"""How far before the end of the first slow step an onset is put at most.
-
-Dated too early, a victim comes before its culprit and a change before its cause; dated late by a part of a
-step, it does no harm.
-"""
+"""How far before the end of the first slow step an onset is put at most. Chosen: dated too early, a victim
+comes before its culprit and a change before its cause; dated late by a part of a step, it does no harm."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,11 @@
 """Slowness that rotates between ranks is workload, not hardware.
 
+Sees what neither ``spike_rate`` nor ``intermittence`` can: that one rank is slow after another, for spells
+that each would pass for a fault.
+
 A hot expert or a long shard makes one rank after the other slow for a while (a spell). One spell looks like a
 fault that passed. After spells of ``ROUND`` different ranks within ``WINDOW`` steps, a rank has to be slow
-for ``TIMES_LONGEST`` times the longest spell of the others before it is reported. ``intermittence`` compares
-this module with its neighbours.
+for ``TIMES_LONGEST`` times the longest spell of the others before it is reported.
 """
 
 from collections import deque

@@ -1,11 +1,14 @@
 """Share of healthy steps of a job that are far off, and so how surprising some in a row are.
 
+Sees what neither ``intermittence`` nor ``rotating_slowness`` can: how often far steps occur on ranks that are
+healthy, which limits what any of them proves.
+
 Collections, recompiles and shards to load hold up one rank for a step or two. Where a job shows that now and
 then, a few far steps in a row are no proof of a slow rank; where it never did, three are.
 
 With n healthy steps seen and f of them far, both forgotten over 500 steps, the surprise of a far step is
 -ln((f + 0.5) / (n + 1)), Jeffreys' estimate of the share (about ln 2 before any step). Runs of far steps
-count once they have ended. ``intermittence`` compares this module with its neighbours.
+count once they have ended.
 """
 
 import math
@@ -30,15 +33,15 @@ class SpikeRate:
         self._pending = np.zeros(ranks)
         self._seen = self._far = 0.0
 
-    def update(self, far: Bools, *, read: Bools, accused: Bools) -> None:
-        """Take a step: which ranks were ``far`` off, ``read`` at all, and ``accused`` before it, [ranks]."""
+    def update(self, far: Bools, *, read: Bools, slow: Bools) -> None:
+        """Take a step: which ranks were ``far`` off, ``read`` at all, and ``slow`` before it, [ranks]."""
         keep = math.exp(-1.0 / MEMORY)
         ended = read & ~far
-        counted = ended & ~accused
+        counted = ended & ~slow
         were_far = float(self._pending[counted].sum())
         self._seen = keep * self._seen + (np.count_nonzero(counted) + were_far)
         self._far = keep * self._far + were_far
-        self._pending = np.where(ended | accused, 0.0, self._pending + (read & far))
+        self._pending = np.where(ended | slow, 0.0, self._pending + (read & far))
 
     @property
     def any(self) -> bool:
@@ -52,7 +55,7 @@ class SpikeRate:
         >>> spikes = SpikeRate(2)
         >>> none, all = np.zeros(2, dtype=bool), np.ones(2, dtype=bool)
         >>> for _ in range(50):
-        ...     spikes.update(none, read=all, accused=none)
+        ...     spikes.update(none, read=all, slow=none)
         >>> round(math.exp(-spikes.surprise), 3)
         0.005
         """

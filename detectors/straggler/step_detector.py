@@ -1,7 +1,24 @@
 """Slow ranks of one job, distinguished from slow stages, uneven work and job-wide change.
 
-Arrays per step in, explanations out. ``detectors.peers.ratios`` compares, ``timing_channel`` accumulates
-evidence, ``gates`` exclude other explanations; this composes them.
+Arrays per step in, explanations out. Per step, with t_r the compute seconds of rank r and G(r) the ranks that
+do the same work:
+
+1. Ratios x_r = ln t_r - median of ln t_q over q in G(r) without r (``detectors.peers.ratios``). Loading and
+   the rest of a step are compared as shares of the work instead, (t_r - median) / median compute.
+2. Baseline mu_r and noise sigma_r of x_r over the last 100 steps, learnt anew every 20 (``fit_noise``); the
+   noise of a step is at least the spread of all ranks in it: where all scatter, it is evidence against
+   none.
+3. Evidence: log-likelihood CUSUMs of x_r - mu_r (change) and, in compute, of x_r itself (lasting: slow
+   since the first step seen), over the threshold h = ln(ranks * effects / p), p = 1e-6 a step
+   (``llr_cusum``).
+4. Each rank newly over h is dated and measured (``candidate``, ``onset_time``) and must pass the gates of
+   other explanations (``gates``), slowness that rotates between ranks among them (``rotating_slowness``).
+5. What is confirmed is slow until 20 steps without any evidence; with p = 1e-8 it needs no second kind of
+   evidence.
+
+Compute is examined first: a rank that computes slowly is left out of its peers' references from then on, in
+the steps held as well. The test is Page's (1954, see ``llr_cusum``); its composition with peers, baselines
+and gates is ours, measured on recorded and simulated jobs (docs/detection-quality.md).
 """
 
 import math
@@ -35,16 +52,18 @@ Ints = npt.NDArray[np.intp]
 
 _SOON = (3, 10, 20, 30)
 _EVERY = 20
-"""Steps settled at which roles and baselines are learnt anew: often while there is little to go by."""
+"""Steps settled at which roles and baselines are learnt anew. Chosen: often while there is little to go by,
+later seldom, for a fit over 100 steps is costly."""
 
 _RECENT = 10
-"""The last steps are left out of a baseline: a fault that began in them is not usual."""
+"""The last steps are left out of a baseline. Chosen: a fault that began in them must not have become usual
+before it is suspected."""
 
 _COARSE_EFFECT = 0.10
 _LASTING_EFFECT = 0.05
 _UNKNOWN_ROLE_EFFECT = 0.25
-"""Smallest slowdowns looked for where the work varies, without a change to see, and while roles are unknown:
-each of them is within what healthy ranks show for good in that case."""
+"""Smallest slowdowns looked for where the work varies, without a change to see, and while roles are unknown.
+Chosen: each of them is within what healthy ranks show for good in that case."""
 
 
 class StragglerDetector:
@@ -133,7 +152,7 @@ class StragglerDetector:
             return None
         found = candidate(self.ratios, channel, timing, rank)
         half = 0.5 * float(channel.size[rank])
-        # Around the least effect the figure wavers, and a rank would have to wait to be believed at last.
+        # Around the least effect the figure varies, and a rank would have to wait until it suffices alone.
         if found.recent < half or found.size < min(half, math.log1p(self.ratios.config.min_effect)):
             return None
         return slow_rank(self.ratios, channel, found, channel.raised)

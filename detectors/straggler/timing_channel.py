@@ -20,26 +20,30 @@ from detectors.straggler.spike_rate import SpikeRate
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
-# In a job of 1,000 GPUs with steps of 1 s that is 0.7 and 0.007 times in 1,000 node-days.
 P_SUSPICION = 1e-6
 P_ALONE = 1e-8
-"""Chance of a false alarm per step and job: to suspect, and to believe without other evidence."""
+"""Chance of a false alarm per step and job: to suspect, and to report without other evidence. Chosen: in a
+job of 1,000 GPUs with steps of 1 s that is 0.7 and 0.007 times in 1,000 node-days; ten times less delays a
+small slowdown by a tenth."""
 
 LASTING_EXTRA = 5.0
-"""Log-odds more for what was always so: there is no change to date, and healthy ranks differ for good too."""
+"""Log-odds more for what was always so, a factor of 150. Chosen: there is no change to date, and healthy
+ranks differ for good too."""
 
 FAR = float(np.log1p(LARGE)) / 2
-"""A log ratio from where on the likelihood ratio is in favour of a slowdown of ``LARGE``: half of it."""
+"""A log ratio from where on the likelihood ratio is in favour of a slowdown of ``LARGE``: half of it, where
+δ·(x - δ/2) changes its sign."""
 
 _FAR_SIGMAS = 4.0
 """Chosen: a step beyond so many sigmas gives about as much evidence of a slow rank as one step may."""
 
 _OFTEN = math.log(20.0)
-"""Surprise of far steps where a twentieth of the healthy ones are. Collections are rarer: behind them three
-far steps in a row at one rank are unusual."""
+"""Surprise of far steps where a twentieth of the healthy ones are. Chosen: collections are rarer; behind them
+three far steps in a row at one rank are unusual."""
 
 QUIET_STEPS = 20
-"""Steps without any evidence that end an accusation: a rank that is slow in waves is accused once."""
+"""Steps without any evidence after which a rank has recovered. Chosen: a rank that is slow in waves is
+reported once, and its recovery so many steps late."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +106,7 @@ def _autocorrelation(residual: Floats) -> float:
 class TimingChannel:
     """Evidence of all ranks about one timing. Arrays are [ranks].
 
-    ``raised`` ranks are accused, ``believed`` ones without a second kind of evidence; ``size`` is how
+    ``raised`` ranks are slow, ``believed`` ones without a second kind of evidence; ``size`` is how
     slow they were when raised, ``job_pace`` what a step took per second of the peers' work before that (NaN:
     not known).
     """
@@ -139,14 +143,14 @@ class TimingChannel:
 
     @property
     def rising(self) -> Bools:
-        """Ranks that are accused, or may soon be by a change of their own, [ranks]."""
+        """Ranks that are slow, or may soon be found so by a change of their own, [ranks]."""
         rising: Bools = self.raised | (self.change.best >= self.h / 4)
         return rising
 
     def refit(self, noise: Noise, *, largest_move: float | None) -> None:
         """Adopt a new fit for free ranks; ``largest_move`` bounds how far a settled centre may follow."""
         if self.noise is None:
-            # A rank accused before this set of ranks came together keeps showing its lasting deviation.
+            # A rank found slow before this set of ranks came together keeps showing its lasting deviation.
             self.noise = Noise(np.where(self.raised, 0.0, noise.center), noise.sigma, noise.samples)
             return
         move = noise.center - self.noise.center
@@ -180,16 +184,16 @@ class TimingChannel:
         most = share * self.h_alone if steady and rare else 0.0
         ceiling = _ceiling(self._far_off) if steady else math.inf
         self.change.update(residual, sigma=sigma, smallest=smallest, most=most, ceiling=ceiling)
-        self._spikes.update(residual > FAR, read=read, accused=self.raised)
+        self._spikes.update(residual > FAR, read=read, slow=self.raised)
         far_off = residual > _FAR_SIGMAS * sigma
-        self._far_off.update(far_off, read=read, accused=self.raised)
+        self._far_off.update(far_off, read=read, slow=self.raised)
         self.intermittence.update(self.change.sharp(sigma) >= self.h / 2, far_off, read=read)
 
     def weigh_lasting(self, ratio: Floats, *, sigma: Floats, smallest: Floats, steady: bool = False) -> None:
         """Take one step of ratios as they are as evidence of a rank that always was slow."""
         ceiling = _ceiling(self._far_lasting) if steady else math.inf
         self.lasting.update(ratio, sigma=sigma, smallest=smallest, ceiling=ceiling)
-        self._far_lasting.update(ratio > _FAR_SIGMAS * sigma, read=np.isfinite(ratio), accused=self.raised)
+        self._far_lasting.update(ratio > _FAR_SIGMAS * sigma, read=np.isfinite(ratio), slow=self.raised)
 
     def scores(self) -> Floats:
         """Evidence over threshold, 1.0 = suspicious; the larger of change and lasting."""

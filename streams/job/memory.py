@@ -17,10 +17,11 @@ ROW_BYTES = 250
 others of its step; measured with ``tracemalloc`` (tests/streams/job/test_memory.py holds them to it)."""
 
 NEAR, WELL = 0.8, 0.7
-"""Shares of the limit at which the finding begins and ends: a tenth apart, so that one job more or less does
-not end it and begin it again; and a fifth before the limit, so that there is time to act."""
+"""Shares of the limit at which the finding begins and ends. Chosen: a tenth apart, so that one job more or
+less does not end it and begin it again; and a fifth before the limit, so that there is time to act."""
 
 UPDATE_SECONDS = 60.0
+"""Chosen: memory changes with jobs, which come and go by the minute."""
 
 
 @dataclass(frozen=True, slots=True)

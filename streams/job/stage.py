@@ -21,7 +21,8 @@ DEFAULT_MEMORY_BYTES = 4 << 30
 """Some 2,600 jobs of 64 ranks on one partition: 170,000 GPUs (docs/operations.md)."""
 
 MAX_LEFT_OPEN = 10_000
-"""Jobs let go of which something is open still: a few kB each. What is open about the oldest then expires."""
+"""Jobs let go of which something is open still. Chosen: at a few kB each tens of MB; what is open about the
+oldest then expires by itself."""
 
 
 class JobStage:

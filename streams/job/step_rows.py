@@ -36,7 +36,7 @@ _PLACE = Block(tuple(c for c in STEP_V1.columns if c.kind == "key" and c.name no
 """The columns that name the place of a rank. They follow step and time, in every later schema too."""
 
 _BEFORE_PLACE = 16
-"""Bytes of a row's step and time."""
+"""Bytes of a row's step and time, eight each (``STEP_V1``)."""
 
 _KEYS = ("rank", "local_rank", "gpu_index", *COORDS)
 

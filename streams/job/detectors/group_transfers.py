@@ -37,7 +37,7 @@ ROUND_STEPS = 3
 does."""
 
 SUSPECTS = 8
-"""Most suspects in a finding: the GPUs of one node."""
+"""Most suspects in a finding. Chosen: the GPUs of one node, which a person looks at together."""
 
 _COMM, _STEP = SECONDS.index("comm"), SECONDS.index("step")
 
@@ -126,7 +126,7 @@ def _slow_group(
         since=(since, since),
         ratio=group.ratio,
         evidence=(compared,),
-        note="a link of one of its ranks; which one, step times cannot tell",
+        note="a link of one of its ranks; step times do not show which",
     )
     return msgspec.structs.replace(
         found, detector=VOTES, onset_hi=since, ruled_out=("single_rank", "congestion")

@@ -80,7 +80,7 @@ def _suspicion(view: JobView, anomaly: LossAnomaly, at: float) -> Suspicion:
         nodes=view.nodes,
         evidence=(_evidence(anomaly),),
         hypotheses={f"loss.{anomaly.shape}": weight},
-        note="every rank carries the same number after an all-reduce: the machine cannot be told",
+        note="every rank carries the same number after an all-reduce: it does not show which machine",
         catalogue_id="loss",
     )
 

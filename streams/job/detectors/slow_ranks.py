@@ -35,12 +35,12 @@ _WEIGHT_UNEVEN = -2.0
 _WEIGHT_FEW_PEERS = -2.0
 _WEIGHT_OFFLINE = 1.0
 _WEIGHT_UNEXPLAINED = -1.0
-"""Log-odds, chosen: evidence that is believed opens a finding by itself (``WEIGHT_SLOW``); a suspicion, or
+"""Log-odds, chosen: evidence that suffices alone opens a finding by itself (``WEIGHT_SLOW``); a suspicion, or
 slowness where work varies or peers are few, needs a second kind of evidence beside it. The offline
 segmentation adds or takes away its share. Uneven work that nothing explains is the other hypothesis."""
 
 _FEW_PEERS = 3
-"""Peers below which a median of the others does not show who is slow (``peers.MIN_PEERS``)."""
+"""Peers below which a median of the others does not show who is slow: ``peers.MIN_PEERS``."""
 
 
 class SlowRanks:

@@ -9,10 +9,10 @@ NONE, ALL = np.zeros(4, dtype=bool), np.ones(4, dtype=bool)
 FIRST = np.array([True, False, False, False])
 
 
-def after(*steps, accused=NONE, read=ALL):
+def after(*steps, slow=NONE, read=ALL):
     spikes = SpikeRate(4)
     for far in steps:
-        spikes.update(far, read=read, accused=accused)
+        spikes.update(far, read=read, slow=slow)
     return spikes
 
 
@@ -34,8 +34,8 @@ def test_steps_of_accused_ranks_never_count():
     """What a slow rank did is no spike, not even after it is well again."""
     spikes = after(*[NONE] * 100, *[FIRST] * 3)
     before = spikes.surprise
-    spikes.update(FIRST, read=ALL, accused=FIRST)
-    spikes.update(NONE, read=ALL, accused=NONE)
+    spikes.update(FIRST, read=ALL, slow=FIRST)
+    spikes.update(NONE, read=ALL, slow=NONE)
     assert spikes.surprise == pytest.approx(before, abs=0.03)
 
 
@@ -43,9 +43,9 @@ def test_a_step_that_was_not_read_ends_nothing():
     """A rank without a row has done neither a healthy step nor a far one."""
     spikes = after(*[NONE] * 100, FIRST)
     before = spikes.surprise
-    spikes.update(NONE, read=~FIRST, accused=NONE)
+    spikes.update(NONE, read=~FIRST, slow=NONE)
     assert spikes.surprise >= before - 0.01
-    spikes.update(NONE, read=ALL, accused=NONE)
+    spikes.update(NONE, read=ALL, slow=NONE)
     assert spikes.surprise < before - 0.9
 
 
@@ -54,7 +54,7 @@ def test_spikes_of_long_ago_are_forgotten():
     spikes = after(*[FIRST, NONE] * 20)
     common = spikes.surprise
     for _ in range(int(8 * MEMORY)):
-        spikes.update(NONE, read=ALL, accused=NONE)
+        spikes.update(NONE, read=ALL, slow=NONE)
     assert common < 2.3
     assert spikes.surprise > math.log(2 * 4 * MEMORY) - 0.1
 
@@ -62,7 +62,7 @@ def test_spikes_of_long_ago_are_forgotten():
 def test_a_far_step_is_seen_once_it_has_ended():
     """While it lasts it may be a fault, and one of an accused rank is one."""
     assert [after(*steps).any for steps in ([NONE], [FIRST], [FIRST, NONE])] == [False, False, True]
-    assert not after(FIRST, NONE, accused=FIRST).any
+    assert not after(FIRST, NONE, slow=FIRST).any
 
 
 def test_each_step_of_a_run_counts_as_one_step_that_was_seen():

@@ -28,7 +28,7 @@ BENCHMARKS = {
     "transport": "benchmarks.speed.transport",
     "wire": "benchmarks.speed.wire",
 }
-"""Name → module with `main(argv) -> int`; imported only when asked for."""
+"""Name → module with `main(argv) -> int`; imported only when it is run."""
 
 
 def main(argv: list[str]) -> int:

@@ -1,7 +1,7 @@
 """A synthetic GPU training cluster: faults act on work and devices, everything observable is derived.
 
-It knows nothing of detectors. ``Cluster(spec, seed=7).run(600)`` yields wire records in event-time order;
-``Cluster.truth`` says what was injected.
+It does not depend on detectors. ``Cluster(spec, seed=7).run(600)`` yields wire records in event-time order;
+``Cluster.truth`` has the injected faults.
 """
 
 from simulator.cluster.cluster import Cluster

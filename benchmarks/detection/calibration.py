@@ -1,8 +1,8 @@
-"""How sure a finding may be (`python -m benchmarks calibration`): evidence against truth on simulated faults.
+"""Calibration of findings' confidence on simulated faults (`python -m benchmarks calibration`).
 
-Fits the table of ``alerts.reasoning.calibration`` on one range of seeds (``--fit``, printed to be put there),
-and reports Brier score, expected calibration error and reliability of what findings claim on another. Every
-finding that accuses a machine counts, also one that was only ever suspected.
+Fits the table of ``alerts.reasoning.calibration`` on one range of seeds (``--fit`` prints it), and reports
+Brier score, expected calibration error and reliability of the confidences on another. Every finding that
+accuses a machine counts, including those that never opened.
 """
 
 import argparse
@@ -29,11 +29,11 @@ from streams.pipeline import local_pipeline
 Floats = npt.NDArray[np.float64]
 
 LINEAR = Calibration("linear", ((-20.0, 0.0), (100.0, 1.0)))
-"""Says the log-odds themselves, in a range no cap reaches: the confidence times 120 less 20."""
+"""Returns the log-odds in a range that no cap reaches: they are the confidence times 120, less 20."""
 
 MACHINES = ("gpu", "rank", "node", "nic")
 ASIDES = ("exporter.", "host.clock_skew", "self", "hang.idle")
-"""Kinds about telemetry: they accuse no machine."""
+"""Kinds that accuse no machine."""
 
 NODES, GPUS, SECONDS = 4, 8, 200.0
 BENIGN = (
@@ -48,47 +48,49 @@ BENIGN = (
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """Confidences (or log-odds) ``said`` and whether the machine named was at fault, one row a finding."""
+    """Confidence (or log-odds) and whether the machine named was at fault, both [findings]."""
 
-    said: Floats
+    confidence: Floats
     right: Floats
 
 
 def judge(seeds: Iterable[int], calibration: Calibration) -> Judged:
-    """Run the seeds: two thirds of them simulated clusters, a third step times of a job alone."""
+    """Run the seeds: two thirds of them simulated clusters, one third jobs with step times only."""
     config, rows = FindingConfig(calibration=calibration), list[tuple[float, bool]]()
     for seed in seeds:
         rows += _job(seed, config) if seed % 3 == 2 else _cluster(seed, config)
-    said, right = np.array(rows, dtype=np.float64).reshape(-1, 2).T
-    return Judged(said, right)
+    confidence, right = np.array(rows, dtype=np.float64).reshape(-1, 2).T
+    return Judged(confidence, right)
 
 
 def fit(judged: Judged) -> tuple[tuple[float, float], ...]:
-    """Return the knots of an isotonic regression; a plateau counts one right and one wrong finding more."""
+    """Return the knots of an isotonic regression; each plateau counts a right and a wrong finding more."""
     from sklearn.isotonic import IsotonicRegression
 
-    plateaus = IsotonicRegression().fit_transform(judged.said, judged.right)
+    plateaus = IsotonicRegression().fit_transform(judged.confidence, judged.right)
     knots = []
     for level in np.unique(plateaus):
         mine = plateaus == level
         share = (judged.right[mine].sum() + 1.0) / (mine.sum() + 2.0)
-        knots.append((round(float(np.median(judged.said[mine])), 2), round(float(share), 4)))
+        knots.append((round(float(np.median(judged.confidence[mine])), 2), round(float(share), 4)))
     ascending = np.maximum.accumulate([p for _, p in knots])
     return tuple((x, float(p)) for (x, _), p in zip(knots, ascending, strict=True))
 
 
 def calibration_error(judged: Judged, bins: int = 10) -> float:
-    """Return the mean distance between what was said and what came true, over bins of equal width."""
-    which = np.minimum((judged.said * bins).astype(np.intp), bins - 1)
+    """Return the mean distance of confidence and share right, over bins of equal width."""
+    which = np.minimum((judged.confidence * bins).astype(np.intp), bins - 1)
     gaps = [
-        abs(float((judged.said - judged.right)[which == b].sum())) for b in range(bins) if (which == b).any()
+        abs(float((judged.confidence - judged.right)[which == b].sum()))
+        for b in range(bins)
+        if (which == b).any()
     ]
-    return sum(gaps) / len(judged.said)
+    return sum(gaps) / len(judged.confidence)
 
 
 def brier(judged: Judged) -> float:
-    """Return the mean squared distance of the confidence from the truth."""
-    return float(np.mean((judged.said - judged.right) ** 2))
+    """Return the mean squared distance of the confidence from the outcome."""
+    return float(np.mean((judged.confidence - judged.right) ** 2))
 
 
 def _cluster(seed: int, config: FindingConfig) -> Iterator[tuple[float, bool]]:
@@ -125,9 +127,9 @@ def _job(seed: int, config: FindingConfig) -> Iterator[tuple[float, bool]]:
 
 
 def _final(stream: Iterable[Record], config: FindingConfig) -> list[Finding]:
-    """Return the last version of every finding that accuses a machine; what others explain is none.
+    """Return the last version of every finding that accuses a machine and is not part of another finding.
 
-    The GPUs of one node that are accused of one thing are one finding: they share their reason.
+    Findings of one kind about GPUs of one node count once, since they have a common cause.
     """
     pipeline = local_pipeline(Tuning(base=Configs(finding=config)))
     last = {f.id: f for f in findings_of(stream, pipeline)}
@@ -140,7 +142,7 @@ def _final(stream: Iterable[Record], config: FindingConfig) -> list[Finding]:
 
 
 def main(argv: list[str]) -> int:
-    """Fit where asked, then report."""
+    """Fit if requested, then report."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks calibration", description=__doc__)
     parser.add_argument("--fit", action="store_true", help="fit a new table first, and report that one")
     parser.add_argument(
@@ -151,21 +153,24 @@ def main(argv: list[str]) -> int:
     table = FITTED
     if options.fit:
         judged = judge(range(options.fit_seeds), LINEAR)
-        knots = fit(Judged(judged.said * 120.0 - 20.0, judged.right))
+        knots = fit(Judged(judged.confidence * 120.0 - 20.0, judged.right))
         digest = hashlib.sha256(repr((options.fit_seeds, knots)).encode()).hexdigest()[:8]
         table = Calibration(f"seeds-0-{options.fit_seeds - 1}-{digest}", knots)
-        print(f"{len(judged.said)} findings, {judged.right.mean():.3f} of them right\n{table}\n")
+        print(f"{len(judged.confidence)} findings, {judged.right.mean():.3f} of them right\n{table}\n")
     _report(judge(range(1000, 1000 + options.seeds), table), table)
     return 0
 
 
 def _report(judged: Judged, table: Calibration) -> None:
     error, score = calibration_error(judged), brier(judged)
-    print(f"{table.version}: {len(judged.said)} findings, {judged.right.mean():.3f} of them right; ", end="")
+    print(
+        f"{table.version}: {len(judged.confidence)} findings, {judged.right.mean():.3f} of them right; ",
+        end="",
+    )
     print(f"calibration error {error:.3f}, Brier score {score:.3f}\n")
-    print("| confidence | findings | said | right |\n|---|---:|---:|---:|")
+    print("| confidence | findings | mean | right |\n|---|---:|---:|---:|")
     for low in np.arange(0.0, 1.0, 0.1):
-        mine = (judged.said >= low) & (judged.said < low + 0.1 + (low > 0.85))
+        mine = (judged.confidence >= low) & (judged.confidence < low + 0.1 + (low > 0.85))
         if mine.any():
-            said, right = judged.said[mine].mean(), judged.right[mine].mean()
-            print(f"| {low:.1f} to {low + 0.1:.1f} | {mine.sum()} | {said:.2f} | {right:.2f} |")
+            confidence, right = judged.confidence[mine].mean(), judged.right[mine].mean()
+            print(f"| {low:.1f} to {low + 0.1:.1f} | {mine.sum()} | {confidence:.2f} | {right:.2f} |")

@@ -1,10 +1,10 @@
-"""What truncation, spikes and heavy tails cost the change detector (goals P5 and P6), and whether its onset
-intervals hold the truth.
+"""Effect of truncation, spikes and heavy tails on the change detector (goals P5 and P6), and the coverage of
+its onset intervals.
 
 P5: the default bank (64 slots, absorbing) beside the same bank with as many slots as samples in float64,
 which is the untruncated posterior. An alarm is a mass of new runs above 0.9, without acceptance, so that both
-sides meet the same samples; false alarms are counted over all healthy stretches together. P6:
-`ChangeDetectorBank` with and without clipping, acceptance and all, on noise of unit variance.
+process the same samples; false alarms are counted over all healthy stretches. P6: `ChangeDetectorBank` with
+and without clipping, including acceptance, on noise of unit variance.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _truncation(series: int, hazard: float) -> bool:
 
 
 def _judge(probability: NDArray[np.floating]) -> Outcome:
-    """Outcome of alarms that stand while the probability [samples, series] is above 0.9."""
+    """Return the outcome of alarms that last while the probability [samples, series] is above 0.9."""
     alarm = probability > ALARM
     rising = alarm & ~np.vstack((np.zeros_like(alarm[:1]), alarm[:-1]))
     healthy = ~alarm[BEFORE - 1]
@@ -124,7 +124,7 @@ def _noise(series: int) -> bool:
 
 
 def _watch(x: Floats, config: ChangeConfig, *, significant: bool) -> Outcome:
-    """Outcome of the accepted changes, or of those above the minimum effect."""
+    """Return the outcome of the accepted changes, or of those above the least effect."""
     series = x.shape[1]
     bank = ChangeDetectorBank([Scale("identity", 0.3)] * series, config=config)
     false, delays = 0, np.full(series, np.inf)
@@ -142,7 +142,7 @@ def _watch(x: Floats, config: ChangeConfig, *, significant: bool) -> Outcome:
 
 
 def _onsets(series: int) -> bool:
-    """Coverage of the 90 % onset interval at the alarm, over shifts of either sign and several sizes."""
+    """Print the coverage of the 90 % onset interval at the alarm, for several sizes of shifts."""
     print("| onset interval at the alarm | found | mass in the interval | holds the truth | width |")
     print("|---|---:|---:|---:|---:|")
     shares: list[tuple[float, float]] = []

@@ -1,9 +1,9 @@
-"""GPUs slow for good (`python -m benchmarks chronic`): how many healthy ones are named, how soon slow ones.
+"""Chronically slow GPUs (`python -m benchmarks chronic`): healthy ones named, and days until slow ones are.
 
-Fleets are drawn for 28 days: GPUs differ for good, jobs take one to five days and add differences of their
-own, some on hardware shared with others four times as much. At the end of each day what has come is judged.
-`--dsn` writes paces to a database of their own there and tells rows, bytes and seconds; `--ranks` times what
-telling costs a job of so many ranks.
+Fleets are drawn for 28 days: GPUs differ permanently, jobs take one to five days and add differences of their
+own, four times as much on hardware shared with others. At the end of each day the paces so far are judged.
+`--dsn` writes paces to a new database on that server and prints rows, bytes and seconds; `--ranks` measures
+the cost of paces in a job of so many ranks.
 """
 
 import argparse
@@ -40,14 +40,14 @@ DAY_NOISE = 0.001
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """Log ratios [days, GPUs], the job of each and the spread it told."""
+    """Log ratios [days, GPUs], the job of each and the spread that it reports."""
 
     ratio: Floats
     job: npt.NDArray[np.int64]
     spread: Floats
 
     def days(self, gpus: Sequence[int], upto: int) -> list[Day]:
-        """Return the first days of some GPUs as the store gives them."""
+        """Return the first days of some GPUs as the store returns them."""
         return [
             Day(
                 machine=Machine("c", f"n{g // 8}", g % 8),
@@ -68,9 +68,9 @@ def draw(
 ) -> Drawn:
     """Draw a fleet; ``slow``: GPU -> the day from which on it is slower by a log ratio."""
     usual = rng.normal(0, spread, gpus)
-    # A node runs one job at a time; each lasts so many days, and the first has begun before.
+    # A node runs one job at a time; the first has begun before the first day.
     job = np.zeros((days, gpus), dtype=np.int64)
-    told, added = np.full((days, gpus), spread), np.zeros((days, gpus))
+    reported, added = np.full((days, gpus), spread), np.zeros((days, gpus))
     for node in range(0, gpus, 8):
         on = slice(node, min(node + 8, gpus))
         day = -int(rng.integers(0, 5))
@@ -79,12 +79,12 @@ def draw(
             during = slice(max(day, 0), max(day + length, 0))
             width = spread * (SHARED_TIMES if shared else 1.0)
             added[during, on] = rng.normal(0, width if shared else JOB_SHARE * width, job[0, on].shape)
-            told[during, on], job[during, on] = width, 1000 * node + day + 5
+            reported[during, on], job[during, on] = width, 1000 * node + day + 5
             day += length
     ratio = usual + added + rng.normal(0, DAY_NOISE, (days, gpus))
     for gpu, (begins, size) in slow.items():
         ratio[begins:, gpu] += size
-    return Drawn(ratio, job, told)
+    return Drawn(ratio, job, reported)
 
 
 def judged(drawn: Drawn, upto: int) -> set[int]:
@@ -99,7 +99,7 @@ def judged(drawn: Drawn, upto: int) -> set[int]:
 
 @dataclass(slots=True)
 class Tally:
-    """Slow GPUs there were, days from when they began until they were named, and healthy ones named."""
+    """Number of slow GPUs, days from their onset until they were named, and healthy GPUs named."""
 
     slow: int = 0
     wrong: int = 0
@@ -126,7 +126,7 @@ def run(size: float, spread: float, *, seeds: range, gpus: int = 1000, days: int
 
 
 def store(dsn: str, *, gpus: int, days: int = 28) -> None:
-    """Print what the paces of GPUs take in a database, and how long asking takes at ``gpus`` of them."""
+    """Print the space of paces in a database, and the time of a query over ``gpus`` GPUs."""
     with psycopg.connect(dsn, autocommit=True) as server:
         for statement in ("DROP DATABASE IF EXISTS {} WITH (FORCE)", "CREATE DATABASE {}"):
             server.execute(sql.SQL(statement).format(sql.Identifier("bench_paces")))
@@ -159,8 +159,8 @@ def store(dsn: str, *, gpus: int, days: int = 28) -> None:
         server.execute("DROP DATABASE bench_paces WITH (FORCE)")
 
 
-def telling(ranks: int, *, steps: int = 3600) -> None:
-    """Print the CPU that an hour of one-second steps spends on paces, and how many it tells."""
+def cost(ranks: int, *, steps: int = 3600) -> None:
+    """Print the CPU time of paces in an hour of one-second steps, and their number."""
     detector = StragglerDetector(ranks, np.zeros(ranks, dtype=np.intp))
     rng, none = np.random.default_rng(0), np.full(ranks, np.nan)
     for number in range(256):
@@ -181,13 +181,13 @@ def telling(ranks: int, *, steps: int = 3600) -> None:
         core=detector,
         open=OpenSuspicions(30.0),
     )
-    paces, told = Paces(view.job_id, view.roster), 0
+    paces, sent = Paces(view.job_id, view.roster), 0
     began = time.process_time()
     for second in range(steps + 1):
         if second >= paces.due:
-            told += len(paces.step(view, float(second)))
+            sent += len(paces.step(view, float(second)))
     took = time.process_time() - began
-    print(f"{ranks} ranks: {1e6 * took / steps:.0f} us of CPU a step, {told} paces told in {steps} steps")
+    print(f"{ranks} ranks: {1e6 * took / steps:.0f} us of CPU a step, {sent} paces in {steps} steps")
 
 
 _FILL: LiteralString = """
@@ -220,10 +220,10 @@ def _gpu(machine: Machine) -> int:
 
 
 def main(argv: list[str]) -> int:
-    """Print a line per slowdown and spread, or what is asked for instead."""
+    """Print a line per slowdown and spread, or the figures of ``--dsn`` or ``--ranks``."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks chronic", description=__doc__)
     parser.add_argument("--seeds", type=int, default=20)
-    parser.add_argument("--dsn", help="a server on which a database may be made")
+    parser.add_argument("--dsn", help="a server on which a database may be created")
     parser.add_argument("--gpus", type=int, default=100_000, help="with --dsn")
     parser.add_argument("--ranks", type=int)
     options = parser.parse_args(argv)
@@ -231,7 +231,7 @@ def main(argv: list[str]) -> int:
         store(options.dsn, gpus=options.gpus)
         return 0
     if options.ranks:
-        telling(options.ranks)
+        cost(options.ranks)
         return 0
     print("| healthy GPUs differ by | slower by | named | healthy named | days until named, median / P90 |")
     print("|---:|---:|---:|---:|---:|")

@@ -1,9 +1,9 @@
-"""What findings say that trouble costs (`python -m benchmarks cost`), beside what the job lost (simulated).
+"""Accuracy of the GPU-hours lost in findings on simulated faults (`python -m benchmarks cost`).
 
-The truth owes nothing to a detector. Each case is run twice with one seed, with its fault and without, so
-that step for step the noise is the same. What step k ends later than in the healthy run is the time the job
-has lost by then; while it stands still, all time since its last step is. Times the job's GPUs, this is held
-against the sum over all findings that are an account of their own, as ``v_gpu_hours_lost`` adds them up.
+The reference does not depend on a detector. Each case is run twice with one seed, with its fault and without,
+so that the noise of each step is the same. The time by which step k ends later than in the healthy run is the
+time lost by then; while the job stands still, all time since its last step is lost. Times the job's GPUs,
+this is compared with the sum over the findings that count costs, as the view ``v_gpu_hours_lost`` has it.
 """
 
 import argparse
@@ -24,21 +24,21 @@ from streams.job.step_rows import rows_of
 from streams.pipeline import local_pipeline
 
 NODES, GPUS, STEP_SECONDS = 2, 4, 1.5
-# The drift of the step time goes by the time of day, which a slow run and a healthy one share only at first.
+# Without drift: it follows the time of day, at which a slow and a healthy run are at different steps.
 WORKLOAD = Workload(drift_cv=0.0, announced=True)
 REPORT_SEEDS = range(2000, 2008)
-"""Those reported; nothing was chosen on them."""
+"""Seeds of the report; no threshold was chosen on them."""
 
 TOLERANCE = 0.05
 ONSET = 240.0
 _STILL_STEPS = 5.0
-"""Longer than so many usual steps without one: the job stands still."""
+"""After so many usual step times without a step the job counts as standing still."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One way to lose time: ``faults`` over ``seconds``; the account is looked at ``looks`` seconds after
-    ``ONSET``, and at the end."""
+    """One case: ``faults`` in a run of ``seconds``; costs are compared ``looks`` seconds after ``ONSET`` and
+    at the end."""
 
     name: str
     faults: tuple[Fault, ...]
@@ -101,17 +101,17 @@ class Steps:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """The account at one time: GPU-hours ``told``, ``read`` (told, and the rate since then), and ``true``."""
+    """GPU-hours at one time: as ``reported``, as ``read`` (with the rate since the report), and ``true``."""
 
     after: float
-    told: float
+    reported: float
     read: float
     true: float
     kinds: tuple[str, ...]
 
     @property
     def error(self) -> float:
-        """What a reader makes of it is off by, as a share of the truth."""
+        """Relative error of ``read``."""
         return self.read / self.true - 1.0 if self.true else math.inf
 
 
@@ -127,7 +127,7 @@ class Runs:
     def lost_until(self, at: float) -> float:
         """Return the GPU-hours lost from the onset until ``at``; a job that has ended loses nothing more.
 
-        By hand: two steps of 10 s that take 15 s each lose 10 s.
+        Two steps of 10 s that take 15 s each lose 10 s:
 
         >>> slow = Steps({0: 10.0, 1: 25.0, 2: 40.0}, 360)
         >>> Runs(slow, Steps({0: 10.0, 1: 20.0, 2: 30.0}, 360), onset=11.0).lost_until(41.0)
@@ -145,15 +145,15 @@ class Runs:
         return late * self.faulty.gpus / 3600.0
 
     def look(self, at: float, findings: Iterable[Finding]) -> Look:
-        """Hold what the findings that are an account of their own say at a time against the truth."""
+        """Return the GPU-hours of the findings that count costs, and the true ones, at a time."""
         own = [f for f in findings if f.status != "suspected" and f.group_key is None and f.gpu_hours_lost]
-        told = sum(f.gpu_hours_lost or 0.0 for f in own)
+        reported = sum(f.gpu_hours_lost or 0.0 for f in own)
         read = sum(as_read(f, at) for f in own)
-        return Look(at - self.onset, told, read, self.lost_until(at), tuple(sorted(f.kind for f in own)))
+        return Look(at - self.onset, reported, read, self.lost_until(at), tuple(sorted(f.kind for f in own)))
 
 
 def looks_at(case: Case, seed: int) -> list[Look]:
-    """Run a case, and return its account at each of its looks and at the end."""
+    """Run a case and return its GPU-hours at each of its looks and at the end."""
     job = JobSpec(dp=NODES * GPUS, step_seconds=STEP_SECONDS, ends=case.ends, workload=WORKLOAD)
     spec = ClusterSpec(nodes=NODES, gpus=GPUS, nics=GPUS, jobs=(job,))
     healthy = _healthy(replace(spec, jobs=(replace(job, ends=math.inf),)), seed, case.seconds)
@@ -175,26 +175,26 @@ def _healthy(spec: ClusterSpec, seed: int, seconds: float) -> Steps:
 
 
 def as_read(finding: Finding, at: float) -> float:
-    """Return the GPU-hours lost until ``at``, as a reader extrapolates them from a finding."""
+    """Return the GPU-hours lost until ``at``, extrapolated from the latest version of a finding."""
     since = at - finding.last_seen_at if finding.status in LIVE else 0.0
     return (finding.gpu_hours_lost or 0.0) + (finding.gpu_hours_lost_per_hour or 0.0) * since / 3600.0
 
 
 def main(argv: list[str]) -> int:
-    """Print a row per case; 1 when one is off by more than the tolerance."""
+    """Print a row per case; return 1 when an error exceeds the tolerance."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks cost", description=__doc__)
     parser.add_argument("--seeds", type=int, default=len(REPORT_SEEDS))
     options = parser.parse_args(argv)
-    print("| case | seeds | GPU-h lost | told at the end | worst error while open | at the end |")
+    print("| case | seeds | GPU-h lost | reported at the end | worst error while open | at the end |")
     print("|---|---:|---:|---:|---:|---:|")
     worst = 0.0
     for case in CASES:
         runs = [looks_at(case, seed) for seed in REPORT_SEEDS[: options.seeds]]
         opened = max(abs(look.error) for looks in runs for look in looks[:-1])
         ended = max(abs(looks[-1].error) for looks in runs)
-        true, told = (
-            float(np.mean([getattr(looks[-1], name) for looks in runs])) for name in ("true", "told")
+        true, reported = (
+            float(np.mean([getattr(looks[-1], name) for looks in runs])) for name in ("true", "reported")
         )
-        print(f"| {case.name} | {len(runs)} | {true:.3f} | {told:.3f} | {opened:.1%} | {ended:.1%} |")
+        print(f"| {case.name} | {len(runs)} | {true:.3f} | {reported:.3f} | {opened:.1%} | {ended:.1%} |")
         worst = max(worst, opened, ended)
     return int(worst > TOLERANCE)

@@ -1,9 +1,9 @@
-"""What it costs to compare the nodes of a whole cluster with each other (`python -m benchmarks gray`).
+"""CPU time of comparing the nodes of a whole cluster with each other (`python -m benchmarks gray`).
 
-Samples of 8 GPUs and 8 NICs, one a second, for one minute of a large fleet: summed and told by node stages,
-sent as messages, gathered and judged by the finding stage. Fleets beyond 64 nodes are copies of those under
-other names. Asserted in the run: told by one stage or by many, the messages are the same. CPU time of the
-process. Bytes are those of the messages, and in batches of 16 compressed as the workers' producer does.
+Samples of 8 GPUs and 8 NICs, one a second, for one minute of a large fleet: summed by node stages, sent as
+messages, gathered and judged by the finding stage. Nodes beyond 64 are copies under other names. The run
+asserts that one stage and several give the same messages. CPU time of the process; bytes of the messages, and
+in batches of 16 compressed as in the workers' producer.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from streams.runtime.gc_tuning import collect_seldom
 
 UNIT, PARTITIONS, BATCH, MINUTES = 64, 7, 16, 5
 THRESHOLD = 60.0
-"""Squared distance over all features, as if each varied by itself: a node in a thousand is outside."""
+"""Squared distance over all features: with independent features one node in a thousand is outside."""
 
 
 def main(argv: list[str]) -> int:
@@ -49,17 +49,17 @@ def main(argv: list[str]) -> int:
         for number, readings in enumerate(split):
             readings.take([s for s in second if zlib.crc32(s.node.encode()) % PARTITIONS == number])
     start = time.process_time()
-    told = one.tick(np.inf)
-    messages = [encode(row) for row in told]
-    telling = time.process_time() - start
+    means = one.tick(np.inf)
+    messages = [encode(row) for row in means]
+    sending = time.process_time() - start
     assert sorted(messages) == sorted(encode(row) for part in split for row in part.tick(np.inf))
     gathering, judging = _judged(messages, nodes)
-    parts = [WINDOW_SECONDS * statistics.median(spent), telling, gathering, judging]
-    # Copies read the same, which would compress too well.
-    unlike = [m for m, row in zip(messages, told, strict=True) if row.node.endswith("-0")]
+    parts = [WINDOW_SECONDS * statistics.median(spent), sending, gathering, judging]
+    # Only the originals: copies would compress too well.
+    unlike = [m for m, row in zip(messages, means, strict=True) if row.node.endswith("-0")]
     batches = [b"".join(unlike[n : n + BATCH]) for n in range(0, len(unlike), BATCH)]
     packed = sum(len(zstd_encode(batch)) for batch in batches) / len(unlike)
-    print("| nodes | sum | tell | read and gather | judge | of a core | bytes | compressed |")
+    print("| nodes | sum | send | read and gather | judge | of a core | bytes | compressed |")
     print("|---:|" + "---:|" * 7)
     print(
         f"| {nodes:,} | "
@@ -67,7 +67,7 @@ def main(argv: list[str]) -> int:
         + f" | {sum(parts) / WINDOW_SECONDS:.1%} | {sum(map(len, messages)) / nodes:.0f}"
         + f" | {packed:.0f} |"
     )
-    print("\nµs and bytes per node and minute; of a core: all of it, of one minute")
+    print("\nµs and bytes per node and minute; of a core: share of one core, all parts")
     return 0
 
 
@@ -89,7 +89,7 @@ def _seconds(nodes: int) -> Iterator[Sequence[NodeSample]]:
 
 
 def _judged(messages: Sequence[bytes], nodes: int) -> tuple[float, float]:
-    """Return the CPU seconds that reading and gathering a minute takes, and judging it."""
+    """Return the CPU seconds of reading and gathering a minute, and of judging it."""
     count = len(FEATURES)
     precision = tuple(tuple(row) for row in np.eye(count).tolist())
     region = Envelope(FEATURES, (0.0,) * count, precision, THRESHOLD)
@@ -97,9 +97,9 @@ def _judged(messages: Sequence[bytes], nodes: int) -> tuple[float, float]:
     gathering, judging = [], []
     for minute in range(MINUTES):
         late = [
-            _later(said, minute)
+            _later(row, minute)
             for message in messages
-            if isinstance(said := decode_message(message), MinuteMeans)
+            if isinstance(row := decode_message(message), MinuteMeans)
         ]
         encoded = [encode(row) for row in late]
         start = time.process_time()

@@ -1,7 +1,8 @@
-"""Lemons on drawn histories (`python -m benchmarks lemons`): how many are named, how soon, and who besides.
+"""Lemons on drawn histories (`python -m benchmarks lemons`): how many are named, how soon, and false names.
 
 A fleet's findings are drawn for 28 days: faults at a base rate, twenty times that on 1.2 % of the nodes, each
-with more findings in the half hour after it, jobs of a day. At the end of each day what has come is judged.
+with more findings in the half hour after it, jobs of a day. The findings so far are judged at the end of each
+day.
 """
 
 import argparse
@@ -17,7 +18,7 @@ PREVALENCE, HAZARD = 0.012, 20.0
 
 @dataclass(slots=True)
 class Tally:
-    """Lemons there were, were named within the time, and healthy nodes named; days until the naming."""
+    """Number of lemons, of those named, and of healthy nodes named; days until the lemons were named."""
 
     lemons: int = 0
     named: int = 0
@@ -38,7 +39,7 @@ class Tally:
 def history(
     rng: np.random.Generator, *, nodes: int, rate: float, days: int
 ) -> tuple[list[Trouble], set[str]]:
-    """Draw the findings of a fleet, ``rate`` faults per 1,000 healthy node-days, and who its lemons are."""
+    """Draw the findings of a fleet, ``rate`` faults per 1,000 healthy node-days, and its lemons."""
     bad = rng.random(nodes) < PREVALENCE
     found = []
     for node in range(nodes):
@@ -57,8 +58,8 @@ def run(rate: float, *, seeds: range, nodes: int = 2000, days: int = 28) -> Tall
         found, bad = history(np.random.default_rng([seed, nodes]), nodes=nodes, rate=rate, days=days)
         first: dict[str, int] = {}
         for day in range(1, days + 1):
-            known = [t for t in found if t.at <= day * DAY]
-            for lemon in lemons(known, fleet=nodes):
+            so_far = [t for t in found if t.at <= day * DAY]
+            for lemon in lemons(so_far, fleet=nodes):
                 first.setdefault(lemon.machine, day)
         tally.lemons += len(bad)
         tally.named += len(first.keys() & bad)

@@ -1,9 +1,9 @@
-"""Which GPU, which node, how many findings (`python -m benchmarks place`): localisation in large jobs.
+"""Localisation of faults in large jobs (`python -m benchmarks place`): right GPU or node, number of findings.
 
-Simulated jobs through JobStage and FindingStage, step rows alone (tier T2). Layout, place, size (5-50 %,
-drawn log-uniformly) and onset of the faults come from the seed. The ranking that counts is the one at the
-moment the first finding opens: open findings before suspected ones. Last, whole clusters with all telemetry
-in which a switch dies or a rail degrades: 32 nodes, and one finding wanted.
+Simulated jobs through JobStage and FindingStage with step rows only. Layout, place, size (5-50 %, drawn
+log-uniformly) and onset of the faults come from the seed. The ranking is taken when the first finding opens,
+open findings before suspected ones. The last table has whole clusters with all telemetry in which a switch of
+32 nodes dies or a rail degrades, and one finding is right.
 """
 
 import argparse
@@ -34,7 +34,7 @@ LAYOUTS = ("tp8 dp", "tp8 pp8 dp", "tp8 pp4 dp ep4")
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """One seed: the job and what goes wrong; each fault is one GPU, or a node when ``gpu`` is None."""
+    """One seed: the job and its faults, each of one GPU, or of a node when ``gpu`` is None."""
 
     layout: str
     job: JobSpec
@@ -43,7 +43,7 @@ class Draw:
 
 @dataclass(slots=True)
 class Outcome:
-    """What was said of one draw: ``first`` is the order of machines when the first finding opened."""
+    """Findings of one draw: ``first`` is the order of machines when the first finding opened."""
 
     first: tuple[str, ...] = ()
     opened: dict[str, Finding] = field(default_factory=dict)
@@ -81,7 +81,7 @@ def name_of(spec: ClusterSpec, fault: Fault) -> str:
 
 
 def named(finding: Finding) -> str:
-    """Return the machine a finding names, in the same words; a job is named by itself."""
+    """Return the machine a finding names, in the form of ``name_of``; a job is named by itself."""
     subject = finding.subject
     if subject.node is None:
         return f"job {subject.job_id}"
@@ -89,7 +89,7 @@ def named(finding: Finding) -> str:
 
 
 def run(drawn: Draw, seed: int) -> tuple[ClusterSpec, Outcome]:
-    """Play one draw and return what was said of it."""
+    """Run one draw and return its findings."""
     spec = ClusterSpec(nodes=drawn.job.world // GPUS, jobs=(drawn.job,))
     running = RunningJob(spec, drawn.job, drawn.faults, np.random.default_rng(seed))
     last = max(fault.onset for fault in drawn.faults) + STEPS_AFTER * drawn.job.step_seconds
@@ -115,7 +115,7 @@ def run(drawn: Draw, seed: int) -> tuple[ClusterSpec, Outcome]:
 
 
 def steps_of(spec: ClusterSpec, running: RunningJob, until: float) -> Iterator[list[JobSteps]]:
-    """Yield, step by step until ``until`` seconds, what each node of a simulated job reports."""
+    """Yield the records of a simulated job until ``until`` seconds, step by step, one a node."""
     for rows in running.advance(until):
         yield [
             JobSteps(
@@ -140,7 +140,7 @@ def _note(outcome: Outcome, held: dict[str, Finding], found: Sequence[Finding]) 
     for finding in shown:
         outcome.opened.setdefault(named(finding), finding)
     if shown and not outcome.first:
-        # What is suspected stands behind what is open: a second suspect, or the next rank of a sick node.
+        # Suspected findings after open ones: a second suspect, or the next rank of a faulty node.
         suspected = [
             f for f in held.values() if f.status == "suspected" and not f.group_key and f.subject.node
         ]
@@ -153,7 +153,7 @@ def _note(outcome: Outcome, held: dict[str, Finding], found: Sequence[Finding]) 
 
 
 def localisation(gpus: int, seeds: Sequence[int]) -> str:
-    """Return the row of one fault at a time."""
+    """Return the table row of single faults."""
     top1, top3, found, wrong, delays, speed, slowest = 0, 0, 0, 0, [], [], []
     for seed in seeds:
         drawn = draw(gpus, seed, faults=1)
@@ -177,7 +177,7 @@ def localisation(gpus: int, seeds: Sequence[int]) -> str:
 
 
 def concurrent(gpus: int, seeds: Sequence[int]) -> str:
-    """Return the row of 2 to 8 faults at a time: one finding each, and how many of all are named."""
+    """Return the table row of 2 to 8 faults at a time: how many are named, and with one finding each."""
     causes, one_each, named_right, wrong = 0, 0, 0, 0
     for seed in seeds:
         count = 2 + seed % 7
@@ -185,16 +185,16 @@ def concurrent(gpus: int, seeds: Sequence[int]) -> str:
         spec, outcome = run(drawn, seed)
         machines = {name_of(spec, fault) for fault in drawn.faults}
         nodes = {machine.partition("/")[0] for machine in machines}
-        told = [name.partition("/")[0] for name in outcome.opened]
+        opened = [name.partition("/")[0] for name in outcome.opened]
         causes += count
-        named_right += len(nodes & set(told))
-        one_each += sum(told.count(node) == 1 for node in nodes)
-        wrong += sum(node not in nodes for node in told)
+        named_right += len(nodes & set(opened))
+        one_each += sum(opened.count(node) == 1 for node in nodes)
+        wrong += sum(node not in nodes for node in opened)
     return f"| {gpus} | {len(seeds)} | {causes} | {named_right} | {one_each} | {wrong} |"
 
 
 def domain(kind: str, seeds: Sequence[int], *, nodes: int = 128) -> str:
-    """Return the row of a fault of a whole switch or rail: all telemetry of a cluster, one finding wanted."""
+    """Return the table row of a fault of a whole switch or rail, about which one finding is right."""
     right, others, delays = 0, 0, []
     for seed in seeds:
         rng = np.random.default_rng([seed, nodes])

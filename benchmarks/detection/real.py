@@ -1,9 +1,9 @@
-"""The job stage on recorded step times, beside public rules on the same streams (`python -m benchmarks
-real`).
+"""The job stage and public rules on recorded step times (`python -m benchmarks real`).
 
-Rules are run as published, and those of `benchmarks quality` that go by steps with the knobs tuned there.
-Needs a folder with the recordings (H100 step times, trace ST, Alibaba mini-batches), which is not part of
-this repository; says so and ends well where it is absent. Only accusations that stand alone count as ours.
+Rules are run as published, and the step rules of `benchmarks quality` with the parameters tuned there. Needs
+a folder with the recordings (H100 step times, trace ST, Alibaba mini-batches), which is not part of this
+repository; without it nothing is measured, and the exit status is 0. Of ours, only accusations that need no
+second kind of evidence count.
 """
 
 import argparse
@@ -77,7 +77,8 @@ def all_alarms(table: StepTable) -> dict[str, list[Alarm]]:
 
 
 def h100_job(data: Path, rng: np.random.Generator) -> Floats:
-    """Draw 8-16 runs of one group as the ranks of a job, [steps, ranks] seconds, rounding smeared."""
+    """Draw 8-16 runs of one group as the ranks of a job, [steps, ranks] seconds, with uniform noise of 1 ms
+    against the rounding."""
     with np.load(data / "h100_step_times_2024" / "step_ms.npz") as groups:
         runs = groups[rng.choice(sorted(groups.files))].astype(np.float64)
     ranks = rng.choice(len(runs), int(rng.integers(8, 17)), replace=False)
@@ -119,7 +120,7 @@ def h100(data: Path, trials: int, seed: int) -> dict[str, Score]:
 
 
 def _planned(work: Floats, rng: np.random.Generator) -> Floats:
-    """A change common to all ranks: a new level, a ramp, an alternation or periodic pauses."""
+    """Return the work with a change common to all ranks: a new level, a ramp, alternation or pauses."""
     work, at, kind = work.copy(), int(rng.integers(100, 1000)), rng.integers(4)
     if kind == 0:
         work[at:] *= rng.choice([0.7, 1.2, 2.0])
@@ -206,9 +207,9 @@ def _lines_st(data: Path) -> Iterator[str]:
                 f"(published {truth['job_slowdown']})"
             )
     yield f"ST: ranks accused: {[s.subject.rank for s in accused(found)]}"
-    for name, told in all_alarms(table).items():
+    for name, found_by in all_alarms(table).items():
         if name != OURS:
-            yield f"ST: ranks accused by {name}: {sorted({r for _, r in told})}"
+            yield f"ST: ranks accused by {name}: {sorted({r for _, r in found_by})}"
     for factor in (1.1, 1.3, 2.0):
         right = [
             [s.subject.rank for s in accused(suspicions(slowed(table, r, factor)))] == [r] for r in range(8)

@@ -1,8 +1,8 @@
-"""Starts of jobs (`python -m benchmarks startup`): who holds a start up, and what does that cost?
+"""Starts of jobs (`python -m benchmarks startup`): the node that delays a start, its phase and its cost.
 
-Starts are drawn with their barriers: image, environment and launch follow each other on every node, all meet,
-all load, and all make their first step together. In three of four one node takes longer in one phase, by 1.6
-to 8 times and 35 s at least. What the nodes tell arrives late, twice or never.
+Starts are drawn with their barriers: image, environment and launch follow each other on every node, then all
+wait for each other, load the checkpoint, and make their first step together. In three of four starts one node
+takes longer in one phase, by 1.6 to 8 times and 35 s at least. Events arrive late, twice or never.
 """
 
 import argparse
@@ -22,7 +22,7 @@ Floats = npt.NDArray[np.float64]
 
 T0, GPUS = 1_795_160_000.0, 8
 REPORT_SEEDS = 1000
-"""The first of those reported; no threshold was chosen on them."""
+"""First seed of the report; no threshold was chosen on these seeds."""
 
 USUAL = {
     "image": (30.0, 600.0),
@@ -31,7 +31,7 @@ USUAL = {
     "checkpoint_load": (20.0, 300.0),
     "first_step": (15.0, 120.0),
 }
-"""Fewest and most seconds a phase usually takes."""
+"""Range of the usual seconds of a phase."""
 
 LATE_SECONDS, TWICE = 30.0, 0.05
 GIVE_UP_SECONDS = 1900.0
@@ -40,10 +40,10 @@ CLOSE = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """When each node ended each phase, ``ends`` [nodes, phases], from the start on in seconds.
+    """Times at which each node ended each phase, ``ends`` [nodes, phases], seconds since the start.
 
-    ``straggler``: the node and phase that hold it up; ``sooner``: by how many seconds all would have been
-    over had that node taken as long as the median one.
+    ``straggler``: the node and phase that delay the start; ``sooner``: by how many seconds the start would
+    have been shorter, had that node taken as long as the median one.
     """
 
     ends: Floats
@@ -52,38 +52,38 @@ class Start:
 
     @property
     def seconds(self) -> Floats:
-        """What each phase took, [nodes, phases]."""
+        """Duration of each phase, [nodes, phases]."""
         return np.diff(self.ends, axis=1, prepend=0.0)
 
     @property
     def gpu_hours_lost(self) -> float:
-        """All GPUs times what the slowest node of each phase took beyond the median one."""
+        """All GPUs times the excess of each phase's slowest node over the median one."""
         own = self.seconds[:, ~TOGETHER]
         return GPUS * len(own) * float((own.max(axis=0) - np.median(own, axis=0)).sum()) / 3600.0
 
 
 @dataclass(slots=True)
 class Tally:
-    """Starts with a straggler: told of, the node named first, and its phase, and the slowest phase right.
+    """Counts of starts with a straggler: all, found, with the right node, its phase, and the slowest phase.
 
-    ``lost``: what was said to be lost over what was; ``said`` and ``avoidable``: GPU-hours said, and those
-    that the straggler alone cost. Healthy starts, and those of them told of.
+    ``lost``: GPU-hours reported over the true ones; ``reported`` and ``avoidable``: GPU-hours reported, and
+    those that the straggler alone cost. Counts of healthy starts, and of those with a finding.
     """
 
     starts: int = 0
-    told: int = 0
+    found: int = 0
     node: int = 0
     phase: int = 0
     slowest: int = 0
     healthy: int = 0
     wrong: int = 0
     lost: list[float] = field(default_factory=list)
-    said: float = 0.0
+    reported: float = 0.0
     avoidable: float = 0.0
 
     @property
     def close(self) -> float:
-        """Share of the starts told of whose loss is right within 2 %."""
+        """Share of the starts found whose loss is right within 2 %."""
         return float(np.mean(np.abs(np.array(self.lost) - 1.0) <= CLOSE)) if self.lost else 0.0
 
 
@@ -105,7 +105,7 @@ def drawn(rng: np.random.Generator, *, healthy: bool) -> Start:
 
 
 def _ends(work: dict[str, Floats]) -> Floats:
-    """Return when each node ends each phase, [nodes, phases], where all meet twice."""
+    """Return when each node ends each phase, [nodes, phases], with two barriers."""
     ready = np.cumsum([work[name] for name in PHASES[:3]], axis=0)
     met = np.full_like(ready[-1], ready[-1].max() + 1.0)
     loaded = met + work["checkpoint_load"]
@@ -114,7 +114,7 @@ def _ends(work: dict[str, Floats]) -> Floats:
 
 
 def arrivals(start: Start, rng: np.random.Generator, *, lost: float) -> Iterator[NodeEvent]:
-    """Yield what the nodes tell in order of arrival; a share of it is ``lost``."""
+    """Yield the nodes' events in order of arrival; a share of them is ``lost``."""
     sent = []
     for node, phase in np.ndindex(*start.seconds.shape):
         event = NodeEvent(
@@ -134,8 +134,8 @@ def arrivals(start: Start, rng: np.random.Generator, *, lost: float) -> Iterator
     yield from (event for _, event in sorted(sent, key=lambda pair: pair[0]))
 
 
-def told(events: Iterator[NodeEvent]) -> Finding | None:
-    """Return what is said of a start, with event time going on until it must have been."""
+def finding_of(events: Iterator[NodeEvent]) -> Finding | None:
+    """Return the finding about a start, if any, after event time has advanced past all time limits."""
     pipeline, found, last = local_pipeline(), list[Finding](), T0
     for event in events:
         found += pipeline.process(event)
@@ -154,42 +154,42 @@ def count(tally: Tally, start: Start, finding: Finding | None) -> None:
     tally.starts += 1
     if finding is None:
         return
-    said = {e.metric: e for e in finding.evidence}
-    node, _, phase = (said["startup.straggler_1_seconds"].note or "").partition(": ")
-    tally.told += 1
+    evidence = {e.metric: e for e in finding.evidence}
+    node, _, phase = (evidence["startup.straggler_1_seconds"].note or "").partition(": ")
+    tally.found += 1
     tally.node += node == f"n{start.straggler[0]}"
     tally.phase += phase == PHASES[start.straggler[1]]
     longest = PHASES[int(start.seconds.max(axis=0).argmax())]
-    tally.slowest += said["startup.slowest_phase_seconds"].note == longest
-    lost = said["startup.gpu_hours_lost"].value
+    tally.slowest += evidence["startup.slowest_phase_seconds"].note == longest
+    lost = evidence["startup.gpu_hours_lost"].value
     tally.lost.append(lost / start.gpu_hours_lost)
-    tally.said += lost
+    tally.reported += lost
     tally.avoidable += GPUS * len(start.ends) * start.sooner / 3600.0
 
 
 def run(seeds: range, *, lost: float) -> Tally:
-    """Draw a start per seed, every fourth one healthy, and count what is said of it."""
+    """Draw a start per seed, every fourth one healthy, and count the findings."""
     tally = Tally()
     for seed in seeds:
         rng = np.random.default_rng([seed, 9])
         start = drawn(rng, healthy=seed % 4 == 0)
-        count(tally, start, told(arrivals(start, rng, lost=lost)))
+        count(tally, start, finding_of(arrivals(start, rng, lost=lost)))
     return tally
 
 
 def main(argv: list[str]) -> int:
-    """Print a row per share of events lost; 1 when the goals are missed where none is."""
+    """Print a row per share of events lost; return 1 when the goals are missed without lost events."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks startup", description=__doc__)
     parser.add_argument("--starts", type=int, default=200)
     options = parser.parse_args(argv)
     seeds = range(REPORT_SEEDS, REPORT_SEEDS + options.starts)
     tallies = {lost: run(seeds, lost=lost) for lost in (0.0, 0.001, 0.01)}
-    print("| events lost | held up | told | node | phase | slowest phase | loss within 2 % | ", end="")
-    print("over the straggler's alone | in vain |")
+    print("| events lost | delayed | found | node | phase | slowest phase | loss within 2 % | ", end="")
+    print("over the straggler's alone | false |")
     print("|---:|---:|---:|---:|---:|---:|---:|---:|---:|")
     for lost, t in tallies.items():
-        named = f"{t.starts} | {t.told} | {t.node} | {t.phase} | {t.slowest}"
-        over = t.said / t.avoidable if t.avoidable else float("nan")
+        named = f"{t.starts} | {t.found} | {t.node} | {t.phase} | {t.slowest}"
+        over = t.reported / t.avoidable if t.avoidable else float("nan")
         print(f"| {lost:.1%} | {named} | {t.close:.3f} | {over:.2f} | {t.wrong} of {t.healthy} |")
     whole = tallies[0.0]
     return int(min(whole.node, whole.slowest) < 0.95 * whole.starts or whole.close < 1.0 or whole.wrong > 0)

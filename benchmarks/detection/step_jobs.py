@@ -1,7 +1,7 @@
 """Step rows of synthetic and recorded jobs, for benchmarks and tests of the job stage.
 
-Work is drawn per rank and step; faults change the work; step and wait times follow from it (the job waits for
-its slowest rank). Nothing is injected into a metric directly.
+Work is drawn per rank and step, and faults change the work; step and wait times follow from it, as the job
+waits for its slowest rank. No metric is changed directly.
 """
 
 from collections.abc import Iterator, Sequence

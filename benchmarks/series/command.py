@@ -1,10 +1,10 @@
 """The generic series detectors on public series: TCPD control charts (change points), NAB (anomaly windows).
 
-Sanity floors, not goals to tune for. Strictly online, one configuration for all files. A change counts at its
-estimated onset, its delay is told apart. NAB is scored by its own rules: standard sigmoid weights, the first
-15 % of a file unscored, one threshold for all files, chosen as NAB's optimiser does. The files at even places
-of the sorted list are for development; the others are scored also at the threshold that fits those.
-The data and their scorers are not in the repository; see --data.
+The goals are least values for a sanity check. Strictly online, one configuration for all files. A change
+counts at its estimated onset; its delay is reported separately. NAB is scored by its own rules: standard
+sigmoid weights, the first 15 % of a file unscored, one threshold for all files, chosen as NAB's optimiser
+does. The files at even places of the sorted list are for development; the others are also scored at the
+threshold of those. The data and their scorers are not in the repository; see --data.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ FLOOR_SHARE = 0.25
 
 BASELINES = (10, 15, 20, 30, 40)
 DEFAULT_BASELINE = 30
-"""The textbook's least sample for a standard deviation, not the best of the rows."""
+"""The textbook's least sample for a standard deviation, not the best value of ``BASELINES``."""
 
 GOALS = {"tcpd": 0.87, "nab": 40.0}
 DEFAULT_DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 
 
 def main(argv: list[str]) -> int:
-    """Print the scores; 1 when a goal is missed. Data that are absent are skipped, which is said."""
+    """Print the scores; return 1 when a goal is missed. Absent data are skipped with a message."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks series", description=__doc__)
     parser.add_argument("--data", type=Path, default=DEFAULT_DATA, help="folder with tcpd/ and nab/")
     options = parser.parse_args(argv)

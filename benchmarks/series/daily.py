@@ -1,4 +1,4 @@
-"""What a metric usually is at this time of day: load, temperature and traffic follow the sun."""
+"""Profile of a metric by time of day, which load, temperature and traffic follow."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from detectors.robust import nan_median
 
 DAY_SECONDS = 86_400
 MIN_DAYS = 2
-"""From one day, this time of day cannot be told from that one afternoon."""
+"""A single day does not separate the time of day from the events of that day."""
 
 
 class DailyProfile:
@@ -31,7 +31,7 @@ class DailyProfile:
         self._open = np.array([-1.0, -1.0, 0.0, 0.0])
 
     def update(self, t: float, x: float) -> float:
-        """Distance of x at event time t from what its half hour was, then learn it."""
+        """Return the distance of x at event time t from the median of its half hour, then learn x."""
         day, seconds = divmod(t, DAY_SECONDS)
         slot = float(int(seconds * len(self._means) / DAY_SECONDS))
         if (day, slot) != (self._open[0], self._open[1]):

@@ -1,13 +1,12 @@
-"""How anomalous the newest sample of any one metric is, when nothing is known about the metric.
+"""Anomaly score of the newest sample of a metric without any knowledge of the metric.
 
-No unit, no floor, no healthy recording: the detector for metrics that no catalogue describes. Four views of
-the series, each judged by the tail of its own past (`benchmarks.series.tail`), so that their answers have one
-unit, a probability, whatever the metric:
+It needs no unit, floor or healthy recording. Four features of the series, each scored by the tail of its own
+past (`benchmarks.series.tail`), so that all are probabilities:
 
 * jump: distance to the sample before;
 * level: mean of the last ten samples, against the median such mean;
 * spread: logarithm of the standard deviation of the last thirty, against its median;
-* time of day: distance to what this half hour was on the days before.
+* time of day: distance to the median of this half hour on the days before.
 """
 
 from __future__ import annotations
@@ -51,9 +50,9 @@ class SeriesConfig:
 class SeriesDetector:
     """Anomaly score in [0, 1] of one series, sample by sample, from its past only.
 
-    The score is -log10 p / 10 of the most surprising view: 0.3 stands for one healthy sample in a thousand,
-    0.6 for one in a million, as far as the past can tell. Within an episode only what is more anomalous than
-    anything in the last `hold` samples scores; the rest is 0. NaN, late and repeated samples change nothing.
+    The score is -log10 p / 10 of the least probable feature: 0.3 is one healthy sample in a thousand, 0.6 one
+    in a million, by the estimate from the past. Within an episode only samples that are more anomalous than
+    all of the last `hold` samples score, the others 0. NaN, late and repeated samples are ignored.
 
     >>> import numpy as np
     >>> x = np.random.default_rng(0).normal(50, 2, 600)

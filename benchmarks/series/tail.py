@@ -1,7 +1,7 @@
-"""How surprising a number is, given the series' own past, even a quiet one: a tail probability.
+"""Tail probability of a value given the past of its series, estimated from the largest past values.
 
-Scores in sigmas cannot be compared across metrics: tails differ, and a MAD of zero makes every flicker
-infinite. The probability of a value at least as large can: it is estimated from the largest past values.
+Unlike scores in sigmas, probabilities are comparable across metrics with different tails, and are defined for
+series whose MAD is zero.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 class TailConfig:
     """Memory and prior of a Pareto tail.
 
-    memory: samples kept; refresh: samples between two fits; least: samples before anything can surprise.
+    memory: samples kept; refresh: samples between two fits; least: samples before the first score.
     quantile: where the tail begins.
-    prior_index, prior_weight: tail index believed in before there are exceedances, and how many of them it
-        is worth. 0.25 is a Student-t with four degrees of freedom.
+    prior_index, prior_weight: prior of the tail index, and the number of exceedances it counts as. 0.25 is a
+        Student-t with four degrees of freedom.
     """
 
     memory: int = 4096
@@ -33,12 +33,12 @@ class TailConfig:
 
 
 class Tail:
-    """Minus log10 of the probability that a healthy sample is at least this large; samples are >= 0.
+    """Score samples f >= 0 by -log10 of the probability that a healthy sample is at least as large.
 
     Above the 0.98 quantile u of the past the law is Pareto, P(f > y) = 0.02·(y/u)^(-1/xi), with xi by Hill
-    (Ann. Statist. 3, 1975), drawn towards a prior while exceedances are few. u is not below the root mean
-    square of *all* the past, so that a metric that is still most of the time is not surprised by the burst
-    it has had before. Causal: a sample is judged before it is learned.
+    (Ann. Statist. 3, 1975), shrunk towards a prior while exceedances are few. u is not below the root mean
+    square of *all* the past, so that a metric that is constant most of the time does not score for bursts
+    that it has had before. Causal: a sample is scored before it is learned.
 
     >>> tail = Tail()
     >>> surprise = [tail.update(abs(math.sin(t))) for t in range(200)]
@@ -53,7 +53,7 @@ class Tail:
         self._state = np.array([0.0, 0.0, math.inf, self._config.prior_index])
 
     def update(self, f: float) -> float:
-        """Judge one sample, then learn it. 0 for what is no tail value."""
+        """Score one sample, then learn it; 0 below the tail."""
         seen, squares, threshold, index = map(float, self._state)
         past = int(seen)
         if past >= self._config.least and (past - self._config.least) % self._config.refresh == 0:
@@ -75,7 +75,7 @@ class Tail:
     def _fit(self, past: int, squares: float) -> tuple[float, float]:
         config = self._config
         held = np.sort(self._past[: min(past, config.memory)])
-        # A metric that never moved has no scale at all; the least positive number keeps the ratio finite.
+        # A constant metric has no scale; a small positive number keeps the ratio finite.
         floor = max(math.sqrt(squares / past), 1e-12)
         threshold = max(float(held[int(config.quantile * len(held))]), floor)
         excess = held[np.searchsorted(held, threshold, side="right") :]

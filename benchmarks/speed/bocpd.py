@@ -1,8 +1,8 @@
 """Speed and exactness of the BOCPD bank beside fast-bocpd and river, same data, same run (goals P1-P4, P7).
 
-Thread CPU time, medians of interleaved rounds. Every side sees the same standardised normal samples; the
-posterior of each is checked against the untruncated float64 reference before anything is timed, and river's
-detectors must see a step. A bank larger than any cache is timed beside.
+Thread CPU time, medians of interleaved rounds. All get the same standardised normal samples; each posterior
+is checked against the untruncated float64 reference before it is timed, and river's detectors must detect a
+step. A bank larger than the caches is timed as well.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Posterior = Callable[[NDArray[np.float64], BocpdConfig], NDArray[np.float64]]
 HAZARD = 1 / 250
 PEER_SLOTS = 200
 WARM_UP = 600
-"""Samples before timing: past the cap of the oldest run, where a bank spends its life."""
+"""Samples before timing: more than the cap of a run, the steady state of a bank."""
 
 GOALS = {("numba", 200): 60, ("numpy", 200): 25, ("numba", 64): 120, ("numpy", 64): 60}
 
@@ -42,7 +42,7 @@ LARGE_BANK = 262_144
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """Something timed: `step(sample)` advances every series by one sample."""
+    """One implementation: `step(sample)` advances every series by one sample."""
 
     name: str
     goal: int
@@ -51,7 +51,7 @@ class Contender:
 
 
 def main(argv: list[str]) -> int:
-    """Print a table of exactness and a table of speed; 1 when a posterior is off or a goal is missed."""
+    """Print tables of exactness and speed; return 1 when a posterior is wrong or a goal is missed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks bocpd", description=__doc__)
     parser.add_argument("--series", type=int, default=10_240)
     parser.add_argument("--rounds", type=int, default=9)
@@ -187,10 +187,10 @@ def _bank_contender(data: NDArray[np.float32], backend: Any, slots: int) -> Cont
 
 
 def _bandwidth(backends: list[str], series: int, rounds: int) -> None:
-    """Share of the triad's bandwidth that an update of 208 slots moves (P3), and a bank beyond the caches.
+    """Print the share of the triad's bandwidth of an update with 208 slots (P3), and of a bank beyond the
+    caches.
 
-    Told beside its goal and no reason to fail: it compares arithmetic, which follows the clock of the core,
-    with memory, which does not.
+    A missed goal is no failure: the ratio of arithmetic to memory bandwidth depends on the core's clock.
     """
     triad = _triad()
     print(f"\ntriad a = b + s·c: {triad / 1e9:.1f} GB/s\n")
@@ -204,7 +204,7 @@ def _bandwidth(backends: list[str], series: int, rounds: int) -> None:
 
 
 def _triad() -> float:
-    """Bytes per second of a = b + s·c, compiled, one thread, arrays beyond the caches: the best of ten."""
+    """Return the bytes per second of a = b + s·c in one compiled thread, beyond caches, the best of ten."""
     from numba import njit
 
     def triad(a: Any, b: Any, c: Any, s: Any) -> None:

@@ -2,8 +2,8 @@
 benchmarks.
 
 Adams & MacKay (2007), equations 2-3 and algorithm 1, in the shifted index (see
-`detectors.changepoint.bocpd`), written as the paper writes it: Student-t predictive, growth, change,
-normalise. O(T²); nothing is absorbed, capped or rescaled.
+`detectors.changepoint.bocpd`), in the steps of the paper: Student-t predictive, growth, change, normalise.
+O(T²), without absorbing, capping or rescaling.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from detectors.changepoint.bocpd import BocpdConfig
 
 
 def run_length_posterior(x: NDArray[np.float64], config: BocpdConfig) -> NDArray[np.float64]:
-    """P(age of the current run = n | x up to t) as [t, n - 1], float64[T, T], for x: float64[T] without
+    """Return P(age of the current run = n | x up to t) as [t, n - 1], float64[T, T], for x float64[T] without
     NaN."""
     steps = len(x)
     posterior = np.zeros((steps, steps))

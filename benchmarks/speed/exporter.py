@@ -1,10 +1,9 @@
-"""What one tick of the exporter costs on this machine, and how much memory the process takes.
+"""CPU time of one tick of the exporter on this machine, and memory of the process.
 
     python -m benchmarks exporter
 
-Every collector is read for real, with eight ranks sending ten steps a second; records are encoded and
-spooled to disk synchronously. CPU time of the process, median over ticks that follow without pause. Sending
-to Kafka is not in it.
+All collectors read this machine, and eight ranks send ten steps a second; records are encoded and spooled to
+disk synchronously. CPU time of the process, median over ticks without pause, without sending to Kafka.
 """
 
 import argparse

@@ -1,9 +1,9 @@
-"""What the training hook costs a step: its own CPU time, and its share of a training step.
+"""CPU time of the training hook per step, and its share of a training step.
 
     python -m benchmarks hook
 
-The cost is thread CPU time of the training thread per step, median over rounds, back to back and at a
-trainer's pace. A listener takes the datagrams, as the exporter does.
+Thread CPU time of the training thread per step, median over rounds, in direct succession and with pauses as
+in training. A listener receives the datagrams, as the exporter does.
 """
 
 import argparse
@@ -47,9 +47,9 @@ def cost(step: Callable[[StepTimer], None], timer: StepTimer, *, rounds: int, st
 
 
 def paced(timer: StepTimer, seconds: float) -> tuple[float, float]:
-    """Step at a trainer's pace, with caches gone cold in between.
+    """Step with pauses as in training, so that caches are cold.
 
-    Returns the median CPU microseconds per step and the longest the hook held one up.
+    Returns the median CPU microseconds per step and the longest time in the hook.
     """
     spent: list[float] = []
     longest = 0.0

@@ -29,12 +29,12 @@ class Shape:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the parts named (all by default) and print a table of each; 1 when a goal is missed."""
+    """Run the given parts (by default all) and print a table of each; return 1 when a goal is missed."""
     parser = argparse.ArgumentParser(prog="benchmarks jobs", description=__doc__)
-    # argparse holds an empty list against the choices, too.
+    # argparse also checks an empty list against the choices.
     parser.add_argument("parts", nargs="*", choices=[*_PARTS, []])
     parts = parser.parse_args(argv).parts or list(_PARTS)
-    # What is imported or compiled for the first job is no job's memory.
+    # Imports and compilation for the first job must not count as its memory.
     stage = JobStage()
     for record in _steps(Shape(ranks=64, steps=60, slow_from=30)):
         stage.process(record)
@@ -43,7 +43,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _live() -> bool:
-    """Live jobs of 64 ranks by their age; the memory is that of thirty of them."""
+    """Measure live jobs of 64 ranks by their age, as the mean of thirty."""
     print("| live jobs of 64 ranks | MB a job | MB counted | ms a step |\n|---:|---:|---:|---:|")
     sent, names, stage, done = list(_steps(Shape(ranks=64, steps=300))), range(30), JobStage(), 0
     jobs = [[_moved(record, f"job-{i}", f"{i}/{record.node}") for record in sent] for i in names]
@@ -62,7 +62,7 @@ def _live() -> bool:
 
 
 def _large() -> bool:
-    """One job of 8,192 ranks with a full window."""
+    """Measure one job of 8,192 ranks with a full window."""
     shape = Shape(ranks=8192, steps=330)
     source, stage, seconds, most = _steps(shape), JobStage(), 0.0, 0.0
     before = _resident()
@@ -80,7 +80,7 @@ def _large() -> bool:
 
 
 def _short() -> bool:
-    """2,000 jobs of 64 ranks and 40 steps one after the other on the same nodes."""
+    """Measure 2,000 jobs of 64 ranks and 40 steps one after the other on the same nodes."""
     print("| short jobs so far | MB | jobs held |\n|---:|---:|---:|")
     sent, stage, before, sizes = list(_steps(Shape(ranks=64, steps=40))), JobStage(), _resident(), []
     for i in range(2000):
@@ -95,7 +95,7 @@ def _short() -> bool:
 
 
 def _rotation() -> bool:
-    """1,100 live jobs of 8 ranks that send in turn; one rank of each becomes 1.5 times as slow at step 30."""
+    """Run 1,100 live jobs of 8 ranks in turn; one rank of each becomes 1.5 times as slow at step 30."""
     names = [f"job-{i}" for i in range(1100)]
     sent, stage = list(_steps(Shape(ranks=8, steps=45, slow_from=30))), JobStage()
     found: set[str | None] = set()
@@ -114,7 +114,7 @@ _PARTS = {"live": _live, "large": _large, "short": _short, "rotation": _rotation
 def _steps(shape: Shape) -> Iterator[JobSteps]:
     """Yield the records of a job as they come from the wire, with loading times and tokens."""
     rng = np.random.default_rng(7)
-    # A few steps at a time: the table of a large job is larger than what is measured.
+    # A few steps at a time: the whole table of a large job would outweigh the memory to be measured.
     for first in range(0, shape.steps, 10):
         count = min(10, shape.steps - first)
         work = np.exp(rng.normal(0, 0.004, (count, shape.ranks)))

@@ -1,8 +1,8 @@
 """Peer scores of one tick beside the pairwise distances of Minder and an isolation forest (goals P8 and P9).
 
-CPU time of the process (BLAS threads included), medians of interleaved rounds, float32, 20 metrics. Every
-side scores the same ranks and is first asked to find the bad one; of the forest, which often cannot, only the
-recall is told. A metric's noise is standard normal, a bad rank deviates by 6 sigma in three metrics.
+CPU time of the process (BLAS threads included), medians of interleaved rounds, float32, 20 metrics. All score
+the same ranks, and ours and the pairwise distances must find the bad one; the forest often does not. The
+noise of a metric is standard normal, a bad rank deviates by 6 sigma in three metrics.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ GROWTH_GOAL, RECALL_GOAL, TOP1_GOAL = 14.0, 0.93, 0.98
 
 
 def main(argv: list[str]) -> int:
-    """Print a table of recall and a table of cost; 1 when a goal is missed."""
+    """Print a table of recall and a table of cost; return 1 when a goal is missed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks peers", description=__doc__)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--trials", type=int, default=100)
@@ -38,12 +38,12 @@ def main(argv: list[str]) -> int:
 
 
 def ours(values: Matrix) -> Scores:
-    """Distance to the coordinate-wise median in MAD units."""
+    """Return the distance to the coordinate-wise median in MAD units."""
     return peer_scores(values, floors=np.full(METRICS, 0.1, np.float32)).score
 
 
 def pairwise(values: Matrix) -> Scores:
-    """Sum of Euclidean distances to all others after mean/std scaling, in BLAS blocks: Minder's score."""
+    """Return the sum of Euclidean distances to all others after mean/std scaling, in BLAS blocks (Minder)."""
     x = ((values - values.mean(axis=1, keepdims=True)) / values.std(axis=1, keepdims=True)).T.copy()
     squares = np.einsum("ij,ij->i", x, x)
     total = np.zeros(len(x), np.float32)
@@ -59,7 +59,7 @@ def pairwise(values: Matrix) -> Scores:
 
 
 def forest(values: Matrix) -> Scores:
-    """scikit-learn's isolation forest, fitted to the tick and asked about it."""
+    """Return the scores of scikit-learn's isolation forest, fitted to the tick."""
     from sklearn.ensemble import IsolationForest
 
     trees = IsolationForest(random_state=0).fit(values.T)
@@ -72,7 +72,7 @@ MUST_FIND = ("ours", "pairwise")
 
 
 def _tick(rng: np.random.Generator, ranks: int, bad: int) -> tuple[Matrix, NDArray[np.intp]]:
-    """Values [metrics, ranks] and the numbers of the bad ranks, which share three metrics."""
+    """Return values [metrics, ranks] and the numbers of the bad ranks, which deviate in the same metrics."""
     values = rng.normal(size=(METRICS, ranks)).astype(np.float32)
     who = rng.choice(ranks, bad, replace=False)
     values[np.ix_(rng.choice(METRICS, 3, replace=False), who)] += 6.0
@@ -95,7 +95,7 @@ def _quality(trials: int) -> bool:
 def _recall(trials: int, ranks: int, bad: int) -> dict[str, float]:
     rng = np.random.default_rng([ranks, bad])
     found = dict.fromkeys(CONTENDERS, 0)
-    # The forest takes 0.1 s a tick; a tenth of the ticks tells its recall well enough.
+    # The forest takes 0.1 s a tick; a tenth of the ticks suffices for its recall.
     few = max(trials // 10, 1)
     for trial in range(trials):
         values, who = _tick(rng, ranks, bad)
@@ -126,7 +126,7 @@ def _time(ranks: int, rounds: int) -> dict[str, float]:
     values, who = _tick(np.random.default_rng(ranks), ranks, 1)
     spent: dict[str, list[float]] = {}
     for name, score in CONTENDERS.items():
-        # One tick of the pairwise distances of 100,000 ranks takes a minute and says all there is to say.
+        # One tick of the pairwise distances of 100,000 ranks takes a minute, so that it is measured once.
         slow = ranks == SIZES[-1] and name != "ours"
         if slow and name == "forest":
             continue

@@ -1,10 +1,10 @@
 """Goal P11: CPU of the whole analysis per node-second, against JSON and one Python object per series.
 
-Decoding, the node, job and finding stage at growing fleets: 8 GPUs and 8 NICs a node, jobs of 64 nodes, one
-sample a second and the steps of every rank. Fleets beyond 64 nodes are copies of those under other names.
-Asserted in the run of 64 nodes: ours and the rolling z find the injected fault, and samples handled together
-give the suspicions of samples handled one by one; objects of fast-bocpd are only priced. CPU time of the
-process; encoding, copying and timing are not counted.
+Decoding and the node, job and finding stages at growing fleets: 8 GPUs and 8 NICs a node, jobs of 64 nodes,
+one sample a second and the steps of every rank. Nodes beyond 64 are copies under other names. The run of 64
+nodes asserts that ours and the rolling z find the injected fault, and that batches of samples give the same
+suspicions as single samples; fast-bocpd is only timed. CPU time of the process without encoding, copying and
+timing.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ Seconds = Sequence[Sequence[NodeSample | JobSteps]]
 UNIT = 64
 SECONDS, WARM, ONSET = 150, 85, 105
 WINDOWS = (("learning", 0, WARM), ("steady", WARM, ONSET), ("after the fault", ONSET, SECONDS))
-"""Seconds. The fault is one GPU's, but every other GPU of its job waits for it and changes with it."""
+"""In seconds. The fault is of one GPU, but every other GPU of its job waits for it and changes with it."""
 
 SHORT_WINDOWS = (("learning", 0, 28), ("steady", 28, 36))
-"""Of a fleet too large to wait for: with a baseline of twenty samples, which changes no cost after it."""
+"""For large fleets: a baseline of twenty samples, which does not change the cost afterwards."""
 
 LARGE = 5000
 PLAIN_SECONDS = 8
@@ -61,7 +61,7 @@ GOAL_NODES, GOAL_TIMES, GOAL_GROWTH = 10_000.0, 60.0, 1.5
 
 @dataclass(slots=True)
 class Timed:
-    """A stage with the CPU seconds spent in it, over so many calls."""
+    """A stage that measures the CPU seconds of its calls."""
 
     stage: Stage
     spent: float = 0.0
@@ -87,7 +87,7 @@ class Timed:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Microseconds per node-second of decoding, the three stages and all."""
+    """Microseconds per node-second of decoding, each of the three stages, and everything."""
 
     nodes: int
     parts: tuple[float, ...]
@@ -99,7 +99,7 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Costs by window, and what was found."""
+    """Costs by window, findings and suspicions."""
 
     costs: dict[str, Cost]
     findings: list[Finding]
@@ -107,14 +107,14 @@ class Run:
 
 
 def main(argv: list[str]) -> int:
-    """Print the figures of every fleet and of the plain pipelines; return 1 when a goal is missed."""
+    """Print the figures of every fleet and of the simple pipelines; return 1 when a goal is missed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks pipeline", description=__doc__)
     parser.add_argument("--nodes", default="1024,12500", help="fleet sizes besides 64, with commas between")
     given = [int(size) for size in parser.parse_args(argv).nodes.split(",")]
-    # What is asserted is asserted of the fleet that is no copy.
+    # The assertions are about the fleet of 64, which has no copies.
     sizes = list(dict.fromkeys([UNIT, *given]))
     seconds = _recorded()
-    # The referee that a finding calls on is imported when it is first needed, once in the life of a worker.
+    # A worker imports ruptures once, when a finding first needs it.
     importlib.import_module("ruptures")
     collect_seldom()
     # Before and after every fleet, because the speed of a machine drifts.
@@ -189,9 +189,9 @@ class _Idle:
 
 
 def _timing_seconds() -> tuple[float, float]:
-    """Return what timing costs a call, of which so much in what is measured of the stage, and all.
+    """Return the cost of timing a call: the part within the measured time of the stage, and all of it.
 
-    Every call of a stage of ours is timed; the plain pipelines are timed a second at a time.
+    Every call of a stage of ours is timed; the simple pipelines are timed a second at a time.
     """
     spent = []
     timed = Timed(_Idle())
@@ -204,7 +204,7 @@ def _timing_seconds() -> tuple[float, float]:
 
 
 def _check(run: Run, seconds: Seconds) -> None:
-    """Assert that the fault was found, and that batches changed nothing."""
+    """Assert that the fault was found, and that batches do not change suspicions."""
     named = {(f.subject.node, f.subject.gpu_index) for f in run.findings if f.kind == "clock.low"}
     assert {(n.rsplit("-", 1)[-1][-4:], gpu) for n, gpu in named if n} == {(f"{FAULT_NODE:04}", FAULT_GPU)}
     stage = NodeStage()
@@ -215,8 +215,7 @@ def _check(run: Run, seconds: Seconds) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Plain:
-    """What a plain pipeline costs in microseconds per node-second, and how many of its series were out of
-    line."""
+    """Cost of a simple pipeline in microseconds per node-second, and the number of its series in alarm."""
 
     name: str
     cost: float
@@ -230,13 +229,13 @@ def _plain(seconds: Seconds) -> tuple[Plain, Plain]:
 def _rolling(seconds: Seconds) -> Plain:
     pipeline = PlainPipeline(RollingZ)
     spent = [_fed(pipeline, second) for second in seconds[: ONSET + PLAIN_SECONDS]]
-    told = {(n[-4:], i) for n, i, metric in pipeline.alarms if metric == "gpu.clock.sm_hz"}
-    assert (f"{FAULT_NODE:04}", str(FAULT_GPU)) in told
+    found = {(n[-4:], i) for n, i, metric in pipeline.alarms if metric == "gpu.clock.sm_hz"}
+    assert (f"{FAULT_NODE:04}", str(FAULT_GPU)) in found
     return Plain("RollingZ", statistics.mean(spent[WARM:ONSET]), len(pipeline.alarms))
 
 
 def _bocpd(seconds: Seconds) -> Plain:
-    """Price the objects of a detector as strong as ours; too dear to be run until its runs are full."""
+    """Time a detector as strong as ours for some seconds; it is too slow to run until its slots are full."""
     pipeline = PlainPipeline(FastBocpd)
     spent = [_fed(pipeline, second) for second in seconds[: PLAIN_SECONDS + 2]]
     return Plain("FastBocpd", statistics.mean(spent[2:]), 0)
@@ -262,14 +261,14 @@ def _report(runs: Sequence[Run], plain: Sequence[tuple[Plain, Plain]]) -> bool:
     print("|---|---:|" + "---:|" * len(steady) + "---:|")
     rolling, bocpd = zip(*plain, strict=True)
     for same in (rolling, bocpd):
-        told = " | ".join(f"{ratio:.1f}" for ratio in _times(same, steady.values()))
+        ratios = " | ".join(f"{ratio:.1f}" for ratio in _times(same, steady.values()))
         cost = statistics.median(p.cost for p in same)
-        print(f"| {same[0].name} | {cost:,.0f} | {told} | {max(same[0].alarms - 1, 0)} |")
+        print(f"| {same[0].name} | {cost:,.0f} | {ratios} | {max(same[0].alarms - 1, 0)} |")
     dearest = max(steady.values())
     fast = 1e6 / dearest >= GOAL_NODES and dearest <= GOAL_GROWTH * steady[UNIT]
     return fast and min(_times(bocpd, steady.values())) >= GOAL_TIMES
 
 
 def _times(plain: Sequence[Plain], ours: Iterable[float]) -> list[float]:
-    """Return how many times the cost of each fleet the plain pipeline cost, just before and just after it."""
+    """Return the cost of a simple pipeline, measured before and after each fleet, over the fleet's cost."""
     return [(a.cost + b.cost) / 2 / cost for (a, b), cost in zip(pairwise(plain), ours, strict=True)]

@@ -1,4 +1,4 @@
-"""The plain way to watch a fleet: JSON with named fields, and one Python object per series of every node."""
+"""A simple pipeline for comparison: JSON with named fields, and one Python object per series."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ Series = tuple[str, str, str]
 
 
 class Detector(Protocol):
-    """One series' object."""
+    """Detector of one series."""
 
     def update(self, x: float) -> bool:
-        """Take a value; return whether it is out of line."""
+        """Process a value; return whether the series is in alarm."""
         ...
 
 
 class RollingZ:
-    """Mean and variance of the last minute; out of line is what is five sigma away three times in a row."""
+    """Alarm on three values in a row that are five sigma from the mean of the last minute."""
 
     def __init__(self, window: int = 60) -> None:
         self._values: deque[float] = deque(maxlen=window)
@@ -53,7 +53,7 @@ class RollingZ:
 
 
 class FastBocpd:
-    """The textbook's detector from a compiled library, R = 200."""
+    """BOCPD of the compiled library fast-bocpd, R = 200; it never alarms."""
 
     def __init__(self) -> None:
         import fast_bocpd
@@ -67,7 +67,7 @@ class FastBocpd:
 
 
 class PlainPipeline:
-    """Reads JSON records and keeps an object for every series; ``alarms`` are the series out of line."""
+    """Read JSON records and update one detector per series; ``alarms`` are the series in alarm."""
 
     def __init__(self, make: Callable[[], Detector]) -> None:
         self._make = make
@@ -79,7 +79,7 @@ class PlainPipeline:
         return len(self._series)
 
     def process(self, text: bytes) -> None:
-        """Take one record."""
+        """Process one record."""
         record = orjson.loads(text)
         node, ts = record["node"], record["ts"]
         for instance, metric, value in _readings(record):

@@ -1,4 +1,4 @@
-"""The job stage on random synthetic jobs (`python -m benchmarks stress`): who is named, how soon, who is not.
+"""The job stage on random synthetic jobs (`python -m benchmarks stress`): ranks named, delays, false names.
 
 Sizes, layouts, step lengths, noise, collection spikes, lost rows and sampled steps are drawn per job from the
 seed; nothing here was used to choose a threshold with the default seed.
@@ -22,7 +22,7 @@ Change = Callable[["Job", np.random.Generator], list[int]]
 class Job:
     """A job under construction: ``work`` [steps, ranks] seconds, ``stage`` [ranks], the step of change.
 
-    ``replica`` [ranks]: which data-parallel replica each rank belongs to, where the job says so.
+    ``replica`` [ranks]: the data-parallel replica of each rank, where the job reports it.
     """
 
     work: Floats
@@ -54,7 +54,7 @@ def draw(rng: np.random.Generator, *, noise: float | None = None) -> Job:
 
 
 def observed(job: Job, rng: np.random.Generator) -> StepTable:
-    """Return what the job reports: sometimes sampled steps, sometimes without waits or coordinates."""
+    """Return the steps as reported: sometimes sampled, sometimes without waits or coordinates."""
     coords = {"pp": job.stage.tolist()} if job.with_coords else None
     if job.replica is not None:
         coords = {"pp": job.stage.tolist(), "dp": job.replica.tolist()}
@@ -147,10 +147,10 @@ SCENARIOS: dict[str, tuple[float | None, Change]] = {
 
 @dataclass(slots=True)
 class Tally:
-    """What became of the jobs of one scenario.
+    """Results of the jobs of one scenario.
 
-    ``onset_errors``: the onset told less the start of the first slow step, in usual steps of the job;
-    ``onset_covered``: whether the interval told holds that start.
+    ``onset_errors``: the reported onset less the start of the first slow step, in usual steps of the job;
+    ``onset_covered``: whether the reported interval contains that start.
     """
 
     bad: int = 0
@@ -178,12 +178,12 @@ def run(name: str, jobs: int, seed: int) -> Tally:
         tally.named += len(first.keys() & set(bad))
         tally.wrong += len(first.keys() - set(bad))
         for rank in first.keys() & set(bad):
-            told = first[rank]
-            tally.delays.append(int(np.searchsorted(full.ts, told.ts)) - job.onset)
-            tally.onset_errors.append((told.onset - began) / float(np.median(full.step)))
-            tally.onset_covered.append(told.onset_lo <= began + 1e-6 and began <= told.onset_hi)
+            raised = first[rank]
+            tally.delays.append(int(np.searchsorted(full.ts, raised.ts)) - job.onset)
+            tally.onset_errors.append((raised.onset - began) / float(np.median(full.step)))
+            tally.onset_covered.append(raised.onset_lo <= began + 1e-6 and began <= raised.onset_hi)
         for s in found:
-            # Without machines to agree, a stall told early is no verdict yet.
+            # A stall without evidence from machines has a lower score at first and is no verdict yet.
             if s.subject.rank is None and s.state == "raise" and s.score >= 1.0:
                 verdict = next(iter(s.hypotheses), s.kind)
                 tally.verdicts[verdict] = tally.verdicts.get(verdict, 0) + 1

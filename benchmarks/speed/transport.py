@@ -1,4 +1,4 @@
-"""What carrying a record costs: a Faust agent beside a bare aiokafka consumer, same topic, same records.
+"""CPU time of transport per record: a Faust agent beside a bare aiokafka consumer, same topic, same records.
 
 Every consumer runs in a process of its own, decodes each record and checks its limits; its CPU time counts
 from the first record to the last, all threads. Needs a Kafka: ``make services`` and SLOWRANK_TEST_KAFKA.

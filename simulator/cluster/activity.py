@@ -1,4 +1,4 @@
-"""What GPUs and NICs do at the moment of a sample."""
+"""Activity of GPUs and NICs at the moment of a sample."""
 
 from dataclasses import dataclass
 
@@ -10,9 +10,10 @@ from simulator.cluster.layout import ClusterSpec, FloatArray
 
 @dataclass(slots=True)
 class Activity:
-    """Shares of the time in which GPUs compute and wait, [nodes, gpus], and bytes a second.
+    """Shares of time in which GPUs compute and wait, [nodes, gpus], and bytes a second ``sent`` [nodes,
+    nics].
 
-    ``running`` is False where no process is; ``sent`` is [nodes, nics].
+    ``running`` is False where there is no process.
     """
 
     compute: FloatArray

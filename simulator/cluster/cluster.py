@@ -1,4 +1,4 @@
-"""The cluster over time: jobs step, devices are read once a tick, exporters send, in event-time order."""
+"""The cluster over time: advance the jobs, read the devices once a tick, send records in event-time order."""
 
 import itertools
 from collections import deque
@@ -24,14 +24,14 @@ from slowrank.telemetry.schema import CURRENT_SAMPLE_SCHEMA, SAMPLE_SCHEMAS
 class Cluster:
     """A simulated cluster; the same spec, faults and seed give the same records byte for byte.
 
-    ``truth`` says what goes wrong, ``planned`` what looks like it and is not, ``run`` yields what the
-    exporters would send.
+    ``truth`` has the injected faults, ``planned`` the healthy behaviour that resembles faults; ``run`` yields
+    the records of the exporters.
     """
 
     def __init__(self, spec: ClusterSpec, *, seed: int, faults: Iterable[Fault] = ()) -> None:
         self.spec = spec
         self.faults = tuple(faults)
-        # One stream of chance for each part: a fault in one job changes no number of another.
+        # A random stream for each part, so that a fault in one job does not change the draws of another.
         rngs = np.random.default_rng(seed).spawn(3 + len(spec.jobs))
         for fault in self.faults:
             if not 0 <= fault.node < spec.nodes or not 0 <= (fault.gpu or 0) < spec.gpus:
@@ -39,7 +39,7 @@ class Cluster:
                 raise ValueError(f"fault {fault.kind}: there is no node {fault.node}{gpu}")
         self._devices = Devices(spec, rngs[0])
         self._hardware = Hardware(spec, self.faults, range(spec.nodes))
-        # Each exporter ticks at its own moment within the second, and keeps to it.
+        # Each exporter ticks at its own, constant phase of the second.
         self._phase = np.sort(rngs[1].uniform(0.0, 0.9, spec.nodes)) * spec.send_seconds
         self._jobs = [
             RunningJob(spec, job, self.faults, rng) for job, rng in zip(spec.jobs, rngs[2:-1], strict=True)
@@ -55,16 +55,16 @@ class Cluster:
 
     @property
     def truth(self) -> tuple[Truth, ...]:
-        """What was injected, fault by fault."""
+        """The injected faults."""
         return truths(self.spec, self.faults)
 
     @property
     def planned(self) -> tuple[Truth, ...]:
-        """What the jobs do although everything is well."""
+        """Healthy behaviour of the jobs that resembles faults."""
         return planned_truths(self.spec)
 
     def run(self, duration: float) -> Iterator[Record]:
-        """Yield the records of ``duration`` seconds in order of the true time they arrive at."""
+        """Yield the records of ``duration`` seconds in order of their true time of arrival."""
         waiting = deque(incidents(self.spec, self.faults, duration))
         uncounted: list[Incident] = []
         tick = self.spec.send_seconds
@@ -73,7 +73,7 @@ class Cluster:
             due = []
             while waiting and waiting[0].t < until:
                 due.append(waiting.popleft())
-            # What happens after a node was read in this tick shows in its next reading.
+            # An incident after a node was read in this tick shows in its next sample.
             read = start + self._phase
             ripe = [i for i in uncounted + due if i.t <= read[i.node]]
             uncounted = [i for i in uncounted + due if i.t > read[i.node]]
@@ -83,7 +83,7 @@ class Cluster:
 
     def _tick(self, start: float, happened: Sequence[Incident]) -> Iterator[Sent]:
         until = start + self.spec.send_seconds
-        # Sent a tick later: what ended within this one leaves with the exporter's next record.
+        # Steps that ended within this tick are sent with the exporter's next record.
         held, self._unsent = self._unsent, [job.advance(until) for job in self._jobs]
         condition = self._hardware.at(start, self._phase)
         activity, moments = idle(self.spec), start + self._phase
@@ -98,7 +98,7 @@ class Cluster:
         yield from self._samples(start, condition)
         for job, steps in zip(self._jobs, held, strict=True):
             yield from self._flushes(job, steps, start, condition)
-            yield from job.told(until)
+            yield from job.events(until)
 
     def _job_ids(self, t: float) -> list[str | None]:
         found: list[str | None] = [None] * self.spec.nodes
@@ -109,7 +109,7 @@ class Cluster:
         return found
 
     def _samples(self, start: float, condition: Condition) -> Iterator[Sent]:
-        """Yield what each node that reports sends of its devices with its tick."""
+        """Yield the sample of each node that reports."""
         jobs, devices = self._job_ids(start), self._devices
         schema = SAMPLE_SCHEMAS[CURRENT_SAMPLE_SCHEMA]
         whole = np.asarray(condition.present.all(axis=1))
@@ -146,7 +146,7 @@ class Cluster:
     def _flushes(
         self, job: RunningJob, steps: list[Rows], start: float, condition: Condition
     ) -> Iterator[Sent]:
-        """Yield what each node of the job sends with its tick: the rows of the steps that ended before it."""
+        """Yield the records of each node of the job: the rows of the steps that ended before its tick."""
         for attempt, group in itertools.groupby(steps, key=lambda rows: rows.attempt):
             ended = list(group)
             for place, node in enumerate(job.nodes):

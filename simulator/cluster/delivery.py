@@ -1,4 +1,4 @@
-"""How records travel from the exporters: most at once, some late, some twice, a few never."""
+"""Delivery of records from the exporters, with delays, duplicates and losses."""
 
 from collections.abc import Iterable, Iterator
 
@@ -13,9 +13,9 @@ Sent = tuple[float, Record]
 
 
 class Delivery:
-    """Delays and doubles what nodes send while a fault of delivery is on; times are from the start.
+    """Delay and duplicate the records of nodes while a fault of delivery is on; times are since the start.
 
-    A record is lost for good with the cluster's ``lost_share``, whoever sent it.
+    Each record of any node is lost with probability ``lost_share`` of the cluster.
     """
 
     def __init__(self, spec: ClusterSpec, faults: Iterable[Fault], rng: np.random.Generator) -> None:
@@ -30,7 +30,7 @@ class Delivery:
         self._under_way: list[Sent] = []
 
     def arrivals(self, sent: list[Sent], until: float) -> Iterator[Record]:
-        """Yield what arrives before ``until``, in order of arrival, of ``sent`` and of what is under way."""
+        """Yield the records that arrive before ``until``, in order, from ``sent`` and from earlier calls."""
         if self._lost_share:
             arrived = self._rng.random(len(sent)) >= self._lost_share
             sent = [pair for pair, here in zip(sent, arrived, strict=True) if here]
@@ -48,7 +48,7 @@ class Delivery:
         for fault, nodes in self._faults:
             if record.node in nodes and fault.severity(t):
                 if fault.kind == "late_batch":
-                    # What gathers in a spool leaves it all at once, every `magnitude` seconds.
+                    # Records gather in a spool, which is sent every `magnitude` seconds.
                     late = max(late, fault.magnitude - (t - fault.onset) % fault.magnitude)
                 else:
                     again = max(again, fault.magnitude)

@@ -1,4 +1,4 @@
-"""What the cluster is made of: nodes, GPUs, rails, switches, racks, and which rank of a job sits where."""
+"""Layout of the cluster: nodes, GPUs, rails, switches, racks, and the placement of each job's ranks."""
 
 import math
 from dataclasses import dataclass, field
@@ -15,10 +15,10 @@ MAX_GPUS = 2_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """A change its owner wants and no machine is to blame for: all ranks together, also to faster.
+    """A planned change of all ranks' compute, to slower or faster, without a fault.
 
-    From ``onset`` (seconds from the start) on, reached over ``ramp_seconds``, compute takes ``factor`` times
-    as long.
+    From ``onset`` (seconds since the start) on, over ``ramp_seconds``, compute takes ``factor`` times as
+    long.
     """
 
     onset: float
@@ -28,9 +28,9 @@ class Planned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """How the work of one job varies although everything is well.
+    """Variation of the work of a healthy job.
 
-    The defaults are the healthy noise of fixed-length jobs: ``drift_cv`` is the spread of the job's shared
+    The defaults are the noise of fixed-length jobs: ``drift_cv`` is the spread of the job's shared
     slow drift, ``jitter_cv`` that of its steps around it, ``noise_cv`` that of one rank's step around its
     peers, ``spread_cv`` the lasting difference between ranks, ``wander_cv`` what neighbours on shared
     hardware add for some steps. ``packing_cv`` is the spread that packed sequences of uneven length add to
@@ -39,7 +39,7 @@ class Workload:
     ``spike_every`` by ``spike_factor`` (data shards), ``gc_every`` by ``gc_factor`` (planned collection),
     ``alternate_every`` by ``alternation``; ``recompiles`` are single steps that take ``spike_factor``
     times as long. ``diurnal`` is the share by which the heat of the day slows compute. ``announced``:
-    pauses and changes are told as events.
+    pauses and changes are sent as events.
     """
 
     # Set so that healthy jobs show what was measured on real ones (tests/simulator/test_calibration.py).
@@ -75,12 +75,12 @@ class JobSpec:
     """One training job of dp x pp x tp ranks on the nodes from ``first_node`` on.
 
     Ranks count tensor-parallel first, then data-parallel, then pipeline stage; ``step_seconds`` is the step
-    time aimed at when all is well, ``gradient_bytes`` what each rank sends per step. Of every ``ep``
-    data-parallel replicas each holds other experts. The first ``rollout_dp`` replicas of a job of
-    reinforcement learning generate for ``rollout_seconds`` while the others wait, then wait while the others
-    train. The job runs from ``begins`` to ``ends`` (seconds from the start), as its ``attempt``-th attempt;
-    one that broke starts anew ``restart_seconds`` after the repair, and ranks that wait for a dead one give
-    up after ``timeout_seconds``.
+    time without faults, ``gradient_bytes`` what each rank sends per step. Each of ``ep`` consecutive
+    data-parallel replicas has other experts. The first ``rollout_dp`` replicas of a job of reinforcement
+    learning generate for ``rollout_seconds`` while the others wait, then wait while the others train. The job
+    runs from ``begins`` to ``ends`` (seconds from the start), as its ``attempt``-th attempt; one that broke
+    starts anew ``restart_seconds`` after the repair, and ranks that wait for a dead one give up after
+    ``timeout_seconds``.
     """
 
     dp: int
@@ -184,7 +184,7 @@ class ClusterSpec:
         return f"{self.node_prefix}{node:0{max(4, len(str(self.nodes - 1)))}d}"
 
     def labels(self, node: int) -> dict[str, str]:
-        """Return where the node stands and what it is."""
+        """Return the labels of a node: rack, switch and GPU model."""
         return {
             "rack": f"rack-{node // self.nodes_per_rack:04d}",
             "switch": f"leaf-{node // self.nodes_per_switch:04d}",
@@ -192,7 +192,7 @@ class ClusterSpec:
         }
 
     def nic_of(self, gpu: int) -> int:
-        """Return the NIC, and with it the rail, that GPU ``gpu`` sends through."""
+        """Return the NIC, which is also the rail, that GPU ``gpu`` sends through."""
         return gpu * self.nics // self.gpus
 
 

@@ -1,4 +1,4 @@
-"""How often what goes wrong: published incident counts as rates per kind of fault."""
+"""Rates of faults by kind, from published incident counts."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mix:
-    """``rates``: faults per 1,000 node-days by kind; ``chronic``: share of nodes that have it all along.
+    """``rates``: faults per 1,000 node-days by kind; ``chronic``: share of nodes with a fault from the start.
 
-    A lemon (``lemons``: share of nodes) attracts ``LEMON_HAZARD`` times as many faults as another node.
+    A lemon (``lemons``: share of nodes) has ``LEMON_HAZARD`` times as many faults as another node.
     """
 
     rates: Mapping[str, float]
@@ -17,10 +17,11 @@ class Mix:
 
 
 LEMON_HAZARD = 20.0
+"""Assumption; with 1.2 % lemons (Kokolis et al., HPCA 2025) they have a fifth of all faults."""
 
 
 def _spread(total: float, counts: Mapping[str, float]) -> dict[str, float]:
-    """Return the rates of kinds that together come to ``total`` and stand to each other as ``counts``."""
+    """Return rates proportional to ``counts`` with the sum ``total``."""
     return {kind: total * count / sum(counts.values()) for kind, count in counts.items()}
 
 

@@ -1,4 +1,4 @@
-"""Draws schedules: what goes wrong where and when, by a published mix, from a seed."""
+"""Random schedules of faults: kinds, places and times by a published mix, from a seed."""
 
 import math
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from simulator.faults.kinds import Kind
 
 DAY_SECONDS = 86400.0
 
-# A third of the gaps between failures is under an hour, and all of them together have a CV of 4 to 7.
+# Published: a third of the gaps between failures is under an hour, and their CV is 4 to 7.
 BURST_SHARE, BURST_GAP_SECONDS = 1 / 3, 600.0
 GAP_SIGMA = 1.7
 BURN_IN_GAPS = 20
@@ -29,11 +29,11 @@ def draw_faults(
 ) -> tuple[Fault, ...]:
     """Return the faults of ``duration`` seconds, by onset; ``intensity`` multiplies all rates.
 
-    Onsets are a renewal process with bursts; kinds go by the mix, places by chance with lemons preferred,
-    sizes, durations and shapes by the catalogue. Chronic faults are there from the start.
+    Onsets are a renewal process with bursts; kinds are drawn by the mix, places uniformly except for lemons,
+    sizes, durations and shapes by the catalogue. Chronic faults begin at the start.
     """
     mix = MIXES[mix] if isinstance(mix, str) else mix
-    # A stream of its own: the cluster of the same seed draws other numbers.
+    # A random stream of its own, independent of the cluster of the same seed.
     rng = np.random.default_rng([seed, 0x5EED])
     lemons = rng.random(spec.nodes) < mix.lemons
     kinds, rates = list(mix.rates), np.array(list(mix.rates.values()))
@@ -54,7 +54,7 @@ def draw_fault(
     lemons: BoolArray | None = None,
     magnitude: float | None = None,
 ) -> Fault:
-    """Return one fault of ``kind`` at a place drawn from ``rng``, on a node with a job if it gates one.
+    """Return one fault of ``kind`` at a place drawn from ``rng``, on a node with a job if it slows one.
 
     Its size (unless ``magnitude`` is given), duration and shape are drawn from the catalogue's ranges.
     """
@@ -102,18 +102,18 @@ def _from_the_start(
 
 
 def _onsets(per_second: float, duration: float, rng: np.random.Generator) -> Iterator[float]:
-    """Yield the times of a renewal process that has long been running when the clock starts."""
-    # With the bursts' short gaps the mean of all is 1 / per_second.
+    """Yield the times of a stationary renewal process."""
+    # Such that the mean of all gaps, with the short ones of bursts, is 1 / per_second.
     mean_long = (1.0 / per_second - BURST_SHARE * BURST_GAP_SECONDS) / (1.0 - BURST_SHARE)
     # At very high rates bursts alone would exceed the rate.
     mean_long = max(mean_long, 0.1 / per_second)
-    # Begun long before, so that the first gap is no special one.
+    # Starts long before 0, so that the process is stationary.
     t = -BURN_IN_GAPS / per_second
     while True:
         if rng.random() < BURST_SHARE:
             t += min(float(rng.exponential(BURST_GAP_SECONDS)), 1.0 / per_second)
         else:
-            # Less half the variance: so the mean is the one wanted, which of a lognormal is above its median.
+            # Less half the variance: the mean of a lognormal is above its median.
             t += float(rng.lognormal(math.log(mean_long) - GAP_SIGMA**2 / 2, GAP_SIGMA))
         if t >= duration:
             return
@@ -142,7 +142,7 @@ def _duration(kind: str, rng: np.random.Generator, *, world: int) -> float:
 
 
 def _size(row: Kind, rng: np.random.Generator) -> float:
-    """Return a magnitude, of factors evenly in the logarithm of their excess over 1."""
+    """Return a magnitude, log-uniform; of factors their excess over 1 is."""
     if row.unit == "x":
         return 1.0 + _between((row.size[0] - 1.0, row.size[1] - 1.0), rng)
     return _between(row.size, rng)

@@ -1,4 +1,4 @@
-"""Column bytes of a whole cluster at once: numpy arrays by metric name, put together node by node."""
+"""Columns of all nodes of a cluster: numpy arrays by metric name, encoded node by node."""
 
 import itertools
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Counters of devices: they go up by an amount, by chance at some rate, or by one with an incident."""
+"""Counters of devices, which rise by an amount, at random by a rate, or by one with an incident."""
 
 from collections.abc import Iterable, Mapping
 
@@ -12,7 +12,7 @@ Counts = npt.NDArray[np.int64]
 
 
 class Counters:
-    """Counters by name, each [nodes, instances], all beginning at zero unless ``start`` says otherwise."""
+    """Counters by name, each [nodes, instances], beginning at ``start`` or zero."""
 
     def __init__(self, names: Iterable[str], shape: tuple[int, int], start: Mapping[str, Counts]) -> None:
         self.values: dict[str, Counts] = {
@@ -25,12 +25,12 @@ class Counters:
         self.values[name] += np.asarray(amount).astype(np.int64)
 
     def happen(self, rates: Mapping[str, FloatArray], dt: float, rng: np.random.Generator) -> None:
-        """Let errors happen by chance for ``dt`` seconds, at ``rates`` a second where they are ours."""
+        """Add Poisson counts of ``dt`` seconds at ``rates`` a second, for those names that are ours."""
         for name, rate in rates.items():
             if name in self.values:
                 self.values[name] += rng.poisson(rate * dt)
 
-    def take(self, incident: Incident) -> None:
+    def count(self, incident: Incident) -> None:
         """Count an incident; one that resets the node sets all of its counters to zero."""
         for name in self.values if incident.resets else incident.counters:
             if incident.resets:

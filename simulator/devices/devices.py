@@ -14,9 +14,9 @@ from simulator.faults.events import Incident
 
 
 class Devices:
-    """GPUs, NICs and hosts of every node; ``read`` moves them on and fills their boards.
+    """GPUs, NICs and hosts of every node; ``read`` advances them and fills their boards.
 
-    They begin as warm as they are after hours of what they do at first.
+    Temperatures begin at the equilibrium of the first activity.
     """
 
     def __init__(self, spec: ClusterSpec, rng: np.random.Generator) -> None:
@@ -26,6 +26,6 @@ class Devices:
     def read(
         self, activity: Activity, condition: Condition, dt: float, happened: Sequence[Incident] = ()
     ) -> None:
-        """Let ``dt`` seconds pass, in which ``happened`` what did, and fill the boards."""
+        """Advance by ``dt`` seconds with the incidents that ``happened``, and fill the boards."""
         for part in (self._gpus, self._nics, self._hosts):
             part.read(activity, condition, dt, happened)

@@ -1,8 +1,7 @@
-"""What the GPUs show: power, clocks, heat and counters, derived from what the ranks on them are doing.
+"""Sensors of the GPUs: power, clocks, heat and counters, derived from the activity of the ranks on them.
 
-A GPU that computes draws power and grows warm; one that waits spins: fully utilised, with a third of what
-computing draws above idle, so some 40 % of its power, and idle tensor cores. Nobody sets a metric because of
-a fault.
+A GPU that computes draws power and warms up; one that waits in a collective is fully utilised at some 40 % of
+the power, with idle tensor cores. No metric is set because of a fault.
 """
 
 from collections.abc import Iterable
@@ -20,16 +19,18 @@ from simulator.faults.events import Incident
 from simulator.faults.machine_faults import HW_THERMAL, POWER_BRAKE
 from slowrank.telemetry.schema import CURRENT_SAMPLE_SCHEMA, SAMPLE_SCHEMAS
 
-# Waiting in a collective keeps every SM busy polling, at a third of the power above idle.
 SPIN_POWER = 0.34
-# The temperature follows the power as a first-order lag.
+"""Power above idle while a rank waits in a collective, which polls on every SM, over that of computing. An
+assumption within reports of 30 to 50 % of the whole power (nebius/soperator issue 796): 0.34 gives 42 %. The
+test of idle nodes fires below 60 %, and would miss ranks that spin at more."""
 THERMAL_SECONDS = 25.0
-# From here down NVML counts the margin.
+"""Time constant of the temperature, which follows the power as a first-order lag. Assumption."""
+# Temperature from which NVML counts the margin. Assumption, as the idle clock.
 SLOWDOWN_CELSIUS = 87.0
 IDLE_CLOCK_HZ = 0.345e9
 # NVML's bit in the clock event reasons.
 IDLE_BIT = 0x1
-# One corrected error of a healthy GPU in six days.
+# One corrected error of a healthy GPU in six days. Assumption.
 BACKGROUND_ECC_PER_SECOND = 2e-6
 
 
@@ -61,7 +62,7 @@ MODELS = {
 
 
 class Gpus:
-    """The sensors and counters of every GPU; ``read`` moves them on and fills the board."""
+    """The sensors and counters of every GPU; ``read`` advances them and fills the board."""
 
     def __init__(self, spec: ClusterSpec, rng: np.random.Generator) -> None:
         self._rng = rng
@@ -72,7 +73,7 @@ class Gpus:
         self._ambient = rng.normal(*self._model.ambient, shape)
         self._temperature: FloatArray | None = None
         self._rise = rng.normal(*self._model.rise, shape)
-        # How far above or below its model a GPU draws, for good.
+        # Permanent factor of a GPU's power against its model.
         self._draw = rng.normal(1.0, self._model.spread, shape)
         start = {
             "gpu.energy_millijoules_total": rng.integers(10**11, 10**12, shape),
@@ -94,14 +95,14 @@ class Gpus:
     def read(
         self, activity: Activity, condition: Condition, dt: float, happened: Iterable[Incident] = ()
     ) -> None:
-        """Let ``dt`` seconds pass and fill the board."""
+        """Advance by ``dt`` seconds and fill the board."""
         power = self._power(activity, condition)
         self._count(power, condition, dt, happened)
-        # A driver that hangs repeats its last values; counters go on in the hardware, unseen.
+        # A driver that hangs repeats its last values, while the counters of the hardware continue.
         held = condition.frozen | condition.stuck[:, None]
         values = self._sensors(activity, condition, power, self._warm(power, condition, dt))
         self.board.update(values | self._counters.values, held=held if held.any() else None)
-        # The time a read takes is measured outside of the driver and keeps moving when the values do not.
+        # The exporter measures the time of a read itself, so that it varies when the values do not.
         normal = self._rng.standard_normal(power.shape)
         self.board["gpu.nvml_call_seconds"] = 0.004 * np.exp(0.2 * normal) + condition.read_seconds
 
@@ -135,7 +136,7 @@ class Gpus:
         self._counters.happen({"gpu.ecc.corrected_total": background}, dt, self._rng)
         self._counters.happen(condition.rates, dt, self._rng)
         for incident in happened:
-            self._counters.take(incident)
+            self._counters.count(incident)
 
     def _sensors(
         self, activity: Activity, condition: Condition, power: FloatArray, temperature: FloatArray

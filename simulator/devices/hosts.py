@@ -1,4 +1,4 @@
-"""What the hosts show: processors, memory, disks, clock and the exporter itself."""
+"""Readings of the hosts: processors, memory, disks, clock and the exporter itself."""
 
 from collections.abc import Iterable
 
@@ -18,7 +18,7 @@ FREE_BYTES = 1.4e12
 
 
 class Hosts:
-    """The readings of every host; ``read`` moves its counters on and fills the board."""
+    """The readings of every host; ``read`` advances its counters and fills the board."""
 
     def __init__(self, spec: ClusterSpec, rng: np.random.Generator) -> None:
         self._rng = rng
@@ -42,7 +42,7 @@ class Hosts:
     def read(
         self, activity: Activity, condition: Condition, dt: float, happened: Iterable[Incident] = ()
     ) -> None:
-        """Let ``dt`` seconds pass and fill the board."""
+        """Advance by ``dt`` seconds and fill the board."""
         noise = self._rng.standard_normal((len(condition.cpu), 1))
         load = np.where(activity.running.any(axis=1, keepdims=True), 0.16, 0.02)
         extra, waiting, full = (x[:, None] for x in (condition.cpu, condition.iowait, condition.memory))
@@ -52,7 +52,7 @@ class Hosts:
         tight = np.clip((full - 0.8) / 0.2, 0.0, 1.0)
         self._counters.add("host.major_page_faults_total", dt * 2e3 * tight)
         for incident in happened:
-            self._counters.take(incident)
+            self._counters.count(incident)
         slowest_read = condition.read_seconds.max(axis=1, keepdims=True)
         values = {
             "host.cpu.utilization_ratio": cpu,

@@ -1,4 +1,4 @@
-"""When a job cannot go on: which faults no step survives, and when what they broke is repaired."""
+"""Stops of a job: faults that no step survives, and the times of their repair."""
 
 from dataclasses import dataclass
 
@@ -10,8 +10,8 @@ from simulator.faults.hardware import Hardware
 class Break:
     """A stop from ``at`` until the repair at ``end``; masks [nodes, gpus] of the job.
 
-    Where ``exited`` the process is gone, where ``still`` it neither computes nor spins; the others wait for
-    it, and give up in time if it is ``noticed``.
+    Where ``exited`` the process has ended, where ``still`` it neither computes nor spins; the others wait for
+    it, and time out if the stop is ``noticed``.
     """
 
     at: float
@@ -22,16 +22,16 @@ class Break:
 
 
 def breaks(hardware: Hardware, *, alone: bool) -> list[Break]:
-    """Return the breaks of a job in order of time; a job ``alone`` on one node needs no network."""
+    """Return the breaks of a job in order of time; a job ``alone`` on one node does not need the network."""
     found = []
     for fault in hardware.faults:
         condition = hardware.only(fault)
-        # A job within one node does not notice what happens to the NICs.
+        # A job within one node is independent of the NICs.
         if alone:
             condition.link_back[:] = 0.0
         if condition.stops():
             still = condition.exited | condition.hung
-            # A frozen driver's process is missed by its peers as a dead one is; a hung one is not.
+            # Peers time out on a process with a frozen driver as on a dead one, but not on a hung one.
             noticed = not condition.hung.any() or bool(condition.frozen.any())
             found.append(Break(fault.onset, fault.end, condition.exited, still, noticed))
     return sorted(found, key=lambda b: b.at)
@@ -43,7 +43,7 @@ def first_in(found: list[Break], begun: float, until: float) -> Break | None:
 
 
 def repaired(found: list[Break], broken: Break) -> float:
-    """Return when the last of the breaks is over that follow each other from ``broken`` on."""
+    """Return the end of the last break in the sequence of overlapping breaks that begins with ``broken``."""
     end = broken.end
     for other in found:
         if broken.at <= other.at <= end:

@@ -1,7 +1,7 @@
 """The fault catalogue: every kind of fault as a row of data.
 
-A row lists effects on work and hardware and lines in the logs; everything observable follows from them.
-Ranges and durations are those of published incident studies where there are any (docs/simulator.md).
+A row lists effects on work and hardware and lines in the logs; everything observable is derived from them.
+Ranges and durations are from published incident studies where there are any (docs/simulator.md).
 """
 
 from simulator.faults.kinds import Kind

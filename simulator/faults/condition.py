@@ -1,4 +1,4 @@
-"""The state of the hardware at one moment: what faults act on and work and readings are derived from."""
+"""The state of the hardware at one moment: faults change it, work and readings are derived from it."""
 
 from dataclasses import dataclass, field, fields, replace
 
@@ -7,8 +7,8 @@ import numpy.typing as npt
 
 from simulator.cluster.layout import FloatArray
 
-# Compute follows the clock less than in proportion, because part of a step is bound by memory.
 CLOCK_EXPONENT = 0.6
+"""Compute time goes with the clock to this power. Assumption: part of a step is bound by memory."""
 
 BoolArray = npt.NDArray[np.bool_]
 
@@ -24,10 +24,10 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Dose:
-    """How much of a fault there is at one moment.
+    """State of a fault at one moment.
 
-    ``severity`` is how far it is developed, 0 to 1, ``size`` its magnitude, ``since`` the seconds it lasts
-    and ``remaining`` those until it is off again.
+    ``severity`` is how far it is developed, 0 to 1, ``size`` its magnitude, ``since`` the seconds since its
+    onset and ``remaining`` those until it is off again.
     """
 
     severity: float
@@ -37,7 +37,7 @@ class Dose:
 
     @property
     def factor(self) -> float:
-        """How many times as much as when all is well, for magnitudes that are factors."""
+        """Factor against the healthy state, for magnitudes that are factors."""
         return 1.0 + (self.size - 1.0) * self.severity
 
 
@@ -45,11 +45,11 @@ class Dose:
 class Condition:
     """The state of some nodes; arrays [nodes, gpus], [nodes, nics] or [nodes].
 
-    ``clock`` is the SM clock over its healthy value, ``stretch`` what makes compute longer beside the clock,
-    ``link`` the bandwidth left on the way out, ``link_back`` the seconds until a link that is down returns,
-    ``loader`` and ``storage`` the seconds a step and a checkpoint wait for data. A process that ``exited`` is
-    gone, one that is ``hung`` stands still without spinning. ``rates`` are errors a second by counter name,
-    made when first asked for.
+    ``clock`` is the SM clock over its healthy value, ``stretch`` the factor of compute time besides the
+    clock, ``link`` the share of outgoing bandwidth left, ``link_back`` the seconds until a link that is down
+    returns, ``loader`` and ``storage`` the seconds a step and a checkpoint wait for data. A process that is
+    ``hung`` stands still without spinning. ``rates`` are errors a second by counter name, created when first
+    used.
     """
 
     clock: FloatArray
@@ -76,7 +76,7 @@ class Condition:
     rates: dict[str, FloatArray] = field(default_factory=dict)
 
     def slowdown(self) -> FloatArray:
-        """Return how many times longer compute takes on each GPU."""
+        """Return the factor of compute time on each GPU."""
         return self.stretch * self.clock**-CLOCK_EXPONENT
 
     def stops(self) -> bool:
@@ -96,7 +96,7 @@ class Condition:
 
 
 def healthy(nodes: int, gpus: int, nics: int) -> Condition:
-    """Return the condition in which nothing is wrong."""
+    """Return the condition without faults."""
     on_gpu, on_nic = (nodes, gpus), (nodes, nics)
     return Condition(
         clock=np.ones(on_gpu),

@@ -1,6 +1,6 @@
-"""What faults do: each effect changes one thing about the hardware, and a fault is a few of them together.
+"""Effects of faults: each changes one property of the hardware, and a fault has one or more of them.
 
-Effects never touch a reading. They change work, devices and links; ``devices`` and ``schedule`` derive the
+Effects never set a reading. They change work, devices and links; ``devices`` and ``step_schedule`` derive the
 rest.
 """
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from simulator.faults.condition import CLOCK_EXPONENT, Condition, Dose, Place
 
-# Shares of the healthy clock and bandwidth: however many faults slow one place, its steps come to an end.
+# Least shares of the healthy clock and bandwidth, so that steps end however many faults slow one place.
 LOWEST_CLOCK = 0.1
 LEAST_BANDWIDTH = 0.01
 
@@ -18,13 +18,13 @@ Effect = Callable[[Condition, Place, Dose], None]
 
 
 def slow_clock(c: Condition, at: Place, dose: Dose) -> None:
-    """Lower the SM clock until compute takes ``size`` times as long, as far as it goes."""
+    """Lower the SM clock until compute takes ``size`` times as long, to the lowest clock at most."""
     lowered = c.clock[at.nodes, at.gpus] * dose.factor ** (-1.0 / CLOCK_EXPONENT)
     c.clock[at.nodes, at.gpus] = np.maximum(lowered, LOWEST_CLOCK)
 
 
 def stretch(c: Condition, at: Place, dose: Dose) -> None:
-    """Make compute take ``size`` times as long, for a reason no sensor sees."""
+    """Make compute take ``size`` times as long without any visible cause."""
     c.stretch[at.nodes, at.gpus] *= dose.factor
 
 
@@ -43,7 +43,7 @@ def stretch_by(percent: float) -> Effect:
 
 
 def heat(celsius: float) -> Effect:
-    """Return an effect that drives the temperature up."""
+    """Return an effect that raises the temperature."""
 
     def effect(c: Condition, at: Place, dose: Dose) -> None:
         c.heat[at.nodes, at.gpus] += celsius * dose.severity
@@ -52,7 +52,7 @@ def heat(celsius: float) -> Effect:
 
 
 def reasons(bits: int) -> Effect:
-    """Return an effect that sets clock reasons, as the driver names why it holds the clock down."""
+    """Return an effect that sets bits of the driver's clock event reasons."""
 
     def effect(c: Condition, at: Place, dose: Dose) -> None:
         c.throttle[at.nodes, at.gpus] |= bits
@@ -61,7 +61,7 @@ def reasons(bits: int) -> Effect:
 
 
 def errors(counter: str, *, per_second: float) -> Effect:
-    """Return an effect that counts errors at a rate of its own."""
+    """Return an effect that counts errors at a fixed rate."""
 
     def effect(c: Condition, at: Place, dose: Dose) -> None:
         c.add_errors(counter, at, per_second * dose.severity)
@@ -79,7 +79,7 @@ def errors_by_size(counter: str) -> Effect:
 
 
 def slow_link(c: Condition, at: Place, dose: Dose) -> None:
-    """Leave one part in ``size`` of the bandwidth out of the node, however many faults meet on it."""
+    """Divide the bandwidth out of the node by ``size``, to the least bandwidth at most."""
     c.link[at.nodes, at.nics] = np.maximum(c.link[at.nodes, at.nics] / max(1.0, dose.factor), LEAST_BANDWIDTH)
 
 
@@ -89,7 +89,7 @@ def link_down(c: Condition, at: Place, dose: Dose) -> None:
 
 
 def link_dead(c: Condition, at: Place, dose: Dose) -> None:
-    """Take the link down for so long that no collective outlives it."""
+    """Take the link down until the repair, longer than any collective waits."""
     c.link_back[at.nodes, at.nics] = np.inf
 
 
@@ -99,7 +99,7 @@ def narrow_bus(c: Condition, at: Place, dose: Dose) -> None:
 
 
 def off_the_bus(c: Condition, at: Place, dose: Dose) -> None:
-    """Remove the GPU; its process dies with it."""
+    """Remove the GPU and end its process."""
     c.present[at.nodes, at.gpus] = False
     c.exited[at.nodes, at.gpus] = True
 
@@ -115,7 +115,7 @@ def stands_still(c: Condition, at: Place, dose: Dose) -> None:
 
 
 def driver_stuck(c: Condition, at: Place, dose: Dose) -> None:
-    """Let reads of the GPU block for ``size`` seconds and show the last values for ever."""
+    """Let reads of the GPU block for ``size`` seconds and repeat the last values."""
     c.hung[at.nodes, at.gpus] = True
     c.frozen[at.nodes, at.gpus] = True
     c.read_seconds[at.nodes, at.gpus] = dose.size
@@ -158,7 +158,7 @@ def slow_storage(c: Condition, at: Place, dose: Dose) -> None:
 
 
 def silent(c: Condition, at: Place, dose: Dose) -> None:
-    """Stop the exporter; the node works on."""
+    """Stop the exporter; the node continues to work."""
     c.reporting[at.nodes] = False
 
 
@@ -169,7 +169,7 @@ def crashed(c: Condition, at: Place, dose: Dose) -> None:
 
 
 def cut_off(c: Condition, at: Place, dose: Dose) -> None:
-    """Take all links of the nodes away; telemetry travels the same way and stops as well."""
+    """Take down all links of the nodes, which carry the telemetry as well."""
     c.link_back[at.nodes] = np.inf
     c.reporting[at.nodes] = False
 
@@ -185,4 +185,4 @@ def wrong_clock(c: Condition, at: Place, dose: Dose) -> None:
 
 
 def nothing(c: Condition, at: Place, dose: Dose) -> None:
-    """Leave the hardware alone: the fault is in the numbers, in the delivery or in a counter."""
+    """Change nothing about the hardware: the fault is in the loss, the delivery or a counter."""

@@ -1,4 +1,4 @@
-"""What faults leave in the logs of nodes, and which counters tick with each line."""
+"""Log lines of faults, and the counters that rise with each line."""
 
 import math
 from collections.abc import Iterable, Iterator
@@ -9,7 +9,7 @@ from simulator.faults.fault import Fault
 from simulator.faults.kinds import Log
 from slowrank.telemetry import NodeEvent
 
-# The counters an exporter would see rise with the line; rates that faults have besides are in the catalogue.
+# Counters that rise with a line of the log; other rates of faults are in the catalogue.
 COUNTED: dict[str, tuple[str, ...]] = {
     "xid.48": ("gpu.ecc.uncorrected_total",),
     "xid.63": ("gpu.row_remap.uncorrectable_total",),
@@ -23,10 +23,10 @@ EVERY_XID = "gpu.xid_events_total"
 
 @dataclass(frozen=True, slots=True)
 class Incident:
-    """Something that happens on a node at ``t`` seconds from the start.
+    """An occurrence on a node at ``t`` seconds since the start.
 
-    ``counters`` go up by one at GPU ``gpu`` or NIC ``nic``; ``resets``: all counters of the node start anew;
-    ``reboots``: so does the node.
+    ``counters`` rise by one at GPU ``gpu`` or NIC ``nic``; ``resets``: all counters of the node restart at
+    zero; ``reboots``: the node is booted.
     """
 
     t: float
@@ -46,7 +46,7 @@ def incidents(spec: ClusterSpec, faults: Iterable[Fault], duration: float) -> li
 
 
 def job_event(spec: ClusterSpec, node: int, t: float, *, code: str, job_id: str, message: str) -> NodeEvent:
-    """Return what a job tells of itself: a checkpoint, an evaluation, a start, a planned change."""
+    """Return an event that a job announces: a checkpoint, an evaluation, a start, a planned change."""
     return NodeEvent(
         cluster=spec.name,
         node=spec.node_name(node),

@@ -1,4 +1,4 @@
-"""A fault: what goes wrong where, when, for how long and how much."""
+"""A fault: kind, place, onset, duration, magnitude and shape."""
 
 import math
 from collections.abc import Iterator
@@ -15,11 +15,11 @@ LADDER_RUNGS = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """One thing that goes wrong, from ``onset`` (seconds from the start) for ``duration`` seconds.
+    """One fault, from ``onset`` (seconds since the start) for ``duration`` seconds.
 
-    ``magnitude`` is what the kind makes of it (most often by how much compute slows: 1.31). ``shape`` is how
-    it comes: at once, along a ramp of ``period`` seconds, in four rungs of ``period`` seconds, or on for a
-    ``duty`` share of every period. Without ``gpu`` a fault of a GPU hits all of the node.
+    The meaning of ``magnitude`` depends on the kind, most often a factor of compute time. ``shape`` is its
+    course: at once, a ramp of ``period`` seconds, four rungs of ``period`` seconds each, or on for a ``duty``
+    share of every period. Without ``gpu`` a fault of a GPU affects all GPUs of the node.
     """
 
     kind: str
@@ -50,7 +50,7 @@ class Fault:
 
     @property
     def end(self) -> float:
-        """When it is over, seconds from the start."""
+        """Its end, seconds since the start."""
         return self.onset + self.duration
 
     def severity(self, t: float) -> float:
@@ -74,7 +74,7 @@ class Fault:
         return ends
 
     def dose(self, t: float) -> Dose:
-        """Return how much of it there is at ``t``."""
+        """Return its state at ``t``."""
         return Dose(self.severity(t), self.magnitude, t - self.onset, self.remaining(t))
 
     def spells(self, until: float) -> Iterator[tuple[float, float]]:
@@ -92,13 +92,14 @@ class Fault:
 def parse_fault(text: str) -> Fault:
     """Return the fault written as ``kind:field=value,…`` (``clock_lock:node=3,gpu=1,onset=60``).
 
-    What is not given is as usual for the kind: the middle of its ranges in the catalogue. Raises
-    ``ValueError`` saying what is wrong with it.
+    Fields that are not given have the middle of the kind's range in the catalogue. Raises ``ValueError`` with
+    the reason for a text that is not valid.
     """
     kind, _, rest = text.partition(":")
     given = dict(part.partition("=")[::2] for part in rest.split(",") if part)
     if unknown := given.keys() - {field.name for field in fields(Fault)}:
-        raise ValueError(f"--fault {text}: there is no {', '.join(sorted(unknown))}")
+        valid = ", ".join(field.name for field in fields(Fault) if field.name != "kind")
+        raise ValueError(f"--fault {text}: unknown field {', '.join(sorted(unknown))}; valid are {valid}")
     row = CATALOGUE.get(kind)
     usual = _usual(row) if row else {}
     try:

@@ -1,4 +1,4 @@
-"""Which fault acts on which part of the hardware at what time."""
+"""The condition of the hardware over time, from the faults that reach it."""
 
 from collections.abc import Iterable
 
@@ -9,7 +9,7 @@ from simulator.faults.condition import Condition, Place, healthy
 from simulator.faults.fault import Fault
 
 PARTS = 8
-"""Parts of a piece of work, each as slow as the hardware makes it in its middle."""
+"""Parts of a piece of work, each with the condition at its middle: bounds the error to a sixteenth of it."""
 
 
 def nodes_of(spec: ClusterSpec, fault: Fault) -> range:
@@ -30,7 +30,7 @@ def place_of(spec: ClusterSpec, fault: Fault, nodes: range) -> Place:
     first, end = max(reached.start, nodes.start), min(reached.stop, nodes.stop)
     rows = slice(first - nodes.start, max(first, end) - nodes.start)
     scope = fault.row.scope
-    # A fault of "a GPU" of which none is named takes all of the node's, one of a port the first.
+    # A GPU fault without a GPU affects all of the node, a port fault the first port.
     one = fault.gpu is not None and scope in ("gpu", "nic")
     nic = spec.nic_of(fault.gpu or 0)
     gpu = fault.gpu or 0
@@ -57,8 +57,8 @@ class Hardware:
     def at(self, t: float, phase: FloatArray | None = None) -> Condition:
         """Return the condition at ``t``, or at ``t + phase[node]`` of each node (seconds from the start).
 
-        A fault that reaches several nodes is taken at the first of them. What is returned may be shared
-        with other times: it is not to be changed.
+        A fault that reaches several nodes has the phase of the first of them. The result may be shared with
+        other times and must not be changed.
         """
         condition = self._healthy
         for fault, place in self._places:
@@ -71,16 +71,16 @@ class Hardware:
         return condition
 
     def slowdown(self, begun: float, seconds: float) -> FloatArray:
-        """Return how many times longer work takes that lasts ``seconds`` on healthy GPUs [nodes, gpus].
+        """Return the factor of the time of work that lasts ``seconds`` on healthy GPUs, [nodes, gpus].
 
-        A fault that comes on while the work is under way slows the rest of it: the mean over its parts.
+        The mean over its parts: a fault that begins within it slows the rest of it.
         """
         parts = begun + seconds * (np.arange(PARTS) + 0.5) / PARTS
         slow: FloatArray = np.mean([self.at(t).slowdown() for t in parts.tolist()], axis=0)
         return slow
 
     def only(self, fault: Fault) -> Condition:
-        """Return the condition that ``fault`` alone brings about when it comes on."""
+        """Return the condition at the onset of ``fault`` without other faults."""
         condition = self._healthy.copy()
         place = next(place for f, place in self._places if f is fault)
         dose = fault.dose(fault.onset)

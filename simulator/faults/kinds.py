@@ -1,4 +1,4 @@
-"""What one row of the fault catalogue says."""
+"""Fields of a row of the fault catalogue."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -12,7 +12,7 @@ CauseClass = Literal[
     "host", "data", "hang", "software", "loss", "lemon", "telemetry", "stage", "workload", "planned",
 ]  # fmt: skip
 
-# Finding kinds that are right about several faults.
+# Kinds of findings that are right for several faults.
 STRAGGLER = ("straggler.fail_slow", "straggler.intermittent")
 CLOCK = ("throttle.thermal", "throttle.hw_slowdown", "throttle.power", "clock.low")
 STOPPED = ("hang.job", "hang.rank_missing")
@@ -21,7 +21,7 @@ JOB_WIDE = ("straggler.job_wide",)
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """A line in the log of a node: when the fault comes on, goes off, or again and again while it is on.
+    """A line in the log of a node: when the fault goes on, goes off, or repeatedly while it is on.
 
     ``after`` is seconds from that moment, ``every`` the seconds between repeats (0: once each time).
     """
@@ -36,13 +36,13 @@ class Log:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """One kind of fault: whom it reaches, what it does, what a right finding says, how it is drawn.
+    """One kind of fault: its scope, its effects, the right findings, and the ranges it is drawn from.
 
-    ``scope`` is how far it reaches from its place; ``verdicts`` are the finding kinds that are right about
-    it, ``hypotheses`` the causes that are; ``machine`` is False where no machine is at fault, ``gating``
-    whether the job pays. ``size`` is the range of magnitudes in ``unit``, drawn evenly in the logarithm of
-    their excess over 1 for factors ("x") and of themselves otherwise. ``minutes`` is the mean of a lognormal
-    duration with log-sd ``sigma``, None for a fault that lasts until repair; ``period`` in seconds.
+    ``scope`` is what it reaches from its place; ``verdicts`` are the right kinds of findings, ``hypotheses``
+    the right causes; ``machine`` is False where no machine is at fault, ``gating`` whether it slows or stops
+    a job. ``size`` is the range of magnitudes in ``unit``, drawn log-uniformly, for factors ("x") by their
+    excess over 1. ``minutes`` is the mean of a lognormal duration with log-sd ``sigma``, None for a fault
+    that lasts until repair; ``period`` in seconds.
     """
 
     cause: CauseClass

@@ -1,4 +1,4 @@
-"""The faults of one machine: its GPUs, its links inside and its host."""
+"""Faults of one machine: GPUs, internal links and host."""
 
 from simulator.faults import effects as fx
 from simulator.faults.kinds import CLOCK, STOPPED, STRAGGLER, Kind, Log
@@ -31,7 +31,7 @@ GPU_FAULTS: dict[str, Kind] = {
         minutes=20,
     ),
     "hbm_degradation": Kind(
-        # Often days before the row above; what is corrected hardly costs time.
+        # Often days before `ecc_uncorrectable`; corrected errors hardly cost time.
         cause="memory",
         verdicts=("ecc.correctable_rate", "ecc.row_remap_pending"),
         effects=(
@@ -48,7 +48,7 @@ GPU_FAULTS: dict[str, Kind] = {
         duty=(0.05, 0.5),
     ),
     "ecc_storm": Kind(
-        # Up to the rate of a GPU whose health check still said that it was well.
+        # Up to the rate of a GPU that still passed its health check.
         cause="memory",
         verdicts=("ecc.correctable_rate",),
         effects=(fx.errors_by_size("gpu.ecc.corrected_total"), fx.stretch_by(1.0)),
@@ -72,7 +72,7 @@ GPU_FAULTS: dict[str, Kind] = {
         minutes=15,
     ),
     "gsp_hang": Kind(
-        # The exporter reads in a child it can leave behind, so the node still reports.
+        # The exporter reads in a child process, so that the node still reports.
         cause="gpu",
         verdicts=("xid.119", "xid.120", *STOPPED),
         effects=(fx.driver_stuck,),
@@ -82,7 +82,7 @@ GPU_FAULTS: dict[str, Kind] = {
         minutes=30,
     ),
     "nvlink_error": Kind(
-        # Tensor-parallel ranks of the node meet on the link in every layer: all of them compute longer.
+        # Tensor-parallel ranks of the node use the link in every layer: all of them compute longer.
         cause="nvlink",
         verdicts=("link.nvlink_degraded", *STRAGGLER),
         effects=(
@@ -173,7 +173,7 @@ HOST_FAULTS: dict[str, Kind] = {
         minutes=30,
     ),
     "lemon_node": Kind(
-        # A few minutes of trouble every few hours, never enough to be sent for repair.
+        # A few minutes of slowness every few hours, too little for a repair.
         cause="lemon",
         verdicts=(
             "node.lemon", "ecc.correctable_rate", "link.pcie_replay", "straggler.intermittent",

@@ -1,4 +1,4 @@
-"""The faults that reach further than a machine, or no machine at all: network, job and telemetry."""
+"""Faults of several machines or none: network, job and telemetry."""
 
 from simulator.faults import effects as fx
 from simulator.faults.kinds import JOB_WIDE, STOPPED, STRAGGLER, Kind, Log
@@ -32,7 +32,7 @@ NETWORK_FAULTS: dict[str, Kind] = {
         duty=(0.05, 0.1),
     ),
     "link_errors": Kind(
-        # Loss of 1e-5 to 1e-2 comes as retransmission, that is as bandwidth that is missing.
+        # A loss of 1e-5 to 1e-2 causes retransmissions, modelled as lost bandwidth.
         cause="link",
         verdicts=("link.nic_errors", "link.nic_slow", *STRAGGLER),
         effects=(
@@ -64,7 +64,9 @@ NETWORK_FAULTS: dict[str, Kind] = {
         minutes=60,
     ),
     "congestion": Kind(
-        # Rates fell by 28 to 46 % where it was measured, by 85 % where episodes met.
+        # Measured: rates fell by 28 to 46 %, and by 85 % where episodes overlapped. The notifications a
+        # second are an assumption, 400 times the detector's floor of 10; the detector fires at ten times the
+        # floor.
         cause="congestion",
         verdicts=JOB_WIDE,
         hypotheses=("congestion",),
@@ -81,7 +83,7 @@ NETWORK_FAULTS: dict[str, Kind] = {
         period=(20.0, 120.0),
     ),
     "switch_down": Kind(
-        # Telemetry leaves the nodes through the same switch.
+        # The telemetry of the nodes uses the same switch.
         cause="fabric",
         verdicts=("fabric.rail_degraded", "node.silent", "exporter.stale", *STOPPED),
         effects=(fx.cut_off,),
@@ -139,7 +141,7 @@ JOB_FAULTS: dict[str, Kind] = {
     ),
 }
 
-# Without verdicts: a counter that starts anew and records that come twice are nothing to tell anybody of.
+# Without verdicts: a counter that restarts and records that arrive twice need no finding.
 TELEMETRY_FAULTS: dict[str, Kind] = {
     kind: Kind(
         cause="telemetry",

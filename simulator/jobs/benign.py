@@ -1,4 +1,4 @@
-"""What healthy jobs do that looks like a fault: every confounder by name, and jobs drawn with several."""
+"""Confounders, healthy behaviour that resembles a fault: each by name, and random jobs with several."""
 
 import math
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ import numpy as np
 from simulator.cluster.layout import ClusterSpec, JobSpec, Planned, Workload
 
 LOST_SHARE = 3e-4
-"""What is missing of duty-cycle telemetry inside the life of a pod."""
+"""Share of samples missing in recorded telemetry during the life of a pod (docs/simulator.md)."""
 
 BENIGN: dict[str, Workload] = {
     "plain": Workload(),
@@ -32,7 +32,7 @@ BENIGN: dict[str, Workload] = {
     "batch stages": Workload(planned=tuple(Planned(onset=80.0 + 40.0 * i, factor=1.15) for i in range(4))),
     "hot days": Workload(diurnal=0.02),
 }
-"""One workload for each confounder; of plans, the times suit a run of some minutes."""
+"""One workload for each confounder; times of planned changes suit a run of some minutes."""
 
 
 def draw_spec(
@@ -44,13 +44,13 @@ def draw_spec(
     send_seconds: float = 1.0,
     largest: int | None = None,
 ) -> ClusterSpec:
-    """Return a healthy cluster with several jobs side by side and idle nodes, all confounders among them.
+    """Return a healthy cluster with several concurrent jobs and idle nodes, with all confounders.
 
-    Jobs differ in size (to ``largest`` nodes, half of the cluster unless given), layout (data, tensor,
-    pipeline, expert parallel), step time and workload; some are of reinforcement learning, some end and give
-    way to a resized attempt within ``duration`` seconds.
+    Jobs differ in size (to ``largest`` nodes, by default half of the cluster), layout (data, tensor,
+    pipeline, expert parallel), step time and workload; some are of reinforcement learning, some end within
+    ``duration`` seconds and are followed by a resized attempt.
     """
-    # A stream of its own: schedules drawn from the same seed (scenarios.draw_faults) are independent of it.
+    # A random stream of its own, independent of schedules of the same seed (scenarios.draw_faults).
     rng = np.random.default_rng([seed, 0xBE9])
     places = _places(nodes, largest or max(2, nodes / 2), rng)
     jobs = tuple(job for place in places for job in _jobs(place, gpus, duration, rng))
@@ -60,7 +60,7 @@ def draw_spec(
 
 
 def draw_workload(rng: np.random.Generator, duration: float) -> Workload:
-    """Return a workload with each confounder on by chance; plans fall into ``duration`` seconds."""
+    """Return a workload with random confounders; planned changes are within ``duration`` seconds."""
 
     def at(share: float) -> bool:
         return bool(rng.random() < share)
@@ -74,9 +74,9 @@ def draw_workload(rng: np.random.Generator, duration: float) -> Workload:
         # Tuned pipelines had 3 to 16 % more in the last stage, untuned ones up to 63 %.
         last_stage=float(rng.uniform(1.02, 1.16) if at(0.8) else rng.uniform(1.2, 1.65)),
         gc_share=float(rng.uniform(0.005, 0.02)) if at(0.5) else 0.0,
-        # Every 500 steps, as a large job was reported to collect on purpose.
+        # Every 500 steps, as reported for a large job with planned collections.
         gc_every=500 if at(0.3) else 0,
-        # Recorded steps took 2.5 to 4 times as long every 212 or so, where a data shard ends.
+        # Recorded: every 212 steps or so, at the end of a data shard, a step took 2.5 to 4 times as long.
         spike_every=int(rng.integers(180, 260)) if at(0.4) else 0,
         spike_factor=float(rng.uniform(2.5, 4.0)),
         alternation=float(rng.uniform(0.0, 0.08)) if at(0.2) else 0.0,
@@ -94,10 +94,10 @@ def draw_workload(rng: np.random.Generator, duration: float) -> Workload:
 
 
 def with_row(job: JobSpec, row: str, *, duration: float, rng: np.random.Generator) -> JobSpec:
-    """Return a job that has the confounder ``row`` of ``BENIGN`` besides its own.
+    """Return a job with the confounder ``row`` of ``BENIGN`` besides its own.
 
-    The times of its plans fall into ``duration`` seconds, its recompiles into a few hundred steps; a long
-    last stage needs stages.
+    Planned changes are within ``duration`` seconds, recompiles within a few hundred steps; a long last stage
+    requires pipeline stages.
     """
     plain, special = Workload(), BENIGN[row]
     values = {f.name: getattr(special, f.name) for f in fields(Workload)}
@@ -118,7 +118,7 @@ def with_row(job: JobSpec, row: str, *, duration: float, rng: np.random.Generato
 
 
 def _plans(rng: np.random.Generator, duration: float) -> Iterator[Planned]:
-    """Yield a few changes a day of all ranks together: at once or along a ramp, also to faster."""
+    """Yield a few planned changes a day, at once or along a ramp, to slower or faster."""
     for _ in range(int(rng.poisson(0.3 + 2.0 * duration / 86400.0))):
         onset, ramp = float(rng.uniform(0.0, duration)), float(rng.uniform(10.0, 600.0))
         factor = float(math.exp(rng.uniform(math.log(0.75), math.log(1.35))))
@@ -126,7 +126,7 @@ def _plans(rng: np.random.Generator, duration: float) -> Iterator[Planned]:
 
 
 def _places(nodes: int, largest: float, rng: np.random.Generator) -> Iterator[range]:
-    """Yield stretches of nodes for one job each; about a tenth of the cluster stays idle between them."""
+    """Yield ranges of nodes for one job each; about a tenth of the cluster stays idle."""
     first = 0
     while first < nodes:
         size = min(int(2 ** rng.uniform(0.0, math.log2(largest))), nodes - first)
@@ -136,7 +136,7 @@ def _places(nodes: int, largest: float, rng: np.random.Generator) -> Iterator[ra
 
 
 def _jobs(place: range, gpus: int, duration: float, rng: np.random.Generator) -> Iterator[JobSpec]:
-    """Yield the job of some nodes, and its next attempts on fewer of them if it is resized."""
+    """Yield the job of some nodes, and further attempts on fewer nodes if it is resized."""
     load = draw_workload(rng, duration)
     step_seconds = float(np.clip(rng.lognormal(math.log(2.5), 0.6), 0.6, 12.0))
     step, sizes = int(rng.integers(0, 200_000)), [len(place)]

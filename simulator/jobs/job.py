@@ -1,4 +1,4 @@
-"""One running job: starts its steps one after the other and keeps the rows its ranks report."""
+"""One running job: runs its steps one after the other and builds the rows of its ranks."""
 
 import math
 from collections.abc import Iterable
@@ -18,10 +18,10 @@ from simulator.jobs.timeline import Segment, Timeline
 from simulator.jobs.workload import WorkSource
 from slowrank.telemetry import NodeEvent
 
-# Ranks that need nothing from a dead one right now compute on for a moment before they wait for it.
 VICTIMS_FOLLOW_SECONDS = 0.3
-# Share of an evaluation in which a GPU computes.
+"""Time for which other ranks compute on after one has died, until they wait for it. Assumption."""
 EVALUATION_SHARE = 0.5
+"""Share of an evaluation in which a GPU computes. Assumption."""
 
 
 class RunningJob:
@@ -33,7 +33,7 @@ class RunningJob:
         self.job = job
         self.attempt = job.attempt
         self.nodes = spec.nodes_of_job(job)
-        self._told: list[tuple[float, NodeEvent]] = []
+        self._events: list[tuple[float, NodeEvent]] = []
         self._spec = spec
         self._hardware = Hardware(spec, faults, self.nodes)
         self._breaks = breaks(self._hardware, alone=len(self.nodes) == 1)
@@ -44,41 +44,41 @@ class RunningJob:
         self._step = job.first_step
         self._warm: int | None = 0 if job.begins or job.attempt else None
         self._ended: Rows | None = None
-        # A job that runs already is somewhere within a step when the clock starts.
+        # A job that already runs is within a step at time 0.
         self._now = job.begins or -float(rng.uniform(0.0, job.step_seconds))
         self._timeline.add(Segment(self._now, 0.0, 0.0, running=False))
         if job.begins:
-            self._tell(self._now, "job.start", f"attempt {self.attempt} on {len(self.nodes)} nodes")
+            self._announce(self._now, "job.start", f"attempt {self.attempt} on {len(self.nodes)} nodes")
         for change in job.workload.planned:
-            self._tell(change.onset, "job.schedule", f"compute goes to {change.factor:g} times")
+            self._announce(change.onset, "job.schedule", f"compute goes to {change.factor:g} times")
 
     def advance(self, t: float) -> list[Rows]:
-        """Run the job to ``t`` seconds from the start."""
+        """Run the job to ``t`` seconds since the start."""
         ended: list[Rows] = []
         while self._now <= t:
             if self._ended is not None:
                 ended.append(self._ended)
                 self._ended = None
-            self._go_on()
+            self._plan_next()
         return ended
 
     def fill(self, activity: Activity, moments: FloatArray) -> None:
-        """Write what the job's GPUs do at ``moments`` [nodes of the cluster] into ``activity``."""
+        """Write the activity of the job's GPUs at ``moments`` [nodes of the cluster] into ``activity``."""
         self._timeline.fill(activity, moments)
 
-    def told(self, until: float) -> list[tuple[float, NodeEvent]]:
-        """Return, once, what the job tells of itself before ``until``, with the times."""
-        due = [pair for pair in self._told if pair[0] < until]
-        self._told = [pair for pair in self._told if pair[0] >= until]
+    def events(self, until: float) -> list[tuple[float, NodeEvent]]:
+        """Return the job's announcements before ``until`` with their times, each once."""
+        due = [pair for pair in self._events if pair[0] < until]
+        self._events = [pair for pair in self._events if pair[0] >= until]
         return due
 
     def labels(self, node: int) -> dict[str, str]:
-        """Return what holds for all rows of ``node``."""
+        """Return the labels of the rows of ``node``."""
         rolls_out = node - self.nodes.start < self.job.rollout_dp * self.job.tp // self._spec.gpus
         return {"gpu_model": self._spec.gpu_model, "phase": "rollout" if rolls_out else "train"}
 
-    def _go_on(self) -> None:
-        """Plan what comes next, up to the end of a step, of a repair or of the job."""
+    def _plan_next(self) -> None:
+        """Plan the next segments, up to the end of a step, of a repair or of the job."""
         begun = self._now
         if begun >= self.job.ends:
             self._end()
@@ -97,11 +97,11 @@ class RunningJob:
             self._complete(times, end)
 
     def _draw(self, begun: float) -> tuple[StepTimes, float]:
-        """Return the times of the step that begins at ``begun`` and how long others roll out first."""
+        """Return the times of the step that begins at ``begun``, and the seconds of the rollout before it."""
         start = self._hardware.at(begun)
         trained = begun + (self.job.rollout_seconds if self.job.rollout_dp else 0.0)
         slowdown = self._hardware.slowdown(trained, self.job.step_seconds)
-        # Gradients leave near the end of a step; the links are taken as they will be then.
+        # Gradients are sent near the end of a step: the condition of the links is that of then.
         transfer = self._hardware.at(begun + 0.9 * self.job.step_seconds)
         work = self._source.draw(self._step, begun, start=start, transfer=transfer, slowdown=slowdown)
         if self._warm is not None:
@@ -121,7 +121,7 @@ class RunningJob:
         generating = generating.reshape(shape)
         compute = times.compute.reshape(shape)
         if phase:
-            # Generation is bound by memory now and then; trainers are asleep, they do not spin.
+            # Generation is partly bound by memory; the trainers sleep and do not spin.
             self._timeline.add(Segment(min(begun + phase, until), np.where(generating, 0.9, 0.0), 0.0))
         active = times.step_seconds - times.pause - phase
         # Ranks that wait for others spin in a collective, and count as waiting while they transfer.
@@ -140,18 +140,18 @@ class RunningJob:
             )
         )
         if times.pause:
-            # Ranks that have written their part wait in a barrier for the others, spinning.
+            # Ranks that have written their part spin in a barrier until the others have.
             self._timeline.add(Segment(min(begun + times.step_seconds, until), 0.0, 1.0))
 
     def _complete(self, times: StepTimes, end: float) -> None:
         loss = self._losses.at(self._step, end)
         self._ended = self._rows.of(self._step, times, end, attempt=self.attempt, loss=loss)
         if times.pause:
-            self._tell(end - times.pause, "job.checkpoint", f"step {self._step}")
+            self._announce(end - times.pause, "job.checkpoint", f"step {self._step}")
         gap = self._source.gap(self._step)
         if gap:
             # Forward passes only, and no gradients on the network.
-            self._tell(end, "job.eval", f"step {self._step}")
+            self._announce(end, "job.eval", f"step {self._step}")
             self._timeline.add(Segment(end + gap, EVALUATION_SHARE, 1.0 - EVALUATION_SHARE))
         self._now = end + gap
         self._step += 1
@@ -171,18 +171,18 @@ class RunningJob:
         self._now = ends
         self.attempt += 1
         self._warm = 0
-        # What was learnt since the last checkpoint is lost and done again.
+        # Steps since the last checkpoint are lost and repeated.
         kept = self.job.workload.checkpoint_every
         self._step -= self._step % kept if kept else 0
-        self._tell(ends, "job.start", f"attempt {self.attempt} from step {self._step}")
+        self._announce(ends, "job.start", f"attempt {self.attempt} from step {self._step}")
 
     def _end(self) -> None:
-        self._tell(self.job.ends, "job.end", f"after step {self._step - 1}")
+        self._announce(self.job.ends, "job.end", f"after step {self._step - 1}")
         self._timeline.add(Segment(math.inf, 0.0, 0.0, running=False))
         self._now = math.inf
 
-    def _tell(self, t: float, code: str, message: str) -> None:
+    def _announce(self, t: float, code: str, message: str) -> None:
         if self.job.workload.announced and math.isfinite(t):
             job = self.job.job_id
             event = job_event(self._spec, self.nodes.start, t, code=code, job_id=job, message=message)
-            self._told.append((t, event))
+            self._events.append((t, event))

@@ -1,4 +1,4 @@
-"""The loss and gradient norm a job reports: alike on every rank, whatever a single machine did to them."""
+"""The loss and gradient norm that a job reports, equal on all ranks."""
 
 import math
 
@@ -6,12 +6,12 @@ import numpy as np
 
 from simulator.faults.fault import Fault
 
-# A fast fall and a long tail: what is left above the floor halves in 3 * LOSS_STEPS.
+# A power law: the excess over the floor halves in 3 * LOSS_STEPS. Assumption.
 START_LOSS, FLOOR_LOSS, LOSS_STEPS = 8.0, 1.7, 800.0
 
 
 class Losses:
-    """The numbers of one job, step after step, with what its ``loss`` faults make of them."""
+    """The loss and gradient norm of one job by step, with its ``loss`` faults."""
 
     def __init__(self, faults: list[Fault], rng: np.random.Generator) -> None:
         self._faults = [fault for fault in faults if fault.row.cause == "loss"]
@@ -20,9 +20,9 @@ class Losses:
     def at(self, step: int, t: float) -> tuple[float, float]:
         """Return loss and gradient norm of ``step``, which ends at ``t``.
 
-        A loss that runs away is no number any more, which its 32-bit column shows as infinity.
+        A diverged loss is infinite, since a NaN in its column would mean "not reported".
         """
-        # Two numbers a step whatever goes wrong, so that a fault changes nothing but what it changes.
+        # Two draws a step in every case, so that a fault does not change later draws.
         wave, noise = self._rng.standard_normal(2)
         loss = FLOOR_LOSS + (START_LOSS - FLOOR_LOSS) / math.sqrt(1.0 + step / LOSS_STEPS) + 0.02 * wave
         norm = 0.6 * math.exp(0.15 * noise)

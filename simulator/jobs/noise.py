@@ -1,4 +1,4 @@
-"""How the work of a healthy job varies from step to step: for all ranks together, and between them."""
+"""Variation of the work of a healthy job from step to step: common to all ranks, and between them."""
 
 import math
 
@@ -7,18 +7,19 @@ import numpy as np
 from simulator.cluster.layout import FloatArray, JobSpec
 
 DRIFT_MEMORY = 0.9
-"""Lag-1 of the shared drift; with the noise beside it, one rank's steps show the measured 0.7 to 0.8."""
+"""Lag-1 of the shared drift; with the noise added, a rank's steps have the measured 0.7 to 0.8."""
 WANDER_MEMORY = 0.6
-"""Lag-1 of what neighbours on shared hardware do to one rank."""
+"""Lag-1 of the effect of neighbours on shared hardware (measured: 0.52 to 0.59 with the noise added)."""
 DAY_SECONDS = 86400.0
 
-# The tails, as shares of steps and in units of the spread: sequences that are very long, steps held up.
+# The tails, as shares of steps and in units of the spread: very long sequences, delayed steps. Set so that
+# simulated jobs match recorded ones (tests/simulator/test_calibration.py).
 LONG_SHARE, LONG_EXCESS = 0.02, 8.0
 JOLT_SHARE, JOLT_RANGE = 0.025, (2.8, 11.6)
 
 
 class Noise:
-    """Factors about 1 by which the compute of a job's steps and ranks varies, as its ``Workload`` says."""
+    """Random factors of about 1 for the compute of a job's steps and ranks, by its ``Workload``."""
 
     def __init__(self, job: JobSpec, rng: np.random.Generator) -> None:
         self._load = job.workload
@@ -28,9 +29,9 @@ class Noise:
         self._wander = np.zeros(self._shape)
 
     def shared(self, step: int, t: float) -> float:
-        """Return what makes all ranks faster or slower together in the step that starts at ``t``."""
+        """Return the common factor of all ranks in the step that starts at ``t``."""
         load = self._load
-        # So that the spread of the drift stays drift_cv, whatever its memory.
+        # Such that the spread of the drift is drift_cv for any memory.
         kick = load.drift_cv * np.sqrt(1.0 - DRIFT_MEMORY**2)
         self._drift = DRIFT_MEMORY * self._drift + kick * self._rng.standard_normal()
         factor = float(np.exp(self._drift)) * self._jolt()
@@ -49,7 +50,7 @@ class Noise:
         return factor * (1.0 + load.diurnal * 0.5 * (1.0 - math.cos(2 * math.pi * t / DAY_SECONDS)))
 
     def _jolt(self) -> float:
-        """Return the job-wide noise of one step: mostly normal, now and then a longer delay."""
+        """Return the common noise of one step: normal, with a longer delay in some steps."""
         cv = self._load.jitter_cv
         if not cv:
             return 1.0
@@ -57,7 +58,7 @@ class Noise:
         return float(1.0 + cv * (self._rng.standard_normal() + delay))
 
     def ranks(self) -> FloatArray:
-        """Return what differs between ranks, [pp, dp, tp]: long sequences, neighbours, collections."""
+        """Return the factors of the ranks, [pp, dp, tp]: long sequences, neighbours, collections."""
         load = self._load
         factor = np.ones(self._shape)
         if load.packing_cv:
@@ -74,8 +75,8 @@ class Noise:
 
 
 def _packed(cv: float, shape: tuple[int, ...], rng: np.random.Generator) -> FloatArray:
-    """Return how long packed sequences take, about 1: a body and a few that are up to twice as long."""
-    # The body has less than cv, for the tail adds to it.
+    """Return the factors of packed sequences: about 1, and up to twice as long for a few."""
+    # The tail adds to the spread of the body, which is therefore smaller than cv.
     body = np.exp(0.85 * cv * rng.standard_normal(shape))
     long = rng.random(shape) < LONG_SHARE
     factor: FloatArray = body + np.where(long, rng.uniform(0.0, LONG_EXCESS * cv, shape), 0.0)

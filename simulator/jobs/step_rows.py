@@ -1,4 +1,4 @@
-"""The rows the ranks of a job report when a step has ended."""
+"""Step rows of the ranks of a job."""
 
 import itertools
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ class Rows:
 
 
 def packed(rows: list[Rows], ranks: slice, *, skew: float) -> bytes:
-    """Return the column bytes of some ranks' rows, in the time of a clock that is ``skew`` seconds ahead."""
+    """Return the column bytes of some ranks' rows, with times of a clock that is ``skew`` seconds ahead."""
     parts = []
     for i in range(len(_RUNS)):
         run = rows[0].runs[i][:, ranks]
@@ -46,7 +46,7 @@ def packed(rows: list[Rows], ranks: slice, *, skew: float) -> bytes:
 
 
 class StepRows:
-    """Writes the rows of one job."""
+    """Builds the rows of one job."""
 
     def __init__(self, spec: ClusterSpec, job: JobSpec, rng: np.random.Generator) -> None:
         self._start = spec.start
@@ -54,20 +54,20 @@ class StepRows:
         self._rng = rng
         rank = np.arange(job.world)
         dp, pp, tp = coords(job)
-        known: dict[str, npt.ArrayLike] = {"rank": rank, "local_rank": rank % spec.gpus}
-        known |= {"gpu_index": rank % spec.gpus, "dp": dp, "pp": pp, "tp": tp, "tokens": job.tokens}
+        constant: dict[str, npt.ArrayLike] = {"rank": rank, "local_rank": rank % spec.gpus}
+        constant |= {"gpu_index": rank % spec.gpus, "dp": dp, "pp": pp, "tp": tp, "tokens": job.tokens}
         if job.ep > 1:
-            known["ep"] = dp % job.ep
+            constant["ep"] = dp % job.ep
         empty = [
             np.full((len(names), job.world), MISSING.get(dtype, np.nan), dtype) for dtype, names in _RUNS
         ]
-        self._same_each_step = _written(empty, known)
+        self._constant = _written(empty, constant)
 
     def of(self, step: int, times: StepTimes, end: float, *, attempt: int, loss: tuple[float, float]) -> Rows:
         """Return the rows of ``step``; ``loss`` is loss and gradient norm."""
-        # Across the ranks of a step at most 0.005 % was measured.
+        # Measured: at most 0.005 % across the ranks of a step.
         jitter = 1.0 + 2e-5 * self._rng.standard_normal(self._job.world)
-        told: dict[str, npt.ArrayLike] = {
+        values: dict[str, npt.ArrayLike] = {
             "step": step,
             "ts": self._start + end,
             "step_seconds": times.step_seconds * jitter,
@@ -79,15 +79,15 @@ class StepRows:
             "grad_norm": loss[1],
         }
         if times.pause:
-            told["checkpoint_seconds"] = times.pause
-        return Rows(end, attempt, tuple(_written(self._same_each_step, told)))
+            values["checkpoint_seconds"] = times.pause
+        return Rows(end, attempt, tuple(_written(self._constant, values)))
 
 
-def _written(runs: list[Run], told: Mapping[str, npt.ArrayLike]) -> list[Run]:
+def _written(runs: list[Run], values: Mapping[str, npt.ArrayLike]) -> list[Run]:
     """Return copies of ``runs`` with the named columns set."""
     copies = [run.copy() for run in runs]
     for (_, names), run in zip(_RUNS, copies, strict=True):
         for i, name in enumerate(names):
-            if name in told:
-                run[i] = told[name]
+            if name in values:
+                run[i] = values[name]
     return copies

@@ -1,8 +1,7 @@
-"""The dependency model of one step: who waits for whom, from the work of each rank.
+"""The dependency model of one step: wait times and step time from the work of each rank.
 
-Tensor-parallel ranks meet in every layer, pipeline stages hand micro-batches on in order (1F1B),
-data-parallel ranks reduce gradients together, and the step ends for all when the last one is through. Only
-the work goes in; waits and the step time come out.
+Tensor-parallel ranks synchronise in every layer, pipeline stages pass micro-batches on in order (1F1B),
+data-parallel ranks reduce gradients together, and the step ends for all when the last rank has finished.
 """
 
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from simulator.cluster.layout import FloatArray
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What each rank has to do in one step, in seconds; arrays are [pp, dp, tp], ``compute`` [micro, ...].
+    """Work of each rank in one step, in seconds; arrays are [pp, dp, tp], ``compute`` [micro, ...].
 
     ``comm`` is the transfer time of the rank's gradients over its own link, ``stall`` the time until that
     link is back; ``pause`` is a stop of the whole job (checkpoint, evaluation).
@@ -29,7 +28,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """What every rank saw of one step, seconds, arrays [pp, dp, tp]."""
+    """Times of each rank in one step, in seconds; arrays are [pp, dp, tp]."""
 
     step_seconds: float
     compute: FloatArray
@@ -42,23 +41,23 @@ class StepTimes:
 def run_step(work: Work) -> StepTimes:
     """Return the times of one step that starts on all ranks at zero.
 
-    A data-parallel group transfers at the pace of its slowest link once its last member is there, so transfer
-    time is common to the group and everything else a rank does not compute is waiting.
+    A data-parallel group starts its transfer when its last member is ready and transfers at the pace of its
+    slowest link, so that transfer time is common to the group; the rest of the step is waiting.
     """
     compute = work.compute.sum(axis=0)
     ready = pipeline_finish(work.compute.max(axis=-1), work.data.max(axis=-1))[:, :, None]
     group_ready = ready.max(axis=1, keepdims=True)
     comm = np.broadcast_to((work.comm + work.stall).max(axis=1, keepdims=True), compute.shape)
     end = float((group_ready + comm).max()) + work.pause
-    # Whoever computes longest waits least: that is how the culprit shows, and its victims look worst.
+    # The rank that computes longest waits least.
     wait = end - compute - work.data - comm - work.pause
     return StepTimes(end, compute, wait, work.data, comm, work.pause)
 
 
 def after_rollout(times: StepTimes, generation: FloatArray) -> StepTimes:
-    """Return the step with the phase before it in which the first replicas generate and the others wait.
+    """Return the step preceded by a phase in which the first replicas generate and the others wait.
 
-    ``generation`` is [pp, replicas, tp]; the replicas that generate have no part in the training.
+    ``generation`` is [pp, replicas, tp] in seconds; the replicas that generate do not train.
     """
     replicas, phase = generation.shape[1], float(generation.max())
     step_seconds = times.step_seconds + phase
@@ -71,13 +70,13 @@ def after_rollout(times: StepTimes, generation: FloatArray) -> StepTimes:
 
 
 def pipeline_finish(micro: FloatArray, start: FloatArray) -> FloatArray:
-    """Return when each stage is through, [pp, dp], for ``micro`` [micro, pp, dp] and ready times ``start``.
+    """Return when each stage has finished, [pp, dp], for ``micro`` [micro, pp, dp] and ready times ``start``.
 
-    A stage begins a micro-batch when it has finished the one before and the previous stage has handed this
+    A stage begins a micro-batch when it has finished the one before and the previous stage has passed this
     one on; forward and backward of a micro-batch count as one visit, which for even stages gives 1F1B's
-    (micro + pp - 1) visits. Stages upstream end when the last one's backward pass has come back to them.
+    (micro + pp - 1) visits. A stage ends when the backward pass of the last stage has come back to it.
     """
-    # Without stages to hand on to, micro-batches simply follow each other.
+    # With one stage, micro-batches follow each other directly.
     if micro.shape[1] == 1:
         return np.asarray(start + micro.sum(axis=0))
     done = start.copy()

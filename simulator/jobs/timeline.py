@@ -1,4 +1,4 @@
-"""What the GPUs of one job do from moment to moment: a row of segments, each with its own activity."""
+"""Activity of the GPUs of one job over time, as a sequence of segments."""
 
 from collections import deque
 from dataclasses import dataclass
@@ -22,18 +22,18 @@ class Segment:
 
 
 class Timeline:
-    """The segments of one job in order of time; those that are past are forgotten."""
+    """The segments of one job in order of time; past ones are dropped."""
 
     def __init__(self, nodes: range) -> None:
         self._nodes = slice(nodes.start, nodes.stop)
         self._segments: deque[Segment] = deque()
 
     def add(self, segment: Segment) -> None:
-        """Append what comes next."""
+        """Append the next segment."""
         self._segments.append(segment)
 
     def fill(self, activity: Activity, moments: FloatArray) -> None:
-        """Write what the job does at ``moments`` [nodes of the cluster], which never go back."""
+        """Write the activity at ``moments`` [nodes of the cluster], which must not decrease between calls."""
         mine = moments[self._nodes]
         first, last = mine.min(), mine.max()
         while self._segments[0].until <= first:
@@ -55,7 +55,7 @@ class Timeline:
             (activity.sent, segment.sent),
         ):
             mine = target[self._nodes]
-            # An idle job leaves its nodes to the jobs before and after it.
+            # Nodes of a job that does not run belong to the jobs before and after it.
             if segment.running is False:
                 continue
             mine[where] = values[where] if isinstance(values, np.ndarray) else values

@@ -1,4 +1,4 @@
-"""Draws what every rank of one job has to do in each step, healthy noise and hardware condition included."""
+"""Random work of every rank of one job in each step, with healthy noise and the condition of the hardware."""
 
 import math
 
@@ -9,17 +9,18 @@ from simulator.faults.condition import Condition
 from simulator.jobs.noise import Noise
 from simulator.jobs.step_schedule import Work
 
-# The first step of an attempt takes 2.5 times as long, the 20th one per cent longer.
+# Recorded jobs are slow for 10 to 20 steps: the first takes 2.5 times as long, the 20th one per cent longer.
 WARM_UP_STEPS, WARM_UP_EXCESS = 4.0, 1.5
-# How much the lengths of what replicas generate differ.
+# CV of the length of generation between replicas. Assumption.
 GENERATION_CV = 0.1
+# Longer than any run.
 NEVER_SECONDS = 1e9
 
 
 class WorkSource:
-    """The work of one job, step after step.
+    """The work of one job by step.
 
-    Keeps the job's drift and each rank's lasting speed; all randomness comes from ``rng``. Conditions are
+    Holds the job's drift and each rank's permanent speed; all randomness comes from ``rng``. Conditions are
     those of the job's own nodes.
     """
 
@@ -35,7 +36,7 @@ class WorkSource:
         load = job.workload
         visits = job.micro_batches + job.pp - 1
         base = (job.step_seconds - load.comm_seconds - load.data_seconds) / visits
-        # GPUs of one model differ a little for good; peers must not take that for a fault.
+        # GPUs of one model differ a little permanently, which is no fault.
         lasting = np.exp(load.spread_cv * rng.standard_normal(self._shape))
         self._base = base * lasting
         if job.pp > 1:
@@ -47,27 +48,27 @@ class WorkSource:
     ) -> Work:
         """Return the work of ``step`` that starts at ``t`` seconds.
 
-        ``start`` is the hardware as it begins, ``transfer`` while gradients are sent; computing takes
-        ``slowdown`` times as long [nodes, gpus].
+        ``start`` is the condition at its start, ``transfer`` that while gradients are sent; compute takes
+        ``slowdown`` [nodes, gpus] times as long.
         """
         load = self._job.workload
         scale = self._noise.shared(step, t) * self._noise.ranks() * self._of(slowdown)
-        # Of a micro-batch, so that the sum over a step's has noise_cv.
+        # Per micro-batch, such that the sum over a step has noise_cv.
         noise = load.noise_cv * np.sqrt(self._job.micro_batches)
         micro = 1.0 + noise * self._rng.standard_normal((self._job.micro_batches, *self._shape))
         ratio, stall = self._links(transfer)
         return Work(
-            # Noise never makes work negative, however wide it is set.
+            # Bounded below, so that work is positive for any noise_cv.
             compute=self._base * scale * np.maximum(micro, 0.1),
             data=load.data_seconds * self._jitter(0.1) + start.loader[self.node].reshape(self._shape),
-            # All-gathers were measured to vary by 2 to 2.4 %.
+            # Measured: all-gathers vary by 2 to 2.4 %.
             comm=load.comm_seconds * self._jitter(0.022) / ratio,
             stall=stall,
             pause=self._checkpoint(step, start),
         )
 
     def generation(self, slowdown: FloatArray) -> FloatArray:
-        """Return the seconds each rank of the replicas that roll out generates in a step, [pp, dp, tp]."""
+        """Return the seconds of generation of each rank of the replicas that roll out, [pp, dp, tp]."""
         replicas = self._job.rollout_dp
         length = np.exp(GENERATION_CV * self._rng.standard_normal((1, replicas, 1)))
         own = self._of(slowdown)[:, :replicas] * self._jitter(0.005)[:, :replicas]
@@ -82,16 +83,16 @@ class WorkSource:
         return 0.0
 
     def warm_up(self, steps: int) -> float:
-        """Return how many times longer the step takes that follows ``steps`` others of its attempt."""
+        """Return the factor of a step that follows ``steps`` others of its attempt."""
         return 1.0 + WARM_UP_EXCESS * math.exp(-steps / WARM_UP_STEPS)
 
     def _links(self, transfer: Condition) -> tuple[FloatArray, FloatArray]:
-        """Return the bandwidth left to each rank and how long it waits for a link that is down."""
+        """Return the share of bandwidth left to each rank, and its wait for a link that is down (seconds)."""
         if self._alone:
             return np.ones(self._shape), np.zeros(self._shape)
         ratio = transfer.link[self.node, self.nic].reshape(self._shape)
         stall = transfer.link_back[self.node, self.nic].reshape(self._shape)
-        # A link that never returns breaks the job; a step that long comes to no end before that.
+        # A link that never returns breaks the job before a step of this length ends.
         return ratio, np.minimum(stall, NEVER_SECONDS)
 
     def _of(self, values: FloatArray) -> FloatArray:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.detection.chronic import run, telling
+from benchmarks.detection.chronic import cost, run
 
 
 @pytest.mark.parametrize(("size", "found"), [(0.0, 0), (0.02, 8), (0.05, 10)])
@@ -14,7 +14,7 @@ def test_slow_ones_are_named_within_days_and_no_other(size, found):
     assert all(2 <= days <= 13 for days in tally.days)
 
 
-def test_telling_is_timed(capsys):
-    """Each rank tells once in an hour of steps."""
-    telling(16)
-    assert "16 paces told in 3600 steps" in capsys.readouterr().out
+def test_the_cost_of_paces_is_measured(capsys):
+    """Each rank has one pace in an hour of steps."""
+    cost(16)
+    assert "16 paces in 3600 steps" in capsys.readouterr().out

@@ -18,7 +18,7 @@ def test_an_open_finding_tells_what_its_job_has_lost_so_far(name):
     look = looks_at(case, seed=0)[0]
     assert look.read == pytest.approx(look.true, rel=TOLERANCE)
     # What is stored lacks no more than what was lost since the last version, half a minute ago.
-    assert look.told == pytest.approx(look.true, rel=0.06)
+    assert look.reported == pytest.approx(look.true, rel=0.06)
 
 
 @pytest.mark.slow

@@ -35,8 +35,8 @@ def test_events_are_lost_and_doubled(lost, sent):
 
 
 def test_every_start_is_counted_once():
-    """Of eight seeds two are healthy; with every event lost nothing is told and nothing is right."""
+    """Of eight seeds two are healthy; with every event lost there is no finding."""
     whole, nothing = run(range(8), lost=0.0), run(range(8), lost=1.0)
     assert (whole.starts, whole.healthy, whole.wrong) == (6, 2, 0)
-    assert (whole.told, whole.node, whole.phase, whole.close) == (6, 6, 6, 1.0)
-    assert (nothing.starts, nothing.told, nothing.node, nothing.close) == (6, 0, 0, 0.0)
+    assert (whole.found, whole.node, whole.phase, whole.close) == (6, 6, 6, 1.0)
+    assert (nothing.starts, nothing.found, nothing.node, nothing.close) == (6, 0, 0, 0.0)

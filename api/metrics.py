@@ -53,8 +53,8 @@ class ApiMetrics:
 
     def observe(self, method: str, route: str, status: int, seconds: float) -> None:
         """Count one answer."""
-        known = method if method in _METHODS else "OTHER"
-        self._requests.labels(known, route, f"{status // 100}xx").observe(seconds)
+        label = method if method in _METHODS else "OTHER"
+        self._requests.labels(label, route, f"{status // 100}xx").observe(seconds)
 
 
 class NotifierMetrics:

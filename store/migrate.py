@@ -69,16 +69,16 @@ def migrate(dsn: str, migrations: list[Migration] | None = None) -> list[str]:
         # dbmate's table has no checksums: migrations it applied are not compared.
         conn.execute("ALTER TABLE schema_migrations ADD COLUMN IF NOT EXISTS sha256 text")
         rows = conn.execute("SELECT version, sha256 FROM schema_migrations").fetchall()
-        known: dict[str, str | None] = dict(rows)
-        _refuse_changes(wanted, known)
-        missing = [m for m in wanted if m.version not in known]
+        applied: dict[str, str | None] = dict(rows)
+        _refuse_changes(wanted, applied)
+        missing = [m for m in wanted if m.version not in applied]
         for migration in missing:
             _apply(conn, migration)
         return [m.name for m in missing]
 
 
-def _refuse_changes(wanted: list[Migration], known: dict[str, str | None]) -> None:
-    changed = [m.name for m in wanted if known.get(m.version) not in (None, m.sha256)]
+def _refuse_changes(wanted: list[Migration], applied: dict[str, str | None]) -> None:
+    changed = [m.name for m in wanted if applied.get(m.version) not in (None, m.sha256)]
     if changed:
         raise MigrationError(
             f"already applied and changed since: {', '.join(changed)}. Restore the file and put the change "

@@ -1,4 +1,4 @@
-"""Removes old rows, a few at a time, by one process at a time; what each process may remove is a function.
+"""Removal of old rows in small batches, by one process at a time; one function for each process.
 
 Findings that were open are kept for ever.
 """

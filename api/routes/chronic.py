@@ -53,7 +53,7 @@ def read_chronic(
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     cursor: Annotated[str | None, Query(max_length=1024)] = None,
 ) -> Response:
-    """List GPUs that are slightly slow in job after job."""
+    """List GPUs that are slightly slow in many jobs."""
     bound = {"list": "chronic", "cluster": cluster, "days": days, "clusters": principal.clusters}
     after = _position(services.cursors.open(cursor, bound)) if cursor else None
     today = services.now().astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)

@@ -72,9 +72,9 @@ class Tail:
 
 def _tail(services: Services, principal: Principal, last_id: str) -> Tail:
     with services.pool.connection() as conn:
-        known = events.get(conn, last_id) if last_id else None
+        last = events.get(conn, last_id) if last_id else None
         # With an unknown or removed id the stream begins with new events.
-        start = known.seq if known else events.last_seq(conn)
+        start = last.seq if last else events.last_seq(conn)
         tail = Tail(start, principal.clusters)
         tail.seen.extend(e.id for e in events.after(conn, start - _OVERLAP) if e.seq <= start)
     return tail

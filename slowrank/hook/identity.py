@@ -56,7 +56,7 @@ _NUMBERS = {
 
 
 def _job_id(environ: Mapping[str, str]) -> str:
-    # squeue shows the tasks of an array by both numbers; each has a SLURM_JOB_ID of its own beside them.
+    # squeue shows the tasks of an array by both numbers, although each also has its own SLURM_JOB_ID.
     array = environ.get("SLURM_ARRAY_JOB_ID")
     run_id = environ.get("TORCHELASTIC_RUN_ID", "none")  # torchrun sets "none" where none was given
     master = environ.get("MASTER_ADDR", "").split(".")[0]

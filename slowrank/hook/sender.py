@@ -11,7 +11,7 @@ from typing import Any
 
 from slowrank.hook.misuse import harmless, misuse
 
-# Far more than the steps of a second: rows wait for the next flush only, never for an absent exporter.
+# Far more than the steps of a second: rows wait for the next flush only, and not for an absent exporter.
 RING_ROWS = 4096
 # Some 4 kB of JSON; a listener accepts up to 256 rows (telemetry.datagram).
 DATAGRAM_ROWS = 32

@@ -1,7 +1,7 @@
-"""Every limit a record must keep before it is let in.
+"""Validation of records: limits on sizes, names, times and numbers.
 
-A record that breaks a rule raises ``BadRecord`` with a reason from ``REASONS``, which is also the label it is
-counted under. What a later schema holds beyond the known columns is cut off.
+A record that breaks a rule raises ``BadRecord`` with a reason from ``REASONS``, which is also the label of
+the counter. Columns of a later schema are cut off.
 """
 
 import functools
@@ -45,7 +45,7 @@ MAX_WEIGHT = 1e100
 DEAD_LETTER_BYTES = 4096
 
 BAD_TIME = "bad_time"
-"""The reason of a record that is well but for its time."""
+"""Reason of a record that is valid except for its time."""
 
 REASONS = (
     "oversize",
@@ -64,7 +64,7 @@ _NAME_BYTES = (string.ascii_letters + string.digits + "._:/-").encode()
 
 
 class BadRecord(ValueError):
-    """A record that must not enter: ``reason`` is one of ``REASONS``, ``detail`` is for people."""
+    """A record that is refused: ``reason`` is one of ``REASONS``, ``detail`` explains it to people."""
 
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(f"{reason}: {detail}")
@@ -73,7 +73,7 @@ class BadRecord(ValueError):
 
 
 def check_sample(record: NodeSample, *, now: float | None = None) -> NodeSample:
-    """Return ``record``, cut to the columns known here, if it keeps every rule; else raise ``BadRecord``."""
+    """Return ``record`` without columns of later schemas if it is valid; else raise ``BadRecord``."""
     _check_envelope(record, () if record.job_id is None else (record.job_id,), now)
     _check_ids(record.gpu_ids)
     _check_ids(record.nic_ids)
@@ -81,7 +81,7 @@ def check_sample(record: NodeSample, *, now: float | None = None) -> NodeSample:
 
 
 def check_steps(record: JobSteps, *, now: float | None = None) -> JobSteps:
-    """Return ``record``, cut to the columns known here, if it keeps every rule; else raise ``BadRecord``."""
+    """Return ``record`` without columns of later schemas if it is valid; else raise ``BadRecord``."""
     _check_envelope(record, (record.job_id,), now)
     _check_count("attempt", record.attempt)
     if not 0 <= record.world_size <= MAX_RANKS:
@@ -92,7 +92,7 @@ def check_steps(record: JobSteps, *, now: float | None = None) -> JobSteps:
 
 
 def check_event(record: NodeEvent, *, now: float | None = None) -> NodeEvent:
-    """Return ``record`` if it keeps every rule, else raise ``BadRecord``."""
+    """Return ``record`` if it is valid, else raise ``BadRecord``."""
     if record.v != VERSION:
         raise unknown_version(record.v)
     values = [value for value in record.subject.values() if isinstance(value, str)]
@@ -113,7 +113,7 @@ def check_event(record: NodeEvent, *, now: float | None = None) -> NodeEvent:
 
 
 def check_message(message: StageMessage) -> StageMessage:
-    """Return ``message`` if its names, times and numbers can be worked with, else raise ``BadRecord``."""
+    """Return ``message`` if its names, times and numbers are valid, else raise ``BadRecord``."""
     if message.v != MESSAGE_VERSION:
         raise unknown_version(message.v, MESSAGE_VERSION)
     _check_names((message.cluster,))
@@ -208,8 +208,8 @@ def unknown_version(version: int, newest: int = VERSION) -> BadRecord:
     return BadRecord("unknown_version", f"record version {version}, this reader reads up to {newest}")
 
 
-# A node sends the same names every second, and all of a rack or job the same labels: finding them known
-# costs a third of checking them. There is room for the names of 12,500 nodes, with some thousand labels.
+# A node sends the same names every second, and all of a rack or job the same labels: a look-up costs a third
+# of a check. Holds the names of 12,500 nodes, with some thousand labels.
 @functools.lru_cache(maxsize=16_384)
 def _check_names(names: tuple[str, ...]) -> None:
     if "" in names or max(map(len, names)) > MAX_NAME or _strange("".join(names)):
@@ -244,10 +244,9 @@ def _check_count(field: str, count: int) -> None:
 
 
 def _check_weights(record: Suspicion) -> None:
-    """Check the numbers of a suspicion that others are added to or multiplied with."""
-    told = [ratio for ratio in (record.slowdown_ratio, record.job_slowdown_ratio) if ratio is not None]
-    told += record.hypotheses.values()
-    if not all(abs(number) <= MAX_WEIGHT for number in told):
+    """Check the numbers of a suspicion that enter sums and products."""
+    ratios = [ratio for ratio in (record.slowdown_ratio, record.job_slowdown_ratio) if ratio is not None]
+    if not all(abs(number) <= MAX_WEIGHT for number in (*ratios, *record.hypotheses.values())):
         raise BadRecord("bad_number", f"ratios and odds must be numbers up to {MAX_WEIGHT:g}")
     if record.lost is not None and not all(
         0 <= number <= MAX_INT for number in (record.lost.gpu_seconds, record.lost.gpus)
@@ -261,10 +260,10 @@ def _check_subjects(record: Suspicion) -> None:
     if len(record.suspects) > MAX_INSTANCES:
         raise BadRecord("too_many_instances", f"{len(record.suspects)} suspects, at most {MAX_INSTANCES}")
     for subject in (record.subject, *(suspect.subject for suspect in record.suspects)):
-        told = msgspec.structs.astuple(subject)
-        _check_text(subject="".join(value for value in told if isinstance(value, str)))
+        values = msgspec.structs.astuple(subject)
+        _check_text(subject="".join(value for value in values if isinstance(value, str)))
         coords = (subject.coords or {}).values()
-        if any(isinstance(value, int) and abs(value) > MAX_INT for value in (*told, *coords)):
+        if any(isinstance(value, int) and abs(value) > MAX_INT for value in (*values, *coords)):
             raise BadRecord("bad_number", "a number of a subject does not fit 64 bits")
 
 
@@ -272,13 +271,13 @@ def _check_text(**texts: str) -> None:
     for field, text in texts.items():
         if len(text) > MAX_TEXT:
             raise BadRecord("oversize", f"{field} has {len(text)} characters, at most {MAX_TEXT}")
-        # PostgreSQL stores neither; a surrogate alone does not even survive the way back to bytes.
+        # PostgreSQL stores neither, and a lone surrogate cannot be encoded.
         if "\0" in text or any("\ud800" <= c <= "\udfff" for c in text):
             raise BadRecord("bad_label", f"{field} holds a NUL or half a surrogate pair")
 
 
 def _known_sample(record: NodeSample) -> NodeSample:
-    # A later schema is read as the newest one known: its columns begin with those.
+    # A later schema is read as our newest one, with whose columns it begins.
     schema = SAMPLE_SCHEMAS.get(record.schema) or SAMPLE_SCHEMAS[max(SAMPLE_SCHEMAS)]
     declared = _row_bytes(record.schema, schema.id, record.row_bytes, schema.row_bytes)
     gpus, nics, hosts = len(record.gpu_ids), len(record.nic_ids), 1 if record.host else 0
@@ -329,21 +328,21 @@ def _row_bytes(
     if sent < known_id or declared is None:
         raise BadRecord("unknown_schema", f"schema {sent} is not in the registry, which ends at {known_id}")
     appended = [size - old for size, old in zip(declared, known, strict=True)]
-    # An appended column takes 4 bytes or 8: a single one of 2 would be refused by every older reader.
+    # An appended column must have 4 or 8 bytes.
     if any(size < 0 or size % 4 for size in appended) or not any(appended):
         raise BadRecord("unknown_schema", f"schema {sent} with rows of {declared} bytes extends no known one")
     return declared
 
 
 def _check_step_rows(block: Block, rows: bytes, now: float | None) -> None:
-    """Check what a stage relies on in every row: step, rank, ts and step_seconds."""
+    """Check the columns that every row must have: step, rank, ts and step_seconds."""
     columns = read(block, rows, ("step", "rank", "ts", "step_seconds"))
     steps, ranks, times, seconds = columns.values()
     if not steps:
         return
     if min(steps) < 0 or min(ranks) < 0 or max(ranks) >= MAX_RANKS:
         raise BadRecord("bad_number", f"step must be at least 0 and rank 0 to {MAX_RANKS - 1}")
-    # One NaN or infinity makes the sum one, which is cheaper to see than each of them.
+    # One NaN or infinity makes the sum one, which is cheaper to test than each value.
     _check_time(sum(times), None)
     _check_time(min(times), now)
     _check_time(max(times), now)

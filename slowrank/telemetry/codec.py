@@ -1,7 +1,4 @@
-"""Records to bytes and back, with every limit checked: nothing unchecked passes this module.
-
-Concerned with the msgpack form; the JSON twin is in ``twin``, the limits in ``checks``.
-"""
+"""Encode records to msgpack and decode them, with validation (``checks``); the JSON twin is in ``twin``."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -47,7 +44,7 @@ def encode(record: NodeSample | JobSteps | NodeEvent | StageMessage | JobEnded |
 
 
 def decode_sample(payload: bytes, *, now: float | None = None) -> NodeSample:
-    """Read one ``node-samples`` message; ``now`` (Unix seconds) switches the time window on.
+    """Decode one ``node-samples`` message; with ``now`` (Unix seconds) its time must be near.
 
     Raises ``BadRecord``.
     """
@@ -64,7 +61,7 @@ def decode_steps_or_end(payload: bytes, *, now: float | None = None) -> JobSteps
     try:
         record = decode_steps(payload, now=now)
     except BadRecord as error:
-        # Step rows come by the thousand a second and carry no tag; the end of a job has one.
+        # Step rows, thousands a second, have no tag; the end of a job has one.
         if error.reason != "undecodable":
             raise
         try:

@@ -1,7 +1,7 @@
-"""Column bytes from named values and back, with the standard library alone.
+"""Pack named values into column bytes and unpack them, with the standard library only.
 
-The exporter and the hook's listener write through ``pack``; readers that compute lay numpy arrays over the
-same bytes (``streams.columns``), readers that print use ``unpack``.
+The exporter and the hook's listener use ``pack``, programs that print ``unpack``; the stages map numpy arrays
+to the same bytes (``streams.columns``).
 """
 
 import math
@@ -21,14 +21,14 @@ Value = float | int | None
 def pack(block: Block, rows: Sequence[Mapping[str, Value]]) -> bytes:
     """Return the columns of ``rows`` (one mapping per instance) in the order of ``block``.
 
-    A missing or None value becomes NaN or the dtype's ``MISSING``; names the block does not know are ignored.
+    A missing or None value becomes NaN or the dtype's ``MISSING``; names that the block lacks are ignored.
     Raises ``OverflowError`` for an integer beyond its column's dtype.
     """
     return b"".join(_pack_column(c.dtype, [row.get(c.name) for row in rows]) for c in block.columns)
 
 
 def step_schema_of(rows: Iterable[Mapping[str, Value]]) -> StepSchema:
-    """Return the smallest schema that holds all that step ``rows`` tell."""
+    """Return the smallest schema with all columns of step ``rows``."""
     return step_schema(squares=any(row.get("seq_len_sq_sum") is not None for row in rows))
 
 
@@ -49,7 +49,7 @@ def unpack(block: Block, data: bytes) -> Iterator[dict[str, Value]]:
 def read(block: Block, data: bytes, names: Iterable[str]) -> dict[str, tuple[Any, ...]]:
     """Return the named columns of ``data`` as stored, NaN and ``MISSING`` for what was not read.
 
-    Raises ``KeyError`` for a name that the block does not know.
+    Raises ``KeyError`` for a name that the block lacks.
     """
     count = len(data) // block.row_size
     columns = {}

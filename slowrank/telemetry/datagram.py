@@ -1,7 +1,7 @@
-"""What the training hook sends to the exporter of its node: step rows of one rank as a JSON datagram.
+"""Datagrams from the training hook to the exporter of its node: step rows of one rank as JSON.
 
-The hook (``slowrank.hook``) writes it with the standard library; this is the reading side, which trusts
-nothing, since any process of the node can send here.
+The hook (``slowrank.hook``) writes them with the standard library; this is the reader, which validates
+everything, since any process of the node can send here.
 """
 
 import msgspec
@@ -14,8 +14,9 @@ from slowrank.telemetry.schema import STEP_V1
 
 # The largest payload of UDP over IPv4.
 MAX_DATAGRAM_BYTES = 65_507
-# Eight times what the hook sends at once.
+# Eight times as many as the hook sends at once.
 MAX_DATAGRAM_ROWS = 256
+# Limit of a step and its phases. Chosen: far above any step or checkpoint.
 MAX_SECONDS = 7 * 86_400.0
 HEAD_FIELDS = ("rank", "local_rank", "gpu_index", *COORDS)
 ROW_FIELDS = tuple(name for name in STEP_V1.names if name not in HEAD_FIELDS)
@@ -32,9 +33,10 @@ DatagramRow = tuple[
 class StepDatagram(msgspec.Struct, frozen=True, kw_only=True):
     """Rows of one rank since its last flush, in the order of ``ROW_FIELDS``.
 
-    ``seq_len_sq_sum`` has one entry a row, or none at all: an older exporter knows rows of these fields only.
-    ``gpu_uuid`` may be the beginning of one, and stands where the rank does not know its ``gpu_index``.
-    ``seq`` counts the datagrams of one process; ``dropped`` is how many rows its ring has lost so far.
+    ``seq_len_sq_sum`` has one entry a row or is empty; it is not part of the rows, because older exporters
+    refuse rows with more fields. ``gpu_uuid`` may be a prefix of one, and is sent by ranks without a
+    ``gpu_index``. ``seq`` counts the datagrams of one process; ``dropped`` the rows that its ring has lost so
+    far.
     """
 
     v: int
@@ -57,7 +59,7 @@ _decoder = msgspec.json.Decoder(StepDatagram)
 
 
 def decode_datagram(payload: bytes, *, now: float) -> StepDatagram:
-    """Read one datagram; ``now`` (Unix seconds) bounds its times.
+    """Decode one datagram; ``now`` (Unix seconds) bounds its times.
 
     Raises ``BadRecord`` with the reasons of ``checks.REASONS``.
     """
@@ -68,7 +70,7 @@ def decode_datagram(payload: bytes, *, now: float) -> StepDatagram:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadRecord("undecodable", str(error)[:200]) from error
     if datagram.v != 1:
-        raise BadRecord("unknown_version", f"datagram version {datagram.v}, this reader knows 1")
+        raise BadRecord("unknown_version", f"datagram version {datagram.v}, this reader reads 1")
     if len(datagram.rows) > MAX_DATAGRAM_ROWS:
         raise BadRecord("too_many_instances", f"{len(datagram.rows)} rows, at most {MAX_DATAGRAM_ROWS}")
     if len(datagram.seq_len_sq_sum) not in (0, len(datagram.rows)):
@@ -104,14 +106,14 @@ def _check_numbers(datagram: StepDatagram) -> None:
 
 
 def _check_as_record(datagram: StepDatagram, now: float) -> None:
-    """Hold the datagram to every rule of the record its rows will travel in."""
+    """Check the datagram by the rules of the record that its rows become part of."""
     values = step_values(datagram)
     schema = step_schema_of(values)
     try:
         rows = pack(schema.rows, values)
     except OverflowError as error:
         raise BadRecord("bad_number", f"a number does not fit its column: {error}") from error
-    # The exporter puts in its own cluster, node and boot id; only what the sender says is on trial here.
+    # The exporter adds its own cluster, node and boot id; only the sender's values are checked here.
     record = JobSteps(
         schema=schema.id,
         cluster="-",

@@ -1,8 +1,8 @@
-"""How bad an event is by its own words: several kernel messages say so, each in its way.
+"""Grade of an event, as several kernel messages state it.
 
-An event's ``code`` names what happened (``xid.145``, ``nvswitch.sxid``), its grade is part of the rule's
-name (``xid.145.nonfatal``). One that does not say how bad it is has the name of its code. Exporters give
-events their severity by it, workers choose their rule by it, so that both agree, whichever of them is newer.
+An event's ``code`` names what happened (``xid.145``, ``nvswitch.sxid``); its grade is part of the name of the
+rule (``xid.145.nonfatal``), which without a grade is the code. Exporters choose the severity of events by it,
+and workers their rule, so that both agree, whichever of them is newer.
 """
 
 import re
@@ -10,7 +10,7 @@ import re
 NONFATAL, FATAL, CORRECTED, NONE, DRIVER = ".nonfatal", ".fatal", ".corrected", ".none", ".driver"
 
 NVLINK5 = range(144, 151)
-"""XIDs of NVLink 5, which name the unit at fault and then say ``Fatal`` or ``Nonfatal``."""
+"""XIDs of NVLink 5, whose messages have the unit at fault and then ``Fatal`` or ``Nonfatal``."""
 
 _SXID = re.compile(r"SXid \(PCI:[^)]*\): \d+, (?P<grade>Non-?fatal|Fatal)\b", re.IGNORECASE)
 _NVLINK5 = re.compile(r"\b(?P<grade>Nonfatal|Fatal) XC\d")
@@ -26,7 +26,7 @@ _DRIVER = re.compile(
 
 
 def graded(code: str, message: str) -> str:
-    """Return the name of the rule for an event: its code, and its grade where the message says it."""
+    """Return the name of the rule for an event: its code, and its grade if the message states one."""
     if code == "nvswitch.sxid":
         return code + _nonfatal(_SXID.search(message))
     if code == "pcie.aer":
@@ -41,9 +41,9 @@ def graded(code: str, message: str) -> str:
 
 
 def recovery_action(message: str) -> int | None:
-    """Return the action that the driver now asks for in the message of XID 154, as NVML numbers them.
+    """Return the recovery action that the driver requires, from the message of XID 154, with NVML's numbers.
 
-    0 none, 1 reset, 2 reboot, 3 drain peers, 4 drain and reset; None where the message does not say.
+    0 none, 1 reset, 2 reboot, 3 drain peers, 4 drain and reset; None where the message has none.
     """
     found = _RECOVERY.search(message)
     return None if found is None else int(found["to"], 16 if "x" in found["to"].lower() else 10)

@@ -1,4 +1,4 @@
-"""The field and metric names of twin rows, and the known name that is nearest to an unknown one."""
+"""The field and metric names of twin rows, and the valid name that is nearest to an unknown one."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ COORDS = ("dp", "pp", "tp", "cp", "ep")
 
 _SAMPLE = SAMPLE_SCHEMAS[CURRENT_SAMPLE_SCHEMA]
 METRICS = (*_SAMPLE.gpu.names, *_SAMPLE.nic.names, *_SAMPLE.host.names)
-"""What the ``metric`` of a sample row may be."""
+"""Valid values of ``metric`` in a sample row."""
 
 _HEAD = ("kind", "ts", "cluster", "node", "boot_id", "seq", "job_id", "labels")
 _FIELDS: dict[str, tuple[str, ...]] = {
@@ -29,25 +29,25 @@ _FIELDS: dict[str, tuple[str, ...]] = {
 }
 # Comparing two names costs the product of their lengths, and names come from outside.
 _COMPARED = 64
-# More known names than these make a message nobody reads.
+# A message lists at most so many valid names.
 _LISTED = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """A name that is not known: where in the row it stands, what it is a name of, and what is known."""
+    """An unknown name: its field in the row, what it is a name of, and the valid names."""
 
     field: str
     what: str
     name: str
-    known: tuple[str, ...]
+    valid: tuple[str, ...]
 
     def __str__(self) -> str:
-        return f"there is no {self.what} {self.name[:_COMPARED]!r}{hint(self.name, self.known)}"
+        return f"there is no {self.what} {self.name[:_COMPARED]!r}{hint(self.name, self.valid)}"
 
 
 def kind_of(row: Mapping[str, Any]) -> str:
-    """Return the kind of a twin row: what it says, else what its fields suggest."""
+    """Return the kind of a twin row: that in its field ``kind``, else by its other fields."""
     kind = row.get("kind")
     if kind:
         return str(kind)
@@ -57,40 +57,40 @@ def kind_of(row: Mapping[str, Any]) -> str:
 
 
 def first_unknown(row: Mapping[str, Any]) -> Unknown | None:
-    """Return the first name in a twin row that nothing would read, or None.
+    """Return the first unknown name in a twin row, or None.
 
-    A row of an unknown kind has no names to hold it against; whoever reads the row refuses it.
+    A row of an unknown kind has no valid names; it is refused where it is read.
     """
     kind = kind_of(row)
-    known = _FIELDS.get(kind)
-    if known is None:
+    valid = _FIELDS.get(kind)
+    if valid is None:
         return None
     coords = row.get("coords")
-    if strange := _strange(row, known):
-        return Unknown(strange, f"field of {kind} rows", strange, known)
-    if kind == "step" and isinstance(coords, Mapping) and (strange := _strange(coords, COORDS)):
-        return Unknown(f"coords/{strange}", "coordinate", strange, COORDS)
+    if unknown := _first_not_in(row, valid):
+        return Unknown(unknown, f"field of {kind} rows", unknown, valid)
+    if kind == "step" and isinstance(coords, Mapping) and (unknown := _first_not_in(coords, COORDS)):
+        return Unknown(f"coords/{unknown}", "coordinate", unknown, COORDS)
     return unknown_metric(row["metric"]) if kind == "sample" and row.get("metric") else None
 
 
 def unknown_metric(name: object) -> Unknown | None:
-    """Return what is wrong with the name of a metric, or None."""
+    """Return the error about the name of a metric, or None if it is valid."""
     return None if name in METRICS else Unknown("metric", "metric", str(name), METRICS)
 
 
-def hint(name: str, known: Collection[str]) -> str:
-    """Return the end of an error message: the known name nearest to ``name``, or where they are listed."""
-    if like := _nearest(name[:_COMPARED], tuple(known)):
+def hint(name: str, valid: Collection[str]) -> str:
+    """Return the end of an error message: the valid name nearest to ``name``, or where they are listed."""
+    if like := _nearest(name[:_COMPARED], tuple(valid)):
         return f" (is it {like!r}?)"
-    return f"; known are {', '.join(known)}" if len(known) <= _LISTED else "; docs/records.md names them"
+    return f"; valid are {', '.join(valid)}" if len(valid) <= _LISTED else "; docs/records.md lists them"
 
 
 @lru_cache(maxsize=1024)
-def _nearest(name: str, known: tuple[str, ...]) -> str:
-    lower, name = {one.lower(): one for one in known}, name.lower()
+def _nearest(name: str, valid: tuple[str, ...]) -> str:
+    lower, name = {one.lower(): one for one in valid}, name.lower()
 
     def likeness(one: str) -> tuple[float, int]:
-        # rx_ and tx_ are as like by their letters alone: of those, the one with the longer common end.
+        # Names with rx_ and tx_ may be equally similar: of those, the one with the longer common suffix.
         same_end = takewhile(lambda pair: pair[0] == pair[1], zip(one[::-1], name[::-1], strict=False))
         return SequenceMatcher(None, one, name).ratio(), sum(1 for _ in same_end)
 
@@ -99,5 +99,5 @@ def _nearest(name: str, known: tuple[str, ...]) -> str:
     return lower[max(found, key=likeness)] if found else ""
 
 
-def _strange(row: Mapping[str, Any], known: tuple[str, ...]) -> str:
-    return next((str(name) for name in row if name not in known), "")
+def _first_not_in(row: Mapping[str, Any], valid: tuple[str, ...]) -> str:
+    return next((str(name) for name in row if name not in valid), "")

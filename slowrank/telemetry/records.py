@@ -1,6 +1,6 @@
-"""The wire records, version 1: what travels in Kafka and what the stages consume.
+"""The wire records, version 1, in Kafka and as input of the stages.
 
-Columns stay bytes here; whoever computes on them lays an array over the bytes with the schema's blocks.
+Columns are bytes here; ``streams.columns`` maps arrays to them by the blocks of the schema.
 """
 
 from typing import Literal
@@ -10,7 +10,7 @@ import msgspec
 VERSION = 1
 
 UNKNOWN_NODE = "unknown"
-"""The node of twin rows that name none; no machine is meant, and ranks that share it share nothing."""
+"""Node of twin rows without one: no machine, so that its ranks have no common cause."""
 
 SubjectType = Literal[
     "gpu", "node", "nic", "link", "switch", "rank", "group", "job", "rack", "site", "exporter", "telemetry"
@@ -20,17 +20,17 @@ SubjectType = Literal[
 
 
 GPUS_RELEASED = {"gpus": "released"}
-"""The label of samples whose exporter has let go of the node's GPUs on purpose: no GPU is missing."""
+"""Label of samples whose exporter has released the node's GPUs on request: no GPU is missing."""
 
 
-# gc=False: a record holds no cycle, and the garbage collector need not walk through thousands a second.
+# gc=False: records have no cycles, and the garbage collector would visit thousands of them a second.
 class NodeSample(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Everything one node read in one tick.
+    """The values of one node in one tick.
 
-    ``ts`` is the event time in Unix seconds; ``(node, boot_id, seq)`` identifies the record for ever, also
-    when it is sent twice. ``gpu_ids`` and ``nic_ids`` name the instances of the columns in ``gpu`` and
-    ``nic`` (GPU index as text, ``device/port``); ``host`` has one instance. ``row_bytes`` (bytes of one
-    instance in ``gpu``, ``nic``, ``host``) is sent from schema 2 on, for readers that know an older one.
+    ``ts`` is the event time in Unix seconds; ``(node, boot_id, seq)`` identifies the record, also when it is
+    sent twice. ``gpu_ids`` and ``nic_ids`` name the instances of the columns in ``gpu`` and ``nic`` (GPU
+    index as text, ``device/port``); ``host`` has one instance. ``row_bytes`` (bytes of one instance in
+    ``gpu``, ``nic``, ``host``) is sent from schema 2 on, for readers with an older schema.
     """
 
     v: int = VERSION
@@ -99,7 +99,7 @@ Record = NodeSample | JobSteps | NodeEvent
 
 
 class Subject(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Who a suspicion or a finding is about; only what is known is set."""
+    """Subject of a suspicion or a finding; unknown fields are None."""
 
     type: SubjectType
     cluster: str
@@ -142,7 +142,7 @@ class Peers(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One measured reason: a value beside the baseline or the peers it is judged against."""
+    """One measured value with the baseline or the peers that it is compared with."""
 
     metric: str
     unit: str
@@ -163,21 +163,21 @@ Family = Literal[
 
 
 Mates = Literal["", "as_slow", "less_slow"]
-"""How slow the others of a rank's tensor-parallel group are meanwhile; empty: not all of them are."""
+"""How slow the other ranks of a tensor-parallel group are; empty: not all of them are slow."""
 
 
 Severity = Literal["critical", "error", "warning", "info"]
 
 
 class Suspect(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One of several that may be to blame, and the probability that it is the one."""
+    """One of several possible causes, with its probability."""
 
     subject: Subject
     probability: float
 
 
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A message that could not be read: where it stood, why, and its first 4 kB."""
+    """A message that could not be read: its position, the reason, and its first 4 kB."""
 
     topic: str
     partition: int

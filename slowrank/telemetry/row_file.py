@@ -1,4 +1,4 @@
-"""Where rows are written: a file, compressed where its name ends in .gz, or stdout."""
+"""Output of rows to a file, compressed if its name ends in .gz, or to stdout."""
 
 import contextlib
 import errno
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import IO
 
 FOREIGN = (".csv", ".parquet", ".pq", ".zst", ".zstd")
-"""Endings by which a reader would take the rows for something else than NDJSON."""
+"""Suffixes by which a reader would expect another format than NDJSON."""
 
 
 @contextlib.contextmanager

@@ -28,8 +28,8 @@ MISSING_INT = MISSING["<i8"]
 
 
 NOT_FINITE = 1e300
-"""Written for a loss or a gradient norm that is no number: a missing value is none either, and JSON has no
-infinity. In its 32-bit column it is one."""
+"""Value of a loss or a gradient norm that is NaN or infinite: NaN means a missing value, and JSON has no
+infinity. In its 32-bit column it becomes infinity."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Names and keys of the Kafka topics: what is written where, and what keeps order together."""
+"""Names, keys and retention of the Kafka topics."""
 
 from dataclasses import dataclass
 
@@ -13,10 +13,10 @@ HOUR_MS = 3600 * 1000
 
 @dataclass(frozen=True, slots=True)
 class TopicSpec:
-    """One topic as `slowrank topics create` makes it.
+    """One topic as `slowrank topics create` creates it.
 
-    ``key`` says which field of the record partitions it: per-series change points need all of a node in
-    one partition, peer comparison all ranks of a job, fusion all suspicions of a cluster.
+    ``key`` is the field of the record that partitions it: change points need all records of a node in one
+    partition, peer comparison all ranks of a job, fusion all suspicions of a cluster.
     """
 
     name: str
@@ -25,7 +25,7 @@ class TopicSpec:
 
     @property
     def configs(self) -> dict[str, str]:
-        """Settings on the broker; time stamps are the log's, as a sender's own hide what delayed it."""
+        """Settings on the broker; time stamps are those of the log, which include the delay of the sender."""
         return {
             "retention.ms": str(self.retention_hours * HOUR_MS),
             # Kafka counts a compressed batch here; one record has at most 256 kB (checks.MAX_MESSAGE_BYTES).

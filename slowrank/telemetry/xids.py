@@ -1,8 +1,8 @@
-"""NVIDIA's XIDs: what each means, how bad one of them is, and what to do about it.
+"""NVIDIA's XIDs: meaning, grade and recommended action.
 
 Facts from NVIDIA's XID catalogue (docs.nvidia.com/deploy/xid-errors, for A100 and newer) and the error
-numbers of the open kernel modules (nverror.h); words and grades are our own. Codes that the catalogue calls
-unused are left out: they are unknown, as is what a newer driver adds.
+numbers of the open kernel modules (nverror.h); texts and grades are our own. Codes that the catalogue calls
+unused are left out: they count as unknown, like those that a newer driver adds.
 """
 
 import re
@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from typing import Literal
 
 Grade = Literal["critical", "error", "warning", "application", "recorded"]
-"""How bad one XID is. ``critical`` and ``error``: the GPU is lost or unusable until it is reset or its node
-rebooted. ``warning``: hardware or driver, and the GPU works on. ``application``: the program that ran is at
-fault unless it repeats on one GPU. ``recorded``: says nothing by itself."""
+"""Grade of one XID. ``critical`` and ``error``: the GPU is lost or unusable until it is reset or its node
+rebooted. ``warning``: a fault of hardware or driver with which the GPU still works. ``application``: a fault
+of the program unless it repeats on one GPU. ``recorded``: no evidence by itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Xid:
-    """One row: ``meaning`` in a few words, our ``grade`` and ``action``, and ``bucket``, NVIDIA's action.
+    """One row: short ``meaning``, our ``grade`` and ``action``, and ``bucket``, NVIDIA's action.
 
-    ``bucket`` is the catalogue's immediate action, and behind ``/`` the one for who investigates.
+    ``bucket`` is the catalogue's immediate action and, after ``/``, its investigatory action.
     """
 
     meaning: str
@@ -125,7 +125,7 @@ XIDS: dict[int, Xid] = {
     159: _odd("coherent link error", "CHECK_UVM/SYMPATHETIC_REPORT_SOLO"),
     160: _odd("memory channel retired", "IGNORE/INVESTIGATE_SW"),
     161: _odd("memory channel not retired", "IGNORE/INVESTIGATE_SW"),
-    # NVIDIA gives no action for those from here on: the grades follow what they say.
+    # NVIDIA gives no action for the following ones: the grades follow their meaning.
     162: _nothing("power smoothing back on", ""),
     163: _odd("power smoothing off", ""),
     164: _odd("power smoothing hardware nearly worn out", ""),

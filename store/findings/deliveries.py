@@ -142,7 +142,7 @@ def retry(conn: Connection[Any], delivery_id: str, now: datetime) -> str | None:
 
 
 def test(conn: Connection[Any], webhook_id: str, event: Event) -> str:
-    """Queue ``event`` for one endpoint regardless of its filters; return the delivery's id."""
+    """Queue ``event`` for one endpoint regardless of its filters; return the id of the delivery."""
     with conn.transaction():
         emit(conn, event, to=webhook_id)
     return delivery_id(event.id, webhook_id)

@@ -33,8 +33,8 @@ from store.text import storable, storable_json
 
 Verdict = Literal["true_positive", "false_positive", "benign", "duplicate"]
 REMEMBERED_SECONDS = 3600.0
-"""What a storing worker reads again when it starts (``FINDING_WINDOW_SECONDS`` of the sink): findings with
-suspicions in that window are ended by the worker, older ones by the store."""
+"""Window that a sink worker reads again when it starts (its ``FINDING_WINDOW_SECONDS``): the worker ends
+findings with suspicions in that window, the store older ones."""
 
 # Their event ids name the occurrence instead of the version, so that a replay that numbers its versions
 # differently emits no second event.
@@ -74,8 +74,8 @@ class Edit:
 
     def json(self) -> dict[str, Any]:
         """Return author, time and note as they are stored and served."""
-        words = {"by": self.by, "at": rfc3339(self.at.timestamp()), "note": self.note}
-        return {name: storable_json(value) for name, value in words.items()}
+        fields = {"by": self.by, "at": rfc3339(self.at.timestamp()), "note": self.note}
+        return {name: storable_json(value) for name, value in fields.items()}
 
 
 def save(conn: Connection[Any], finding: Finding, config: FindingConfig) -> Change | None:

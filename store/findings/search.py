@@ -28,14 +28,11 @@ WHERE (%(status)s::text[] IS NULL OR status = ANY(%(status)s))
   AND (%(clusters)s::text[] IS NULL OR cluster = ANY(%(clusters)s))
   AND (%(nodes)s::text[] IS NULL OR node = ANY(%(nodes)s))
   AND (%(job_id)s::text IS NULL OR job_id = %(job_id)s)
-  AND (%(subject)s::text IS NULL OR subject_type = %(subject)s)
   AND (%(shadow)s::boolean IS NULL OR shadow = %(shadow)s)
   AND (%(dedup_key)s::text IS NULL OR dedup_key = %(dedup_key)s)
   AND (%(min_confidence)s::float8 IS NULL OR confidence >= %(min_confidence)s)
-  AND (%(min_cost)s::float8 IS NULL OR gpu_hours_lost_per_hour >= %(min_cost)s)
   AND (%(onset_from)s::timestamptz IS NULL OR onset >= %(onset_from)s)
   AND (%(onset_to)s::timestamptz IS NULL OR onset < %(onset_to)s)
-  AND (%(text)s::text IS NULL OR position(lower(%(text)s) IN lower(title)) > 0)
 """
 
 
@@ -53,14 +50,11 @@ class FindingFilter:
     clusters: tuple[str, ...] = ()
     nodes: tuple[str, ...] = ()
     job_id: str | None = None
-    subject: str | None = None
     dedup_key: str | None = None
     shadow: bool | None = False
     min_confidence: float | None = None
-    min_cost: float | None = None
     onset_from: datetime | None = None
     onset_to: datetime | None = None
-    text: str | None = None
     sort: Sort = "cost"
     limit: int = 100
     after: tuple[Any, str] | None = None
@@ -113,9 +107,9 @@ def _parameters(wanted: FindingFilter) -> dict[str, Any]:
     }
     texts = {
         name: None if (value := getattr(wanted, name)) is None else storable(value)
-        for name in ("job_id", "subject", "dedup_key", "text")
+        for name in ("job_id", "dedup_key")
     }
-    names = ("shadow", "min_confidence", "min_cost", "onset_from", "onset_to")
+    names = ("shadow", "min_confidence", "onset_from", "onset_to")
     others = {name: getattr(wanted, name) for name in names}
     # One row more than the page holds shows whether there is a next page.
     return {**lists, **texts, **others, "limit": wanted.limit + 1}

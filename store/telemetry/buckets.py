@@ -38,7 +38,7 @@ ROLLED: dict[Block, tuple[Rolled, ...]] = {
     "nic": _rolled(NIC_COLUMNS),
     "host": _rolled(HOST_COLUMNS),
 }
-"""What the telemetry schema asks for; each has a column of its own in the tables, made by a migration."""
+"""The aggregates of the telemetry schema; each has a column in the tables, created by a migration."""
 
 TABLE: dict[Block, str] = {"gpu": "samples_10s", "nic": "nic_10s", "host": "host_10s"}
 

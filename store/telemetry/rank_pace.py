@@ -1,6 +1,6 @@
 """Stores the pace of ranks by GPU, job and day, and selects the days of GPUs that may be chronically slow.
 
-Each hour is added to its day once. ``detectors.fleet.chronic`` decides what is usual and which GPU is slow.
+Each hour is added to its day once. ``detectors.fleet.chronic`` decides which GPU is slow.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,6 +15,7 @@ from store.text import storable
 
 _HOUR, _DAY = 3600, 86_400
 _MILLIONTHS = 1e6
+# A larger spread would not fit its int4 column; healthy GPUs have 0.006.
 _MAX_SPREAD = 10.0
 _INT4 = 2**31 - 1
 

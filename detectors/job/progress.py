@@ -13,6 +13,7 @@ moment. The limits are chosen: below the default time-out of collectives (10 min
 most pauses. A hang needs ``nodes_idle`` besides (``alerts.reasoning.hang``).
 """
 
+import math
 from collections import deque
 from dataclasses import dataclass, replace
 
@@ -75,11 +76,12 @@ class Stall:
 
 
 class StallWatch:
-    """Watches the times of new steps of one job."""
+    """Watches the times of new steps of one job; before event time ``due`` there is nothing to look for."""
 
     def __init__(self) -> None:
         self._first: float | None = None
         self._last: float | None = None
+        self.due = math.inf
         self._ahead: list[Stall] | None = None
         self._number = self._stride = 0
         self._gaps: deque[float] = deque(maxlen=256)
@@ -102,12 +104,13 @@ class StallWatch:
             self._pauses.step(number, ts, gap=ts - self._last, usual=self._usual)
         self._number, self._stride = number, max(1, number - self._number)
         self._last = ts if self._last is None else max(self._last, ts)
+        self.due = self._last + EARLY_SECONDS
 
     def look(self, event_time: float) -> list[Stall]:
         """Return what event time has reached of a stall, each once: suspected early, noticed, certain, and
         then again every ``REPEAT_SECONDS``, until a job without a step would be let go.
         """
-        if self._last is None or event_time < self._last + EARLY_SECONDS:
+        if self._last is None or event_time < self.due:
             return []
         ahead = self._stalls(self._last) if self._ahead is None else self._ahead
         reached: list[Stall] = []

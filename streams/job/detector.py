@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from slowrank.telemetry import Suspicion
+from streams.job.config import JobStageConfig
 from streams.job.step_aligner import Step
 from streams.job.topic import Key, Topic
 from streams.job.view import JobView
@@ -33,3 +34,13 @@ class JobDetector(Protocol):
         """Expect steps that are numbered anew: those of a ``new_run`` (attempt, resize or roll-back), or
         stretches of time instead of steps."""
         ...
+
+
+class OfCore:
+    """What detectors share that report what the decision core finds: the state is the core's."""
+
+    def __init__(self, config: JobStageConfig) -> None:
+        pass
+
+    def restart(self, *, new_run: bool) -> None:
+        """Leave open what is open: the core finds when it ends."""

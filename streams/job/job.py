@@ -87,7 +87,10 @@ class Job:
 
     def tick(self, event_time: float, out: Out | list[Suspicion]) -> None:
         """Raise what a stall has reached by ``event_time``."""
-        stalls, newest, reached = self._hang.look(event_time), self._hang.newest, self.aligner.last_step
+        hang, reached = self._hang, self.aligner.last_step
+        if event_time < hang.stalls.due:
+            return
+        stalls, newest = hang.stalls.look(event_time), hang.newest
         if stalls and self._core is not None:
             view = self._view(self._core)
             behind = [rank for rank in self.roster if reached.get(rank, newest) < newest]

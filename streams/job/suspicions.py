@@ -1,5 +1,7 @@
 """Suspicions that several job detectors build alike."""
 
+import msgspec
+
 from slowrank.telemetry import Evidence, Subject, Suspicion
 from streams.job.view import JobView
 
@@ -29,30 +31,20 @@ def about_job(
 ) -> Suspicion:
     """Build what holds for the job as a whole; its first slow step began and ended ``since``."""
     onset_lo, onset = since
-    return Suspicion(
-        cluster=view.cluster,
+    return msgspec.structs.replace(
+        dated(view, subject, "straggler.job_wide", catalogue_id=catalogue_id, since=onset, at=at),
         detector=STEPS,
         family="job",
-        kind="straggler.job_wide",
-        state="raise",
-        subject=subject,
-        ts=at,
-        onset=onset,
         onset_lo=onset_lo,
         onset_hi=at,
-        score=1.0,
         log_likelihood_ratio=WEIGHT_SLOW,
         overwhelming=True,
         slowdown_ratio=round(ratio, 4),
         job_slowdown_ratio=round(slowdown, 4),
-        gpus=len(view.roster),
-        ranks=len(view.roster),
-        nodes=view.nodes,
         evidence=evidence,
         hypotheses=hypotheses,
         ruled_out=("single_rank",),
         note=note,
-        catalogue_id=catalogue_id,
     )
 
 

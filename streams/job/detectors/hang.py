@@ -18,8 +18,8 @@ HANG: Key = (Topic("hang"), -1)
 class HangDetector:
     """A stall of the job, from when it shows until the next new step.
 
-    Rows, and event time without rows, show it before a step is whole: the job calls ``look`` and ``new_step``
-    besides.
+    Rows, and event time without rows, show it before a step is whole: the job calls ``new_step`` and looks at
+    ``stalls`` besides.
     """
 
     topics = (HANG[0],)
@@ -29,20 +29,16 @@ class HangDetector:
 
     def restart(self, *, new_run: bool) -> None:
         """Learn anew how far steps are apart."""
-        self._stalls, self.newest = StallWatch(), -1
+        self.stalls, self.newest = StallWatch(), -1
 
     def step(self, view: JobView, step: Step) -> Mapping[Key, Suspicion]:
         """Return a stall that stands: a row of a new step ends it, and no whole step does."""
         return view.standing(*self.topics)
 
-    def look(self, event_time: float) -> list[Stall]:
-        """Return what a stall has reached by ``event_time``, each once."""
-        return self._stalls.look(event_time)
-
     def new_step(self, number: int, ts: float, *, sent: float) -> None:
         """Note the first row of step ``number``, made at ``ts``, sent at ``sent``."""
         self.newest = number
-        self._stalls.new_step(number, ts, sent=sent)
+        self.stalls.new_step(number, ts, sent=sent)
 
 
 def stalled(view: JobView, stall: Stall, behind: Collection[int]) -> HangVote:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from detectors.job.job_wide import JobSlowness, SlowStage
 from detectors.job.shared_wait import SharedWait
 from slowrank.telemetry import Evidence, Suspicion
-from streams.job.config import JobStageConfig
+from streams.job.detector import OfCore
 from streams.job.step_aligner import Step
 from streams.job.suspicions import STEPS, WEIGHT_SLOW, about_job
 from streams.job.topic import Key, Topic
@@ -19,16 +19,10 @@ _TOPICS = {
 }
 
 
-class JobSlownessDetector:
+class JobSlownessDetector(OfCore):
     """Slowness that no rank causes, from when it shows until it has been gone for several looks."""
 
     topics = tuple(_TOPICS.values())
-
-    def __init__(self, config: JobStageConfig) -> None:
-        pass
-
-    def restart(self, *, new_run: bool) -> None:
-        """Leave what is slow as it is: the core finds when it has gone."""
 
     def step(self, view: JobView, step: Step) -> Mapping[Key, Suspicion]:
         """Return what is slow now, and what was and is not known to have gone."""

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 
+import msgspec
 import numpy as np
 
 from detectors.job.loss import LossAnomaly, LossWatch, Series
@@ -10,6 +11,7 @@ from slowrank.telemetry import Baseline, Evidence, Suspicion
 from streams.job.config import JobStageConfig
 from streams.job.step_aligner import Floats, Step
 from streams.job.step_rows import LOSSES
+from streams.job.suspicions import dated
 from streams.job.topic import Key, Topic
 from streams.job.view import JobView
 
@@ -59,29 +61,17 @@ def _of_job(values: Floats) -> float:
 def _suspicion(view: JobView, anomaly: LossAnomaly, at: float) -> Suspicion:
     diverges = anomaly.shape == "divergence"
     weight = _WEIGHT_DIVERGENCE if diverges else _WEIGHT
-    return Suspicion(
-        cluster=view.cluster,
+    return msgspec.structs.replace(
+        dated(view, view.job(), "training.loss_anomaly", catalogue_id="loss", since=anomaly.onset, at=at),
         detector=f"loss.{anomaly.series}",
         family="job",
-        kind="training.loss_anomaly",
-        state="raise",
-        subject=view.job(),
-        ts=at,
-        onset=anomaly.onset,
-        onset_lo=anomaly.onset,
-        onset_hi=anomaly.onset,
-        score=1.0,
         log_likelihood_ratio=weight,
         overwhelming=True,
         # A loss that keeps rising is for people to judge.
         severity="info" if diverges else "warning",
-        gpus=len(view.roster),
-        ranks=len(view.roster),
-        nodes=view.nodes,
         evidence=(_evidence(anomaly),),
         hypotheses={f"loss.{anomaly.shape}": weight},
         note="every rank carries the same number after an all-reduce: it does not show which machine",
-        catalogue_id="loss",
     )
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from detectors.job.slow_network import SlowNetwork
 from slowrank.telemetry import Evidence, Suspicion
-from streams.job.config import JobStageConfig
+from streams.job.detector import OfCore
 from streams.job.step_aligner import Step
 from streams.job.suspicions import STEPS, WEIGHT_SLOW, about_job
 from streams.job.topic import Key, Topic
@@ -16,16 +16,10 @@ NETWORK = Topic("network", ends_with="roster", cost="past")
 _KEY: Key = (NETWORK, -1)
 
 
-class SlowNetworkDetector:
+class SlowNetworkDetector(OfCore):
     """A slow network, from when it shows until it has recovered."""
 
     topics = (NETWORK,)
-
-    def __init__(self, config: JobStageConfig) -> None:
-        pass
-
-    def restart(self, *, new_run: bool) -> None:
-        """Leave a slow network as it is: the core finds when it recovers."""
 
     def step(self, view: JobView, step: Step) -> Mapping[Key, Suspicion]:
         """Return that the network is slow, if so."""

@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import get_args
 
+import msgspec
+
 from detectors.changepoint.offline_segmentation import NEAR, Opinion
 from detectors.straggler.core import (
     Comparison,
@@ -14,9 +16,9 @@ from detectors.straggler.core import (
     Timing,
 )
 from slowrank.telemetry import Baseline, Evidence, Peers, Suspicion
-from streams.job.config import JobStageConfig
+from streams.job.detector import OfCore
 from streams.job.step_aligner import Step
-from streams.job.suspicions import STEPS, WEIGHT_SLOW
+from streams.job.suspicions import STEPS, WEIGHT_SLOW, dated
 from streams.job.topic import Key, Topic
 from streams.job.view import JobView
 
@@ -43,16 +45,10 @@ _FEW_PEERS = 3
 """Peers below which a median of the others does not show who is slow: ``peers.MIN_PEERS``."""
 
 
-class SlowRanks:
+class SlowRanks(OfCore):
     """Ranks slow in compute, in loading or in the rest of the step, from when the core finds them."""
 
     topics = tuple(_OF_TIMING.values())
-
-    def __init__(self, config: JobStageConfig) -> None:
-        pass
-
-    def restart(self, *, new_run: bool) -> None:
-        """Leave slow ranks as they are: the core finds who recovers."""
 
     def step(self, view: JobView, step: Step) -> Mapping[Key, Suspicion]:
         """Return the ranks found slow and not recovered."""
@@ -77,16 +73,10 @@ class SlowRanks:
         return last if slow is None else _suspicion(view, slow, at)
 
 
-class IntermittentRanks:
+class IntermittentRanks(OfCore):
     """Ranks that are slow on and off."""
 
     topics = (INTERMITTENT,)
-
-    def __init__(self, config: JobStageConfig) -> None:
-        pass
-
-    def restart(self, *, new_run: bool) -> None:
-        """Leave intermittent ranks as they are: the core counts their slow moments."""
 
     def step(self, view: JobView, step: Step) -> Mapping[Key, Suspicion]:
         """Return the ranks found intermittent that were slow for a moment lately."""
@@ -117,16 +107,12 @@ def _suspicion(view: JobView, slow: SlowRank, at: float) -> Suspicion:
         kind = "straggler.intermittent"
     weight = _weight(slow, why)
     uneven = {"imbalance.workload": _WEIGHT_UNEXPLAINED} if why.work == "variable" else {}
-    return Suspicion(
-        cluster=view.cluster,
+    catalogue_id = "data_loading" if kind == "data.loader_slow" else "peer_step"
+    return msgspec.structs.replace(
+        dated(view, view.subject(rank), kind, catalogue_id=catalogue_id, since=slow.onset, at=at),
         # Separate source ids, so that the end of a stall does not clear slow compute of the same rank.
         detector=f"{STEPS}.rest" if slow.timing == "rest" else STEPS,
         family="timing",
-        kind=kind,
-        state="raise",
-        subject=view.subject(rank),
-        ts=at,
-        onset=slow.onset,
         onset_lo=slow.onset_lo,
         onset_hi=slow.onset_hi,
         score=round(slow.score, 3),
@@ -134,9 +120,6 @@ def _suspicion(view: JobView, slow: SlowRank, at: float) -> Suspicion:
         overwhelming=slow.alone,
         slowdown_ratio=round(slow.ratio, 4),
         job_slowdown_ratio=round(slow.job_ratio, 4),
-        gpus=len(view.roster),
-        ranks=len(view.roster),
-        nodes=view.nodes,
         ranks_on_node=view.ranks_on_node(rank),
         ranks_in_group=why.tensor_group,
         mates=why.mates,
@@ -147,7 +130,6 @@ def _suspicion(view: JobView, slow: SlowRank, at: float) -> Suspicion:
         hypotheses={kind: weight, **uneven},
         ruled_out=why.ruled_out,
         note=_note(slow, why),
-        catalogue_id="data_loading" if kind == "data.loader_slow" else "peer_step",
     )
 
 
@@ -170,9 +152,7 @@ def _compared(view: JobView, slow: SlowRank, why: Explanation, entry: Comparison
         unit="s",
         detector=STEPS,
         value=round(entry.value, 6),
-        baseline=None
-        if past is None
-        else Baseline(median=round(past.median, 6), mad=round(past.mad, 6), n=past.n),
+        baseline=None if past is None else _baseline(past),
         peers=None
         if peers is None
         else Peers(

@@ -27,7 +27,7 @@ from streams.config.settings import Configs, Tuning
 from streams.config.stages import gray_nodes
 from streams.gray_features import FEATURES, WINDOW_SECONDS
 from streams.node.minute_means import MinuteSums
-from streams.runtime.gc_tuning import collect_seldom
+from streams.runtime.gc_tuning import collect_less_often
 
 UNIT, PARTITIONS, BATCH, MINUTES = 64, 7, 16, 5
 THRESHOLD = 60.0
@@ -39,7 +39,7 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks gray", description=__doc__)
     parser.add_argument("--nodes", type=int, default=12_500)
     nodes = parser.parse_args(argv).nodes
-    collect_seldom()
+    collect_less_often()
     one, split = MinuteSums(), [MinuteSums() for _ in range(PARTITIONS)]
     spent = []
     for second in _seconds(nodes):

@@ -38,7 +38,7 @@ from streams.node.batching import Gathered
 from streams.node.config import NodeConfig
 from streams.node.stage import NodeStage
 from streams.pipeline import Pipeline
-from streams.runtime.gc_tuning import collect_seldom
+from streams.runtime.gc_tuning import collect_less_often
 from streams.stage import Input, Output, Stage
 
 Seconds = Sequence[Sequence[NodeSample | JobSteps]]
@@ -116,7 +116,7 @@ def main(argv: list[str]) -> int:
     seconds = _recorded()
     # A worker imports ruptures once, when a finding first needs it.
     importlib.import_module("ruptures")
-    collect_seldom()
+    collect_less_often()
     # Before and after every fleet, because the speed of a machine drifts.
     runs, plain = [], [_plain(seconds)]
     for size in sizes:

@@ -31,7 +31,7 @@ from slowrank.telemetry.columns import pack
 from slowrank.telemetry.schema import GPU_V1, HOST_V1, NIC_V1
 from streams.runtime.faust_app import Take, build
 from streams.runtime.kafka.dead_letters import Message
-from streams.runtime.kafka.offsets import Place
+from streams.runtime.kafka.offsets import PartitionId
 
 PARTITIONS = 8
 CONSUMERS = ("aiokafka", "faust", "slowrank")
@@ -68,7 +68,7 @@ class Counting:
     def takes(self) -> Mapping[str, Take]:
         return {self._topic: self._take}
 
-    async def round(self, assigned: set[Place]) -> None: ...
+    async def round(self, assigned: set[PartitionId]) -> None: ...
 
     def rebalanced(self) -> None: ...
 

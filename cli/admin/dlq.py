@@ -62,12 +62,12 @@ def show(
 
 def _letters() -> "list[DeadLetter]":
     from cli.admin.config import load_settings
-    from streams.runtime.kafka.dead_letter_reader import LettersProblem, dead_letters
+    from streams.runtime.kafka.dead_letter_reader import DeadLettersProblem, dead_letters
 
     settings = load_settings()
     try:
         return asyncio.run(dead_letters(settings.kafka_bootstrap, settings.topic_prefix))
-    except LettersProblem as error:
+    except DeadLettersProblem as error:
         fail(str(error))
 
 

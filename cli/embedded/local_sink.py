@@ -39,7 +39,7 @@ from streams.job.stage import DEFAULT_MEMORY_BYTES
 from streams.pipeline import Pipeline, local_pipeline
 from streams.rollup.rollup import Rows
 from streams.runtime.kafka.dead_letters import STORE_REFUSED
-from streams.runtime.partitions.clock_offsets import Clocks
+from streams.runtime.partitions.clock_offsets import ClockCorrector
 from streams.runtime.partitions.partition import LIVE_SECONDS
 from streams.runtime.partitions.receive_time import ReceiveTime
 from streams.runtime.partitions.reorder_buffer import MOST, PATIENCE_SECONDS
@@ -87,7 +87,7 @@ class _ClusterPipeline:
     live: bool = False
     moved: bool = False
     settled: bool = False
-    clocks: Clocks[None] = field(default_factory=Clocks)
+    clocks: ClockCorrector[None] = field(default_factory=ClockCorrector)
     held: list[Record] = field(default_factory=list)
     until: float = -math.inf
 
@@ -103,7 +103,7 @@ class _ClusterPipeline:
         return self._taken(ready, now)
 
     def _taken(self, ready: Sequence[tuple[Record, None]], now: float) -> list[Finding]:
-        judged = map(self.tuning.judged, self.clocks.news())
+        judged = map(self.tuning.judged, self.clocks.suspicions())
         findings = self.pipeline.suspect([s for s in judged if s is not None])
         for record, _ in ready:
             if self.moved:

@@ -1,4 +1,4 @@
-"""Something that is done beside the rounds of a worker, because it may have to wait for a server."""
+"""Work beside the rounds of a worker, because it may have to wait for a server."""
 
 import asyncio
 import math
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class BackgroundTask:
-    """Runs one coroutine at a time; the rounds, and with them the worker's signs of life, go on meanwhile."""
+    """Runs one coroutine at a time; the rounds, and with them the worker's heartbeats, go on meanwhile."""
 
     def __init__(self) -> None:
         self._task: asyncio.Task[None] | None = None
@@ -28,7 +28,7 @@ class BackgroundTask:
 
 
 class Routine:
-    """A chore that is begun again ``seconds`` after it was last begun, unless that one is under way still."""
+    """Begins a coroutine every ``seconds``, unless the previous one is still running."""
 
     def __init__(
         self, work: Callable[[], Coroutine[Any, Any, None]], *, seconds: float, clock: Callable[[], float]
@@ -36,16 +36,16 @@ class Routine:
         self._work = work
         self._seconds = seconds
         self._clock = clock
-        self._chore = BackgroundTask()
+        self._task = BackgroundTask()
         self._due = -math.inf
 
     def round(self) -> None:
         """Begin the work if it is time. Raises what the last one raised."""
         now = self._clock()
         if now >= self._due:
-            self._chore.begin(self._work)
+            self._task.begin(self._work)
             self._due = now + self._seconds
 
     async def stop(self) -> None:
         """Give up what is under way."""
-        await self._chore.stop()
+        await self._task.stop()

@@ -13,9 +13,9 @@ from streams.job.memory import JobMemory
 from streams.job.stage import DEFAULT_MEMORY_BYTES
 from streams.runtime.kafka.dead_letters import Message, Outgoing
 from streams.runtime.kafka.decoding import TELEMETRY
-from streams.runtime.kafka.moved_keys import Moves
-from streams.runtime.kafka.offsets import Place
-from streams.runtime.monitoring.node_counts import Present
+from streams.runtime.kafka.moved_keys import MovedKeys
+from streams.runtime.kafka.offsets import PartitionId
+from streams.runtime.monitoring.node_counts import NodeTotals
 from streams.runtime.partitions.context import WorkerContext
 from streams.runtime.partitions.heartbeats import HeartbeatGate
 from streams.runtime.partitions.partition import PartitionState
@@ -45,7 +45,7 @@ class Detect:
         *,
         tuning: Tuning,
         job_memory_bytes: int = DEFAULT_MEMORY_BYTES,
-        moves: Moves | None = None,
+        moves: MovedKeys | None = None,
     ) -> None:
         self._context = context
         self._samples, self._events, self._steps = map(context.name, (NODE_SAMPLES, NODE_EVENTS, JOB_STEPS))
@@ -90,7 +90,7 @@ class Detect:
         health.event_time[state.name] = state.watermark.time
         return durable
 
-    def idle(self, assigned: Iterable[Place], ends: Mapping[Place, int]) -> None:
+    def idle(self, assigned: Iterable[PartitionId], ends: Mapping[PartitionId, int]) -> None:
         """Advance event time in idle partitions; ``ends`` are the end offsets known.
 
         A job in which no rank makes a step sends nothing that could advance its time, nor do the nodes of a
@@ -109,7 +109,7 @@ class Detect:
         time = self._event_time(reporting, self._receive.look(now, listening=self._listening(assigned, ends)))
         counts = [state.senders.counts(max(time, state.watermark.time)) for state in states.values()]
         health.jobs = sum((job_memory(state.stage) for state in states.values()), start=JobMemory())
-        health.nodes = Present(*map(sum, zip(*counts, strict=True))) if counts else Present()
+        health.nodes = NodeTotals(*map(sum, zip(*counts, strict=True))) if counts else NodeTotals()
         for place, state in list(states.items()):
             if place not in ends or state.next_offset < ends[place]:
                 continue
@@ -123,18 +123,18 @@ class Detect:
             if waits and not self.partitions.holds(place):
                 post(self._suspicions(state.reach(time - IDLE_MARGIN_SECONDS)))
 
-    async def prepare(self, place: Place, offset: int, *, timestamp: float) -> None:
+    async def prepare(self, place: PartitionId, offset: int, *, timestamp: float) -> None:
         """Build the state of a partition that may stay idle, up to the committed ``offset``."""
         if place not in self.partitions.states:
             await self.partitions.state_at(place, offset, timestamp=timestamp, rebuilt=_drop)
 
-    def _listening(self, assigned: Collection[Place], ends: Mapping[Place, int]) -> bool:
+    def _listening(self, assigned: Collection[PartitionId], ends: Mapping[PartitionId, int]) -> bool:
         """Return whether all there is was read, and what was read last was live."""
         states, holds = self.partitions.states, self.partitions.holds
         read = all(p in ends and self._read(p) >= ends[p] and not holds(p) for p in assigned)
         return read and any(state.live for place, state in states.items() if place[0] != self._events)
 
-    def _event_time(self, reporting: Collection[Place], idle_seconds: float) -> float:
+    def _event_time(self, reporting: Collection[PartitionId], idle_seconds: float) -> float:
         """Return the time of what still reports; where nothing does, the last one and ``idle_seconds``."""
         states = self.partitions.states
         times = [states[place].watermark.time for place in reporting]
@@ -144,12 +144,14 @@ class Detect:
         self._time = min(times, default=self._time)
         return self._time + idle_seconds
 
-    def _read(self, place: Place) -> int:
+    def _read(self, place: PartitionId) -> int:
         """Return up to which offset a partition has been read: one without state is at its beginning."""
         states = self.partitions.states
         return states[place].next_offset if place in states else 0
 
-    def _heartbeats(self, assigned: set[Place], ends: Mapping[Place, int], now: float) -> Iterator[Heartbeat]:
+    def _heartbeats(
+        self, assigned: set[PartitionId], ends: Mapping[PartitionId, int], now: float
+    ) -> Iterator[Heartbeat]:
         """Yield heartbeats that were held back until every partition had a time, and those of partitions
         that are not read on for now.
         """

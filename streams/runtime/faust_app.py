@@ -16,7 +16,7 @@ from slowrank.telemetry.topics import JOB_STEPS, NODE_EVENTS, NODE_SAMPLES, SUSP
 from streams.runtime.kafka.acks import Acks
 from streams.runtime.kafka.clients import METADATA_MS
 from streams.runtime.kafka.dead_letters import Message
-from streams.runtime.kafka.offsets import Place
+from streams.runtime.kafka.offsets import PartitionId
 from streams.runtime.kafka.placement import MOVED
 
 Role = Literal["detect", "sink"]
@@ -27,29 +27,30 @@ READS: dict[Role, tuple[str, ...]] = {
 """The topics each role takes messages from."""
 
 Take = Callable[[Message], Awaitable[asyncio.Future[None] | None]]
-"""Takes a message; the result, if any, is done when what the message gave rise to is durable."""
+"""Processes a message; the future, if any, is done when its outputs are durable."""
 
 ROUND_SECONDS = 1.0
+"""Between two rounds of a worker: the tick of event time."""
 
 
 class Work(Protocol):
-    """What a role brings to an app: what it does with messages, and what besides."""
+    """What a role does in an app."""
 
     @property
     def takes(self) -> Mapping[str, Take]:
-        """Topic -> what to do with each of its messages. May block; raises only when cancelled."""
+        """Topic to the handler of its messages, which may block and raises only when cancelled."""
         ...
 
-    async def round(self, assigned: set[Place]) -> None:
-        """Look after what messages alone do not move; called every second."""
+    async def round(self, assigned: set[PartitionId]) -> None:
+        """Do what is not driven by messages; called every second with the partitions assigned."""
         ...
 
     def rebalanced(self) -> None:
-        """Take that partitions are given out anew: a topic may have grown."""
+        """Handle a new assignment of partitions: a topic may have grown."""
         ...
 
     async def stop(self) -> None:
-        """Let go of everything; no message comes any more."""
+        """Close all connections; no message follows."""
         ...
 
 
@@ -59,13 +60,13 @@ def build(settings: Settings, role: Role, work: Work) -> faust.App:
         group(settings, role),
         broker=[f"kafka://{server.strip()}" for server in settings.kafka_bootstrap.split(",")],
         autodiscover=False,
-        # Faust's own page asks nobody for a key, and topics, those that Faust would make for its leader too,
-        # are the operator's.
+        # Faust's web page has no authentication; topics, also that of Faust's leader, are created by the
+        # operator.
         web_enabled=False,
         topic_allow_declare=False,
         topic_disable_leader=True,
         consumer_auto_offset_reset="earliest",
-        # The leader of the group sees by it that a topic grew, and then gives the new partitions out.
+        # By this the leader of the group notices that a topic grew, and assigns the new partitions.
         consumer_metadata_max_age_ms=METADATA_MS,
         broker_commit_interval=1.0,
         broker_session_timeout=settings.streams_session_seconds,
@@ -80,7 +81,7 @@ def build(settings: Settings, role: Role, work: Work) -> faust.App:
     )
     for topic, take in work.takes.items():
         _agent(app, topic, take)
-    _tending(app, work)
+    _connect(app, work)
     return app
 
 
@@ -89,7 +90,7 @@ def group(settings: Settings, role: Role) -> str:
     return f"{settings.topic_prefix}slowrank-{role}"
 
 
-def _tending(app: faust.App, work: Work) -> None:
+def _connect(app: faust.App, work: Work) -> None:
     async def rounds() -> None:
         await work.round({(tp.topic, tp.partition) for tp in app.consumer.assignment()})
 
@@ -114,7 +115,7 @@ def _agent(app: faust.App, topic: str, take: Take) -> None:
     # With more at a time Faust may commit past a message still under way (faust-streaming #606).
     @app.agent(raw, name=f"take-{topic}", concurrency=1)
     async def agent(stream: StreamT[bytes]) -> None:
-        # The ack is ours: Faust's own comes also when the body is cancelled, and would lose the message.
+        # Faust's own acknowledgement comes also when the body is cancelled, and would lose the message.
         unacked = cast("faust.Stream[bytes]", stream).noack()
         async with Acks(unacked.ack) as acks:
             async for event in unacked.events():

@@ -12,7 +12,7 @@ from store.error_classes import REFUSED, UNAVAILABLE
 from streams.config.settings import Tuning
 from streams.config.stages import finding_stage
 from streams.runtime.kafka.dead_letters import STORE_REFUSED, Message, Outgoing
-from streams.runtime.kafka.moved_keys import Moves
+from streams.runtime.kafka.moved_keys import MovedKeys
 from streams.runtime.kafka.producer import until_done
 from streams.runtime.partitions.context import WorkerContext
 from streams.runtime.partitions.partition import FindingPartition
@@ -36,7 +36,7 @@ class FindingSink:
         save: Save,
         rows: RowBuffer,
         tuning: Tuning,
-        moves: Moves | None = None,
+        moves: MovedKeys | None = None,
     ) -> None:
         self._context = context
         self._save = save

@@ -1,17 +1,16 @@
-"""How often Python looks for garbage that only its collector can find: cycles of objects."""
+"""Frequency of Python's cyclic garbage collector."""
 
 import gc
 
 NEW_OBJECTS = 50_000
-"""Objects after which it looks among the new ones: some seconds of a few thousand nodes."""
+"""Allocations between collections of the youngest generation: seconds of records of a few thousand nodes."""
 
 
-def collect_seldom() -> None:
-    """Leave alone what is loaded by now, and look for cycles less often in this process.
+def collect_less_often() -> None:
+    """Exclude all objects that exist now from collection, and collect less often in this process.
 
-    Python looks among the new ones after every 700, and now and then among all there are. A decoded record
-    leaves some tuples that live until their second has passed and hold no cycles: nothing is found, and what
-    was gone through takes the place of others in the cache. A cycle lives longer for it.
+    By default Python collects after every 700 allocations. Decoded records leave tuples that live for seconds
+    and hold no cycles: collections find nothing and evict the CPU cache. Cycles are freed later in exchange.
     """
     gc.freeze()
     gc.set_threshold(NEW_OBJECTS)

@@ -1,4 +1,4 @@
-"""What a worker does every second besides taking messages: its lag, its health file, its own pulse."""
+"""A worker's work every second besides messages: measure the lag, write the health file, run the watchdog."""
 
 import logging
 import os
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from aiokafka.errors import KafkaError
 
-from streams.runtime.kafka.offsets import Place, Probe
+from streams.runtime.kafka.offsets import PartitionId, Probe
 from streams.runtime.monitoring.health import Health
 from streams.runtime.monitoring.watchdog import Watchdog
 
@@ -16,17 +16,17 @@ log = logging.getLogger(__name__)
 STALLED_EXIT_CODE = 70
 """EX_SOFTWARE of sysexits.h."""
 
-# Rounds of a second between two questions for what the group has committed.
 COMMITTED_EVERY = 5
+"""Rounds between two requests for committed offsets. Chosen: well below the watchdog's limits."""
 
 
 def health_file(folder: Path, role: str, pid: int) -> Path:
-    """Return where the worker of a process id writes about itself, every second."""
+    """Return the path of the health file of a worker process."""
     return folder / f"streams-{role}-{pid}.json"
 
 
 def pulse(folder: Path, pid: int) -> float:
-    """Return when (Unix seconds) the worker of a process id last wrote about itself, 0 before it did."""
+    """Return when (Unix seconds) a worker process last wrote its health file, 0 before it did."""
     try:
         return max((file.stat().st_mtime for file in folder.glob(f"streams-*-{pid}.json")), default=0.0)
     except FileNotFoundError:
@@ -34,14 +34,14 @@ def pulse(folder: Path, pid: int) -> float:
 
 
 def end_process(why: str) -> None:
-    """End the process at once: a worker that is stuck cannot be trusted to stop in good order."""
-    log.critical("this worker is stuck: %s; ending it, so that it is started anew", why)
+    """End the process at once: a stuck worker may never finish an orderly stop."""
+    log.critical("this worker is stuck: %s; ending it, so that it is restarted", why)
     logging.shutdown()
     os._exit(STALLED_EXIT_CODE)
 
 
 class Housekeeper:
-    """Keeps the books of one worker."""
+    """Measures lag, writes the health file and runs the watchdog of one worker."""
 
     def __init__(
         self,
@@ -58,10 +58,12 @@ class Housekeeper:
         self._file = file
         self._stuck = stuck
         self._rounds = 0
-        self.committed: dict[Place, int] = {}
+        self.committed: dict[PartitionId, int] = {}
 
-    async def round(self, assigned: set[Place], positions: Mapping[Place, int]) -> dict[Place, int]:
-        """Do one round; return the end offsets known, none when the brokers do not answer.
+    async def round(
+        self, assigned: set[PartitionId], positions: Mapping[PartitionId, int]
+    ) -> dict[PartitionId, int]:
+        """Do one round; return the end offsets, none when the brokers do not answer.
 
         ``positions`` are the next offsets of the partitions this worker has begun to read.
         """
@@ -72,7 +74,7 @@ class Housekeeper:
             # Without partitions of its own a worker watches those of the group (``Watchdog.orphaned``).
             ends = await self._probe.ends(assigned or self.committed)
         except KafkaError as error:
-            log.warning("where the log ends is not known: %s", error)
+            log.warning("the end of the log is unknown: %s", error)
             ends = {}
         self._rounds += 1
         lag = self._measure(ends, positions)
@@ -83,10 +85,10 @@ class Housekeeper:
         return ends
 
     def close(self) -> None:
-        """Take the health file away: this worker has ended in good order."""
+        """Remove the health file: this worker has stopped in order."""
         self._file.unlink(missing_ok=True)
 
-    def _measure(self, ends: Mapping[Place, int], positions: Mapping[Place, int]) -> int:
+    def _measure(self, ends: Mapping[PartitionId, int], positions: Mapping[PartitionId, int]) -> int:
         behind: dict[str, int] = {}
         for place, end in ends.items():
             at = max(positions.get(place, 0), self.committed.get(place, 0))

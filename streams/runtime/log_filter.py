@@ -1,6 +1,6 @@
-"""Keeps a log readable: what Faust says of each of its parts is left out, and repetitions are.
+"""Limits the log of Faust and aiokafka: warnings only, and repeated lines at most every ten seconds.
 
-While the brokers are away aiokafka says the same hundreds of times a second.
+While the brokers are away aiokafka logs the same lines hundreds of times a second.
 """
 
 import logging
@@ -10,8 +10,9 @@ from collections.abc import Callable
 LOGGERS = ("aiokafka", "aiokafka.conn", "aiokafka.consumer.fetcher", "aiokafka.consumer.group_coordinator")
 CHATTY = ("faust", "mode", "aiokafka")
 EVERY_SECONDS = 10.0
-# Lines remembered at once: their text comes from servers, and must not fill the memory.
+"""Between two equal lines. Chosen: six lines a minute show that a problem lasts."""
 MOST = 256
+"""Lines remembered at once. Chosen: bounds memory, as their text comes from servers."""
 
 _NUMBERS = re.compile(r"\d+")
 
@@ -22,26 +23,23 @@ class RateLimitFilter(logging.Filter):
     def __init__(self, clock: Callable[[], float]) -> None:
         super().__init__()
         self._clock = clock
-        self._said: dict[str, float] = {}
+        self._logged: dict[str, float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether the line is news."""
+        """Return whether to log the line."""
         now, line = self._clock(), _NUMBERS.sub("#", record.getMessage())
-        if now - self._said.get(line, -EVERY_SECONDS) < EVERY_SECONDS:
+        if now - self._logged.get(line, -EVERY_SECONDS) < EVERY_SECONDS:
             return False
-        if len(self._said) >= MOST:
-            self._said.clear()
-        self._said[line] = now
+        if len(self._logged) >= MOST:
+            self._logged.clear()
+        self._logged[line] = now
         return True
 
 
-def hush(clock: Callable[[], float]) -> None:
-    """Apply it to what repeats itself, and let through warnings alone of what tells of its every step.
-
-    ``clock`` in seconds, any zero.
-    """
+def limit_log_rates(clock: Callable[[], float]) -> None:
+    """Rate-limit ``LOGGERS``, and set those of ``CHATTY`` to warnings; ``clock`` in seconds, any zero."""
     for name in CHATTY:
         logging.getLogger(name).setLevel(logging.WARNING)
-    quiet = RateLimitFilter(clock)
+    limited = RateLimitFilter(clock)
     for name in LOGGERS:
-        logging.getLogger(name).addFilter(quiet)
+        logging.getLogger(name).addFilter(limited)

@@ -1,4 +1,4 @@
-"""What a worker needs before it starts: topics, the schema if it stores, and a folder of its own."""
+"""Checks before a worker starts: brokers, topics, the database schema, and a private folder."""
 
 import asyncio
 import logging
@@ -23,17 +23,18 @@ T = TypeVar("T")
 
 RETRY_SECONDS = 2.0
 LOG_SECONDS = 30.0
+"""Between two attempts to reach Kafka, and two log lines about it. Chosen: little delay, few lines."""
 
 
 class Unprepared(Exception):
-    """Something the operator makes is missing; says what to run."""
+    """Something that the operator creates is missing; the message has the command."""
 
 
-def make_own(folder: Path) -> None:
-    """Make the folder for files that are rewritten all the time. Raises ``Unprepared`` for somebody else's.
+def make_private(folder: Path) -> None:
+    """Create the folder of the worker's files. Raises ``Unprepared`` where another user owns it.
 
-    The default is a name in the temporary directory that everybody can guess: who made it first could lead
-    what is written there to any file of ours.
+    The default is a predictable name in the temporary directory: another user who created it first could
+    redirect our writes by symbolic links.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     owners = {folder.lstat().st_uid, folder.stat().st_uid}
@@ -74,11 +75,11 @@ async def _kafka_error(settings: Settings, role: Role) -> KafkaError | None:
     return None
 
 
-def demand(settings: Settings, role: Role) -> None:
-    """Raise ``Unprepared`` when a server says that it lacks what the role needs.
+def require(settings: Settings, role: Role) -> None:
+    """Raise ``Unprepared`` when topics or the database schema that the role needs are missing.
 
-    A consumer that starts without its topics looks for them again only after minutes. Servers that do not
-    answer are no reason to refuse: a worker waits for them.
+    A consumer that starts without its topics looks for them again only after minutes. A server that does not
+    answer is no error: a worker waits for it.
     """
     missing = _run(_missing(settings, role))
     if missing:
@@ -89,7 +90,7 @@ def demand(settings: Settings, role: Role) -> None:
 
 
 def _run(work: Coroutine[None, None, T]) -> T:
-    # asyncio.run would leave the thread without the current loop that Faust then asks for.
+    # asyncio.run would leave the thread without a current event loop, which Faust needs.
     loop = asyncio.new_event_loop()
     try:
         return loop.run_until_complete(work)

@@ -7,8 +7,8 @@ from slowrank.telemetry import BadRecord
 from slowrank.telemetry.topics import JOB_STEPS, NODE_SAMPLES
 from streams.runtime.kafka.dead_letters import Message
 from streams.runtime.kafka.decoding import TELEMETRY
-from streams.runtime.kafka.moved_keys import Moves
-from streams.runtime.kafka.offsets import Place
+from streams.runtime.kafka.moved_keys import MovedKeys
+from streams.runtime.kafka.offsets import PartitionId
 from streams.runtime.partitions.context import WorkerContext
 from streams.runtime.partitions.partition import RollUpPartition
 from streams.runtime.partitions.partition_table import PartitionTable, Step, TopicConfig
@@ -18,7 +18,7 @@ from streams.runtime.write_buffer import RowBuffer
 class RollUpSink:
     """Takes samples and steps. Skips what cannot be read: the detecting worker makes the dead letters."""
 
-    def __init__(self, context: WorkerContext, *, rows: RowBuffer, moves: Moves | None = None) -> None:
+    def __init__(self, context: WorkerContext, *, rows: RowBuffer, moves: MovedKeys | None = None) -> None:
         self._context = context
         self._rows = rows
         topics = {
@@ -44,7 +44,7 @@ class RollUpSink:
         state.next_offset, state.heard = message.offset + 1, health.clock()
         await self._rows.flush()
 
-    async def prepare(self, place: Place, offset: int, *, timestamp: float) -> None:
+    async def prepare(self, place: PartitionId, offset: int, *, timestamp: float) -> None:
         """Build the state of a partition that may stay quiet: its last bucket may not be written."""
         if place not in self.partitions.states:
             await self.partitions.state_at(place, offset, timestamp=timestamp, rebuilt=self._rows.add)

@@ -1,4 +1,4 @@
-"""Keeps worker processes running: starts them, starts them again when they end, stops them with itself."""
+"""Starts worker processes, restarts those that end or hang, and stops them with itself."""
 
 import logging
 import signal
@@ -12,11 +12,13 @@ from types import FrameType
 log = logging.getLogger(__name__)
 
 LONGEST_PAUSE_SECONDS = 30.0
+"""Between two starts of a worker that keeps ending. Chosen: two log lines a minute, and a short outage."""
 START_SECONDS = 180.0
-"""A worker that has never beaten yet may take so long: it reads minutes of the log again first."""
-
+"""Before the first heartbeat: a worker reads minutes of the log again first. Chosen."""
 HEALTHY_AFTER_SECONDS = 60.0
+"""Run time after which the pause starts from one second again. Chosen: twice the longest pause."""
 STOP_SECONDS = 20.0
+"""Before a worker that does not end is killed. Chosen: above its own limits of 5 s for each connection."""
 
 
 @dataclass(slots=True)
@@ -27,15 +29,15 @@ class _Child:
     pause: float = 1.0
     again_at: float = 0.0
     beat: float = 0.0
-    heard: float = 0.0
+    beat_at: float = 0.0
 
 
 class Supervisor:
     """Runs commands side by side until ``stop`` is set.
 
     A command that ends is started again after a pause that doubles up to half a minute and is forgotten once
-    it ran for a minute. One that lives on without a sign of life for ``silent_seconds`` is killed: ``pulse``
-    gives for a process id a number that changes with every sign, 0 before the first.
+    it ran for a minute. One that runs without a heartbeat for ``silent_seconds`` is killed: ``pulse`` gives
+    for a process id a number that changes with every heartbeat, 0 before the first.
     """
 
     def __init__(
@@ -66,11 +68,11 @@ class Supervisor:
         if child.process is None:
             if now >= child.again_at:
                 child.process, child.started = subprocess.Popen(child.command), now
-                child.beat, child.heard = 0.0, now
+                child.beat, child.beat_at = 0.0, now
             return
         code = child.process.poll()
         if code is None:
-            self._listen(child, child.process, now)
+            self._check(child, child.process, now)
             return
         if now - child.started >= HEALTHY_AFTER_SECONDS:
             child.pause = 1.0
@@ -78,22 +80,22 @@ class Supervisor:
         child.process, child.again_at = None, now + child.pause
         child.pause = min(2 * child.pause, LONGEST_PAUSE_SECONDS)
 
-    def _listen(self, child: _Child, process: subprocess.Popen[bytes], now: float) -> None:
+    def _check(self, child: _Child, process: subprocess.Popen[bytes], now: float) -> None:
         if self._pulse is None:
             return
         beat = self._pulse(process.pid)
         if beat != child.beat:
-            child.beat, child.heard = beat, now
-        silent = now - child.heard
+            child.beat, child.beat_at = beat, now
+        silent = now - child.beat_at
         if silent > (self._silent_seconds if beat else max(self._silent_seconds, START_SECONDS)):
-            log.critical("worker %d gave no sign of life for %.0f s, killing it", process.pid, silent)
+            log.critical("worker %d has sent no heartbeat for %.0f s, killing it", process.pid, silent)
             process.kill()
 
     def _end_all(self) -> None:
         running = [c.process for c in self._children if c.process is not None and c.process.poll() is None]
         for process in running:
             process.terminate()
-            # A process that was stopped would not hear of it.
+            # A stopped process (SIGSTOP) handles SIGTERM only once it continues.
             process.send_signal(signal.SIGCONT)
         deadline = self._clock() + STOP_SECONDS
         for process in running:

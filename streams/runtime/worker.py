@@ -20,20 +20,20 @@ from streams.runtime.background import BackgroundTask, Routine
 from streams.runtime.detect_worker import Detect
 from streams.runtime.faust_app import READS, Role, Take, Work, build, group
 from streams.runtime.finding_sink import FindingSink
-from streams.runtime.gc_tuning import collect_seldom
+from streams.runtime.gc_tuning import collect_less_often
 from streams.runtime.housekeeping import Housekeeper, health_file
-from streams.runtime.kafka.moved_keys import Moves
-from streams.runtime.kafka.offsets import Place, Probe
-from streams.runtime.kafka.partition_growth import Growth
+from streams.runtime.kafka.moved_keys import MovedKeys
+from streams.runtime.kafka.offsets import PartitionId, Probe
+from streams.runtime.kafka.partition_growth import PartitionCounts
 from streams.runtime.kafka.producer import DurableProducer
-from streams.runtime.log_filter import hush
+from streams.runtime.log_filter import limit_log_rates
 from streams.runtime.monitoring.health import Health
 from streams.runtime.monitoring.metrics import SinkMetrics, new_registry, serve
 from streams.runtime.monitoring.self_monitor import SelfMonitor
 from streams.runtime.monitoring.watchdog import Watchdog
 from streams.runtime.partitions.context import WorkerContext
 from streams.runtime.partitions.rebuild import reread
-from streams.runtime.preflight import await_kafka, demand, make_own
+from streams.runtime.preflight import await_kafka, make_private, require
 from streams.runtime.rollup_sink import RollUpSink
 from streams.runtime.sink_store import SinkStore
 from streams.runtime.write_buffer import RowBuffer
@@ -53,13 +53,13 @@ RETENTION_SECONDS = 3600.0
 
 def run(settings: Settings, tuning: Tuning, role: Role) -> None:
     """Run one worker until it is told to stop; ends the process. Raises ``Unprepared``."""
-    hush(time.monotonic)
+    limit_log_rates(time.monotonic)
     await_kafka(settings, role)
-    demand(settings, role)
+    require(settings, role)
     if role == "detect":
         compile_kernel()
-    collect_seldom()
-    make_own(settings.streams_runtime_dir)
+    collect_less_often()
+    make_private(settings.streams_runtime_dir)
     health = Health(role, time.monotonic)
     registry = new_registry(health, time.time)
     work: Work = (
@@ -107,12 +107,12 @@ class Servers:
             window=60.0 * settings.streams_rebuild_minutes,
         )
 
-    def moves(self) -> Moves:
+    def moves(self) -> MovedKeys:
         """Return a placement of keys of its own."""
-        growth = Growth(self.probe, self.context.name("slowrank-partitions"), time.time)
-        return Moves(self.context.health.role, growth.counts, self.probe.committed, self.context.health)
+        growth = PartitionCounts(self.probe, self.context.name("slowrank-partitions"), time.time)
+        return MovedKeys(self.context.health.role, growth.counts, self.probe.committed, self.context.health)
 
-    async def prepare(self, assigned: set[Place], work: Detect | RollUpSink) -> None:
+    async def prepare(self, assigned: set[PartitionId], work: Detect | RollUpSink) -> None:
         """Build the state of partitions that were not read yet and may stay idle with work left in them.
 
         That is a job that hangs, a bucket not written, or records held back to be put in order. A new
@@ -153,7 +153,7 @@ class DetectWork:
         """All telemetry goes the same way."""
         return {self._servers.context.name(topic): self._detect.take for topic in READS["detect"]}
 
-    async def round(self, assigned: set[Place]) -> None:
+    async def round(self, assigned: set[PartitionId]) -> None:
         """Report health, and advance event time in idle partitions."""
         ends = await self._servers.housekeeper.round(assigned, self._detect.partitions.positions)
         self._servers.background.begin(partial(self._servers.prepare, assigned, self._detect))
@@ -197,7 +197,7 @@ class SinkWork:
             name(SUSPICIONS): self._findings.take
         }
 
-    async def round(self, assigned: set[Place]) -> None:
+    async def round(self, assigned: set[PartitionId]) -> None:
         """Report health, write what has gathered, and leave a heartbeat in the database."""
         positions = self._rollups.partitions.positions | self._findings.partitions.positions
         await self._servers.housekeeper.round(assigned, positions)
@@ -205,7 +205,7 @@ class SinkWork:
         for routine in self._routines:
             routine.round()
 
-    async def _write(self, assigned: set[Place]) -> None:
+    async def _write(self, assigned: set[PartitionId]) -> None:
         now = self._health.clock()
         if now - self._beat_at >= BEAT_SECONDS:
             self._beat_at = now

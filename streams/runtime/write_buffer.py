@@ -1,4 +1,4 @@
-"""Roll-ups and paces on their way to the store: gathered, written together, never lost, never in the way."""
+"""Batching write buffer for roll-ups and paces; rows lost in a crash are computed again from the log."""
 
 import asyncio
 import logging
@@ -14,11 +14,11 @@ log = logging.getLogger(__name__)
 
 FULL = 2000
 FLUSH_SECONDS = 1.0
-"""Rows, or age of the oldest, at which they are written: one statement for many costs little more."""
+"""Rows, or age of the oldest, at which they are written. Chosen: one statement for many costs little more."""
 
 
 class RowBuffer:
-    """Holds rows for at most a second. What a crash takes from it is made again from the log."""
+    """Holds rows for ``FLUSH_SECONDS`` at most."""
 
     def __init__(self, write: Callable[[Rows], None], health: Health, clock: Callable[[], float]) -> None:
         self._write = write
@@ -29,13 +29,13 @@ class RowBuffer:
         self._lock = asyncio.Lock()
 
     def add(self, rows: list[Any]) -> None:
-        """Take rows."""
+        """Add rows."""
         if not self._rows:
             self._since = self._clock()
         self._rows += rows
 
     async def flush(self, *, force: bool = False) -> None:
-        """Write what has gathered when it is much, or old, or when forced; wait for the database."""
+        """Write the rows when there are many, when they are old, or when forced; wait for the database."""
         async with self._lock:
             old = self._clock() - self._since >= FLUSH_SECONDS
             if not self._rows or not (force or old or len(self._rows) >= FULL):
@@ -44,7 +44,7 @@ class RowBuffer:
             try:
                 await self._store(rows)
             except asyncio.CancelledError:
-                # Before those that came since: they are the older.
+                # In front of rows added since, which are younger.
                 self._rows = rows + self._rows
                 raise
 
@@ -62,7 +62,7 @@ class RowBuffer:
             return True
 
         if not await until_done(attempt, UNAVAILABLE, health=self._health, what="database"):
-            # One bad row must not cost the others: it is looked for until it stands alone.
+            # Halve until the refused row stands alone, so that the others are stored.
             half = len(rows) // 2
             await self._store(rows[:half])
             await self._store(rows[half:])

@@ -20,7 +20,7 @@ from streams.files.replay import as_ndjson, final_versions, findings_of
 from streams.pipeline import local_pipeline
 from streams.runtime.detect_worker import Detect
 from streams.runtime.kafka.dead_letters import Message, Outgoing
-from streams.runtime.kafka.offsets import Place
+from streams.runtime.kafka.offsets import PartitionId
 from streams.runtime.kafka.record_producer import key_of, topic_of
 from streams.runtime.monitoring.health import Health
 from streams.runtime.partitions.context import WorkerContext
@@ -40,7 +40,7 @@ class Workers:
     def __init__(self, partitions: int, tuning: Tuning | None = None) -> None:
         self._partitions, self._now = partitions, 0.0
         tuning = tuning or Tuning()
-        self._ends: dict[Place, int] = defaultdict(int)
+        self._ends: dict[PartitionId, int] = defaultdict(int)
         self._sent: list[Outgoing] = []
         self._detect = Detect(
             WorkerContext(
@@ -88,7 +88,7 @@ class Workers:
 
     async def _take_bulk(self, records: Sequence[Record], at_once: int) -> None:
         self._now = logged = records[-1].ts + 1.0
-        messages: dict[Place, list[Message]] = defaultdict(list)
+        messages: dict[PartitionId, list[Message]] = defaultdict(list)
         for record in records:
             place = self._place(record)
             messages[place].append(Message(*place, self._ends[place], logged, encode(record)))
@@ -121,7 +121,7 @@ class Workers:
             self._ends[place] += 1
             await self._detect.take(Message(*place, self._ends[place] - 1, self._now, end.value))
 
-    def _place(self, record: Record) -> Place:
+    def _place(self, record: Record) -> PartitionId:
         return topic_of(record), zlib.crc32(key_of(record)) % self._partitions
 
     def _end(self, end: float) -> None:

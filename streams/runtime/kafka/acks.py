@@ -1,4 +1,4 @@
-"""Acknowledgements in the order of the messages, each when what its message gave rise to is durable."""
+"""Acknowledges messages in order, each when all its outputs are durable."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -7,11 +7,11 @@ from types import TracebackType
 from typing import Any, Self
 
 IN_FLIGHT = 1000
-"""Messages taken whose outputs are not durable yet. They are read again after a crash."""
+"""Messages taken whose outputs are not durable yet. Chosen: few are read again after a crash."""
 
 
 class Acks:
-    """Runs beside the reading of a topic; a message that is not acknowledged comes again after a restart."""
+    """Runs beside the reading of a topic; a message without acknowledgement is read again after a restart."""
 
     def __init__(self, ack: Callable[[Any], Awaitable[Any]]) -> None:
         self._ack = ack
@@ -38,7 +38,7 @@ class Acks:
         while True:
             event, durable = await self._waiting.get()
             if durable is not None:
-                # The outlet may give one future to several messages: cancelling this task must not cancel it
-                # for the others.
+                # Several messages may share one future: cancelling this task must not cancel it for the
+                # others.
                 await asyncio.shield(durable)
             await self._ack(event)

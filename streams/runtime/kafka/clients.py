@@ -1,4 +1,4 @@
-"""Kafka clients that either start or leave no connection behind."""
+"""Starts Kafka clients, and closes those that fail to start."""
 
 from typing import TypeVar
 
@@ -6,8 +6,8 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient
 
 METADATA_MS = 5_000
-"""How long a client takes to see that a topic grew. Kafka's own default is five minutes, in which whatever a
-faster one puts into the new partitions would not be read."""
+"""Longest time until a client notices that a topic grew. Chosen: with Kafka's default of five minutes,
+messages that faster clients put into new partitions would wait as long."""
 
 Client = TypeVar("Client", AIOKafkaConsumer, AIOKafkaProducer, AIOKafkaAdminClient)
 
@@ -17,7 +17,7 @@ async def started(client: Client) -> Client:
     try:
         await client.start()
     except BaseException:
-        # Bootstrapping has opened sockets by then, and aiokafka warns of each that nobody closed.
+        # Bootstrapping has opened sockets by then, and aiokafka warns of each that is not closed.
         await (client.close() if isinstance(client, AIOKafkaAdminClient) else client.stop())
         raise
     return client

@@ -1,4 +1,4 @@
-"""Reads the dead-letter topic for people."""
+"""Reads the dead-letter topic, for the command line."""
 
 from collections.abc import AsyncIterator
 
@@ -10,16 +10,16 @@ from slowrank.telemetry import BadRecord, DeadLetter, decode_dead_letter
 from slowrank.telemetry.topics import DEAD_LETTERS, topic_name
 
 
-class LettersProblem(Exception):
-    """The letters cannot be read: why, and what to look at."""
+class DeadLettersProblem(Exception):
+    """The dead letters cannot be read; the message has the cause and what to check."""
 
 
 async def dead_letters(bootstrap: str, prefix: str) -> list[DeadLetter]:
-    """Return the letters there are; no topic means none. Raises ``LettersProblem``."""
+    """Return all dead letters; none where there is no topic. Raises ``DeadLettersProblem``."""
     try:
         return [letter async for letter in _letters(bootstrap, prefix)]
     except KafkaError as error:
-        raise LettersProblem(
+        raise DeadLettersProblem(
             f"Kafka at {bootstrap} does not answer ({error}). Is SLOWRANK_KAFKA_BOOTSTRAP right?"
         ) from error
 
@@ -48,7 +48,7 @@ async def _letters(bootstrap: str, prefix: str) -> AsyncIterator[DeadLetter]:
                     try:
                         yield decode_dead_letter(message.value or b"")
                     except BadRecord:
-                        # Somebody else wrote here; it is not ours to explain.
+                        # Not written by slowrank.
                         continue
     finally:
         await consumer.stop()

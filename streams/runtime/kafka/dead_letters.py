@@ -1,4 +1,4 @@
-"""What could not be read, kept with where it stood and why, so that a person can look and send it again."""
+"""Messages that could not be used, with position and reason, to be inspected and sent again."""
 
 from dataclasses import dataclass
 
@@ -13,9 +13,9 @@ Headers = list[tuple[str, bytes]]
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message as it stood in the log; ``timestamp`` in Unix seconds.
+    """A message of the log; ``timestamp`` in Unix seconds.
 
-    ``moved`` says where a message lay before a worker sent it on (``streams.runtime.kafka.placement.MOVED``).
+    ``moved`` is where a message was before a worker sent it on (``streams.runtime.kafka.placement.MOVED``).
     """
 
     topic: str
@@ -29,7 +29,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """A message to be sent, to the partition that its key gives if none is named."""
+    """A message to send, to the partition of its key if ``partition`` is None."""
 
     topic: str
     key: bytes
@@ -39,7 +39,7 @@ class Outgoing:
 
 
 def dead_letter(message: Message, error: BadRecord, *, topic: str) -> Outgoing:
-    """Return the letter about ``message`` for the dead-letter topic ``topic``."""
+    """Return the dead letter of ``message`` for the topic ``topic``."""
     letter = DeadLetter(
         topic=message.topic,
         partition=message.partition,

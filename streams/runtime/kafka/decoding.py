@@ -13,8 +13,8 @@ TELEMETRY: Mapping[str, Callable[[bytes, float | None], Record | JobEnded]] = Ma
         JOB_STEPS: lambda data, then: decode_steps_or_end(data, now=then),
     }
 )
-"""Topic to what reads a message of it, logged at a time (Unix seconds; None: at any). Raises ``BadRecord``.
+"""Decoder by topic; takes the log's time (Unix seconds; None: no limits). Raises ``BadRecord``.
 
-The log's time, not the reader's clock, decides whether a record is too old or from the future: a partition
-read again next week must give the same records.
+The log's time decides whether a record is too old or from the future, not the reader's clock: a partition
+that is read again next week must give the same records.
 """

@@ -1,4 +1,4 @@
-"""Keys that moved because their topic grew: what is sent on, and where the past of the others lies."""
+"""Keys that moved because their topic grew: which messages to send on, and where the past of a key is."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
@@ -8,7 +8,7 @@ from typing import TypeVar
 from aiokafka.errors import KafkaError
 
 from streams.runtime.kafka.dead_letters import Message, Outgoing
-from streams.runtime.kafka.offsets import Place
+from streams.runtime.kafka.offsets import PartitionId
 from streams.runtime.kafka.placement import Counts, Placement
 from streams.runtime.kafka.producer import until_done
 from streams.runtime.monitoring.health import Health
@@ -20,17 +20,17 @@ Cuts = dict[int, int]
 
 
 @dataclass(slots=True)
-class Moves:
-    """The placement of keys as of the last time that partitions were given out.
+class MovedKeys:
+    """The placement of keys as of the last assignment of partitions.
 
-    A consumer group gives out the partitions of a topic that grew to all members at once. Every member asks
-    for the partition counts before it takes the next message, so that none processes a key where it was
-    while another does where it is. ``counts`` and ``committed`` ask the brokers, and raise ``KafkaError``.
+    A consumer group assigns the partitions of a topic that grew to all members at once. Every member requests
+    the partition counts before it takes the next message, so that none processes a key in its former
+    partition while another does in the present one. ``counts`` and ``committed`` raise ``KafkaError``.
     """
 
     role: str
     counts: Callable[[Collection[str]], Awaitable[Mapping[str, Counts]]]
-    committed: Callable[[], Awaitable[Mapping[Place, int]]]
+    committed: Callable[[], Awaitable[Mapping[PartitionId, int]]]
     health: Health
     placement: Placement = field(init=False)
     _known: int = -1
@@ -41,11 +41,11 @@ class Moves:
         self.placement = Placement(self.role)
 
     def rebalanced(self) -> None:
-        """Take that partitions are given out anew."""
+        """Handle a new assignment of partitions."""
         self._distribution += 1
 
     async def settle(self, topics: Collection[str]) -> set[str]:
-        """Return the topics that have grown since partitions were given out before; cheap when none were."""
+        """Return the topics that have grown since the last assignment; cheap when there was none."""
         if self._known == self._distribution:
             return set()
         async with self._lock:
@@ -55,8 +55,8 @@ class Moves:
                 self._known = asked_in
             return found
 
-    async def cuts(self, place: Place, since: float) -> Cuts:
-        """Return up to where the partitions are to be read that may hold the past of a partition's keys."""
+    async def cuts(self, place: PartitionId, since: float) -> Cuts:
+        """Return up to which offset to read the partitions that may hold the past of a partition's keys."""
         sources = self.placement.sources(place, since)
         if not sources:
             return {}
@@ -64,7 +64,7 @@ class Moves:
         return {partition: committed.get((place[0], partition), 0) for partition in sources}
 
     def sent_on(self, message: Message) -> Outgoing | None:
-        """Return what is to be sent instead of processing a message that lies where its key was before."""
+        """Return what to send instead of processing a message in a former partition of its key, else None."""
         partition = self.placement.new_home(message)
         return None if partition is None else self.placement.sent_on(message, partition)
 

@@ -1,4 +1,4 @@
-"""Questions to the brokers over connections of their own, beside whatever a consumer is doing."""
+"""Requests for offsets and partitions, over connections beside those of the consumers."""
 
 import asyncio
 from collections.abc import Iterable, Mapping
@@ -16,6 +16,7 @@ from aiokafka.structs import OffsetAndMetadata
 from streams.runtime.kafka.clients import started
 
 TIMEOUT_MS = 5000
+"""Of a request. Chosen: brokers that take longer count as away."""
 
 COORDINATOR_TRIES = 20
 COORDINATOR_PAUSE_SECONDS = 0.5
@@ -26,12 +27,12 @@ NO_COORDINATOR = (
     NotCoordinatorForGroupError,
 )
 
-Place = tuple[str, int]
+PartitionId = tuple[str, int]
 """Topic and partition."""
 
 
 async def group_offsets(admin: AIOKafkaAdminClient, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Return the offsets and texts a group committed; wait while its coordinator starts or moves.
+    """Return the offsets and metadata a group committed; wait while its coordinator starts or moves.
 
     Raises ``KafkaError`` when the brokers do not answer, or have no coordinator after ten seconds.
     """
@@ -45,7 +46,7 @@ async def group_offsets(admin: AIOKafkaAdminClient, group: str) -> dict[TopicPar
 class Probe:
     """Where partitions end, and how far a consumer group has committed.
 
-    Every question raises ``KafkaError`` when the brokers do not answer.
+    Every method raises ``KafkaError`` when the brokers do not answer.
     """
 
     def __init__(self, bootstrap: str, group: str) -> None:
@@ -54,36 +55,36 @@ class Probe:
         self._consumer: AIOKafkaConsumer | None = None
         self._admin: AIOKafkaAdminClient | None = None
 
-    async def ends(self, places: Iterable[Place]) -> dict[Place, int]:
+    async def ends(self, places: Iterable[PartitionId]) -> dict[PartitionId, int]:
         """Return the end offsets of partitions."""
         wanted = [TopicPartition(*place) for place in places]
         if not wanted:
             return {}
-        found = await (await self._asking()).end_offsets(wanted)
+        found = await (await self._started_consumer()).end_offsets(wanted)
         return {(p.topic, p.partition): int(offset) for p, offset in found.items()}
 
-    async def count_since(self, places: Iterable[Place], timestamp: float) -> int:
+    async def count_since(self, places: Iterable[PartitionId], timestamp: float) -> int:
         """Return how many messages partitions hold from a log time (Unix seconds) on."""
         wanted = [TopicPartition(*place) for place in places]
-        consumer = await self._asking()
+        consumer = await self._started_consumer()
         first = await consumer.offsets_for_times({place: int(timestamp * 1000) for place in wanted})
         ends = await consumer.end_offsets(wanted)
         return sum(int(ends[place] - held.offset) for place, held in first.items() if held is not None)
 
-    async def partitions(self, topics: Iterable[str]) -> list[Place]:
+    async def partitions(self, topics: Iterable[str]) -> list[PartitionId]:
         """Return the partitions of topics; a topic that does not exist has none."""
         wanted = set(topics)
-        # Asked about by name, a topic that does not exist may be created by the broker.
-        found = await (await self._administering()).describe_topics()
+        # A request by name may make the broker create a topic that does not exist.
+        found = await (await self._started_admin()).describe_topics()
         return [(t["topic"], p["partition"]) for t in found if t["topic"] in wanted for p in t["partitions"]]
 
-    async def notes(self, group: str) -> dict[Place, str]:
-        """Return the text that each partition of a group holds beside its offset."""
-        found = await group_offsets(await self._administering(), group)
+    async def metadata(self, group: str) -> dict[PartitionId, str]:
+        """Return the metadata committed beside the offset of each partition of a group."""
+        found = await group_offsets(await self._started_admin(), group)
         return {(p.topic, p.partition): held.metadata or "" for p, held in found.items()}
 
-    async def note(self, group: str, texts: Mapping[Place, str]) -> None:
-        """Have the brokers keep a text for partitions, in a group that nobody reads with."""
+    async def store_metadata(self, group: str, texts: Mapping[PartitionId, str]) -> None:
+        """Commit a text as metadata of partitions, in a group that has no consumers."""
         if not texts:
             return
         consumer = AIOKafkaConsumer(
@@ -99,21 +100,21 @@ class Probe:
         finally:
             await consumer.stop()
 
-    async def committed(self, group: str | None = None) -> dict[Place, int]:
-        """Return the offsets a group, this one without a name, has committed where it ever did."""
-        found = await group_offsets(await self._administering(), group or self._group)
+    async def committed(self, group: str | None = None) -> dict[PartitionId, int]:
+        """Return the offsets that a group has committed, by default the one of this probe."""
+        found = await group_offsets(await self._started_admin(), group or self._group)
         # The offset is -1 where nothing was committed.
         return {(p.topic, p.partition): int(held.offset) for p, held in found.items() if held.offset >= 0}
 
     async def close(self) -> None:
-        """Let go of the brokers."""
+        """Disconnect from the brokers."""
         if self._consumer is not None:
             await self._consumer.stop()
         if self._admin is not None:
             await self._admin.close()
         self._consumer = self._admin = None
 
-    async def _asking(self) -> AIOKafkaConsumer:
+    async def _started_consumer(self) -> AIOKafkaConsumer:
         if self._consumer is None:
             self._consumer = await started(
                 AIOKafkaConsumer(
@@ -122,7 +123,7 @@ class Probe:
             )
         return self._consumer
 
-    async def _administering(self) -> AIOKafkaAdminClient:
+    async def _started_admin(self) -> AIOKafkaAdminClient:
         if self._admin is None:
             self._admin = await started(
                 AIOKafkaAdminClient(bootstrap_servers=self._bootstrap, request_timeout_ms=TIMEOUT_MS)

@@ -1,9 +1,9 @@
-"""Which partition a key belongs to, today and before its topic grew. Pure: partition counts come in.
+"""Which partition a key belongs to, now and before its topic grew. Pure: partition counts come in.
 
-Producers put a record into the partition that the hash of its key gives for the number of partitions they
-know. When a topic grows, half of the keys or more move, each producer at a time of its own, and nothing
-orders a key's old partition against its new one. Workers therefore keep one rule: a key is processed in its
-partition of today alone. What lies in a former one is sent on to today's.
+Producers put a record into the partition that the hash of its key gives for the partition count in their
+metadata. When a topic grows, half of the keys or more move, for each producer at another time, and nothing
+orders a key's old partition against its new one. So workers process a key only in its present partition, and
+send records in a former one on to it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,13 +13,13 @@ from functools import lru_cache
 from aiokafka.partitioner import murmur2
 
 from streams.runtime.kafka.dead_letters import Message, Outgoing
-from streams.runtime.kafka.offsets import Place
+from streams.runtime.kafka.offsets import PartitionId
 
 MOVED = "x-moved-from"
 """Header of a record that was sent on: ``role:partition:offset`` of where it lay."""
 
 SLOWEST_SECONDS = 600.0
-"""Twice the five minutes after which Kafka's clients, if not told otherwise, see that a topic grew."""
+"""Twice the default of five minutes after which Kafka's clients notice that a topic grew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +45,14 @@ class Placement:
     _counts: dict[str, Counts] = field(default_factory=dict)
 
     def update(self, counts: Mapping[str, Counts]) -> set[str]:
-        """Take the counts; return the topics that have grown since the last time."""
+        """Replace the counts; return the topics that have grown since the last call."""
         before, self._counts = self._counts, dict(counts)
         return {t for t, new in counts.items() if t in before and new.now != before[t].now}
 
     def new_home(self, message: Message) -> int | None:
-        """Return the partition a message is to be sent on to, None where it lies well.
+        """Return the partition to send a message on to, None where it is in the right one.
 
-        A sender that goes by another hash than Kafka's clients is left alone.
+        Records of a sender that uses another hash than Kafka's clients stay where they are.
         """
         counts = self._counts.get(message.topic)
         if counts is None or not counts.former or not message.key:
@@ -62,27 +62,27 @@ class Placement:
         return new if lies_in_a_former and new != message.partition else None
 
     def belongs(self, message: Message, partition: int) -> bool:
-        """Return whether a message of a former partition belongs to ``partition`` today."""
+        """Return whether a message of a former partition belongs to ``partition`` now."""
         return self.new_home(message) == partition
 
-    def sources(self, place: Place, since: float) -> Sequence[int]:
+    def sources(self, place: PartitionId, since: float) -> Sequence[int]:
         """Return the other partitions in which a partition's keys may have been from ``since`` on."""
         topic, partition = place
         counts = self._counts.get(topic, Counts(1))
         found: set[int] = set()
         for former, until in counts.former.items():
             if until + SLOWEST_SECONDS > since:
-                # Of a multiple of the former count each partition has its keys from one alone.
+                # If the count is a multiple of the former, each partition has its keys from a single one.
                 found |= {partition % former} if counts.now % former == 0 else set(range(former))
         return sorted(found - {partition})
 
     def sent_on(self, message: Message, partition: int) -> Outgoing:
-        """Return a message as it is sent on to its partition of today."""
+        """Return a message to send on to its present partition."""
         header = f"{self.role}:{message.partition}:{message.offset}".encode()
         return Outgoing(message.topic, message.key, message.value, [(MOVED, header)], partition)
 
     def moved_from(self, message: Message) -> tuple[int, int] | None:
-        """Return (partition, offset) of where a message lay that a worker of this role sent on."""
+        """Return the former (partition, offset) of a message that this role sent on, else None."""
         role, _, place = message.moved.partition(":")
         if role != self.role:
             return None

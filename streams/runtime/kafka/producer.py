@@ -1,4 +1,4 @@
-"""Messages out, acknowledged by the brokers before anyone calls them sent."""
+"""Sends messages to Kafka until the brokers have acknowledged them."""
 
 import asyncio
 import logging
@@ -16,11 +16,14 @@ from streams.runtime.monitoring.health import Health
 log = logging.getLogger(__name__)
 
 LONGEST_PAUSE_SECONDS = 5.0
-# An attempt under way for so long is told as waiting for the server, and is no stall.
+"""Between two attempts. Chosen: a server that is back is noticed within seconds, at little load."""
 SLOW_SECONDS = 5.0
+"""An attempt that takes longer is reported as waiting for the server. Chosen: well below the watchdog's 30
+s."""
 BATCH = 500
-# At a stop; what is not sent by then is not acknowledged either, and is read again.
+"""Messages sent together. Chosen: one round trip for many, and few to send again."""
 DRAIN_SECONDS = 5.0
+"""At a stop. What is not sent by then is not acknowledged either, and is read again."""
 
 T = TypeVar("T")
 
@@ -28,7 +31,7 @@ T = TypeVar("T")
 async def until_done(
     attempt: Callable[[], Awaitable[T]], away: tuple[type[Exception], ...], *, health: Health, what: str
 ) -> T:
-    """Try until it works; ``away`` are the errors of a server that will come back.
+    """Retry until ``attempt`` succeeds; ``away`` are the errors of a server that is not available.
 
     The caller's record is not acknowledged meanwhile, so that nothing is lost however long it takes.
     """
@@ -49,10 +52,10 @@ async def until_done(
 
 
 class DurableProducer:
-    """Sends what is posted, in order and in batches, again and again until the brokers have it.
+    """Sends posted messages in order and in batches, and retries until the brokers have them.
 
-    Posting does not wait: a flood of bad messages must not make the good ones between them wait for a round
-    trip each. Who posts may acknowledge its own message when the future it got is done.
+    Posting does not wait: many dead letters must not make the messages between them wait for a round trip
+    each. The caller may acknowledge its own message when the future is done.
     """
 
     def __init__(self, bootstrap: str, health: Health) -> None:
@@ -68,14 +71,14 @@ class DurableProducer:
         loop = asyncio.get_running_loop()
         if self._task is None:
             self._task = loop.create_task(self._run())
-        # Nothing to send waits for what was posted before it: acknowledgements keep the order of the log.
+        # An empty post waits for what was posted before it: acknowledgements keep the order of the log.
         if messages or self._last is None:
             self._last = loop.create_future()
             self._posted.put_nowait((messages, self._last))
         return self._last
 
     async def close(self) -> None:
-        """Send what is left for some seconds, then let go of the brokers."""
+        """Send what is left for ``DRAIN_SECONDS``, then disconnect from the brokers."""
         if self._last is not None:
             with suppress(TimeoutError):
                 await asyncio.wait_for(asyncio.shield(self._last), DRAIN_SECONDS)
@@ -120,7 +123,7 @@ class DurableProducer:
         results = await asyncio.gather(*futures, return_exceptions=True)
         failed = [(m, r) for m, r in zip(messages, results, strict=True) if isinstance(r, BaseException)]
         if failed:
-            # A producer that has given up a batch is out of sequence: the brokers refuse all it sends later.
+            # A producer that gave up a batch is out of sequence: the brokers refuse all that follows.
             await self._discard()
         if failed and len(failed) == len(messages):
             raise failed[0][1]
@@ -128,7 +131,7 @@ class DurableProducer:
 
     async def _sent(self, producer: AIOKafkaProducer, m: Outgoing) -> asyncio.Future[Any]:
         if m.partition is not None and m.partition not in await producer.partitions_for(m.topic):
-            # A topic that has just grown: the producer does not know yet.
+            # A topic that has just grown: the producer's metadata is older.
             await producer.client.force_metadata_update()
             if m.partition not in await producer.partitions_for(m.topic):
                 raise UnknownTopicOrPartitionError(f"{m.topic}:{m.partition}")

@@ -1,4 +1,4 @@
-"""Sends records to their topics with the keys that keep them in order."""
+"""Sends records to their topics, with the keys that keep them in order."""
 
 import asyncio
 import threading
@@ -11,19 +11,19 @@ from slowrank.telemetry import JobSteps, NodeEvent, NodeSample, Record, encode
 from slowrank.telemetry.topics import JOB_STEPS, NODE_EVENTS, NODE_SAMPLES, topic_name
 from streams.runtime.kafka.clients import METADATA_MS, started
 
-# Records not acknowledged yet, in memory.
 IN_FLIGHT = 2000
+"""Records in memory that are not acknowledged yet. Chosen: bounds memory."""
 STOP_SECONDS = 5.0
 
 _TOPICS = {NodeSample: NODE_SAMPLES, NodeEvent: NODE_EVENTS, JobSteps: JOB_STEPS}
 
 
 class SendProblem(Exception):
-    """The broker did not take the records: why, and what to look at."""
+    """The brokers did not accept the records; the message has the cause and what to check."""
 
 
 def topic_of(record: Record, prefix: str = "") -> str:
-    """Return the topic a record belongs to."""
+    """Return the topic of a record."""
     return topic_name(_TOPICS[type(record)], prefix)
 
 
@@ -34,18 +34,18 @@ def key_of(record: Record) -> bytes:
 
 async def send(records: Iterable[Record], *, bootstrap: str, prefix: str = "") -> int:
     """Send all records and return how many the brokers have acknowledged. Raises ``SendProblem``."""
-    line = _Line(bootstrap, prefix)
+    connection = _Connection(bootstrap, prefix)
     try:
-        return await line.send(records)
+        return await connection.send(records)
     finally:
-        await line.close()
+        await connection.close()
 
 
 class Sender:
     """Sends batches from any thread over one connection, which the first batch opens."""
 
     def __init__(self, bootstrap: str, prefix: str = "") -> None:
-        self._line = _Line(bootstrap, prefix)
+        self._connection = _Connection(bootstrap, prefix)
         self._loop = asyncio.new_event_loop()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -59,19 +59,19 @@ class Sender:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._loop.run_forever, name="sender", daemon=True)
                 self._thread.start()
-        return asyncio.run_coroutine_threadsafe(self._line.send(records), self._loop).result()
+        return asyncio.run_coroutine_threadsafe(self._connection.send(records), self._loop).result()
 
     def close(self) -> None:
-        """Let go of the brokers; nobody sends any more."""
+        """Disconnect from the brokers; nothing may be sent any more."""
         if self._thread is not None:
-            asyncio.run_coroutine_threadsafe(self._line.close(), self._loop).result(STOP_SECONDS)
+            asyncio.run_coroutine_threadsafe(self._connection.close(), self._loop).result(STOP_SECONDS)
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(STOP_SECONDS)
         self._loop.close()
 
 
-class _Line:
-    """One producer, made when it is first needed and made anew after it has failed."""
+class _Connection:
+    """One producer, created when it is first needed and again after it has failed."""
 
     def __init__(self, bootstrap: str, prefix: str) -> None:
         self._bootstrap = bootstrap
@@ -105,7 +105,7 @@ class _Line:
     async def _started(self) -> AIOKafkaProducer:
         async with self._starting:
             if self._producer is None:
-                # Idempotence asks every in-sync replica, so that no acknowledged record dies with a leader.
+                # Idempotence waits for every in-sync replica: no acknowledged record is lost with a leader.
                 self._producer = await started(
                     AIOKafkaProducer(
                         bootstrap_servers=self._bootstrap,

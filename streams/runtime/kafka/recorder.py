@@ -1,4 +1,4 @@
-"""The telemetry topics written to a file of JSON rows, so that a day can be lived again."""
+"""Writes the telemetry topics to a file of JSON rows, for replay."""
 
 import time
 from collections.abc import AsyncIterator
@@ -21,19 +21,19 @@ from streams.runtime.kafka.placement import MOVED
 
 
 class RecordingProblem(Exception):
-    """Nothing can be recorded: why, and what to do."""
+    """Nothing can be recorded; the message has the cause and what to do."""
 
 
 async def write_recording(settings: Settings, output: Path, *, follow: bool) -> tuple[int, int]:
-    """Write the rows of every telemetry message in Kafka; return how many, and the messages not readable.
+    """Write the rows of every telemetry message in Kafka; return the counts of rows and unreadable messages.
 
-    Ends where the topics ended at the start, or never when it follows. Raises ``RecordingProblem``.
+    Ends where the topics ended at the start; with ``follow`` it never ends. Raises ``RecordingProblem``.
     """
     written = unreadable = 0
     decode = {topic_name(t, settings.topic_prefix): read for t, read in TELEMETRY.items()}
     try:
         messages = _messages(settings, list(decode), follow=follow)
-        # Without Kafka, its topics or a message nothing takes the place of what was recorded before.
+        # Without Kafka, its topics or a message an older recording is not overwritten.
         message = await anext(messages, None)
         if message is None:
             return 0, 0
@@ -44,7 +44,7 @@ async def write_recording(settings: Settings, output: Path, *, follow: bool) -> 
                 except BadRecord:
                     unreadable += 1
                 else:
-                    # The end of a job is an event of its node, and is recorded as that.
+                    # The end of a job is recorded as the event of its node.
                     found = () if isinstance(record, JobEnded) else rows(record)
                     lines = [msgspec.json.encode(row) + b"\n" for row in found]
                     file.write(b"".join(lines))
@@ -71,10 +71,10 @@ async def _messages(settings: Settings, topics: list[str], *, follow: bool) -> A
         while follow or any([await consumer.position(p) < ends[p] for p in places]):
             if follow and time.monotonic() - looked >= METADATA_MS / 1000:
                 looked = time.monotonic()
-                await _take_in(consumer, await _partitions(settings.kafka_bootstrap, topics))
+                await _assign_new(consumer, await _partitions(settings.kafka_bootstrap, topics))
             for place, batch in (await consumer.getmany(timeout_ms=1000)).items():
                 for message in batch:
-                    # What a worker sent on stands in its first place, too.
+                    # What a worker sent on is in its former partition, too.
                     moved = any(name == MOVED for name, _ in message.headers)
                     if not moved and (follow or message.offset < ends[place]):
                         yield Message(
@@ -88,8 +88,8 @@ async def _messages(settings: Settings, topics: list[str], *, follow: bool) -> A
         await consumer.stop()
 
 
-async def _take_in(consumer: AIOKafkaConsumer, places: list[TopicPartition]) -> None:
-    """Read the partitions of topics that grew from their beginning, and the others on from where they are."""
+async def _assign_new(consumer: AIOKafkaConsumer, places: list[TopicPartition]) -> None:
+    """Read new partitions from their beginning, and the others on from their positions."""
     known = consumer.assignment()
     if new := [place for place in places if place not in known]:
         positions = {place: await consumer.position(place) for place in known}

@@ -1,4 +1,4 @@
-"""How a worker is doing: what it counted, what it waits for, how far behind it is."""
+"""Counters, waits and lag of one worker process, for its health file, its metrics and its watchdog."""
 
 import json
 import math
@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from streams.job.memory import JobMemory
-from streams.runtime.monitoring.node_counts import Present
+from streams.runtime.monitoring.node_counts import NodeTotals
 
-# For the metric alone; the watchdog, which ends workers, has limits of its own.
 STALLED_SECONDS = 10.0
+"""For the metric alone, chosen: ten rounds. The watchdog, which ends workers, has limits of its own."""
 
 
 @dataclass(slots=True)
@@ -26,7 +26,7 @@ class Health:
     outputs: Counter[str] = field(default_factory=Counter)
     event_time: dict[str, float] = field(default_factory=dict)
     lag: dict[str, int] = field(default_factory=dict)
-    nodes: Present = field(default_factory=Present)
+    nodes: NodeTotals = field(default_factory=NodeTotals)
     jobs: JobMemory = field(default_factory=JobMemory)
     started: float = 0.0
     last_event: float = 0.0
@@ -47,13 +47,13 @@ class Health:
 
     @contextmanager
     def waiting(self, what: str) -> Iterator[None]:
-        """Say what the worker waits for, so that waiting is not taken for being stuck."""
+        """Mark that the worker waits for a server or a rebuild, which is no stall."""
         self.waits[what] += 1
         try:
             yield
         finally:
-            # A Counter drops what comes to zero by this, and is then empty: the watchdog asks whether
-            # anything is left. The time spent waiting counts neither as a stall nor as a missing commit.
+            # Subtraction drops keys that come to zero: the watchdog tests whether the Counter is empty. The
+            # time spent waiting counts neither as a stall nor as a missing commit.
             self.waits -= Counter([what])
             self.last_event = self.last_commit = self.clock()
 
@@ -79,7 +79,7 @@ class Health:
         }
 
     def write(self, path: Path) -> None:
-        """Replace the heartbeat file in one step."""
+        """Replace the health file atomically."""
         path.parent.mkdir(parents=True, exist_ok=True)
         fresh = path.with_suffix(".new")
         fresh.write_text(json.dumps(self.report()))

@@ -25,7 +25,7 @@ from store.findings.findings import Change
 from streams.runtime.faust_app import Role
 from streams.runtime.monitoring.health import Health
 from streams.runtime.monitoring.job_metrics import JobMetrics
-from streams.runtime.monitoring.node_counts import Present
+from streams.runtime.monitoring.node_counts import NodeTotals
 
 log = logging.getLogger(__name__)
 
@@ -33,13 +33,13 @@ Counts = Iterable[tuple[Sequence[str], int]]
 """Label values and how many."""
 
 MAX_CLUSTERS = 64
-"""As labels; the names come from telemetry, and whoever sends it must not fill Prometheus."""
+"""Cluster names as labels. Chosen: they come from telemetry, and their number must be bounded."""
 
 _OPENED = frozenset({"finding.opened", "finding.reopened"})
 
 
 class SinkMetrics:
-    """What the storing worker knows: findings on their way into the database, how far behind each role is."""
+    """Metrics of the storing worker: findings stored, GPU-hours lost, seconds each role is behind."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._opened = Counter(
@@ -65,7 +65,7 @@ class SinkMetrics:
         self._clusters: set[str] = set()
 
     def behind(self, role: str, seconds: float) -> None:
-        """Note how far behind a role is."""
+        """Set how many seconds a role is behind."""
         self._behind.labels(role).set(seconds)
 
     def saved(self, finding: Finding, change: Change | None, seconds: float) -> None:
@@ -76,7 +76,7 @@ class SinkMetrics:
             self._opened.labels(counted_kind(finding.kind)).inc()
             self._seconds.observe(seconds)
         cluster = self._cluster(finding.subject.cluster)
-        # What moves to another finding's account is counted there again: a counter cannot take it back.
+        # Hours that move to another finding are counted there again; a counter cannot decrease.
         due = self._due.pop(cluster, 0.0) + change.gpu_hours
         if due > 0:
             self._lost.labels(cluster).inc(due)
@@ -90,7 +90,7 @@ class SinkMetrics:
 
 
 class HealthMetrics(Collector):
-    """What a worker knows about itself."""
+    """Metrics of one worker, from its ``Health``."""
 
     def __init__(self, health: Health, wall: Callable[[], float]) -> None:
         self._health = health
@@ -121,7 +121,7 @@ class HealthMetrics(Collector):
         )
 
 
-def _nodes(present: Present) -> Iterator[Metric]:
+def _nodes(present: NodeTotals) -> Iterator[Metric]:
     yield GaugeMetricFamily("slowrank_nodes_reporting", "Nodes with a sample lately.", present.reporting)
     yield GaugeMetricFamily("slowrank_nodes_expected", "Nodes heard of that have not left.", present.expected)
     yield GaugeMetricFamily("slowrank_series_active", "Series of the nodes that report.", present.series)

@@ -8,11 +8,11 @@ from slowrank.telemetry.schema import SAMPLE_SCHEMAS
 from streams.silence import SilenceConfig
 
 _AS_SILENCE = SilenceConfig()
-"""What counts as reporting here is what does for the silence of nodes."""
+"""A node reports, and is expected, as long as for the liveness of nodes."""
 
 
-class Present(NamedTuple):
-    """Nodes heard of lately, nodes that have not left, and the series of the former."""
+class NodeTotals(NamedTuple):
+    """Nodes that report, nodes that have not left, and the series of the former."""
 
     reporting: int = 0
     expected: int = 0
@@ -20,22 +20,22 @@ class Present(NamedTuple):
 
 
 @dataclass(slots=True)
-class Senders:
+class NodeCounts:
     """The last sample's time and size of every node."""
 
-    _heard: dict[tuple[str, str], tuple[float, int]] = field(default_factory=dict)
+    _nodes: dict[tuple[str, str], tuple[float, int]] = field(default_factory=dict)
 
-    def heard(self, sample: NodeSample) -> None:
-        """Note that a node sent a sample."""
+    def update(self, sample: NodeSample) -> None:
+        """Record a node's sample."""
         schema = SAMPLE_SCHEMAS[sample.schema]
         series = len(sample.gpu_ids) * len(schema.gpu.columns) + len(sample.nic_ids) * len(schema.nic.columns)
         series += len(schema.host.columns) if sample.host else 0
-        self._heard[sample.cluster, sample.node] = (sample.ts, series)
+        self._nodes[sample.cluster, sample.node] = (sample.ts, series)
 
-    def counts(self, event_time: float) -> Present:
-        """Return how many there are at ``event_time``; who has left is forgotten."""
+    def counts(self, event_time: float) -> NodeTotals:
+        """Return the totals at ``event_time``; drop nodes that have left."""
         oldest = event_time - _AS_SILENCE.expected
-        for key in [key for key, (ts, _) in self._heard.items() if ts < oldest]:
-            del self._heard[key]
-        live = [series for ts, series in self._heard.values() if ts > event_time - _AS_SILENCE.stale]
-        return Present(len(live), len(self._heard), sum(live))
+        for key in [key for key, (ts, _) in self._nodes.items() if ts < oldest]:
+            del self._nodes[key]
+        live = [series for ts, series in self._nodes.values() if ts > event_time - _AS_SILENCE.stale]
+        return NodeTotals(len(live), len(self._nodes), sum(live))

@@ -1,4 +1,4 @@
-"""Whether the pipeline itself is blind, and the findings that say so. Pure: times and counts come in."""
+"""Findings about slowrank itself: workers that are behind, dead letters. Pure: times and counts come in."""
 
 import math
 from collections.abc import Mapping
@@ -7,30 +7,32 @@ from dataclasses import dataclass, field
 from alerts.finding import Action, Finding, dedup_key, finding_id
 from alerts.kinds import kind_of
 from slowrank.telemetry import Subject
-from streams.runtime.kafka.offsets import Place
+from streams.runtime.kafka.offsets import PartitionId
 
 LAG = "self.lag"
 DEAD_LETTERS = "self.dead_letters"
-# Dead letters count for ten minutes; a trouble is over after a minute without a sign of it, and one that goes
-# on is stored anew each minute.
 LETTER_WINDOW_SECONDS = 600.0
+"""For which dead letters are counted. Chosen: the finding is still open when a notified person looks."""
 WELL_SECONDS = 60.0
+"""Without a sign of a problem until its finding is resolved. Chosen: four looks of the self monitor."""
 UPDATE_SECONDS = 60.0
-# For each partition: two hours of looks every fifteen seconds.
+"""Between two stored versions of an open finding, as suspicions are refreshed."""
 MAX_MARKS = 500
+"""Marks of one partition: two hours of looks every fifteen seconds."""
 
 
 class Backlog:
     """How long messages have waited for a consumer group, however few or many they are."""
 
     def __init__(self) -> None:
-        self._marks: dict[Place, list[tuple[float, int]]] = {}
+        self._marks: dict[PartitionId, list[tuple[float, int]]] = {}
 
-    def note(self, now: float, ends: Mapping[Place, int], committed: Mapping[Place, int]) -> float:
-        """Take where partitions end and how far the group is; return the age [s] of the oldest wait.
+    def note(
+        self, now: float, ends: Mapping[PartitionId, int], committed: Mapping[PartitionId, int]
+    ) -> float:
+        """Return the seconds for which the oldest message waits, from end and committed offsets by partition.
 
-        A wait counts from the first time it was seen here, so that a worker that has just started is not
-        alarmed by what lay there before.
+        A wait counts from when it was first seen here: what had accumulated before the start is no alarm.
         """
         oldest = now
         for place, end in ends.items():
@@ -39,8 +41,7 @@ class Backlog:
             if end > done and (not marks or marks[-1][1] < end):
                 marks.append((now, end))
             if len(marks) > MAX_MARKS:
-                # The first tells the age now and stays. What the second would have told later is then told a
-                # little too short.
+                # The first mark gives the age now. Without the second a later age comes out a little short.
                 del marks[1]
             self._marks[place] = marks
             oldest = min([oldest, *(at for at, _ in marks[:1])])
@@ -48,61 +49,61 @@ class Backlog:
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
-    """What was seen at one time: seconds each worker role is behind, and dead letters of the last minutes."""
+class Observation:
+    """At one time: seconds each worker role is behind, and dead letters within ``LETTER_WINDOW_SECONDS``."""
 
     behind: Mapping[str, float]
     letters: int
 
 
 @dataclass(slots=True)
-class _Trouble:
+class _Problem:
     onset: float | None = None
     last_bad: float = -math.inf
-    told: float = -math.inf
+    stored: float = -math.inf
     ended: bool = False
 
 
 @dataclass(slots=True)
-class Blindness:
-    """Remembers what is wrong since when: a finding opens once, is freshened, and ends once all is well.
+class SelfFindings:
+    """Opens a finding for each problem, updates it each minute, and resolves it after a minute without.
 
-    ``behind_seconds`` is the lag past which workers no longer help themselves. All is well when nothing was
-    seen for a minute; that is also said once after a start, for what a predecessor may have left open.
+    ``behind_seconds`` is the lag past which workers do not recover by themselves. Each finding is resolved
+    once after a start as well, as a predecessor may have left it open.
     """
 
     cluster: str
     behind_seconds: float
     started: float
-    _troubles: dict[str, _Trouble] = field(default_factory=dict)
+    _problems: dict[str, _Problem] = field(default_factory=dict)
 
-    def judge(self, now: float, sight: Sight) -> list[Finding]:
-        """Return the findings to store; one that is ``resolved`` matters only if the store holds it open."""
+    def update(self, now: float, seen: Observation) -> list[Finding]:
+        """Return the findings to store; one that is ``resolved`` only matters if the store holds it open."""
         found = []
-        for role, behind in sight.behind.items():
+        for role, behind in seen.behind.items():
             subject = Subject(type="telemetry", cluster=self.cluster, node=f"streams-{role}")
             found += self._step(now, subject, behind >= self.behind_seconds, _lag(role, behind))
         subject = Subject(type="telemetry", cluster=self.cluster, node="dead-letters")
-        return found + self._step(now, subject, sight.letters > 0, _letters(sight.letters))
+        return found + self._step(now, subject, seen.letters > 0, _letters(seen.letters))
 
-    def _step(self, now: float, subject: Subject, bad: bool, says: "_Says") -> list[Finding]:
-        trouble = self._troubles.setdefault(dedup_key(subject, says.kind), _Trouble(last_bad=self.started))
+    def _step(self, now: float, subject: Subject, bad: bool, report: "_Report") -> list[Finding]:
+        problem = self._problems.setdefault(dedup_key(subject, report.kind), _Problem(last_bad=self.started))
         if bad:
-            trouble.onset = now - says.age if trouble.onset is None else trouble.onset
-            trouble.last_bad, trouble.ended = now, False
-            if now - trouble.told < UPDATE_SECONDS:
+            problem.onset = now - report.age if problem.onset is None else problem.onset
+            problem.last_bad, problem.ended = now, False
+            if now - problem.stored < UPDATE_SECONDS:
                 return []
-            trouble.told = now
-            return [_finding(now, subject, says, trouble.onset)]
-        if trouble.ended or now - trouble.last_bad < WELL_SECONDS:
+            problem.stored = now
+            return [_finding(now, subject, report, problem.onset)]
+        if problem.ended or now - problem.last_bad < WELL_SECONDS:
             return []
-        onset = trouble.last_bad if trouble.onset is None else trouble.onset
-        trouble.onset, trouble.told, trouble.ended = None, -math.inf, True
-        return [_finding(now, subject, says, onset, ended=True)]
+        onset = problem.last_bad if problem.onset is None else problem.onset
+        problem.onset, problem.stored, problem.ended = None, -math.inf, True
+        return [_finding(now, subject, report, onset, ended=True)]
 
 
 @dataclass(frozen=True, slots=True)
-class _Says:
+class _Report:
     kind: str
     title: str
     text: str
@@ -111,9 +112,9 @@ class _Says:
     age: float = 0.0
 
 
-def _lag(role: str, behind: float) -> _Says:
+def _lag(role: str, behind: float) -> _Report:
     what = "The detectors are" if role == "detect" else "Findings and roll-ups are"
-    return _Says(
+    return _Report(
         LAG,
         f"{what} {behind:.0f} s behind the telemetry",
         "Look at the stream workers: are they running, are they too few, is a server slow?",
@@ -123,8 +124,8 @@ def _lag(role: str, behind: float) -> _Says:
     )
 
 
-def _letters(count: int) -> _Says:
-    return _Says(
+def _letters(count: int) -> _Report:
+    return _Report(
         DEAD_LETTERS,
         f"{count} messages of the last {LETTER_WINDOW_SECONDS / 60:.0f} min could not be used",
         "See which sender they come from and why they were refused; repair it, then send them again.",
@@ -133,13 +134,13 @@ def _letters(count: int) -> _Says:
     )
 
 
-def _finding(now: float, subject: Subject, says: _Says, onset: float, *, ended: bool = False) -> Finding:
-    key, rule = dedup_key(subject, says.kind), kind_of(says.kind)
+def _finding(now: float, subject: Subject, report: _Report, onset: float, *, ended: bool = False) -> Finding:
+    key, rule = dedup_key(subject, report.kind), kind_of(report.kind)
     return Finding(
         id=finding_id(key, onset),
         dedup_key=key,
-        kind=says.kind,
-        title=says.title,
+        kind=report.kind,
+        title=report.title,
         severity=rule.severity,
         status="resolved" if ended else "open",
         subject=subject,
@@ -151,6 +152,6 @@ def _finding(now: float, subject: Subject, says: _Says, onset: float, *, ended: 
         resolved_at=now if ended else None,
         detector="sink",
         confidence=1.0,
-        score=says.score,
-        action=Action(rule.action, says.text, says.commands),
+        score=report.score,
+        action=Action(rule.action, report.text, report.commands),
     )

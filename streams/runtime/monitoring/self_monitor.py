@@ -1,6 +1,6 @@
-"""Looks from outside at how far every worker is and at the dead letters, and stores what that says.
+"""Measures how far all workers are behind and counts dead letters, and stores findings about both.
 
-The storing worker does it for all: it alone has the database, and a worker that is down cannot complain.
+The storing worker does it for all roles: it has the database, and a worker that is down cannot report itself.
 """
 
 import asyncio
@@ -17,11 +17,12 @@ from store.error_classes import UNAVAILABLE
 from streams.runtime.faust_app import READS, group
 from streams.runtime.kafka.offsets import Probe
 from streams.runtime.monitoring.metrics import SinkMetrics
-from streams.runtime.monitoring.self_findings import LETTER_WINDOW_SECONDS, Backlog, Blindness, Sight
+from streams.runtime.monitoring.self_findings import LETTER_WINDOW_SECONDS, Backlog, Observation, SelfFindings
 
 log = logging.getLogger(__name__)
 
 LONGEST_SECONDS = 30.0
+"""For one look. Chosen: twice the interval of looks; the client may wait for ever for a deleted topic."""
 
 
 class SelfMonitor:
@@ -42,34 +43,33 @@ class SelfMonitor:
         self._wall = wall
         self._probe = Probe(settings.kafka_bootstrap, group(settings, "sink"))
         self._backlogs = {role: Backlog() for role in READS}
-        self._untold: list[Finding] = []
-        # Up to here a stuck worker is still found and started again by itself.
+        self._unstored: list[Finding] = []
+        # By then the watchdog has ended a stuck worker and the supervisor has started it again.
         limit = 4 * settings.streams_stall_seconds
-        self._blindness = Blindness(settings.cluster, behind_seconds=limit, started=wall())
+        self._findings = SelfFindings(settings.cluster, behind_seconds=limit, started=wall())
 
     async def look(self) -> None:
         """Look once; what cannot be stored now is stored next time."""
         try:
-            # The client may wait for ever for a topic that has just been deleted.
-            sight = await asyncio.wait_for(self._sight(), LONGEST_SECONDS)
-            self._untold += self._blindness.judge(self._wall(), sight)
+            seen = await asyncio.wait_for(self._observe(), LONGEST_SECONDS)
+            self._unstored += self._findings.update(self._wall(), seen)
         except (KafkaError, TimeoutError) as error:
-            log.warning("how far the workers are is not known: %r", error)
+            log.warning("the lag of the workers is unknown: %r", error)
         try:
-            while self._untold:
-                # In order, and dropped only when stored: an end must not overtake its beginning.
-                await asyncio.to_thread(self._store, self._untold[0])
-                self._untold.pop(0)
+            while self._unstored:
+                # In order, and dropped only when stored: a resolved version must come after its open one.
+                await asyncio.to_thread(self._store, self._unstored[0])
+                self._unstored.pop(0)
         except UNAVAILABLE as error:
             log.warning(
-                "%d findings about slowrank itself wait for the database: %s", len(self._untold), error
+                "%d findings about slowrank itself wait for the database: %s", len(self._unstored), error
             )
 
     async def close(self) -> None:
-        """Let go of the brokers."""
+        """Disconnect from the brokers."""
         await self._probe.close()
 
-    async def _sight(self) -> Sight:
+    async def _observe(self) -> Observation:
         read = {role: {self._name(topic) for topic in topics} for role, topics in READS.items()}
         letters = self._name(DEAD_LETTERS)
         places = await self._probe.partitions({letters}.union(*read.values()))
@@ -83,4 +83,4 @@ class SelfMonitor:
         recent = await self._probe.count_since(
             [place for place in places if place[0] == letters], self._wall() - LETTER_WINDOW_SECONDS
         )
-        return Sight(behind, recent)
+        return Observation(behind, recent)

@@ -1,43 +1,44 @@
-"""Tells a worker that has nothing to do from one that is alive and does nothing."""
+"""Detects a worker that has messages to process and makes no progress."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from streams.runtime.kafka.offsets import Place
+from streams.runtime.kafka.offsets import PartitionId
 from streams.runtime.monitoring.health import Health
 
 
 @dataclass(slots=True)
 class Watchdog:
-    """``no_event`` and ``no_commit`` are the seconds after which a worker with work before it is stuck.
+    """Seconds without a message, or without a commit, after which a worker with messages to read is stuck.
 
-    A worker without partitions of its own may be a spare one. It may also have fallen out of the group: it
-    is stuck when the whole group leaves messages lying for ``orphaned`` seconds.
+    A worker without partitions may be a spare one, or may have dropped out of the group: it is stuck when no
+    worker of the group takes messages for ``orphaned`` seconds. The worker sets all three as multiples of
+    ``streams_stall_seconds``.
     """
 
     health: Health
     no_event: float = 30.0
     no_commit: float = 60.0
     orphaned: float = 120.0
-    _committed: dict[Place, int] = field(default_factory=dict)
+    _committed: dict[PartitionId, int] = field(default_factory=dict)
     _moved: float = 0.0
     _idle: float = 0.0
     _settled: float = 0.0
 
-    def note_committed(self, committed: Mapping[Place, int]) -> None:
-        """Take the offsets the group has committed."""
+    def note_committed(self, committed: Mapping[PartitionId, int]) -> None:
+        """Record the offsets that the group has committed."""
         if committed != self._committed:
             self._committed = dict(committed)
             self._moved = self.health.clock()
             self.health.committed()
 
     def verdict(self, lag: int, *, assigned: bool) -> str | None:
-        """Return why the worker is stuck, or None; ``lag`` is how many messages wait for it.
+        """Return why the worker is stuck, or None; ``lag`` is how many messages it has not read.
 
         Waiting for a server that is away is no stall, and neither is an empty log.
         """
         health, now = self.health, self.health.clock()
-        # After a pause, patience begins with the first message and not with the last one before it.
+        # After a pause, time without a commit counts from the first message, not from the last before it.
         if health.last_event <= health.last_commit:
             self._settled = now
         if health.waits or lag == 0:

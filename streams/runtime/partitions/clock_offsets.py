@@ -1,9 +1,9 @@
-"""Nodes whose clock is off by more than a minute: measured by when their records come, and set right.
+"""Clocks of nodes that are off by more than a minute: the offset is measured, and the records are corrected.
 
-A record that comes an hour old was kept in a spool, or made by a clock that is an hour behind. What tells the
-two apart is the pace: a spool empties faster or slower than time passes, while the records of a clock that is
-off come second by second. Whoever reads the log decides it from its time stamps, so that it is decided the
-same whenever they are read again.
+A record that arrives an hour old was kept in a spool, or made by a clock that is an hour behind. The pace
+separates the two: a spool empties faster or slower than time passes, while the records of a clock that is off
+arrive second by second. Both are measured by the log's time stamps, so that a log that is read again gives
+the same result.
 """
 
 import math
@@ -21,19 +21,20 @@ from streams.node.detectors.exporter_health import OFFSET, skewed
 from streams.suspicions import Place
 
 FAR_SECONDS = 60.0
-"""Well above what a network, a batch or a training step delays a record by; below it the offset that a node
-measures itself counts (``streams.node.detectors.exporter_health``)."""
+"""Chosen: well above what a network, a batch or a training step delays a record by. For smaller offsets a
+node measures its own clock (``streams.node.detectors.exporter_health``)."""
 
 SETTLE_SECONDS = 8.0
-"""How long the pace is watched: less than the ten seconds after which a node's telemetry is stale."""
+"""How long the pace is measured. Chosen: less than the ten seconds after which a node's exporter is stale."""
 
 PACE_SECONDS = 2.0
-# Records of a node that wait for the decision; one that sends more in so short a time empties a spool.
+"""Difference of pace that shows a spool. Chosen: above the jitter of a tick."""
 MOST_HELD = 200
+"""Records of a node that wait for the decision. Chosen: more in ``SETTLE_SECONDS`` come from a spool."""
 
-# Senders without a record for an hour are dropped whenever so many have been added.
 FORGET_EVERY = 4096
 FORGOTTEN_SECONDS = 3600.0
+"""Senders without a record for an hour are dropped whenever so many were added. Chosen: bounds memory."""
 
 T = TypeVar("T")
 
@@ -43,10 +44,11 @@ Node = tuple[str, str]
 
 @dataclass(slots=True)
 class _Sender(Generic[T]):
-    """What comes of one node in one kind of record; times are (logged, event time) of a first record.
+    """One kind of record of one node; ``first`` is (logged, event time) of the first record that is far off.
 
-    ``least`` is the smallest delay since ``first``: it holds the offset of the clock, what is above it is the
-    way. ``held`` wait for the decision.
+    ``least`` is the smallest delay since ``first``: the offset of the clock; what is above it is transport.
+    Records in ``held`` wait for the decision; ``near_at`` and ``far_at`` are when a record last was within
+    ``FAR_SECONDS`` and beyond.
     """
 
     first: tuple[float, float] | None = None
@@ -57,61 +59,61 @@ class _Sender(Generic[T]):
     far_at: float = -math.inf
 
 
-class Clocks(Generic[T]):
-    """The clocks of the nodes in the log of one reader.
+class ClockCorrector(Generic[T]):
+    """Corrects the records of nodes whose clock is off, in one partition of the log.
 
-    ``take`` gives records back in the time of the log: at once, or after some seconds together with those
-    that were held back meanwhile. Each comes with an ``item`` of the caller's, which is given back with it.
-    ``behind`` is shared by the readers of one process: by how many seconds each clock that is off is behind.
+    ``take`` returns records in the time of the log: at once, or after some seconds together with those that
+    were held back meanwhile. Each comes with an ``item`` of the caller's, which is returned with it.
+    ``behind`` is shared by the partitions of one process: the seconds by which each clock is behind.
     """
 
     def __init__(self, behind: dict[Node, float] | None = None) -> None:
         self._senders: dict[tuple[str, str, type], _Sender[T]] = {}
         self._behind: dict[Node, float] = {} if behind is None else behind
-        self._told: dict[Node, float] = {}
-        self._news: deque[Suspicion] = deque(maxlen=1000)
+        self._reported: dict[Node, float] = {}
+        self._found: deque[Suspicion] = deque(maxlen=1000)
 
     def take(self, record: Record, item: T, *, logged: float, fits: bool = True) -> list[tuple[Record, T]]:
-        """Take a record that came at ``logged`` (Unix seconds); return what is ready.
+        """Process a record logged at ``logged`` (Unix seconds); return the records that are ready.
 
-        One that does not fit into the limits of time is measured, and comes back only if it is set right.
+        ``fits``: its time is within the limits of the codec; if not, it is returned only if it is corrected.
         """
         delay, node = logged - record.ts, (record.cluster, record.node)
         behind = self._behind.get(node, 0.0)
         if behind and abs(delay) > FAR_SECONDS and abs(delay - behind) <= FAR_SECONDS:
-            self._tell(record, behind)
+            self._report(record, behind)
             return [(shifted(record, behind), item)]
         as_it_is = [(record, item)] if fits else []
         if isinstance(record, NodeEvent):
-            # Events are too rare to measure a clock by.
+            # Events are too rare to measure a clock.
             return as_it_is
         sender = self._senders.get((*node, type(record)))
         if sender is None:
-            sender = self._meet((*node, type(record)), logged)
+            sender = self._add((*node, type(record)), logged)
         if abs(delay) <= FAR_SECONDS:
             sender.near_at = logged
             self._behind.pop(node, None)
-            self._tell(record, 0.0)
-            return [*self._let_go(sender), *as_it_is] if sender.first is not None else as_it_is
+            self._report(record, 0.0)
+            return [*self._release(sender), *as_it_is] if sender.first is not None else as_it_is
         return self._far(sender, record, (logged, item), as_it_is)
 
     def reach(self, logged: float) -> list[tuple[Record, T]]:
-        """Return what was held back of senders from which nothing came to decide by."""
+        """Return the records held back of senders that have stopped before a decision."""
         late = [s for s in self._senders.values() if s.held and s.far_at < logged - SETTLE_SECONDS]
-        return [ready for sender in late for ready in self._let_go(sender)]
+        return [ready for sender in late for ready in self._release(sender)]
 
-    def news(self) -> list[Suspicion]:
+    def suspicions(self) -> list[Suspicion]:
         """Return the suspicions about clocks since the last call."""
-        news = list(self._news)
-        self._news.clear()
-        return news
+        found = list(self._found)
+        self._found.clear()
+        return found
 
     @property
     def holding(self) -> bool:
         """Whether anything is held back."""
         return any(sender.held for sender in self._senders.values())
 
-    def _meet(self, key: tuple[str, str, type], logged: float) -> _Sender[T]:
+    def _add(self, key: tuple[str, str, type], logged: float) -> _Sender[T]:
         if len(self._senders) % FORGET_EVERY == FORGET_EVERY - 1:
             oldest = logged - FORGOTTEN_SECONDS
             known = self._senders.items()
@@ -129,8 +131,8 @@ class Clocks(Generic[T]):
         sender.least = min(sender.least, logged - record.ts)
         passed, moved = logged - sender.first[0], record.ts - sender.first[1]
         if abs(moved - passed) > PACE_SECONDS or len(sender.held) >= MOST_HELD:
-            # A spool that empties: nothing is held back any more, but the pace is watched anew from here.
-            ready = self._let_go(sender)
+            # A spool that drains: nothing is held back any more; the pace is measured anew from here.
+            ready = self._release(sender)
             sender.first, sender.least, sender.holding = (logged, record.ts), logged - record.ts, False
             return ready + as_it_is
         if sender.holding:
@@ -139,39 +141,40 @@ class Clocks(Generic[T]):
             return [] if sender.holding else as_it_is
         if self._is_recording(logged):
             holding = sender.holding
-            ready = self._let_go(sender)
+            ready = self._release(sender)
             sender.first, sender.holding = (logged, record.ts), False
             return ready if holding else ready + as_it_is
         behind = sender.least
         ready = sender.held if sender.holding and as_it_is else [*sender.held, (record, came[1])]
         sender.held, sender.first, sender.holding = [], None, True
         self._behind[record.cluster, record.node] = behind
-        self._tell(record, behind)
+        self._report(record, behind)
         return [(shifted(kept, behind), item) for kept, item in ready]
 
-    def _let_go(self, sender: _Sender[T]) -> list[tuple[Record, T]]:
+    def _release(self, sender: _Sender[T]) -> list[tuple[Record, T]]:
         held, sender.held, sender.first, sender.holding = sender.held, [], None, True
         return held
 
     def _is_recording(self, logged: float) -> bool:
-        """Return whether most senders are far: that is a recording which somebody plays, and no clock."""
+        """Return whether most senders are far off: then a recording is being played, and no clock is off."""
         since = logged - FAR_SECONDS
         far = sum(s.far_at > since for s in self._senders.values())
         return far > 1 and far > sum(s.near_at > since for s in self._senders.values())
 
-    def _tell(self, record: Record, behind: float) -> None:
-        """Write by how many seconds a node's clock is behind, 0 if it is right again, where that is new."""
+    def _report(self, record: Record, behind: float) -> None:
+        """Raise the suspicion that a node's clock is ``behind`` seconds behind, or clear it where that is
+        0."""
         node = (record.cluster, record.node)
-        before = self._told.get(node, 0.0)
+        before = self._reported.get(node, 0.0)
         if not isinstance(record, NodeSample) or bool(behind) == bool(before):
             return
-        self._told[node] = behind
+        self._reported[node] = behind
         claim, ts = skewed(Place.of(record), -(behind or before)), record.ts + behind
-        self._news.append(claim.suspicion("raise" if behind else "clear", ts=ts, onset=ts))
+        self._found.append(claim.suspicion("raise" if behind else "clear", ts=ts, onset=ts))
 
 
 def shifted(record: Record, seconds: float) -> Record:
-    """Return a record as a clock would have made it that is ``seconds`` further on."""
+    """Return a record with all its times moved by ``seconds``."""
     if isinstance(record, JobSteps):
         rows, data = STEP_SCHEMAS[record.schema].rows, bytearray(record.rows)
         (times,) = read(rows, record.rows, ["ts"]).values()
@@ -180,7 +183,7 @@ def shifted(record: Record, seconds: float) -> Record:
         )
         return replace(record, ts=record.ts + seconds, rows=bytes(data))
     if isinstance(record, NodeSample) and record.host:
-        # The offset that the node measured itself is part of the shift.
+        # The offset that the node measured itself is included in the shift.
         host = bytearray(record.host)
         struct.pack_into("<f", host, SAMPLE_SCHEMAS[record.schema].host.places[OFFSET][0], math.nan)
         return replace(record, ts=record.ts + seconds, host=bytes(host))

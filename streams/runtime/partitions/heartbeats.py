@@ -1,8 +1,8 @@
-"""When the heartbeats of a worker's lanes go out.
+"""When the heartbeats of a worker's partitions are sent.
 
-The finding stage waits for the slowest lane it has heard of. Where there is much to read, at a first start or
-after an outage, a consumer brings one partition after the other: told as they come, the heartbeats of the
-first would let time pass before the stage has heard of the second.
+The finding stage waits for the slowest partition that has sent a heartbeat. Where there is much to read, at a
+first start or after an outage, a consumer returns one partition after the other: the heartbeats of the first,
+sent at once, would advance event time before the stage has any heartbeat of the second.
 """
 
 from collections.abc import Collection, Sequence
@@ -10,13 +10,13 @@ from collections.abc import Collection, Sequence
 from slowrank.telemetry import Heartbeat, StageMessage
 
 PATIENCE_SECONDS = 60.0
-"""For a partition that has something to read and from which nothing comes."""
+"""Longest wait for a partition with unread messages and no event time. Chosen: above a usual rebuild."""
 
 
 class HeartbeatGate:
-    """Holds heartbeats back while the time of a lane that has something to read is not known.
+    """Holds heartbeats back while a partition that has messages to read has no event time yet.
 
-    Nothing is known before the first ``look``.
+    All are held back before the first ``look``.
     """
 
     def __init__(self) -> None:
@@ -30,18 +30,19 @@ class HeartbeatGate:
         return not self._open
 
     def pass_on(self, messages: Sequence[StageMessage]) -> Sequence[StageMessage]:
-        """Return what may go out now: all that is no heartbeat, and heartbeats unless they are held back."""
+        """Return the messages to send now: all but heartbeats that are held back."""
         if self._open:
             return messages
         self._held += [m for m in messages if isinstance(m, Heartbeat)]
         return [m for m in messages if not isinstance(m, Heartbeat)]
 
-    def look(self, untold: Collection[object], now: float) -> list[Heartbeat]:
-        """Take which lanes are still to tell their time at ``now`` (seconds); return what may go out at last.
+    def look(self, timeless: Collection[object], now: float) -> list[Heartbeat]:
+        """Return the heartbeats to release at ``now`` (seconds), in order of event time.
 
-        Those come in order of event time, so that the stage hears of every lane before it passes one.
+        ``timeless`` are the partitions that have messages to read and no event time yet. The order lets the
+        stage count every partition before its time passes one.
         """
-        if not untold:
+        if not timeless:
             self._closed_at = None
         elif self._closed_at is None:
             self._closed_at = now

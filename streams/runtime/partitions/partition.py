@@ -18,7 +18,7 @@ from slowrank.telemetry import (
 from streams.node.job_events import end_of
 from streams.rollup.paces import pace_row
 from streams.rollup.rollup import RollUp, Rows
-from streams.runtime.monitoring.node_counts import Senders
+from streams.runtime.monitoring.node_counts import NodeCounts
 from streams.stage import Output, Stage
 from streams.watermark import Watermark
 
@@ -48,7 +48,7 @@ class PartitionState:
     watermark: Watermark = field(default_factory=Watermark)
     last_beat: int | None = None
     clusters: set[str] = field(default_factory=set)
-    senders: Senders = field(default_factory=Senders)
+    senders: NodeCounts = field(default_factory=NodeCounts)
 
     def process(self, record: Record | JobEnded, logged: float) -> list[Output | JobEnded]:
         """Process the next record, logged at a time (Unix seconds); return its outputs and the ticks'.
@@ -58,7 +58,7 @@ class PartitionState:
         self.live = record.ts > logged - LIVE_SECONDS
         self.clusters.add(record.cluster)
         if isinstance(record, NodeSample):
-            self.senders.heard(record)
+            self.senders.update(record)
         # Time passes before the record is taken, as in ``Pipeline.process``: live and replay must agree on
         # the order.
         outputs: list[Output | JobEnded] = [*self._pass(self.watermark.advance(record.ts))]

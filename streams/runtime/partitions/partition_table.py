@@ -11,12 +11,12 @@ from aiokafka.errors import KafkaError
 from slowrank.telemetry import BadRecord, JobEnded, Suspicion
 from slowrank.telemetry.checks import BAD_TIME, MAX_INT
 from streams.runtime.kafka.dead_letters import STAGE_ERROR, Message, Outgoing
-from streams.runtime.kafka.moved_keys import Cuts, Moves
-from streams.runtime.kafka.offsets import Place
+from streams.runtime.kafka.moved_keys import Cuts, MovedKeys
+from streams.runtime.kafka.offsets import PartitionId
 from streams.runtime.kafka.producer import until_done
-from streams.runtime.partitions.clock_offsets import Clocks, Node
+from streams.runtime.partitions.clock_offsets import ClockCorrector, Node
 from streams.runtime.partitions.context import WorkerContext
-from streams.runtime.partitions.reorder_buffer import Reorder
+from streams.runtime.partitions.reorder_buffer import ReorderBuffer
 from streams.watermark import Watermark
 
 log = logging.getLogger(__name__)
@@ -71,25 +71,25 @@ class PartitionTable(Generic[S]):
         topics: Mapping[str, TopicConfig[S]],
         context: WorkerContext,
         *,
-        moves: Moves | None = None,
+        moves: MovedKeys | None = None,
     ) -> None:
         self._topics = topics
         self._context = context
         self._moves = moves
-        self._cuts: dict[Place, Cuts] = {}
-        self._states: dict[Place, S] = {}
-        self._orders: dict[Place, Reorder[_Read]] = {}
-        self._clocks: dict[Place, Clocks[Message]] = {}
+        self._cuts: dict[PartitionId, Cuts] = {}
+        self._states: dict[PartitionId, S] = {}
+        self._orders: dict[PartitionId, ReorderBuffer[_Read]] = {}
+        self._clocks: dict[PartitionId, ClockCorrector[Message]] = {}
         self._behind: dict[Node, float] = {}
-        self._locks: dict[Place, asyncio.Lock] = {}
+        self._locks: dict[PartitionId, asyncio.Lock] = {}
 
     @property
-    def states(self) -> Mapping[Place, S]:
+    def states(self) -> Mapping[PartitionId, S]:
         """States that are up to date."""
         return self._states
 
     @property
-    def positions(self) -> dict[Place, int]:
+    def positions(self) -> dict[PartitionId, int]:
         """Next offsets of the partitions that are being read."""
         return {place: state.next_offset for place, state in self._states.items()}
 
@@ -110,13 +110,13 @@ class PartitionTable(Generic[S]):
         """Return what is to be sent instead of processing a message whose key moved to another partition."""
         return None if self._moves is None else self._moves.sent_on(message)
 
-    async def has_past(self, place: Place) -> bool:
+    async def has_past(self, place: PartitionId) -> bool:
         """Return whether keys of a partition were in others a moment ago."""
         await self._settle()
         return self._moves is not None and bool(self._moves.placement.sources(place, self._context.now()))
 
     async def state_at(
-        self, place: Place, offset: int, *, timestamp: float, rebuilt: Callable[[list[Any]], None]
+        self, place: PartitionId, offset: int, *, timestamp: float, rebuilt: Callable[[list[Any]], None]
     ) -> S:
         """Return the state of ``place`` as of just before ``offset``.
 
@@ -176,27 +176,27 @@ class PartitionTable(Generic[S]):
                 turn = order.take(turn[0], sender=sender, ts=record.ts, logged=message.timestamp)
             yield from self._processed(state, turn)
 
-    def clock_suspicions(self, place: Place) -> list[Suspicion]:
+    def clock_suspicions(self, place: PartitionId) -> list[Suspicion]:
         """Return the suspicions about the clocks of a partition's nodes since the last call."""
-        return self._clocks[place].news() if place in self._clocks else []
+        return self._clocks[place].suspicions() if place in self._clocks else []
 
-    def release(self, place: Place, now: float) -> Iterator[Step]:
+    def release(self, place: PartitionId, now: float) -> Iterator[Step]:
         """Process what was held back for long enough by ``now`` (Unix seconds), when no message comes."""
         if place in self._states and place in self._clocks:
             yield from self._in_order(self._states[place], self._clocks[place].reach(now))
         if place in self._states and place in self._orders:
             yield from self._processed(self._states[place], self._orders[place].reach(now))
 
-    def holds(self, place: Place) -> bool:
+    def holds(self, place: PartitionId) -> bool:
         """Return whether messages of a partition are held back."""
         ordered = place in self._orders and self._orders[place].holds(self._context.now())
         return ordered or (place in self._clocks and self._clocks[place].holding)
 
-    def forget(self, place: Place) -> None:
+    def forget(self, place: PartitionId) -> None:
         """Drop a state that may have processed half a message."""
         self._states.pop(place, None)
 
-    def retain(self, places: Iterable[Place]) -> None:
+    def retain(self, places: Iterable[PartitionId]) -> None:
         """Drop the states of partitions that are assigned to another worker now."""
         kept = set(places)
         for place in [p for p in self._states if p not in kept]:
@@ -209,7 +209,7 @@ class PartitionTable(Generic[S]):
                 self.forget(place)
 
     async def _build(
-        self, place: Place, offset: int, timestamp: float, rebuilt: Callable[[list[Any]], None]
+        self, place: PartitionId, offset: int, timestamp: float, rebuilt: Callable[[list[Any]], None]
     ) -> S:
         topic, partition = place
         name, config = f"{topic}:{partition}", self._topics[topic]
@@ -224,9 +224,9 @@ class PartitionTable(Generic[S]):
             state = config.new_state(name)
             count = 0
             if config.in_order:
-                self._orders[place] = Reorder()
+                self._orders[place] = ReorderBuffer()
             if config.clocked:
-                self._clocks[place] = Clocks(self._behind)
+                self._clocks[place] = ClockCorrector(self._behind)
             async for message in self._past(place, since, offset):
                 for _, outputs in self.steps(state, message):
                     # Unreadable messages became dead letters when they were first read.
@@ -248,7 +248,7 @@ class PartitionTable(Generic[S]):
         with self._context.health.waiting(f"rebuild of {name}"):
             return await until_done(attempt, (KafkaError,), health=self._context.health, what="kafka")
 
-    async def _past(self, place: Place, since: float, offset: int) -> AsyncIterator[Message]:
+    async def _past(self, place: PartitionId, since: float, offset: int) -> AsyncIterator[Message]:
         """Yield the past messages of a partition's keys; those in the keys' former partitions first."""
         topic, partition = place
         for source, cut in self._cuts.get(place, {}).items():

@@ -1,4 +1,4 @@
-"""State after a restart: the last minutes of a partition are read again before its next message is taken."""
+"""Reads the last minutes of a partition again, to rebuild its state after a restart or rebalance."""
 
 from collections.abc import AsyncIterator
 

@@ -1,38 +1,40 @@
-"""How far event time may move on although no record comes, measured by the time spent listening.
+"""How far event time advances while no record arrives, by the receive time spent with all inputs read.
 
 Event time follows the records, so that a file gives the same findings as the live run. When every sender of a
-source stops, no record is left to move it, and the silence would never be reported. Here receive time is
-counted: only while the inputs were read, so that a late pipeline is never mistaken for silent machines. The
-clock comes in as an argument, and nothing of this runs for a recorded file.
+source stops, no record is left to advance it, and the missing nodes would never be reported. Receive time
+counts only while the inputs were read to their end, so that a slow pipeline is not taken for silent machines.
+The clock is an argument, and none of this runs for a recorded file.
 """
 
 from collections import deque
 from dataclasses import dataclass, field
 
-QUIET_SECONDS = 30.0
-"""Longer than an exporter needs to come back to brokers that were away: it tries every ten seconds at most,
-and then has to connect. Also what makes one node silent where others still report (streams.node.liveness)."""
+IDLE_SECONDS = 30.0
+"""Chosen: longer than an exporter needs to reconnect to brokers that were away, which it tries every ten
+seconds at most. Also what makes one node silent where others still report (``streams.silence``)."""
 
 FIRST_SECONDS = 300.0
-"""After a single burst of messages nobody knows when the next is due. By then a node's silence is certain."""
+"""After a single burst of messages the next may be due at any time. As ``SilenceConfig.certain``."""
 
-# As many usual pauses must be missed as reports of a node before it counts as silent (streams.silence).
 MISSED = 4
-# A pause that is no ordinary distance between messages, and for how many of its own lengths it is remembered.
+"""Usual pauses that must be missed: as many as reports of a node (``streams.node.liveness``)."""
 PAUSE_SECONDS = 1.0
+"""Shortest pause between bursts: a tick. Shorter ones are the distance between messages."""
 REMEMBERED = 10.0
-LONGEST_QUIET_SECONDS = 600.0
+"""A pause counts for so many of its own lengths. Chosen: soon after a source is back to ticks."""
+LONGEST_IDLE_SECONDS = 600.0
+"""Longest patience, however long the pauses. As ``SilenceConfig.expected``."""
 
 LONGEST_ROUND_SECONDS = 2.0
-"""Twice the second between two looks. What is beyond was spent asleep: a suspended laptop, a stopped
+"""Twice the second between two looks. A longer one was spent suspended: a laptop asleep, a stopped
 process."""
 
 
 @dataclass(slots=True)
 class ReceiveTime:
-    """The seconds listened to a source since its last message; all times are in seconds.
+    """The seconds since the last message in which all inputs were read; all times are in seconds.
 
-    A source whose messages come in bursts, a minute's samples at once, is quiet only after four such pauses.
+    A source whose messages arrive in bursts, a minute's samples at once, is idle only after four such pauses.
     """
 
     _passed: float = 0.0
@@ -43,17 +45,17 @@ class ReceiveTime:
     _pauses: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=8))
 
     def received(self) -> None:
-        """Take that a message came."""
+        """Record the arrival of a message."""
         pause, self._received_at = self._passed - self._received_at, self._passed
         self._new = True
         if pause > PAUSE_SECONDS:
             self._pauses.append((self._passed, pause))
 
     def look(self, now: float, *, listening: bool) -> float:
-        """Let the clock reach ``now``; return by how many seconds event time may be past the last message.
+        """Advance the clock to ``now``; return how many seconds event time may be past the last message.
 
-        It is 0 until the source has been quiet for long enough. ``listening``: everything that was sent has
-        been read. If not, the wait begins anew: whatever held up the reading may hold up the senders, too.
+        That is 0 until the source has been idle for long enough. ``listening``: everything that was sent has
+        been read. If not, the wait begins anew: what delays the reading may delay the senders, too.
         """
         round_ = 0.0 if self._looked is None else now - self._looked
         self._looked = now
@@ -65,11 +67,11 @@ class ReceiveTime:
         self._passed += min(max(0.0, round_), LONGEST_ROUND_SECONDS)
         while self._pauses and self._passed - self._pauses[0][0] > REMEMBERED * self._pauses[0][1]:
             self._pauses.popleft()
-        quiet = self._passed - self._received_at
-        return quiet if quiet > self._patience() else 0.0
+        idle = self._passed - self._received_at
+        return idle if idle > self._patience() else 0.0
 
     def _patience(self) -> float:
         if self._bursts == 1:
             return FIRST_SECONDS
         longest = max((pause for _, pause in self._pauses), default=0.0)
-        return max(QUIET_SECONDS, min(MISSED * longest, LONGEST_QUIET_SECONDS))
+        return max(IDLE_SECONDS, min(MISSED * longest, LONGEST_IDLE_SECONDS))

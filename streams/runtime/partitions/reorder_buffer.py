@@ -1,31 +1,35 @@
-"""Records put back in order of event time after an outage let them pile up at their senders.
+"""Puts the records of a partition in order of event time after an outage.
 
 While the brokers are away every exporter spools; when they are back, the spools drain one after the other.
-Taken as they come, the first would make the others look silent, and their ranks missing. A record that took
-longer to the log than its sender's records are wont to therefore starts a pause in which all are held back.
+Processed as they arrive, the first would make the others look silent, and their ranks missing. A record that
+took longer to the log than is usual for its sender therefore starts a pause in which all are held back.
 """
 
 import math
 from typing import Generic, TypeVar
 
 LATE_SECONDS = 3.0
-# An exporter tries again after ten seconds at most, and then needs some to connect.
+"""Delay above a sender's least that starts a pause. Chosen: above usual jitter."""
 PATIENCE_SECONDS = 20.0
+"""Length of the pause after the last late record. Chosen: an exporter retries after ten seconds at most, and
+then has to connect."""
 LONGEST_SECONDS = 60.0
-# Nodes of a container platform may have new names each day: the delays of those long gone are dropped.
+"""Of one pause. Chosen: the delay that an outage adds to findings is bounded by a minute."""
 FORGET_SECONDS = 86_400.0
 MANY_SENDERS = 4096
-# Records of one partition in memory; with more the pause ends.
+"""With more senders than this, those without a record for a day are dropped: containers get new names
+daily."""
 MOST = 50_000
+"""Records of one partition in memory; with more the pause ends. Chosen: bounds memory."""
 
 T = TypeVar("T")
 
 
-class Reorder(Generic[T]):
-    """Holds back the records of one partition for as long as old ones may still come.
+class ReorderBuffer(Generic[T]):
+    """Holds back the records of one partition for as long as older ones may still arrive.
 
-    Whatever is decided follows from the log alone, so that a partition read again is ordered the same. Needs
-    topics whose time stamps are those of the log (``LogAppendTime``): a sender's own tell nothing of a delay.
+    The order follows from the log alone, so that a partition read again is ordered the same. Needs topics
+    with ``LogAppendTime``: with the senders' time stamps there is no delay to measure.
     """
 
     def __init__(self) -> None:
@@ -35,17 +39,17 @@ class Reorder(Generic[T]):
         self._began = self._until = -math.inf
 
     def holds(self, logged: float) -> bool:
-        """Return whether anything is held back, or would be if it came at ``logged``."""
+        """Return whether anything is held back, or would be if it was logged at ``logged``."""
         return bool(self._held) or logged < self._until
 
     def take(self, item: T, *, sender: str, ts: float, logged: float) -> list[T]:
-        """Return what is in order now: ``item``, it and what was held back before it, or nothing yet.
+        """Return the items that are in order now: ``item``, all that were held back, or none yet.
 
-        ``ts`` is when ``item`` was made and ``logged`` when it came into the log, both in Unix seconds.
+        ``ts`` is the event time of ``item`` and ``logged`` the time of its log entry, both in Unix seconds.
         """
         delay = logged - ts
         usual, _ = self._usual.get(sender, (delay, logged))
-        # The least delay a sender ever had holds the offset of its clock; what is above it is waiting.
+        # The least delay of a sender is the offset of its clock; what is above it is waiting.
         self._usual[sender] = (min(delay, usual), logged)
         if len(self._usual) > self._most:
             self._forget(logged - FORGET_SECONDS)
@@ -58,7 +62,7 @@ class Reorder(Generic[T]):
         return self.reach(logged)
 
     def pause(self, logged: float) -> None:
-        """Hold back all that comes from ``logged`` on, for as long as old records may still come."""
+        """Hold back all records from ``logged`` on, for as long as older ones may still arrive."""
         self._began, self._until = logged, logged + PATIENCE_SECONDS
 
     def _forget(self, oldest: float) -> None:
@@ -67,11 +71,11 @@ class Reorder(Generic[T]):
         self._most = max(MANY_SENDERS, 2 * len(self._usual))
 
     def reach(self, logged: float) -> list[T]:
-        """Return, in order, what was held back, once the log's time says that no more will come."""
+        """Return the items held back, in order, once the pause is over by the log's time."""
         if not self._held or (logged < self._until and len(self._held) < MOST):
             return []
         if self._until - self._began >= LONGEST_SECONDS:
-            # Late for so long is a clock that was set back, or a spool that takes hours: no reason to wait.
+            # Late for so long is a clock that was set back, or a spool that takes hours: do not wait for it.
             self._usual.clear()
         # Sorting is stable: records of one time keep the order of the log.
         self._until = -math.inf

@@ -3,7 +3,7 @@ import weakref
 
 import pytest
 
-from streams.runtime.gc_tuning import NEW_OBJECTS, collect_seldom
+from streams.runtime.gc_tuning import NEW_OBJECTS, collect_less_often
 
 
 class Knot:
@@ -24,7 +24,7 @@ def thresholds():
 
 def test_cycles_are_found_later_but_found(thresholds):
     """Some thousand new objects start no look any more; what the threshold says does."""
-    collect_seldom()
+    collect_less_often()
     gc.collect()
     gone = weakref.ref(Knot())
     some = [[0] for _ in range(5_000)]

@@ -2,7 +2,7 @@ import logging
 
 import pytest
 
-from streams.runtime.log_filter import CHATTY, EVERY_SECONDS, LOGGERS, RateLimitFilter, hush
+from streams.runtime.log_filter import CHATTY, EVERY_SECONDS, LOGGERS, RateLimitFilter, limit_log_rates
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def test_the_same_line_passes_once_in_ten_seconds():
 @pytest.mark.usefixtures("loggers")
 def test_what_tells_of_its_steps_only_warns():
     """Faust's pages of starting and stopping are left out; what goes wrong, and our own lines, are not."""
-    hush(lambda: 0.0)
+    limit_log_rates(lambda: 0.0)
     for name in ("faust.app.base", "mode.worker", "aiokafka.conn"):
         assert not logging.getLogger(name).isEnabledFor(logging.INFO)
         assert logging.getLogger(name).isEnabledFor(logging.WARNING)

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from slowrank.settings import Settings
-from streams.runtime.preflight import Unprepared, demand, make_own
+from streams.runtime.preflight import Unprepared, make_private, require
 from tests.streams import traffic
 from tests.streams.runtime.harness import Rig, wait_for
 
@@ -28,16 +28,16 @@ def settings_of(rig):
 def test_a_worker_names_the_topics_it_lacks(unprepared, role):
     """Without its topics a role is refused, and told what makes them."""
     with pytest.raises(Unprepared, match=rf"{unprepared.prefix}dead-letters, .*slowrank topics create"):
-        demand(settings_of(unprepared), role)
+        require(settings_of(unprepared), role)
 
 
 def test_only_the_storing_worker_needs_the_schema(unprepared):
     """With topics and no schema, detection may start."""
     asyncio.run(unprepared._create_topics())
 
-    demand(settings_of(unprepared), "detect")
+    require(settings_of(unprepared), "detect")
     with pytest.raises(Unprepared, match="slowrank migrate"):
-        demand(settings_of(unprepared), "sink")
+        require(settings_of(unprepared), "sink")
 
 
 def test_what_is_prepared_is_not_refused(unprepared):
@@ -45,7 +45,7 @@ def test_what_is_prepared_is_not_refused(unprepared):
     unprepared.prepare()
 
     for role in ("detect", "sink"):
-        demand(settings_of(unprepared), role)
+        require(settings_of(unprepared), role)
 
 
 def test_servers_that_do_not_answer_are_waited_for(tmp_path):
@@ -53,7 +53,7 @@ def test_servers_that_do_not_answer_are_waited_for(tmp_path):
     away = Rig("127.0.0.1:1", "postgresql://postgres@127.0.0.1:1/none", tmp_path)
 
     for role in ("detect", "sink"):
-        demand(settings_of(away), role)
+        require(settings_of(away), role)
 
 
 def test_a_worker_without_kafka_names_it_and_waits(tmp_path):
@@ -83,11 +83,11 @@ def test_workers_started_too_early_say_so_and_work_as_soon_as_they_can(unprepare
 
 def test_a_folder_of_somebody_else_is_refused(tmp_path):
     """What is rewritten every second goes through no link that another user made."""
-    make_own(tmp_path / "mine")
-    make_own(tmp_path / "mine")
+    make_private(tmp_path / "mine")
+    make_private(tmp_path / "mine")
     (tmp_path / "link").symlink_to(tmp_path / "mine")
-    make_own(tmp_path / "link")
+    make_private(tmp_path / "link")
     if os.geteuid() == 0:
         os.chown(tmp_path / "link", 1234, -1, follow_symlinks=False)
         with pytest.raises(Unprepared, match="SLOWRANK_STREAMS_RUNTIME_DIR"):
-            make_own(tmp_path / "link")
+            make_private(tmp_path / "link")

@@ -10,7 +10,7 @@ from slowrank.telemetry import NodeEvent, Suspicion, decode_message, encode
 from streams.config.settings import Tuning
 from streams.runtime.detect_worker import Detect
 from streams.runtime.kafka.dead_letters import Message
-from streams.runtime.kafka.moved_keys import Moves
+from streams.runtime.kafka.moved_keys import MovedKeys
 from streams.runtime.kafka.placement import MOVED, Counts, home
 from streams.runtime.kafka.record_producer import key_of, topic_of
 from streams.runtime.monitoring.health import Health
@@ -70,7 +70,7 @@ class Worker:
 
         self.brokers = brokers
         health = Health("detect", lambda: brokers.now)
-        self.moves = Moves("detect", counts, committed, health)
+        self.moves = MovedKeys("detect", counts, committed, health)
         self.detect = Detect(
             WorkerContext(
                 name=lambda topic: topic,

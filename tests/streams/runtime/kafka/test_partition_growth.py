@@ -8,7 +8,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
 from aiokafka.errors import GroupCoordinatorNotAvailableError
 
 from streams.runtime.kafka.offsets import Probe
-from streams.runtime.kafka.partition_growth import REMEMBERED_SECONDS, Growth
+from streams.runtime.kafka.partition_growth import REMEMBERED_SECONDS, PartitionCounts
 from streams.runtime.kafka.placement import Counts
 
 pytestmark = pytest.mark.integration
@@ -23,7 +23,7 @@ async def grow_and_look(bootstrap, topic):
     now, probe = [1000.0], Probe(bootstrap, "unused")
 
     def growth():
-        return Growth(probe, f"{topic}-partitions", lambda: now[0])
+        return PartitionCounts(probe, f"{topic}-partitions", lambda: now[0])
 
     admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
     await admin.start()

@@ -24,7 +24,7 @@ def test_threads_share_one_connection(installation):
 
     def send(batch):
         sent = sender.send(batch)
-        producers.add(id(sender._line._producer))
+        producers.add(id(sender._connection._producer))
         return sent
 
     with ThreadPoolExecutor(6) as threads:

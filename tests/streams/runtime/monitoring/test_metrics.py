@@ -10,7 +10,7 @@ from slowrank.telemetry import Subject
 from store.findings.findings import Change
 from streams.runtime.monitoring.health import Health
 from streams.runtime.monitoring.metrics import MAX_CLUSTERS, SinkMetrics, new_registry, serve
-from streams.runtime.monitoring.node_counts import Present
+from streams.runtime.monitoring.node_counts import NodeTotals
 from tests.streams.files.test_finding_diff import finding
 
 
@@ -99,7 +99,7 @@ def test_gpu_hours_that_move_to_another_finding_are_counted_once():
 def test_nodes_are_shown_by_who_knows_them(role, shown):
     """The detecting worker; the other has no page of them."""
     health = Health(role, lambda: 0.0)
-    health.nodes = Present(reporting=3, expected=4, series=90)
+    health.nodes = NodeTotals(reporting=3, expected=4, series=90)
     registry = new_registry(health, lambda: 0.0)
     assert value(registry, "slowrank_nodes_reporting") == shown
     assert value(registry, "slowrank_nodes_expected") == (shown and 4.0)

@@ -1,18 +1,18 @@
-"""The pipeline's own blindness, from counts to findings."""
+"""Findings about slowrank itself, from counts."""
 
 import pytest
 
 from alerts.finding import Finding
-from streams.runtime.monitoring.self_findings import DEAD_LETTERS, LAG, Backlog, Blindness, Sight
+from streams.runtime.monitoring.self_findings import DEAD_LETTERS, LAG, Backlog, Observation, SelfFindings
 
 NOW = 1_795_000_000.0
-WELL = Sight({"detect": 0.0, "sink": 0.0}, 0)
+WELL = Observation({"detect": 0.0, "sink": 0.0}, 0)
 
 
-def watch(*sights, every=15.0):
-    """The findings of a row of sights, 15 s apart."""
-    blindness = Blindness("c", behind_seconds=120.0, started=NOW)
-    return [f for i, sight in enumerate(sights) for f in blindness.judge(NOW + i * every, sight)]
+def watch(*observations, every=15.0):
+    """The findings of a row of observations, 15 s apart."""
+    findings = SelfFindings("c", behind_seconds=120.0, started=NOW)
+    return [f for i, seen in enumerate(observations) for f in findings.update(NOW + i * every, seen)]
 
 
 def live(findings: list[Finding]):
@@ -45,16 +45,16 @@ def test_a_wait_of_days_keeps_its_age():
 
 
 @pytest.mark.parametrize(
-    ("sight", "kind", "words"),
+    ("seen", "kind", "words"),
     [
-        (Sight({"detect": 130.0}, 0), LAG, "detectors are 130 s behind"),
-        (Sight({"sink": 500.0}, 0), LAG, "roll-ups are 500 s behind"),
-        (Sight({}, 7), DEAD_LETTERS, "7 messages"),
+        (Observation({"detect": 130.0}, 0), LAG, "detectors are 130 s behind"),
+        (Observation({"sink": 500.0}, 0), LAG, "roll-ups are 500 s behind"),
+        (Observation({}, 7), DEAD_LETTERS, "7 messages"),
     ],
 )
-def test_each_way_of_being_blind_is_a_finding(sight, kind, words):
+def test_lag_and_dead_letters_are_findings(seen, kind, words):
     """It is a warning about the telemetry, open at once."""
-    [finding] = live(watch(sight))
+    [finding] = live(watch(seen))
     assert (finding.kind, finding.status, finding.severity) == (kind, "open", "warning")
     assert finding.subject.type == "telemetry"
     assert words in finding.title
@@ -62,13 +62,13 @@ def test_each_way_of_being_blind_is_a_finding(sight, kind, words):
 
 def test_an_ordinary_delay_is_no_finding():
     """Below what workers mend by themselves nothing is said."""
-    assert not live(watch(*[Sight({"detect": 110.0, "sink": 90.0}, 0)] * 20))
+    assert not live(watch(*[Observation({"detect": 110.0, "sink": 90.0}, 0)] * 20))
 
 
 def test_it_opens_once_is_freshened_and_ends_once():
     """All versions of one trouble are one finding, and it ends a minute after the last sign of it."""
-    bad = Sight({"detect": 200.0}, 0)
-    versions = [f for f in watch(*[bad] * 9, *[Sight({"detect": 0.0}, 0)] * 20) if f.kind == LAG]
+    bad = Observation({"detect": 200.0}, 0)
+    versions = [f for f in watch(*[bad] * 9, *[Observation({"detect": 0.0}, 0)] * 20) if f.kind == LAG]
     assert [f.status for f in versions] == ["open", "open", "open", "resolved"]
     assert len({f.id for f in versions}) == 1
     assert {f.onset for f in versions} == {NOW - 200.0}
@@ -77,7 +77,7 @@ def test_it_opens_once_is_freshened_and_ends_once():
 
 def test_a_short_relief_does_not_end_it():
     """A lag that comes and goes within a minute is one trouble."""
-    bad, well = Sight({"detect": 200.0}, 0), Sight({"detect": 0.0}, 0)
+    bad, well = Observation({"detect": 200.0}, 0), Observation({"detect": 0.0}, 0)
     versions = [f for f in watch(*[bad, well, well] * 6) if f.kind == LAG]
     assert {f.status for f in versions} == {"open"}
     assert len({f.id for f in versions}) == 1

@@ -1,4 +1,4 @@
-"""Clocks that are far off, told from spools that empty."""
+"""Clocks that are far off, distinguished from spools that drain."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from slowrank.telemetry import JobSteps
 from slowrank.telemetry.schema import STEP_SCHEMAS
 from streams.columns import columns
-from streams.runtime.partitions.clock_offsets import SETTLE_SECONDS, Clocks, shifted
+from streams.runtime.partitions.clock_offsets import SETTLE_SECONDS, ClockCorrector, shifted
 from tests.streams import traffic
 
 NOW = 1_795_160_000.0
@@ -19,13 +19,13 @@ def nodes(seconds=60, count=3):
 
 def played(records, *, off, begins=NOW, ends=NOW + 1e6, node="node-1", fits=lambda ts, logged: True):
     """Send records half a second after they were made, one node's clock ``off`` by seconds for a while."""
-    clocks: Clocks[float] = Clocks()
+    clocks: ClockCorrector[float] = ClockCorrector()
     out, news = [], []
     for r in records:
         wrong = r.node == node and begins <= r.ts < ends
         told, logged = replace(r, ts=r.ts + off) if wrong else r, r.ts + 0.5
         out += clocks.take(told, r.ts, logged=logged, fits=fits(told.ts, logged))
-        news += clocks.news()
+        news += clocks.suspicions()
     return out, [(s.state, s.kind, s.subject.node, round(s.evidence[0].value)) for s in news], clocks
 
 
@@ -59,27 +59,27 @@ def test_a_clock_that_is_put_right_ends_the_finding():
 @pytest.mark.parametrize("speed", [1000.0, 5.0, 1.5, 0.5])
 def test_a_spool_that_empties_is_no_clock(speed):
     """Faster or slower than time passes: every record comes as it was made, and soon."""
-    clocks: Clocks[float] = Clocks()
+    clocks: ClockCorrector[float] = ClockCorrector()
     spooled = [r for r in nodes(seconds=300) if r.node == "node-1"]
     out = []
     for n, r in enumerate(spooled):
         logged = NOW + 3600 + n / speed
         out += [(got.ts, logged) for got, _ in clocks.take(r, 0.0, logged=logged)]
     assert [ts for ts, _ in out] == [r.ts for r in spooled]
-    assert clocks.news() == []
+    assert clocks.suspicions() == []
 
 
 def test_a_recording_that_is_played_is_no_clock():
     """Every node is an hour late at the pace of time."""
-    clocks: Clocks[float] = Clocks()
+    clocks: ClockCorrector[float] = ClockCorrector()
     records = nodes()
     out = [got for r in records for got, _ in clocks.take(r, 0.0, logged=r.ts + 3600)]
     assert sorted(r.ts for r in out) == sorted(r.ts for r in records)
-    assert clocks.news() == []
+    assert clocks.suspicions() == []
 
 
 def test_a_lone_late_record_is_let_go_when_no_more_comes():
-    clocks: Clocks[float] = Clocks()
+    clocks: ClockCorrector[float] = ClockCorrector()
     (late, *_) = nodes()
     assert clocks.take(late, 0.0, logged=NOW + 3600) == []
     assert clocks.reach(NOW + 3600 + SETTLE_SECONDS) == []

@@ -2,12 +2,12 @@ import random
 
 import pytest
 
-from streams.runtime.partitions.reorder_buffer import LONGEST_SECONDS, PATIENCE_SECONDS, Reorder
+from streams.runtime.partitions.reorder_buffer import LONGEST_SECONDS, PATIENCE_SECONDS, ReorderBuffer
 
 
 def played(log):
     """What comes out of (sender, ts, logged) in the order of the log: (sender, ts) with when it came."""
-    order: Reorder[tuple[str, float]] = Reorder()
+    order: ReorderBuffer[tuple[str, float]] = ReorderBuffer()
     out = []
     for sender, ts, logged in log:
         out += [(logged, *item) for item in order.take((sender, ts), sender=sender, ts=ts, logged=logged)]
@@ -92,7 +92,7 @@ def test_three_seconds_beyond_what_is_usual_are_late(late, held):
 
 def test_senders_long_gone_are_forgotten():
     """A platform that names its nodes anew each hour leaves the delays of a day behind, not of all time."""
-    order: Reorder[float] = Reorder()
+    order: ReorderBuffer[float] = ReorderBuffer()
     for hour in range(24 * 20):
         for n in range(100):
             order.take(0.0, sender=f"node-{hour}-{n}", ts=3600.0 * hour, logged=3600.0 * hour + 0.3)

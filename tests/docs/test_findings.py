@@ -23,15 +23,15 @@ def test_the_table_of_kinds_is_written_from_their_rows():
     assert kinds_table.page(PAGE) == PAGE, "run: PYTHONPATH=. python scripts/kinds_table.py"
 
 
-def test_every_field_is_told():
+def test_every_field_is_listed():
     """The first table names the fields of the schema, and no other."""
-    table = PAGE.partition("## Reading one")[2].partition("## Its life")[0]
+    table = PAGE.partition("## Fields")[2].partition("## States")[0]
     names = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
-    told = set(re.findall(r"`(\w+)`", " ".join(names)))
-    assert told == set(definitions()["Finding"]["properties"]) - UNSEEN - ADDED_WHEN_SERVED
+    listed = set(re.findall(r"`(\w+)`", " ".join(names)))
+    assert listed == set(definitions()["Finding"]["properties"]) - UNSEEN - ADDED_WHEN_SERVED
 
 
-def test_every_status_and_severity_is_told():
+def test_every_status_and_severity_is_listed():
     """Each has a row of its own."""
     for word in (*get_args(Status), *ORDER):
         assert f"\n| `{word}` | " in PAGE
@@ -43,8 +43,8 @@ def test_labels_of_silences_are_those_that_match():
         "subject": dict.fromkeys(Subject.__struct_fields__, "x"),
         **dict.fromkeys(("kind", "severity", "id"), "x"),
     }
-    [told] = re.findall(r"It matches on ((?:`\w+`[,\s]*(?:and\s)?)+)", PAGE)
-    assert set(re.findall(r"`(\w+)`", told)) == set(labels(everything))
+    [listed] = re.findall(r"A silence matches on ((?:`\w+`[,\s]*(?:and\s)?)+)", PAGE)
+    assert set(re.findall(r"`(\w+)`", listed)) == set(labels(everything))
 
 
 def test_scopes_exist():

@@ -42,14 +42,17 @@ Floats = npt.NDArray[np.float32]
 
 LAYERS = (64, 192, 192, 1)
 BATCH = 320
+# Chosen: the mean of 50 evens out scheduler jitter and takes about a second at most.
 TRIAL_MICRO_BATCHES = 50
+# Chosen: a rank that is 100 times too slow still arrives; a dead one ends the job.
 BARRIER_SECONDS = 120.0
+# How often the throttle checks what its victim ran: below the time slice of a Linux scheduler (some ms).
 THROTTLE_SECONDS = 0.001
 
 
 @dataclass(frozen=True)
 class Options:
-    """What one run is: its size, its length, and who is slowed, from when, by how much."""
+    """One run: its size, its length, and which rank is slowed, from when, by how much."""
 
     ranks: int
     steps: int
@@ -99,7 +102,7 @@ def teacher(x: Floats) -> Floats:
 
 
 def train(rank: int, options: Options, gradients: Any, barrier: Barrier, report: Connection) -> None:
-    """Be one rank: train until the parent or the step count says stop, then report compute times."""
+    """Run one rank: train until the time or the number of steps is over, then report compute times."""
     rng = np.random.default_rng(rank)
     network = Network(np.random.default_rng(0))
     shared = np.frombuffer(gradients, dtype=np.float32).reshape(2, options.ranks, network.flat.size + 2)
@@ -118,7 +121,7 @@ def train(rank: int, options: Options, gradients: Any, barrier: Barrier, report:
                 total, loss = accumulate(network, [load(rng) for _ in range(options.micro_batches)])
                 time.sleep(max(0.0, began + device_seconds - time.perf_counter()))
             computed = time.perf_counter() - began
-            # Two sets of slots in turn, so that nobody writes where another still reads.
+            # Two sets of slots in turn, so that no rank overwrites a slot which another one still reads.
             slots = shared[step % 2]
             with timer.phase("comm"):
                 slots[rank, :-2] = total
@@ -143,10 +146,10 @@ def train(rank: int, options: Options, gradients: Any, barrier: Barrier, report:
 def micro_batch_seconds(
     rank: int, network: Network, rng: np.random.Generator, slots: Floats, barrier: Barrier
 ) -> float:
-    """Return what a micro-batch takes while all ranks compute at once: the same number on every rank.
+    """Return the seconds per micro-batch while all ranks compute at once: the same number on every rank.
 
-    The fewer processors a machine has for its ranks, the longer; so steps in proportion to it leave them room
-    anywhere. Ranks that queue for processors are uneven, and hide the one that is slowed.
+    A machine with fewer cores than ranks takes longer. Step times in proportion to it leave idle CPU on any
+    machine; without it, ranks that queue for cores vary so much that they hide the slowed one.
     """
     barrier.wait(BARRIER_SECONDS)
     began = time.perf_counter()
@@ -202,9 +205,9 @@ def burn(core: int) -> None:
         sum(i * i for i in range(10_000))
 
 
-def share_while_well(pid: int, seconds: float) -> float:
-    """Wait ``seconds``; return the share of a processor process ``pid`` ran in their second half."""
-    time.sleep(seconds / 2)  # the first half has its start in it
+def healthy_cpu_share(pid: int, seconds: float) -> float:
+    """Wait ``seconds``; return the CPU share of process ``pid`` in their second half (1.0: one full core)."""
+    time.sleep(seconds / 2)  # the first half contains the start-up of the process
     began, ran = time.monotonic(), processor_seconds(pid)
     time.sleep(seconds / 2)
     return (processor_seconds(pid) - ran) / (time.monotonic() - began)
@@ -212,9 +215,9 @@ def share_while_well(pid: int, seconds: float) -> float:
 
 @contextlib.contextmanager
 def slowdown(victim: BaseProcess, options: Options) -> Iterator[None]:
-    """Watch ``victim`` while it is well, then slow it down within the block."""
+    """Measure the CPU share of ``victim`` while it is healthy, then slow it down within the block."""
     assert victim.pid is not None
-    share = share_while_well(victim.pid, options.slow_after)
+    share = healthy_cpu_share(victim.pid, options.slow_after)
     print(f"slowing rank {options.slow_rank} (pid {victim.pid}) with a {options.slow_with}", flush=True)
     if options.slow_with == "burner":
         core = min(os.sched_getaffinity(victim.pid))
@@ -239,7 +242,7 @@ def slowdown(victim: BaseProcess, options: Options) -> Iterator[None]:
 
 def launch(options: Options) -> list[list[tuple[float, float, float]]]:
     """Run the job; return per rank (monotonic time, compute seconds, loss) of every step."""
-    # One thread per rank, said before the ranks load numpy: they are what runs in parallel here.
+    # One thread per rank, set before the ranks load numpy: parallel BLAS threads would compete for cores.
     for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(variable, "1")
     if options.isolate:
@@ -267,14 +270,14 @@ def launch(options: Options) -> list[list[tuple[float, float, float]]]:
 
 
 def isolate() -> None:
-    """Let this process and its children go before the rest of the machine.
+    """Give this process and its children real-time priority (SCHED_FIFO), where permitted.
 
-    On a cluster nothing else runs beside a rank; on a shared machine a scheduling class says so.
+    On a cluster a rank has its cores to itself; on a shared machine the priority has the same effect.
     """
     try:
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
     except PermissionError:
-        print("not permitted to go before other work; compute times will be noisier", flush=True)
+        print("no permission for SCHED_FIFO (needs CAP_SYS_NICE); compute times will be noisier", flush=True)
 
 
 def receive(pipe: Connection, worker: BaseProcess) -> list[tuple[float, float, float]]:
@@ -321,13 +324,13 @@ def options_of(arguments: list[str] | None = None) -> Options:
         "--pace",
         type=float,
         default=6.0,
-        help="what the device of a rank takes, in times what its process takes with all ranks at once",
+        help="device time per micro-batch, as a multiple of the measured CPU time",
     )
     parser.add_argument("--idle", type=float, default=0.03, help="seconds between steps")
-    parser.add_argument("--isolate", action="store_true", help="go before other work, where permitted")
+    parser.add_argument("--isolate", action="store_true", help="real-time priority, where permitted")
     parser.add_argument("--job", default="numpy-training")
     parser.add_argument("--slow-rank", type=int, default=None)
-    parser.add_argument("--slow-after", type=float, default=30.0, help="seconds of health first")
+    parser.add_argument("--slow-after", type=float, default=30.0, help="healthy seconds first")
     parser.add_argument("--slow-factor", type=float, default=2.0, help="its steps take FACTOR times as long")
     parser.add_argument("--slow-with", choices=("throttle", "burner"), default="throttle")
     given = vars(parser.parse_args(arguments))
@@ -335,7 +338,7 @@ def options_of(arguments: list[str] | None = None) -> Options:
     if options.ranks < 1 or (options.slow_rank is not None and not 0 <= options.slow_rank < options.ranks):
         parser.error("--slow-rank must be one of the ranks")
     if options.slow_after <= 0.0:
-        parser.error("--slow-after must be above 0: the rank is watched while it is well")
+        parser.error("--slow-after must be above 0: the rank's CPU share is measured while it is healthy")
     if options.slow_factor <= 1.0:
         parser.error("--slow-factor must be above 1")
     return options

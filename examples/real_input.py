@@ -1,8 +1,9 @@
-"""The whole pipeline on real input: does a really slowed rank ring the right bell, and nobody else's?
+"""End-to-end check on real processes: one really slowed rank must give one finding that names it.
 
 Real training processes -> exporter -> Kafka -> Faust workers -> TimescaleDB -> API and notifier -> webhook
 receiver. Once healthy, once with one rank slowed. Ends with 0 when the healthy run delivered nothing and the
-slowed run opened one finding, by a correctly signed webhook, naming that rank; later news may only be of it.
+slowed run opened one finding, by a correctly signed webhook, naming that rank; later deliveries may only be
+about that finding.
 
     python scripts/services.py run -- python examples/real_input.py
 
@@ -40,13 +41,15 @@ from psycopg.conninfo import make_conninfo
 
 SLOWRANK = str(Path(sys.executable).with_name("slowrank"))
 TRAINING = str(Path(__file__).with_name("numpy_training.py"))
+# The greatest age of a signature that the Standard Webhooks reference libraries accept.
 TOLERANCE_SECONDS = 300
+# Chosen, not measured: long enough for a cold start of all processes on a loaded machine.
 READY_SECONDS = 90.0
 
 
 @dataclass(frozen=True)
 class Options:
-    """How many ranks, which one is slowed, how long each run is, and how long news may take after it."""
+    """How many ranks, which one is slowed, how long each run is, and how long to wait for deliveries."""
 
     ranks: int
     slow_rank: int
@@ -59,7 +62,7 @@ class Options:
 
 @dataclass
 class Receiver:
-    """An on-call service: takes webhooks, and keeps those whose signature is right apart from the others."""
+    """An on-call service: keeps the webhooks with a valid signature and counts the others."""
 
     secret: bytes = b""
     genuine: list[dict[str, Any]] = field(default_factory=list)
@@ -101,7 +104,7 @@ def serving(receiver: Receiver) -> Iterator[int]:
 
 
 class Stack:
-    """The processes of slowrank, each as an operator would start it."""
+    """The processes of slowrank, started with the commands an operator would use."""
 
     def __init__(self, environ: Mapping[str, str], logs: Path) -> None:
         self._environ = dict(environ)
@@ -218,7 +221,7 @@ def bring_up(stack: Stack, environ: dict[str, str], receiver: Receiver, port: in
 
 
 def wait_ready(url: str, stack: Stack) -> None:
-    """Wait until the API calls itself, the workers and the notifier well."""
+    """Wait until ``/readyz`` reports the API, the workers and the notifier as ready."""
     deadline, answer = time.monotonic() + READY_SECONDS, "nothing"
     while time.monotonic() < deadline:
         stack.check()
@@ -236,7 +239,7 @@ def wait_ready(url: str, stack: Stack) -> None:
 
 
 def train(stack: Stack, options: Options, name: str, *arguments: str) -> None:
-    """Run the training job to its end, and give news the time to arrive."""
+    """Run the training job to its end, then wait ``settle`` seconds for late deliveries."""
     command = [sys.executable, TRAINING, "--job", name, "--ranks", str(options.ranks), "--isolate"]
     job = stack.start(name, *command, "--seconds", str(options.seconds), *arguments)
     while job.poll() is None:
@@ -247,7 +250,7 @@ def train(stack: Stack, options: Options, name: str, *arguments: str) -> None:
 
 
 def findings(url: str, key: str) -> list[dict[str, Any]]:
-    """Return all findings the API knows."""
+    """Return the first page of findings from the API."""
     request = urllib.request.Request(f"{url}/api/v1/findings", headers={"Authorization": f"Bearer {key}"})
     with urllib.request.urlopen(request, timeout=10) as reply:
         items: list[dict[str, Any]] = json.load(reply)["items"]
@@ -260,19 +263,19 @@ def brief(finding: Mapping[str, Any]) -> str:
 
 
 def judge(
-    options: Options, news: list[dict[str, Any]], healthy: int, known: list[dict[str, Any]]
+    options: Options, delivered: list[dict[str, Any]], healthy: int, stored: list[dict[str, Any]]
 ) -> list[str]:
-    """Return what is not as it should be; the first ``healthy`` of ``news`` came from the healthy run."""
-    problems = [f"the healthy run delivered {d['type']}: {brief(d['data'])}" for d in news[:healthy]]
-    slowed = news[healthy:]
+    """Return the failed expectations; the first ``healthy`` of ``delivered`` came from the healthy run."""
+    problems = [f"the healthy run delivered {d['type']}: {brief(d['data'])}" for d in delivered[:healthy]]
+    slowed = delivered[healthy:]
     opened = [d["data"] for d in slowed if d["type"] == "finding.opened"]
     if len(opened) != 1:
         return [*problems, f"the slowed run opened {len(opened)} findings: {[brief(f) for f in opened]}"]
     [finding] = opened
     if finding["subject"].get("rank") != options.slow_rank:
         problems.append(f"not the slowed rank: {brief(finding)}")
-    if finding["id"] not in {f["id"] for f in known}:
-        problems.append(f"the API does not know {finding['id']}")
+    if finding["id"] not in {f["id"] for f in stored}:
+        problems.append(f"the API does not list {finding['id']}")
     others = [d for d in slowed if d["data"]["id"] != finding["id"]]
     return problems + [f"the slowed run also delivered {d['type']}: {brief(d['data'])}" for d in others]
 
@@ -290,15 +293,15 @@ def run(options: Options, folder: Path) -> int:
         key = bring_up(stack, environ, receiver, port)
         print(f"healthy run, {options.seconds:.0f} s", flush=True)
         train(stack, options, "healthy")
-        healthy = len(news(receiver))
-        print(f"rank {options.slow_rank} slowed after {options.slow_after:.0f} s of health", flush=True)
+        healthy = len(about_findings(receiver))
+        print(f"rank {options.slow_rank} slowed after {options.slow_after:.0f} healthy s", flush=True)
         slow = ("--slow-rank", str(options.slow_rank), "--slow-after", str(options.slow_after))
         train(stack, options, "slowed", *slow)
-        known = findings(environ["SLOWRANK_URL"], key)
+        stored = findings(environ["SLOWRANK_URL"], key)
         if options.record is not None:
             stack.call("streams", "record", "-o", str(options.record))
-        delivered = news(receiver)
-    problems = judge(options, delivered, healthy, known)
+        delivered = about_findings(receiver)
+    problems = judge(options, delivered, healthy, stored)
     if receiver.forged:
         problems.append(f"{receiver.forged} deliveries were not signed correctly")
     summary = {
@@ -306,14 +309,14 @@ def run(options: Options, folder: Path) -> int:
         "problems": problems,
         "healthy_deliveries": healthy,
         "deliveries": [f"{d['type']} {brief(d['data'])}" for d in delivered],
-        "findings": [brief(finding) for finding in known],
+        "findings": [brief(finding) for finding in stored],
     }
     print(json.dumps(summary, indent=2))
     return 1 if problems else 0
 
 
-def news(receiver: Receiver) -> list[dict[str, Any]]:
-    """Return the deliveries about findings, in the order they came."""
+def about_findings(receiver: Receiver) -> list[dict[str, Any]]:
+    """Return the deliveries about findings, in the order of arrival."""
     return [delivery for delivery in receiver.genuine if delivery["type"] != "delivery.test"]
 
 
@@ -335,8 +338,10 @@ def main() -> int:
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--slow-rank", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=60.0, help="length of each run")
-    parser.add_argument("--slow-after", type=float, default=30.0, help="seconds of health in the slowed run")
-    parser.add_argument("--settle", type=float, default=12.0, help="seconds that news may take after a run")
+    parser.add_argument(
+        "--slow-after", type=float, default=30.0, help="healthy seconds first, in the slowed run"
+    )
+    parser.add_argument("--settle", type=float, default=12.0, help="seconds to wait for deliveries")
     parser.add_argument("--logs", type=Path, default=None, help="folder for the logs of all processes")
     parser.add_argument("--record", type=Path, default=None, help="write the telemetry to this file")
     options = Options(**vars(parser.parse_args()))

@@ -2,8 +2,8 @@
 
     torchrun --nproc-per-node 4 examples/torch_ddp.py --steps 500
 
-torchrun sets RANK, LOCAL_RANK and WORLD_SIZE, from which the hook knows who it is; the lines marked "hook"
-are all that the training script gains. DDP's all-reduce runs inside ``backward``: a communication hook
+The hook reads its identity from RANK, LOCAL_RANK and WORLD_SIZE, which torchrun sets; the lines marked "hook"
+are the only additions to the training script. DDP's all-reduce runs inside ``backward``: a communication hook
 times it, so that waiting for others does not count as this rank's own work.
 """
 
@@ -54,7 +54,7 @@ def main() -> int:
     return 0
 
 
-# DDP insists on these annotations.
+# DDP checks these annotations when the hook is registered.
 def _timed_all_reduce(
     timer: StepTimer, bucket: torch.distributed.GradBucket
 ) -> torch.futures.Future[torch.Tensor]:

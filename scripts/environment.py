@@ -1,4 +1,4 @@
-"""Make a virtual environment from a hashed lock with nothing but Python.
+"""Make a virtual environment from a lock file with hashes. Needs only Python.
 
 python3 scripts/environment.py .venv dev
 """
@@ -15,7 +15,7 @@ def stop(message: str) -> None:
 
 
 def create(directory: Path) -> None:
-    """Create an empty environment with pip, unless there is one."""
+    """Create an empty environment with pip, unless the directory already has one."""
     if (directory / "bin/python").exists():
         return
     try:
@@ -28,21 +28,22 @@ def create(directory: Path) -> None:
 
 
 def install(directory: Path, role: str) -> None:
-    """Install what requirements/ROLE.txt pins, every file checked against its hash; then slowrank itself."""
+    """Install what requirements/ROLE.txt pins, each file checked against its hash; then slowrank."""
     python = str(directory / "bin/python")
     pip = [python, "-m", "pip", "--disable-pip-version-check", "--quiet"]
     if subprocess.run([*pip, "--version"], stdout=subprocess.DEVNULL, check=False).returncode != 0:
         subprocess.run([python, "-m", "ensurepip"], stdout=subprocess.DEVNULL, check=True)
     locks = [flag for name in (role, "build") for flag in ("-r", str(ROOT / f"requirements/{name}.txt"))]
     subprocess.run([*pip, "install", "--require-hashes", *locks], check=True)
-    # Isolated, pip would fetch the build backend anew, unchecked; its lock was installed a line above.
-    # One after the other: a distribution named slowrank of before, which owned the command, has to go first.
+    # With build isolation pip would download the build backend again, without hashes; the line above has
+    # installed it from its lock.
+    # One after the other: an older distribution named slowrank owned the command and must be replaced first.
     for project in (ROOT / "slowrank", ROOT):
         subprocess.run([*pip, "install", "--no-build-isolation", "--no-deps", "-e", str(project)], check=True)
 
 
 def main(directory: str, role: str) -> None:
-    if sys.version_info < (3, 11):  # noqa: UP036 (this file is what says so)
+    if sys.version_info < (3, 11):  # noqa: UP036 (runs before any environment, on any Python)
         version = sys.version.split()[0]
         stop(f"Python 3.11 or newer is needed, {sys.executable} is {version}. Try: make PYTHON=python3.12")
     print(f"installing the {role} environment into {directory}")
@@ -51,7 +52,7 @@ def main(directory: str, role: str) -> None:
         install(Path(directory), role)
     except subprocess.CalledProcessError as error:
         stop(f"`{' '.join(error.cmd[:6])} …` failed; see above")
-    # The make target: without it a broken installation is made again.
+    # The target of the make rule, written last: after a failed installation make starts again.
     (Path(directory) / "installed").touch()
 
 

@@ -19,30 +19,29 @@ PAGE = Path(__file__).resolve().parents[1] / "docs/hardware-rules.md"
 HEAD = """\
 # Hardware rules
 
-What the hardware says outright, and what slowrank makes of it. A rule is switched by its name, as in
-[tuning](operations.md#tuning-detectors); rows of one name go together. This page is made from the tables in
-`streams/node/rules/rule_tables.py` and `streams/node/rules/state_rules.py`:
-`PYTHONPATH=. python scripts/hardware_page.py`.
+The rules that turn error events, counters and states of the hardware into findings. A rule is switched on and
+off by its name, see [tuning](operations.md#tuning-detectors); rows with the same name are switched together.
+This page is generated from the tables in `streams/node/rules/rule_tables.py` and
+`streams/node/rules/state_rules.py`: `PYTHONPATH=. python scripts/hardware_page.py`.
 
-* **Trigger**: on one GPU, port or host. `event`: so many faults, where lines within 5 s of each other are one
-  and fewer are `info`. `counter`: it rises by so much or more. `state`: it holds for so long.
-* **Severity** and **kind**: those of a finding that has no other evidence. A job that is hurt makes the
-  severity graver. `congestion` is no finding and blames no node: it supports the finding about a job that is
-  slow for its network.
+* **Trigger**: on one GPU, port or host. `event`: this many faults (lines within 5 s of each other are one
+  fault; fewer faults are `info`). `counter`: a rise of this much or more. `state`: holds for this long.
+* **Severity** and **kind**: of a finding without any other evidence. The severity rises when a job is slowed.
+  `congestion` is not a finding and blames no node: it supports the finding about a job that its network
+  slows.
 * **Opens**: whether the rule opens a finding by itself (`alone`), or only together with evidence of another
   family at the same place within a minute (`together`); until then the finding is `suspected`, and it expires
   after ten minutes.
-* **Action**: usual for the kind. For XID 154, and beside it, it is the one that the driver asks for: reset,
-  reboot, or drain and reset.
-* **Source**: who set the trigger. `slowrank`: our own choice. `after X (…)`: X has what stands in brackets
-  instead. In brackets behind NVIDIA's XID catalogue stands NVIDIA's own action, and behind `/` the one for
-  who investigates.
+* **Action**: the default of the kind. XID 154, and faults reported with it, use the action in the driver's
+  message: reset, reboot, or drain and reset.
+* **Source**: of the trigger. `slowrank`: our own choice. `after X (…)`: X uses the value in brackets. For the
+  NVIDIA XID catalogue the brackets hold NVIDIA's immediate action and, after `/`, the one for investigation.
 
-Kernel messages that say how bad they are have a rule for each grade: `nonfatal` and `fatal`, `corrected`,
-and `driver` for hung tasks of the NVIDIA driver or of a network file system. A rule without a grade is for
-the rest. What events say of a GPU is over when its driver asks for no recovery any more (XID 154 to `None`,
-or NVML), and what they say of a node and its devices when the node has been booted since; kinds with
-`CONTACT_SUPPORT` or `HARDWARE_INSPECTION` stay.
+Kernel messages with a severity have one rule per level: `nonfatal` and `fatal`, `corrected`, and `driver` for
+hung tasks of the NVIDIA driver or of a network file system. A rule without a level covers all other messages.
+Event evidence about a GPU ends when its driver requires no recovery any more (XID 154 to `None`, or NVML);
+event evidence about a node and its devices ends when the node reboots. Kinds with `CONTACT_SUPPORT` or
+`HARDWARE_INSPECTION` stay open.
 
 """
 
@@ -122,7 +121,7 @@ def _count(rule: CountRule) -> str:
     rise = f"{rule.count / 1e9:g} s" if in_seconds else f"{rule.count:g}"
     text = f"{rise} within {_span(rule.window)}"
     if rule.count_of is not None:
-        text += "; 0.06 for each lane and GT/s of its link where that is known"
+        text += "; 0.06 for each lane and GT/s of its link where that is reported"
     if rule.apart is not None:
         text += f", and {rule.apart:g} times the median of its siblings"
     return text if rule.usual is None else f"{text}, and beyond chance (p < 1e-6)"

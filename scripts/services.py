@@ -34,7 +34,7 @@ def exports() -> dict[str, str]:
 
 
 def up(brokers: int, names: Iterable[str] = SHARED) -> list[str]:
-    """Start those which do not run yet and return their names. A failure leaves nothing new behind."""
+    """Start the servers that do not run yet; return their names. After a failure none of them is left."""
     sweep()
     started = []
     with ExitStack() as undo:
@@ -60,7 +60,7 @@ def _server(name: str, brokers: int) -> KafkaCluster | Timescale | ComposeServic
 
 
 def down(names: Iterable[str] = SHARED) -> None:
-    """Stop shared servers, and the private ones nobody owns any more."""
+    """Stop shared servers, and the private ones whose owner has ended."""
     sweep()
     for run in runs():
         if run.name in names:
@@ -77,14 +77,14 @@ def show() -> None:
 
 
 def run(command: list[str], brokers: int) -> int:
-    """Run a command with the servers' addresses in its environment; returns its exit status.
+    """Run a command with the servers' addresses in its environment; return its exit status.
 
-    A variable that is set already names a server of somebody else's (docker compose, a test cluster).
+    No server is started where its variable is already set (docker compose, a test cluster).
     """
-    # Not held while the command runs: others may use the servers meanwhile.
+    # The lock is not held while the command runs: others may use the servers meanwhile.
     with locked("services"):
         started = up(brokers, [name for name, variable in SHARED.items() if variable not in os.environ])
-    # So that a polite kill, too, runs what is in `finally`; 143 is 128 + SIGTERM.
+    # By default SIGTERM ends Python without running `finally`. 143 is 128 + SIGTERM, as a shell reports it.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         return subprocess.run(command, env={**exports(), **os.environ}, check=False).returncode

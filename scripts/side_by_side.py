@@ -1,8 +1,8 @@
 """Pytest plugin: how `make test` divides the tests among the processes of pytest-xdist.
 
-A file is one unit, so that its fixtures are made once. Slow tests with real servers, which wait most of
-their time, are units of their own, spread over the run so that others fill that time. A test marked `alone`,
-because it measures time or memory, runs at the end, while the other processes stand still.
+A file is one unit, so that its fixtures are made once. A slow test with real servers waits most of its time:
+it is a unit of its own, and these are spread over the run so that other tests fill the waits. A test marked
+`alone` measures time or memory: it runs at the end, while the other processes are idle.
 """
 
 import fcntl
@@ -13,7 +13,7 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
 ALONE = "alone"
-# The processes collect, and the one that hands out the tests knows only their names.
+# Workers see the marks of a test; the scheduler's process gets only its name and reads the unit from here.
 CACHE_KEY = "slowrank/units"
 
 
@@ -31,7 +31,7 @@ class Units(LoadFileScheduling):  # type: ignore[misc] # xdist is not typed
 
 
 def unit_of(item: pytest.Item) -> str:
-    """Name what is run in one process: all that is alone, one slow test with servers, or else a file."""
+    """Return the unit of a test: ``alone``, its own name (slow, with servers), or else its file."""
     marks = {mark.name for mark in item.iter_markers()}
     if ALONE in marks:
         return ALONE
@@ -39,13 +39,13 @@ def unit_of(item: pytest.Item) -> str:
 
 
 def spread(units: list[str]) -> list[str]:
-    """Order units: single tests evenly among the files, and at the very end what runs alone."""
+    """Order the units: single tests evenly among the files, ``alone`` last."""
     kinds = [[u for u in units if ("::" in u) == single and u != ALONE] for single in (True, False)]
     placed = [(k / len(kind), unit) for kind in kinds for k, unit in enumerate(kind)]
     return [unit for _, unit in sorted(placed)] + [ALONE] * (ALONE in units)
 
 
-# Last, so that the marks are set and what is not to be run is gone.
+# Last: by then other plugins have set marks and deselected tests.
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Order the tests by their units."""
@@ -67,7 +67,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Units:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Hold what every test of the run holds, or what only one can, while a test runs with its fixtures."""
+    """Run a test with its fixtures under a shared lock; a test marked ``alone`` under an exclusive one."""
     with (item.config.cache.mkdir(ALONE) / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX if item.get_closest_marker(ALONE) else fcntl.LOCK_SH)
         return (yield)

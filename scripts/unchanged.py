@@ -1,7 +1,7 @@
 """Pytest plugin: a slow test that passed on exactly this tree is not run again.
 
-`make test` loads it outside CI. The tree is every file git tracks or would track, so that any edit runs
-everything again; what was left out is said at the end of the run.
+`make test` loads it outside CI. The tree is every file that git tracks or would track: any edit makes all
+slow tests run again. The end of the run reports how many were skipped.
 """
 
 import hashlib
@@ -38,11 +38,11 @@ class Unchanged:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        """Leave out what this tree has already shown."""
-        known = [item for item in items if item.nodeid in self._passed]
-        self._left_out = len(known)
-        if known:
-            config.hook.pytest_deselected(items=known)
+        """Deselect the slow tests that passed on this tree."""
+        passed = [item for item in items if item.nodeid in self._passed]
+        self._left_out = len(passed)
+        if passed:
+            config.hook.pytest_deselected(items=passed)
             items[:] = [item for item in items if item.nodeid not in self._passed]
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -51,20 +51,20 @@ class Unchanged:
             self._passed.add(report.nodeid)
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Keep this tree's list and drop those of older trees; of several processes the first does."""
+        """Store this tree's list and drop those of older trees; with several processes, in the main one."""
         if hasattr(session.config, "workeroutput"):
             session.config.workeroutput["left_out"] = self._left_out
-        # Not when a file was edited while the tests ran: what passed was then not this tree.
+        # Not when a file was edited during the run: the tests then passed on some other tree.
         elif self._cache and digest_of_tree(Path.cwd()) == self._tree:
             self._cache.set(CACHE_KEY, {self._tree: sorted(self._passed)})
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: object) -> None:
-        """Take over how many tests a process left out; each leaves out the same."""
+        """Read from a worker how many tests were left out; every worker leaves out the same ones."""
         self._left_out = getattr(node, "workeroutput", {}).get("left_out", self._left_out)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Say what was not run."""
+        """Report the number of tests that were not run."""
         if self._left_out:
             terminalreporter.write_line(
                 f"slow tests: {self._left_out} passed before on exactly this tree and were not run again "
@@ -73,5 +73,5 @@ class Unchanged:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Take part in the run."""
+    """Register the plugin."""
     config.pluginmanager.register(Unchanged(config), "slowrank-unchanged")

@@ -13,10 +13,10 @@ from pathlib import Path
 from servers.debian import unpack
 from servers.process import CACHE, Process, Run, ServiceError, free_ports, locked, wait_until
 
-# All that the program opens: its own files and the C library.
+# The program needs only its own files and the C library.
 SUITE, PACKAGES = "bookworm", ("prometheus-alertmanager", "libc6")
-# It stores and shows alerts; whom it would notify is no matter here.
-CONFIG = "route: {receiver: nobody}\nreceivers: [{name: nobody}]\n"
+# Stores and shows alerts, notifies no one.
+CONFIG = "route: {receiver: none}\nreceivers: [{name: none}]\n"
 
 
 class Alertmanager:

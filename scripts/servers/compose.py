@@ -1,6 +1,6 @@
-"""The servers of docker-compose.yml, where there is a container engine: one service as a project of its own.
+"""Kafka and TimescaleDB from docker-compose.yml, where there is a container engine.
 
-A project apart from the one of `docker compose up`, with random passwords and free ports of its own.
+Each is a compose project of its own, with random passwords and free ports, beside one of `docker compose up`.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from servers.process import ROOT, STATE, Run, ServiceError, free_ports
 from servers.timescale import SETTINGS
 
 FILE = ROOT / "docker-compose.yml"
-# An engine whose daemon hangs does not answer at all.
+# Chosen: `docker info` takes under a second; an engine whose daemon hangs never answers.
 ASK_SECONDS = 5
-# With the download of an image.
+# Chosen: includes the download of the image, some hundred MB.
 START_SECONDS = 300
 SERVICES = {"kafka": "kafka", "timescale": "db"}
 PASSWORDS = ("db_admin_password", "db_streams_password", "db_api_password", "db_notifier_password")
@@ -26,11 +26,11 @@ ROOMY = ("max_connections", "max_worker_processes", "timescaledb.max_background_
 
 
 def wanted() -> bool:
-    """Whether an engine is to serve: one answers at once, and SLOWRANK_SERVICES does not say `local`."""
+    """Whether to use a container engine: one answers, and SLOWRANK_SERVICES is not `local`."""
     choice = os.environ.get("SLOWRANK_SERVICES", "")
     if choice not in ("", "local"):
         raise ServiceError(f"SLOWRANK_SERVICES={choice}: set it to local, or leave it out")
-    return not choice and all(_answers("docker", *words) for words in (["info"], ["compose", "version"]))
+    return not choice and _answers("docker", "info") and _answers("docker", "compose", "version")
 
 
 class ComposeService:
@@ -82,8 +82,8 @@ class ComposeService:
             "secrets": {name: {"file": str(self._directory / name)} for name in PASSWORDS},
         }
 
-    def _compose(self, *words: str) -> list[str]:
-        # Set here, as variables of the shell come before those of an .env file.
+    def _compose(self, *arguments: str) -> list[str]:
+        # In the environment, which takes precedence over an .env file of the checkout.
         variables = {
             "SLOWRANK_UID": str(os.getuid()),
             "SLOWRANK_GID": str(os.getgid()),
@@ -94,7 +94,7 @@ class ComposeService:
         files = ["-f", str(FILE), "-f", str(self._directory / "override.json")]
         project = ["-p", f"slowrank-services-{self._service}", "--project-directory", str(ROOT)]
         assigned = [f"{name}={value}" for name, value in variables.items()]
-        return ["env", *assigned, "docker", "compose", *project, *files, *words]
+        return ["env", *assigned, "docker", "compose", *project, *files, *arguments]
 
 
 def _answers(*command: str) -> bool:

@@ -12,7 +12,7 @@ from pathlib import Path
 from servers.process import ServiceError
 
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
-# Neither PostgreSQL with jit=off nor its start-up needs these; they are half of the download's size on disk.
+# Not needed by PostgreSQL with jit=off; half of the unpacked size.
 UNUSED = ("libllvm", "libz3", "perl", "libperl", "locales_", "libc-l10n", "ssl-cert", "postgresql-common")
 
 
@@ -53,7 +53,7 @@ def unpack(
 ) -> None:
     """Download packages of `suite` and unpack them below `into`, as any user.
 
-    Without their dependencies where all that the program opens is named.
+    `with_dependencies=False` where `packages` names everything the program needs.
     """
     for part in ("state/lists/partial", "cache/archives/partial", "preferences.d"):
         (work / part).mkdir(parents=True, exist_ok=True)
@@ -65,7 +65,7 @@ def unpack(
         )
     for mirror in mirrors():
         (work / "sources.list").write_text(f"deb [signed-by={KEYRING}] {mirror} {suite} main\n")
-        # Error-Mode: of a mirror that failed apt otherwise only warns, and ends well.
+        # Error-Mode: without it apt only warns about a mirror that failed, and exits with 0.
         if _apt(work, "update", "-o", "APT::Update::Error-Mode=any") == 0:
             break
     else:
@@ -80,7 +80,7 @@ def unpack(
 
 
 def _apt(work: Path, *arguments: str) -> int:
-    # All of it in a folder of ours, as any user: no locks of the system, no step down to the user _apt.
+    # All paths in our own folder: no lock of the system's apt, no change to the user _apt, no root.
     options = {
         "Dir::Etc::sourcelist": work / "sources.list",
         "Dir::Etc::sourceparts": "-",

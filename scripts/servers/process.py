@@ -30,7 +30,7 @@ PORTS = range(20000, 32000)
 
 
 class ServiceError(RuntimeError):
-    """A server that cannot be installed or started; the message says what to do about it."""
+    """A server that cannot be installed or started. The message gives the reason and a way out."""
 
 
 def free_ports(count: int) -> list[int]:
@@ -78,7 +78,7 @@ def _stat(pid: int) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process of ours: its pid, and its start in ticks since boot, which a recycled pid does not share."""
+    """A process we started: its pid, and its start in ticks since boot, which tells a reused pid apart."""
 
     pid: int
     started: int
@@ -118,8 +118,8 @@ class Process:
             os.kill(self.pid, number)
 
     def stop(self, number: signal.Signals = signal.SIGTERM, *, seconds: float = 20) -> None:
-        """Ask it to end with `number`, end it with SIGKILL if it has not within `seconds`."""
-        # A frozen process takes nothing but SIGKILL.
+        """Send signal `number`; after `seconds` without effect send SIGKILL."""
+        # A stopped process handles no signal but SIGKILL until it continues.
         self.send(signal.SIGCONT)
         self.send(number)
         try:
@@ -131,11 +131,11 @@ class Process:
 
 @dataclass(slots=True)
 class Run:
-    """What one server has on this machine: processes and directories. On disk, so that `down` finds it.
+    """The processes and directories of one server, recorded on disk so that `down` finds them.
 
-    A run with an owner ends with the owner: at its exit, or by `sweep` when the owner was killed. Where a
-    container engine runs the server, `probe` is a command that prints something while it runs, and `finish`
-    the one that ends it.
+    A run with an owner ends with the owner: at its exit, or by `sweep` when the owner was killed. For a
+    server in a container, `probe` is a command that prints something while it runs, and `finish` the one
+    that ends it.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Votes of groups: the group that shares a delay, the rank in all slow groups, nobody without a pattern."""
+"""Votes of groups: the group that shares a delay, the rank in all slow groups, none without a pattern."""
 
 import numpy as np
 import pytest
@@ -60,7 +60,7 @@ def test_the_rank_in_two_slow_groups_is_the_culprit():
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_healthy_transfers_name_nobody(seed):
+def test_healthy_transfers_name_no_rank(seed):
     """Noise of 5 % leads to no slow group in fifty rounds."""
     votes = GroupVotes(coords())
     assert not any(votes.round(seconds(100 * seed + r, noise=0.05)).groups for r in range(50))
@@ -71,7 +71,7 @@ def test_one_slow_rank_is_not_a_slow_group():
     assert after(8, ranks=[17]).groups == ()
 
 
-def test_what_most_groups_share_is_nobodys():
+def test_what_most_groups_share_is_no_groups():
     """Congestion that slows half of the groups names none."""
     assert after(8, groups=[(p, t) for p in range(4) for t in (0, 1)]).groups == ()
 
@@ -119,7 +119,7 @@ def test_a_quarter_of_the_groups_may_be_slow(more, slow):
     assert len(after(4, groups=[(0, 0), (1, 1), (2, 2), (3, 3), *more]).groups) == slow
 
 
-def test_a_dimension_of_which_one_position_is_not_told_is_left_out():
+def test_a_dimension_of_which_one_position_is_not_reported_is_left_out():
     """Without the shards, a replica that transfers slowly is one group of its stages."""
     at = coords()
     votes = GroupVotes(at | {"tp": np.where(np.arange(at["tp"].size) == 5, -1, at["tp"])})

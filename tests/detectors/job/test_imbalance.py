@@ -63,8 +63,8 @@ def test_a_stage_is_long_by_a_tenth_in_nine_of_ten_steps(factor, long_steps, fou
     """Less is no imbalance worth a repartition, and what passes is none of the layout."""
     compute = work(0.005)
     compute[:long_steps, 12:] *= factor
-    told = stage_imbalance(compute.max(axis=1), compute, STAGES, dispersion=0.005)
-    assert (told is not None) == found
+    results = stage_imbalance(compute.max(axis=1), compute, STAGES, dispersion=0.005)
+    assert (results is not None) == found
 
 
 @pytest.mark.parametrize(
@@ -81,8 +81,8 @@ def test_members_of_a_long_stage_agree(members, dispersion, found):
     """Within 3 %, or twice what ranks differ by in a step: else some of its ranks are slow."""
     compute = np.ones((40, 16))
     compute[:, 12:] = members
-    told = stage_imbalance(compute.max(axis=1), compute, STAGES, dispersion=dispersion)
-    assert (told is not None) == found
+    results = stage_imbalance(compute.max(axis=1), compute, STAGES, dispersion=dispersion)
+    assert (results is not None) == found
 
 
 def test_stages_are_compared_in_steps_in_which_all_were_read():
@@ -90,10 +90,10 @@ def test_stages_are_compared_in_steps_in_which_all_were_read():
     compute = 3.0 * work(0.01)
     compute[:, 4:8] *= 1.3
     compute[::2, 12:] = np.nan
-    told = stage_imbalance(np.nanmax(compute, axis=1), compute, STAGES, dispersion=0.01)
-    assert told is not None
-    assert told.group == 1
-    assert told.ratio == pytest.approx(1.3, abs=0.02)
+    found = stage_imbalance(np.nanmax(compute, axis=1), compute, STAGES, dispersion=0.01)
+    assert found is not None
+    assert found.group == 1
+    assert found.ratio == pytest.approx(1.3, abs=0.02)
     assert np.isnan(stage_ratio(compute, STAGES, 1)).tolist() == [True, False] * 20
     assert np.median(stage_ratio(compute, STAGES, 1)[1::2]) == pytest.approx(1.3, abs=0.02)
     compute[:, 12:] = np.nan
@@ -118,7 +118,7 @@ def test_a_rank_that_is_the_slowest_in_most_steps_is_no_uneven_work():
 def test_job_slowdown_is_a_ratio(rows, unit):
     """At least one, at most ten, and the same in any unit and for any numbering of the ranks."""
     compute = np.array(rows)
-    told = job_slowdown(compute.max(axis=1), compute)
-    assert 1.0 <= told <= 10.0
-    assert job_slowdown(unit * compute.max(axis=1), unit * compute[:, ::-1]) == pytest.approx(told)
+    found = job_slowdown(compute.max(axis=1), compute)
+    assert 1.0 <= found <= 10.0
+    assert job_slowdown(unit * compute.max(axis=1), unit * compute[:, ::-1]) == pytest.approx(found)
     assert job_slowdown(np.full(len(rows), 0.01), np.tile([0.0, 8.0], (len(rows), 1))) == 10.0

@@ -26,14 +26,14 @@ def first(found):
 
 
 def test_documented_example_runs():
-    """The example in the docstring prints what it says."""
+    """The example in the docstring prints what it shows."""
     assert doctest.testmod(detectors.job.loss).failed == 0
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.03, 0.3])
 @pytest.mark.parametrize("seed", range(5))
 def test_ordinary_losses_are_no_anomaly(seed, noise):
-    """Decay and noise, from hardly any to a third, say nothing."""
+    """Decay and noise, from hardly any to a third, are no anomaly."""
     assert first(feed(LossWatch("loss"), ordinary(2000, seed=seed, noise=noise))) is None
 
 
@@ -55,7 +55,7 @@ def test_a_first_hundred_steps_may_leap():
 
 @pytest.mark.parametrize("series", ["loss", "grad_norm"])
 def test_a_leap_is_found_at_its_step_and_ends(series):
-    """Six times the level is told at once with the level before, and over after twenty calm steps."""
+    """Six times the level is reported at once with the level before, and over after twenty calm steps."""
     values = np.full(400, 2.0)
     values[250:253] = 12.0
     found = feed(LossWatch(series), values)
@@ -76,7 +76,7 @@ def test_a_noisy_loss_must_leap_out_of_its_noise():
     assert first(feed(LossWatch("loss"), np.exp(0.6 * noise))) is None
 
 
-def test_a_loss_that_is_no_number_is_told_at_once():
+def test_a_loss_that_is_no_number_is_found_at_once():
     """Even at the first steps."""
     found = feed(LossWatch("loss"), [2.0, math.inf])
     assert found[0] is None
@@ -108,7 +108,7 @@ def test_a_loss_that_keeps_rising_diverges():
 
 
 def test_what_lasts_is_the_new_normal():
-    """A level that stays ten times higher is told for some hundred steps and then learnt."""
+    """A level that stays ten times higher is reported for some hundred steps and then learnt."""
     found = feed(LossWatch("loss"), np.concatenate([np.full(200, 1.0), np.full(400, 10.0)]))
     assert found[399] is not None
     assert found[-1] is None
@@ -120,8 +120,8 @@ def test_missing_values_change_nothing():
     values = ordinary(300)
     values[250] *= 8
     with_gaps = np.stack([values, np.full(300, math.nan)], axis=1).ravel()
-    told = [a.value if a else None for a in feed(gappy, with_gaps)[::2]]
-    assert told == [a.value if a else None for a in feed(whole, values)]
+    found = [a.value if a else None for a in feed(gappy, with_gaps)[::2]]
+    assert found == [a.value if a else None for a in feed(whole, values)]
     assert first(feed(LossWatch("loss"), [math.nan] * 300)) is None
 
 
@@ -155,6 +155,6 @@ def test_scatter_is_the_usual_distance_from_the_median():
     values = 2.0 * np.exp(np.tile([0.01, -0.01], 75))
     found = LossWatch("loss")
     feed(found, values)
-    told = found.update(150.0, 20.0)
-    assert told is not None
-    assert (told.median, told.scatter, told.steps) == pytest.approx((2.0, 0.02, 50), rel=0.01)
+    results = found.update(150.0, 20.0)
+    assert results is not None
+    assert (results.median, results.scatter, results.steps) == pytest.approx((2.0, 0.02, 50), rel=0.01)

@@ -7,7 +7,7 @@ import detectors.job.pauses
 from detectors.job.pauses import Pauses
 
 
-def told(pauses_at, *, steps, first=0, seconds=20.0):
+def pauses_after(pauses_at, *, steps, first=0, seconds=20.0):
     """Pauses of a job with 1 s steps that paused before the steps ``pauses_at``; and its time at the end."""
     pauses, ts = Pauses(), 0.0
     for number in range(first, steps):
@@ -22,20 +22,20 @@ def allowed(pauses, numbers, ts):
 
 
 def test_documented_example_runs():
-    """The example in the docstring prints what it says."""
+    """The example in the docstring prints what it shows."""
     assert doctest.testmod(detectors.job.pauses).failed == 0
 
 
 def test_a_period_is_allowed_for_and_nothing_else():
     """Pauses every hundred steps are awaited at the next hundred, a step early or late."""
-    pauses, ts = told(range(100, 600, 100), steps=600)
+    pauses, ts = pauses_after(range(100, 600, 100), steps=600)
     assert allowed(pauses, range(600, 800), ts) == [600, 601, 699, 700, 701, 799]
     assert pauses.allowed_before(700, ts) == 40.0
 
 
 def test_two_kinds_of_pauses_fall_on_what_they_share():
     """Checkpoints every 200 and evaluations every 300 steps are awaited on hundreds."""
-    pauses, ts = told({*range(0, 3000, 200), *range(0, 3000, 300)}, steps=3000, first=1)
+    pauses, ts = pauses_after({*range(0, 3000, 200), *range(0, 3000, 300)}, steps=3000, first=1)
     assert set(allowed(pauses, range(3000, 3300), ts)) <= {
         3000,
         3001,
@@ -65,7 +65,7 @@ def test_one_odd_pause_does_not_hide_the_rhythm():
 def test_pauses_without_a_rhythm_are_allowed_anywhere(seed):
     """What came at random may come again at any step."""
     at = set(np.random.default_rng(seed).choice(np.arange(100, 1000), 6, replace=False).tolist())
-    pauses, ts = told(at, steps=1000)
+    pauses, ts = pauses_after(at, steps=1000)
     assert allowed(pauses, range(1000, 1300), ts) == list(range(1000, 1300))
 
 
@@ -86,13 +86,13 @@ def test_pauses_by_the_clock_are_awaited_by_the_clock():
 def test_what_never_came_again_is_forgotten():
     """A single long gap is allowed for during some hundred steps and not for ever."""
     for steps, expected in ((300, 60.0), (460, 0.0)):
-        pauses, ts = told({100}, steps=steps, seconds=30.0)
+        pauses, ts = pauses_after({100}, steps=steps, seconds=30.0)
         assert pauses.allowed_before(steps, ts) == expected
 
 
 def test_rare_pauses_are_remembered_for_as_long_as_they_are_rare():
     """Checkpoints every thousand steps are still known after nine hundred without one."""
-    pauses, ts = told({1000, 2000, 3000, 4000}, steps=4900)
+    pauses, ts = pauses_after({1000, 2000, 3000, 4000}, steps=4900)
     assert pauses.allowed_before(5000, ts) == 40.0
     assert pauses.allowed_before(4900, ts) == 0.0
 
@@ -101,7 +101,7 @@ def test_rare_pauses_are_remembered_for_as_long_as_they_are_rare():
     ("gap", "usual", "pause"), [(4.0, 1.0, 0), (4.1, 1.0, 1), (5.9, 2.0, 0), (6.0, 2.0, 0), (6.1, 2.0, 1)]
 )
 def test_a_pause_is_longer_than_four_seconds_and_three_steps(gap, usual, pause):
-    """Shorter gaps end before anybody asks."""
+    """Shorter gaps end before they are asked for."""
     pauses = Pauses()
     pauses.step(1, gap, gap=gap, usual=usual)
     assert len(pauses) == pause
@@ -110,8 +110,8 @@ def test_a_pause_is_longer_than_four_seconds_and_three_steps(gap, usual, pause):
 @pytest.mark.parametrize("shift", [1, 37, 1000])
 def test_a_job_that_was_resumed_pauses_by_its_own_count(shift):
     """The same pauses at later steps are awaited so much later."""
-    pauses, ts = told(range(100, 600, 100), steps=600)
-    later, end = told(range(100 + shift, 600 + shift, 100), steps=600 + shift, first=shift)
+    pauses, ts = pauses_after(range(100, 600, 100), steps=600)
+    later, end = pauses_after(range(100 + shift, 600 + shift, 100), steps=600 + shift, first=shift)
     assert end == ts
     assert [n - shift for n in allowed(later, range(600 + shift, 800 + shift), ts)] == allowed(
         pauses, range(600, 800), ts

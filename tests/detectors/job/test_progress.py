@@ -25,7 +25,7 @@ def waits(progress, ts):
 
 
 def test_a_stall_is_noticed_at_its_deadlines_however_late_one_looks():
-    """Each deadline counts from the last step and is told once; the first is below the threshold."""
+    """Each deadline counts from the last step and is reported once; the first is below the threshold."""
     progress, ts = stepped([1.0] * 100)
     assert progress.look(ts + 11.9) == []
     assert progress.look(ts + 12.0) == [Stall(ts, ts + 12.0, score=0.8)]
@@ -49,7 +49,7 @@ def test_a_certain_stall_is_repeated_at_times_of_its_own_for_a_day(every):
 
 
 def test_a_step_that_comes_in_late_is_followed_by_its_own_stall():
-    """Deadlines already past when the last step is heard of are told with the next look."""
+    """Deadlines already past when the last step comes in are reported with the next look."""
     progress, ts = stepped([1.0] * 100)
     assert len(progress.look(ts + 90.0)) == 2
     progress.new_step(100, ts + 1.0)
@@ -70,7 +70,7 @@ def test_long_steps_need_long_allowances(step, expected):
     ids=["every second", "every ten seconds"],
 )
 def test_a_step_may_wait_to_be_sent(delays, expected):
-    """Where rows are sent every ten seconds, that long without one says nothing more."""
+    """Where rows are sent every ten seconds, that long without one means no more."""
     progress = StallWatch()
     for n in range(100):
         progress.new_step(n, float(n), sent=n + delays[n % len(delays)])
@@ -150,7 +150,7 @@ def test_a_rank_missing_while_the_others_advance_is_named_and_comes_back():
 
 
 def test_random_losses_are_no_silence():
-    """A stream that loses a third of its rows accuses nobody."""
+    """A stream that loses a third of its rows makes no rank suspect."""
     presence, everyone = MissingRows(), set(range(16))
     presence.update(everyone, 0.0)
     for n in range(1, 400):

@@ -42,7 +42,7 @@ def shown(times):
 
 @pytest.mark.parametrize("factor", [1.3, 1.5, 2.0, 5.0])
 def test_slow_transfers_are_found_with_what_they_cost(factor):
-    """Transfers of a sixth of the step that take longer are told of once, with onset and slowdown."""
+    """Transfers of a sixth of the step that take longer are reported once, with onset and slowdown."""
     [(step, found)] = shown(job(factor))
     lost = 0.2 * (factor - 1.0)
     assert step <= ONSET + 20
@@ -106,7 +106,7 @@ def test_compute_that_wanders_a_little_is_the_same_work(compute, found):
 
 
 def test_it_ends():
-    """When the transfers are as usual again, the verdict says so, once."""
+    """When the transfers are as usual again, that is reported, once."""
     results = verdicts(job(2.0, until=ONSET + 40, steps=260))
     ends = [s for s, v in enumerate(results) if v.network_recovered]
     assert len(ends) == 1
@@ -115,7 +115,7 @@ def test_it_ends():
 
 @pytest.mark.parametrize("missing", [slice(None), slice(0, 15), slice(0, 1)])
 def test_missing_values_are_not_slow(missing):
-    """Ranks that say nothing of their communication change nothing; when nobody does, nothing is said."""
+    """Ranks without communication times change nothing; where none has any, nothing is found."""
     times = list(job(2.0))
     for t in times:
         t.comm[missing] = np.nan

@@ -26,12 +26,12 @@ def judged(seconds, together=ALONE):
 
 
 def test_documented_example_runs():
-    """The example in the docstring prints what it says."""
+    """The example in the docstring prints what it shows."""
     assert doctest.testmod(detectors.job.startup).failed == 0
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_a_healthy_start_names_nobody(seed):
+def test_a_healthy_start_names_no_node(seed):
     """Ordinary spread has a slowest phase and no straggler."""
     found = judged(starts(seed=seed))
     assert found.slowest == 0
@@ -60,8 +60,8 @@ def test_stragglers_come_worst_first_with_what_they_cost():
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 3])
-def test_too_few_peers_name_nobody(nodes):
-    """With fewer than three others a slow node is not told from a slow job."""
+def test_too_few_peers_name_no_node(nodes):
+    """With fewer than three others a slow node is not distinguished from a slow job."""
     seconds = starts(nodes)
     seconds[0, 0] = 900.0
     assert judged(seconds).stragglers == ()
@@ -77,8 +77,8 @@ def test_who_waits_for_the_others_is_no_straggler():
     assert found.lost == 0.0
 
 
-def test_what_was_not_told_is_left_out():
-    """Missing phases and nonsense durations count for nothing; nothing told is nothing found."""
+def test_what_was_not_reported_is_left_out():
+    """Missing phases and nonsense durations count for nothing; without any, nothing is found."""
     seconds = starts()
     seconds[0, 0], seconds[1, 0], seconds[:, 1] = np.nan, -5.0, np.nan
     found = judged(seconds)
@@ -98,7 +98,7 @@ def test_a_straggler_takes_half_as_long_again_and_half_a_minute_longer(usual, ow
     assert [s.node for s in judged(seconds).stragglers] == [3] * named
 
 
-def test_a_phase_without_a_second_was_told():
+def test_a_phase_without_a_second_was_reported():
     """Who had nothing to pull counts among the others, and shows how long the one took that had."""
     seconds = np.zeros((4, 1))
     seconds[2] = 300.0

@@ -10,7 +10,7 @@ RNG = np.random.default_rng(7)
 
 @pytest.mark.parametrize(("noise", "kind"), [(0.005, "fixed"), (0.03, "between"), (0.10, "variable")])
 def test_kind_follows_the_spread_of_ranks_within_a_step(noise, kind):
-    """Equal work, packed sequences and what lies between are told apart by dispersion."""
+    """Equal work, packed sequences and what lies between are distinguished by dispersion."""
     assert classify(RNG.normal(0, noise, (50, 16))).kind == kind
 
 

@@ -1,4 +1,4 @@
-"""What is told of whole machines from numbers of their ranks."""
+"""What numbers of their ranks show of whole machines."""
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ def test_half_of_a_machine_makes_it_suspect(suspects, expected):
 
 
 def test_a_role_keeps_somebody_to_be_compared_with():
-    """Of a role whose ranks are all suspect nobody is left out, and of the others those who are."""
+    """Of a role whose ranks are all suspect none is left out, and of the others those who are."""
     roles = PeerGroups.of([0] * 10 + [1] * 22)
     assert np.flatnonzero(suspected(those(range(16), 32), machines(4), roles)).tolist() == list(range(10, 16))
 
@@ -66,7 +66,7 @@ def test_machines_that_moved_and_stay_are_no_noise():
 
 
 def test_ranks_that_scatter_are_noise():
-    """Where it is not whole machines that moved, and where machines cannot be told apart."""
+    """Where it is not whole machines that moved, and where machines are not distinguished."""
     apart = 0.1 * np.random.default_rng(1).normal(size=32)
     residual, before = step(apart)
     assert step_noise(residual, before + apart, machines(4), usual=0.01) == scatter(residual)
@@ -83,6 +83,6 @@ def test_what_needs_no_explanation_or_has_none_is_as_it_looks():
 
 
 def test_few_values_do_not_scatter():
-    """Of fewer than four read nothing is told; half of what was read may be wild."""
+    """Of fewer than four read there is no scatter; half of what was read may be wild."""
     assert scatter(np.array([1.0, -1.0, 5.0, np.nan])) == 0.0
     assert scatter(np.array([1.0, -1.0, 5.0, 9.0])) == 1.4826

@@ -44,7 +44,7 @@ def test_uses_the_group_median_in_large_groups():
 
 
 def test_group_median_is_nan_only_for_unread_groups():
-    """A group nobody reported has no median."""
+    """A group without any report has no median."""
     values = np.array([1.0, 3.0, np.nan, np.nan])
     assert group_median(values, PeerGroups.of([0, 0, 1, 1])) == pytest.approx([2.0, np.nan], nan_ok=True)
 

@@ -20,8 +20,8 @@ def test_the_batch_is_what_the_other_nodes_of_the_replica_show():
     np.testing.assert_allclose(replicas().batch(slow_node), 0.0)
 
 
-def test_missing_ranks_say_nothing():
-    """The batch of a replica is read off those that reported, and is taken as usual when nobody did."""
+def test_missing_ranks_count_for_nothing():
+    """The batch of a replica is read off those that reported, and is taken as usual where none did."""
     ratio = np.where(DP == 1, 0.3, 0.0)
     ratio[[2, 6]] = np.nan
     assert replicas().batch(ratio)[3] == 0.3

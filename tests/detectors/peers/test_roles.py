@@ -69,7 +69,7 @@ def test_a_finer_role_keeps_four_peers(ranks, roles):
 
 @pytest.mark.parametrize(("other", "stage"), [(1.21, True), (1.19, False), (1.42, True), (1.48, False)])
 def test_members_of_a_stage_are_alike_by_half_their_distance(other, stage):
-    """What they differ by is compared with how far they stand from everybody else, at any level."""
+    """What they differ by is compared with how far they stand from all others, at any level."""
     slow = np.isin(np.arange(32), (9, 25))
     levels = np.where(slow, 1.3, 1.0)
     levels[25], levels[2] = other, np.nan

@@ -45,7 +45,7 @@ def test_recovers_the_time_per_token_and_per_square():
 
 @pytest.mark.parametrize("tokens", [np.full((100, 8), 8192.0), UNTOLD], ids=["constant", "untold"])
 def test_squares_explain_what_tokens_cannot(tokens):
-    """With the same tokens everywhere, or none told, the lengths of the sequences say it."""
+    """With the same tokens everywhere, or none reported, the lengths of the sequences explain it."""
     squares = packed(np.full((100, 8), 1e7))
     seconds = noisy(0.5 + 1e-14 * squares)
     model = fit_work(seconds, tokens, squares)
@@ -70,8 +70,8 @@ def test_what_takes_less_time_the_more_there_is_of_it_is_left_out():
     assert fit_work(by_squares, tokens, falling) == alone
 
 
-def test_an_amount_that_a_rank_does_not_tell_is_left_out():
-    """Squares that one rank leaves out take nothing from what the tokens of all say."""
+def test_an_amount_that_a_rank_does_not_report_is_left_out():
+    """Squares that one rank leaves out take nothing from what the tokens of all explain."""
     tokens = RNG.uniform(4000, 12000, (100, 8))
     squares = packed(tokens)
     seconds = noisy(0.2 + 1e-4 * tokens + 2e-8 * squares)

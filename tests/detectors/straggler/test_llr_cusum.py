@@ -64,8 +64,8 @@ def test_bank_agrees_with_the_scalar_definition(series, sigma, most):
     scalars = [LlrCusum(H) for _ in series]
     for row in x:
         bank.update(row, sigma=np.full(len(series), sigma), most=most)
-        told = [e.update(v, sigma=sigma, most=most) for e, v in zip(scalars, row, strict=True)]
-        expected = np.array(told).T
+        found = [e.update(v, sigma=sigma, most=most) for e, v in zip(scalars, row, strict=True)]
+        expected = np.array(found).T
         assert bank.levels == pytest.approx(expected)
 
 
@@ -80,15 +80,15 @@ def test_one_spike_never_alarms_and_is_taken_back_by_one_healthy_step():
 
 
 @pytest.mark.parametrize(("slowdown", "share"), [(1.10, 1 / 3), (1.25, 0.45), (2.0, 0.45)])
-def test_a_step_far_off_may_say_more_where_such_steps_are_rare(slowdown, share):
+def test_a_step_far_off_may_count_more_where_such_steps_are_rare(slowdown, share):
     """``most`` raises the limit of a single step for large effects; the small ones keep theirs."""
     bank = LlrCusumBank(1, H)
-    said = bank.update(np.log([slowdown]), sigma=np.array([0.005]), most=0.45 * H)[0]
-    assert said == pytest.approx(share * H)
+    found = bank.update(np.log([slowdown]), sigma=np.array([0.005]), most=0.45 * H)[0]
+    assert found == pytest.approx(share * H)
 
 
 def test_a_ceiling_bounds_what_a_step_adds_and_not_what_it_takes():
-    """Where far steps are frequent one says as much as it surprises; a healthy one takes all of it back."""
+    """Where far steps are frequent one counts as much as it surprises; a healthy one takes all of it back."""
     bank = LlrCusumBank(1, H)
     levels = [bank.update(np.array([x]), sigma=np.array([0.005]), ceiling=2.0)[0] for x in (0.4, 0.4, 0.0)]
     assert levels == pytest.approx([2.0, 4.0, 0.0])
@@ -149,7 +149,7 @@ def test_effects_below_the_noise_are_not_tested():
 
 @pytest.mark.parametrize("sigma", [0.005, 0.02, 0.05])
 def test_onset_interval_covers_the_truth(sigma):
-    """The 90 % interval holds the first slow step about as often as it says."""
+    """The 90 % interval holds the first slow step in about 90 % of cases."""
     covered = 0
     for seed in range(200):
         rng = np.random.default_rng(seed)

@@ -45,7 +45,7 @@ def test_who_is_slow_for_longer_than_a_spell_outlasts_it():
 
 
 def test_spells_are_forgotten():
-    """What went round long ago says nothing about today."""
+    """What went round long ago means nothing for today."""
     first, (found, _) = 5, after([(0, 0, 5), (1, 5, 5), (2, 10, 5)])
     found.update(first + WINDOW, slow=np.zeros(8, dtype=bool))
     assert found.patience(3) > 0

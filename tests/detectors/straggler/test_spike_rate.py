@@ -30,7 +30,7 @@ def test_far_steps_count_once_they_have_ended():
     assert quiet.surprise - over.surprise == pytest.approx(math.log(3.5 / 0.5), abs=0.05)
 
 
-def test_steps_of_accused_ranks_never_count():
+def test_steps_of_slow_ranks_never_count():
     """What a slow rank did is no spike, not even after it is well again."""
     spikes = after(*[NONE] * 100, *[FIRST] * 3)
     before = spikes.surprise
@@ -60,7 +60,7 @@ def test_spikes_of_long_ago_are_forgotten():
 
 
 def test_a_far_step_is_seen_once_it_has_ended():
-    """While it lasts it may be a fault, and one of an accused rank is one."""
+    """While it lasts it may be a fault, and one of a slow rank is one."""
     assert [after(*steps).any for steps in ([NONE], [FIRST], [FIRST, NONE])] == [False, False, True]
     assert not after(FIRST, NONE, slow=FIRST).any
 

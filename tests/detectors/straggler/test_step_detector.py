@@ -11,7 +11,7 @@ RANKS = 32
 
 
 def named(lasting, *, noise=0.006, steps=150, seed=3):
-    """Return the ranks accused in a job whose ranks take ``lasting`` [ranks] times as long from the start."""
+    """Return the ranks found slow where ranks take ``lasting`` [ranks] times as long from the start."""
     rng = np.random.default_rng(seed)
     detector = StragglerDetector(RANKS, np.zeros(RANKS, dtype=np.intp))
     nan, ts, found = np.full(RANKS, np.nan), 1000.0, set()
@@ -27,7 +27,7 @@ def named(lasting, *, noise=0.006, steps=150, seed=3):
 
 
 def test_ranks_of_shared_hardware_are_not_slow():
-    """There they differ by 6.5 % for good besides what neighbours add; few steps must not tell otherwise."""
+    """There they differ by 6.5 % for good besides what neighbours add; few steps must not hide it."""
     for seed in range(6):
         lasting = np.exp(0.065 * np.random.default_rng(seed).normal(size=RANKS))
         assert not named(lasting, noise=0.02, steps=60, seed=seed)
@@ -35,7 +35,7 @@ def test_ranks_of_shared_hardware_are_not_slow():
 
 @pytest.mark.parametrize("seed", range(4))
 def test_ranks_that_all_differ_are_not_slow(seed):
-    """On hardware shared with others ranks differ by some per cent for good, and nobody is to blame."""
+    """On hardware shared with others ranks differ by some per cent for good, and none is faulty."""
     assert not named(np.exp(np.random.default_rng(seed).uniform(-0.09, 0.09, RANKS)), seed=seed)
 
 
@@ -48,13 +48,13 @@ def test_one_far_slower_than_the_others_differ_is_named(spread, slowdown):
 
 
 def steps_until(*, alone, burst=100, spikes=0.0, size=1.4, seed=5):
-    """Return in how many steps of ``burst`` slow ones a rank is accused (stands ``alone``); None if never.
+    """Return in how many steps of ``burst`` slow ones a rank is found slow (stands ``alone``); None if never.
 
     Every step of a healthy rank is 1.4 times as long with probability ``spikes``.
     """
     rng = np.random.default_rng(seed)
     detector = StragglerDetector(RANKS, np.zeros(RANKS, dtype=np.intp))
-    nan, ts, accused = np.full(RANKS, np.nan), 1000.0, False
+    nan, ts, found_slow = np.full(RANKS, np.nan), 1000.0, False
     for s in range(150 + burst):
         work = np.exp(0.005 * rng.normal(size=RANKS)) * np.where(rng.random(RANKS) < spikes, 1.4, 1.0)
         work[9] = np.exp(0.005 * rng.normal()) * (size if s >= 150 else 1.0)
@@ -63,8 +63,8 @@ def steps_until(*, alone, burst=100, spikes=0.0, size=1.4, seed=5):
             number=500 + s, ts=np.full(RANKS, ts), step=np.full(RANKS, work.max()), compute=work, wait=nan,
             data=nan, comm=nan, checkpoint=nan, tokens=nan,
         )  # fmt: skip
-        accused |= 9 in {a.rank for a in detector.update(times).slow}
-        if accused and (not alone or detector.is_alone("compute", 9)):
+        found_slow |= 9 in {a.rank for a in detector.update(times).slow}
+        if found_slow and (not alone or detector.is_alone("compute", 9)):
             return s - 149
     return None
 
@@ -86,7 +86,7 @@ def test_two_far_steps_are_no_slow_rank():
 
 
 def named_in_replicas(work):
-    """Return the ranks accused in a job of two stages on four nodes, its two replicas eight ranks a stage."""
+    """Return the ranks found slow in a job of two stages on four nodes, two replicas of eight a stage."""
     stage, replica = np.arange(RANKS) // 16, np.arange(RANKS) // 8 % 2
     shared = Replicas.of(replica, np.arange(RANKS) // 8)
     detector = StragglerDetector(RANKS, stage, replicas=shared)
@@ -110,7 +110,8 @@ def test_machines_of_a_replica_that_differ_for_good_are_no_batch():
 
 
 def named_among_far_steps(share, size, *, slow=1.0, seed=0):
-    """Return who is accused how many steps after the 150th, from when on rank 9 takes ``slow`` times as long.
+    """Return who is found slow how many steps after the 150th, from when on rank 9 takes ``slow`` times as
+    long.
 
     Every rank takes ``size`` times as long in a ``share`` of its steps, drawn anew for each.
     """
@@ -142,16 +143,17 @@ def test_ranks_that_are_all_far_off_now_and_then_are_not_slow(share, size, seed)
 
 @pytest.mark.parametrize(("share", "within"), [(0.03, 4), (0.1, 12), (0.3, 30)])
 @pytest.mark.parametrize("slow", [1.2, 1.5])
-def test_a_slow_rank_is_told_from_far_steps_by_being_so_always(share, within, slow):
+def test_a_slow_rank_differs_from_far_steps_by_being_so_always(share, within, slow):
     """It takes the more steps the more often healthy ones are long."""
     (rank, steps), *others = named_among_far_steps(share, 1.25, slow=slow).items()
     assert (rank, others) == (9, [])
     assert 3 <= steps <= within
 
 
-def named_besides_compute(culprit, roles, *, told):
-    """Return who is accused of what, and how many steps after the 90th, from when on ``culprit`` is busy with
-    what it does not name; ``told``: ranks tell their waits, and else only the collectives they wait in.
+def named_besides_compute(culprit, roles, *, waits_read):
+    """Return who is found slow in what, and how many steps after the 90th, from when on ``culprit`` is busy
+    with what it does not name; ``waits_read``: ranks report their waits, and else only the collectives they
+    wait in.
     """
     rng, ranks = np.random.default_rng(3), len(roles)
     detector = StragglerDetector(ranks, np.array(roles, dtype=np.intp))
@@ -163,19 +165,19 @@ def named_besides_compute(culprit, roles, *, told):
         waits = own.max() - own
         ts += own.max()
         times = StepTimes(
-            number=500 + s, ts=np.full(ranks, ts), step=np.full(ranks, own.max()), compute=work,
-            wait=waits if told else nan, data=nan, comm=nan if told else waits, checkpoint=nan, tokens=nan,
+            number=500 + s, ts=np.full(ranks, ts), step=np.full(ranks, own.max()), compute=work, data=nan,
+            wait=waits if waits_read else nan, comm=nan if waits_read else waits, checkpoint=nan, tokens=nan,
         )  # fmt: skip
         for a in detector.update(times).slow:
             found.setdefault((a.timing, a.rank), s - 90)
     return found
 
 
-def test_where_no_wait_is_told_who_does_not_wait_in_collectives_is_named():
+def test_where_no_wait_is_reported_the_rank_that_does_not_wait_in_collectives_is_named():
     """A rank that is held up outside of its compute comes last to them, and the others wait there."""
-    assert named_besides_compute(5, [0] * 16, told=False) == {("rest", 5): 19}
+    assert named_besides_compute(5, [0] * 16, waits_read=False) == {("rest", 5): 19}
 
 
-def test_waits_of_all_tell_of_a_rank_without_a_mate():
+def test_waits_of_all_show_a_slow_rank_without_a_mate():
     """Whoever is held up, all ranks of the job wait for it, whatever their role."""
-    assert named_besides_compute(0, [0] + [1] * 15, told=True).keys() == {("rest", 0)}
+    assert named_besides_compute(0, [0] + [1] * 15, waits_read=True).keys() == {("rest", 0)}

@@ -44,7 +44,7 @@ def test_quiet_noise_is_held_at_the_floor_and_unread_ranks_stay_finite():
     assert noise.sigma == pytest.approx(np.full(8, 0.005), rel=0.06)
 
 
-def test_accused_ranks_keep_their_baseline():
+def test_slow_ranks_keep_their_baseline():
     """What a slow rank does must not become usual."""
     channel = TimingChannel(8)
     channel.refit(Noise(np.zeros(8), np.full(8, 0.01), 20), largest_move=None)
@@ -54,7 +54,7 @@ def test_accused_ranks_keep_their_baseline():
     assert channel.noise.center.tolist() == [0.1] * 3 + [0.0] + [0.1] * 4
 
 
-def test_an_accusation_ends_after_twenty_quiet_steps():
+def test_slowness_ends_after_twenty_quiet_steps():
     """Evidence gone for twenty steps lowers the rank, once."""
     channel = TimingChannel(2)
     channel.raised[1] = True

@@ -1,4 +1,4 @@
-"""Machines that are slow as a whole: nobody is compared with them (leave-machine-out)."""
+"""Machines that are slow as a whole: no rank is compared with them (leave-machine-out)."""
 
 import numpy as np
 import pytest
@@ -10,14 +10,14 @@ ON_NODE = 8
 CHANGED, ENDED, STEPS = 100, 200, 280
 
 
-def judged(factor, *, nodes, noise=0.01, told=True, seed=1):
-    """Return what became of the ranks: step and ratio at which each was accused, and the detector.
+def judged(factor, *, nodes, noise=0.01, placed=True, seed=1):
+    """Return what became of the ranks: step and ratio at which each was found slow, and the detector.
 
-    ``factor`` of the step [nodes] is how much longer a node takes; ``told``: who shares a node is known.
+    ``factor`` of the step [nodes] is how much longer a node takes; ``placed``: who shares a node is known.
     """
     rng, ranks = np.random.default_rng(seed), nodes * ON_NODE
     node = np.arange(ranks) // ON_NODE
-    detector = StragglerDetector(ranks, np.zeros(ranks, dtype=np.intp), nodes=node if told else None)
+    detector = StragglerDetector(ranks, np.zeros(ranks, dtype=np.intp), nodes=node if placed else None)
     usual, nan = 1 + 0.003 * rng.normal(size=ranks), np.full(ranks, np.nan)
     ts = 1000.0
     found: dict[int, tuple[int, float]] = {}
@@ -54,26 +54,26 @@ def test_slow_machines_are_measured_by_the_others(nodes, which, by):
 
 
 def test_without_nodes_half_a_job_hides_itself():
-    """What the comparison leaves out is machines: two halves by chance are not told apart at this size."""
-    assert not judged(slow(2, {1}, 1.05), nodes=2, told=False)[0]
+    """What the comparison leaves out is machines: two halves by chance are not distinguished at this size."""
+    assert not judged(slow(2, {1}, 1.05), nodes=2, placed=False)[0]
 
 
 @pytest.mark.parametrize("nodes", [2, 4])
 @pytest.mark.parametrize("seed", range(2))
 def test_who_stays_as_it_was_is_not_slow(nodes, seed):
-    """When half of the machines become faster, nobody has become slower."""
+    """When half of the machines become faster, no rank has become slower."""
     assert not judged(slow(nodes, range(nodes // 2), 1 / 1.08), nodes=nodes, seed=seed)[0]
 
 
 @pytest.mark.parametrize("nodes", [2, 4])
-def test_who_is_well_after_a_slow_start_makes_nobody_slow(nodes):
+def test_a_recovery_after_a_slow_start_makes_no_rank_slow(nodes):
     """When half of the machines start slowly and are well from then on, the others have not become slower."""
     half = nodes // 2
     assert not judged(lambda s: [1.2 if n < half and s < 60 else 1.0 for n in range(nodes)], nodes=nodes)[0]
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_nobody_else_is_slow_when_they_are_well_again(seed):
+def test_no_other_is_slow_when_they_are_well_again(seed):
     """The others are not taken for what they were beside the slow half."""
     found, detector = judged(slow(2, {0}, 1.08, until=ENDED), nodes=2, noise=0.005, seed=seed)
     assert sorted(found) == list(range(ON_NODE))
@@ -81,7 +81,7 @@ def test_nobody_else_is_slow_when_they_are_well_again(seed):
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_machines_that_waver_accuse_nobody(seed):
+def test_machines_that_waver_make_no_rank_suspect(seed):
     """A step in which whole machines scatter is no more evidence than one in which ranks do."""
     rng = np.random.default_rng(seed)
     storm = np.exp(0.08 * np.abs(rng.normal(size=(STEPS, 4))))

@@ -1,4 +1,4 @@
-"""Step tables of whole jobs for the tests of JobStage, and how to read what it says of them."""
+"""Step tables of whole jobs for the tests of JobStage, and how to read its suspicions."""
 
 import numpy as np
 

@@ -50,9 +50,9 @@ def test_two_cores_run_side_by_side(monkeypatch):
 
     monkeypatch.setattr(job_module, "make_core", both)
     beside = SuspectingStage()
-    told = [s for record in resized() for s in beside.process(record)]
+    found = [s for record in resized() for s in beside.process(record)]
     monkeypatch.undo()
-    assert told == [s for record in resized() for s in alone.process(record)]
-    assert [s.state for s in told if s.subject.rank == 5 and s.state != "update"] == ["raise"]
+    assert found == [s for record in resized() for s in alone.process(record)]
+    assert [s.state for s in found if s.subject.rank == 5 and s.state != "update"] == ["raise"]
     assert len(made) == 2
     assert all(core.agreed and all(core.agreed) for core in made)

@@ -1,4 +1,6 @@
-"""Transfers: a slow link makes its group a finding about the job, and names no rank it cannot tell."""
+"""Transfers: a slow link makes its group a finding about the job, and names no rank where several are as
+likely.
+"""
 
 import math
 
@@ -22,16 +24,16 @@ def run(*faults, until=240.0, job=JOB, seed=3):
     """Return the suspicions of a simulated job, and its findings by kind and coordinates."""
     spec = ClusterSpec(nodes=SPEC.nodes, jobs=(job,))
     running = RunningJob(spec, job, faults, np.random.default_rng(seed))
-    stage, finding, said = SuspectingStage(), FindingStage(), []
+    stage, finding, found = SuspectingStage(), FindingStage(), []
     last: dict[str, Finding] = {}
     for step in steps_of(spec, running, until):
         for record in step:
             for s in stage.process(record):
                 assert isinstance(s, Suspicion)
-                said.append(s)
+                found.append(s)
                 finding.process(s)
         last |= {f.id: f for f in finding.tick(math.ceil(step[0].ts))}
-    return said, list(last.values())
+    return found, list(last.values())
 
 
 def slow_nic(node=5, gpu=3, factor=4.0):
@@ -39,8 +41,8 @@ def slow_nic(node=5, gpu=3, factor=4.0):
 
 
 def test_a_slow_port_is_a_finding_about_its_data_parallel_group():
-    """Node 5 holds stage 1: ranks (pp=1, tp=3) share the delay, and no rank is accused."""
-    said, findings = run(slow_nic())
+    """Node 5 holds stage 1: ranks (pp=1, tp=3) share the delay, and no rank is suspect."""
+    found, findings = run(slow_nic())
     opened = [f for f in findings if f.status == "open"]
     assert [(f.kind, f.subject.coords, f.cause.hypothesis) for f in opened] == [
         ("straggler.job_wide", {"pp": 1, "tp": 3}, "group")
@@ -50,30 +52,30 @@ def test_a_slow_port_is_a_finding_about_its_data_parallel_group():
     assert [s.subject.rank for s in opened[0].suspects] == [35, 43, 51, 59]
     assert all(0.2 < s.probability <= 0.25 for s in opened[0].suspects)
     assert abs(opened[0].onset - SPEC.start - 100.0) < 15.0
-    assert not [s for s in said if s.subject.rank is not None]
+    assert not [s for s in found if s.subject.rank is not None]
 
 
 def test_it_ends_when_the_port_is_well_again():
     """Two quiet rounds clear the suspicion."""
     fault = Fault(kind="nic_slow", node=5, gpu=3, onset=60.0, duration=80.0, magnitude=4.0)
-    said, _ = run(fault, until=260.0)
-    assert [s.state for s in said if s.detector == "group_votes"][-1] == "clear"
+    found, _ = run(fault, until=260.0)
+    assert [s.state for s in found if s.detector == "group_votes"][-1] == "clear"
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_healthy_jobs_have_no_slow_group(seed):
     """A hundred steps without a fault lead to no word about transfers."""
-    said, _ = run(seed=seed)
-    assert said == []
+    found, _ = run(seed=seed)
+    assert found == []
 
 
 def test_congestion_names_no_group():
     """What slows all groups alike is none of theirs."""
-    said, _ = run(Fault(kind="congestion", node=0, onset=100.0, magnitude=3.0))
-    assert [s for s in said if s.detector == "group_votes"] == []
+    found, _ = run(Fault(kind="congestion", node=0, onset=100.0, magnitude=3.0))
+    assert [s for s in found if s.detector == "group_votes"] == []
 
 
 def test_a_slow_rank_is_not_its_group():
     """A rank that computes slowly is named, and no group beside it."""
-    said, _ = run(Fault(kind="silent_slow", node=5, gpu=3, onset=100.0, magnitude=1.3))
-    assert {s.subject.rank for s in said} == {43}
+    found, _ = run(Fault(kind="silent_slow", node=5, gpu=3, onset=100.0, magnitude=1.3))
+    assert {s.subject.rank for s in found} == {43}

@@ -33,7 +33,7 @@ def record(step, loss, *, attempt=0, on=range(RANKS)):
     )
 
 
-def said(records):
+def suspicions_of(records):
     stage = SuspectingStage()
     found = [s for r in records for s in stage.process(r)]
     return [s for s in found if s.kind == "training.loss_anomaly" and s.state != "update"]
@@ -47,7 +47,7 @@ def losses(*values, start=0):
 def test_a_leap_is_about_the_job_and_no_machine(on):
     """Whoever reports it, a leap names the job alone, with what was usual, and ends."""
     values = [2.0] * 150 + [20.0] * 2 + [2.0] * 30
-    raised, cleared = said(record(i, value, on=on) for i, value in enumerate(values))
+    raised, cleared = suspicions_of(record(i, value, on=on) for i, value in enumerate(values))
     assert (raised.state, raised.subject.type, raised.subject.node, raised.subject.rank) == (
         "raise",
         "job",
@@ -61,16 +61,16 @@ def test_a_leap_is_about_the_job_and_no_machine(on):
     assert (cleared.state, cleared.ts) == ("clear", 1342.0)
 
 
-def test_a_new_attempt_ends_what_was_said_of_the_last():
+def test_a_new_attempt_ends_the_anomalies_of_the_last():
     """Whoever rolls back has read it."""
     before = losses(*[2.0] * 10, NOT_FINITE)
-    raised, cleared = said([*before, *(record(i, 2.0, attempt=1) for i in range(5, 8))])
+    raised, cleared = suspicions_of([*before, *(record(i, 2.0, attempt=1) for i in range(5, 8))])
     assert [raised.state, cleared.state] == ["raise", "clear"]
 
 
-def test_a_divergence_is_shown_and_calls_nobody():
+def test_a_divergence_is_shown_and_never_pages():
     """A sustained rise is for information."""
-    (raised, *_) = said(losses(*[2.0] * 150, *[2.8] * 30))
+    (raised, *_) = suspicions_of(losses(*[2.0] * 150, *[2.8] * 30))
     assert raised.severity == "info"
     assert raised.hypotheses == {"loss.divergence": 1.0}
 
@@ -79,13 +79,13 @@ def test_a_loss_that_is_no_number_survives_the_wire():
     """It is written as a number beyond its column, is infinity there, and comes out as it went in."""
     (row, *_) = rows(record(3, NOT_FINITE))
     assert row["loss"] == NOT_FINITE
-    (raised,) = said(losses(2.0, NOT_FINITE))
+    (raised,) = suspicions_of(losses(2.0, NOT_FINITE))
     assert raised.evidence[0].metric == "loss.not_finite"
     assert math.isfinite(raised.evidence[0].value)
 
 
 def test_a_loss_that_is_no_number_survives_a_file(tmp_path):
-    """A file says it in the same way, and the finding about the job opens by itself."""
+    """A file holds it in the same way, and the finding about the job opens by itself."""
     lines = ["step,rank,ts,step_seconds,loss,job_id"]
     lines += [f"{s},{r},{1000 + s},1.0,{2.0 if s < 40 else 1e300},j" for s in range(60) for r in range(4)]
     (tmp_path / "steps.csv").write_text("\n".join(lines))
@@ -99,12 +99,12 @@ def test_a_loss_that_is_no_number_survives_a_file(tmp_path):
 
 def test_bad_on_one_rank_is_bad():
     """Where one rank alone reports no number, the job has it."""
-    assert said(losses(2.0, 2.0)) == []
-    assert len(said([*losses(2.0), record(1, NOT_FINITE, on=[2])])) == 1
+    assert suspicions_of(losses(2.0, 2.0)) == []
+    assert len(suspicions_of([*losses(2.0), record(1, NOT_FINITE, on=[2])])) == 1
 
 
 def test_records_may_repeat_and_come_late():
     """A repeated or late row changes nothing."""
     records: list[JobSteps] = losses(*[2.0] * 150, 20.0, 2.0, 2.0)
     noisy = [r for i, one in enumerate(records) for r in (one, records[max(0, i - 3)])]
-    assert said(noisy) == said(records)
+    assert suspicions_of(noisy) == suspicions_of(records)

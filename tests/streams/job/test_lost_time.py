@@ -99,8 +99,8 @@ def test_two_ranks_that_are_slow_at_once_share_what_is_lost():
     assert sum(lost) == pytest.approx(200.0)
 
 
-def test_checkpoints_and_pauses_are_charged_to_nobody():
-    """A declared checkpoint of 0.8 s in every tenth step, and a pause of ten seconds that nobody declared."""
+def test_checkpoints_and_pauses_are_charged_to_no_cause():
+    """A declared checkpoint of 0.8 s in every tenth step, and an undeclared pause of ten seconds."""
     pause = dict.fromkeys(range(0, 200, 10), 0.8)
     seconds = [1.0] * SLOW_FROM + [1.5] * 100
     seconds[160] = 10.0
@@ -109,7 +109,7 @@ def test_checkpoints_and_pauses_are_charged_to_nobody():
 
 
 def test_work_that_grows_by_plan_is_no_loss():
-    """From the onset on everybody computes longer, and the step takes as much longer."""
+    """From the onset on all ranks compute longer, and the step takes as much longer."""
     made = steps([1.0] * SLOW_FROM) + [
         Step(s.number + SLOW_FROM, s.present, s.ranks, s.ts + SLOW_FROM, s.values)
         for s in steps([2.0] * 100, compute=1.8)

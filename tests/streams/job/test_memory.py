@@ -56,10 +56,10 @@ def slow_ranks(suspicions):
 
 
 def test_a_stall_is_found_in_each_of_more_jobs_than_1024():
-    """1,100 live jobs send in rotation and then stop: each is told of, as one alone would be."""
+    """1,100 live jobs send in rotation and then stop: each is reported, as one alone would be."""
     names = [f"job-{i}" for i in range(1100)]
-    told = records(replace(synchronous(np.ones((3, 1))), ranks_per_node=1))
-    first = [msgspec.structs.replace(record, world_size=1) for record in told]
+    results = records(replace(synchronous(np.ones((3, 1))), ranks_per_node=1))
+    first = [msgspec.structs.replace(record, world_size=1) for record in results]
     stage = SuspectingStage()
     for record in first:
         for name in names:
@@ -105,9 +105,9 @@ def test_ended_jobs_leave_no_memory_behind():
 def test_bytes_counted_are_bytes_allocated(ranks):
     """What the stage counts for a job is within a fifth of what Python allocates, when young and when old."""
     steps = 260
-    told = list(records(synchronous(healthy(steps, ranks), overhead=0.1, coords=layout(ranks, 1))))
-    per_step, stage = len(told) // steps, SuspectingStage()
-    for record in told[: 40 * per_step]:
+    found = list(records(synchronous(healthy(steps, ranks), overhead=0.1, coords=layout(ranks, 1))))
+    per_step, stage = len(found) // steps, SuspectingStage()
+    for record in found[: 40 * per_step]:
         # What is imported or remembered for all jobs alike is no job's.
         stage.process(record)
     stage = SuspectingStage()
@@ -115,7 +115,7 @@ def test_bytes_counted_are_bytes_allocated(ranks):
     tracemalloc.start()
     try:
         for first, last in ((0, 20), (20, steps)):
-            for record in told[first * per_step : last * per_step]:
+            for record in found[first * per_step : last * per_step]:
                 stage.process(record)
             gc.collect()
             allocated = tracemalloc.get_traced_memory()[0]
@@ -131,7 +131,9 @@ def test_one_job_of_8192_ranks_needs_less_than_250_megabytes():
 
 
 def test_a_live_job_is_never_dropped_for_a_newer_one():
-    """With room for two jobs, the third is refused and said to be; the two find what they found before."""
+    """With room for two jobs, the third is refused, and a finding states it; the two find what they found
+    before.
+    """
     stage = SuspectingStage(memory_bytes=2 * SMALL + 1000, name="job-steps:3")
     found = _together(stage, [job(f"job-{i}", slow=1, steps=80, start=START + i) for i in range(3)])
     assert slow_ranks(found) == {("job-0", 1), ("job-1", 1)}
@@ -161,7 +163,7 @@ def test_a_refused_job_is_analysed_once_there_is_room():
 def _together(stage, jobs):
     """Give a stage the records of several jobs in order of event time, with its ticks."""
     out = []
-    for record in sorted((r for told in jobs for r in told), key=lambda r: (r.ts, r.job_id)):
+    for record in sorted((r for found in jobs for r in found), key=lambda r: (r.ts, r.job_id)):
         out += stage.tick(float(int(record.ts)))
         out += stage.process(record)
     return out
@@ -182,7 +184,7 @@ def test_the_job_silent_for_longest_goes_first_when_room_is_needed():
     assert stage.memory.jobs == 2
 
 
-def test_what_can_never_fit_takes_nobodys_place():
+def test_what_can_never_fit_takes_no_place():
     """A job that claims more ranks than fit in all is refused; one that has hung for long is still held."""
     stage = SuspectingStage(memory_bytes=2 * SMALL + 1000)
     _together(stage, [job("hung")])
@@ -197,7 +199,7 @@ FULL = 192_595
 
 
 def test_a_claim_of_many_ranks_keeps_no_real_job_out():
-    """One row of a job that is said to have all ranks that fit, sent again every 300 s: a slow rank of a job
+    """One row of a job that claims all ranks that fit, sent again every 300 s: a slow rank of a job
     that begins later is found when it would be without it."""
     start = START + 650
     lie = job("lie", steps=1, ranks=1)[0]
@@ -212,14 +214,14 @@ def test_a_claim_of_many_ranks_keeps_no_real_job_out():
 
 
 def moved_by(record, seconds):
-    told = steps_record([row | {"ts": row["ts"] + seconds} for row in rows(record)])
-    return msgspec.structs.replace(told, ts=record.ts + seconds)
+    found = steps_record([row | {"ts": row["ts"] + seconds} for row in rows(record)])
+    return msgspec.structs.replace(found, ts=record.ts + seconds)
 
 
 def test_a_job_of_8192_ranks_is_taken_in_node_by_node():
     """Beside a job that claims as many: it needs the memory of the ranks seen at first, then that of all."""
     ranks, work = 8192, np.ones((2, 8192))
-    told = [
+    found = [
         msgspec.structs.replace(record, world_size=ranks, job_id="large")
         for record in records(synchronous(work, overhead=0.1))
     ]
@@ -227,9 +229,9 @@ def test_a_job_of_8192_ranks_is_taken_in_node_by_node():
     stage = SuspectingStage(memory_bytes=bytes_needed(ranks, of) + SMALL)
     claim = msgspec.structs.replace(job("claims", start=START)[0], world_size=ranks)
     stage.process(claim)
-    stage.process(told[0])
+    stage.process(found[0])
     assert stage.memory.reserved == SMALL + bytes_needed(8, of)
-    for record in told[1:]:
+    for record in found[1:]:
         stage.process(record)
     assert stage.memory.reserved == SMALL + bytes_needed(ranks, of)
     assert (stage.memory.jobs, stage.memory.refused) == (2, 0)
@@ -254,10 +256,10 @@ def test_two_jobs_that_share_a_gpu_do_not_end_each_other():
 
 
 def test_a_job_that_goes_on_after_its_end_was_declared_is_kept():
-    """An epilog that ran too early costs nothing: steps that follow say that the job goes on."""
-    told = job("job", steps=700, slow=1)
+    """An epilog that ran too early costs nothing: steps that follow show that the job goes on."""
+    found = job("job", steps=700, slow=1)
     stage, out = SuspectingStage(), []
-    for i, record in enumerate(told):
+    for i, record in enumerate(found):
         out += [*stage.tick(record.ts), *stage.process(record)]
         if i == 20:
             out += stage.process(the_end("job", record.ts))
@@ -267,9 +269,9 @@ def test_a_job_that_goes_on_after_its_end_was_declared_is_kept():
 
 def test_the_end_of_a_job_ends_what_is_wrong_with_the_job_and_not_what_is_with_its_gpu():
     """A hang is over when its job is; a slow GPU has not recovered."""
-    stage, told = SuspectingStage(), job("job", slow=1, steps=90)
-    out = [s for record in told for s in [*stage.tick(record.ts), *stage.process(record)]]
-    end = told[-1].ts
+    stage, found = SuspectingStage(), job("job", slow=1, steps=90)
+    out = [s for record in found for s in [*stage.tick(record.ts), *stage.process(record)]]
+    end = found[-1].ts
     for second in range(200):
         out += stage.tick(end + second)
     assert "hang.job" in {s.kind for s in out}
@@ -281,12 +283,12 @@ def test_the_end_of_a_job_ends_what_is_wrong_with_the_job_and_not_what_is_with_i
 
 def test_what_was_open_about_a_job_let_go_ends_when_it_comes_back_well():
     """After a day of silence a job starts afresh: its hang ends at once, its slow rank when seen well."""
-    stage, told = SuspectingStage(), job("job", slow=1, steps=90)
-    out = [s for record in told for s in [*stage.tick(record.ts), *stage.process(record)]]
+    stage, found = SuspectingStage(), job("job", slow=1, steps=90)
+    out = [s for record in found for s in [*stage.tick(record.ts), *stage.process(record)]]
     for second in range(200):
-        out += stage.tick(told[-1].ts + second)
+        out += stage.tick(found[-1].ts + second)
     assert {s.kind for s in out} == {"straggler.fail_slow", "hang.job"}
-    later = told[-1].ts + FORGET_SECONDS + 10
+    later = found[-1].ts + FORGET_SECONDS + 10
     assert stage.tick(later) == []
     assert stage.memory.jobs == 0
     again = [s for record in job("job", steps=120, start=later, seed=5) for s in stage.process(record)]
@@ -297,12 +299,12 @@ def test_the_shortage_is_a_finding_which_ends_with_it():
     """Through the whole pipeline: it opens while a job is refused, and is resolved once there is room."""
     pipeline = local_pipeline(job_memory_bytes=2 * SMALL + 1000)
     jobs = [job(f"job-{i}", steps=60, start=START + i) for i in range(3)]
-    told = sorted((r for records in jobs for r in records), key=lambda r: r.ts)
-    versions = [f for record in told for f in pipeline.process(record)]
+    found = sorted((r for records in jobs for r in records), key=lambda r: r.ts)
+    versions = [f for record in found for f in pipeline.process(record)]
     for name in ("job-0", "job-1"):
-        versions += pipeline.process(job_end(name, told[-1].ts + 1))
+        versions += pipeline.process(job_end(name, found[-1].ts + 1))
     for second in range(900):
-        versions += pipeline.tick(told[-1].ts + second)
+        versions += pipeline.tick(found[-1].ts + second)
     about = [f for f in versions if f.kind == KIND]
     assert about[0].status == "open"
     assert about[0].title == "slowrank runs out of memory for jobs: job-steps"

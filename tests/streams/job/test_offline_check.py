@@ -1,4 +1,4 @@
-"""The referee's opinion in what the job stage says of a slow rank."""
+"""Offline segmentation as evidence in the suspicion of a slow rank."""
 
 import numpy as np
 import pytest
@@ -9,8 +9,8 @@ from streams.job.detectors.slow_ranks import OFFLINE
 from tests.streams.job.job_tables import SuspectingStage
 
 
-def told(work):
-    """What the job stage says of a job whose ranks work so many seconds, without the progress of the job."""
+def judged(work):
+    """Return the suspicions about a job whose ranks work so many seconds."""
     stage, table = SuspectingStage(), synchronous(work, overhead=0.1)
     return [s for record in records(table) for s in stage.process(record)], table
 
@@ -27,7 +27,7 @@ def looks(suspicions):
 
 def test_a_confirmed_change_is_evidence_and_weight():
     """Once there are five steps to judge by, updates hold the change as seen in hindsight, and weigh more."""
-    found, table = told(slowed())
+    found, table = judged(slowed())
     raised = next(s for s in found if s.state == "raise")
     believed = next(s for s in found if s.overwhelming and not looks([s]))
     update = next(s for s in found if s.overwhelming and looks([s]))
@@ -42,24 +42,24 @@ def test_a_confirmed_change_is_evidence_and_weight():
 
 
 def test_the_first_word_does_not_wait_for_it():
-    """A rank is accused after three steps, too few for a referee."""
-    found, _ = told(slowed(factor=1.5))
+    """A rank is found after three steps, too few to be segmented."""
+    found, _ = judged(slowed(factor=1.5))
     raised = next(s for s in found if s.state == "raise")
     assert looks([raised]) == []
 
 
 def test_a_rank_slow_from_the_start_has_no_change_to_judge():
     """Nothing is confirmed or denied about it."""
-    found, _ = told(slowed(since=0, factor=1.2))
+    found, _ = judged(slowed(since=0, factor=1.2))
     assert found
     assert looks(found) == []
 
 
 def test_without_ruptures_only_the_look_is_missing(monkeypatch):
-    """Who is accused, since when and at what time is the same."""
-    found, _ = told(slowed())
+    """Which rank is slow, since when and at what time is the same."""
+    found, _ = judged(slowed())
     monkeypatch.setattr(offline_segmentation, "_ruptures", lambda: None)
-    bare, _ = told(slowed())
+    bare, _ = judged(slowed())
     assert looks(bare) == []
     assert [(s.state, s.subject, s.onset, s.ts) for s in bare] == [
         (s.state, s.subject, s.onset, s.ts) for s in found

@@ -1,4 +1,4 @@
-"""How a job's GPUs pace beside their peers: told once an hour each, heard by nobody but the store."""
+"""How a job's GPUs pace beside their peers: sent once an hour each, taken by the store alone."""
 
 import dataclasses
 import math
@@ -40,14 +40,14 @@ def job(steps=420, ranks=16, *, seconds=20.0, slow=None, stages=1, seed=0, **cha
     return located(dataclasses.replace(table, **changes))
 
 
-def told(job_records):
+def paces_of(job_records):
     stage = JobStage()
     return [s for r in job_records for s in stage.process(r) if isinstance(s, RankPace)]
 
 
-def test_each_rank_tells_once_an_hour():
-    """Two hours of a job: each rank is told of once in an hour, not all at once, with its own slowdown."""
-    found = told(job(500, slow={3: 1.025}))
+def test_each_rank_has_a_pace_once_an_hour():
+    """Two hours of a job: each rank's is sent once in an hour, not all at once, with its own slowdown."""
+    found = paces_of(job(500, slow={3: 1.025}))
     for rank in range(16):
         gaps = np.diff([s.ts for s in found if s.rank == rank])
         assert len(gaps)
@@ -62,11 +62,11 @@ def test_each_rank_tells_once_an_hour():
 
 
 def test_moments_are_a_ranks_own_wherever_one_begins_to_read():
-    """A worker that begins in the middle tells at the same moments."""
+    """A worker that begins in the middle sends at the same moments."""
     whole = job()
-    later = told(whole[len(whole) // 2 :])
+    later = paces_of(whole[len(whole) // 2 :])
     assert later
-    assert {(s.rank, s.ts) for s in later} <= {(s.rank, s.ts) for s in told(whole)}
+    assert {(s.rank, s.ts) for s in later} <= {(s.rank, s.ts) for s in paces_of(whole)}
 
 
 @pytest.mark.parametrize("seconds", [0, 60])
@@ -75,7 +75,7 @@ def test_batches_change_nothing(seconds):
     whole = job()
     again = regrouped(whole, seconds)
     assert len(again) != len(whole)
-    assert sorted(map(encode, told(again))) == sorted(map(encode, told(whole)))
+    assert sorted(map(encode, paces_of(again))) == sorted(map(encode, paces_of(whole)))
 
 
 def asynchronous():
@@ -96,22 +96,22 @@ def asynchronous():
     ],
     ids=["few ranks", "few of a role", "wall clock", "few steps", "asynchronous", "no GPU known"],
 )
-def test_is_told_only_where_it_means_something(made):
-    """Small groups, shared clocks, short or asynchronous jobs and unknown places tell no pace."""
-    assert told(made()) == []
+def test_is_sent_only_where_it_means_something(made):
+    """Small groups, shared clocks, short or asynchronous jobs and unknown places give no pace."""
+    assert paces_of(made()) == []
 
 
 def test_survives_the_wire():
     """What the store reads is what the job stage wrote."""
-    found = told(job(300))
+    found = paces_of(job(300))
     assert [decode_message(encode(s)) for s in found] == found
 
 
 def test_findings_are_the_same_without_paces():
     """A slow rank is found byte for byte the same with paces and without; they come out for the store."""
     stage = JobStage()
-    said = [s for r in job(slow={3: 1.2}) for s in stage.process(r)]
-    without = [s for s in said if not isinstance(s, RankPace)]
+    results = [s for r in job(slow={3: 1.2}) for s in stage.process(r)]
+    without = [s for s in results if not isinstance(s, RankPace)]
 
     def beat(ts):
         return Heartbeat(cluster="bench", ts=float(math.floor(ts)), partition="job-steps:0")
@@ -123,10 +123,12 @@ def test_findings_are_the_same_without_paces():
             if not isinstance(s, RankPace):
                 yield from lane.process(beat(s.ts), s.ts)
 
-    expected, found = list(outputs(without)), list(outputs(said))
+    expected, found = list(outputs(without)), list(outputs(results))
     assert expected
     assert [f for f in found if not isinstance(f, Pace)] == expected
-    assert [p for p in found if isinstance(p, Pace)] == [pace_row(s) for s in said if isinstance(s, RankPace)]
+    assert [p for p in found if isinstance(p, Pace)] == [
+        pace_row(s) for s in results if isinstance(s, RankPace)
+    ]
     assert len(found) > len(expected) + 10
 
 
@@ -136,5 +138,5 @@ def test_one_process_hands_paces_to_its_store():
     pipeline = local_pipeline(on_rows=kept.extend)
     for record in job(300):
         pipeline.process(record)
-    expected = [pace_row(s) for s in told(job(300))]
+    expected = [pace_row(s) for s in paces_of(job(300))]
     assert [row for row in kept if isinstance(row, Pace)] == expected

@@ -24,7 +24,7 @@ from tests.streams.job.job_tables import (
 @pytest.mark.parametrize("factor", [1.05, 1.10, 1.50])
 @pytest.mark.parametrize("coords", [None, layout(16, 2)])
 def test_names_the_slow_rank_with_onset_and_event_time(seconds, factor, coords):
-    """One slowed rank is named within ten steps, dated to its first slow step, and nobody else is."""
+    """One slowed rank is named within ten steps, dated to its first slow step, and no other is."""
     work = healthy(seconds=seconds)
     work[90:, 11] *= factor
     table = synchronous(work, overhead=0.1 * seconds, coords=coords)
@@ -48,15 +48,15 @@ def test_job_slowdown_stays_for_as_long_as_the_rank_is_slow(start):
     work[start:, 11] *= 1.4
     work[400:406, 11] /= 1.4
     stage = SuspectingStage(JobStageConfig(update_seconds=2.0))
-    told = [s for record in records(synchronous(work, overhead=0.02)) for s in stage.process(record)]
-    ratios = [s.job_slowdown_ratio or 0.0 for s in told if s.state == "update" and s.overwhelming]
+    found = [s for record in records(synchronous(work, overhead=0.02)) for s in stage.process(record)]
+    ratios = [s.job_slowdown_ratio or 0.0 for s in found if s.state == "update" and s.overwhelming]
     assert len(ratios) >= 50
     assert min(ratios) > 1.3
     assert max(ratios) < 1.42
 
 
 def test_knows_no_node_where_rows_name_none():
-    """Ranks of rows without a node are no neighbours, whatever device they say they run on."""
+    """Ranks of rows without a node are no neighbours, whatever device they name."""
     work = healthy()
     work[90:, [3, 11]] *= 1.3
     stage = SuspectingStage()
@@ -72,14 +72,14 @@ def test_knows_no_node_where_rows_name_none():
 
 
 def test_counts_the_ranks_of_a_node():
-    """A suspicion says how many of the job's ranks share the node."""
+    """A suspicion holds how many of the job's ranks share the node."""
     work = healthy()
     work[90:, 11] *= 1.3
     assert {s.ranks_on_node for s in run(synchronous(work))} == {8}
 
 
 def test_evidence_shows_the_rank_among_its_peers():
-    """The suspicion carries value, peers, baseline and the shortest wait, and says what it is not."""
+    """The suspicion carries value, peers, baseline and the shortest wait, and what was ruled out."""
     work = healthy()
     work[90:, 3] *= 1.3
     table = dataclasses.replace(synchronous(work, coords=layout(16, 2)), data=np.full(work.shape, 0.01))
@@ -119,7 +119,7 @@ def planned(name):
 )
 @pytest.mark.parametrize("coords", [None, layout(16, 2)])
 def test_is_silent_on_healthy_and_planned_change(name, coords):
-    """What happens to every rank alike, or to a rank for one step, is nobody's fault and no finding."""
+    """What happens to every rank alike, or to a rank for one step, is no rank's fault and no finding."""
     assert run(synchronous(planned(name), overhead=0.1, coords=coords)) == []
 
 
@@ -155,7 +155,7 @@ def test_finds_a_rank_slow_from_the_first_step():
     assert "since the first step" in found[9].note
 
 
-def test_two_ranks_a_stage_are_told_apart_by_their_own_past():
+def test_two_ranks_a_stage_are_distinguished_by_their_own_past():
     """With one peer per role the rank that changed is named, at lower weight, and the long stage is not
     a rank.
     """
@@ -183,39 +183,41 @@ def test_recovery_clears_and_relapse_raises_again():
     )
 
 
-def test_no_update_tells_of_less_than_a_slowdown():
-    """Slow in three steps of seven, a rank stays accused, and as slow as it was in its slow steps."""
+def test_no_update_is_below_a_slowdown():
+    """Slow in three steps of seven, a rank stays slow, and as much as it was in its slow steps."""
     work = healthy(steps=300)
     work[90:100, 3] *= 1.2
     for s in range(103, 300, 7):
         work[s : s + 3, 3] *= 1.2
     stage = SuspectingStage(JobStageConfig(update_seconds=2.0))
-    said = [s for record in records(synchronous(work)) for s in stage.process(record)]
-    told = [s.slowdown_ratio or 0.0 for s in said if s.kind == "straggler.fail_slow" and s.state != "clear"]
-    assert len(told) >= 5
-    assert min(told) > 1.02
+    results = [s for record in records(synchronous(work)) for s in stage.process(record)]
+    found = [
+        s.slowdown_ratio or 0.0 for s in results if s.kind == "straggler.fail_slow" and s.state != "clear"
+    ]
+    assert len(found) >= 5
+    assert min(found) > 1.02
 
 
-def test_a_stage_of_two_that_is_slow_on_and_off_accuses_neither_rank():
+def test_a_stage_of_two_that_is_slow_on_and_off_makes_neither_rank_suspect():
     """Both ranks of a stage with more work at times are as intermittent as the work is."""
     work = healthy(steps=260)
     for s in range(80, 260, 12):
         work[s : s + 3, 4:6] *= 1.4
-    said = run(synchronous(work, coords=layout(16, 8)))
-    assert [s for s in said if s.kind == "straggler.intermittent"] == []
+    found = run(synchronous(work, coords=layout(16, 8)))
+    assert [s for s in found if s.kind == "straggler.intermittent"] == []
 
 
-def test_one_of_a_stage_of_two_that_is_slow_on_and_off_is_told():
+def test_one_of_a_stage_of_two_that_is_slow_on_and_off_is_found():
     """Its mate goes on as before."""
     work = healthy(steps=260)
     for s in range(80, 260, 12):
         work[s : s + 3, 4] *= 1.4
-    said = run(synchronous(work, coords=layout(16, 8)))
-    assert {s.subject.rank for s in said if s.kind == "straggler.intermittent"} == {4}
+    found = run(synchronous(work, coords=layout(16, 8)))
+    assert {s.subject.rank for s in found if s.kind == "straggler.intermittent"} == {4}
 
 
-def test_ranks_that_tell_of_no_compute_are_not_compared():
-    """Zero seconds of compute in every row accuse nobody, and nothing is divided by them."""
+def test_ranks_that_report_no_compute_are_not_compared():
+    """Zero seconds of compute in every row make no rank suspect, and nothing is divided by them."""
     assert run(synchronous(np.zeros((60, 8)), overhead=1.0)) == []
 
 

@@ -11,8 +11,10 @@ from tests.streams.job.job_tables import SuspectingStage, believed, healthy, run
 
 
 def own_counters(factor, *, related, seconds=1.0, ranks=16, seed=0):
-    """Rows of workers that wait for nobody, rank 5 slow from the middle on, in order of time; its onset."""
-    rng, told = np.random.default_rng(seed), []
+    """Rows of workers that do not wait for each other, rank 5 slow from the middle on, in order of time; its
+    onset.
+    """
+    rng, found = np.random.default_rng(seed), []
     onset = START + 150 * seconds
     for rank in range(ranks):
         first = 0 if related else int(rng.integers(10**6))
@@ -20,26 +22,28 @@ def own_counters(factor, *, related, seconds=1.0, ranks=16, seed=0):
         while at < START + 300 * seconds:
             took = seconds * np.exp(rng.normal(0, 0.03)) * (factor if rank == 5 and at >= onset else 1.0)
             at, step = at + took, step + 1
-            told.append({"ts": at, "step": step, "rank": rank, "step_seconds": took, "node": f"n{rank // 8}"})
-    return sorted(told, key=lambda r: r["ts"]), onset
+            found.append(
+                {"ts": at, "step": step, "rank": rank, "step_seconds": took, "node": f"n{rank // 8}"}
+            )
+    return sorted(found, key=lambda r: r["ts"]), onset
 
 
 @pytest.mark.parametrize("related", [True, False])
 @pytest.mark.parametrize("seconds", [0.2, 10.0])
 @pytest.mark.parametrize("factor", [1.0, 1.3, 2.0])
 def test_workers_that_count_by_themselves(related, seconds, factor):
-    """Among workers without common steps the slow one is named, and nobody where there is none."""
-    told, onset = own_counters(factor, related=related, seconds=seconds)
+    """Among workers without common steps the slow one is named, and none where there is none."""
+    results, onset = own_counters(factor, related=related, seconds=seconds)
     stage = SuspectingStage()
-    found = [s for r in told for s in stage.process(steps_record([r]))]
+    found = [s for r in results for s in stage.process(steps_record([r]))]
     assert {s.subject.rank for s in found} == ({5} if factor > 1 else set())
     if factor > 1:
         assert abs(believed(found)[5].onset - onset) <= 6 * seconds
         assert believed(found)[5].ts - onset <= 40 * seconds
 
 
-def test_step_times_alone_name_nobody_when_all_ranks_share_them():
-    """Wall clock is the same on every rank and says nothing about who is slow."""
+def test_step_times_alone_name_no_rank_when_all_ranks_share_them():
+    """Wall clock is the same on every rank and does not show who is slow."""
     work = healthy()
     work[90:, 4] *= 1.5
     table = dataclasses.replace(synchronous(work), with_compute=False, wait=None)

@@ -12,7 +12,7 @@ from tests.streams.job.job_tables import believed, healthy, job_level, layout, p
 
 @pytest.mark.parametrize("with_coords", [True, False])
 def test_long_stage_is_a_finding_about_the_job(with_coords):
-    """A stage with more work, named by its coordinates where there are any, accuses no rank."""
+    """A stage with more work, named by its coordinates where there are any, makes no rank suspect."""
     work = healthy(seed=8)
     work[:, 12:] *= 1.4
     suspicions = run(synchronous(work, overhead=1.0, coords=layout(16, 4) if with_coords else None))
@@ -28,11 +28,11 @@ def test_a_stage_that_gets_more_work_for_a_while_is_dated_and_cleared():
     work = healthy(steps=400, noise=0.01)
     work[150:280, 12:] *= 1.4
     table = synchronous(work, coords=layout(16, 4))
-    told = [s for s in run(table) if s.state != "update"]
-    assert [(s.state, s.subject.coords) for s in told] == [("raise", {"pp": 3}), ("clear", {"pp": 3})]
-    assert abs(steps_between(table, table.ts[150], told[0].onset)) <= 2
-    assert steps_between(table, table.ts[150], told[0].ts) <= 25
-    assert 0 < steps_between(table, table.ts[280], told[1].ts) <= 45
+    found = [s for s in run(table) if s.state != "update"]
+    assert [(s.state, s.subject.coords) for s in found] == [("raise", {"pp": 3}), ("clear", {"pp": 3})]
+    assert abs(steps_between(table, table.ts[150], found[0].onset)) <= 2
+    assert steps_between(table, table.ts[150], found[0].ts) <= 25
+    assert 0 < steps_between(table, table.ts[280], found[1].ts) <= 45
 
 
 def test_uneven_work_that_comes_and_goes_is_dated_and_cleared():
@@ -40,13 +40,13 @@ def test_uneven_work_that_comes_and_goes_is_dated_and_cleared():
     work = healthy(steps=500)
     work[150:320] *= packed(steps=170)
     table = synchronous(work)
-    told = [s for s in run(table) if s.state != "update"]
-    assert [(s.state, list(s.hypotheses)) for s in told] == [
+    found = [s for s in run(table) if s.state != "update"]
+    assert [(s.state, list(s.hypotheses)) for s in found] == [
         ("raise", ["imbalance.workload"]),
         ("clear", ["imbalance.workload"]),
     ]
-    assert abs(steps_between(table, table.ts[150], told[0].onset)) <= 5
-    assert steps_between(table, table.ts[320], told[1].ts) <= 80
+    assert abs(steps_between(table, table.ts[150], found[0].onset)) <= 5
+    assert steps_between(table, table.ts[320], found[1].ts) <= 80
 
 
 @pytest.mark.parametrize("noise", [0.01, 0.02])
@@ -60,7 +60,7 @@ def test_ordinary_noise_is_no_imbalance(noise, coords):
 @pytest.mark.parametrize(("factor", "slow"), [(1.0, []), (1.05, [11]), (1.1, [11])])
 @pytest.mark.parametrize("seed", range(2))
 def test_stages_of_one_replica_share_its_uneven_batches(factor, slow, seed):
-    """In a packed pipeline job the other stages of the replica tell the batch from the rank."""
+    """In a packed pipeline job the other stages of the replica distinguish the batch from the rank."""
     places = layout(32, 4)
     batch = np.exp(np.random.default_rng(seed).normal(0, 0.1, (200, 8)))
     work = healthy(ranks=32, seed=seed) * batch[:, places["dp"]]
@@ -73,7 +73,7 @@ def test_stages_of_one_replica_share_its_uneven_batches(factor, slow, seed):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_packed_batches_are_a_finding_about_the_job(seed):
-    """Work that differs by chance from step to step accuses no rank."""
+    """Work that differs by chance from step to step makes no rank suspect."""
     suspicions = run(synchronous(packed(seed=seed)))
     assert believed(suspicions) == {}
     assert [list(s.hypotheses) for s in job_level(suspicions)] == [["imbalance.workload"]]
@@ -81,7 +81,7 @@ def test_packed_batches_are_a_finding_about_the_job(seed):
 
 @pytest.mark.parametrize(("factor", "within"), [(1.2, 60), (1.5, 15)])
 def test_finds_the_rank_that_is_always_slow_in_packed_work(factor, within):
-    """In 10 % scatter, persistence of identity names the rank and nobody else."""
+    """In 10 % scatter, persistence of identity names the rank and no other."""
     work = packed(steps=260, seed=2)
     work[120:, 5] *= factor
     table = synchronous(work)
@@ -103,7 +103,7 @@ def test_token_counts_make_small_faults_visible_in_packed_work():
 
 
 def test_a_group_is_named_by_what_its_ranks_alone_share():
-    """Busier experts are a group of their own; that all ranks are of stage 0 says nothing."""
+    """Busier experts are a group of their own; that all ranks are of stage 0 means nothing."""
     expert = np.arange(16) // 8
     coords: dict[str, Sequence[int]] = {
         "dp": (np.arange(16) % 8).tolist(),
@@ -123,9 +123,9 @@ def test_a_group_is_named_by_what_its_ranks_alone_share():
 @pytest.mark.parametrize("coords", [None, layout(16, 4)], ids=["no coordinates", "stages"])
 @pytest.mark.parametrize(("factor", "slow"), [(1.0, set()), (1.1, {5})])
 @pytest.mark.parametrize("seed", range(3))
-def test_squared_lengths_tell_packed_batches_of_equal_tokens_apart(seed, factor, slow, coords):
-    """Batches cut to one number of tokens take longer with long sequences; told how long they are, a slow
-    rank is named within thirty steps, and a healthy one never.
+def test_squared_lengths_distinguish_packed_batches_of_equal_tokens(seed, factor, slow, coords):
+    """Batches cut to one number of tokens take longer with long sequences; where their lengths are sent, a
+    slow rank is named within thirty steps, and a healthy one never.
     """
     lengths = 16384 * np.random.default_rng(seed).dirichlet(np.full(8, 0.5), (200, 16))
     squares = (lengths**2).sum(axis=-1)

@@ -14,7 +14,7 @@ from tests.streams.job.job_tables import SuspectingStage, believed, healthy, run
 
 
 def test_gaps_lost_rows_and_missing_values_do_not_matter():
-    """Sampled steps, 3 % lost rows and unread values neither hide the rank nor accuse another."""
+    """Sampled steps, 3 % lost rows and unread values neither hide the rank nor make another suspect."""
     work, rng = healthy(steps=300), np.random.default_rng(10)
     work[150:, 7] *= 1.1
     table = synchronous(work)
@@ -56,8 +56,8 @@ ROWS = twin_rows(synchronous(SLOWED))
 
 SQUARES = np.random.default_rng(21).uniform(1e13, 2e13, SLOWED.shape)
 UNEVEN = twin_rows(dataclasses.replace(synchronous(SLOWED * SQUARES / 1e13), squares=SQUARES))
-for told in UNEVEN[::37]:
-    del told["seq_len_sq_sum"]
+for row in UNEVEN[::37]:
+    del row["seq_len_sq_sum"]
 
 
 @pytest.mark.parametrize("rows", [ROWS, UNEVEN], ids=["plain", "squares"])
@@ -87,13 +87,13 @@ def test_a_stalled_job_is_suspected_by_key_a_alone():
         stage.process(record)
     end = float(table.ts[-1])
     assert list(stage.tick(end + 10)) == []
-    told = list(stage.tick(end + 300))
-    assert {(s.kind, s.family, s.overwhelming, s.onset) for s in told} == {("hang.job", "job", False, end)}
-    early, hang, certain = told
+    found = list(stage.tick(end + 300))
+    assert {(s.kind, s.family, s.overwhelming, s.onset) for s in found} == {("hang.job", "job", False, end)}
+    early, hang, certain = found
     assert (early.state, hang.state, certain.state) == ("raise", "update", "update")
     assert end + 12 <= early.ts < end + 15 <= hang.ts <= end + 20
     assert early.score < hang.score == 1.0
-    votes = [s for s in told if isinstance(s, HangVote)]
+    votes = [s for s in found if isinstance(s, HangVote)]
     assert [(v.early, v.certain) for v in votes] == [(True, False), (False, False), (False, True)]
     assert certain.ts == end + 120
     assert list(stage.tick(end + 400)) == []

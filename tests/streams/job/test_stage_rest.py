@@ -21,7 +21,7 @@ def stalled(rank, seconds, *, since=90):
 
 @pytest.mark.parametrize("seconds", [0.05, 0.3, 1.0])
 def test_a_rank_busy_outside_of_its_compute_is_named(seconds):
-    """Its compute is as ever, but it waits for nobody, and what is left of its step is longer, for 20 steps
+    """Its compute is as ever, but it waits for no other, and what is left of its step is longer, for 20 steps
     and 20 s.
     """
     table = stalled(5, seconds)
@@ -50,21 +50,21 @@ def test_a_stall_and_slow_compute_are_two_voices():
     assert ("peer_step", "clear") not in states
 
 
-def test_nobody_is_named_where_waiting_is_not_told():
+def test_no_rank_is_named_where_waiting_is_not_reported():
     """What is left of the step is then the waiting for whoever is slow."""
     assert not believed(run(dataclasses.replace(stalled(5, 0.3), wait=None)))
 
 
 def test_saving_for_all_is_a_rank_s_part():
-    """Eight steps in fifty, told by nobody: it ends before long."""
+    """Eight steps in fifty, not declared: it ends before long."""
     work = healthy(steps=300)
     own = work.copy()
     own[100 + np.flatnonzero(np.arange(200) % 50 < 8), 0] += 0.5
     assert not believed(run(dataclasses.replace(synchronous(own, overhead=OVERHEAD), compute=work)))
 
 
-def test_those_who_wait_within_what_they_do_not_tell_are_not_named():
-    """In a pipeline the mates of the culprit show the same; who it was cannot be told."""
+def test_ranks_that_wait_within_what_they_do_not_report_are_not_named():
+    """In a pipeline the mates of the culprit show the same; which one it was does not show."""
     work = healthy()
     own = work.copy()
     own[90:, [1, 5, 9, 13]] += 0.3
@@ -98,8 +98,8 @@ def test_a_rank_that_logs_for_all_is_not_slow():
     assert not believed(run(table))
 
 
-def test_the_only_rank_of_its_stage_is_told_by_its_own_past():
-    """Without a peer in its role, at a lower weight; a stage that slows down has no cut to blame."""
+def test_the_only_rank_of_its_stage_is_judged_by_its_own_past():
+    """Without a peer in its role, at a lower weight; a stage that slows down has no uneven cut."""
     work = healthy(steps=200, ranks=8)
     work[120:, 3] *= 1.3
     suspicions = run(synchronous(work, overhead=OVERHEAD, coords=layout(8, 8)))
@@ -120,7 +120,7 @@ def test_the_next_slow_rank_costs_what_the_job_loses_by_it():
     assert found[9].job_slowdown_ratio == pytest.approx(1.18, abs=0.03)
 
 
-def test_slowness_that_goes_round_accuses_few():
+def test_slowness_that_rotates_makes_few_ranks_suspect():
     """A hot part of the work makes each rank slow in its turn: after three of them the next have to be slow
     for longer, and who is, is named. Coming and going is the work's too.
     """

@@ -10,8 +10,8 @@ PIPELINE = "packed pipeline, healthy"
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", HEALTHY)
-def test_names_nobody_in_jobs_without_a_slow_rank(name):
-    """No rank is believed slow; imbalance is said about the job alone."""
+def test_names_no_rank_in_jobs_without_a_slow_rank(name):
+    """No rank is believed slow; imbalance is a finding about the job alone."""
     tally = run(name, 5, 77)
     assert tally.wrong == 0
     expected = {"long stage": {"imbalance.stage": 5}, "packed, healthy": {"imbalance.workload": 5}}
@@ -19,8 +19,10 @@ def test_names_nobody_in_jobs_without_a_slow_rank(name):
 
 
 @pytest.mark.slow
-def test_names_nobody_in_a_healthy_packed_pipeline():
-    """Batches that all stages of a replica share accuse no rank, and cost at most a word about the job."""
+def test_names_no_rank_in_a_healthy_packed_pipeline():
+    """Batches that all stages of a replica share make no rank suspect, and give at most a finding about the
+    job.
+    """
     tally = run(PIPELINE, 5, 77)
     assert tally.wrong == 0
     assert set(tally.verdicts) <= {"imbalance.workload"}
@@ -29,7 +31,7 @@ def test_names_nobody_in_a_healthy_packed_pipeline():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [n for n in SCENARIOS if n not in (*HEALTHY, PIPELINE, "one rank x1.03")])
 def test_names_the_slow_ranks_and_no_others(name):
-    """Slow ranks are named, nobody beside them; onsets are off by a step or two and in their intervals."""
+    """Slow ranks are named, and no others; onsets are off by a step or two and in their intervals."""
     tally = run(name, 5, 77)
     assert tally.named / tally.bad >= 0.95
     assert tally.wrong == 0

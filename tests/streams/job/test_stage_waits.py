@@ -14,20 +14,20 @@ ONSET, STEPS, RANKS = 150, 400, 16
 def waiting(
     longer=0.0,
     *,
-    told=True,
+    reported=True,
     until=None,
     work=1.0,
     one=None,
     coords=None,
-    unheard=(),
+    silent_ranks=(),
     silent=ONSET,
     usual=0.05,
     grows=0,
 ):
     """Return a job whose ranks, or ``one`` of them, wait ``longer`` for data from ONSET on.
 
-    ``unheard`` ranks tell nothing from the step of ``silent`` on; of the others a twentieth of the rows is
-    lost.
+    ``silent_ranks`` ranks send nothing from the step of ``silent`` on; of the others a twentieth of the rows
+    is lost.
     """
     rng = np.random.default_rng(4)
     compute = healthy(STEPS, RANKS)
@@ -39,23 +39,26 @@ def waiting(
     step = np.repeat((compute + data).max(axis=1, keepdims=True) + 0.02, RANKS, axis=1)
     wait = step - compute - data - 0.02
     lost = rng.random(compute.shape) < 0.05
-    lost[silent:, unheard] = True
+    lost[silent:, silent_ranks] = True
     for values in (compute, data, wait):
         values[lost] = np.nan
     ts = 1_795_000_000.0 + np.cumsum(step[:, 0])
     table = synchronous(compute, coords=coords)
-    return dataclasses.replace(table, step=step, data=data if told else None, wait=wait, ts=ts)
+    return dataclasses.replace(table, step=step, data=data if reported else None, wait=wait, ts=ts)
 
 
 @pytest.mark.parametrize("coords", [None, layout(RANKS, 4)])
-@pytest.mark.parametrize(("told", "hypothesis"), [(True, "data"), (False, "unmeasured")])
+@pytest.mark.parametrize(("reported", "hypothesis"), [(True, "data"), (False, "unmeasured")])
 @pytest.mark.parametrize("longer", [0.2, 0.5, 3.0])
-def test_a_wait_of_all_ranks_is_a_finding_about_the_job(longer, told, hypothesis, coords):
-    """It is dated, says what it costs, names no rank, and ends when the wait is as before."""
-    table = waiting(longer, told=told, until=300, coords=coords)
-    news = [s for s in run(table) if s.state != "update"]
-    assert [(s.state, list(s.hypotheses)) for s in news] == [("raise", [hypothesis]), ("clear", [hypothesis])]
-    raised, cleared = news
+def test_a_wait_of_all_ranks_is_a_finding_about_the_job(longer, reported, hypothesis, coords):
+    """It is dated, states its cost, names no rank, and ends when the wait is as before."""
+    table = waiting(longer, reported=reported, until=300, coords=coords)
+    changes = [s for s in run(table) if s.state != "update"]
+    assert [(s.state, list(s.hypotheses)) for s in changes] == [
+        ("raise", [hypothesis]),
+        ("clear", [hypothesis]),
+    ]
+    raised, cleared = changes
     assert (raised.kind, raised.subject.type, raised.subject.rank) == ("straggler.job_wide", "job", None)
     usual = float(np.median(table.step[:ONSET]))
     assert raised.job_slowdown_ratio == pytest.approx(1 + longer / usual, rel=0.05)
@@ -73,11 +76,11 @@ def test_a_wait_that_lasts_is_not_forgotten():
 @pytest.mark.parametrize("silent", [0, 20])
 def test_a_rank_that_was_silent_before_hides_nothing(silent):
     """A rank without measurements, or one that is long gone, is not what the others wait for since."""
-    table = waiting(0.5, told=False, unheard=[3], silent=silent)
+    table = waiting(0.5, reported=False, silent_ranks=[3], silent=silent)
     assert [list(s.hypotheses) for s in job_level(run(table))] == [["unmeasured"]]
 
 
-def test_a_wait_that_grows_is_told():
+def test_a_wait_that_grows_is_found():
     """Fifty steps to a third more."""
     (raised,) = job_level(run(waiting(0.4, grows=50)))
     assert list(raised.hypotheses) == ["data"]
@@ -92,14 +95,14 @@ def test_a_wait_that_grows_is_told():
         {"longer": 0.5, "work": 1.3},
         {"longer": 0.5, "work": 0.7},
         {"work": 2.0},
-        {"longer": 0.5, "unheard": [3]},
+        {"longer": 0.5, "silent_ranks": [3]},
         {"longer": 0.5, "one": 6},
     ],
 )
-@pytest.mark.parametrize("told", [True, False])
-def test_nothing_is_said_of_the_job_where_it_is_not_the_job(table, told):
+@pytest.mark.parametrize("reported", [True, False])
+def test_no_finding_about_the_job_where_it_is_not_the_job(table, reported):
     """Nothing, too little, too short, another work, a rank that fell silent, or one rank's own wait."""
-    assert job_level(run(waiting(**table, told=told))) == []
+    assert job_level(run(waiting(**table, reported=reported))) == []
 
 
 @pytest.mark.parametrize(

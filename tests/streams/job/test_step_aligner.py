@@ -52,7 +52,7 @@ def test_first_steps_wait_for_the_grace_then_all_expected_ranks_close_a_step():
 
 
 def test_world_size_closes_without_waiting():
-    """When the record says how many ranks there are, the first step closes with the last of them."""
+    """When the record holds how many ranks there are, the first step closes with the last of them."""
     aligner = StepAligner(world_size=2)
     closed = feed(aligner, [row(0, 0, 0.0), row(0, 1, 0.5)])
     assert [s.number for s in closed] == [0]
@@ -92,7 +92,7 @@ def test_step_numbers_may_have_gaps():
     ]
 
 
-def test_notices_moved_ranks_but_not_rows_that_say_less():
+def test_notices_moved_ranks_but_not_rows_that_hold_less():
     """A rank on another node is a change; a row without coordinates is not."""
     aligner = StepAligner(world_size=1)
     feed(aligner, [row(0, 0, 0.0, coords={"pp": 1}, gpu_index=3)])
@@ -106,7 +106,7 @@ def test_notices_moved_ranks_but_not_rows_that_say_less():
 
 
 def test_a_rank_going_back_is_a_roll_back_and_a_late_row_is_not():
-    """Only a rank's own earlier step at a clearly later time says that training was rolled back."""
+    """Only a rank's own earlier step at a clearly later time means that training was rolled back."""
     aligner = StepAligner(world_size=2)
     warm(aligner, until=20)
     assert not aligner.rolled_back(row(10, 0, 19.5), 0)
@@ -124,7 +124,7 @@ def test_reads_what_is_there():
     assert read.values[6, 0] == 4096
 
 
-def test_a_step_has_the_squares_of_the_ranks_that_tell_them():
+def test_a_step_has_the_squares_of_the_ranks_that_report_them():
     """Where none does, the step is as ever; an infinite sum was not read, an infinite loss was."""
     aligner = StepAligner(world_size=3)
     plain = [row(0, r, 0.0, loss=1e300) for r in range(3)]
@@ -163,10 +163,10 @@ def test_by_time_each_stretch_holds_one_row_of_every_rank():
     assert not timed.unrelated
 
 
-def test_ranks_that_roll_out_are_compared_with_nobody():
+def test_ranks_that_roll_out_are_compared_with_none():
     """Of a rank labelled as rolling out only the step counts, not what it computes or waits."""
-    told = {"step": 1, "rank": 0, "ts": 5.0, "step_seconds": 2.0, "compute_seconds": 1.5, "loss": 3.0}
-    read = rows_of(steps_record([told | {"labels": {"phase": "rollout"}}]))
+    found = {"step": 1, "rank": 0, "ts": 5.0, "step_seconds": 2.0, "compute_seconds": 1.5, "loss": 3.0}
+    read = rows_of(steps_record([found | {"labels": {"phase": "rollout"}}]))
     assert read.values[0, 0] == 2.0
     assert np.isnan(read.values[1:6, 0]).all()
     assert read.values[-2, 0] == 3.0
@@ -186,7 +186,7 @@ def test_rows_taken_together_close_the_steps_of_rows_one_by_one(seed, world_size
             one_by_one = [alone.add(rows.part(i, i + 1)) for i in range(k, k + count)]
             assert not any(one_by_one[:-1])
             at_once = batched.add(rows.part(k, k + count))
-            assert [told(s) for s in at_once] == [told(s) for s in one_by_one[-1]]
+            assert [found(s) for s in at_once] == [found(s) for s in one_by_one[-1]]
             k += count
             taken.append(count)
     assert max(taken) > 3
@@ -194,12 +194,12 @@ def test_rows_taken_together_close_the_steps_of_rows_one_by_one(seed, world_size
         assert getattr(batched, name) == getattr(alone, name)
 
 
-def told(step):
+def found(step):
     return step.number, step.ranks.tolist(), step.ts.tolist(), step.values.tobytes()
 
 
 @pytest.mark.parametrize("back_first", [True, False])
-def test_a_rank_that_comes_back_counts_whoever_tells_first(back_first):
+def test_a_rank_that_comes_back_counts_whoever_reports_first(back_first):
     """A rank unheard of for many steps is in the first step it reports, before or after the others."""
     aligner = StepAligner(world_size=2)
     warm(aligner, until=20)

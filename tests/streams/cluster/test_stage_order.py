@@ -23,9 +23,8 @@ def job_side(draw):
     """What JobStage may say: slow ranks of one node, or that the job stands still."""
     gpu, hang = draw(gpus), draw(st.integers(0, 5)) == 0
     rank = Subject(type="gpu", cluster="c", node="n1", gpu_index=gpu, rank=gpu, job_id="j")
-    vote = {"signal": "no_progress", "certain": draw(st.booleans())}
     return {
-        **(vote if hang else {}),
+        **({"signal": "no_progress"} if hang else {}),
         "detector": "peer_step",
         "family": "job" if hang else "timing",
         "kind": "hang.job" if hang else "straggler.fail_slow",
@@ -53,12 +52,9 @@ def node_side(draw):
             ]
         )
     )
-    signal = st.sampled_from(["idle", "left", "paused", "no_telemetry"])
-    signs = ("both_signs", "lasting", "certain", "released")
-    vote = {"signal": draw(signal), **{name: draw(st.booleans()) for name in signs}}
     place = {"type": "node"} if whole else {"type": "gpu", "gpu_index": draw(gpus)}
     return {
-        **(vote if kind == "hang.job" else {}),
+        **({"signal": "idle"} if kind == "hang.job" else {}),
         "detector": f"rule.{kind}",
         "family": family,
         "kind": kind,
@@ -84,16 +80,19 @@ def suspicion(draw, claim, ts):
     value = Evidence(
         metric="m", unit="s", detector=claim["detector"], value=draw(st.sampled_from([1.0, 2.0]))
     )
+    state, score = draw(states), draw(st.sampled_from([1.0, 3.0]))
+    signs = dict.fromkeys(("both_signs", "lasting"), score > 1.0) if claim.get("signal") == "idle" else {}
     return (HangVote if "signal" in claim else Suspicion)(
         cluster="c",
-        state=draw(states),
+        state=state,
         ts=ts,
         onset=onset,
         onset_lo=onset - 1,
         onset_hi=onset + 1,
-        score=draw(st.sampled_from([1.0, 3.0])),
+        score=score,
         slowdown_ratio=1.3,
         evidence=(value,),
+        **signs,
         **claim,
     )
 

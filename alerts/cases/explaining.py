@@ -11,8 +11,13 @@ from alerts.reasoning.corroborate import related, same_place
 
 def leader_key(scope: Scope, case: Case, config: FindingConfig) -> str | None:
     """Return the dedup key of the open finding that explains this case, if there is one."""
-    leaders = [other.key for other in scope.cases.values() if _leads(other, case, config)]
-    return min(leaders, default=None)
+    if scope.cases.get(case.key) is not case:
+        return _leader(scope, case, config)
+    # The window is the only setting that it depends on.
+    key = case.key, config.agree_within_seconds
+    if key not in scope.leaders:
+        scope.leaders[key] = _leader(scope, case, config)
+    return scope.leaders[key]
 
 
 def supporting(scope: Scope, case: Case, config: FindingConfig) -> tuple[Case, ...]:
@@ -43,6 +48,10 @@ def traces(scope: Scope, case: Case, config: FindingConfig) -> list[Case]:
         return []
     left = (c for c in scope.cases.values() if c.rule.trace)
     return [c for c in left if case.rule.standing < c.rule.standing and _of_one_cause(case, c, config)]
+
+
+def _leader(scope: Scope, case: Case, config: FindingConfig) -> str | None:
+    return min((c.key for c in scope.cases.values() if _leads(c, case, config)), default=None)
 
 
 def _leads(leader: Case, case: Case, config: FindingConfig) -> bool:

@@ -104,16 +104,18 @@ def related(a: Case, b: Case, config: FindingConfig) -> bool:
     Either they began together, or the later one is a symptom that began while the earlier, a defect,
     was still there.
     """
-    if not same_place(a, b):
-        return False
-    window = config.agree_within_seconds
+    # The times first, which cost least: each case of a scope is compared with all others.
+    return _dates_agree(a, b, config.agree_within_seconds) and same_place(a, b)
+
+
+def _dates_agree(a: Case, b: Case, window: float) -> bool:
     if _at_once(a, b, window):
         return True
-    earlier, later = sorted((a, b), key=lambda case: case.since)
+    earlier, later = (a, b) if a.since <= b.since else (b, a)
+    if earlier.cleared_at is not None and earlier.cleared_at < later.since - window:
+        return False
     defect = earlier.rule.standing in (Standing.CAUSE, Standing.FATAL)
-    symptom = later.rule.standing is Standing.SYMPTOM
-    lasting = earlier.cleared_at is None or earlier.cleared_at >= later.since - window
-    return defect and symptom and lasting
+    return defect and later.rule.standing is Standing.SYMPTOM
 
 
 def _as_planned(case: Case) -> bool:

@@ -33,6 +33,21 @@ the confidence of ``error``)."""
 
 
 @dataclass(frozen=True, slots=True)
+class Sources:
+    """All that the finding of a ``case`` is made from.
+
+    ``explained_by``: dedup key of the open finding that explains it. ``helpers``: the cases whose evidence it
+    shows. ``charged``: the cases whose losses it has. ``ranks``: those of a tensor-parallel group.
+    """
+
+    case: Case
+    explained_by: str | None
+    helpers: tuple[Case, ...]
+    charged: tuple[Case, ...]
+    ranks: tuple[Case, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class _Brief:
     """A case with its supporting cases: its ``own`` suspicions, those of all, and what they amount to."""
 
@@ -62,16 +77,29 @@ class _Brief:
         return _most(s.slowdown_ratio for s in self.own) or _most(s.slowdown_ratio for s in self.suspicions)
 
 
-def render(scope: Scope, case: Case, config: FindingConfig, *, identity: str | None = None) -> Finding:
-    """Return the finding of one case in its scope, under the id it was first shown by, if it was."""
+def sources_of(scope: Scope, case: Case, config: FindingConfig) -> Sources:
+    """Return what the finding of a case in its scope is made from."""
+    charges = (c for c in scope.cases.values() if c.account.rate)
+    return Sources(
+        case,
+        leader_key(scope, case, config),
+        supporting(scope, case, config),
+        tuple(c for c in charges if leader_key(scope, c, config) == case.key),
+        tensor_group.ranks_of(case, scope.cases),
+    )
+
+
+def render(sources: Sources, config: FindingConfig, *, identity: str | None = None) -> Finding:
+    """Return the finding of one case, under the id it was first shown by, if it was."""
+    case = sources.case
     identity = identity or finding_id(case.key, case.first_onset)
-    brief = _brief(scope, case, config)
+    brief = _brief(sources, config)
     # A finding that was only ever suspected costs nothing.
     counts = case.opened_at is not None and bool(brief.rate or brief.lost)
     return Finding(
         id=identity,
         dedup_key=case.key,
-        group_key=leader_key(scope, case, config) or (None if case.live else case.account.charged_to),
+        group_key=sources.explained_by or (None if case.live else case.account.charged_to),
         kind=brief.kind,
         title=_title(brief),
         severity=_severity(brief),
@@ -102,13 +130,13 @@ def render(scope: Scope, case: Case, config: FindingConfig, *, identity: str | N
     )
 
 
-def _brief(scope: Scope, case: Case, config: FindingConfig) -> _Brief:
-    helpers = supporting(scope, case, config)
+def _brief(sources: Sources, config: FindingConfig) -> _Brief:
+    case, helpers = sources.case, sources.helpers
     own = case.suspicions()
     suspicions = own + tuple(s for helper in helpers for s in helper.suspicions())
-    led = [c for c in scope.cases.values() if c.account.rate and leader_key(scope, c, config) == case.key]
+    accounts = (case, *sources.charged)
     # Its cost counts up to this time.
-    seen = max(c.last_seen_at for c in (case, *led))
+    seen = max(c.last_seen_at for c in accounts)
     seen = max(seen, case.account.accrued_to) if case.account.stalled else seen
     kind = (case.intermittent and case.rule.relapsing_as) or case.kind
     return _Brief(
@@ -122,10 +150,9 @@ def _brief(scope: Scope, case: Case, config: FindingConfig) -> _Brief:
         cause=cause(case.kind, suspicions),
         hurt=_hurt(case, helpers) and not isolated(kind, (s.severity for s in own)),
         last_seen_at=seen,
-        lost=case.account.lost
-        + math.fsum(loss_since_reports(c.sources.values(), seen) for c in (case, *led)),
-        rate=math.fsum(c.account.per_hour(live=c.live) for c in (case, *led)),
-        suspects=_suspects(scope, case, helpers, suspicions),
+        lost=case.account.lost + math.fsum(loss_since_reports(c.sources.values(), seen) for c in accounts),
+        rate=math.fsum(c.account.per_hour(live=c.live) for c in accounts),
+        suspects=_suspects(sources, suspicions),
     )
 
 
@@ -227,12 +254,10 @@ def _evidence(suspicions: tuple[Suspicion, ...]) -> tuple[Evidence, ...]:
     return tuple(chosen[key][2] for key in sorted(chosen))[:MAX_EVIDENCE]
 
 
-def _suspects(
-    scope: Scope, case: Case, helpers: tuple[Case, ...], suspicions: tuple[Suspicion, ...]
-) -> tuple[Suspect, ...]:
-    if case.subject.type == "group":
-        return tensor_group.suspects(tensor_group.ranks_of(case, scope.cases), helpers)
-    if case.rule.hang:
+def _suspects(sources: Sources, suspicions: tuple[Suspicion, ...]) -> tuple[Suspect, ...]:
+    if sources.case.subject.type == "group":
+        return tensor_group.suspects(sources.ranks, sources.helpers)
+    if sources.case.rule.hang:
         return hang.suspects(suspicions)
     return max(suspicions, key=lambda s: (bool(s.suspects), s.log_likelihood_ratio, s.detector)).suspects
 

@@ -9,7 +9,7 @@ each finding, so that only changes go out.
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from alerts.cases.case import Case
@@ -21,7 +21,7 @@ from alerts.config import FindingConfig
 from alerts.finding import Finding, dedup_key
 from alerts.kinds import UNHEARD_KIND
 from alerts.reasoning.corroborate import excused
-from alerts.report.render import render
+from alerts.report.render import Sources, render, sources_of
 from slowrank.telemetry import LinkDelay, NodeAnnounced, StartupPhase, Subject, Suspicion
 from streams.cluster.hang_attribution import (
     HangAttribution,
@@ -44,6 +44,16 @@ _World = tuple[str, bool]
 _INCIDENTS = "/incidents"
 
 
+@dataclass(frozen=True, slots=True)
+class _Rendering:
+    """A finding as it was last rendered: of which case of which scope, under which id."""
+
+    scope: Scope
+    identity: str | None
+    sources: Sources
+    finding: Finding
+
+
 class FindingStage:
     """The stage behind the ``suspicions`` topic; keyed by cluster.
 
@@ -59,7 +69,7 @@ class FindingStage:
         self.config = config or FindingConfig()
         self._timelines: dict[_World, Timeline[Scope, Suspicion]] = {}
         self._said: dict[_World, dict[str, Finding]] = {}
-        self._alone: dict[str, tuple[Scope, str | None, Finding]] = {}
+        self._renderings: dict[tuple[_World, str], _Rendering] = {}
         self._incidents: dict[str, Timeline[Incidents, Suspicion | NodeAnnounced]] = {}
         self._hangs = HangAttribution(self.config)
         self._of_jobs: set[_World] = set()
@@ -180,8 +190,9 @@ class FindingStage:
         if unseen or case.rule.role == "evidence" or excused(case, scope.cases.values()):
             return None
         if world[1]:
-            return shadowed(render(scope, case, self.config, identity=identity or shadow_id(case)), scope)
-        finding = self._by_itself(scope, case, identity)
+            finding = self._rendered(world, scope, case, identity or shadow_id(case))
+            return shadowed(finding, scope)
+        finding = self._rendered(world, scope, case, identity)
         if attributable(case.kind):
             awaited = may_wait(case, self._now) and any(may_explain(s, case) for s in self._silences(case))
             return self._hangs.part(finding, case, self._causes(case), awaited=awaited)
@@ -192,14 +203,19 @@ class FindingStage:
             else as_member(finding, claim)
         )
 
-    def _by_itself(self, scope: Scope, case: Case, identity: str | None) -> Finding:
-        """Return a case's finding without what others know: most of the time its scope is as it was."""
-        known = self._alone.get(case.key)
-        # Scopes are immutable: the same object has the same past.
-        if known is None or known[0] is not scope or known[1] != identity:
-            known = scope, identity, render(scope, case, self.config, identity=identity)
-            self._alone[case.key] = known
-        return known[2]
+    def _rendered(self, world: _World, scope: Scope, case: Case, identity: str | None) -> Finding:
+        """Return a case's finding within its scope, rendered anew only where what it is made from changed."""
+        before = self._renderings.get((world, case.key))
+        # Scopes are immutable: the same object has the same cases.
+        if before is not None and before.scope is scope and before.identity == identity:
+            return before.finding
+        sources = sources_of(scope, case, self.config)
+        if before is not None and before.sources == sources and before.identity == identity:
+            finding = before.finding
+        else:
+            finding = render(sources, self.config, identity=identity)
+        self._renderings[world, case.key] = _Rendering(scope, identity, sources, finding)
+        return finding
 
     def _causes(self, hang: Case) -> Iterator[Case]:
         """Yield what has a finding of its own on the nodes of a hung job, or the incident it belongs to."""
@@ -236,7 +252,8 @@ class FindingStage:
         return max(known, key=lambda claim: claim.at) if len(known) == len(parts) else None
 
     def _of_incident(self, incidents: Incidents, case: Case, identity: str | None) -> Finding:
-        finding = render(Scope({case.key: case}), case, self.config, identity=identity)
+        alone = sources_of(Scope({case.key: case}), case, self.config)
+        finding = render(alone, self.config, identity=identity)
         hangs = self._hangs.hangs_of(case.key)
         if case.rule.until_hang and not hangs:
             finding = only_unheard(finding)
@@ -263,7 +280,7 @@ class FindingStage:
                 news.append(replace(finding, as_of=max(as_of, case.ended_at or -math.inf)))
         for key in said.keys() - cases.keys():
             del said[key]
-            self._alone.pop(key, None)
+            self._renderings.pop((world, key), None)
             self._hangs.forget(key)
         return news
 

@@ -12,7 +12,7 @@ from alerts.config import FindingConfig
 from alerts.kind import Kind, Standing
 from alerts.kinds import KINDS, UNHEARD_KIND, kind_of
 from alerts.notify import DEFAULT_EVENTS, NotifiedState, event_of
-from alerts.report.render import render
+from alerts.report.render import render, sources_of
 from alerts.xid_kinds import XID_KINDS
 from slowrank.telemetry import Subject, Suspicion
 from streams.cluster.stage import FindingStage
@@ -97,7 +97,7 @@ def test_a_finding_of_each_kind(name):
     """Each can be rendered, and without a hurt job none is graver than its row."""
     scope = apply(Scope(), [raised(name)], FindingConfig())
     [case] = [c for c in scope.cases.values() if c.kind == name]
-    finding = render(scope, case, FindingConfig())
+    finding = render(sources_of(scope, case, FindingConfig()), FindingConfig())
     assert case.rule is EVERY[name]
     assert finding.title
     assert finding.severity in ("info", EVERY[name].severity)

@@ -7,7 +7,7 @@ from alerts.cases.fold import apply
 from alerts.cases.scope import Scope
 from alerts.config import FindingConfig
 from alerts.report.cost import ActionCosts
-from alerts.report.render import render
+from alerts.report.render import render, sources_of
 from slowrank.telemetry import Baseline, Evidence, HangVote, Peers, Subject, Suspicion
 
 CONFIG = FindingConfig()
@@ -48,7 +48,10 @@ def told(*batches, config=CONFIG, by=lambda case: case.subject.type):
     scope = Scope()
     for batch in batches:
         scope = apply(scope, batch, config)
-        yield {by(case): render(scope, case, config) for _, case in sorted(scope.cases.items())}
+        yield {
+            by(case): render(sources_of(scope, case, config), config)
+            for _, case in sorted(scope.cases.items())
+        }
 
 
 def test_a_node_is_compared_with_nodes():

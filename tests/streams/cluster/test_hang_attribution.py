@@ -289,9 +289,9 @@ def test_jobs_that_were_slow_long_ago_are_not_shown_again(monkeypatch):
     """A finding that is over costs nothing until something new is heard of it."""
     shown = []
 
-    def counted(scope, case, config, **options):
-        shown.append(case)
-        return render(scope, case, config, **options)
+    def counted(sources, config, **options):
+        shown.append(sources.case)
+        return render(sources, config, **options)
 
     monkeypatch.setattr(finding_stage, "render", counted)
     stage = FindingStage()

@@ -11,7 +11,14 @@ from alerts.report.severity import milder
 from slowrank.telemetry.records import Severity
 from slowrank.telemetry.xids import XIDS, xid_of
 from streams.node.rules.event_tables import EVENT_RULES, REPEAT_OFFENDER, UNKNOWN_XID, EventRule
-from streams.node.rules.rule_tables import GPU_COUNTS, HOST_COUNTS, NIC_COUNTS, CountRule, StateRule, Verdict
+from streams.node.rules.rule_tables import (
+    GPU_COUNTS,
+    HOST_COUNTS,
+    NIC_COUNTS,
+    CountRule,
+    Indication,
+    StateRule,
+)
 from streams.node.rules.state_rules import GPU_STATES, NIC_STATES, NODE_STATES
 
 PAGE = Path(__file__).resolve().parents[1] / "docs/hardware-rules.md"
@@ -60,32 +67,40 @@ def rows() -> Iterator[tuple[str, ...]]:
     """Yield the cells of every rule, in the order of the tables."""
     for code, event in EVENT_RULES.items():
         if event is not None:
-            yield _row(f"`event.{code}`", _event(event, code), event.verdict, _source(event, code))
+            yield _row(f"`event.{code}`", _event(event, code), event.indicates, _source(event, code))
             if event.first is not None:
                 yield _row(f"`event.{code}`", "once", event.first, event.source)
-    yield _row("any other XID", _event(UNKNOWN_XID), UNKNOWN_XID.verdict, UNKNOWN_XID.source)
-    yield _row("fatal XIDs repeated", _repeated(), REPEAT_OFFENDER.verdict, REPEAT_OFFENDER.source)
+    yield _row("any other XID", _event(UNKNOWN_XID), UNKNOWN_XID.indicates, UNKNOWN_XID.source)
+    yield _row("fatal XIDs repeated", _repeated(), REPEAT_OFFENDER.indicates, REPEAT_OFFENDER.source)
     for count in (*GPU_COUNTS, *NIC_COUNTS, *HOST_COUNTS):
-        yield _row(f"`counter.{count.metric}`", _count(count), count.verdict, count.source)
+        yield _row(f"`counter.{count.metric}`", _count(count), count.indicates, count.source)
     for state in (*GPU_STATES, *NIC_STATES, *NODE_STATES):
-        yield _row(f"`state.{state.name}`", _state(state), state.verdict, state.source)
+        yield _row(f"`state.{state.name}`", _state(state), state.indicates, state.source)
 
 
-def _row(name: str, trigger: str, verdict: Verdict, source: str) -> tuple[str, ...]:
-    action = kind_of(verdict.kind).action
-    return name, trigger, severity_of(verdict), f"`{verdict.kind}`", f"`{action}`", opens(verdict), source
+def _row(name: str, trigger: str, indication: Indication, source: str) -> tuple[str, ...]:
+    action = kind_of(indication.kind).action
+    return (
+        name,
+        trigger,
+        severity_of(indication),
+        f"`{indication.kind}`",
+        f"`{action}`",
+        opens(indication),
+        source,
+    )
 
 
-def severity_of(verdict: Verdict) -> Severity:
+def severity_of(indication: Indication) -> Severity:
     """Return the severity of a finding that has no other evidence."""
-    return milder(verdict.kind, [verdict.severity])
+    return milder(indication.kind, [indication.severity])
 
 
-def opens(verdict: Verdict) -> str:
-    """Return when the verdict alone, without any other evidence, opens a finding."""
-    if kind_of(verdict.kind).role == "evidence":
+def opens(indication: Indication) -> str:
+    """Return when the indication alone, without any other evidence, opens a finding."""
+    if kind_of(indication.kind).role == "evidence":
         return "never"
-    return "alone" if verdict.overwhelming or kind_of(verdict.kind).opens_alone else "together"
+    return "alone" if indication.overwhelming or kind_of(indication.kind).opens_alone else "together"
 
 
 def _line(cells: Iterable[str]) -> str:

@@ -14,7 +14,7 @@ FloatArray = npt.NDArray[np.float64]
 Array = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
 Rows = slice | npt.NDArray[np.int64]
-"""Which nodes of a bank: a slice where they are neighbours, which copies nothing; else their indices."""
+"""Rows of a bank: a slice where they are neighbours, which copies nothing; else indexes."""
 
 
 class Run(NamedTuple):
@@ -26,9 +26,9 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """Where the runs of ``block`` stand when it holds so many bytes: shape, dtype and offset of each."""
+    """Shape, dtype and offset of each run of a ``block`` with a number of bytes."""
 
-    # Held so that the block lives as long as its layout: the id of one that is gone may be given to another.
+    # A reference, so that the block lives as long as its layout: ids are reused after deletion.
     block: Block
     names: tuple[tuple[str, ...], ...]
     views: tuple[tuple[tuple[int, int], np.dtype[Any], int], ...]
@@ -82,7 +82,8 @@ def stacked(block: Block, parts: Sequence[bytes]) -> dict[str, Array]:
 
 
 def spread(block: Block, data: bytes, places: Sequence[int], count: int) -> bytes:
-    """Return the column bytes of ``count`` instances: ``data`` at ``places``, and the others not read."""
+    """Return the column bytes of ``count`` instances: ``data`` at ``places``, and missing values
+    elsewhere."""
     parts = []
     for run in runs(block, data):
         integer = run.values.dtype.kind == "i"
@@ -94,7 +95,7 @@ def spread(block: Block, data: bytes, places: Sequence[int], count: int) -> byte
 
 
 def as_float(values: Array) -> FloatArray:
-    """Return a float64 copy in which whatever was not read is NaN.
+    """Return a float64 copy in which missing values are NaN.
 
     An int64 beyond 2**53 loses its low bits: take counter differences in int64 first.
     """

@@ -1,11 +1,11 @@
-"""When to look at many times at all: a bound no time is below, so that nothing can be due before it."""
+"""A lower bound of many deadlines, to skip looking at them while none can be due."""
 
 import math
 from collections.abc import Iterable
 
 
 class NextDeadline:
-    """Bounds a set of times from below; times may move later, go, or come by ``note``, without a look.
+    """Bounds a set of times from below. Times may be removed or moved later without a call.
 
     >>> due = NextDeadline()
     >>> due.note(30.0)
@@ -20,14 +20,14 @@ class NextDeadline:
         self._bound = math.inf
 
     def note(self, time: float) -> None:
-        """Take a time that is new, or that has moved."""
+        """Add a time, or one that has moved earlier."""
         if time < self._bound:
             self._bound = time
 
     def reached(self, now: float) -> bool:
-        """Return whether a time may be ``now`` or before: then all are to be looked at, and counted anew."""
+        """Return whether a time may be ``now`` or before: then check all, and call ``counted``."""
         return self._bound <= now
 
     def counted(self, times: Iterable[float]) -> None:
-        """Take all times there are."""
+        """Set the bound from all times."""
         self._bound = min(times, default=math.inf)

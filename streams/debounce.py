@@ -1,4 +1,5 @@
-"""Conditions that must hold for a while before they count: raise, refresh each minute, clear when gone."""
+"""Debounces conditions: a suspicion is raised after a hold, refreshed each minute, and cleared after
+absence."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -14,11 +15,11 @@ Key = tuple[int, str]
 """Which rule, on which instance."""
 
 Make = Callable[[State, float], Suspicion]
-"""Writes the suspicion of a condition from its state and its onset."""
+"""Makes the suspicion of a condition from its state and its onset."""
 
 
 @dataclass(slots=True)
-class _Held:
+class _Condition:
     since: float
     last_true: float
     last_emitted: float | None = None
@@ -28,7 +29,9 @@ class _Held:
 class Timing:
     """Seconds of event time: ``hold`` before raising, ``refresh`` between updates, ``clear`` of absence.
 
-    A ``sticky`` condition is a fact that does not heal by being quiet; it is dropped without a clear.
+    A ``sticky`` condition is a permanent fault; it is dropped without a clear. Defaults are chosen: a refresh
+    well within the expiry of suspicions, and a clear after thirty ticks, so that a flapping condition is one
+    fault.
     """
 
     hold: float = 0.0
@@ -37,23 +40,23 @@ class Timing:
     sticky: bool = False
 
 
-class Conditions:
-    """All conditions of one node by key; remembers only those that hold or held a moment ago."""
+class NodeConditions:
+    """The conditions of one node by key; only those that hold or held a moment ago are stored."""
 
     def __init__(self) -> None:
-        self._held: dict[Key, _Held] = {}
+        self._held: dict[Key, _Condition] = {}
 
     def pending(self) -> tuple[Key, ...]:
-        """Return the keys that must be observed also when they do not hold."""
+        """Return the keys that must be observed even when they do not hold."""
         return tuple(self._held)
 
     def observe(self, key: Key, active: bool, ts: float, *, timing: Timing, make: Make) -> list[Suspicion]:
-        """Take whether the condition holds at ``ts``; return the suspicion this gives rise to, if any."""
+        """Process whether the condition holds at ``ts``; return the suspicion to emit, if any."""
         held = self._held.get(key)
         if not active:
             return [] if held is None else self._absent(key, held, ts, timing=timing, make=make)
         if held is None:
-            held = self._held[key] = _Held(since=ts, last_true=ts)
+            held = self._held[key] = _Condition(since=ts, last_true=ts)
         held.last_true = ts
         if held.last_emitted is None:
             if ts - held.since < timing.hold:
@@ -65,8 +68,10 @@ class Conditions:
         held.last_emitted = ts
         return [make("update", held.since)]
 
-    def _absent(self, key: Key, held: _Held, ts: float, *, timing: Timing, make: Make) -> list[Suspicion]:
-        # The hold has no gaps: one sample that says otherwise starts it anew.
+    def _absent(
+        self, key: Key, held: _Condition, ts: float, *, timing: Timing, make: Make
+    ) -> list[Suspicion]:
+        # The hold has no gaps: a single sample without the condition starts it anew.
         if held.last_emitted is None:
             del self._held[key]
             return []
@@ -77,28 +82,27 @@ class Conditions:
 
 
 class ConditionBank:
-    """The conditions of many nodes. Nodes of which nothing is pending cost nothing."""
+    """The conditions of many nodes; nodes without pending conditions take no time."""
 
     def __init__(self, nodes: int) -> None:
-        self._nodes: dict[int, Conditions] = {}
+        self._nodes: dict[int, NodeConditions] = {}
         self._pending = np.zeros(nodes, np.bool_)
 
     @property
     def busy(self) -> bool:
-        """Whether anything is pending of any node."""
+        """Whether a condition of any node is pending."""
         return bool(self._nodes)
 
     def pending(self, index: Array) -> Mask:
-        """Return of which of the nodes ``index`` [n] anything is pending."""
+        """Return which of the nodes ``index`` [n] have pending conditions."""
         return np.asarray(self._pending[index])
 
     def due(self, index: Array, active: Iterable[tuple[int, Key]]) -> list[tuple[int, set[Key]]]:
-        """Return which samples k of the nodes ``index`` [n] have keys to observe, in order: those that are
-        ``active`` (k, key), and those that are pending."""
+        """Return (k, keys to observe) of the nodes ``index`` [n], in order: ``active`` (k, key) and
+        pending."""
         pending = np.flatnonzero(self._pending[index]).tolist() if self._nodes else []
         keys: dict[int, set[Key]] = {k: set(self._nodes[int(index[k])].pending()) for k in pending}
-        # Sets: whoever observes the keys of a sample sorts them, as names are hashed differently in every
-        # process.
+        # Sets: the caller sorts the keys, as names are hashed differently in every process.
         for k, key in active:
             keys.setdefault(k, set()).add(key)
         return sorted(keys.items())
@@ -106,8 +110,8 @@ class ConditionBank:
     def observe(
         self, node: int, key: Key, active: bool, ts: float, *, timing: Timing, make: Make
     ) -> list[Suspicion]:
-        """Do as ``Conditions.observe`` for one node."""
-        held = self._nodes.setdefault(node, Conditions())
+        """Call ``NodeConditions.observe`` for one node."""
+        held = self._nodes.setdefault(node, NodeConditions())
         found = held.observe(key, active, ts, timing=timing, make=make)
         self._pending[node] = bool(held.pending())
         if not self._pending[node]:
@@ -115,7 +119,7 @@ class ConditionBank:
         return found
 
     def forget(self, node: int) -> None:
-        """Drop everything of a node, without clears: its past no longer counts."""
+        """Drop the conditions of a node, without clears."""
         self._nodes.pop(node, None)
         self._pending[node] = False
 

@@ -1,6 +1,6 @@
 """The minutes in which nodes are compared: their features, and when a minute is due.
 
-The node stage takes the means of a node's minute, the cluster stage compares those of all its nodes.
+The node stage computes the means of a node's minute, the cluster stage compares those of all its nodes.
 """
 
 import math
@@ -18,10 +18,10 @@ FEATURES = (
 
 WINDOW_SECONDS = 60.0
 LATE_SECONDS = 10.0
-"""A minute is sent, and compared, so long after its end."""
+"""Delay after the end of a minute until its means are sent and compared. Chosen: ten ticks of an exporter."""
 
 LARGEST = 1e15
-"""In its unit: whatever is beyond is no reading of any feature."""
+"""Larger values are no reading of any feature, in its unit. Chosen: above memory in bytes and rates."""
 
 
 def due(start: float) -> float:

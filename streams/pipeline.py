@@ -24,7 +24,7 @@ from streams.job.stage import DEFAULT_MEMORY_BYTES
 from streams.node.job_events import end_of
 from streams.rollup.paces import pace_row
 from streams.rollup.rollup import RollUp, Rows
-from streams.stage import Gathering, Output, Stage
+from streams.stage import Buffering, Output, Stage
 from streams.watermark import Watermark
 
 log = logging.getLogger(__name__)
@@ -35,8 +35,8 @@ T = TypeVar("T")
 class Pipeline:
     """Drives node, job and finding stage from one stream of records in rough order of event time.
 
-    ``on_rows`` is given the roll-up rows as they close, and paces. A record on which a stage raises is a bug
-    of the stage: it is set aside, logged and counted in ``set_aside``, and the stream goes on.
+    ``on_rows`` takes the roll-up rows as they close, and paces. A record on which a stage raises shows a bug
+    of the stage: it is logged and counted in ``set_aside``, and the stream goes on.
     """
 
     def __init__(
@@ -58,21 +58,21 @@ class Pipeline:
 
     @property
     def time(self) -> float:
-        """Event time: how far the records have come."""
+        """Event time reached by the records."""
         return self._watermark.time
 
     @property
     def job_memory(self) -> JobMemory:
-        """What the jobs take."""
+        """The memory of the jobs."""
         return job_memory(self._stages[JobSteps])
 
     def process(self, record: Record) -> list[Finding]:
-        """Take one record; return the findings it opened or changed, in order."""
+        """Process one record; return the findings it opened or changed, in order."""
         sender = (record.cluster, record.node)
         if record.ts > self._ends.get(sender, -math.inf):
             self._ends[sender] = record.ts
-        # Time passes before the record is taken, as in ``PartitionState.process``: replay and live must agree
-        # on the order.
+        # Time advances before the record is processed, as in ``PartitionState.process``: replay and live must
+        # have the same order.
         findings = self._pass(self._watermark.advance(record.ts))
         if outputs := self._guarded(self._stages[type(record)].process, record, record):
             findings += self._judge(outputs)
@@ -83,34 +83,34 @@ class Pipeline:
         return findings
 
     def suspect(self, suspicions: Sequence[Output]) -> list[Finding]:
-        """Take suspicions that no stage has raised; return the findings they opened or changed."""
+        """Process suspicions from outside the stages; return the findings they opened or changed."""
         return self._judge(suspicions)
 
     def tick(self, event_time: float) -> list[Finding]:
-        """Let event time reach ``event_time`` although no record said so."""
+        """Advance event time to ``event_time`` without a record."""
         return self._pass(self._watermark.reach(event_time))
 
     def finish(self) -> list[Finding]:
-        """Let event time reach the end of the stream and close all roll-ups."""
+        """Advance event time to the end of the stream and close all roll-ups."""
         findings = self.catch_up()
         if self._rollup is not None:
             self._emit(self._rollup.flush())
         return findings
 
     def catch_up(self) -> list[Finding]:
-        """Let event time reach the last records, so that all that came is judged; more may come.
+        """Advance event time to the last records, so that all records count; more may follow.
 
-        Where many nodes send, the end is not what the clocks of a tenth of them, or of one, say alone: the
-        others are not silent because one is ahead. What was suspected until the last record is weighed.
+        Where many nodes send, the end leaves out the latest tenth of them, and at least one: a clock that is
+        ahead must not make the other nodes silent. Suspicions until the last record count.
         """
         findings: list[Finding] = []
         if self._ends:
             ends = sorted(self._ends.values(), reverse=True)
             findings = self.tick(math.ceil(ends[min(1 + len(ends) // 10, len(ends) - 1)]))
-            gathered = [stage for stage in self._tickers if isinstance(stage, Gathering)]
-            flushed = [o for s in gathered for o in self._guarded(lambda s: s.flush(), s, s)]
+            buffering = [stage for stage in self._tickers if isinstance(stage, Buffering)]
+            flushed = [o for s in buffering for o in self._guarded(lambda s: s.flush(), s, s)]
             findings += self._judge(flushed)
-            # What the second that was passed last has left behind is weighed, too.
+            # Suspicions after the last whole second are evaluated, too.
             if flushed or math.ceil(ends[0]) > self._watermark.time:
                 findings += _findings(self._ticked(self._finding, math.ceil(ends[0])))
         return findings
@@ -120,7 +120,7 @@ class Pipeline:
         for second in seconds:
             for stage in self._tickers:
                 findings += self._judge(self._ticked(stage, second))
-            # Last, so that what the other stages say at this second is weighed at it.
+            # Last, so that suspicions of this second are evaluated at it.
             findings += _findings(self._ticked(self._finding, second))
             if self._rollup is not None:
                 self._emit(self._rollup.tick(float(second)))
@@ -142,9 +142,11 @@ class Pipeline:
         if rows and self._on_rows is not None:
             self._on_rows(rows)
 
-    def _guarded(self, call: Callable[[T], Sequence[Output]], told: T, source: object) -> Sequence[Output]:
+    def _guarded(
+        self, call: Callable[[T], Sequence[Output]], argument: T, source: object
+    ) -> Sequence[Output]:
         try:
-            return call(told)
+            return call(argument)
         except Exception:
             # The supervising loop of the in-process runner: one bad record must not end the stream.
             self.set_aside[type(source).__name__] += 1

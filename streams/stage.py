@@ -1,4 +1,4 @@
-"""The port between the runners and the detection: what a stage is, and what it may hand on.
+"""The interface of a stage, between the runners and the detection.
 
 A stage is pure: it holds state by key, sees records and event time, and returns outputs. The Faust worker,
 the in-process runner and the file replay drive the same objects, so that replay gives the same findings as
@@ -19,24 +19,24 @@ class Stage(Protocol):
     """A keyed step of the topology."""
 
     def process(self, record: Input) -> Sequence[Output]:
-        """Take one record of this stage's topic, in partition order; return what it gave rise to.
+        """Process one record of this stage's topic, in partition order; return its outputs.
 
         Never blocks, never raises on a record that passed the codec, reads no clock.
         """
         ...
 
     def tick(self, event_time: float) -> Sequence[Output]:
-        """Let event time (Unix seconds, the partition's watermark) pass; called at least once a second of it.
+        """Advance event time (Unix seconds, the partition's watermark); called at least once a second of it.
 
-        Deadlines are judged by their own time, not by the tick's: ticking more often changes nothing.
+        Outputs of a deadline are dated by it, not by the tick: ticking more often changes nothing.
         """
         ...
 
 
 @runtime_checkable
-class Gathering(Stage, Protocol):
+class Buffering(Stage, Protocol):
     """A stage that keeps records back until their second of event time has passed."""
 
     def flush(self) -> Sequence[Output]:
-        """Take what is still kept back: the stream has ended."""
+        """Process the records still kept back: the stream has ended."""
         ...

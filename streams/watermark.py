@@ -1,13 +1,14 @@
-"""The event time of a key group: how far the records have come, whatever single clocks say."""
+"""The event time of a key group, robust against single clocks that are off."""
 
 import math
 from collections import deque
 
 WINDOW = 5
 RANK = 1
-"""Of the last five times the second smallest: one stray clock, ahead or behind, moves nothing."""
+"""The second smallest of the last five times. Chosen: the least that ignores one clock, ahead or behind."""
 
 MAX_TICKS = 600
+"""Largest jump in ticks: ten minutes. Chosen: bounds the work after a gap."""
 
 
 class Watermark:
@@ -23,17 +24,17 @@ class Watermark:
         self.time = -math.inf
 
     def advance(self, ts: float) -> range:
-        """Take a record's time; return the whole seconds (Unix) that event time passed because of it."""
+        """Process a record's time; return the whole seconds (Unix) by which event time has advanced."""
         self._recent.append(ts)
-        # Until then a single record, perhaps of a clock that is days ahead, would set the time.
+        # Before that a single record, perhaps of a clock that is days ahead, would set the time.
         if len(self._recent) < WINDOW:
             return range(0)
         return self.reach(sorted(self._recent)[RANK])
 
     def reach(self, time: float) -> range:
-        """Let event time come to ``time``; return the whole seconds passed.
+        """Advance event time to ``time``; return the whole seconds passed.
 
-        A longer jump than ten minutes is cut to its last ten: every deadline is judged by its own time.
+        A jump longer than ``MAX_TICKS`` is cut to its last seconds: outputs are dated by their own deadlines.
         """
         if not time > self.time:
             return range(0)

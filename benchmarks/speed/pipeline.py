@@ -34,7 +34,7 @@ from slowrank.telemetry import (
 )
 from streams.cluster.stage import FindingStage
 from streams.job.stage import JobStage
-from streams.node.batching import Gathered
+from streams.node.batching import BatchBySecond
 from streams.node.config import NodeConfig
 from streams.node.stage import NodeStage
 from streams.pipeline import Pipeline
@@ -152,7 +152,11 @@ def _copies(records: Sequence[NodeSample | JobSteps], nodes: int) -> Iterator[by
 def _ours(seconds: Seconds, nodes: int) -> Run:
     large = nodes >= LARGE
     change = replace(ChangeConfig(), warmup=5, baseline=20) if large else ChangeConfig()
-    stages = Timed(Gathered(NodeStage(NodeConfig(change=change)))), Timed(JobStage()), Timed(FindingStage())
+    stages = (
+        Timed(BatchBySecond(NodeStage(NodeConfig(change=change)))),
+        Timed(JobStage()),
+        Timed(FindingStage()),
+    )
     pipeline = Pipeline(node=stages[0], job=stages[1], finding=stages[2])
     findings: list[Finding] = []
     costs: dict[str, Cost] = {}

@@ -17,7 +17,7 @@ Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QuietConfig:
+class IdleNodeConfig:
     """Shares of what is usual, levels (ratios 0 to 1) and holds in seconds of event time.
 
     ``least_bytes`` (bytes/s): a node that usually sends less is not judged by its traffic.
@@ -63,7 +63,7 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Quiet:
+class IdleResult:
     """State of n nodes after a sample.
 
     ``no_bytes`` (B1) and ``not_working`` (B2) hold now, [n]; ``held`` [n] since long enough to count, and
@@ -87,7 +87,7 @@ class Quiet:
     spinning: Bools
 
 
-class QuietBank:
+class IdleNodeBank:
     """Idle-node test for many nodes of up to ``gpus`` GPUs each, every node at its own event time.
 
     With b the bytes per second of all NICs, P_i the power and u_i the utilisation of GPU i, t_i its tensor
@@ -107,7 +107,7 @@ class QuietBank:
     nothing. What is usual is learnt from GPUs in use and not while a node is held quiet, so that neither
     a slow start nor a long hang becomes usual.
 
-    >>> bank = QuietBank(1, 1)
+    >>> bank = IdleNodeBank(1, 1)
     >>> for second in range(60):
     ...     watts, sent = (250.0, 0.0) if second >= 50 else (600.0, 1e9)
     ...     one = lambda x: np.array([[x]])
@@ -118,8 +118,8 @@ class QuietBank:
     (True, 50.0)
     """
 
-    def __init__(self, nodes: int, gpus: int, *, config: QuietConfig | None = None) -> None:
-        self.config = config or QuietConfig()
+    def __init__(self, nodes: int, gpus: int, *, config: IdleNodeConfig | None = None) -> None:
+        self.config = config or IdleNodeConfig()
         self._gpus = gpus
         # Channels: bytes of the NICs, power by GPU, tensor activity by GPU.
         self._usual = RunningMedian(nodes, 1 + 2 * gpus)
@@ -129,10 +129,10 @@ class QuietBank:
         self._since, self._calm = np.full((4, nodes), np.nan), np.full((3, nodes), np.nan)
         # B1, B2, B2 of less contrast, and whether no GPU works, spinning or idle.
         self._keys = np.zeros((4, nodes), np.bool_)
-        # Rows as in Quiet: held, idle, both, lasting.
+        # Rows as in IdleResult: held, idle, both, lasting.
         self._held = np.zeros((4, nodes), np.bool_)
 
-    def update(self, nodes: Ints, reading: Reading) -> Quiet:
+    def update(self, nodes: Ints, reading: Reading) -> IdleResult:
         """Take one sample of each of the distinct ``nodes`` [n]; return their states."""
         fresh = reading.ts > self._last[nodes]
         gap = reading.ts - self._last[nodes] > self.config.gap
@@ -145,7 +145,7 @@ class QuietBank:
         self._hold(nodes[fresh], reading.ts[fresh], ended[fresh])
         self._learn(nodes[fresh], reading, fresh)
         self._last[nodes] = np.where(fresh, reading.ts, self._last[nodes])
-        return Quiet(
+        return IdleResult(
             no_bytes=keys[0],
             not_working=keys[1],
             held=self._held[0, nodes],

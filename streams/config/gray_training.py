@@ -1,4 +1,4 @@
-"""Learns the healthy region of nodes from recorded telemetry: node and cluster stage in one process."""
+"""Fits the healthy region of nodes to recorded telemetry, with node and cluster stage in one process."""
 
 import math
 from collections.abc import Iterable, Iterator
@@ -14,11 +14,11 @@ from streams.watermark import Watermark
 
 
 def fit(records: Iterable[Record]) -> Envelope:
-    """Fit the healthy region on recorded telemetry in which nothing is wrong. Raises as ``fit_envelope``."""
+    """Fit the healthy region to recorded telemetry without faults. Raises as ``fit_envelope``."""
     windows, found = Windows(), [np.zeros((0, len(FEATURES)))]
     for minute in _minutes(records):
         windows.add(minute)
-        # The minute before it is whole.
+        # The minute before it is complete.
         found += [window.z for window in windows.due(minute.start)]
     found += [window.z for window in windows.due(math.inf)]
     return fit_envelope(np.concatenate(found), FEATURES)

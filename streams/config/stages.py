@@ -12,7 +12,7 @@ from streams.config.settings import REMEMBERED, Tuning
 from streams.job.config import JobStageConfig
 from streams.job.memory import JobMemory
 from streams.job.stage import DEFAULT_MEMORY_BYTES, JobStage
-from streams.node.batching import Gathered
+from streams.node.batching import BatchBySecond
 from streams.node.config import NodeConfig
 from streams.node.stage import NodeStage
 from streams.stage import Input, Output, Stage
@@ -79,7 +79,7 @@ def node_stage(tuning: Tuning) -> Stage:
         )
 
     def make(config: NodeConfig) -> Stage:
-        return Gathered(NodeStage(config))
+        return BatchBySecond(NodeStage(config))
 
     return Tuned(tuning, config_of=lambda record: config_at(record.cluster), make=make)
 

@@ -7,49 +7,47 @@ from slowrank.telemetry import NodeSample
 from streams.stage import Input, Output, Stage
 
 
-class Many(Stage, Protocol):
-    """A stage that takes records in any number, with the outputs of taking them one by one."""
+class BatchStage(Stage, Protocol):
+    """A stage that processes many records at once, with the outputs of processing them one by one."""
 
     def process_many(self, records: Sequence[Input]) -> list[Output]: ...
 
 
-class Gathered:
-    """Hands the node samples of a stage on when the second of event time in which they are has passed, before
-    the tick.
+class BatchBySecond:
+    """Collects node samples and processes them when their second of event time has passed, before the tick.
 
-    What a sample gives rise to then comes out with a later record. Nothing is lost by that: the samples that
-    wait are part of the stage's state, which is rebuilt from the log like the rest of it, and it is the
-    later record, acknowledged after its outputs, that brings them out.
+    The outputs of a sample then come with a later record. None is lost in a crash: waiting samples are part
+    of the state that is rebuilt from the log, and the later record is acknowledged only after its outputs.
     """
 
-    def __init__(self, stage: Many) -> None:
+    def __init__(self, stage: BatchStage) -> None:
         self._stage = stage
         self._samples: list[NodeSample] = []
 
     def process(self, record: Input) -> Sequence[Output]:
-        """Keep a sample; take anything else at once."""
+        """Keep a sample; process any other record at once."""
         if not isinstance(record, NodeSample):
             return self._stage.process(record)
         self._samples.append(record)
         return ()
 
     def tick(self, event_time: float) -> Sequence[Output]:
-        """Take what has been gathered, and let event time pass."""
+        """Process the samples that are due, and advance event time."""
         samples, self._samples = _split(self._samples, event_time)
         found = self._stage.process_many(samples) if samples else []
         return [*found, *self._stage.tick(event_time)]
 
     def flush(self) -> Sequence[Output]:
-        """Take what is left at the end of the stream."""
+        """Process all samples left at the end of the stream."""
         samples, self._samples = self._samples, []
         return self._stage.process_many(samples) if samples else ()
 
 
 def _split(samples: Sequence[NodeSample], now: float) -> tuple[list[NodeSample], list[NodeSample]]:
-    """Return the samples to take ``now``, and those of the second that has just begun.
+    """Return the samples to process ``now``, and those of the second that has just begun.
 
-    With these many nodes would come twice, and one sample by itself costs nearly as much as a fleet's. A node
-    whose clock is further ahead does not wait for the others to come so far.
+    With the latter many nodes would be in two batches, and a batch of one costs nearly as much as a fleet.
+    The samples of a node whose clock is further ahead are not held back.
     """
     ahead = {(s.cluster, s.node) for s in samples if s.ts > now + 1.0}
     taken: list[NodeSample] = []

@@ -1,4 +1,4 @@
-"""Increases of counters between the samples of one node: per instance, in event time, with resets seen."""
+"""Increases of counters between the samples of a node, by instance, in event time; resets are detected."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Announces which nodes report, so that the finding stage, which sees only suspicions, has them all."""
+"""Announces which nodes report to the cluster stage, which sees no samples."""
 
 import math
 import zlib
@@ -11,13 +11,13 @@ REPEAT_SECONDS = 300
 """Chosen: a third of ``streams.cluster.inventory.EXPECTED_SECONDS``, so that two may be lost."""
 
 _Announced = tuple[int, str | None, str | None]
-"""Of which five minutes, and the rack and switch of the node."""
+"""Number of the five minutes, and the rack and switch of the node."""
 
 
 class NodeAnnouncer:
     """Announces each node when it is first seen, when it moves, and every five minutes.
 
-    Every node has seconds of its own for that, the same after a restart.
+    Nodes are spread over the five minutes by a hash of their names, the same after a restart.
     """
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class NodeAnnouncer:
         ``after``: event time that the announcement may not precede.
         """
         key = (sample.cluster, sample.node)
-        # ``hash`` of a name would be another in every process.
+        # ``hash`` of a string differs between processes.
         turn = math.floor((sample.ts + zlib.crc32(sample.node.encode()) % REPEAT_SECONDS) / REPEAT_SECONDS)
         content = (turn, place.rack, place.switch)
         if self._last.get(key, (0.0, None))[1] == content:

@@ -1,4 +1,4 @@
-"""What a job says of itself: pauses and its end, which excuse a stall, and changes by plan."""
+"""Events that jobs declare: pauses and the end, which explain a stall, and planned changes."""
 
 from slowrank.telemetry import HangVote, JobEnded, NodeEvent, StartupPhase, Suspicion
 from slowrank.telemetry.messages import PHASES
@@ -7,21 +7,21 @@ from streams.suspicions import Claim, HangClaim, Place
 PAUSES = frozenset({"job.checkpoint", "job.eval", "job.start", "job.restart"})
 END = "job.end"
 CHANGES = frozenset({"job.start", "job.restart", "job.schedule"})
-"""From here on the levels of the node that tells of it are other ones, and the job is not what it was. A
-pause leaves both as they are."""
+"""Events after which the levels of the node and the step times of the job may be others; a pause leaves
+both."""
 
 
 LONGEST_PHASE_SECONDS = 7 * 86_400.0
-"""A phase of a start that took longer is a wrong number."""
+"""A longer phase of a start is an invalid number. Chosen: a week."""
 
 MAX_GPUS = 1 << 20
-"""GPUs of one node: the number comes from outside."""
+"""Upper bound of GPUs in an event, which comes from outside. Chosen: ten times the largest fleet."""
 
 _PHASE_PREFIX = "startup."
 
 
 def end_of(event: NodeEvent) -> JobEnded | None:
-    """Return that the job has ended, for the stage of its steps; None for other events."""
+    """Return the end of a job, for the job stage; None for other events."""
     job = event.subject.get("job_id")
     if job is None or event.code != END:
         return None
@@ -56,7 +56,7 @@ def startup_phase(event: NodeEvent) -> list[StartupPhase]:
 
 
 def excuse(event: NodeEvent) -> list[HangVote]:
-    """Return the vote against a hang of the job that declares a pause or its end; of other events nothing."""
+    """Return the vote against a hang of a job that declares a pause or its end; nothing for other events."""
     job = event.subject.get("job_id")
     if job is None or (event.code not in PAUSES and event.code != END):
         return []
@@ -74,7 +74,7 @@ def excuse(event: NodeEvent) -> list[HangVote]:
 
 
 def planned(event: NodeEvent) -> list[Suspicion]:
-    """Return that the job declares a change of its work; of other events nothing."""
+    """Return the planned change that a job declares; nothing for other events."""
     job = event.subject.get("job_id")
     if job is None or event.code not in CHANGES:
         return []

@@ -1,7 +1,5 @@
-"""Delays between pairs of nodes, as events of a prober: on their way to the cluster stage.
-
-The two ends of a pair meet nowhere before that stage.
-"""
+"""Delays between pairs of nodes, from events of a prober, for the cluster stage, which has both ends of a
+pair."""
 
 from slowrank.telemetry import LinkDelay, NodeEvent
 
@@ -9,7 +7,7 @@ DELAY_CODE = "link.delay"
 
 
 def link_delay(event: NodeEvent) -> list[LinkDelay]:
-    """Return the delay that an event ``link.delay`` measured to a ``peer``; of other events nothing."""
+    """Return the delay to a ``peer`` that an event ``link.delay`` measured; nothing for other events."""
     measured = event.subject
     delay, expected, peer = measured.get("delay_ns"), measured.get("expected_ns"), measured.get("peer")
     if event.code != DELAY_CODE or not isinstance(delay, int) or delay <= 0 or not isinstance(peer, str):

@@ -1,7 +1,6 @@
-"""The means of each node's features by the minute.
+"""The means of each node's features by the minute, for the comparison of nodes in the cluster stage.
 
-Nodes are keyed one by one, so no worker sees all of a cluster; they come together where its suspicions do
-(docs/decisions/0013).
+Samples are keyed by node, so that no worker has all nodes of a cluster (docs/decisions/0013).
 """
 
 import math
@@ -17,15 +16,15 @@ from streams.node.node_table import turns
 from streams.suspicions import Place
 
 _FEWEST_ROWS = 64
-# Samples whose columns stay in the cache of the processor: half the time of a whole fleet at once.
 _TOGETHER = 512
+"""Samples in one operation. Measured: their columns stay in the CPU cache, half the time of a whole fleet at
+once."""
 
 
 class MinuteSums:
     """Sums each node's features by whole minutes of event time.
 
-    A node's sums are made of its samples one by one, in their order: how samples are cut into batches, and
-    which nodes stand beside it, changes no bit of them.
+    A node's samples are added one by one, in their order: batches and other nodes change no bit of the sums.
     """
 
     def __init__(self) -> None:
@@ -33,7 +32,7 @@ class MinuteSums:
         self._now = -math.inf
 
     def take(self, samples: Sequence[NodeSample]) -> None:
-        """Take samples; those of a minute that was sent are too late."""
+        """Add samples; those of a minute that was sent are too late."""
         by_minute: dict[float, list[NodeSample]] = {}
         for sample in samples:
             by_minute.setdefault(sample.ts // WINDOW_SECONDS * WINDOW_SECONDS, []).append(sample)
@@ -42,14 +41,14 @@ class MinuteSums:
                 self._minutes.setdefault(start, _Minute()).add(taken)
 
     def tick(self, event_time: float) -> list[MinuteMeans]:
-        """Return what each node read in the minutes that are over by ``event_time``."""
+        """Return the means of each node in the minutes that are over by ``event_time``."""
         self._now = max(self._now, event_time)
         over = sorted(start for start in self._minutes if due(start) <= self._now)
         return [row for start in over for row in self._minutes.pop(start).rows(start)]
 
 
 class _Minute:
-    """The sums of one minute, a row for each node; where it stands is what its first sample says."""
+    """The sums of one minute, a row for each node; job, rack and switch are those of its first sample."""
 
     def __init__(self) -> None:
         self._rows: dict[tuple[str, str], int] = {}
@@ -63,14 +62,14 @@ class _Minute:
         read = ~np.isnan(values)
         values[~read] = 0.0
         rows = np.array([self._row(sample) for sample in samples])
-        # Of a node that is there twice ``+=`` would keep the second alone.
+        # ``+=`` by index would keep only the second of two samples of one node.
         for turn in turns(samples):
             self._sums[rows[turn]] += values[turn]
             self._read[rows[turn]] += read[turn]
             self._samples[rows[turn]] += 1.0
 
     def rows(self, start: float) -> Iterator[MinuteMeans]:
-        """Yield what each node read, in the order of their names."""
+        """Yield the means of each node, in the order of their names."""
         means = self._sums / np.maximum(self._read, 1.0)
         for _, row in sorted(self._rows.items()):
             values = zip(FEATURES, means[row].tolist(), self._read[row].tolist(), strict=True)
@@ -104,7 +103,7 @@ def _doubled(table: FloatArray) -> FloatArray:
 
 
 def _features(samples: Sequence[NodeSample]) -> FloatArray:
-    """Return [samples, features]: of each sample the mean over its devices, NaN where none was read."""
+    """Return the means over the devices of each sample, [samples, features]; NaN where none was read."""
     values = np.full((len(samples), len(FEATURES)), np.nan)
     alike: dict[tuple[int, int, int], list[int]] = {}
     for number, s in enumerate(samples):
@@ -123,9 +122,9 @@ def _features(samples: Sequence[NodeSample]) -> FloatArray:
 
 
 def _means(block: Block, parts: Sequence[bytes], names: Sequence[str]) -> FloatArray:
-    """Return [parts, names]: the mean of what was read over the instances of each part.
+    """Return the means of the values read over the instances of each part, [parts, names].
 
-    Instance by instance, as ``sum`` promises no order: a mean is the same whatever stands beside it.
+    Instances are added one by one, as the order of ``sum`` depends on the shape of the array.
     """
     held = stacked(block, parts)
     total, count = np.zeros((2, len(parts), len(names)))

@@ -7,7 +7,7 @@ import pytest
 from alerts.finding import Finding
 from slowrank.telemetry import NodeEvent, NodeSample, Subject, Suspicion
 from store.telemetry.buckets import NodeLatest, SampleRollup, StepRollup
-from streams.node.batching import Gathered
+from streams.node.batching import BatchBySecond
 from streams.pipeline import Pipeline, local_pipeline
 from tests.streams import traffic
 
@@ -91,7 +91,7 @@ def test_what_is_kept_back_is_taken_at_the_end():
             return ()
 
     node = Taken()
-    pipeline = Pipeline(node=Gathered(node), job=Recorder(), finding=Recorder())
+    pipeline = Pipeline(node=BatchBySecond(node), job=Recorder(), finding=Recorder())
     samples = [
         NodeSample(schema=1, cluster="c", node=f"n{k}", boot_id="b", seq=second, ts=T0 + second + 0.3 * k)
         for second in range(10)
@@ -121,7 +121,7 @@ def test_what_comes_out_at_the_end_is_weighed_although_its_second_has_passed():
             weighed.append(list(heard))
             return ()
 
-    pipeline = Pipeline(node=Gathered(Suspicious()), job=Recorder(), finding=Weighing())
+    pipeline = Pipeline(node=BatchBySecond(Suspicious()), job=Recorder(), finding=Weighing())
     for second in (100.0, 101.0):
         for k in range(8):
             pipeline.process(

@@ -1,4 +1,4 @@
-"""GPUs that were read before and are not read any more, while the exporter goes on sending."""
+"""GPUs that are no longer read while their exporter goes on sending."""
 
 from collections.abc import Mapping
 
@@ -17,8 +17,8 @@ from streams.node.rules.state_rules import READ_SECONDS, SLOW_READ_SECONDS
 from streams.suspicions import Claim, Place
 
 SLOW_SECONDS = 20.0
-"""For so long a GPU whose read is due counts as slow (``state.slow_reads``), not as gone. Chosen: ten times
-the slowest reads provided for, and within 30 s with the hold, the goal for a GPU that is silent."""
+"""An unfinished read of up to this makes a GPU slow (``state.slow_reads``), not gone. Chosen: ten times the
+slowest reads expected, and with the hold within 30 s, the goal for reporting a lost GPU."""
 
 _RELEASED = GPUS_RELEASED["gpus"]
 
@@ -41,7 +41,7 @@ class GpuPresence:
         self._conditions = ConditionBank(nodes)
 
     def update(self, batch: Batch, increases: Increases) -> Found:
-        """Compare the GPUs of the batch with those known; yield what is missing."""
+        """Compare the GPUs of the batch with those known; yield the missing ones."""
         alive = _alive(batch.gpu)
         released = np.array([s.labels.get("gpus") == _RELEASED for s in batch.samples])
         alive |= self._known[batch.rows] & (released[:, None] | _slow(batch.gpu))
@@ -68,7 +68,7 @@ class GpuPresence:
         """Nothing outlives a restart."""
 
     def carry(self, node: int, source: "GpuPresence", origin: Origin) -> None:
-        """Take over which GPUs are known, and what was raised."""
+        """Take over the known GPUs and the conditions."""
         self._conditions.carry(node, source._conditions, origin.row)
         self._known[node] = [slot is not None and source._known[origin.row, slot] for slot in origin.gpus]
 

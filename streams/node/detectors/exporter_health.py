@@ -21,7 +21,8 @@ SKEW_SECONDS = 0.5
 """Chosen: onsets on a node and in its job are compared to the second, so half of one is too much."""
 
 BELIEVED_SECONDS = 86_400.0
-"""A larger offset is no measurement; trusting it would keep the node from ever counting as silent. Chosen."""
+"""A larger offset is no measurement. Chosen: a day; applied, it would keep the node from counting as
+silent."""
 
 
 # Keys of the conditions; there is one exporter a node, and it has no name.
@@ -39,7 +40,7 @@ class ExporterHealth:
         self._conditions = ConditionBank(nodes)
 
     def update(self, batch: Batch, increases: Increases) -> Found:
-        """Test the clocks and exporters of the batch; yield what has lasted."""
+        """Test the clocks and exporters of the batch; yield the conditions that have lasted."""
         offset = batch.host[OFFSET][:, 0]
         active = {(int(k), _SKEWED) for k in np.flatnonzero(np.abs(offset) > SKEW_SECONDS)}
         active |= {(int(k), _STUCK) for k in np.flatnonzero(batch.host[STUCK])}
@@ -66,7 +67,7 @@ class ExporterHealth:
 
 
 def clock_error(sample: NodeSample) -> float:
-    """Return by how many seconds the node's clock is ahead; 0 where that is not measured or negligible."""
+    """Return the seconds by which the node's clock is ahead; 0 where not measured or negligible."""
     if not sample.host:
         return 0.0
     # With one host, the offset of a column is the offset of its only value.

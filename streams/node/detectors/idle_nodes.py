@@ -1,6 +1,7 @@
-"""Key B of a hang, node by node: a node that has stopped working for its job says so of that job.
+"""Votes of single nodes on a hang of their job: for it from idle nodes, against it from nodes the job has
+left.
 
-A node whose job has left it says that too: to whoever sees only steps, the end of a job looks like a hang.
+The latter are needed because in the steps alone the end of a job looks like a hang.
 """
 
 from collections.abc import Mapping
@@ -10,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from alerts.reasoning.hang import CLOCK
-from detectors.node.idle_node import Quiet, QuietBank, Reading
+from detectors.node.idle_node import IdleNodeBank, IdleResult, Reading
 from slowrank.telemetry import Evidence, HangVote, Suspicion
 from slowrank.telemetry.records import Family
 from slowrank.telemetry.schema import Owner
@@ -26,11 +27,14 @@ from streams.suspicions import HangClaim, Place
 
 REFRESH_SECONDS = 60.0
 CERTAIN_SECONDS = 300.0
+"""Idle time that makes a vote certain. Chosen: longer than a first checkpoint or evaluation that is not
+declared."""
 SPINNING = "gpu.spinning_ratio"
 PROOF, HINT = 3.0, 0.5
-"""Weights of a node that turns key B, and of one that stands idle: that is part of a hang and proves none."""
+"""Weights (log likelihood ratios) of a node that is proven idle, and of one whose GPUs stand idle, which a
+data stall explains as well. Chosen: the second decides nothing alone."""
 
-# One sample that works says that the job is back.
+# A single sample of a working GPU ends it: the job is back.
 _LEFT = Timing(hold=3.0, refresh=300.0, clear=0.0)
 _END: Key = (0, "")
 
@@ -44,36 +48,36 @@ class _Raised:
     claim: HangClaim
     emitted: float
 
-    def say(self, state: State, ts: float) -> Suspicion:
+    def suspicion(self, state: State, ts: float) -> Suspicion:
         self.emitted = ts
-        # A first checkpoint or evaluation that nobody declared looks the same, and is over by then.
         certain = ts - self.onset >= CERTAIN_SECONDS
         return replace(self.claim, certain=certain).suspicion(state, ts=ts, onset=self.onset)
 
 
 class IdleNodes:
-    """Raises nodes that stand idle in a job as votes for a hang of that job.
+    """Raises nodes that are idle in a job as votes for a hang of that job.
 
-    Only nodes that name their job are judged; what is usual is learned anew with every job.
+    Only nodes that name their job are tested; the usual values are learned anew with every job.
     """
 
     counters: Mapping[Owner, tuple[str, ...]] = {"nic": metrics_of("nic")}
 
     def __init__(self, shape: Shape, nodes: int, config: NodeConfig) -> None:
-        self._bank = QuietBank(nodes, shape.gpus)
+        self._bank = IdleNodeBank(nodes, shape.gpus)
         self._raised: dict[int, _Raised] = {}
+        # The keys of ``_raised`` as an array.
         self._is_raised = np.zeros(nodes, np.bool_)
         self._used = np.zeros(nodes, np.bool_)
         self._left = ConditionBank(nodes)
 
     def update(self, batch: Batch, increases: Increases) -> Found:
-        """Test the nodes of the batch that are in a job; yield those that do not work, or do again."""
+        """Test the nodes of the batch that are in a job; yield the votes that change."""
         for k, before in batch.left_jobs.items():
             if before is not None:
                 yield from ((k, s) for s in self._withdraw(batch, k, before))
         with_job = np.flatnonzero(batch.in_job)
         if len(with_job):
-            yield from self._judge(batch, with_job, _reading(batch, increases["nic"], with_job))
+            yield from self._test(batch, with_job, _reading(batch, increases["nic"], with_job))
 
     def restart(self, node: int) -> None:
         """Learn a node anew; its next sample clears what was raised."""
@@ -94,28 +98,28 @@ class IdleNodes:
         self._left.carry(node, source._left, row)
 
     def _withdraw(self, batch: Batch, k: int, job: str) -> list[Suspicion]:
-        """Tell that a node has gone from one job to another, or to none."""
+        """Clear the vote on the job that a node has left, and vote against its hang if it used the GPUs."""
         node, ts = int(batch.index[k]), float(batch.ts[k])
         self._bank.reset(np.array([node]))
         self._left.forget(node)
-        said = [self._cleared(node, ts)] if node in self._raised else []
+        found = [self._cleared(node, ts)] if node in self._raised else []
         used, self._used[node] = bool(self._used[node]), False
         if not used:
-            return said
-        return [*said, _left(replace(batch.place(k), job_id=job), "raise", ts, ts, released=True)]
+            return found
+        return [*found, _left(replace(batch.place(k), job_id=job), "raise", ts, ts, released=True)]
 
-    def _judge(self, batch: Batch, with_job: Numbers, reading: Reading) -> Found:
+    def _test(self, batch: Batch, with_job: Numbers, reading: Reading) -> Found:
         nodes = batch.index[with_job]
-        quiet = self._bank.update(nodes, reading)
-        # Before a job has used the GPUs, that none is in use is its start and not its end.
-        used = self._used[nodes] = self._used[nodes] | ~quiet.ended
-        ended = quiet.ended & used
-        due = quiet.held | quiet.idle | ended | self._left.pending(nodes) | self._is_raised[nodes]
+        result = self._bank.update(nodes, reading)
+        # Unused GPUs mean the start of a job until it has used them, and its end afterwards.
+        used = self._used[nodes] = self._used[nodes] | ~result.ended
+        ended = result.ended & used
+        due = result.held | result.idle | ended | self._left.pending(nodes) | self._is_raised[nodes]
         for i in np.flatnonzero(due).tolist():
             k = int(with_job[i])
             found = [
                 *self._observe_end(batch, k, ended=bool(ended[i])),
-                *self._follow(batch, k, _Seen(quiet, reading, i)),
+                *self._follow(batch, k, _NodeResult(result, reading, i)),
             ]
             yield from ((k, s) for s in found)
 
@@ -127,7 +131,7 @@ class IdleNodes:
 
         return self._left.observe(int(batch.index[k]), _END, ended, ts, timing=_LEFT, make=make)
 
-    def _follow(self, batch: Batch, k: int, seen: "_Seen") -> list[Suspicion]:
+    def _follow(self, batch: Batch, k: int, seen: "_NodeResult") -> list[Suspicion]:
         node = int(batch.index[k])
         raised = self._raised.get(node)
         if not (seen.held or seen.idle):
@@ -137,11 +141,11 @@ class IdleNodes:
             claim = seen.claim(batch.gpu.ids[k], batch.place(k), shares, clock_error(batch.samples[k]))
             raised = _Raised(seen.since, claim, seen.ts)
             self._raised[node], self._is_raised[node] = raised, True
-            return [raised.say("raise", seen.ts)]
-        # What was proof once stays so until it is cleared.
+            return [raised.suspicion("raise", seen.ts)]
+        # Proof lasts until the vote is cleared.
         weight = PROOF if seen.held else raised.claim.weight
-        news = (weight, seen.score) != (raised.claim.weight, raised.claim.score)
-        if news:
+        changed = (weight, seen.score) != (raised.claim.weight, raised.claim.score)
+        if changed:
             raised.claim = replace(
                 raised.claim,
                 weight=weight,
@@ -149,17 +153,18 @@ class IdleNodes:
                 both_signs=seen.both_signs,
                 lasting=seen.lasting,
             )
-        return [raised.say("update", seen.ts)] if news or seen.ts - raised.emitted >= REFRESH_SECONDS else []
+        due = changed or seen.ts - raised.emitted >= REFRESH_SECONDS
+        return [raised.suspicion("update", seen.ts)] if due else []
 
     def _cleared(self, node: int, ts: float) -> Suspicion:
         self._is_raised[node] = False
-        return self._raised.pop(node).say("clear", ts)
+        return self._raised.pop(node).suspicion("clear", ts)
 
 
-class _Seen:
-    """What one sample of a batch says."""
+class _NodeResult:
+    """The idle-node test of one sample of a batch."""
 
-    def __init__(self, quiet: Quiet, reading: Reading, i: int) -> None:
+    def __init__(self, quiet: IdleResult, reading: Reading, i: int) -> None:
         self.ts, self.since = float(reading.ts[i]), float(quiet.since[i])
         self.held, self.idle = bool(quiet.held[i]), bool(quiet.idle[i])
         self.lasting = bool(quiet.lasting[i])
@@ -170,13 +175,14 @@ class _Seen:
         self.reading = Reading(**{f.name: getattr(reading, f.name)[one] for f in fields(reading)})
 
     def claim(self, ids: tuple[str, ...], place: Place, shares: FloatArray, ahead: float) -> HangClaim:
-        """Write which keys hold; ``ahead`` is the error of the node's clock in seconds, 0 where it is right.
+        """Return the vote for a hang; ``ahead`` is the error of the node's clock in seconds, 0 where it is
+        right.
 
-        The claim is kept: a clear must be of the same family as its raise.
+        The caller keeps it: a clear must be of the same family as its raise.
         """
         others = ", ".join(name for name, spins in zip(ids, self.spinning, strict=True) if not spins)
         family: Family = "clocks" if self.not_working else "nic"
-        told = (
+        evidence = (
             _share("nic.port.bytes_share", float(shares[0]), "of the bytes a second usual on this node"),
             _share("gpu.power_share", float(shares[1]), "of the power usual on this node"),
             _share(SPINNING, float(self.spinning.mean()), f"all but GPU {others}" if others else "all GPUs"),
@@ -191,13 +197,13 @@ class _Seen:
             subject=place.whole_node(),
             weight=PROOF if self.held else HINT,
             score=self.score,
-            evidence=tuple(e for e in told if np.isfinite(e.value)),
+            evidence=tuple(e for e in evidence if np.isfinite(e.value)),
             note="this node does not work for its job",
         )
 
 
 def _left(place: Place, state: State, ts: float, onset: float, *, released: bool = False) -> HangVote:
-    """Write that the job has left the node: a vote against a hang."""
+    """Return a vote against a hang: the job has left the node."""
     claim = HangClaim(
         signal="left",
         released=released,

@@ -1,6 +1,6 @@
 """Change points of single devices, as opposed to changes of all devices of a node.
 
-A job that starts, pauses or waits moves every GPU of the node at once, which is no fault of any. A change is
+A job that starts, pauses or waits changes every GPU of the node at once, which is no fault. A change is
 raised when it is for the worse and the distance to the siblings' median changed too, beyond its own noise;
 with fewer than three siblings there is no comparison and nothing is raised.
 """
@@ -26,30 +26,34 @@ from streams.suspicions import Claim
 
 HOLD_SECONDS = 10.0
 PATIENCE_SECONDS = 60.0
-"""A change must have held before it is passed on; if it does not stand out for so long, it is dropped."""
+"""A change must hold for the first before it is raised; one that does not stand out within the second is
+dropped. Chosen: ten samples for the comparison, and a minute for siblings that follow."""
 
 MIN_SIBLINGS = 3
+"""Chosen: the median of fewer is one device's value."""
 MIN_FLOORS = 3.0
 MIN_SIGMAS = 6.0
-"""What the distance to the siblings must have moved by: the smallest credible noise, and the measured one."""
+"""Smallest shift of the distance to the siblings, in units of the noise floor and of the measured noise.
+Chosen: high, as a fleet has millions of series."""
 
 REFRESH_SECONDS = 60.0
 FAST_PORT_BITS_PER_SECOND = 10e9
+"""Slower ports are not watched. Chosen: they carry management traffic, no collectives."""
 
 
 @dataclass(slots=True)
-class _Waiting:
+class _Pending:
     change: Change
     due: float
 
     @property
-    def doubted(self) -> bool:
-        """Whether it was looked at and did not stand out."""
+    def tested(self) -> bool:
+        """Whether it was compared with the siblings before, and did not stand out."""
         return self.due > self.change.detected_at + HOLD_SECONDS
 
 
-Due = Sequence[tuple[int, _Waiting]]
-"""The changes of one node that are to be looked at now, and the numbers of their series."""
+Due = Sequence[tuple[int, _Pending]]
+"""The changes of one node to compare now, with the numbers of their series."""
 
 
 @dataclass(slots=True)
@@ -61,7 +65,7 @@ class _Raised:
 
 
 class LevelChanges:
-    """The change-point bank of the nodes of a page and the suspicions its changes lead to.
+    """The change-point bank of the nodes of a block, and the suspicions of its changes.
 
     Series of the bank are numbered node by node; within a node they stand metric by metric, in the order of
     ``WATCHED`` and of the devices.
@@ -81,14 +85,14 @@ class LevelChanges:
         self._bank = ChangeDetectorBank([w.scale for w, _ in self._columns], groups=nodes, config=config)
         self._limit = np.full((nodes, shape.gpus), np.nan)
         self._known = np.zeros((nodes, len(self._columns)), np.bool_)
-        self._waiting: dict[int, dict[int, _Waiting]] = {}
+        self._pending: dict[int, dict[int, _Pending]] = {}
         self._raised: dict[int, dict[int, _Raised]] = {}
         self._look_at = np.full(nodes, np.inf)
 
     def update(self, batch: Batch, increases: Increases) -> Found:
-        """Search the batch for change points; yield what has changed for good."""
+        """Search the batch for change points; yield the changes that stand out and last."""
         x = self._readings(batch, increases["nic"])
-        # Devices that a node has not, or that were never read, are no siblings.
+        # Devices that a node lacks, or that were never read, are no siblings.
         self._known[batch.rows] |= x == x
         for change in self._bank.update_groups(batch.ts, x, batch.rows):
             if change.significant:
@@ -97,19 +101,19 @@ class LevelChanges:
         nodes = batch.index.tolist()
         due = {k: self._due(nodes[k], float(batch.ts[k])) for k in look}
         moved = self._moved_apart(
-            [(nodes[k], i, w.change.onset) for k, waiting in due.items() for i, w in waiting]
+            [(nodes[k], i, p.change.onset) for k, pending in due.items() for i, p in pending]
         )
         for k in look:
             node, ts = nodes[k], float(batch.ts[k])
-            for s in [*self._judge(batch, k, due[k], moved), *self._follow(node, ts, x[k])]:
+            for s in [*self._compare(batch, k, due[k], moved), *self._follow(node, ts, x[k])]:
                 yield k, s
             self._look_at[node] = self._next_look(node)
 
     def relearn(self, node: int) -> None:
-        """A planned change: learn every level of a node anew; what was raised before it stays so."""
+        """Learn every level of a node anew after a planned change; suspicions raised before stay."""
         series = len(self._columns)
         self._bank.reset(np.arange(node * series, (node + 1) * series))
-        self._waiting.pop(node, None)
+        self._pending.pop(node, None)
         self._look_at[node] = self._next_look(node)
 
     def restart(self, node: int) -> None:
@@ -126,7 +130,7 @@ class LevelChanges:
         """Levels are learned anew with other devices."""
 
     def _readings(self, batch: Batch, ports: Increase) -> FloatArray:
-        """Return the values under watch [n, series]; power is a share of its limit, ports are in bytes/s."""
+        """Return the watched values [n, series]; power as a share of its limit, ports in bytes/s."""
         read = np.where(batch.gpu["gpu.power_limit_watts"] > 0, batch.gpu["gpu.power_limit_watts"], np.nan)
         # The first limit read is kept: a cap that is lowered must not look like more power.
         known = self._limit[batch.rows]
@@ -150,11 +154,11 @@ class LevelChanges:
         change = self._in_unit(node, i, change)
         worse = change.level_before if watched.bad < 0 else change.level_after
         if worse >= watched.from_level:
-            waiting = self._waiting.setdefault(node, {})
-            # What did not stand out would do so by what came after it, and date that too early.
-            if i not in waiting or waiting[i].doubted:
-                waiting[i] = _Waiting(change, change.detected_at + HOLD_SECONDS)
-            self._look_at[node] = min(self._look_at[node], waiting[i].due)
+            pending = self._pending.setdefault(node, {})
+            # A pending change that did not stand out would now do so by this one, with too early an onset.
+            if i not in pending or pending[i].tested:
+                pending[i] = _Pending(change, change.detected_at + HOLD_SECONDS)
+            self._look_at[node] = min(self._look_at[node], pending[i].due)
 
     def _in_unit(self, node: int, i: int, change: Change) -> Change:
         factor = self._factor(node, i)
@@ -165,7 +169,7 @@ class LevelChanges:
         )
 
     def _factor(self, node: int, i: int) -> float:
-        """Return what one of the bank's units is in the unit of the metric."""
+        """Return the factor from the bank's unit to the unit of the metric."""
         watched, gpu = self._columns[i]
         if watched.metric != POWER:
             return 1.0
@@ -173,23 +177,23 @@ class LevelChanges:
         return limit if limit == limit else USUAL_POWER_LIMIT
 
     def _next_look(self, node: int) -> float:
-        """Return when a node is to be looked at again: what is raised, at every sample."""
+        """Return when a node is due again: at every sample while something is raised."""
         if self._raised.get(node):
             return -math.inf
-        return min((w.due for w in self._waiting.get(node, {}).values()), default=math.inf)
+        return min((p.due for p in self._pending.get(node, {}).values()), default=math.inf)
 
     def _due(self, node: int, ts: float) -> Due:
-        waiting = self._waiting.get(node)
-        return sorted((i, w) for i, w in waiting.items() if ts >= w.due) if waiting else []
+        pending = self._pending.get(node)
+        return sorted((i, p) for i, p in pending.items() if ts >= p.due) if pending else []
 
     def _moved_apart(self, due: Sequence[tuple[int, int, float]]) -> set[tuple[int, int]]:
         """Return which of the changes due (node, series, onset) moved far enough from their siblings.
 
-        A shift of the whole fleet makes thousands of changes in one second; it is seen here at small cost.
+        A shift of the whole fleet makes thousands of changes in one second; this discards them at low cost.
         """
         apart: set[tuple[int, int]] = set()
         for siblings in {len(self._like[i]) for _, i, _ in due}:
-            # As many siblings each: arrays have no ragged rows.
+            # Those with equally many siblings: arrays have no ragged rows.
             alike = [change for change in due if len(self._like[change[1]]) == siblings]
             keys = [(node, i) for node, i, _ in alike]
             if siblings:
@@ -201,19 +205,19 @@ class LevelChanges:
             apart.update(keys)
         return apart
 
-    def _judge(
+    def _compare(
         self, batch: Batch, k: int, due: Due, moved: Collection[tuple[int, int]]
     ) -> Iterator[Suspicion]:
         node, ts = int(batch.index[k]), float(batch.ts[k])
-        for i, waiting in due:
-            waiting.due, change = ts + HOLD_SECONDS, waiting.change
+        for i, pending in due:
+            pending.due, change = ts + HOLD_SECONDS, pending.change
             out = (node, i) in moved and self._stands_out(node, i, change)
             if out:
                 claim = self._claim(i, change, self._subject(i, batch, k), node)
                 self._raised.setdefault(node, {})[i] = _Raised(change, claim, ts)
                 yield _suspicion(claim, change, "raise", ts)
             if out or ts - change.detected_at >= PATIENCE_SECONDS:
-                del self._waiting[node][i]
+                del self._pending[node][i]
 
     def _stands_out(self, node: int, i: int, change: Change) -> bool:
         watched, first = self._columns[i][0], node * len(self._columns)
@@ -279,7 +283,7 @@ class LevelChanges:
 
 
 def level_changes(shape: Shape, nodes: int, config: NodeConfig) -> LevelChanges | None:
-    """Return the detector for a block; None where it is off: it costs most of the time."""
+    """Return the detector for a block; None where it is switched off, as it takes most of the CPU time."""
     return LevelChanges(shape, nodes, config.change) if config.level_changes else None
 
 

@@ -1,4 +1,4 @@
-"""Derived columns: what every port was once capable of, and whether the node's other ports are up."""
+"""Derived columns: the best past state of each port, and whether the node's other ports are up."""
 
 from collections.abc import Mapping
 
@@ -12,8 +12,11 @@ from streams.node.rules.state_rules import BEST_SPEED, IN_JOB, OTHERS_UP, WAS_UP
 
 
 class PortHistory:
-    """Adds to the NIC columns whether a port was ever up, its best speed (bit/s, NaN: never read), whether
-    another port of the node is up, and whether the node is in a job."""
+    """Adds to the NIC columns the past and the company of each port.
+
+    They are whether it was ever up, its best speed (bit/s, NaN: never read), whether another port of the node
+    is up, and whether the node is in a job.
+    """
 
     counters: Mapping[Owner, tuple[str, ...]] = {}
 

@@ -1,4 +1,4 @@
-"""Ports that cannot send as fast as they are asked to, from how long data waits in them."""
+"""Ports that send slower than data is queued, by the time that data waits in them."""
 
 from collections.abc import Mapping
 
@@ -13,23 +13,23 @@ from streams.node.batch import Batch, Shape
 from streams.node.config import NodeConfig
 from streams.node.detector import Found, Increases, Origin
 from streams.node.rules.rule_engine import at
-from streams.node.rules.rule_tables import Verdict
+from streams.node.rules.rule_tables import Indication
 from streams.suspicions import Claim, Place
 
 WAIT, SENT = "nic.port.xmit_wait_ticks_total", "nic.port.tx_bytes_total"
 
-_WAITS = Verdict("link.nic_slow", "nic", "warning", 2.0)
-_WAITS_ON = Verdict("link.nic_slow", "nic", "warning", 3.0, alone=True)
+_WAITS = Indication("link.nic_slow", "nic", "warning", 2.0)
+_WAITS_ON = Indication("link.nic_slow", "nic", "warning", 3.0, alone=True)
 _RULES = ((_WAITS, Timing(hold=10.0)), (_WAITS_ON, Timing(hold=30.0)))
-"""Colliding flows make a port wait for a while; what lasts half a minute opens a finding alone. Chosen: a
-collision ends with the collectives of a step or two, ten times shorter."""
+"""A wait of half a minute opens a finding alone. Chosen: colliding flows make a port wait too, but only for
+the collectives of a step or two, ten times shorter."""
 
 
 class PortWait:
     """Raises ports whose data waits at least ten times as long as usual there and in the node's others.
 
-    Only nodes in a job are judged, and none with a down-trained PCIe link, behind which a port waits too.
-    The usual wait is learned anew with every job.
+    Only nodes in a job are tested, and none with a down-trained PCIe link, which makes a port wait too. The
+    usual wait is learned anew with every job.
     """
 
     counters: Mapping[Owner, tuple[str, ...]] = {"nic": (WAIT, SENT)}
@@ -69,12 +69,12 @@ class PortWait:
         self._conditions.forget(node)
 
     def carry(self, node: int, source: "PortWait", origin: Origin) -> None:
-        """Take over what was raised; usual waits are learned anew."""
+        """Take over the conditions; usual waits are learned anew."""
         self._conditions.carry(node, source._conditions, origin.row)
 
     def _observe(self, batch: Batch, k: int, key: Key, ratio: float, *, holds: bool) -> list[Suspicion]:
-        ts, (verdict, timing) = float(batch.ts[k]), _RULES[key[0]]
-        make = at(lambda: _claim(verdict, ratio, batch.place(k), key[1]), ts)
+        ts, (indication, timing) = float(batch.ts[k]), _RULES[key[0]]
+        make = at(lambda: _claim(indication, ratio, batch.place(k), key[1]), ts)
         return self._conditions.observe(int(batch.index[k]), key, holds, ts, timing=timing, make=make)
 
 
@@ -84,16 +84,16 @@ def _narrow(batch: Batch) -> Mask:
     return np.asarray(((width > 0) & (width < widest)).any(axis=1))
 
 
-def _claim(verdict: Verdict, ratio: float, place: Place, port: str) -> Claim:
+def _claim(indication: Indication, ratio: float, place: Place, port: str) -> Claim:
     return Claim(
-        detector="port.wait" if verdict is _WAITS else "port.wait_on",
+        detector="port.wait" if indication is _WAITS else "port.wait_on",
         catalogue_id="waiting_ports",
-        family=verdict.family,
-        kind=verdict.kind,
+        family=indication.family,
+        kind=indication.kind,
         subject=place.nic(port),
-        weight=verdict.weight,
+        weight=indication.weight,
         score=max(1.0, min(10.0, ratio / APART)),
-        overwhelming=verdict.overwhelming,
+        overwhelming=indication.overwhelming,
         evidence=(
             Evidence(
                 metric=WAIT,
@@ -103,6 +103,6 @@ def _claim(verdict: Verdict, ratio: float, place: Place, port: str) -> Claim:
                 note="times as long a wait for each byte as usual here and on the node's other ports",
             ),
         ),
-        severity=verdict.severity,
+        severity=indication.severity,
         note="data waits in this port alone",
     )

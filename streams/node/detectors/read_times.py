@@ -1,4 +1,4 @@
-"""Derived column: the median time that a read through NVML takes on a node."""
+"""Derived column: the median duration of a read through NVML on a node."""
 
 from collections.abc import Mapping
 
@@ -12,8 +12,10 @@ from streams.node.rules.state_rules import READ_SECONDS, SLOW_READ_SECONDS
 
 
 class ReadTimes:
-    """Adds ``READ_SECONDS`` of the node to the host columns: the median of its GPUs, 0 while at most one of
-    them is slow."""
+    """Adds ``READ_SECONDS`` of the node to the host columns.
+
+    It is the median of the node's GPUs, 0 while at most one of them is slow.
+    """
 
     counters: Mapping[Owner, tuple[str, ...]] = {}
 

@@ -14,7 +14,7 @@ USUAL_POWER_LIMIT = 700.0
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """A metric under watch: how it is scaled, which direction is bad, what a change argues for.
+    """A watched metric: its scale, its bad direction, and the kind of finding that a change indicates.
 
     A change counts only when its worse side is beyond ``from_level`` (before a fall, after a rise): a
     temperature that rises from 40 to 50 °C or a port that was hardly used is no evidence.
@@ -31,8 +31,9 @@ class Watched:
     weight: float
 
 
-# ``from_level`` is in the metric's unit. Floors are in that of the transformed reading: 2 % of the power
-# limit, 3 % of a rate of bytes.
+# ``from_level`` is in the metric's unit, noise floors are in that of the transformed reading: 2 % of the
+# power limit, 3 % of a rate of bytes. All are chosen: levels where the metric matters to a job, floors of the
+# readings' resolution and jitter. Weights are starting values, as in ``rule_tables``.
 WATCHED = (
     Watched("gpu", "gpu.clock.sm_hz", "Hz", Scale("identity", 15e6), -1, 5e8, "clocks", "clock.low", 2.0),
     Watched("gpu", POWER, "W", Scale("identity", 0.02), -1, 100.0, "clocks", "straggler.fail_slow", 1.0),
@@ -82,5 +83,5 @@ WATCHED = (
 
 
 def metrics_of(owner: Owner) -> tuple[str, ...]:
-    """Return what is watched on GPUs, NICs or the host, in the order of the table."""
+    """Return the watched metrics of GPUs, NICs or the host, in the order of the table."""
     return tuple(w.metric for w in WATCHED if w.owner == owner)

@@ -10,14 +10,15 @@ from alerts.kinds import kind_of
 from slowrank.telemetry import Evidence, NodeEvent, Subject, Suspicion
 from slowrank.telemetry.event_grades import NONE, graded, recovery_action
 from streams.node.rules.event_tables import EVENT_RULES, REPEAT_OFFENDER, UNKNOWN_XID, EventRule
-from streams.node.rules.rule_tables import Verdict
+from streams.node.rules.rule_tables import Indication
 from streams.suspicions import Claim, Place
 
 BURST_SECONDS = 5.0
-"""One fault writes many lines to the kernel log: what comes so soon after another is the same."""
+"""Lines of the kernel log so close together are one fault. Chosen: one fault writes many lines within a
+second."""
 
 MAX_SUBJECTS = 1024
-"""Whose faults are remembered for one node; subjects come from messages, and must not fill the memory."""
+"""Subjects remembered for one node. Chosen: they come from messages, and memory must be bounded."""
 
 LASTING = ("CONTACT_SUPPORT", "HARDWARE_INSPECTION")
 """Actions of the kinds that neither a reset nor a reboot repairs."""
@@ -30,10 +31,10 @@ _FaultKey = tuple[str, Hashable]
 
 
 class EventRules:
-    """Counts faults from events: a burst on one subject within five seconds is one fault.
+    """Counts the faults in the events of one node; a burst on one subject is one fault.
 
-    What was raised about a GPU ends when its driver asks for no recovery any more, and what was raised about
-    the node and its devices when it has booted since.
+    Suspicions about a GPU end when its driver asks for no recovery any more, and those about the node and its
+    devices when the node has booted since.
     """
 
     def __init__(self) -> None:
@@ -44,7 +45,7 @@ class EventRules:
         self._ends: dict[Hashable, tuple[float, float]] = {}
 
     def update(self, event: NodeEvent) -> list[Suspicion]:
-        """Take one event, in any order and any number of times; return what it gives rise to."""
+        """Process one event; events may come in any order and repeatedly."""
         subject = _event_subject(event)
         key = _key(subject)
         identity = (event.boot_id, event.seq, event.ts, event.code, key)
@@ -60,23 +61,24 @@ class EventRules:
         rule = UNKNOWN_XID if unknown else EVENT_RULES.get(name)
         if rule is None:
             return []
-        # Codes come from outside: all that no rule names are one fault of their GPU, however many there are.
-        fault = (rule.verdict.kind if unknown else name, key)
+        # Codes come from outside: all that have no rule count as one fault of their GPU, to bound the number.
+        fault = (rule.indicates.kind if unknown else name, key)
         faults = self._count(rule, fault, event.ts)
         if rule.shared and self._is_shared(rule, fault, event.ts):
             faults = 0
-        verdict, found = _judged(rule, faults), []
-        if self._worse_than_burst((verdict.kind, key), event.ts, verdict.weight):
-            found += self._raise(_claim(event, name, subject, verdict), event.ts)
+        indication, found = _judged(rule, faults), []
+        if self._worse_than_burst((indication.kind, key), event.ts, indication.weight):
+            found += self._raise(_claim(event, name, subject, indication), event.ts)
         return [*found, *(self._repeats(event, subject) if rule.fatal else ())]
 
     def recovered(self, subject: Subject, before: float, ts: float) -> list[Suspicion]:
-        """End at ``ts`` what events before ``before`` (event time) raised about a GPU that works again."""
+        """Clear at ``ts`` the suspicions of events before ``before`` (event time) about a GPU that works
+        again."""
         return self._end(_key(subject), before, ts)
 
     def _raise(self, claim: Claim, ts: float) -> list[Suspicion]:
         key = _key(claim.subject)
-        # Case and kind are one source: a milder event must not replace a worse one.
+        # A kind has one suspicion on a subject: a milder event must not replace a worse one.
         _, worst = self._raised.get((claim.kind, key), (ts, claim))
         if worst.note != claim.note and worst.weight > claim.weight:
             claim = worst
@@ -114,18 +116,18 @@ class EventRules:
         key = ("fatal", _key(subject))
         held = self._faults.get(key)
         if held and abs(event.ts - held[-1]) <= REPEAT_OFFENDER.burst:
-            # However long a driver repeats itself, it has failed once: a quiet hour comes before the next.
+            # A driver that repeats its message has failed once: an hour without it precedes the next fault.
             held[-1] = max(held[-1], event.ts)
             return []
         faults = self._count(REPEAT_OFFENDER, key, event.ts)
         if subject.type != "gpu" or faults < REPEAT_OFFENDER.faults:
             return []
-        claim = _claim(event, event.code, subject, REPEAT_OFFENDER.verdict)
+        claim = _claim(event, event.code, subject, REPEAT_OFFENDER.indicates)
         claim = replace(claim, note=f"{faults} fatal XIDs on this GPU within 24 hours")
         return [claim.suspicion("raise", ts=event.ts, onset=event.ts)]
 
     def _count(self, rule: EventRule, key: _FaultKey, ts: float) -> int:
-        # No rule counts more than 32.
+        # The largest ``faults`` of a rule is 32.
         faults = self._faults.setdefault(key, deque(maxlen=64))
         if not faults or abs(ts - faults[-1]) > rule.burst:
             faults.append(ts)
@@ -142,36 +144,36 @@ class EventRules:
         return not same or weight > worst
 
 
-def _judged(rule: EventRule, faults: int) -> Verdict:
-    verdict = rule.verdict
+def _judged(rule: EventRule, faults: int) -> Indication:
+    indication = rule.indicates
     if faults >= rule.faults:
-        return verdict
-    return rule.first or Verdict(verdict.kind, verdict.family, "info", verdict.weight / 2)
+        return indication
+    return rule.first or Indication(indication.kind, indication.family, "info", indication.weight / 2)
 
 
-def _claim(event: NodeEvent, name: str, subject: Subject, verdict: Verdict) -> Claim:
+def _claim(event: NodeEvent, name: str, subject: Subject, indication: Indication) -> Claim:
     value = 1.0
     if event.code == "xid.154":
         asked = recovery_action(_text(event))
         value = -1.0 if asked is None else float(asked)
     seen = Evidence(metric=name, unit="1", detector="event", value=value, note=_text(event))
-    return verdict.claim(
+    return indication.claim(
         subject,
         seen,
         detector=f"event.{event.source}",
         catalogue_id="events",
-        # Of an unknown code there is no rule that could be switched.
+        # An unknown code has no rule that could be switched off.
         rule_id=f"event.{name}" if name in EVENT_RULES else "",
         note=name,
     )
 
 
 def _ends_with_a_reset(kind: str) -> bool:
-    return kind != REPEAT_OFFENDER.verdict.kind and kind_of(kind).action not in LASTING
+    return kind != REPEAT_OFFENDER.indicates.kind and kind_of(kind).action not in LASTING
 
 
 def _booted(event: NodeEvent) -> float:
-    """Return when the node booted (Unix seconds); the event itself comes when its exporter starts."""
+    """Return when the node booted (Unix seconds); the event itself is dated by the start of its exporter."""
     booted = event.subject.get("booted")
     return float(booted) if isinstance(booted, int) else -math.inf
 

@@ -22,12 +22,12 @@ from streams.suspicions import Claim
 MIN_SIBLINGS = 3
 """Siblings that a comparison needs. Chosen: the median of fewer is one device's value."""
 
-# p < 1e-6, chosen for fleets of 100,000 devices.
 LOG_CHANCE = math.log(1e-6)
+"""Log of the false-alarm probability of a window. Chosen: 0.1 expected in one window of 100,000 devices."""
 
 
 class _Window:
-    """Increases of a counter; their sum is exact, because counters are whole numbers."""
+    """Increases of a counter within a window; their sum is exact, because counters are whole numbers."""
 
     def __init__(self) -> None:
         self._increases: deque[tuple[float, float]] = deque()
@@ -38,7 +38,7 @@ class _Window:
         self._sum += amount
 
     def total(self, oldest: float) -> float:
-        """Return the sum of what came after ``oldest``; what came before is dropped."""
+        """Return the sum of the increases after ``oldest``; drop those before."""
         while self._increases and self._increases[0][0] <= oldest:
             self._sum -= self._increases.popleft()[1]
         return self._sum
@@ -67,7 +67,7 @@ class CountRules:
 
     def update(self, batch: Batch, increases: Increases) -> Found:
         """Add the increases of the batch to the windows; yield the rules that they satisfy."""
-        # A sum can only fall where nothing was added: only what rose or already holds needs a look.
+        # A sum without an addition can only fall: test only those that rose and those that hold.
         for k, keys in self._conditions.due(batch.index, self._risen(batch, increases[self._owner])):
             for key in sorted(keys):
                 for s in self._observe(batch, k, key):
@@ -123,7 +123,7 @@ class CountRules:
 
 
 class StateRules:
-    """Tests the state rules of one kind of device; ports and hosts are judged on nodes with GPUs alone."""
+    """Tests the state rules of one kind of device; ports and hosts only on nodes with GPUs."""
 
     counters: Mapping[Owner, tuple[str, ...]] = {}
 
@@ -135,7 +135,7 @@ class StateRules:
 
     def update(self, batch: Batch, increases: Increases) -> Found:
         """Test the columns of the batch; yield the rules that have held long enough."""
-        part, there = batch.part(self._owner), self._judged(batch)
+        part, there = batch.part(self._owner), self._tested(batch)
         ids, columns = part.ids, part.columns
         holding = np.stack([rule.test(columns) for rule in self._rules]) & there
         active = {(k, (rule, ids[k][i])) for rule, k, i in np.argwhere(holding).tolist()}
@@ -158,8 +158,8 @@ class StateRules:
         """Take over the conditions, which are kept by device name."""
         self._conditions.carry(node, source._conditions, origin.row)
 
-    def _judged(self, batch: Batch) -> Mask:
-        """Return which instances are judged, [n, instances]."""
+    def _tested(self, batch: Batch) -> Mask:
+        """Return which instances are tested, [n, instances]."""
         if self._owner == "gpu":
             return batch.gpu.there
         fabric = batch.fabric[:, None]
@@ -181,12 +181,12 @@ def _stands_out(rule: CountRule, total: float, siblings: Sequence[float]) -> boo
 
 
 def _beyond_chance(count: float, expected: float) -> bool:
-    """Whether Chernoff's bound on the Poisson probability of so many, or more, is below one in a million."""
+    """Whether Chernoff's bound on the Poisson probability of ``count`` or more is below 1e-6."""
     return count > expected and count - expected - count * math.log(count / expected) < LOG_CHANCE
 
 
 def _count_claim(rule: CountRule, total: float, subject: Subject, *, trusted: bool) -> Claim:
-    verdict = rule.verdict
+    indication = rule.indicates
     seen = Evidence(
         metric=rule.metric,
         unit="1",
@@ -196,23 +196,25 @@ def _count_claim(rule: CountRule, total: float, subject: Subject, *, trusted: bo
     )
     note = f"{rule.metric} rose by {total:g} in {rule.window:g} s"
     rule_id = f"counter.{rule.metric}"
-    claim = verdict.claim(
+    claim = indication.claim(
         subject, seen, detector=rule_id, catalogue_id="counters", rule_id=rule_id, note=note
     )
-    return replace(claim, score=max(1.0, total / rule.count), overwhelming=verdict.overwhelming and trusted)
+    return replace(
+        claim, score=max(1.0, total / rule.count), overwhelming=indication.overwhelming and trusted
+    )
 
 
 def _state_claim(rule: StateRule, value: float, subject: Subject) -> Claim:
     seen = Evidence(metric=rule.metric, unit="1", detector="state", value=value, note=rule.name)
     note = f"{rule.name} for {rule.timing.hold:g} s or more"
     rule_id = f"state.{rule.name}"
-    return rule.verdict.claim(
+    return rule.indicates.claim(
         subject, seen, detector=rule_id, catalogue_id="states", rule_id=rule_id, note=note
     )
 
 
 def at(claim: Callable[[], Claim], ts: float) -> Make:
-    """Return how a condition writes its suspicion at event time ``ts``; the claim is made only then."""
+    """Return a function that makes the suspicion at event time ``ts``; it calls ``claim`` only then."""
 
     def make(state: State, onset: float) -> Suspicion:
         return claim().suspicion(state, ts=ts, onset=onset)

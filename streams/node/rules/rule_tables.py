@@ -1,7 +1,7 @@
-"""Counter rules as tables: which increase means which fault, with what weight and severity.
+"""Counter rules as tables: which increase indicates which fault, with what weight and severity.
 
-Data only; ``rule_engine`` applies it. The ``source`` of a rule is who set its trigger: "slowrank" where it is
-our own choice, "after X (…)" where X has what stands in brackets instead.
+Data only; ``rule_engine`` applies it. The ``source`` of a rule is where its threshold comes from: "slowrank"
+where we chose it, "after X (…)" where X has what is in brackets instead.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,10 +17,10 @@ from streams.suspicions import Claim
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """What a rule argues for; ``weight`` is a log likelihood ratio.
+class Indication:
+    """The kind of finding that a rule indicates; ``weight`` is a log likelihood ratio.
 
-    ``alone``: it opens a finding by itself although it is mild, because it claims no more than what was seen.
+    ``alone``: it opens a finding by itself although it is mild, because the finding states only the event.
     """
 
     kind: str
@@ -66,15 +66,15 @@ class CountRule:
     """``metric`` increased by at least ``count`` within ``window`` seconds.
 
     ``count_of`` gives the count by instance, NaN where it is not known, which leaves ``count``.
-    ``apart``: and by so many times the median of at least three siblings on the node; what all of them count
-    is the load's or the path's. ``usual`` (events a day): and by more than chance allows (p < 1e-6) where
-    the siblings' median, or that many a day, is usual.
+    ``apart``: and by so many times the median of at least three siblings on the node; a count on all of them
+    comes from the load or the path. ``usual`` (events a day): and by more than chance allows (p < 1e-6) at
+    that rate, or at the siblings' median.
     """
 
     metric: str
     count: float
     window: float
-    verdict: Verdict
+    indicates: Indication
     source: str
     sticky: bool = False
     count_of: Callable[[Mapping[str, Array]], Array] | None = None
@@ -83,7 +83,7 @@ class CountRule:
 
     @property
     def timing(self) -> Timing:
-        """An increase needs no hold of its own: the window is one."""
+        """The hold is 0: the window of the count takes its place."""
         return Timing(sticky=self.sticky)
 
 
@@ -99,26 +99,26 @@ class StateRule:
     metric: str
     test: Callable[[Mapping[str, Array]], Mask]
     timing: Timing
-    verdict: Verdict
+    indicates: Indication
     source: str
 
 
-def xid_verdict(code: int, severity: Severity, weight: float) -> Verdict:
-    return Verdict(f"xid.{code}", "event", severity, weight)
+def xid_indication(code: int, severity: Severity, weight: float) -> Indication:
+    return Indication(f"xid.{code}", "event", severity, weight)
 
 
 # Weights are starting values, not estimated on faults yet: 6 for what is fatal, 3 for throttling, degraded
 # links and classes of port errors, 1 for what only hints.
-UNCORRECTABLE = Verdict("ecc.uncorrectable", "gpu_memory", "critical", 6.0)
-REMAP_PENDING = Verdict("ecc.row_remap_pending", "gpu_memory", "error", 5.0)
-REMAP_FAILED = Verdict("ecc.row_remap_failure", "gpu_memory", "critical", 6.0)
-CORRECTABLE = Verdict("ecc.correctable_rate", "gpu_memory", "warning", 2.0)
-_NVLINK_WEAK = Verdict("link.nvlink_degraded", "nvlink_pcie", "warning", 1.5)
-NIC_FLAP = Verdict("link.nic_flap", "nic", "error", 3.0)
-_NIC_FLAP_ONCE = Verdict("link.nic_flap", "nic", "warning", 3.0, alone=True)
-_NIC_ERRORS = Verdict("link.nic_errors", "nic", "warning", 3.0)
-_NIC_FAILING = Verdict("link.nic_errors", "nic", "error", 3.0)
-_NIC_HINT = Verdict("link.nic_errors", "nic", "warning", 1.0)
+UNCORRECTABLE = Indication("ecc.uncorrectable", "gpu_memory", "critical", 6.0)
+REMAP_PENDING = Indication("ecc.row_remap_pending", "gpu_memory", "error", 5.0)
+REMAP_FAILED = Indication("ecc.row_remap_failure", "gpu_memory", "critical", 6.0)
+CORRECTABLE = Indication("ecc.correctable_rate", "gpu_memory", "warning", 2.0)
+_NVLINK_WEAK = Indication("link.nvlink_degraded", "nvlink_pcie", "warning", 1.5)
+NIC_FLAP = Indication("link.nic_flap", "nic", "error", 3.0)
+_NIC_FLAP_ONCE = Indication("link.nic_flap", "nic", "warning", 3.0, alone=True)
+_NIC_ERRORS = Indication("link.nic_errors", "nic", "warning", 3.0)
+_NIC_FAILING = Indication("link.nic_errors", "nic", "error", 3.0)
+_NIC_HINT = Indication("link.nic_errors", "nic", "warning", 1.0)
 
 
 def _replays_allowed(gpu: Mapping[str, Array]) -> Array:
@@ -142,7 +142,7 @@ GPU_COUNTS = (
         # generation is not read.
         32,
         60.0,
-        Verdict("link.pcie_replay", "nvlink_pcie", "warning", 2.0),
+        Indication("link.pcie_replay", "nvlink_pcie", "warning", 2.0),
         "DCGM",
         count_of=_replays_allowed,
     ),
@@ -154,15 +154,15 @@ GPU_COUNTS = (
         # Nanoseconds: a twentieth of a minute.
         0.05 * 60e9,
         60.0,
-        Verdict("throttle.thermal", "clocks", "warning", 3.0),
+        Indication("throttle.thermal", "clocks", "warning", 3.0),
         "slowrank",
     ),
-    # At full load every GPU touches its power limit; one that stands at it alone is held back.
+    # At full load every GPU reaches its power limit at times; one that is limited alone is slowed down.
     CountRule(
         "gpu.throttle.power_nanoseconds_total",
         0.05 * 60e9,
         60.0,
-        Verdict("throttle.power", "clocks", "warning", 2.0),
+        Indication("throttle.power", "clocks", "warning", 2.0),
         "slowrank",
         apart=5.0,
     ),
@@ -180,7 +180,7 @@ NIC_COUNTS = (
     CountRule("nic.port.symbol_errors_total", 120, 3600.0, _NIC_FAILING, "NVSentinel"),
     CountRule("nic.port.local_link_integrity_errors_total", 1, 60.0, _NIC_FAILING, "NVSentinel"),
     CountRule("nic.port.excessive_buffer_overrun_errors_total", 1, 60.0, _NIC_FAILING, "NVSentinel"),
-    # Retries run out where the other end is not ready: whose fault that is must come from elsewhere.
+    # Retries run out where the other end is not ready: this does not show which end is at fault.
     CountRule("nic.port.rnr_nak_retry_errors_total", 1, 60.0, _NIC_ERRORS, "after NVSentinel (fatal)"),
     CountRule("nic.port.rx_errors_total", 600, 60.0, _NIC_ERRORS, "NVSentinel"),
     CountRule("nic.port.xmit_discards_total", 6000, 60.0, _NIC_HINT, "NVSentinel"),
@@ -194,7 +194,7 @@ HOST_COUNTS = (
         "host.oom_kills_total",
         1,
         60.0,
-        Verdict("host.memory_pressure", "host", "warning", 2.0),
+        Indication("host.memory_pressure", "host", "warning", 2.0),
         "slowrank",
     ),
 )

@@ -1,6 +1,6 @@
-"""States of the hardware that mean something while they hold, as tables: GPUs, ports of the fabric, nodes.
+"""State rules as tables: conditions of GPUs, fabric ports and nodes that indicate a fault while they hold.
 
-Data only; ``hardware`` applies it. The columns are [nodes, devices].
+Data only; ``rule_engine`` applies it. The columns are [nodes, devices].
 """
 
 from collections.abc import Callable, Mapping
@@ -13,9 +13,9 @@ from streams.node.rules.rule_tables import (
     CORRECTABLE,
     REMAP_FAILED,
     REMAP_PENDING,
+    Indication,
     StateRule,
-    Verdict,
-    xid_verdict,
+    xid_indication,
 )
 
 # Bits of NVML's reasons to lower the clocks. The software power cap (4) is not among them: at full load it is
@@ -38,11 +38,11 @@ WAS_UP, BEST_SPEED, OTHERS_UP, IN_JOB = "was_up", "best_speed", "others_up", "in
 
 READ_SECONDS = "gpu.nvml_call_seconds"
 SLOW_READ_SECONDS = 0.25
-"""A whole read with PCIe throughput, two calls of 20 ms, takes some 60 ms: four times that. Chosen; the
-exporter's tick waits 0.3 s for it."""
+"""Chosen: four times a whole read with PCIe throughput (two calls of 20 ms), which takes some 60 ms, and
+below the 0.3 s for which the exporter's tick waits."""
 READ_HOLD_SECONDS = 15.0
-"""Longer than an exporter takes to read each GPU by a process of its own, which shows which one is slow."""
-_SLOW_READS = Verdict("gpu.slow_reads", "event", "warning", 2.0, alone=True)
+"""Chosen: longer than an exporter takes to read each GPU by its own process, which isolates the slow one."""
+_SLOW_READS = Indication("gpu.slow_reads", "event", "warning", 2.0, alone=True)
 
 
 def _loaded(gpu: Mapping[str, Array]) -> Mask:
@@ -72,7 +72,7 @@ def _narrow(gpu: Mapping[str, Array]) -> Mask:
 
 
 def _older_generation(gpu: Mapping[str, Array]) -> Mask:
-    """Below the best of the node's GPUs: all of a node are of one make."""
+    """Return GPUs below the best of their node, as all GPUs of a node are of one model."""
     read = np.where(_loaded(gpu), gpu["gpu.pcie.link_gen"], np.nan)
     best = np.fmax.reduce(read, axis=1, initial=0.0)
     return np.asarray((read > 0) & (read < best[:, None]))
@@ -80,12 +80,12 @@ def _older_generation(gpu: Mapping[str, Array]) -> Mask:
 
 def _remapped(gpu: Mapping[str, Array]) -> Array:
     held = [gpu[f"gpu.row_remap.{kind}_total"] for kind in ("correctable", "uncorrectable")]
-    # What was not read is negative.
+    # Missing values are negative.
     return np.asarray(sum(np.maximum(rows, 0) for rows in held))
 
 
 def _slow_reads(gpu: Mapping[str, Array]) -> Mask:
-    """Slow, and so beside the others: what all are, is the driver's (``slow_driver``)."""
+    """Return slow GPUs among faster ones; if all are slow, the driver is (``slow_driver``)."""
     seconds = gpu[READ_SECONDS]
     slow = np.asarray(seconds > SLOW_READ_SECONDS)
     for k, i in np.argwhere(slow).tolist():
@@ -106,7 +106,7 @@ GPU_STATES = (
         "gpu.throttle_reasons",
         _unexplained_slowdown,
         Timing(hold=10.0),
-        Verdict("throttle.hw_slowdown", "clocks", "warning", 3.0),
+        Indication("throttle.hw_slowdown", "clocks", "warning", 3.0),
         "NVML bit, slowrank hold",
     ),
     StateRule(
@@ -115,7 +115,7 @@ GPU_STATES = (
         "gpu.throttle_reasons",
         _reason(HW_THERMAL),
         Timing(hold=10.0),
-        Verdict("throttle.thermal", "clocks", "warning", 3.0),
+        Indication("throttle.thermal", "clocks", "warning", 3.0),
         "NVML bit, slowrank hold",
     ),
     StateRule(
@@ -124,7 +124,7 @@ GPU_STATES = (
         "gpu.throttle_reasons",
         _reason(SW_THERMAL),
         Timing(hold=30.0),
-        Verdict("throttle.thermal", "clocks", "warning", 2.0),
+        Indication("throttle.thermal", "clocks", "warning", 2.0),
         "NVML bit, slowrank hold",
     ),
     StateRule(
@@ -133,7 +133,7 @@ GPU_STATES = (
         "gpu.throttle_reasons",
         _reason(POWER_BRAKE),
         Timing(hold=10.0),
-        Verdict("throttle.power", "clocks", "warning", 3.0),
+        Indication("throttle.power", "clocks", "warning", 3.0),
         "NVML bit, slowrank hold",
     ),
     StateRule(
@@ -142,7 +142,7 @@ GPU_STATES = (
         "gpu.temp.margin_celsius",
         lambda gpu: np.asarray(gpu["gpu.temp.margin_celsius"] <= 0),
         Timing(hold=10.0),
-        Verdict("throttle.thermal", "clocks", "warning", 1.5),
+        Indication("throttle.thermal", "clocks", "warning", 1.5),
         "slowrank",
     ),
     StateRule(
@@ -151,7 +151,7 @@ GPU_STATES = (
         "gpu.pcie.link_width",
         _narrow,
         Timing(hold=30.0),
-        Verdict("link.pcie_downgrade", "nvlink_pcie", "error", 3.0),
+        Indication("link.pcie_downgrade", "nvlink_pcie", "error", 3.0),
         "slowrank",
     ),
     StateRule(
@@ -160,7 +160,7 @@ GPU_STATES = (
         "gpu.pcie.link_gen",
         _older_generation,
         Timing(hold=30.0),
-        Verdict("link.pcie_downgrade", "nvlink_pcie", "error", 3.0),
+        Indication("link.pcie_downgrade", "nvlink_pcie", "error", 3.0),
         "slowrank",
     ),
     StateRule(
@@ -172,7 +172,7 @@ GPU_STATES = (
         REMAP_PENDING,
         "NVML",
     ),
-    # Each row that is remapped makes memory a little slower; a GPU has 512 to spare.
+    # Each remapped row makes memory a little slower; a GPU has 512 spare rows.
     StateRule(
         "remapped_rows",
         "more than 10 rows remapped",
@@ -207,7 +207,7 @@ GPU_STATES = (
         "gpu.recovery_action",
         _flag("gpu.recovery_action"),
         Timing(clear=RECOVERY_CLEAR),
-        xid_verdict(154, "error", 5.0),
+        xid_indication(154, "error", 5.0),
         "NVML",
     ),
     StateRule(
@@ -219,33 +219,33 @@ GPU_STATES = (
         _SLOW_READS,
         "slowrank",
     ),
-    # The energy counter of a working driver never stands still: power is never zero.
+    # With a working driver the energy counter always rises: power is never zero.
     StateRule(
         "frozen",
         "the energy counter stands still",
         "gpu.energy_millijoules_total",
         lambda gpu: np.asarray(gpu[FROZEN]),
         Timing(hold=10.0),
-        xid_verdict(119, "error", 4.0),
+        xid_indication(119, "error", 4.0),
         "slowrank",
     ),
 )
 
 
 def _dead(nic: Mapping[str, Array]) -> Mask:
-    """Down under a job while other ports of the node are up: neither a reboot nor the switch."""
+    """Return ports that are down in a job while other ports of the node are up: no reboot, no switch."""
     return np.asarray((nic["nic.port.up"] == 0) & nic[WAS_UP] & nic[OTHERS_UP] & nic[IN_JOB])
 
 
 NIC_STATES = (
-    # Longer than the one to two seconds of a flap, shorter than what a collective waits before it gives up.
+    # Hold: longer than a flap of one to two seconds, shorter than the timeout of a collective.
     StateRule(
         "port_dead",
         "down after it was up, in a job, other ports of the node up",
         "nic.port.up",
         _dead,
         Timing(hold=2.5),
-        Verdict("link.nic_flap", "nic", "error", 4.0),
+        Indication("link.nic_flap", "nic", "error", 4.0),
         "slowrank",
     ),
     StateRule(
@@ -254,7 +254,7 @@ NIC_STATES = (
         "nic.port.up",
         lambda nic: np.asarray((nic["nic.port.up"] == 0) & nic[WAS_UP]),
         Timing(hold=10.0),
-        Verdict("link.nic_flap", "nic", "warning", 3.0),
+        Indication("link.nic_flap", "nic", "warning", 3.0),
         "NVSentinel, slowrank hold",
     ),
     StateRule(
@@ -263,12 +263,12 @@ NIC_STATES = (
         "nic.port.speed_bits_per_second",
         lambda nic: np.asarray(nic["nic.port.speed_bits_per_second"] < 0.95 * nic[BEST_SPEED]),
         Timing(hold=30.0),
-        Verdict("link.nic_slow", "nic", "warning", 2.0),
+        Indication("link.nic_slow", "nic", "warning", 2.0),
         "slowrank",
     ),
 )
 
-# Congestion is of the mean port: what comes to a single one is no full network.
+# Congestion is measured on the mean port: notifications on a single one are no full network.
 NODE_STATES = (
     StateRule(
         "congested",
@@ -277,7 +277,7 @@ NODE_STATES = (
         lambda node: np.asarray(node[CNP_RATIO] >= 10.0),
         # All nodes of a job raise it at once: refreshed seldom, but before it expires.
         Timing(hold=10.0, refresh=300.0),
-        Verdict("congestion", "nic", "info", 1.0),
+        Indication("congestion", "nic", "info", 1.0),
         "slowrank",
     ),
     StateRule(

@@ -17,14 +17,14 @@ from detectors.changepoint.cusum import CusumBank
 from detectors.changepoint.detector import ChangeDetectorBank
 from detectors.changepoint.standardise import Scale
 from detectors.changepoint.winsorise import Winsoriser
-from detectors.node.idle_node import QuietBank, Reading
+from detectors.node.idle_node import IdleNodeBank, Reading
 
 SERIES = 3
 Detector = tuple[Callable[[], Any], Callable[[Any, int, np.ndarray], Any]]
 SMALL = BocpdConfig(slots=16, cap=40)
 
 
-def feed_quiet(detector: QuietBank, t: int, x: np.ndarray) -> Any:
+def feed_quiet(detector: IdleNodeBank, t: int, x: np.ndarray) -> Any:
     """Take a row as the NIC rate and the power of two GPUs on each node."""
     full = np.stack((5.0 + x, 5.0 + x), axis=1)
     one = np.where(np.isnan(full), np.nan, 1.0)
@@ -61,7 +61,7 @@ DETECTORS: dict[str, Detector] = {
         lambda detector, t, x: detector.update(float(t), x),
     ),
     "series": (SeriesDetector, lambda detector, t, x: detector.update(float(t), float(x[0]))),
-    "quiet": (lambda: QuietBank(SERIES, 2), feed_quiet),
+    "quiet": (lambda: IdleNodeBank(SERIES, 2), feed_quiet),
 }
 
 each_detector = pytest.mark.parametrize(("make", "feed"), DETECTORS.values(), ids=DETECTORS.keys())

@@ -3,7 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from detectors.node.idle_node import Quiet, QuietBank, Reading
+from detectors.node.idle_node import IdleNodeBank, IdleResult, Reading
 
 GPUS = 4
 NODE = np.array([0])
@@ -24,7 +24,7 @@ def reading(ts, *, nic=1e9, watts=600.0, busy=1.0, tensor=np.nan, memory=0.8):
 HANG = {"nic": 0.0, "watts": 250.0}
 
 
-def run(bank, seconds, **values) -> list[Quiet]:
+def run(bank, seconds, **values) -> list[IdleResult]:
     return [bank.update(NODE, reading(second, **values)) for second in seconds]
 
 
@@ -34,7 +34,7 @@ def first_held(found):
 
 @pytest.fixture
 def working():
-    bank = QuietBank(1, GPUS)
+    bank = IdleNodeBank(1, GPUS)
     assert first_held(run(bank, range(120))) is None
     return bank
 
@@ -90,7 +90,7 @@ def test_power_about_the_limit_does_not_interrupt_both_keys(working):
 
 def test_tensor_cores_that_stand_still_are_a_key():
     """Idle tensor cores that are usually busy turn B2, also where the power is not low."""
-    bank = QuietBank(1, GPUS)
+    bank = IdleNodeBank(1, GPUS)
     run(bank, range(120), tensor=0.5)
     found = run(bank, range(120, 140), tensor=0.0, nic=0.0)
     assert first_held(found) == 5
@@ -99,7 +99,7 @@ def test_tensor_cores_that_stand_still_are_a_key():
 
 def test_tensor_activity_nobody_measures_is_no_key():
     """An exporter that writes zero for what it cannot read says nothing."""
-    bank = QuietBank(1, GPUS)
+    bank = IdleNodeBank(1, GPUS)
     assert first_held(run(bank, range(200), tensor=0.0)) is None
 
 
@@ -131,7 +131,7 @@ def test_a_hang_of_idle_gpus_that_hold_memory_is_one(working):
 
 def test_a_slow_start_is_not_learnt():
     """Ten idle minutes before training do not make idle power usual."""
-    bank = QuietBank(1, GPUS)
+    bank = IdleNodeBank(1, GPUS)
     run(bank, range(600), nic=0.0, watts=75.0, busy=0.0)
     assert first_held(run(bank, range(600, 660))) is None
     assert first_held(run(bank, range(660, 700), **HANG)) == 5
@@ -139,7 +139,7 @@ def test_a_slow_start_is_not_learnt():
 
 def test_a_node_that_talks_to_nobody_has_no_bytes_to_miss():
     """A node with a trickle of traffic needs the power key, for its longer hold."""
-    bank = QuietBank(1, GPUS)
+    bank = IdleNodeBank(1, GPUS)
     run(bank, range(120), nic=1e5)
     assert first_held(run(bank, range(120, 200), **HANG)) == 30
 
@@ -150,7 +150,7 @@ def test_what_is_not_read_changes_nothing(working):
     assert first_held(run(working, range(120, 180), **nothing)) is None
     run(working, range(180, 190), **HANG)
     assert all(q.held[0] for q in run(working, range(190, 200), **nothing))
-    other = QuietBank(1, GPUS)
+    other = IdleNodeBank(1, GPUS)
     run(other, range(120))
     one_lost = {"nic": 0.0, "watts": np.array([250.0] * 3 + [np.nan])}
     assert first_held(run(other, range(120, 140), **one_lost)) == 5
@@ -192,13 +192,13 @@ def test_shares_are_of_what_is_usual(working):
     """Bytes and power are shown against the node's own medians, NaN where nothing is usual."""
     shares = working.shares(NODE, reading(120, nic=1e7, watts=300.0))
     assert shares.ravel().tolist() == [0.01, 0.5]
-    assert np.isnan(QuietBank(1, GPUS).shares(NODE, reading(0))).all()
+    assert np.isnan(IdleNodeBank(1, GPUS).shares(NODE, reading(0))).all()
 
 
 def test_a_bank_of_many_nodes_is_many_banks_of_one():
     """Fed together, in parts or alone, nodes at their own times are judged alike."""
     rng = np.random.default_rng(7)
-    together, alone = QuietBank(3, GPUS), [QuietBank(1, GPUS) for _ in range(3)]
+    together, alone = IdleNodeBank(3, GPUS), [IdleNodeBank(1, GPUS) for _ in range(3)]
     for second in range(200):
         here = np.flatnonzero(rng.random(3) < 0.9)
         values = [HANG if node == 1 and second >= 150 else {} for node in here]
@@ -217,7 +217,7 @@ def test_a_bank_of_many_nodes_is_many_banks_of_one():
 
 def test_a_reset_forgets_one_node():
     """After another job came, its node is judged by nothing it did before."""
-    bank = QuietBank(1, GPUS)
+    bank = IdleNodeBank(1, GPUS)
     run(bank, range(120))
     bank.reset(NODE)
     assert first_held(run(bank, range(120, 180), **HANG)) is None

@@ -1,7 +1,7 @@
 import pytest
 
 from slowrank.telemetry import NodeEvent, NodeSample, Suspicion
-from streams.node.batching import Gathered
+from streams.node.batching import BatchBySecond
 from streams.node.stage import NodeStage
 from streams.runtime.partitions.partition import PartitionState
 from tests.streams import traffic
@@ -33,7 +33,7 @@ def sample(seq):
 def test_samples_wait_for_the_tick_and_events_do_not():
     """What was gathered is taken in its order before time passes, once."""
     log = Log()
-    stage = Gathered(log)
+    stage = BatchBySecond(log)
     stage.process(sample(1))
     stage.process(NodeEvent(cluster="c", node="n1", seq=2, ts=2.0, source="kmsg", code="xid.79"))
     stage.process(sample(3))
@@ -51,7 +51,7 @@ def test_a_sample_of_the_second_just_begun_waits_for_its_end_and_a_clock_ahead_f
     """So a node comes once a second; one ahead of the others is taken as it comes, in its order, and at the
     end of the stream nothing is left."""
     log = Log()
-    stage = Gathered(log)
+    stage = BatchBySecond(log)
     for record in (later(1, "a", 9.9), later(2, "a", 10.2), later(3, "b", 10.5), later(4, "b", 11.5)):
         stage.process(record)
     stage.tick(10.0)
@@ -72,10 +72,13 @@ def test_a_lane_built_again_brings_out_what_was_waiting(cut):
     def run(lane, part):
         return [s for r in part for s in lane.process(r, r.ts)]
 
-    before, rebuilt = PartitionState("l", Gathered(NodeStage())), PartitionState("l", Gathered(NodeStage()))
+    before, rebuilt = (
+        PartitionState("l", BatchBySecond(NodeStage())),
+        PartitionState("l", BatchBySecond(NodeStage())),
+    )
     said = run(before, records[:cut])
     run(rebuilt, records[:cut])
     said += run(rebuilt, records[cut:])
 
-    assert said == run(PartitionState("l", Gathered(NodeStage())), records)
+    assert said == run(PartitionState("l", BatchBySecond(NodeStage())), records)
     assert [s.kind for s in said if isinstance(s, Suspicion) and s.state == "raise"] == ["clock.low"]

@@ -12,7 +12,7 @@ from simulator.faults.fault import Fault
 from slowrank.telemetry import NodeEvent, NodeSample, Record, Suspicion, encode
 from slowrank.telemetry.schema import GPU_V1, NIC_V1, SAMPLE_SCHEMAS
 from streams.columns import spread
-from streams.node.batching import Gathered
+from streams.node.batching import BatchBySecond
 from streams.node.config import NodeConfig
 from streams.node.node_table import SPARE_DEVICES, NodeTable
 from streams.node.stage import NodeStage
@@ -157,7 +157,7 @@ def test_nodes_may_be_interleaved_in_any_way(records, expected, seed):
 
 def test_gathered_until_the_tick_they_say_the_same(records, expected):
     """What the runners do: every sample waits for the next tick, and events do not."""
-    stage = Gathered(NodeStage())
+    stage = BatchBySecond(NodeStage())
     found: list[Any] = []
     for n, r in enumerate(records):
         found += stage.process(r)

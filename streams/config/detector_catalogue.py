@@ -13,8 +13,7 @@ from streams.node.rules.state_rules import GPU_STATES, NIC_STATES, NODE_STATES
 
 @dataclass(frozen=True, slots=True)
 class Detector:
-    """One entry; ``knobs`` is where its settings stand in ``tuning.Configs``, ``only`` which of them are
-    its own where others' stand there too."""
+    """One entry; ``knobs`` is the path of its settings in ``Configs``, ``only`` names its own among them."""
 
     name: str
     about: str
@@ -23,14 +22,14 @@ class Detector:
 
 
 GRAY = Detector("gray", "nodes with several weak signs at once, where it has a model of healthy ones")
-"""Its one setting is no number but a file: the model."""
+"""Its one setting is a file, the model."""
 
 DETECTORS = (
     Detector("peer_step", "ranks slower than their peers, lastingly or on and off", ("job", "straggler")),
     Detector("data_loading", "ranks that wait for data longer than their peers"),
     Detector("stage", "pipeline stages with more work than the others"),
     Detector("workload", "work that differs between ranks from step to step"),
-    Detector("shared_wait", "waits of all ranks that became longer: for data, or for what nobody measures"),
+    Detector("shared_wait", "waits of all ranks that became longer: for data, or unexplained"),
     Detector("congestion", "transfers that take longer for all ranks of a job"),
     Detector("group_votes", "parallel groups that transfer more slowly than the others"),
     Detector("hang", "jobs without progress"),
@@ -40,19 +39,19 @@ DETECTORS = (
     Detector("level_changes", "clocks, power, temperatures and rates that moved", ("node", "change")),
     Detector("silence", "nodes that stopped sending", ("node", "silence")),
     Detector("clock", "nodes whose clock is off"),
-    Detector("gpu_presence", "GPUs that are not read any more", ("node",), ("gone",)),
+    Detector("gpu_presence", "GPUs that can no longer be read", ("node",), ("gone",)),
     GRAY,
     Detector("counters", "error counters that rise"),
     Detector("states", "throttle reasons, link widths and other states that hold"),
     Detector("waiting_ports", "ports in which data waits longer than usual and than in the node's others"),
-    Detector("pairwise", "links, from delays between pairs of nodes where somebody probes them"),
+    Detector("pairwise", "links, from delays between pairs of nodes where a prober measures them"),
     Detector("domains", "racks, switches and rails that fail as a whole; a trial of it finds nothing"),
     Detector("events", "XIDs and other events of the kernel log and the driver"),
 )
-"""In the order in which they are shown."""
+"""In the order of display."""
 
 FINDINGS = Detector("findings", "when suspicions become a finding and when it ends", ("finding",))
-"""Not a detector, and never off, but tuned alike."""
+"""Not a detector and never off, but tuned in the same way."""
 
 NAMES = frozenset(d.name for d in DETECTORS)
 

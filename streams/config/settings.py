@@ -1,8 +1,8 @@
-"""What holds for a cluster and a job: each detector's mode, and the settings of the stages.
+"""The modes of the detectors and the settings of the stages, by cluster and job.
 
-Pure: ``tuning_file`` reads the tables, ``tuned`` runs the stages by them. A table for jobs comes before one
-for clusters, that before the one for all; within one kind a full name before a pattern, a longer pattern
-before a shorter.
+Pure: ``toml_file`` reads the tables, ``stages`` builds the stages. A table for jobs takes precedence over one
+for clusters, and that over the one for all; within one kind a full name over a pattern, a longer pattern over
+a shorter.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,8 +22,8 @@ from streams.stage import Output
 
 Mode = Literal["on", "shadow", "off"]
 
-# Clusters and jobs at once: their names come from telemetry, and must not fill the memory.
 REMEMBERED = 4096
+"""Cached clusters and jobs. Chosen: their names come from telemetry, and memory must be bounded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +38,10 @@ class Configs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """One table: whom it is for (patterns; None: any), the modes by detector or rule, and the settings.
+    """One table: its clusters and jobs (patterns; None: any), the modes by detector or rule, and the
+    settings.
 
-    ``knobs`` is a tree along the fields of ``Configs``; ``where`` is what the table is called in its file.
+    ``knobs`` is a tree along the fields of ``Configs``; ``where`` is the name of the table in its file.
     """
 
     where: str
@@ -50,45 +51,44 @@ class Layer:
     knobs: Mapping[str, Any] = field(default_factory=dict)
 
     def applies(self, cluster: str, job: str | None) -> bool:
-        """Return whether it says anything about a job of a cluster (None: about no job in particular)."""
+        """Return whether the table applies to a job of a cluster, or with None to the cluster."""
         if self.cluster is not None and not fnmatchcase(cluster, self.cluster):
             return False
         return self.job is None or (job is not None and fnmatchcase(job, self.job))
 
     @property
     def precedence(self) -> tuple[bool, bool, bool, int]:
-        """The greater comes before the smaller."""
+        """Sort key: the greater takes precedence."""
         pattern = self.job or self.cluster or ""
         return self.job is not None, self.cluster is not None, not is_pattern(pattern), len(pattern)
 
 
 class Tuning:
-    """All layers over the settings that hold where none says otherwise."""
+    """Layers of settings over the defaults."""
 
     def __init__(self, layers: Sequence[Layer] = (), base: Configs | None = None) -> None:
         self.base = base or Configs()
-        # The weakest first: settings are laid over each other in this order, modes are looked up in the
-        # other.
+        # Lowest precedence first: settings are merged in this order, modes are looked up in reverse.
         self.layers = tuple(sorted(layers, key=lambda layer: layer.precedence))
         self._for = lru_cache(REMEMBERED)(self._matching)
         self._configs = lru_cache(REMEMBERED)(self._applied)
         self._has_modes = any(layer.modes for layer in self.layers)
 
     def configs(self, cluster: str, job: str | None = None) -> Configs:
-        """Return the settings for a job, or for what belongs to no job."""
+        """Return the settings for a job, or for a cluster outside of jobs."""
         return self._configs(self._for(cluster, job))
 
     def finding(self, cluster: str) -> FindingConfig:
-        """Return the settings of a cluster's findings, for the stage and the store; no job has its own."""
+        """Return the settings of a cluster's findings, which are the same for all jobs."""
         return self.configs(cluster).finding
 
     def with_region(self, region: Envelope) -> "Tuning":
-        """Return the same with one healthy region for all clusters."""
+        """Return a copy with one healthy region for all clusters."""
         layers = [replace(x, knobs={k: v for k, v in x.knobs.items() if k != "gray"}) for x in self.layers]
         return Tuning(layers, replace(self.base, gray=region))
 
     def mode(self, name: str, cluster: str, job: str | None = None, *, rule: str = "") -> tuple[Mode, str]:
-        """Return the mode of a detector, or of one rule of it, and which table says so ("": none does)."""
+        """Return the mode of a detector, or of one of its rules, and the table that sets it ("": none)."""
         for place in reversed(self._for(cluster, job)):
             layer = self.layers[place]
             mode = layer.modes.get(rule) or layer.modes.get(name)
@@ -100,16 +100,16 @@ class Tuning:
         """Return whether a detector is off in a cluster, whatever the job or the rule (``rules``: prefix)."""
         if self.mode(name, cluster)[0] != "off":
             return False
-        spoken = [self.layers[i] for i in self._for(cluster, None)]
+        applying = [self.layers[i] for i in self._for(cluster, None)]
         exceptions = {mode for layer in self.layers if layer.job is not None for mode in layer.modes}
-        exceptions |= {rule for layer in spoken for rule in layer.modes if rule.startswith(rules)}
+        exceptions |= {rule for layer in applying for rule in layer.modes if rule.startswith(rules)}
         return not any(mode == name or mode.startswith(rules) for mode in exceptions)
 
     def judged(self, output: Output) -> Output | None:
         """Return an output under the mode of its detector: itself, marked as one in shadow, or None (off).
 
-        A clear always passes: what it ends may have been raised under another mode, when the node ran
-        another job. Outputs of no detector pass too.
+        A clear always passes: its suspicion may have been raised under another mode, when the node ran
+        another job. Outputs without a detector pass too.
         """
         if not self._has_modes:
             return output
@@ -139,12 +139,12 @@ class Tuning:
 
 
 def is_pattern(name: str) -> bool:
-    """Return whether a name stands for several."""
+    """Return whether a name is a pattern."""
     return not set("*?[").isdisjoint(name)
 
 
 def with_knobs(base: Configs, *trees: Mapping[str, Any]) -> Configs:
-    """Return the settings with those of the trees in their place, the later before the earlier.
+    """Return the settings with those of the trees in their place; later trees take precedence.
 
     Raises ``ValueError`` where they contradict each other.
     """

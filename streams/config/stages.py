@@ -1,4 +1,5 @@
-"""The stages under a tuning: one for each distinct setting, and the modes applied to what they say."""
+"""The stages under a tuning: one for each distinct setting, with the detectors' modes applied to the
+outputs."""
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
@@ -21,10 +22,7 @@ C = TypeVar("C", bound=Hashable)
 
 
 class Tuned(Generic[C]):
-    """A stage that hands each record to the stage made with the settings that hold for it.
-
-    Clusters or jobs with equal settings share one.
-    """
+    """Routes each record to the stage with its settings; clusters or jobs with equal settings share one."""
 
     def __init__(
         self, tuning: Tuning, *, config_of: Callable[[Any], C | None], make: Callable[[C], Stage]
@@ -40,7 +38,7 @@ class Tuned(Generic[C]):
         return tuple(self._stages.values())
 
     def process(self, record: Input) -> Sequence[Output]:
-        """Take one record; one that is not for the stage gives rise to nothing."""
+        """Process one record; records of other stages give nothing."""
         config = self._config_of(record)
         if config is None:
             return ()
@@ -50,7 +48,7 @@ class Tuned(Generic[C]):
         return self._judged(stage.process(record))
 
     def tick(self, event_time: float) -> Sequence[Output]:
-        """Let event time pass for all."""
+        """Advance event time for all."""
         found: list[Output] = []
         for stage in self._stages.values():
             found += self._judged(stage.tick(event_time))
@@ -69,8 +67,7 @@ def node_stage(tuning: Tuning) -> Stage:
     @lru_cache(REMEMBERED)
     def config_at(cluster: str) -> NodeConfig:
         configs = tuning.configs(cluster)
-        # Much of the stage's time goes into level changes: what nobody will hear of is not looked for, or
-        # told.
+        # Level changes take most of the stage's time: they are not computed where their output is off.
         return replace(
             configs.node,
             level_changes=configs.node.level_changes
@@ -99,7 +96,7 @@ def job_stage(
 
 
 def job_memory(stage: Stage) -> JobMemory:
-    """Return what the jobs of a stage take; nothing for a stage without jobs."""
+    """Return the memory of the jobs of a stage; zero for a stage without jobs."""
     stages = stage.stages if isinstance(stage, Tuned) else (stage,)
     return sum((s.memory for s in stages if isinstance(s, JobStage)), start=JobMemory())
 

@@ -1,4 +1,4 @@
-"""What holds for a cluster and a job, in lines for people: modes, settings, and which table says so."""
+"""Lists the modes and settings of a cluster and a job as text, each with the table that sets it."""
 
 from collections.abc import Iterator
 from dataclasses import is_dataclass

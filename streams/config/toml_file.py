@@ -24,7 +24,7 @@ from streams.cluster.gray_model import read_region
 from streams.config.detector_catalogue import DETECTORS, FINDINGS, GRAY, NAMES, RULES, Detector
 from streams.config.settings import Configs, Layer, Mode, Tuning, is_pattern, with_knobs
 
-# Settings by name, wherever they stand: a share of something; what may be zero; what may have any sign.
+# Settings by name in any table: shares of something; those that may be zero; those of any sign.
 _SHARES = frozenset(
     (
         "floor",
@@ -40,13 +40,13 @@ _SHARES = frozenset(
 _FROM_ZERO = frozenset(("warmup", "warmup_steps", "refractory", "lateness_seconds", "queue_seconds"))
 _ANY = frozenset(("mu0", "prior_log_odds"))
 _MOST = 100_000
-"""Of anything that is counted: memory and time grow with it."""
+"""Largest count. Chosen: memory and time grow with it."""
 _LARGEST = 2**53
-"""Of whole numbers: from here on a float is another number."""
+"""Largest whole number: above it floats are not exact."""
 
 
 class TuningError(ValueError):
-    """A table cannot be used: which key of which file, and what is allowed."""
+    """A table cannot be used; the message has file, key and the allowed values."""
 
 
 def read_tuning(path: Path, base: Configs | None = None) -> Tuning:
@@ -65,9 +65,9 @@ def read_tuning(path: Path, base: Configs | None = None) -> Tuning:
 def tuning_of(
     tables: Mapping[str, Any], *, file: str, base: Configs | None = None, folder: Path | None = None
 ) -> Tuning:
-    """Return the tuning in the tables of a file; other tables are left alone. Raises ``TuningError``.
+    """Return the tuning in the tables of a file; other tables are ignored. Raises ``TuningError``.
 
-    Files that the tables name stand in ``folder``, where their paths are relative.
+    ``folder`` is the base of relative paths in the tables.
     """
     base = _marked(base or Configs(), {name: tables[name] for name in TUNING_TABLES if name in tables})
     if isinstance(tables.get("cluster"), dict) or isinstance(tables.get("job"), dict):
@@ -90,7 +90,7 @@ def _marked(base: Configs, tables: Mapping[str, Any]) -> Configs:
 
 
 def allowed(name: str, default: float) -> str | None:
-    """Return what a setting may be, in words, or None when it is no number people may set."""
+    """Return the allowed values of a setting as text, or None when it cannot be set."""
     if isinstance(default, bool) or not isinstance(default, int | float):
         return None
     kind = f"a whole number up to {_MOST}" if isinstance(default, int) else "a number"
@@ -197,7 +197,7 @@ def config_of(detector: Detector, configs: Configs) -> Any:
 
 
 def knobs_of(config: Any, only: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Return what people may set, by name: numbers, and settings within."""
+    """Return the settings that can be set, by name: numbers, and nested settings."""
     if config is None:
         return {}
     values = {f.name: getattr(config, f.name) for f in fields(config) if not only or f.name in only}
@@ -251,7 +251,8 @@ def _table(tables: Mapping[str, Any], name: str, where: str) -> dict[str, Any]:
 
 
 def _check_together(layers: Sequence[Layer], base: Configs) -> None:
-    """Refuse settings that contradict each other: rules bind two settings, so pairs of tables show it."""
+    """Raise on contradictory settings. Each constraint is between two settings, so that pairs of tables
+    suffice."""
     with_settings = [layer for layer in layers if layer.knobs]
     for pair in combinations_with_replacement(sorted(with_settings, key=lambda layer: layer.precedence), 2):
         if not _may_meet(*pair):
@@ -264,7 +265,7 @@ def _check_together(layers: Sequence[Layer], base: Configs) -> None:
 
 
 def _may_meet(a: Layer, b: Layer) -> bool:
-    """Return whether both tables may hold for one job; two patterns may, as far as known here."""
+    """Return whether both tables may apply to one job; two patterns always may."""
     for one, other in ((a.cluster, b.cluster), (a.job, b.job)):
         if one is not None and other is not None and not (fnmatchcase(one, other) or fnmatchcase(other, one)):
             return is_pattern(one) and is_pattern(other)

@@ -1,7 +1,7 @@
-"""What is doubtful about the step rows of a file: why nothing may be found in them.
+"""Warns of step rows in a file that the detectors cannot evaluate.
 
-That nothing was found should mean that all is well. Where it may mean that the rows cannot be judged, whoever
-reads the file is told.
+No finding should mean that there is no fault. Where it may mean that the rows are too few, in wrong units or
+incomplete, the reader of the result gets a warning.
 """
 
 from collections.abc import Iterator
@@ -14,22 +14,22 @@ import numpy.typing as npt
 from streams.columns import FloatArray
 
 FEW_STEPS = 60
-"""So many steps show that a rank got 10 % slower halfway; forty show 20 %."""
+"""Steps in which a rank is found that gets 10 % slower halfway; 40 suffice for 20 %."""
 
-TOLD_TWICE_SHARE = 0.1
-"""A job that is resumed repeats some steps; two that share a name repeat most."""
+REPEATED_SHARE = 0.1
+"""Chosen: a job that is resumed repeats a few steps, two jobs with one name repeat most."""
 
 MILLI = (500.0, 2000.0)
-"""Times that are so many times too large are in milliseconds."""
+"""Range of the ratio of two durations of which one is in milliseconds: 1000, within a factor of two."""
 
 TOO_FAST, TOO_SLOW = 10.0, 1 / 200
-"""Steps that take so many times the time that passes are in another unit than it, or their times are no
-times. A trace of every hundredth step has far more time than steps."""
+"""Range of the ratio of step durations to the time that passes; outside, one is in another unit. Chosen: wide
+below, as a trace of every hundredth step has far more time than steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepColumns:
-    """The step rows of one job, [rows] each; seconds, NaN where there is none."""
+    """The step rows of one job, [rows] each; seconds, NaN where missing."""
 
     attempt: npt.NDArray[np.int64]
     step: npt.NDArray[np.int64]
@@ -41,16 +41,16 @@ class StepColumns:
 
 
 def doubts(rows: StepColumns) -> Iterator[str]:
-    """Yield what is doubtful about a job's rows, each in a sentence."""
+    """Yield a sentence for each reason why a job's rows cannot be evaluated in full."""
     if len(np.unique(rows.rank)) == 1:
-        yield "one rank, and nobody to compare it with"
+        yield "there is one rank, and no other to compare it with"
     steps = len(np.unique(rows.step))
     if steps < FEW_STEPS:
         yield f"{steps} steps are few: {FEW_STEPS} show a rank that gets 10 % slower halfway, 40 one of 20 %"
     if np.isnan(rows.compute_seconds).all() and np.isnan(rows.wait_seconds).all():
         yield (
-            "no row has compute_seconds or wait_seconds: of ranks that wait for each other, nobody can say "
-            "which one is slow"
+            "no row has compute_seconds or wait_seconds: ranks wait for each other, and without these the "
+            "slow one cannot be identified"
         )
     for name, values in (("compute_seconds", rows.compute_seconds), ("wait_seconds", rows.wait_seconds)):
         known = values[values == values]
@@ -58,16 +58,16 @@ def doubts(rows: StepColumns) -> Iterator[str]:
             yield f"{name} is mostly negative"
         elif np.count_nonzero(values > 1.5 * rows.step_seconds) > len(known) / 2:
             yield f"{name} is mostly larger than step_seconds: both are seconds, and the step is the whole"
-    twice = _told_twice(rows)
-    if twice > TOLD_TWICE_SHARE * len(rows.step):
+    repeated = _repeated(rows)
+    if repeated > REPEATED_SHARE * len(rows.step):
         yield (
-            f"{twice} rows tell of a step and rank that another row tells of differently: two runs need a "
-            "job_id, or an attempt, of their own"
+            f"{repeated} rows have the step and rank of another row but other values: two runs need "
+            "different job_id or attempt"
         )
     yield from _of_time(rows, steps)
 
 
-def _told_twice(rows: StepColumns) -> int:
+def _repeated(rows: StepColumns) -> int:
     order = np.lexsort((rows.rank, rows.step, rows.attempt))
 
     def changes(column: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
@@ -84,7 +84,7 @@ def _of_time(rows: StepColumns, steps: int) -> Iterator[str]:
         return
     if steps == 1:
         return
-    # From step to step, for a job may rest for days and be resumed.
+    # From step to step, as a job may pause for days and be resumed.
     _, numbers = np.unique(rows.step, return_inverse=True)
     ended = np.full(steps, -np.inf)
     np.maximum.at(ended, numbers, rows.ts)

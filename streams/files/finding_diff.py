@@ -1,4 +1,4 @@
-"""What another tuning would have changed: two lists of findings from the same records, matched by cause."""
+"""Differences between the findings of two tunings on the same records, matched by cause."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -14,12 +14,12 @@ from alerts.finding import Finding, rfc3339
 Change = Literal["opened", "gone", "changed", "same"]
 
 _SHOWN = ("kind", "severity", "status", "shadow", "onset", "detected_at", "slowdown_ratio", "confidence")
-"""What people act on; evidence and costs follow from it."""
+"""Compared fields: those that people act on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One finding before and after; None: it is not there. ``fields``: what changed of what people act on."""
+    """One finding before and after, None where missing; ``fields`` are the compared fields that changed."""
 
     before: Finding | None
     after: Finding | None
@@ -27,7 +27,7 @@ class Difference:
 
     @property
     def change(self) -> Change:
-        """What became of it."""
+        """The kind of difference."""
         if self.before is None:
             return "opened"
         if self.after is None:
@@ -36,28 +36,28 @@ class Difference:
 
     @property
     def finding(self) -> Finding:
-        """The finding as it would be, or, where it is gone, as it was."""
+        """The finding after, or before where it is gone."""
         found = self.after or self.before
         assert found is not None
         return found
 
     def line(self) -> str:
-        """Return it for people."""
+        """Return the difference as text."""
         finding, before, after = self.finding, self.before, self.after
         text = f"{self.change:<8} {rfc3339(finding.onset)}  {finding.severity:<8} {finding.title}"
         if before is not None and after is not None:
-            text += "".join(f"\n    {n}: {_told(before, n)} -> {_told(after, n)}" for n in self.fields)
+            text += "".join(f"\n    {n}: {_value(before, n)} -> {_value(after, n)}" for n in self.fields)
         return f"{text} (in shadow)" if finding.shadow and not self.fields else text
 
     def to_json(self) -> dict[str, Any]:
-        """Return it JSON-ready, both findings in full."""
+        """Return the difference JSON-ready, with both findings in full."""
         sides = {"before": self.before, "after": self.after}
         findings = {name: None if f is None else f.to_json() for name, f in sides.items()}
         return {"change": self.change, "fields": list(self.fields)} | findings
 
 
 def compare(before: Iterable[Finding], after: Iterable[Finding]) -> list[Difference]:
-    """Return what became of each finding, in order of onset; one that went into shadow is the same one."""
+    """Return the difference of each finding, in order of onset; a finding now in shadow is the same one."""
     pairs: list[Difference] = []
     old, new = _by_cause(before), _by_cause(after)
     for cause in old.keys() | new.keys():
@@ -66,7 +66,7 @@ def compare(before: Iterable[Finding], after: Iterable[Finding]) -> list[Differe
 
 
 def differences_ndjson(differences: Iterable[Difference]) -> bytes:
-    """Return a line for each finding that is not the same."""
+    """Return a line for each finding that differs."""
     return b"".join(msgspec.json.encode(d.to_json()) + b"\n" for d in differences if d.change != "same")
 
 
@@ -93,6 +93,6 @@ def _difference(before: Finding | None, after: Finding | None) -> Difference:
     return Difference(before, after, changed)
 
 
-def _told(finding: Finding, name: str) -> Any:
+def _value(finding: Finding, name: str) -> Any:
     value = getattr(finding, name)
     return rfc3339(value) if name in ("onset", "detected_at") else value

@@ -1,7 +1,7 @@
 """Telemetry files as rows: NDJSON, CSV (both plain, .gz or .zst) and Parquet, with the JSON twin's names.
 
-A line that cannot be read is counted with its reason and left out; a file that cannot be read at all raises
-``FileProblem`` with what to do about it.
+A line that cannot be read is yielded as its error; a file that cannot be read at all raises ``FileProblem``
+with what to do about it.
 """
 
 import codecs
@@ -17,12 +17,12 @@ import msgspec
 
 from slowrank.telemetry import BadRecord
 
-# A line is held in memory as a whole.
 MAX_LINE_BYTES = 1 << 20
+"""Chosen: bounds memory, as a line is held as a whole."""
 
 Row = dict[str, Any]
 Line = tuple[int, Row | BadRecord]
-"""Line number (row number in Parquet) and what stands there."""
+"""Line number (row number in Parquet), and the row or its error."""
 
 REQUIRED: Mapping[str, tuple[str, ...]] = {
     "step": ("step", "rank", "ts", "step_seconds"),
@@ -32,7 +32,7 @@ REQUIRED: Mapping[str, tuple[str, ...]] = {
 
 
 class FileProblem(Exception):
-    """A file that gives no rows: what it is, why, and what would help."""
+    """A file gives no rows; the message has the cause and what to do."""
 
 
 def read(path: Path) -> Iterator[Line]:
@@ -49,7 +49,7 @@ def read(path: Path) -> Iterator[Line]:
 
 
 def kind_of(row: Mapping[str, Any]) -> str:
-    """Return what a row is: as it says, or by the columns it has. Raises ``BadRecord``."""
+    """Return the kind of a row, from ``kind`` or from its columns. Raises ``BadRecord``."""
     kind = row.get("kind")
     if isinstance(kind, str) and kind in REQUIRED:
         return kind
@@ -81,7 +81,7 @@ def _ndjson(path: Path) -> Iterator[Line]:
 
 
 def _hint(line: bytes) -> str:
-    """Return what may be wrong with a line that is not JSON: what other writers write of their own accord."""
+    """Return a hint for a line that is not JSON, for values that other JSON writers emit."""
     found = next((name for name in (b"NaN", b"Infinity") if name in line), None)
     if found is None:
         return ""
@@ -127,7 +127,7 @@ def _parquet(path: Path) -> Iterator[Line]:
 
 
 def _plain(batch: Any) -> Any:
-    """Return the batch with times of nanoseconds, pandas' own unit, in what Python has: microseconds."""
+    """Return the batch with nanoseconds, the unit of pandas, as microseconds, the unit of Python."""
     import pyarrow as pa
 
     for i, column in enumerate(batch.schema):
@@ -157,7 +157,7 @@ def _check_columns(path: Path, names: Sequence[str]) -> None:
         )
 
 
-# In the order in which ``kind_of`` asks for them.
+# In the order of ``kind_of``.
 _MARKS = (("sample", ("metric",)), ("step", ("step", "rank", "step_seconds")), ("event", ("code",)))
 
 
@@ -208,13 +208,13 @@ def _decompressed(path: Path, raw: IO[bytes]) -> IO[bytes]:
             from pyarrow import CompressedInputStream
         except ImportError as error:
             raise FileProblem(f"{path}: reading .zst needs `pip install ./slowrank '.[all]'`.") from error
-        # Unlike the zstandard package's reader it says when a file ends in the middle of a frame.
+        # Unlike the reader of the zstandard package it raises when a file ends within a frame.
         return io.BufferedReader(CompressedInputStream(raw, "zstd"))
     return raw
 
 
 def chain(paths: Iterable[Path]) -> Iterator[tuple[Path, int, Row | BadRecord]]:
-    """Yield the rows of all files, with where they stand."""
+    """Yield the rows of all files, each with its path and line."""
     for path in paths:
         for number, row in read(path):
             yield path, number, row

@@ -1,6 +1,6 @@
-"""Rows of files gathered into records in order of event time, however the rows were cut into files.
+"""Builds records in order of event time from the rows of files, independent of how rows are split into files.
 
-Step rows of one node and one second make a record, sample rows of one node and one time stamp too.
+Step rows of one node and one second make a record, and so do sample rows of one node and one time stamp.
 """
 
 import itertools
@@ -32,21 +32,22 @@ from streams.files.value_parsing import integer_of, number_of, text_of, time_of
 
 _STEP = STEP_SCHEMAS[CURRENT_STEP_SCHEMA].rows
 _KEYS = ("step", "rank", "local_rank", "gpu_index", *COORDS)
-# What is missing is the least integer of a type; its complement is the greatest.
+# Missing is the smallest integer of a type; its complement is the largest.
 _LARGEST = {c.name: ~MISSING[c.dtype] for c in _STEP.columns if c.dtype in MISSING}
 _SECONDS = tuple(c.name for c in _STEP.columns if c.dtype == "<f4")
 _HEAD = ("cluster", "job_id", "attempt", "node", "world_size", "labels")
 _KNOWN = frozenset(("kind", "ts", "coords", "boot_id", "seq", *_KEYS, *_SECONDS, *_HEAD))
 MOST_UNKNOWN = 8
-# Of records of one time, so that the same rows come in the same order however they stand in the files.
+"""Unknown columns that are named. Chosen: enough for a message."""
+# Order of records with equal times, independent of the order in the files.
 _ORDER = {NodeSample: 0, NodeEvent: 1, JobSteps: 2}
 
 
 @dataclass(slots=True)
 class Read:
-    """What was read: the records in order, how many rows made them, and what was set aside and why.
+    """The records in order, how many rows they have, and the counts of unusable rows by reason.
 
-    ``doubts``: by job, why its steps may give no finding. ``unknown``: columns of step rows nobody reads.
+    ``doubts``: (job, reason why its steps may give no finding). ``unknown``: unused columns of step rows.
     """
 
     records: list[Record] = field(default_factory=list)
@@ -57,7 +58,7 @@ class Read:
     examples: list[str] = field(default_factory=list)
 
     def set_aside(self, where: str, why: BadRecord, rows: int = 1) -> None:
-        """Count a row that could not be used, and keep the first few for people."""
+        """Count unusable rows, and keep the first few as examples."""
         self.bad[why.reason] += rows
         if len(self.examples) < 5:
             self.examples.append(f"{where}: {why.detail}")
@@ -141,7 +142,7 @@ class _Steps:
             tuple(sorted((str(k), str(v)) for k, v in labels.items())) if isinstance(labels, dict) else (),
         )
         if head not in self._heads:
-            # Refuses a bad name here, at its own line.
+            # Raises on a bad name here, so that its line is reported.
             _steps_record(head, 0, row["ts"], step_schema(squares=False), b"")
         self._group.append(self._heads.setdefault(head, len(self._heads)))
         self._ts.append(row["ts"])
@@ -153,8 +154,8 @@ class _Steps:
             return
         heads, places = sorted(self._heads), np.empty(len(self._heads), np.int64)
         for place, head in enumerate(heads):
-            # Groups count in the order of their heads and not of their first rows: the order of the files
-            # must not show.
+            # Groups are numbered by their heads and not by their first rows, so that the order of the files
+            # does not matter.
             places[self._heads[head]] = place
         group, ts = places[self._group], np.array(self._ts)
         keys, seconds = np.array(self._keys, np.int64).T, np.array(self._seconds, np.float32).T
@@ -180,7 +181,7 @@ class _Steps:
 def _doubts(
     job_of: Sequence[tuple[str, str]], group: Array, held: Mapping[str, Array]
 ) -> Iterator[tuple[str, str]]:
-    """Yield the name of a job and what is doubtful about its rows; ``job_of`` is by group."""
+    """Yield (job, reason) from ``doubts`` of each job; ``job_of`` is by group."""
     number = {job: i for i, job in enumerate(sorted(set(job_of)))}
     of_row = np.array([number[job] for job in job_of])[group]
     order = of_row.argsort(kind="stable")

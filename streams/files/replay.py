@@ -1,4 +1,4 @@
-"""Recorded telemetry through the in-process pipeline: as fast as it goes or at its own pace."""
+"""Runs recorded telemetry through the in-process pipeline, at full speed or paced."""
 
 from collections.abc import Callable, Iterable, Iterator
 
@@ -10,7 +10,7 @@ from streams.pipeline import Pipeline
 
 
 def findings_of(records: Iterable[Record], pipeline: Pipeline) -> Iterator[Finding]:
-    """Yield every version of every finding that the records, in order of event time, give rise to."""
+    """Yield every version of every finding from records in order of event time."""
     for record in records:
         yield from pipeline.process(record)
     yield from pipeline.finish()
@@ -19,7 +19,7 @@ def findings_of(records: Iterable[Record], pipeline: Pipeline) -> Iterator[Findi
 def final_versions(findings: Iterable[Finding]) -> list[Finding]:
     """Return the last version of each finding that opened, sorted by detection time and id.
 
-    What was only ever suspected would have been shown to nobody and is left out.
+    Findings that were only suspected are left out: live, they are not shown either.
     """
     last: dict[str, Finding] = {}
     for finding in findings:

@@ -1,4 +1,4 @@
-"""Single values of a row of a file, written as the format happens to write them, as what a record holds."""
+"""Parses single values of a row, as the file formats write them, to the types of a record."""
 
 import math
 from datetime import UTC, datetime
@@ -9,18 +9,18 @@ from slowrank.telemetry.schema import MISSING_INT
 from streams.files.readers import Row
 
 LATEST_SECONDS = 1e11
-"""The year 5138 in seconds, and March 1973 in milliseconds: what is larger is no time in seconds."""
+"""The year 5138 in seconds, March 1973 in milliseconds: a larger number is not in seconds."""
 
 EARLIEST_SECONDS = 1e-3
-"""A trace may count its time from 0, which records have no room for."""
+"""Replaces a time of 0, from which a trace may count and which records do not allow."""
 
-# The greatest float32 is 3.4e38.
 _LARGEST_FLOAT = 3e38
+"""Below the largest float32, 3.4e38."""
 _MAY_DIVERGE = ("loss", "grad_norm")
 
 
 def time_of(value: Any) -> float:
-    """Return Unix seconds from Unix seconds or RFC 3339 (UTC where it does not say). Raises ``BadRecord``."""
+    """Return Unix seconds from Unix seconds or RFC 3339 (UTC without an offset). Raises ``BadRecord``."""
     if isinstance(value, bool):
         raise BadRecord("bad_time", f"ts is {value}, no time")
     try:
@@ -44,7 +44,7 @@ def _utc(moment: datetime) -> float:
 
 
 def text_of(row: Row, name: str, default: str) -> str:
-    """Return a name; the default where the row has none."""
+    """Return a text; the default where the row has none."""
     value = row.get(name)
     if isinstance(value, float) and value.is_integer():
         # Data frames turn a column of whole numbers with gaps into floats: node 7 must not become "7.0".
@@ -53,25 +53,25 @@ def text_of(row: Row, name: str, default: str) -> str:
 
 
 def number_of(row: Row, name: str) -> float:
-    """Return a number, NaN where there is none. Raises ``BadRecord`` for what is not a number."""
+    """Return a number, NaN where missing. Raises ``BadRecord`` for other values."""
     value = row.get(name)
     if value is None:
         return math.nan
     if isinstance(value, bool):
-        # For Python true is 1, which is no second and no token.
+        # In Python true is 1; as a duration or a count it is an error.
         raise BadRecord("bad_number", f"{name} is {value}, not a number")
     try:
         number = float(value)
     except (TypeError, ValueError) as error:
         raise BadRecord("bad_number", f"{name} is {str(value)[:40]!r}, not a number") from error
-    # Step rows hold float32. A loss that overflows is news in itself; a time that does is a broken clock.
+    # Step rows hold float32. A loss that overflows is a finding; a duration that does is invalid.
     if abs(number) <= _LARGEST_FLOAT:
         return number
     return math.inf if name in _MAY_DIVERGE and number > 0 else math.nan
 
 
 def integer_of(row: Row, name: str, default: int = MISSING_INT) -> int:
-    """Return a whole number, the default where there is none. Raises ``BadRecord`` for a fraction."""
+    """Return a whole number, the default where missing. Raises ``BadRecord`` for a fraction."""
     value = row.get(name)
     if value is None:
         return default
@@ -84,7 +84,7 @@ def integer_of(row: Row, name: str, default: int = MISSING_INT) -> int:
 
 
 def _exactly(row: Row, name: str) -> float:
-    """Return a whole number written as text in full: a float has only 53 bits for it."""
+    """Return a number, exact where it is a whole number as text: a float has only 53 bits."""
     value = row[name]
     try:
         return int(value) if isinstance(value, str) else number_of(row, name)

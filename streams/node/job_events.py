@@ -66,7 +66,7 @@ def excuse(event: NodeEvent) -> list[HangVote]:
         detector="job.ended" if ended else "job.paused",
         family="host",
         subject=Place(event.cluster, event.node, str(job)).whole_node(),
-        # As much as any family may say against something (``alerts.fusion``).
+        # The largest weight that one family may have against a hypothesis (``alerts.reasoning.fusion``).
         weight=-4.0,
         note=f"declared: {event.code}",
     )

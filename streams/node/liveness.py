@@ -68,7 +68,7 @@ class Liveness:
         if node is None:
             self._add(place, ts)
             return []
-        # The result must not depend on whether a tick came between two records: judge the gap here as well.
+        # The result must not depend on whether a tick came between two records: check the gap here as well.
         silence = ts - node.last
         found = self._missed_at(node, ts) if silence > self._config.unheard else []
         if silence > self._config.remembered:
@@ -108,7 +108,7 @@ class Liveness:
         return -math.inf if node is None else node.until
 
     def tick(self, event_time: float) -> list[Suspicion]:
-        """Judge all nodes at the whole second of ``event_time``; a second is judged once."""
+        """Check all nodes at the whole second of ``event_time``, once for each second."""
         second = math.floor(event_time)
         if second <= self._second:
             return []

@@ -1,4 +1,4 @@
-"""The open buckets of one source: which have news to write, and which nobody will add to any more."""
+"""The open buckets of one source: which have changed, and which are dropped."""
 
 from collections.abc import Iterator
 from typing import Protocol, TypeVar
@@ -7,7 +7,7 @@ from store.telemetry.buckets import BUCKET_SECONDS
 
 
 class Bucket(Protocol):
-    """What a roll-up sums up over ten seconds; ``dirty`` since its rows were last written."""
+    """Aggregates over ten seconds; ``dirty`` if they changed since their rows were last written."""
 
     dirty: bool
 
@@ -16,9 +16,9 @@ B = TypeVar("B", bound=Bucket)
 
 
 def changed(held: dict[float, B], before: float, forget: float) -> Iterator[tuple[float, B]]:
-    """Yield start and bucket of what changed and ends by ``before``; drop what ends by ``forget``.
+    """Yield (start, bucket) of the dirty buckets that end by ``before``, in order, and mark them clean.
 
-    They come in order of time, and are clean from then on.
+    Drop those that end by ``forget``.
     """
     for start, bucket in sorted(held.items(), key=lambda item: item[0]):
         if bucket.dirty and start + BUCKET_SECONDS <= before:

@@ -1,8 +1,8 @@
-"""Ten-second roll-ups of samples and steps, as rows that may be written any number of times.
+"""Ten-second roll-ups of samples and steps, as rows that may be written repeatedly.
 
-A bucket is closed when its own source has moved past it, so that a spool that drains an hour late rolls up
-like live data. Whatever is added to a closed bucket gives its row again with a larger ``n``; the store keeps
-the row with the largest.
+A bucket is closed when the time of its own source has passed it, so that a spool that drains an hour late is
+rolled up like live data. An addition to a closed bucket gives its row again with a larger ``n``; the store
+keeps the row with the largest.
 """
 
 import math
@@ -19,17 +19,21 @@ from streams.rollup.buckets import changed
 from streams.rollup.samples import NodeBuckets
 
 GRACE_SECONDS = 2.0
-"""How long a bucket stays open for rows that overtook each other; a row too late costs one more write."""
+"""Time after the end of a bucket for records out of order. Chosen: a later record only costs one more
+write."""
 
-QUIET_SECONDS = 30.0
+IDLE_SECONDS = 30.0
+"""Time without a record after which a source's open buckets are closed. Chosen: three buckets."""
+
 KEEP_SECONDS = 300.0
-"""Closed buckets are kept so long: what comes for them later begins anew, with a smaller ``n`` that loses."""
+"""Closed buckets are kept for so long. Chosen: a later record begins anew with a smaller ``n``, and is
+dropped."""
 
-# Records of a source remembered before the older ones are looked for and dropped.
 MAX_SEEN = 4096
+"""Record ids of a source before those older than ``KEEP_SECONDS`` are dropped. Chosen: bounds memory."""
 
 Rows = list[Row]
-"""What goes to the store beside findings."""
+"""Rows for the store: roll-ups and paces."""
 
 B = TypeVar("B", "NodeBuckets", "StepBuckets")
 
@@ -88,19 +92,20 @@ class StepBuckets:
 
 @dataclass(slots=True)
 class _Source(Generic[B]):
-    """What every source of records needs: what was seen of it, how far it is, when it was last heard.
+    """The buckets of one source, the ids of its records, and its times.
 
-    ``time`` is its own event time, ``heard`` the group's: a spool that drains late is not quiet.
+    ``time`` is its own event time; ``received`` is the group's at its last record: a spool that drains late
+    is not idle.
     """
 
     buckets: B
-    heard: float
+    received: float
     seen: dict[tuple[str, int], float] = field(default_factory=dict)
     time: float = -math.inf
 
     def fresh(self, record: NodeSample | JobSteps, now: float) -> bool:
-        """Return whether this record is new, and remember it."""
-        self.heard = max(now, record.ts)
+        """Return whether this record is new, and add its id."""
+        self.received = max(now, record.ts)
         identity, ts = (record.boot_id, record.seq), record.ts
         if identity in self.seen:
             return False
@@ -125,7 +130,7 @@ class RollUp:
         self._now = -math.inf
 
     def add(self, record: NodeSample | JobSteps | JobEnded) -> Rows:
-        """Take one record, in any order and any number of times; return the rows of the buckets it closed."""
+        """Add one record, in any order and repeatedly; return the rows of the buckets it closed."""
         if isinstance(record, NodeSample):
             node = self._nodes.setdefault((record.cluster, record.node), _Source(NodeBuckets(), self._now))
             if not node.fresh(record, self._now):
@@ -142,16 +147,16 @@ class RollUp:
         return job.close(job.time - GRACE_SECONDS)
 
     def tick(self, event_time: float) -> Rows:
-        """Close what sources not heard for half a minute left open; forget those long gone."""
+        """Close the open buckets of idle sources; drop sources gone for long."""
         self._now = max(self._now, event_time)
-        quiet, gone = self._now - QUIET_SECONDS, self._now - KEEP_SECONDS
-        rows = [row for source in self._all() if source.heard < quiet for row in source.close(math.inf)]
-        self._nodes = {k: s for k, s in self._nodes.items() if s.heard >= gone}
-        self._jobs = {k: s for k, s in self._jobs.items() if s.heard >= gone}
+        idle, gone = self._now - IDLE_SECONDS, self._now - KEEP_SECONDS
+        rows = [row for source in self._all() if source.received < idle for row in source.close(math.inf)]
+        self._nodes = {k: s for k, s in self._nodes.items() if s.received >= gone}
+        self._jobs = {k: s for k, s in self._jobs.items() if s.received >= gone}
         return rows
 
     def flush(self) -> Rows:
-        """Close everything, full or not: more may still be added to it."""
+        """Close all buckets, full or not; more may still be added to them."""
         return [row for source in self._all() for row in source.close(math.inf)]
 
     def _all(self) -> tuple[_Source[NodeBuckets] | _Source[StepBuckets], ...]:

@@ -1,4 +1,4 @@
-"""The samples of one node, summed up by bucket with the aggregates the store asks for."""
+"""Aggregates the samples of one node by bucket, as declared by the store (``ROLLED``)."""
 
 import math
 from collections.abc import Iterator
@@ -94,7 +94,7 @@ class NodeBuckets:
         self._boot_id, self._ts = "", -math.inf
 
     def add(self, sample: NodeSample) -> None:
-        """Add a sample not seen before. One that is late adds its gauges, not its counters' increases."""
+        """Add a new sample. A late one adds its gauges, but no increases of its counters."""
         self._cluster, self._node = sample.cluster, sample.node
         schema = SAMPLE_SCHEMAS[sample.schema]
         start = sample.ts // BUCKET_SECONDS * BUCKET_SECONDS

@@ -81,7 +81,7 @@ class Detect:
             # Taken before: acknowledged when the last of what has been posted by now is durable.
             return post([])
         # Nothing is awaited from here on, so that a cancelled worker leaves no half step in the state.
-        state.next_offset, state.heard = message.offset + 1, self._context.now()
+        state.next_offset, state.received = message.offset + 1, self._context.now()
         if (moved := self.partitions.sent_on(message)) is not None:
             return self._context.send_on(moved)
         outgoing = self._outgoing(self.partitions.steps(state, message))
@@ -103,7 +103,7 @@ class Detect:
         states, now, health = self.partitions.states, self._context.now(), self._context.health
         post = self._context.producer.post
         post(self._suspicions(self._heartbeats(assigned, ends, now)))
-        idle = {place for place, state in states.items() if state.heard < now - IDLE_SECONDS}
+        idle = {place for place, state in states.items() if state.received < now - IDLE_SECONDS}
         live = states.keys() - idle
         reporting = {p for p in live if p[0] == self._samples} or {p for p in live if p[0] == self._steps}
         time = self._event_time(reporting, self._receive.look(now, listening=self._listening(assigned, ends)))
@@ -115,7 +115,7 @@ class Detect:
                 continue
             if released := list(self.partitions.release(place, now)):
                 # What was held back advances time as if it had come only now.
-                state.heard = now
+                state.received = now
                 post(self._outgoing(released))
             # The state of events has nothing that waits for a tick, and samples that still come advance
             # their time themselves.
@@ -164,7 +164,7 @@ class Detect:
         held = self._beats.held
         yield from self._beats.look(timeless, now)
         if not self._beats.held:
-            waiting = [p for p in unread if p in states and states[p].heard < now - IDLE_SECONDS]
+            waiting = [p for p in unread if p in states and states[p].received < now - IDLE_SECONDS]
             # On release those of all partitions: the previous reader may have stopped at any of them.
             for place in sorted(states) if held else waiting:
                 yield from states[place].heartbeats()

@@ -41,7 +41,7 @@ class RollUpSink:
         else:
             self._add(self.partitions.steps(state, message))
             health.event_time[state.name] = state.watermark.time
-        state.next_offset, state.heard = message.offset + 1, health.clock()
+        state.next_offset, state.received = message.offset + 1, health.clock()
         await self._rows.flush()
 
     async def prepare(self, place: PartitionId, offset: int, *, timestamp: float) -> None:
@@ -54,7 +54,7 @@ class RollUpSink:
         latest = self._context.health.clock() - seconds
         for place, state in list(self.partitions.states.items()):
             self._add(self.partitions.release(place, self._context.now()))
-            if state.heard <= latest:
+            if state.received <= latest:
                 self._rows.add(state.rollup.flush())
         await self._rows.flush()
 

@@ -52,7 +52,7 @@ RETENTION_SECONDS = 3600.0
 
 
 def run(settings: Settings, tuning: Tuning, role: Role) -> None:
-    """Run one worker until it is told to stop; ends the process. Raises ``Unprepared``."""
+    """Run one worker until a signal stops it; ends the process. Raises ``Unprepared``."""
     limit_log_rates(time.monotonic)
     await_kafka(settings, role)
     require(settings, role)

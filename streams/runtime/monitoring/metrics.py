@@ -123,7 +123,7 @@ class HealthMetrics(Collector):
 
 def _nodes(present: NodeTotals) -> Iterator[Metric]:
     yield GaugeMetricFamily("slowrank_nodes_reporting", "Nodes with a sample lately.", present.reporting)
-    yield GaugeMetricFamily("slowrank_nodes_expected", "Nodes heard of that have not left.", present.expected)
+    yield GaugeMetricFamily("slowrank_nodes_expected", "Nodes that report or may again.", present.expected)
     yield GaugeMetricFamily("slowrank_series_active", "Series of the nodes that report.", present.series)
 
 

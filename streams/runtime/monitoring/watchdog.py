@@ -47,7 +47,9 @@ class Watchdog:
         if not assigned:
             left = now - max(self._moved, health.started, self._idle)
             return (
-                f"{lag} messages wait and nobody took one for {left:.0f} s" if left > self.orphaned else None
+                f"{lag} messages wait and the group took none for {left:.0f} s"
+                if left > self.orphaned
+                else None
             )
         quiet = now - max(health.last_event, self._idle)
         uncommitted = now - max(health.last_commit, self._settled)

@@ -35,7 +35,7 @@ class PartitionState:
     """Feeds the records of one partition to a stage, in order.
 
     Every other second of event time each cluster seen gets a heartbeat on ``suspicions``: these are rare, so
-    that event time would not advance in the finding stage without it. ``heard`` is when the partition last
+    that event time would not advance in the finding stage without it. ``received`` is when the partition last
     brought a message, by the worker's clock; ``live`` whether that was logged as soon as it was made;
     ``last_beat`` is the second of the last heartbeat.
     """
@@ -43,7 +43,7 @@ class PartitionState:
     name: str
     stage: Stage
     next_offset: int = 0
-    heard: float = -math.inf
+    received: float = -math.inf
     live: bool = False
     watermark: Watermark = field(default_factory=Watermark)
     last_beat: int | None = None
@@ -90,11 +90,11 @@ class PartitionState:
 
 @dataclass(slots=True)
 class RollUpPartition:
-    """Rolls up the records of one partition; ``heard`` is when it last brought one, by the worker's clock."""
+    """Rolls up the records of one partition; ``received`` is when the last came, by the worker's clock."""
 
     name: str
     rollup: RollUp = field(default_factory=RollUp)
-    heard: float = 0.0
+    received: float = 0.0
     next_offset: int = 0
     watermark: Watermark = field(default_factory=Watermark)
 

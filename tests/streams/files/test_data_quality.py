@@ -40,9 +40,9 @@ def test_about_whole_rows_nothing_is_doubtful():
         (columns(ts=lambda h: h["ts"] * 1e3), "take 99 s by step_seconds and 99,000 s by ts"),
     ],
 )
-def test_what_cannot_be_judged_is_told(rows, doubt):
+def test_rows_that_cannot_be_evaluated_give_a_warning(rows, doubt):
     """Too few, signs and units that cannot be, and times that are none."""
-    assert any(doubt in told for told in doubts(rows))
+    assert any(doubt in warning for warning in doubts(rows))
 
 
 def test_durations_in_milliseconds_are_told_of_once_each():
@@ -68,7 +68,7 @@ def test_two_runs_under_one_name_are_told_of():
     assert list(doubts(twice())) == []
     assert list(doubts(twice(attempt=lambda h: h["attempt"] + 1, ts=lambda h: h["ts"] + 500.0))) == []
     (told,) = doubts(twice(ts=lambda h: h["ts"] + 0.1))
-    assert told.startswith("800 rows tell of a step and rank that another row tells of differently")
+    assert told.startswith("800 rows have the step and rank of another row but other values")
 
 
 def test_columns_that_nobody_reads_are_named(tmp_path):
@@ -77,11 +77,11 @@ def test_columns_that_nobody_reads_are_named(tmp_path):
     assert read_records([tmp_path / "a.csv"]).unknown == {"compute", "pp_rank"}
 
 
-def test_nobody_can_be_named_by_wall_clock_alone():
+def test_wall_clock_alone_identifies_no_rank():
     """Either how long a rank computed or how long it waited is enough; neither is not."""
     absent = {name: (lambda h: np.full(len(h["ts"]), np.nan)) for name in ("compute_seconds", "wait_seconds")}
     (told,) = doubts(columns(**absent))
-    assert "nobody can say" in told
+    assert "the slow one cannot be identified" in told
     for name, nothing in absent.items():
         assert list(doubts(columns(**{name: nothing}))) == []
 
@@ -98,4 +98,4 @@ def test_doubts_are_by_job(tmp_path):
     (tmp_path / "a.csv").write_text("\n".join([lines[0], *lines[1:150]]))
     (tmp_path / "b.csv").write_text("\n".join([lines[0], *lines[150:]]))
     read = read_records([tmp_path / "a.csv", tmp_path / "b.csv"])
-    assert read.doubts == [("lone", "one rank, and nobody to compare it with")]
+    assert read.doubts == [("lone", "there is one rank, and no other to compare it with")]

@@ -75,7 +75,7 @@ def test_a_spare_worker_takes_over_only_what_is_left_lying(dog, clock):
     clock.now += 119
     assert dog.verdict(5, assigned=False) is None
     clock.now += 2
-    assert "nobody took one" in (dog.verdict(5, assigned=False) or "")
+    assert "the group took none" in (dog.verdict(5, assigned=False) or "")
 
 
 def test_waiting_for_a_server_is_no_stall(dog, clock):
@@ -96,4 +96,4 @@ def test_a_spare_worker_is_well_while_others_commit(dog, clock):
         dog.note_committed({("t", 0): offset})
         assert dog.verdict(5, assigned=False) is None
     clock.now += 121
-    assert "nobody took one" in (dog.verdict(5, assigned=False) or "")
+    assert "the group took none" in (dog.verdict(5, assigned=False) or "")

@@ -36,9 +36,9 @@ def readyz(services: ServicesDep, response: Response) -> dict[str, Any]:
     """Check each dependency of the API. Only a missing database makes it unready (503)."""
     database, *others = _database_and_processes(services)
     checks = [database, *others, *(_probed(name, services) for name in services.probes)]
-    well = all(check["ok"] for check in checks)
+    all_ok = all(check["ok"] for check in checks)
     response.status_code = 200 if database["ok"] else 503
-    return {"status": "ok" if well else "degraded" if database["ok"] else "unready", "checks": checks}
+    return {"status": "ok" if all_ok else "degraded" if database["ok"] else "unready", "checks": checks}
 
 
 @router.get("/metrics", dependencies=[Depends(metrics_reader)], response_class=Response)

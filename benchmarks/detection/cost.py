@@ -133,12 +133,12 @@ class Runs:
         >>> Runs(slow, Steps({0: 10.0, 1: 20.0, 2: 30.0}, 360), onset=11.0).lost_until(41.0)
         1.0
         """
-        slow, well, until = self.faulty.ends, self.healthy.ends, min(at, self.ends)
+        slow, healthy, until = self.faulty.ends, self.healthy.ends, min(at, self.ends)
         numbers, times = list(slow), list(slow.values())
         first = numbers[max(bisect.bisect_right(times, self.onset) - 1, 0)]
         last = numbers[bisect.bisect_right(times, until) - 1]
-        late = (slow[last] - slow[first]) - (well[last] - well[first])
-        still = _STILL_STEPS * float(np.median(np.diff(list(well.values()))))
+        late = (slow[last] - slow[first]) - (healthy[last] - healthy[first])
+        still = _STILL_STEPS * float(np.median(np.diff(list(healthy.values()))))
         following = min((t for t in times if t > until), default=until)
         if following - slow[last] > still:
             late += until - slow[last]

@@ -98,10 +98,10 @@ def drawn(rng: np.random.Generator, *, healthy: bool) -> Start:
     phase = str(rng.choice([name for name, t in zip(PHASES, TOGETHER, strict=True) if not t]))
     node = int(rng.integers(nodes))
     work[phase][node] = float(np.median(work[phase]))
-    well = _ends(work)
+    healthy_ends = _ends(work)
     work[phase][node] += max(35.0, usual[phase] * rng.uniform(0.6, 7.0))
     ends = _ends(work)
-    return Start(ends, (node, PHASES.index(phase)), float(ends.max() - well.max()))
+    return Start(ends, (node, PHASES.index(phase)), float(ends.max() - healthy_ends.max()))
 
 
 def _ends(work: dict[str, Floats]) -> Floats:

@@ -1,4 +1,4 @@
-"""What is at fault in a job: which unit, from which step, by how much, and how that changes with time."""
+"""The fault of a drawn job: its kind, unit, onset, effect, and how the effect changes with time."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Fault:
 
     ``effect`` is the relative slowdown at full strength: of the compute of ``members``, of the transfers of
     their ring, or, of loading, in compute times of a step. ``silent_seconds`` is how long a hang is on file;
-    ``reports_before`` says that all other ranks still report the step in which the culprit stops.
+    ``reports_before``: all other ranks still report the step in which the culprit stops.
     """
 
     kind: Kind = "none"
@@ -89,14 +89,15 @@ def draw_fault(rng: np.random.Generator, kind: Kind, layout: Layout, ranks: int,
     return Fault(
         kind,
         shape,
-        # 3 % is the least that the handbook counts (Greyhound is blind below 10 %), 2.35x the most of a
-        # recording; a ring or loader can take several times as long (Greyhound 1.6-2x; PCIe lanes 4-16x).
+        # Chosen from 3 %, near the natural spread of ranks (Greyhound detects from 10 %), to a factor of 2.5,
+        # the largest on record being 2.35. A ring or loader can be slower still (Greyhound 1.6-2x; a PCIe
+        # link with fewer lanes 4-16x).
         0.0 if kind in ("hang", "lost_rank") else effect,
         onset,
         int(onset + (steps - onset) * rng.uniform(0.3, 0.9)) if ends_early else steps,
         members,
         culprit,
-        # Throttling settles in 2-5 minutes (catalogue): 20-200 steps of 1-15 s.
+        # Assumption: GPU temperature settles in 2-5 minutes, 20-200 steps of 1-15 s.
         period=int(log_uniform(rng, 20, 200)),
         silent_seconds=log_uniform(rng, 120, 900),  # the NCCL watchdog ends a job after 10 minutes
         reports_before=chance(rng, 0.5),

@@ -16,7 +16,7 @@ from benchmarks.randomised.timeline import Run, simulate
 from benchmarks.randomised.truth import Truth, truth_of
 
 GOES_ON_SECONDS = 300.0
-"""How long others go on after a job has ended and said so."""
+"""How long nodes and other jobs send rows after the job's end event."""
 
 
 def write_job(seed: int, path: Path, *, most_ranks: int = MOST_RANKS, kind: Kind | None = None) -> Truth:

@@ -19,12 +19,12 @@ def host_rows(plan: JobPlan, run: Run, until: float, rng: np.random.Generator) -
     """Yield (time of arrival, sample row) of every GPU of the job until ``until``.
 
     A GPU in a step draws busy power for its compute and spins for the rest, at 100 % utilisation; between
-    steps it idles. In a hang the culprit idles and all others spin (law 3 of the detection handbook).
+    steps it idles. In a hang the culprit idles and all others spin in the collective that it never joins.
     """
     idle, busy = rng.uniform(60, 120), rng.uniform(350, 690)  # idle and training A100/H100 (Kalos quantiles)
-    spin = idle + rng.uniform(0.1, 0.4) * (busy - idle)  # spinning draws 30-50 % of full power
+    spin = idle + rng.uniform(0.1, 0.4) * (busy - idle)  # assumption: 30-50 % of full power in all
     start = float(run.attempts[0].ends[0])
-    # An exporter reads every 1-15 s; the file bounds it.
+    # An exporter reads every 1-10 s; large jobs less often, so that the file stays small.
     interval = max(log_uniform(rng, 1, 10), plan.layout.ranks * 2 * (until - start) / MOST_ROWS)
     offsets = clock_offsets(plan, -(-plan.layout.ranks // plan.layout.gpus_per_node))
     for now in np.arange(start, until, interval):

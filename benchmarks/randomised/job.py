@@ -92,7 +92,7 @@ def draw_job(seed: int, *, most_ranks: int = MOST_RANKS, kind: Kind | None = Non
         breaks=breaks,
         fault=fault,
         delivery=draw_delivery(paths, layout),
-        # A hang is seen because time goes on for others; a job that ends has them in part of the draws.
+        # A silent job advances no clock: only rows of another job show that time has passed since its hang.
         companion=at_fault == "hang" or chance(events, 0.3),
         hosts=False,
     )
@@ -125,7 +125,10 @@ def draw_companion(seed: int, duration: float) -> JobPlan:
 
 
 def _draw_breaks(rng: np.random.Generator, layout: Layout, steps: int, resizable: bool) -> tuple[Break, ...]:
-    """Draw restarts and resizes (a third of the jobs) and pauses (half of them), in order of their steps."""
+    """Draw restarts and resizes (30 % of the jobs) and pauses (50 %), in order of their steps.
+
+    Both shares, and the numbers of restarts and pauses of a job, are assumptions.
+    """
     breaks = []
     if chance(rng, 0.3):
         for at in rng.integers(40, steps - 20, rng.integers(1, 4)):

@@ -14,17 +14,17 @@ from benchmarks.randomised.truth import Truth, Unit
 Finding = Mapping[str, Any]
 
 ACCUSED = ("rank", "gpu", "group", "node", "nic", "link", "rack", "switch")
-"""Subjects that name hardware; a finding about a job or the telemetry accuses nobody."""
+"""Subjects that name hardware; a finding about a job or the telemetry is no accusation."""
 
 NO_ACCUSATION = ("exporter.", "self.", "host.clock_skew", "startup.", "training.")
-"""Kinds about telemetry, starts and losses: whoever they name is not said to be slow."""
+"""Kinds about telemetry, starts and losses: they do not report their subject as slow."""
 
 WITHIN = (5, 10, 20)
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What findings made of one job. ``delay`` is in steps since the onset, None if the unit was not named.
+    """The score of the findings of one job. ``delay`` [steps] since the onset, None: the unit was not named.
 
     ``about_cause`` counts the accusations of the unit or a part of it, ``false`` all others.
     """
@@ -43,9 +43,10 @@ class Outcome:
 
 
 def outcome(truth: Truth, findings: Iterable[Finding]) -> Outcome:
-    """Return what ``findings`` (finding.v1) say of the job of ``truth``.
+    """Score ``findings`` (finding.v1) against ``truth``.
 
-    Suspected and shadow findings reach nobody, and one with a ``group_key`` belongs to another: none counts.
+    Not counted: suspected and shadow findings, which are not notified, and members of a group
+    (``group_key``).
     """
     sent = [f for f in findings if f["status"] != "suspected" and not f.get("shadow")]
     accusations = [f for f in sent if not f.get("group_key") and _accuses(f)]
@@ -112,7 +113,7 @@ def summary(outcomes: Sequence[Outcome]) -> dict[str, Any]:
         "others_named": sum(o.named for o in slow if not o.nameable),
         "false_accusations": false,
         "false_per_1000_rank_steps": round(1000 * false / rank_steps, 5) if rank_steps else None,
-        # 95 % bound of a Poisson count, rule of three where it is zero (handbook 8.1).
+        # One-sided 95 % bound: a benchmark without false accusations does not prove a rate of zero.
         "false_per_1000_bound": round(1000 * _upper_count(false) / rank_steps, 5) if rank_steps else None,
         "jobs_falsely_accused": sum(o.false > 0 for o in outcomes),
         "benign_jobs": len(benign),

@@ -17,7 +17,7 @@ from benchmarks.randomised.timeline import Attempt, Run
 Unit = dict[str, Any]
 
 LEAST_PEERS = 3
-"""Below three peers a median compares with one or two ranks (detection handbook, law 5)."""
+"""Chosen: with two peers the median is their mean, so one odd peer shifts the comparison."""
 
 LEAST_EFFECT = 0.02
 """Same-role ranks differ by 1-2 % for good (ST trace: P99 of healthy ratios 1.2-1.7 %)."""
@@ -28,21 +28,21 @@ LEAST_STEPS = 20
 LEAST_SHARPNESS = 6.0
 """Shift of the unit's mean over its window, in standard deviations of such means without the fault.
 
-Among 8,192 Gaussian ranks 8e-6 exceed 6 in a step (handbook 1.3); real noise has heavier tails.
+Chosen: P(Z > 6) = 1e-9, so 8e-6 of 8,192 Gaussian ranks exceed it in a step; real noise has heavier tails.
 """
 
 LONGEST_WINDOW = 100
-"""Steps in force that are counted: slower evidence is of no use to a job."""
+"""Steps in force that are counted (chosen): 100 steps take up to 100 minutes; later is of little use."""
 
 
 @dataclass(frozen=True, slots=True)
 class Truth:
     """What was drawn. A finding about a unit of ``accepted`` names the fault, of ``partial`` a part.
 
-    ``nameable`` says that a perfect observer of the rows could tell the unit from its peers, else ``why_not``
+    ``nameable``: a perfect observer of the rows could distinguish the unit from its peers; else ``why_not``
     gives the reason. ``slowed`` are the members with their tensor-parallel mates,
-    ``clock_error`` is the most that a node's clock is off. ``onset`` is an index into ``step_ends`` (true
-    times of the ends of all steps).
+    ``clock_error`` [s] is the greatest error of a node's clock. ``onset`` is an index into ``step_ends``
+    (true times of the ends of all steps).
     """
 
     seed: int
@@ -125,7 +125,7 @@ def units(plan: JobPlan, run: Run) -> tuple[tuple[Unit, ...], tuple[Unit, ...]]:
         return (*culprit_node, *single), (*ranks, *groups)
     if kind == "lost_rank":
         return tuple(alone), ()
-    # A ring's link has no unit in step rows; a hang is found when the job is said to stand still.
+    # Step rows have no unit for a ring's link; for a hang, a finding about the job is right.
     return (), (*alone, *culprit_node)
 
 
@@ -174,7 +174,7 @@ def _nameable(plan: JobPlan, run: Run, ends: Floats) -> tuple[str, float]:
     """Return why the unit cannot be named (empty if it can), and how far it stands out."""
     fault = plan.fault
     if fault.kind == "none":
-        return "nobody at fault", 0.0
+        return "no fault", 0.0
     if fault.kind == "slow_ring":
         return "no unit in step rows", 0.0
     if fault.kind == "hang":
@@ -201,16 +201,16 @@ def _nameable(plan: JobPlan, run: Run, ends: Floats) -> tuple[str, float]:
 
 
 def _peers(plan: JobPlan, attempt: Attempt, column: str) -> int:
-    """Return how many tensor-parallel groups of the culprit's role are well and send ``column``."""
+    """Return how many healthy tensor-parallel groups of the culprit's role send ``column``."""
     where, culprit = attempt.where, plan.fault.culprit
     role = _roles(plan, attempt) == _roles(plan, attempt)[culprit]
     slowed = _with_mates(where, plan.fault.members)
-    well = [
+    healthy = [
         r
         for r in np.flatnonzero(role)
         if int(r) not in slowed and has_column(plan, int(where.node[r]), column)
     ]
-    return len({(int(where.d[r]), int(where.p[r])) for r in well})
+    return len({(int(where.d[r]), int(where.p[r])) for r in healthy})
 
 
 def _roles(plan: JobPlan, attempt: Attempt) -> np.ndarray:
@@ -261,7 +261,7 @@ def _spread_of_means(excess: Floats, window: int, onset: int) -> float:
 
 
 def _benign(plan: JobPlan) -> tuple[str, ...]:
-    """Return what makes the job's times differ without anybody at fault."""
+    """Return the names of the harmless causes of uneven times in the job."""
     load, noise = plan.workload, plan.noise
     present = {
         "stage": plan.layout.pp > 1 and load.last_stage > 1.1,

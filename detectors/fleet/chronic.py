@@ -48,7 +48,7 @@ _LEAST_SPREAD = 0.001
 _LEAST = math.log1p(EFFECTS[0])
 _HOURS = 24
 _CAP = 1.5
-"""Evidence is capped at so many thresholds, so that a GPU that is well again is dropped within days."""
+"""Evidence is capped at so many thresholds, so that a repaired GPU is dropped within days."""
 _LIMIT_SIGMAS = 3.0
 """A day counts as at most so many sd above the slowdown tested for (winsorised)."""
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """A part with evidence: ``log_ratio`` is log P(evidence | bad) − log P(evidence | well).
+    """A part with evidence: ``log_ratio`` is log P(evidence | bad) − log P(evidence | healthy).
 
-    ``onset`` in seconds; ``place`` is the machine it sits in: parts of one machine are one witness for
+    ``onset`` in seconds; ``place`` is the machine it sits in: parts of one machine count once for
     anything larger.
     """
 

@@ -202,20 +202,20 @@ class IdleNodeBank:
         spins = (r.utilization >= config.busy) & low
         spins_rather = (r.utilization >= config.busy) & (r.power < config.power_share_both * power)
         rests = spins | ((r.utilization <= config.idle) & low)
-        told = np.isfinite(r.utilization + r.power + power)
+        has_power = np.isfinite(r.utilization + r.power + power)
         still = (r.tensor <= config.tensor) & (tensor >= config.tensor_used)
-        told_tensor = np.isfinite(r.tensor) & (tensor >= config.tensor_used)
-        counts = np.stack((told, told_tensor)).sum(axis=2)
-        can_tell, can_tell_tensor = counts > 0
-        # Each kind counts among the GPUs that could be asked: the first three by power, the last by tensor.
-        asked = np.stack((told, told, told, told_tensor))
-        so = (np.stack((spins, spins_rather, rests, still)) & asked).sum(axis=2)
-        spin, rather, rest, stand = so >= config.gpu_share * counts[[0, 0, 0, 1]]
+        has_tensor = np.isfinite(r.tensor) & (tensor >= config.tensor_used)
+        measured = np.stack((has_power, has_tensor)).sum(axis=2)
+        by_power, by_tensor = measured > 0
+        # Shares of the GPUs with the inputs: the first three signs need power, the last tensor activity.
+        inputs = np.stack((has_power, has_power, has_power, has_tensor))
+        showing = (np.stack((spins, spins_rather, rests, still)) & inputs).sum(axis=2)
+        spin, rather, rest, stand = showing >= config.gpu_share * measured[[0, 0, 0, 1]]
         b1 = (usual[:, 0] >= config.least_bytes) & (r.nic < config.bytes_share * usual[:, 0])
-        stand = can_tell_tensor & stand
-        b2, b2_rather, b3 = (can_tell & spin) | stand, (can_tell & rather) | stand, can_tell & rest
-        known_b2 = can_tell | can_tell_tensor
-        known = np.stack((np.isfinite(r.nic), known_b2, known_b2, can_tell))
+        stand = by_tensor & stand
+        b2, b2_rather, b3 = (by_power & spin) | stand, (by_power & rather) | stand, by_power & rest
+        either = by_power | by_tensor
+        known = np.stack((np.isfinite(r.nic), either, either, by_power))
         return spins, np.where(known, np.stack((b1, b2, b2_rather, b3)), self._keys[:, nodes])
 
     def _ended(self, r: Reading) -> Bools:

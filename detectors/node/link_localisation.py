@@ -108,7 +108,7 @@ def _lines(hot: Bools, measured: Bools, config: LinkConfig) -> Bools:
 
 @dataclass(frozen=True, slots=True)
 class Localised:
-    """``success`` [links] in [0, 1], 1 = well; ``known`` [links]: enough paths cross the link.
+    """``success`` [links] in [0, 1], 1 = healthy; ``known`` [links]: enough paths cross the link.
 
     ``alike`` [links] numbers the sets of links that the same paths cross: they cannot be distinguished.
     """
@@ -173,6 +173,6 @@ def _best(link: int, hops: Ints, success: Floats, x: Floats, weight: float) -> f
     a, b = float(others @ others), float(others @ success)
     if a > weight:
         return float(np.clip((2 * b - weight) / (2 * (a - weight)), 0.0, 1.0))
-    # The penalty x·(1 - x) is 0 at both ends: what is left is how well they fit.
-    misfit_bad, misfit_well = float(success @ success), float(((success - others) ** 2).sum())
-    return 0.0 if misfit_bad < misfit_well else 1.0
+    # The penalty x·(1 - x) is 0 at both ends: what is left is the misfit.
+    misfit_bad, misfit_healthy = float(success @ success), float(((success - others) ** 2).sum())
+    return 0.0 if misfit_bad < misfit_healthy else 1.0

@@ -49,5 +49,5 @@ def facts(finding: Finding) -> list[tuple[str, str]]:
 
 
 def _shared_coordinates(subject: Mapping[str, Any]) -> str:
-    # A node may have several groups; the coordinates that all ranks of one share tell them apart.
+    # A node may have several groups; the coordinates common to all ranks of one identify it.
     return ",".join(f"{name}={at}" for name, at in sorted((subject.get("coords") or {}).items())) or "all"

@@ -212,7 +212,7 @@ def test_config_shows_no_secret(client, api_dsn):
     assert not password or str(password) not in text
 
 
-def test_the_frozen_openapi_is_the_living_one():
+def test_the_stored_openapi_document_is_current():
     """`slowrank api openapi > api/openapi.json` was run after the last change of the interface."""
     frozen = json.loads(Path(api.__file__).with_name("openapi.json").read_text())
     assert openapi_document() == frozen

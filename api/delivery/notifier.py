@@ -155,10 +155,13 @@ class Notifier:
             active = webhooks.secrets(conn, due.webhook.id, now)
             key = link_key(conn)
         event, receiver = due.event, receiver_named(due.webhook.format)
-        notification = Notification(event.id, event.type, event.at, event.body, self._link(event, key))
+        credential = active[0] if receiver.credential else ""
+        link = self._link(event, key)
+        notification = Notification(event.id, event.type, event.at, event.body, link, credential)
         body = receiver.body(notification, self.public_url)
+        signing = () if receiver.credential else active
         headers = {"content-type": receiver.content_type}
-        return headers | signature_headers(active, event.id, int(now.timestamp()), body), body
+        return headers | signature_headers(signing, event.id, int(now.timestamp()), body), body
 
     def _link(self, event: Event, key: bytes) -> str:
         if event.finding_id is None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,7 +12,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from psycopg import Connection
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr
 
 from alerts.kinds import KINDS
 from alerts.notify import EventType
@@ -52,10 +53,14 @@ RESOLVE_SECONDS = 5.0
 
 
 Url = Annotated[str, Field(pattern=URL_PATTERN, max_length=MAX_URL)]
+GivenSecret = Annotated[SecretStr | None, Field(max_length=255)]
 
 
 class WebhookBody(BaseModel):
-    """A new endpoint; without ``events`` it gets opened, reopened, escalated and resolved findings."""
+    """A new endpoint; without ``events`` it gets opened, reopened, escalated and resolved findings.
+
+    ``secret`` is for formats whose receiver issues one, such as PagerDuty's integration key.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
@@ -66,6 +71,15 @@ class WebhookBody(BaseModel):
     events: list[EventType] = Field(default=[], max_length=7)
     kinds: list[Kind] = Field(default=[], max_length=50)
     clusters: list[Cluster] = Field(default=[], max_length=100)
+    secret: GivenSecret = None
+
+
+class SecretBody(BaseModel):
+    """A new secret that the receiver issued; without it slowrank makes one."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    secret: GivenSecret = None
 
 
 class WebhookPatch(BaseModel):
@@ -95,8 +109,9 @@ def read_webhooks(request: Request, services: ServicesDep, principal: WebhooksAd
 async def create_webhook(
     body: WebhookBody, request: Request, response: Response, services: ServicesDep, principal: WebhooksAdmin
 ) -> dict[str, Any]:
-    """Add an endpoint; its signing secret is returned once, in this answer."""
+    """Add an endpoint; its signing secret is returned once, in this answer, unless the receiver issued it."""
     _check_kinds(body.kinds)
+    secret = _secret(body.format, body.secret)
     await _check_url(services, body.url)
     now = services.now()
     made = Webhook(
@@ -107,7 +122,6 @@ async def create_webhook(
         **_fields(body),
     )
     _check_reach(principal, made)
-    secret = new_secret()
 
     def store() -> None:
         with services.pool.connection() as conn, conn.transaction():
@@ -116,7 +130,7 @@ async def create_webhook(
 
     await run_in_threadpool(store)
     response.headers["cache-control"] = "no-store"
-    return _shown(made) | {"secret": secret}
+    return _shown(made) | ({} if body.secret else {"secret": secret})
 
 
 @router.get("/{webhook_id}")
@@ -143,6 +157,7 @@ async def update_webhook(
         with services.pool.connection() as conn, conn.transaction():
             found = _reachable(conn, webhook_id, principal)
             changed = replace(found, updated_at=services.now(), **changes)
+            _check_same_credential(found, changed)
             if "enabled" in changes:
                 changed = replace(changed, disabled_reason="")
             _check_reach(principal, changed)
@@ -168,16 +183,25 @@ def delete_webhook(
 
 @router.post("/{webhook_id}/secret", status_code=201)
 def rotate_secret(
-    webhook_id: str, request: Request, response: Response, services: ServicesDep, principal: WebhooksAdmin
+    webhook_id: str,
+    request: Request,
+    response: Response,
+    services: ServicesDep,
+    principal: WebhooksAdmin,
+    body: SecretBody | None = None,
 ) -> dict[str, str]:
-    """Create a new signing secret; for 24 h deliveries are signed with the old one as well."""
-    secret, now = new_secret(), services.now()
+    """Create a new signing secret; for 24 h deliveries are signed with the old one as well.
+
+    A secret that the receiver issues is replaced at once by the one in the body.
+    """
+    given, now = body.secret if body else None, services.now()
+    old_until = now if given else now + ROTATION
     with services.pool.connection() as conn, conn.transaction():
-        _reachable(conn, webhook_id, principal)
-        webhooks.rotate(conn, webhook_id, secret, now=now, old_until=now + ROTATION)
+        secret = _secret(_reachable(conn, webhook_id, principal).format, given)
+        webhooks.rotate(conn, webhook_id, secret, now=now, old_until=old_until)
         record(conn, request, "webhook.rotate", webhook_id, {})
     response.headers["cache-control"] = "no-store"
-    return {"id": webhook_id, "secret": secret, "old_until": rfc3339(now + ROTATION)}
+    return {"id": webhook_id, "old_until": rfc3339(old_until)} | ({} if given else {"secret": secret})
 
 
 @router.post("/{webhook_id}/test")
@@ -230,8 +254,31 @@ def masked(url: str) -> str:
 
 
 def _fields(body: WebhookBody | WebhookPatch) -> dict[str, Any]:
-    given = body.model_dump(exclude_none=True)
+    given = body.model_dump(exclude_none=True, exclude={"secret"})
     return {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+
+
+def _secret(format_name: str, given: SecretStr | None) -> str:
+    """Return the secret that the receiver issued, or a new one to sign with where it issues none."""
+    wanted, pointer = registry.receiver_named(format_name).credential, "#/body/secret"
+    if wanted is None:
+        if given is not None:
+            raise contradiction(
+                pointer, f"deliveries of format {format_name} are signed with a secret made here"
+            )
+        return new_secret()
+    if given is None or not re.fullmatch(wanted.pattern, given.get_secret_value()):
+        raise contradiction(
+            pointer, f"format {format_name} needs a {wanted.label} as secret: {wanted.pattern}"
+        )
+    return given.get_secret_value()
+
+
+def _check_same_credential(found: Webhook, changed: Webhook) -> None:
+    before, after = (registry.receiver_named(webhook.format).credential for webhook in (found, changed))
+    if before != after:
+        detail = f"{found.format} and {changed.format} need different secrets; add another webhook"
+        raise contradiction("#/body/format", detail)
 
 
 def _check_kinds(kinds: Sequence[str]) -> None:

@@ -40,10 +40,7 @@ def sign(secret: str, message_id: str, timestamp: int, body: bytes) -> str:
 def signature_headers(
     active_secrets: Sequence[str], message_id: str, timestamp: int, body: bytes
 ) -> dict[str, str]:
-    """Return the three ``webhook-*`` headers, with a signature per secret (two during a rotation)."""
+    """Return the ``webhook-*`` headers, with a signature per secret (two during a rotation, or none)."""
     signatures = " ".join(sign(secret, message_id, timestamp, body) for secret in active_secrets)
-    return {
-        "webhook-id": message_id,
-        "webhook-timestamp": str(timestamp),
-        "webhook-signature": signatures,
-    }
+    headers = {"webhook-id": message_id, "webhook-timestamp": str(timestamp)}
+    return headers | ({"webhook-signature": signatures} if signatures else {})

@@ -1,12 +1,13 @@
 """``slowrank webhook``: add, test and inspect webhooks over the API."""
 
+from pathlib import Path
 from typing import Annotated
 from urllib.parse import quote
 
 import typer
 
 from api.delivery.receivers import registry
-from cli.admin.remote import Client, KeyOption, UrlOption, client, fail, printable
+from cli.admin.remote import Client, KeyOption, UrlOption, client, fail, printable, read_text
 from cli.admin.tables import Output, OutputOption, View, ago, first, note, show
 
 app = typer.Typer(
@@ -39,18 +40,26 @@ def add(
             "Without it: opened, reopened, escalated and resolved."
         ),
     ] = None,
+    secret_file: Annotated[
+        Path | None,
+        typer.Option(help="File with a secret that the receiver issued: PagerDuty's integration key."),
+    ] = None,
     url: UrlOption = None,
     key: KeyOption = None,
 ) -> None:
     """Add a webhook and print its signing secret, once."""
     filters = {"min_severity": min_severity, "kinds": kind or [], "events": event or []}
     body = {"url": target, "format": format_, **filters}
+    if secret_file is not None:
+        body["secret"] = read_text(secret_file) or fail(f"no secret can be read from {secret_file}")
     with client(url, key) as api:
         made = api.call("POST", "/webhooks", json=body)
     typer.echo(f"added {made['id']}")
-    typer.echo(f"secret {made['secret']}")
-    typer.echo("Keep the secret: it is not shown again. Receivers verify every delivery with it", err=True)
-    typer.echo(f"(Standard Webhooks). Next: slowrank webhook test {made['id']}", err=True)
+    if "secret" in made:
+        typer.echo(f"secret {made['secret']}")
+        typer.echo("Keep the secret: it is not shown again. Receivers verify deliveries with it", err=True)
+        typer.echo("(Standard Webhooks).", err=True)
+    typer.echo(f"Next: slowrank webhook test {made['id']}", err=True)
 
 
 @app.command("list")

@@ -142,8 +142,9 @@ def test_hostile_text_stays_text(slowrank, reach, save_finding):
     assert "[bold]x[/bold]" in out
 
 
-def test_webhooks_from_add_to_remove(slowrank, reach, receiver):
+def test_webhooks_from_add_to_remove(slowrank, reach, receiver, tmp_path):
     """add prints the secret once; test delivers; deliveries shows it; remove removes."""
+    key = tmp_path / "key"
     added = slowrank(
         "webhook", "add", receiver.url, "--min-severity", "error", "--kind", "straggler", env=reach
     )
@@ -164,6 +165,11 @@ def test_webhooks_from_add_to_remove(slowrank, reach, receiver):
     assert "HTTP 500" in slowrank("webhook", "test", webhook_id, env=reach, code=1).stderr
     slowrank("webhook", "remove", webhook_id, env=reach)
     assert "no webhooks" in slowrank("webhook", "list", env=reach).stdout
+    key.write_text("0" * 32 + "\n")
+    pagerduty = ("webhook", "add", receiver.url, "--format", "pagerduty", "--secret-file")
+    added = slowrank(*pagerduty, str(key), env=reach)
+    assert "0000" not in added.stdout + added.stderr
+    assert "no secret can be read" in slowrank(*pagerduty, f"{key}.none", env=reach, code=2).stderr
     refused = slowrank("webhook", "add", "https://169.254.169.254/", env=reach, code=2).stderr
     assert "has no address that a webhook may reach" in refused
     assert "scope" not in refused

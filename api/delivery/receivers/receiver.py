@@ -20,7 +20,8 @@ Finding = Mapping[str, Any]
 class Notification:
     """An event of a finding as receivers get it: ``finding`` is a ``finding.v1`` object.
 
-    ``id`` is the same on every attempt; ``link`` is the web page of the finding for people.
+    ``id`` is the same on every attempt; ``link`` is the web page of the finding for people; ``credential`` is
+    the secret of a receiver that has a ``Credential``, otherwise empty.
     """
 
     id: str
@@ -28,6 +29,7 @@ class Notification:
     at: datetime
     finding: Finding
     link: str = ""
+    credential: str = ""
 
     @property
     def timestamp(self) -> str:
@@ -36,17 +38,30 @@ class Notification:
 
 
 @dataclass(frozen=True, slots=True)
+class Credential:
+    """A secret that the receiver issues, in place of the one that slowrank makes and signs with.
+
+    ``label`` names it for people; ``pattern`` is a regular expression of the whole secret.
+    """
+
+    label: str
+    pattern: str
+
+
+@dataclass(frozen=True, slots=True)
 class Receiver:
     """A kind of webhook receiver.
 
     ``name`` is what people choose with ``--format`` and what the database stores. ``render`` takes a
     notification and the public URL of the API (no slash at its end) and returns a JSON-ready object. It is
-    pure, accepts any text in the finding, and needs at most 6 kB beside the finding.
+    pure, accepts any text in the finding, and needs at most 6 kB beside the finding. With a ``credential``
+    deliveries are not signed: ``render`` puts the notification's ``credential`` where the receiver wants it.
     """
 
     name: str
     content_type: str
     render: Callable[[Notification, str], object]
+    credential: Credential | None = None
 
     def body(self, notification: Notification, public_url: str) -> bytes:
         """Return the body to send, at most ``MAX_BODY`` bytes: the same for the same notification."""

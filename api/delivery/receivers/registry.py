@@ -3,7 +3,7 @@
 A new receiver is a module of this folder and a line of ``RECEIVERS``; CONTRIBUTING.md shows one.
 """
 
-from api.delivery.receivers import alertmanager, cloudevents, slack, standard
+from api.delivery.receivers import alertmanager, cloudevents, pagerduty, slack, standard
 from api.delivery.receivers.receiver import Receiver
 
 RECEIVERS: tuple[Receiver, ...] = (
@@ -11,6 +11,7 @@ RECEIVERS: tuple[Receiver, ...] = (
     cloudevents.RECEIVER,
     alertmanager.RECEIVER,
     slack.RECEIVER,
+    pagerduty.RECEIVER,
 )
 
 

@@ -1,0 +1,175 @@
+"""PagerDuty Events API v2: the body within the documented limits, and the life of an alert there."""
+
+import asyncio
+import json
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+
+from alerts.config import FindingConfig
+from alerts.finding import Action
+from alerts.notify import DEFAULT_EVENTS
+from api.app import create_app
+from api.delivery.receivers.receiver import Notification
+from api.delivery.receivers.registry import receiver_named
+from store.findings import findings
+from tests.api.delivery.test_receivers import FINDINGS, example
+
+KEY = "0123456789abcdefABCDEF0123456789"
+LINK = "https://slowrank.example.org/findings/fnd_1?t=1.2"
+
+
+def event(finding, happened="finding.opened"):
+    at = datetime(2026, 11, 20, 7, 34, 2, tzinfo=UTC)
+    notification = Notification("msg_01", happened, at, finding, LINK, KEY)
+    return json.loads(receiver_named("pagerduty").body(notification, "https://slowrank.example.org"))
+
+
+def test_a_trigger_carries_what_the_person_on_call_needs():
+    """Title, severity, place, links, and cost, cause and action as details."""
+    command = "scontrol update nodename=gpu-0423"
+    runbook = "https://docs.example.org/r"
+    finding = example(action=Action("DRAIN_NODE", "Drain gpu-0423.", (command,), runbook_url=runbook))
+    got = event(finding)
+    assert (got["routing_key"], got["event_action"], got["dedup_key"]) == (KEY, "trigger", finding["id"])
+    assert (got["client"], got["client_url"]) == ("slowrank", LINK)
+    assert got["links"] == [{"href": LINK, "text": "Finding"}, {"href": runbook, "text": "Runbook"}]
+    details = got["payload"].pop("custom_details")
+    assert got["payload"] == {
+        "summary": finding["title"],
+        "severity": "critical",
+        "source": "gpu-0423",
+        "timestamp": finding["detected_at"],
+        "component": "gpu-0423/gpu/5",
+        "group": "prod-a",
+        "class": "straggler.fail_slow",
+    }
+    assert details["Cost"] == "969.3 GPU-h per hour"
+    assert details["Why"] == "throttle.thermal (93 %)"
+    assert details["Commands"] == [command]
+
+
+@pytest.mark.parametrize("which", FINDINGS)
+@pytest.mark.parametrize("severity", ["critical", "error", "warning", "info"])
+def test_a_trigger_keeps_the_limits(which, severity):
+    """Summary 1,024 characters, ``dedup_key`` 255, the four severities, and the fields that are required."""
+    got = event(FINDINGS[which] | {"severity": severity, "status": "open"})
+    assert 0 < len(got["dedup_key"]) <= 255
+    payload = got["payload"]
+    assert 0 < len(payload["summary"]) <= 1024
+    assert payload["severity"] == severity
+    assert payload["source"]
+
+
+ACTIONS = [
+    ("finding.opened", "open", "trigger"),
+    ("finding.escalated", "open", "trigger"),
+    ("finding.escalated", "acknowledged", "trigger"),
+    ("finding.updated", "open", "trigger"),
+    ("finding.updated", "acknowledged", "acknowledge"),
+    ("finding.acknowledged", "acknowledged", "acknowledge"),
+    ("finding.feedback", "acknowledged", "acknowledge"),
+    ("finding.feedback", "resolved", "resolve"),
+    ("finding.resolved", "resolved", "resolve"),
+    ("finding.resolved", "expired", "resolve"),
+    ("finding.reopened", "open", "trigger"),
+    ("finding.of_a_later_release", "open", "trigger"),
+]
+
+
+@pytest.mark.parametrize(("happened", "status", "action"), ACTIONS)
+def test_the_action_follows_the_state(happened, status, action):
+    """Only new trouble triggers an acknowledged alert again; every end resolves it."""
+    resolved_at = 1795161000.0 if status in ("resolved", "expired") else None
+    got = event(example(status=status, resolved_at=resolved_at), happened)
+    assert got["event_action"] == action
+    if action != "trigger":
+        assert set(got) == {"routing_key", "event_action", "dedup_key"}
+
+
+class Alerts:
+    """PagerDuty's documented rules: a key opens an alert, which later events of that key change."""
+
+    def __init__(self):
+        self.open = {}
+        self.opened = 0
+
+    def take(self, got):
+        sent = json.loads(got.body)
+        assert sent["routing_key"] == KEY
+        key, action = sent["dedup_key"], sent["event_action"]
+        if action == "trigger":
+            self.opened += key not in self.open
+            self.open[key] = (sent["payload"]["severity"], self.open.get(key, ("", "triggered"))[1])
+        elif action == "acknowledge" and key in self.open:
+            self.open[key] = (self.open[key][0], "acknowledged")
+        elif action == "resolve":
+            self.open.pop(key, None)
+
+
+@pytest.fixture
+def pagerduty(client, settings, pool, start_receiver):
+    """The other end, with a webhook to it that was added over the API."""
+    alerts = Alerts()
+    receiver = start_receiver(before_answer=alerts.take, answers=[(202, {}, b'{"status":"success"}')])
+    client._app = create_app(settings.model_copy(update={"webhook_allow_ports": (receiver.port,)}), pool)
+    asked = sorted(DEFAULT_EVENTS | {"finding.acknowledged"})
+    body = {"url": receiver.url, "format": "pagerduty", "secret": KEY, "events": asked}
+    made = client.post("/api/v1/webhooks", json=body)
+    assert made.status_code == 201, made.text
+    assert "secret" not in made.json()
+    return alerts, receiver, made.json()["id"]
+
+
+def test_an_alert_lives_as_long_as_its_finding(client, pagerduty, pool, save_finding, notifier):
+    """Opened, acknowledged, escalated, of another kind, resolved, back again: one alert, then one more."""
+    alerts, receiver, _ = pagerduty
+    sender = notifier(receiver)[0]
+    finding = save_finding(severity="error")
+
+    def save(seconds, **changes):
+        nonlocal finding
+        finding = replace(finding, last_seen_at=finding.onset + seconds, **changes)
+        with pool.connection() as conn:
+            findings.save(conn, finding, FindingConfig())
+        asyncio.run(sender.drain())
+
+    asyncio.run(sender.drain())
+    assert alerts.open == {finding.id: ("error", "triggered")}
+    path = f"/api/v1/findings/{finding.id}"
+    state = {"if-match": client.get(path).headers["etag"]}
+    assert client.patch(path, json={"status": "acknowledged"}, headers=state).status_code == 200
+    asyncio.run(sender.drain())
+    assert alerts.open == {finding.id: ("error", "acknowledged")}
+    save(40, severity="critical", kind="hardware.gpu_fault")
+    assert alerts.open == {finding.id: ("critical", "acknowledged")}
+    save(60, status="resolved", resolved_at=finding.onset + 60)
+    assert (alerts.open, alerts.opened) == ({}, 1)
+    save(90, status="open", resolved_at=None, occurrences=2)
+    assert (alerts.open, alerts.opened) == ({finding.id: ("critical", "triggered")}, 2)
+    assert not any("webhook-signature" in got.headers for got in receiver.got)
+
+
+def test_the_key_is_needed_and_never_shown(client, pagerduty, pool, save_finding, notifier):
+    """Without a well-formed key there is no webhook; a new key replaces the old one at once."""
+    _, receiver, made = pagerduty
+    hooks = "/api/v1/webhooks"
+    for wrong in ({}, {"secret": KEY + "0"}, {"secret": ""}, {"secret": f"{KEY}\n"}):
+        refused = client.post(hooks, json={"url": receiver.url, "format": "pagerduty"} | wrong)
+        assert refused.status_code == 409
+        assert refused.json()["errors"][0]["pointer"] == "#/body/secret"
+        assert "integration key" in refused.text
+        assert KEY not in refused.text
+    assert client.post(hooks, json={"url": receiver.url, "secret": KEY}).status_code == 409
+    assert client.patch(f"{hooks}/{made}", json={"format": "slack"}).status_code == 409
+    assert client.post(f"{hooks}/{made}/secret").status_code == 409
+
+    new = client.post(f"{hooks}/{made}/secret", json={"secret": KEY[::-1]})
+    assert (new.status_code, "secret" in new.json()) == (201, False)
+    receiver.before_answer = lambda got: None
+    save_finding()
+    asyncio.run(notifier(receiver)[0].drain())
+    assert json.loads(receiver.got[-1].body)["routing_key"] == KEY[::-1]
+    shown = [client.get(path).text for path in (hooks, f"{hooks}/{made}", "/api/v1/audit")]
+    assert not any(key in text for key in (KEY, KEY[::-1]) for text in shown)

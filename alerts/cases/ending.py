@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 
 from alerts.cases.case import Case
-from alerts.cases.explaining import leader_key, traces
+from alerts.cases.explaining import explaining_key, traces
 from alerts.cases.grouping import held_for_others
 from alerts.cases.lifecycle import Event, transition
 from alerts.cases.scope import Scope
@@ -22,7 +22,7 @@ def deadline_of(scope: Scope, case: Case, config: FindingConfig) -> float:
         return max(c.last_seen_at for c in (case, *left)) + config.open_expires_after_seconds
     if case.cleared_at is not None:
         return max(c.cleared_at or 0.0 for c in (case, *left)) + config.resolve_after_seconds
-    if case.status == "suspected" and leader_key(scope, case, config) is None:
+    if case.status == "suspected" and explaining_key(scope, case, config) is None:
         return min(
             case.last_seen_at + config.suspected_expires_after_seconds, held_until(scope, case, config)
         )

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from alerts.cases.case import Case
 from alerts.cases.ending import held_until
-from alerts.cases.explaining import leader_key, waits_for_leader
+from alerts.cases.explaining import explaining_key, waits_for_explanation
 from alerts.cases.grouping import grouped, members_of, with_groups
 from alerts.cases.lifecycle import NOTIFIED, transition
 from alerts.cases.scope import Scope
@@ -21,19 +21,23 @@ def settle(scope: Scope, ts: float, config: FindingConfig) -> Scope:
         if case.status != "suspected":
             continue
         ready = case.fresh_at(ts, config) and _sufficient(scope, case, config)
-        if not ready or leader_key(scope, case, config) is not None or waits_for_leader(scope, case, config):
+        if (
+            not ready
+            or explaining_key(scope, case, config) is not None
+            or waits_for_explanation(scope, case, config)
+        ):
             if case.ready_at is not None:
                 scope = scope.having(replace(case, ready_at=None))
             continue
         case = replace(case, ready_at=ts if case.ready_at is None else case.ready_at)
         scope = scope.having(_open(case, ts) if ts >= held_until(scope, case, config) else case)
-    return _absorb(_charge_leaders(_follow_hangs(scope, ts), config), ts, config)
+    return _absorb(_charge_explaining(_follow_hangs(scope, ts), config), ts, config)
 
 
 def _reopened(scope: Scope, case: Case, ts: float, config: FindingConfig) -> Case:
     """Return an absorbed case as a suspected one, once the case that absorbed it explains it no more."""
     absorbed = case.rule.trace and not case.live and case.fresh_at(ts, config)
-    if not absorbed or leader_key(scope, case, config) is not None:
+    if not absorbed or explaining_key(scope, case, config) is not None:
         return case
     return replace(case, status=transition(case.status, "raised_again"), ended_at=None)
 
@@ -59,16 +63,16 @@ def _follow_hangs(scope: Scope, ts: float) -> Scope:
     return scope
 
 
-def _charge_leaders(scope: Scope, config: FindingConfig) -> Scope:
+def _charge_explaining(scope: Scope, config: FindingConfig) -> Scope:
     """Move what a case has cost to the account of the case that explains it: each hour is on one only."""
     for key in sorted(k for k, c in scope.cases.items() if c.account.lost or c.account.charged_to):
         case = scope.cases[key]
-        leader = leader_key(scope, case, config)
-        if leader is not None:
-            lead = scope.cases[leader]
+        cause = explaining_key(scope, case, config)
+        if cause is not None:
+            lead = scope.cases[cause]
             lost = lead.account.lost + case.account.lost
             scope = scope.having(replace(lead, account=replace(lead.account, lost=lost)))
-            scope = scope.having(replace(case, account=replace(case.account, lost=0.0, charged_to=leader)))
+            scope = scope.having(replace(case, account=replace(case.account, lost=0.0, charged_to=cause)))
         elif case.account.charged_to is not None and case.status in NOTIFIED:
             scope = scope.having(replace(case, account=replace(case.account, charged_to=None)))
     return scope
@@ -99,7 +103,7 @@ def _open(case: Case, ts: float) -> Case:
 
 def _absorb(scope: Scope, ts: float, config: FindingConfig) -> Scope:
     for case in tuple(scope.cases.values()):
-        if case.rule.trace and case.status in NOTIFIED and leader_key(scope, case, config) is not None:
+        if case.rule.trace and case.status in NOTIFIED and explaining_key(scope, case, config) is not None:
             scope = scope.having(replace(case, status=transition(case.status, "absorbed"), ended_at=ts))
     for group in tuple(scope.cases.values()):
         if group.status not in NOTIFIED:

@@ -13,11 +13,11 @@ from slowrank.telemetry import Suspicion
 class Scope:
     """The cases by dedup key.
 
-    ``leaders`` remembers which case explains which (``explaining.leader_key``): each is asked for many times.
+    ``explained_by`` caches the key of the case that explains each (``explaining.explaining_key``).
     """
 
     cases: Mapping[str, Case] = field(default_factory=dict)
-    leaders: dict[tuple[str, float], str | None] = field(default_factory=dict, compare=False, repr=False)
+    explained_by: dict[tuple[str, float], str | None] = field(default_factory=dict, compare=False, repr=False)
 
     def having(self, case: Case) -> "Scope":
         """Return it with a case added, or in place of the one of the same key."""

@@ -17,7 +17,7 @@ from alerts.reasoning.fusion import family_votes, softmax
 from slowrank.telemetry import Evidence, Subject, Suspicion
 from slowrank.telemetry.records import Suspect
 
-Place = tuple[str | None, tuple[tuple[str, int], ...]]
+GroupId = tuple[str | None, tuple[tuple[str, int], ...]]
 """The job, and the coordinates that the ranks of a group share."""
 
 _SLOWEST = 2.0
@@ -32,7 +32,7 @@ def timing_of(case: Case) -> Suspicion | None:
     return next((v.latest for v in case.sources.values() if v.latest.ranks_in_group >= 2), None)
 
 
-def place_of(case: Case) -> Place | None:
+def group_of(case: Case) -> GroupId | None:
     """Return the group that the case is about, or whose rank it is about."""
     if case.subject.type == "group":
         return case.subject.job_id, shared(case.subject)
@@ -44,17 +44,17 @@ def is_mate(case: Case, group: Case) -> bool:
     """Return whether ``case`` is about a rank of what ``group`` is about, or leads as the slowest."""
     if group.subject.type != "group" and not group.leads_mates:
         return False
-    return case.key != group.key and timing_of(case) is not None and place_of(case) == place_of(group)
+    return case.key != group.key and timing_of(case) is not None and group_of(case) == group_of(group)
 
 
 def found(cases: Mapping[str, Case], ts: float, config: FindingConfig) -> dict[str, Case]:
     """Return the cases of groups that have come to be slow together, or are led by their slowest rank."""
-    mates: dict[tuple[str, Place], list[Case]] = {}
+    mates: dict[tuple[str, GroupId], list[Case]] = {}
     for _, case in sorted(cases.items()):
-        place = place_of(case)
-        if place is not None and not case.made_of_ranks:
-            mates.setdefault((case.kind, place), []).append(case)
-    groups = {(c.kind, place_of(c)): c for c in cases.values() if c.subject.type == "group"}
+        group_id = group_of(case)
+        if group_id is not None and not case.made_of_ranks:
+            mates.setdefault((case.kind, group_id), []).append(case)
+    groups = {(c.kind, group_of(c)): c for c in cases.values() if c.subject.type == "group"}
     changes = [_changed(ranks, groups.get(key), ts, config) for key, ranks in mates.items()]
     return {case.key: case for changed in changes for case in changed}
 

@@ -38,7 +38,7 @@ LONGEST_PAUSE_SECONDS = 600.0
 DECLARED_BEFORE_SECONDS = 5.0
 """How long before the row of the last step the pause after it may have been announced."""
 
-HEARD_SHARE = 0.5
+REPORTING_SHARE = 0.5
 """With telemetry from fewer of its machines no hang of a job is found (chosen: half)."""
 
 _SPINNING = "gpu.spinning_ratio"
@@ -183,7 +183,7 @@ def _quorum(
 def _electorate(nodes: float, without_telemetry: set[str | None]) -> float:
     """Return how many of the machines can vote; all of them where too few send telemetry."""
     reporting = nodes - len(without_telemetry)
-    return reporting if reporting >= HEARD_SHARE * nodes else nodes
+    return reporting if reporting >= REPORTING_SHARE * nodes else nodes
 
 
 def _nodes(votes: Iterable[HangVote]) -> int:

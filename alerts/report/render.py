@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from alerts.cases import tensor_group
 from alerts.cases.case import Case
-from alerts.cases.explaining import leader_key, supporting
+from alerts.cases.explaining import explaining_key, supporting
 from alerts.cases.scope import Scope
 from alerts.cases.source import loss_since_reports
 from alerts.config import FindingConfig
@@ -82,9 +82,9 @@ def sources_of(scope: Scope, case: Case, config: FindingConfig) -> Sources:
     charges = (c for c in scope.cases.values() if c.account.rate)
     return Sources(
         case,
-        leader_key(scope, case, config),
+        explaining_key(scope, case, config),
         supporting(scope, case, config),
-        tuple(c for c in charges if leader_key(scope, c, config) == case.key),
+        tuple(c for c in charges if explaining_key(scope, c, config) == case.key),
         tensor_group.ranks_of(case, scope.cases),
     )
 

@@ -1,4 +1,4 @@
-"""An incident as a case: made from what its detector said, revived, and kept up to date with its members."""
+"""An incident as a case: made from its suspicion, revived, and kept up to date with its members."""
 
 import math
 from dataclasses import replace
@@ -14,58 +14,60 @@ from slowrank.telemetry import Suspicion
 from streams.cluster.incident_kinds import EVERYWHERE
 
 
-def made(key: str, word: Suspicion) -> Case:
+def made(key: str, suspicion: Suspicion) -> Case:
+    """Return a new incident, open from the start."""
     return Case(
         key=key,
-        kind=word.kind,
-        subject=word.subject,
-        first_seen_at=word.ts,
-        first_onset=word.onset,
-        onset=(word.onset, word.onset_lo, word.onset_hi),
-        since=word.onset,
-        last_seen_at=word.ts,
-        sources={"domains": Source(word)},
+        kind=suspicion.kind,
+        subject=suspicion.subject,
+        first_seen_at=suspicion.ts,
+        first_onset=suspicion.onset,
+        onset=(suspicion.onset, suspicion.onset_lo, suspicion.onset_hi),
+        since=suspicion.onset,
+        last_seen_at=suspicion.ts,
+        sources={"domains": Source(suspicion)},
         status="open",
-        opened_at=word.ts,
-        account=Account(accrued_to=word.onset),
+        opened_at=suspicion.ts,
+        account=Account(accrued_to=suspicion.onset),
     )
 
 
-def revived(before: Case | None, word: Suspicion) -> Case | None:
+def revived(before: Case | None, suspicion: Suspicion) -> Case | None:
+    """Return an earlier incident as one that has come back, None if there was none."""
     if before is None:
         return None
     status = transition(transition(before.status, "raised_again"), "corroborated")
     return replace(
         before,
         status=status,
-        since=word.onset,
-        last_seen_at=word.ts,
+        since=suspicion.onset,
+        last_seen_at=suspicion.ts,
         ended_at=None,
         cleared_at=None,
         occurrences=before.occurrences + 1,
-        sources={"domains": Source(word)},
+        sources={"domains": Source(suspicion)},
     )
 
 
-def suspected(before: Case | None, incident: Case, word: Suspicion) -> Case:
+def suspected(before: Case | None, incident: Case, suspicion: Suspicion) -> Case:
     """Return an incident that is no finding yet, or not again: its evidence alone opens nothing."""
     opened_at, occurrences = (None, 1) if before is None else (before.opened_at, before.occurrences)
-    weak = msgspec.structs.replace(word, overwhelming=False, log_likelihood_ratio=0.0)
+    weak = msgspec.structs.replace(suspicion, overwhelming=False, log_likelihood_ratio=0.0)
     sources = {"domains": Source(weak)}
     return replace(
         incident, status="suspected", opened_at=opened_at, occurrences=occurrences, sources=sources
     )
 
 
-def opened(incident: Case, word: Suspicion) -> Case:
+def opened(incident: Case, suspicion: Suspicion) -> Case:
     """Return a suspected incident as the finding that it has become."""
     again = incident.opened_at is not None
     return replace(
         incident,
         status=transition(incident.status, "corroborated"),
-        opened_at=incident.opened_at if again else word.ts,
+        opened_at=incident.opened_at if again else suspicion.ts,
         occurrences=incident.occurrences + again,
-        sources={"domains": Source(word)},
+        sources={"domains": Source(suspicion)},
     )
 
 
@@ -76,11 +78,12 @@ def superseded(incident: Case, ts: float) -> Case:
 
 
 def summed(incident: Case, members: list[Case]) -> Case:
+    """Return an incident with the evidence, times and losses of its members."""
     active = any(m.active for m in members)
-    # Thousands of silent nodes are no more evidence than their number.
-    speaking = [] if incident.subject.type in EVERYWHERE else members
+    # The number of silent nodes is the evidence; those of thousands of cases add nothing to it.
+    shown = [] if incident.subject.type in EVERYWHERE else members
     ended = None if active else max(m.cleared_at or 0.0 for m in members)
-    sources = gathered_sources(speaking, ended)
+    sources = gathered_sources(shown, ended)
     sources["domains"] = replace(incident.sources["domains"], until=math.inf if ended is None else ended)
     return replace(
         incident,

@@ -1,9 +1,10 @@
 """Incidents: what the nodes of one rack, switch or rail show together is one finding about the domain.
 
-When too many nodes fall silent together, that is one finding about the site or the telemetry (``outage``).
+When too many nodes fall silent together, that is one finding about the site or the telemetry
+(``telemetry_outage``).
 
-A fold over a cluster's suspicions in order of event time, beside the folds of its single nodes. It claims the
-cases that an incident explains; ``finding_stage`` shows those as its members, not as findings of their own.
+A fold over a cluster's suspicions in order of event time, beside the folds of its single nodes. Cases that an
+incident explains become its members; ``FindingStage`` shows them as such and does not notify them.
 """
 
 from collections.abc import Container, Iterable, Iterator, Mapping
@@ -40,29 +41,31 @@ from streams.cluster.timeline import Fold, is_superseded
 from streams.silence import SilenceConfig, silent_after
 
 _STALE = SilenceConfig().stale
-"""Seconds of silence after which one of many nodes makes them a finding."""
+"""Seconds of silence of one node, of several that fell silent together, after which they are a finding (the
+``stale`` time of single nodes)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
-    """Which incident explains a case, and since when (event time)."""
+class Membership:
+    """The dedup key of the incident that explains a case, and since when (event time)."""
 
     incident: str
-    at: float
+    since: float
 
 
 @dataclass(frozen=True, slots=True)
 class Incidents:
-    """The incidents of a cluster as cases (``scope``), what was heard of its nodes, and who explains whom.
+    """The incidents of a cluster as cases (``scope``), the cases of its nodes, and which belongs to which.
 
-    ``judge_at``: when evidence that no incident explains yet will be weighed; until then more may come.
-    ``release_at``: when the nodes that an outage of the telemetry left silent will be cases of their own.
-    ``site_at``: when the site, of which all is silent, will have been so for too long for a pause.
+    ``members``: cases that incidents explain, or may explain yet. ``memberships``: by case key. Event times:
+    ``judge_at``: when evidence that no incident explains is judged; until then more may come.
+    ``release_at``: when nodes that stayed silent after an outage of the telemetry become cases of their own.
+    ``site_at``: when a site that is silent as a whole has been so for longer than a pause.
     """
 
     scope: Scope = field(default_factory=Scope)
     members: Mapping[str, Case] = field(default_factory=dict)
-    claims: Mapping[str, Claim] = field(default_factory=dict)
+    memberships: Mapping[str, Membership] = field(default_factory=dict)
     judge_at: float | None = None
     release_at: float | None = None
     site_at: float | None = None
@@ -74,17 +77,17 @@ def apply(state: Incidents, batch: Iterable[Suspicion | NodeAnnounced], config: 
     received = list(batch)
     announced = [s for s in received if isinstance(s, NodeAnnounced)]
     state = replace(state, layout=state.layout.update(announced))
-    words = [s for s in received if isinstance(s, Suspicion) and _concerns(state, s)]
-    words += [word for s in announced for word in _heard_again(state, s)]
-    if not words:
+    suspicions = [s for s in received if isinstance(s, Suspicion) and _concerns(state, s)]
+    suspicions += [suspicion for s in announced for suspicion in _reporting_again(state, s)]
+    if not suspicions:
         return state
-    members, ts = dict(state.members), words[-1].ts
-    for s in words:
+    members, ts = dict(state.members), suspicions[-1].ts
+    for s in suspicions:
         case = update(members.get(case_key(s)), s, config)
         if case is not None:
             members[case.key] = case
     state = _joined(_pruned(replace(state, members=members), ts, config), ts, config)
-    if any(s.kind in SILENCE for s in words):
+    if any(s.kind in SILENCE for s in suspicions):
         state = _weighed_as_whole(state, ts, config)
     state = _refreshed(state)
     if state.judge_at is None and any(
@@ -94,8 +97,8 @@ def apply(state: Incidents, batch: Iterable[Suspicion | NodeAnnounced], config: 
     return state
 
 
-def _heard_again(state: Incidents, announced: NodeAnnounced) -> list[Suspicion]:
-    """End the silence of a node that is announced: a worker that was restarted meanwhile knows of none."""
+def _reporting_again(state: Incidents, announced: NodeAnnounced) -> list[Suspicion]:
+    """End the silence of a node that is announced: a worker restarted meanwhile does not clear it."""
     case = state.members.get(dedup_key(announced.subject, UNHEARD_KIND))
     if case is None or not case.active or case.last_seen_at >= announced.ts:
         return []
@@ -103,12 +106,12 @@ def _heard_again(state: Incidents, announced: NodeAnnounced) -> list[Suspicion]:
 
 
 def _concerns(state: Incidents, s: Suspicion) -> bool:
-    """Return whether a suspicion is evidence here. During an outage that a node is unheard of says enough."""
+    """Return whether a suspicion is evidence here; in an outage only a node's first sign of silence is."""
     node, layout = s.subject.node, state.layout
     if s.kind in SILENCE:
-        claim = state.claims.get(dedup_key(s.subject, UNHEARD_KIND))
+        membership = state.memberships.get(dedup_key(s.subject, UNHEARD_KIND))
         known = s.kind == UNHEARD_KIND or case_key(s) in state.members
-        return node in layout.known and (known or claim is None or not is_everywhere(state, claim))
+        return node in layout.known and (known or membership is None or not is_everywhere(state, membership))
     return any(p.explains(s.kind) for p in PATTERNS) and node in layout.nodes
 
 
@@ -140,8 +143,8 @@ def next_deadline(state: Incidents, config: FindingConfig) -> tuple[float, str] 
 
 def _ended(state: Incidents, at: float, config: FindingConfig) -> Incidents:
     *_, (_, scope) = ((at, state.scope), *fold.advance(state.scope, at, config, inclusive=True))
-    claims = {key: c for key, c in state.claims.items() if c.incident in scope.cases}
-    return replace(state, scope=scope, claims=claims)
+    memberships = {key: c for key, c in state.memberships.items() if c.incident in scope.cases}
+    return replace(state, scope=scope, memberships=memberships)
 
 
 def _is_stale(state: Incidents, s: Suspicion | NodeAnnounced) -> bool:
@@ -166,14 +169,15 @@ INCIDENTS = Fold(
 
 
 def _judge(state: Incidents, ts: float, config: FindingConfig) -> Incidents:
-    # In this order: what a domain that fell silent explains is no evidence for the patterns after it.
+    # In this order: cases that a silent domain explains are no evidence for the patterns after it.
     for pattern in PATTERNS:
+        # Chosen: two may fail together by chance in a large cluster.
         least = 3
         if pattern.rule.evidence == SILENCE:
             silent = _silent(state, ts, config)
-            if telemetry_outage.scale_of(silent, state.layout) != "places":
+            if telemetry_outage.scale_of(silent, state.layout) != "domains":
                 continue
-            # Of a small cluster two are more than nodes fail by chance, if they are all of a place.
+            # In a small cluster two are more than fail by chance, if they are all nodes of a rack or switch.
             least = 2 if len(silent) > config.mass_fraction * state.layout.expected else 3
         free = [c for _, c in sorted(state.members.items()) if _is_free(state, pattern, c)]
         fresh = [c for c in free if c.fresh_at(ts, config) and c.subject.node in state.layout.nodes]
@@ -194,7 +198,7 @@ def _silent(state: Incidents, ts: float, config: FindingConfig) -> dict[str, flo
 
 
 def _weighed_as_whole(state: Incidents, ts: float, config: FindingConfig) -> Incidents:
-    """Let the site, or an outage of the telemetry, claim what fell silent together, once a node is stale."""
+    """Make nodes that fell silent together members of a site or telemetry outage, once one is stale."""
     site = _site(state)
     if site:
         mine = [c for c in _silences_of(state, site) if _is_free(state, OUTAGE, c)]
@@ -209,8 +213,8 @@ def _weighed_as_whole(state: Incidents, ts: float, config: FindingConfig) -> Inc
     gone = {node: silent[node] for node in telemetry_outage.together(silent, state.layout, config)}
     mine = [c for c in _silences_of(state, gone) if _is_free(state, OUTAGE, c)]
     if _any_stale(mine, ts):
-        word = telemetry_outage.telemetry_lost(mine[0].subject.cluster, gone, state.layout, ts)
-        state = _explained(state, word, mine)
+        suspicion = telemetry_outage.telemetry_lost(mine[0].subject.cluster, gone, state.layout, ts)
+        state = _explained(state, suspicion, mine)
     return _with_release(state, ts, config)
 
 
@@ -224,7 +228,7 @@ def _site(state: Incidents) -> dict[str, float]:
 
 
 def _lasts_at(state: Incidents, nodes: Container[str]) -> float:
-    """Return when the first of the nodes that are unheard of is silent, as ``node.silent`` has it."""
+    """Return when the first of the nodes has been silent for as long as ``node.silent`` requires."""
     return min(
         s.onset + silent_after(s.ts - s.onset)
         for case in _silences_of(state, nodes)
@@ -241,20 +245,20 @@ def _any_stale(cases: Iterable[Case], ts: float) -> bool:
     return any(c.active and (c.kind != UNHEARD_KIND or ts >= c.since + _STALE) for c in cases)
 
 
-def _suspected(state: Incidents, word: Suspicion, mine: list[Case]) -> Incidents:
+def _suspected(state: Incidents, suspicion: Suspicion, mine: list[Case]) -> Incidents:
     """Return the state with a site that is suspected, unless it is open: its silence may be a pause."""
-    key = dedup_key(word.subject, word.kind)
+    key = dedup_key(suspicion.subject, suspicion.kind)
     before = state.scope.cases.get(key)
-    state = _explained(state, word, mine)
+    state = _explained(state, suspicion, mine)
     if before is not None and before.status in NOTIFIED:
         return state
-    waiting = suspected(before, state.scope.cases[key], word)
+    waiting = suspected(before, state.scope.cases[key], suspicion)
     at = _lasts_at(state, {c.subject.node or "" for c in mine})
-    return replace(state, scope=Scope({**state.scope.cases, key: waiting}), site_at=max(word.ts, at))
+    return replace(state, scope=Scope({**state.scope.cases, key: waiting}), site_at=max(suspicion.ts, at))
 
 
 def _site_judged(state: Incidents, ts: float, config: FindingConfig) -> Incidents:
-    """Open the site if it is silent still, with all that is; else weigh anew what did not come back."""
+    """Open the incident of a site that is still silent; else judge the nodes that did not come back anew."""
     site = _site(state)
     if not site:
         free = {case.key for case in _left_silent(state) if _at_site(state, case, "suspected")}
@@ -264,26 +268,26 @@ def _site_judged(state: Incidents, ts: float, config: FindingConfig) -> Incident
         # A pause is over, and another one has begun.
         return replace(state, site_at=lasts_at)
     mine = _silences_of(state, site)
-    word = telemetry_outage.site_lost(mine[0].subject.cluster, site, state.layout, ts)
-    key = dedup_key(word.subject, word.kind)
+    suspicion = telemetry_outage.site_lost(mine[0].subject.cluster, site, state.layout, ts)
+    key = dedup_key(suspicion.subject, suspicion.kind)
     before = state.scope.cases.get(key)
-    state = _explained(state, word, mine)
+    state = _explained(state, suspicion, mine)
     if before is not None and before.status == "suspected":
-        case = opened(before, word)
+        case = opened(before, suspicion)
         state = replace(state, scope=Scope({**state.scope.cases, key: case}))
     return _refreshed(_with_release(_without_members(state, ts), ts, config))
 
 
 def _at_site(state: Incidents, case: Case, status: Status | None = None) -> bool:
     """Return whether a case is claimed by the site, of such a status where one is given."""
-    claim = state.claims.get(case.key)
-    incident = None if claim is None else state.scope.cases[claim.incident]
+    membership = state.memberships.get(case.key)
+    incident = None if membership is None else state.scope.cases[membership.incident]
     return incident is not None and incident.subject.type == "site" and status in (None, incident.status)
 
 
 def _without_members(state: Incidents, ts: float) -> Incidents:
     """End the incidents of which a larger one has claimed all members."""
-    held = {claim.incident for claim in state.claims.values()}
+    held = {membership.incident for membership in state.memberships.values()}
     over = {
         key: superseded(case, ts)
         for key, case in state.scope.cases.items()
@@ -294,17 +298,21 @@ def _without_members(state: Incidents, ts: float) -> Incidents:
 
 def _left_silent(state: Incidents) -> list[Case]:
     """Return the cases of the nodes that an outage explains and that are not back."""
-    return [case for case in _claimed_everywhere(state) if case.active]
+    return [case for case in _members_everywhere(state) if case.active]
 
 
-def _claimed_everywhere(state: Incidents) -> list[Case]:
-    return [state.members[key] for key, claim in state.claims.items() if is_everywhere(state, claim)]
+def _members_everywhere(state: Incidents) -> list[Case]:
+    return [
+        state.members[key]
+        for key, membership in state.memberships.items()
+        if is_everywhere(state, membership)
+    ]
 
 
 def _with_release(state: Incidents, ts: float, config: FindingConfig) -> Incidents:
-    """Plan, or call off, that the nodes which stay silent after an outage speak for themselves."""
+    """Plan, or cancel, that nodes which stay silent after an outage become cases of their own."""
     left = {case.subject.node for case in _left_silent(state)}
-    none_back = left == {case.subject.node for case in _claimed_everywhere(state)}
+    none_back = left == {case.subject.node for case in _members_everywhere(state)}
     if not left or none_back or telemetry_outage.is_many(len(left), state.layout.expected, config):
         return replace(state, release_at=None)
     at = ts + OUTAGE.rule.within_seconds if state.release_at is None else state.release_at
@@ -316,48 +324,48 @@ def _released(state: Incidents, ts: float, config: FindingConfig) -> Incidents:
 
 
 def _freed(state: Incidents, free: Container[str], ts: float, config: FindingConfig) -> Incidents:
-    claims = {key: claim for key, claim in state.claims.items() if key not in free}
-    return replace(_refreshed(replace(state, claims=claims)), judge_at=ts + config.hold_seconds)
+    memberships = {key: membership for key, membership in state.memberships.items() if key not in free}
+    return replace(_refreshed(replace(state, memberships=memberships)), judge_at=ts + config.hold_seconds)
 
 
-def is_everywhere(state: Incidents, claim: Claim) -> bool:
+def is_everywhere(state: Incidents, membership: Membership) -> bool:
     """Return whether a case is claimed by an incident about nodes wherever they stand."""
-    return state.scope.cases[claim.incident].subject.type in EVERYWHERE
+    return state.scope.cases[membership.incident].subject.type in EVERYWHERE
 
 
 def _pruned(state: Incidents, ts: float, config: FindingConfig) -> Incidents:
-    """Forget what no incident explains and no detector says any more, and let go who relapsed without it."""
-    claims = {}
-    for key, claim in state.claims.items():
-        incident, member = state.scope.cases[claim.incident], state.members[key]
+    """Drop cases without an incident and without fresh evidence, and members that relapsed after it ended."""
+    memberships = {}
+    for key, membership in state.memberships.items():
+        incident, member = state.scope.cases[membership.incident], state.members[key]
         relapsed = incident.ended_at is not None and member.active and member.since > incident.ended_at
         if not relapsed:
-            claims[key] = claim
-    kept = {k: c for k, c in state.members.items() if k in claims or c.fresh_at(ts, config)}
-    return replace(state, members=kept, claims=claims)
+            memberships[key] = membership
+    kept = {k: c for k, c in state.members.items() if k in memberships or c.fresh_at(ts, config)}
+    return replace(state, members=kept, memberships=memberships)
 
 
 def _joined(state: Incidents, ts: float, config: FindingConfig) -> Incidents:
-    """Let live incidents claim what their members show besides, and members that follow in step."""
-    claims = dict(state.claims)
+    """Add to live incidents the other cases of their members, and nodes that follow within the window."""
+    memberships = dict(state.memberships)
     live = [(c, _window(state, c)) for _, c in sorted(state.scope.cases.items()) if c.status in LIVE]
     for key, case in state.members.items():
-        if key in claims or not case.active:
+        if key in memberships or not case.active:
             continue
         for incident, window in live:
             if _belongs(state, case, incident, window, config):
-                claims[key] = Claim(incident.key, ts)
+                memberships[key] = Membership(incident.key, ts)
                 break
-    return replace(state, claims=claims)
+    return replace(state, memberships=memberships)
 
 
 def _window(state: Incidents, incident: Case) -> tuple[float, float]:
-    """Return between which onsets a case is in step with the members of an incident."""
+    """Return the range of onsets of a case that belongs to the incident: its members' and the window."""
     pattern = pattern_of(incident)
     onsets = [
         state.members[key].since
-        for key, claim in state.claims.items()
-        if claim.incident == incident.key and state.members[key].kind in pattern.rule.evidence
+        for key, membership in state.memberships.items()
+        if membership.incident == incident.key and state.members[key].kind in pattern.rule.evidence
     ]
     return incident.since - pattern.rule.within_seconds, max(
         onsets, default=incident.since
@@ -371,14 +379,14 @@ def _belongs(
     if not pattern.explains(case.kind) or not pattern.holds(state.layout, incident.subject, case.subject):
         return False
     if case.kind in pattern.rule.evidence:
-        # Who is still silent when the others are back is no part of an outage any more.
+        # A node that is still silent when the others are back is no part of an outage any more.
         ongoing = incident.active or incident.subject.type not in EVERYWHERE
         return ongoing and window[0] <= case.since <= window[1]
     return incident.active and case.since >= incident.since - config.agree_within_seconds
 
 
 def _is_free(state: Incidents, pattern: Pattern, case: Case) -> bool:
-    return case.kind in pattern.rule.evidence and case.key not in state.claims
+    return case.kind in pattern.rule.evidence and case.key not in state.memberships
 
 
 def _opened(state: Incidents, pattern: Pattern, found: Explanation, ts: float) -> Incidents:
@@ -392,19 +400,19 @@ def _opened(state: Incidents, pattern: Pattern, found: Explanation, ts: float) -
     return _explained(state, build_suspicion(pattern, subject, found, ts), mine)
 
 
-def _explained(state: Incidents, word: Suspicion, mine: list[Case]) -> Incidents:
-    """Return the state with the incident that ``word`` tells of, and its claims on the cases."""
-    key = dedup_key(word.subject, word.kind)
-    case = revived(state.scope.cases.get(key), word) or made(key, word)
-    claims = {**state.claims, **{m.key: Claim(key, word.ts) for m in mine}}
-    return replace(state, scope=Scope({**state.scope.cases, key: case}), claims=claims)
+def _explained(state: Incidents, suspicion: Suspicion, mine: list[Case]) -> Incidents:
+    """Return the state with the incident of ``suspicion``, and ``mine`` as its members."""
+    key = dedup_key(suspicion.subject, suspicion.kind)
+    case = revived(state.scope.cases.get(key), suspicion) or made(key, suspicion)
+    memberships = {**state.memberships, **{m.key: Membership(key, suspicion.ts) for m in mine}}
+    return replace(state, scope=Scope({**state.scope.cases, key: case}), memberships=memberships)
 
 
 def _refreshed(state: Incidents) -> Incidents:
     """Bring the incidents up to date with their members' cases."""
     mine: dict[str, list[Case]] = {}
-    for key, claim in sorted(state.claims.items()):
-        mine.setdefault(claim.incident, []).append(state.members[key])
+    for key, membership in sorted(state.memberships.items()):
+        mine.setdefault(membership.incident, []).append(state.members[key])
     cases = dict(state.scope.cases)
     for key, members in mine.items():
         if cases[key].status in LIVE:

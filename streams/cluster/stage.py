@@ -1,10 +1,10 @@
 """FindingStage: suspicions of a cluster in, versions of findings out; one finding per cause.
 
-The rules live in ``alerts``; ``timeline`` feeds them in order of event time. Nodes, jobs and ranks are
-weighed each by itself, and beside them what a cluster's racks and switches show together (``incidents``):
-that decides how a node's cases are shown, never what they are. A hang, or slow transfers, are shown as part
-of the finding about the machine that caused them (``hang_attribution``). Here is kept the last version of
-each finding, so that only changes go out.
+The rules are in ``alerts``; ``timeline`` applies them in order of event time, to the cases of each node, job
+and rank. Three things change how a case is shown, and never what it is: incidents of a rack, switch or site
+(``incidents``), the attribution of hangs and slow transfers to the machine that caused them
+(``hang_attribution``), and shadow mode. The stage keeps the last version of each finding, so that only
+changes go out.
 """
 
 import math
@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from alerts.cases.case import Case
-from alerts.cases.explaining import leader_key
+from alerts.cases.explaining import explaining_key
 from alerts.cases.grouping import members_of
 from alerts.cases.scope import Scope, scope_key
 from alerts.cases.shadow import only_in_shadow, shadow_id, shadowed
@@ -31,22 +31,22 @@ from streams.cluster.hang_attribution import (
     only_unheard,
     with_hangs,
 )
-from streams.cluster.incident_members import as_member, claim_on, with_members
-from streams.cluster.incidents import INCIDENTS, Claim, Incidents
+from streams.cluster.incident_members import as_member, membership_of, with_members
+from streams.cluster.incidents import INCIDENTS, Incidents, Membership
 from streams.cluster.job_startup import Startups
 from streams.cluster.link_delays import Pairwise
 from streams.cluster.timeline import SCOPE, Timeline
 from streams.stage import Input
 
-_World = tuple[str, bool]
-"""A scope, and whether it is as it would be if the detectors in shadow were on."""
+_ScopeId = tuple[str, bool]
+"""Key of a scope, and whether suspicions in shadow count in it."""
 
 _INCIDENTS = "/incidents"
 
 
 @dataclass(frozen=True, slots=True)
 class _Rendering:
-    """A finding as it was last rendered: of which case of which scope, under which id."""
+    """A finding as it was last rendered, and from what."""
 
     scope: Scope
     identity: str | None
@@ -55,30 +55,30 @@ class _Rendering:
 
 
 class FindingStage:
-    """The stage behind the ``suspicions`` topic; keyed by cluster.
+    """Turn the messages of the ``suspicions`` topic into findings; keyed by cluster.
 
     Findings come with ``tick``: suspicions of one event time are weighed together, once that time has passed.
     The same set of suspicions, in any order within ``config.lateness_seconds`` and with any repeats, ends in
-    the same findings; one that comes later still is not lost, but is taken as it comes.
+    the same findings; one that is later than that is applied when it comes.
 
-    Suspicions in shadow are weighed apart, together with all others but unseen by them: what they alone lead
-    to becomes findings in shadow.
+    Shadow state receives live suspicions and those in shadow; live state only live ones. What opens in shadow
+    state alone becomes a finding in shadow.
     """
 
     def __init__(self, config: FindingConfig | None = None) -> None:
         self.config = config or FindingConfig()
-        self._timelines: dict[_World, Timeline[Scope, Suspicion]] = {}
-        self._said: dict[_World, dict[str, Finding]] = {}
-        self._renderings: dict[tuple[_World, str], _Rendering] = {}
+        self._timelines: dict[_ScopeId, Timeline[Scope, Suspicion]] = {}
+        self._shown: dict[_ScopeId, dict[str, Finding]] = {}
+        self._renderings: dict[tuple[_ScopeId, str], _Rendering] = {}
         self._incidents: dict[str, Timeline[Incidents, Suspicion | NodeAnnounced]] = {}
         self._hangs = HangAttribution(self.config)
-        self._of_jobs: set[_World] = set()
+        self._of_jobs: set[_ScopeId] = set()
         self._startups = Startups()
         self._pairwise = Pairwise()
         self._now = -math.inf
 
     def process(self, record: Input) -> Sequence[Finding]:
-        """Take one suspicion; what follows from it comes with the next tick at or after its time."""
+        """Take one message; the findings that follow come with the next tick at or after its time."""
         match record:
             case Suspicion():
                 self._suspect(record)
@@ -94,118 +94,120 @@ class FindingStage:
     def _suspect(self, s: Suspicion) -> None:
         if not s.shadow:
             self._hangs.runs(s.subject, s.ts)
-        # A detector on trial must not change what others find: no incident is made of, or claims, what it
-        # says.
+        # A detector on trial must not change live findings: incidents ignore its suspicions.
         if s.subject.node is not None and not s.shadow:
             self._incidents_of(s.cluster).add(s)
         if s.kind != UNHEARD_KIND:
-            real, shadow = (scope_key(s), False), (scope_key(s), True)
+            live, shadow = (scope_key(s), False), (scope_key(s), True)
             if not s.shadow:
-                self._timeline(real).add(s)
+                self._timeline(live).add(s)
                 if attributable(s.kind):
-                    self._of_jobs.add(real)
-            # The world in shadow hears the real ones too. It begins as a fork of what they have said so far.
+                    self._of_jobs.add(live)
+            # Shadow state also receives live suspicions; it begins as a copy of the live state.
             if s.shadow or shadow in self._timelines:
                 self._timeline(shadow).add(s)
 
     def tick(self, event_time: float) -> Sequence[Finding]:
-        """Let event time pass: weigh what has come in, and end what has been silent for long enough."""
+        """Let event time pass: return the findings that open, change or end by then."""
         self._now = max(self._now, event_time)
         self._hangs.prune(self._now)
         for judged in (*self._startups.due(self._now), *self._pairwise.due(self._now)):
             self.process(judged)
         changed: list[Finding] = []
-        moved: set[_World] = set()
+        moved: set[_ScopeId] = set()
         for cluster in sorted(c for c, timeline in self._incidents.items() if timeline.has_work(self._now)):
-            news, scopes = self._reach_incidents(cluster)
-            changed += news
+            incidents, scopes = self._reach_incidents(cluster)
+            changed += incidents
             moved |= scopes
-        # What is said of a job may change with its machines, without a word about the job itself.
+        # The finding about a job may change with those about its machines.
         moved |= self._of_jobs
         due = [k for k, t in self._timelines.items() if k in moved or t.has_work(self._now)]
-        # What stopped a job is known before it is shown that the job has stopped.
-        for world in sorted(due, key=lambda k: (k in self._of_jobs, k)):
-            changed += self._reach(world)
+        # Jobs last: what stopped a job is up to date before the stop is attributed.
+        for scope_id in sorted(due, key=lambda k: (k in self._of_jobs, k)):
+            changed += self._reach(scope_id)
         return changed + self._changed_by_hangs()
 
     def _incidents_of(self, cluster: str) -> Timeline[Incidents, Suspicion | NodeAnnounced]:
         return self._incidents.setdefault(cluster, Timeline(INCIDENTS, self.config))
 
-    def _timeline(self, world: _World) -> Timeline[Scope, Suspicion]:
-        if world not in self._timelines:
-            key, in_shadow = world
-            real = self._timelines.get((key, False)) if in_shadow else None
-            self._timelines[world] = Timeline(SCOPE, self.config) if real is None else real.fork()
-            self._said[world] = {}
-        return self._timelines[world]
+    def _timeline(self, scope_id: _ScopeId) -> Timeline[Scope, Suspicion]:
+        if scope_id not in self._timelines:
+            key, in_shadow = scope_id
+            live = self._timelines.get((key, False)) if in_shadow else None
+            self._timelines[scope_id] = Timeline(SCOPE, self.config) if live is None else live.fork()
+            self._shown[scope_id] = {}
+        return self._timelines[scope_id]
 
-    def _reach(self, world: _World) -> list[Finding]:
-        timeline, changed = self._timelines[world], []
+    def _reach(self, scope_id: _ScopeId) -> list[Finding]:
+        timeline, changed = self._timelines[scope_id], []
         states = list(timeline.reach(self._now)) if timeline.has_work(self._now) else [timeline.shown]
         for as_of, scope in states:
-            changed += self._news(world, scope.cases, as_of, partial(self._of_case, world, scope))
+            changed += self._changes(scope_id, scope.cases, as_of, partial(self._of_case, scope_id, scope))
         if timeline.empty:
-            del self._timelines[world], self._said[world]
+            del self._timelines[scope_id], self._shown[scope_id]
         if not any(self._may_be_explained(case) for case in states[-1][1].cases.values()):
-            self._of_jobs.discard(world)
+            self._of_jobs.discard(scope_id)
         return changed
 
     def _may_be_explained(self, case: Case) -> bool:
-        """Return whether a machine's finding tells of a case about a job, or may before long."""
+        """Return whether a machine's finding explains a case about a job, or may soon."""
         if not attributable(case.kind):
             return False
         recent = self._now < (case.ended_at or -math.inf) + self.config.lateness_seconds
         return case.live or recent or self._hangs.explains(case.key)
 
     def _changed_by_hangs(self) -> list[Finding]:
-        """Show again the findings about machines that now tell more, or less, of their jobs."""
+        """Return the findings about machines to which hangs were attributed, or are not any more."""
         changed: list[Finding] = []
         moved = self._hangs.moved()
-        for world in sorted(w for w, said in self._said.items() if not w[1] and moved & said.keys()):
-            if world in self._timelines:
-                as_of, scope = self._timelines[world].shown
-                changed += self._news(world, scope.cases, as_of, partial(self._of_case, world, scope))
+        for scope_id in sorted(i for i, shown in self._shown.items() if not i[1] and moved & shown.keys()):
+            if scope_id in self._timelines:
+                as_of, scope = self._timelines[scope_id].shown
+                changed += self._changes(
+                    scope_id, scope.cases, as_of, partial(self._of_case, scope_id, scope)
+                )
             else:
-                as_of, after = self._incidents[world[0].removesuffix(_INCIDENTS)].shown
-                changed += self._news(world, after.scope.cases, as_of, partial(self._of_incident, after))
+                as_of, after = self._incidents[scope_id[0].removesuffix(_INCIDENTS)].shown
+                changed += self._changes(
+                    scope_id, after.scope.cases, as_of, partial(self._of_incident, after)
+                )
         return changed
 
-    def _reach_incidents(self, cluster: str) -> tuple[list[Finding], set[_World]]:
-        """Let a cluster's incidents reach now; return the news, and the scopes whose cases changed hands."""
-        timeline, world = self._incidents[cluster], (f"{cluster}{_INCIDENTS}", False)
+    def _reach_incidents(self, cluster: str) -> tuple[list[Finding], set[_ScopeId]]:
+        """Bring a cluster's incidents up to date; return their changed findings, and the scopes of the cases
+        that joined or left one."""
+        timeline, scope_id = self._incidents[cluster], (f"{cluster}{_INCIDENTS}", False)
         before = timeline.shown[1]
         for _ in timeline.reach(self._now):
             pass
         as_of, after = timeline.shown
-        self._said.setdefault(world, {})
-        changed = self._news(world, after.scope.cases, as_of, partial(self._of_incident, after))
-        handed = before.claims.items() ^ after.claims.items()
-        scopes = {scope_key((after.members.get(k) or before.members[k]).suspicions()[0]) for k, _ in handed}
+        self._shown.setdefault(scope_id, {})
+        changed = self._changes(scope_id, after.scope.cases, as_of, partial(self._of_incident, after))
+        moved = before.memberships.items() ^ after.memberships.items()
+        scopes = {scope_key((after.members.get(k) or before.members[k]).suspicions()[0]) for k, _ in moved}
         if timeline.empty:
-            del self._incidents[cluster], self._said[world]
+            del self._incidents[cluster], self._shown[scope_id]
         return changed, {(key, False) for key in scopes} & self._timelines.keys()
 
-    def _of_case(self, world: _World, scope: Scope, case: Case, identity: str | None) -> Finding | None:
-        unseen = world[1] and case.key not in self._said[world] and not only_in_shadow(case)
+    def _of_case(self, scope_id: _ScopeId, scope: Scope, case: Case, identity: str | None) -> Finding | None:
+        unseen = scope_id[1] and case.key not in self._shown[scope_id] and not only_in_shadow(case)
         if unseen or case.rule.role == "evidence" or excused(case, scope.cases.values()):
             return None
-        if world[1]:
-            finding = self._rendered(world, scope, case, identity or shadow_id(case))
+        if scope_id[1]:
+            finding = self._rendered(scope_id, scope, case, identity or shadow_id(case))
             return shadowed(finding, scope)
-        finding = self._rendered(world, scope, case, identity)
+        finding = self._rendered(scope_id, scope, case, identity)
         if attributable(case.kind):
             awaited = may_wait(case, self._now) and any(may_explain(s, case) for s in self._silences(case))
             return self._hangs.part(finding, case, self._causes(case), awaited=awaited)
-        claim = self._claim_on(scope, case)
-        return (
-            with_hangs(finding, self._hangs.hangs_of(case.key))
-            if claim is None
-            else as_member(finding, claim)
-        )
+        membership = self._membership(scope, case)
+        if membership is not None:
+            return as_member(finding, membership)
+        return with_hangs(finding, self._hangs.hangs_of(case.key))
 
-    def _rendered(self, world: _World, scope: Scope, case: Case, identity: str | None) -> Finding:
+    def _rendered(self, scope_id: _ScopeId, scope: Scope, case: Case, identity: str | None) -> Finding:
         """Return a case's finding within its scope, rendered anew only where what it is made from changed."""
-        before = self._renderings.get((world, case.key))
+        before = self._renderings.get((scope_id, case.key))
         # Scopes are immutable: the same object has the same cases.
         if before is not None and before.scope is scope and before.identity == identity:
             return before.finding
@@ -214,42 +216,42 @@ class FindingStage:
             finding = before.finding
         else:
             finding = render(sources, self.config, identity=identity)
-        self._renderings[world, case.key] = _Rendering(scope, identity, sources, finding)
+        self._renderings[scope_id, case.key] = _Rendering(scope, identity, sources, finding)
         return finding
 
     def _causes(self, hang: Case) -> Iterator[Case]:
-        """Yield what has a finding of its own on the nodes of a hung job, or the incident it belongs to."""
+        """Yield the unexplained cases on the nodes of a hung job, or the incidents they are members of."""
         cluster = hang.subject.cluster
         for node in self._hangs.nodes_of(hang, self._now):
             timeline = self._timelines.get((f"{cluster}/node/{node}", False))
             scope = Scope() if timeline is None else timeline.shown[1]
             for case in scope.cases.values():
-                claim = self._claim_on(scope, case)
-                if claim is not None:
-                    yield self._incidents[cluster].shown[1].scope.cases[claim.incident]
-                elif leader_key(scope, case, self.config) is None:
+                membership = self._membership(scope, case)
+                if membership is not None:
+                    yield self._incidents[cluster].shown[1].scope.cases[membership.incident]
+                elif explaining_key(scope, case, self.config) is None:
                     yield case
 
     def _silences(self, hang: Case) -> Iterator[Case]:
-        """Yield that a node of a hung job is unheard of, where no incident explains it."""
+        """Yield the cases of a hung job's nodes without telemetry, where no incident explains them."""
         cluster = hang.subject.cluster
         if cluster not in self._incidents:
             return
         state = self._incidents[cluster].shown[1]
         for node in self._hangs.nodes_of(hang, self._now):
             key = dedup_key(Subject(type="node", cluster=cluster, node=node), UNHEARD_KIND)
-            if key in state.members and key not in state.claims:
+            if key in state.members and key not in state.memberships:
                 yield state.members[key]
 
-    def _claim_on(self, scope: Scope, case: Case) -> Claim | None:
-        """Return by which incident a case is explained: itself, or all the ranks that it is made of."""
+    def _membership(self, scope: Scope, case: Case) -> Membership | None:
+        """Return of which incident a case is a member: itself, or all the ranks that it is made of."""
         incidents = self._incidents.get(case.subject.cluster)
         if incidents is None:
             return None
         parts = (members_of(case, scope.cases, self.config) if case.made_of_ranks else ()) or (case,)
-        claims = [claim_on(incidents.shown[1], part) for part in parts]
-        known = [claim for claim in claims if claim is not None]
-        return max(known, key=lambda claim: claim.at) if len(known) == len(parts) else None
+        found = [membership_of(incidents.shown[1], part) for part in parts]
+        memberships = [membership for membership in found if membership is not None]
+        return max(memberships, key=lambda m: m.since) if len(memberships) == len(parts) else None
 
     def _of_incident(self, incidents: Incidents, case: Case, identity: str | None) -> Finding:
         alone = sources_of(Scope({case.key: case}), case, self.config)
@@ -259,30 +261,28 @@ class FindingStage:
             finding = only_unheard(finding)
         return with_hangs(with_members(finding, incidents), hangs)
 
-    def _news(
+    def _changes(
         self,
-        world: _World,
+        scope_id: _ScopeId,
         cases: Mapping[str, Case],
         as_of: float,
         show: Callable[[Case, str | None], Finding | None],
     ) -> list[Finding]:
-        said, news = self._said[world], []
+        """Return the findings of the cases that differ from those last shown."""
+        shown, changed = self._shown[scope_id], []
         for key, case in sorted(cases.items()):
-            before = said.get(key)
+            before = shown.get(key)
             finding = show(case, self._identity(case, before))
-            if finding is None:
-                continue
-            if finding != before:
-                said[key] = finding
-                # What is kept has no ``as_of``, so that time alone is no news. An end that a deadline brought
-                # is later than the last word heard, and the store takes no version older than the one it
-                # holds.
-                news.append(replace(finding, as_of=max(as_of, case.ended_at or -math.inf)))
-        for key in said.keys() - cases.keys():
-            del said[key]
-            self._renderings.pop((world, key), None)
+            if finding is not None and finding != before:
+                # Kept without ``as_of``: time alone is no change. A version is as of the last suspicion, or
+                # of the deadline that ended it, for the store refuses older versions than it holds.
+                shown[key] = finding
+                changed.append(replace(finding, as_of=max(as_of, case.ended_at or -math.inf)))
+        for key in shown.keys() - cases.keys():
+            del shown[key]
+            self._renderings.pop((scope_id, key), None)
             self._hangs.forget(key)
-        return news
+        return changed
 
     def _identity(self, case: Case, before: Finding | None) -> str | None:
         """Return the id under which the finding was first shown, also when an earlier onset came in late."""

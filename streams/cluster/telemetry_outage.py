@@ -29,10 +29,10 @@ NAMED = 8
 Silent = Mapping[str, float]
 """Since when (event time) each silent node is."""
 
-Scale = Literal["places", "site", "telemetry"]
+Scale = Literal["domains", "site", "telemetry"]
 """What explains silent nodes: racks and switches, each its own; all of the cluster; the telemetry alone."""
 
-_DarkPlace = tuple[str, str, list[str]]
+_DarkDomain = tuple[str, str, list[str]]
 """Type and name of a rack or switch, and its silent nodes."""
 
 
@@ -50,13 +50,13 @@ def scale_of(silent: Silent, layout: Layout) -> Scale:
     """
     nodes = max(layout.expected, len(silent))
     if nodes < 2 or len(silent) <= nodes / 2:
-        return "places"
+        return "domains"
     if len(silent) >= nodes:
         return "site"
     around = [p for p in _dark(silent, layout, DARK_SHARE) if len(p[2]) >= NEARLY * len(silent)]
     if around:
         # A rack or switch that has all nodes is the site.
-        return "places" if any(_size(layout, p) < nodes for p in around) else "site"
+        return "domains" if any(_size(layout, p) < nodes for p in around) else "site"
     whole = {node for _, _, inside in _dark(silent, layout, NEARLY) for node in inside}
     return "site" if len(silent) >= NEARLY * nodes or len(whole) >= len(silent) / 2 else "telemetry"
 
@@ -70,7 +70,7 @@ def together(silent: Silent, layout: Layout, config: FindingConfig) -> list[str]
     if not is_many(len(silent), nodes, config):
         return []
     dark: set[str] = set()
-    if scale_of(silent, layout) == "places":
+    if scale_of(silent, layout) == "domains":
         least = config.mass_nodes
         found = _dark(silent, layout, DARK_SHARE)
         dark = {node for _, _, inside in found if len(inside) >= least for node in inside}
@@ -137,12 +137,12 @@ def _suspicion(
     return claim.suspicion("raise", ts=ts, onset=first, interval=(first, last))
 
 
-def _size(layout: Layout, place: _DarkPlace) -> int:
+def _size(layout: Layout, place: _DarkDomain) -> int:
     kind, name, _ = place
     return layout.racks[name] if kind == "rack" else layout.switches[name]
 
 
-def _dark(silent: Silent, layout: Layout, share: float) -> Iterator[_DarkPlace]:
+def _dark(silent: Silent, layout: Layout, share: float) -> Iterator[_DarkDomain]:
     """Yield type, name and silent nodes of each rack and switch of which so large a share is silent."""
     inside: dict[tuple[str, str], list[str]] = {}
     for node in sorted(silent.keys() & layout.nodes.keys()):

@@ -32,9 +32,9 @@ def test_more_than_a_fifth_and_at_least_three_are_many(quiet, nodes, many):
 @pytest.mark.parametrize(
     ("nodes", "scale"),
     [
-        (range(20), "places"),
+        (range(20), "domains"),
         (range(24), "site"),
-        (range(0, 40, 2), "places"),
+        (range(0, 40, 2), "domains"),
         ([i for i in range(40) if i % 4 < 3 and i < 39], "telemetry"),
         ([i for i in range(40) if i not in (5, 9)], "site"),
         (range(40), "site"),
@@ -58,8 +58,8 @@ def test_what_explains_so_many(nodes, scale):
 def test_one_dark_place_explains_most_of_a_cluster():
     """A switch with four fifths of the nodes is a switch, also with a node of another one beside it."""
     layout = Layout({f"n{i:02}": Where(f"r{i // 4}", f"s{i // 32}", 1, 1000.0) for i in range(NODES)})
-    assert scale_of(silent(range(32)), layout) == "places"
-    assert scale_of(silent([*range(31), 36]), layout) == "places"
+    assert scale_of(silent(range(32)), layout) == "domains"
+    assert scale_of(silent([*range(31), 36]), layout) == "domains"
     assert scale_of(silent(range(40)), layout) == "site"
 
 

@@ -11,14 +11,7 @@ from alerts.report.severity import milder
 from slowrank.telemetry.records import Severity
 from slowrank.telemetry.xids import XIDS, xid_of
 from streams.node.rules.event_tables import EVENT_RULES, REPEAT_OFFENDER, UNKNOWN_XID, EventRule
-from streams.node.rules.rule_tables import (
-    GPU_COUNTS,
-    HOST_COUNTS,
-    NIC_COUNTS,
-    CountRule,
-    Indication,
-    StateRule,
-)
+from streams.node.rules.rule_tables import GPU_COUNTS, HOST_COUNTS, NIC_COUNTS, CountRule, StateRule, Symptom
 from streams.node.rules.state_rules import GPU_STATES, NIC_STATES, NODE_STATES
 
 PAGE = Path(__file__).resolve().parents[1] / "docs/hardware-rules.md"
@@ -67,40 +60,32 @@ def rows() -> Iterator[tuple[str, ...]]:
     """Yield the cells of every rule, in the order of the tables."""
     for code, event in EVENT_RULES.items():
         if event is not None:
-            yield _row(f"`event.{code}`", _event(event, code), event.indicates, _source(event, code))
+            yield _row(f"`event.{code}`", _event(event, code), event.symptom, _source(event, code))
             if event.first is not None:
                 yield _row(f"`event.{code}`", "once", event.first, event.source)
-    yield _row("any other XID", _event(UNKNOWN_XID), UNKNOWN_XID.indicates, UNKNOWN_XID.source)
-    yield _row("fatal XIDs repeated", _repeated(), REPEAT_OFFENDER.indicates, REPEAT_OFFENDER.source)
+    yield _row("any other XID", _event(UNKNOWN_XID), UNKNOWN_XID.symptom, UNKNOWN_XID.source)
+    yield _row("fatal XIDs repeated", _repeated(), REPEAT_OFFENDER.symptom, REPEAT_OFFENDER.source)
     for count in (*GPU_COUNTS, *NIC_COUNTS, *HOST_COUNTS):
-        yield _row(f"`counter.{count.metric}`", _count(count), count.indicates, count.source)
+        yield _row(f"`counter.{count.metric}`", _count(count), count.symptom, count.source)
     for state in (*GPU_STATES, *NIC_STATES, *NODE_STATES):
-        yield _row(f"`state.{state.name}`", _state(state), state.indicates, state.source)
+        yield _row(f"`state.{state.name}`", _state(state), state.symptom, state.source)
 
 
-def _row(name: str, trigger: str, indication: Indication, source: str) -> tuple[str, ...]:
-    action = kind_of(indication.kind).action
-    return (
-        name,
-        trigger,
-        severity_of(indication),
-        f"`{indication.kind}`",
-        f"`{action}`",
-        opens(indication),
-        source,
-    )
+def _row(name: str, trigger: str, symptom: Symptom, source: str) -> tuple[str, ...]:
+    action = kind_of(symptom.kind).action
+    return (name, trigger, severity_of(symptom), f"`{symptom.kind}`", f"`{action}`", opens(symptom), source)
 
 
-def severity_of(indication: Indication) -> Severity:
+def severity_of(symptom: Symptom) -> Severity:
     """Return the severity of a finding that has no other evidence."""
-    return milder(indication.kind, [indication.severity])
+    return milder(symptom.kind, [symptom.severity])
 
 
-def opens(indication: Indication) -> str:
-    """Return when the indication alone, without any other evidence, opens a finding."""
-    if kind_of(indication.kind).role == "evidence":
+def opens(symptom: Symptom) -> str:
+    """Return when the symptom alone, without any other evidence, opens a finding."""
+    if kind_of(symptom.kind).role == "evidence":
         return "never"
-    return "alone" if indication.overwhelming or kind_of(indication.kind).opens_alone else "together"
+    return "alone" if symptom.overwhelming or kind_of(symptom.kind).opens_alone else "together"
 
 
 def _line(cells: Iterable[str]) -> str:

@@ -4,15 +4,14 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from slowrank.telemetry import Suspicion
 from slowrank.telemetry.records import GPUS_RELEASED
 from slowrank.telemetry.schema import Owner
 from streams.columns import Mask
 from streams.debounce import ConditionBank, Key, Timing
 from streams.node.batch import Batch, Part, Shape
+from streams.node.conditions import observe
 from streams.node.config import NodeConfig
 from streams.node.detector import Found, Increases, Origin
-from streams.node.rules.rule_engine import at
 from streams.node.rules.state_rules import READ_SECONDS, SLOW_READ_SECONDS
 from streams.suspicions import Claim, Place
 
@@ -41,7 +40,7 @@ class GpuPresence:
         self._conditions = ConditionBank(nodes)
 
     def update(self, batch: Batch, increases: Increases) -> Found:
-        """Compare the GPUs of the batch with those known; yield the missing ones."""
+        """Compare the GPUs of the batch with those known; return the missing ones."""
         alive = _alive(batch.gpu)
         released = np.array([s.labels.get("gpus") == _RELEASED for s in batch.samples])
         alive |= self._known[batch.rows] & (released[:, None] | _slow(batch.gpu))
@@ -49,15 +48,16 @@ class GpuPresence:
         self._known[batch.rows] = known
         absent = known & ~alive
         if not absent.any() and not self._conditions.busy:
-            return
+            return ()
         none_left = np.asarray(known.any(axis=1) & ~alive.any(axis=1))
         lone = np.argwhere(absent & ~none_left[:, None]).tolist()
         lost: set[tuple[int, Key]] = {(k, (_GPU, batch.gpu.ids[k][i])) for k, i in lone}
         lost |= {(k, (_NODE, "")) for k in np.flatnonzero(none_left).tolist()}
-        for k, keys in self._conditions.due(batch.index, lost):
-            for key in sorted(keys):
-                for s in self._observe(batch, k, key, absent=(k, key) in lost):
-                    yield k, s
+
+        def claim(k: int, key: Key) -> Claim:
+            return _gone(batch.place(k), key[1]) if key[0] == _GPU else _unreadable(batch.place(k))
+
+        return observe(self._conditions, batch, lost, timing=lambda _: self._timing, claim=claim)
 
     def restart(self, node: int) -> None:
         """Expect no GPU until it is read again."""
@@ -71,11 +71,6 @@ class GpuPresence:
         """Take over the known GPUs and the conditions."""
         self._conditions.carry(node, source._conditions, origin.row)
         self._known[node] = [slot is not None and source._known[origin.row, slot] for slot in origin.gpus]
-
-    def _observe(self, batch: Batch, k: int, key: Key, *, absent: bool) -> list[Suspicion]:
-        ts, place = float(batch.ts[k]), batch.place(k)
-        make = at(lambda: _gone(place, key[1]) if key[0] == _GPU else _unreadable(place), ts)
-        return self._conditions.observe(int(batch.index[k]), key, absent, ts, timing=self._timing, make=make)
 
 
 def _alive(gpu: Part) -> Mask:

@@ -5,14 +5,14 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from slowrank.telemetry import Evidence, NodeSample, Suspicion
+from slowrank.telemetry import Evidence, NodeSample
 from slowrank.telemetry.schema import SAMPLE_SCHEMAS, Owner
 from streams.debounce import ConditionBank, Key, Timing
 from streams.node.batch import Batch, Shape
+from streams.node.conditions import observe
 from streams.node.config import NodeConfig
 from streams.node.detector import Found, Increases, Origin
 from streams.node.detectors.frozen_readings import SWITCHES
-from streams.node.rules.rule_engine import at
 from streams.node.rules.state_rules import STUCK
 from streams.suspicions import Claim, Place
 
@@ -40,14 +40,16 @@ class ExporterHealth:
         self._conditions = ConditionBank(nodes)
 
     def update(self, batch: Batch, increases: Increases) -> Found:
-        """Test the clocks and exporters of the batch; yield the conditions that have lasted."""
+        """Test the clocks and exporters of the batch; return the conditions that have lasted."""
         offset = batch.host[OFFSET][:, 0]
         active = {(int(k), _SKEWED) for k in np.flatnonzero(np.abs(offset) > SKEW_SECONDS)}
         active |= {(int(k), _STUCK) for k in np.flatnonzero(batch.host[STUCK])}
-        for k, keys in self._conditions.due(batch.index, active):
-            for key in sorted(keys):
-                for s in self._observe(batch, k, key, holds=(k, key) in active):
-                    yield k, s
+
+        def claim(k: int, key: Key) -> Claim:
+            place = batch.place(k)
+            return skewed(place, float(offset[k])) if key == _SKEWED else _stuck(place)
+
+        return observe(self._conditions, batch, active, timing=lambda _: _TIMING, claim=claim)
 
     def restart(self, node: int) -> None:
         """A reboot ends neither condition."""
@@ -59,11 +61,6 @@ class ExporterHealth:
     def carry(self, node: int, source: "ExporterHealth", origin: Origin) -> None:
         """Take over the conditions."""
         self._conditions.carry(node, source._conditions, origin.row)
-
-    def _observe(self, batch: Batch, k: int, key: Key, *, holds: bool) -> list[Suspicion]:
-        ts, place, offset = float(batch.ts[k]), batch.place(k), float(batch.host[OFFSET][k, 0])
-        make = at(lambda: skewed(place, offset) if key == _SKEWED else _stuck(place), ts)
-        return self._conditions.observe(int(batch.index[k]), key, holds, ts, timing=_TIMING, make=make)
 
 
 def clock_error(sample: NodeSample) -> float:

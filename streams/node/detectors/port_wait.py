@@ -5,21 +5,21 @@ from collections.abc import Mapping
 import numpy as np
 
 from detectors.node.port_wait import APART, PortWaitBank
-from slowrank.telemetry import Evidence, Suspicion
+from slowrank.telemetry import Evidence
 from slowrank.telemetry.schema import Owner
 from streams.columns import Mask
 from streams.debounce import ConditionBank, Key, Timing
 from streams.node.batch import Batch, Shape
+from streams.node.conditions import observe
 from streams.node.config import NodeConfig
 from streams.node.detector import Found, Increases, Origin
-from streams.node.rules.rule_engine import at
-from streams.node.rules.rule_tables import Indication
+from streams.node.rules.rule_tables import Symptom
 from streams.suspicions import Claim, Place
 
 WAIT, SENT = "nic.port.xmit_wait_ticks_total", "nic.port.tx_bytes_total"
 
-_WAITS = Indication("link.nic_slow", "nic", "warning", 2.0)
-_WAITS_ON = Indication("link.nic_slow", "nic", "warning", 3.0, alone=True)
+_WAITS = Symptom("link.nic_slow", "nic", "warning", 2.0)
+_WAITS_ON = Symptom("link.nic_slow", "nic", "warning", 3.0, alone=True)
 _RULES = ((_WAITS, Timing(hold=10.0)), (_WAITS_ON, Timing(hold=30.0)))
 """A wait of half a minute opens a finding alone. Chosen: colliding flows make a port wait too, but only for
 the collectives of a step or two, ten times shorter."""
@@ -39,14 +39,14 @@ class PortWait:
         self._conditions = ConditionBank(nodes)
 
     def update(self, batch: Batch, increases: Increases) -> Found:
-        """Learn the waits of the batch; yield the ports that wait alone."""
+        """Learn the waits of the batch; return the ports that wait alone."""
         for k in batch.left_jobs:
             self.restart(int(batch.index[k]))
         ports = increases["nic"]
         risen = np.stack([ports.of(WAIT), ports.of(SENT)])
         waits = self._bank.update(batch.rows, risen, ports.seconds_of(SENT))
         if not waits.any_long and not self._conditions.busy:
-            return
+            return ()
         ratios = waits.ratios()
         slow = (ratios >= APART) & batch.in_job[:, None] & ~_narrow(batch)[:, None]
         active = {
@@ -54,11 +54,12 @@ class PortWait:
             for k, i in np.argwhere(slow).tolist()
             for rule in range(len(_RULES))
         }
-        for k, keys in self._conditions.due(batch.index, active):
-            for key in sorted(keys):
-                ratio = float(ratios[k, batch.nic.ids[k].index(key[1])])
-                for s in self._observe(batch, k, key, ratio, holds=(k, key) in active):
-                    yield k, s
+
+        def claim(k: int, key: Key) -> Claim:
+            ratio = float(ratios[k, batch.nic.ids[k].index(key[1])])
+            return _claim(_RULES[key[0]][0], ratio, batch.place(k), key[1])
+
+        return observe(self._conditions, batch, active, timing=lambda key: _RULES[key[0]][1], claim=claim)
 
     def restart(self, node: int) -> None:
         """Learn the usual waits anew."""
@@ -72,11 +73,6 @@ class PortWait:
         """Take over the conditions; usual waits are learned anew."""
         self._conditions.carry(node, source._conditions, origin.row)
 
-    def _observe(self, batch: Batch, k: int, key: Key, ratio: float, *, holds: bool) -> list[Suspicion]:
-        ts, (indication, timing) = float(batch.ts[k]), _RULES[key[0]]
-        make = at(lambda: _claim(indication, ratio, batch.place(k), key[1]), ts)
-        return self._conditions.observe(int(batch.index[k]), key, holds, ts, timing=timing, make=make)
-
 
 def _narrow(batch: Batch) -> Mask:
     """Return the nodes with a down-trained PCIe link of a GPU, [n]."""
@@ -84,16 +80,16 @@ def _narrow(batch: Batch) -> Mask:
     return np.asarray(((width > 0) & (width < widest)).any(axis=1))
 
 
-def _claim(indication: Indication, ratio: float, place: Place, port: str) -> Claim:
+def _claim(symptom: Symptom, ratio: float, place: Place, port: str) -> Claim:
     return Claim(
-        detector="port.wait" if indication is _WAITS else "port.wait_on",
+        detector="port.wait" if symptom is _WAITS else "port.wait_on",
         catalogue_id="waiting_ports",
-        family=indication.family,
-        kind=indication.kind,
+        family=symptom.family,
+        kind=symptom.kind,
         subject=place.nic(port),
-        weight=indication.weight,
+        weight=symptom.weight,
         score=max(1.0, min(10.0, ratio / APART)),
-        overwhelming=indication.overwhelming,
+        overwhelming=symptom.overwhelming,
         evidence=(
             Evidence(
                 metric=WAIT,
@@ -103,6 +99,6 @@ def _claim(indication: Indication, ratio: float, place: Place, port: str) -> Cla
                 note="times as long a wait for each byte as usual here and on the node's other ports",
             ),
         ),
-        severity=indication.severity,
+        severity=symptom.severity,
         note="data waits in this port alone",
     )

@@ -10,7 +10,7 @@ from alerts.kinds import kind_of
 from slowrank.telemetry import Evidence, NodeEvent, Subject, Suspicion
 from slowrank.telemetry.event_grades import NONE, graded, recovery_action
 from streams.node.rules.event_tables import EVENT_RULES, REPEAT_OFFENDER, UNKNOWN_XID, EventRule
-from streams.node.rules.rule_tables import Indication
+from streams.node.rules.rule_tables import Symptom
 from streams.suspicions import Claim, Place
 
 BURST_SECONDS = 5.0
@@ -62,13 +62,13 @@ class EventRules:
         if rule is None:
             return []
         # Codes come from outside: all that have no rule count as one fault of their GPU, to bound the number.
-        fault = (rule.indicates.kind if unknown else name, key)
+        fault = (rule.symptom.kind if unknown else name, key)
         faults = self._count(rule, fault, event.ts)
         if rule.shared and self._is_shared(rule, fault, event.ts):
             faults = 0
-        indication, found = _judged(rule, faults), []
-        if self._worse_than_burst((indication.kind, key), event.ts, indication.weight):
-            found += self._raise(_claim(event, name, subject, indication), event.ts)
+        symptom, found = _judged(rule, faults), []
+        if self._worse_than_burst((symptom.kind, key), event.ts, symptom.weight):
+            found += self._raise(_claim(event, name, subject, symptom), event.ts)
         return [*found, *(self._repeats(event, subject) if rule.fatal else ())]
 
     def recovered(self, subject: Subject, before: float, ts: float) -> list[Suspicion]:
@@ -122,7 +122,7 @@ class EventRules:
         faults = self._count(REPEAT_OFFENDER, key, event.ts)
         if subject.type != "gpu" or faults < REPEAT_OFFENDER.faults:
             return []
-        claim = _claim(event, event.code, subject, REPEAT_OFFENDER.indicates)
+        claim = _claim(event, event.code, subject, REPEAT_OFFENDER.symptom)
         claim = replace(claim, note=f"{faults} fatal XIDs on this GPU within 24 hours")
         return [claim.suspicion("raise", ts=event.ts, onset=event.ts)]
 
@@ -144,20 +144,20 @@ class EventRules:
         return not same or weight > worst
 
 
-def _judged(rule: EventRule, faults: int) -> Indication:
-    indication = rule.indicates
+def _judged(rule: EventRule, faults: int) -> Symptom:
+    symptom = rule.symptom
     if faults >= rule.faults:
-        return indication
-    return rule.first or Indication(indication.kind, indication.family, "info", indication.weight / 2)
+        return symptom
+    return rule.first or Symptom(symptom.kind, symptom.family, "info", symptom.weight / 2)
 
 
-def _claim(event: NodeEvent, name: str, subject: Subject, indication: Indication) -> Claim:
+def _claim(event: NodeEvent, name: str, subject: Subject, symptom: Symptom) -> Claim:
     value = 1.0
     if event.code == "xid.154":
         asked = recovery_action(_text(event))
         value = -1.0 if asked is None else float(asked)
     seen = Evidence(metric=name, unit="1", detector="event", value=value, note=_text(event))
-    return indication.claim(
+    return symptom.claim(
         subject,
         seen,
         detector=f"event.{event.source}",
@@ -169,7 +169,7 @@ def _claim(event: NodeEvent, name: str, subject: Subject, indication: Indication
 
 
 def _ends_with_a_reset(kind: str) -> bool:
-    return kind != REPEAT_OFFENDER.indicates.kind and kind_of(kind).action not in LASTING
+    return kind != REPEAT_OFFENDER.symptom.kind and kind_of(kind).action not in LASTING
 
 
 def _booted(event: NodeEvent) -> float:

@@ -12,38 +12,38 @@ from streams.node.rules.rule_tables import (
     REMAP_FAILED,
     REMAP_PENDING,
     UNCORRECTABLE,
-    Indication,
-    xid_indication,
+    Symptom,
+    xid_symptom,
 )
 
 
 @dataclass(frozen=True, slots=True)
 class EventRule:
-    """``faults`` faults within ``window`` seconds on one subject give ``indicates``.
+    """``faults`` faults within ``window`` seconds on one subject give ``symptom``.
 
     Fewer give ``first``, or else the same at half the weight and with severity info. Events less than
     ``burst`` seconds apart are one fault. ``shared``: a fault on several GPUs of a node comes from software,
     and counts as none. ``fatal``: it counts towards ``REPEAT_OFFENDER``.
     """
 
-    indicates: Indication
+    symptom: Symptom
     source: str
     faults: int = 1
     window: float = 600.0
     shared: bool = False
     fatal: bool = False
     burst: float = 5.0
-    first: Indication | None = None
+    first: Symptom | None = None
 
 
-_NVLINK = Indication("link.nvlink_degraded", "nvlink_pcie", "error", 3.0)
-_NVLINK_ONCE = Indication("link.nvlink_degraded", "nvlink_pcie", "warning", 1.5, alone=True)
+_NVLINK = Symptom("link.nvlink_degraded", "nvlink_pcie", "error", 3.0)
+_NVLINK_ONCE = Symptom("link.nvlink_degraded", "nvlink_pcie", "warning", 1.5, alone=True)
 
 _XID = "NVIDIA XID catalogue"
 
-_XID_INDICATIONS: dict[int, Indication] = {
+_XID_SYMPTOMS: dict[int, Symptom] = {
     **dict.fromkeys((48, 95, 140, 171, 172), UNCORRECTABLE),
-    94: Indication("ecc.uncorrectable", "gpu_memory", "error", 5.0),
+    94: Symptom("ecc.uncorrectable", "gpu_memory", "error", 5.0),
     63: REMAP_PENDING,
     64: REMAP_FAILED,
     **dict.fromkeys((74, 136, *NVLINK5, 155), _NVLINK),
@@ -59,14 +59,12 @@ def _xid_rule(code: int, row: Xid) -> EventRule | None:
     if row.grade == "recorded":
         return None
     if row.grade == "application":
-        return EventRule(
-            xid_indication(code, "error", 2.0), "slowrank", faults=3, window=86400.0, shared=True
-        )
+        return EventRule(xid_symptom(code, "error", 2.0), "slowrank", faults=3, window=86400.0, shared=True)
     if row.grade == "warning":
-        return EventRule(Indication(f"xid.{code}", "event", "warning", 2.0, alone=True), _XID)
-    usual = xid_indication(code, row.grade, 6.0 if row.grade == "critical" else 5.0)
+        return EventRule(Symptom(f"xid.{code}", "event", "warning", 2.0, alone=True), _XID)
+    usual = xid_symptom(code, row.grade, 6.0 if row.grade == "critical" else 5.0)
     fatal = row.bucket.partition("/")[0] not in _OF_OTHERS
-    return EventRule(_XID_INDICATIONS.get(code, usual), _XID, fatal=fatal)
+    return EventRule(_XID_SYMPTOMS.get(code, usual), _XID, fatal=fatal)
 
 
 # Nonfatal errors are corrected or retried by the hardware; many of them show a marginal link.
@@ -75,7 +73,7 @@ _REPEATED = "after NVSentinel (3 flaps of a port)"
 EVENT_RULES: dict[str, EventRule | None] = {
     **{f"xid.{code}": _xid_rule(code, row) for code, row in sorted(XIDS.items())},
     "xid.31": EventRule(
-        xid_indication(31, "error", 2.0), "after NVSentinel (2 faults)", faults=3, window=86400.0, shared=True
+        xid_symptom(31, "error", 2.0), "after NVSentinel (2 faults)", faults=3, window=86400.0, shared=True
     ),
     "xid.74": EventRule(_NVLINK, "slowrank", faults=2, fatal=True, first=_NVLINK_ONCE),
     **{
@@ -84,24 +82,22 @@ EVENT_RULES: dict[str, EventRule | None] = {
     },
     f"xid.154{NONE}": None,
     "nvswitch.sxid": EventRule(
-        Indication("link.nvswitch", "nvlink_pcie", "error", 5.0), "NVIDIA Fabric Manager guide"
+        Symptom("link.nvswitch", "nvlink_pcie", "error", 5.0), "NVIDIA Fabric Manager guide"
     ),
     f"nvswitch.sxid{NONFATAL}": EventRule(
-        Indication("link.nvswitch", "nvlink_pcie", "warning", 2.0, alone=True),
+        Symptom("link.nvswitch", "nvlink_pcie", "warning", 2.0, alone=True),
         _REPEATED,
         faults=3,
         window=3600.0,
     ),
-    f"pcie.aer{FATAL}": EventRule(
-        Indication("link.pcie_fatal", "nvlink_pcie", "error", 5.0), "PCI Express AER"
-    ),
+    f"pcie.aer{FATAL}": EventRule(Symptom("link.pcie_fatal", "nvlink_pcie", "error", 5.0), "PCI Express AER"),
     # Uncorrected, or of unknown severity: a transfer was lost, the link goes on.
     "pcie.aer": EventRule(
-        Indication("link.pcie_uncorrected", "nvlink_pcie", "warning", 3.0, alone=True), "PCI Express AER"
+        Symptom("link.pcie_uncorrected", "nvlink_pcie", "warning", 3.0, alone=True), "PCI Express AER"
     ),
     # Above the error rate allowed on a link of 16 lanes of generation 5 (31 a minute), as for replays.
     f"pcie.aer{CORRECTED}": EventRule(
-        Indication("link.pcie_replay", "nvlink_pcie", "warning", 2.0, alone=True),
+        Symptom("link.pcie_replay", "nvlink_pcie", "warning", 2.0, alone=True),
         "DCGM",
         faults=32,
         window=60.0,
@@ -109,20 +105,20 @@ EVENT_RULES: dict[str, EventRule | None] = {
     ),
     "nic.link_down": EventRule(NIC_FLAP, "ByteRobust", faults=2, window=300.0),
     "nic.link_up": None,
-    "host.oom_kill": EventRule(Indication("host.memory_pressure", "host", "warning", 2.0), "slowrank"),
+    "host.oom_kill": EventRule(Symptom("host.memory_pressure", "host", "warning", 2.0), "slowrank"),
     # The kernel logs it after two minutes in which a process could not be woken up.
-    "host.hung_task": EventRule(Indication("host.hung_task", "host", "warning", 2.0, alone=True), "Linux"),
-    f"host.hung_task{DRIVER}": EventRule(Indication("host.hung_task", "host", "error", 4.0), "Linux"),
+    "host.hung_task": EventRule(Symptom("host.hung_task", "host", "warning", 2.0, alone=True), "Linux"),
+    f"host.hung_task{DRIVER}": EventRule(Symptom("host.hung_task", "host", "error", 4.0), "Linux"),
     "host.boot": None,
     "exporter.records_lost": None,
 }
 """By the names of ``event_grades``. None: recorded, and no evidence by itself."""
 
-UNKNOWN_XID = EventRule(Indication("xid", "event", "warning", 1.0, alone=True), "slowrank")
+UNKNOWN_XID = EventRule(Symptom("xid", "event", "warning", 1.0, alone=True), "slowrank")
 """For every code that is not in the catalogue: one kind for all, so that a GPU has one such finding."""
 
 REPEAT_OFFENDER = EventRule(
-    Indication("node.lemon", "event", "error", 3.0),
+    Symptom("node.lemon", "event", "error", 3.0),
     "after NVSentinel (bursts of 3 min)",
     faults=5,
     window=86400.0,

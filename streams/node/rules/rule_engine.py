@@ -2,7 +2,7 @@
 
 import math
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 
@@ -11,8 +11,9 @@ import numpy as np
 from slowrank.telemetry import Evidence, Subject, Suspicion
 from slowrank.telemetry.schema import SAMPLE_SCHEMAS, Owner
 from streams.columns import Mask
-from streams.debounce import ConditionBank, Key, Make, State
+from streams.debounce import ConditionBank, Key
 from streams.node.batch import Batch, Shape
+from streams.node.conditions import at
 from streams.node.config import NodeConfig
 from streams.node.counters import Increase
 from streams.node.detector import Found, Increases, Origin
@@ -186,7 +187,7 @@ def _beyond_chance(count: float, expected: float) -> bool:
 
 
 def _count_claim(rule: CountRule, total: float, subject: Subject, *, trusted: bool) -> Claim:
-    indication = rule.indicates
+    symptom = rule.symptom
     seen = Evidence(
         metric=rule.metric,
         unit="1",
@@ -196,27 +197,16 @@ def _count_claim(rule: CountRule, total: float, subject: Subject, *, trusted: bo
     )
     note = f"{rule.metric} rose by {total:g} in {rule.window:g} s"
     rule_id = f"counter.{rule.metric}"
-    claim = indication.claim(
+    claim = symptom.claim(
         subject, seen, detector=rule_id, catalogue_id="counters", rule_id=rule_id, note=note
     )
-    return replace(
-        claim, score=max(1.0, total / rule.count), overwhelming=indication.overwhelming and trusted
-    )
+    return replace(claim, score=max(1.0, total / rule.count), overwhelming=symptom.overwhelming and trusted)
 
 
 def _state_claim(rule: StateRule, value: float, subject: Subject) -> Claim:
     seen = Evidence(metric=rule.metric, unit="1", detector="state", value=value, note=rule.name)
     note = f"{rule.name} for {rule.timing.hold:g} s or more"
     rule_id = f"state.{rule.name}"
-    return rule.indicates.claim(
+    return rule.symptom.claim(
         subject, seen, detector=rule_id, catalogue_id="states", rule_id=rule_id, note=note
     )
-
-
-def at(claim: Callable[[], Claim], ts: float) -> Make:
-    """Return a function that makes the suspicion at event time ``ts``; it calls ``claim`` only then."""
-
-    def make(state: State, onset: float) -> Suspicion:
-        return claim().suspicion(state, ts=ts, onset=onset)
-
-    return make

@@ -17,7 +17,7 @@ from streams.suspicions import Claim
 
 
 @dataclass(frozen=True, slots=True)
-class Indication:
+class Symptom:
     """The kind of finding that a rule indicates; ``weight`` is a log likelihood ratio.
 
     ``alone``: it opens a finding by itself although it is mild, because the finding states only the event.
@@ -74,7 +74,7 @@ class CountRule:
     metric: str
     count: float
     window: float
-    indicates: Indication
+    symptom: Symptom
     source: str
     sticky: bool = False
     count_of: Callable[[Mapping[str, Array]], Array] | None = None
@@ -99,26 +99,26 @@ class StateRule:
     metric: str
     test: Callable[[Mapping[str, Array]], Mask]
     timing: Timing
-    indicates: Indication
+    symptom: Symptom
     source: str
 
 
-def xid_indication(code: int, severity: Severity, weight: float) -> Indication:
-    return Indication(f"xid.{code}", "event", severity, weight)
+def xid_symptom(code: int, severity: Severity, weight: float) -> Symptom:
+    return Symptom(f"xid.{code}", "event", severity, weight)
 
 
 # Weights are starting values, not estimated on faults yet: 6 for what is fatal, 3 for throttling, degraded
 # links and classes of port errors, 1 for what only hints.
-UNCORRECTABLE = Indication("ecc.uncorrectable", "gpu_memory", "critical", 6.0)
-REMAP_PENDING = Indication("ecc.row_remap_pending", "gpu_memory", "error", 5.0)
-REMAP_FAILED = Indication("ecc.row_remap_failure", "gpu_memory", "critical", 6.0)
-CORRECTABLE = Indication("ecc.correctable_rate", "gpu_memory", "warning", 2.0)
-_NVLINK_WEAK = Indication("link.nvlink_degraded", "nvlink_pcie", "warning", 1.5)
-NIC_FLAP = Indication("link.nic_flap", "nic", "error", 3.0)
-_NIC_FLAP_ONCE = Indication("link.nic_flap", "nic", "warning", 3.0, alone=True)
-_NIC_ERRORS = Indication("link.nic_errors", "nic", "warning", 3.0)
-_NIC_FAILING = Indication("link.nic_errors", "nic", "error", 3.0)
-_NIC_HINT = Indication("link.nic_errors", "nic", "warning", 1.0)
+UNCORRECTABLE = Symptom("ecc.uncorrectable", "gpu_memory", "critical", 6.0)
+REMAP_PENDING = Symptom("ecc.row_remap_pending", "gpu_memory", "error", 5.0)
+REMAP_FAILED = Symptom("ecc.row_remap_failure", "gpu_memory", "critical", 6.0)
+CORRECTABLE = Symptom("ecc.correctable_rate", "gpu_memory", "warning", 2.0)
+_NVLINK_WEAK = Symptom("link.nvlink_degraded", "nvlink_pcie", "warning", 1.5)
+NIC_FLAP = Symptom("link.nic_flap", "nic", "error", 3.0)
+_NIC_FLAP_ONCE = Symptom("link.nic_flap", "nic", "warning", 3.0, alone=True)
+_NIC_ERRORS = Symptom("link.nic_errors", "nic", "warning", 3.0)
+_NIC_FAILING = Symptom("link.nic_errors", "nic", "error", 3.0)
+_NIC_HINT = Symptom("link.nic_errors", "nic", "warning", 1.0)
 
 
 def _replays_allowed(gpu: Mapping[str, Array]) -> Array:
@@ -142,7 +142,7 @@ GPU_COUNTS = (
         # generation is not read.
         32,
         60.0,
-        Indication("link.pcie_replay", "nvlink_pcie", "warning", 2.0),
+        Symptom("link.pcie_replay", "nvlink_pcie", "warning", 2.0),
         "DCGM",
         count_of=_replays_allowed,
     ),
@@ -154,7 +154,7 @@ GPU_COUNTS = (
         # Nanoseconds: a twentieth of a minute.
         0.05 * 60e9,
         60.0,
-        Indication("throttle.thermal", "clocks", "warning", 3.0),
+        Symptom("throttle.thermal", "clocks", "warning", 3.0),
         "slowrank",
     ),
     # At full load every GPU reaches its power limit at times; one that is limited alone is slowed down.
@@ -162,7 +162,7 @@ GPU_COUNTS = (
         "gpu.throttle.power_nanoseconds_total",
         0.05 * 60e9,
         60.0,
-        Indication("throttle.power", "clocks", "warning", 2.0),
+        Symptom("throttle.power", "clocks", "warning", 2.0),
         "slowrank",
         apart=5.0,
     ),
@@ -191,10 +191,6 @@ NIC_COUNTS = (
 
 HOST_COUNTS = (
     CountRule(
-        "host.oom_kills_total",
-        1,
-        60.0,
-        Indication("host.memory_pressure", "host", "warning", 2.0),
-        "slowrank",
+        "host.oom_kills_total", 1, 60.0, Symptom("host.memory_pressure", "host", "warning", 2.0), "slowrank"
     ),
 )

@@ -13,9 +13,9 @@ from streams.node.rules.rule_tables import (
     CORRECTABLE,
     REMAP_FAILED,
     REMAP_PENDING,
-    Indication,
     StateRule,
-    xid_indication,
+    Symptom,
+    xid_symptom,
 )
 
 # Bits of NVML's reasons to lower the clocks. The software power cap (4) is not among them: at full load it is
@@ -42,7 +42,7 @@ SLOW_READ_SECONDS = 0.25
 below the 0.3 s for which the exporter's tick waits."""
 READ_HOLD_SECONDS = 15.0
 """Chosen: longer than an exporter takes to read each GPU by its own process, which isolates the slow one."""
-_SLOW_READS = Indication("gpu.slow_reads", "event", "warning", 2.0, alone=True)
+_SLOW_READS = Symptom("gpu.slow_reads", "event", "warning", 2.0, alone=True)
 
 
 def _loaded(gpu: Mapping[str, Array]) -> Mask:
@@ -106,7 +106,7 @@ GPU_STATES = (
         "gpu.throttle_reasons",
         _unexplained_slowdown,
         Timing(hold=10.0),
-        Indication("throttle.hw_slowdown", "clocks", "warning", 3.0),
+        Symptom("throttle.hw_slowdown", "clocks", "warning", 3.0),
         "NVML bit, slowrank hold",
     ),
     StateRule(
@@ -115,7 +115,7 @@ GPU_STATES = (
         "gpu.throttle_reasons",
         _reason(HW_THERMAL),
         Timing(hold=10.0),
-        Indication("throttle.thermal", "clocks", "warning", 3.0),
+        Symptom("throttle.thermal", "clocks", "warning", 3.0),
         "NVML bit, slowrank hold",
     ),
     StateRule(
@@ -124,7 +124,7 @@ GPU_STATES = (
         "gpu.throttle_reasons",
         _reason(SW_THERMAL),
         Timing(hold=30.0),
-        Indication("throttle.thermal", "clocks", "warning", 2.0),
+        Symptom("throttle.thermal", "clocks", "warning", 2.0),
         "NVML bit, slowrank hold",
     ),
     StateRule(
@@ -133,7 +133,7 @@ GPU_STATES = (
         "gpu.throttle_reasons",
         _reason(POWER_BRAKE),
         Timing(hold=10.0),
-        Indication("throttle.power", "clocks", "warning", 3.0),
+        Symptom("throttle.power", "clocks", "warning", 3.0),
         "NVML bit, slowrank hold",
     ),
     StateRule(
@@ -142,7 +142,7 @@ GPU_STATES = (
         "gpu.temp.margin_celsius",
         lambda gpu: np.asarray(gpu["gpu.temp.margin_celsius"] <= 0),
         Timing(hold=10.0),
-        Indication("throttle.thermal", "clocks", "warning", 1.5),
+        Symptom("throttle.thermal", "clocks", "warning", 1.5),
         "slowrank",
     ),
     StateRule(
@@ -151,7 +151,7 @@ GPU_STATES = (
         "gpu.pcie.link_width",
         _narrow,
         Timing(hold=30.0),
-        Indication("link.pcie_downgrade", "nvlink_pcie", "error", 3.0),
+        Symptom("link.pcie_downgrade", "nvlink_pcie", "error", 3.0),
         "slowrank",
     ),
     StateRule(
@@ -160,7 +160,7 @@ GPU_STATES = (
         "gpu.pcie.link_gen",
         _older_generation,
         Timing(hold=30.0),
-        Indication("link.pcie_downgrade", "nvlink_pcie", "error", 3.0),
+        Symptom("link.pcie_downgrade", "nvlink_pcie", "error", 3.0),
         "slowrank",
     ),
     StateRule(
@@ -207,7 +207,7 @@ GPU_STATES = (
         "gpu.recovery_action",
         _flag("gpu.recovery_action"),
         Timing(clear=RECOVERY_CLEAR),
-        xid_indication(154, "error", 5.0),
+        xid_symptom(154, "error", 5.0),
         "NVML",
     ),
     StateRule(
@@ -226,7 +226,7 @@ GPU_STATES = (
         "gpu.energy_millijoules_total",
         lambda gpu: np.asarray(gpu[FROZEN]),
         Timing(hold=10.0),
-        xid_indication(119, "error", 4.0),
+        xid_symptom(119, "error", 4.0),
         "slowrank",
     ),
 )
@@ -245,7 +245,7 @@ NIC_STATES = (
         "nic.port.up",
         _dead,
         Timing(hold=2.5),
-        Indication("link.nic_flap", "nic", "error", 4.0),
+        Symptom("link.nic_flap", "nic", "error", 4.0),
         "slowrank",
     ),
     StateRule(
@@ -254,7 +254,7 @@ NIC_STATES = (
         "nic.port.up",
         lambda nic: np.asarray((nic["nic.port.up"] == 0) & nic[WAS_UP]),
         Timing(hold=10.0),
-        Indication("link.nic_flap", "nic", "warning", 3.0),
+        Symptom("link.nic_flap", "nic", "warning", 3.0),
         "NVSentinel, slowrank hold",
     ),
     StateRule(
@@ -263,7 +263,7 @@ NIC_STATES = (
         "nic.port.speed_bits_per_second",
         lambda nic: np.asarray(nic["nic.port.speed_bits_per_second"] < 0.95 * nic[BEST_SPEED]),
         Timing(hold=30.0),
-        Indication("link.nic_slow", "nic", "warning", 2.0),
+        Symptom("link.nic_slow", "nic", "warning", 2.0),
         "slowrank",
     ),
 )
@@ -277,7 +277,7 @@ NODE_STATES = (
         lambda node: np.asarray(node[CNP_RATIO] >= 10.0),
         # All nodes of a job raise it at once: refreshed seldom, but before it expires.
         Timing(hold=10.0, refresh=300.0),
-        Indication("congestion", "nic", "info", 1.0),
+        Symptom("congestion", "nic", "info", 1.0),
         "slowrank",
     ),
     StateRule(

@@ -90,7 +90,7 @@ def test_one_xid_is_as_bad_as_the_workers_rules_have_it(name):
 
     assert event is not None
     usual = "info" if name.endswith(".none") else "warning"
-    assert event.severity == (rule.indicates.severity if rule and rule.faults == 1 else usual)
+    assert event.severity == (rule.symptom.severity if rule and rule.faults == 1 else usual)
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_an_xid_without_a_rule_is_a_warning():
     event = parse("4,1,1,-;NVRM: Xid (PCI:0000:3b:00): 999, text", 0.0, GPUS)
 
     assert event is not None
-    assert event.severity == UNKNOWN_XID.indicates.severity
+    assert event.severity == UNKNOWN_XID.symptom.severity
 
 
 @pytest.mark.parametrize(

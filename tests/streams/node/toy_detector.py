@@ -8,9 +8,9 @@ import numpy as np
 from slowrank.telemetry.schema import Owner
 from streams.debounce import ConditionBank, Timing
 from streams.node.batch import Batch, Shape
+from streams.node.conditions import at
 from streams.node.config import NodeConfig
 from streams.node.detector import Found, Increases, Origin
-from streams.node.rules.rule_engine import at
 from streams.suspicions import Claim, Place
 
 PACKETS = "nic.port.rx_packets_total"

@@ -17,14 +17,14 @@ FATAL = ("critical", "error")
 T0 = 1_795_160_000.0
 GPU = Subject(type="gpu", cluster="c", node="n", gpu_index=3, job_id="j")
 VERDICTS = {
-    **{f"event.{name}": rule.indicates for name, rule in EVENT_RULES.items() if rule is not None},
+    **{f"event.{name}": rule.symptom for name, rule in EVENT_RULES.items() if rule is not None},
     **{f"event.{name} once": rule.first for name, rule in EVENT_RULES.items() if rule and rule.first},
-    "any other XID": UNKNOWN_XID.indicates,
+    "any other XID": UNKNOWN_XID.symptom,
     **{
-        f"counter.{r.metric} {r.count:g} in {r.window:g}": r.indicates
+        f"counter.{r.metric} {r.count:g} in {r.window:g}": r.symptom
         for r in (*GPU_COUNTS, *NIC_COUNTS, *HOST_COUNTS)
     },
-    **{f"state.{r.name}": r.indicates for r in (*GPU_STATES, *NIC_STATES, *NODE_STATES)},
+    **{f"state.{r.name}": r.symptom for r in (*GPU_STATES, *NIC_STATES, *NODE_STATES)},
 }
 
 
@@ -75,9 +75,9 @@ def test_the_table_has_no_code_that_no_rule_has():
 @pytest.mark.parametrize("name", VERDICTS)
 def test_what_the_page_says_opens_alone_does(name):
     """A lone raise of each rule, weighed for its ten minutes, opens or expires as the page says."""
-    indication = VERDICTS[name]
+    symptom = VERDICTS[name]
     seen = Evidence(metric="m", unit="1", detector="d", value=1.0)
-    raised = indication.claim(GPU, seen, detector="d", catalogue_id="events", rule_id="", note="").suspicion(
+    raised = symptom.claim(GPU, seen, detector="d", catalogue_id="events", rule_id="", note="").suspicion(
         "raise", ts=T0, onset=T0
     )
     stage = FindingStage()
@@ -85,22 +85,22 @@ def test_what_the_page_says_opens_alone_does(name):
     found = [f for second in range(0, 700, 5) for f in stage.tick(T0 + second)]
     statuses = {f.status for f in found}
     became = "alone" if "open" in statuses else "together" if "expired" in statuses else "never"
-    assert became == hardware_page.opens(indication)
+    assert became == hardware_page.opens(symptom)
 
 
 @pytest.mark.parametrize("name", VERDICTS)
 def test_the_severity_on_the_page_is_the_findings(name):
     """What opens alone is as severe as the page says."""
-    indication = VERDICTS[name]
-    if hardware_page.opens(indication) != "alone":
+    symptom = VERDICTS[name]
+    if hardware_page.opens(symptom) != "alone":
         return
     seen = Evidence(metric="m", unit="1", detector="d", value=1.0)
     stage = FindingStage()
     stage.process(
-        indication.claim(GPU, seen, detector="d", catalogue_id="events", rule_id="", note="").suspicion(
+        symptom.claim(GPU, seen, detector="d", catalogue_id="events", rule_id="", note="").suspicion(
             "raise", ts=T0, onset=T0
         )
     )
     [found] = {f.id: f for second in range(5) for f in stage.tick(T0 + second)}.values()
-    assert f"`{found.kind}`" == f"`{indication.kind}`"
-    assert hardware_page.severity_of(indication) == found.severity
+    assert f"`{found.kind}`" == f"`{symptom.kind}`"
+    assert hardware_page.severity_of(symptom) == found.severity

@@ -65,7 +65,7 @@ class Kind:
     opens_alone: bool = False
     """One detector is enough, because the finding claims no more than what was measured."""
     silence_counts: bool = False
-    """Missing telemetry is evidence for it; it says nothing about the parts of a node."""
+    """Missing telemetry is evidence for it; for other kinds, about parts of a node, it is none."""
     steps_confirm: bool = False
     """What hardware shows of this kind counts only once slow steps confirm it."""
     excused_by_plan: bool = False

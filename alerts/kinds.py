@@ -18,7 +18,7 @@ _THROTTLED = ("throttle.thermal", "throttle.power")
 FABRIC = "fabric.rail_degraded"
 """The common switch or uplink of many ports: also the likeliest cause of a silent switch."""
 IDLE = "hang.idle"
-"""The second signal of a hang, as a case of its own: the nodes of the job do not work."""
+"""The votes of nodes on a hang, as a case of its own: the nodes of the job do not work."""
 PLANNED = "job.planned"
 """A job announces a change of its work."""
 
@@ -30,7 +30,8 @@ TOGETHER_SECONDS = 2.0
 SPREADING_SECONDS = 120.0
 """Heat and power reach the nodes of a rack within ±60 s (chosen: cooling reacts within minutes)."""
 OUTAGE_SECONDS = 10.0
-"""When the telemetry path breaks, its nodes are last heard from within so many seconds."""
+"""When the telemetry path breaks, the last records of its nodes lie within so many seconds (chosen: wider
+than for one switch, as records in flight are lost at different times)."""
 
 _SILENCE = (UNHEARD_KIND, "exporter.stale", "node.silent")
 _SLOWED = ("throttle.", "clock.low", "straggler.")

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any, Literal, get_args
 
 MAX_VALUE = 256
+"""Characters of a matcher's value (chosen: twice the longest name in telemetry)."""
 PlaceLabel = Literal["cluster", "node", "gpu_uuid", "nic", "port", "rank", "job_id", "rack", "switch", "rail"]
 LabelName = Literal[PlaceLabel, "gpu", "subject_type", "kind", "severity", "finding_id"]
 """The labels that a finding has; a matcher of another one would mute nothing, or everything."""

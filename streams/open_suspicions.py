@@ -1,4 +1,4 @@
-"""What a stage has raised and not yet cleared: raised once, updated now and then, and cleared."""
+"""Suspicions that are raised and not yet cleared; each is raised once, updated at intervals, and cleared."""
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import Generic, TypeVar

@@ -12,12 +12,12 @@ from slowrank.telemetry.records import Family, Severity, SubjectType
 from streams.debounce import State
 
 _INDEX_DIGITS = 4
-"""A longer number is a name like any other: no machine has so many GPUs."""
+"""Longest GPU index; a longer number is a UUID (chosen: above the GPUs of any machine)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a node's suspicions belong: what every subject on it shares."""
+    """The node, its job and its domains: what all subjects on a node have in common."""
 
     cluster: str
     node: str
@@ -63,7 +63,7 @@ _place = lru_cache(maxsize=1 << 16)(Place)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """What a rule says about a subject, before it is known when: everything of a suspicion but its times."""
+    """What a rule argues about a subject: all fields of a suspicion but its state and times."""
 
     detector: str
     catalogue_id: str

@@ -12,8 +12,8 @@ from alerts.reasoning import hang
 from slowrank.telemetry import HangVote, Subject, Suspicion
 
 WORK_SECONDS = 60.0
-"""As long as a job in its prime must stand still for that to be certain (``CERTAIN_SECONDS`` of
-``detectors.job.progress``): a single sample at work, or a few, are no new step."""
+"""How long machines must work again before a stop counts as over (``CERTAIN_SECONDS`` of
+``detectors.job.progress``, a certain stall): a few samples at work are no new step."""
 
 
 def corroborated(case: Case, others: Iterable[Case], config: FindingConfig) -> bool:

@@ -8,6 +8,7 @@ from alerts.report.cost import ActionCosts, rebalance_cost, restart_cost, should
 from alerts.report.duration import law_of
 
 _HORIZON_SECONDS = 600.0
+"""Of ``heals_within_10_min``: the mean duration of compute fail-slow (``duration.COMPUTE``)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,10 +60,11 @@ COMPUTE = Lognormal(600.0, 1.2)
 CONGESTION = Lognormal(1440.0, 1.2)
 LARGE_JOB = Lognormal(4320.0, 1.3)
 _LARGE = 512
+"""GPUs from which a job has the longer law (Greyhound: jobs of 512 GPUs and more)."""
 
 
 def law_of(hypothesis: str, gpus: int) -> Lognormal:
-    """Return the law for what is believed to be the cause, in a job of so many GPUs."""
+    """Return the law for a likely cause in a job of so many GPUs."""
     if gpus >= _LARGE:
         return LARGE_JOB
     return CONGESTION if kind_of(hypothesis).heals_like == "congestion" else COMPUTE

@@ -26,6 +26,7 @@ from slowrank.telemetry import Evidence, Subject, Suspicion
 from slowrank.telemetry.records import Severity, Suspect
 
 MAX_EVIDENCE = 24
+"""Pieces of evidence in a finding (chosen: what a person reads)."""
 MACHINES = ("gpu", "node", "rank", "group", "nic", "link")
 SURE_ENOUGH = 0.7
 """Confidence from which a finding weighs acting against waiting; below, that advice would be a guess (chosen:

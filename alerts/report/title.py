@@ -6,6 +6,7 @@ from alerts.kinds import kind_of
 from slowrank.telemetry import Subject
 
 MAX_TITLE = 120
+"""Characters (chosen: one line of a terminal or of a chat)."""
 
 
 def title(

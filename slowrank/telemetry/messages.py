@@ -42,7 +42,7 @@ class Lost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Suspicion(_Message, tag="suspicion", frozen=True, kw_only=True):
-    """What a detector believes about one subject at one event time; input of the fusion stage.
+    """What a detector has found about one subject at one event time; input of the finding stage.
 
     ``state`` is ``raise`` (over the threshold), ``update`` (still, with fresher evidence) or ``clear``.
     ``kind`` is the finding kind it argues for; ``score`` is evidence over threshold (1.0 = threshold);
@@ -53,8 +53,8 @@ class Suspicion(_Message, tag="suspicion", frozen=True, kw_only=True):
     subject's node (0 = not known), ``ranks_in_group`` how many ranks its tensor-parallel group has, where no
     two are known to run on different nodes (0 = it is in none); ``mates`` is how slow its others are.
     ``lost`` is what the job's slow steps cost: of several suspicions that are open at once each has its
-    share. ``severity``: how bad the rule itself calls it, if it does. ``shadow``: made by a detector on
-    trial; it is recorded, and moves nothing that others make.
+    share. ``severity``: as the rule itself grades it, if it does. ``shadow``: made by a detector on
+    trial; it is recorded, and changes no live finding.
     ``detector`` is the signal that it was read from; ``catalogue_id`` the detector and ``rule_id`` the
     single rule under which settings switch it: empty where the pipeline reports about itself, or where the
     detector has no rules. Identity is ``(cluster, detector, subject, kind, onset)``: the same content twice
@@ -211,7 +211,7 @@ StageMessage = (
 
 
 class JobEnded(_Message, tag="job_ended", frozen=True, kw_only=True):
-    """The job has ended, as an event of ``node`` says: in ``job-steps``, behind the job's last step rows.
+    """The job has ended, from an event of ``node``: in ``job-steps``, behind the job's last step rows.
 
     Events have the key of their node and steps that of their job: the end has to cross to the steps.
     """

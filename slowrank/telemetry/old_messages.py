@@ -1,8 +1,8 @@
 """Messages of versions 1 and 2: read for one release, then this module is deleted.
 
-Those of version 1 were all suspicions: ``kind`` said what a message was, and its data stood in fields made
+Those of version 1 were all suspicions: ``kind`` was the type of a message, and its data stood in fields made
 for something else. In neither version a suspicion had the ids of its detector and rule, and votes on a hang
-were suspicions whose detector, score and severity said what they report.
+were suspicions whose detector, score and severity encoded what they report.
 """
 
 from collections.abc import Callable, Mapping

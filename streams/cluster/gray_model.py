@@ -24,5 +24,5 @@ def read_region(path: Path) -> Envelope:
 
 @lru_cache
 def fingerprint(region: Envelope) -> str:
-    """Return what tells a region from others, for evidence: only with the same one are findings the same."""
+    """Return a short hash of a region, for evidence: findings are the same only under the same region."""
     return hashlib.sha256(msgspec.json.encode(region)).hexdigest()[:12]

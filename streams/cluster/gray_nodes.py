@@ -1,6 +1,6 @@
 """Gray nodes: several weak signs that agree, minute by minute, against the other nodes of the cluster.
 
-It corroborates other evidence and convicts nobody alone.
+It corroborates other evidence and opens no finding alone.
 """
 
 from collections import Counter, deque
@@ -18,19 +18,21 @@ from streams.stage import Input, Output, Stage
 from streams.suspicions import Claim
 
 OUTSIDE, OF = 3, 5
-"""Windows outside the healthy region, of so many, before anything is said; none of them ends it."""
+"""Windows outside the healthy region, of so many, that raise a node; none of so many clears it (chosen: one
+or two minutes outside are load, and a node that is on and off is not cleared in between)."""
 
 FORGET_SECONDS = 3600.0
-"""What a node did is forgotten so long after its last window: no more of the log is read after a restart."""
+"""A node is forgotten so long after its last window: as much of the log is read again after a restart."""
 
 _NAMED = 3
+"""Features listed as evidence, the largest share of the distance first (chosen)."""
 _WEIGHT = 1.0
-"""Log-odds of the least vote: it helps other evidence over the line and never crosses it alone."""
+"""Log-odds (chosen: the smallest vote, which completes other evidence and opens nothing alone)."""
 
 
 @dataclass(slots=True)
 class _Node:
-    """The last windows of a node, their start and whether it was outside, and what was said of it."""
+    """The last windows of a node (start, whether it was outside), and what is raised about it."""
 
     recent: deque[tuple[float, bool]] = field(default_factory=lambda: deque(maxlen=OF))
     raised: Claim | None = None
@@ -65,7 +67,7 @@ class GrayNodes:
 
     @property
     def ignored(self) -> Counter[str]:
-        """Minutes of nodes that changed nothing, by reason: for tests, no metric tells them."""
+        """Minutes of nodes that changed nothing, by reason; read by tests only."""
         return self._windows.ignored
 
     def process(self, record: Input) -> Sequence[Output]:
@@ -81,8 +83,8 @@ class GrayNodes:
         out: list[Output] = []
         for window in self._windows.due(event_time):
             region = self._region_of(window.cluster)
-            for said in () if region is None else self._judged(window, region):
-                judged = self._judged_by_mode(said)
+            for suspicion in () if region is None else self._judged(window, region):
+                judged = self._judged_by_mode(suspicion)
                 out += () if not isinstance(judged, Suspicion) else self._inner.process(judged)
         return [*out, *self._inner.tick(event_time)]
 
@@ -98,10 +100,10 @@ class GrayNodes:
             if outside or name in nodes:
                 node = nodes.setdefault(name, _Node())
                 node.recent.append((window.start, outside))
-                yield from _said(node, subject, row, distance / region.threshold, region)
+                yield from _suspicions(node, subject, row, distance / region.threshold, region)
 
 
-def _said(
+def _suspicions(
     node: _Node, subject: Subject, z: FloatArray, score: float, region: Envelope
 ) -> Iterator[Suspicion]:
     """Yield what a node's last window, ``score`` times as far out as is healthy, gives rise to."""

@@ -1,4 +1,4 @@
-"""What the nodes of a cluster read in one minute, gathered where the cluster comes together, and compared."""
+"""Minute means of the nodes of a cluster, gathered by minute and compared with each other."""
 
 import math
 from collections import Counter
@@ -14,14 +14,14 @@ from streams.columns import FloatArray
 from streams.gray_features import LARGEST, WINDOW_SECONDS, due, means_of
 
 MIN_NODES = 8
-"""With fewer, a median over nodes is moved by the one that is looked for."""
+"""Least nodes of a minute that is compared (chosen: with fewer, one node moves the median)."""
 
 _EARLIEST_SECONDS = 3600.0
-"""A minute so far ahead is none that a node stage has told."""
+"""A minute so far ahead of event time is dropped (chosen: it bounds what wrong clocks keep in memory)."""
 
-# The least scatter between nodes that is believed, as a share of the usual reading and in the metric's own
-# unit: what reads the same everywhere has none.
 _RELATIVE_FLOOR, _ABSOLUTE_FLOOR = 0.01, 1e-3
+"""Smallest scatter between nodes, as a share of the usual reading and in the metric's own unit: a metric that
+reads the same everywhere has none to divide by (chosen: less than 1 % is no sign)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +35,10 @@ class Window:
 
 
 class Windows:
-    """Gathers what nodes tell of their minutes, in any order and with any repeats.
+    """Gathers the minutes of nodes, in any order and with any repeats.
 
-    A window holds whoever has told of it when it is due; who comes later is counted in ``ignored`` and
-    changes nothing that was said.
+    A window holds the nodes whose minute has come when it is due; later ones are counted in ``ignored`` and
+    change nothing.
     """
 
     def __init__(self) -> None:

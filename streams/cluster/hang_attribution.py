@@ -41,12 +41,15 @@ PRESENT_SECONDS = 600.0
 """A node runs a job while it was reported with it so lately (chosen: twice the usual five minutes)."""
 
 AWAITED_SECONDS = 7.0
-"""Within this time a node without telemetry when a hang was found is back, or its silence is found."""
+"""A hang with a silent node waits so long for the finding about the node (chosen: the silence of a node
+that sends once a second is found within it)."""
 
 _UNHEARD_SECONDS = 5.0
-"""A node that sends each second misses reports so long before its silence is found, or longer."""
+"""How long before the finding about its silence a node has sent nothing (``SilenceConfig.unheard`` at one
+record a second)."""
 
 PRUNE_SECONDS = 3600.0
+"""Time between two clean-ups of jobs without reports (chosen: they cost memory only)."""
 
 
 def attributable(kind: str) -> bool:
@@ -87,8 +90,8 @@ class HangAttribution:
     def part(self, finding: Finding, hang: Case, causes: Iterable[Case], *, awaited: bool = False) -> Finding:
         """Return the finding of a hang as it is shown: as part of the one of ``causes`` that explains it.
 
-        While a relapse is not yet one, the last stop remains told as it was. While what may explain the hang
-        is ``awaited``, it is suspected.
+        A relapse that is only suspected leaves the finding of the last stop as it was. While its cause may
+        still be found (``awaited``), the hang is suspected.
         """
         if hang.status == "suspected" and hang.opened_at is not None:
             return finding

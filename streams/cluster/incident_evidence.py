@@ -1,4 +1,4 @@
-"""Which racks, switches and rails explain the cases of their members, and which of those are worth saying."""
+"""Which racks, switches and rails explain the cases of their members, and with enough evidence."""
 
 from collections.abc import Iterable
 
@@ -11,7 +11,8 @@ from streams.cluster.inventory import Layout
 from streams.cluster.telemetry_outage import DARK_SHARE
 
 FIRM = 3.0
-"""Votes in log-odds above which a member's evidence needs no second family to speak of its domain."""
+"""Log-odds from which the evidence of a member is enough for its domain without a second family (chosen: the
+vote that offsets the prior of a finding)."""
 
 
 def explanations(
@@ -41,8 +42,8 @@ def explanations(
 def _suspect(name: str, cases: list[Case]) -> Suspect:
     votes = family_votes(s for case in cases for s in case.suspicions())
     onset = min(case.since for case in cases)
-    # Sorted: a sum must not depend, in its last bit, on which family spoke first. The limit is that of one
-    # family (``alerts.fusion``).
+    # Sorted: a sum must not depend, in its last bit, on the order of arrival. The limit is that of one
+    # family (``alerts.reasoning.fusion``).
     return Suspect(name, cases[0].subject.node or "", min(6.0, sum(sorted(votes.values()))), onset)
 
 

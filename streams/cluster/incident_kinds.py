@@ -1,4 +1,4 @@
-"""Which faults come by rack, switch or rail, as a table, and how such a domain is named and spoken of."""
+"""Faults of racks, switches and rails as a table, their domains, and the suspicions that open incidents."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -12,8 +12,8 @@ from slowrank.telemetry import Evidence, Subject, Suspicion
 from slowrank.telemetry.records import Suspect
 from streams.cluster.inventory import Layout, rail_of
 
-# Explanations named in a finding, the likeliest first.
 SUSPECTS = 8
+"""Explanations listed in a finding, the likeliest first (chosen: what fits on a page)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +38,12 @@ class Pattern:
 
 
 _LIKELY, _POSSIBLE = 6.0, 4.0
-"""Log-odds of what explains an incident."""
+"""Log-odds of what explains an incident: the largest vote of a family (``fusion.CEILING``), and one that is
+seven times less likely (chosen)."""
 
 _BY_KIND = {name: Pattern(name, kind.domain) for name, kind in KINDS.items() if kind.domain is not None}
 PATTERNS = tuple(pattern for pattern in _BY_KIND.values() if not pattern.rule.of_cluster)
-"""The earlier first: what a domain that fell silent explains is no evidence for the patterns after it."""
+"""In order of judgement: cases that a silent domain explains are no evidence for the patterns after it."""
 
 OUTAGE, _DARK = _BY_KIND["self.telemetry_gap"], _BY_KIND["node.silent"]
 """Of the telemetry and no machine; and of the machines of a rack or switch."""
@@ -51,7 +52,7 @@ SITE = Pattern(_DARK.kind, replace(_DARK.rule, inhibits=SILENCE, within_seconds=
 """Of all of a cluster, or of most of its places at once: judged as the telemetry is."""
 
 EVERYWHERE = ("telemetry", "site")
-"""Types of the subjects that are about nodes wherever they stand, also where they do not say it."""
+"""Types of subjects that include nodes of any rack or switch, and nodes without labels."""
 
 
 def pattern_of(incident: Case) -> Pattern:
@@ -166,7 +167,7 @@ def _sizes(pattern: Pattern, layout: Layout) -> dict[tuple[str, str], int]:
     if pattern.rule.of_ports:
         sizes = {domain: layout.ports[domain] for domain in sizes}
         rails = max((w.ports for w in layout.nodes.values()), default=0)
-        # A node with fewer ports than others counts on every rail: that only makes a rail harder to blame.
+        # A node with fewer ports than others counts on every rail: the rail then only needs more members.
         sizes |= {("rail", f"/{r}"): len(layout.nodes) for r in range(rails)}
         sizes |= {("switch rail", f"{s}/{r}"): n for s, n in layout.switches.items() for r in range(rails)}
     # A cluster of one rack or switch would be that domain once more.

@@ -17,13 +17,13 @@ def membership_of(state: Incidents, case: Case) -> Membership | None:
     """
     membership = state.memberships.get(case.key)
     if membership is None and case.kind in SILENCE:
-        told = state.memberships.get(dedup_key(case.subject, UNHEARD_KIND))
-        return told if told is not None and is_everywhere(state, told) else None
+        of_node = state.memberships.get(dedup_key(case.subject, UNHEARD_KIND))
+        return of_node if of_node is not None and is_everywhere(state, of_node) else None
     return membership
 
 
 def as_member(finding: Finding, membership: Membership) -> Finding:
-    """Return the finding of a case that an incident explains: its id stays, and it is no news of its own."""
+    """Return the finding of a case that an incident explains: its id stays, and it is not notified."""
     opened_before = finding.status != "suspected" and finding.detected_at < membership.since
     if opened_before:
         return replace(

@@ -1,7 +1,7 @@
 """Where the nodes of a cluster stand, as they are announced.
 
-To tell a rack from a coincidence the finding stage must know which other nodes of the rack are well, and to
-tell a broken telemetry path how many nodes there are.
+Distinguishing a failed rack from a coincidence needs the nodes of the rack that are well, and a broken
+telemetry path the number of nodes.
 """
 
 import re
@@ -13,9 +13,10 @@ from functools import cached_property
 from slowrank.telemetry import NodeAnnounced, Subject
 
 DEPARTED_SECONDS = 3600.0
-"""A node that has not been announced for so long no longer counts as a member of anything."""
+"""A node not announced for so long belongs to no rack or switch any more (chosen: a dozen announcements)."""
 EXPECTED_SECONDS = 900.0
-"""A node announced so much longer ago than others has left: it has sent nothing for ten minutes at least."""
+"""A node announced so much longer ago than others has left (chosen: three announcements: it has sent nothing
+for ten minutes at least)."""
 
 _INDEX = re.compile(r"(\d+)\D*$")
 
@@ -42,7 +43,7 @@ class Layout:
             return self
         new = {a.node: Where(a.rack, a.switch, a.ports, a.ts) for a in announced}
         known = {**self.known, **new}
-        # Who has left is looked for only when a node is new: nearly all announcements are repetitions.
+        # Departed nodes are dropped only when a node is new: nearly all announcements are repetitions.
         if not new.keys() <= self.known.keys():
             oldest = announced[0].ts - DEPARTED_SECONDS
             known = {n: w for n, w in known.items() if w.announced_at >= oldest}

@@ -1,4 +1,4 @@
-"""How a job starts: what holds the start up is one finding, once the nodes' phases have come together."""
+"""Starts of jobs: one finding about the nodes that held a start up, once the phases of its nodes are in."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -11,23 +11,26 @@ from slowrank.telemetry import Evidence, Peers, StartupPhase, Subject, Suspicion
 from slowrank.telemetry.messages import PHASES
 
 TOGETHER = np.array([phase in ("rendezvous", "first_step") for phase in PHASES])
-"""Phases that no node ends before the last has come."""
+"""Phases that no node ends before the last has begun them."""
 
 SETTLE_SECONDS = 15.0
+"""After the first step of all nodes, for phases that arrive late (chosen: exporters send within seconds)."""
 GIVE_UP_SECONDS = 1800.0
+"""Without another phase for so long, a start is judged as it is (chosen: an image is pulled within it)."""
 
 MAX_NODES = 1 << 17
 """Names come from outside: nodes of all starts at once, ten times those of the largest fleet that we plan for
 (12,500; some 150 MB)."""
 
 _NAMED = 3
+"""Nodes listed as evidence, the costliest first (chosen)."""
 
 Key = tuple[str, str, int, bool]
 
 
 @dataclass(slots=True)
 class _Start:
-    """What the nodes of one attempt of a job told: (begin, end) by node and phase."""
+    """The phases of one attempt of a job: (begin, end) in event time by node and phase."""
 
     phases: dict[str, dict[str, tuple[float, float]]] = field(default_factory=dict)
     gpus: dict[str, int] = field(default_factory=dict)
@@ -35,8 +38,8 @@ class _Start:
 
     @property
     def due(self) -> float:
-        """When it is judged: soon after the last node's first step, or when nobody tells more."""
-        whole = all("first_step" in told for told in self.phases.values())
+        """When it is judged: soon after the last node's first step, or without a phase for half an hour."""
+        whole = all("first_step" in ended for ended in self.phases.values())
         return self.last + (SETTLE_SECONDS if whole else GIVE_UP_SECONDS)
 
 
@@ -62,7 +65,7 @@ class Startups:
         start.last = max(start.last, message.ts)
 
     def due(self, now: float) -> Iterator[Suspicion]:
-        """Yield what there is to say of the starts that are over by the event time ``now``."""
+        """Yield the suspicions from the starts that are over by the event time ``now``."""
         for key in sorted(key for key, start in self.held.items() if start.due <= now):
             self._nodes -= len(self.held[key].phases)
             yield from _judged(key, self.held.pop(key))
@@ -102,7 +105,7 @@ def _judged(key: Key, start: _Start) -> Iterator[Suspicion]:
         evidence=_evidence(found, nodes, seconds),
         shadow=key[3],
     )
-    # The start is over when it is judged: the finding is to be read, not to be waited for.
+    # The start is over when it is judged: the finding ends at once.
     yield raised
     yield msgspec.structs.replace(raised, state="clear", ts=start.due + 1.0)
 

@@ -13,17 +13,19 @@ from streams.open_suspicions import OpenSuspicions
 from streams.suspicions import Claim
 
 ROUND_SECONDS = 10.0
-# After the end of a round, for delays still on their way from the nodes.
+"""Chosen: shorter rounds have too few probes to compare, longer ones delay a finding."""
 SETTLE_SECONDS = 5.0
+"""After the end of a round, for delays that arrive late (chosen: half a round)."""
 ROUNDS = 2
-"""So many rounds in a row must agree: one congested moment is no link."""
+"""So many rounds in a row must agree (chosen: congestion of a moment passes within one; a finding comes 10 s
+later)."""
 
 FORGET_ROUNDS = 60
-"""A rail that nobody probes any more is forgotten after so many."""
+"""Rounds after which a rail that is not probed any more is forgotten (chosen: ten minutes)."""
 
 MAX_RAILS, MAX_DELAYS, MAX_NODES, MAX_HOPS = 256, 4096, 2048, 16
-"""Names come from outside: rails at once, delays of one in a round, nodes that these compare, hops of a path.
-"""
+"""Limits on memory, as names come from outside: rails, delays of a rail in a round, nodes that these compare,
+hops of a path."""
 
 _PREFIX = "pairwise"
 
@@ -41,17 +43,17 @@ _Rail = tuple[str, str, bool]
 """Cluster, NIC name and whether in shadow: ports of one rail are compared with each other."""
 
 _Fault = tuple[str, ...]
-"""What a verdict is about, in words that stay the same from round to round."""
+"""What a verdict is about; equal in every round that finds the same."""
 
 
 class Pairwise:
-    """The delays of all clusters by round, and what was said of the rounds before."""
+    """Collect the delays of all clusters by round, and raise what enough rounds agree on."""
 
     def __init__(self, config: LinkConfig | None = None) -> None:
         self._config = config or LinkConfig()
         self._rounds: dict[int, dict[_Rail, set[_Delay]]] = {}
         self._streaks: dict[_Rail, dict[_Fault, int]] = {}
-        self._ledgers: dict[_Rail, OpenSuspicions[_Fault]] = {}
+        self._open: dict[_Rail, OpenSuspicions[_Fault]] = {}
         self._judged: dict[_Rail, int] = {}
         self._closed = -1
 
@@ -76,7 +78,7 @@ class Pairwise:
             received.add(_Delay(delay.node, delay.peer, delay.seconds, expected, delay.via))
 
     def due(self, now: float) -> list[Suspicion]:
-        """Return what the rounds say that event time has passed by a settling time."""
+        """Return the suspicions from the rounds that ended a settling time before ``now`` (event time)."""
         out: list[Suspicion] = []
         for number in sorted(n for n in self._rounds if (n + 1) * ROUND_SECONDS + SETTLE_SECONDS <= now):
             self._closed = number
@@ -91,7 +93,7 @@ class Pairwise:
         return out
 
     def _forget(self, rail: _Rail) -> None:
-        del self._streaks[rail], self._ledgers[rail], self._judged[rail]
+        del self._streaks[rail], self._open[rail], self._judged[rail]
 
     def _judge(self, rail: _Rail, delays: list[_Delay], at: float) -> list[Suspicion]:
         found = (
@@ -99,14 +101,14 @@ class Pairwise:
         )
         before = self._streaks.get(rail, {})
         self._streaks[rail] = {fault: before.get(fault, 0) + 1 for fault in found}
-        ledger = self._ledgers.setdefault(rail, OpenSuspicions(30.0))
+        open_ = self._open.setdefault(rail, OpenSuspicions(30.0))
         out: list[Suspicion] = []
         for fault, ratio in found.items():
             if self._streaks[rail][fault] >= ROUNDS:
-                out += ledger.put(fault, _about(rail, fault, ratio, at))
-        for fault in ledger:
+                out += open_.put(fault, _about(rail, fault, ratio, at))
+        for fault in open_:
             if fault not in found:
-                out += ledger.clear(fault, at)
+                out += open_.clear(fault, at)
         # A rail with nothing to remember takes none of the ``MAX_RAILS`` places.
         if not found:
             self._forget(rail)
@@ -203,5 +205,5 @@ def _about(rail: _Rail, fault: _Fault, ratio: float, at: float) -> Suspicion:
     )
     # The beginning of the first of the rounds that agree.
     onset = at - ROUNDS * ROUND_SECONDS
-    said = claim.suspicion("raise", ts=at, onset=onset, interval=(onset, at))
-    return msgspec.structs.replace(said, slowdown_ratio=round(ratio, 4), shadow=shadow)
+    suspicion = claim.suspicion("raise", ts=at, onset=onset, interval=(onset, at))
+    return msgspec.structs.replace(suspicion, slowdown_ratio=round(ratio, 4), shadow=shadow)

@@ -1,8 +1,8 @@
-"""When many nodes of a cluster fall silent together: whether places, the whole site or neither explains it.
+"""When many nodes of a cluster fall silent together: whether domains, the whole site or neither explains it.
 
-A rack or switch that is dark explains its own nodes. Where more than half of the cluster is silent and not
-one place explains it, what they share is above the places: the site (its uplinks, its power, the way of the
-telemetry) if they fall silent place by place, and only the telemetry if they do so across all places.
+A dark domain (rack or switch) explains its own nodes. Where more than half of the cluster is silent and no
+single domain explains it, the cause is above the domains: the site (its uplinks, its power, its telemetry
+path) if whole domains fall silent, and only the telemetry if nodes of all domains do.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,19 +18,19 @@ from streams.cluster.inventory import Layout
 from streams.suspicions import Claim
 
 DARK_SHARE = 0.75
-"""A rack or switch of which so many nodes are silent is dark as a whole."""
+"""Share of silent nodes from which a rack or switch is dark as a whole (chosen: three of four)."""
 
 NEARLY = 0.9
-"""So many of some nodes are nearly all of them (chosen: of ten one may be heard, of fewer none)."""
+"""Share that is nearly all of some nodes (chosen: one of ten may still report, of fewer none)."""
 
 NAMED = 8
-"""So many dark places are named in a finding."""
+"""Dark domains listed in a finding (chosen: what fits in a line)."""
 
 Silent = Mapping[str, float]
 """Since when (event time) each silent node is."""
 
 Scale = Literal["domains", "site", "telemetry"]
-"""What explains silent nodes: racks and switches, each its own; all of the cluster; the telemetry alone."""
+"""What explains silent nodes: racks and switches, each its own nodes; the site; the telemetry alone."""
 
 _DarkDomain = tuple[str, str, list[str]]
 """Type and name of a rack or switch, and its silent nodes."""
@@ -44,9 +44,9 @@ def is_many(silent: int, nodes: int, config: FindingConfig) -> bool:
 def scale_of(silent: Silent, layout: Layout) -> Scale:
     """Return what explains nodes that fell silent together.
 
-    All of a cluster: the site. No more than half of it, or nearly all in one place that is dark: places. Of
-    more, the site where nearly all are silent, or where half of them stand in places of which nearly all
-    nodes are; else the telemetry. One node is a node, also where it is all of its cluster.
+    All of a cluster: the site. No more than half of it, or nearly all of them in one dark domain: domains. Of
+    more, the site where nearly all are silent, or where half of them are in domains of which nearly all nodes
+    are; else the telemetry. A single node is a node, also where it is all of its cluster.
     """
     nodes = max(layout.expected, len(silent))
     if nodes < 2 or len(silent) <= nodes / 2:
@@ -64,7 +64,7 @@ def scale_of(silent: Silent, layout: Layout) -> Scale:
 def together(silent: Silent, layout: Layout, config: FindingConfig) -> list[str]:
     """Return the nodes that fell silent together, if too many to be at fault themselves; else none.
 
-    Those of a dark rack or switch do not count where places explain what is silent.
+    Those of a dark rack or switch do not count where domains explain the silence.
     """
     nodes = max(layout.expected, len(silent))
     if not is_many(len(silent), nodes, config):
@@ -90,7 +90,7 @@ def at_once(silent: Silent) -> list[str]:
 
 
 def telemetry_lost(cluster: str, silent: Silent, layout: Layout, ts: float) -> Suspicion:
-    """Return the suspicion of the telemetry path when no place explains the silent nodes."""
+    """Return the suspicion of the telemetry path where no domain explains the silent nodes."""
     why = "many nodes fell silent at once, which is the telemetry path and not the nodes"
     subject = Subject(type="telemetry", cluster=cluster)
     return _suspicion(OUTAGE, subject, silent, layout, ts=ts, note=why)

@@ -132,7 +132,7 @@ class Timeline(Generic[S, M]):
     def reach(self, now: float) -> Iterator[tuple[float, S]]:
         """Yield the state after each event time up to ``now`` not reached before, and then at ``now``.
 
-        With each comes the event time up to which it has heard everything.
+        With each comes the event time up to which all messages are in it.
         """
         for ts, batch in _batches(self._between(self._head_to, now)):
             # A deadline at this very time waits for the suspicions of that time.

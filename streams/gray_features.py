@@ -17,6 +17,7 @@ FEATURES = (
 )  # fmt: skip
 
 WINDOW_SECONDS = 60.0
+"""Chosen: averages over the steps of a job, which last seconds."""
 LATE_SECONDS = 10.0
 """Delay after the end of a minute until its means are sent and compared. Chosen: ten ticks of an exporter."""
 

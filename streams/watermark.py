@@ -5,7 +5,8 @@ from collections import deque
 
 WINDOW = 5
 RANK = 1
-"""The second smallest of the last five times. Chosen: the least that ignores one clock, ahead or behind."""
+"""The second smallest of the last five times. Chosen: few records of delay, and one clock that is off is
+ignored."""
 
 MAX_TICKS = 600
 """Largest jump in ticks: ten minutes. Chosen: bounds the work after a gap."""

@@ -10,9 +10,9 @@ from streams.silence import SilenceConfig
 class NodeConfig:
     """Settings of the node stage, times in seconds of event time.
 
-    ``gone``: how long a GPU must be missing from live records. ``events``: how long events are counted, the
-    longest window of their rules. ``level_changes``: whether change points are searched at all. ``readings``:
-    whether minute means are emitted, for the comparison of nodes in the cluster stage.
+    ``gone``: how long a GPU must be missing from live records; chosen: three ticks. ``events``: how long
+    events are counted, the longest window of their rules. ``level_changes``: whether to search for change
+    points. ``readings``: whether to emit minute means, for the comparison of nodes in the cluster stage.
     """
 
     silence: SilenceConfig = field(default_factory=SilenceConfig)

@@ -77,17 +77,17 @@ class FindingSink:
         await self._rows.flush()
 
     async def _process(self, state: FindingPartition, message: Message) -> None:
-        letters: list[Outgoing] = []
+        dead_letters: list[Outgoing] = []
         for _, outputs in self.partitions.steps(state, message):
             if isinstance(outputs, BadRecord):
-                letters.append(self._context.dead_letter(message, outputs))
+                dead_letters.append(self._context.dead_letter(message, outputs))
                 continue
             self._buffer_paces(outputs)
             for output in outputs:
                 if isinstance(output, Finding) and (refused := await self._store(output)) is not None:
-                    letters.append(self._context.dead_letter(message, refused))
-        if letters:
-            await asyncio.shield(self._context.producer.post(letters))
+                    dead_letters.append(self._context.dead_letter(message, refused))
+        if dead_letters:
+            await asyncio.shield(self._context.producer.post(dead_letters))
 
     def _buffer_paces(self, outputs: list[Any]) -> None:
         self._rows.add([output for output in outputs if isinstance(output, Pace)])

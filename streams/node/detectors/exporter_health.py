@@ -29,6 +29,7 @@ silent."""
 _SKEWED: Key = (0, "")
 _STUCK: Key = (1, "")
 _TIMING = Timing(hold=10.0)
+"""Chosen: ten ticks, above a clock being stepped and an exporter that skips a few."""
 
 
 class ExporterHealth:

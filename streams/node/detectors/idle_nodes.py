@@ -25,7 +25,6 @@ from streams.node.detectors.exporter_health import clock_error
 from streams.node.detectors.watched_metrics import metrics_of
 from streams.suspicions import HangClaim, Place
 
-REFRESH_SECONDS = 60.0
 CERTAIN_SECONDS = 300.0
 """Idle time that makes a vote certain. Chosen: longer than a first checkpoint or evaluation that is not
 declared."""
@@ -34,7 +33,8 @@ PROOF, HINT = 3.0, 0.5
 """Weights (log likelihood ratios) of a node that is proven idle, and of one whose GPUs stand idle, which a
 data stall explains as well. Chosen: the second decides nothing alone."""
 
-# A single sample of a working GPU ends it: the job is back.
+_IDLE = Timing()
+# A single sample of a working GPU ends it: the job is back. Hold chosen: three ticks.
 _LEFT = Timing(hold=3.0, refresh=300.0, clear=0.0)
 _END: Key = (0, "")
 
@@ -153,7 +153,7 @@ class IdleNodes:
                 both_signs=seen.both_signs,
                 lasting=seen.lasting,
             )
-        due = changed or seen.ts - raised.emitted >= REFRESH_SECONDS
+        due = changed or seen.ts - raised.emitted >= _IDLE.refresh
         return [raised.suspicion("update", seen.ts)] if due else []
 
     def _cleared(self, node: int, ts: float) -> Suspicion:

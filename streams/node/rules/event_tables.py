@@ -23,7 +23,8 @@ class EventRule:
 
     Fewer give ``first``, or else the same at half the weight and with severity info. Events less than
     ``burst`` seconds apart are one fault. ``shared``: a fault on several GPUs of a node comes from software,
-    and counts as none. ``fatal``: it counts towards ``REPEAT_OFFENDER``.
+    and counts as none. ``fatal``: it counts towards ``REPEAT_OFFENDER``. The defaults
+    of ``window`` and ``burst`` are chosen: ten minutes of one incident, and the lines of one fault.
     """
 
     symptom: Symptom

@@ -99,6 +99,9 @@ def _flag(metric: str) -> Callable[[Mapping[str, Array]], Mask]:
     return lambda columns: np.asarray(columns[metric] > 0)
 
 
+# Holds that "slowrank" set are chosen: 10 s (ten samples) where healthy hardware shows the condition for
+# single samples, 30 s where it does so for seconds (thermal control, link training). Levels are chosen at the
+# bound of the range in operation: a margin of 0 °C, 10 % utilisation for "loaded".
 GPU_STATES = (
     StateRule(
         "hw_slowdown",
@@ -237,6 +240,7 @@ def _dead(nic: Mapping[str, Array]) -> Mask:
     return np.asarray((nic["nic.port.up"] == 0) & nic[WAS_UP] & nic[OTHERS_UP] & nic[IN_JOB])
 
 
+# 95 % of the best speed is below any rounding and above the next lower link speed.
 NIC_STATES = (
     # Hold: longer than a flap of one to two seconds, shorter than the timeout of a collective.
     StateRule(
@@ -268,7 +272,8 @@ NIC_STATES = (
     ),
 )
 
-# Congestion is measured on the mean port: notifications on a single one are no full network.
+# Congestion is measured on the mean port: notifications on a single one are no full network. Ten times the
+# usual rate is chosen: well above its variation with the traffic.
 NODE_STATES = (
     StateRule(
         "congested",

@@ -17,14 +17,14 @@ class DeadLettersProblem(Exception):
 async def dead_letters(bootstrap: str, prefix: str) -> list[DeadLetter]:
     """Return all dead letters; none where there is no topic. Raises ``DeadLettersProblem``."""
     try:
-        return [letter async for letter in _letters(bootstrap, prefix)]
+        return [letter async for letter in _dead_letters(bootstrap, prefix)]
     except KafkaError as error:
         raise DeadLettersProblem(
             f"Kafka at {bootstrap} does not answer ({error}). Is SLOWRANK_KAFKA_BOOTSTRAP right?"
         ) from error
 
 
-async def _letters(bootstrap: str, prefix: str) -> AsyncIterator[DeadLetter]:
+async def _dead_letters(bootstrap: str, prefix: str) -> AsyncIterator[DeadLetter]:
     topic = topic_name(DEAD_LETTERS, prefix)
     admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
     try:

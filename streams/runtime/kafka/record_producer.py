@@ -14,6 +14,7 @@ from streams.runtime.kafka.clients import METADATA_MS, started
 IN_FLIGHT = 2000
 """Records in memory that are not acknowledged yet. Chosen: bounds memory."""
 STOP_SECONDS = 5.0
+"""Longest wait for a disconnect. Chosen: a stop must not hang on brokers that are away."""
 
 _TOPICS = {NodeSample: NODE_SAMPLES, NodeEvent: NODE_EVENTS, JobSteps: JOB_STEPS}
 

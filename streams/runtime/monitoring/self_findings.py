@@ -11,7 +11,7 @@ from streams.runtime.kafka.offsets import PartitionId
 
 LAG = "self.lag"
 DEAD_LETTERS = "self.dead_letters"
-LETTER_WINDOW_SECONDS = 600.0
+DEAD_LETTER_WINDOW_SECONDS = 600.0
 """For which dead letters are counted. Chosen: the finding is still open when a notified person looks."""
 WELL_SECONDS = 60.0
 """Without a sign of a problem until its finding is resolved. Chosen: four looks of the self monitor."""
@@ -50,10 +50,10 @@ class Backlog:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """At one time: seconds each worker role is behind, and dead letters within ``LETTER_WINDOW_SECONDS``."""
+    """Seconds each worker role is behind, and dead letters within ``DEAD_LETTER_WINDOW_SECONDS``."""
 
     behind: Mapping[str, float]
-    letters: int
+    dead_letters: int
 
 
 @dataclass(slots=True)
@@ -84,7 +84,7 @@ class SelfFindings:
             subject = Subject(type="telemetry", cluster=self.cluster, node=f"streams-{role}")
             found += self._step(now, subject, behind >= self.behind_seconds, _lag(role, behind))
         subject = Subject(type="telemetry", cluster=self.cluster, node="dead-letters")
-        return found + self._step(now, subject, seen.letters > 0, _letters(seen.letters))
+        return found + self._step(now, subject, seen.dead_letters > 0, _dead_letters(seen.dead_letters))
 
     def _step(self, now: float, subject: Subject, bad: bool, report: "_Report") -> list[Finding]:
         problem = self._problems.setdefault(dedup_key(subject, report.kind), _Problem(last_bad=self.started))
@@ -124,10 +124,10 @@ def _lag(role: str, behind: float) -> _Report:
     )
 
 
-def _letters(count: int) -> _Report:
+def _dead_letters(count: int) -> _Report:
     return _Report(
         DEAD_LETTERS,
-        f"{count} messages of the last {LETTER_WINDOW_SECONDS / 60:.0f} min could not be used",
+        f"{count} messages of the last {DEAD_LETTER_WINDOW_SECONDS / 60:.0f} min could not be used",
         "See which sender they come from and why they were refused; repair it, then send them again.",
         ("slowrank dlq list",),
         float(count),

@@ -17,7 +17,12 @@ from store.error_classes import UNAVAILABLE
 from streams.runtime.faust_app import READS, group
 from streams.runtime.kafka.offsets import Probe
 from streams.runtime.monitoring.metrics import SinkMetrics
-from streams.runtime.monitoring.self_findings import LETTER_WINDOW_SECONDS, Backlog, Observation, SelfFindings
+from streams.runtime.monitoring.self_findings import (
+    DEAD_LETTER_WINDOW_SECONDS,
+    Backlog,
+    Observation,
+    SelfFindings,
+)
 
 log = logging.getLogger(__name__)
 
@@ -71,9 +76,9 @@ class SelfMonitor:
 
     async def _observe(self) -> Observation:
         read = {role: {self._name(topic) for topic in topics} for role, topics in READS.items()}
-        letters = self._name(DEAD_LETTERS)
-        places = await self._probe.partitions({letters}.union(*read.values()))
-        ends = await self._probe.ends(place for place in places if place[0] != letters)
+        dead_letters = self._name(DEAD_LETTERS)
+        places = await self._probe.partitions({dead_letters}.union(*read.values()))
+        ends = await self._probe.ends(place for place in places if place[0] != dead_letters)
         behind: dict[str, float] = {}
         for role, topics in read.items():
             committed = await self._probe.committed(group(self._settings, role))
@@ -81,6 +86,6 @@ class SelfMonitor:
             behind[role] = self._backlogs[role].note(self._wall(), mine, committed)
             self._metrics.behind(role, behind[role])
         recent = await self._probe.count_since(
-            [place for place in places if place[0] == letters], self._wall() - LETTER_WINDOW_SECONDS
+            [place for place in places if place[0] == dead_letters], self._wall() - DEAD_LETTER_WINDOW_SECONDS
         )
         return Observation(behind, recent)

@@ -31,8 +31,8 @@ from streams.cluster.hang_attribution import (
     only_unheard,
     with_hangs,
 )
-from streams.cluster.incident_members import as_member, membership_of, with_members
-from streams.cluster.incidents import INCIDENTS, Incidents, Membership
+from streams.cluster.incident_members import Incidents, Membership, as_member, membership_of, with_members
+from streams.cluster.incidents import INCIDENTS
 from streams.cluster.job_startup import Startups
 from streams.cluster.link_delays import Pairwise
 from streams.cluster.timeline import SCOPE, Timeline

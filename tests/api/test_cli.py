@@ -70,8 +70,8 @@ def test_findings_from_list_to_feedback(slowrank, reach, save_finding):
     assert "HTTP 404" in slowrank("findings", "show", "../keys", env=reach, code=2).stderr
 
 
-def test_a_list_says_when_it_is_cut(slowrank, reach, save_finding, receiver):
-    """Where there are more than --limit, stderr says so; what programs read is as it was."""
+def test_a_list_reports_when_it_is_cut(slowrank, reach, save_finding, receiver):
+    """Where there are more than --limit, stderr has a note; stdout is unchanged."""
     for node in ("n1", "n2", "n3"):
         save_finding(node=node)
     cut = slowrank("findings", "list", "--limit", "2", "-o", "json", env=reach)
@@ -86,7 +86,7 @@ def test_a_list_says_when_it_is_cut(slowrank, reach, save_finding, receiver):
 
 
 def test_a_slow_gpu_is_named(slowrank, reach, pool):
-    """chronic names nobody until weeks of paces tell of one: then where it is, and by how much slower."""
+    """chronic names none until weeks of paces show one: then its place and its slowdown."""
     assert "no GPU was slow" in slowrank("chronic", env=reach).stdout
     with pool.connection() as conn:
         write_rank_paces(conn, weeks(slow={13: 0.05}))
@@ -193,7 +193,7 @@ def test_the_first_key_is_made_in_the_database(slowrank, live, api_dsn, pool):
 
 
 def test_where_the_key_comes_from(slowrank, live, new_token, tmp_path):
-    """Flag before environment before files; without any, the message says how to get one."""
+    """Flag before environment before files; without any, the message explains how to get one."""
     url, token = live(), new_token("findings:read")
     folder = tmp_path / "slowrank"
     folder.mkdir()
@@ -208,7 +208,7 @@ def test_where_the_key_comes_from(slowrank, live, new_token, tmp_path):
     slowrank("findings", "list", env={"SLOWRANK_KEY_FILE": str(tmp_path / "k")})
 
 
-def test_what_goes_wrong_is_said_with_what_to_do(slowrank, live, new_token):
+def test_what_goes_wrong_is_reported_with_the_next_step(slowrank, live, new_token):
     """No server, no scope, no database, bad settings: one message each, exit code 2."""
     key = {"SLOWRANK_KEY": new_token("metrics:read")}
     assert (
@@ -224,7 +224,7 @@ def test_what_goes_wrong_is_said_with_what_to_do(slowrank, live, new_token):
 
 
 def test_healthcheck(slowrank, live, pool):
-    """0 when the process is well, 1 when not, 2 when nobody answers."""
+    """0 when the process is healthy, 1 when not, 2 when nothing answers."""
     env = {"SLOWRANK_URL": live()}
     assert "ok   database" in slowrank("healthcheck", "api", env=env).stdout
     assert "FAIL streams" in slowrank("healthcheck", "streams", env=env, code=1).stdout
@@ -234,7 +234,7 @@ def test_healthcheck(slowrank, live, pool):
     assert "slowrank api run" in slowrank("healthcheck", "api", "--url", "http://127.0.0.1:1", code=2).stderr
 
 
-def test_config_tells_where_values_come_from(slowrank, tmp_path):
+def test_config_shows_where_values_come_from(slowrank, tmp_path):
     """check names the origin of each value; secrets are starred; unknown names in the file are errors."""
     (tmp_path / "slowrank.toml").write_text('cluster = "prod"\n')
     env = {"SLOWRANK_DATABASE_URL": "postgresql://u:hunter2@h/d"}

@@ -30,7 +30,7 @@ def test_lists_the_names_when_it_cannot_run(argv, capsys):
     assert all(name in usage for name in BENCHMARKS)
 
 
-def test_series_says_when_its_data_are_absent(tmp_path, capsys):
-    """The series benchmark skips what it has no data for and says so."""
+def test_series_reports_absent_data(tmp_path, capsys):
+    """The series benchmark reports the parts it skips for lack of data."""
     assert main(["series", "--data", str(tmp_path)]) == 0
     assert capsys.readouterr().out.count("skipped") == 2

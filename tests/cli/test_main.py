@@ -14,7 +14,7 @@ from cli import COMMANDS, app
     [("topics create", "kafka"), ("findings list", "httpx"), ("streams run", "aiokafka")],
 )
 def test_a_package_of_another_role_is_named(command, absent):
-    """Where a role's packages are missing the command says which, and how to get them; it does not trace."""
+    """Where a role's packages are missing the command names them, and how to get them; it does not trace."""
     call = f"import sys; sys.modules[{absent!r}] = None; from cli import main; main()"
     done = subprocess.run([sys.executable, "-c", call, *command.split()], capture_output=True, text=True)
     assert done.returncode == 2

@@ -53,7 +53,7 @@ def test_it_refuses_everything_else(is_genuine, change, body, now):
     assert not is_genuine(new_secret(), signature_headers([secret], "msg_1", NOW, BODY), BODY, NOW)
 
 
-def test_the_check_is_as_short_as_it_is_told():
+def test_the_check_is_as_short_as_documented():
     """Six lines, to be read at a glance."""
     [code] = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     assert len(code.strip().splitlines()) == 6

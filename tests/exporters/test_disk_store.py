@@ -56,7 +56,7 @@ def test_a_kill_at_any_moment_loses_nothing_that_was_put(tmp_path):
 
 
 def test_a_second_process_is_refused(tmp_path):
-    """Two exporters on one spool would send every record twice; the second is told."""
+    """Two exporters on one spool would send every record twice; the second is refused."""
     first = DiskStore(tmp_path, MIB)
 
     with pytest.raises(StoreFailed, match="locked"):
@@ -111,7 +111,7 @@ def test_nothing_that_was_set_aside_is_lost(tmp_path):
 
 
 def test_a_full_file_system_is_a_failure_and_not_a_crash(tmp_path, make_messages):
-    """When the system refuses to let the file grow, the store says so and keeps what it has."""
+    """When the system refuses to let the file grow, the store raises an error and keeps what it has."""
     store = DiskStore(tmp_path, 64 * MIB)
     store.put(make_messages(10))
     _, hard = limits = resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -118,7 +118,7 @@ def test_every_kind_of_record_counts_its_own_seq(instants):
     assert [r.seq for r in records if isinstance(r, JobSteps)] == [0, 1, 2, 3, 4, 5]
 
 
-def test_squared_lengths_travel_where_a_rank_tells_them(instants):
+def test_squared_lengths_are_sent_where_a_rank_reports_them(instants):
     """The records of other attempts are as large as ever."""
     (row, *_) = rows().rows
     squared = dataclasses.replace(rows("packed"), rows=({**row, "seq_len_sq_sum": 2**44}, row))
@@ -190,7 +190,7 @@ def test_events_are_stamped_and_fit_the_wire(instants):
     assert record.node == "n1"
 
 
-def test_a_loss_is_told_to_the_consumers(instants):
+def test_a_loss_is_reported_to_the_consumers(instants):
     """Records that were dropped become an event which names them."""
     loss = Loss(boot_id="boot-0", first_seq=10, last_seq=29, records=20, reason="the spool on disk was full")
 

@@ -22,7 +22,7 @@ class Promise:
 
 
 class Broker:
-    """A producer in Kafka's place that refuses what it is told to."""
+    """A stand-in for Kafka's producer that refuses the records it is set to refuse."""
 
     def __init__(self):
         self.taken = []

@@ -7,7 +7,7 @@ MIB = 2**20
 
 
 class BrokenDisk:
-    """A disk that fails when told to, in front of a real one."""
+    """A disk that fails on demand, in front of a real one."""
 
     def __init__(self, disk):
         self._disk = disk
@@ -68,8 +68,8 @@ def test_an_id_is_never_used_again(store, make_messages):
     assert [m.seq for _, m in store.read(held[-1][0], 10)] == [3]
 
 
-def test_a_full_store_drops_the_oldest_and_says_which(tmp_path, make_messages):
-    """Bounded by its size, the store loses the oldest records, in ranges that are told."""
+def test_a_full_store_drops_the_oldest_and_names_which(tmp_path, make_messages):
+    """Bounded by its size, the store loses the oldest records, in ranges that are reported."""
     for store in (DiskStore(tmp_path, MIB), MemoryStore(MIB)):
         losses = [loss for n in range(0, 2000, 10) for loss in store.put(make_messages(10, first=n))]
 
@@ -99,7 +99,7 @@ def test_the_spool_hands_out_once_and_again_after_rewind(spool, make_messages):
 
 
 def test_a_disk_that_fails_is_replaced_by_memory_and_taken_back(spool, disk, make_messages):
-    """Puts go to memory while the disk fails, the state says why, and all is sent in the end."""
+    """Puts go to memory while the disk fails, the state gives the reason, and all is sent in the end."""
     spool.put(make_messages(2), 0.0)
     disk.broken.add("put")
     spool.put(make_messages(2, first=2), 1.0)
@@ -129,7 +129,7 @@ def test_a_record_that_cannot_be_deleted_is_not_sent_twice(spool, disk, make_mes
 
 
 def test_without_a_disk_everything_is_in_memory(make_messages):
-    """A read-only host runs on the ring, says so, and counts what the ring drops."""
+    """A read-only host runs on the ring, reports it, and counts what the ring drops."""
     spool = Spool(None, MemoryStore(13_000), degraded="read-only")
     spool.put(make_messages(20), 0.0)
 

@@ -68,7 +68,7 @@ def test_rows_of_local_ranks_are_gathered_by_attempt(send, collector):
     ],
 )
 def test_a_gpu_named_by_uuid_is_found_by_its_index(path, collector, uuid, index):
-    """A rank that knows its GPU by UUID, or by the beginning of one, is placed on that GPU."""
+    """A rank that gives its GPU by UUID, or by the beginning of one, is placed on that GPU."""
     environ = {"RANK": "0", "LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": uuid}
     timer = StepTimer(exporter=path, environ=environ)
     with timer.step(1):
@@ -190,7 +190,7 @@ def test_a_restarted_rank_is_no_gap(send, collector):
 
 
 def test_a_taken_address_is_refused(instants):
-    """The person who starts a second exporter is told, by the error of the system."""
+    """A second exporter fails with the error of the system."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
         other.bind(("127.0.0.1", 0))
         with pytest.raises(OSError, match=r"in use: 127\.0\.0\.1:\d+ \(UDP\)"):
@@ -206,7 +206,7 @@ def test_an_address_that_is_none_is_refused(address, path):
 
 
 def test_a_socket_that_is_in_use_is_left_alone(path, collector, send):
-    """A second exporter is refused, and the first one's socket goes on to be heard."""
+    """A second exporter is refused, and the first one's socket goes on to receive."""
     with pytest.raises(OSError, match="is another exporter running"):
         StepsCollector([path])
     send(datagram())

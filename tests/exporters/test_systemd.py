@@ -1,4 +1,4 @@
-"""What systemd hears of the exporter."""
+"""Messages of the exporter to systemd."""
 
 import socket
 
@@ -8,7 +8,7 @@ from exporters.systemd import notify_alive
 
 
 @pytest.mark.parametrize("abstract", [False, True])
-def test_systemd_hears_that_it_is_up(tmp_path, abstract):
+def test_systemd_is_notified_when_it_is_up(tmp_path, abstract):
     """READY and the watchdog's sign arrive at a socket with a file and at one without."""
     path = str(tmp_path / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
@@ -18,6 +18,6 @@ def test_systemd_hears_that_it_is_up(tmp_path, abstract):
 
 
 @pytest.mark.parametrize("address", [None, "", "/nowhere/notify"])
-def test_nobody_listening_is_no_trouble(address):
+def test_no_listener_is_no_trouble(address):
     """Without systemd, or with one that has gone, nothing happens."""
     notify_alive(address)

@@ -124,7 +124,8 @@ def test_a_service_that_does_not_start_leaves_nothing(checkout):
 
 
 def test_the_engine_is_asked_only_where_it_may_serve(checkout):
-    """`local` never asks; an engine that does not answer in time does not serve; a typing error is told."""
+    """`local` never asks; an engine that does not answer in time does not serve; an unknown value is
+    refused."""
     decide = [
         sys.executable,
         "-c",

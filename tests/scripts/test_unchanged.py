@@ -40,7 +40,7 @@ def run(checkout: Path, *options: str) -> str:
     ids=["one process", "two processes"],
 )
 def test_slow_test_is_not_repeated(checkout: Path, options: tuple[str, ...], shown: str) -> None:
-    """The second run leaves the slow test out, runs the fast one and says so."""
+    """The second run leaves the slow test out, runs the fast one and reports how many were skipped."""
     assert "2 passed" in run(checkout, *options)
 
     again = run(checkout, *options)

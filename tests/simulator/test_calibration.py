@@ -53,7 +53,7 @@ KALOS: dict[str, tuple[dict[float, float], float]] = {
     "gpu.utilization_ratio": ({0.25: 0.0, 0.75: 1.0}, 0.02),
 }
 """Quantiles of the A100 cluster Kalos and how near to come; its median lies where idle and busy
-GPUs meet and says nothing."""
+GPUs meet and is no target."""
 
 BESIDE = Path(__file__).parents[3] / "shared" / "data"
 CALIBRATION = Path(os.environ.get("SLOWRANK_DATA", BESIDE)) / "calibration.csv"

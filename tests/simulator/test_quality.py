@@ -58,7 +58,7 @@ def test_slow_machines_are_named_and_no_healthy_one():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", BENIGN)
-def test_a_healthy_cluster_names_nobody(name):
+def test_a_healthy_cluster_names_none(name):
     """Whatever a healthy job does on its own, no machine is accused."""
     findings, _ = served(101, workload=BENIGN[name], pp=2 if name == "long last stage" else 1)
     assert not machines(findings)

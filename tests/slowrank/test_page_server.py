@@ -68,7 +68,7 @@ def test_half_open_requests_cost_a_worker_few_threads():
 
 @pytest.mark.parametrize("data", [b"", HALF_OPEN], ids=["silent", "dripping"])
 def test_a_request_has_its_time(page, data):
-    """One that says nothing, or a byte at a time, is ended."""
+    """One that sends nothing, or a byte at a time, is ended."""
     port = page(seconds=1.0)
     with ExitStack() as held:
         (slow,) = connections(held, port, 1, data)

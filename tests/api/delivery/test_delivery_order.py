@@ -55,7 +55,7 @@ def log_of(pool, webhook):
 def test_a_failed_delivery_is_not_sent_after_a_newer_state(
     pool, start_receiver, add_webhook, save, notifier, clock, change, newest
 ):
-    """Opened fails; what comes next is sent instead, and opened never again; the log says so."""
+    """Opened fails; what comes next is sent instead, and opened never again; the log records it."""
     receiver = start_receiver(answers=[(500, {}, b"")] * 2 + [(200, {}, b"")])
     webhook, _ = add_webhook(receiver.url)
     made = notifier(receiver)

@@ -18,7 +18,7 @@ FIRST_THREE = sum(SCHEDULE[:3]) * 1.3
 
 @pytest.fixture
 def dead(start_receiver):
-    """A receiver that answers 503 until it is told otherwise."""
+    """A receiver that answers 503 until the test switches it."""
     return start_receiver(answers=[(503, {}, b"")])
 
 
@@ -50,7 +50,7 @@ def fail(made, clock, times):
         drain(made)
 
 
-def test_three_failures_in_a_row_are_told_within_seconds(
+def test_three_failures_in_a_row_are_reported_within_seconds(
     client, pool, settings, dead, start_receiver, add_webhook, save_finding, notifier, clock
 ):
     """In the API, in the metrics, and as a finding that goes to the other webhooks; one success ends it."""
@@ -111,7 +111,7 @@ def test_a_success_between_failures_is_no_row(
 def test_two_dead_receivers_make_two_findings_and_no_more(
     pool, start_receiver, add_webhook, save_finding, notifier, clock
 ):
-    """Each is told of the other's failure, fails at that too, and it ends there."""
+    """Each receives the notice of the other's failure and fails at it too; no further notice follows."""
     both = [start_receiver(answers=[(503, {}, b"")]) for _ in range(2)]
     for receiver in both:
         add_webhook(receiver.url)
@@ -124,10 +124,10 @@ def test_two_dead_receivers_make_two_findings_and_no_more(
         assert len({got.headers["webhook-id"] for got in receiver.got}) == 2
 
 
-def test_a_receiver_that_wants_no_more_is_told_to_the_others(
+def test_a_receiver_that_answers_gone_is_reported_to_the_others(
     client, pool, start_receiver, add_webhook, save_finding, notifier
 ):
-    """410 switches the webhook off at once, and says so until a person has decided what becomes of it."""
+    """410 switches the webhook off at once, and shows it until a person enables or deletes it."""
     gone, alive = start_receiver(answers=[(410, {}, b"")]), start_receiver()
     webhook, _ = add_webhook(gone.url)
     add_webhook(alive.url, kinds=("self",))

@@ -152,7 +152,7 @@ def test_failures_are_tried_again_with_the_same_id(
 def test_an_endpoint_that_never_answers_ends_in_a_finding(
     pool, start_receiver, add_webhook, save_finding, notifier, clock
 ):
-    """After the whole schedule the endpoint is marked failing and a self finding tells the others."""
+    """After the whole schedule the endpoint is marked failing and a self finding notifies the others."""
     dead, alive = start_receiver(answers=[(503, {}, b"")]), start_receiver()
     webhook, _ = add_webhook(dead.url)
     save_finding()
@@ -162,7 +162,7 @@ def test_an_endpoint_that_never_answers_ends_in_a_finding(
         drain(made)
         clock.ahead += timedelta(seconds=1.3 * delay)
 
-    # Its own failure is told to the others alone.
+    # Its own failure is sent to the others only.
     assert len(dead.got) == len(SCHEDULE)
     assert [line.state for line in log_of(pool, webhook)][-1] == "failed"
     assert endpoint(pool, webhook).failing_since is not None
@@ -226,7 +226,7 @@ def test_what_ends_the_failing_ends_the_finding(client, pool, notifier, clock, f
     assert own(pool) == ["resolved", "resolved"]
 
 
-def test_an_endpoint_that_fails_again_is_told_again(
+def test_an_endpoint_that_fails_again_is_reported_again(
     pool, client, start_receiver, add_webhook, save_finding, notifier, clock
 ):
     """Also where the very delivery that it failed by is sent once more by hand, and fails once more."""
@@ -266,7 +266,7 @@ def test_gone_switches_the_endpoint_off(pool, start_receiver, add_webhook, save_
 
 
 def test_a_refused_address_gets_nothing(pool, receiver, add_webhook, save_finding, notifier):
-    """A URL whose port the operator has not allowed is never connected to; the log says why."""
+    """A URL whose port the operator has not allowed is never connected to; the log gives the reason."""
     webhook, _ = add_webhook(receiver.url)
     save_finding()
     drain(notifier())
@@ -322,7 +322,7 @@ def test_a_running_notifier_hears_of_a_finding_at_once(receiver, add_webhook, sa
 def test_a_silenced_finding_is_not_sent_until_the_silence_ends(
     client, receiver, add_webhook, save_finding, notifier, clock
 ):
-    """A silence over the API holds deliveries back; what is still open when it ends is told then."""
+    """A silence over the API holds deliveries back; what is still open when it ends is notified then."""
     add_webhook(receiver.url)
     body = {
         "matchers": [{"name": "node", "value": "gpu-.*", "isRegex": True}],

@@ -63,7 +63,8 @@ def test_the_name_is_resolved_once_and_kept_as_host(receiver):
 
 
 def test_a_name_that_resolves_inside_is_refused_without_a_byte(receiver, caplog):
-    """Nothing is sent to an address the policy forbids; the log says why, the answer not at which address."""
+    """Nothing is sent to an address the policy forbids; the log has the reason, the answer hides the
+    address."""
     strict = sender(receiver.port, resolve=Names("127.0.0.1"), private=[])
     answer = post(strict, f"http://hooks.example.test:{receiver.port}/hook")
 
@@ -162,7 +163,7 @@ def test_a_dripping_answer_ends_at_the_total_time():
     assert answer.seconds < 2
 
 
-def test_nobody_there_is_an_answer_too():
+def test_a_refused_connection_is_an_answer_too():
     """A closed port is an error text, not an exception."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]

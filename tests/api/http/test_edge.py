@@ -35,7 +35,7 @@ PROBLEM = "application/problem+json"
     ],
 )
 def test_every_error_is_a_problem(client, method, path, options, status):
-    """Whatever goes wrong is told in one form, with the id under which the log has it."""
+    """Whatever goes wrong is reported in one form, with the id under which the log has it."""
     answer = client.request(method, path, **options)
     assert answer.status_code == status, answer.text
     assert answer.headers["content-type"] == PROBLEM
@@ -123,7 +123,7 @@ def test_no_database_is_a_problem_too(settings, client):
 
 
 def test_an_empty_database_says_what_to_run(settings, client, api_server):
-    """Before `slowrank migrate` every request says so, and /readyz is 503."""
+    """Before `slowrank migrate` every request answers with that reason, and /readyz is 503."""
     name = f"api_{secrets.token_hex(6)}"
     with psycopg.connect(api_server, autocommit=True) as server:
         server.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))

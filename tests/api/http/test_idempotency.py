@@ -70,7 +70,8 @@ def test_a_request_that_failed_may_be_sent_again(client, client_with, sink):
 
 
 def test_a_secret_is_not_kept(client, pool):
-    """A key or webhook is made once; asked again the API says so, for what it showed is stored nowhere."""
+    """A key or webhook is made once; a repeated request is answered with a refusal: the secret it showed is
+    not stored."""
     headers = {"idempotency-key": "k"}
     body = {"name": "ci", "scopes": ["findings:read"]}
     token = client.post("/api/v1/keys", json=body, headers=headers).json()["token"]

@@ -160,7 +160,7 @@ def test_a_key_opens_the_page_where_it_may_read(client, client_with, save_findin
     assert client.get("/findings/fnd_01JD7Q4Y6R8V2M3K5N9P0S1T2W").status_code == 404
 
 
-def test_the_address_of_a_page_is_told_to_nobody(client_with, save_finding, link):
+def test_the_address_of_a_page_is_not_passed_on(client_with, save_finding, link):
     """No referrer, no cache, no script, nothing loaded; the token is neither on the page nor in an error."""
     finding = save_finding()
     good = link(finding)

@@ -87,7 +87,7 @@ def test_a_webhook_from_first_to_last(open_to, receiver):
 
 
 def test_a_test_says_what_went_wrong(open_to, start_receiver):
-    """A receiver that refuses is told as such, once, and the test is not tried again."""
+    """A receiver that refuses is reported as such, once, and the test is not tried again."""
     receiver = start_receiver(answers=[(500, {}, b"")])
     api = open_to(receiver)
     webhook = api.post(HOOKS, json={"url": receiver.url}).json()
@@ -100,7 +100,7 @@ def test_a_test_says_what_went_wrong(open_to, start_receiver):
     assert api.post(f"{HOOKS}/{webhook['id']}/test").status_code == 409
 
 
-def test_without_a_notifier_the_test_says_so(client, settings, pool, receiver, monkeypatch):
+def test_without_a_notifier_the_test_reports_it(client, settings, pool, receiver, monkeypatch):
     """Nobody delivers: 504 names the process that is missing."""
     monkeypatch.setattr("api.routes.webhooks.TEST_SECONDS", 0.3)
     allowed = settings.model_copy(update={"webhook_allow_ports": (receiver.port,)})
@@ -419,7 +419,7 @@ def test_a_limited_key_writes_for_its_clusters_only(client_with, sink):
 
 
 def test_rows_the_pipeline_refuses_are_counted_with_the_others(client, sink):
-    """A cluster too many is said in the answer, not swallowed."""
+    """A cluster too many is reported in the answer, not swallowed."""
     body = rows(2) + b"\n" + rows(3, cluster="full")
     answer = client.post("/api/v1/ingest/samples", content=body).json()
     assert (answer["accepted"], answer["rejected"]) == (2, 3)

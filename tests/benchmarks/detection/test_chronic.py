@@ -1,4 +1,4 @@
-"""The benchmark of GPUs slow for good: what its table says, on one small fleet of each sort."""
+"""The benchmark of GPUs slow for good: its table, on one small fleet of each sort."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from benchmarks.detection.chronic import cost, run
 
 @pytest.mark.parametrize(("size", "found"), [(0.0, 0), (0.02, 8), (0.05, 10)])
 def test_slow_ones_are_named_within_days_and_no_other(size, found):
-    """Where healthy ones differ by 0.2 %, ten slow GPUs are named within a week or so, and nobody else."""
+    """Where healthy ones differ by 0.2 %, ten slow GPUs are named within a week or so, and no healthy GPU."""
     tally = run(size, 0.002, seeds=range(1), gpus=400, days=20)
     assert tally.wrong == 0
     assert len(tally.days) >= found

@@ -12,7 +12,7 @@ OPEN = ("hang", "XID stops the job", "thermal ramp", "steady")
 
 
 @pytest.mark.parametrize("name", OPEN)
-def test_an_open_finding_tells_what_its_job_has_lost_so_far(name):
+def test_an_open_finding_reports_what_its_job_has_lost_so_far(name):
     """Ten minutes on, the sum over all accounts, as read from their last versions, is right within 5 %."""
     case = replace(BY_NAME[name], seconds=ONSET + 605.0, looks=(600,))
     look = looks_at(case, seed=0)[0]

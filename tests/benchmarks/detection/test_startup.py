@@ -1,4 +1,4 @@
-"""The benchmark of starts: what is drawn, and how what is said of it is counted."""
+"""The benchmark of starts: what is drawn, and how findings about it are counted."""
 
 import numpy as np
 import pytest

@@ -106,7 +106,7 @@ def test_before_the_onset_every_accusation_is_false():
         {"subject": {"type": "job", "job_id": "job"}},
     ],
 )
-def test_what_accuses_nobody(changes):
+def test_what_accuses_none(changes):
     """Suspected, shadow and grouped findings and those about telemetry or the job are no accusation."""
     result = outcome(truth("none", accepted=(), partial=()), [finding(RANK) | changes])
     assert result.false == 0

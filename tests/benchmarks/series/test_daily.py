@@ -23,7 +23,7 @@ def test_compares_with_the_same_half_hour_only():
 
 
 def test_needs_two_days():
-    """With one day seen nothing is said."""
+    """With one day seen nothing is reported."""
     profile = DailyProfile()
     assert math.isnan(profile.update(day(0, 3), 1.0))
     assert math.isnan(profile.update(day(1, 3), 1.0))

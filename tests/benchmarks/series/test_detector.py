@@ -62,7 +62,8 @@ def test_each_kind_of_change_scores(change, within):
 
 
 def test_a_missing_peak_of_the_day_scores():
-    """A noon like midnight is news in a metric with a daily course, though its level is an everyday one."""
+    """A noon like midnight is surprising in a metric with a daily course, though its level is an everyday
+    one."""
     t = np.arange(288 * 10)
     x = 100 + 30 * np.sin(t / 288 * math.tau) + np.random.default_rng(6).normal(size=t.size)
     x[288 * 8 + 60 : 288 * 8 + 90] = 100.0 + np.random.default_rng(7).normal(size=30)

@@ -35,7 +35,8 @@ def test_does_not_depend_on_the_unit():
 
 
 def test_a_burst_seen_before_is_no_surprise_to_a_still_metric():
-    """Zeros with rare bursts of one size have a quantile of zero; each is less news than the one before."""
+    """Zeros with rare bursts of one size have a quantile of zero; each is less surprising than the one
+    before."""
     f = np.zeros(3000)
     f[500::500] = 5.0
     found = surprises(f)
@@ -45,8 +46,8 @@ def test_a_burst_seen_before_is_no_surprise_to_a_still_metric():
     assert (np.diff(found[500::500]) < 0).all()
 
 
-def test_says_nothing_before_it_has_a_past():
-    """The first hundred samples surprise nobody."""
+def test_returns_nothing_before_it_has_a_past():
+    """The first hundred samples give no score."""
     f = np.full(150, 1.0)
     f[50], f[120] = 1e6, 1e9
 

@@ -16,7 +16,7 @@ def run(*arguments):
 
 
 def test_a_changed_entry_is_named(database):
-    """An untouched log is well; the first entry that was changed behind the back of the table is told."""
+    """An untouched log passes; the first entry that was changed in the database is reported."""
     migrate(database)
     with psycopg.connect(database, autocommit=True) as conn:
         for i in range(3):

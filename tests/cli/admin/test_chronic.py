@@ -27,7 +27,7 @@ ITEM = {
 @pytest.mark.parametrize("form", ["table", "wide", "json", "ndjson", "yaml"])
 @pytest.mark.parametrize("items", [[ITEM], []])
 def test_slow_gpus_are_listed_in_every_form(monkeypatch, form, items):
-    """The command names the GPU, by how much and for how long, and says so when there is none."""
+    """The command names the GPU, by how much and for how long, and prints a line when there is none."""
     asked = []
 
     def pages(path, **params):

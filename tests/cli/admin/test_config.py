@@ -55,7 +55,7 @@ def test_a_setting_that_cannot_be_read_is_named(command, monkeypatch, tmp_path):
     ],
 )
 def test_settings_of_a_broken_form_end_in_one_message(file, variables, said, monkeypatch, tmp_path):
-    """It says which file, or how the value is written."""
+    """It names the file, or the form of the value."""
     monkeypatch.chdir(tmp_path)
     Path("slowrank.toml").write_bytes(file)
     for name, value in variables.items():
@@ -65,7 +65,7 @@ def test_settings_of_a_broken_form_end_in_one_message(file, variables, said, mon
     assert said in result.output
 
 
-def test_every_wrong_setting_is_told_with_its_variable(monkeypatch, tmp_path):
+def test_every_wrong_setting_is_reported_with_its_variable(monkeypatch, tmp_path):
     """All at once, each in a line: a variable by its name in the environment, the file's by its own."""
     monkeypatch.chdir(tmp_path)
     Path("slowrank.toml").write_text("api_port = 70000\n")
@@ -84,7 +84,7 @@ def test_every_wrong_setting_is_told_with_its_variable(monkeypatch, tmp_path):
         ('[job."rl-*".detectors.peer_step]\nmode = "off"\n[xyz]', "'job' (did you mean jobs?), 'xyz'"),
     ],
 )
-def test_a_name_nobody_knows_is_refused(command, text, said, monkeypatch, tmp_path):
+def test_an_unknown_name_is_refused(command, text, said, monkeypatch, tmp_path):
     """By every command: what is misspelt would silently change nothing."""
     monkeypatch.chdir(tmp_path)
     Path("slowrank.toml").write_text(text)
@@ -106,8 +106,8 @@ def test_a_name_nobody_knows_is_refused(command, text, said, monkeypatch, tmp_pa
         ("SLOWRANK_KEY", ""),
     ],
 )
-def test_a_mistyped_variable_is_told(variable, said, monkeypatch, tmp_path, capsys):
-    """It would silently change nothing; the environment's other variables are nobody's business."""
+def test_a_mistyped_variable_is_reported(variable, said, monkeypatch, tmp_path, capsys):
+    """It would silently change nothing; the environment's other variables are not checked."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(variable, "1")
     load_settings()
@@ -117,8 +117,8 @@ def test_a_mistyped_variable_is_told(variable, said, monkeypatch, tmp_path, caps
 
 
 @pytest.mark.parametrize("option", ["--config", "--compare"])
-def test_a_name_nobody_knows_in_another_file_is_refused(option, monkeypatch, tmp_path):
-    """What a changed setting would do is not told of a setting that does not exist."""
+def test_an_unknown_name_in_another_file_is_refused(option, monkeypatch, tmp_path):
+    """No effect is printed for a setting that does not exist."""
     monkeypatch.chdir(tmp_path)
     Path("other.toml").write_text("[detectorz.peer_step]\nmin_effect = 0.5\n")
     result = CliRunner().invoke(app, ["backtest", "rows.csv", option, "other.toml"])
@@ -138,7 +138,7 @@ def test_a_name_no_record_may_carry_is_no_setting(name, value, monkeypatch, tmp_
 
 
 def refusal():
-    """Return what ``config check`` says of settings that it refuses."""
+    """Return the message of ``config check`` about settings that it refuses."""
     result = CliRunner().invoke(app, ["config", "check"])
     assert result.exit_code == 2, result.output
     return result.output
@@ -208,7 +208,7 @@ def test_tables_of_detectors_are_part_of_the_settings(monkeypatch, tmp_path):
 
 
 def test_config_detectors_shows_what_holds(monkeypatch, tmp_path):
-    """Modes and settings for a cluster and a job, with the table that says so and what it would be else."""
+    """Modes and settings for a cluster and a job, with the table that sets each and the default."""
     monkeypatch.chdir(tmp_path)
     Path("slowrank.toml").write_text(
         '[detectors.peer_step]\nmin_effect = 0.03\n[detectors."event.xid.13"]\nmode = "off"\n'
@@ -235,7 +235,7 @@ def test_config_detectors_shows_which_model_holds(monkeypatch, tmp_path):
 
 
 def test_what_stands_in_a_file_does_not_drive_the_terminal(tmp_path, capsys):
-    """A refused table is told of without its control and direction characters."""
+    """A refused table is reported without its control and direction characters."""
     path = tmp_path / "slowrank.toml"
     path.write_text('[detectors."\\u001b[31m\\u202e"]\nmode = "off"\n')
     with pytest.raises(typer.Exit):

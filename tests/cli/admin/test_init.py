@@ -1,4 +1,4 @@
-"""`slowrank init`: secrets nobody else can read, never the same twice, never overwritten."""
+"""`slowrank init`: secrets no other user can read, never the same twice, never overwritten."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_url_carries_the_password_of_its_role(tmp_path, role, user):
 
 @pytest.mark.parametrize("existing", [".env", "secrets"])
 def test_nothing_is_overwritten(tmp_path, existing):
-    """A second run would lock the stack out of its own database, so it stops and says what to do."""
+    """A second run would lock the stack out of its own database, so it stops and names the next step."""
     run(tmp_path)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     code, output = run(tmp_path)

@@ -41,7 +41,7 @@ def test_by_node_or_by_hardware():
         finding(feedback={"verdict": "false_positive"}),
     ],
 )
-def test_what_says_nothing_about_a_machine(other):
+def test_what_is_no_evidence_about_a_machine(other):
     """Telemetry, jobs and findings that people called wrong do not count."""
     assert troubles([other], By.node) == []
 
@@ -49,7 +49,7 @@ def test_what_says_nothing_about_a_machine(other):
 @pytest.mark.parametrize("form", ["table", "wide", "json", "ndjson", "yaml"])
 @pytest.mark.parametrize("bad", ["n1", None])
 def test_lemons_are_listed_in_every_form(monkeypatch, form, bad):
-    """The command names the machine that fails again and again, and says so when there is none."""
+    """The command names the machine that fails again and again, and prints a line when there is none."""
     start = datetime(2026, 11, 1, tzinfo=UTC)
     items = [
         finding(onset=(start + timedelta(days=day)).isoformat(), subject={"node": bad, "job_id": f"j{day}"})

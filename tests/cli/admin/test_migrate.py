@@ -1,4 +1,4 @@
-"""``slowrank migrate``: applies, repeats without effect, and says what is missing."""
+"""``slowrank migrate``: applies, repeats without effect, and lists what is missing."""
 
 import pytest
 from typer.testing import CliRunner
@@ -19,7 +19,7 @@ def test_applies_once(database):
     assert "nothing to do" in second.stdout
 
 
-def test_without_database_says_what_to_set(monkeypatch, tmp_path):
+def test_without_database_names_the_setting(monkeypatch, tmp_path):
     """No URL anywhere is an error that names the setting."""
     monkeypatch.chdir(tmp_path)
     for name in ("SLOWRANK_DATABASE_URL", "SLOWRANK_DATABASE_URL_FILE"):
@@ -47,7 +47,7 @@ def test_unreachable_or_malformed_is_a_plain_error(dsn):
     ],
 )
 def test_an_unusable_setting_is_named(monkeypatch, name, value, told):
-    """The message says which setting is wrong, and what it should be."""
+    """The message names the wrong setting and the values it accepts."""
     monkeypatch.delenv("SLOWRANK_DATABASE_URL", raising=False)
     monkeypatch.setenv(name, value)
     result = run()

@@ -33,7 +33,7 @@ def stranger():
 
 @pytest.mark.parametrize("command", [("chronic",), ("findings", "list"), ("webhook", "list")])
 @pytest.mark.parametrize("body", [b"<html>hello</html>", b"[]", b"{}", b"\xff\xfe"])
-def test_what_is_not_our_api_is_told_so(stranger, command, body):
+def test_what_is_not_our_api_is_reported(stranger, command, body):
     """Not a crash, which has the exit code of findings that are there."""
     url, bodies = stranger
     bodies.append(body)

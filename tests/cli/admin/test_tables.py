@@ -56,20 +56,20 @@ values = st.recursive(
 
 
 @given(values)
-def test_yaml_says_what_json_says(value):
+def test_yaml_equals_json(value):
     """Nothing in a string is taken for structure, and no number for a string."""
     assert yaml.safe_load(shown([value], Output.yaml, VIEW)) == [value]
 
 
 def test_what_is_watched_is_printed_when_it_changes():
-    """At first, and then only news."""
+    """All rows at first, then only changed ones."""
     texts = iter(["a", "a", "b", "b", "a"])
     paused = []
     assert list(islice(changes(lambda: next(texts), lambda: paused.append(1)), 3)) == ["a", "b", "a"]
     assert len(paused) == 4
 
 
-def test_what_is_cut_is_said():
+def test_what_is_cut_is_reported():
     """As many as asked for; a remark only where there are more."""
     assert first(iter("ab"), 2) == (["a", "b"], "")
     items, remark = first(iter("abc"), 2)

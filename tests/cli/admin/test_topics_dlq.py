@@ -56,7 +56,7 @@ def test_topics_are_created_once_and_described(prefix):
 
 
 def test_an_earlier_recording_outlives_an_empty_log(prefix, tmp_path):
-    """Topics without a message, as after their retention: the file stays, and the exit status says so."""
+    """Topics without a message, as after their retention: the file stays, and the exit status is not 0."""
     run("topics", "create")
     file = tmp_path / "day.ndjson"
     file.write_text("earlier")

@@ -1,4 +1,5 @@
-"""What the embedded database does with folders that hold something: it loses nothing and says what to do."""
+"""What the embedded database does with folders that hold something: it loses nothing and names the next
+step."""
 
 import os
 import pwd
@@ -127,7 +128,7 @@ def leftover_of_somebody(folder):
     ],
 )
 def test_what_is_not_ours_is_refused_and_left_as_it_is(folder, fill):
-    """Not a byte of it changes, and the message says what to do."""
+    """Not a byte of it changes, and the message names the next step."""
     fill(folder)
     before = content(folder)
     with pytest.raises(EmbeddedError, match="--data"), database(folder, throwaway=True):
@@ -184,7 +185,7 @@ def test_a_cluster_of_another_postgresql_is_refused(kept):
 
 
 def test_a_cluster_made_before_there_was_the_mark_is_known(kept):
-    """Its last start says that it is slowrank's."""
+    """Its last start marks it as slowrank's."""
     (kept / "data/slowrank").unlink()
     (kept / "password").unlink()
     assert read(kept) == ("a finding",)
@@ -200,7 +201,7 @@ def test_a_database_on_another_disk_is_used_through_its_link(kept):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
 def test_a_cluster_of_another_user_is_refused(kept):
-    """PostgreSQL would refuse it as well, in its log; the message here says as whom to run."""
+    """PostgreSQL would refuse it as well, in its log; the message here names the user to run as."""
     os.chown(kept / "data", SERVER + 1, -1)
     with pytest.raises(EmbeddedError, match=f"user id {SERVER + 1}"), database(kept):
         pass

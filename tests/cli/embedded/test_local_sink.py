@@ -72,7 +72,7 @@ def test_a_finding_the_database_refuses_holds_up_no_other(sink, database, monkey
 
 
 def test_the_store_goes_by_the_settings_of_the_findings_cluster(database, monkeypatch):
-    """What `[findings]` says of a cluster reaches the store with each of its findings."""
+    """The `[findings]` settings of a cluster reach the store with each of its findings."""
     patient = {"finding": {"reopen_within_seconds": 7 * 86400.0}}
     tuning = Tuning([Layer(where='clusters."c*"', cluster="c*", knobs=patient)])
     seen: dict[str, float] = {}
@@ -145,7 +145,7 @@ def stored(dsn):
 
 
 def told(dsn):
-    """(event, kind of finding) of all that people are told."""
+    """(event, kind of finding) of every notification."""
     with psycopg.connect(dsn) as conn:
         return conn.execute("SELECT type, body->>'kind' FROM events ORDER BY seq").fetchall()
 
@@ -215,7 +215,7 @@ def test_what_is_sent_in_bursts_is_not_silent_between_them(timed, clock, databas
     assert stored(database) == []
 
 
-def test_a_process_that_did_not_listen_misses_nobody(timed, clock, database):
+def test_a_process_that_did_not_listen_reports_no_silence(timed, clock, database):
     """A laptop wakes up after an hour: the hour was not spent waiting for records."""
     send(timed, clock, list(traffic.nodes(count=4, seconds=60, ends=NOW)))
     listen(timed, clock, 5)
@@ -225,7 +225,7 @@ def test_a_process_that_did_not_listen_misses_nobody(timed, clock, database):
 
 
 def test_a_recording_that_was_sent_does_not_fall_silent(timed, clock, database):
-    """Records of an hour ago came from a file: nobody waits for more."""
+    """Records of an hour ago came from a file: no more are expected."""
     for record in traffic.nodes(count=4, seconds=60, ends=NOW - 3600):
         timed.accept([record])
         listen(timed, clock, 1)
@@ -234,7 +234,7 @@ def test_a_recording_that_was_sent_does_not_fall_silent(timed, clock, database):
 
 
 def test_a_cluster_without_records_for_an_hour_makes_room(timed, clock):
-    """Sixty-four names that somebody invented do not keep new clusters out for good."""
+    """Sixty-four invented names do not keep new clusters out for good."""
     timed.accept([replace(lost_gpu("n"), cluster=f"c{i}") for i in range(MAX_CLUSTERS)])
     new = replace(lost_gpu("n", seq=2), cluster="new")
     assert list(timed.accept([new])) == [0]

@@ -45,7 +45,7 @@ def test_only_who_may_read_the_password_gets_in(folder):
 
 
 def test_a_folder_in_use_is_refused(folder):
-    """A second server on the same folder does not start and says what may be the matter."""
+    """A second server on the same folder does not start and names likely causes."""
     with (
         database(folder, throwaway=True),
         pytest.raises(EmbeddedError, match="Is another slowrank using"),
@@ -55,7 +55,7 @@ def test_a_folder_in_use_is_refused(folder):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives the server to another user")
-def test_root_is_told_about_folders_the_server_cannot_enter(tmp_path):
+def test_root_gets_a_message_about_folders_the_server_cannot_enter(tmp_path):
     """As root, a folder closed to others is refused with the way out."""
     tmp_path.chmod(0o700)
     with pytest.raises(EmbeddedError, match="--data"), database(tmp_path / "database"):

@@ -52,7 +52,7 @@ def test_a_model_is_learnt_from_files_and_read_back(recorded, tmp_path):
     assert region.threshold > 0
 
 
-def test_too_little_says_how_much_it_takes(tmp_path):
+def test_too_little_reports_how_much_is_needed(tmp_path):
     """In minutes and nodes, as one records."""
     few = tmp_path / "few.ndjson"
     spec = ClusterSpec(nodes=2, gpus=1, nics=1, jobs=(JobSpec(dp=2),))
@@ -135,7 +135,7 @@ def test_what_is_a_model_is_read(tmp_path):
 
 @pytest.mark.usefixtures("recorded_region")
 def test_a_model_that_cannot_be_written_ends_the_command(tmp_path):
-    """An output that is a folder is told of, without a traceback."""
+    """An output that is a folder is reported, without a traceback."""
     out = tmp_path / "short.ndjson"
     command(simulate)("--nodes", 2, "--gpus", 2, "--seconds", 2, "-o", out)
     result = command(gray)(out, "-o", tmp_path)

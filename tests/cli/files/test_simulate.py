@@ -103,7 +103,7 @@ def test_nothing_is_sent_from_the_future(run, tmp_path, speed):
         (("-o", "/nowhere/x", "--seconds", "1"), "cannot be written"),
     ],
 )
-def test_a_wrong_call_says_what_to_do(run, arguments, told):
+def test_a_wrong_call_names_the_next_step(run, arguments, told):
     """What cannot be done ends with code 2 and a message that names the way out."""
     result = run("--seconds", "2", *arguments)
     assert result.exit_code == 2

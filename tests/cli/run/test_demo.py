@@ -76,7 +76,7 @@ def test_who_is_accused_wrongly(truth):
 
 
 def test_the_verdict_passes_only_without_false_findings(truth):
-    """Named and nobody else: passed. Not named, or somebody healthy named as well: not."""
+    """Only the slow one named: passed. Not named, or a healthy one named as well: failed."""
     right, wrong = finding(truth), finding(truth, node="sim-9999")
     assert evaluate(1, truth, [right], seconds=9.0).passed
     assert not evaluate(1, truth, [right, wrong], seconds=9.0).passed
@@ -110,7 +110,7 @@ def test_the_demo_names_the_culprit_and_leaves_nothing(tmp_path, temporary, seed
     assert not list(temporary.iterdir())
 
 
-def test_the_screen_tells_what_moved_and_how_to_read_the_proof():
+def test_the_screen_shows_what_changed_and_how_to_read_the_proof():
     """The cause comes with the measured change, in the units people use, and the proof is an address."""
     written = io.StringIO()
     screen = Screen(Console(file=written))
@@ -128,7 +128,7 @@ def test_the_screen_tells_what_moved_and_how_to_read_the_proof():
     assert "proof  http://a/f?t=1" in shown
 
 
-def test_the_screen_tells_of_a_finding_again_when_it_has_changed():
+def test_the_screen_shows_a_finding_again_when_it_has_changed():
     """A finding is shown once; its title again when that, the severity or the onset is another."""
     written = io.StringIO()
     screen = Screen(Console(file=written, width=100))

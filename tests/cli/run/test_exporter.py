@@ -52,8 +52,8 @@ def test_the_node_is_named_by_its_launcher(slowrank, variable):
     assert json.loads(done.stdout.splitlines()[0])["node"] == "gpu-0042"
 
 
-def test_a_node_says_where_it_stands(slowrank):
-    """Rack and switch of the settings go with every sample; what nobody gave is left out."""
+def test_a_node_reports_where_it_stands(slowrank):
+    """Rack and switch of the settings go with every sample; unset fields are left out."""
     done = slowrank("once", "--seconds", "0", SLOWRANK_RACK="r12", SLOWRANK_SWITCH="leaf-3")
     bare = slowrank("once", "--seconds", "0", SLOWRANK_RACK="", SLOWRANK_SWITCH="leaf-3")
 
@@ -65,7 +65,8 @@ def test_a_node_says_where_it_stands(slowrank):
 
 
 def test_a_run_without_a_broker_keeps_its_records(slowrank, tmp_path):
-    """``run --once`` with nobody at the address says so, ends with 1 and leaves the record spooled."""
+    """``run --once`` with no broker at the address prints an error, ends with 1 and leaves the record
+    spooled."""
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         nobody = f"127.0.0.1:{unused.getsockname()[1]}"
@@ -76,7 +77,7 @@ def test_a_run_without_a_broker_keeps_its_records(slowrank, tmp_path):
     assert (tmp_path / "spool.sqlite").stat().st_size > 0
 
 
-def test_records_in_memory_are_not_said_to_be_kept(slowrank, tmp_path):
+def test_records_in_memory_are_not_reported_as_kept(slowrank, tmp_path):
     """Without a folder to write to, the end of the process is the end of what was not sent."""
     (tmp_path / "file").touch()
     with socket.socket() as unused:
@@ -90,7 +91,7 @@ def test_records_in_memory_are_not_said_to_be_kept(slowrank, tmp_path):
 
 
 def test_a_taken_address_is_explained(slowrank):
-    """A second exporter is told what is taken and what to do."""
+    """A second exporter prints which socket is taken and the next step."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
         other.bind(("127.0.0.1", 0))
         done = slowrank("once", "--listen", f"127.0.0.1:{other.getsockname()[1]}")
@@ -126,7 +127,7 @@ def test_the_gpus_are_let_go_and_read_again_on_demand(slowrank, tmp_path):
     assert not (tmp_path / "elsewhere").exists()
 
 
-def test_a_running_exporter_tells_systemd_that_it_ticks(tmp_path):
+def test_a_running_exporter_notifies_systemd_of_its_ticks(tmp_path):
     """Under Type=notify each tick is a sign of life, broker or not."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
         systemd.bind(str(tmp_path / "notify"))

@@ -154,8 +154,8 @@ def test_rescale_keeps_weights_and_the_future(backend):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_seeded_series_knows_its_past(backend):
-    """A seeded series has one run of that age and says so until something changes."""
+def test_seeded_series_has_its_past(backend):
+    """A seeded series has one run of that age until something changes."""
     samples = np.random.default_rng(9).normal(size=60).tolist()
     bank = BocpdBank(2, backend=backend)
     bank.seed(np.array([0]), np.array([samples]))
@@ -180,8 +180,8 @@ def test_isolated_spikes_raise_nothing_when_clipped(backend):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("shift", [1.5, 3.0])
-def test_onset_interval_holds_the_truth_as_often_as_it_says(backend, shift):
-    """Over 400 shifts the true onset lies in the interval as often as its posterior mass says, within 4
+def test_onset_interval_holds_the_truth_as_often_as_its_mass(backend, shift):
+    """Over 400 shifts the true onset lies in the interval as often as its posterior mass predicts, within 4
     points: three standard errors where the mass is 90 %."""
     x = np.random.default_rng(12).normal(size=(260, 400))
     x[200:] += shift
@@ -219,7 +219,7 @@ def test_refuses_what_does_not_fit():
 
 @needs_numba
 def test_float64_is_numpy_only():
-    """The numba kernel is written for float32 and says so."""
+    """The numba kernel refuses other types than float32."""
     with pytest.raises(ValueError, match="float32 only"):
         BocpdBank(1, backend="numba", dtype=np.float64)
 

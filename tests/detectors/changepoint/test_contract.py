@@ -181,7 +181,7 @@ detectors.node.running_median benchmarks.series.daily benchmarks.series.detector
 
 @pytest.mark.parametrize("module", DOCUMENTED.split())
 def test_documented_examples_run(module):
-    """The example in each detector's docstring prints what it says."""
+    """The example in each detector's docstring prints what the docstring shows."""
     result = doctest.testmod(importlib.import_module(module))
 
     assert result.attempted > 0

@@ -306,7 +306,7 @@ def test_groups_are_banks_of_their_own(backend):
 
 
 def test_shifts_of_many_series_are_those_of_their_contrasts():
-    """Computed at once they are what each contrast says, also over gaps and before the history is full."""
+    """Computed at once they equal the single contrasts, also over gaps and before the history is full."""
     rng = np.random.default_rng(8)
     bank = ChangeDetectorBank([Scale("identity", 0.1)] * 5, groups=3)
     for t in range(100):

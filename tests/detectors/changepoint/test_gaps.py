@@ -39,7 +39,7 @@ def test_a_series_that_was_never_read_has_no_gap():
 
 
 def test_a_snapshot_continues():
-    """What is restored tells of the same gap."""
+    """A restored detector reports the same gap."""
     one, other = Gaps(1, rows=1, seconds=10.0), Gaps(1, rows=1, seconds=10.0)
     feed(one, 0, [True])
     feed(one, 1, [False])

@@ -79,7 +79,7 @@ def test_missing_samples_do_not_shift_the_change():
     ],
 )
 def test_too_little_is_no_opinion(x, age):
-    """Nothing is said with fewer than five samples on either side."""
+    """Nothing is reported with fewer than five samples on either side."""
     assert second_opinion(x, age) is None
 
 

@@ -34,7 +34,7 @@ def test_a_shift_stands_out(rho):
     assert c.shift == pytest.approx(-8.0, abs=1.0)
 
 
-def test_too_little_on_either_side_says_nothing():
+def test_too_little_on_either_side_returns_nothing():
     """Readings that are missing do not count as readings."""
     assert contrast(np.zeros(19), np.ones(30), floor=0.1) is None
     assert contrast(np.zeros(60), np.array([1.0, np.nan, 1.0]), floor=0.1) is None

@@ -48,7 +48,7 @@ def drawn(machines=1000, days=28, *, spread=0.005, noise=0.001, seed=0, slow=Non
 
 
 def fleet(days):
-    """What the store says of all machines, taken together."""
+    """The store's rows of all machines, taken together."""
     by: dict[Machine, list[float]] = {}
     for day in days:
         by.setdefault(day.machine, []).append(day.log_ratio)
@@ -63,13 +63,13 @@ def named(days, usual=None):
 
 @pytest.mark.parametrize("spread", [0.002, 0.005, 0.02])
 @pytest.mark.parametrize("seed", range(4))
-def test_a_healthy_fleet_names_nobody(seed, spread):
+def test_a_healthy_fleet_names_none(seed, spread):
     """Of 1,000 healthy GPUs in 28 days none is slow for good, however much they differ."""
     assert named(drawn(spread=spread, seed=seed)) == ()
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_fleet_of_which_a_tenth_shares_its_hardware_names_nobody(seed):
+def test_a_fleet_of_which_a_tenth_shares_its_hardware_names_none(seed):
     """Where one job in ten has GPUs that differ four times as much, that is what these are judged by."""
     assert named(drawn(shared=0.1, seed=seed)) == ()
 
@@ -97,8 +97,8 @@ def test_a_gpu_three_percent_slow_is_named_with_the_day_it_began():
     ],
     ids=["one job", "one day", "a little", "fast"],
 )
-def test_what_may_be_something_else_names_nobody(slow):
-    """Slow in one job, for one day, or by little more than the healthy, or fast: nobody is named."""
+def test_what_may_be_something_else_names_none(slow):
+    """Slow in one job, for one day, or by little more than the healthy, or fast: none is named."""
     assert named(drawn(slow=slow, spread=0.003)) == ()
 
 
@@ -114,7 +114,7 @@ def test_a_gpu_that_was_repaired_is_named_no_more():
 
 
 def test_hours_say_no_more_than_their_share_of_a_day():
-    """An hour a day on two days names nobody, a whole day does, though each is as slow."""
+    """An hour a day on two days names none, a whole day does, though each is as slow."""
     usual = Fleet(1000, 0.002, 0.001)
 
     def of(hours):
@@ -129,11 +129,11 @@ def test_hours_say_no_more_than_their_share_of_a_day():
 
 
 def test_few_machines_say_nothing():
-    """Of seven GPUs nobody can tell what is usual."""
+    """Seven GPUs are too few for a usual pace."""
     assert fleet_of([(0.0, None)] * 7) is None
 
 
-def test_a_fleet_that_differs_by_more_than_all_tests_names_nobody():
+def test_a_fleet_that_differs_by_more_than_all_tests_names_none():
     """Where healthy ones differ by 3 %, no slowdown tested for is one."""
     assert named(drawn(100, spread=0.03, slow={5: (0, 0.1, None)})) == ()
 

@@ -42,11 +42,11 @@ def test_a_machine_that_keeps_failing_is_named():
     ids=["twice", "one day", "one job", "no job", "one burst"],
 )
 def test_what_may_be_one_mishap_is_no_lemon(mine):
-    """Two episodes, or many within a day, a job or an hour, accuse nobody."""
+    """Two episodes, or many within a day, a job or an hour, accuse none."""
     assert lemons([*FLEET, *mine], fleet=1000) == ()
 
 
-def test_where_everybody_fails_nobody_is_a_lemon():
+def test_where_all_fail_none_is_a_lemon():
     """In a fleet where five episodes are usual, five are no sign."""
     everybody = [t for i in range(50) for t in troubles(f"m{i}")]
     assert lemons(everybody, fleet=50) == ()
@@ -59,7 +59,7 @@ def test_order_and_repeats_change_nothing():
 
 
 def test_an_untroubled_fleet_has_none():
-    """Without findings, nobody is named."""
+    """Without findings, none is named."""
     assert lemons([], fleet=10) == ()
 
 

@@ -48,7 +48,7 @@ def test_a_switch_with_32_nodes_is_one_cause():
     assert causes(suspects(range(32, 64))) == [("switch-1", 32)]
 
 
-def test_a_switch_of_which_some_members_are_not_heard():
+def test_a_switch_with_silent_members():
     """Five of 32 members without evidence do not hide the switch."""
     assert causes(suspects(range(32, 59))) == [("switch-1", 27)]
 
@@ -125,7 +125,7 @@ def test_nothing_in_nothing_out():
     assert explain([], cluster([])) == []
 
 
-def test_hundreds_of_causes_at_once_are_told_apart():
+def test_hundreds_of_causes_at_once_are_distinguished():
     """Sixty racks that fail together, a fifth of all, are sixty causes, and soon found."""
     per, racks = 5, 300
     bad = suspects([n for rack in range(0, racks, 5) for n in range(rack * per, rack * per + per)])
@@ -144,7 +144,7 @@ def rack(size, onsets, ratio=0.0, **more):
     return explain(members, [Domain("rack", "r", frozenset(s.name for s in members), size)], **more)
 
 
-def test_gain_is_what_its_formula_says():
+def test_gain_agrees_with_its_formula():
     """Evidence and steps in time speak for a domain; how many there are, and who is well, against it."""
     alone, one_of_32 = rack(4, [0, 0, 1], 3.0), rack(4, [0, 0, 1], 3.0, counts={"rack": 32})
     expected = 3 * 3.0 + 2 * math.log(600 / 2) - math.log(5)

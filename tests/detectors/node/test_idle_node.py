@@ -56,7 +56,7 @@ def test_each_key_has_its_hold(working, values, after):
     assert first_held(run(working, range(120, 200), **values)) == after
 
 
-def test_both_keys_are_told_from_one(working):
+def test_both_keys_are_distinguished_from_one(working):
     """A checkpoint, in which GPUs spin, counts as both for 10 s of the evaluation after it, then as one."""
     found = run(working, range(120, 140), **HANG)
     assert [bool(q.both[0]) for q in found] == [False] * 5 + [True] * 15
@@ -66,7 +66,8 @@ def test_both_keys_are_told_from_one(working):
 
 
 def test_less_contrast_is_enough_with_no_bytes_and_makes_nothing_certain(working):
-    """GPUs of a job that often waits stand out less when they spin: both are told, and never as lasting."""
+    """GPUs of a job that often waits stand out less when they spin: both keys are set, and never as
+    lasting."""
     found = run(working, range(120, 240), nic=0.0, watts=400.0)
     assert next(i for i, quiet in enumerate(found) if quiet.both[0]) == 5
     assert first_held(found) == 5
@@ -97,8 +98,8 @@ def test_tensor_cores_that_stand_still_are_a_key():
     assert found[0].not_working[0]
 
 
-def test_tensor_activity_nobody_measures_is_no_key():
-    """An exporter that writes zero for what it cannot read says nothing."""
+def test_unmeasured_tensor_activity_is_no_key():
+    """An exporter that writes zero for what it cannot read gives no evidence."""
     bank = IdleNodeBank(1, GPUS)
     assert first_held(run(bank, range(200), tensor=0.0)) is None
 
@@ -137,7 +138,7 @@ def test_a_slow_start_is_not_learnt():
     assert first_held(run(bank, range(660, 700), **HANG)) == 5
 
 
-def test_a_node_that_talks_to_nobody_has_no_bytes_to_miss():
+def test_a_node_without_traffic_has_no_bytes_to_miss():
     """A node with a trickle of traffic needs the power key, for its longer hold."""
     bank = IdleNodeBank(1, GPUS)
     run(bank, range(120), nic=1e5)
@@ -180,8 +181,8 @@ def test_idle_gpus_without_bytes_name_a_node_and_prove_nothing(working):
     assert not run(working, range(155, 166))[-1].idle[0]
 
 
-def test_says_who_does_not_spin(working):
-    """The GPU that is idle while the others spin is told apart."""
+def test_names_the_gpu_that_does_not_spin(working):
+    """The GPU that is idle while the others spin is named."""
     found = run(
         working, [120], nic=0.0, watts=np.array([250.0, 250.0, 80.0, 250.0]), busy=np.array([1.0, 1, 0, 1])
     )

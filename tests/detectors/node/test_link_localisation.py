@@ -13,7 +13,7 @@ N = 12
 
 
 def delays(seed=0, noise=0.05):
-    """Return healthy ratios of 12 machines to each other; nobody measures itself."""
+    """Return healthy ratios of 12 machines to each other; no machine measures itself."""
     d = np.exp(np.random.default_rng(seed).normal(0, noise, (N, N)))
     np.fill_diagonal(d, np.nan)
     return d
@@ -107,7 +107,7 @@ def test_two_bad_links_worst_first():
 
 
 def test_a_link_that_few_paths_cross_is_not_known():
-    """A link on one path only cannot be told."""
+    """A link on one path only cannot be judged."""
     found = localise([(0, 1), (0, 2)], np.array([0.5, 1.0]), 3)
     assert found.bad() == []
     assert not found.known.any()

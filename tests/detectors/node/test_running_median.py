@@ -43,7 +43,7 @@ def test_beats_with_no_period():
 
 
 def test_lanes_keep_their_own_time():
-    """A lane that is fed rarely, late or never does not disturb the other, and keeps what it knows."""
+    """A lane that is fed rarely, late or never does not disturb the other, and keeps its median."""
     usual = RunningMedian(2, 1, every=10.0, slots=4, least=1)
     usual.update(LANES, np.array([0.0, 1000.0]), row(1.0, 9.0))
     usual.update(LANES, np.array([10.0, 1010.0]), row(1.0, 9.0))
@@ -61,7 +61,7 @@ def test_what_was_not_read_is_left_out():
 
 
 def test_a_reset_forgets_one_lane():
-    """After a reset a lane learns anew while the other knows what it knew."""
+    """After a reset a lane learns anew while the other keeps its median."""
     usual = RunningMedian(2, 1, every=1.0, slots=4, least=1)
     for second in range(5):
         usual.update(LANES, np.full(2, float(second)), row(1.0, 2.0))

@@ -10,8 +10,8 @@ from streams.node.rules.event_tables import EVENT_RULES
 FOLDER = Path(kmsg.__file__).parent
 
 
-def test_the_boot_is_said_once(instants, tmp_path):
-    """The first tick says since when the node is up, in whole seconds of Unix time."""
+def test_the_boot_is_reported_once(instants, tmp_path):
+    """The first tick reports when the node was booted, in whole seconds of Unix time."""
     booted = int(instants(0).wall) - 5_000
     (tmp_path / "stat").write_text(f"cpu  1 2 3\nbtime {booted}\nprocesses 7\n")
     collector = BootCollector(tmp_path)
@@ -22,7 +22,7 @@ def test_the_boot_is_said_once(instants, tmp_path):
     assert second.events == ()
 
 
-def test_a_boot_in_the_future_is_not_believed(instants, tmp_path):
+def test_a_boot_in_the_future_is_ignored(instants, tmp_path):
     """The clock is wrong then, and nothing that was found would be left."""
     (tmp_path / "stat").write_text(f"btime {int(instants(0).wall) + 60}\n")
     assert BootCollector(tmp_path).collect(instants(0)).events == ()
@@ -44,5 +44,5 @@ def test_every_event_of_an_exporter_has_a_rule_or_is_known_to_need_none():
 
 
 def test_every_grade_of_an_event_has_a_rule():
-    """What a message says about itself leads to a rule, too; the severities of events are those of rules."""
+    """A message's own severity leads to a rule, too; the severities of events are those of rules."""
     assert kmsg._SEVERITY.keys() <= EVENT_RULES.keys()

@@ -67,7 +67,7 @@ def test_each_tick_reads_the_answer_to_the_last(chronyd):
 
 
 def test_an_answer_to_an_older_question_is_not_taken(chronyd):
-    """A number that is not the last question's is somebody else's answer, or too late."""
+    """A number that is not the last question's belongs to another question, or comes too late."""
     client = ChronyClient(chronyd.getsockname())
     client.ahead(0.0)
     question, sender = chronyd.recvfrom(1000)
@@ -80,7 +80,7 @@ def test_an_answer_to_an_older_question_is_not_taken(chronyd):
 
 
 def test_a_host_without_chronyd_is_asked_again_after_a_while(chronyd):
-    """Where nobody listens nothing raises; a chronyd that is started later is found."""
+    """Without a chronyd no error is raised; a chronyd that is started later is found."""
     address = chronyd.getsockname()
     chronyd.close()
     client = ChronyClient(address)

@@ -18,7 +18,7 @@ from exporters.host.clock import (
 
 
 class Chrony(ChronyClient):
-    """A chronyd that says what it is given, tick by tick."""
+    """A chronyd that gives prepared answers, tick by tick."""
 
     def __init__(self, *answers):
         super().__init__()
@@ -33,7 +33,7 @@ def kept(offset, status=STA_PLL, maxerror=20_000):
 
 
 def test_a_correction_to_be_added_is_a_clock_behind():
-    """The kernel keeps microseconds, or nanoseconds where its status says so; ahead is positive."""
+    """The kernel keeps microseconds, or nanoseconds where its status has STA_NANO; ahead is positive."""
     assert seconds_ahead(kept(250_000)) == -0.25
     assert seconds_ahead(kept(-250_000_000, STA_PLL | STA_NANO)) == 0.25
     assert seconds_ahead(kept(0)) == 0.0
@@ -52,7 +52,7 @@ def test_a_correction_to_be_added_is_a_clock_behind():
     ids=["no call", "never kept", "kept no more", "clock error", "steered without offsets", "long ago"],
 )
 def test_a_clock_that_nobody_keeps_has_no_offset(clock):
-    """Zero would say that it is right, which nobody knows."""
+    """An offset of zero would mean a correct clock, which is unknown."""
     assert seconds_ahead(clock) is None
 
 
@@ -66,7 +66,7 @@ def test_chronyd_goes_before_the_kernel(instants):
 
 
 def test_a_clock_that_is_not_kept_is_missing_and_counted_as_such(instants):
-    """The column is missing, and /metrics says that no service keeps the clock."""
+    """The column is missing, and /metrics shows that no service keeps the clock."""
     collector = ClockCollector(Chrony(None), lambda: kept(0, status=STA_UNSYNC))
 
     assert collector.collect(instants(0)).host == {OFFSET: None}

@@ -125,7 +125,7 @@ def test_a_pcie_error_names_its_device_and_how_bad_it_is(message, subject, sever
 
 
 def test_other_words_of_the_pcie_driver_are_no_errors():
-    """What the driver says about its handling of an error is not another error."""
+    """A driver's message about its handling of an error is not another error."""
     for message in ("AER: device recovery successful", "AER: enabled with IRQ 34", "DPC: error containment"):
         assert parse(f"4,1,1,-;pcieport 0000:17:01.0: {message}", 0.0, GPUS) is None
 

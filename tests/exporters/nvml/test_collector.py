@@ -108,7 +108,7 @@ def test_a_hung_and_a_slow_gpu_cost_the_others_nothing(ticks_of):
 
 
 @pytest.mark.parametrize("seconds", [0.4, 2.0])
-def test_a_slow_gpu_keeps_its_values_and_says_how_slow_it_is(ticks_of, seconds):
+def test_a_slow_gpu_keeps_its_values_and_reports_how_slow_it_is(ticks_of, seconds):
     """Answers that miss their tick are the next one's, again and again, and nothing is killed for them."""
     ticks = ticks_of("2", f"0:slow:{seconds}")
     ticks.until(lambda gpus: has_power(gpus, 1))
@@ -231,8 +231,9 @@ def test_a_gpu_that_the_driver_lost_is_looked_for_with_new_handles(ticks_of, tmp
     ticks.until(lambda gpus: has_power(gpus, 0, 1))
 
 
-def test_the_devices_are_let_go_when_wanted(ticks_of, tmp_path, monkeypatch):
-    """No process holds them then, the GPUs stay in the record without values, and the sample says why."""
+def test_the_devices_are_released_when_wanted(ticks_of, tmp_path, monkeypatch):
+    """No process holds them then, the GPUs stay in the record without values, and the sample gives the
+    reason."""
     devices = tmp_path / "nvidia0"
     devices.touch()
     monkeypatch.setenv("FIXTURE_DEVICES", str(devices))
@@ -267,7 +268,8 @@ def holders(path):
 
 
 def test_a_machine_without_a_driver_has_no_gpus(ticks_of, caplog):
-    """Without NVML there are no instances, which is said; the driver is looked for again after a while."""
+    """Without NVML there are no instances, which is reported; the driver is looked for again after a
+    while."""
     caplog.set_level("INFO", "exporters")
     ticks = ticks_of("none")
 

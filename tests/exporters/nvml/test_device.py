@@ -212,7 +212,8 @@ def test_another_error_costs_one_value_once(library):
 
 @pytest.mark.parametrize("error", ["GPU_IS_LOST", "RESET_REQUIRED", "UNINITIALIZED"])
 def test_a_lost_gpu_is_gone_until_a_new_handle_is_good(library, error):
-    """One call says so, the rest are not made; after a reset the GPU is opened anew and read again."""
+    """After the first such error no further call is made; after a reset the GPU is opened anew and read
+    again."""
     gpus = NvmlGpus(library, lambda: 0.0)
     gpus.read(0, slow=False)
     library.refused["nvmlDeviceGetUtilizationRates"] = getattr(pynvml, f"NVML_ERROR_{error}")

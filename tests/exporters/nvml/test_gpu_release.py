@@ -11,7 +11,7 @@ CHANGED = 1_795_160_000.0
     ("text", "seconds"),
     [("", DEFAULT_SECONDS), ("90\n", 90.0), ("soon", DEFAULT_SECONDS), ("1e9", MAX_SECONDS)],
 )
-def test_the_devices_are_let_go_for_as_long_as_the_file_says(tmp_path, text, seconds):
+def test_the_devices_are_released_for_the_time_in_the_file(tmp_path, text, seconds):
     """From its last change on, ten minutes where it does not say, a day at most."""
     switch = tmp_path / "release-gpus"
     switch.write_text(text)
@@ -23,7 +23,7 @@ def test_the_devices_are_let_go_for_as_long_as_the_file_says(tmp_path, text, sec
 
 
 def test_without_the_file_they_are_read(tmp_path):
-    """Nor does a folder in its place, or one that nobody may read, let them go."""
+    """Nor does a folder in its place, or one without read permission, release them."""
     (tmp_path / "release-gpus").mkdir()
 
     assert not released(tmp_path / "none", CHANGED)

@@ -110,7 +110,7 @@ def test_a_flapping_port_counts_what_gauges_miss():
 
 
 def test_a_silent_exporter_leaves_the_job_alone():
-    """During an exporter's gap its node sends nothing, the job goes on, and nobody is to blame."""
+    """During an exporter's gap its node sends nothing, the job goes on, and no finding opens."""
     fault = Fault(kind="exporter_gap", node=1, onset=30, duration=30)
     spec, found = small(fault)
     times = [r.ts - spec.start for r in found if r.node == spec.node_name(1)]
@@ -149,7 +149,7 @@ def test_a_planned_change_moves_all_ranks_together():
     np.testing.assert_allclose(ratio, ratio.mean(), rtol=0.015)
 
 
-def test_a_checkpoint_pauses_all_ranks_and_says_so():
+def test_a_checkpoint_pauses_all_ranks_and_reports_it():
     """Every k-th step carries checkpoint_seconds on all ranks and is longer by it."""
     _, found = small(checkpoint_every=10, checkpoint_seconds=5.0)
     seconds = steps(found, "step_seconds")[:, 0]

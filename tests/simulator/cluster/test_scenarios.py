@@ -40,7 +40,7 @@ def test_a_seed_draws_one_schedule():
 
 
 @pytest.mark.parametrize("mix", ["minder", "llama3", "telemetry"])
-def test_faults_are_as_frequent_as_the_mix_says(mix):
+def test_faults_are_as_frequent_as_in_the_mix(mix):
     """Over many seeds the rate per 1,000 node-days is the sum of the mix's rates."""
     per_seed = [len(onsets(seed, days=100, mix=mix)) for seed in range(60)]
     expected = sum(MIXES[mix].rates.values()) * 100 * 100 / 1000

@@ -44,7 +44,7 @@ def test_energy_is_the_integral_of_power():
     np.testing.assert_allclose(np.diff(energy, axis=0), power[1:] * 1e4, rtol=1e-3)
 
 
-def test_every_step_is_told_once_whatever_the_tick():
+def test_every_step_is_reported_once_whatever_the_tick():
     """The step rows are the same at both ticks, but for those not yet sent."""
     one, ten = (steps(records(spec, seconds=300), "compute_seconds") for spec in (cluster(), slow(cluster())))
     assert len(one) - 10 < len(ten) <= len(one)

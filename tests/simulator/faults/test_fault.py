@@ -49,7 +49,7 @@ def test_spells_are_the_stretches_in_which_it_is_on():
 
 @given(st.integers(0, 40), st.integers(1, 60), st.integers(1, 20), st.sampled_from([0.25, 0.5, 1.0]))
 def test_a_fault_is_on_in_its_spells_and_for_what_remains_of_them(onset, duration, period, duty):
-    """What it says of a moment, and of the stretches in which it is on, is the same."""
+    """Its value at a moment agrees with the intervals in which it is on."""
     wave = Fault(
         kind="nic_flap", node=0, onset=onset, shape="square", period=period, duty=duty, duration=duration
     )

@@ -52,7 +52,7 @@ def test_nothing_shows_before_the_onset(kind):
     "kind", ["ecc_uncorrectable", "gpu_exec", "gpu_lost", "gsp_hang", "nic_crash", "job_hang"]
 )
 def test_a_fault_that_stops_a_rank_stops_the_job(kind):
-    """Steps end, nobody sends, and the others spin fully utilised at a third of the power."""
+    """Steps end, no rank sends, and the others spin fully utilised at a third of the power."""
     found = hit(kind)
     assert max(r.ts for r in found if isinstance(r, JobSteps)) < START + ONSET + 5
     assert not rise(found, "nic.port.tx_bytes_total", PEER)[0] > 1e9
@@ -123,7 +123,8 @@ def test_errors_of_a_gpu_are_counted_on_it_alone(kind, counter, floor):
 
 
 def test_a_hung_driver_freezes_what_it_shows():
-    """Readings of the GPU stay identical, energy included, reads take seconds, and the log says why."""
+    """Readings of the GPU stay identical, energy included, reads take seconds, and the log gives the
+    reason."""
     found = hit("gsp_hang")
     energy = series(found, "gpu.energy_millijoules_total", NODE)[int(ONSET) + 2 :]
     assert len(set(energy[:, GPU])) == 1
@@ -343,7 +344,7 @@ def test_a_skewed_clock_shows_in_samples_rows_and_offset():
     assert last["sim-0001"] - last["sim-0000"] == pytest.approx(5, abs=1.2)
 
 
-def test_truth_tells_place_reach_and_blame():
+def test_truth_has_place_reach_and_culprit():
     """Each kind's truth has its row's verdicts, the nodes it reaches and the ranks at its place."""
     spec = replace(cluster(), nodes_per_switch=2)
     faults = [Fault(kind=kind, node=NODE, gpu=GPU, onset=5) for kind in CATALOGUE]

@@ -37,7 +37,7 @@ def test_jobs_run_side_by_side_and_idle_nodes_rest():
     assert np.diff(series(found, "nic.port.tx_bytes_total", 4), axis=0).max() == 0
 
 
-def test_an_evaluation_is_a_pause_without_rows_that_may_be_told():
+def test_an_evaluation_is_a_pause_without_rows_that_may_be_announced():
     """Every k-th step is followed by a gap in which GPUs work half, and an event if announced."""
     spec = cluster(
         eval_every=10, eval_seconds=15.0, announced=True, planned=(Planned(onset=100.0, factor=1.1),)
@@ -152,7 +152,7 @@ def test_expert_parallel_ranks_say_their_expert():
     assert set(read(STEP_SCHEMAS[1].rows, rows, ("ep",))["ep"]) == {1}
 
 
-def test_a_plan_and_an_imbalance_are_told_as_what_they_are():
+def test_a_plan_and_an_imbalance_are_announced_as_such():
     """What a healthy job does that looks like a fault is listed without a machine."""
     load = Workload(packing_cv=0.1, last_stage=1.5, planned=(Planned(onset=30.0, factor=1.2),))
     spec = ClusterSpec(nodes=4, gpus=4, nics=2, jobs=(JobSpec(dp=2, pp=2, tp=4, workload=load),))
@@ -187,6 +187,6 @@ def test_impossible_neighbours_are_refused(jobs, text):
     ],
 )
 def test_an_impossible_job_is_refused(change):
-    """A job whose parts do not fit together says so."""
+    """A job whose parts do not fit together is refused with the reason."""
     with pytest.raises(ValueError, match=r"job 812345"):
         JobSpec(dp=4, **change)

@@ -22,7 +22,7 @@ def slowed(work, place, factor):
 
 
 def test_even_ranks_do_not_wait():
-    """Data-parallel ranks with equal work wait for nobody, and the step is compute plus transfer."""
+    """Data-parallel ranks with equal work do not wait, and the step is compute plus transfer."""
     times = run_step(even_work())
     assert times.step_seconds == pytest.approx(1.1)
     np.testing.assert_allclose(times.wait, 0.0, atol=1e-12)

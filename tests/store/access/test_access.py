@@ -180,7 +180,7 @@ def test_role_may(conn, role, statement):
 
 @pytest.mark.parametrize(("role", "statement"), cases(REFUSED))
 def test_role_may_not(conn, role, statement):
-    """No role reads what is not its own or rewrites what was said."""
+    """No role reads what is not its own or rewrites a record."""
     conn.execute(sql.SQL("SET ROLE {}").format(sql.Identifier(role)))
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
         conn.execute(statement)

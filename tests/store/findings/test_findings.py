@@ -163,7 +163,7 @@ def test_relapse_is_reopened_under_its_id(conn):
 
 
 def test_escalation_is_news_and_moving_numbers_are_not(conn):
-    """A higher severity is told; a growing cost is not."""
+    """A higher severity is notified; a growing cost is not."""
     save(conn, finding(10, severity="warning"))
     assert save(conn, finding(20, severity="warning", slowdown_ratio=1.4)).event is None
     assert save(conn, finding(30)).event == "finding.escalated"
@@ -195,7 +195,7 @@ def test_closed_by_hand_stays_closed_until_the_cause_returns(conn):
 
 
 def test_stale_version_and_wrong_step_are_refused(conn):
-    """A person who looks at an old version, an unknown id or a closed finding is told so."""
+    """An old version, an unknown id and a closed finding are each refused with the reason."""
     first = finding(10)
     seen = save(conn, first).version
     save(conn, finding(20))
@@ -402,7 +402,8 @@ def test_a_silence_ended_while_it_mutes_frees_that_too(conn, store_dsn):
 
 
 def test_news_outlives_a_long_silence_while_its_finding_is_open(conn):
-    """Old events are removed, but not one that the end of a silence will make due; that is told then."""
+    """Old events are removed, but not one that the end of a silence will make due; that one is notified
+    then."""
     webhooks.create(conn, hook(), "whsec_x")
     end = silence(conn, hours=14 * 24)
     save(conn, finding())
@@ -564,8 +565,8 @@ def test_an_expired_finding_waits_for_its_deliveries(conn):
     assert get(conn, kept) is None
 
 
-def test_updates_are_told_to_who_asks_for_them(conn):
-    """An endpoint without a list of events is told that a finding opened, and not of its every update."""
+def test_updates_go_to_endpoints_that_subscribe_to_them(conn):
+    """An endpoint without a list of events is notified of an opened finding, but not of its updates."""
     for name, asked in (("oncall", ()), ("archive", ("finding.updated",))):
         hook = Webhook(
             id=f"whk_{name}",

@@ -1,4 +1,4 @@
-"""Quiet fleets: what is drawn, for how long each row is on, and what of it is told in vain."""
+"""Quiet fleets: what is drawn, for how long each row is on, and which alarms are false."""
 
 from dataclasses import replace
 
@@ -89,7 +89,7 @@ def outcome(events=(), alarms=(), **given):
 
 
 @pytest.mark.parametrize(("node", "tickets"), [("a", 0), ("b", 1)])
-def test_failing_telemetry_excuses_what_is_told_of_it_alone(node, tickets):
+def test_failing_telemetry_excuses_alarms_about_it_alone(node, tickets):
     """A gap of one exporter explains that it is stale, and neither another one nor a hang of the job."""
     gap = event(fault="exporter_gap", gpu=None, verdicts=("exporter.stale",), machine=False, job_id="plain 0")
     stale = alarm(node=node, gpu=None, kind="exporter.stale", job_id="plain 0")
@@ -111,7 +111,7 @@ def test_exposure_by_row_and_tick():
     ]
 
 
-def test_what_is_told_of_a_job_counts_in_its_own_row():
+def test_an_alarm_about_a_job_counts_in_its_own_row():
     """A job that is resized, too, has its false page in its own row; one about no job is the idle nodes'."""
     own, none = (replace(alarm(job_id=job, node=None), severity="critical") for job in ("plain 0", None))
     days = {"plain": 2.0, ROLES: 2.0, RESIZED: 2.0, IDLE: 1.0}

@@ -33,8 +33,8 @@ def test_a_rack_is_one_event_and_every_class_has_one():
         assert whole.causes[0] == "domain"
 
 
-def test_what_is_told_of_each_class():
-    """A gap that is told, and a rank called slow beside records that only come twice."""
+def test_alarms_about_each_class():
+    """A gap that is reported, and a rank called slow beside records that only come twice."""
     table = rows(
         alarm(gpu=None, kind="exporter.stale", job_id=None, sent_at=111.0), alarm(node="b", job_id="other")
     )
@@ -44,7 +44,7 @@ def test_what_is_told_of_each_class():
 
 
 def test_a_job_called_slow_for_a_gap_is_in_vain():
-    """What is wrong with one exporter excuses nothing that is said of its job."""
+    """What is wrong with one exporter excuses no alarm about its job."""
     table = rows(alarm(node=None, kind="straggler.job_wide"))
     assert table["dead exporter"][1:3] == ("0.000 [0.000, 0.000]", "0.000 [0.000, 0.000]")
     assert table["dead exporter"][-2:] == ("1", "1")

@@ -1,4 +1,4 @@
-"""Versions of findings to what people were told."""
+"""From versions of findings to the notifications sent."""
 
 from dataclasses import replace
 
@@ -35,7 +35,7 @@ def told(*versions):
     return log.alarms
 
 
-def test_a_suspicion_is_told_nobody():
+def test_a_suspicion_is_not_notified():
     """What never opens is no alarm, whatever becomes of it."""
     assert not told((104.0, FINDING), (900.0, replace(FINDING, status="expired")))
 
@@ -65,13 +65,13 @@ def test_a_finding_that_reopens_calls_again():
 
 
 def test_a_switch_stands_for_its_nodes():
-    """A finding about a domain is told of every node in it."""
+    """A finding about a domain counts as an alarm about every node in it."""
     switch = Subject(type="switch", cluster="c", switch="leaf")
     [alarm] = told((104.0, replace(FINDING, status="open", subject=switch)))
     assert alarm.places == (("a", None), ("b", None))
 
 
-def test_a_detector_on_trial_tells_nobody():
+def test_a_detector_on_trial_does_not_notify():
     """A finding in shadow mode is no alarm."""
     assert not told((104.0, replace(FINDING, status="open", shadow=True)))
 
@@ -81,8 +81,8 @@ def suspect(node, probability):
     return Suspect(subject=subject, probability=probability)
 
 
-def test_suspects_are_kept_likeliest_first_with_the_time_they_were_told():
-    """A version that says the same of them adds nothing; what the subject shares is its group."""
+def test_suspects_are_kept_likeliest_first_with_the_time_they_were_sent():
+    """A version with the same suspects adds nothing; what the subject shares is its group."""
     job = Subject(type="job", cluster="c", job_id="job", coords={"tp": 2, "pp": 0})
     opened = replace(FINDING, status="open", subject=job, suspects=(suspect("a", 0.2), suspect("b", 0.8)))
     later = replace(opened, suspects=(suspect("b", 1.0),))

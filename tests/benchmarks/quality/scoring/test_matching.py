@@ -1,4 +1,4 @@
-"""Matching of what was told with what was injected."""
+"""Matching of alarms with what was injected."""
 
 from dataclasses import replace
 
@@ -67,7 +67,7 @@ def test_naming_a_machine_is_wrong_where_none_is_at_fault():
 
 
 def test_a_silent_exporter_is_found_at_its_node():
-    """What is told of a node's telemetry matches the telemetry fault of that node alone."""
+    """An alarm about a node's telemetry matches the telemetry fault of that node alone."""
     gap = event(machine=False, verdicts=("exporter.stale",), gpu=None)
     told = [alarm(node=n, gpu=None, kind="exporter.stale", job_id=None) for n in ("a", "b")]
     assert counts(match([gap], told)) == (1, 0, 0, 0, 1)

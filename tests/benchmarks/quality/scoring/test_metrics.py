@@ -22,7 +22,7 @@ from benchmarks.quality.scoring.metrics import (
 
 
 def test_shares_of_sums():
-    """Precision, recall and F1 of nine found, one told in vain and three missed."""
+    """Precision, recall and F1 of nine found, one false alarm and three missed."""
     sums = np.array([9.0, 1.0, 3.0])
     assert [float(s(sums)) for s in (precision, recall, f1)] == pytest.approx([0.9, 0.75, 18 / 22])
 

@@ -53,7 +53,7 @@ def test_a_hung_job_is_named_by_its_suspects():
 
 
 def test_all_of_several_culprits():
-    """Two of three are among the first three named, the third comes fourth; one is told twice."""
+    """Two of three are among the first three named, the third comes fourth; one is reported twice."""
     events = [event(node=node, row="3 at once") for node in "abc"]
     order = ["a", "healthy", "b", "b", "c"]
     said = [alarm(node=node, sent_at=101.0 + i) for i, node in enumerate(order)]
@@ -73,7 +73,7 @@ def test_culprits_of_other_jobs_or_times_are_not_several(second):
 
 
 def test_each_slow_port_has_one_group():
-    """A port of one GPU carries one data-parallel group, and step rows can tell no more than that."""
+    """A port of one GPU carries one data-parallel group, and step rows show no more than that."""
     both, steps = groups(5)
     found = [events_of(scenario, truths(scenario.spec, scenario.faults)) for scenario in (both, steps)]
     assert all(len(e.groups) == 1 for events in found for e in events)

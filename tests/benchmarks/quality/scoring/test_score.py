@@ -56,7 +56,7 @@ def test_a_machine_that_is_named_stands_before_its_suspects():
     assert row(score, "top1", "named") == [1, 1]
 
 
-def test_other_culprits_stand_in_nobodys_way():
+def test_other_culprits_do_not_count_against_a_finding():
     """Of two that are at fault at once each may be first; a healthy one named before them costs the place."""
     events, both = [event(), event(node="b")], [alarm(sent_at=105.0), alarm(node="b", sent_at=106.0)]
     wrong = alarm(node="a", gpu=7, sent_at=104.0)
@@ -64,8 +64,8 @@ def test_other_culprits_stand_in_nobodys_way():
     assert row(scores([outcome(events, [wrong, *both])])["slow"], "top1", "top3") == [0, 2]
 
 
-def test_of_what_nobody_need_be_told_nothing_is_missed():
-    """A fault without verdicts is no event of a row; what is told of it is in vain all the same."""
+def test_an_event_without_a_verdict_is_never_missed():
+    """A fault without verdicts is no event of a row; an alarm about it is false all the same."""
     silent = event(verdicts=(), machine=False, row="records twice")
     score = scores([outcome([silent], [alarm()])], whole="all")
     assert [*score] == ["all"]
@@ -80,14 +80,14 @@ def test_soon_is_thirty_steps():
 
 
 def test_a_duplicate_counts_as_false():
-    """The second finding about one event is told in vain."""
+    """The second finding about one event is a false alarm."""
     [score] = scores([outcome([event()], [alarm(), alarm(sent_at=200.0)])]).values()
     assert row(score, "true", "false", "wrong", "named") == [1, 1, 0, 1]
     assert score.duplicates == 1
 
 
-def test_a_fault_told_of_without_its_machine_is_not_named():
-    """A hang whose machine nobody names is found, but counts against the naming of machines."""
+def test_a_fault_found_without_its_machine_is_not_named():
+    """A hang without a named machine is found, but counts against the naming of machines."""
     silent = event(verdicts=("hang.job",))
     [score] = scores([outcome([silent], [alarm(node=None, kind="hang.job")])]).values()
     assert row(score, "true", "named", "unnamed") == [1, 0, 1]
@@ -101,7 +101,7 @@ def test_noise_per_node_day():
 
 
 def test_abstentions_by_job():
-    """Per healthy job: whether a machine was accused, and whether what was said of it is right."""
+    """Per healthy job: whether a machine was accused, and whether the accusation is right."""
     said = [alarm(node=None, kind="imbalance.stage"), alarm(node="c", job_id="other")]
     table = abstentions([outcome([], said, expected={"job": ("imbalance.stage",)})])
     assert [(t.jobs, t.accused, t.right, t.wrong) for t in (table["job"], table["other"])] == [

@@ -19,7 +19,7 @@ from psycopg_pool import ConnectionPool
 
 from api.delivery import webhook_health
 from api.delivery.receivers.receiver import Notification
-from api.delivery.receivers.registry import receiver_named
+from api.delivery.receivers.registry import receiver_named, repeat_seconds
 from api.delivery.retry import Answer, next_attempt, verdict
 from api.delivery.sample_event import TYPE as TEST
 from api.delivery.webhook_client import WebhookClient
@@ -30,7 +30,7 @@ from api.security.signing import signature_headers
 from store import retention
 from store.access.link_key import link_key
 from store.error_classes import UNAVAILABLE
-from store.findings import deliveries, events, findings, leases, webhooks
+from store.findings import deliveries, events, findings, leases, repeats, webhooks
 from store.findings.deliveries import Attempt
 from store.findings.events import Event
 from store.findings.leases import Due
@@ -124,8 +124,11 @@ class Notifier:
             oldest = leases.oldest_due(conn, now)
             self.metrics.oldest.set(0.0 if oldest is None else (now - oldest).total_seconds())
             # One at a time: a second one might be for the endpoint that the first makes busy.
+            seconds, busy = self.limits.lease_seconds, list(self._running)
             return leases.lease_due(
-                conn, now=now, limit=1, lease_seconds=self.limits.lease_seconds, busy=list(self._running)
+                conn, now=now, limit=1, lease_seconds=seconds, busy=busy
+            ) or repeats.lease_repeats(
+                conn, repeat_seconds(), now=now, limit=1, lease_seconds=seconds, busy=busy
             )
 
     def _done(self, endpoint: str, task: asyncio.Task[None]) -> None:
@@ -151,13 +154,14 @@ class Notifier:
             log.warning("delivery %s is sent again after its lease: %s", due.id, error)
 
     def _request(self, due: Due, now: datetime) -> tuple[dict[str, str], bytes]:
+        event, receiver = due.event, receiver_named(due.webhook.format)
         with self.pool.connection() as conn:
             active = webhooks.secrets(conn, due.webhook.id, now)
             key = link_key(conn)
-        event, receiver = due.event, receiver_named(due.webhook.format)
+            earlier = deliveries.sent_before(conn, due) if receiver.repeat_seconds else ()
         credential = active[0] if receiver.credential else ""
         link = self._link(event, key)
-        notification = Notification(event.id, event.type, event.at, event.body, link, credential)
+        notification = Notification(event.id, event.type, event.at, event.body, link, credential, earlier)
         body = receiver.body(notification, self.public_url)
         signing = () if receiver.credential else active
         headers = {"content-type": receiver.content_type}
@@ -178,8 +182,11 @@ class Notifier:
         self.metrics.seconds.observe(answer.seconds)
         self.metrics.deliveries.labels(due.webhook.id, what).inc()
         with self.pool.connection() as conn, conn.transaction():
-            if what == "delivered":
+            if due.repeat:
+                deliveries.mark_repeated(conn, due, attempt, delivered=what == "delivered")
+            elif what == "delivered":
                 deliveries.mark_delivered(conn, due, attempt)
+            if what == "delivered":
                 if webhooks.record_success(conn, due.webhook.id):
                     webhook_health.end_recovered(conn, self.now())
             else:
@@ -193,8 +200,8 @@ class Notifier:
                 conn, due.webhook.id, "the receiver answered 410 Gone", self.now()
             )
         else:
-            # A test is attempted once: a person waits for the result.
-            once = due.event.type == TEST
+            # A test is attempted once, as a person waits for the result; a repetition is due again anyway.
+            once = due.repeat or due.event.type == TEST
             again_at = None if once else next_attempt(due.attempt, self.now(), answer, self.chance())
             deliveries.mark_failed(conn, due, attempt, again_at=again_at)
             if again_at is None and not once:

@@ -15,7 +15,7 @@ from psycopg import Connection
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr
 
 from alerts.kinds import KINDS
-from alerts.notify import EventType
+from alerts.notify import DEFAULT_EVENTS, EventType
 from api.audit import record
 from api.delivery.receivers import registry
 from api.delivery.sample_event import sample_event
@@ -119,7 +119,7 @@ async def create_webhook(
         created_by=principal.key_id,
         created_at=now,
         updated_at=now,
-        **_fields(body),
+        **_fields(body) | {"events": _event_types(body)},
     )
     _check_reach(principal, made)
 
@@ -272,6 +272,12 @@ def _secret(format_name: str, given: SecretStr | None) -> str:
             pointer, f"format {format_name} needs a {wanted.label} as secret: {wanted.pattern}"
         )
     return given.get_secret_value()
+
+
+def _event_types(body: WebhookBody) -> tuple[str, ...]:
+    """Return the types asked for; none stands for the default ones, unless the format needs more."""
+    more = registry.receiver_named(body.format).more_events
+    return tuple(body.events) or ((*sorted(DEFAULT_EVENTS), *more) if more else ())
 
 
 def _check_same_credential(found: Webhook, changed: Webhook) -> None:

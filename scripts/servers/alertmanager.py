@@ -16,13 +16,21 @@ from servers.process import CACHE, Process, Run, ServiceError, free_ports, locke
 # The program needs only its own files and the C library.
 SUITE, PACKAGES = "bookworm", ("prometheus-alertmanager", "libc6")
 # Stores and shows alerts, notifies no one.
-CONFIG = "route: {receiver: none}\nreceivers: [{name: none}]\n"
+CONFIG = """
+global: {{resolve_timeout: {resolve_timeout}}}
+route: {{receiver: nobody}}
+receivers: [{{name: nobody}}]
+"""
 
 
 class Alertmanager:
-    """One Alertmanager on a free loopback port, without a cluster; close() deletes its data."""
+    """One Alertmanager on a free loopback port, without a cluster; close() deletes its data.
 
-    def __init__(self) -> None:
+    An alert without an end ends ``resolve_timeout`` after it was last posted.
+    """
+
+    def __init__(self, resolve_timeout: str = "5m") -> None:
+        self._config = CONFIG.format(resolve_timeout=resolve_timeout)
         self._run = Run.begin("alertmanager", stop_signal=signal.SIGTERM, shared=False)
         self._folder = _tree() / "run" / self._run.name
         self._run.paths = [self._folder]
@@ -36,7 +44,7 @@ class Alertmanager:
         """Start the server and wait until it is ready."""
         install()
         self._folder.mkdir(parents=True)
-        (self._folder / "alertmanager.yml").write_text(CONFIG)
+        (self._folder / "alertmanager.yml").write_text(self._config)
         home = f"/run/{self._run.name}"
         options = {
             "config.file": f"{home}/alertmanager.yml",

@@ -87,6 +87,33 @@ def mark_failed(conn: Connection[Any], leased: Due, attempt: Attempt, *, again_a
         _log(conn, leased, attempt)
 
 
+def mark_repeated(conn: Connection[Any], leased: Due, attempt: Attempt, *, delivered: bool) -> None:
+    """Record the answer to a repetition of a delivery; the log has the attempts up to the first success."""
+    conn.execute(
+        "UPDATE deliveries SET leased_until = NULL, last_status = %s, last_error = %s, "
+        "state = CASE WHEN %s AND state = 'failed' THEN 'delivered' ELSE state END, "
+        "delivered_at = CASE WHEN %s THEN coalesce(delivered_at, %s) ELSE delivered_at END WHERE id = %s",
+        (
+            attempt.status,
+            storable(attempt.error)[:1000],
+            delivered,
+            delivered,
+            attempt.at,
+            leased.id,
+        ),
+    )
+
+
+def sent_before(conn: Connection[Any], leased: Due) -> list[dict[str, Any]]:
+    """Return the finding as the endpoint may have got it before: the last ten times, newest first."""
+    rows = conn.execute(
+        "SELECT e.body FROM deliveries d JOIN events e ON e.id = d.event_id WHERE d.webhook_id = %s "
+        "AND e.finding_id = %s AND e.seq < %s AND d.attempts > 0 ORDER BY e.seq DESC LIMIT 10",
+        (leased.webhook.id, leased.event.finding_id, leased.event.seq),
+    ).fetchall()
+    return [row[0] for row in rows]
+
+
 def listed(
     conn: Connection[Any],
     webhook_id: str,

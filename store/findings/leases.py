@@ -39,13 +39,17 @@ _FRONT = 500
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """A leased delivery with its event and endpoint; ``attempt`` counts from 1."""
+    """A leased delivery with its event and endpoint; ``attempt`` counts from 1.
+
+    ``repeat``: it was delivered before, to an endpoint that needs repetitions.
+    """
 
     id: str
     attempt: int
     event: Event
     webhook: Webhook
     leased_until: datetime
+    repeat: bool = False
 
 
 def lease_due(

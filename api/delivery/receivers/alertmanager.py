@@ -27,13 +27,13 @@ _REASONS = {
     "delivery.test": "first notification",
 }
 # Coordinates of the subject that are shown where they are present.
-_PLACES = ("node", "gpu_uuid", "nic", "port", "job_id", "rank", "rack", "switch", "rail")
+PLACES = ("node", "gpu_uuid", "nic", "port", "job_id", "rank", "rack", "switch", "rail")
 
 
 def _render(notification: Notification, public_url: str) -> object:
     finding, labels = notification.finding, alert_labels(notification.finding)
     status = "resolved" if has_ended(finding) else "firing"
-    annotations = _annotations(finding)
+    shown = annotations(finding)
     # One group per finding: in a shared one the end of a finding would end the notification of all.
     pairs = ",".join(f"{name}={_quoted(value)}" for name, value in sorted(labels.items()))
     ended_at = finding.get("resolved_at", notification.timestamp)
@@ -45,7 +45,7 @@ def _render(notification: Notification, public_url: str) -> object:
         "receiver": "slowrank",
         "groupLabels": labels,
         "commonLabels": labels,
-        "commonAnnotations": annotations,
+        "commonAnnotations": shown,
         "routeLabels": {},
         "notification_reason": _REASONS.get(notification.type, "unknown"),
         "externalURL": public_url,
@@ -53,7 +53,7 @@ def _render(notification: Notification, public_url: str) -> object:
             {
                 "status": status,
                 "labels": labels,
-                "annotations": annotations,
+                "annotations": shown,
                 "startsAt": finding.get("onset", notification.timestamp),
                 "endsAt": ended_at if status == "resolved" else _GO_ZERO_TIME,
                 "generatorURL": notification.link,
@@ -72,13 +72,14 @@ def alert_labels(finding: Finding) -> dict[str, str]:
     return {name: value for name, value in labels.items() if value}
 
 
-def _annotations(finding: Finding) -> dict[str, str]:
+def annotations(finding: Finding) -> dict[str, str]:
+    """Return what an alert shows of a finding and what may change while it is open."""
     action, subject = finding.get("action", {}), finding.get("subject", {})
     values = {
         "summary": finding.get("title"),
         "description": ". ".join(f"{name}: {text}" for name, text in facts(finding)),
         **{name: finding.get(name) for name in ("severity", "kind", "slowdown_ratio", "confidence")},
-        **{name: subject.get(name) for name in _PLACES},
+        **{name: subject.get(name) for name in PLACES},
         "subject": subject_path(subject),
         "gpu": subject.get("gpu_index"),
         "action": action.get("code"),

@@ -1,6 +1,6 @@
 """What every receiver of notifications has in common: a name, a content type, a function to a body."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -21,7 +21,8 @@ class Notification:
     """An event of a finding as receivers get it: ``finding`` is a ``finding.v1`` object.
 
     ``id`` is the same on every attempt; ``link`` is the web page of the finding for people; ``credential`` is
-    the secret of a receiver that has a ``Credential``, otherwise empty.
+    the secret of a receiver that has a ``Credential``, otherwise empty; ``earlier`` is, for a receiver with
+    ``repeat_seconds``, the finding as it was sent before, newest first.
     """
 
     id: str
@@ -30,6 +31,7 @@ class Notification:
     finding: Finding
     link: str = ""
     credential: str = ""
+    earlier: Sequence[Finding] = ()
 
     @property
     def timestamp(self) -> str:
@@ -53,15 +55,19 @@ class Receiver:
     """A kind of webhook receiver.
 
     ``name`` is what people choose with ``--format`` and what the database stores. ``render`` takes a
-    notification and the public URL of the API (no slash at its end) and returns a JSON-ready object. It is
+    notification and the public URL of the API (no slash at its end) and returns a JSON-ready value. It is
     pure, accepts any text in the finding, and needs at most 6 kB beside the finding. With a ``credential``
     deliveries are not signed: ``render`` puts the notification's ``credential`` where the receiver wants it.
+    With ``repeat_seconds`` a finding that is open is sent again that long after the last time. A new
+    webhook that names no types of events gets ``more_events`` beside the default ones.
     """
 
     name: str
     content_type: str
     render: Callable[[Notification, str], object]
     credential: Credential | None = None
+    repeat_seconds: float | None = None
+    more_events: Sequence[str] = ()
 
     def body(self, notification: Notification, public_url: str) -> bytes:
         """Return the body to send, at most ``MAX_BODY`` bytes: the same for the same notification."""

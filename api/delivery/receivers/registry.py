@@ -3,13 +3,14 @@
 A new receiver is a module of this folder and a line of ``RECEIVERS``; CONTRIBUTING.md shows one.
 """
 
-from api.delivery.receivers import alertmanager, cloudevents, pagerduty, slack, standard
+from api.delivery.receivers import alertmanager, alertmanager_push, cloudevents, pagerduty, slack, standard
 from api.delivery.receivers.receiver import Receiver
 
 RECEIVERS: tuple[Receiver, ...] = (
     standard.RECEIVER,
     cloudevents.RECEIVER,
     alertmanager.RECEIVER,
+    alertmanager_push.RECEIVER,
     slack.RECEIVER,
     pagerduty.RECEIVER,
 )
@@ -18,6 +19,11 @@ RECEIVERS: tuple[Receiver, ...] = (
 def names() -> list[str]:
     """Return the names of all receivers; the first is the default."""
     return [receiver.name for receiver in RECEIVERS]
+
+
+def repeat_seconds() -> dict[str, float]:
+    """Return after how long an open finding is sent again, by the name of each receiver that needs it."""
+    return {receiver.name: receiver.repeat_seconds for receiver in RECEIVERS if receiver.repeat_seconds}
 
 
 def receiver_named(name: str) -> Receiver:

@@ -82,15 +82,16 @@ def receiver(request):
 @pytest.mark.parametrize("which", FINDINGS)
 @pytest.mark.parametrize("happened", [*get_args(EventType), SAMPLE, "finding.of_a_later_release"])
 def test_every_receiver_keeps_the_contract(receiver, which, happened):
-    """The body is a strict JSON object of at most 20 kB, the same for the same notification."""
+    """The body is strict JSON of at most 20 kB, an object or a list, the same for the same notification."""
     link = "https://slowrank.example.org/findings/fnd_1?t=1.2"
-    notification = Notification("msg_01", happened, NOW, FINDINGS[which], link)
+    earlier = [FINDINGS[which] | {"severity": severity} for severity in ("error", "warning", "info")]
+    notification = Notification("msg_01", happened, NOW, FINDINGS[which], link, earlier=earlier)
     data = receiver.body(notification, "https://slowrank.example.org/")
 
     assert receiver.content_type.endswith("json")
     assert len(data) <= MAX_BODY
     parsed = json.loads(data, parse_constant=lambda c: pytest.fail(f"{c} is not JSON"))
-    assert isinstance(parsed, dict)
+    assert isinstance(parsed, dict | list)
     assert data == receiver.body(notification, "https://slowrank.example.org")
     if which == "ordinary":
         assert "gpu-0423 GPU 5" in data.decode()

@@ -95,6 +95,7 @@ def test_command_exists(service):
         assert result.exit_code == 0, f"slowrank {' '.join(words)}: {result.output}"
 
 
+@pytest.mark.slow
 def test_the_simulator_simulates(tmp_path):
     """What its container runs is what the command takes; here into a file, until the fault begins."""
     words = list(SERVICES["simulator"]["command"])

@@ -54,6 +54,7 @@ def median_ms(rows, column):
 STEP, TS, STEP_SECONDS, COMPUTE, WAIT = 0, 1, 2, 3, 4
 
 
+@pytest.mark.slow
 def test_ranks_train_in_step_and_learn(train):
     """Four processes do the same steps, every rank reports each of them, and the loss falls."""
     output, rows = train("--ranks", "4", "--steps", "25")

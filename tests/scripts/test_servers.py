@@ -117,6 +117,7 @@ def test_shared_servers_answer(kafka_bootstrap, database):
     assert isinstance(topics, list)
 
 
+@pytest.mark.slow
 def test_paused_server_hangs_and_killed_server_keeps_its_data():
     """pause() freezes open connections too; kill() loses nothing that was committed."""
     with Timescale() as server:

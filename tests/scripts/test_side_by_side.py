@@ -58,6 +58,7 @@ def noted(tmp_path_factory):
     return {name: place for name, *place in map(json.loads, lines)}, done.stdout
 
 
+@pytest.mark.slow
 def test_every_test_is_run_once_and_named_as_ever(noted):
     """A failure is shown under the name by which pytest runs the test again."""
     ran, printed = noted

@@ -34,6 +34,7 @@ def run(checkout: Path, *options: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "shown"),
     [((), "1 passed, 1 deselected"), (("-n", "2"), "1 passed")],

@@ -235,6 +235,7 @@ def statistics(kalos):
     return {name: float(value) for name, value in found.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("quantity", MEASURED)
 def test_a_healthy_job_behaves_as_measured(statistics, quantity):
     """Each statistic of the healthy job lies within the measured range."""

@@ -52,6 +52,7 @@ def page():
         server.close()
 
 
+@pytest.mark.slow
 def test_half_open_requests_cost_a_worker_few_threads():
     """The page of a worker answers beside 300 requests that never end, of which it holds 32."""
     with socket.create_server(("127.0.0.1", 0)) as free:

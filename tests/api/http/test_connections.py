@@ -95,6 +95,7 @@ COMMANDS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
 def test_half_open_requests_do_not_shut_others_out(command, api_dsn, tmp_path):
     """With 256 file descriptors and 400 connections that never send a request, /healthz answers."""
@@ -158,6 +159,7 @@ def test_a_body_that_no_route_reads_is_ended(bounded):
         assert drips_until_ended(slow, b"x", 5.0)
 
 
+@pytest.mark.slow
 def test_an_answer_that_is_not_read_is_ended(bounded, new_token):
     """A client that asks for more than the kernel buffers, and never reads, loses its connection."""
     port = bounded(sending_seconds=1.0)

@@ -11,6 +11,7 @@ LASTING = ("hang", "stop, then the job ends", "port stops the job", "thermal ram
 OPEN = ("hang", "XID stops the job", "thermal ramp", "steady")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OPEN)
 def test_an_open_finding_reports_what_its_job_has_lost_so_far(name):
     """Ten minutes on, the sum over all accounts, as read from their last versions, is right within 5 %."""

@@ -94,6 +94,7 @@ def test_dead_letters_are_listed_by_reason_and_shown_without_harm(prefix, kafka_
     assert run("dlq", "show", "nonsense").exit_code == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [("topics", "create"), ("topics", "describe"), ("dlq", "list")])
 def test_a_broker_that_is_not_there_is_explained(command, monkeypatch):
     """The address is named, and what to set."""

@@ -235,6 +235,7 @@ def owner(folder):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seen", ["PG_VERSION", "global/pg_control"])
 def test_a_killed_initdb_leaves_nothing_in_the_way(folder, seen):
     """SIGKILL while the cluster is being made: none is seen, and the next start makes one and tidies up."""
@@ -254,6 +255,7 @@ def test_a_killed_initdb_leaves_nothing_in_the_way(folder, seen):
     ]
 
 
+@pytest.mark.slow
 def test_of_two_starts_at_once_one_is_refused(folder):
     """On one empty folder: one database, one clear error, nothing lost."""
     both = [owner(folder) for _ in range(2)]

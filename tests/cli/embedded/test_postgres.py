@@ -44,6 +44,7 @@ def test_only_who_may_read_the_password_gets_in(folder):
             assert conn.execute("SHOW listen_addresses").fetchone() == ("",)
 
 
+@pytest.mark.slow
 def test_a_folder_in_use_is_refused(folder):
     """A second server on the same folder does not start and names likely causes."""
     with (

@@ -64,6 +64,7 @@ def test_a_node_reports_where_it_stands(slowrank):
     assert json.loads(bare.stdout.splitlines()[0])["labels"] == {"switch": "leaf-3"}
 
 
+@pytest.mark.slow
 def test_a_run_without_a_broker_keeps_its_records(slowrank, tmp_path):
     """``run --once`` with no broker at the address prints an error, ends with 1 and leaves the record
     spooled."""
@@ -77,6 +78,7 @@ def test_a_run_without_a_broker_keeps_its_records(slowrank, tmp_path):
     assert (tmp_path / "spool.sqlite").stat().st_size > 0
 
 
+@pytest.mark.slow
 def test_records_in_memory_are_not_reported_as_kept(slowrank, tmp_path):
     """Without a folder to write to, the end of the process is the end of what was not sent."""
     (tmp_path / "file").touch()
@@ -127,6 +129,7 @@ def test_the_gpus_are_let_go_and_read_again_on_demand(slowrank, tmp_path):
     assert not (tmp_path / "elsewhere").exists()
 
 
+@pytest.mark.slow
 def test_a_running_exporter_notifies_systemd_of_its_ticks(tmp_path):
     """Under Type=notify each tick is a sign of life, broker or not."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:

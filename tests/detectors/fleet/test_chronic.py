@@ -61,6 +61,7 @@ def named(days, usual=None):
     return chronic(days, usual or fleet(days))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spread", [0.002, 0.005, 0.02])
 @pytest.mark.parametrize("seed", range(4))
 def test_a_healthy_fleet_names_none(seed, spread):

@@ -93,6 +93,7 @@ def test_the_slow_set_is_read_now_and_then(ticks_of):
     assert sum(seen) == 2
 
 
+@pytest.mark.slow
 def test_a_hung_and_a_slow_gpu_cost_the_others_nothing(ticks_of):
     """Every tick has the values of the other six; the slow one's come too, and how long the other hangs."""
     ticks = ticks_of("8", "2:hang", "5:slow:1.0")
@@ -107,6 +108,7 @@ def test_a_hung_and_a_slow_gpu_cost_the_others_nothing(ticks_of):
     assert 1.0 <= seconds_of(read[-1], 5) < 2.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seconds", [0.4, 2.0])
 def test_a_slow_gpu_keeps_its_values_and_reports_how_slow_it_is(ticks_of, seconds):
     """Answers that miss their tick are the next one's, again and again, and nothing is killed for them."""
@@ -121,6 +123,7 @@ def test_a_slow_gpu_keeps_its_values_and_reports_how_slow_it_is(ticks_of, second
     assert ticks.collector.metrics()["nvml_child_restarts_total"] == 0
 
 
+@pytest.mark.slow
 def test_gpus_that_are_slow_together_are_all_read(ticks_of):
     """Eight reads that wait for each other and take 1.6 s in all: none of the last is lost."""
     ticks = ticks_of("8", *(f"{gpu}:serial:0.2" for gpu in range(8)))
@@ -132,6 +135,7 @@ def test_gpus_that_are_slow_together_are_all_read(ticks_of):
         assert sum(has_power(gpus, gpu) for gpus in read) >= 2, gpu
 
 
+@pytest.mark.slow
 def test_a_gpu_that_blocks_its_process_is_read_apart(ticks_of):
     """Where the driver lets all calls of a process wait for one, the others are read again within seconds."""
     ticks = ticks_of("3", "1:lock")

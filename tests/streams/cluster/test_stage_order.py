@@ -3,6 +3,7 @@
 import json
 from itertools import chain
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -128,6 +129,7 @@ def play(steps):
     return versions, json.dumps([last[i].to_json() for i in sorted(last)], sort_keys=True), stage
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_any_delivery_ends_in_the_same_findings(data):
@@ -138,6 +140,7 @@ def test_any_delivery_ends_in_the_same_findings(data):
     assert play(mixed)[1] == play(straight)[1]
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_life_keeps_its_rules(data):

@@ -1,6 +1,7 @@
 """Suspicions in shadow: what they lead to is recorded apart, and nothing else is moved by them."""
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -78,6 +79,7 @@ def partly_in_shadow(draw, batches):
     return marked
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_nothing_in_shadow_moves_what_is_not(data):

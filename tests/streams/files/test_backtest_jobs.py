@@ -42,6 +42,7 @@ def seconds_of(time):
     return np.datetime64(time.removesuffix("Z")).astype("datetime64[ms]").astype(float) / 1000.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("coords", [None, layout(RANKS, 4)])
 @pytest.mark.parametrize("columns", [("compute",), ("wait",), ("compute", "wait")])
 def test_a_slow_rank_is_the_only_finding(tmp_path, coords, columns):
@@ -93,6 +94,7 @@ def test_a_wait_of_all_ranks_is_a_finding_without_a_rank(tmp_path, columns, caus
     assert abs(seconds_of(finding["onset"]) - table.ts[ONSET]) < 3.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("coords", [None, layout(RANKS, 4)])
 @pytest.mark.parametrize("change", ["none", "slower", "faster", "growing", "alternating", "pauses"])
 def test_healthy_jobs_and_planned_changes_give_nothing(tmp_path, change, coords):
@@ -125,6 +127,7 @@ def tensor_parallel(slowdowns, *, begin=100, end=None):
     return synchronous(work, overhead=0.05, coords={name: at.tolist() for name, at in coords.items()})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("placed", [True, False])
 @pytest.mark.parametrize("end", [None, 180])
 def test_a_slow_tensor_parallel_group_is_one_finding(tmp_path, end, placed):
@@ -144,6 +147,7 @@ def test_a_slow_tensor_parallel_group_is_one_finding(tmp_path, end, placed):
     assert 0 < seconds_of(finding["detected_at"]) - table.ts[100] < 10.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ranks", "subjects"), [((9, 14), ["node"]), ((1, 9), ["group", "group"]), ((9,), ["group"])]
 )

@@ -130,6 +130,7 @@ def test_an_output_that_cannot_be_written_is_named(slow_job, tmp_path):
         assert (result.exit_code, "cannot be written" in result.stderr) == (2, True)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is full")
 @pytest.mark.parametrize("command", ["backtest", "replay", "backtest --compare"])
 def test_findings_that_cannot_be_printed_are_an_error_and_no_traceback(command, tmp_path):

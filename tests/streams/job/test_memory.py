@@ -68,6 +68,7 @@ def test_a_stall_is_found_in_each_of_more_jobs_than_1024():
     assert {s.subject.job_id for s in found if s.kind == "hang.job"} == set(names)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["job.end", "another job on its GPUs"])
 def test_memory_stays_flat_over_jobs_one_after_the_other(how):
     """Through the whole pipeline: 60 short jobs hold no more than a few do, whichever way an end shows."""
@@ -83,6 +84,7 @@ def test_memory_stays_flat_over_jobs_one_after_the_other(how):
     assert pipeline.job_memory.refused == 0
 
 
+@pytest.mark.slow
 def test_ended_jobs_leave_no_memory_behind():
     """After 200 jobs as much is allocated as after 50: nothing is kept of a job that has ended."""
     stage, sizes, at = SuspectingStage(), [], START
@@ -101,6 +103,7 @@ def test_ended_jobs_leave_no_memory_behind():
     assert sizes[1] - sizes[0] < 150 * 2000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [16, 64])
 def test_bytes_counted_are_bytes_allocated(ranks):
     """What the stage counts for a job is within a fifth of what Python allocates, when young and when old."""

@@ -131,6 +131,7 @@ def test_names_every_one_of_a_third_slow_ranks():
     assert set(believed(run(synchronous(work)))) == set(bad)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nodes", [2, 3, 4])
 @pytest.mark.parametrize("factor", [1.1, 1.3])
 @pytest.mark.parametrize("known", [True, False])
@@ -253,6 +254,7 @@ def test_a_rank_that_waits_longer_is_a_victim():
     assert believed(run(dataclasses.replace(table, compute=compute, wait=wait))) == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", [0, 90])
 @pytest.mark.parametrize("dimension", ["tp", "cp", "ep"])
 def test_a_position_with_more_work_hides_no_slow_rank(dimension, start):

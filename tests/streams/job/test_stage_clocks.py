@@ -28,6 +28,7 @@ def own_counters(factor, *, related, seconds=1.0, ranks=16, seed=0):
     return sorted(found, key=lambda r: r["ts"]), onset
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("related", [True, False])
 @pytest.mark.parametrize("seconds", [0.2, 10.0])
 @pytest.mark.parametrize("factor", [1.0, 1.3, 2.0])

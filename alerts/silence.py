@@ -1,4 +1,7 @@
-"""Silences: label matchers for a stretch of time, in Alertmanager's shape. Answers whether it is muted."""
+"""Silences: label matchers for a stretch of time, in Alertmanager's shape, and which of them mute a finding.
+
+``store.findings.outbox`` applies them when a delivery is queued, ``store.findings.leases`` when it is due.
+"""
 
 import re
 from collections.abc import Iterable, Mapping

@@ -10,9 +10,9 @@ from typing import Any, Protocol
 import msgspec
 
 from slowrank.telemetry.checks import BadRecord, check_event, check_sample, check_steps
+from slowrank.telemetry.json_rows import Assembler
 from slowrank.telemetry.names import Unknown, first_unknown, kind_of
 from slowrank.telemetry.records import JobSteps, NodeSample, Record
-from slowrank.telemetry.twin import Assembler
 
 # Bytes on the wire, inflated bytes and their ratio, so that a small body cannot fill the memory. Chosen:
 # 20 MiB are some 3,000 records of a node with eight GPUs (7 kB each as JSON with named fields).

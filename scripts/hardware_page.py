@@ -10,8 +10,15 @@ from alerts.kinds import kind_of
 from alerts.report.severity import milder
 from slowrank.telemetry.records import Severity
 from slowrank.telemetry.xids import XIDS, xid_of
+from streams.node.rules.counter_rules import (
+    GPU_COUNTS,
+    HOST_COUNTS,
+    NIC_COUNTS,
+    CountRule,
+    StateRule,
+    Symptom,
+)
 from streams.node.rules.event_tables import EVENT_RULES, REPEAT_OFFENDER, UNKNOWN_XID, EventRule
-from streams.node.rules.rule_tables import GPU_COUNTS, HOST_COUNTS, NIC_COUNTS, CountRule, StateRule, Symptom
 from streams.node.rules.state_rules import GPU_STATES, NIC_STATES, NODE_STATES
 
 PAGE = Path(__file__).resolve().parents[1] / "docs/hardware-rules.md"
@@ -21,7 +28,7 @@ HEAD = """\
 
 The rules that turn error events, counters and states of the hardware into findings. A rule is switched on and
 off by its name, see [tuning](operations.md#tuning-detectors); rows with the same name are switched together.
-This page is generated from the tables in `streams/node/rules/rule_tables.py` and
+This page is generated from the tables in `streams/node/rules/counter_rules.py` and
 `streams/node/rules/state_rules.py`: `PYTHONPATH=. python scripts/hardware_page.py`.
 
 * **Trigger**: on one GPU, port or host. `event`: this many faults (lines within 5 s of each other are one

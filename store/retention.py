@@ -36,7 +36,7 @@ _FINDINGS_LOCK = lock_key("retention of findings")
 _EVENTS_LOCK = lock_key("retention of events")
 
 
-# Events of live findings stay: they record which webhooks must be sent the end (store.findings.events).
+# Events of live findings stay: they record which webhooks must be sent the end (store.findings.outbox).
 _PRUNE: LiteralString = (
     "DELETE FROM events WHERE id = ANY(ARRAY(SELECT e.id FROM events e WHERE e.created_at < %s "
     "AND NOT EXISTS (SELECT 1 FROM findings f WHERE f.id = e.finding_id "

@@ -23,7 +23,7 @@ from exporters.exporter import Exporter, NodeIdentity  # noqa: E402
 from exporters.spool import SpoolStats  # noqa: E402
 from simulator.cluster.cluster import Cluster  # noqa: E402
 from simulator.cluster.layout import ClusterSpec  # noqa: E402
-from slowrank.telemetry import NodeSample, decode_sample, encode, twin  # noqa: E402
+from slowrank.telemetry import NodeSample, decode_sample, encode, json_rows  # noqa: E402
 from slowrank.telemetry.names import METRICS  # noqa: E402
 from slowrank.telemetry.schema import GPU_V1  # noqa: E402
 from store.telemetry.buckets import ROLLED, SampleRollup  # noqa: E402
@@ -66,7 +66,7 @@ rows += rollup.flush()
 place = [r.column for r in ROLLED["gpu"]].index("toy_ratio_mean")
 found = {
     "schema": (sample.schema, simulated.schema),
-    "twin": [row["value"] for row in twin.rows(sample) if row["metric"] == "gpu.toy_ratio"],
+    "json": [row["value"] for row in json_rows.rows(sample) if row["metric"] == "gpu.toy_ratio"],
     "name": "gpu.toy_ratio" in METRICS,
     "detector": sorted(seen),
     "rollup": sorted({r.values[place] for r in rows if isinstance(r, SampleRollup) and r.node == "n"

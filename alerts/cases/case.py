@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Self
 
-from alerts.cases.account import Account
+from alerts.cases.gpu_hours_lost import GpuHoursLost
 from alerts.cases.lifecycle import LIVE
 from alerts.cases.source import Source, of_steps
 from alerts.config import FindingConfig
@@ -40,7 +40,7 @@ class Case:
     since: float
     last_seen_at: float
     sources: Mapping[str, Source]
-    account: Account = field(default_factory=Account)
+    account: GpuHoursLost = field(default_factory=GpuHoursLost)
     status: Status = "suspected"
     opened_at: float | None = None
     ended_at: float | None = None

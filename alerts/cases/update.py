@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from alerts.cases.account import Account
 from alerts.cases.case import Case, case_key, case_kind, case_subject
+from alerts.cases.gpu_hours_lost import GpuHoursLost
 from alerts.cases.lifecycle import transition
 from alerts.cases.source import Source, loss_rate, new_loss, refreshed, source_id, with_confirmed
 from alerts.config import FindingConfig
@@ -47,8 +47,8 @@ def is_repeat(case: Case, vote: HangVote) -> bool:
 
 
 def _charged(
-    account: Account, loss: float, kind: str, sources: Mapping[str, Source], s: Suspicion
-) -> Account:
+    account: GpuHoursLost, loss: float, kind: str, sources: Mapping[str, Source], s: Suspicion
+) -> GpuHoursLost:
     stops = kind_of(kind).hang
     rate, gpus = loss_rate(sources.values()), s.gpus if stops else 0
     return replace(account, lost=account.lost + loss, rate=rate, gpus=gpus, stalled=stops)
@@ -64,7 +64,7 @@ def _outweighed(case: Case, s: Suspicion) -> bool:
 def _opened(s: Suspicion) -> Case:
     sources, kind = {source_id(s): Source(s)}, case_kind(s)
     # A stop costs from its onset on, before it was detected.
-    account = _charged(Account(accrued_to=min(s.onset, s.ts)), new_loss(None, s), kind, sources, s)
+    account = _charged(GpuHoursLost(accrued_to=min(s.onset, s.ts)), new_loss(None, s), kind, sources, s)
     fresh = Case(
         key=case_key(s),
         kind=kind,

@@ -30,10 +30,10 @@ from api.security.signing import signature_headers
 from store import retention
 from store.access.link_key import link_key
 from store.error_classes import UNAVAILABLE
-from store.findings import deliveries, events, findings, leases, repeats, webhooks
+from store.findings import deliveries, findings, leases, outbox, repeats, webhooks
 from store.findings.deliveries import Attempt
-from store.findings.events import Event
 from store.findings.leases import Due
+from store.findings.outbox import Event
 from store.heartbeats import Heartbeat, beat
 
 log = logging.getLogger(__name__)
@@ -249,12 +249,12 @@ class Notifier:
 
         def listen() -> None:
             with self.pool.connection() as conn:
-                events.listen(conn)
+                outbox.listen(conn)
                 while not closing:
                     # A thread cannot be cancelled: it checks every second whether it should end.
-                    if events.wait(conn, 1.0):
+                    if outbox.wait(conn, 1.0):
                         loop.call_soon_threadsafe(woken.set)
-                events.unlisten(conn)
+                outbox.unlisten(conn)
 
         try:
             while True:

@@ -6,7 +6,7 @@ from typing import Any
 from alerts.finding import Action, Finding, finding_id
 from api.http.ids import new_id
 from slowrank.telemetry.records import Subject
-from store.findings.events import Event
+from store.findings.outbox import Event
 
 KIND = "self.test"
 TYPE = "delivery.test"

@@ -15,7 +15,7 @@ from api.http.times import rfc3339
 from api.security.auth import Principal, WebhooksAdmin
 from store.findings import deliveries, webhooks
 from store.findings.deliveries import Delivery
-from store.findings.events import wake
+from store.findings.outbox import wake
 
 router = APIRouter(prefix="/api/v1/deliveries", tags=["webhooks"], route_class=IdempotentRoute)
 

@@ -17,7 +17,7 @@ from api.deps import Services, ServicesDep
 from api.http.problems import Problem
 from api.http.times import rfc3339
 from api.security.auth import FindingsReader, Principal
-from store.findings import events
+from store.findings import outbox
 
 router = APIRouter(prefix="/api/v1/events", tags=["findings"])
 
@@ -57,13 +57,13 @@ class Tail:
 
     seq: int
     clusters: Sequence[str]
-    # More than one query returns (events.after: 500): an id dropped here would be sent twice.
+    # More than one query returns (outbox.after: 500): an id dropped here would be sent twice.
     seen: deque[str] = field(default_factory=lambda: deque(maxlen=1024))
 
-    def fresh(self, services: Services) -> list[events.Event]:
+    def fresh(self, services: Services) -> list[outbox.Event]:
         """Return new events for this listener's clusters since the last call. Blocks on the database."""
         with services.pool.connection() as conn:
-            found = events.after(conn, self.seq - _OVERLAP)
+            found = outbox.after(conn, self.seq - _OVERLAP)
         new = [event for event in found if event.id not in self.seen and event.finding_id]
         self.seen.extend(event.id for event in new)
         self.seq = max([self.seq, *(event.seq for event in found)])
@@ -72,11 +72,11 @@ class Tail:
 
 def _tail(services: Services, principal: Principal, last_id: str) -> Tail:
     with services.pool.connection() as conn:
-        last = events.get(conn, last_id) if last_id else None
+        last = outbox.get(conn, last_id) if last_id else None
         # With an unknown or removed id the stream begins with new events.
-        start = last.seq if last else events.last_seq(conn)
+        start = last.seq if last else outbox.last_seq(conn)
         tail = Tail(start, principal.clusters)
-        tail.seen.extend(e.id for e in events.after(conn, start - _OVERLAP) if e.seq <= start)
+        tail.seen.extend(e.id for e in outbox.after(conn, start - _OVERLAP) if e.seq <= start)
     return tail
 
 
@@ -121,10 +121,10 @@ def _counted(streams: Counter[str], key_id: str) -> Iterator[None]:
         streams[key_id] -= 1
 
 
-def _written(event: events.Event) -> str:
+def _written(event: outbox.Event) -> str:
     data = json.dumps({"type": event.type, "timestamp": rfc3339(event.at), "data": event.body})
     return f"id: {event.id}\nevent: {event.type}\ndata: {data}\n\n"
 
 
-def _cluster(event: events.Event) -> str:
+def _cluster(event: outbox.Event) -> str:
     return str(event.body.get("subject", {}).get("cluster", ""))

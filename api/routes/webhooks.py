@@ -32,7 +32,7 @@ from api.security.signing import new_secret
 from api.security.ssrf import MAX_URL, URL_PATTERN, Refused, Target, check_addresses, checked_url, unreachable
 from slowrank.telemetry.records import Severity
 from store.findings import deliveries, webhooks
-from store.findings.events import wake
+from store.findings.outbox import wake
 from store.findings.webhooks import Webhook
 
 log = logging.getLogger(__name__)

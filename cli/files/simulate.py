@@ -91,12 +91,12 @@ def _sent(records: "Iterable[Record]", bootstrap: str) -> int:
 def _to_file(records: "Iterable[Record]", output: Path) -> int:
     import msgspec
 
-    from slowrank.telemetry import twin
+    from slowrank.telemetry import json_rows
     from slowrank.telemetry.row_file import opened
 
     encoder, count = msgspec.json.Encoder(), 0
     with opened(output) as file:
         for record in records:
-            file.write(b"".join(encoder.encode(row) + b"\n" for row in twin.rows(record)))
+            file.write(b"".join(encoder.encode(row) + b"\n" for row in json_rows.rows(record)))
             count += 1
     return count

@@ -110,7 +110,7 @@ def print_once(
 
     from exporters.collector import Instant
     from exporters.spool import SpoolStats
-    from slowrank.telemetry import twin
+    from slowrank.telemetry import json_rows
 
     exporter = _exporter(_settings(cluster=cluster, node=node, exporter_listen=listen))
     try:
@@ -118,7 +118,7 @@ def print_once(
         exporter.tick(Instant(wall=time.time(), monotonic=time.monotonic()), SpoolStats())
         time.sleep(seconds)
         for record in exporter.tick(Instant(wall=time.time(), monotonic=time.monotonic()), SpoolStats()):
-            for row in twin.rows(record):
+            for row in json_rows.rows(record):
                 typer.echo(json.dumps(row))
     finally:
         exporter.close()

@@ -43,7 +43,7 @@ from detectors.straggler.explanation import explain
 from detectors.straggler.gates import FEW, UNLIKE_PEERS, is_confirmed
 from detectors.straggler.intermittence import SUSPECT
 from detectors.straggler.rotating_slowness import RotatingSlowness
-from detectors.straggler.slow_rank import intermittent_rank, job_pace_before, slow_rank
+from detectors.straggler.slow_rank_figures import intermittent_rank, job_pace_before, slow_rank
 from detectors.straggler.timing_channel import Noise, TimingChannel, fit_noise
 
 Floats = npt.NDArray[np.float64]

@@ -12,10 +12,10 @@ from exporters.collector import Columns, Instant, Reading
 from exporters.host.kernel_files import names_in
 from exporters.host.kmsg import pci_address
 from exporters.nvml.calls import CALL_SECONDS, COLUMNS
+from exporters.nvml.child_handle import Reply
 from exporters.nvml.deadlines import SOFT_SECONDS, START_SECONDS, GpuState
 from exporters.nvml.gpu_names import GpuNames
 from exporters.nvml.pool import ReaderPool
-from exporters.nvml.reader import Reply
 from slowrank.telemetry.records import GPUS_RELEASED
 
 NVML_CHILD = (sys.executable, "-m", "exporters.nvml.child")

@@ -12,6 +12,7 @@ import select
 import time
 from collections.abc import Iterable, Sequence
 
+from exporters.nvml.child_handle import Reader, Reply
 from exporters.nvml.deadlines import (
     ABANDONED_PER_GPU,
     HARD_SECONDS,
@@ -29,7 +30,6 @@ from exporters.nvml.deadlines import (
     GpuState,
 )
 from exporters.nvml.process import NO_DRIVER, Child, ChildGone
-from exporters.nvml.reader import Reader, Reply
 
 _log = logging.getLogger(__name__)
 

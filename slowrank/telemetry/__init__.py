@@ -1,4 +1,4 @@
-"""The wire: records, their layouts, their codec, their JSON twin and the topics they travel in."""
+"""The wire: records, their layouts, their codec, their JSON rows and the topics they travel in."""
 
 from slowrank.telemetry.checks import BadRecord
 from slowrank.telemetry.codec import (

@@ -1,4 +1,4 @@
-"""Encode records to msgpack and decode them, with validation (``checks``); the JSON twin is in ``twin``."""
+"""Encode records to msgpack and decode them, with validation (``checks``); as JSON: ``json_rows``."""
 
 from collections.abc import Callable
 from typing import TypeVar

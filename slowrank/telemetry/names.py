@@ -1,4 +1,4 @@
-"""The field and metric names of twin rows, and the valid name that is nearest to an unknown one."""
+"""The field and metric names of JSON rows, and the valid name that is nearest to an unknown one."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -47,7 +47,7 @@ class Unknown:
 
 
 def kind_of(row: Mapping[str, Any]) -> str:
-    """Return the kind of a twin row: that in its field ``kind``, else by its other fields."""
+    """Return the kind of a JSON row: that in its field ``kind``, else by its other fields."""
     kind = row.get("kind")
     if kind:
         return str(kind)
@@ -57,7 +57,7 @@ def kind_of(row: Mapping[str, Any]) -> str:
 
 
 def first_unknown(row: Mapping[str, Any]) -> Unknown | None:
-    """Return the first unknown name in a twin row, or None.
+    """Return the first unknown name in a JSON row, or None.
 
     A row of an unknown kind has no valid names; it is refused where it is read.
     """

@@ -10,7 +10,7 @@ import msgspec
 VERSION = 1
 
 UNKNOWN_NODE = "unknown"
-"""Node of twin rows without one: no machine, so that its ranks have no common cause."""
+"""Node of JSON rows without one: no machine, so that its ranks have no common cause."""
 
 SubjectType = Literal[
     "gpu", "node", "nic", "link", "switch", "rank", "group", "job", "rack", "site", "exporter", "telemetry"

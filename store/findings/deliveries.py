@@ -10,8 +10,8 @@ from typing import Any, Literal, LiteralString
 from psycopg import Connection
 from psycopg.rows import class_row
 
-from store.findings.events import Event, emit
 from store.findings.leases import Due
+from store.findings.outbox import Event, emit
 from store.text import storable
 
 State = Literal["pending", "muted", "delivered", "failed", "superseded"]

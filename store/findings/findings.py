@@ -17,7 +17,7 @@ from alerts.config import FindingConfig
 from alerts.finding import Finding, rfc3339
 from alerts.merge import merge, version_time
 from alerts.notify import EventType, NotifiedState, event_of
-from store.findings.events import Event, emit, event_id, wake
+from store.findings.outbox import Event, emit, event_id, wake
 from store.findings.rows import (
     UPSERT,
     Row,

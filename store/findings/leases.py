@@ -14,13 +14,13 @@ from psycopg import Connection
 from psycopg.rows import dict_row
 
 from alerts.silence import Silence, labels, muting
-from store.findings import events, silences, webhooks
-from store.findings.events import Event
+from store.findings import outbox, silences, webhooks
+from store.findings.outbox import Event
 from store.findings.webhooks import Webhook
 
 Row = dict[str, Any]
 
-# A resolved event is queued for endpoints that got an earlier event (events.emit): it is sent in any case.
+# A resolved event is queued for endpoints that got an earlier event (outbox.emit): it is sent in any case.
 WAITING: LiteralString = (
     "(d.state = 'pending' OR (d.state = 'muted' AND "
     "(coalesce(f.status, 'open') IN ('open', 'acknowledged') OR e.type = 'finding.resolved'))) "
@@ -117,7 +117,7 @@ def _sendable(
     passed: list[str] = []
     while True:
         rows = _next(conn, now=now, limit=limit, busy=busy, passed=passed)
-        happened = events.by_id(conn, {row["event_id"] for row in rows})
+        happened = outbox.by_id(conn, {row["event_id"] for row in rows})
         in_force = silences.current(conn, now) if any(row["state"] == "muted" for row in rows) else []
         free = [
             row

@@ -11,7 +11,7 @@ from typing import Any, LiteralString
 from psycopg import Connection
 from psycopg.rows import dict_row
 
-from store.findings import events, webhooks
+from store.findings import outbox, webhooks
 from store.findings.leases import Due
 
 # For how long the end of a finding is repeated, for an endpoint that restarts just then. Chosen: the 5 min
@@ -78,7 +78,7 @@ def lease_repeats(
             "UPDATE deliveries SET leased_until = %s, last_attempt_at = %s WHERE id = ANY(%s)",
             (until, now, [row["id"] for row in rows]),
         )
-        happened = events.by_id(conn, {row["event_id"] for row in rows})
+        happened = outbox.by_id(conn, {row["event_id"] for row in rows})
         endpoints = webhooks.by_id(conn, {row["webhook_id"] for row in rows})
     return [
         Due(row["id"], row["attempts"], happened[row["event_id"]], endpoints[row["webhook_id"]], until, True)

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import msgspec
 
-from alerts.cases.account import Account
 from alerts.cases.case import Case
 from alerts.cases.gathered import gathered_sources
+from alerts.cases.gpu_hours_lost import GpuHoursLost
 from alerts.cases.lifecycle import transition
 from alerts.cases.source import Source
 from slowrank.telemetry import Suspicion
@@ -28,7 +28,7 @@ def made(key: str, suspicion: Suspicion) -> Case:
         sources={"domains": Source(suspicion)},
         status="open",
         opened_at=suspicion.ts,
-        account=Account(accrued_to=suspicion.onset),
+        account=GpuHoursLost(accrued_to=suspicion.onset),
     )
 
 

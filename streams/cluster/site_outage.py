@@ -18,7 +18,7 @@ from streams.cluster import telemetry_outage
 from streams.cluster.incident_cases import opened, superseded, suspected
 from streams.cluster.incident_kinds import OUTAGE, SILENCE
 from streams.cluster.incident_members import Incidents, explained, is_everywhere, is_free, refreshed
-from streams.silence import SilenceConfig, silent_after
+from streams.silent_nodes import SilenceConfig, silent_after
 
 _STALE = SilenceConfig().stale
 """Seconds of silence of one node, of several that fell silent together, after which they are a finding (the

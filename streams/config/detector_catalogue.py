@@ -6,8 +6,8 @@ They are the ``catalogue_id`` and ``rule_id`` of suspicions.
 from dataclasses import dataclass
 
 from streams.node.detectors.watched_metrics import WATCHED
+from streams.node.rules.counter_rules import GPU_COUNTS, HOST_COUNTS, NIC_COUNTS
 from streams.node.rules.event_tables import EVENT_RULES
-from streams.node.rules.rule_tables import GPU_COUNTS, HOST_COUNTS, NIC_COUNTS
 from streams.node.rules.state_rules import GPU_STATES, NIC_STATES, NODE_STATES
 
 

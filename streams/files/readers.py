@@ -1,4 +1,4 @@
-"""Telemetry files as rows: NDJSON, CSV (both plain, .gz or .zst) and Parquet, with the JSON twin's names.
+"""Telemetry files as rows: NDJSON, CSV (both plain, .gz or .zst) and Parquet, named as JSON rows are.
 
 A line that cannot be read is yielded as its error; a file that cannot be read at all raises ``FileProblem``
 with what to do about it.

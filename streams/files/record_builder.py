@@ -15,6 +15,7 @@ import numpy as np
 
 from slowrank.telemetry import UNKNOWN_NODE, BadRecord, JobSteps, NodeEvent, NodeSample, Record
 from slowrank.telemetry.checks import MAX_RANKS, MAX_STEP_ROWS, check_event, check_steps
+from slowrank.telemetry.json_rows import Assembler
 from slowrank.telemetry.names import COORDS, unknown_metric
 from slowrank.telemetry.schema import (
     CURRENT_STEP_SCHEMA,
@@ -24,7 +25,6 @@ from slowrank.telemetry.schema import (
     StepSchema,
     step_schema,
 )
-from slowrank.telemetry.twin import Assembler
 from streams.columns import Array, pack_arrays
 from streams.files.data_quality import StepColumns, doubts
 from streams.files.readers import REQUIRED, FileProblem, Row, chain, kind_of

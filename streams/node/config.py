@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from detectors.changepoint.acceptance import ChangeConfig
-from streams.silence import SilenceConfig
+from streams.silent_nodes import SilenceConfig
 
 
 @dataclass(frozen=True, slots=True)

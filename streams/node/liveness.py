@@ -12,7 +12,7 @@ from typing import Literal
 from alerts.kinds import UNHEARD_KIND
 from slowrank.telemetry import Suspicion
 from streams.deadlines import NextDeadline
-from streams.silence import SilenceConfig
+from streams.silent_nodes import SilenceConfig
 from streams.suspicions import Claim, HangClaim, Place
 
 Kind = Literal["exporter.stale", "node.silent"]

@@ -1,4 +1,4 @@
-"""Bodies of twin rows become records; bad lines are counted and cost their neighbours nothing."""
+"""Bodies of JSON rows become records; bad lines are counted and cost their neighbours nothing."""
 
 import gzip
 import json

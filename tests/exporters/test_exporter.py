@@ -13,7 +13,7 @@ from slowrank.telemetry import (
     decode_sample,
     decode_steps,
     encode,
-    twin,
+    json_rows,
 )
 
 IDENTITY = NodeIdentity(cluster="c", node="n1", boot_id="boot-1")
@@ -51,7 +51,7 @@ def rows(job_id="job", count=1):
 
 
 def values(record):
-    return {(row["metric"], row["instance"]): row["value"] for row in twin.rows(record)}
+    return {(row["metric"], row["instance"]): row["value"] for row in json_rows.rows(record)}
 
 
 def test_one_sample_a_tick_with_what_every_collector_read(instants):
@@ -128,7 +128,7 @@ def test_squared_lengths_are_sent_where_a_rank_reports_them(instants):
 
     plain, told = (decode_steps(encode(r), now=r.ts) for r in records)
     assert (plain.schema, told.schema) == (1, 2)
-    assert [row.get("seq_len_sq_sum") for row in twin.rows(told)] == [2.0**44, None]
+    assert [row.get("seq_len_sq_sum") for row in json_rows.rows(told)] == [2.0**44, None]
 
 
 def test_steps_are_split_to_what_a_message_holds(instants):
@@ -138,7 +138,7 @@ def test_steps_are_split_to_what_a_message_holds(instants):
     records = [r for r in exporter.tick(instants(0), SpoolStats()) if isinstance(r, JobSteps)]
 
     assert len(records) == 3
-    steps = [row["step"] for r in records for row in twin.rows(decode_steps(encode(r), now=r.ts))]
+    steps = [row["step"] for r in records for row in json_rows.rows(decode_steps(encode(r), now=r.ts))]
     assert steps == list(range(2500))
     assert records[0].labels == {"phase": "train"}
     assert (records[0].job_id, records[0].attempt, records[0].world_size) == ("job", 1, 4)

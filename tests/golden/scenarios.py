@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from simulator import Cluster, ClusterSpec, Fault, JobSpec, Planned, Workload
-from slowrank.telemetry import NodeEvent, Record, twin
+from slowrank.telemetry import NodeEvent, Record, json_rows
 from streams.files.replay import as_ndjson, final_versions, findings_of
 from streams.pipeline import local_pipeline
 
@@ -139,9 +139,9 @@ def events() -> Iterator[Record]:
 def readings() -> Iterator[Record]:
     """States and counters that no fault of the simulator sets, set by hand in a healthy job."""
     job = JobSpec(dp=4, tp=4, step_seconds=1.6)
-    assembler = twin.Assembler()
+    assembler = json_rows.Assembler()
     for record in _run(4, [job], (), seconds=200.0):
-        for row in twin.rows(record):
+        for row in json_rows.rows(record):
             key = row["node"], row.get("metric"), row.get("instance")
             if key in SET_BY_HAND and row["ts"] >= START + 80:
                 row["value"] = SET_BY_HAND[key](row["ts"] - START - 80)

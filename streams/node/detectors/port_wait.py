@@ -13,7 +13,7 @@ from streams.node.batch import Batch, Shape
 from streams.node.conditions import observe
 from streams.node.config import NodeConfig
 from streams.node.detector import Found, Increases, Origin
-from streams.node.rules.rule_tables import Symptom
+from streams.node.rules.counter_rules import Symptom
 from streams.suspicions import Claim, Place
 
 WAIT, SENT = "nic.port.xmit_wait_ticks_total", "nic.port.tx_bytes_total"

@@ -33,7 +33,7 @@ class Watched:
 
 # ``from_level`` is in the metric's unit, noise floors are in that of the transformed reading: 2 % of the
 # power limit, 3 % of a rate of bytes. All are chosen: levels where the metric matters to a job, floors of the
-# readings' resolution and jitter. Weights are starting values, as in ``rule_tables``.
+# readings' resolution and jitter. Weights are starting values, as in ``counter_rules``.
 WATCHED = (
     Watched("gpu", "gpu.clock.sm_hz", "Hz", Scale("identity", 15e6), -1, 5e8, "clocks", "clock.low", 2.0),
     Watched("gpu", POWER, "W", Scale("identity", 0.02), -1, 100.0, "clocks", "straggler.fail_slow", 1.0),

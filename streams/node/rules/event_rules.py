@@ -9,8 +9,8 @@ from typing import Any
 from alerts.kinds import kind_of
 from slowrank.telemetry import Evidence, NodeEvent, Subject, Suspicion
 from slowrank.telemetry.event_grades import NONE, graded, recovery_action
+from streams.node.rules.counter_rules import Symptom
 from streams.node.rules.event_tables import EVENT_RULES, REPEAT_OFFENDER, UNKNOWN_XID, EventRule
-from streams.node.rules.rule_tables import Symptom
 from streams.suspicions import Claim, Place
 
 BURST_SECONDS = 5.0

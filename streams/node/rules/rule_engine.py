@@ -17,7 +17,7 @@ from streams.node.conditions import at
 from streams.node.config import NodeConfig
 from streams.node.counters import Increase
 from streams.node.detector import Found, Increases, Origin
-from streams.node.rules.rule_tables import CountRule, StateRule
+from streams.node.rules.counter_rules import CountRule, StateRule
 from streams.suspicions import Claim
 
 MIN_SIBLINGS = 3

@@ -9,7 +9,7 @@ import numpy as np
 
 from streams.columns import Array, Mask
 from streams.debounce import Timing
-from streams.node.rules.rule_tables import (
+from streams.node.rules.counter_rules import (
     CORRECTABLE,
     REMAP_FAILED,
     REMAP_PENDING,

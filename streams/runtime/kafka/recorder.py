@@ -11,9 +11,9 @@ from aiokafka.errors import KafkaError
 
 from slowrank.settings import Settings
 from slowrank.telemetry import BadRecord, JobEnded
+from slowrank.telemetry.json_rows import rows
 from slowrank.telemetry.row_file import opened
 from slowrank.telemetry.topics import topic_name
-from slowrank.telemetry.twin import rows
 from streams.runtime.kafka.clients import METADATA_MS
 from streams.runtime.kafka.dead_letters import Message
 from streams.runtime.kafka.decoding import TELEMETRY

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from slowrank.telemetry import NodeSample
 from slowrank.telemetry.schema import SAMPLE_SCHEMAS
-from streams.silence import SilenceConfig
+from streams.silent_nodes import SilenceConfig
 
 _AS_SILENCE = SilenceConfig()
 """A node reports, and is expected, as long as for the liveness of nodes."""

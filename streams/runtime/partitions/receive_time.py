@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 IDLE_SECONDS = 30.0
 """Chosen: longer than an exporter needs to reconnect to brokers that were away, which it tries every ten
-seconds at most. Also what makes one node silent where others still report (``streams.silence``)."""
+seconds at most. Also what makes one node silent where others still report (``streams.silent_nodes``)."""
 
 FIRST_SECONDS = 300.0
 """After a single burst of messages the next may be due at any time. As ``SilenceConfig.certain``."""

@@ -11,7 +11,7 @@ import pytest
 
 from alerts.config import FindingConfig
 from api.delivery.notifier import Limits
-from store.findings import deliveries, events, findings, leases, webhooks
+from store.findings import deliveries, findings, leases, outbox, webhooks
 
 
 @pytest.fixture
@@ -288,7 +288,7 @@ def test_states_arrive_in_order_whatever_the_receiver_answers(
 
     asyncio.run(run())
     with pool.connection() as conn:
-        number = {event.id: event.seq for event in events.after(conn, 0)}
+        number = {event.id: event.seq for event in outbox.after(conn, 0)}
     got = [(json.loads(each.body)["data"], number[each.headers["webhook-id"]]) for each in receiver.got]
     for node in nodes:
         mine = [(data["status"], seq) for data, seq in got if data["subject"]["node"] == node]

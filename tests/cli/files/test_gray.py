@@ -12,7 +12,7 @@ from cli.files.replay import backtest, replay
 from cli.files.simulate import simulate
 from detectors.node.gray_envelope import Envelope
 from simulator import Cluster, ClusterSpec, JobSpec
-from slowrank.telemetry import twin
+from slowrank.telemetry import json_rows
 from streams.cluster.stage import FindingStage
 
 pytest.importorskip("sklearn")
@@ -29,7 +29,7 @@ def recorded(tmp_path):
     """Telemetry of ten healthy nodes, a tick every twenty seconds for forty minutes."""
     out = tmp_path / "healthy.ndjson"
     spec = ClusterSpec(nodes=10, gpus=2, nics=2, send_seconds=20.0, jobs=(JobSpec(dp=10, tp=2),))
-    rows = (row for record in Cluster(spec, seed=1).run(2400.0) for row in twin.rows(record))
+    rows = (row for record in Cluster(spec, seed=1).run(2400.0) for row in json_rows.rows(record))
     out.write_bytes(b"".join(msgspec.json.encode(row) + b"\n" for row in rows))
     return out
 
@@ -56,7 +56,7 @@ def test_too_little_reports_how_much_is_needed(tmp_path):
     """In minutes and nodes, as one records."""
     few = tmp_path / "few.ndjson"
     spec = ClusterSpec(nodes=2, gpus=1, nics=1, jobs=(JobSpec(dp=2),))
-    rows = (row for record in Cluster(spec, seed=1).run(5.0) for row in twin.rows(record))
+    rows = (row for record in Cluster(spec, seed=1).run(5.0) for row in json_rows.rows(record))
     few.write_bytes(b"".join(msgspec.json.encode(row) + b"\n" for row in rows))
     result = command(gray)(few, "-o", tmp_path / "gray.json")
     assert result.exit_code == 2

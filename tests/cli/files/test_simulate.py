@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 
 from cli.files.simulate import simulate
 from slowrank.telemetry import NodeSample, decode_sample, decode_steps
+from slowrank.telemetry.json_rows import Assembler
 from slowrank.telemetry.topics import JOB_STEPS, NODE_SAMPLES, topic_name
-from slowrank.telemetry.twin import Assembler
 from streams.files.record_builder import read_records
 
 
@@ -24,7 +24,7 @@ def run():
 
 
 def test_the_file_reads_back_as_records_and_the_truth_stands_beside_it(run, tmp_path):
-    """-o writes the JSON twin of every record, --truth one line per fault."""
+    """-o writes the JSON rows of every record, --truth one line per fault."""
     out, truth = tmp_path / "records.ndjson", tmp_path / "truth.ndjson"
     fault = "clock_lock:node=1,gpu=1,onset=3,magnitude=1.2"
     size = ("--nodes", "2", "--gpus", "2", "--seconds", "6")

@@ -28,7 +28,7 @@ from simulator.cluster.layout import one_job
 from slowrank import StepTimer
 from slowrank.settings import Settings
 from slowrank.telemetry import JobSteps, NodeSample, Subject
-from slowrank.telemetry.twin import rows
+from slowrank.telemetry.json_rows import rows
 from store.findings import findings
 from streams.config.settings import Tuning
 from tests.streams import traffic

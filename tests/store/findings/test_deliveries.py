@@ -7,9 +7,9 @@ import pytest
 
 from alerts.config import FindingConfig
 from store import retention
-from store.findings import deliveries, events, leases, webhooks
+from store.findings import deliveries, leases, outbox, webhooks
 from store.findings.deliveries import Attempt
-from store.findings.events import Event, event_id
+from store.findings.outbox import Event, event_id
 from store.findings.webhooks import Webhook
 
 NOW = datetime(2026, 11, 20, 8, 0, tzinfo=UTC)
@@ -84,7 +84,7 @@ def queue_state(conn, type_, version):
         at=NOW,
         body={"id": "fnd_1"},
     )
-    events.emit(conn, event, version=version)
+    outbox.emit(conn, event, version=version)
     conn.execute("SET session_replication_role = origin")
     queued = deliveries.delivery_id(event.id, "whk_1")
     conn.execute("UPDATE deliveries SET next_attempt_at = %s WHERE id = %s", (NOW, queued))
@@ -207,7 +207,7 @@ def test_old_events_are_pruned_when_nothing_waits(conn, hook):
     queue(conn, "waiting")
     later = datetime.now(UTC) + timedelta(days=31)
     assert retention.prune_events(conn, now=later, days=30) == 1
-    assert [e.body["name"] for e in events.after(conn, 0)] == ["waiting"]
+    assert [e.body["name"] for e in outbox.after(conn, 0)] == ["waiting"]
 
 
 def test_events_are_pruned_in_small_transactions(conn, hook, monkeypatch):

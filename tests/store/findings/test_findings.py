@@ -13,7 +13,7 @@ from alerts.finding import Action, Cause, Finding, dedup_key, finding_id
 from alerts.silence import Matcher, Silence
 from slowrank.telemetry import Evidence, Subject
 from store import retention
-from store.findings import deliveries, events, findings, leases, search, silences, webhooks
+from store.findings import deliveries, findings, leases, outbox, search, silences, webhooks
 from store.findings.deliveries import Attempt
 from store.findings.findings import Conflict, Edit, NotFound
 from store.findings.search import FindingFilter
@@ -63,7 +63,7 @@ def get(conn, id_):
 
 
 def types(conn):
-    return [e.type for e in events.after(conn, 0)]
+    return [e.type for e in outbox.after(conn, 0)]
 
 
 def test_saved_as_it_was(conn):
@@ -413,7 +413,7 @@ def test_news_outlives_a_long_silence_while_its_finding_is_open(conn):
     conn.execute("SET ROLE slowrank_notifier")
     eighth_day = datetime.now(UTC) + timedelta(days=8)
     assert retention.prune_events(conn, now=eighth_day, days=7) == 2
-    assert [e.finding_id for e in events.after(conn, 0)] == [finding().id]
+    assert [e.finding_id for e in outbox.after(conn, 0)] == [finding().id]
     leased = leases.lease_due(conn, now=end + timedelta(seconds=1))
     assert [d.event.type for d in leased] == ["finding.opened"]
 
@@ -468,7 +468,7 @@ def test_two_workers_at_once_open_one_finding(conn, store_dsn):
 def test_listeners_are_woken(conn, store_dsn):
     """A change wakes whoever listens, after it is committed."""
     with psycopg.connect(store_dsn, autocommit=True) as listener:
-        listener.execute(f"LISTEN {events.CHANNEL}")
+        listener.execute(f"LISTEN {outbox.CHANNEL}")
         save(conn, finding())
         woken = [n.payload for n in listener.notifies(timeout=5, stop_after=1)]
     assert finding().id in woken[0]

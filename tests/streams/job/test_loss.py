@@ -3,8 +3,8 @@ import math
 import pytest
 
 from slowrank.telemetry import JobSteps
+from slowrank.telemetry.json_rows import rows, steps_record
 from slowrank.telemetry.schema import NOT_FINITE
-from slowrank.telemetry.twin import rows, steps_record
 from streams.files.record_builder import read_records
 from streams.pipeline import local_pipeline
 from tests.streams.job.job_tables import SuspectingStage

@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.detection.step_jobs import records, synchronous
 from slowrank.telemetry import Suspicion
-from slowrank.telemetry.twin import rows, steps_record
+from slowrank.telemetry.json_rows import rows, steps_record
 from streams.job.config import JobStageConfig
 from tests.streams.job.job_tables import (
     SuspectingStage,

@@ -6,7 +6,7 @@ import pytest
 
 from alerts.kinds import UNHEARD_KIND
 from streams.node.liveness import Liveness
-from streams.silence import SilenceConfig
+from streams.silent_nodes import SilenceConfig
 from streams.suspicions import Place
 
 NODE = Place("c", "n1")

@@ -8,8 +8,8 @@ from alerts.report.severity import ORDER
 from slowrank.telemetry import Evidence, NodeEvent, Subject
 from slowrank.telemetry.xids import XIDS, xid_of
 from streams.cluster.stage import FindingStage
+from streams.node.rules.counter_rules import GPU_COUNTS, HOST_COUNTS, NIC_COUNTS
 from streams.node.rules.event_tables import EVENT_RULES, UNKNOWN_XID
-from streams.node.rules.rule_tables import GPU_COUNTS, HOST_COUNTS, NIC_COUNTS
 from streams.node.rules.state_rules import GPU_STATES, NIC_STATES, NODE_STATES
 from streams.pipeline import local_pipeline
 

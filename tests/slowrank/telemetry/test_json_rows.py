@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from slowrank.telemetry import BadRecord, JobSteps, NodeEvent, NodeSample, checks, codec
 from slowrank.telemetry.columns import pack, step_schema_of, unpack
+from slowrank.telemetry.json_rows import Assembler, rows, steps_record
 from slowrank.telemetry.schema import CURRENT_SAMPLE_SCHEMA, MISSING, SAMPLE_SCHEMAS, STEP_SCHEMAS
-from slowrank.telemetry.twin import Assembler, rows, steps_record
 
 NOW = 1_795_160_472.25
 SCHEMA = SAMPLE_SCHEMAS[CURRENT_SAMPLE_SCHEMA]
@@ -22,7 +22,7 @@ counts = st.integers(0, 2**63 - 1)
 
 
 def some_of(block):
-    """Values for one instance, at least one of them read: the twin cannot say that all were missing."""
+    """Values for one instance, at least one of them read: the rows cannot say that all were missing."""
     by_dtype: dict[str, Any] = {d: st.integers(0, ~missing) for d, missing in MISSING.items()}
     by_name = {c.name: by_dtype.get(c.dtype, floats) for c in block.columns}
     first = block.columns[0].name

@@ -1,6 +1,6 @@
-"""The JSON twin of the records: one object per measurement, with names, for people and other languages.
+"""The JSON rows of the records: one object per measurement, with names, for people and other languages.
 
-``rows`` writes a record as twin rows; ``Assembler`` gathers twin rows back into records. How the rows were
+``rows`` writes a record as JSON rows; ``Assembler`` gathers JSON rows back into records. How the rows were
 batched before does not matter to the stages, which work row by row.
 """
 
@@ -29,7 +29,7 @@ Row = dict[str, Any]
 
 
 def rows(record: Record) -> Iterator[Row]:
-    """Yield the twin rows of one record; values that were not read are left out."""
+    """Yield the JSON rows of one record; values that were not read are left out."""
     if isinstance(record, NodeEvent):
         yield {"kind": "event", **_event_fields(record)}
     elif isinstance(record, JobSteps):
@@ -90,7 +90,7 @@ def _sample_rows(record: NodeSample) -> Iterator[Row]:
 
 
 class Assembler:
-    """Gathers twin rows into records, in the order they come.
+    """Gathers JSON rows into records, in the order they come.
 
     ``add`` returns the records that became whole: rows of one (cluster, node, ts) make one ``NodeSample``,
     closed by the first row of another; each step row and each event is a record of its own. ``flush`` closes

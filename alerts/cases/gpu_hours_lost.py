@@ -10,7 +10,7 @@ ACCRUE_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Account:
+class GpuHoursLost:
     """GPU-hours lost to one case; each hour is on one account only.
 
     lost = Σ slow steps (t_step − t_healthy)·N / 3600  +  ∫ N dt / 3600 while the job stands still,

@@ -7,6 +7,9 @@ from typing import Literal, Protocol
 from slowrank.telemetry.columns import Value
 
 Columns = Mapping[str, Value]
+NOTHING: Columns = {}
+"""The columns of a device that was not read."""
+
 Severity = Literal["info", "warning", "error", "critical"]
 
 

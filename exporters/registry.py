@@ -14,6 +14,7 @@ from exporters.host.nic import NetCollector, pci_devices
 from exporters.host.proc import HostCollector
 from exporters.nvml.collector import NvmlCollector
 from exporters.nvml.gpu_release import released
+from exporters.scrape.collector import ScrapeCollector
 from exporters.steps import StepsCollector
 
 
@@ -22,8 +23,10 @@ def _boot_seconds() -> float:
     return time.clock_gettime(time.CLOCK_MONOTONIC)
 
 
-def collectors(listen: Sequence[str], release: Path | None = None) -> list[Collector]:
-    """Return all collectors; ``listen`` are the addresses for the training hook.
+def collectors(
+    listen: Sequence[str], release: Path | None = None, scrape: Sequence[str] = ()
+) -> list[Collector]:
+    """Return all collectors; ``listen`` are the addresses for the training hook, ``scrape`` URLs of metrics.
 
     While the file ``release`` requests it, no GPU device is held open; with None they always are. Raises
     ``OSError`` when an address cannot be bound.
@@ -31,6 +34,8 @@ def collectors(listen: Sequence[str], release: Path | None = None) -> list[Colle
     nvml = NvmlCollector() if release is None else NvmlCollector(released=partial(released, release))
     return [
         StepsCollector(listen, nvml.gpu_uuids),
+        # Before the collectors that read the same columns themselves, and take precedence.
+        ScrapeCollector(scrape),
         nvml,
         HostCollector(),
         ClockCollector(),

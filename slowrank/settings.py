@@ -19,6 +19,9 @@ from pydantic_settings import (
 # A host without colons, or an IPv6 address in brackets.
 _ADDRESS = re.compile(r"([^\s:]+|\[[^\s\]]+\]):(?P<port>[0-9]{1,5})")
 
+# Without user, query and quotes: the URL is a label on /metrics.
+_METRICS_URL = re.compile(r"https?://[A-Za-z0-9._\[\]:-]+(/[A-Za-z0-9._/-]*)?")
+
 WEBHOOK_ATTEMPT_SECONDS = 15.0
 """Time limit of one delivery attempt."""
 # That, and time to store the result, with some tolerance for the clocks of several notifiers.
@@ -73,6 +76,8 @@ class Settings(BaseSettings):
     # 256 MiB: some two days of a node at one record of 1.3 kB a second.
     exporter_spool_max_bytes: int = Field(default=256 * 2**20, ge=2**20)
     exporter_listen: str = "127.0.0.1:9311"
+    # URLs of metrics in Prometheus' text format, with commas between (exporters.scrape).
+    exporter_scrape: str = ""
     # While it exists, and for ten minutes, the exporter opens no GPU (exporters.nvml.gpu_release).
     exporter_release_file: Path = Path("/run/slowrank/release-gpus")
 
@@ -133,6 +138,14 @@ class Settings(BaseSettings):
             )
         return value
 
+    @field_validator("exporter_scrape")
+    @classmethod
+    def _urls(cls, value: str) -> str:
+        for url in _listed(value):
+            if not _METRICS_URL.fullmatch(url):
+                raise ValueError("must be URLs such as http://127.0.0.1:9400/metrics, with commas between")
+        return value
+
     @field_validator("kafka_bootstrap")
     @classmethod
     def _addresses(cls, value: str) -> str:
@@ -161,7 +174,11 @@ class Settings(BaseSettings):
 
     def listen_addresses(self) -> list[str]:
         """Return the addresses at which the exporter takes step times; none where the setting is empty."""
-        return [address.strip() for address in self.exporter_listen.split(",") if address.strip()]
+        return _listed(self.exporter_listen)
+
+    def scrape_urls(self) -> list[str]:
+        """Return the URLs that the exporter scrapes."""
+        return _listed(self.exporter_scrape)
 
     def location_labels(self) -> dict[str, str]:
         """Return the labels for the node's location, without those that are not set."""
@@ -198,3 +215,8 @@ class Settings(BaseSettings):
                 "SLOWRANK_DATABASE_URL is not a database URL: use postgresql://user:password@host:5432/name"
             )
         return url
+
+
+def _listed(text: str) -> list[str]:
+    """Return the parts of ``text`` between commas, without blanks and empty parts."""
+    return [part.strip() for part in text.split(",") if part.strip()]

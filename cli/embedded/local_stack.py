@@ -186,7 +186,8 @@ def host_telemetry(stack: LocalStack, *, listen: Sequence[str]) -> Iterator[None
     node = settings.node or platform.node() or "localhost"
     who = identity(settings.cluster, node, time.time_ns())
     exporter = Exporter(
-        replace(who, labels=settings.location_labels()), collectors(listen, settings.exporter_release_file)
+        replace(who, labels=settings.location_labels()),
+        collectors(listen, settings.exporter_release_file, settings.scrape_urls()),
     )
     stop = threading.Event()
     schedule = Schedule(node, settings.exporter_interval_seconds)

@@ -36,6 +36,10 @@ Listen = Annotated[
         help="Addresses for step times of training hooks: host:port and unix paths, comma-separated."
     ),
 ]
+Scrape = Annotated[
+    str | None,
+    typer.Option(help="URLs of metrics to read too, such as dcgm-exporter's, comma-separated."),
+]
 
 
 @app.command()
@@ -44,6 +48,7 @@ def run(
     once: Annotated[bool, typer.Option("--once", help="Send one tick, then exit.")] = False,
     interval: Annotated[float | None, typer.Option(min=0.05, help="Seconds between ticks.")] = None,
     listen: Listen = None,
+    scrape: Scrape = None,
     spool: Annotated[
         Path | None, typer.Option(help="Folder for records that the brokers have not acknowledged yet.")
     ] = None,
@@ -62,6 +67,7 @@ def run(
         kafka_bootstrap=kafka,
         exporter_interval_seconds=interval,
         exporter_listen=listen,
+        exporter_scrape=scrape,
         exporter_spool_dir=spool,
     )
     exporter = _exporter(settings)
@@ -101,6 +107,7 @@ def run(
 @app.command("once")
 def print_once(
     listen: Listen = None,
+    scrape: Scrape = None,
     cluster: Cluster = None,
     node: Node = None,
     seconds: Annotated[float, typer.Option(min=0.0, help="Time between the two readings.")] = 1.0,
@@ -112,7 +119,9 @@ def print_once(
     from exporters.spool import SpoolStats
     from slowrank.telemetry import json_rows
 
-    exporter = _exporter(_settings(cluster=cluster, node=node, exporter_listen=listen))
+    exporter = _exporter(
+        _settings(cluster=cluster, node=node, exporter_listen=listen, exporter_scrape=scrape)
+    )
     try:
         # Ratios and rates need a first reading as reference.
         exporter.tick(Instant(wall=time.time(), monotonic=time.monotonic()), SpoolStats())
@@ -172,7 +181,9 @@ def _exporter(settings: "Settings") -> "Exporter":
     from exporters.service import identity
 
     try:
-        found = collectors(settings.listen_addresses(), settings.exporter_release_file)
+        found = collectors(
+            settings.listen_addresses(), settings.exporter_release_file, settings.scrape_urls()
+        )
     except OSError as error:
         raise _refused(
             f"cannot listen for training hooks on {settings.exporter_listen}: {error}. Is another exporter "

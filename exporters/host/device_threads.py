@@ -7,24 +7,25 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from queue import SimpleQueue
+from typing import Generic, TypeVar
 
-from exporters.collector import Columns
+Read = TypeVar("Read")
 
 WAIT_SECONDS = 0.4
 """How long one tick waits for its devices, within the half second of a collector. The tick goes on without a
 device that is late; its answer counts in the tick in which it arrives."""
 
 
-class DeviceThreads:
+class DeviceThreads(Generic[Read]):
     """Read every device with ``read`` in a thread of its own, named ``name``."""
 
-    def __init__(self, name: str, read: Callable[[str], Columns]) -> None:
+    def __init__(self, name: str, read: Callable[[str], Read]) -> None:
         self._name = name
         self._read = read
         self._asked: dict[str, SimpleQueue[bool]] = {}
         self._busy: set[str] = set()
         self._done = threading.Condition()
-        self._found: dict[str, Columns] = {}
+        self._found: dict[str, Read] = {}
 
     @property
     def blocked(self) -> int:
@@ -32,8 +33,8 @@ class DeviceThreads:
         with self._done:
             return len(self._busy)
 
-    def collect(self, devices: Iterable[str]) -> dict[str, Columns]:
-        """Return the values of each device, none for one that does not answer in time."""
+    def collect(self, devices: Iterable[str]) -> dict[str, Read]:
+        """Return what was read of each device that answers in time."""
         names = list(devices)
         with self._done:
             for gone in self._asked.keys() - set(names) - self._busy:
@@ -48,7 +49,7 @@ class DeviceThreads:
         with self._done:
             self._done.wait_for(lambda: not asked & self._busy, deadline - time.monotonic())
             found, self._found = {**late, **self._found}, {}
-        return {name: found.get(name, {}) for name in names}
+        return {name: found[name] for name in names if name in found}
 
     def close(self) -> None:
         """End the threads; those that hang end with the process."""
@@ -66,8 +67,8 @@ class DeviceThreads:
 
     def _serve(self, device: str, asked: SimpleQueue[bool]) -> None:
         while asked.get():
-            columns = self._read(device)
+            read = self._read(device)
             with self._done:
-                self._found[device] = columns
+                self._found[device] = read
                 self._busy.discard(device)
                 self._done.notify_all()

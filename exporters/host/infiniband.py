@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from exporters.collector import Columns, Instant, Reading
+from exporters.collector import NOTHING, Columns, Instant, Reading
 from exporters.host.device_threads import DeviceThreads
 from exporters.host.kernel_files import names_in, parse_float, parse_int, read_int, read_text
 from slowrank.telemetry.columns import Value
@@ -53,12 +53,12 @@ class InfinibandCollector:
         self._threads = DeviceThreads(self.name, self._read)
 
     def collect(self, now: Instant) -> Reading:
-        ports = (
+        ports = [
             f"{device}/{port}"
             for device in names_in(self._root)
             for port in names_in(self._root / device / "ports")
-        )
-        return Reading(nic=self._threads.collect(ports))
+        ]
+        return Reading(nic={**dict.fromkeys(ports, NOTHING), **self._threads.collect(ports)})
 
     def metrics(self) -> Mapping[str, float]:
         return {"infiniband_ports_blocked": self._threads.blocked}

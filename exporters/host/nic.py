@@ -1,12 +1,12 @@
 """Network interfaces as /sys/class/net shows them: state, speed, traffic, errors, carrier changes."""
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from exporters.collector import Columns, Instant, Reading
+from exporters.collector import NOTHING, Columns, Instant, Reading
 from exporters.host.device_threads import DeviceThreads
 from exporters.host.kernel_files import names_in, read_int, read_text
+from slowrank.foreign.series import PHYSICAL_INTERFACE
 from slowrank.telemetry.columns import Value
 
 _STATISTICS = {
@@ -20,8 +20,6 @@ _STATISTICS = {
     "nic.port.tx_dropped_total": "tx_dropped",
 }
 _STATES = ("nic.port.up", "nic.port.speed_bits_per_second", "nic.port.carrier_changes_total")
-# A container host has hundreds of virtual interfaces, which are of no use for cables and ports.
-_PHYSICAL_NAME = re.compile(r"(eth|en|ib|bond|wl)[a-z0-9]*")
 
 
 class NetCollector:
@@ -36,7 +34,7 @@ class NetCollector:
 
     def collect(self, now: Instant) -> Reading:
         names = [name for name in names_in(self._root) if self._is_physical(name)]
-        return Reading(nic=self._threads.collect(names))
+        return Reading(nic={**dict.fromkeys(names, NOTHING), **self._threads.collect(names)})
 
     def metrics(self) -> Mapping[str, float]:
         return {"nics_blocked": self._threads.blocked}
@@ -45,7 +43,7 @@ class NetCollector:
         self._threads.close()
 
     def _is_physical(self, name: str) -> bool:
-        return (self._root / name / "device").exists() or _PHYSICAL_NAME.fullmatch(name) is not None
+        return (self._root / name / "device").exists() or PHYSICAL_INTERFACE.fullmatch(name) is not None
 
 
 def pci_devices(

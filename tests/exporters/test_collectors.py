@@ -21,6 +21,7 @@ from exporters.host.kmsg import KmsgCollector
 from exporters.host.nic import NetCollector
 from exporters.host.proc import HostCollector
 from exporters.nvml.collector import NvmlCollector
+from exporters.scrape.collector import ScrapeCollector
 from exporters.spool import SpoolStats
 from exporters.steps import StepsCollector
 from slowrank.telemetry import NodeSample, decode_sample, encode
@@ -34,6 +35,8 @@ SCHEMA = SAMPLE_SCHEMAS[CURRENT_SAMPLE_SCHEMA]
 # name -> the collector over a source below a root folder
 COLLECTORS: dict[str, Callable[[Path], Any]] = {
     "steps": lambda root: StepsCollector([str(root / "steps.sock")]),
+    # Nothing listens there; tests/exporters/scrape serves it odd pages.
+    "scrape": lambda root: ScrapeCollector(["http://127.0.0.1:9/metrics"]),
     "nvml": lambda root: NvmlCollector([*GPU_CHILD, "2", "1:hang"]),
     "host": lambda root: HostCollector(root),
     "clock": lambda root: ClockCollector(ChronyClient(("127.0.0.1", 9)), lambda: None),

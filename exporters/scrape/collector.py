@@ -1,0 +1,167 @@
+"""Metrics of other exporters on the node, such as dcgm-exporter, read as Prometheus does."""
+
+import logging
+import math
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from exporters.collector import NOTHING, Columns, Event, Instant, Reading
+from exporters.host.device_threads import DeviceThreads
+from exporters.scrape.page import Page, PageFailed, fetch, parse
+from slowrank.foreign.node_values import Device, NodeValues, Values, Xid
+from slowrank.foreign.rules import RULES
+from slowrank.foreign.series import Point
+
+_log = logging.getLogger(__name__)
+
+UNCHANGED_SECONDS = 90.0
+"""Seconds for which equal values of all GPUs count as not read again, so that their counters are missing.
+After that the source itself is frozen. Chosen: three of dcgm-exporter's default intervals of 30 s."""
+HELD_SECONDS = 15.0
+"""Seconds for which gauges are held where a target does not answer. Chosen: three times the longest read."""
+_SHOWN = 10
+"""Unknown metric names that the log shows of each target."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    page: Page | PageFailed
+    seconds: float
+
+
+@dataclass(slots=True)
+class _Target:
+    """The state of one URL: its values, its failures, and when its GPU values last changed."""
+
+    url: str
+    node: NodeValues = field(default_factory=NodeValues)
+    failures: Counter[str] = field(default_factory=Counter)
+    refused: Mapping[str, int] = field(default_factory=dict)
+    scrapes: int = 0
+    seconds: float = 0.0
+    last: Values = field(default_factory=Values)
+    read: float = -math.inf
+    gpus: Sequence[Point] = ()
+    changed: float = -math.inf
+
+    def values(self, answer: _Answer | None, now: Instant) -> Values:
+        """Return the values of this tick; None: the target has not answered."""
+        if answer is not None:
+            self.scrapes += 1
+            self.seconds = answer.seconds
+            if isinstance(answer.page, Page):
+                return self._taken(answer.page, now)
+            self._count(answer.page)
+        held = now.monotonic - self.read <= HELD_SECONDS
+        return Values(gpu=_gauges(self.last.gpu), nic=_gauges(self.last.nic)) if held else Values()
+
+    def _taken(self, page: Page, now: Instant) -> Values:
+        if self.read == -math.inf:
+            names = ", ".join(sorted(page.unknown)[:_SHOWN]) or "none"
+            _log.info(
+                "%s: %d values; metrics that fill no column: %d (%s)",
+                self.url,
+                len(page.points),
+                len(page.unknown),
+                names,
+            )
+        self.refused, self.read = page.refused, now.monotonic
+        self.last = self.node.at(now.wall, page.points)
+        if not self._repeats(page, now.monotonic):
+            return self.last
+        return Values(_gauges(self.last.gpu), self.last.nic, self.last.host, self.last.xids)
+
+    def _repeats(self, page: Page, now: float) -> bool:
+        """Return whether the GPUs have the values of the last page: their exporter reads them more seldom."""
+        gpus = [point for point in page.points if point.rule.owner == "gpu"]
+        if gpus != self.gpus:
+            self.gpus, self.changed = gpus, now
+            return False
+        return now - self.changed < UNCHANGED_SECONDS
+
+    def _count(self, problem: PageFailed) -> None:
+        self.failures[problem.reason] += 1
+        if self.failures.total() == 1:
+            _log.warning("%s; from now on counted in scrape_failures_total", problem)
+
+
+class ScrapeCollector:
+    """Read every URL once a tick, each in a thread of its own: one that is slow has its values later.
+
+    All values count as the node's own, whatever node their labels name. Where a collector of this exporter
+    reads the same column, its value takes precedence.
+    """
+
+    name = "scrape"
+    columns: Mapping[str, str] = {
+        rule.column: f"{name} at a URL of SLOWRANK_EXPORTER_SCRAPE"
+        for name, rules in RULES.items()
+        for rule in rules
+        if rule.how != "xid"
+    }
+
+    def __init__(self, urls: Sequence[str] = ()) -> None:
+        self._targets = {url: _Target(url) for url in urls}
+        self._threads = DeviceThreads(self.name, _read)
+
+    def collect(self, now: Instant) -> Reading:
+        answers = self._threads.collect(self._targets)
+        found = [target.values(answers.get(url), now) for url, target in self._targets.items()]
+        return Reading(
+            gpu=_merged(values.gpu for values in found),
+            nic=_merged(values.nic for values in found),
+            host={column: value for values in found for column, value in values.host.items()},
+            events=tuple(_event(xid, now) for values in found for xid in values.xids),
+        )
+
+    def metrics(self) -> Mapping[str, float]:
+        found: dict[str, float] = {"scrape_targets_blocked": self._threads.blocked}
+        for url, target in self._targets.items():
+            found[f'scrapes_total{{target="{url}"}}'] = target.scrapes
+            found[f'scrape_seconds{{target="{url}"}}'] = target.seconds
+            for reason, count in target.failures.items():
+                found[f'scrape_failures_total{{target="{url}",reason="{reason}"}}'] = count
+            for reason, count in target.refused.items():
+                found[f'scrape_series_unused{{target="{url}",reason="{reason}"}}'] = count
+        return found
+
+    def close(self) -> None:
+        self._threads.close()
+
+
+def _read(url: str) -> _Answer:
+    began = time.monotonic()
+    try:
+        page: Page | PageFailed = parse(fetch(url))
+    except PageFailed as problem:
+        page = problem
+    return _Answer(page, time.monotonic() - began)
+
+
+def _merged(parts: Iterable[Mapping[str, Columns]]) -> dict[str, Columns]:
+    devices: dict[str, Columns] = {}
+    for part in parts:
+        for name, columns in part.items():
+            devices[name] = {**devices.get(name, NOTHING), **columns}
+    return devices
+
+
+def _gauges(devices: Mapping[str, Device]) -> dict[str, Device]:
+    """Return the columns without the counters: one that is not read again has not stood still."""
+    return {
+        name: {column: value for column, value in columns.items() if not column.endswith("_total")}
+        for name, columns in devices.items()
+    }
+
+
+def _event(xid: Xid, now: Instant) -> Event:
+    return Event(
+        ts=now.wall,
+        source="dcgm",
+        code=xid.code,
+        severity=xid.severity,
+        subject=xid.subject,
+        message=f"dcgm-exporter: the last XID of the GPU became {xid.number}",
+    )

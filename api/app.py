@@ -23,6 +23,7 @@ from api.routes import (
     audit,
     chronic,
     deliveries,
+    evidence,
     findings,
     health,
     keys,
@@ -40,6 +41,7 @@ from store.findings.search import open_counts
 ROUTERS = (
     health.router,
     findings.router,
+    evidence.router,
     chronic.router,
     silences.router,
     webhooks.router,

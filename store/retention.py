@@ -13,6 +13,7 @@ from psycopg import Connection, sql
 from alerts.config import FindingConfig
 from slowrank.settings import Settings
 from store.access import requests
+from store.evidence.freeze import freeze
 from store.findings.findings import expire_silent
 from store.findings.leases import WAITING
 from store.locks import lock_key
@@ -53,11 +54,13 @@ def prune_as_sink(
     now: datetime,
     config_of: Callable[[str], FindingConfig],
 ) -> None:
-    """Apply the retention settings to what the stream workers write.
+    """Apply the retention settings to what the stream workers write, after storing the evidence of findings.
 
     ``config_of`` returns the finding settings of a cluster. ``conn`` must be in autocommit.
     """
     days, pace_days = settings.retention_rollup_days, settings.retention_pace_days
+    # First: it reads the roll-ups that are removed next.
+    freeze(conn, now=now, days=days)
     prune_telemetry(conn, now=now, days=days, pace_days=pace_days, config_of=config_of)
     prune_findings(conn, now=now, days=settings.retention_suspicion_days)
 

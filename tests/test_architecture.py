@@ -37,8 +37,9 @@ TABLE = {
     "alerts.cases": "slowrank.telemetry alerts alerts.finding alerts.reasoning alerts.report",
     "alerts.reasoning": "slowrank.telemetry alerts alerts.finding alerts.cases",
     "alerts.report": "slowrank.telemetry alerts alerts.finding alerts.cases alerts.reasoning",
-    "store": "slowrank alerts store.access store.findings psycopg psycopg_pool",
+    "store": "slowrank alerts store.access store.evidence store.findings psycopg psycopg_pool",
     "store.access": "store psycopg",
+    "store.evidence": "slowrank.telemetry alerts store store.findings store.telemetry psycopg",
     "store.findings": "slowrank.telemetry alerts store psycopg",
     "store.telemetry": "slowrank.telemetry detectors.fleet store store.findings psycopg",
     # The stages `node`, `job` and `cluster` exchange messages and never import each other.

@@ -17,11 +17,16 @@ def etag(value: object) -> str:
 def answer(request: Request, content: Any, tag: str | None = None, **headers: str) -> Response:
     """Return ``content`` as JSON with its ETag, or 304 when the client has it."""
     tag = tag or etag(content)
+    return answer_as(request, msgspec.json.encode(content), "application/json", tag, **headers)
+
+
+def answer_as(request: Request, body: bytes, media_type: str, tag: str, **headers: str) -> Response:
+    """Return ``body`` with its ETag, or 304 when the client has it."""
     # vary: keys may see different clusters under one URL.
     sent = {"etag": tag, "cache-control": "private, no-cache", "vary": "authorization", **headers}
     if _matches(request.headers.get("if-none-match", ""), tag):
         return Response(status_code=304, headers=sent)
-    return Response(msgspec.json.encode(content), media_type="application/json", headers=sent)
+    return Response(body, media_type=media_type, headers=sent)
 
 
 def check_if_match(request: Request, tag: str) -> None:

@@ -124,6 +124,11 @@ def _of_database(error: psycopg.OperationalError) -> Problem:
     return Problem(503, "database-unavailable", detail, headers={"retry-after": "5"})
 
 
+def _of_timeout(_: psycopg.errors.QueryCanceled) -> Problem:
+    detail = "this takes the database too long; ask for a shorter time range or fewer nodes"
+    return Problem(503, "query-too-long", detail)
+
+
 def _of_schema(_: psycopg.ProgrammingError) -> Problem:
     detail = "the database has no (or an old) slowrank schema; run `slowrank migrate`"
     return Problem(503, "database-not-migrated", detail, headers={"retry-after": "5"})
@@ -140,6 +145,7 @@ _PROBLEM_OF: Mapping[type[Exception], Callable[[Any], Problem]] = {
     RequestValidationError: _of_validation,
     BadCursor: _of_cursor,
     psycopg.OperationalError: _of_database,
+    psycopg.errors.QueryCanceled: _of_timeout,
     psycopg.errors.UndefinedTable: _of_schema,
     psycopg.errors.UndefinedColumn: _of_schema,
     Exception: _of_bug,

@@ -108,7 +108,7 @@ def read_finding(
 ) -> Response:
     """Return a finding with its evidence, history and edits by people."""
     with services.pool.connection() as conn:
-        stored = _visible(conn, finding_id, principal)
+        stored = visible(conn, finding_id, principal)
         content = _detail(conn, stored)
     return conditional.answer(request, content, _tag(stored))
 
@@ -124,18 +124,18 @@ def update_finding(
     """Acknowledge or resolve a finding; ``If-Match`` is the ETag of the state that was read."""
     step = findings.acknowledge if body.status == "acknowledged" else findings.resolve
     with services.pool.connection() as conn, conn.transaction():
-        seen = _visible(conn, finding_id, principal)
+        seen = visible(conn, finding_id, principal)
         conditional.check_if_match(request, _tag(seen))
         # With the version: another request may change the finding between this read and the store's lock.
         edit = Edit(principal.key_id, services.now(), body.note, seen.version)
         try:
             step(conn, finding_id, edit)
         except Conflict as error:
-            if _visible(conn, finding_id, principal).version != seen.version:
+            if visible(conn, finding_id, principal).version != seen.version:
                 raise conditional.stale() from error
             raise Problem(409, "conflict", str(error)) from error
         record(conn, request, f"finding.{body.status}", finding_id, {"note": body.note})
-        stored = _visible(conn, finding_id, principal)
+        stored = visible(conn, finding_id, principal)
         content = _detail(conn, stored)
     return conditional.answer(request, content, _tag(stored))
 
@@ -151,7 +151,7 @@ def give_feedback(
     """Record whether the finding was right; the last verdict counts."""
     edit = Edit(principal.key_id, services.now(), body.note)
     with services.pool.connection() as conn, conn.transaction():
-        _visible(conn, finding_id, principal)
+        visible(conn, finding_id, principal)
         findings.feedback(conn, finding_id, body.verdict, edit)
         record(conn, request, "finding.feedback", finding_id, {"verdict": body.verdict, "note": body.note})
     services.metrics.feedback.labels(body.verdict).inc()
@@ -203,7 +203,7 @@ def _sort(filters: Filters) -> StoreSort:
     return _SORTS[filters.sort]
 
 
-def _visible(conn: Connection[Any], finding_id: str, principal: Principal) -> StoredFinding:
+def visible(conn: Connection[Any], finding_id: str, principal: Principal) -> StoredFinding:
     stored = findings.get(conn, finding_id)
     # The same answer for both, so that a key cannot probe for ids in clusters it may not see.
     if stored is None or not principal.may_see(stored.cluster):

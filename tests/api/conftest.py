@@ -41,6 +41,7 @@ from store.findings import findings, webhooks
 from store.findings.webhooks import Webhook
 from store.migrate import migrate
 from store.pool import open_pool
+from tests.store.evidence.telemetry import slow_finding, write_job
 
 
 @dataclass
@@ -354,6 +355,18 @@ def save_finding(pool):
         return finding
 
     return make
+
+
+@pytest.fixture
+def slow_job(pool):
+    """The finding about a small job with telemetry (tests/store/evidence/telemetry.py)."""
+    finding = slow_finding()
+    with pool.connection() as conn:
+        write_job(conn)
+        findings.save(conn, finding, FindingConfig())
+    yield finding
+    with pool.connection() as conn:
+        conn.execute("TRUNCATE samples_10s, steps_10s, nodes")
 
 
 @pytest.fixture

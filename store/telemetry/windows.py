@@ -1,0 +1,172 @@
+"""Reads a stretch of the roll-ups: one subject's series beside the band of its peers, on a common time axis.
+
+Every query is bounded: by the time range and bin width that the caller checks, by ``MAX_NODES``, and by a
+statement timeout of the transaction that the caller opens (``bounded``).
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, LiteralString
+
+from psycopg import Connection, sql
+
+from store.telemetry.metrics import StoredMetric
+from store.text import storable
+
+MAX_NODES = 64
+"""Nodes whose devices are the peers of one (chosen: 512 GPUs give quantiles to a part in a hundred, and ten
+minutes of them are 31,000 rows)."""
+STATEMENT_SECONDS = 5.0
+"""Longest statement of a read (chosen: half of what Grafana's role gets; a dashboard asks again)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """Whose rows to read: ``scope`` bounds them all, ``own`` says which of them are the subject's.
+
+    Both are conditions over a row with named parameters in ``values``. ``instance`` is the SQL key by which
+    rows belong to one series.
+    """
+
+    scope: LiteralString
+    own: LiteralString
+    instance: LiteralString
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Bin:
+    """One bin: the subject's mean, minimum and maximum, and the quantiles of ``n`` values of its peers."""
+
+    at: float
+    """Start, in Unix seconds."""
+    value: float | None
+    lo: float | None
+    hi: float | None
+    n: int
+    p05: float | None
+    median: float | None
+    p95: float | None
+
+
+# date_bin and not time_bucket: plain PostgreSQL has it, too.
+_BINS: LiteralString = """
+WITH points AS (
+  SELECT date_bin(%(step)s, bucket, timestamptz '1970-01-01Z') AS bin, ({own}) AS own, {value} AS value
+  FROM {table}
+  WHERE cluster = %(cluster)s AND bucket >= %(starts)s AND bucket < %(ends)s AND ({scope})
+)
+SELECT extract(epoch FROM bin)::float8, avg(value) FILTER (WHERE own), min(value) FILTER (WHERE own),
+  max(value) FILTER (WHERE own), count(value) FILTER (WHERE NOT own),
+  percentile_cont(ARRAY[0.05, 0.5, 0.95]) WITHIN GROUP (ORDER BY value) FILTER (WHERE NOT own)
+FROM points WHERE value IS NOT NULL GROUP BY bin ORDER BY bin
+"""
+
+_MEANS: LiteralString = """
+SELECT bool_or({own}), avg({value})
+FROM {table}
+WHERE cluster = %(cluster)s AND bucket >= %(starts)s AND bucket < %(ends)s AND ({scope})
+GROUP BY {instance} HAVING avg({value}) IS NOT NULL
+"""
+
+# Nodes of the subject's job; without a job, or where nothing else runs it, nodes of the cluster.
+_NODES: LiteralString = """
+SELECT node FROM nodes WHERE cluster = %(cluster)s AND node <> %(node)s AND last_seen_at >= %(since)s
+  AND (%(job)s::text IS NULL OR job_id = %(job)s) ORDER BY node LIMIT %(most)s
+"""
+
+
+@contextmanager
+def bounded(conn: Connection[Any]) -> Iterator[None]:
+    """Run the block in a transaction in which no statement lasts longer than ``STATEMENT_SECONDS``.
+
+    One that does raises ``QueryCanceled``.
+    """
+    with conn.transaction():
+        limit = f"{round(STATEMENT_SECONDS * 1000)}ms"
+        conn.execute("SELECT set_config('statement_timeout', %s, true)", (limit,))
+        yield
+
+
+def bins(
+    conn: Connection[Any],
+    metric: StoredMetric,
+    selection: Selection,
+    *,
+    cluster: str,
+    starts: datetime,
+    ends: datetime,
+    step: timedelta,
+) -> list[Bin]:
+    """Return the bins of ``step`` between two times that have values, oldest first."""
+    times = {"cluster": storable(cluster), "starts": starts, "ends": ends, "step": step}
+    rows = conn.execute(_query(_BINS, metric, selection), times | dict(selection.values))
+    return [_bin(row) for row in rows]
+
+
+def means(
+    conn: Connection[Any],
+    metric: StoredMetric,
+    selection: Selection,
+    *,
+    cluster: str,
+    starts: datetime,
+    ends: datetime,
+) -> tuple[list[float], list[float]]:
+    """Return the mean of each series between two times: those of the subject, those of its peers, sorted."""
+    values = {"cluster": storable(cluster), "starts": starts, "ends": ends} | dict(selection.values)
+    rows = conn.execute(_query(_MEANS, metric, selection), values).fetchall()
+    return sorted(v for own, v in rows if own), sorted(v for own, v in rows if not own)
+
+
+def peer_nodes(
+    conn: Connection[Any], cluster: str, node: str, *, job_id: str | None, since: datetime
+) -> list[str]:
+    """Return ``node`` and up to ``MAX_NODES`` - 1 to compare it with: its job's, else its cluster's."""
+    wanted = {"cluster": storable(cluster), "node": storable(node), "since": since, "most": MAX_NODES - 1}
+    job = None if job_id is None else storable(job_id)
+    rows = conn.execute(_NODES, wanted | {"job": job}).fetchall()
+    if not rows and job is not None:
+        rows = conn.execute(_NODES, wanted | {"job": None}).fetchall()
+    return [wanted["node"], *(name for (name,) in rows)]
+
+
+def of_ranks(job_id: str, *, attempt: int | None, own: Sequence[int] | str | None) -> Selection:
+    """Return the ranks of a job: ``own`` are some ranks, those of a node, or none (the job itself)."""
+    values: dict[str, Any] = {"job": storable(job_id), "attempt": attempt}
+    mine: LiteralString = "false"
+    if isinstance(own, str):
+        mine, values["mine"] = "node = %(mine)s", storable(own)
+    elif own is not None:
+        mine, values["mine"] = "rank = ANY(%(mine)s::int4[])", list(own)
+    scope: LiteralString = "job_id = %(job)s AND (%(attempt)s::int4 IS NULL OR attempt = %(attempt)s)"
+    return Selection(scope=scope, own=mine, instance="attempt, rank", values=values)
+
+
+def of_devices(nodes: Sequence[str], *, node: str, instance: str | None) -> Selection:
+    """Return the devices of ``nodes``: the subject's is one instance of ``node``, or (None) all of them."""
+    values = {
+        "nodes": [storable(name) for name in nodes],
+        "mine": storable(node),
+        "instance": None if instance is None else storable(instance),
+    }
+    own: LiteralString = "node = %(mine)s AND (%(instance)s::text IS NULL OR instance = %(instance)s)"
+    return Selection(scope="node = ANY(%(nodes)s::text[])", own=own, instance="node, instance", values=values)
+
+
+def _query(template: LiteralString, metric: StoredMetric, selection: Selection) -> sql.Composed:
+    return sql.SQL(template).format(
+        own=sql.SQL(selection.own),
+        scope=sql.SQL(selection.scope),
+        instance=sql.SQL(selection.instance),
+        value=metric.value,
+        table=sql.Identifier(metric.table),
+    )
+
+
+def _bin(row: Sequence[Any]) -> Bin:
+    at, value, lo, hi, n, quantiles = row
+    p05, median, p95 = quantiles or (None, None, None)
+    return Bin(float(at), value, lo, hi, n, p05, median, p95)

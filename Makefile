@@ -7,8 +7,8 @@ PYTEST_ARGS ?=
 BENCH ?= bocpd calibration changes chronic cost exporter gray hook jobs lemons peers pipeline place quality randomised real series startup stress transport wire
 # A slow test that passed on exactly this tree is not run again, except in CI and with FRESH=1.
 UNCHANGED := $(if $(CI)$(FRESH),,-p unchanged)
-# One by one; five share the time that tests wait for servers, at the price of a failure under load now and then.
-WORKERS ?= 0
+# Processes: four share the time that tests wait for servers. Tests named by hand run one by one.
+WORKERS ?= $(if $(PYTEST_ARGS),0,4)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # The tests start hundreds of processes, each of which would compile all it imports.
 unexport PYTHONDONTWRITEBYTECODE
@@ -31,7 +31,7 @@ lint: $(VENV)/installed ## Check style, types and which package imports which
 	$(VENV)/bin/python -m pytest -q --no-header tests/test_architecture.py
 
 # With CI set a missing server is a failure, not a skip.
-test: compiled ## Start real Kafka and TimescaleDB, run every test (PYTEST_ARGS='-k name', WORKERS=5: side by side)
+test: compiled ## Start real Kafka and TimescaleDB, run every test (PYTEST_ARGS='-k name', WORKERS=0: one by one)
 	CI=1 PYTHONPATH=scripts $(VENV)/bin/python scripts/services.py run -- \
 	  $(VENV)/bin/python -m pytest -p side_by_side -n $(WORKERS) $(UNCHANGED) $(PYTEST_ARGS)
 

@@ -224,9 +224,9 @@ def test_a_cluster_that_loses_its_leader(private_kafka, database, calm, tmp_path
 
 
 def test_a_replay_finds_what_was_found_live(installation, calm, tmp_path):
-    """What `slowrank streams record` reads back gives `slowrank backtest` the findings stored live (70 s)."""
+    """What `slowrank streams record` reads back gives `slowrank backtest` the findings stored live (100 s)."""
     start_workers(installation)
-    with Fleet(installation, calm.records, speed=2 * SPEED) as fleet:
+    with Fleet(installation, calm.records, speed=SPEED) as fleet:
         assert_undisturbed(installation, fleet, calm)
     recording, lines = tmp_path / "recording.ndjson.gz", tmp_path / "findings.ndjson"
     command_line(installation, "streams", "record", "-o", str(recording))

@@ -84,6 +84,6 @@ def test_nothing_runs_beside_what_is_alone(noted):
 
 
 def test_those_that_wait_are_spread_over_the_run():
-    """Single tests come evenly between the files, and what is alone comes last."""
+    """Single tests come evenly between the first files, and what is alone comes last."""
     names = ["a.py", "b.py", "alone", "c.py", "d.py", "a.py::test_1", "c.py::test_2"]
-    assert spread(names) == ["a.py", "a.py::test_1", "b.py", "c.py", "c.py::test_2", "d.py", "alone"]
+    assert spread(names) == ["a.py", "a.py::test_1", "b.py", "c.py::test_2", "c.py", "d.py", "alone"]

@@ -1,8 +1,8 @@
 """Pytest plugin: how `make test` divides the tests among the processes of pytest-xdist.
 
 A file is one unit, so that its fixtures are made once. A slow test with real servers waits most of its time:
-it is a unit of its own, and these are spread over most of the run so that other tests fill the waits. A test marked
-`alone` measures time or memory: it runs at the end, while the other processes are idle.
+it is a unit of its own, and these are spread over most of the run so that other tests fill the waits. A test
+marked `alone` measures time or memory: it runs at the end, while the other processes are idle.
 """
 
 import fcntl
@@ -16,7 +16,7 @@ ALONE = "alone"
 # Workers see the marks of a test; the scheduler's process gets only its name and reads the unit from here.
 CACHE_KEY = "slowrank/units"
 SINGLES_END = 0.8
-"""Share of the files among which the single tests come (chosen: files are short, so all processes end together)."""
+"""Share of the files among which single tests come (chosen: the rest is short, so that all end together)."""
 
 
 class Units(LoadFileScheduling):  # type: ignore[misc] # xdist is not typed
@@ -43,8 +43,8 @@ def unit_of(item: pytest.Item) -> str:
 def spread(units: list[str]) -> list[str]:
     """Order the units: single tests evenly among the first files, ``alone`` last."""
     kinds = [[u for u in units if ("::" in u) == single and u != ALONE] for single in (True, False)]
-    shares = (SINGLES_END, 1.0)
-    placed = [(s * k / len(kind), unit) for s, kind in zip(shares, kinds, strict=True) for k, unit in enumerate(kind)]
+    ends = zip(kinds, (SINGLES_END, 1.0), strict=True)
+    placed = [(end * k / len(kind), unit) for kind, end in ends for k, unit in enumerate(kind)]
     return [unit for _, unit in sorted(placed)] + [ALONE] * (ALONE in units)
 
 

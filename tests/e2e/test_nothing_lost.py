@@ -224,7 +224,7 @@ def test_a_cluster_that_loses_its_leader(private_kafka, database, calm, tmp_path
 
 
 def test_a_replay_finds_what_was_found_live(installation, calm, tmp_path):
-    """What `slowrank streams record` reads back gives `slowrank backtest` the findings stored live (100 s)."""
+    """What `slowrank streams record` reads back gives `slowrank backtest` what was stored live (100 s)."""
     start_workers(installation)
     with Fleet(installation, calm.records, speed=SPEED) as fleet:
         assert_undisturbed(installation, fleet, calm)

@@ -26,6 +26,7 @@ TABLE = {
     "detectors": "numpy",
     "detectors.changepoint": "detectors numpy numba llvmlite",
     "detectors.changepoint.offline_segmentation": "detectors.changepoint numpy ruptures",
+    "detectors.decision": "detectors detectors.job detectors.peers detectors.straggler numpy",
     "detectors.fleet": "",
     "detectors.job": "detectors detectors.peers detectors.straggler numpy",
     "detectors.node": "detectors numpy",

@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 from slowrank.telemetry import JobEnded, JobSteps
 from streams.cluster.gray_nodes import GrayNodes
 from streams.cluster.stage import FindingStage
+from streams.config.detector_catalogue import DECISION
 from streams.config.settings import REMEMBERED, Tuning
 from streams.job.config import JobStageConfig
 from streams.job.memory import JobMemory
@@ -89,7 +90,9 @@ def job_stage(
     def config_of(record: Input) -> Any:
         if not isinstance(record, JobSteps | JobEnded):
             return None
-        return tuning.configs(record.cluster, record.job_id).job
+        config = tuning.configs(record.cluster, record.job_id).job
+        trial = tuning.mode(DECISION.name, record.cluster, record.job_id)[0] != "off"
+        return replace(config, decision=True) if trial else config
 
     make = partial(JobStage, name=name, memory_bytes=memory_bytes)
     return Tuned(tuning, config_of=config_of, make=make)

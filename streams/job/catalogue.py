@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from streams.job.config import JobStageConfig
 from streams.job.detector import JobDetector
+from streams.job.detectors.decision_trial import DecisionTrial
 from streams.job.detectors.group_transfers import GroupTransfers
 from streams.job.detectors.job_slowness import JobSlownessDetector
 from streams.job.detectors.loss import LossDetector
@@ -19,5 +20,6 @@ JOB_DETECTORS: list[Callable[[JobStageConfig], JobDetector]] = [
     MissingRanks,
     GroupTransfers,
     LossDetector,
+    DecisionTrial,
 ]
 """Each is made once per job. A new one is a file in ``streams.job.detectors`` and a line here."""

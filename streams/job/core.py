@@ -19,7 +19,7 @@ def make_core(
 ) -> DecisionCore:
     """Return a core for the ranks of ``roster``; roles come from coordinates where every rank has them."""
     places = [dict(identities[r].coords) for r in roster]
-    nodes, tensor_groups = _nodes(roster, identities), _tensor_groups(roster, identities)
+    nodes, tensor_groups = nodes_of(roster, identities), tensor_groups_of(roster, identities)
     if sum("pp" in p or "dp" in p for p in places) < len(places):
         return StragglerDetector(len(roster), None, config, nodes=nodes, tensor_groups=tensor_groups)
     coords = {c: np.array([p.get(c, -1) for p in places], dtype=np.intp) for c in COORDS}
@@ -34,7 +34,7 @@ def make_core(
     )
 
 
-def _nodes(roster: tuple[int, ...], identities: Mapping[int, Identity]) -> Ints:
+def nodes_of(roster: tuple[int, ...], identities: Mapping[int, Identity]) -> Ints:
     """Number the nodes; a rank whose node is not known has one of its own."""
     names = [identities[r].node for r in roster]
     known = {name: i for i, name in enumerate(dict.fromkeys(names))}
@@ -43,7 +43,7 @@ def _nodes(roster: tuple[int, ...], identities: Mapping[int, Identity]) -> Ints:
     return np.array(alone, dtype=np.intp)
 
 
-def _tensor_groups(roster: tuple[int, ...], identities: Mapping[int, Identity]) -> Ints:
+def tensor_groups_of(roster: tuple[int, ...], identities: Mapping[int, Identity]) -> Ints:
     """Number the sets of ranks that differ in ``tp`` alone; -1 where a rank is alone, its group is on several
     nodes, or more distinguishes its members than coordinates do."""
     members: dict[tuple[tuple[str, int], ...], list[int]] = {}

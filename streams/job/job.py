@@ -11,7 +11,7 @@ from streams.job.detector import JobDetector
 from streams.job.detectors.hang import HANG, HangDetector, stalled
 from streams.job.detectors.lost_time import JobCosts
 from streams.job.detectors.slow_ranks import open_ranks
-from streams.job.memory import JOB_BYTES, RANK_BYTES, ROW_BYTES
+from streams.job.memory import JOB_BYTES, RANK_BYTES, ROW_BYTES, trial_bytes
 from streams.job.pace import Paces
 from streams.job.step_aligner import Step, StepAligner
 from streams.job.step_rows import Rows
@@ -60,10 +60,11 @@ class Job:
 
     @property
     def bytes_held(self) -> int:
-        """Bytes that the job takes, counted anew."""
+        """Bytes that the job takes, counted anew; a second core takes all of its own from the start."""
         ranks, waiting = len(self.aligner.last_ts), self.aligner.waiting
         window = 0 if self._core is None else self._core.nbytes
-        return JOB_BYTES + RANK_BYTES * ranks + ROW_BYTES * waiting + window
+        trial = trial_bytes(len(self.roster), on=self._config.decision)
+        return JOB_BYTES + RANK_BYTES * ranks + ROW_BYTES * waiting + window + trial
 
     @property
     def places(self) -> set[GpuPlace]:

@@ -16,6 +16,7 @@ from detectors.straggler.core import (
     Timing,
 )
 from slowrank.telemetry import Baseline, Evidence, Peers, Suspicion
+from streams.job.config import JobStageConfig
 from streams.job.detector import OfCore
 from streams.job.step_aligner import Step
 from streams.job.suspicions import STEPS, WEIGHT_SLOW, dated
@@ -48,16 +49,19 @@ _FEW_PEERS = 3
 class SlowRanks(OfCore):
     """Ranks slow in compute, in loading or in the rest of the step, from when the core finds them."""
 
-    topics = tuple(_OF_TIMING.values())
+    def __init__(self, config: JobStageConfig, *, of_timing: Mapping[Timing, Topic] = _OF_TIMING) -> None:
+        super().__init__(config)
+        self._of_timing = of_timing
+        self.topics = tuple(of_timing.values())
 
     def step(self, view: JobView, step: Step) -> Mapping[Key, Suspicion]:
         """Return the ranks found slow and not recovered."""
         at = step.closed_at
         standing: dict[Key, Suspicion] = {
-            (_OF_TIMING[slow.timing], view.roster[slow.rank]): _suspicion(view, slow, at)
+            (self._of_timing[slow.timing], view.roster[slow.rank]): _suspicion(view, slow, at)
             for slow in view.result.slow
         }
-        recovered = {(_OF_TIMING[timing], view.roster[i]) for timing, i in view.result.recovered}
+        recovered = {(self._of_timing[timing], view.roster[i]) for timing, i in view.result.recovered}
         for key, last in view.standing(*self.topics).items():
             if key not in standing and key not in recovered:
                 standing[key] = self._updated(view, key, last, at)
@@ -65,7 +69,7 @@ class SlowRanks(OfCore):
 
     def _updated(self, view: JobView, key: Key, last: Suspicion, at: float) -> Suspicion:
         """Return the open suspicion, with new figures when they are due or suffice alone at last."""
-        timing, index = _timing(key[0]), view.roster.index(key[1])
+        timing, index = _timing(key[0], self._of_timing), view.roster.index(key[1])
         escalates = not last.overwhelming and view.core.is_alone(timing, index)
         if not (escalates or view.open.is_due(key, at)):
             return last
@@ -93,11 +97,11 @@ def open_ranks(keys: Iterable[Key], roster: tuple[int, ...]) -> Iterator[HeldSlo
     """Yield the slow ranks among the ``keys`` of open suspicions, by their places in the roster."""
     for topic, rank in keys:
         if topic in _OF_TIMING.values() and rank in roster:
-            yield HeldSlow(_timing(topic), roster.index(rank))
+            yield HeldSlow(_timing(topic, _OF_TIMING), roster.index(rank))
 
 
-def _timing(topic: Topic) -> Timing:
-    return next(timing for timing, known in _OF_TIMING.items() if known is topic)
+def _timing(topic: Topic, of_timing: Mapping[Timing, Topic]) -> Timing:
+    return next(timing for timing, known in of_timing.items() if known is topic)
 
 
 def _suspicion(view: JobView, slow: SlowRank, at: float) -> Suspicion:

@@ -19,6 +19,7 @@ from api.http.middleware import Edge
 from api.http.query import known_parameters
 from api.metrics import ApiMetrics, DatabaseGauges, new_registry
 from api.openapi import document
+from api.pages import routers as page_routers
 from api.routes import (
     audit,
     chronic,
@@ -28,7 +29,6 @@ from api.routes import (
     health,
     keys,
     meta,
-    pages,
     silences,
     stream,
     webhooks,
@@ -51,7 +51,7 @@ ROUTERS = (
     keys.router,
     audit.router,
     meta.router,
-    pages.router,
+    *page_routers.ROUTERS,
 )
 
 

@@ -67,6 +67,17 @@ def test_each_package_is_in_one_wheel(wheels):
     assert {f"!{name}" for name in ("slowrank", *PACKAGES)} <= set(in_the_image)
 
 
+def test_the_wheel_has_what_is_no_python(wheels):
+    """Templates, styles, scripts, licences, checksums and migrations: all that is in the tree."""
+    with ZipFile(wheels["slowrank_server"]) as archive:
+        names = set(archive.namelist())
+    for folder in ("api/pages/templates", "api/static", "migrations"):
+        files = {p.relative_to(ROOT).as_posix() for p in (ROOT / folder).rglob("*") if p.is_file()}
+        files = {name for name in files if "__pycache__" not in name}
+        assert len(files) > 5
+        assert files <= names
+
+
 def test_both_wheels_have_one_version_and_the_server_requires_it(wheels):
     """The version is written in slowrank/__init__.py; the server takes no other slowrank than its own."""
     version = slowrank.__version__

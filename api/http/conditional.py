@@ -23,7 +23,7 @@ def answer(request: Request, content: Any, tag: str | None = None, **headers: st
 def answer_as(request: Request, body: bytes, media_type: str, tag: str, **headers: str) -> Response:
     """Return ``body`` with its ETag, or 304 when the client has it."""
     # vary: keys may see different clusters under one URL.
-    sent = {"etag": tag, "cache-control": "private, no-cache", "vary": "authorization", **headers}
+    sent = {"etag": tag, "cache-control": "private, no-cache", "vary": "authorization, cookie", **headers}
     if _matches(request.headers.get("if-none-match", ""), tag):
         return Response(status_code=304, headers=sent)
     return Response(body, media_type=media_type, headers=sent)

@@ -1,4 +1,7 @@
-"""Authentication by bearer keys ``srk_<id>_<secret>``, authorisation by scope, and rate limits per key."""
+"""Authentication by bearer keys ``srk_<id>_<secret>``, authorisation by scope, and rate limits per key.
+
+A browser's session cookie stands for its key where nothing is changed; forms are checked in ``api.pages``.
+"""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -11,7 +14,9 @@ from pydantic import Field
 from api.deps import Services, ServicesDep
 from api.http.limits import FAILED_AUTH, READ, WRITE
 from api.http.problems import Problem
-from store.access import keys
+from api.security.sessions import token_of
+from store.access import keys, sessions
+from store.access.keys import ApiKey
 
 Scope = Literal[
     "findings:read",
@@ -40,6 +45,8 @@ class Principal:
     key_id: str
     scopes: frozenset[str]
     clusters: tuple[str, ...] = ()
+    name: str = ""
+    """That of the key, for people."""
 
     def may_see(self, cluster: str) -> bool:
         """Return whether the key may read ``cluster``."""
@@ -52,9 +59,13 @@ class Principal:
 
 def authenticated(request: Request, services: ServicesDep, credentials: CredentialsDep) -> Principal:
     """Return the principal of the request's key. Raises the 401 or 429 problem."""
-    principal = _principal(services, credentials)
+    return admitted(request, services, _key(request, services, credentials))
+
+
+def admitted(request: Request, services: Services, key: ApiKey | None) -> Principal:
+    """Return the principal of a key and count the request. Raises the 429 problem, and 401 for no key."""
     client = request.client.host if request.client else "unknown"
-    if principal is None:
+    if key is None:
         # By address, as there is no key.
         _take(services, f"failed:{client}", failed=True, safe=False)
         raise Problem(
@@ -63,9 +74,9 @@ def authenticated(request: Request, services: ServicesDep, credentials: Credenti
             "send Authorization: Bearer srk_…; `slowrank key create` makes a key",
             headers={"www-authenticate": 'Bearer realm="slowrank"'},
         )
-    _take(services, f"key:{principal.key_id}", failed=False, safe=request.method in _SAFE)
-    request.state.key_id = principal.key_id
-    return principal
+    _take(services, f"key:{key.id}", failed=False, safe=request.method in _SAFE)
+    request.state.key_id = key.id
+    return Principal(key.id, frozenset(key.scopes), key.clusters, key.name)
 
 
 AnyKey = Annotated[Principal, Depends(authenticated)]
@@ -97,16 +108,29 @@ WebhooksAdmin = Annotated[Principal, Depends(require("webhooks:admin"))]
 KeysAdmin = Annotated[Principal, Depends(require("keys:admin"))]
 
 
-def _principal(services: Services, credentials: HTTPAuthorizationCredentials | None) -> Principal | None:
-    if credentials is None or len(credentials.credentials) > _MAX_TOKEN:
+def key_of_token(services: Services, token: str) -> ApiKey | None:
+    """Return the valid key of a token and record its use."""
+    if len(token) > _MAX_TOKEN:
         return None
     now = services.now()
     with services.pool.connection() as conn:
-        key = keys.verify(conn, credentials.credentials, now)
-        if key is None:
-            return None
-        keys.touch(conn, key.id, now)
-    return Principal(key.id, frozenset(key.scopes), key.clusters)
+        key = keys.verify(conn, token, now)
+        if key is not None:
+            keys.touch(conn, key.id, now)
+    return key
+
+
+def _key(
+    request: Request, services: Services, credentials: HTTPAuthorizationCredentials | None
+) -> ApiKey | None:
+    if credentials is not None:
+        return key_of_token(services, credentials.credentials)
+    session = token_of(request)
+    # A cookie is sent by itself: it proves no intention to change anything.
+    if not session or request.method not in _SAFE:
+        return None
+    with services.pool.connection() as conn:
+        return sessions.key_of(conn, session, services.now())
 
 
 def _take(services: Services, name: str, *, failed: bool, safe: bool) -> None:

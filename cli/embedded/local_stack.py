@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import psycopg
 from psycopg_pool import ConnectionPool
@@ -37,7 +38,7 @@ from exporters.registry import collectors
 from exporters.service import Schedule, identity
 from exporters.spool import SpoolStats
 from slowrank.settings import Settings
-from store.access import keys
+from store.access import keys, sessions
 from store.access.link_key import link_key
 from store.migrate import migrate
 from store.pool import open_pool
@@ -79,6 +80,13 @@ class LocalStack:
         with self.pool.connection() as conn:
             key = link_key(conn)
         return finding_link(self.url, finding_id, key=key, at=datetime.now(UTC))
+
+    def sign_in_link(self, token: str, path: str = "/") -> str:
+        """Return an address that signs one browser in with an API key, once, and leads to ``path``."""
+        key_id = token.split("_")[1]
+        with self.pool.connection() as conn:
+            once = sessions.create(conn, key_id, "sign_in", datetime.now(UTC))
+        return f"{self.url}/sign-in/{once}?{urlencode({'next': path})}"
 
     def new_key(self, name: str) -> str:
         """Create an API key with all scopes; return its token."""

@@ -93,8 +93,10 @@ class Screen:
             f"   [dim](injected: {injected})[/]"
         )
 
-    def waiting(self, url: str, key_file: str, command: str) -> None:
-        """Print how to query the running demo."""
+    def waiting(self, url: str, key_file: str, command: str, link: str) -> None:
+        """Print how to look at the running demo: ``link`` signs a browser in."""
+        self._print("Open in a browser (signs in once, within ten minutes):")
+        self._print(f"  {link}")
         self._print("While it runs, in another shell:")
         self._print(f"  export SLOWRANK_URL={url} SLOWRANK_KEY_FILE={key_file}")
         self._print(f"  {command} findings list")

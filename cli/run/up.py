@@ -53,9 +53,9 @@ def up(
         with (
             local_stack(config, settings, tuning) as stack,
             host_telemetry(stack, listen=addresses),
-            _reachable(stack, config_dir()),
+            _reachable(stack, config_dir()) as key,
         ):
-            _print_addresses(stack, config.folder, addresses)
+            _print_addresses(stack, config.folder, addresses, stack.sign_in_link(key))
             _run_retention(stop, stack, tuning)
     except EmbeddedError as error:
         fail(str(error))
@@ -68,12 +68,15 @@ def up(
 
 
 @contextmanager
-def _reachable(stack: "LocalStack", folder: Path) -> Iterator[None]:
-    """Write address, key and database of this stack to ``folder``, where other commands read them."""
+def _reachable(stack: "LocalStack", folder: Path) -> Iterator[str]:
+    """Write address, key and database of this stack to ``folder``, where other commands read them.
+
+    Yields the key.
+    """
     from cli.admin.private_file import set_aside, write_private
     from cli.embedded.local_stack import key_of
 
-    key_of(stack, folder / "key")
+    key = key_of(stack, folder / "key")
     url = folder / "url"
     if url.exists() and not read_text(url).startswith("http://127.0.0.1:"):
         logging.warning("%s is not the address of a `slowrank up`; renamed to %s", url, set_aside(url))
@@ -83,7 +86,7 @@ def _reachable(stack: "LocalStack", folder: Path) -> Iterator[None]:
     if dsn:
         write_private(database, dsn + "\n")
     try:
-        yield
+        yield key
     finally:
         # Another `up` may have written its address meanwhile.
         if dsn and read_text(database) == dsn:
@@ -98,8 +101,9 @@ def data_dir() -> Path:
     return (Path(base) if base else Path.home() / ".local/share") / "slowrank"
 
 
-def _print_addresses(stack: "LocalStack", folder: Path, addresses: list[str]) -> None:
+def _print_addresses(stack: "LocalStack", folder: Path, addresses: list[str], link: str) -> None:
     typer.echo(f"slowrank is up: {stack.url}")
+    typer.echo(f"  pages      {link} (signs in once, within ten minutes)")
     typer.echo(f"  key        {config_dir() / 'key'} (slowrank commands read it)")
     typer.echo(f"  data       {folder}")
     typer.echo(f"  step times {', '.join(addresses) or 'not listening'} (`from slowrank import StepTimer`)")

@@ -9,9 +9,26 @@ from fastapi.routing import APIRoute
 
 from api.app import ROUTERS, create_app, openapi_document
 from api.security.auth import SCOPES
+from api.security.sessions import COOKIE
+from store.access import sessions
 
-OPEN = {("GET", "/healthz"), ("GET", "/readyz"), ("GET", "/version"), ("GET", "/")}
-ANY_KEY = {("GET", "/api/v1/schemas/finding.v1.json"), ("GET", "/api/v1/openapi.json")}
+# What answers without a key, and how: probes, the form to sign in, files of pages, and what ends a session.
+OPEN = {
+    ("GET", "/healthz"): 200,
+    ("GET", "/readyz"): 200,
+    ("GET", "/version"): 200,
+    ("GET", "/"): 200,
+    ("GET", "/sign-in"): 200,
+    ("GET", "/static/{name:path}"): 404,
+    ("POST", "/sign-in"): 403,
+    ("POST", "/sign-out"): 303,
+}
+# The one-time link takes no key at all.
+ANY_KEY = {
+    ("GET", "/api/v1/schemas/finding.v1.json"),
+    ("GET", "/api/v1/openapi.json"),
+    ("GET", "/sign-in/{token}"),
+}
 FND = "fnd_01JD7Q4Y6R8V2M3K5N9P0S1T2W"
 
 
@@ -26,7 +43,7 @@ def routes(app):
 
 
 def filled(path):
-    return re.sub(r"\{\w+\}", FND, path)
+    return re.sub(r"\{\w+(:path)?\}", FND, path)
 
 
 def test_every_documented_route_is_known(app):
@@ -39,13 +56,13 @@ def test_every_documented_route_is_known(app):
 
 
 def test_no_route_answers_without_a_key(app, client_with):
-    """Every route but the three probes and the front page says 401 as a problem, with a challenge."""
+    """Every route that is not open says 401 as a problem, with a challenge."""
     anonymous = client_with()
     for method, path in routes(app):
         app.state.services.limiter.forget()
         answer = anonymous.request(method, filled(path))
         if (method, path) in OPEN:
-            assert answer.status_code == 200, (method, path)
+            assert answer.status_code == OPEN[method, path], (method, path)
             continue
         assert answer.status_code == 401, (method, path, answer.text)
         assert answer.headers["www-authenticate"].startswith("Bearer")
@@ -55,7 +72,7 @@ def test_no_route_answers_without_a_key(app, client_with):
 def test_no_route_answers_to_a_key_without_its_scope(app, client_with):
     """For every route exactly one scope opens it; a key with all the others gets 403."""
     for method, path in routes(app):
-        if (method, path) in OPEN | ANY_KEY:
+        if (method, path) in OPEN.keys() | ANY_KEY:
             continue
         refusing = []
         # An accepted stream never ends: of its scopes only the refusing one is asked.
@@ -64,6 +81,34 @@ def test_no_route_answers_to_a_key_without_its_scope(app, client_with):
             if others.request(method, filled(path), json={}).status_code == 403:
                 refusing.append(scope)
         assert len(refusing) == 1, (method, path, refusing)
+
+
+def session(pool, new_token, *scopes):
+    """Return the cookie header of a session whose key has these scopes."""
+    key_id = new_token(*scopes).split("_")[1]
+    with pool.connection() as conn:
+        return {"cookie": f"{COOKIE}={sessions.create(conn, key_id, 'session', datetime.now(UTC))}"}
+
+
+def test_a_cookie_opens_what_its_key_may_read_and_changes_nothing(app, client_with, pool, new_token):
+    """For reading as the key of its session; every other method without the CSRF token is refused."""
+    anonymous = client_with()
+    every = session(pool, new_token, *SCOPES)
+    one = {scope: session(pool, new_token, *(s for s in SCOPES if s != scope)) for scope in SCOPES}
+    for method, path in routes(app):
+        app.state.services.limiter.forget()
+        if (method, path) in OPEN.keys() | ANY_KEY and method == "GET":
+            continue
+        if method != "GET":
+            answer = anonymous.request(method, filled(path), headers=every)
+            assert answer.status_code in (401, 403), (method, path)
+            continue
+        if not path.endswith("/stream"):
+            answer = anonymous.get(filled(path), headers=every)
+            assert answer.status_code not in (401, 403), (method, path, answer.text)
+        asked = [one["findings:read"]] if path.endswith("/stream") else one.values()
+        codes = [anonymous.get(filled(path), headers=cookie).status_code for cookie in asked]
+        assert codes.count(403) == 1, (path, codes)
 
 
 @pytest.mark.parametrize(

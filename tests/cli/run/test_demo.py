@@ -119,13 +119,14 @@ def test_the_screen_shows_what_changed_and_how_to_read_the_proof():
     screen.details(
         {"id": "fnd_1", "cause": why, "evidence": [sm_clock, {"metric": "other"}]}, "http://a/f?t=1"
     )
-    screen.waiting("http://a", "/tmp/key", ".venv-demo/bin/slowrank")
+    screen.waiting("http://a", "/tmp/key", ".venv-demo/bin/slowrank", "http://a/sign-in/once?next=%2F")
     shown = written.getvalue()
     assert "thermal throttling 95 %   (SM clock 1755 → 1560 MHz)" in shown
     assert "data loading ✓  network ✓" in shown
     assert "export SLOWRANK_URL=http://a SLOWRANK_KEY_FILE=/tmp/key" in shown
     assert ".venv-demo/bin/slowrank findings list" in shown
     assert "proof  http://a/f?t=1" in shown
+    assert "  http://a/sign-in/once?next=%2F\n" in shown
 
 
 def test_the_screen_shows_a_finding_again_when_it_has_changed():
@@ -197,6 +198,12 @@ def test_the_proof_opens_while_the_demo_stays(temporary):
     assert answer.status_code == 200, answer.text
     assert "is 1." in answer.text
     assert "slower than" in answer.text
+    link = re.search(r"http://\S+/sign-in/\S+", shown.decode())
+    assert link, shown
+    with httpx.Client(trust_env=False, follow_redirects=True) as browser:
+        signed_in = browser.get(link[0], headers={"accept": "text/html"})
+    assert "slower than" in signed_in.text
+    assert "/acknowledge" in signed_in.text
     playing.send_signal(signal.SIGINT)
     assert playing.wait(60) == 0
     os.close(ours)

@@ -93,6 +93,7 @@ def up(home, receiver):
     assert running.stdout is not None
     told = running.stdout.readline()
     assert "slowrank is up" in told, told + running.stdout.read()
+    link = running.stdout.readline().split()[1]
 
     def run(*arguments):
         done = subprocess.run([*SLOWRANK, *arguments], env=env, capture_output=True, text=True, check=False)
@@ -103,7 +104,9 @@ def up(home, receiver):
         running.send_signal(signal.SIGINT)
         assert running.wait(60) == 0
 
-    yield SimpleNamespace(url=told.split()[-1], key=(home / "config/slowrank/key"), run=run, stop=stop)
+    yield SimpleNamespace(
+        url=told.split()[-1], link=link, key=(home / "config/slowrank/key"), run=run, stop=stop
+    )
     if running.poll() is None:
         running.send_signal(signal.SIGINT)
     output, _ = running.communicate(timeout=60)
@@ -154,6 +157,8 @@ def test_up_answers_like_the_real_stack(up, receiver):
     """Rows over HTTP become one finding, listed by the CLI and delivered as a signed webhook."""
     added = up.run("webhook", "add", receiver.url).split()
     webhook, secret = added[1], added[3]
+    page = httpx.get(up.link, headers={"accept": "text/html"}, trust_env=False, follow_redirects=True)
+    assert "<h1>Fleet</h1>" in page.text
     assert "204" in up.run("webhook", "test", webhook)
     headers = {"authorization": f"Bearer {up.key.read_text().strip()}"}
     lines = recent_cluster(140, Fault(kind="silent_slow", node=2, gpu=3, onset=60, magnitude=1.4))

@@ -1,0 +1,69 @@
+"""Who may open a page and send its forms: a session or a key, its scope, and the CSRF token of a session."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import Depends, Request
+
+from api.deps import Services, ServicesDep
+from api.http.problems import Problem
+from api.pages.forms import Fields
+from api.pages.render import Viewer
+from api.security import sessions as cookies
+from api.security.auth import (
+    CredentialsDep,
+    FindingsReader,
+    Principal,
+    admitted,
+    authenticated,
+    require,
+)
+from store.access import sessions
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """A request to a page: what its key may see, and what the page shows of it."""
+
+    principal: Principal
+    viewer: Viewer
+
+
+def visit(request: Request, principal: Principal) -> Visit:
+    """Return the visit of a principal; with a session it may send forms."""
+    token = cookies.token_of(request)
+    csrf = cookies.csrf_token(token) if token else ""
+    return Visit(principal, Viewer(principal.name or principal.key_id, principal.scopes, csrf))
+
+
+def _findings(request: Request, principal: FindingsReader) -> Visit:
+    return visit(request, principal)
+
+
+def sender(scope: str) -> Callable[..., Visit]:
+    """Return the dependency of a form: a session with its CSRF token, or a key, with ``scope``."""
+
+    def check(request: Request, services: ServicesDep, credentials: CredentialsDep, fields: Fields) -> Visit:
+        if credentials is not None:
+            principal = authenticated(request, services, credentials)
+        else:
+            principal = _of_session(request, services, fields)
+        return visit(request, require(scope)(principal))
+
+    return check
+
+
+FindingsVisit = Annotated[Visit, Depends(_findings)]
+FindingsForm = Annotated[Visit, Depends(sender("findings:write"))]
+
+
+def _of_session(request: Request, services: Services, fields: dict[str, str]) -> Principal:
+    token = cookies.token_of(request)
+    with services.pool.connection() as conn:
+        key = sessions.key_of(conn, token, services.now()) if token else None
+    principal = admitted(request, services, key)
+    if not cookies.is_from_our_form(token, fields):
+        detail = "this form belongs to another session; go back, reload the page and send it again"
+        raise Problem(403, "form-expired", detail)
+    return principal

@@ -1,0 +1,87 @@
+"""Turns values of findings into text for people: quantities with units, durations, times, links."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+from markupsafe import Markup
+
+from alerts.kinds import kind_of
+from api.http.times import rfc3339
+
+# Units of telemetry that take SI prefixes.
+_PREFIXED = frozenset({"Hz", "B", "B/s", "bit/s", "W", "J"})
+_PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+def quantity(value: float | None, unit: str | None = "") -> str:
+    """Return a number with its unit: ``1.76 GHz``, ``31 ms``, ``93 %``; a dash for None."""
+    if value is None:
+        return "–"
+    if unit == "ratio":
+        return f"{100 * value:.3g} %"
+    if unit == "s" and 0 < abs(value) < 1:
+        return f"{1000 * value:.3g} ms"
+    if unit in _PREFIXED:
+        for size, prefix in _PREFIXES:
+            if abs(value) >= size:
+                return f"{value / size:.3g} {prefix}{unit}"
+    return f"{value:.4g} {unit or ''}".strip()
+
+
+def duration(seconds: float) -> str:
+    """Return a length of time in its two largest units: ``2 h 05 min``."""
+    seconds = max(0, round(seconds))
+    days, hours, minutes = seconds // 86400, seconds // 3600 % 24, seconds // 60 % 60
+    if days:
+        return f"{days} d {hours} h"
+    if hours:
+        return f"{hours} h {minutes:02d} min"
+    if minutes:
+        return f"{minutes} min {seconds % 60:02d} s"
+    return f"{seconds} s"
+
+
+def moment(at: str | datetime | None, spec: str = "seconds") -> Markup:
+    """Return a ``<time>`` element in UTC; the page's script adds local time to it. Empty for None."""
+    if at is None:
+        return Markup("")
+    when = (datetime.fromisoformat(at) if isinstance(at, str) else at).astimezone(UTC)
+    text = when.strftime("%Y-%m-%d %H:%M:%S" if spec == "seconds" else "%Y-%m-%d %H:%M")
+    return Markup('<time datetime="{}">{} UTC</time>').format(rfc3339(when), text)
+
+
+def clock(ts: float | None) -> Markup:
+    """Return Unix seconds as a ``<time>`` element; a dash for None."""
+    return Markup("–") if ts is None else moment(datetime.fromtimestamp(ts, UTC))
+
+
+def ago(at: str | datetime, now: datetime) -> str:
+    """Return how long ago a time was."""
+    when = datetime.fromisoformat(at) if isinstance(at, str) else at
+    return duration((now - when) / timedelta(seconds=1))
+
+
+def cause_name(hypothesis: str) -> str:
+    """Return the name of a hypothesis in a few words."""
+    return kind_of(hypothesis).phrase or hypothesis.replace("_", " ")
+
+
+def place_of(subject: Mapping[str, Any]) -> str:
+    """Return where a finding is, from the largest place to the smallest."""
+    names = ("rack", "switch", "node", "gpu_index", "nic", "port", "rank", "job_id")
+    labels = {"gpu_index": "GPU", "job_id": "job"}
+    found = ((labels.get(name, name), subject.get(name)) for name in names)
+    return ", ".join(f"{label} {value}" for label, value in found if value not in (None, ""))
+
+
+def web_link(url: str | None) -> str:
+    """Return an http or https URL as it is, and nothing for any other."""
+    return url if url and urlsplit(url).scheme in ("http", "https") else ""
+
+
+def query(path: str, **parameters: Any) -> str:
+    """Return a path with a query; parameters that are None or empty are left out."""
+    given = [(name, value) for name, value in parameters.items() if value not in (None, "", [])]
+    return f"{path}?{urlencode(given, doseq=True)}" if given else path

@@ -1,0 +1,59 @@
+"""A route that answers browsers with a page where it fails, and programs with the problem as JSON."""
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import psycopg
+from fastapi import Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+
+from api.http.cursors import BadCursor
+from api.http.problems import Problem
+from api.pages.render import page
+from api.pages.sign_in_form import ask_to_sign_in
+
+
+class PageRoute(APIRoute):
+    """A route of a page."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Return the framework's handler, with problems shown as pages."""
+        handle = super().get_route_handler()
+
+        async def shown(request: Request) -> Response:
+            if "text/html" not in request.headers.get("accept", ""):
+                return await handle(request)
+            try:
+                return await handle(request)
+            except Problem as problem:
+                return problem_page(request, problem)
+            except RequestValidationError:
+                return problem_page(request, Problem(422, "invalid-parameter", _INVALID))
+            except BadCursor as error:
+                return problem_page(request, Problem(409, "contradiction", str(error)))
+            except psycopg.OperationalError:
+                return problem_page(request, Problem(503, "database-unavailable", _NO_DATABASE))
+
+        return shown
+
+
+_INVALID = "this address has a parameter that no page takes; go back and follow a link instead"
+_NO_DATABASE = "the database does not answer; try again, and see /readyz"
+
+
+def problem_page(request: Request, problem: Problem) -> Response:
+    """Return a problem as a page; one of a missing key asks to sign in."""
+    if problem.status_code == 401:
+        # The detail of the plain one is for programs.
+        detail = "" if problem.slug == "unauthorized" else str(problem.detail)
+        return ask_to_sign_in(request, detail, problem.headers or {})
+    title = problem.slug.replace("-", " ").capitalize()
+    return page(
+        request,
+        "problem.html",
+        status=problem.status_code,
+        headers=problem.headers,
+        title=title,
+        detail=str(problem.detail),
+    )

@@ -1,0 +1,12 @@
+"""The routers of the pages, in the order in which paths are matched."""
+
+from api.pages import assets, finding, finding_forms, findings, fleet, sign_in
+
+ROUTERS = (
+    assets.router,
+    sign_in.router,
+    fleet.router,
+    findings.router,
+    finding.router,
+    finding_forms.router,
+)

@@ -1,0 +1,85 @@
+// What every page does: theme, copy buttons, the ticking cost, local time on hover, and keys.
+"use strict";
+(() => {
+  const all = (selector, root) => [...(root || document).querySelectorAll(selector)];
+
+  // Kept in a cookie, so that the server renders the first paint in the right colours.
+  const themes = ["", "dark", "light"];
+  document.addEventListener("click", (event) => {
+    if (!event.target.closest("[data-theme-toggle]")) return;
+    const root = document.documentElement;
+    const next = themes[(themes.indexOf(root.dataset.theme || "") + 1) % themes.length];
+    if (next) root.dataset.theme = next;
+    else delete root.dataset.theme;
+    document.cookie = `slowrank_theme=${next}; path=/; max-age=31536000; samesite=strict`;
+    document.dispatchEvent(new Event("slowrank:theme"));
+  });
+
+  async function copy(text) {
+    // The clipboard API exists on https and loopback only.
+    if (navigator.clipboard) return navigator.clipboard.writeText(text);
+    const area = document.createElement("textarea");
+    area.value = text;
+    document.body.append(area);
+    area.select();
+    document.execCommand("copy");
+    area.remove();
+  }
+  document.addEventListener("click", async (event) => {
+    const button = event.target.closest("[data-copy]");
+    if (!button) return;
+    await copy(button.parentElement.querySelector("code").textContent);
+    button.textContent = "Copied";
+    setTimeout(() => { button.textContent = "Copy"; }, 1500);
+  });
+
+  document.addEventListener("mouseover", (event) => {
+    const time = event.target.closest && event.target.closest("time[datetime]");
+    if (time && !time.title) time.title = new Date(time.dateTime).toLocaleString(undefined, { timeZoneName: "short" });
+  });
+
+  function tick() {
+    const now = Date.now();
+    for (const cost of all("[data-tick]")) {
+      const { lost, rate, at } = cost.dataset;
+      const hours = Math.max(0, now - Date.parse(at)) / 3.6e6;
+      const value = Number(lost) + Number(rate) * hours;
+      cost.textContent = value.toLocaleString("en", { maximumFractionDigits: value < 10 ? 4 : 2, minimumFractionDigits: value < 10 ? 4 : 2 });
+    }
+  }
+  setInterval(tick, 1000);
+  tick();
+
+  // j and k move through rows, Enter opens one, a and s go to its forms.
+  let at = -1;
+  const forms = { a: "acknowledge", s: "silence" };
+  function select(index) {
+    const rows = all("[data-row]");
+    if (!rows.length) return;
+    rows.forEach((row) => row.classList.remove("at"));
+    at = Math.min(rows.length - 1, Math.max(0, index));
+    rows[at].classList.add("at");
+    const link = rows[at].querySelector("a");
+    link.focus({ preventScroll: true });
+    rows[at].scrollIntoView({ block: "nearest" });
+  }
+  function open(form) {
+    const here = document.getElementById(form);
+    if (here) {
+      here.scrollIntoView({ block: "center" });
+      here.querySelector("input:not([type=hidden]), select").focus();
+      return true;
+    }
+    const row = document.querySelector("[data-row].at a");
+    if (row) location.assign(`${row.getAttribute("href")}#${form}`);
+    return Boolean(row);
+  }
+  document.addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, select, textarea")) return;
+    if (event.key === "j") select(at + 1);
+    else if (event.key === "k") select(at - 1);
+    else if (!(event.key in forms) || !open(forms[event.key])) return;
+    event.preventDefault();
+  });
+  if (Object.values(forms).includes(location.hash.slice(1))) open(location.hash.slice(1));
+})();

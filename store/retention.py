@@ -17,6 +17,7 @@ from store.evidence.freeze import freeze
 from store.findings.findings import expire_silent
 from store.findings.leases import WAITING
 from store.locks import lock_key
+from store.telemetry.ranks import forget_ranks
 
 ROLLUPS = ("samples_10s", "nic_10s", "host_10s", "steps_10s")
 # Rows per transaction. Chosen: short transactions hold locks briefly and let vacuum follow.
@@ -80,7 +81,7 @@ def prune_telemetry(
     pace_days: float,
     config_of: Callable[[str], FindingConfig],
 ) -> dict[str, int] | None:
-    """Remove roll-ups older than ``days`` and paces older than ``pace_days``; expire silent findings.
+    """Remove roll-ups, ranks and jobs older than ``days``, paces older than ``pace_days``; expire findings.
 
     Returns per table the chunks dropped or rows deleted, and under ``findings`` how many expired; None while
     another process does the same. ``conn`` must be in autocommit: every batch is a transaction.
@@ -95,6 +96,7 @@ def prune_telemetry(
             name: _drop_chunks(conn, name, before) if name in hypertables else _delete(conn, name, before)
             for name, before in oldest.items()
         }
+        removed |= forget_ranks(conn, now - timedelta(days=days))
         return removed | {"findings": expire_silent(conn, now, config_of)}
 
 

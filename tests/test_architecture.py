@@ -38,7 +38,8 @@ TABLE = {
     "alerts.cases": "slowrank.telemetry alerts alerts.finding alerts.reasoning alerts.report",
     "alerts.reasoning": "slowrank.telemetry alerts alerts.finding alerts.cases",
     "alerts.report": "slowrank.telemetry alerts alerts.finding alerts.cases alerts.reasoning",
-    "store": "slowrank alerts store.access store.evidence store.findings psycopg psycopg_pool",
+    "store": "slowrank alerts store.access store.evidence store.findings store.telemetry"
+    " psycopg psycopg_pool",
     "store.access": "store psycopg",
     "store.evidence": "slowrank.telemetry alerts store store.findings store.telemetry psycopg",
     "store.findings": "slowrank.telemetry alerts store psycopg",

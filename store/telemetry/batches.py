@@ -6,17 +6,22 @@ from typing import Any
 from psycopg import Connection
 
 from detectors.fleet.chronic import Pace
-from store.telemetry.buckets import NodeLatest, SampleRollup, StepRollup
+from store.telemetry.buckets import NodeLatest, RankPlace, SampleRollup, StepRollup
 from store.telemetry.rank_pace import write_rank_paces
+from store.telemetry.ranks import write_jobs, write_ranks
 from store.telemetry.rollups import write_nodes, write_samples, write_steps
 
-Row = SampleRollup | StepRollup | NodeLatest | Pace
-"""A roll-up, the latest state of a node, or the pace of a GPU in a job."""
+Row = SampleRollup | StepRollup | NodeLatest | RankPlace | Pace
+"""A roll-up, the latest state of a node, the place of a rank, or the pace of a GPU in a job."""
 
 
 def write_rows(conn: Connection[Any], rows: Sequence[Row]) -> None:
     """Store rows of all kinds, in any order; writing a row again changes nothing."""
     write_samples(conn, [row for row in rows if isinstance(row, SampleRollup)])
-    write_steps(conn, [row for row in rows if isinstance(row, StepRollup)])
+    steps = [row for row in rows if isinstance(row, StepRollup)]
+    places = [row for row in rows if isinstance(row, RankPlace)]
+    write_steps(conn, steps)
+    write_ranks(conn, places)
+    write_jobs(conn, steps, places)
     write_nodes(conn, [row for row in rows if isinstance(row, NodeLatest)])
     write_rank_paces(conn, [row for row in rows if isinstance(row, Pace)])

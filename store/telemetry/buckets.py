@@ -81,6 +81,25 @@ class StepRollup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RankPlace:
+    """Where a rank of a job runs at ``at``, in which ``step``; ``coords``: dp, pp, tp, cp, ep or None.
+
+    ``world_size`` is the number of ranks of the job, 0 if unknown.
+    """
+
+    cluster: str
+    job_id: str
+    attempt: int
+    rank: int
+    node: str
+    gpu_index: int | None
+    coords: tuple[int | None, ...]
+    world_size: int
+    step: int
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeLatest:
     """Latest sample of a node, for lists of nodes."""
 
@@ -92,3 +111,5 @@ class NodeLatest:
     gpus: int
     nics: int
     job_id: str | None = None
+    rack: str | None = None
+    switch: str | None = None

@@ -56,10 +56,11 @@ def write_nodes(conn: Connection[Any], rows: Iterable[NodeLatest]) -> None:
     """Store the latest state of nodes; an older one changes nothing."""
     with conn.cursor() as cursor:
         cursor.executemany(
-            "INSERT INTO nodes (cluster, node, last_seen_at, boot_id, seq, gpus, nics, job_id) "
-            "VALUES (%s, %s, %s, %s, %s, %s, %s, %s) ON CONFLICT (cluster, node) DO UPDATE SET "
+            "INSERT INTO nodes (cluster, node, last_seen_at, boot_id, seq, gpus, nics, job_id, rack, switch) "
+            "VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s) ON CONFLICT (cluster, node) DO UPDATE SET "
             "last_seen_at = excluded.last_seen_at, boot_id = excluded.boot_id, seq = excluded.seq, "
-            "gpus = excluded.gpus, nics = excluded.nics, job_id = excluded.job_id "
+            "gpus = excluded.gpus, nics = excluded.nics, job_id = excluded.job_id, rack = excluded.rack, "
+            "switch = excluded.switch "
             "WHERE excluded.last_seen_at > nodes.last_seen_at",
             # Sorted: two writers that lock the same rows in different orders would deadlock.
             [_node(row) for row in sorted(rows, key=lambda r: (r.cluster, r.node, r.last_seen_at))],
@@ -123,9 +124,9 @@ def _sample(row: SampleRollup) -> list[Any]:
 
 
 def _node(row: NodeLatest) -> tuple[Any, ...]:
-    job = None if row.job_id is None else storable(row.job_id)
+    names = (None if name is None else storable(name) for name in (row.job_id, row.rack, row.switch))
     texts = (storable(row.cluster), storable(row.node))
-    return (*texts, moment(row.last_seen_at), storable(row.boot_id), row.seq, row.gpus, row.nics, job)
+    return (*texts, moment(row.last_seen_at), storable(row.boot_id), row.seq, row.gpus, row.nics, *names)
 
 
 def _value(value: Any, column: str) -> Any:

@@ -71,10 +71,14 @@ WHERE cluster = %(cluster)s AND bucket >= %(starts)s AND bucket < %(ends)s AND (
 GROUP BY {instance} HAVING avg({value}) IS NOT NULL
 """
 
-# Nodes of the subject's job; without a job, or where nothing else runs it, nodes of the cluster.
-_NODES: LiteralString = """
+_OF_JOB: LiteralString = """
+SELECT DISTINCT node FROM ranks WHERE cluster = %(cluster)s AND job_id = %(job)s AND node <> %(node)s
+ORDER BY node LIMIT %(most)s
+"""
+# Without a job, or where no other node runs it.
+_OF_CLUSTER: LiteralString = """
 SELECT node FROM nodes WHERE cluster = %(cluster)s AND node <> %(node)s AND last_seen_at >= %(since)s
-  AND (%(job)s::text IS NULL OR job_id = %(job)s) ORDER BY node LIMIT %(most)s
+ORDER BY node LIMIT %(most)s
 """
 
 
@@ -126,10 +130,11 @@ def peer_nodes(
 ) -> list[str]:
     """Return ``node`` and up to ``MAX_NODES`` - 1 to compare it with: its job's, else its cluster's."""
     wanted = {"cluster": storable(cluster), "node": storable(node), "since": since, "most": MAX_NODES - 1}
-    job = None if job_id is None else storable(job_id)
-    rows = conn.execute(_NODES, wanted | {"job": job}).fetchall()
-    if not rows and job is not None:
-        rows = conn.execute(_NODES, wanted | {"job": None}).fetchall()
+    rows = []
+    if job_id is not None:
+        rows = conn.execute(_OF_JOB, wanted | {"job": storable(job_id)}).fetchall()
+    if not rows:
+        rows = conn.execute(_OF_CLUSTER, wanted).fetchall()
     return [wanted["node"], *(name for (name,) in rows)]
 
 

@@ -10,10 +10,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+import numpy as np
+
 from slowrank.telemetry import JobEnded, JobSteps, NodeSample
+from slowrank.telemetry.names import COORDS
 from slowrank.telemetry.schema import STEP_SCHEMAS
 from store.telemetry.batches import Row
-from store.telemetry.buckets import BUCKET_SECONDS, StepRollup
+from store.telemetry.buckets import BUCKET_SECONDS, RankPlace, StepRollup
 from streams.columns import columns
 from streams.rollup.buckets import changed
 from streams.rollup.samples import NodeBuckets
@@ -28,6 +31,10 @@ IDLE_SECONDS = 30.0
 KEEP_SECONDS = 300.0
 """Closed buckets are kept for so long. Chosen: a later record begins anew with a smaller ``n``, and is
 dropped."""
+
+PLACE_SECONDS = 300.0
+"""After which the place of a rank is written again where it has not changed. Chosen: a thirtieth of the
+writes of its roll-ups."""
 
 MAX_SEEN = 4096
 """Record ids of a source before those older than ``KEEP_SECONDS`` are dropped. Chosen: bounds memory."""
@@ -53,10 +60,17 @@ class StepBuckets:
         self._cluster, self._job, self._attempt = first.cluster, first.job_id, first.attempt
         self._node = first.node
         self._open: dict[float, _StepBucket] = {}
+        self._places: dict[int, tuple[int | None, ...]] = {}
+        self._written: dict[int, tuple[tuple[int | None, ...], float]] = {}
+        self._world_size = 0
 
     def add(self, record: JobSteps) -> None:
         """Add the rows of a record not seen before."""
         held = columns(STEP_SCHEMAS[record.schema].rows, record.rows)
+        self._world_size = max(self._world_size, record.world_size)
+        ranks, first = np.unique(held["rank"], return_index=True)
+        where = zip(*(held[name][first].tolist() for name in ("gpu_index", *COORDS)), strict=True)
+        self._places.update(zip(ranks.tolist(), (tuple(map(_known, at)) for at in where), strict=True))
         wanted = ("rank", "step", "ts", "step_seconds", "compute_seconds", "wait_seconds")
         for rank, step, ts, *seconds in zip(*(held[name].tolist() for name in wanted), strict=True):
             start = ts // BUCKET_SECONDS * BUCKET_SECONDS
@@ -65,10 +79,35 @@ class StepBuckets:
             sums = bucket.rows.get(rank)
             bucket.rows[rank] = _started(step, *seconds) if sums is None else _added(sums, step, *seconds)
 
-    def close(self, before: float, forget: float) -> Iterator[StepRollup]:
-        """Yield the changed rows of buckets that end by ``before``; drop those that end by ``forget``."""
+    def close(self, before: float, forget: float) -> Iterator[StepRollup | RankPlace]:
+        """Yield the changed rows of buckets that end by ``before``; drop those that end by ``forget``.
+
+        With them come the places of their ranks, where these are new or were not written for long.
+        """
         for start, bucket in changed(self._open, before, forget):
             yield from self._rows(start, bucket)
+            yield from self._due_places(start, bucket)
+
+    def _due_places(self, start: float, bucket: _StepBucket) -> Iterator[RankPlace]:
+        for rank, row in sorted(bucket.rows.items()):
+            place = self._places[rank]
+            written, at = self._written.get(rank, (None, -math.inf))
+            # An older bucket that is closed again has nothing newer to add.
+            if start <= at or (place == written and start < at + PLACE_SECONDS):
+                continue
+            self._written[rank] = place, start
+            yield RankPlace(
+                cluster=self._cluster,
+                job_id=self._job,
+                attempt=self._attempt,
+                rank=rank,
+                node=self._node,
+                gpu_index=place[0],
+                coords=place[1:],
+                world_size=self._world_size,
+                step=int(row[-1]),
+                at=start,
+            )
 
     def _rows(self, start: float, bucket: _StepBucket) -> Iterator[StepRollup]:
         for rank, (n, step, slowest, compute, longest, wait, first, last) in sorted(bucket.rows.items()):
@@ -161,6 +200,11 @@ class RollUp:
 
     def _all(self) -> tuple[_Source[NodeBuckets] | _Source[StepBuckets], ...]:
         return (*self._nodes.values(), *self._jobs.values())
+
+
+def _known(value: int) -> int | None:
+    """Return a coordinate, None for the number that stands for a missing one."""
+    return value if value >= 0 else None
 
 
 def _started(step: int, whole: float, compute: float, wait: float) -> list[float]:

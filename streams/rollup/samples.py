@@ -172,6 +172,8 @@ def _latest(sample: NodeSample) -> NodeLatest:
         gpus=len(sample.gpu_ids),
         nics=len(sample.nic_ids),
         job_id=sample.job_id,
+        rack=sample.labels.get("rack"),
+        switch=sample.labels.get("switch"),
     )
 
 

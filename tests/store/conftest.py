@@ -16,7 +16,8 @@ from store.migrate import migrate
 
 TABLES = (
     "findings, finding_history, silences, events, webhooks, webhook_secrets, deliveries, delivery_attempts, "
-    "api_keys, audit, heartbeats, samples_10s, nic_10s, host_10s, steps_10s, nodes, paces, requests"
+    "api_keys, audit, heartbeats, samples_10s, nic_10s, host_10s, steps_10s, nodes, paces, ranks, jobs, "
+    "requests"
 )
 
 

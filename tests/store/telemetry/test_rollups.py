@@ -127,6 +127,8 @@ def test_old_roll_ups_go(conn):
         "host_10s": 0,
         "steps_10s": 1,
         "paces": 0,
+        "ranks": 0,
+        "jobs": 0,
         "findings": 0,
     }
     assert conn.execute("SELECT count(*) FROM samples_10s").fetchone() == (1,)

@@ -8,7 +8,7 @@ import pytest
 from slowrank.telemetry import JobSteps, NodeSample
 from slowrank.telemetry.columns import pack
 from slowrank.telemetry.schema import GPU_V1, HOST_V1, NIC_V1, STEP_V1
-from store.telemetry.buckets import ROLLED, NodeLatest, SampleRollup, StepRollup
+from store.telemetry.buckets import ROLLED, NodeLatest, RankPlace, SampleRollup, StepRollup
 from streams.rollup.rollup import RollUp
 
 
@@ -230,3 +230,30 @@ def test_random_restarts_lose_no_sample():
             rows += rollup.add(record)
         at = stop
     assert same(final(rows + rollup.flush())) == same(expected)
+
+
+def placed(t, seq, *, node="n1", gpu=3, **coords):
+    row = {"rank": 7, "step": t, "ts": float(t), "step_seconds": 1.0, "gpu_index": gpu} | coords
+    return steps(t, [row], seq=seq, node=node)
+
+
+def places(rows):
+    return [row for row in rows if isinstance(row, RankPlace)]
+
+
+def test_a_rank_s_place_comes_with_its_first_roll_up():
+    """Node, GPU and coordinates as its rows have them; what a row lacks is None."""
+    rollup = RollUp()
+    (place,) = places([*rollup.add(placed(100, 0, pp=1, dp=2)), *rollup.flush()])
+    assert (place.rank, place.node, place.gpu_index) == (7, "n1", 3)
+    assert place.coords == (2, 1, None, None, None)
+    assert (place.step, place.at) == (100, 100.0)
+
+
+def test_a_place_is_repeated_only_when_it_is_due():
+    """Every five minutes, and where the rank has another GPU with the bucket that this record closes."""
+    rollup, rows = RollUp(), []
+    for k in range(62):
+        rows += rollup.add(placed(100 + 10 * k, k, gpu=3 if k < 50 else 4))
+    rows += rollup.flush()
+    assert [(place.at, place.gpu_index) for place in places(rows)] == [(100, 3), (400, 3), (580, 4)]

@@ -4,6 +4,7 @@ from datetime import datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
+from fastapi.responses import JSONResponse
 
 from alerts.silence import labels, muting
 from api.deps import Services, ServicesDep
@@ -20,6 +21,7 @@ from api.security.auth import CredentialsDep, authenticated, require
 from api.security.sessions import token_of
 from store.access import sessions
 from store.access.link_key import link_key
+from store.evidence.freeze import evidence_of
 from store.findings import findings, silences
 
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
@@ -87,6 +89,24 @@ def show_finding(
         },
         public_url=services.settings.public_url.rstrip("/"),
     )
+
+
+@router.get("/findings/{finding_id}/evidence.json")
+def read_evidence(
+    finding_id: FindingId,
+    request: Request,
+    services: ServicesDep,
+    credentials: CredentialsDep,
+    token: Annotated[str, Query(alias="t")] = "",
+) -> Response:
+    """Return what the plots of the page show, to whoever may open the page."""
+    seen = _visit(request, services, credentials, finding_id=finding_id, token=token)
+    with services.pool.connection() as conn:
+        stored = findings.get(conn, finding_id)
+        if stored is None or (seen is not None and not seen.principal.may_see(stored.cluster)):
+            raise not_found("finding", finding_id)
+        found = evidence_of(conn, finding_id)
+    return JSONResponse(found, headers={"cache-control": "private, no-store"})
 
 
 def _lasted(onset: str, resolved_at: str | None) -> str:

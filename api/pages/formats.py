@@ -19,6 +19,8 @@ def quantity(value: float | None, unit: str | None = "") -> str:
     """Return a number with its unit: ``1.76 GHz``, ``31 ms``, ``93 %``; a dash for None."""
     if value is None:
         return "–"
+    if unit == "1" or not unit:
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
     if unit == "ratio":
         return f"{100 * value:.3g} %"
     if unit == "s" and 0 < abs(value) < 1:
@@ -27,7 +29,7 @@ def quantity(value: float | None, unit: str | None = "") -> str:
         for size, prefix in _PREFIXES:
             if abs(value) >= size:
                 return f"{value / size:.3g} {prefix}{unit}"
-    return f"{value:.4g} {unit or ''}".strip()
+    return f"{value:.4g} {unit}"
 
 
 def duration(seconds: float) -> str:

@@ -66,6 +66,7 @@
   function open(form) {
     const here = document.getElementById(form);
     if (here) {
+      here.open = true;
       here.scrollIntoView({ block: "center" });
       here.querySelector("input:not([type=hidden]), select").focus();
       return true;

@@ -136,6 +136,22 @@ def test_a_link_opens_its_finding_alone_for_seven_days(client_with, save_finding
     assert "expired" in nobody.get(refused["too old"], headers=BROWSER).text
 
 
+def test_the_plots_open_to_whoever_may_open_the_page(client_with, save_finding, link):
+    """The link of this finding, and keys that may read it; not the link of another finding."""
+    nobody = client_with()
+    first, second = save_finding(cluster="prod-a"), save_finding(node="n2", cluster="prod-b")
+    token = link(first).partition("?")[2]
+    found = nobody.get(f"/findings/{first.id}/evidence.json?{token}")
+    assert found.status_code == 200
+    assert found.json()["finding_id"] == first.id
+    assert found.json() == client_with("findings:read").get(f"/api/v1/findings/{first.id}/evidence").json()
+    assert f'data-evidence="/findings/{first.id}/evidence.json"' in nobody.get(link(first)).text
+    assert nobody.get(f"/findings/{second.id}/evidence.json?{token}").status_code == 401
+    limited = client_with("findings:read", clusters=("prod-a",))
+    assert limited.get(f"/findings/{first.id}/evidence.json").status_code == 200
+    assert limited.get(f"/findings/{second.id}/evidence.json").status_code == 404
+
+
 def test_a_link_reads_and_nothing_else(client_with, save_finding, link):
     """The API takes no token of a link, and the page takes no other method."""
     nobody, finding = client_with(), save_finding()

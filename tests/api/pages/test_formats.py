@@ -1,0 +1,48 @@
+"""Numbers, times and addresses as people read them."""
+
+import pytest
+
+from api.pages import formats
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (1.755e9, "Hz", "1.75 GHz"),
+        (0.0312, "s", "31.2 ms"),
+        (2.904, "s", "2.904 s"),
+        (0.93, "ratio", "93 %"),
+        (3e9, "1", "3,000,000,000"),
+        (1.204, "1", "1.204"),
+        (596.8, "W", "596.8 W"),
+        (0.0, "s", "0 s"),
+        (-0.5, "s", "-500 ms"),
+        (None, "s", "–"),
+    ],
+)
+def test_a_quantity_has_its_unit_and_few_digits(value, unit, text):
+    """SI prefixes where the unit takes them."""
+    assert formats.quantity(value, unit) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.2, "0 s"), (59, "59 s"), (61, "1 min 01 s"), (7500, "2 h 05 min"), (90000, "1 d 1 h"), (-5, "0 s")],
+)
+def test_a_duration_has_its_two_largest_units(seconds, text):
+    """Never negative, as clocks of two machines differ."""
+    assert formats.duration(seconds) == text
+
+
+@pytest.mark.parametrize("url", ["javascript:alert(1)", "data:text/html,x", "//x", "", None, "ftp://x"])
+def test_only_web_addresses_become_links(url):
+    """A runbook's address may come from a settings file, and never runs a script."""
+    assert formats.web_link(url) == ""
+    assert formats.web_link("https://docs.example.org/x") == "https://docs.example.org/x"
+
+
+def test_a_time_is_utc_and_marked_up():
+    """Offsets are converted; the element has the machine's form."""
+    shown = formats.moment("2026-11-20T09:32:40+02:00")
+    assert shown == '<time datetime="2026-11-20T07:32:40Z">2026-11-20 07:32:40 UTC</time>'
+    assert formats.clock(None) == "–"

@@ -11,6 +11,7 @@ from psycopg_pool import ConnectionPool
 from api import ingest
 from api.delivery.from_settings import policy_of
 from api.deps import Probe, Services
+from api.foreign import otlp, remote_write
 from api.http import problems
 from api.http.client_address import networks
 from api.http.cursors import Cursors
@@ -26,6 +27,7 @@ from api.routes import (
     deliveries,
     evidence,
     findings,
+    foreign,
     health,
     keys,
     meta,
@@ -47,6 +49,8 @@ ROUTERS = (
     webhooks.router,
     deliveries.router,
     ingest_routes.router,
+    foreign.router,
+    foreign.otlp_router,
     stream.router,
     keys.router,
     audit.router,
@@ -87,7 +91,11 @@ def create_app(
         Edge,
         allowed_hosts=allowed_hosts(settings),
         observe=metrics.observe,
-        body_limits={"/api/v1/ingest/samples": ingest.MAX_BODY},
+        body_limits={
+            "/api/v1/ingest/samples": ingest.MAX_BODY,
+            "/api/v1/write": remote_write.MAX_BODY,
+            "/v1/metrics": otlp.MAX_BODY,
+        },
         trusted=networks(settings.api_trusted_proxies),
     )
     for router in ROUTERS:

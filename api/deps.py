@@ -11,6 +11,7 @@ from fastapi import Depends, Request
 from prometheus_client import CollectorRegistry
 from psycopg_pool import ConnectionPool
 
+from api.foreign.receiver import ForeignReceiver
 from api.http.cursors import Cursors
 from api.http.limits import Limiter
 from api.http.times import utc_now
@@ -35,6 +36,7 @@ class Services:
     cursors: Cursors
     limiter: Limiter = field(default_factory=Limiter)
     sink: Sink | None = None
+    foreign: ForeignReceiver = field(default_factory=ForeignReceiver)
     probes: Mapping[str, Probe] = field(default_factory=dict)
     streams: Counter[str] = field(default_factory=Counter)
     now: Callable[[], datetime] = utc_now

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NoReturn
 
 import psycopg
@@ -15,6 +15,7 @@ from psycopg import sql
 from servers.alertmanager import Alertmanager
 from servers.kafka import KafkaCluster
 from servers.process import ServiceError
+from servers.prometheus import Prometheus
 from servers.timescale import Timescale
 
 # The same examples in every run, and no verdict on how fast a busy machine tries them.
@@ -24,7 +25,7 @@ settings.register_profile(
 settings.load_profile("exact")
 
 SHARED = {"kafka_bootstrap", "timescale_dsn", "database"}
-PRIVATE = {"private_kafka", "private_timescale", "private_alertmanager"}
+PRIVATE = {"private_kafka", "private_timescale", "private_alertmanager", "private_prometheus"}
 
 
 def unavailable(reason: str) -> NoReturn:
@@ -98,6 +99,24 @@ def private_alertmanager() -> Iterator[Alertmanager]:
         yield server
     except ServiceError as error:
         unavailable(str(error))
+    finally:
+        server.close()
+
+
+@pytest.fixture
+def private_prometheus() -> Iterator[Callable[[str], Prometheus]]:
+    """Start a Prometheus of the test's own: ``private_prometheus(configuration)``."""
+    server = Prometheus()
+
+    def start(config: str) -> Prometheus:
+        try:
+            server.start(config)
+        except ServiceError as error:
+            unavailable(str(error))
+        return server
+
+    try:
+        yield start
     finally:
         server.close()
 

@@ -68,16 +68,17 @@ TABLE = {
     " streams.runtime streams.runtime.kafka aiokafka prometheus_client",
     "streams.runtime.partitions": "slowrank.telemetry detectors.fleet alerts streams"
     " streams.node streams.rollup streams.runtime.kafka streams.runtime.monitoring msgspec aiokafka",
-    "api": "slowrank alerts store api.delivery api.http api.pages api.routes api.security"
+    "api": "slowrank alerts store api.delivery api.foreign api.http api.pages api.routes api.security"
     " fastapi msgspec prometheus_client psycopg psycopg_pool",
     "api.delivery": "slowrank alerts store api api.delivery.receivers api.http api.security"
     " certifi httpx prometheus_client psycopg psycopg_pool",
     "api.delivery.receivers": "slowrank msgspec",
+    "api.foreign": "slowrank.foreign slowrank.telemetry api cramjam google.protobuf opentelemetry.proto",
     "api.http": "slowrank.telemetry store.access api api.security fastapi starlette msgspec psycopg pydantic",
     "api.http.connections": "api api.http fastapi uvicorn h11",
     "api.pages": "slowrank alerts store api api.http api.routes api.security"
     " fastapi jinja2 markupsafe psycopg pydantic",
-    "api.routes": "slowrank detectors.fleet alerts store api api.delivery api.http api.security"
+    "api.routes": "slowrank detectors.fleet alerts store api api.delivery api.foreign api.http api.security"
     " fastapi starlette prometheus_client psycopg pydantic",
     "api.security": "store api api.http fastapi httpx pydantic",
     "simulator": "simulator.cluster simulator.faults",

@@ -20,6 +20,8 @@ class Rate:
 # guessing a 256-bit secret at one attempt a second is hopeless.
 READ = Rate(20, 60)
 WRITE = Rate(5, 20)
+# Chosen: 50 shards of a Prometheus, its default maximum, each with two requests a second.
+TELEMETRY = Rate(100, 400)
 FAILED_AUTH = Rate(1, 20)
 
 

@@ -12,7 +12,7 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from pydantic import Field
 
 from api.deps import Services, ServicesDep
-from api.http.limits import FAILED_AUTH, READ, WRITE
+from api.http.limits import FAILED_AUTH, READ, TELEMETRY, WRITE, Rate
 from api.http.problems import Problem
 from api.security.sessions import token_of
 from store.access import keys, sessions
@@ -34,6 +34,8 @@ Cluster = Annotated[str, Field(pattern=r"^[A-Za-z0-9._:/-]{1,128}$")]
 # A token has 81 characters; much longer ones are not hashed.
 _MAX_TOKEN = 256
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+# Sent without pause by agents that may drop what is refused with a 429 (Prometheus' retry_on_http_429).
+_TELEMETRY_PATHS = frozenset({"/api/v1/write", "/v1/metrics"})
 _bearer = HTTPBearer(auto_error=False, scheme_name="key", description="`slowrank key create` makes one.")
 CredentialsDep = Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)]
 
@@ -67,14 +69,15 @@ def admitted(request: Request, services: Services, key: ApiKey | None) -> Princi
     client = request.client.host if request.client else "unknown"
     if key is None:
         # By address, as there is no key.
-        _take(services, f"failed:{client}", failed=True, safe=False)
+        _take(services, f"failed:{client}:w", FAILED_AUTH)
         raise Problem(
             401,
             "unauthorized",
             "send Authorization: Bearer srk_…; `slowrank key create` makes a key",
             headers={"www-authenticate": 'Bearer realm="slowrank"'},
         )
-    _take(services, f"key:{key.id}", failed=False, safe=request.method in _SAFE)
+    use, rate = _use(request)
+    _take(services, f"key:{key.id}:{use}", rate)
     request.state.key_id = key.id
     return Principal(key.id, frozenset(key.scopes), key.clusters, key.name)
 
@@ -103,6 +106,7 @@ def metrics_reader(request: Request, services: ServicesDep, credentials: Credent
 
 FindingsReader = Annotated[Principal, Depends(require("findings:read"))]
 FindingsWriter = Annotated[Principal, Depends(require("findings:write"))]
+TelemetryReader = Annotated[Principal, Depends(require("telemetry:read"))]
 TelemetryWriter = Annotated[Principal, Depends(require("telemetry:write"))]
 WebhooksAdmin = Annotated[Principal, Depends(require("webhooks:admin"))]
 KeysAdmin = Annotated[Principal, Depends(require("keys:admin"))]
@@ -133,9 +137,15 @@ def _key(
         return sessions.key_of(conn, session, services.now())
 
 
-def _take(services: Services, name: str, *, failed: bool, safe: bool) -> None:
-    rate = FAILED_AUTH if failed else READ if safe else WRITE
-    wait = services.limiter.take(f"{name}:{'r' if safe else 'w'}", rate, services.monotonic())
+def _use(request: Request) -> tuple[str, Rate]:
+    """Return the name of a request's bucket, and its rate."""
+    if request.url.path in _TELEMETRY_PATHS:
+        return "t", TELEMETRY
+    return ("r", READ) if request.method in _SAFE else ("w", WRITE)
+
+
+def _take(services: Services, name: str, rate: Rate) -> None:
+    wait = services.limiter.take(name, rate, services.monotonic())
     if wait:
         detail = f"at most {rate.per_second:g} requests a second, {rate.burst:g} at once; see Retry-After"
         raise Problem(429, "too-many-requests", detail, headers={"retry-after": str(int(wait) + 1)})

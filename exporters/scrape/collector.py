@@ -10,15 +10,11 @@ from dataclasses import dataclass, field
 from exporters.collector import NOTHING, Columns, Event, Instant, Reading
 from exporters.host.device_threads import DeviceThreads
 from exporters.scrape.page import Page, PageFailed, fetch, parse
-from slowrank.foreign.node_values import Device, NodeValues, Values, Xid
+from slowrank.foreign.node_values import NodeValues, Values, Xid, gauges
 from slowrank.foreign.rules import RULES
-from slowrank.foreign.series import Point
 
 _log = logging.getLogger(__name__)
 
-UNCHANGED_SECONDS = 90.0
-"""Seconds for which equal values of all GPUs count as not read again, so that their counters are missing.
-After that the source itself is frozen. Chosen: three of dcgm-exporter's default intervals of 30 s."""
 HELD_SECONDS = 15.0
 """Seconds for which gauges are held where a target does not answer. Chosen: three times the longest read."""
 _SHOWN = 10
@@ -33,7 +29,7 @@ class _Answer:
 
 @dataclass(slots=True)
 class _Target:
-    """The state of one URL: its values, its failures, and when its GPU values last changed."""
+    """The state of one URL: its values, its failures, and when it was last read."""
 
     url: str
     node: NodeValues = field(default_factory=NodeValues)
@@ -43,8 +39,6 @@ class _Target:
     seconds: float = 0.0
     last: Values = field(default_factory=Values)
     read: float = -math.inf
-    gpus: Sequence[Point] = ()
-    changed: float = -math.inf
 
     def values(self, answer: _Answer | None, now: Instant) -> Values:
         """Return the values of this tick; None: the target has not answered."""
@@ -55,7 +49,7 @@ class _Target:
                 return self._taken(answer.page, now)
             self._count(answer.page)
         held = now.monotonic - self.read <= HELD_SECONDS
-        return Values(gpu=_gauges(self.last.gpu), nic=_gauges(self.last.nic)) if held else Values()
+        return Values(gpu=gauges(self.last.gpu), nic=gauges(self.last.nic)) if held else Values()
 
     def _taken(self, page: Page, now: Instant) -> Values:
         if self.read == -math.inf:
@@ -69,17 +63,7 @@ class _Target:
             )
         self.refused, self.read = page.refused, now.monotonic
         self.last = self.node.at(now.wall, page.points)
-        if not self._repeats(page, now.monotonic):
-            return self.last
-        return Values(_gauges(self.last.gpu), self.last.nic, self.last.host, self.last.xids)
-
-    def _repeats(self, page: Page, now: float) -> bool:
-        """Return whether the GPUs have the values of the last page: their exporter reads them more seldom."""
-        gpus = [point for point in page.points if point.rule.owner == "gpu"]
-        if gpus != self.gpus:
-            self.gpus, self.changed = gpus, now
-            return False
-        return now - self.changed < UNCHANGED_SECONDS
+        return self.last
 
     def _count(self, problem: PageFailed) -> None:
         self.failures[problem.reason] += 1
@@ -146,14 +130,6 @@ def _merged(parts: Iterable[Mapping[str, Columns]]) -> dict[str, Columns]:
         for name, columns in part.items():
             devices[name] = {**devices.get(name, NOTHING), **columns}
     return devices
-
-
-def _gauges(devices: Mapping[str, Device]) -> dict[str, Device]:
-    """Return the columns without the counters: one that is not read again has not stood still."""
-    return {
-        name: {column: value for column, value in columns.items() if not column.endswith("_total")}
-        for name, columns in devices.items()
-    }
 
 
 def _event(xid: Xid, now: Instant) -> Event:

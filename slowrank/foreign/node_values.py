@@ -1,7 +1,7 @@
 """All series of one node and moment as columns, with the state that rates and XIDs need."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -19,6 +19,12 @@ _WHOLE = {
     if column.dtype == "<i8"
 }
 _INT64 = 2**63
+# A larger number becomes infinity in a 32-bit column.
+_FLOAT32_MAX = 3.4e38
+
+UNCHANGED_SECONDS = 90.0
+"""Seconds for which equal values of all GPUs count as not read again, so that their counters are missing.
+After that the source itself is frozen. Chosen: three of dcgm-exporter's default intervals of 30 s."""
 
 Device = dict[str, Value]
 
@@ -70,11 +76,14 @@ class Values:
 class NodeValues:
     """Makes the columns of one node from its points, moment by moment.
 
-    A rate is missing at the first moment, and where its counter went back.
+    A rate is missing at the first moment, and where its counter went back. Counters of GPUs are missing while
+    all values of the GPUs are those of the moment before: their exporter reads them more seldom.
     """
 
     _totals: dict[tuple[str, str], tuple[float, float]] = field(default_factory=dict)
     _xids: dict[str, int] = field(default_factory=dict)
+    _gpus: Mapping[str, Device] = field(default_factory=dict)
+    _changed: float = 0.0
 
     def at(self, ts: float, points: Iterable[Point]) -> Values:
         """Return the columns at event time ``ts`` (Unix s); of equal series the last one counts."""
@@ -90,6 +99,10 @@ class NodeValues:
             value = self._value(rule, instance, group, ts)
             if value is not None:
                 values.device(owner, instance)[column] = _fitting(column, value)
+        if values.gpu != self._gpus:
+            self._gpus, self._changed = values.gpu, ts
+        elif ts - self._changed < UNCHANGED_SECONDS:
+            values.gpu = gauges(values.gpu)
         return values
 
     def _value(self, rule: Rule, instance: str, group: Sequence[Point], ts: float) -> float | None:
@@ -130,7 +143,15 @@ class NodeValues:
         return [Xid(gpu, code)] if code > 0 and before is not None and before != code else []
 
 
+def gauges(devices: Mapping[str, Device]) -> dict[str, Device]:
+    """Return the columns without the counters: one that is not read again has not stood still."""
+    return {
+        name: {column: value for column, value in columns.items() if not column.endswith("_total")}
+        for name, columns in devices.items()
+    }
+
+
 def _fitting(column: str, value: float) -> Value:
-    if column not in _WHOLE:
-        return value
-    return int(value) if abs(value) < _INT64 else None
+    if column in _WHOLE:
+        return int(value) if abs(value) < _INT64 else None
+    return value if abs(value) < _FLOAT32_MAX else None

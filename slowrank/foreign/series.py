@@ -28,6 +28,8 @@ _PORT = re.compile(r":[0-9]{1,5}$")
 _NODE_LABELS = ("node", "hostname", "nodename", "k8s_node_name", "host_name", "instance")
 _GPU_LABELS = ("gpu", "gpu_index", "hw_name", "hw_id")
 _UUID_LABELS = ("uuid", "gpu_uuid")
+# dcgm-exporter's mapping of Slurm jobs to GPUs.
+_JOB_LABEL = "hpc_job"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,17 @@ def node_of(labels: Labels) -> str | None:
         if value := labels.get(name):
             return as_name(_PORT.sub("", value) if name == "instance" else value)
     return None
+
+
+def job_of(labels: Labels) -> str | None:
+    """Return the job that ``plain`` labels name, None where they name none."""
+    job = labels.get(_JOB_LABEL)
+    return as_name(job) if job else None
+
+
+def location_of(labels: Labels) -> dict[str, str]:
+    """Return the rack and switch that ``plain`` labels name."""
+    return {name: as_name(labels[name]) for name in ("rack", "switch") if labels.get(name)}
 
 
 def uuid_of(labels: Labels) -> str | None:

@@ -76,7 +76,7 @@ TABLE = {
     "api.foreign": "slowrank.foreign slowrank.telemetry api cramjam google.protobuf opentelemetry.proto",
     "api.http": "slowrank.telemetry store.access api api.security fastapi starlette msgspec psycopg pydantic",
     "api.http.connections": "api api.http fastapi uvicorn h11",
-    "api.pages": "slowrank alerts store api api.http api.routes api.security"
+    "api.pages": "slowrank alerts store api api.delivery api.http api.routes api.security"
     " fastapi jinja2 markupsafe psycopg pydantic",
     "api.routes": "slowrank detectors.fleet alerts store api api.delivery api.foreign api.http api.security"
     " fastapi starlette prometheus_client psycopg pydantic",

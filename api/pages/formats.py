@@ -32,6 +32,11 @@ def quantity(value: float | None, unit: str | None = "") -> str:
     return f"{value:.4g} {unit}"
 
 
+def amount(value: float) -> str:
+    """Return a number with three digits, and never as a power of ten: ``0.048``, ``14.8``, ``20,150``."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
 def duration(seconds: float) -> str:
     """Return a length of time in its two largest units: ``2 h 05 min``."""
     seconds = max(0, round(seconds))

@@ -25,7 +25,7 @@ HEADERS = {
     "cross-origin-opener-policy": "same-origin",
 }
 THEMES = ("dark", "light")
-NAVIGATION = (("Fleet", "/"), ("Findings", "/findings"))
+NAVIGATION = (("Fleet", "/"), ("Findings", "/findings"), ("Settings", "/settings"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +80,8 @@ def _environment() -> Environment:
         "version": __version__,
         "query": formats.query,
     }
-    named = (formats.quantity, formats.duration, formats.moment, formats.clock, formats.ago, formats.web_link)
-    environment.filters |= {function.__name__: function for function in named}
+    named = ("amount", "quantity", "duration", "moment", "clock", "ago", "web_link")
+    environment.filters |= {name: getattr(formats, name) for name in named}
     environment.filters |= {"cause": formats.cause_name, "place": formats.place_of}
     return environment
 

@@ -1,6 +1,6 @@
 """The routers of the pages, in the order in which paths are matched."""
 
-from api.pages import assets, finding, finding_forms, findings, fleet, sign_in
+from api.pages import assets, finding, finding_forms, findings, fleet, settings, settings_forms, sign_in
 
 ROUTERS = (
     assets.router,
@@ -9,4 +9,6 @@ ROUTERS = (
     findings.router,
     finding.router,
     finding_forms.router,
+    settings.router,
+    settings_forms.router,
 )

@@ -64,7 +64,7 @@ def read_silences(request: Request, services: ServicesDep, principal: FindingsRe
     """List silences of any state, latest end first."""
     now = services.now()
     with services.pool.connection() as conn:
-        found = [s for s in silences.listed(conn) if _reaches(principal, s)]
+        found = [s for s in silences.listed(conn) if reaches(principal, s)]
     return conditional.answer(request, {"items": [_shown(s, now) for s in found], "next_cursor": ""})
 
 
@@ -88,7 +88,7 @@ def expire_silence(
     """End a silence now; it stays in the list."""
     with services.pool.connection() as conn, conn.transaction():
         found = silences.get(conn, silence_id)
-        if found is None or not _reaches(principal, found):
+        if found is None or not reaches(principal, found):
             raise not_found("silence", silence_id)
         silences.expire(conn, silence_id, services.now())
         record(conn, request, "silence.expire", silence_id, {})
@@ -114,7 +114,7 @@ def _silence(body: SilenceBody, principal: Principal, now: datetime) -> Silence:
         created_by=principal.key_id,
         comment=body.comment,
     )
-    if not _reaches(principal, made):
+    if not reaches(principal, made):
         raise Problem(
             403,
             "forbidden",
@@ -123,7 +123,7 @@ def _silence(body: SilenceBody, principal: Principal, now: datetime) -> Silence:
     return made
 
 
-def _reaches(principal: Principal, silence: Silence) -> bool:
+def reaches(principal: Principal, silence: Silence) -> bool:
     """Return whether the silence stays within the clusters of the key."""
     named = [m.value for m in silence.matchers if m.name == "cluster" and m.is_equal and not m.is_regex]
     return not principal.clusters or any(name in principal.clusters for name in named)

@@ -35,6 +35,8 @@
 
   document.addEventListener("mouseover", (event) => {
     const time = event.target.closest && event.target.closest("time[datetime]");
+    const node = event.target.closest && event.target.closest("a.node");
+    if (node && !node.title) node.title = node.getAttribute("aria-label");
     if (time && !time.title) time.title = new Date(time.dateTime).toLocaleString(undefined, { timeZoneName: "short" });
   });
 
@@ -82,5 +84,27 @@
     else if (!(event.key in forms) || !open(forms[event.key])) return;
     event.preventDefault();
   });
-  if (Object.values(forms).includes(location.hash.slice(1))) open(location.hash.slice(1));
+
+  // After a part of the page was fetched anew the same row is selected, and a lost connection is shown.
+  const offline = (is) => all("[data-offline]").forEach((notice) => { notice.hidden = !is; });
+  let focused = "";
+  document.addEventListener("htmx:beforeSwap", () => {
+    const here = document.activeElement;
+    focused = here && here.closest("#now") ? here.getAttribute("href") || "" : "";
+  });
+  document.addEventListener("htmx:afterSettle", () => {
+    const rows = all("[data-row]");
+    if (rows[at]) rows[at].classList.add("at");
+    const again = focused && all("#now a").find((link) => link.getAttribute("href") === focused);
+    if (again) again.focus({ preventScroll: true });
+    offline(false);
+  });
+  document.addEventListener("htmx:sendError", () => offline(true));
+  document.addEventListener("htmx:responseError", () => offline(true));
+
+  // After the load: the browser's own jump to the fragment takes the focus away.
+  addEventListener("load", () => setTimeout(() => {
+    const form = location.hash.slice(1);
+    if (Object.values(forms).includes(form)) open(form);
+  }));
 })();

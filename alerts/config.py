@@ -46,6 +46,9 @@ class FindingConfig:
     """Fingerprint of the detectors' settings, so that ``config_hash`` differs between tunings."""
     gpu_hour_price: float | None = None
     """Money per GPU-hour; no price, no ``cost_per_hour``."""
+    runbooks: str = field(default="", repr=False)
+    """URL of the runbooks of stored findings, with ``{kind}``; without one they have no link. Not part of
+    ``config_hash``, because no finding depends on it."""
     costs: ActionCosts = field(default_factory=ActionCosts)
     """Cost of acting, with which the loss is compared before a finding advises to drain a node."""
     calibration: Calibration = FITTED

@@ -1,7 +1,7 @@
 """Every finding kind, one row each: the only place that lists them.
 
-A new kind is a row here, and a detector that raises suspicions of it. ``docs/findings.md`` is written from
-the rows by ``scripts/kinds_table.py``.
+A new kind is a row here, a section of its name in ``docs/runbooks.md``, and a detector that raises suspicions
+of it. ``docs/findings.md`` is written from the rows by ``scripts/kinds_table.py``.
 """
 
 from dataclasses import replace
@@ -600,6 +600,15 @@ def kind_of(name: str) -> Kind:
     if number is not None:
         return _uncatalogued(number)
     return KINDS.get(name.partition(".")[0]) or _UNKNOWN
+
+
+def row_of(name: str) -> str:
+    """Return the name of the row of ``KINDS`` that covers a kind, which its runbook has too.
+
+    All XIDs but those with a row of their own are ``xid``. A kind without any row keeps its name.
+    """
+    family = name.partition(".")[0]
+    return name if name in KINDS or family not in KINDS else family
 
 
 @lru_cache(maxsize=256)

@@ -5,6 +5,7 @@ PYTHONPATH=. python scripts/kinds_table.py
 
 from pathlib import Path
 
+from alerts.kind import Kind
 from alerts.kinds import KINDS
 
 PAGE = Path(__file__).resolve().parents[1] / "docs/findings.md"
@@ -19,12 +20,17 @@ def page(text: str) -> str:
 
 
 def rows() -> list[str]:
-    """Return a line for every kind that a finding may have; ``x.*`` is a family that is a kind itself."""
-    return [
-        f"| `{name if '.' in name else f'{name}.*'}` | {kind.meaning} | {kind.severity} | `{kind.action}` |\n"
-        for name, kind in KINDS.items()
-        if kind.role == "finding"
-    ]
+    """Return a line for every kind that a finding may have; ``x.*`` is a family that is a kind itself.
+
+    Each is linked to its section in ``docs/runbooks.md``, under the anchor that GitHub gives to its heading.
+    """
+    return [_row(name, kind) for name, kind in KINDS.items() if kind.role == "finding"]
+
+
+def _row(name: str, kind: Kind) -> str:
+    shown = name if "." in name else f"{name}.*"
+    link = f"[`{shown}`](runbooks.md#{name.replace('.', '')})"
+    return f"| {link} | {kind.meaning} | {kind.severity} | `{kind.action}` |\n"
 
 
 if __name__ == "__main__":

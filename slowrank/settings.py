@@ -58,6 +58,8 @@ class Settings(BaseSettings):
     api_host: str = "127.0.0.1"
     api_port: int = Field(default=8080, ge=0, le=65535)
     public_url: str = "http://127.0.0.1:8080"
+    # With {kind} in it; empty: those that the API serves.
+    runbook_url: str = ""
     api_allowed_hosts: tuple[str, ...] = ()
     api_metrics_public: bool = False
     # Addresses and CIDR blocks whose X-Forwarded-For is trusted.
@@ -127,6 +129,14 @@ class Settings(BaseSettings):
                 raise ValueError(f"must be addresses or CIDR blocks such as 10.0.0.0/8: {error}") from error
         return values
 
+    @field_validator("runbook_url")
+    @classmethod
+    def _runbooks(cls, value: str) -> str:
+        # It becomes a link in alerts.
+        if value and not re.fullmatch(r"https?://[^\s{}\"<>]+/[^\s{}\"<>]*\{kind\}[^\s{}\"<>]*", value):
+            raise ValueError("must be a URL with {kind} in it, such as https://wiki.example.org/gpu/{kind}")
+        return value
+
     @field_validator("notifier_lease_seconds")
     @classmethod
     def _longer_than_an_attempt(cls, value: float) -> float:
@@ -179,6 +189,10 @@ class Settings(BaseSettings):
     def scrape_urls(self) -> list[str]:
         """Return the URLs that the exporter scrapes."""
         return _listed(self.exporter_scrape)
+
+    def runbooks(self) -> str:
+        """Return the URL of the runbooks with ``{kind}`` in it: the operator's, else those of the API."""
+        return self.runbook_url or f"{self.public_url.rstrip('/')}/runbooks/{{kind}}"
 
     def location_labels(self) -> dict[str, str]:
         """Return the labels for the node's location, without those that are not set."""

@@ -77,7 +77,7 @@ TABLE = {
     "api.http": "slowrank.telemetry store.access api api.security fastapi starlette msgspec psycopg pydantic",
     "api.http.connections": "api api.http fastapi uvicorn h11",
     "api.pages": "slowrank alerts store api api.delivery api.http api.routes api.security"
-    " fastapi jinja2 markupsafe psycopg pydantic",
+    " fastapi jinja2 markupsafe markdown_it psycopg pydantic",
     "api.routes": "slowrank detectors.fleet alerts store api api.delivery api.foreign api.http api.security"
     " fastapi starlette prometheus_client psycopg pydantic",
     "api.security": "store api api.http fastapi httpx pydantic",

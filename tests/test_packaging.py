@@ -71,6 +71,8 @@ def test_the_wheel_has_what_is_no_python(wheels):
     """Templates, styles, scripts, licences, checksums and migrations: all that is in the tree."""
     with ZipFile(wheels["slowrank_server"]) as archive:
         names = set(archive.namelist())
+    assert "api/pages/runbooks.md" in names
+    assert "!docs/runbooks.md" in (ROOT / ".dockerignore").read_text().splitlines()
     for folder in ("api/pages/templates", "api/static", "migrations"):
         files = {p.relative_to(ROOT).as_posix() for p in (ROOT / folder).rglob("*") if p.is_file()}
         files = {name for name in files if "__pycache__" not in name}

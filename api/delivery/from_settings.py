@@ -1,6 +1,7 @@
 """Builds the notifier and its parts from the settings."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from prometheus_client import CollectorRegistry
@@ -8,6 +9,7 @@ from psycopg import OperationalError, ProgrammingError
 from psycopg.conninfo import conninfo_to_dict
 from psycopg_pool import ConnectionPool
 
+from api.delivery import webhook_health
 from api.delivery.notifier import Limits, Notifier
 from api.delivery.webhook_client import WebhookClient, tls_context
 from api.metrics import NotifierMetrics, WebhookGauges
@@ -28,6 +30,7 @@ def notifier_of(
         public_url=settings.public_url,
         instance=instance,
         limits=limits_of(settings),
+        finding_config=replace(webhook_health.CONFIG, runbooks=settings.runbooks()),
     )
 
 

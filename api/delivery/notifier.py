@@ -17,6 +17,7 @@ from typing import Any
 import psycopg
 from psycopg_pool import ConnectionPool
 
+from alerts.config import FindingConfig
 from api.delivery import webhook_health
 from api.delivery.receivers.receiver import Notification
 from api.delivery.receivers.registry import receiver_named, repeat_seconds
@@ -66,6 +67,7 @@ class Notifier:
     public_url: str
     instance: str
     limits: Limits = Limits()
+    finding_config: FindingConfig = webhook_health.CONFIG
     now: Callable[[], datetime] = utc_now
     chance: Callable[[], float] = random.random
     _running: dict[str, asyncio.Task[None]] = field(default_factory=dict)
@@ -188,7 +190,7 @@ class Notifier:
                 deliveries.mark_delivered(conn, due, attempt)
             if what == "delivered":
                 if webhooks.record_success(conn, due.webhook.id):
-                    webhook_health.end_recovered(conn, self.now())
+                    webhook_health.end_recovered(conn, self.now(), self.finding_config)
             else:
                 self._failed(conn, due, attempt, answer)
 
@@ -213,7 +215,8 @@ class Notifier:
                 )
             webhook = webhooks.record_failure(conn, due.webhook.id, attempt.at)
         if webhook is not None and webhook.failing:
-            findings.save(conn, webhook_health.failing_finding(webhook, due, attempt), webhook_health.CONFIG)
+            failing = webhook_health.failing_finding(webhook, due, attempt)
+            findings.save(conn, failing, self.finding_config)
 
     async def _idle(self, stop: asyncio.Event, woken: asyncio.Event) -> None:
         """Sleep until something may be due: a notification, a free slot, the end of the poll interval."""
@@ -273,7 +276,7 @@ class Notifier:
 
     def _end_recovered(self) -> None:
         with self.pool.connection() as conn:
-            webhook_health.end_recovered(conn, self.now())
+            webhook_health.end_recovered(conn, self.now(), self.finding_config)
 
     def _prune(self) -> None:
         """Remove old events, secrets and answers; only the notifier's database role may."""

@@ -32,7 +32,7 @@ def failing_finding(webhook: Webhook, due: Due, attempt: Attempt) -> Finding:
     return _finding(webhook.id, cluster, title, onset.timestamp(), attempt.at.timestamp())
 
 
-def end_recovered(conn: Connection[Any], now: datetime) -> None:
+def end_recovered(conn: Connection[Any], now: datetime, config: FindingConfig = CONFIG) -> None:
     """Resolve findings about endpoints that recovered or that a person disabled or removed."""
     live = find(conn, FindingFilter(kinds=(KIND,), status=("open", "acknowledged"), limit=1000))
     # One finding per endpoint and cluster whose deliveries failed.
@@ -40,7 +40,7 @@ def end_recovered(conn: Connection[Any], now: datetime) -> None:
     endpoints = webhooks.by_id(conn, {webhook_id for webhook_id, _ in about})
     for webhook_id, finding in about:
         if not _fails(endpoints.get(webhook_id)):
-            save(conn, _ended(finding, webhook_id, now.timestamp()), CONFIG)
+            save(conn, _ended(finding, webhook_id, now.timestamp()), config)
 
 
 def _fails(webhook: Webhook | None) -> bool:

@@ -1,6 +1,16 @@
 """The routers of the pages, in the order in which paths are matched."""
 
-from api.pages import assets, finding, finding_forms, findings, fleet, settings, settings_forms, sign_in
+from api.pages import (
+    assets,
+    finding,
+    finding_forms,
+    findings,
+    fleet,
+    runbooks,
+    settings,
+    settings_forms,
+    sign_in,
+)
 
 ROUTERS = (
     assets.router,
@@ -11,4 +21,5 @@ ROUTERS = (
     finding_forms.router,
     settings.router,
     settings_forms.router,
+    runbooks.router,
 )

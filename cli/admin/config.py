@@ -102,7 +102,8 @@ def load_tuning(settings: "Settings", path: Path = FILE) -> "Tuning":
     from streams.config.toml_file import TuningError, read_tuning
 
     _refuse_unknown(path)
-    base = Configs(finding=FindingConfig(gpu_hour_price=settings.gpu_hour_price))
+    finding = FindingConfig(gpu_hour_price=settings.gpu_hour_price, runbooks=settings.runbooks())
+    base = Configs(finding=finding)
     try:
         return read_tuning(path, base)
     except TuningError as error:

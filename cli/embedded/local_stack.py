@@ -122,6 +122,7 @@ def local_stack(config: StackConfig, settings: Settings, tuning: Tuning) -> Iter
         settings = settings.model_copy(update={"database_url": SecretStr(dsn), "public_url": public})
         pool = parts.enter_context(open_pool(dsn, name="slowrank up"))
         memory = settings.streams_job_memory_mib << 20
+        tuning = tuning.with_runbooks(settings.runbooks())
         sink = LocalSink(pool, now=time.time, tuning=tuning, job_memory_bytes=memory)
         parts.enter_context(_ticking(sink))
         app = create_app(settings, pool, sink=sink)

@@ -17,6 +17,7 @@ from alerts.config import FindingConfig
 from alerts.finding import Finding, rfc3339
 from alerts.merge import merge, version_time
 from alerts.notify import EventType, NotifiedState, event_of
+from alerts.report.runbook import with_runbook
 from store.findings.outbox import Event, emit, event_id, wake
 from store.findings.rows import (
     UPSERT,
@@ -91,6 +92,7 @@ def save(conn: Connection[Any], finding: Finding, config: FindingConfig) -> Chan
         merged = finding if row is None else merge(held(row), finding)
         if merged is None:
             return None
+        merged = with_runbook(merged, config.runbooks)
         # An edit changes the status column, not the document: with the document's own status a repeat of
         # this version would look new.
         doc = document(merged)

@@ -88,6 +88,10 @@ class Tuning:
         layers = [replace(x, knobs={k: v for k, v in x.knobs.items() if k != "gray"}) for x in self.layers]
         return Tuning(layers, replace(self.base, gray=region))
 
+    def with_runbooks(self, template: str) -> "Tuning":
+        """Return a copy with the URL of the runbooks, with ``{kind}`` in it."""
+        return Tuning(self.layers, replace(self.base, finding=replace(self.base.finding, runbooks=template)))
+
     def mode(self, name: str, cluster: str, job: str | None = None, *, rule: str = "") -> tuple[Mode, str]:
         """Return the mode of a detector, or of one of its rules, and the table that sets it ("": none)."""
         for place in reversed(self._for(cluster, job)):

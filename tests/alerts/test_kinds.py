@@ -87,7 +87,7 @@ def test_the_row_decides_whether_a_hurt_job_pages(monkeypatch, pages, severity):
 def test_a_toy_kind_is_documented_and_counted():
     """It has a line in the table of kinds and a label of its own in the metrics."""
     assert kinds_table.rows()[-1] == (
-        "| `toy.wobble` | a machine that wobbles | error | `HARDWARE_INSPECTION` |\n"
+        "| [`toy.wobble`](runbooks.md#toywobble) | a machine that wobbles | error | `HARDWARE_INSPECTION` |\n"
     )
     assert counted_kind(TOY) == TOY
 

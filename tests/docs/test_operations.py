@@ -22,6 +22,7 @@ SAID = {
     "SLOWRANK_NODE": "host name",
     "SLOWRANK_STREAMS_RUNTIME_DIR": "below the temporary directory",
     "SLOWRANK_API_SECRET": "random",
+    "SLOWRANK_RUNBOOK_URL": "the API's own",
 }
 
 

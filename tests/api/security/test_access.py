@@ -12,13 +12,16 @@ from api.security.auth import SCOPES
 from api.security.sessions import COOKIE
 from store.access import sessions
 
-# What answers without a key, and how: probes, the form to sign in, files of pages, and what ends a session.
+# What answers without a key, and how: probes, the form to sign in, files of pages, runbooks, and what ends a
+# session.
 OPEN = {
     ("GET", "/healthz"): 200,
     ("GET", "/readyz"): 200,
     ("GET", "/version"): 200,
     ("GET", "/"): 200,
     ("GET", "/sign-in"): 200,
+    ("GET", "/runbooks"): 200,
+    ("GET", "/runbooks/{kind}"): 404,
     ("GET", "/static/{name:path}"): 404,
     ("POST", "/sign-in"): 403,
     ("POST", "/sign-out"): 303,

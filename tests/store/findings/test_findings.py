@@ -58,6 +58,14 @@ def save(conn, version, **settings):
     return findings.save(conn, version, FindingConfig(**settings))
 
 
+def test_a_stored_finding_links_to_its_runbook(conn):
+    """At the address of the settings; saving the same version again changes nothing."""
+    assert save(conn, finding(), runbooks="https://h/{kind}") is not None
+    [stored] = search.find(conn, FindingFilter()).items
+    assert stored.doc["action"]["runbook_url"] == "https://h/straggler.fail_slow"
+    assert save(conn, finding(), runbooks="https://h/{kind}") is None
+
+
 def get(conn, id_):
     return findings.get(conn, id_)
 

@@ -119,6 +119,25 @@ def h100(data: Path, trials: int, seed: int) -> dict[str, Score]:
     return scores
 
 
+def from_start(data: Path, factor: float, trials: int, seed: int) -> tuple[list[float], int]:
+    """Slow one rank of H100 jobs since step 0, and none; return after how many steps it is named (inf = not
+    within 60), and how many others are named in both.
+    """
+    rng, delays, false = np.random.default_rng(seed), [], 0
+    for _ in range(trials):
+        work = h100_job(data, rng)[:60]
+        rank = int(rng.integers(work.shape[1]))
+        slow = work.copy()
+        slow[:, rank] *= factor
+        tables = [
+            replace(synchronous(w), numbers=np.arange(60), world_size=work.shape[1]) for w in (work, slow)
+        ]
+        healthy, found = map(_our_alarms, tables)
+        delays.append(min((s + 1.0 for s, r in found if r == rank), default=np.inf))
+        false += len(healthy) + sum(r != rank for _, r in found)
+    return delays, false
+
+
 def _planned(work: Floats, rng: np.random.Generator) -> Floats:
     """Return the work with a change common to all ranks: a new level, a ramp, alternation or pauses."""
     work, at, kind = work.copy(), int(rng.integers(100, 1000)), rng.integers(4)
@@ -196,6 +215,16 @@ def _lines_h100(scores: dict[str, Score]) -> Iterator[str]:
         yield f"| {name} | " + " | ".join(cells) + " |"
 
 
+def _lines_from_start(data: Path, trials: int, seed: int) -> Iterator[str]:
+    for factor in (1.2, 1.6, 2.35):
+        delays, false = from_start(data, factor, trials, seed)
+        yield (
+            f"H100 with one rank x{factor} from the first step: named {np.isfinite(delays).mean():.2f}, "
+            f"within 5 steps {np.mean(np.array(delays) <= 5):.2f}, median {np.median(delays):.0f}, "
+            f"others named {false}"
+        )
+
+
 def _lines_st(data: Path) -> Iterator[str]:
     table = trace_st(data)
     truth = json.loads((data / "straggler_analysis_st" / "truth-ST.json").read_text())
@@ -245,5 +274,6 @@ def main(argv: list[str]) -> int:
         print(f"No recordings in {options.data}: nothing measured. Give their folder with --data.")
         return 0
     print("\n".join(_lines_h100(h100(options.data, options.trials, options.seed))))
+    print("\n".join(_lines_from_start(options.data, options.trials, options.seed)))
     print("\n".join([*_lines_st(options.data), *_lines_alibaba(options.data)]))
     return 0

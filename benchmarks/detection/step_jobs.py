@@ -37,6 +37,7 @@ class StepTable:
     ranks_per_node: int = 8
     job_id: str = "job"
     attempt: int = 0
+    world_size: int = 0
 
 
 def synchronous(work: Floats, *, overhead: float = 0.0, coords: Coords | None = None) -> StepTable:
@@ -95,6 +96,7 @@ def _record(table: StepTable, s: int, members: list[int], node: str) -> JobSteps
         cluster="bench",
         job_id=table.job_id,
         attempt=table.attempt,
+        world_size=table.world_size,
         node=node,
         boot_id="file",
         seq=s,

@@ -130,6 +130,12 @@ class LlrCusumBank:
         self.best = self.levels.max(axis=0)
         return self.best
 
+    def take(self, rank: int, *, size: float, steps: int) -> None:
+        """Take a rank as slow by ``size`` (log ratio) for ``steps`` steps: evidence found in another way."""
+        self.levels[self._delta[:, 0] <= size, rank] = self.config.cap * self.h
+        self.age[:, rank] = steps
+        self.best = self.levels.max(axis=0)
+
     def sharp(self, sigma: Floats) -> Floats:
         """The largest evidence [ranks] over effects far above the noise: one healthy step takes it back."""
         sharp: Floats = np.where(self._delta >= _SHARP_SIGMAS * sigma, self.levels, 0.0).max(axis=0)

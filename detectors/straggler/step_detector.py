@@ -8,6 +8,7 @@ do the same work:
 2. Baseline mu_r and noise sigma_r of x_r over the last 100 steps, learnt anew every 20 (``fit_noise``); the
    noise of a step is at least the spread of all ranks in it: where all scatter, it is evidence against
    none.
+   Before that is known, ranks far slower than their peers since the first step are found (``since_start``).
 3. Evidence: log-likelihood CUSUMs of x_r - mu_r (change) and, in compute, of x_r itself (lasting: slow
    since the first step seen), over the threshold h = ln(ranks * effects / p), p = 1e-6 a step
    (``llr_cusum``).
@@ -43,6 +44,7 @@ from detectors.straggler.explanation import explain
 from detectors.straggler.gates import FEW, UNLIKE_PEERS, is_confirmed
 from detectors.straggler.intermittence import SUSPECT
 from detectors.straggler.rotating_slowness import RotatingSlowness
+from detectors.straggler.since_start import STEPS, slow_since_start
 from detectors.straggler.slow_rank_figures import intermittent_rank, job_pace_before, slow_rank
 from detectors.straggler.timing_channel import Noise, TimingChannel, fit_noise
 
@@ -71,7 +73,8 @@ class StragglerDetector:
 
     ``roles`` [ranks] number who does the same work, ``replicas`` who works on the same batch, ``shards`` who
     has the same part of a layer, ``nodes`` [ranks] who shares a machine, ``tensor_groups`` [ranks] the
-    tensor-parallel group (-1: none); None: unknown.
+    tensor-parallel group (-1: none); None: unknown. With ``uneven_experts`` one rank may have more work than
+    its peers from the start.
 
     Per step and timing: ratios to the right peers (``Ratios``), log-likelihood CUSUMs of them
     (``TimingChannel``), gates on each rank newly over its threshold (``gates``). Compute is examined first:
@@ -89,11 +92,13 @@ class StragglerDetector:
         shards: Shards | None = None,
         nodes: Ints | None = None,
         tensor_groups: Ints | None = None,
+        uneven_experts: bool = False,
     ) -> None:
         self.ratios = Ratios(ranks, roles, config or StragglerConfig(), replicas, shards, nodes)
         self.channels: dict[Timing, TimingChannel] = {name: TimingChannel(ranks) for name in TIMINGS}
         self.pace_spread = 0.0
         self._tensor_groups = tensor_groups
+        self._uneven_experts = uneven_experts
         self._job_wide = JobWideWatch(self.ratios.config.history)
         self._network = NetworkWatch()
         self._rotation = RotatingSlowness()
@@ -114,8 +119,9 @@ class StragglerDetector:
         if ratios.observe(times):
             self.channels = {name: TimingChannel(ratios.ranks) for name in self.channels}
             self._network, self._rotation = NetworkWatch(), RotatingSlowness()
+        since_start = self._slow_since_start()
         if not ratios.settled:
-            return StepResult()
+            return StepResult(slow=since_start)
         if ratios.settled in _SOON or ratios.settled % _EVERY == 0:
             ratios.learn()
             self._refit()
@@ -123,7 +129,7 @@ class StragglerDetector:
         # out.
         if ratios.common_clock:
             return StepResult()
-        slow = [found for name in TIMINGS for found in self._judge(name)]
+        slow = [*since_start, *(found for name in TIMINGS for found in self._judge(name))]
         recovered = [(name, rank) for name, ch in self.channels.items() for rank in ch.settle()]
         network = self._network.update(ratios)
         return StepResult(
@@ -148,7 +154,7 @@ class StragglerDetector:
         steps since its evidence began.
         """
         channel = self.channels[timing]
-        if channel.scores()[rank] < 1.0:
+        if not self.ratios.settled or channel.scores()[rank] < 1.0:
             return None
         found = candidate(self.ratios, channel, timing, rank)
         half = 0.5 * float(channel.size[rank])
@@ -182,6 +188,20 @@ class StragglerDetector:
         """Take ranks as slow that were found so before this detector was made, until they recover."""
         for slow in held:
             self.channels[slow.timing].find(slow.rank, size=slow.size, job_pace=slow.job_pace)
+
+    def _slow_since_start(self) -> tuple[SlowRank, ...]:
+        """Return ranks newly found far slower than their peers in the first steps, before noise is known."""
+        if self._uneven_experts or self.ratios.history.count > STEPS:
+            return ()
+        channel = self.channels["compute"]
+        found = [f for f in slow_since_start(self.ratios) if not channel.raised[f.rank]]
+        over = channel.raised.copy()
+        over[[f.rank for f in found]] = True
+        confirmed = [f for f in found if is_confirmed(self.ratios, f, over)]
+        for one in confirmed:
+            channel.find(one.rank, size=one.size)
+            channel.lasting.take(one.rank, size=one.size, steps=one.steps)
+        return tuple(slow_rank(self.ratios, channel, one, over) for one in confirmed)
 
     def _tensor_group(self, slow: SlowRank) -> Ints:
         groups = self._tensor_groups

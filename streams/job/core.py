@@ -31,6 +31,7 @@ def make_core(
         shards=Shards.from_coords(coords, nodes),
         nodes=nodes,
         tensor_groups=tensor_groups,
+        uneven_experts=bool((coords["ep"] > 0).any()),
     )
 
 

@@ -1,6 +1,11 @@
 """The decision core behind its interface alone: two of them run side by side in one job."""
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import msgspec
+import numpy as np
+import pytest
 
 from benchmarks.detection.step_jobs import records, synchronous
 from streams.job import job as job_module
@@ -56,3 +61,16 @@ def test_two_cores_run_side_by_side(monkeypatch):
     assert [s.state for s in found if s.subject.rank == 5 and s.state != "update"] == ["raise"]
     assert len(made) == 2
     assert all(core.agreed and all(core.agreed) for core in made)
+
+
+@pytest.mark.parametrize(("coord", "expected"), [("dp", [5]), ("ep", [])])
+def test_a_far_slower_rank_is_found_as_the_job_starts_unless_experts_differ(coord, expected):
+    """A hot expert has more work from the start: with expert positions it takes a known noise."""
+    work = healthy(12, 8)
+    work[:, 5] *= 2.35
+    coords: dict[str, Sequence[int]] = {"dp": list(range(8)), coord: [rank % 8 for rank in range(8)]}
+    table = replace(synchronous(work, overhead=0.1, coords=coords), numbers=np.arange(12), world_size=8)
+    stage = SuspectingStage()
+    found = [s for record in records(table) for s in stage.process(record)]
+    assert [s.subject.rank for s in found if s.kind == "straggler.fail_slow"] == expected
+    assert all(s.overwhelming and table.ts[4] <= s.ts <= table.ts[5] for s in found)

@@ -1,0 +1,117 @@
+"""Ranks far slower than their peers since the first step are named in five steps, warm-up or not."""
+
+import numpy as np
+import pytest
+
+from detectors.peers.ratios import StepTimes
+from detectors.straggler.step_detector import StragglerDetector
+
+RANKS = 16
+ROLES = np.zeros(RANKS, dtype=np.intp)
+NODES = np.arange(RANKS) // 4
+SLOW = np.arange(RANKS) == 5
+
+
+def job(factor, *, steps=40, noise=0.02, seed=1, warmup=3.0):
+    """Return compute seconds [steps, ranks]: ``factor`` [ranks] lasts, ten steps are slow for all."""
+    rng = np.random.default_rng(seed)
+    compute = np.exp(noise * rng.normal(size=(steps, RANKS))) * factor
+    compute[:10] *= np.linspace(warmup, 1.0, 10)[:steps, None]
+    return compute
+
+
+def detector(roles=ROLES, **of):
+    """Return a detector of ranks on nodes of four."""
+    return StragglerDetector(RANKS, roles, nodes=NODES, **of)
+
+
+def named(core, compute, *, tokens=None, wait=None):
+    """Return the number of the step in which each rank was found slow, the first one is 1."""
+    nan = np.full(RANKS, np.nan)
+    found: dict[int, int] = {}
+    for number, work in enumerate(compute):
+        times = StepTimes(
+            number=number,
+            ts=np.full(RANKS, 1e9 + 2.0 * number),
+            step=np.full(RANKS, work.max() + 0.1),
+            compute=work,
+            wait=nan if wait is None else wait[number],
+            data=nan,
+            comm=nan,
+            checkpoint=nan,
+            tokens=nan if tokens is None else tokens,
+        )
+        for slow in core.update(times).slow:
+            assert slow.lasting
+            found.setdefault(slow.rank, number + 1)
+    return found
+
+
+@pytest.mark.parametrize("roles", [ROLES, None], ids=["roles", "no coordinates"])
+def test_a_rank_at_twice_its_peers_is_named_in_five_steps(roles):
+    """In the middle of warm-up, and it needs no second kind of evidence."""
+    core = detector(roles)
+    assert named(core, job(np.where(SLOW, 2.35, 1.0), steps=8)) == {5: 5}
+    assert core.is_alone("compute", 5)
+
+
+def test_it_stays_one_finding_and_recovers():
+    """After warm-up the usual evidence takes over; twenty quick steps end it."""
+    core, slow = detector(), job(np.where(SLOW, 2.35, 1.0), steps=80, noise=0.005)
+    assert named(core, slow) == {5: 5}
+    assert [held.rank for held in core.held()] == [5]
+    assert named(core, job(1.0, steps=40, seed=2, warmup=1.0, noise=0.005)) == {}
+    assert list(core.held()) == []
+
+
+def test_the_first_step_may_be_filled_with_compilation():
+    """It takes all ranks a minute, of which a slow rank's work is little."""
+    compute = job(np.where(SLOW, 2.35, 1.0), steps=8)
+    compute[0] += 60.0
+    assert named(detector(), compute) == {5: 5}
+
+
+def test_a_slow_machine_is_named_with_all_its_ranks():
+    """Ranks of one machine are one cause."""
+    assert named(detector(), job(np.where(NODES == 1, 1.8, 1.0), steps=8)) == dict.fromkeys(range(4, 8), 5)
+
+
+@pytest.mark.parametrize(
+    ("factor", "about"),
+    [
+        (np.ones(RANKS), "healthy"),
+        (np.where(SLOW, 1.3, 1.0), "small: left to evidence with a known noise"),
+        (np.where(NODES % 2 == 1, 1.8, 1.0), "two machines of four: a class of them"),
+        (np.exp(0.35 * np.random.default_rng(3).normal(size=RANKS)), "ranks that all differ"),
+    ],
+    ids=lambda about: about if isinstance(about, str) else "",
+)
+def test_nothing_is_named_early(factor, about):
+    """What may be benign is left to the evidence of many steps."""
+    assert named(detector(), job(factor, steps=20)) == {}
+
+
+def test_a_rank_that_is_slow_in_some_of_the_first_steps_is_not_named_early():
+    """It loads, compiles or saves."""
+    compute = job(1.0, steps=20)
+    compute[[0, 1, 3, 5, 8], 5] *= 2.35
+    assert named(detector(), compute) == {}
+
+
+def test_work_explains_what_it_explains():
+    """A rank with twice the tokens is not slow; one with as many as the others is."""
+    tokens = np.where(SLOW, 2000.0, 1000.0)
+    factor = np.where(SLOW, 2.0, 1.0) * np.where(np.arange(RANKS) == 11, 2.0, 1.0)
+    assert named(detector(), job(factor, steps=8), tokens=tokens) == {11: 5}
+
+
+def test_one_that_waits_longer_than_its_mates_is_no_culprit():
+    """Some time that it waits is within its compute."""
+    compute = job(np.where(SLOW, 2.35, 1.0), steps=20)
+    wait = np.broadcast_to(np.where(SLOW, 3.0, 0.1), compute.shape)
+    assert named(detector(), compute, wait=wait) == {}
+
+
+def test_experts_without_counts_may_have_more_work_from_the_start():
+    """A hot expert cannot be distinguished from a slow rank in a few steps."""
+    assert named(detector(uneven_experts=True), job(np.where(SLOW, 2.35, 1.0), steps=8)) == {}

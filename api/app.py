@@ -9,7 +9,7 @@ from fastapi import Depends, FastAPI
 from psycopg_pool import ConnectionPool
 
 from api import ingest
-from api.delivery.from_settings import policy_of
+from api.delivery.from_settings import policy_of, recipients_of
 from api.deps import Probe, Services
 from api.foreign import otlp, remote_write
 from api.http import problems
@@ -81,6 +81,7 @@ def create_app(
         registry=registry,
         metrics=metrics,
         policy=policy_of(settings),
+        recipients=recipients_of(settings),
         cursors=Cursors(settings.cursor_key()),
         sink=sink,
         probes=probes or {},

@@ -11,6 +11,7 @@ from fastapi import Depends, Request
 from prometheus_client import CollectorRegistry
 from psycopg_pool import ConnectionPool
 
+from api.delivery.recipients import Recipients
 from api.foreign.receiver import ForeignReceiver
 from api.http.cursors import Cursors
 from api.http.limits import Limiter
@@ -26,11 +27,15 @@ Probe = Callable[[], str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
-    """Everything a route may use; ``sink`` is None where telemetry is not ingested."""
+    """Everything a route may use.
+
+    ``sink`` is None where telemetry is not ingested, ``recipients`` where there is no mail server.
+    """
 
     settings: Settings
     pool: ConnectionPool[Any]
     policy: Policy
+    recipients: Recipients | None = None
     registry: CollectorRegistry
     metrics: ApiMetrics
     cursors: Cursors

@@ -6,9 +6,9 @@ import re
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, SecretStr, field_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -21,6 +21,14 @@ _ADDRESS = re.compile(r"([^\s:]+|\[[^\s\]]+\]):(?P<port>[0-9]{1,5})")
 
 # Without user, query and quotes: the URL is a label on /metrics.
 _METRICS_URL = re.compile(r"https?://[A-Za-z0-9._\[\]:-]+(/[A-Za-z0-9._/-]*)?")
+
+# Without quotes, comments and escapes, so that nothing in it has a meaning for a mail server; RFC 5321 limits
+# the part before the @ to 64 characters.
+_MAIL_NAME = r"[A-Za-z0-9_+=][A-Za-z0-9._+=-]{0,63}"
+_MAIL_DOMAIN = r"[A-Za-z0-9][A-Za-z0-9-]*(\.[A-Za-z0-9][A-Za-z0-9-]*)*"
+
+MAIL_ADDRESS = f"{_MAIL_NAME}@{_MAIL_DOMAIN}"
+"""Regular expression of a mail address that is taken."""
 
 WEBHOOK_ATTEMPT_SECONDS = 15.0
 """Time limit of one delivery attempt."""
@@ -99,6 +107,20 @@ class Settings(BaseSettings):
     webhook_allow_ports: tuple[Annotated[int, Field(ge=1, le=65535)], ...] = ()
     webhook_ca_file: Path | None = None
 
+    # The mail server of webhooks of the format email; without a host there are none.
+    smtp_host: str | None = Field(default=None, pattern=r"^[A-Za-z0-9.:_-]{1,253}$")
+    # 587 is that of submission with STARTTLS (RFC 6409), 465 of submission over TLS (RFC 8314).
+    smtp_port: int = Field(default=587, ge=1, le=65535)
+    smtp_security: Literal["starttls", "tls", "none"] = "starttls"
+    smtp_user: str | None = None
+    smtp_password: SecretStr | None = None
+    smtp_password_file: Path | None = None
+    smtp_from: str | None = Field(default=None, pattern=f"^{MAIL_ADDRESS}$", max_length=254)
+    # Addresses and domains that webhooks may send mail to; none: the domain of smtp_from.
+    smtp_recipients: tuple[
+        Annotated[str, Field(pattern=f"^({_MAIL_NAME})?@?{_MAIL_DOMAIN}$", max_length=254)], ...
+    ] = ()
+
     notifier_concurrency: int = Field(default=8, ge=1, le=64)
     notifier_lease_seconds: float = Field(default=60.0, le=3600)
     notifier_poll_seconds: float = Field(default=5.0, ge=0.1, le=60)
@@ -148,6 +170,17 @@ class Settings(BaseSettings):
             )
         return value
 
+    @model_validator(mode="after")
+    def _complete_mail(self) -> Self:
+        if self.smtp_host is not None and self.smtp_from is None:
+            raise ValueError("smtp_host needs smtp_from, the address that mails come from")
+        has_password = self.smtp_password is not None or self.smtp_password_file is not None
+        if (self.smtp_user is not None) != has_password:
+            raise ValueError("smtp_user needs smtp_password or smtp_password_file, and they need smtp_user")
+        if has_password and self.smtp_security == "none":
+            raise ValueError("a password goes over TLS only: set smtp_security to starttls or tls")
+        return self
+
     @field_validator("exporter_scrape")
     @classmethod
     def _urls(cls, value: str) -> str:
@@ -181,6 +214,12 @@ class Settings(BaseSettings):
         if self.api_secret_file is not None:
             return self.api_secret_file.read_text().strip().encode()
         return self.api_secret.get_secret_value().encode() if self.api_secret else None
+
+    def smtp_login_password(self) -> str | None:
+        """Return the password for the mail server, or None where none is set."""
+        if self.smtp_password_file is not None:
+            return self.smtp_password_file.read_text().strip()
+        return self.smtp_password.get_secret_value() if self.smtp_password else None
 
     def listen_addresses(self) -> list[str]:
         """Return the addresses at which the exporter takes step times; none where the setting is empty."""

@@ -71,7 +71,7 @@ TABLE = {
     "api": "slowrank alerts store api.delivery api.foreign api.http api.pages api.routes api.security"
     " fastapi msgspec prometheus_client psycopg psycopg_pool",
     "api.delivery": "slowrank alerts store api api.delivery.receivers api.http api.security"
-    " certifi httpx prometheus_client psycopg psycopg_pool",
+    " aiosmtplib certifi httpx msgspec prometheus_client psycopg psycopg_pool",
     "api.delivery.receivers": "slowrank msgspec",
     "api.foreign": "slowrank.foreign slowrank.telemetry api cramjam google.protobuf opentelemetry.proto",
     "api.http": "slowrank.telemetry store.access api api.security fastapi starlette msgspec psycopg pydantic",

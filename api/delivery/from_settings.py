@@ -1,5 +1,6 @@
 """Builds the notifier and its parts from the settings."""
 
+import ssl
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -10,7 +11,9 @@ from psycopg.conninfo import conninfo_to_dict
 from psycopg_pool import ConnectionPool
 
 from api.delivery import webhook_health
+from api.delivery.mail_client import MailClient, MailServer
 from api.delivery.notifier import Limits, Notifier
+from api.delivery.recipients import Recipients
 from api.delivery.webhook_client import WebhookClient, tls_context
 from api.metrics import NotifierMetrics, WebhookGauges
 from api.security.ssrf import Policy
@@ -26,6 +29,7 @@ def notifier_of(
     return Notifier(
         pool=pool,
         client=webhook_client_of(settings),
+        mail=mail_client_of(settings),
         metrics=NotifierMetrics(registry),
         public_url=settings.public_url,
         instance=instance,
@@ -46,10 +50,37 @@ def policy_of(settings: Settings) -> Policy:
 
 def webhook_client_of(settings: Settings) -> WebhookClient:
     """Return a client that trusts the system's certificate authorities and those of ``webhook_ca_file``."""
+    return WebhookClient(policy_of(settings), _tls(settings))
+
+
+def mail_client_of(settings: Settings) -> MailClient | None:
+    """Return a client of the mail server, which trusts the same authorities; None without one."""
+    recipients = recipients_of(settings)
+    if recipients is None or settings.smtp_host is None or settings.smtp_from is None:
+        return None
+    server = MailServer(
+        host=settings.smtp_host,
+        port=settings.smtp_port,
+        sender=settings.smtp_from,
+        security=settings.smtp_security,
+        user=settings.smtp_user,
+        password=settings.smtp_login_password(),
+    )
+    return MailClient(server, recipients, _tls(settings))
+
+
+def recipients_of(settings: Settings) -> Recipients | None:
+    """Return who may get mail; None where there is no mail server."""
+    if settings.smtp_host is None or settings.smtp_from is None:
+        return None
+    return Recipients.of(settings.smtp_recipients, settings.smtp_from)
+
+
+def _tls(settings: Settings) -> ssl.SSLContext:
     tls = tls_context()
     if settings.webhook_ca_file is not None:
         tls.load_verify_locations(settings.webhook_ca_file)
-    return WebhookClient(policy_of(settings), tls)
+    return tls
 
 
 def limits_of(settings: Settings) -> Limits:

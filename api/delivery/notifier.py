@@ -8,33 +8,28 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import psycopg
 from psycopg_pool import ConnectionPool
 
 from alerts.config import FindingConfig
 from api.delivery import webhook_health
-from api.delivery.receivers.receiver import Notification
+from api.delivery.outgoing import Request, request_of
 from api.delivery.receivers.registry import receiver_named, repeat_seconds
 from api.delivery.retry import Answer, next_attempt, verdict
 from api.delivery.sample_event import TYPE as TEST
-from api.delivery.webhook_client import WebhookClient
 from api.http.times import utc_now
 from api.metrics import NotifierMetrics
-from api.security.links import finding_link
-from api.security.signing import signature_headers
 from store import retention
-from store.access.link_key import link_key
 from store.error_classes import UNAVAILABLE
 from store.findings import deliveries, findings, leases, outbox, repeats, webhooks
 from store.findings.deliveries import Attempt
 from store.findings.leases import Due
-from store.findings.outbox import Event
 from store.heartbeats import Heartbeat, beat
 
 log = logging.getLogger(__name__)
@@ -57,15 +52,24 @@ class Limits:
     poll_seconds: float = 5.0
 
 
+class Sender(Protocol):
+    """Carries a delivery to its endpoint: ``WebhookClient`` and ``MailClient``."""
+
+    async def post(self, url: str, headers: Mapping[str, str], body: bytes, /) -> Answer:
+        """Return the answer; raises nothing for errors of the receiver or the network."""
+        ...
+
+
 @dataclass(slots=True, kw_only=True)
 class Notifier:
     """Delivers from the outbox; one delivery per endpoint is in progress at a time."""
 
     pool: ConnectionPool[Any]
-    client: WebhookClient
+    client: Sender
     metrics: NotifierMetrics
     public_url: str
     instance: str
+    mail: Sender | None = None
     limits: Limits = Limits()
     finding_config: FindingConfig = webhook_health.CONFIG
     now: Callable[[], datetime] = utc_now
@@ -142,6 +146,7 @@ class Notifier:
         now = self.now()
         try:
             try:
+                sender = self._sender(due)
                 headers, body = await asyncio.to_thread(self._request, due, now)
             except ValueError as error:
                 answer = Answer(error=f"cannot be built: {error}")
@@ -150,30 +155,21 @@ class Notifier:
                 if self.now() >= due.leased_until:
                     log.warning("delivery %s is left to another notifier: its lease has expired", due.id)
                     return
-                answer = await self.client.post(due.webhook.url, headers, body)
+                answer = await sender.post(due.webhook.url, headers, body)
             await asyncio.to_thread(self._finish, due, now, answer)
         except UNAVAILABLE as error:
             log.warning("delivery %s is sent again after its lease: %s", due.id, error)
 
-    def _request(self, due: Due, now: datetime) -> tuple[dict[str, str], bytes]:
-        event, receiver = due.event, receiver_named(due.webhook.format)
+    def _request(self, due: Due, now: datetime) -> Request:
         with self.pool.connection() as conn:
-            active = webhooks.secrets(conn, due.webhook.id, now)
-            key = link_key(conn)
-            earlier = deliveries.sent_before(conn, due) if receiver.repeat_seconds else ()
-        credential = active[0] if receiver.credential else ""
-        link = self._link(event, key)
-        notification = Notification(event.id, event.type, event.at, event.body, link, credential, earlier)
-        body = receiver.body(notification, self.public_url)
-        signing = () if receiver.credential else active
-        headers = {"content-type": receiver.content_type}
-        return headers | signature_headers(signing, event.id, int(now.timestamp()), body), body
+            return request_of(conn, due, now=now, public_url=self.public_url)
 
-    def _link(self, event: Event, key: bytes) -> str:
-        if event.finding_id is None:
-            # A test delivery has no stored finding.
-            return f"{self.public_url.rstrip('/')}/"
-        return finding_link(self.public_url, event.finding_id, key=key, at=event.at)
+    def _sender(self, due: Due) -> Sender:
+        if receiver_named(due.webhook.format).transport == "http":
+            return self.client
+        if self.mail is None:
+            raise ValueError("there is no mail server: set SLOWRANK_SMTP_HOST and _FROM for the notifier")
+        return self.mail
 
     def _finish(self, due: Due, started: datetime, answer: Answer) -> None:
         what = verdict(answer)
@@ -184,6 +180,8 @@ class Notifier:
         self.metrics.seconds.observe(answer.seconds)
         self.metrics.deliveries.labels(due.webhook.id, what).inc()
         with self.pool.connection() as conn, conn.transaction():
+            if answer.receipt:
+                deliveries.keep_receipt(conn, due, answer.receipt)
             if due.repeat:
                 deliveries.mark_repeated(conn, due, attempt, delivered=what == "delivered")
             elif what == "delivered":

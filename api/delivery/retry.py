@@ -19,13 +19,17 @@ Verdict = Literal["delivered", "retry", "gone"]
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A receiver's answer: an HTTP status, or ``error`` when there was none."""
+    """A receiver's answer: an HTTP status, or ``error`` when there was none.
+
+    ``receipt`` is what the next delivery of the finding to this endpoint needs of it.
+    """
 
     status: int | None = None
     error: str = ""
     excerpt: str = ""
     retry_after_seconds: float | None = None
     seconds: float = 0.0
+    receipt: str = ""
 
 
 def verdict(answer: Answer) -> Verdict:

@@ -54,7 +54,7 @@ class WebhookClient:
     resolve: Resolve = resolve
     total_seconds: float = TOTAL_SECONDS
 
-    async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Answer:
+    async def post(self, url: str, headers: Mapping[str, str], body: bytes, /) -> Answer:
         """Send one request and return the answer; never raises for errors of the receiver or the network."""
         started = time.monotonic()
         try:

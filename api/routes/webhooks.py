@@ -18,6 +18,7 @@ from alerts.kinds import KINDS
 from alerts.notify import DEFAULT_EVENTS, EventType
 from api.audit import record
 from api.delivery.receivers import registry
+from api.delivery.recipients import MAILTO_PATTERN
 from api.delivery.sample_event import sample_event
 from api.delivery.webhook_client import resolve
 from api.deps import Services, ServicesDep
@@ -46,13 +47,13 @@ FormatName = Annotated[
 ]
 Kind = Annotated[str, Field(pattern=r"^[a-z0-9_]+(\.[a-z0-9_]+)*$", max_length=64)]
 ROTATION = timedelta(hours=24)
-# Longer than an attempt may take (sender.TOTAL_SECONDS).
+# Longer than an attempt may take (webhook_client.TOTAL_SECONDS).
 TEST_SECONDS = 20.0
 # glibc's default timeout of one name server.
 RESOLVE_SECONDS = 5.0
 
 
-Url = Annotated[str, Field(pattern=URL_PATTERN, max_length=MAX_URL)]
+Url = Annotated[str, Field(pattern=f"{URL_PATTERN}|{MAILTO_PATTERN}", max_length=MAX_URL)]
 GivenSecret = Annotated[SecretStr | None, Field(max_length=255)]
 
 
@@ -112,7 +113,7 @@ async def create_webhook(
     """Add an endpoint; its signing secret is returned once, in this answer, unless the receiver issued it."""
     _check_kinds(body.kinds)
     secret = _secret(body.format, body.secret)
-    await _check_url(services, body.url)
+    await _check_url(services, body.url, body.format)
     now = services.now()
     made = Webhook(
         id=new_id("whk", now),
@@ -130,7 +131,7 @@ async def create_webhook(
 
     await run_in_threadpool(store)
     response.headers["cache-control"] = "no-store"
-    return _shown(made) | ({} if body.secret else {"secret": secret})
+    return _shown(made) | ({"secret": secret} if registry.receiver_named(made.format).is_signed else {})
 
 
 @router.get("/{webhook_id}")
@@ -149,9 +150,15 @@ async def update_webhook(
 ) -> dict[str, Any]:
     """Change an endpoint; ``enabled: true`` re-enables a failing or disabled one."""
     _check_kinds(body.kinds or ())
-    if body.url is not None:
-        await _check_url(services, body.url)
     changes = _fields(body)
+
+    def current() -> Webhook:
+        with services.pool.connection() as conn:
+            return _reachable(conn, webhook_id, principal)
+
+    if {"url", "format"} & changes.keys():
+        wanted = replace(await run_in_threadpool(current), **changes)
+        await _check_url(services, wanted.url, wanted.format)
 
     def store() -> Webhook:
         with services.pool.connection() as conn, conn.transaction():
@@ -197,11 +204,13 @@ def rotate_secret(
     given, now = body.secret if body else None, services.now()
     old_until = now if given else now + ROTATION
     with services.pool.connection() as conn, conn.transaction():
-        secret = _secret(_reachable(conn, webhook_id, principal).format, given)
+        format_name = _reachable(conn, webhook_id, principal).format
+        secret = _secret(format_name, given)
         webhooks.rotate(conn, webhook_id, secret, now=now, old_until=old_until)
         record(conn, request, "webhook.rotate", webhook_id, {})
     response.headers["cache-control"] = "no-store"
-    return {"id": webhook_id, "old_until": rfc3339(old_until)} | ({} if given else {"secret": secret})
+    shown = {"secret": secret} if registry.receiver_named(format_name).is_signed else {}
+    return {"id": webhook_id, "old_until": rfc3339(old_until)} | shown
 
 
 @router.post("/{webhook_id}/test")
@@ -211,16 +220,18 @@ async def send_test(
     """Send a signed ``delivery.test`` through the notifier and return the receiver's answer."""
     event = sample_event(services.now())
 
-    def queue() -> str:
+    def queue() -> tuple[str, str]:
         with services.pool.connection() as conn, conn.transaction():
-            if not _reachable(conn, webhook_id, principal).enabled:
+            found = _reachable(conn, webhook_id, principal)
+            if not found.enabled:
                 raise Problem(409, "conflict", "the webhook is disabled; PATCH it with enabled: true first")
             queued = deliveries.test(conn, webhook_id, event)
             wake(conn, {"id": event.id, "event": event.type})
             record(conn, request, "webhook.test", webhook_id, {})
-            return queued
+            return queued, registry.receiver_named(found.format).transport
 
-    return await _outcome(services, await run_in_threadpool(queue))
+    delivery_id, protocol = await run_in_threadpool(queue)
+    return await _outcome(services, delivery_id) | {"protocol": protocol}
 
 
 @router.get("/{webhook_id}/deliveries")
@@ -263,9 +274,7 @@ def _secret(format_name: str, given: SecretStr | None) -> str:
     wanted, pointer = registry.receiver_named(format_name).credential, "#/body/secret"
     if wanted is None:
         if given is not None:
-            raise contradiction(
-                pointer, f"deliveries of format {format_name} are signed with a secret made here"
-            )
+            raise contradiction(pointer, f"a receiver of format {format_name} issues no secret: send none")
         return new_secret()
     if given is None or not re.fullmatch(wanted.pattern, given.get_secret_value()):
         raise contradiction(
@@ -297,8 +306,11 @@ def _check_kinds(kinds: Sequence[str]) -> None:
             raise contradiction("#/body/kinds", detail)
 
 
-async def _check_url(services: Services, url: str) -> None:
+async def _check_url(services: Services, url: str, format_name: str) -> None:
     try:
+        if registry.receiver_named(format_name).transport == "smtp":
+            _check_recipient(services, url)
+            return
         # Checked for an immediate answer; every delivery checks again. TimeoutError is an OSError.
         target = checked_url(url, services.policy)
         check_addresses(target, await _addresses(target), services.policy)
@@ -307,6 +319,12 @@ async def _check_url(services: Services, url: str) -> None:
         detail = str(refusal)
         errors = [{"pointer": "#/body/url", "detail": detail}]
         raise Problem(403, "destination-refused", detail, errors=errors) from refusal
+
+
+def _check_recipient(services: Services, url: str) -> None:
+    if services.recipients is None:
+        raise Refused("there is no mail server: set SLOWRANK_SMTP_HOST and _FROM for API and notifier")
+    services.recipients.checked(url)
 
 
 async def _addresses(target: Target) -> Sequence[str]:

@@ -27,7 +27,9 @@ def _receiver(name: str) -> str:
 
 @app.command()
 def add(
-    target: Annotated[str, typer.Argument(metavar="URL", help="Address of the receiver.")],
+    target: Annotated[
+        str, typer.Argument(metavar="URL", help="Address of the receiver; for e-mail mailto:NAME@DOMAIN.")
+    ],
     format_: Annotated[
         str, typer.Option("--format", parser=_receiver, metavar="NAME", help=", ".join(registry.names()))
     ] = "standard",
@@ -79,7 +81,8 @@ def send_test(webhook_id: OnlyWebhookId = None, url: UrlOption = None, key: KeyO
     if not result["delivered"]:
         answer = f"HTTP {result['status']}" if result["status"] else result["error"]
         fail(f"not delivered after {milliseconds:.0f} ms: {answer}", code=1)
-    typer.echo(f"delivered in {milliseconds:.0f} ms (HTTP {result['status']})")
+    protocol = result.get("protocol", "http").upper()
+    typer.echo(f"delivered in {milliseconds:.0f} ms ({protocol} {result['status']})")
 
 
 @app.command()

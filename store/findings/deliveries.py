@@ -114,6 +114,21 @@ def sent_before(conn: Connection[Any], leased: Due) -> list[dict[str, Any]]:
     return [row[0] for row in rows]
 
 
+def keep_receipt(conn: Connection[Any], leased: Due, receipt: str) -> None:
+    """Store what the endpoint answered that later deliveries of the finding need."""
+    conn.execute("UPDATE deliveries SET receipt = %s WHERE id = %s", (storable(receipt)[:1000], leased.id))
+
+
+def newest_receipt(conn: Connection[Any], leased: Due) -> str:
+    """Return the receipt of the newest delivery of the finding to the endpoint that has one, or nothing."""
+    row = conn.execute(
+        "SELECT d.receipt FROM deliveries d JOIN events e ON e.id = d.event_id WHERE d.webhook_id = %s "
+        "AND e.finding_id = %s AND d.receipt <> '' ORDER BY e.seq DESC LIMIT 1",
+        (leased.webhook.id, leased.event.finding_id),
+    ).fetchone()
+    return "" if row is None else row[0]
+
+
 def listed(
     conn: Connection[Any],
     webhook_id: str,

@@ -137,11 +137,11 @@ def receiver(start_receiver):
 
 @pytest.fixture(scope="session")
 def certificate(tmp_path_factory):
-    """Path of a PEM with key and certificate for hooks.example.test, made for this run."""
+    """Path of a PEM with key and certificate for hooks.example.test and localhost, made for this run."""
     pem = tmp_path_factory.mktemp("tls") / "both.pem"
     command = (
         "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 "
-        "-subj /CN=hooks.example.test -addext subjectAltName=DNS:hooks.example.test "
+        "-subj /CN=hooks.example.test -addext subjectAltName=DNS:hooks.example.test,DNS:localhost "
         f"-keyout {pem} -out {pem}.crt"
     )
     subprocess.run(command.split(), check=True, capture_output=True)

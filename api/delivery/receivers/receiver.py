@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -14,6 +14,7 @@ MAX_BODY = 20_000
 _FINDING_BUDGET = 14_000
 
 Finding = Mapping[str, Any]
+Transport = Literal["http", "smtp"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +23,9 @@ class Notification:
 
     ``id`` is the same on every attempt; ``link`` is the web page of the finding for people; ``credential`` is
     the secret of a receiver that has a ``Credential``, otherwise empty; ``earlier`` is, for a receiver with
-    ``repeat_seconds``, the finding as it was sent before, newest first.
+    ``repeat_seconds``, the finding as it was sent before, newest first. ``receipt`` is what the receiver
+    answered to the last delivery of the finding that it needs for this one; ``plot`` the evidence as SVG,
+    for a receiver ``with_plot``.
     """
 
     id: str
@@ -32,6 +35,8 @@ class Notification:
     link: str = ""
     credential: str = ""
     earlier: Sequence[Finding] = ()
+    receipt: str = ""
+    plot: str = ""
 
     @property
     def timestamp(self) -> str:
@@ -59,7 +64,8 @@ class Receiver:
     pure, accepts any text in the finding, and needs at most 6 kB beside the finding. With a ``credential``
     deliveries are not signed: ``render`` puts the notification's ``credential`` where the receiver wants it.
     With ``repeat_seconds`` a finding that is open is sent again that long after the last time. A new
-    webhook that names no types of events gets ``more_events`` beside the default ones.
+    webhook that names no types of events gets ``more_events`` beside the default ones. ``transport`` is what
+    carries the body, at most ``max_body`` bytes, to the endpoint.
     """
 
     name: str
@@ -68,9 +74,17 @@ class Receiver:
     credential: Credential | None = None
     repeat_seconds: float | None = None
     more_events: Sequence[str] = ()
+    transport: Transport = "http"
+    max_body: int = MAX_BODY
+    with_plot: bool = False
+
+    @property
+    def is_signed(self) -> bool:
+        """Whether deliveries carry signatures that the receiver can verify with a secret made here."""
+        return self.credential is None and self.transport == "http"
 
     def body(self, notification: Notification, public_url: str) -> bytes:
-        """Return the body to send, at most ``MAX_BODY`` bytes: the same for the same notification."""
+        """Return the body to send, at most ``max_body`` bytes: the same for the same notification."""
         fitted = replace(notification, finding=fit(notification.finding))
         return msgspec.json.encode(self.render(fitted, public_url.rstrip("/")))
 

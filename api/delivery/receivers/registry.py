@@ -3,7 +3,15 @@
 A new receiver is a module of this folder and a line of ``RECEIVERS``; CONTRIBUTING.md shows one.
 """
 
-from api.delivery.receivers import alertmanager, alertmanager_push, cloudevents, pagerduty, slack, standard
+from api.delivery.receivers import (
+    alertmanager,
+    alertmanager_push,
+    cloudevents,
+    email,
+    pagerduty,
+    slack,
+    standard,
+)
 from api.delivery.receivers.receiver import Receiver
 
 RECEIVERS: tuple[Receiver, ...] = (
@@ -11,6 +19,7 @@ RECEIVERS: tuple[Receiver, ...] = (
     cloudevents.RECEIVER,
     alertmanager.RECEIVER,
     alertmanager_push.RECEIVER,
+    email.RECEIVER,
     slack.RECEIVER,
     pagerduty.RECEIVER,
 )

@@ -1,0 +1,109 @@
+"""Hands one mail to the mail server of the settings, over TLS unless these allow otherwise."""
+
+import asyncio
+import contextlib
+import logging
+import socket
+import ssl
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import aiosmtplib
+import msgspec
+
+from api.delivery.mail_message import Mail, message_of, thread_after
+from api.delivery.recipients import Recipients
+from api.delivery.retry import Answer
+from api.security.ssrf import Refused
+from slowrank.settings import WEBHOOK_ATTEMPT_SECONDS
+
+log = logging.getLogger(__name__)
+
+Security = Literal["starttls", "tls", "none"]
+# Time to say goodbye, after the server has taken the mail.
+_QUIT_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MailServer:
+    """The server that takes mail, who logs in there, and the sender's address."""
+
+    host: str
+    port: int
+    sender: str
+    security: Security = "starttls"
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class MailClient:
+    """Sends mails, each over a connection of its own."""
+
+    server: MailServer
+    recipients: Recipients
+    tls: ssl.SSLContext
+    total_seconds: float = WEBHOOK_ATTEMPT_SECONDS
+
+    async def post(self, url: str, headers: Mapping[str, str], body: bytes, /) -> Answer:
+        """Send the mail ``body`` to ``mailto:…``; never raises for errors of the server or the network.
+
+        The status of an answer is the server's 250 where it took the mail, else None: every failure is
+        tried again.
+        """
+        started = time.monotonic()
+        try:
+            mail = msgspec.json.decode(body, type=Mail)
+            recipient = self.recipients.checked(url)
+            data = message_of(mail, sender=self.server.sender, recipient=recipient).as_bytes()
+            accepted = await self._hand_over(recipient, data)
+        except Refused as refusal:
+            log.warning("a mail was refused: %s", refusal.why)
+            answer = Answer(error=f"refused: {refusal}")
+        except TimeoutError:
+            answer = Answer(error=f"timeout: the mail server did not take it within {self.total_seconds:g} s")
+        except (aiosmtplib.SMTPException, OSError, ValueError) as error:
+            answer = Answer(error=_described(error))
+        else:
+            thread = msgspec.json.encode(thread_after(mail, self.server.sender)).decode()
+            answer = Answer(status=250, excerpt=_printable(accepted), receipt=thread)
+        return replace(answer, seconds=round(time.monotonic() - started, 3))
+
+    async def _hand_over(self, recipient: str, data: bytes) -> str:
+        server = self.server
+        smtp = aiosmtplib.SMTP(
+            hostname=server.host,
+            port=server.port,
+            # Without it the library asks the name service, and waits for that.
+            local_hostname=socket.gethostname(),
+            timeout=self.total_seconds,
+            use_tls=server.security == "tls",
+            # True, not None: a server that does not offer it gets nothing.
+            start_tls=server.security == "starttls",
+            tls_context=None if server.security == "none" else self.tls,
+        )
+        try:
+            async with asyncio.timeout(self.total_seconds):
+                await smtp.connect()
+                if server.user is not None:
+                    await smtp.login(server.user, server.password or "")
+                accepted = (await smtp.sendmail(server.sender, recipient, data))[1]
+            with contextlib.suppress(aiosmtplib.SMTPException, OSError):
+                await smtp.quit(timeout=_QUIT_SECONDS)
+        finally:
+            smtp.close()
+        return accepted
+
+
+def _described(error: Exception) -> str:
+    if isinstance(error, aiosmtplib.SMTPRecipientsRefused) and error.recipients:
+        error = error.recipients[0]
+    if isinstance(error, aiosmtplib.SMTPResponseException):
+        return f"SMTP {error.code}: {_printable(error.message)}"
+    return f"{type(error).__name__}: {_printable(str(error))}"
+
+
+def _printable(text: str) -> str:
+    return "".join(c if c.isprintable() else " " for c in text[:300])

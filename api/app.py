@@ -36,6 +36,7 @@ from api.routes import (
     webhooks,
 )
 from api.routes import ingest as ingest_routes
+from api.routes.dashboard import fleet, jobs, nodes, series, timeline
 from slowrank import __version__
 from slowrank.settings import Settings
 from store.findings.search import open_counts
@@ -44,6 +45,11 @@ ROUTERS = (
     health.router,
     findings.router,
     evidence.router,
+    timeline.router,
+    fleet.router,
+    nodes.router,
+    jobs.router,
+    series.router,
     chronic.router,
     silences.router,
     webhooks.router,

@@ -24,7 +24,10 @@ def document(app: FastAPI) -> dict[str, Any]:
     schemas = made["components"]["schemas"]
     for unused in ("HTTPValidationError", "ValidationError"):
         schemas.pop(unused, None)
-    schemas.update(definitions("#/components/schemas/{name}"), FindingPage=_PAGE, Problem=_PROBLEM)
+    described = definitions("#/components/schemas/{name}")
+    if clash := sorted(schemas.keys() & described.keys()):
+        raise ValueError(f"two schemas have one name, rename that of the route: {', '.join(clash)}")
+    schemas.update(described, FindingPage=_PAGE, Problem=_PROBLEM)
     for path, operations in made["paths"].items():
         for operation in operations.values():
             # The framework's error format, which problems.install replaces.

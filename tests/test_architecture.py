@@ -41,6 +41,7 @@ TABLE = {
     "store": "slowrank alerts store.access store.evidence store.findings store.telemetry"
     " psycopg psycopg_pool",
     "store.access": "store psycopg",
+    "store.dashboard": "store store.telemetry psycopg",
     "store.evidence": "slowrank.telemetry alerts store store.findings store.telemetry psycopg",
     "store.findings": "slowrank.telemetry alerts store psycopg",
     "store.telemetry": "slowrank.telemetry detectors.fleet store store.findings psycopg",
@@ -80,6 +81,8 @@ TABLE = {
     " fastapi jinja2 markupsafe markdown_it psycopg pydantic",
     "api.routes": "slowrank detectors.fleet alerts store api api.delivery api.foreign api.http api.security"
     " fastapi starlette prometheus_client psycopg pydantic",
+    "api.routes.dashboard": "slowrank.telemetry store.dashboard store.telemetry api api.http api.security"
+    " fastapi psycopg pydantic",
     "api.security": "store api api.http fastapi httpx pydantic",
     "simulator": "simulator.cluster simulator.faults",
     "simulator.cluster": "slowrank.telemetry simulator.devices simulator.faults simulator.jobs numpy msgspec",

@@ -1,4 +1,4 @@
-"""Parses times in queries: RFC 3339 with an offset, or relative to now such as ``-1h``."""
+"""Parses times in queries: RFC 3339 with an offset, epoch milliseconds, or relative such as ``-1h``."""
 
 import re
 from datetime import UTC, datetime, timedelta
@@ -8,6 +8,9 @@ from pydantic import AfterValidator, Field
 
 # 9,999 weeks (192 years) precede any telemetry and stay within the calendar.
 _AGO = re.compile(r"-([0-9]{1,6}[smh]|[0-9]{1,4}[dw])")
+# 12 to 14 digits: from 2001 to beyond any telemetry; ten digits would be seconds, which nothing here is in.
+_EPOCH = re.compile(r"[0-9]{12,14}")
+_SPAN = re.compile(r"[0-9]{1,6}[smh]|[0-9]{1,4}[dw]")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 
@@ -22,13 +25,24 @@ def parse_time(text: str, now: datetime) -> datetime:
     try:
         if ago:
             return now - timedelta(seconds=int(text[1:-1]) * _SECONDS[text[-1]])
+        if _EPOCH.fullmatch(text):
+            return datetime.fromtimestamp(int(text) / 1000, UTC)
         # An unescaped + in a query arrives as a space; RFC 3339 allows lower-case t and z.
         moment = datetime.fromisoformat(text.replace(" ", "+").upper())
         if moment.tzinfo is None:
             raise ValueError("no offset")
         return moment.astimezone(UTC)
     except (ValueError, OverflowError) as error:
-        raise ValueError(f"{text[:40]!r} is not a time: write 2026-11-20T07:32:40Z or -1h") from error
+        raise ValueError(
+            f"{text[:40]!r} is not a time: write 2026-11-20T07:32:40Z, -1h or 1795160560000"
+        ) from error
+
+
+def parse_span(text: str) -> timedelta:
+    """Return a length of time such as ``2h``. Raises ``ValueError`` with the accepted form."""
+    if _SPAN.fullmatch(text) is None:
+        raise ValueError(f"{text[:40]!r} is not a length of time: write 30m, 2h or 7d")
+    return timedelta(seconds=int(text[:-1]) * _SECONDS[text[-1]])
 
 
 def _checked(text: str) -> str:
@@ -40,14 +54,28 @@ Moment = Annotated[
     str,
     Field(
         max_length=40,
-        description="RFC 3339, or -1h.",
+        description="RFC 3339, epoch milliseconds, or -1h.",
         json_schema_extra={
-            "anyOf": [{"format": "date-time"}, {"pattern": "^-([0-9]{1,6}[smh]|[0-9]{1,4}[dw])$"}]
+            "anyOf": [
+                {"format": "date-time"},
+                {"pattern": "^[0-9]{12,14}$"},
+                {"pattern": "^-([0-9]{1,6}[smh]|[0-9]{1,4}[dw])$"},
+            ]
         },
     ),
     AfterValidator(_checked),
 ]
 """A time in a query."""
+
+Span = Annotated[
+    str,
+    Field(
+        max_length=8,
+        pattern="^([0-9]{1,6}[smh]|[0-9]{1,4}[dw])$",
+        description="A length of time before the end of the window, such as 2h.",
+    ),
+]
+"""A length of time in a query."""
 
 
 def rfc3339(moment: datetime) -> str:

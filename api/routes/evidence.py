@@ -19,7 +19,7 @@ Milliseconds = Annotated[int, Field(description="Epoch milliseconds.")]
 SVG = "image/svg+xml"
 
 
-class Baseline(BaseModel):
+class OwnPast(BaseModel):
     """The subject's own past."""
 
     median: float
@@ -47,7 +47,7 @@ class Plot(BaseModel):
     p05: Column = []
     median: Column = []
     p95: Column = []
-    baseline: Baseline | None = None
+    baseline: OwnPast | None = None
 
 
 class Strip(BaseModel):
@@ -63,7 +63,7 @@ class Strip(BaseModel):
     subject: float | None = None
 
 
-class Evidence(BaseModel):
+class DrawnEvidence(BaseModel):
     """The plots of a finding over one time axis: five minutes before and after its onset."""
 
     finding_id: str
@@ -106,7 +106,7 @@ _EXAMPLE: dict[str, Any] = {
         },
     ],
 }
-_JSON = {"model": Evidence, "content": {"application/json": {"example": _EXAMPLE}}}
+_JSON = {"model": DrawnEvidence, "content": {"application/json": {"example": _EXAMPLE}}}
 _UNCHANGED = {"description": "Unchanged."}
 
 

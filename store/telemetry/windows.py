@@ -138,8 +138,22 @@ def peer_nodes(
     return [wanted["node"], *(name for (name,) in rows)]
 
 
-def of_ranks(job_id: str, *, attempt: int | None, own: Sequence[int] | str | None) -> Selection:
-    """Return the ranks of a job: ``own`` are some ranks, those of a node, or none (the job itself)."""
+def rank_count(conn: Connection[Any], cluster: str, job_id: str) -> int:
+    """Return how many ranks a job has had, in its largest attempt; 1 if that is unknown."""
+    row = conn.execute(
+        "SELECT max(world_size) FROM jobs WHERE cluster = %s AND job_id = %s",
+        (storable(cluster), storable(job_id)),
+    ).fetchone()
+    return max(1, (row[0] if row else None) or 1)
+
+
+def of_ranks(
+    job_id: str, *, attempt: int | None, own: Sequence[int] | str | None, peers: bool = True
+) -> Selection:
+    """Return the ranks of a job: ``own`` are some ranks, those of a node, or none (the job itself).
+
+    Without ``peers`` the rows of the others are not read.
+    """
     values: dict[str, Any] = {"job": storable(job_id), "attempt": attempt}
     mine: LiteralString = "false"
     if isinstance(own, str):
@@ -147,18 +161,24 @@ def of_ranks(job_id: str, *, attempt: int | None, own: Sequence[int] | str | Non
     elif own is not None:
         mine, values["mine"] = "rank = ANY(%(mine)s::int4[])", list(own)
     scope: LiteralString = "job_id = %(job)s AND (%(attempt)s::int4 IS NULL OR attempt = %(attempt)s)"
+    if own is not None and not peers:
+        scope = scope + " AND " + mine
     return Selection(scope=scope, own=mine, instance="attempt, rank", values=values)
 
 
-def of_devices(nodes: Sequence[str], *, node: str, instance: str | None) -> Selection:
-    """Return the devices of ``nodes``: the subject's is one instance of ``node``, or (None) all of them."""
+def of_devices(nodes: Sequence[str], *, node: str, instance: str | None, peers: bool = True) -> Selection:
+    """Return the devices of ``nodes``: the subject's is one instance of ``node``, or (None) all of them.
+
+    Without ``peers`` the rows of the others are not read.
+    """
     values = {
         "nodes": [storable(name) for name in nodes],
         "mine": storable(node),
         "instance": None if instance is None else storable(instance),
     }
     own: LiteralString = "node = %(mine)s AND (%(instance)s::text IS NULL OR instance = %(instance)s)"
-    return Selection(scope="node = ANY(%(nodes)s::text[])", own=own, instance="node, instance", values=values)
+    scope: LiteralString = "node = ANY(%(nodes)s::text[])" if peers else own
+    return Selection(scope=scope, own=own, instance="node, instance", values=values)
 
 
 def _query(template: LiteralString, metric: StoredMetric, selection: Selection) -> sql.Composed:

@@ -366,7 +366,7 @@ def slow_job(pool):
         findings.save(conn, finding, FindingConfig())
     yield finding
     with pool.connection() as conn:
-        conn.execute("TRUNCATE samples_10s, steps_10s, nodes")
+        conn.execute("TRUNCATE samples_10s, steps_10s, nodes, ranks, jobs")
 
 
 @pytest.fixture

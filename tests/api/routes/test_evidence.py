@@ -6,7 +6,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from api.app import create_app
-from api.routes.evidence import Evidence
+from api.routes.evidence import DrawnEvidence
 from store.pool import open_pool
 
 
@@ -18,7 +18,7 @@ def test_numbers_are_as_documented(client, slow_job):
     """What is served fits the documented model and holds all three plots and the strip."""
     answer = client.get(url(slow_job, "evidence"))
     assert answer.status_code == 200
-    shown = Evidence.model_validate(answer.json())
+    shown = DrawnEvidence.model_validate(answer.json())
     assert [plot.role for plot in shown.plots] == ["peers", "baseline", "cause"]
     assert {len(plot.y) for plot in shown.plots} == {len(shown.t)}
     strip = answer.json()["strip"]

@@ -3,7 +3,7 @@
 from alerts.finding import Cause, Finding, dedup_key, finding_id
 from slowrank.telemetry.records import Baseline, Evidence, Subject
 from store.telemetry.batches import write_rows
-from store.telemetry.buckets import ROLLED, NodeLatest, SampleRollup, StepRollup
+from store.telemetry.buckets import ROLLED, NodeLatest, RankPlace, SampleRollup, StepRollup
 
 T0 = 1_795_160_000.0
 ONSET = T0 + 603.0
@@ -62,15 +62,42 @@ def nodes(job="j", *, at=T0 + 1300, cluster="c"):
     """The latest state of the job's nodes."""
     return [
         NodeLatest(
-            cluster=cluster, node=f"n{i}", last_seen_at=at, boot_id="b", seq=1, gpus=8, nics=4, job_id=job
+            cluster=cluster,
+            node=f"n{i}",
+            last_seen_at=at,
+            boot_id="b",
+            seq=1,
+            gpus=8,
+            nics=4,
+            job_id=job,
+            rack=f"r{i}",
         )
         for i in range(RANKS // PER_NODE)
     ]
 
 
+def places(job="j", *, at=T0 + 1290, cluster="c"):
+    """Where its ranks run: two pipeline stages of two data-parallel groups of four."""
+    return [
+        RankPlace(
+            cluster=cluster,
+            job_id=job,
+            attempt=0,
+            rank=rank,
+            node=f"n{rank // PER_NODE}",
+            gpu_index=rank % PER_NODE,
+            coords=(rank // 4 % 2, rank // 8, rank % 4, None, None),
+            world_size=RANKS,
+            step=645,
+            at=at,
+        )
+        for rank in range(RANKS)
+    ]
+
+
 def write_job(conn):
     """Store all of it."""
-    write_rows(conn, [*steps(), *clocks(), *nodes()])
+    write_rows(conn, [*steps(), *clocks(), *nodes(), *places()])
 
 
 def slow_finding(*, subject=None, evidence=None, onset=ONSET, **fields):

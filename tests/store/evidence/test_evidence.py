@@ -30,7 +30,7 @@ def job(conn):
 
     yield save
     conn.execute("RESET ROLE")
-    conn.execute("TRUNCATE samples_10s, steps_10s, nodes")
+    conn.execute("TRUNCATE samples_10s, steps_10s, nodes, ranks, jobs")
 
 
 def plot_of(evidence, role):
@@ -136,7 +136,7 @@ def test_frozen_once_and_kept_without_roll_ups(conn, job):
     assert freeze(conn, now=NOW, days=7) == 1
     assert freeze(conn, now=NOW, days=7) == 0
     conn.execute("RESET ROLE")
-    conn.execute("TRUNCATE samples_10s, steps_10s, nodes")
+    conn.execute("TRUNCATE samples_10s, steps_10s, nodes, ranks, jobs")
     conn.execute("SET ROLE slowrank_api")
     after = evidence_of(conn, finding.id)
     assert (before.pop("frozen"), after.pop("frozen")) == (False, True)

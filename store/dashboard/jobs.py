@@ -1,0 +1,109 @@
+"""Jobs, where their ranks run, and what has cost them GPU-hours."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, LiteralString
+
+from psycopg import Connection
+from psycopg.rows import dict_row
+
+from store.text import storable
+
+_JOBS: LiteralString = """
+SELECT cluster, job_id, max(attempt) AS attempt, count(*) AS attempts,
+  (array_agg(world_size ORDER BY attempt DESC))[1] AS world_size,
+  min(first_seen_at) AS started_at, max(last_seen_at) AS last_seen_at,
+  (array_agg(first_step ORDER BY attempt))[1] AS first_step, max(last_step) AS last_step
+FROM jobs
+WHERE (%(clusters)s::text[] IS NULL OR cluster = ANY(%(clusters)s))
+  AND (%(job)s::text IS NULL OR job_id = %(job)s)
+  AND (%(since)s::timestamptz IS NULL OR last_seen_at >= %(since)s)
+GROUP BY cluster, job_id
+HAVING %(after)s::text[] IS NULL
+  OR (min(first_seen_at), cluster, job_id) < (%(at)s::timestamptz, %(after)s[1], %(after)s[2])
+ORDER BY started_at DESC, cluster DESC, job_id DESC LIMIT %(limit)s
+"""
+
+_ATTEMPTS: LiteralString = """
+SELECT attempt, world_size, first_step, last_step, first_seen_at, last_seen_at FROM jobs
+WHERE cluster = %s AND job_id = %s ORDER BY attempt DESC LIMIT 100
+"""
+
+# Members of a group are counted with the finding that explains them.
+_COSTS: LiteralString = """
+SELECT cluster, job_id, kind, coalesce(doc #>> '{cause,hypothesis}', kind) AS cause, count(*) AS findings,
+  count(*) FILTER (WHERE status IN ('open', 'acknowledged')) AS open,
+  coalesce(sum(gpu_hours_lost), 0)::float8 AS gpu_hours_lost
+FROM findings
+WHERE job_id = ANY(%(jobs)s) AND status <> 'suspected' AND group_key IS NULL AND NOT shadow
+GROUP BY cluster, job_id, kind, cause ORDER BY gpu_hours_lost DESC, kind, cause
+"""
+
+_RANKS: LiteralString = """
+SELECT rank, node, gpu_index, dp, pp, tp, cp, ep, first_seen_at, last_seen_at FROM ranks
+WHERE cluster = %(cluster)s AND job_id = %(job)s AND attempt = %(attempt)s AND rank > %(after)s
+ORDER BY rank LIMIT %(limit)s
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobFilter:
+    """Which jobs to list; an empty tuple or None does not filter.
+
+    ``after``: start, cluster and id of the last one of a page.
+    """
+
+    clusters: tuple[str, ...] = ()
+    job_id: str | None = None
+    since: datetime | None = None
+    after: tuple[datetime, str, str] | None = None
+    limit: int = 100
+
+
+def jobs(conn: Connection[Any], wanted: JobFilter) -> list[dict[str, Any]]:
+    """Return jobs, the latest start first, each with its findings and the GPU-hours that they cost."""
+    at, *after = wanted.after or (None,)
+    values = {
+        "clusters": [storable(name) for name in wanted.clusters] or None,
+        "job": None if wanted.job_id is None else storable(wanted.job_id),
+        "since": wanted.since,
+        "at": at,
+        "after": [storable(str(name)) for name in after] or None,
+        "limit": wanted.limit,
+    }
+    with conn.cursor(row_factory=dict_row) as cursor:
+        found = cursor.execute(_JOBS, values).fetchall()
+    costs = costs_of(conn, [row["job_id"] for row in found])
+    for row in found:
+        mine = [c for c in costs if (c["cluster"], c["job_id"]) == (row["cluster"], row["job_id"])]
+        row["open_findings"] = sum(c["open"] for c in mine)
+        row["gpu_hours_lost"] = sum(c["gpu_hours_lost"] for c in mine)
+    return found
+
+
+def costs_of(conn: Connection[Any], job_ids: Sequence[str]) -> list[dict[str, Any]]:
+    """Return by job, kind and cause how many findings there were and what they cost, the dearest first."""
+    with conn.cursor(row_factory=dict_row) as cursor:
+        return cursor.execute(_COSTS, {"jobs": [storable(name) for name in job_ids]}).fetchall()
+
+
+def attempts(conn: Connection[Any], cluster: str, job_id: str) -> list[dict[str, Any]]:
+    """Return the attempts of a job, the latest first, at most 100."""
+    with conn.cursor(row_factory=dict_row) as cursor:
+        return cursor.execute(_ATTEMPTS, (storable(cluster), storable(job_id))).fetchall()
+
+
+def ranks(
+    conn: Connection[Any], cluster: str, job_id: str, attempt: int, *, after: int = -1, limit: int = 100_000
+) -> list[dict[str, Any]]:
+    """Return where the ranks of an attempt run, by rank."""
+    values = {
+        "cluster": storable(cluster),
+        "job": storable(job_id),
+        "attempt": attempt,
+        "after": after,
+        "limit": limit,
+    }
+    with conn.cursor(row_factory=dict_row) as cursor:
+        return cursor.execute(_RANKS, values).fetchall()

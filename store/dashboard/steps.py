@@ -1,0 +1,143 @@
+"""The step times of a job: its band over time, and how slow each rank was in each bin.
+
+A long window of a large job has more rows than a read may take. Then of every bin one roll-up of 10 s is read
+instead of all (``Grid.sampled``), which the caller states beside the numbers.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, LiteralString
+
+from psycopg import Connection, sql
+from psycopg.rows import dict_row
+
+from store.telemetry.buckets import BUCKET_SECONDS
+from store.telemetry.metrics import StoredMetric
+from store.text import storable
+
+MAX_ROWS = 1_000_000
+"""Roll-ups that one read may take. Chosen: some seconds of the database's time; 1,024 ranks for 500 bins are
+half of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Bins of ``step`` from ``starts``; ``buckets`` are the roll-ups to read of them, None for all."""
+
+    starts: datetime
+    ends: datetime
+    step: timedelta
+    bins: int
+    buckets: tuple[datetime, ...] | None = None
+
+    @property
+    def sampled(self) -> bool:
+        """Whether one roll-up stands for each bin."""
+        return self.buckets is not None
+
+    def times(self) -> list[int]:
+        """Return the starts of the bins in epoch milliseconds."""
+        return [round((self.starts + i * self.step).timestamp() * 1000) for i in range(self.bins)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfJob:
+    """An attempt of a job (None: all) and the metric to read."""
+
+    cluster: str
+    job_id: str
+    attempt: int | None
+    metric: StoredMetric
+
+    def values(self, grid: Grid) -> dict[str, Any]:
+        """Return the parameters of a query."""
+        return {
+            "cluster": storable(self.cluster),
+            "job": storable(self.job_id),
+            "attempt": self.attempt,
+            "starts": grid.starts,
+            "ends": grid.ends,
+            "step": grid.step,
+            "buckets": None if grid.buckets is None else list(grid.buckets),
+        }
+
+
+def grid_of(starts: datetime, ends: datetime, *, series: int, most: int) -> Grid:
+    """Return at most ``most`` bins over a window of which ``series`` have a roll-up every 10 s each."""
+    first = starts.timestamp() // BUCKET_SECONDS * BUCKET_SECONDS
+    buckets = max(1, -int((first - ends.timestamp()) // BUCKET_SECONDS))
+    affordable = max(1, MAX_ROWS // max(1, series))
+    width = -(-buckets // max(1, min(most, affordable)))
+    step, since = timedelta(seconds=BUCKET_SECONDS * width), datetime.fromtimestamp(first, UTC)
+    bins = -(-buckets // width)
+    whole = Grid(since, since + bins * step, step, bins)
+    if buckets <= affordable:
+        return whole
+    return Grid(since, whole.ends, step, bins, tuple(since + i * step for i in range(bins)))
+
+
+_ROWS: LiteralString = """
+  FROM steps_10s s
+  WHERE s.cluster = %(cluster)s AND s.job_id = %(job)s AND s.bucket >= %(starts)s AND s.bucket < %(ends)s
+    AND (%(attempt)s::int4 IS NULL OR s.attempt = %(attempt)s)
+    AND (%(buckets)s::timestamptz[] IS NULL OR s.bucket = ANY(%(buckets)s)) AND s.n_steps > 0
+"""
+
+_BAND: LiteralString = (
+    """
+WITH points AS (
+  SELECT date_bin(%(step)s, bucket, %(starts)s) AS bin, rank, {value} AS value, first_step, last_step
+"""
+    + _ROWS
+    + """
+)
+SELECT round(extract(epoch FROM bin - %(starts)s) / extract(epoch FROM %(step)s::interval))::int4 AS col,
+  count(DISTINCT rank) AS ranks, min(first_step) AS first_step, max(last_step) AS last_step,
+  max(value) AS max,
+  percentile_cont(ARRAY[0.05, 0.5, 0.95]) WITHIN GROUP (ORDER BY value) AS quantiles,
+  (array_agg(rank ORDER BY value DESC, rank))[1] AS slowest
+FROM points WHERE value IS NOT NULL GROUP BY bin ORDER BY bin
+"""
+)
+
+# Peers of a rank are those of its pipeline stage, as stages have different work; without coordinates all.
+_RATIOS: LiteralString = (
+    """
+WITH points AS (
+  SELECT date_bin(%(step)s, s.bucket, %(starts)s) AS bin, s.rank, avg({value}) AS value,
+    min(s.first_step) AS first, max(s.last_step) AS last
+"""
+    + _ROWS
+    + """
+  GROUP BY 1, 2
+), placed AS (
+  SELECT p.*, coalesce(r.pp, -1) AS stage FROM points p LEFT JOIN (
+    SELECT DISTINCT ON (rank) rank, pp FROM ranks
+    WHERE cluster = %(cluster)s AND job_id = %(job)s AND (%(attempt)s::int4 IS NULL OR attempt = %(attempt)s)
+    ORDER BY rank, attempt DESC
+  ) r USING (rank) WHERE p.value > 0
+), usual AS (
+  SELECT bin, stage, percentile_cont(0.5) WITHIN GROUP (ORDER BY value) AS median FROM placed GROUP BY 1, 2
+)
+SELECT rank,
+  array_agg(round(extract(epoch FROM bin - %(starts)s) / extract(epoch FROM %(step)s::interval))::int4)
+    AS cols,
+  array_agg((value / median)::float4) AS ratios, array_agg(first) AS firsts, array_agg(last) AS lasts
+FROM placed JOIN usual USING (bin, stage) WHERE median > 0 GROUP BY rank ORDER BY rank
+"""
+)
+
+
+def band(conn: Connection[Any], job: OfJob, grid: Grid) -> list[dict[str, Any]]:
+    """Return the bins that have steps: the quantiles and maximum over ranks, and the slowest rank."""
+    query = sql.SQL(_BAND).format(value=job.metric.value)
+    with conn.cursor(row_factory=dict_row) as cursor:
+        return cursor.execute(query, job.values(grid)).fetchall()
+
+
+def ratios(conn: Connection[Any], job: OfJob, grid: Grid) -> Iterator[Mapping[str, Any]]:
+    """Yield by rank its bins (``cols``) and its ``ratios`` to the median of its pipeline stage in each."""
+    query = sql.SQL(_RATIOS).format(value=job.metric.value)
+    with conn.cursor(row_factory=dict_row) as cursor:
+        yield from cursor.execute(query, job.values(grid))

@@ -1,0 +1,163 @@
+"""Jobs over HTTP: a small job whose rank 5 becomes slower is listed, drawn and charged as it was."""
+
+import base64
+
+import pytest
+
+from tests.store.evidence.telemetry import ONSET, RANKS, T0
+
+URL = "/api/v1/jobs"
+MS = 1000
+
+
+def window(**more):
+    """The whole time of the job, in epoch milliseconds."""
+    return {"from": round(T0 * MS), "to": round((T0 + 1300) * MS)} | more
+
+
+def cells(heat, rows, columns):
+    """The codes as a matrix."""
+    codes = base64.b64decode(heat["data"])
+    assert len(codes) == rows * columns
+    return [codes[i * columns : (i + 1) * columns] for i in range(rows)]
+
+
+def test_job_is_listed_with_its_cost(client, slow_job):
+    """Its size, steps and times, and what is open on it."""
+    (job,) = client.get(URL).json()["items"]
+    assert (job["cluster"], job["job_id"], job["world_size"]) == ("c", "j", RANKS)
+    assert (job["first_step"], job["last_step"]) == (0, 649)
+    assert (job["started_at"], job["last_seen_at"]) == (round(T0 * MS), round((T0 + 1290) * MS))
+    assert (job["open_findings"], job["running"]) == (1, False)
+    assert client.get(URL, params={"running": True}).json()["items"] == []
+
+
+def test_one_job_says_what_cost_it_what(client, slow_job):
+    """Attempts, degrees of parallelism, and lost GPU-hours by kind and cause."""
+    job = client.get(f"{URL}/j").json()
+    assert job["degrees"] == {"dp": 2, "pp": 2, "tp": 4}
+    assert (job["nodes"], len(job["history"])) == (2, 1)
+    (cost,) = job["lost"]
+    assert (cost["kind"], cost["cause"], cost["open"]) == ("straggler.fail_slow", "throttle.thermal", 1)
+
+
+def test_ranks_are_paged(client, slow_job):
+    """Each once, in order, with place and coordinates."""
+    found, cursor = [], None
+    while cursor != "":
+        params = {"limit": 7} | ({"cursor": cursor} if cursor else {})
+        page = client.get(f"{URL}/j/ranks", params=params).json()
+        found += page["items"]
+        cursor = page["next_cursor"]
+    assert [place["rank"] for place in found] == list(range(RANKS))
+    assert found[13] | {"first_seen_at": 0, "last_seen_at": 0} == {
+        "rank": 13,
+        "node": "n1",
+        "gpu_index": 5,
+        "coords": {"dp": 1, "pp": 1, "tp": 1},
+        "first_seen_at": 0,
+        "last_seen_at": 0,
+    }
+
+
+def test_band_shows_the_slow_rank(client, slow_job):
+    """The maximum leaves the band at the onset, and the slowest rank is named."""
+    params = window(metric="compute_seconds", max_points=1000)
+    band = client.get(f"{URL}/j/steps", params=params).json()
+    assert len(band["t"]) == 130
+    at = band["t"].index(round(ONSET // 10 * 10 * MS))
+    assert (band["max"][at - 1], band["max"][at]) == (pytest.approx(2.015), pytest.approx(2.605))
+    assert band["slowest_rank"][at - 1 : at + 1] == [15, 5]
+    assert band["median"][at] == pytest.approx(2.0085, abs=0.0011)
+    assert (band["ranks"][at], band["unit"], band["sampled"]) == (RANKS, "s", False)
+    assert (band["first_step"][at], band["last_step"][at]) == (300, 304)
+
+
+def test_band_is_decimated(client, slow_job):
+    """Fewer, wider bins keep the maximum."""
+    band = client.get(f"{URL}/j/steps", params=window(metric="compute_seconds", max_points=10)).json()
+    assert len(band["t"]) == 10
+    assert band["bin_ms"] == 130_000
+    assert max(band["max"]) == pytest.approx(2.605)
+
+
+def test_long_windows_of_large_jobs_are_sampled(client, slow_job, monkeypatch):
+    """Beyond what one read may take, one roll-up stands for each bin, and the answer says so."""
+    monkeypatch.setattr("store.dashboard.steps.MAX_ROWS", 20 * RANKS)
+    band = client.get(f"{URL}/j/steps", params=window(max_points=1000)).json()
+    assert band["sampled"]
+    assert len(band["t"]) == 19
+    assert set(band["ranks"]) == {RANKS}
+
+
+def test_heat_map_shows_one_warm_row(client, slow_job):
+    """Healthy cells are cold, those of rank 5 after the onset at their value, whatever row they stand in."""
+    heat = client.get(f"{URL}/j/heatmap", params=window(max_columns=1000)).json()
+    rows = cells(heat, RANKS, 130)
+    assert (heat["lo"], heat["hi"], heat["by"]) == (1.0, 1.5, "rank")
+    assert heat["rows"]["pp"] == sorted(heat["rows"]["pp"])
+    row = heat["rows"]["rank"].index(5)
+    onset = heat["t"].index(round(ONSET // 10 * 10 * MS))
+    ratio = 2.605 / 2.0035
+    code = round((ratio - 1) / 0.5 * 254 / 4) * 4
+    assert set(rows[row][onset:]) == {code}
+    assert max(rows[row][:onset]) <= 4
+    assert max(max(codes) for i, codes in enumerate(rows) if i != row) <= 4
+    assert {cell[0] for cell in heat["top"]} == {row}
+    assert len(heat["top"]) == 130 - onset
+    assert heat["top"][0][2] == pytest.approx(ratio, rel=0.002)
+    assert heat["first_step"][onset] == 300
+
+
+def test_large_heat_maps_have_nodes_as_rows(client, slow_job, monkeypatch):
+    """With too many cells a row is the slowest rank of a node."""
+    monkeypatch.setattr("api.routes.dashboard.jobs.MAX_CELLS", RANKS * 100)
+    heat = client.get(f"{URL}/j/heatmap", params=window(max_columns=1000)).json()
+    rows = cells(heat, 2, 130)
+    assert (heat["by"], heat["rows"]["node"]) == ("node", ["n0", "n1"])
+    assert max(rows[0]) > 100 > 8 > max(rows[1])
+
+
+def test_empty_cells_are_missing(client, slow_job):
+    """Where a rank sent nothing there is no value, and no neighbour's either."""
+    later = {"from": round((T0 + 1200) * MS), "to": round((T0 + 1400) * MS)}
+    heat = client.get(f"{URL}/j/heatmap", params=later).json()
+    assert all(set(row[10:]) == {255} for row in cells(heat, RANKS, 20))
+    assert heat["first_step"][10:] == [None] * 10
+
+
+def test_matrix_points_at_the_pair(client, slow_job):
+    """Of the four pairs of stage and data-parallel index that of rank 5 is slow."""
+    since = window() | {"from": round((ONSET + 10) * MS)}
+    shown = client.get(f"{URL}/j/matrix", params=since).json()
+    rows = cells(shown, 2, 2)
+    assert (shown["pp"], shown["dp"]) == ([0, 1], [0, 1])
+    assert shown["slowest_rank"][0][1] == 5
+    assert rows[0][1] > 100
+    assert max(rows[0][0], rows[1][0], rows[1][1]) <= 4
+
+
+@pytest.mark.parametrize("what", ["", "/ranks", "/steps", "/heatmap", "/matrix"])
+def test_other_clusters_are_not_there(client, client_with, slow_job, what):
+    """A key of another cluster gets 404 as for an unknown job, and nothing in the list."""
+    other = client_with("telemetry:read", clusters=("other",))
+    assert other.get(f"{URL}/j{what}").status_code == 404
+    assert other.get(URL).json()["items"] == []
+    assert client.get(f"{URL}/j%27--{what}").status_code == 404
+    assert client.get(f"{URL}/j{what}", params={"cluster": "c"}).status_code == 200
+
+
+def test_without_a_time_its_last_minutes_are_shown(client, slow_job):
+    """A job that ended last week is drawn up to its end, not up to now."""
+    band = client.get(f"{URL}/j/steps").json()
+    assert band["t"][-1] == round((T0 + 1290) * MS)
+
+
+@pytest.mark.parametrize(
+    ("path", "params"), [("", {}), ("/j", {}), ("/j/heatmap", window()), ("/j/steps", window())]
+)
+def test_the_same_answer_is_not_sent_twice(client, slow_job, path, params):
+    """Who has it gets 304."""
+    tag = client.get(URL + path, params=params).headers["etag"]
+    again = client.get(URL + path, params=params, headers={"if-none-match": tag})
+    assert again.status_code == 304

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 
+from exporters.metric_help import help_of
 from slowrank.page_server import PageServer
 
 PREFIX = "slowrank_exporter_"
@@ -16,6 +17,7 @@ def text(metrics: Mapping[str, float]) -> str:
         family = PREFIX + key.partition("{")[0]
         if family not in typed:
             typed.add(family)
+            lines.append(f"# HELP {family} {help_of(family.removeprefix(PREFIX))}")
             lines.append(f"# TYPE {family} {'counter' if family.endswith('_total') else 'gauge'}")
         value = metrics[key]
         lines.append(f"{PREFIX}{key} {'NaN' if math.isnan(value) else f'{value:.10g}'}")

@@ -25,7 +25,7 @@ settings.register_profile(
 settings.load_profile("exact")
 
 SHARED = {"kafka_bootstrap", "timescale_dsn", "database"}
-PRIVATE = {"private_kafka", "private_timescale", "private_alertmanager", "private_prometheus"}
+PRIVATE = {"private_kafka", "private_timescale", "private_alertmanager", "private_prometheus", "promtool"}
 
 
 def unavailable(reason: str) -> NoReturn:
@@ -99,6 +99,20 @@ def private_alertmanager() -> Iterator[Alertmanager]:
         yield server
     except ServiceError as error:
         unavailable(str(error))
+    finally:
+        server.close()
+
+
+@pytest.fixture
+def promtool() -> Iterator[Callable[..., str]]:
+    """Run promtool: ``promtool("check", "rules", "r.yml", files={"r.yml": text})`` returns its output."""
+    server = Prometheus()
+    try:
+        server.promtool("--version")
+    except ServiceError as error:
+        unavailable(str(error))
+    try:
+        yield server.promtool
     finally:
         server.close()
 

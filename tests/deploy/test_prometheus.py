@@ -3,18 +3,11 @@
 import re
 from pathlib import Path
 
-import psycopg
 import pytest
 import yaml
-from prometheus_client import generate_latest
-from prometheus_client.parser import text_string_to_metric_families
 
-from api.metrics import ApiMetrics, DatabaseGauges, NotifierMetrics, WebhookGauges
-from api.metrics import new_registry as api_registry
 from slowrank.settings import Settings
-from streams.runtime.monitoring.health import Health
-from streams.runtime.monitoring.metrics import SinkMetrics
-from streams.runtime.monitoring.metrics import new_registry as worker_registry
+from tests.deploy.metric_pages import exported
 
 ROOT = Path(__file__).resolve().parents[2]
 RULES = {
@@ -25,20 +18,6 @@ RULES = {
 CONFIG = yaml.safe_load((ROOT / "deploy/prometheus/prometheus.yml").read_text())
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
 every_rule = pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
-
-
-def exported():
-    """Names of all series the API, the notifier and the workers serve."""
-    api, worker = api_registry(), worker_registry(Health("sink", lambda: 0.0), lambda: 0.0)
-    ApiMetrics(api)
-    NotifierMetrics(api)
-    api.register(DatabaseGauges(dict, psycopg.OperationalError))
-    api.register(WebhookGauges(dict, psycopg.OperationalError))
-    SinkMetrics(worker)
-    detecting = worker_registry(Health("detect", lambda: 0.0), lambda: 0.0)
-    pages = [generate_latest(registry).decode() for registry in (api, worker, detecting)]
-    families = [f for page in pages for f in text_string_to_metric_families(page)]
-    return {f"{f.name}_total" if f.type == "counter" else f.name for f in families}
 
 
 def test_what_can_go_blind_has_an_alert():

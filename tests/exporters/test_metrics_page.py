@@ -8,12 +8,14 @@ from exporters.metrics_page import serve, text
 
 
 def test_counters_gauges_and_labels_in_prometheus_form():
-    """Names carry the prefix, ``_total`` makes a counter, a family is typed once."""
+    """Names carry the prefix, ``_total`` makes a counter, a family is explained and typed once."""
     page = text({'b_total{reason="x"}': 2, 'b_total{reason="y"}': 3, "a": math.nan})
 
     assert page.splitlines() == [
+        "# HELP slowrank_exporter_a A.",
         "# TYPE slowrank_exporter_a gauge",
         "slowrank_exporter_a NaN",
+        "# HELP slowrank_exporter_b_total B.",
         "# TYPE slowrank_exporter_b_total counter",
         'slowrank_exporter_b_total{reason="x"} 2',
         'slowrank_exporter_b_total{reason="y"} 3',

@@ -1,10 +1,11 @@
-"""What a finding rests on, to be drawn: columns of numbers around its onset, and the same as an image."""
+"""What a finding rests on: columns of numbers around its onset, the same as an image, and in sentences."""
 
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, Field
 
+from alerts.report.explanation import explanation, text_of
 from alerts.report.plot import Theme, plot
 from api.deps import ServicesDep
 from api.http import conditional
@@ -80,6 +81,21 @@ class DrawnEvidence(BaseModel):
     strip: Strip | None = None
 
 
+class ExplainedSection(BaseModel):
+    """One question and the sentences that answer it."""
+
+    title: str
+    lines: list[str]
+
+
+class Explanation(BaseModel):
+    """A finding explained to people."""
+
+    finding_id: str
+    sections: list[ExplainedSection]
+    text: str = Field(description="All sections as plain text.")
+
+
 _EXAMPLE: dict[str, Any] = {
     "finding_id": "fnd_01JD7Q4Y6R8V2M3K5N9P0S1T2W",
     "frozen": True,
@@ -141,3 +157,17 @@ def read_plot(
         found = evidence_of(conn, finding_id)
     drawn = plot(stored.doc, found, theme=theme)
     return conditional.answer_as(request, drawn.encode(), SVG, conditional.etag(drawn))
+
+
+@router.get("/{finding_id}/explain", responses={200: {"model": Explanation}, 304: _UNCHANGED})
+def read_explanation(
+    finding_id: FindingId, request: Request, services: ServicesDep, principal: FindingsReader
+) -> Response:
+    """Explain a finding to people: why this subject, why no other, how sure, what would change it."""
+    with services.pool.connection() as conn:
+        stored = visible(conn, finding_id, principal)
+    sections = explanation(stored.doc)
+    shown = [{"title": section.title, "lines": list(section.lines)} for section in sections]
+    return conditional.answer(
+        request, {"finding_id": finding_id, "sections": shown, "text": text_of(sections)}
+    )

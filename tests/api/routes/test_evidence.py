@@ -36,14 +36,14 @@ def test_image_is_harmless_and_of_the_finding(client, slow_job):
     assert client.get(url(slow_job, "plot.svg"), params={"theme": "pink"}).status_code == 422
 
 
-@pytest.mark.parametrize("what", ["evidence", "plot.svg"])
+@pytest.mark.parametrize("what", ["evidence", "plot.svg", "explain"])
 def test_unchanged_is_not_sent_again(client, slow_job, what):
     """Who polls gets 304 while nothing changes."""
     tag = client.get(url(slow_job, what)).headers["etag"]
     assert client.get(url(slow_job, what), headers={"if-none-match": tag}).status_code == 304
 
 
-@pytest.mark.parametrize("what", ["evidence", "plot.svg"])
+@pytest.mark.parametrize("what", ["evidence", "plot.svg", "explain"])
 def test_other_clusters_are_not_there(client_with, slow_job, what):
     """A key of another cluster gets the same 404 as for an unknown id."""
     other = client_with("findings:read", clusters=("other",))
@@ -52,7 +52,7 @@ def test_other_clusters_are_not_there(client_with, slow_job, what):
     assert client_with("findings:read", clusters=("c",)).get(url(slow_job, what)).status_code == 200
 
 
-@pytest.mark.parametrize("what", ["evidence", "plot.svg"])
+@pytest.mark.parametrize("what", ["evidence", "plot.svg", "explain"])
 def test_without_telemetry_it_is_empty(client, save_finding, what):
     """A finding whose roll-ups are gone has an empty answer, not an error."""
     answer = client.get(url(save_finding(), what))
@@ -78,3 +78,11 @@ def test_a_read_that_takes_too_long_is_a_problem(client, slow_job, monkeypatch):
     answer = client.get(url(slow_job, "evidence"))
     assert answer.status_code == 503
     assert answer.json()["type"].endswith("/query-too-long")
+
+
+def test_sentences_are_the_finding_s(client, slow_job):
+    """The text has every line of the sections, and names the subject and the cause."""
+    shown = client.get(url(slow_job, "explain")).json()
+    assert shown["sections"][0]["title"] == "Why n0 GPU 5 (rank 5)"
+    assert all(line in shown["text"] for section in shown["sections"] for line in section["lines"])
+    assert "thermal throttling" in shown["text"]

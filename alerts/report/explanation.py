@@ -1,0 +1,156 @@
+"""Explains a finding to people: what it rests on, what was ruled out, how sure it is, what would change it.
+
+Everything is derived from the finding itself (``finding.v1``), so that an old one is explained as it was.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from alerts.config import FindingConfig
+from alerts.kinds import kind_of
+from alerts.reasoning.fusion import MENTIONED_ABOVE, Caps
+from alerts.report.severity import IMPACT
+from alerts.report.title import place
+from slowrank.telemetry.records import Subject
+
+MOST_EVIDENCE = 6
+"""Pieces of evidence that are put into sentences (chosen: what is read at night; the finding has all)."""
+_MAD_TO_SD = 1.4826
+"""Standard deviation of a normal distribution over its median absolute deviation."""
+_FEW_PEERS = 3
+"""Below so many peers the confidence is capped (``alerts.reasoning.fusion``)."""
+_HARDWARE = ("gpu.", "nic.", "host.", "xid.")
+_DEFAULTS = FindingConfig()
+
+Document = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One question and the sentences that answer it."""
+
+    title: str
+    lines: tuple[str, ...]
+
+
+def explanation(finding: Document) -> list[Section]:
+    """Return the sections of a finding's explanation; one without an answer is left out."""
+    sections = (
+        Section(f"Why {place(Subject(**finding['subject']))}", tuple(_why(finding))),
+        Section("Why not something else", tuple(_why_not(finding))),
+        Section("How sure it is", tuple(_how_sure(finding))),
+        Section("What would change the verdict", tuple(_what_would_change(finding))),
+    )
+    return [section for section in sections if section.lines]
+
+
+def text_of(sections: Iterable[Section]) -> str:
+    """Return sections as plain text."""
+    blocks = ("\n".join([section.title, *(f"  - {line}" for line in section.lines)]) for section in sections)
+    return "\n\n".join(blocks) + "\n"
+
+
+def _why(finding: Document) -> Iterator[str]:
+    pieces: Sequence[Document] = finding.get("evidence") or ()
+    for piece in pieces[:MOST_EVIDENCE]:
+        yield _measured(piece)
+    if len(pieces) > MOST_EVIDENCE:
+        yield f"{len(pieces) - MOST_EVIDENCE} more pieces of evidence agree; the finding lists them."
+    job = finding.get("job_slowdown_ratio")
+    if job is not None:
+        yield f"Its job runs {job:.2f} times as long a step as when it was healthy."
+
+
+def _measured(piece: Document) -> str:
+    unit = "" if piece.get("unit") in (None, "", "1") else f" {piece['unit']}"
+    said = [f"{piece['metric']} is {piece['value']:.5g}{unit}"]
+    if peers := piece.get("peers"):
+        said.append(
+            f"of {peers['n']} peers ({peers['group']}) nine in ten have {peers['p05']:.5g} to "
+            f"{peers['p95']:.5g}{unit}, the median is {peers['median']:.5g}{unit}"
+        )
+        if rank := peers.get("rank_of_subject"):
+            said.append(f"by size it is number {rank} of {peers['n'] + 1}")
+    if baseline := piece.get("baseline"):
+        spread = _MAD_TO_SD * baseline["mad"]
+        away = (
+            f", {abs(piece['value'] - baseline['median']) / spread:.3g} deviations away" if spread > 0 else ""
+        )
+        said.append(
+            f"usual for it is {baseline['median']:.5g} ± {spread:.2g}{unit} ({baseline['n']} values{away})"
+        )
+    if piece.get("note"):
+        said.append(str(piece["note"]))
+    return f"{'; '.join(said)} [{piece['detector']}]."
+
+
+def _why_not(finding: Document) -> Iterator[str]:
+    cause: Document = finding.get("cause") or {}
+    if ruled_out := cause.get("ruled_out"):
+        yield f"Checked and found fine: {', '.join(map(_named, ruled_out))}."
+    for name, share in (cause.get("alternatives") or {}).items():
+        yield f"It may also be {_named(name)} ({share:.0%})."
+    if cause and not cause.get("alternatives"):
+        yield f"No other explanation has more than {MENTIONED_ABOVE:.0%}."
+    suspects: Sequence[Document] = finding.get("suspects") or ()
+    for suspect in suspects:
+        yield f"Suspect: {place(Subject(**suspect['subject']))} ({suspect['probability']:.0%})."
+    if finding.get("group_key"):
+        yield "Another finding explains it: they share one cause, and that one counts the cost."
+
+
+def _how_sure(finding: Document) -> Iterator[str]:
+    yield (
+        f"Confidence {finding['confidence']:.0%} of a fault of the subject, calibrated on simulated faults. "
+        f"Its evidence is {finding['score']:.3g} times the threshold."
+    )
+    cause: Document = finding.get("cause") or {}
+    if cause:
+        yield f"The likeliest cause is {_named(cause['hypothesis'])} ({cause['confidence']:.0%})."
+    lo, hi = finding["onset_interval"]
+    yield f"It began at {lo}." if lo == hi else f"It began between {lo} and {hi} (90 % interval)."
+    if finding.get("flaps"):
+        yield f"Recoveries and relapses so far: {finding['flaps']}."
+
+
+def _what_would_change(finding: Document) -> Iterator[str]:
+    yield from _missing(finding)
+    others: Mapping[str, float] = (finding.get("cause") or {}).get("alternatives") or {}
+    if others:
+        likeliest = max(sorted(others), key=lambda name: others[name])
+        yield f"More evidence for {_named(likeliest)} would make that the cause."
+    advice: Document = (finding.get("action") or {}).get("advice") or {}
+    if advice.get("expected_gpu_hours") is not None:
+        yield (
+            f"The advice is {advice['decision']}: {advice['gpu_hours_lost']:.3g} GPU-hours are lost and "
+            f"{advice['expected_gpu_hours']:.3g} expected, against {advice['gpu_hours_to_restart']:.3g} for "
+            "a restart."
+        )
+    may_rise = kind_of(str(finding["kind"])).pages == "hurt" and finding["severity"] != "critical"
+    if may_rise and finding.get("job_slowdown_ratio") is None:
+        yield f"It would be graver once a job measurably suffers (steps {IMPACT:.2f} times as long)."
+    if finding["status"] in ("suspected", "open", "acknowledged"):
+        yield (
+            "It ends when all its detectors have seen recovery for `resolve_after_seconds` "
+            f"({_DEFAULTS.resolve_after_seconds:.0f} s by default); a relapse within "
+            f"{_DEFAULTS.reopen_within_seconds / 3600:.0f} hours reopens it."
+        )
+
+
+def _missing(finding: Document) -> Iterator[str]:
+    """Yield what the telemetry at hand could not show, which limits the confidence."""
+    pieces: Sequence[Document] = finding.get("evidence") or ()
+    peers = [piece["peers"]["n"] for piece in pieces if piece.get("peers")]
+    hardware = any(str(piece["metric"]).startswith(_HARDWARE) for piece in pieces)
+    caps = Caps()
+    if peers and max(peers) < _FEW_PEERS and not hardware:
+        yield f"With {_FEW_PEERS} peers or more it could be surer than {caps.few_peers:.0%}."
+    if pieces and not hardware and str(finding["kind"]).startswith("straggler."):
+        yield "A counter of the machine that moved with it (clock, heat, errors) would name the cause."
+
+
+def _named(name: str) -> str:
+    """Return a cause in words, with its name where the words are not the name."""
+    phrase = kind_of(name).phrase
+    return f"{phrase} ({name})" if phrase else name

@@ -66,6 +66,8 @@ class Kind:
     """One detector is enough, because the finding claims no more than what was measured."""
     silence_counts: bool = False
     """Missing telemetry is evidence for it; for other kinds, about parts of a node, it is none."""
+    not_beside: tuple[str, ...] = ()
+    """It opens no finding while one of these kinds is active in its scope: they may be all there is to it."""
     steps_confirm: bool = False
     """What hardware shows of this kind counts only once slow steps confirm it."""
     excused_by_plan: bool = False

@@ -109,10 +109,16 @@ KINDS: dict[str, Kind] = {
     "hang.rank_missing": Kind(
         standing=SYMPTOM,
         title="{place} reports no steps while others go on",
-        meaning="one rank reports no steps while the others go on",
+        meaning=(
+            "no steps of one rank for 60 s and 8 steps while the others go on, or for 10 s and some 20 steps "
+            "where its node sends those of other ranks; a warning where no rank of the node reports, for "
+            "its telemetry may be lost"
+        ),
         severity="error",
         action="RUN_DIAG",
         text="Dump the stack of {place}; it stopped reporting steps.",
+        gathered_into=("node",),
+        not_beside=("exporter.stale", "node.silent"),
     ),
     "gray.node": Kind(
         standing=CAUSE,

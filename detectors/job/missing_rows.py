@@ -1,10 +1,11 @@
 """Ranks whose step rows are missing while the others of the job advance."""
 
 import math
-from collections.abc import Set
+from collections.abc import Collection, Set
 
 _TOO_MANY = 0.2
-"""Chosen, share of the ranks: so many missing at once are a fault of the telemetry and not of the ranks."""
+"""Chosen, share of the ranks: more missing at once, and more than one, are a fault of the telemetry and not
+of the ranks."""
 
 _LEAST_RUN, _LEAST_SECONDS = 5, 5.0
 """Chosen: steps and seconds a rank must be missing for at least: an exporter sends once a second, and a
@@ -16,6 +17,15 @@ _LEAST_LOSS, _MOST_LOSS = 0.01, 0.9
 _BY_CHANCE = 1e-6
 """Chosen: probability at a step that a run of misses of any rank is due to usual losses alone."""
 
+_LOST_STEPS, _LOST_SECONDS = 8, 60.0
+"""Steps and seconds without a row from which a rank is lost. Chosen: rows that a broken path delays mostly
+come within a minute, and a rank that restarts misses a few steps."""
+
+_VOUCHED_STEPS, _VOUCHED_SECONDS = 15, 10.0
+"""The same where in so many steps since it is missing the rows of other ranks of its node arrived, and so the
+path works. Chosen: several sends of an exporter, and steps enough that late rows of one rank alone do not
+explain it. They are counted because after an outage of a node one rank's rows arrive before another's."""
+
 
 class MissingRows:
     """Finds ranks whose rows are missing for longer than the usual losses explain.
@@ -25,12 +35,16 @@ class MissingRows:
     n = ln(1e-6 / R) / ln(loss), and never before five steps and five seconds. The loss is the share of
     misses, over all steps, of ranks that are not missing yet.
 
+    A missing rank is ``lost`` after max(8 steps, 60 s), or after 10 s and 15 steps in which its node sent the
+    rows of other ranks.
+
     ``absent`` maps each missing rank to the number of the last step it was in (steps are counted from one).
     """
 
     def __init__(self) -> None:
         self.absent: dict[int, int] = {}
         self._last_seen: dict[int, tuple[int, float]] = {}
+        self._vouched: dict[int, int] = {}
         self._closed = 0
         self._missed = 0
         self._expected = 0
@@ -41,6 +55,7 @@ class MissingRows:
         back = sorted(r for r in self.absent if r in ranks)
         for rank in back:
             del self.absent[rank]
+            self._vouched.pop(rank, None)
         self._last_seen |= dict.fromkeys(ranks, (self._closed, ts))
         gone = self._last_seen.keys() - ranks if len(self._last_seen) > len(ranks) else set()
         self._missed += len(gone - self.absent.keys())
@@ -48,13 +63,49 @@ class MissingRows:
         new = [r for r in sorted(gone) if r not in self.absent and self._is_missing(r, ts)]
         for rank in new:
             self.absent[rank] = self._last_seen[rank][0]
-        if len(self.absent) > _TOO_MANY * len(self._last_seen):
-            return [], back
-        return new, back
+        return ([], back) if self._too_many else (new, back)
+
+    def expect(self, ranks: Collection[int], ts: float) -> None:
+        """Expect ``ranks`` from the next step on, as if they had been seen at ``ts``: those of an earlier
+        attempt, of which some may never arrive in this one."""
+        self._last_seen |= {rank: (self._closed, ts) for rank in ranks if rank not in self._last_seen}
+
+    def lost(self, ts: float, vouched: Collection[int]) -> list[int]:
+        """Return the missing ranks that are lost by the step closed at ``ts``, ascending; once a step.
+
+        ``vouched``: the missing ranks of whose nodes other rows came in this step.
+        """
+        for rank in vouched:
+            self._vouched[rank] = self._vouched.get(rank, 0) + 1
+        return [] if self._too_many else [rank for rank in sorted(self.absent) if self._is_lost(rank, ts)]
+
+    def is_vouched(self, rank: int) -> bool:
+        """Return whether other rows of the node came since the rank is missing, often enough to count."""
+        return self._vouched.get(rank, 0) >= _VOUCHED_STEPS
+
+    @property
+    def steps(self) -> int:
+        """How many steps were closed."""
+        return self._closed
+
+    @property
+    def known(self) -> Set[int]:
+        """The ranks that were seen or are expected."""
+        return self._last_seen.keys()
 
     def last_seen(self, rank: int) -> float:
         """Event time of the last row of ``rank``."""
         return self._last_seen[rank][1]
+
+    @property
+    def _too_many(self) -> bool:
+        return len(self.absent) > max(1.0, _TOO_MANY * len(self._last_seen))
+
+    def _is_lost(self, rank: int, ts: float) -> bool:
+        closed, seen = self._last_seen[rank]
+        if self.is_vouched(rank) and ts - seen >= _VOUCHED_SECONDS:
+            return True
+        return self._closed - closed >= _LOST_STEPS and ts - seen >= _LOST_SECONDS
 
     def _is_missing(self, rank: int, ts: float) -> bool:
         closed, seen = self._last_seen[rank]

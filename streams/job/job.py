@@ -173,6 +173,7 @@ class Job:
             open=self.open.suspicions,
             result=result or StepResult(),
             late=late,
+            world_size=self.aligner.world_size,
         )
 
 

@@ -16,6 +16,7 @@ class JobView:
 
     ``core`` decides which ranks are slow, ``result`` is what it decided on this step. ``late`` are ranks
     without a row in this step that have sent others since. ``open`` are the open suspicions, to be read only.
+    ``world_size`` is what the job states, 0 where it does not.
     """
 
     cluster: str
@@ -27,6 +28,7 @@ class JobView:
     open: OpenSuspicions[Key]
     result: StepResult = field(default_factory=StepResult)
     late: frozenset[int] = frozenset()
+    world_size: int = 0
 
     def standing(self, *topics: Topic) -> dict[Key, Suspicion]:
         """Return the open suspicions about some topics."""

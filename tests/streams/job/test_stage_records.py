@@ -106,8 +106,10 @@ def test_a_rank_that_stops_reporting_is_missing():
     table = synchronous(healthy(steps=160))
     only = np.ones((160, 16), dtype=bool)
     only[100:, 5] = False
-    (missing,) = run(table, only=only)
+    missing, lost = run(table, only=only)
     assert (missing.kind, missing.family, missing.subject.rank) == ("hang.rank_missing", "silence", 5)
+    assert not missing.overwhelming
+    assert (lost.state, lost.overwhelming, lost.subject.rank) == ("update", True, 5)
 
 
 def test_a_new_attempt_learns_anew_and_keeps_who_was_slow():

@@ -1,0 +1,55 @@
+import pytest
+
+from detectors.job.missing_rows import MissingRows
+
+EVERYONE = set(range(16))
+
+
+def silent(gone, *, steps, seconds=1.0, vouched=False):
+    """Return the steps after which each rank of ``gone`` is lost, silent from step 50 on."""
+    rows, found = MissingRows(), dict[int, int]()
+    for n in range(50 + steps):
+        rows.update(EVERYONE if n < 50 else EVERYONE - set(gone), n * seconds)
+        for rank in rows.lost(n * seconds, rows.absent if vouched else ()):
+            found.setdefault(rank, n - 49)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("seconds", "vouched", "expected"),
+    [(1.0, False, 60), (20.0, False, 8), (0.2, True, 50), (1.0, True, 20), (20.0, True, 8)],
+)
+def test_a_silent_rank_is_lost_after_steps_and_seconds(seconds, vouched, expected):
+    """Eight steps and a minute; where its node's other rows arrive, some twenty steps and ten seconds."""
+    assert silent([5], steps=100, seconds=seconds, vouched=vouched) == {5: expected}
+
+
+def test_a_rank_that_is_back_is_not_lost():
+    """Its next row ends it."""
+    rows = MissingRows()
+    for n in range(200):
+        rows.update(EVERYONE if n < 50 else EVERYONE - {5}, float(n))
+    assert rows.lost(199.0, ()) == [5]
+    assert rows.update(EVERYONE, 200.0) == ([], [5])
+    assert rows.lost(200.0, ()) == []
+
+
+def test_a_quarter_of_the_job_silent_is_no_lost_rank():
+    """It is the telemetry, or a resize; one of four ranks is a rank."""
+    assert silent([0, 1, 2, 3], steps=100) == {}
+    rows = MissingRows()
+    for n in range(200):
+        rows.update({0, 1, 2, 3} if n < 50 else {0, 1, 2}, float(n))
+    assert rows.lost(199.0, ()) == [3]
+
+
+def test_a_rank_that_is_expected_and_never_comes_is_lost():
+    """As if it had been seen when the attempt began."""
+    rows = MissingRows()
+    rows.expect([5], 0.0)
+    found = [
+        (n, rank)
+        for n in range(100)
+        for rank in (rows.update(EVERYONE - {5}, float(n)), *rows.lost(float(n), ()))[1:]
+    ]
+    assert found[0] == (60, 5)

@@ -1,0 +1,76 @@
+"""Lost ranks from step rows alone, from rows to findings."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from benchmarks.detection.step_jobs import records, synchronous
+from slowrank.telemetry.json_rows import rows, steps_record
+from streams.pipeline import local_pipeline
+from tests.streams.job.job_tables import healthy
+
+PER_NODE = 4
+
+
+def table_of(steps, *, gone=(), since=100, until=None, attempt=0, start=0.0, ranks=16):
+    """Return records of a job of four nodes; the ranks ``gone`` send no rows from step ``since`` on."""
+    table = synchronous(healthy(steps=steps, ranks=ranks, seconds=2.0, seed=attempt))
+    table = dataclasses.replace(table, attempt=attempt, ts=table.ts + start)
+    only = np.ones((steps, ranks), dtype=bool)
+    only[since:until, list(gone)] = False
+    placed = []
+    for record in records(table, only=only):
+        for row in rows(record):
+            row |= {"node": f"n{row['rank'] // PER_NODE}", "world_size": ranks}
+            placed.append(row)
+    placed.sort(key=lambda row: (row["ts"], row["rank"]))
+    return [steps_record([row]) for row in placed]
+
+
+def findings(job):
+    """Return the final findings of the job by subject: kind, severity, status."""
+    pipeline, last = local_pipeline(), {}
+    for record in job:
+        for finding in pipeline.process(record):
+            last[finding.id] = finding
+    last |= {f.id: f for f in pipeline.finish()}
+    assert not pipeline.set_aside
+    return {
+        (f.subject.node, f.subject.rank): (f.kind, f.severity, f.status)
+        for f in last.values()
+        if f.status != "suspected"
+    }
+
+
+def test_a_lost_rank_is_a_finding():
+    """Its node's other ranks report, so that it is the rank and not its telemetry."""
+    assert findings(table_of(160, gone=[5])) == {("n1", 5): ("hang.rank_missing", "error", "open")}
+
+
+def test_a_rank_that_is_back_ends_it():
+    """The finding is resolved five minutes after its next row."""
+    found = findings(table_of(400, gone=[5], until=160))
+    assert found == {("n1", 5): ("hang.rank_missing", "error", "resolved")}
+
+
+def test_a_node_without_rows_is_one_warning():
+    """Not one for each of its ranks, and no more than a warning: its telemetry may be lost."""
+    found = findings(table_of(220, gone=[0, 1, 2, 3, 4], ranks=32))
+    assert found.pop(("n1", 4)) == ("hang.rank_missing", "error", "open")
+    assert found == {("n0", None): ("hang.rank_missing", "warning", "open")}
+
+
+@pytest.mark.parametrize("gone", [1, 4])
+def test_rows_that_are_lost_for_less_than_a_minute_are_no_finding(gone):
+    """So long as its node is as silent; a node's exporter may be restarted."""
+    assert findings(table_of(200, gone=range(PER_NODE), until=125, ranks=32)) == {}
+
+
+def test_a_rank_that_does_not_come_back_with_its_job_is_lost():
+    """The next attempt states the same world size and steps without it."""
+    first = table_of(100)
+    again = table_of(100, gone=[5], since=0, attempt=1, start=500.0)
+    assert findings(first + again) == {("n1", 5): ("hang.rank_missing", "error", "open")}
+    smaller = table_of(100, attempt=1, start=500.0, ranks=12)
+    assert findings(first + smaller) == {}

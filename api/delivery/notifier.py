@@ -8,11 +8,11 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import psycopg
 from psycopg_pool import ConnectionPool
@@ -23,6 +23,8 @@ from api.delivery.outgoing import Request, request_of
 from api.delivery.receivers.registry import receiver_named, repeat_seconds
 from api.delivery.retry import Answer, next_attempt, verdict
 from api.delivery.sample_event import TYPE as TEST
+from api.delivery.sender import Sender
+from api.delivery.slack_client import SlackClient
 from api.http.times import utc_now
 from api.metrics import NotifierMetrics
 from store import retention
@@ -50,14 +52,6 @@ class Limits:
     concurrency: int = 8
     lease_seconds: float = 60.0
     poll_seconds: float = 5.0
-
-
-class Sender(Protocol):
-    """Carries a delivery to its endpoint: ``WebhookClient`` and ``MailClient``."""
-
-    async def post(self, url: str, headers: Mapping[str, str], body: bytes, /) -> Answer:
-        """Return the answer; raises nothing for errors of the receiver or the network."""
-        ...
 
 
 @dataclass(slots=True, kw_only=True)
@@ -165,8 +159,9 @@ class Notifier:
             return request_of(conn, due, now=now, public_url=self.public_url)
 
     def _sender(self, due: Due) -> Sender:
-        if receiver_named(due.webhook.format).transport == "http":
-            return self.client
+        transport = receiver_named(due.webhook.format).transport
+        if transport != "smtp":
+            return self.client if transport == "http" else SlackClient(self.client)
         if self.mail is None:
             raise ValueError("there is no mail server: set SLOWRANK_SMTP_HOST and _FROM for the notifier")
         return self.mail

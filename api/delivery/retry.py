@@ -1,6 +1,6 @@
 """The retry schedule and the meaning of a receiver's answer. Pure: time and randomness are arguments."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Literal
@@ -21,7 +21,7 @@ Verdict = Literal["delivered", "retry", "gone"]
 class Answer:
     """A receiver's answer: an HTTP status, or ``error`` when there was none.
 
-    ``receipt`` is what the next delivery of the finding to this endpoint needs of it.
+    ``body`` is what was read of it, ``receipt`` what the next delivery of the finding to this endpoint needs.
     """
 
     status: int | None = None
@@ -30,6 +30,7 @@ class Answer:
     retry_after_seconds: float | None = None
     seconds: float = 0.0
     receipt: str = ""
+    body: bytes = field(default=b"", repr=False)
 
 
 def verdict(answer: Answer) -> Verdict:

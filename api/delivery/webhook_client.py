@@ -124,6 +124,7 @@ async def _exchange(client: httpx.AsyncClient, request: httpx.Request) -> Answer
     return Answer(
         status=response.status_code,
         excerpt=_printable(read[:EXCERPT]),
+        body=read,
         retry_after_seconds=retry_after(response.headers.get("retry-after"), datetime.now(UTC)),
     )
 

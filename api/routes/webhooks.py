@@ -60,7 +60,7 @@ GivenSecret = Annotated[SecretStr | None, Field(max_length=255)]
 class WebhookBody(BaseModel):
     """A new endpoint; without ``events`` it gets opened, reopened, escalated and resolved findings.
 
-    ``secret`` is for formats whose receiver issues one, such as PagerDuty's integration key.
+    ``secret`` is for formats whose receiver issues one: PagerDuty's integration key, a Slack bot's token.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -230,8 +230,8 @@ async def send_test(
             record(conn, request, "webhook.test", webhook_id, {})
             return queued, registry.receiver_named(found.format).transport
 
-    delivery_id, protocol = await run_in_threadpool(queue)
-    return await _outcome(services, delivery_id) | {"protocol": protocol}
+    delivery_id, transport = await run_in_threadpool(queue)
+    return await _outcome(services, delivery_id) | {"protocol": "smtp" if transport == "smtp" else "http"}
 
 
 @router.get("/{webhook_id}/deliveries")
@@ -307,10 +307,13 @@ def _check_kinds(kinds: Sequence[str]) -> None:
 
 
 async def _check_url(services: Services, url: str, format_name: str) -> None:
+    receiver = registry.receiver_named(format_name)
     try:
-        if registry.receiver_named(format_name).transport == "smtp":
+        if receiver.transport == "smtp":
             _check_recipient(services, url)
             return
+        if receiver.url_form is not None and not re.fullmatch(receiver.url_form.pattern, url):
+            raise Refused(f"the URL of format {format_name} looks like {receiver.url_form.example}")
         # Checked for an immediate answer; every delivery checks again. TimeoutError is an OSError.
         target = checked_url(url, services.policy)
         check_addresses(target, await _addresses(target), services.policy)

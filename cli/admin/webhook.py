@@ -44,7 +44,9 @@ def add(
     ] = None,
     secret_file: Annotated[
         Path | None,
-        typer.Option(help="File with a secret that the receiver issued: PagerDuty's integration key."),
+        typer.Option(
+            help="File with a secret that the receiver issued: PagerDuty's key, a Slack bot's token."
+        ),
     ] = None,
     url: UrlOption = None,
     key: KeyOption = None,

@@ -55,11 +55,12 @@ class Got:
 
 @dataclass
 class Receiver:
-    """Answers with ``answers`` in turn (the last one for ever) and remembers what came."""
+    """Answers with ``answers`` in turn (the last one for ever), or what ``reply`` returns; remembers all."""
 
     answers: list[tuple[int, dict[str, str], bytes]] = field(default_factory=lambda: [(200, {}, b"ok")])
     got: list[Got] = field(default_factory=list)
     before_answer: Callable[[Got], None] = lambda got: None
+    reply: Callable[[Got], tuple[int, dict[str, str], bytes]] | None = None
     port: int = 0
 
     @property
@@ -88,7 +89,7 @@ def serve(receiver: Receiver, tls=None) -> ThreadingHTTPServer:
                 receiver.got.append(got)
                 answer = receiver.answers[min(len(receiver.got), len(receiver.answers)) - 1]
             receiver.before_answer(got)
-            status, headers, payload = answer
+            status, headers, payload = answer if receiver.reply is None else receiver.reply(got)
             self.send_response(status)
             for name, value in headers.items():
                 self.send_header(name, value)

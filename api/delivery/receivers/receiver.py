@@ -14,7 +14,7 @@ MAX_BODY = 20_000
 _FINDING_BUDGET = 14_000
 
 Finding = Mapping[str, Any]
-Transport = Literal["http", "smtp"]
+Transport = Literal["http", "smtp", "slack"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +56,14 @@ class Credential:
 
 
 @dataclass(frozen=True, slots=True)
+class UrlForm:
+    """The form that the URLs of a receiver have: an example, and a regular expression of the whole URL."""
+
+    example: str
+    pattern: str
+
+
+@dataclass(frozen=True, slots=True)
 class Receiver:
     """A kind of webhook receiver.
 
@@ -65,7 +73,7 @@ class Receiver:
     deliveries are not signed: ``render`` puts the notification's ``credential`` where the receiver wants it.
     With ``repeat_seconds`` a finding that is open is sent again that long after the last time. A new
     webhook that names no types of events gets ``more_events`` beside the default ones. ``transport`` is what
-    carries the body, at most ``max_body`` bytes, to the endpoint.
+    carries the body, at most ``max_body`` bytes, to the endpoint, whose URL has the ``url_form``.
     """
 
     name: str
@@ -77,6 +85,7 @@ class Receiver:
     transport: Transport = "http"
     max_body: int = MAX_BODY
     with_plot: bool = False
+    url_form: UrlForm | None = None
 
     @property
     def is_signed(self) -> bool:

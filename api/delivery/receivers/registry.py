@@ -10,6 +10,7 @@ from api.delivery.receivers import (
     email,
     pagerduty,
     slack,
+    slack_bot,
     standard,
 )
 from api.delivery.receivers.receiver import Receiver
@@ -20,6 +21,7 @@ RECEIVERS: tuple[Receiver, ...] = (
     alertmanager.RECEIVER,
     alertmanager_push.RECEIVER,
     email.RECEIVER,
+    slack_bot.RECEIVER,
     slack.RECEIVER,
     pagerduty.RECEIVER,
 )

@@ -1,43 +1,70 @@
 """Slack incoming webhooks: fallback text, four facts, the action and a link as Block Kit."""
 
 from api.delivery.receivers.finding_text import facts, has_ended
-from api.delivery.receivers.receiver import Notification, Receiver
+from api.delivery.receivers.receiver import Finding, Notification, Receiver
+
+# Limits of Block Kit's reference, in characters as JavaScript counts them: a header 150, a field 2,000, a
+# text 3,000. Chosen, below them: what is read at a glance, and a body of 20 kB in any script.
+_HEADER = 150
+_TITLE = 300
+_FACT = 600
+_ACTION = 1500
 
 # Distinguishes these events from another opening in a channel that subscribes to them.
-_PREFIXES = {
+PREFIXES = {
     "finding.acknowledged": "Acknowledged: ",
     "finding.feedback": "Feedback: ",
     "finding.escalated": "Escalated: ",
     "finding.reopened": "Back again: ",
 }
+_ESCAPES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 
 
 def _render(notification: Notification, public_url: str) -> object:
+    if has_ended(notification.finding):
+        return {"text": f"Resolved: {title(notification.finding)}"}
+    return message(notification, PREFIXES.get(notification.type, ""))
+
+
+def message(notification: Notification, prefix: str) -> dict[str, object]:
+    """Return text and blocks of a message about a finding, its title after ``prefix``."""
     finding = notification.finding
-    title, severity = _escaped(finding.get("title", ""), 120), str(finding.get("severity", "info")).upper()
-    if has_ended(finding):
-        return {"text": f"Resolved: {title}"}
-    prefix = _PREFIXES.get(notification.type, "")
-    shown = [f"*{name}*\n{_escaped(text, 500)}" for name, text in facts(finding)]
-    action = _escaped(finding.get("action", {}).get("text", ""), 1000)
+    shown = [f"*{name}*\n{escaped(text, _FACT)}" for name, text in facts(finding)]
+    blocks: list[dict[str, object]] = [
+        {"type": "header", "text": {"type": "plain_text", "text": headline(finding, prefix)}},
+        {"type": "section", "fields": [{"type": "mrkdwn", "text": fact} for fact in shown]},
+    ]
+    if not has_ended(finding):
+        action = escaped(finding.get("action", {}).get("text", ""), _ACTION)
+        blocks.append({"type": "section", "text": {"type": "mrkdwn", "text": f"*Do:* {action}"}})
     text = {"type": "plain_text", "text": "Open finding"}
-    button = {"type": "button", "text": text, "url": notification.link}
-    return {
-        "text": f"{prefix}{severity} {title}",
-        "blocks": [
-            # Slack's limits: 150 characters in a header, 2,000 in a field, 3,000 in a text.
-            {"type": "header", "text": {"type": "plain_text", "text": (prefix + title)[:150]}},
-            {"type": "section", "fields": [{"type": "mrkdwn", "text": fact} for fact in shown]},
-            {"type": "section", "text": {"type": "mrkdwn", "text": f"*Do:* {action}"}},
-            {"type": "actions", "elements": [button]},
-        ],
-    }
+    blocks.append(
+        {"type": "actions", "elements": [{"type": "button", "text": text, "url": notification.link}]}
+    )
+    severity = "" if has_ended(finding) else f"{escaped(finding.get('severity', 'info'), 20).upper()} "
+    return {"text": f"{prefix}{severity}{title(finding)}", "blocks": blocks}
 
 
-def _escaped(text: object, limit: int) -> str:
-    """Return at most ``limit`` characters of text with Slack's three control characters escaped."""
-    cut = "".join(c if c.isprintable() else " " for c in str(text)[:limit])
-    return cut.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+def headline(finding: Finding, prefix: str) -> str:
+    """Return the title after ``prefix`` as the text of a header block."""
+    return prefix + escaped(finding.get("title") or "finding", _HEADER - len(prefix))
+
+
+def title(finding: Finding) -> str:
+    """Return the title for Slack's markup."""
+    return escaped(finding.get("title", ""), _TITLE)
+
+
+def escaped(text: object, limit: int) -> str:
+    """Return text with Slack's three control characters escaped, cut to ``limit`` UTF-16 units of that."""
+    found, used = [], 0
+    for character in str(text):
+        shown = _ESCAPES.get(character, character if character.isprintable() else " ")
+        used += len(shown) + (character > "\uffff")
+        if used > limit:
+            break
+        found.append(shown)
+    return "".join(found)
 
 
 RECEIVER = Receiver("slack", "application/json", _render)

@@ -226,32 +226,6 @@ def test_every_event_has_its_reason_above():
     assert {happened for happened, _, _ in REASONS} == {*get_args(EventType), SAMPLE}
 
 
-def test_slack_escapes_and_shortens():
-    """No inserted string can mention a channel, and Slack's length limits hold."""
-    parsed = json.loads(body("slack", Notification("m", "t", NOW, FINDINGS["hostile"])))
-    assert "<!" not in json.dumps(parsed)
-    header, facts, action, _ = parsed["blocks"]
-    assert len(header["text"]["text"]) <= 150
-    assert all(len(field["text"]) <= 2000 for field in facts["fields"])
-    assert len(action["text"]["text"]) <= 3000
-    assert "\x00" not in parsed["text"]
-
-
-@pytest.mark.parametrize(
-    ("happened", "begins"),
-    [
-        ("finding.opened", "CRITICAL gpu-0423"),
-        ("finding.escalated", "Escalated: CRITICAL gpu-0423"),
-        ("finding.acknowledged", "Acknowledged: CRITICAL gpu-0423"),
-        ("finding.feedback", "Feedback: CRITICAL gpu-0423"),
-    ],
-)
-def test_slack_marks_what_is_no_opening(happened, begins):
-    """A channel that asked for acknowledgements does not take one for another finding."""
-    parsed = json.loads(body("slack", Notification("m", happened, NOW, FINDINGS["ordinary"])))
-    assert parsed["text"].startswith(begins)
-
-
 def test_fit_marks_what_it_cut():
     """A finding that is too long keeps its identity and is marked as shortened."""
     small = fit(FINDINGS["huge"])

@@ -25,7 +25,13 @@ HEADERS = {
     "cross-origin-opener-policy": "same-origin",
 }
 THEMES = ("dark", "light")
-NAVIGATION = (("Fleet", "/"), ("Findings", "/findings"), ("Settings", "/settings"))
+NAVIGATION = (
+    ("Fleet", "/"),
+    ("Findings", "/findings"),
+    ("Jobs", "/jobs"),
+    ("Timeline", "/timeline"),
+    ("Settings", "/settings"),
+)
 
 
 @dataclass(frozen=True, slots=True)

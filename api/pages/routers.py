@@ -6,10 +6,13 @@ from api.pages import (
     finding_forms,
     findings,
     fleet,
+    jobs,
+    nodes,
     runbooks,
     settings,
     settings_forms,
     sign_in,
+    timeline,
 )
 
 ROUTERS = (
@@ -19,6 +22,9 @@ ROUTERS = (
     findings.router,
     finding.router,
     finding_forms.router,
+    jobs.router,
+    nodes.router,
+    timeline.router,
     settings.router,
     settings_forms.router,
     runbooks.router,

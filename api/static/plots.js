@@ -1,4 +1,5 @@
 // Draws the evidence of a finding: up to three plots over one time axis, and the strip of its peers.
+// Other pages take the parts that all plots share from window.plots.
 "use strict";
 (() => {
   const SI = [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"], [1, ""], [1e-3, "m"], [1e-6, "µ"]];
@@ -17,7 +18,7 @@
     const probe = document.createElement("span");
     element.append(probe);
     const found = {};
-    for (const name of ["ink", "dim", "line", "own", "peers", "onset"]) {
+    for (const name of ["ink", "dim", "line", "own", "peers", "onset", "card", "ok", "warning", "error", "critical"]) {
       probe.style.color = `var(--${name})`;
       found[name] = getComputedStyle(probe).color;
     }
@@ -150,27 +151,38 @@
     draw.fillText(quantity(hi, unit), width - 8, 48);
   }
 
-  async function show(section) {
-    // The token of a link stays in the address only.
-    const answer = await fetch(section.dataset.evidence + location.search, { headers: { accept: "application/json" } });
-    const place = section.querySelector("[data-plots]");
-    if (!answer.ok) { place.textContent = "The plots cannot be read now; reload the page."; return; }
-    const found = await answer.json();
-    if (!found.plots.length) { place.textContent = section.dataset.none; return; }
-    let drawn = [];
-    const draw = () => {
-      drawn.forEach((remove) => remove());
-      place.replaceChildren();
-      const paint = colours(section);
-      drawn = found.plots.map((plot) => one(plot, found, place, paint));
-      if (found.strip) strip(found, place, paint);
-    };
-    draw();
+  // Once now, and again when the width or the colours change; draw() returns what removes the charts.
+  function redrawn(draw) {
+    let remove = draw();
+    const again = () => { remove(); remove = draw(); };
     let wait = 0;
-    addEventListener("resize", () => { clearTimeout(wait); wait = setTimeout(draw, 150); });
-    document.addEventListener("slowrank:theme", draw);
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
+    addEventListener("resize", () => { clearTimeout(wait); wait = setTimeout(again, 150); });
+    document.addEventListener("slowrank:theme", again);
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", again);
   }
 
+  async function read(path, place) {
+    const answer = await fetch(path, { headers: { accept: "application/json" } });
+    if (answer.ok) return answer.json();
+    place.textContent = "The plot cannot be read now; reload the page, or ask for a shorter time.";
+    return null;
+  }
+
+  async function show(section) {
+    const place = section.querySelector("[data-plots]");
+    // The token of a link stays in the address only.
+    const found = await read(section.dataset.evidence + location.search, place);
+    if (!found) return;
+    if (!found.plots.length) { place.textContent = section.dataset.none; return; }
+    redrawn(() => {
+      place.replaceChildren();
+      const paint = colours(section);
+      const drawn = found.plots.map((plot) => one(plot, found, place, paint));
+      if (found.strip) strip(found, place, paint);
+      return () => drawn.forEach((remove) => remove());
+    });
+  }
+
+  window.plots = { quantity, colours, faded, clock, text, redrawn, read };
   document.querySelectorAll("[data-evidence]").forEach(show);
 })();

@@ -1,6 +1,7 @@
 """Browsers: clients that are signed in by a cookie and send forms as a page does."""
 
 import re
+from datetime import UTC, datetime, timedelta
 from urllib.parse import urlencode
 
 import pytest
@@ -65,3 +66,70 @@ def signed_in(client_with, new_token):
         return browser
 
     return make
+
+
+@pytest.fixture
+def add_nodes(pool):
+    """Store nodes as the sink does: ``add_nodes("n1", "n2", rack=…, gpus=8, age=…)``."""
+
+    def add(*names, cluster="prod-a", rack="r1", gpus=8, age=0.0):
+        at = datetime.now(UTC) - timedelta(seconds=age)
+        with pool.connection() as conn, conn.cursor() as cursor:
+            cursor.executemany(
+                "INSERT INTO nodes (cluster, node, last_seen_at, boot_id, seq, gpus, nics, rack) "
+                "VALUES (%s, %s, %s, '', 1, %s, 8, %s)",
+                [(cluster, name, at, gpus, rack) for name in names],
+            )
+
+    yield add
+    with pool.connection() as conn:
+        conn.execute("TRUNCATE nodes")
+
+
+@pytest.fixture
+def add_job(pool):
+    """Store a job with its ranks and some minutes of step times: ``add_job("j", ranks=8, slow=3)``."""
+
+    def add(job_id, *, cluster="prod-a", ranks=8, slow=3, age=0.0):
+        at = datetime.now(UTC) - timedelta(seconds=age)
+        first = at.replace(second=at.second // 10 * 10, microsecond=0) - timedelta(minutes=5)
+        buckets = [first + timedelta(seconds=10 * i) for i in range(30)]
+        places = [
+            (cluster, job_id, r, f"{job_id}-n{r // 4}", r % 4, r % 2, r // 2, first, at) for r in range(ranks)
+        ]
+        steps = [
+            (
+                b,
+                cluster,
+                job_id,
+                r,
+                f"{job_id}-n{r // 4}",
+                13.0 if r == slow and i > 15 else 10.0,
+                10 * i,
+                10 * i + 9,
+            )
+            for i, b in enumerate(buckets)
+            for r in range(ranks)
+        ]
+        with pool.connection() as conn, conn.cursor() as cursor:
+            cursor.execute(
+                "INSERT INTO jobs (cluster, job_id, attempt, world_size, first_step, last_step, "
+                "first_seen_at, last_seen_at) VALUES (%s, %s, 0, %s, 0, 299, %s, %s)",
+                (cluster, job_id, ranks, first, at),
+            )
+            cursor.executemany(
+                "INSERT INTO ranks (cluster, job_id, attempt, rank, node, gpu_index, pp, dp, first_seen_at, "
+                "last_seen_at) VALUES (%s, %s, 0, %s, %s, %s, %s, %s, %s, %s)",
+                places,
+            )
+            cursor.executemany(
+                "INSERT INTO steps_10s (bucket, cluster, job_id, attempt, rank, node, n_steps, "
+                "step_seconds_sum, step_seconds_max, compute_seconds_sum, compute_seconds_max, "
+                "wait_seconds_sum, first_step, last_step) "
+                "VALUES (%s, %s, %s, 0, %s, %s, 10, 14, 2, %s, 2, 1, %s, %s)",
+                steps,
+            )
+
+    yield add
+    with pool.connection() as conn:
+        conn.execute("TRUNCATE jobs, ranks, steps_10s")

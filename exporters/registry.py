@@ -12,6 +12,7 @@ from exporters.host.infiniband import InfinibandCollector
 from exporters.host.kmsg import KmsgCollector
 from exporters.host.nic import NetCollector, pci_devices
 from exporters.host.proc import HostCollector
+from exporters.nccl.collector import NcclCollector
 from exporters.nvml.collector import NvmlCollector
 from exporters.nvml.gpu_release import released
 from exporters.scrape.collector import ScrapeCollector
@@ -24,18 +25,24 @@ def _boot_seconds() -> float:
 
 
 def collectors(
-    listen: Sequence[str], release: Path | None = None, scrape: Sequence[str] = ()
+    listen: Sequence[str],
+    release: Path | None = None,
+    *,
+    scrape: Sequence[str] = (),
+    nccl: Sequence[str] = (),
 ) -> list[Collector]:
-    """Return all collectors; ``listen`` are the addresses for the training hook, ``scrape`` URLs of metrics.
+    """Return all collectors.
 
-    While the file ``release`` requests it, no GPU device is held open; with None they always are. Raises
-    ``OSError`` when an address cannot be bound.
+    ``listen`` are the addresses for the training hook, ``scrape`` URLs of metrics, ``nccl`` the folders of
+    NCCL Inspector. While the file ``release`` requests it, no GPU device is held open; with None they always
+    are. Raises ``OSError`` when an address cannot be bound.
     """
     nvml = NvmlCollector() if release is None else NvmlCollector(released=partial(released, release))
     return [
         StepsCollector(listen, nvml.gpu_uuids),
         # Before the collectors that read the same columns themselves, and take precedence.
         ScrapeCollector(scrape),
+        NcclCollector(nccl),
         nvml,
         HostCollector(),
         ClockCollector(),

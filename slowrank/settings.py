@@ -88,6 +88,8 @@ class Settings(BaseSettings):
     exporter_listen: str = "127.0.0.1:9311"
     # URLs of metrics in Prometheus' text format, with commas between (exporters.scrape).
     exporter_scrape: str = ""
+    # Folders into which NCCL Inspector writes, with commas between (exporters.nccl).
+    exporter_nccl: str = ""
     # While it exists, and for ten minutes, the exporter opens no GPU (exporters.nvml.gpu_release).
     exporter_release_file: Path = Path("/run/slowrank/release-gpus")
 
@@ -232,6 +234,10 @@ class Settings(BaseSettings):
     def runbooks(self) -> str:
         """Return the URL of the runbooks with ``{kind}`` in it: the operator's, else those of the API."""
         return self.runbook_url or f"{self.public_url.rstrip('/')}/runbooks/{{kind}}"
+
+    def nccl_folders(self) -> list[str]:
+        """Return the folders in which the exporter looks for the files of NCCL Inspector."""
+        return _listed(self.exporter_nccl)
 
     def location_labels(self) -> dict[str, str]:
         """Return the labels for the node's location, without those that are not set."""

@@ -196,7 +196,12 @@ def host_telemetry(stack: LocalStack, *, listen: Sequence[str]) -> Iterator[None
     who = identity(settings.cluster, node, time.time_ns())
     exporter = Exporter(
         replace(who, labels=settings.location_labels()),
-        collectors(listen, settings.exporter_release_file, settings.scrape_urls()),
+        collectors(
+            listen,
+            settings.exporter_release_file,
+            scrape=settings.scrape_urls(),
+            nccl=settings.nccl_folders(),
+        ),
     )
     stop = threading.Event()
     schedule = Schedule(node, settings.exporter_interval_seconds)

@@ -40,6 +40,7 @@ Scrape = Annotated[
     str | None,
     typer.Option(help="URLs of metrics to read too, such as dcgm-exporter's, comma-separated."),
 ]
+Nccl = Annotated[str | None, typer.Option(help="Folders into which NCCL Inspector writes, comma-separated.")]
 
 
 @app.command()
@@ -49,6 +50,7 @@ def run(
     interval: Annotated[float | None, typer.Option(min=0.05, help="Seconds between ticks.")] = None,
     listen: Listen = None,
     scrape: Scrape = None,
+    nccl: Nccl = None,
     spool: Annotated[
         Path | None, typer.Option(help="Folder for records that the brokers have not acknowledged yet.")
     ] = None,
@@ -68,6 +70,7 @@ def run(
         exporter_interval_seconds=interval,
         exporter_listen=listen,
         exporter_scrape=scrape,
+        exporter_nccl=nccl,
         exporter_spool_dir=spool,
     )
     exporter = _exporter(settings)
@@ -182,7 +185,10 @@ def _exporter(settings: "Settings") -> "Exporter":
 
     try:
         found = collectors(
-            settings.listen_addresses(), settings.exporter_release_file, settings.scrape_urls()
+            settings.listen_addresses(),
+            settings.exporter_release_file,
+            scrape=settings.scrape_urls(),
+            nccl=settings.nccl_folders(),
         )
     except OSError as error:
         raise _refused(

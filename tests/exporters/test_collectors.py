@@ -20,6 +20,7 @@ from exporters.host.infiniband import InfinibandCollector
 from exporters.host.kmsg import KmsgCollector
 from exporters.host.nic import NetCollector
 from exporters.host.proc import HostCollector
+from exporters.nccl.collector import NcclCollector
 from exporters.nvml.collector import NvmlCollector
 from exporters.scrape.collector import ScrapeCollector
 from exporters.spool import SpoolStats
@@ -37,6 +38,7 @@ COLLECTORS: dict[str, Callable[[Path], Any]] = {
     "steps": lambda root: StepsCollector([str(root / "steps.sock")]),
     # Nothing listens there; tests/exporters/scrape serves it odd pages.
     "scrape": lambda root: ScrapeCollector(["http://127.0.0.1:9/metrics"]),
+    "nccl": lambda root: NcclCollector([str(root)]),
     "nvml": lambda root: NvmlCollector([*GPU_CHILD, "2", "1:hang"]),
     "host": lambda root: HostCollector(root),
     "clock": lambda root: ClockCollector(ChronyClient(("127.0.0.1", 9)), lambda: None),
@@ -69,6 +71,7 @@ def odd_tree(root, text):
     """Every file any collector reads, all holding the same odd text."""
     data = text if isinstance(text, bytes) else text.encode()
     names = ["stat", "loadavg", "meminfo", "vmstat", "pressure/cpu", "pressure/memory", "pressure/io", "kmsg"]
+    names += ["nccl-inspector-7/node-pid1.log"]
     names += [
         f"eth0/{n}" for n in ("operstate", "carrier", "speed", "carrier_changes", "statistics/rx_bytes")
     ]

@@ -1,0 +1,59 @@
+"""Growing log files of a folder: the lines that each has gained."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+MAX_FILES = 256
+MAX_BYTES = 8 * 2**20
+"""Read of one file at a time. Chosen: a second with 1,000 collectives of 24 channels, 6 kB a line."""
+TAIL_BYTES = 2**20
+"""Read of what a file holds when it is first seen: of a running job the last steps are enough."""
+
+
+@dataclass(slots=True)
+class _File:
+    inode: int
+    offset: int
+    rest: bytes = b""
+
+
+@dataclass(slots=True)
+class LogFiles:
+    """The files ``*.log`` in ``folder`` and in its folders, which are one for each job."""
+
+    folder: Path
+    _files: dict[Path, _File] = field(default_factory=dict)
+    _started: bool = False
+
+    def read(self) -> Iterator[tuple[Path, list[bytes]]]:
+        """Yield the complete new lines of each file that has any. Raises ``OSError``."""
+        paths = sorted([*self.folder.glob("*.log"), *self.folder.glob("*/*.log")])[-MAX_FILES:]
+        for gone in self._files.keys() - set(paths):
+            del self._files[gone]
+        for path in paths:
+            if lines := self._lines(path):
+                yield path, lines
+        self._started = True
+
+    def paths(self) -> set[Path]:
+        """Return the files of the last reading."""
+        return set(self._files)
+
+    def _lines(self, path: Path) -> list[bytes]:
+        state = path.stat()
+        file = self._files.get(path)
+        if file is None or file.inode != state.st_ino or file.offset > state.st_size:
+            # One that appears later is read from its beginning.
+            tail = 0 if self._started else max(0, state.st_size - TAIL_BYTES)
+            file = self._files[path] = _File(state.st_ino, tail)
+        if file.offset == state.st_size:
+            return []
+        with path.open("rb") as opened:
+            opened.seek(file.offset)
+            data = opened.read(MAX_BYTES)
+        file.offset += len(data)
+        *lines, file.rest = (file.rest + data).split(b"\n")
+        # A line without an end is no line of such a file.
+        file.rest = file.rest if len(file.rest) < MAX_BYTES else b""
+        return [line for line in lines if line.strip()]

@@ -1,0 +1,170 @@
+"""Files of NCCL Inspector become step rows, and a finding that names the rank the others wait for."""
+
+import pytest
+
+from alerts.finding import Finding
+from exporters.collector import Instant
+from exporters.exporter import Exporter, NodeIdentity
+from exporters.nccl import log_files
+from exporters.nccl.collector import NcclCollector
+from exporters.nccl.log_files import LogFiles
+from exporters.spool import SpoolStats
+from slowrank.telemetry import JobSteps
+from streams.config.settings import Tuning
+from streams.pipeline import local_pipeline
+from tests.exporters.nccl.inspector import T0, Writer
+
+
+@pytest.fixture
+def make_collector():
+    made = []
+
+    def make(*folders):
+        made.append(NcclCollector([str(folder) for folder in folders]))
+        return made[-1]
+
+    yield make
+    for collector in made:
+        collector.close()
+
+
+def unused(collector, reason):
+    return collector.metrics().get(f'nccl_unused_total{{reason="{reason}"}}', 0)
+
+
+def rows_of(collector, instants, tick=0):
+    return [row for steps in collector.collect(instants(tick)).steps for row in steps.rows]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("verbose", [True, False])
+def test_a_slow_rank_is_found_without_a_training_hook(tmp_path, make_collector, verbose):
+    """Two nodes of eight ranks; one becomes 1.3 times slower: the finding names it and its node."""
+    writer = Writer(tmp_path, verbose=verbose)
+    exporters = [
+        Exporter(NodeIdentity("c", f"node-{n}", "b"), [make_collector(tmp_path / f"node-{n}")])
+        for n in range(2)
+    ]
+    pipeline = local_pipeline(Tuning())
+    found: dict[str, Finding] = {}
+    for tick in range(24):
+        writer.slow = {11: 1.3} if tick >= 12 else {}
+        writer.run(5)
+        for exporter in exporters:
+            now = Instant(wall=writer.at, monotonic=writer.at - T0)
+            for record in exporter.tick(now, SpoolStats(0, 0)):
+                if isinstance(record, JobSteps):
+                    assert (record.job_id, record.world_size) == ("4711", 16)
+                    found |= {finding.id: finding for finding in pipeline.process(record)}
+    found |= {finding.id: finding for finding in pipeline.finish()}
+
+    (finding,) = found.values()
+    assert finding.kind == "straggler.fail_slow"
+    assert (finding.subject.rank, finding.subject.node, finding.subject.job_id) == (11, "node-1", "4711")
+    assert finding.slowdown_ratio == pytest.approx(1.3, abs=0.03)
+
+
+def test_a_healthy_job_has_no_finding(tmp_path, make_collector):
+    """Its slowest rank changes from step to step."""
+    writer = Writer(tmp_path, noise=0.02)
+    collectors = [make_collector(tmp_path / f"node-{n}") for n in range(2)]
+    exporters = [
+        Exporter(NodeIdentity("c", f"node-{n}", "b"), [collector]) for n, collector in enumerate(collectors)
+    ]
+    pipeline = local_pipeline(Tuning())
+    found = []
+    for _ in range(20):
+        writer.run(5)
+        for exporter in exporters:
+            for record in exporter.tick(Instant(wall=writer.at, monotonic=writer.at - T0), SpoolStats(0, 0)):
+                found += pipeline.process(record) if isinstance(record, JobSteps) else []
+
+    assert found == []
+    assert collectors[0].metrics()["nccl_step_rows_total"] > 500
+
+
+def test_the_job_is_the_name_of_the_folder(tmp_path, make_collector, instants):
+    """Without Inspector's prefix; a file may lie in the configured folder itself."""
+    writer = Writer(tmp_path, ranks=2, per_node=2)
+    writer.run(20)
+
+    above, itself = (
+        make_collector(tmp_path / "node-0"),
+        make_collector(tmp_path / "node-0/nccl-inspector-4711"),
+    )
+
+    for collector in (above, itself):
+        (steps,) = collector.collect(instants(0)).steps
+        assert (steps.job_id, steps.world_size, steps.attempt) == ("4711", 2, 0)
+        assert {row["rank"] for row in steps.rows} == {0, 1}
+
+
+def test_a_job_of_several_communicators_gives_no_rows(tmp_path, make_collector, instants):
+    """Rank 0 of one is not rank 0 of the other: their ranks in the job are unknown, which is counted."""
+    for number in range(2):
+        Writer(tmp_path, ranks=2, per_node=2, communicator=f"0x{number}").run(20)
+        for path in sorted((tmp_path / "node-0").rglob("*-pid100?.log")):
+            path.rename(path.with_name(f"group{number}-{path.name}"))
+
+    collector = make_collector(tmp_path / "node-0")
+    rows_of(collector, instants)
+    Writer(tmp_path, ranks=2, per_node=2, communicator="0x0").run(20)
+
+    assert rows_of(collector, instants, 1) == []
+    assert unused(collector, "several_communicators") > 0
+
+
+def test_lines_that_cannot_be_read_are_counted(tmp_path, make_collector, instants):
+    """Those around them are used."""
+    writer = Writer(tmp_path, ranks=1, per_node=1)
+    writer.run(10)
+    with writer.path(0).open("a") as file:
+        file.write('{"header": 7}\nno JSON\n{"header":{"id":"x","rank":0,"n_ranks":1},"metadata":')
+        file.write('{"dump_timestamp_us":1},"p2p_perf":{}}\n')
+    writer.run(10)
+
+    collector = make_collector(tmp_path / "node-0")
+
+    assert len(rows_of(collector, instants)) >= 15
+    assert (unused(collector, "undecodable"), unused(collector, "point_to_point")) == (2, 1)
+
+
+def read(files):
+    return {path.name: lines for path, lines in files.read()}
+
+
+def test_only_whole_new_lines_are_read(tmp_path):
+    """A line that is being written waits for its end."""
+    file, files = tmp_path / "a.log", LogFiles(tmp_path)
+    file.write_bytes(b"one\ntw")
+
+    assert read(files) == {"a.log": [b"one"]}
+    assert read(files) == {}
+    with file.open("ab") as opened:
+        opened.write(b"o\n\nthree\n")
+    assert read(files) == {"a.log": [b"two", b"three"]}
+
+
+def test_of_a_file_that_is_there_already_the_end_is_read(tmp_path, monkeypatch):
+    """One that appears later is read from its beginning, and so is one that was replaced."""
+    monkeypatch.setattr(log_files, "TAIL_BYTES", 8)
+    files = LogFiles(tmp_path)
+    (tmp_path / "old.log").write_bytes(b"long ago\nlast\n")
+    assert read(files) == {"old.log": [b"go", b"last"]}
+
+    (tmp_path / "new.log").write_bytes(b"from the beginning\n")
+    (tmp_path / "other.log").write_bytes(b"from the beginning too\n")
+    (tmp_path / "other.log").replace(tmp_path / "old.log")
+
+    assert read(files) == {"new.log": [b"from the beginning"], "old.log": [b"from the beginning too"]}
+
+
+def test_a_file_that_is_gone_is_forgotten(tmp_path):
+    """Its name may come again."""
+    files = LogFiles(tmp_path)
+    (tmp_path / "a.log").write_bytes(b"x\n")
+    assert read(files)
+    (tmp_path / "a.log").unlink()
+
+    assert read(files) == {}
+    assert files.paths() == set()

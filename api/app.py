@@ -6,6 +6,7 @@ from urllib.parse import urlsplit
 
 import psycopg
 from fastapi import Depends, FastAPI
+from fastapi.middleware.cors import CORSMiddleware
 from psycopg_pool import ConnectionPool
 
 from api import ingest
@@ -65,6 +66,21 @@ ROUTERS = (
 )
 
 
+CORS_REQUEST_HEADERS = [
+    *("authorization", "content-type", "idempotency-key", "if-match", "if-none-match", "last-event-id"),
+]
+CORS_ANSWER_HEADERS = [
+    "etag",
+    "link",
+    "location",
+    "ratelimit",
+    "ratelimit-policy",
+    "retry-after",
+    "x-request-id",
+]
+"""Header fields that pages of other origins may send and read."""
+
+
 def create_app(
     settings: Settings,
     pool: ConnectionPool[Any],
@@ -94,6 +110,15 @@ def create_app(
     )
     routes = [route for router in ROUTERS for route in router.routes]
     problems.install(app, settings.public_url, routes)
+    if settings.api_cors_origins:
+        # Keys come in a header, so that no cookie is sent across origins.
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=settings.api_cors_origins,
+            allow_methods=["GET", "POST", "PATCH", "DELETE"],
+            allow_headers=CORS_REQUEST_HEADERS,
+            expose_headers=CORS_ANSWER_HEADERS,
+        )
     app.add_middleware(
         Edge,
         allowed_hosts=allowed_hosts(settings),

@@ -70,6 +70,8 @@ class Settings(BaseSettings):
     runbook_url: str = ""
     api_allowed_hosts: tuple[str, ...] = ()
     api_metrics_public: bool = False
+    # Origins whose pages may call the API from a browser, with a key of their own.
+    api_cors_origins: tuple[str, ...] = ()
     # Addresses and CIDR blocks whose X-Forwarded-For is trusted.
     api_trusted_proxies: tuple[str, ...] = ()
     # 512 leave half of the usual 1,024 file descriptors to the rest of the process (api.http.connections).
@@ -142,6 +144,15 @@ class Settings(BaseSettings):
         if value and not re.fullmatch(r"[A-Za-z0-9._:/-]{1,128}", value):
             raise ValueError("must be 1 to 128 of A-Z a-z 0-9 . _ : / -")
         return value
+
+    @field_validator("api_cors_origins")
+    @classmethod
+    def _origins(cls, values: tuple[str, ...]) -> tuple[str, ...]:
+        for value in values:
+            # No wildcard: whoever obtains a key could use it from any page that its owner opens.
+            if not re.fullmatch(r"https?://([A-Za-z0-9.-]+|\[[0-9A-Fa-f:]+\])(:[0-9]{1,5})?", value):
+                raise ValueError("must be origins such as https://grafana.example.org, without a path")
+        return values
 
     @field_validator("api_trusted_proxies")
     @classmethod

@@ -1,5 +1,6 @@
 """Rate limits: token buckets by name, in this process."""
 
+import math
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -38,6 +39,12 @@ class Limiter:
         with self._lock:
             self._buckets.clear()
 
+    def left(self, name: str, rate: Rate, now: float) -> float:
+        """Return the tokens of a bucket at monotonic time ``now`` (s), without taking one."""
+        with self._lock:
+            tokens, at = self._buckets.get(name, (rate.burst, now))
+        return min(rate.burst, tokens + (now - at) * rate.per_second)
+
     def take(self, name: str, rate: Rate, now: float) -> float:
         """Take a token at monotonic time ``now`` (s); return 0.0, or the seconds until there is one."""
         with self._lock:
@@ -49,3 +56,15 @@ class Limiter:
             if len(self._buckets) > self._max_keys:
                 self._buckets.popitem(last=False)
         return wait
+
+
+def quota_headers(name: str, rate: Rate, left: float) -> dict[str, str]:
+    """Return the header fields of a quota (draft-ietf-httpapi-ratelimit-headers-10).
+
+    ``q`` requests may come at once, ``r`` of them now; all are back after ``w`` and ``t`` seconds.
+    """
+    window, until = rate.burst / rate.per_second, (rate.burst - left) / rate.per_second
+    return {
+        "ratelimit-policy": f'"{name}";q={rate.burst:.0f};w={math.ceil(window)}',
+        "ratelimit": f'"{name}";r={int(left)};t={math.ceil(until)}',
+    }

@@ -69,7 +69,9 @@ class Edge:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 present = {name.lower() for name, _ in message["headers"]}
-                extra = (*_HEADERS, (b"x-request-id", request.state.request_id.encode()))
+                quota: dict[str, str] = getattr(request.state, "quota", {})
+                named = {"x-request-id": request.state.request_id, **quota}
+                extra = (*_HEADERS, *((n.encode(), v.encode()) for n, v in named.items()))
                 message["headers"] = [*message["headers"], *((n, v) for n, v in extra if n not in present)]
             await send(message)
 

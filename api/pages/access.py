@@ -34,7 +34,7 @@ def visit(request: Request, principal: Principal) -> Visit:
     """Return the visit of a principal; with a session it may send forms."""
     token = cookies.token_of(request)
     csrf = cookies.csrf_token(token) if token else ""
-    return Visit(principal, Viewer(principal.name or principal.key_id, principal.scopes, csrf))
+    return Visit(principal, Viewer(principal.author, principal.scopes, csrf))
 
 
 def _findings(request: Request, principal: FindingsReader) -> Visit:

@@ -114,7 +114,7 @@ def _change(
     **detail: str,
 ) -> None:
     # Without the version: a detector writes one every few seconds, and the form would never be of the last.
-    edit = Edit(seen.principal.key_id, services.now(), note)
+    edit = Edit(seen.principal.author, services.now(), note)
     with services.pool.connection() as conn, conn.transaction():
         _visible(conn, seen, finding_id)
         try:

@@ -127,7 +127,7 @@ def update_finding(
         seen = visible(conn, finding_id, principal)
         conditional.check_if_match(request, _tag(seen))
         # With the version: another request may change the finding between this read and the store's lock.
-        edit = Edit(principal.key_id, services.now(), body.note, seen.version)
+        edit = Edit(principal.author, services.now(), body.note, seen.version)
         try:
             step(conn, finding_id, edit)
         except Conflict as error:
@@ -149,7 +149,7 @@ def give_feedback(
     principal: FindingsWriter,
 ) -> dict[str, str]:
     """Record whether the finding was right; the last verdict counts."""
-    edit = Edit(principal.key_id, services.now(), body.note)
+    edit = Edit(principal.author, services.now(), body.note)
     with services.pool.connection() as conn, conn.transaction():
         visible(conn, finding_id, principal)
         findings.feedback(conn, finding_id, body.verdict, edit)

@@ -111,7 +111,7 @@ def _silence(body: SilenceBody, principal: Principal, now: datetime) -> Silence:
         matchers=matchers,
         starts_at=starts_at,
         ends_at=body.endsAt,
-        created_by=principal.key_id,
+        created_by=principal.author,
         comment=body.comment,
     )
     if not reaches(principal, made):

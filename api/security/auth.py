@@ -12,7 +12,7 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from pydantic import Field
 
 from api.deps import Services, ServicesDep
-from api.http.limits import FAILED_AUTH, READ, TELEMETRY, WRITE, Rate
+from api.http.limits import FAILED_AUTH, READ, TELEMETRY, WRITE, Rate, quota_headers
 from api.http.problems import Problem
 from api.security.sessions import token_of
 from store.access import keys, sessions
@@ -50,6 +50,11 @@ class Principal:
     name: str = ""
     """That of the key, for people."""
 
+    @property
+    def author(self) -> str:
+        """Who acts, in what people read: the name of the key, its id where it has none."""
+        return self.name or self.key_id
+
     def may_see(self, cluster: str) -> bool:
         """Return whether the key may read ``cluster``."""
         return not self.clusters or cluster in self.clusters
@@ -77,7 +82,13 @@ def admitted(request: Request, services: Services, key: ApiKey | None) -> Princi
             headers={"www-authenticate": 'Bearer realm="slowrank"'},
         )
     use, rate = _use(request)
-    _take(services, f"key:{key.id}:{use}", rate)
+    name = f"key:{key.id}:{use}"
+    try:
+        _take(services, name, rate)
+    finally:
+        # A refusal says as well how much is left.
+        left = services.limiter.left(name, rate, services.monotonic())
+        request.state.quota = quota_headers(use, rate, left)
     request.state.key_id = key.id
     return Principal(key.id, frozenset(key.scopes), key.clusters, key.name)
 

@@ -3,6 +3,7 @@
 import hashlib
 import hmac
 import secrets
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, LiteralString
@@ -86,6 +87,13 @@ def get(conn: Connection[Any], key_id: str) -> ApiKey | None:
     """Return one key, valid or not."""
     found = _select(conn, "WHERE id = %s", (storable(key_id),))
     return found[0] if found else None
+
+
+def names(conn: Connection[Any], ids: Collection[str]) -> dict[str, str]:
+    """Return the names of keys by id, valid or not; ids that are of no key are left out."""
+    wanted = [storable(key_id) for key_id in ids]
+    rows = conn.execute("SELECT id, name FROM api_keys WHERE id = ANY(%s)", (wanted,)).fetchall()
+    return dict(rows)
 
 
 def listed(conn: Connection[Any]) -> list[ApiKey]:

@@ -1,6 +1,6 @@
 """Token buckets fill and forget as they should."""
 
-from api.http.limits import Limiter, Rate
+from api.http.limits import Limiter, Rate, quota_headers
 
 RATE = Rate(per_second=2, burst=3)
 
@@ -28,3 +28,16 @@ def test_memory_is_bounded():
     for i in range(1000):
         limiter.take(f"k{i}", RATE, 0.0)
     assert len(limiter._buckets) == 10
+
+
+def test_quota_names_what_is_left():
+    """Whole requests, and whole seconds until all are back, as the draft's structured fields."""
+    limiter, rate = Limiter(), Rate(20, 60)
+    for _ in range(7):
+        limiter.take("a", rate, 100.0)
+    assert quota_headers("r", rate, limiter.left("a", rate, 100.0)) == {
+        "ratelimit-policy": '"r";q=60;w=3',
+        "ratelimit": '"r";r=53;t=1',
+    }
+    assert limiter.left("a", rate, 100.25) == 58
+    assert limiter.left("a", rate, 999.0) == limiter.left("b", rate, 0.0) == 60

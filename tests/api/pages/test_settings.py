@@ -88,7 +88,7 @@ def test_a_key_is_created_and_revoked(signed_in, client_with, client):
     assert browser.submit(f"/settings/keys/{key_id}/revoke").status_code == 303
     assert client_with().get("/api/v1/findings", headers=bearer).status_code == 401
     assert browser.submit("/settings/keys", name="x").status_code == 422
-    mine = client.get("/api/v1/audit").json()["items"][-1]["actor"]
+    mine = client.get("/api/v1/audit").json()["items"][-1]["key_id"]
     assert browser.submit(f"/settings/keys/{mine}/revoke").status_code == 409
     lesser = signed_in("findings:read", "keys:admin")
     assert lesser.submit("/settings/keys", name="x", **{"scope:keys:admin": "on"}).status_code == 200

@@ -168,6 +168,8 @@ def test_a_key_has_a_rate(client_with):
     assert codes == [200] * 60 + [429] * 30
     limited = reader.get("/api/v1/schemas/finding.v1.json")
     assert int(limited.headers["retry-after"]) >= 1
+    assert limited.headers["ratelimit"] == '"r";r=0;t=3'
+    assert limited.headers["ratelimit-policy"] == '"r";q=60;w=3'
 
 
 @pytest.mark.usefixtures("standing_clock")
@@ -180,3 +182,15 @@ def test_guessing_keys_has_a_rate(client_with):
     ]
     assert set(codes[:20]) == {401}
     assert 429 in codes
+
+
+def test_people_are_named_by_their_keys(app, new_token, save_finding, client_with):
+    """Whoever acknowledges is served by the key's name, in the finding, its history and the audit log."""
+    finding, writer = save_finding(), client_with("findings:read", "findings:write")
+    url = f"/api/v1/findings/{finding.id}"
+    done = writer.patch(url, json={"status": "acknowledged"}, headers={"if-match": "*"}).json()
+    assert done["acknowledged"]["by"] == "test"
+    assert done["history"][-1]["actor"] == "test"
+    entry = client_with("keys:admin").get("/api/v1/audit").json()["items"][0]
+    assert entry["actor"] == "test"
+    assert entry["key_id"] == writer.headers["authorization"].split("_")[1]

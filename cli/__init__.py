@@ -2,7 +2,7 @@
 
 import importlib
 import sys
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 import typer.core
@@ -26,9 +26,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "findings": ("cli.admin.findings:app", "List and handle findings over the API."),
     "lemons": ("cli.admin.lemons:lemons", "List machines that fail repeatedly."),
     "chronic": ("cli.admin.chronic:chronic", "List GPUs that are slightly slow in many jobs."),
+    "silence": ("cli.admin.silence:app", "Add, list and expire silences over the API."),
     "webhook": ("cli.admin.webhook:app", "Add, test and inspect webhooks over the API."),
     "key": ("cli.admin.key:app", "Create, list and revoke API keys."),
-    "audit": ("cli.admin.audit:audit", "Verify the hash chain of the audit log."),
+    "audit": ("cli.admin.audit:app", "Verify and list the audit log."),
+    "doctor": ("cli.admin.doctor:doctor", "Check what is configured, reachable and blind."),
     "dlq": ("cli.admin.dlq:app", "Inspect dead letters: messages that could not be read."),
     "config": ("cli.admin.config:app", "Check and show the settings."),
     "version": ("cli.admin.version:version", "Print the version."),
@@ -67,7 +69,6 @@ class LazyGroup(typer.core.TyperGroup):
 app = typer.Typer(
     cls=LazyGroup,
     no_args_is_help=True,
-    add_completion=False,
     # Measured: formatting help with rich takes four times as long as the rest of --help.
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -76,8 +77,21 @@ app = typer.Typer(
 )
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from slowrank import __version__
+
+        typer.echo(f"slowrank {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
-def _root() -> None:
+def _root(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True),
+    ] = False,
+) -> None:
     """Find the slow rank of a GPU training job: which, since when, why, at what cost, what to do."""
 
 

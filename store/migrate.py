@@ -5,6 +5,7 @@ whose first line is ``-- no-transaction`` runs outside a transaction.
 """
 
 import hashlib
+import math
 from dataclasses import dataclass
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -75,6 +76,18 @@ def migrate(dsn: str, migrations: list[Migration] | None = None) -> list[str]:
         for migration in missing:
             _apply(conn, migration)
         return [m.name for m in missing]
+
+
+def missing(dsn: str, *, connect_timeout: float) -> list[str]:
+    """Return the names of the migrations that a database lacks, with read rights only.
+
+    Raises ``psycopg.Error`` from the server.
+    """
+    with psycopg.connect(dsn, autocommit=True, connect_timeout=math.ceil(connect_timeout)) as conn:
+        if conn.execute("SELECT to_regclass('schema_migrations') IS NULL").fetchone() == (True,):
+            return [m.name for m in bundled()]
+        applied = {version for (version,) in conn.execute("SELECT version FROM schema_migrations")}
+    return [m.name for m in bundled() if m.version not in applied]
 
 
 def _refuse_changes(wanted: list[Migration], applied: dict[str, str | None]) -> None:

@@ -9,6 +9,8 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
+from cli.admin import finding_text
+from cli.admin.colour import by_severity
 from cli.admin.remote import KeyOption, UrlOption, client, fail, printable
 from cli.admin.tables import Output, OutputOption, View, ago, changes, first, note, show, shown
 
@@ -93,11 +95,30 @@ def _watch(read: Callable[[], tuple[str, str]]) -> NoReturn:
     raise typer.Exit
 
 
+class Shown(StrEnum):
+    """Formats of one finding."""
+
+    text = "text"
+    json = "json"
+
+
 @app.command("show")
-def show_finding(finding_id: FindingId, url: UrlOption = None, key: KeyOption = None) -> None:
-    """Print one finding as JSON, evidence included."""
+def show_finding(
+    finding_id: FindingId,
+    output: Annotated[Shown, typer.Option("-o", "--output", help="text or json.")] = Shown.text,
+    url: UrlOption = None,
+    key: KeyOption = None,
+) -> None:
+    """Print one finding with its evidence: for people, or as JSON."""
+    path = f"/findings/{_path(finding_id)}"
     with client(url, key) as api:
-        typer.echo(json.dumps(api.get(f"/findings/{_path(finding_id)}"), indent=2))
+        finding = api.get(path)
+        if output is Shown.json:
+            typer.echo(json.dumps(finding, indent=2))
+            return
+        evidence = api.get(f"{path}/evidence")
+    for line in finding_text.lines(finding, evidence):
+        typer.echo(line)
 
 
 @app.command()
@@ -196,4 +217,6 @@ _VIEW = View(
     _COLUMNS,
     "no findings: nothing is slow, or no telemetry arrives yet (see `slowrank healthcheck api`)",
     more=_MORE,
+    paint=lambda line, finding: by_severity(line, finding["severity"]),
+    cut=("title", "kind", "subject"),
 )

@@ -50,9 +50,7 @@ def access(url: str | None, key: str | None) -> Access:
     found_url = (
         url or os.environ.get("SLOWRANK_URL") or read_text(config_dir() / "url") or "http://127.0.0.1:8080"
     )
-    key_file = os.environ.get("SLOWRANK_KEY_FILE")
-    found_key = key or os.environ.get("SLOWRANK_KEY") or (read_text(Path(key_file)) if key_file else "")
-    found_key = found_key or read_text(config_dir() / "key")
+    found_key = known_key(key)
     if not found_key:
         fail(
             "no API key: give --key or set SLOWRANK_KEY or SLOWRANK_KEY_FILE.\n"
@@ -60,6 +58,13 @@ def access(url: str | None, key: str | None) -> Access:
             "or start `slowrank up`, which writes one."
         )
     return Access(found_url.rstrip("/"), found_key)
+
+
+def known_key(key: str | None) -> str:
+    """Return the key: flag > environment > file of ``slowrank up``; empty where there is none."""
+    key_file = os.environ.get("SLOWRANK_KEY_FILE")
+    found = key or os.environ.get("SLOWRANK_KEY") or (read_text(Path(key_file)) if key_file else "")
+    return found or read_text(config_dir() / "key")
 
 
 def fail(message: str, code: int = 2) -> NoReturn:

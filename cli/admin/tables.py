@@ -2,6 +2,8 @@
 
 import json
 import math
+import shutil
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -12,6 +14,9 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from cli.admin.remote import printable
+
+MIN_CUT = 12
+"""Characters that remain of a shortened cell (chosen: enough to recognise a kind or a node)."""
 
 Row = Mapping[str, Any]
 _Shown = TypeVar("_Shown")
@@ -32,11 +37,17 @@ OutputOption = Annotated[Output, typer.Option("-o", "--output", help="table, wid
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Columns of a table, heading to cell; ``more``: those of ``-o wide``; ``empty``: text for no items."""
+    """Columns of a table, heading to cell; ``more``: those of ``-o wide``; ``empty``: text for no items.
+
+    ``paint`` gives the line of an item its colour. ``cut`` names columns that are shortened, in this order,
+    where the table is wider than the terminal; all others are never cut, so that ids can be copied.
+    """
 
     columns: Mapping[str, Callable[[Row], object]]
     empty: str
     more: Mapping[str, Callable[[Row], object]] = field(default_factory=dict)
+    paint: Callable[[str, Row], str] = lambda line, _: line
+    cut: tuple[str, ...] = ()
 
 
 def show(items: Sequence[Row], output: Output, view: View) -> None:
@@ -74,7 +85,8 @@ def shown(items: Sequence[Row], output: Output, view: View) -> str:
     if not items:
         return view.empty
     columns = {**view.columns, **(view.more if output is Output.wide else {})}
-    return _table(columns, ([cell(item) for cell in columns.values()] for item in items))
+    head, *lines = _table(columns, ([cell(item) for cell in columns.values()] for item in items), view.cut)
+    return "\n".join([head, *(view.paint(line, item) for line, item in zip(lines, items, strict=True))])
 
 
 def changes(read: Callable[[], _Shown], pause: Callable[[], None]) -> Iterator[_Shown]:
@@ -99,9 +111,23 @@ def ago(text: str | None, now: datetime | None = None) -> str:
     return f"{seconds:.0f}s"
 
 
-def _table(headings: Iterable[str], rows: Iterable[Sequence[object]]) -> str:
-    """Return a table with columns as wide as their widest cell: a wrapped id cannot be copied or searched."""
-    table = [[heading.upper() for heading in headings]]
+def _table(headings: Iterable[str], rows: Iterable[Sequence[object]], cut: Sequence[str]) -> list[str]:
+    """Return the lines of a table with columns as wide as their widest cell.
+
+    On a terminal that is narrower the columns ``cut`` are shortened; no line is wrapped, as a wrapped id
+    cannot be copied or searched.
+    """
+    names = list(headings)
+    table = [[name.upper() for name in names]]
     table += [["-" if cell is None else printable(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in table)
+    for name in cut if sys.stdout.isatty() else ():
+        if name in names:
+            over = sum(widths) + 2 * (len(widths) - 1) - shutil.get_terminal_size().columns
+            place = names.index(name)
+            widths[place] = max(widths[place] - max(over, 0), min(widths[place], MIN_CUT))
+    return ["  ".join(map(_fitted, row, widths)).rstrip() for row in table]
+
+
+def _fitted(text: str, width: int) -> str:
+    return text.ljust(width) if len(text) <= width else f"{text[: width - 1]}…"

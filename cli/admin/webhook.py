@@ -1,11 +1,12 @@
-"""``slowrank webhook``: add, test and inspect webhooks over the API."""
+"""``slowrank webhook``: add, change, test and inspect webhooks over the API."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, get_args
 from urllib.parse import quote
 
 import typer
 
+from alerts.notify import DEFAULT_EVENTS, EventType
 from api.delivery.receivers import registry
 from cli.admin.remote import Client, KeyOption, UrlOption, client, fail, printable, read_text
 from cli.admin.tables import Output, OutputOption, View, ago, first, note, show
@@ -16,6 +17,10 @@ app = typer.Typer(
 
 WebhookId = Annotated[str, typer.Argument(help="As `slowrank webhook list` shows it.")]
 OnlyWebhookId = Annotated[str | None, typer.Argument(help="Not needed when there is one only.")]
+SecretFile = Annotated[
+    Path | None,
+    typer.Option(help="File with a secret that the receiver issued: PagerDuty's key, a Slack bot's token."),
+]
 
 
 def _receiver(name: str) -> str:
@@ -42,12 +47,7 @@ def add(
             "Without it: opened, reopened, escalated and resolved."
         ),
     ] = None,
-    secret_file: Annotated[
-        Path | None,
-        typer.Option(
-            help="File with a secret that the receiver issued: PagerDuty's key, a Slack bot's token."
-        ),
-    ] = None,
+    secret_file: SecretFile = None,
     url: UrlOption = None,
     key: KeyOption = None,
 ) -> None:
@@ -55,7 +55,7 @@ def add(
     filters = {"min_severity": min_severity, "kinds": kind or [], "events": event or []}
     body = {"url": target, "format": format_, **filters}
     if secret_file is not None:
-        body["secret"] = read_text(secret_file) or fail(f"no secret can be read from {secret_file}")
+        body["secret"] = _secret_in(secret_file)
     with client(url, key) as api:
         made = api.call("POST", "/webhooks", json=body)
     typer.echo(f"added {made['id']}")
@@ -114,6 +114,70 @@ def retry(
         due = api.call("POST", f"/deliveries/{quote(delivery_id, safe='')}/retry")["id"]
     newer = "" if due == delivery_id else f", a newer state of the finding than {printable(delivery_id)}"
     typer.echo(f"{printable(due)} is due again{newer}")
+
+
+@app.command()
+def enable(webhook_id: WebhookId, url: UrlOption = None, key: KeyOption = None) -> None:
+    """Enable a webhook that was disabled, by a person or because its receiver answered 410 Gone."""
+    _change(webhook_id, {"enabled": True}, (url, key))
+    typer.echo(f"enabled {printable(webhook_id)}\nNext: slowrank webhook test {printable(webhook_id)}")
+
+
+@app.command()
+def disable(webhook_id: WebhookId, url: UrlOption = None, key: KeyOption = None) -> None:
+    """Disable a webhook; nothing is sent to it until it is enabled."""
+    _change(webhook_id, {"enabled": False}, (url, key))
+    typer.echo(f"disabled {printable(webhook_id)}")
+
+
+@app.command()
+def rotate(
+    webhook_id: WebhookId, secret_file: SecretFile = None, url: UrlOption = None, key: KeyOption = None
+) -> None:
+    """Replace the secret of a webhook and print the new one, once.
+
+    Deliveries are signed with both for a day. A secret that the receiver issued is replaced at once.
+    """
+    body = None if secret_file is None else {"secret": _secret_in(secret_file)}
+    with client(url, key) as api:
+        made = api.call("POST", f"/webhooks/{quote(webhook_id, safe='')}/secret", json=body)
+    if "secret" in made:
+        typer.echo(f"secret {made['secret']}")
+    typer.echo(f"The old secret is valid until {printable(made['old_until'])}.", err=True)
+
+
+@app.command()
+def events(
+    webhook_id: WebhookId,
+    only: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Deliver these types only, such as finding.opened; may be repeated."),
+    ] = None,
+    default: Annotated[bool, typer.Option("--default", help="Deliver the default types.")] = False,
+    url: UrlOption = None,
+    key: KeyOption = None,
+) -> None:
+    """Show which types of events a webhook delivers, or change that."""
+    if only and default:
+        fail("--set and --default exclude each other")
+    if only or default:
+        # A webhook that names no type delivers the default ones.
+        found = _change(webhook_id, {"events": only or []}, (url, key))
+    else:
+        with client(url, key) as api:
+            found = api.get(f"/webhooks/{quote(webhook_id, safe='')}")
+    delivered = set(found["events"]) or DEFAULT_EVENTS
+    for name in get_args(EventType):
+        typer.echo(f"{'deliver' if name in delivered else '-':<7}  {name}")
+
+
+def _change(webhook_id: str, changes: dict[str, Any], reach: tuple[str | None, str | None]) -> Any:
+    with client(*reach) as api:
+        return api.call("PATCH", f"/webhooks/{quote(webhook_id, safe='')}", json=changes)
+
+
+def _secret_in(file: Path) -> str:
+    return read_text(file) or fail(f"no secret can be read from {file}")
 
 
 @app.command()

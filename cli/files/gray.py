@@ -7,6 +7,7 @@ import typer
 
 from cli.admin.remote import fail
 from cli.files.output_check import check_output
+from cli.files.progress import busy
 
 if TYPE_CHECKING:
     from detectors.node.gray_envelope import Envelope
@@ -28,7 +29,8 @@ def gray(
 
     check_output(output, files)
     try:
-        region = fit(read_records(files).records)
+        with busy("reading files and fitting"):
+            region = fit(read_records(files).records)
     except FileProblem as error:
         fail(str(error))
     except ValueError as error:

@@ -12,6 +12,7 @@ import typer
 from cli.admin.remote import fail
 from cli.files.gray import load_region
 from cli.files.output_check import check_output
+from cli.files.progress import busy, tracked
 from cli.files.record_output import Speed, paced_output, to_kafka
 
 if TYPE_CHECKING:
@@ -101,7 +102,8 @@ def _read(files: list[Path]) -> "Read":
     from streams.files.record_builder import read_records
 
     try:
-        return read_records(files)
+        with busy("reading files"):
+            return read_records(files)
     except FileProblem as error:
         fail(str(error))
 
@@ -123,7 +125,7 @@ def _pipeline(tuning: "Tuning") -> "Pipeline":
 def _final(read: "Read", pipeline: "Pipeline") -> "list[Finding]":
     from streams.files.replay import final_versions, findings_of
 
-    return final_versions(findings_of(read.records, pipeline))
+    return final_versions(findings_of(tracked(read.records, "detecting"), pipeline))
 
 
 def _compared(before: "list[Finding]", after: "list[Finding]", output: Path | None) -> str:

@@ -59,7 +59,7 @@ def test_findings_from_list_to_feedback(slowrank, reach, save_finding):
     assert json.loads(slowrank("findings", "list", "-o", "json", env=reach).stdout)[0]["id"] == saved.id
     (line,) = slowrank("findings", "list", "-o", "ndjson", "--since", "2h", env=reach).stdout.splitlines()
     assert json.loads(line)["id"] == saved.id
-    assert json.loads(slowrank("findings", "show", saved.id, env=reach).stdout)["history"]
+    assert json.loads(slowrank("findings", "show", saved.id, "-o", "json", env=reach).stdout)["history"]
     slowrank("findings", "ack", saved.id, "--note", "mine", env=reach)
     slowrank("findings", "resolve", saved.id, env=reach)
     slowrank("findings", "feedback", saved.id, "true_positive", env=reach)
@@ -249,3 +249,51 @@ def test_config_shows_where_values_come_from(slowrank, tmp_path):
 def test_openapi_is_printed(slowrank):
     """`slowrank api openapi` prints the document."""
     assert json.loads(slowrank("api", "openapi").stdout)["openapi"].startswith("3.1")
+
+
+def test_a_finding_for_people(slowrank, reach, save_finding):
+    """show prints it as text, with the runbook and the history."""
+    saved = save_finding()
+    text = slowrank("findings", "show", saved.id, env=reach).stdout
+    assert saved.title in text
+    assert "do        " in text
+    assert "opened by detectors" in text
+
+
+def test_silences(slowrank, reach):
+    """add, list and expire."""
+    slowrank(
+        "silence", "add", "node=gpu-0423", "kind=~throttle.*", "--for", "2h", "--comment", "fans", env=reach
+    )
+    [silence] = json.loads(slowrank("silence", "list", "-o", "json", env=reach).stdout)
+    assert silence["comment"] == "fans"
+    assert "node=gpu-0423 kind=~throttle.*" in slowrank("silence", "list", env=reach).stdout
+    slowrank("silence", "expire", silence["id"], env=reach)
+    assert "no silences" in slowrank("silence", "list", env=reach).stdout
+    refused = slowrank("silence", "add", "nonsense", "--for", "2h", "--comment", "x", env=reach, code=2)
+    assert "not a matcher" in refused.stderr
+
+
+def test_webhooks_are_changed_and_that_is_in_the_audit_log(slowrank, reach, receiver):
+    """disable, enable, rotate, events; audit list shows who did it."""
+    slowrank("webhook", "add", receiver.url, env=reach)
+    [webhook] = json.loads(slowrank("webhook", "list", "-o", "json", env=reach).stdout)
+    slowrank("webhook", "disable", webhook["id"], env=reach)
+    assert "disabled" in slowrank("webhook", "list", env=reach).stdout
+    slowrank("webhook", "enable", webhook["id"], env=reach)
+    assert "secret whsec_" in slowrank("webhook", "rotate", webhook["id"], env=reach).stdout
+    only = slowrank("webhook", "events", webhook["id"], "--set", "finding.opened", env=reach).stdout
+    assert [line.split()[1] for line in only.splitlines() if line[:7] == "deliver"] == ["finding.opened"]
+    usual = slowrank("webhook", "events", webhook["id"], "--default", env=reach).stdout
+    assert usual.count("deliver ") == 4
+    entries = json.loads(slowrank("audit", "list", "-o", "json", env=reach).stdout)
+    assert {"webhook.rotate", "webhook.update", "webhook.create"} <= {entry["action"] for entry in entries}
+
+
+def test_doctor_with_a_served_api(slowrank, reach):
+    """Without telemetry and without workers slowrank is blind: broken, each with a next step."""
+    checks = json.loads(slowrank("doctor", "--json", env=reach, code=2).stdout)
+    states = {check["name"]: check["state"] for check in checks}
+    named = ("api", "database of the api", "telemetry", "webhooks")
+    assert [states[name] for name in named] == ["ok", "ok", "warn", "warn"]
+    assert states["streams"] == "fail"

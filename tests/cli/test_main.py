@@ -1,5 +1,6 @@
 """The command itself: what holds for every command."""
 
+import os
 import subprocess
 import sys
 
@@ -7,6 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from cli import COMMANDS, app
+from slowrank import __version__
 
 
 @pytest.mark.parametrize(
@@ -29,4 +31,23 @@ def test_every_command_explains_itself(command):
     result = CliRunner().invoke(app, [command, "--help"])
     assert result.exit_code == 0
     assert "Usage" in result.stdout
-    assert "completion" not in result.stdout
+    assert "--install-completion" not in result.stdout
+
+
+def test_the_version_is_an_option_too():
+    """As with other commands."""
+    result = CliRunner().invoke(app, ["--version"])
+    assert (result.exit_code, result.stdout) == (0, f"slowrank {__version__}\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "found"), [("slowrank fin", "findings"), ("slowrank silence ex", "expire")]
+)
+def test_shells_complete_commands(words, found):
+    """With the script of `slowrank --show-completion`, which calls the command like this."""
+    call = "from cli import app; app(prog_name='slowrank')"
+    asked = {"_SLOWRANK_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+    done = subprocess.run(
+        [sys.executable, "-c", call], env=os.environ | asked, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == [found]

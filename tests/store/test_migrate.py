@@ -7,7 +7,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from store.migrate import Migration, MigrationError, bundled, migrate
+from store.migrate import Migration, MigrationError, bundled, migrate, missing
 
 
 @pytest.fixture
@@ -22,9 +22,11 @@ def empty(server):
 
 
 def test_twice_without_effect(empty):
-    """The second run applies nothing."""
+    """The second run applies nothing; what is missing can be asked before and after."""
+    assert missing(empty, connect_timeout=5) == [m.name for m in bundled()]
     assert migrate(empty) == [m.name for m in bundled()]
     assert migrate(empty) == []
+    assert missing(empty, connect_timeout=5) == []
 
 
 def test_applied_file_may_not_change(empty):

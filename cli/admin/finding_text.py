@@ -1,0 +1,167 @@
+"""A finding as text for people: cost, cause, what to do, and its plots as lines of block characters."""
+
+import shutil
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from cli.admin.colour import by_severity
+from cli.admin.remote import printable
+from cli.admin.tables import ago
+
+BLOCKS = "▁▂▃▄▅▆▇█"
+LABEL = 10
+"""Width of the column of labels, one more than the longest."""
+MIN_WIDTH, MAX_WIDTH = 60, 100
+"""Limits of the text's width (chosen: narrower breaks every line, wider lines are hard to read)."""
+
+PLACE = (
+    "cluster",
+    "rack",
+    "switch",
+    "rail",
+    "node",
+    "gpu_index",
+    "nic",
+    "port",
+    "job_id",
+    "rank",
+    "gpu_uuid",
+)
+"""Fields of a subject, from the largest to the smallest place."""
+MAX_PIECES = 6
+"""Pieces of evidence that are shown (chosen: what is read at a glance; ``-o json`` has all)."""
+
+
+def lines(finding: Mapping[str, Any], evidence: Mapping[str, Any], width: int | None = None) -> Iterator[str]:
+    """Yield the lines of a finding and its evidence, both as the API returns them; colours by severity.
+
+    ``width`` in characters, by default that of the terminal. Texts are cleared of control characters.
+    """
+    wide = min(max(width or shutil.get_terminal_size().columns, MIN_WIDTH), MAX_WIDTH)
+    severity = finding["severity"]
+    head = f"{severity.upper()}  {finding['status']}  {finding['id']}"
+    yield by_severity(printable(head), severity)
+    yield from textwrap.wrap(printable(finding["title"]), wide)
+    yield ""
+    for label, text in _facts(finding):
+        yield from _labelled(label, text, wide)
+        for command in (finding["action"].get("commands") or ()) if label == "do" else ():
+            # Never wrapped: it is to be copied.
+            yield f"{'':<{LABEL}}$ {printable(command)}"
+    yield from _plots(evidence, wide)
+    yield from _history(finding)
+
+
+def spark(values: Sequence[float | None], lo: float, hi: float) -> str:
+    """Return one block character for each value on the scale from ``lo`` to ``hi``, a blank for None."""
+    span = (hi - lo) or 1.0
+    top = len(BLOCKS) - 1
+    return "".join(
+        " " if v is None else BLOCKS[round(top * min(max((v - lo) / span, 0.0), 1.0))] for v in values
+    )
+
+
+def _facts(finding: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    yield "since", _since(finding)
+    yield "cost", _cost(finding)
+    at, cause = finding["subject"], finding.get("cause")
+    if cause:
+        others = (f"{name} {share:.0%}" for name, share in (cause.get("alternatives") or {}).items())
+        beside = "; else " + ", ".join(others) if cause.get("alternatives") else ""
+        yield "cause", f"{cause['hypothesis']} {cause['confidence']:.0%}{beside}"
+        if cause.get("ruled_out"):
+            yield "not", ", ".join(cause["ruled_out"])
+    yield "where", ", ".join(f"{name} {at[name]}" for name in PLACE if at.get(name) is not None)
+    for number, piece in enumerate((finding.get("evidence") or ())[:MAX_PIECES]):
+        yield "" if number else "evidence", _piece(piece)
+    yield "do", finding["action"]["text"]
+    if finding["action"].get("runbook_url"):
+        yield "runbook", finding["action"]["runbook_url"]
+
+
+def _since(finding: Mapping[str, Any]) -> str:
+    lo, hi = finding.get("onset_interval") or (finding["onset"], finding["onset"])
+    end = finding.get("resolved_at")
+    lasted = f"until {end}" if end else f"{ago(finding['onset'])} ago"
+    return f"{finding['onset']} ({lasted}); onset between {lo[11:19]} and {hi[11:19]}"
+
+
+def _cost(finding: Mapping[str, Any]) -> str:
+    lost, rate = finding.get("gpu_hours_lost"), finding.get("gpu_hours_lost_per_hour")
+    if lost is None:
+        return "no loss measured"
+    more = f", {rate:.4g} more every hour" if rate else ""
+    ratio = finding.get("job_slowdown_ratio")
+    job = f"; the job runs at {100 / ratio:.1f} % of its speed" if ratio and ratio > 1 else ""
+    return f"{lost:.4g} GPU-hours lost{more}{job}"
+
+
+def _piece(piece: Mapping[str, Any]) -> str:
+    value = piece.get("value")
+    text = (
+        f"{piece['metric']} {value:.4g} {piece.get('unit') or ''}".rstrip()
+        if value is not None
+        else piece["metric"]
+    )
+    peers, baseline = piece.get("peers"), piece.get("baseline")
+    if peers:
+        text += f" (median of {peers['n']} peers {peers['median']:.4g})"
+    elif baseline:
+        text += f" (before {baseline['median']:.4g})"
+    return text
+
+
+def _labelled(label: str, text: str, width: int) -> list[str]:
+    shown = printable(text)
+    if "://" in shown:
+        # Never wrapped: it is to be opened.
+        return [f"{label:<{LABEL}}{shown}"]
+    return textwrap.wrap(
+        shown,
+        width,
+        initial_indent=f"{label:<{LABEL}}",
+        subsequent_indent=" " * LABEL,
+        break_long_words=False,
+    ) or [label]
+
+
+def _plots(evidence: Mapping[str, Any], width: int) -> Iterator[str]:
+    for plot in evidence.get("plots") or ():
+        times, room = evidence["t"], width - LABEL
+        step = -(-len(times) // room)
+        bands = [plot.get("p05") or [], plot.get("p95") or []]
+        known = [v for column in (plot["y"], *bands) for v in column if v is not None]
+        if not known:
+            continue
+        lo, hi = min(known), max(known)
+        span = f"{_clock(evidence['from'])} to {_clock(evidence['to'])}"
+        yield ""
+        yield printable(f"{plot['metric']} in {plot['unit'] or '1'}, {lo:.4g} to {hi:.4g}, {span}")
+        yield f"{'subject':<{LABEL}}{spark(_thinned(plot['y'], step), lo, hi)}"
+        if plot.get("median"):
+            yield f"{'peers':<{LABEL}}{spark(_thinned(plot['median'], step), lo, hi)}"
+        onset = sum(t + evidence["bucket_ms"] <= evidence["onset"] for t in times) // step
+        yield f"{'':<{LABEL}}{'':>{onset}}^ onset"
+
+
+def _thinned(values: Sequence[float | None], step: int) -> list[float | None]:
+    """Return the greatest of each ``step`` values."""
+    groups = (values[i : i + step] for i in range(0, len(values), step))
+    return [max((v for v in group if v is not None), default=None) for group in groups]
+
+
+def _clock(milliseconds: int) -> str:
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%H:%M:%S")
+
+
+def _history(finding: Mapping[str, Any]) -> Iterator[str]:
+    steps: Iterable[Mapping[str, Any]] = finding.get("history") or ()
+    if steps:
+        yield ""
+    for step in steps:
+        note = f": {step['note']}" if step.get("note") else ""
+        yield printable(
+            f"{step['at']}  {step['event'].removeprefix('finding.')} by {step.get('actor', '-')}{note}"
+        )

@@ -6,6 +6,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import JSONResponse
 
+from alerts.report.explanation import explanation
 from alerts.silence import labels, muting
 from api.deps import Services, ServicesDep
 from api.http.limits import READ
@@ -87,6 +88,7 @@ def show_finding(
             "hours": 168 if false_alarm else 4,
             "comment": "false alarm" if false_alarm else "",
         },
+        explanation=explanation(finding),
         public_url=services.settings.public_url.rstrip("/"),
     )
 

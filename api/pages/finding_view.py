@@ -18,6 +18,7 @@ _FINDING: dict[str, Any] = {
     "gpu_hours_lost_per_hour": None,
     "cost_per_hour": None,
     "confidence": 0.0,
+    "score": 0.0,
     "occurrences": 1,
     "detection_delay_seconds": 0.0,
     "shadow": False,

@@ -2,6 +2,7 @@
 
 from api.pages import (
     assets,
+    docs,
     finding,
     finding_forms,
     findings,
@@ -27,5 +28,6 @@ ROUTERS = (
     timeline.router,
     settings.router,
     settings_forms.router,
+    docs.router,
     runbooks.router,
 )

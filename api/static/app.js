@@ -102,6 +102,14 @@
   document.addEventListener("htmx:sendError", () => offline(true));
   document.addEventListener("htmx:responseError", () => offline(true));
 
+  // A link to a part that is folded opens it.
+  const unfold = () => {
+    const target = location.hash.length > 1 && document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    if (target && target.tagName === "DETAILS") target.open = true;
+  };
+  addEventListener("hashchange", unfold);
+  unfold();
+
   // After the load: the browser's own jump to the fragment takes the focus away.
   addEventListener("load", () => setTimeout(() => {
     const form = location.hash.slice(1);

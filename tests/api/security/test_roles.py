@@ -13,6 +13,8 @@ from api.delivery.from_settings import webhook_client_of
 from api.delivery.notifier import Notifier
 from api.delivery.webhook_health import KIND, end_recovered, failing_finding
 from api.metrics import NotifierMetrics, new_registry
+from api.security.auth import SCOPES
+from api.security.sessions import csrf_token
 from store.findings import deliveries, findings, leases, search, webhooks
 from store.pool import open_pool
 
@@ -123,3 +125,30 @@ def test_the_notifier_removes_old_events(pool, pool_as, settings, save_finding):
 
     assert events_after_run(days=6) == 3
     assert events_after_run(days=8) == 1
+
+
+def test_the_pages_work_as_slowrank_api(client, settings, pool_as, save_finding, new_token):
+    """Signing in and out, every page and every form that changes a finding, with the rights of the role."""
+    api = type(client)(create_app(settings, pool_as("slowrank_api")))
+    finding = save_finding()
+    html = {"accept": "text/html"}
+    form = api.get("/sign-in", headers=html)
+    value = form.headers["set-cookie"].partition("=")[2].partition(";")[0]
+    sent = {"content-type": "application/x-www-form-urlencoded", "cookie": f"slowrank_form={value}"} | html
+    token = new_token(*SCOPES)
+    answer = api.post("/sign-in", content=f"form={value}&key={token}&next=/", headers=sent)
+    assert answer.status_code == 303, answer.text
+    cookie = answer.headers["set-cookie"].partition(";")[0]
+    seen = html | {"cookie": cookie}
+    for path in ("/", "/fleet-now", "/findings", "/jobs", "/timeline", "/settings", "/gpu?id=n:1"):
+        assert api.get(path, headers=seen).status_code == 200, path
+    assert api.get(f"/findings/{finding.id}", headers=seen).status_code == 200
+    assert api.get(f"/findings/{finding.id}/evidence.json", headers=seen).status_code == 200
+    csrf = csrf_token(cookie.partition("=")[2])
+    silence = "what=node&hours=1&comment=x"
+    forms = {"acknowledge": "", "silence": silence, "feedback": "verdict=benign", "resolve": ""}
+    for name, fields in forms.items():
+        path, body = f"/findings/{finding.id}/{name}", f"csrf={csrf}&{fields}"
+        assert api.post(path, content=body, headers=sent | {"cookie": cookie}).status_code == 303, name
+    assert api.post("/sign-out", content=f"csrf={csrf}", headers=sent | {"cookie": cookie}).status_code == 303
+    assert api.get("/findings", headers=seen).status_code == 401

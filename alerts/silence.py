@@ -12,8 +12,13 @@ from typing import Any, Literal, get_args
 MAX_VALUE = 256
 """Characters of a matcher's value (chosen: twice the longest name in telemetry)."""
 PlaceLabel = Literal["cluster", "node", "gpu_uuid", "nic", "port", "rank", "job_id", "rack", "switch", "rail"]
-LabelName = Literal[PlaceLabel, "gpu", "subject_type", "kind", "severity", "finding_id"]
+LabelName = Literal[
+    PlaceLabel, "gpu", "subject_type", "kind", "severity", "finding_id", "alertname", "source"
+]
 """The labels that a finding has; a matcher of another one would mute nothing, or everything."""
+
+ALERT_LABELS = {"alertname": "SlowrankFinding", "source": "slowrank"}
+"""Labels of every finding as an alert: Alertmanager's clients make silences of all labels of an alert."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,4 +80,5 @@ def labels(finding: Mapping[str, Any]) -> dict[str, str]:
     found = {name: subject.get(name) for name in get_args(PlaceLabel)}
     found |= {"gpu": subject.get("gpu_index"), "subject_type": subject.get("type")}
     found |= {name: finding.get(name) for name in ("kind", "severity")} | {"finding_id": finding.get("id")}
+    found |= ALERT_LABELS
     return {name: str(value) for name, value in found.items() if value is not None}

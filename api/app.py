@@ -10,6 +10,9 @@ from fastapi.middleware.cors import CORSMiddleware
 from psycopg_pool import ConnectionPool
 
 from api import ingest
+from api.alertmanager import alerts as alertmanager_alerts
+from api.alertmanager import silences as alertmanager_silences
+from api.alertmanager import status as alertmanager_status
 from api.delivery.from_settings import policy_of, recipients_of
 from api.deps import Probe, Services
 from api.foreign import otlp, remote_write
@@ -62,6 +65,9 @@ ROUTERS = (
     keys.router,
     audit.router,
     meta.router,
+    alertmanager_alerts.router,
+    alertmanager_silences.router,
+    alertmanager_status.router,
     *page_routers.ROUTERS,
 )
 

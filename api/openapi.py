@@ -32,6 +32,8 @@ def document(app: FastAPI) -> dict[str, Any]:
         for operation in operations.values():
             # The framework's error format, which problems.install replaces.
             operation["responses"].pop("422", None)
+            # In the order of the dependencies, which is another one with those that the app adds.
+            operation.get("security", []).sort(key=str)
             if path not in _OPEN:
                 operation["responses"]["default"] = _ERROR
     return made

@@ -70,8 +70,10 @@ TABLE = {
     " streams.runtime streams.runtime.kafka aiokafka prometheus_client",
     "streams.runtime.partitions": "slowrank.telemetry detectors.fleet alerts streams"
     " streams.node streams.rollup streams.runtime.kafka streams.runtime.monitoring msgspec aiokafka",
-    "api": "slowrank alerts store api.delivery api.foreign api.http api.pages api.routes api.security"
-    " fastapi msgspec prometheus_client psycopg psycopg_pool",
+    "api": "slowrank alerts store api.alertmanager api.delivery api.foreign api.http api.pages api.routes"
+    " api.security fastapi msgspec prometheus_client psycopg psycopg_pool",
+    "api.alertmanager": "slowrank alerts store.findings api api.delivery.receivers api.http api.routes"
+    " api.security fastapi psycopg pydantic",
     "api.delivery": "slowrank alerts store api api.delivery.receivers api.http api.security"
     " aiosmtplib certifi httpx msgspec prometheus_client psycopg psycopg_pool",
     "api.delivery.receivers": "slowrank msgspec",

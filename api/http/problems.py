@@ -83,7 +83,10 @@ def _answer(base: str, request: Request, problem: Problem) -> Response:
     if problem.errors:
         content["errors"] = problem.errors
     headers = {"cache-control": "no-store", **(problem.headers or {})}
-    return JSONResponse(content, problem.status_code, headers=headers, media_type=MEDIA_TYPE)
+    # amtool asks for this alone, and shows nothing of an error of another type.
+    plain = request.headers.get("accept") == "application/json" and request.url.path.startswith("/api/v2/")
+    media_type = "application/json" if plain else MEDIA_TYPE
+    return JSONResponse(content, problem.status_code, headers=headers, media_type=media_type)
 
 
 def _allowed(request: Request, routes: Sequence[BaseRoute]) -> str:

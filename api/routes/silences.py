@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Request, Response
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
-from alerts.silence import MAX_VALUE, LabelName, Matcher, Silence
+from alerts.silence import ALERT_LABELS, MAX_VALUE, LabelName, Matcher, Silence
 from api.audit import record
 from api.deps import ServicesDep
 from api.http import conditional
@@ -39,13 +39,7 @@ class MatcherBody(BaseModel):
 
     def matcher(self) -> Matcher:
         """Return the matcher. Raises ``ValueError`` for a regex that is invalid or could be slow."""
-        if self.isRegex and (
-            _UNSAFE.search(self.value) or len(re.findall(r"[*+{]", self.value)) > _MAX_REPEATS
-        ):
-            raise ValueError(
-                f"a regex may have at most {_MAX_REPEATS} repetitions (*, +, {{}}), none of them of a group"
-            )
-        return Matcher(self.name, self.value, self.isRegex, self.isEqual)
+        return safe_matcher(self.name, self.value, is_regex=self.isRegex, is_equal=self.isEqual)
 
 
 class SilenceBody(BaseModel):
@@ -65,7 +59,7 @@ def read_silences(request: Request, services: ServicesDep, principal: FindingsRe
     now = services.now()
     with services.pool.connection() as conn:
         found = [s for s in silences.listed(conn) if reaches(principal, s)]
-    return conditional.answer(request, {"items": [_shown(s, now) for s in found], "next_cursor": ""})
+    return conditional.answer(request, {"items": [shown(s, now) for s in found], "next_cursor": ""})
 
 
 @router.post("", status_code=201)
@@ -74,11 +68,11 @@ def create_silence(
 ) -> dict[str, Any]:
     """Mute findings that match all matchers until ``endsAt``."""
     now = services.now()
-    silence = _silence(body, principal, now)
+    silence = silence_of(body, principal, now)
     with services.pool.connection() as conn, conn.transaction():
         silences.save(conn, silence)
         record(conn, request, "silence.create", silence.id, {"comment": silence.comment})
-    return _shown(silence, now)
+    return shown(silence, now)
 
 
 @router.delete("/{silence_id}", status_code=204)
@@ -94,12 +88,26 @@ def expire_silence(
         record(conn, request, "silence.expire", silence_id, {})
 
 
-def _silence(body: SilenceBody, principal: Principal, now: datetime) -> Silence:
+def safe_matcher(name: str, value: str, *, is_regex: bool, is_equal: bool) -> Matcher:
+    """Return a matcher. Raises ``ValueError`` for a regex that is invalid or could be slow."""
+    if is_regex and (_UNSAFE.search(value) or len(re.findall(r"[*+{]", value)) > _MAX_REPEATS):
+        raise ValueError(
+            f"a regex may have at most {_MAX_REPEATS} repetitions (*, +, {{}}), none of them of a group"
+        )
+    return Matcher(name, value, is_regex, is_equal)
+
+
+def silence_of(body: SilenceBody, principal: Principal, now: datetime) -> Silence:
+    """Return the silence that a body asks for. Raises the 409 and 403 problems."""
     starts_at = body.startsAt or now
     # Subtracted: adding days could exceed the last date of the calendar.
     if body.endsAt <= max(starts_at, now) or body.endsAt - starts_at > timedelta(days=MAX_DAYS):
         raise contradiction(
             "#/body/endsAt", f"endsAt must be after startsAt and now, at most {MAX_DAYS} days after startsAt"
+        )
+    if all(matcher.name in ALERT_LABELS for matcher in body.matchers):
+        raise contradiction(
+            "#/body/matchers", "match a label by which findings differ, not all or none of them"
         )
     try:
         matchers = tuple(m.matcher() for m in body.matchers)
@@ -129,7 +137,8 @@ def reaches(principal: Principal, silence: Silence) -> bool:
     return not principal.clusters or any(name in principal.clusters for name in named)
 
 
-def _shown(silence: Silence, now: datetime) -> dict[str, Any]:
+def shown(silence: Silence, now: datetime) -> dict[str, Any]:
+    """Return a silence in Alertmanager's shape."""
     return {
         "id": silence.id,
         "status": {"state": silence.state(now)},

@@ -3,12 +3,13 @@
 A browser's session cookie stands for its key where nothing is changed; forms are checked in ``api.pages``.
 """
 
+import base64
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Annotated, Literal, get_args
 
 from fastapi import Depends, Request, Security
-from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBasic, HTTPBearer
 from pydantic import Field
 
 from api.deps import Services, ServicesDep
@@ -37,6 +38,12 @@ _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 # Sent without pause by agents that may drop what is refused with a 429 (Prometheus' retry_on_http_429).
 _TELEMETRY_PATHS = frozenset({"/api/v1/write", "/v1/metrics"})
 _bearer = HTTPBearer(auto_error=False, scheme_name="key", description="`slowrank key create` makes one.")
+# Where clients of Alertmanager ask, some of which can send a password only.
+_PASSWORD_PATHS = "/api/v2/"
+PASSWORD = HTTPBasic(
+    auto_error=False, scheme_name="password", description="A key as password, with any user name."
+)
+"""Documents that a key may be the password; ``authenticated`` reads it."""
 CredentialsDep = Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)]
 
 
@@ -140,12 +147,24 @@ def _key(
 ) -> ApiKey | None:
     if credentials is not None:
         return key_of_token(services, credentials.credentials)
+    if request.url.path.startswith(_PASSWORD_PATHS) and (password := _password(request)):
+        return key_of_token(services, password)
     session = token_of(request)
     # A cookie is sent by itself: it proves no intention to change anything.
     if not session or request.method not in _SAFE:
         return None
     with services.pool.connection() as conn:
         return sessions.key_of(conn, session, services.now())
+
+
+def _password(request: Request) -> str:
+    scheme, _, encoded = request.headers.get("authorization", "").partition(" ")
+    if scheme.lower() != "basic":
+        return ""
+    try:
+        return base64.b64decode(encoded, validate=True).decode().partition(":")[2]
+    except ValueError:
+        return ""
 
 
 def _use(request: Request) -> tuple[str, Rate]:

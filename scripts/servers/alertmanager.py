@@ -1,6 +1,8 @@
-"""Alertmanager from Debian's package."""
+"""Alertmanager and its client amtool from Debian's package."""
 
 from __future__ import annotations
+
+import subprocess
 
 from servers.debian_program import DebianProgram
 
@@ -33,3 +35,18 @@ class Alertmanager(DebianProgram):
             "cluster.listen-address": "",
         }
         self.launch("/usr/bin/prometheus-alertmanager", options, {"alertmanager.yml": self._config})
+
+
+class Amtool(DebianProgram):
+    """Alertmanager's client; ``url`` is that of a server which speaks its API."""
+
+    def __init__(self) -> None:
+        super().__init__("alertmanager", PACKAGES)
+
+    def run(self, url: str, *arguments: str, config: str = "") -> subprocess.CompletedProcess[str]:
+        """Run amtool against ``url``, with ``config`` as the file of its HTTP client if there is one."""
+        options = [f"--alertmanager.url={url}"]
+        if config:
+            options.append(f"--http.config.file={self.write('http.yml', config)}")
+        argv = self.command("/usr/bin/amtool", *options, *arguments)
+        return subprocess.run(argv, capture_output=True, text=True, timeout=30, check=False)

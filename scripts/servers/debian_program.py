@@ -46,6 +46,18 @@ class DebianProgram:
         self._run.save()
         wait_until(self._ready, seconds=20, what=f"starting {self._name} (log: {self._log})")
 
+    def command(self, program: str, *arguments: str) -> list[str]:
+        """Return the command that runs another program of the packages."""
+        self._install()
+        return [*self._enter(), program, *arguments]
+
+    def write(self, name: str, text: str) -> str:
+        """Write a file for the program and return its path in the private root."""
+        self._install()
+        self._folder.mkdir(parents=True, exist_ok=True)
+        (self._folder / name).write_text(text)
+        return f"{self.home}/{name}"
+
     def close(self) -> None:
         """Stop the program and delete its data."""
         self._run.end()

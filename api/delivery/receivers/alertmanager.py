@@ -57,7 +57,7 @@ def _render(notification: Notification, public_url: str) -> object:
                 "startsAt": finding.get("onset", notification.timestamp),
                 "endsAt": ended_at if status == "resolved" else _GO_ZERO_TIME,
                 "generatorURL": notification.link,
-                "fingerprint": _fingerprint(labels),
+                "fingerprint": fingerprint(labels),
             }
         ],
     }
@@ -93,7 +93,7 @@ def _quoted(value: str) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def _fingerprint(labels: Mapping[str, str]) -> str:
+def fingerprint(labels: Mapping[str, str]) -> str:
     """Return Alertmanager's fingerprint: 64-bit FNV-1a of names and values in order, each ended by 0xff."""
     value = 0xCBF29CE484222325
     for byte in b"".join(part.encode() + b"\xff" for pair in sorted(labels.items()) for part in pair):

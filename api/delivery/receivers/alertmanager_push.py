@@ -23,7 +23,7 @@ Labels = Mapping[str, str]
 def _render(notification: Notification, public_url: str) -> object:
     finding = notification.finding
     alert = {
-        "labels": _labels(finding),
+        "labels": routing_labels(finding),
         "annotations": annotations(finding),
         "startsAt": finding.get("onset", notification.timestamp),
         "generatorURL": notification.link,
@@ -38,7 +38,8 @@ def _render(notification: Notification, public_url: str) -> object:
     return alerts
 
 
-def _labels(finding: Finding) -> Labels:
+def routing_labels(finding: Finding) -> dict[str, str]:
+    """Return the labels of a finding by which Alertmanager routes it; some change as the finding does."""
     subject = finding.get("subject", {})
     values = {
         **{name: finding.get(name) for name in ("severity", "kind")},
@@ -54,7 +55,7 @@ def _former(notification: Notification, current: Labels) -> Iterator[Labels]:
     """Yield the other label sets under which the finding was posted, newest first."""
     seen = [current]
     for finding in notification.earlier:
-        if (labels := _labels(finding)) not in seen:
+        if (labels := routing_labels(finding)) not in seen:
             seen.append(labels)
             yield labels
 

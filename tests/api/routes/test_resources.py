@@ -303,7 +303,9 @@ def test_a_silence_from_first_to_last(client):
         ({"matchers": [{"name": "node", "value": "(?=a)", "isRegex": True}]}, 409),
         ({"matchers": [{"name": "no de", "value": "x"}]}, 422),
         ({"matchers": [{"name": "nodes", "value": "x"}]}, 422),
-        ({"matchers": [{"name": "alertname", "value": "x", "isEqual": False}]}, 422),
+        ({"matchers": [{"name": "alertgroup", "value": "x", "isEqual": False}]}, 422),
+        ({"matchers": [{"name": "alertname", "value": "x", "isEqual": False}]}, 409),
+        ({"matchers": [{"name": "source", "value": "slowrank"}]}, 409),
     ],
 )
 def test_a_silence_that_may_not_be(client, changes, status):

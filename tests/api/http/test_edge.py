@@ -22,7 +22,7 @@ PROBLEM = "application/problem+json"
     ("method", "path", "options", "status"),
     [
         ("GET", "/nowhere", {}, 404),
-        ("GET", "/docs", {}, 404),
+        ("GET", "/redoc", {}, 404),
         ("GET", "/openapi.json", {}, 404),
         ("PUT", "/api/v1/findings", {}, 405),
         ("GET", "/api/v1/findings/fnd_1", {}, 422),

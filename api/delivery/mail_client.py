@@ -84,9 +84,11 @@ class MailClient:
             start_tls=server.security == "starttls",
             tls_context=None if server.security == "none" else self.tls,
         )
+        transport = None
         try:
             async with asyncio.timeout(self.total_seconds):
                 await smtp.connect()
+                transport = smtp.transport
                 if server.user is not None:
                     await smtp.login(server.user, server.password or "")
                 accepted = (await smtp.sendmail(server.sender, recipient, data))[1]
@@ -94,6 +96,9 @@ class MailClient:
                 await smtp.quit(timeout=_QUIT_SECONDS)
         finally:
             smtp.close()
+            if isinstance(transport, asyncio.WriteTransport):
+                # At once: the end of TLS waits up to 30 s for a server that is silent.
+                transport.abort()
         return accepted
 
 

@@ -1,5 +1,6 @@
 """Turns values of findings into text for people: quantities with units, durations, times, links."""
 
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -86,6 +87,16 @@ def place_of(subject: Mapping[str, Any]) -> str:
 def web_link(url: str | None) -> str:
     """Return an http or https URL as it is, and nothing for any other."""
     return url if url and urlsplit(url).scheme in ("http", "https") else ""
+
+
+def prose(text: str) -> Markup:
+    """Return text as HTML, with what stands between backticks as code."""
+    # The parts alternate: outside and inside of the backticks.
+    parts = re.split(r"`+", text)
+    return Markup("").join(
+        Markup("<code>{}</code>").format(part) if i % 2 else Markup.escape(part)
+        for i, part in enumerate(parts)
+    )
 
 
 def query(path: str, **parameters: Any) -> str:

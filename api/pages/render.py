@@ -86,7 +86,7 @@ def _environment() -> Environment:
         "version": __version__,
         "query": formats.query,
     }
-    named = ("amount", "quantity", "duration", "moment", "clock", "ago", "web_link")
+    named = ("amount", "quantity", "duration", "moment", "clock", "ago", "prose", "web_link")
     environment.filters |= {name: getattr(formats, name) for name in named}
     environment.filters |= {"cause": formats.cause_name, "place": formats.place_of}
     return environment

@@ -104,8 +104,10 @@
     const output = document.createElement("output");
     output.textContent = `${rows} ${found.by === "node" ? "nodes (the slowest rank of each)" : "ranks"}, ${columns} bins of ${found.bin_ms / 1000} s${found.sampled ? ", one roll-up of each" : ""}`;
     const slow = document.createElement("ol");
-    for (const [row, column, one] of found.top.slice(0, 5)) {
-      text("li", `${rankName(found, row)} at ${clock(found.t[column] / 1000)} UTC: ${one.toFixed(2)}×`, slow);
+    // The cells come with the slowest first: each row once, with its slowest cell.
+    const rowsOfTop = [...new Map([...found.top].reverse().map((cell) => [cell[0], cell])).values()].sort((a, b) => b[2] - a[2]);
+    for (const [row, column, one] of rowsOfTop.slice(0, 5)) {
+      text("li", `${rankName(found, row)}: ${one.toFixed(2)}× at ${clock(found.t[column] / 1000)} UTC`, slow);
     }
     redrawn(() => {
       const paint = colours(page);
@@ -113,7 +115,7 @@
       map.dataset.rows = height <= 64 ? "few" : height <= 256 ? "some" : "many";
       map.style.height = `${Math.min(MOST_ROWS, height * (height <= 64 ? 8 : height <= 256 ? 3 : 1))}px`;
       map.setAttribute("role", "img");
-      map.setAttribute("aria-label", `Heat map of ${rows} rows and ${columns} bins of time; the slowest cells are listed below`);
+      map.setAttribute("aria-label", `Heat map of ${rows} rows and ${columns} bins of time; the slowest rows are listed below`);
       pointed(map, height, columns, output, (row, column) => {
         const first = row * few;
         const step = found.first_step[from + column];
@@ -125,7 +127,7 @@
       text("span", at(0), axis);
       text("span", `${at(columns - 1)} UTC`, axis);
       place.replaceChildren(map, axis, output);
-      if (slow.children.length) { text("p", "The slowest cells:", place, "aside"); place.append(slow); }
+      if (slow.children.length) { text("p", found.by === "node" ? "The slowest nodes:" : "The slowest ranks:", place, "aside"); place.append(slow); }
       else text("p", "No cell is 5 % slower than its peers.", place, "aside");
       scale(paint);
       return () => {};

@@ -46,3 +46,9 @@ def test_a_time_is_utc_and_marked_up():
     shown = formats.moment("2026-11-20T09:32:40+02:00")
     assert shown == '<time datetime="2026-11-20T07:32:40Z">2026-11-20 07:32:40 UTC</time>'
     assert formats.clock(None) == "–"
+
+
+def test_prose_is_escaped_inside_and_outside_of_code():
+    """Of one or two backticks, as docstrings have them."""
+    shown = formats.prose("a <b> `c <d>` ``e`` f")
+    assert shown == "a &lt;b&gt; <code>c &lt;d&gt;</code> <code>e</code> f"

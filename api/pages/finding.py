@@ -14,14 +14,18 @@ from api.http.problems import Problem, not_found
 from api.pages.access import Visit, visit
 from api.pages.finding_view import LIVE, shown
 from api.pages.formats import ago
+from api.pages.freshness import warning
 from api.pages.render import page
 from api.pages.route import PageRoute
+from api.routes.dashboard.nodes import SILENT
+from api.routes.dashboard.ranges import milliseconds
 from api.routes.findings import FindingId
 from api.security import links
 from api.security.auth import CredentialsDep, authenticated, require
 from api.security.sessions import token_of
 from store.access import sessions
 from store.access.link_key import link_key
+from store.dashboard.fleet import node_counts
 from store.evidence.freeze import evidence_of
 from store.findings import findings, silences
 
@@ -66,6 +70,7 @@ def show_finding(
         if stored is None or (seen is not None and not seen.principal.may_see(stored.cluster)):
             raise not_found("finding", finding_id)
         steps = findings.history(conn, finding_id)
+        newest = node_counts(conn, (stored.cluster,), now - SILENT)["newest"]
         silence = muting(silences.current(conn, now), labels(stored.doc), now)
     finding = shown(stored.doc)
     false_alarm = done == "false_positive"
@@ -80,6 +85,8 @@ def show_finding(
         now=now,
         lasted=_lasted(finding["onset"], finding["resolved_at"]),
         done=_DONE.get(done, ""),
+        # Without nodes there are step times alone, whose age the finding itself shows.
+        stale=warning(milliseconds(newest), now) if newest and stored.status in LIVE else "",
         scopes=SCOPES if finding["subject"].get("node") else SCOPES[:1],
         spans=SPANS,
         verdicts=VERDICTS,

@@ -9,7 +9,7 @@ from api.routes.dashboard.nodes import SILENT
 def warning(newest: int | None, now: datetime) -> str:
     """Return what to show where the newest sample (epoch milliseconds) is old; empty where it is not."""
     if newest is None:
-        return "No sample has arrived yet: run `slowrank exporter run` on a node, or `slowrank demo`."
+        return "No node has sent a sample yet: run `slowrank exporter run` on a node, or `slowrank demo`."
     seconds = now.timestamp() - newest / 1000
     if seconds < SILENT.total_seconds():
         return ""

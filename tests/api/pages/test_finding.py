@@ -352,3 +352,14 @@ def test_a_reader_sees_no_forms(signed_in, save_finding):
     text = signed_in("findings:read").get(f"/findings/{save_finding().id}").text
     assert "/acknowledge" not in text
     assert "Answer" not in text
+
+
+def test_an_open_finding_says_when_its_cluster_is_silent(signed_in, add_nodes, save_finding):
+    """Its cost is then counted on by the last rate; one that has ended is as it was."""
+    add_nodes("gpu-0423", age=7200)
+    open_, ended = save_finding(), save_finding(gpu=6, status="resolved", resolved_at=1.8e9)
+    elsewhere = save_finding(cluster="prod-b")
+    browser = signed_in()
+    pages = {one.id: browser.get(f"/findings/{one.id}").text for one in (open_, ended, elsewhere)}
+    shown = {name: "2 h 00 min old" in text for name, text in pages.items()}
+    assert shown == {open_.id: True, ended.id: False, elsewhere.id: False}

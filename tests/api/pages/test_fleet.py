@@ -39,7 +39,7 @@ def test_racks_stand_apart_and_silent_nodes_are_marked(signed_in, add_nodes):
 
 
 @pytest.mark.parametrize(
-    ("age", "shown"), [(None, "No sample has arrived yet"), (7200, "2 h 00 min old"), (0, None)]
+    ("age", "shown"), [(None, "No node has sent a sample yet"), (7200, "2 h 00 min old"), (0, None)]
 )
 def test_old_data_is_said_to_be_old(signed_in, add_nodes, age, shown):
     """Before the first sample, and when the newest is older than two minutes."""

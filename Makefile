@@ -4,7 +4,7 @@ DEMO_VENV := .venv-demo
 BENCH_VENV := .venv-bench
 DEMO_ARGS ?=
 PYTEST_ARGS ?=
-BENCH ?= bocpd calibration changes chronic cost exporter gray hook jobs lemons peers pipeline place quality randomised real series startup stress transport wire
+BENCH ?= api bocpd calibration changes chronic cost exporter gray hook jobs lemons peers pipeline place quality randomised real series startup stress transport wire
 # A slow test that passed on exactly this tree is not run again, except in CI and with FRESH=1.
 UNCHANGED := $(if $(CI)$(FRESH),,-p unchanged)
 # Processes: four share the time that tests wait for servers. Tests named by hand run one by one.
@@ -51,7 +51,7 @@ services-down: ## Stop them
 
 bench: $(BENCH_VENV)/installed ## Run the benchmarks (BENCH='wire'); needs a C compiler for one competitor
 	@set -e; for name in $(BENCH); do echo "# $$name"; \
-	  $(if $(filter transport,$(BENCH)),$(PYTHON) scripts/services.py run --) $(BENCH_VENV)/bin/python -m benchmarks $$name; done
+	  $(if $(filter api transport,$(BENCH)),$(PYTHON) scripts/services.py run --) $(BENCH_VENV)/bin/python -m benchmarks $$name; done
 
 lock: ## Pin the newest allowed dependencies, with hashes (needs uv)
 	scripts/lock.sh --upgrade

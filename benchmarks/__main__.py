@@ -6,6 +6,7 @@ import importlib
 import sys
 
 BENCHMARKS = {
+    "api": "benchmarks.speed.api",
     "bocpd": "benchmarks.speed.bocpd",
     "calibration": "benchmarks.detection.calibration",
     "changes": "benchmarks.detection.changes",

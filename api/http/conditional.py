@@ -1,5 +1,6 @@
 """Conditional requests: weak ETags of the content, ``If-None-Match`` for polls, ``If-Match`` for edits."""
 
+import gzip
 import hashlib
 from typing import Any
 
@@ -7,6 +8,11 @@ import msgspec
 from fastapi import Request, Response
 
 from api.http.problems import Problem
+
+COMPRESSED_FROM = 32 * 1024
+"""Bytes from which an answer is compressed. Chosen: a list of findings stays plain, a heat map does not."""
+GZIP_LEVEL = 4
+"""Chosen: most of the gain at a fraction of the time of the default, 9."""
 
 
 def etag(value: object) -> str:
@@ -23,9 +29,12 @@ def answer(request: Request, content: Any, tag: str | None = None, **headers: st
 def answer_as(request: Request, body: bytes, media_type: str, tag: str, **headers: str) -> Response:
     """Return ``body`` with its ETag, or 304 when the client has it."""
     # vary: keys may see different clusters under one URL.
-    sent = {"etag": tag, "cache-control": "private, no-cache", "vary": "authorization, cookie", **headers}
+    vary = "authorization, cookie, accept-encoding"
+    sent = {"etag": tag, "cache-control": "private, no-cache", "vary": vary, **headers}
     if _matches(request.headers.get("if-none-match", ""), tag):
         return Response(status_code=304, headers=sent)
+    if len(body) >= COMPRESSED_FROM and "gzip" in request.headers.get("accept-encoding", ""):
+        body, sent = gzip.compress(body, GZIP_LEVEL, mtime=0), {**sent, "content-encoding": "gzip"}
     return Response(body, media_type=media_type, headers=sent)
 
 

@@ -5,6 +5,8 @@ import heapq
 from collections.abc import Iterable
 from typing import Any
 
+from store.dashboard.steps import RankRow, Scale
+
 LO, HI = 1.0, 1.5
 """Scale of the codes. Fixed, so that a colour means the same in every job and noise is not drawn as fire
 (as the StragglerAnalysis project's heat maps)."""
@@ -16,8 +18,13 @@ TOP = 200
 TOP_RATIO = 1.05
 """Ratio from which a cell is listed: the smallest slowdown that the detectors are measured with."""
 
-Cell = tuple[int, int, float]
-"""Row, column and ratio."""
+SCALE = Scale(
+    lo=LO,
+    per_unit=TOP_CODE / LEVEL / (HI - LO),
+    level=LEVEL,
+    last=TOP_CODE // LEVEL,
+    slow=TOP_RATIO,
+)
 
 
 class Heat:
@@ -28,17 +35,22 @@ class Heat:
         self._codes = bytearray(bytes([MISSING]) * (rows * columns))
         self._slow: dict[tuple[int, int], float] = {}
 
-    def set(self, row: int, columns: Iterable[int], ratios: Iterable[float]) -> None:
-        """Set cells of one row."""
-        codes, width, start = self._codes, self.shape[1], row * self.shape[1]
+    def add(self, row: int, rank: RankRow) -> None:
+        """Set the cells of one row to those of a rank."""
+        self.set(row, rank.cols, rank.codes)
+        self.note(row, rank.slow_cols or (), rank.slow_ratios or ())
+
+    def set(self, row: int, columns: Iterable[int], codes: Iterable[int]) -> None:
+        """Set cells of one row to codes."""
+        held, width, start = self._codes, self.shape[1], row * self.shape[1]
+        for column, code in zip(columns, codes, strict=True):
+            if 0 <= column < width and (held[start + column] == MISSING or code > held[start + column]):
+                held[start + column] = code
+
+    def note(self, row: int, columns: Iterable[int], ratios: Iterable[float]) -> None:
+        """List cells of one row with their values."""
         for column, ratio in zip(columns, ratios, strict=True):
-            if not 0 <= column < width:
-                continue
-            code = code_of(ratio)
-            held = codes[start + column]
-            if held == MISSING or code > held:
-                codes[start + column] = code
-            if ratio >= TOP_RATIO and ratio > self._slow.get((row, column), 0.0):
+            if 0 <= column < self.shape[1] and ratio > self._slow.get((row, column), 0.0):
                 self._slow[row, column] = ratio
 
     def shown(self) -> dict[str, Any]:
@@ -55,6 +67,5 @@ class Heat:
 
 
 def code_of(ratio: float) -> int:
-    """Return the code of a ratio: 0 at ``LO`` or below, ``TOP_CODE`` at ``HI`` or above."""
-    share = min(1.0, max(0.0, (ratio - LO) / (HI - LO)))
-    return min(TOP_CODE, round(share * TOP_CODE / LEVEL) * LEVEL)
+    """Return the code of a ratio: 0 at ``LO`` or below, the largest at ``HI`` or above."""
+    return round(min(SCALE.last, max(0.0, ratio - LO) * SCALE.per_unit)) * LEVEL

@@ -1,6 +1,5 @@
 """Jobs: what they have lost and why, where their ranks run, and their step times as band and heat map."""
 
-from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Literal
 
@@ -11,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from api.deps import ServicesDep
 from api.http import conditional
 from api.http.problems import contradiction, not_found
-from api.routes.dashboard.heat import Heat
+from api.routes.dashboard.heat import SCALE, TOP_RATIO, Heat, code_of
 from api.routes.dashboard.nodes import coords_of
 from api.routes.dashboard.ranges import Name, Range, milliseconds, readable
 from api.security.auth import Principal, TelemetryReader
@@ -20,7 +19,7 @@ from store.dashboard import steps
 from store.dashboard.jobs import JobFilter
 from store.dashboard.steps import Grid, OfJob, grid_of
 from store.telemetry.metrics import stored_metric
-from store.telemetry.windows import bounded
+from store.telemetry.windows import MATRIX_SECONDS, bounded
 
 router = APIRouter(prefix="/api/v1/jobs", tags=["telemetry"])
 
@@ -29,6 +28,8 @@ RUNNING = timedelta(minutes=2)
 DEFAULT_WINDOW = timedelta(minutes=30)
 MAX_CELLS = 2_500_000
 """Cells of a heat map; above, the rows are nodes instead of ranks."""
+STEP_RANKS = 16
+"""Ranks that are asked for the steps of a heat map's columns (chosen: two nodes)."""
 JobId = Annotated[str, Path(max_length=128)]
 Metric = Literal["step_seconds", "compute_seconds", "wait_seconds"]
 _UNCHANGED = {"description": "Unchanged."}
@@ -208,7 +209,7 @@ class HeatMap(Matrix):
     sampled: bool
     bin_ms: int
     t: list[int]
-    first_step: list[int | None]
+    first_step: list[int | None] = Field(description="Of some of the ranks; null without steps.")
     last_step: list[int | None]
     rows: HeatRows = Field(description="Ordered by pipeline stage, data-parallel index, rank.")
 
@@ -305,7 +306,7 @@ def read_steps(
     query: Annotated[StepsQuery, Query()],
 ) -> Response:
     """Return the band of a job's step times over its ranks, and which rank was the slowest."""
-    with services.pool.connection() as conn, bounded(conn):
+    with services.pool.connection() as conn, bounded(conn, MATRIX_SECONDS):
         job, of, grid = _read_window(conn, job_id, principal, query, services.now(), query.max_points)
         rows = [row for row in steps.band(conn, of, grid) if row["col"] < grid.bins]
     times = grid.times()
@@ -332,13 +333,20 @@ def read_heatmap(
     query: Annotated[HeatQuery, Query()],
 ) -> Response:
     """Return how slow each rank was beside its peers, bin by bin."""
-    with services.pool.connection() as conn, bounded(conn):
+    with services.pool.connection() as conn, bounded(conn, MATRIX_SECONDS):
         job, of, grid = _read_window(conn, job_id, principal, query, services.now(), query.max_columns)
         attempt = job["attempt"] if query.attempt is None else query.attempt
         places = _in_order(stored.ranks(conn, job["cluster"], job_id, attempt))
         by: Literal["rank", "node"] = "rank" if len(places) * grid.bins <= MAX_CELLS else "node"
         rows = _rows_of(places, by)
-        heat, first, last = _heat(steps.ratios(conn, of, grid), rows, grid)
+        found = steps.ratios(conn, of, grid, SCALE)
+        # Of all rows, spread over them, as some ranks may be silent.
+        some = [place["rank"] for place in places[:: max(1, len(places) // STEP_RANKS)]]
+        made = steps.steps_of(conn, of, grid, some)
+    heat = Heat(max(rows.values(), default=-1) + 1, grid.bins)
+    for rank in found:
+        if rank.rank in rows:
+            heat.add(rows[rank.rank], rank)
     shown = {
         "job_id": job_id,
         "cluster": job["cluster"],
@@ -348,8 +356,8 @@ def read_heatmap(
         "sampled": grid.sampled,
         "bin_ms": round(grid.step.total_seconds() * 1000),
         "t": grid.times(),
-        "first_step": first,
-        "last_step": last,
+        "first_step": [made[i][0] if i in made else None for i in range(grid.bins)],
+        "last_step": [made[i][1] if i in made else None for i in range(grid.bins)],
         "rows": _row_columns(places, by),
     }
     return conditional.answer(request, shown | heat.shown())
@@ -364,18 +372,20 @@ def read_matrix(
     query: Annotated[WindowQuery, Query()],
 ) -> Response:
     """Return the DP × PP matrix: how slow the slowest rank of each pair was over the whole window."""
-    with services.pool.connection() as conn, bounded(conn):
+    with services.pool.connection() as conn, bounded(conn, MATRIX_SECONDS):
         job, of, grid = _read_window(conn, job_id, principal, query, services.now(), 1)
         attempt = job["attempt"] if query.attempt is None else query.attempt
         places = {p["rank"]: p for p in stored.ranks(conn, job["cluster"], job_id, attempt)}
-        found = {row["rank"]: max(row["ratios"]) for row in steps.ratios(conn, of, grid)}
+        found = {row.rank: row.worst for row in steps.ratios(conn, of, grid, SCALE)}
     pps = sorted({p["pp"] or 0 for p in places.values()})
     dps = sorted({p["dp"] or 0 for p in places.values()})
     heat = Heat(len(pps), len(dps))
     worst: list[list[int | None]] = [[None] * len(dps) for _ in pps]
     for rank in sorted(found.keys() & places.keys(), key=lambda r: found[r]):
         row, column = pps.index(places[rank]["pp"] or 0), dps.index(places[rank]["dp"] or 0)
-        heat.set(row, (column,), (found[rank],))
+        heat.set(row, (column,), (code_of(found[rank]),))
+        if found[rank] >= TOP_RATIO:
+            heat.note(row, (column,), (found[rank],))
         worst[row][column] = rank
     shown = {"job_id": job_id, "cluster": job["cluster"], "metric": of.metric.name, "pp": pps, "dp": dps}
     shown |= {"value": "ratio_to_peer_median", "slowest_rank": worst}
@@ -434,26 +444,6 @@ def _row_columns(places: list[dict[str, Any]], by: Literal["rank", "node"]) -> d
         return {"node": list(dict.fromkeys(place["node"] for place in places))}
     names = ("rank", "node", "gpu_index", "pp", "dp", "tp")
     return {name: [place[name] for place in places] for name in names}
-
-
-def _heat(
-    found: Iterable[Any], rows: dict[int, int], grid: Grid
-) -> tuple[Heat, list[int | None], list[int | None]]:
-    """Return the matrix, and the first and last step of each column."""
-    heat = Heat(max(rows.values(), default=-1) + 1, grid.bins)
-    first: list[int | None] = [None] * grid.bins
-    last: list[int | None] = [None] * grid.bins
-    for of_rank in found:
-        row = rows.get(of_rank["rank"])
-        if row is None:
-            continue
-        heat.set(row, of_rank["cols"], of_rank["ratios"])
-        for column, a, b in zip(of_rank["cols"], of_rank["firsts"], of_rank["lasts"], strict=True):
-            if column < grid.bins:
-                lowest, highest = first[column], last[column]
-                first[column] = a if lowest is None or a < lowest else lowest
-                last[column] = b if highest is None or b > highest else highest
-    return heat, first, last
 
 
 def _job(row: dict[str, Any], now: datetime) -> dict[str, Any]:

@@ -23,6 +23,7 @@ BENCHMARKS = {
     "quality": "benchmarks.quality.command",
     "randomised": "benchmarks.randomised.command",
     "real": "benchmarks.detection.real",
+    "resolution": "benchmarks.detection.resolution",
     "series": "benchmarks.series.command",
     "startup": "benchmarks.detection.startup",
     "stress": "benchmarks.speed.stress",

@@ -20,6 +20,10 @@ Kind = Literal["exporter.stale", "node.silent"]
 _MISSED = 4
 """Reports in a row that must be missing. Chosen: three may be lost or late without a suspicion."""
 
+_FIRST_GAP = 75.0
+"""Seconds that the second record of a node may take. Chosen: the longest interval that is usual for metrics
+of other systems, 60 s, and a quarter of it for what comes late."""
+
 _UNHEARD, _NO_RECORD = "silence.unheard", "warning: no record from this node"
 
 _ROUNDING = 1e-3
@@ -128,9 +132,9 @@ class Liveness:
     def _missed(self, node: _Node) -> float:
         """Return the seconds in which a node misses ``_MISSED`` reports at its own rate.
 
-        The rate is unknown after its first record, whose successor may be lost: then ``silent`` seconds.
+        The rate is unknown after its first record.
         """
-        return _MISSED * node.gap if math.isfinite(node.gap) else self._config.silent
+        return _MISSED * node.gap if math.isfinite(node.gap) else max(self._config.silent, _FIRST_GAP)
 
     def _deadline(self, node: _Node) -> float:
         """Return an event time before which nothing is due about a node, unless it sends again."""

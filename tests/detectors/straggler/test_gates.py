@@ -1,0 +1,61 @@
+"""What is no slow rank though its ratio is high: noise of many steps, and a position of the layer."""
+
+import numpy as np
+import pytest
+
+from detectors.peers.ratios import StepTimes
+from detectors.straggler.step_detector import StragglerDetector
+
+STEPS, RANKS = 800, 8
+
+
+def named(compute, *, roles=True, per_node=8):
+    """Return the ranks found slow in ``compute`` [steps, ranks] of a job seen in its middle."""
+    ranks = compute.shape[1]
+    known = np.zeros(ranks, dtype=np.intp) if roles else None
+    core = StragglerDetector(ranks, known, nodes=np.arange(ranks) // per_node)
+    nan, found = np.full(ranks, np.nan), set()
+    for number, work in enumerate(compute):
+        step = np.full(ranks, work.max() + 0.1)
+        times = StepTimes(
+            number=500 + number, ts=np.full(ranks, 1e9 + 2.0 * number), step=step, compute=work,
+            wait=step - work - 0.1, data=nan, comm=nan, checkpoint=nan, tokens=nan,
+        )  # fmt: skip
+        found |= {slow.rank for slow in core.update(times).slow}
+    return found
+
+
+def slow_noise(seed, *, sd=0.008, steps=60.0):
+    """Return log noise [steps, ranks] that forgets within so many steps, beside 1 % in each step."""
+    rng = np.random.default_rng(seed)
+    keep = np.exp(-1.0 / steps)
+    level, out = sd * rng.normal(size=RANKS), []
+    for _ in range(STEPS):
+        level = keep * level + np.sqrt(1 - keep**2) * sd * rng.normal(size=RANKS)
+        out.append(level + 0.01 * rng.normal(size=RANKS))
+    return np.array(out)
+
+
+def test_noise_of_many_steps_is_no_slow_rank():
+    """Healthy ranks that wander by 0.8 % are two per cent off for a while; all of them do so."""
+    assert sum(len(named(np.exp(slow_noise(seed)))) for seed in range(3)) <= 1
+
+
+@pytest.mark.parametrize("factor", [1.03, 1.05])
+def test_small_effects_beyond_the_noise_are_named(factor):
+    """Where blocks of steps scatter by little, three per cent stand out."""
+    compute = np.exp(0.01 * np.random.default_rng(1).normal(size=(300, 16)))
+    compute[150:, 4] *= factor
+    assert named(compute) == {4}
+
+
+@pytest.mark.parametrize(
+    ("slow", "expected"),
+    [([1, 5, 9, 13], set()), ([1, 6, 9, 15], {1, 6, 9, 15}), ([4, 5, 6, 7], {4, 5, 6, 7})],
+    ids=["every fourth", "any four", "a machine"],
+)
+def test_every_kth_rank_at_once_is_a_position_without_coordinates(slow, expected):
+    """A popular expert slows its ranks on all machines; a machine slows its own."""
+    compute = np.exp(0.01 * np.random.default_rng(2).normal(size=(200, 16)))
+    compute[120:, slow] *= 1.3
+    assert named(compute, roles=False, per_node=4) == expected

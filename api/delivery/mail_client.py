@@ -13,7 +13,7 @@ from typing import Literal
 import aiosmtplib
 import msgspec
 
-from api.delivery.mail_message import Mail, message_of, thread_after
+from api.delivery.mail_message import Mail, data_of, message_of, thread_after
 from api.delivery.recipients import Recipients
 from api.delivery.retry import Answer
 from api.security.ssrf import Refused
@@ -57,7 +57,7 @@ class MailClient:
         try:
             mail = msgspec.json.decode(body, type=Mail)
             recipient = self.recipients.checked(url)
-            data = message_of(mail, sender=self.server.sender, recipient=recipient).as_bytes()
+            data = data_of(message_of(mail, sender=self.server.sender, recipient=recipient))
             accepted = await self._hand_over(recipient, data)
         except Refused as refusal:
             log.warning("a mail was refused: %s", refusal.why)

@@ -50,6 +50,15 @@ def message_of(mail: Mail, *, sender: str, recipient: str) -> EmailMessage:
     return message
 
 
+def data_of(message: EmailMessage) -> bytes:
+    """Return the message as it is sent."""
+    # The library would begin an ASCII subject of 70 to 78 characters on the second line of its header, from
+    # where it is read with a blank in front: it is not folded, up to the limit of RFC 5322. Others become
+    # encoded words, at most 75 characters long (RFC 2047), one on a line.
+    longest = 998 if str(message["Subject"]).isascii() else 76
+    return message.as_bytes(policy=SMTP.clone(max_line_length=longest))
+
+
 def thread_after(mail: Mail, sender: str) -> Thread:
     """Return the thread that the next mail of the finding belongs to."""
     return mail.thread or Thread(message_id(mail.id, sender), mail.subject)

@@ -23,6 +23,9 @@ class DebianProgram:
     ``files`` are written into its folder, which is ``home`` in the private root.
     """
 
+    with_dependencies = False
+    """Whether the packages need others that they do not name."""
+
     def __init__(self, name: str, packages: tuple[str, ...]) -> None:
         self._name, self._packages = name, packages
         self._run = Run.begin(name, stop_signal=signal.SIGTERM, shared=False)
@@ -98,6 +101,12 @@ class DebianProgram:
                 shutil.rmtree(self._home, ignore_errors=True)
                 self._tree.mkdir(parents=True)
                 work = self._home / "apt"
-                unpack(self._packages, suite=SUITE, into=self._tree, work=work, with_dependencies=False)
+                unpack(
+                    self._packages,
+                    suite=SUITE,
+                    into=self._tree,
+                    work=work,
+                    with_dependencies=self.with_dependencies,
+                )
                 (self._home / "unpacked").touch()
                 shutil.rmtree(work)

@@ -68,7 +68,7 @@ def one_line(text: object, limit: int) -> str:
 
 def _subject(finding: Finding) -> str:
     # What looks like an encoded word (RFC 2047) would be decoded, into line ends for instance.
-    return one_line(finding.get("title", ""), _MAX_SUBJECT).replace("=?", "= ?")
+    return one_line(finding.get("title", ""), _MAX_SUBJECT).replace("=?", "= ?").strip()
 
 
 def _heading(notification: Notification) -> str:

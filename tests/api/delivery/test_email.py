@@ -5,6 +5,7 @@ import contextlib
 import email
 import email.policy
 import json
+import os
 import socket
 import threading
 from dataclasses import replace
@@ -13,13 +14,16 @@ from datetime import UTC, datetime
 import msgspec
 import psycopg
 import pytest
+from servers.exim import PASSWORD as EXIM_PASSWORD
+from servers.exim import Exim
+from servers.process import ServiceError, wait_until
 
 from alerts.config import FindingConfig
 from alerts.finding import Action
 from api.app import create_app
 from api.delivery.from_settings import mail_client_of, recipients_of, webhook_client_of
 from api.delivery.mail_client import MailClient
-from api.delivery.mail_message import Mail, message_of
+from api.delivery.mail_message import Mail, data_of, message_of
 from api.delivery.notifier import Notifier
 from api.delivery.receivers.email import Thread
 from api.delivery.receivers.receiver import Notification
@@ -31,6 +35,7 @@ from store.findings import findings
 from store.pool import open_pool
 from tests.api.delivery.mail_server import PASSWORD, USER, Mailbox, controller
 from tests.api.delivery.test_receivers import FINDINGS, HOSTILE, example
+from tests.conftest import unavailable
 
 LINK = "https://slowrank.example.org/findings/fnd_1?t=1.2"
 SENDER, RECIPIENT = "slowrank@example.org", "oncall@example.org"
@@ -44,7 +49,7 @@ def rendered(finding, happened="finding.opened", **fields):
 
 def parsed(body):
     mail = msgspec.json.decode(body, type=Mail)
-    data = message_of(mail, sender=SENDER, recipient=RECIPIENT).as_bytes()
+    data = data_of(message_of(mail, sender=SENDER, recipient=RECIPIENT))
     return email.message_from_bytes(data, policy=email.policy.default), data
 
 
@@ -104,6 +109,18 @@ def test_the_first_line_is_the_state(finding, happened, heading):
     assert text.splitlines()[0] == heading
     ended = finding["status"] != "open"
     assert ("Until: 2026-11-20T" in text, "Do: " in text) == (ended, not ended)
+
+
+@pytest.mark.parametrize("length", range(40, 170, 5))
+@pytest.mark.parametrize("letter", ["x", "ü", "x "])
+def test_a_subject_of_any_length_is_read_as_written(length, letter):
+    """Without a blank in front, however the header is folded; encoded words have at most 75 characters."""
+    title = (letter * length)[:length].strip()
+    message, data = parsed(rendered(example(title=title)))
+    assert message["subject"] == f"[slowrank] {title[:160].strip()}"
+    subject = next(part for part in data.split(b"\r\n") if part.startswith(b"Subject:"))
+    assert len(subject) > len("Subject: ")
+    assert all(len(word) <= 75 for word in data.split(b"\r\n\r\n")[0].split() if word.startswith(b"=?"))
 
 
 HEADERS = {
@@ -376,6 +393,46 @@ def test_a_finding_is_one_thread(mailed, client, pool, save_finding):
     ]
     assert f"https://slowrank.example.org/findings/{finding.id}?t=" in content(thread[2], "plain")
     assert other["references"] is None
+
+
+@pytest.fixture
+def exim(certificate):
+    """Debian's mail server, which takes mail over TLS and after a login only."""
+    server = Exim(certificate)
+    try:
+        server.start()
+        yield server
+    except ServiceError as error:
+        unavailable(str(error))
+    finally:
+        server.close()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.geteuid() != 0, reason="Exim changes to a user of its own, which needs root")
+def test_debians_mail_server_takes_and_delivers_them(exim, certificate):
+    """A thread of an ordinary, a hostile and a huge finding arrives as sent; what it refuses is an error."""
+    fields = {"smtp_host": "localhost", "smtp_port": exim.port, "smtp_from": SENDER, "smtp_user": "slowrank"}
+    fields |= {"smtp_password": EXIM_PASSWORD, "webhook_ca_file": certificate.with_suffix(".pem.crt")}
+    first = send(fields, body=rendered(example(), plot="<svg>ü</svg>" * 1000))
+    assert (first.status, first.error) == (250, "")
+    for which in ("hostile", "huge"):
+        assert send(fields, body=rendered(FINDINGS[which], receipt=first.receipt)).status == 250
+    assert send(fields, url="mailto:nobody@example.org").error == "SMTP 550: no such user"
+    assert send(fields, smtp_password="wrong").error.startswith("SMTP 535")
+    assert send(fields, smtp_user=None, smtp_password=None).error == "SMTP 550: log in first"
+    wait_until(lambda: len(exim.mails()) == 3, seconds=20, what="delivering three mails")
+    arrived = [email.message_from_bytes(data, policy=email.policy.default) for data in exim.mails()]
+    opening = [mail for mail in arrived if mail["references"] is None]
+    assert [mail["message-id"] for mail in opening] == ["<msg_01@example.org>"]
+    title = f"[slowrank] {example()['title']}"
+    assert sorted(mail["subject"] for mail in arrived) == [f"Re: {title}", f"Re: {title}", title]
+    for mail in arrived:
+        assert mail.get_all("to") == [RECIPIENT]
+        assert "bcc" not in mail
+        assert "x-evil" not in mail
+    [attached] = opening[0].iter_attachments()
+    assert attached.get_content().decode() == "<svg>ü</svg>" * 1000
 
 
 def test_a_mail_that_is_sent_again_is_the_same(mailed, pool, add_webhook, save_finding):

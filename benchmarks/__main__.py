@@ -28,6 +28,7 @@ BENCHMARKS = {
     "startup": "benchmarks.detection.startup",
     "stress": "benchmarks.speed.stress",
     "transport": "benchmarks.speed.transport",
+    "transport_kill": "benchmarks.speed.transport_kill",
     "wire": "benchmarks.speed.wire",
 }
 """Name → module with `main(argv) -> int`; imported only when it is run."""

@@ -65,7 +65,7 @@ TABLE = {
     # The only package that knows Kafka and Faust.
     "streams.runtime": "slowrank detectors alerts store streams.job streams.rollup streams.config"
     " streams.runtime.kafka streams.runtime.monitoring streams.runtime.partitions numpy faust aiokafka",
-    "streams.runtime.kafka": "slowrank streams.runtime.monitoring msgspec aiokafka",
+    "streams.runtime.kafka": "slowrank streams.runtime.monitoring msgspec faust aiokafka",
     "streams.runtime.monitoring": "slowrank alerts store streams streams.job"
     " streams.runtime streams.runtime.kafka aiokafka prometheus_client",
     "streams.runtime.partitions": "slowrank.telemetry detectors.fleet alerts streams"

@@ -1,7 +1,9 @@
-"""CPU time of transport per record: a Faust agent beside a bare aiokafka consumer, same topic, same records.
+"""CPU time of transport per record: `slowrank streams` beside a bare aiokafka consumer, on the same records.
 
-Every consumer runs in a process of its own, decodes each record and checks its limits; its CPU time counts
-from the first record to the last, all threads. Needs a Kafka: ``make services`` and SLOWRANK_TEST_KAFKA.
+Every consumer runs in a process of its own, decodes each record and checks its limits. Its CPU time counts
+all threads, from the first record until two seconds after the last, when everything is committed. Of each run
+it is checked that every record came exactly once and that the group has committed all of them. Needs a Kafka:
+`python3 scripts/services.py run -- .venv/bin/python -m benchmarks transport`.
 """
 
 from __future__ import annotations
@@ -10,78 +12,30 @@ import argparse
 import asyncio
 import json
 import os
-import resource
 import secrets
 import statistics
 import subprocess
 import sys
-import tempfile
+import threading
 import time
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
 
-import faust
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
-from slowrank.settings import Settings
-from slowrank.telemetry import NodeSample, decode_sample, encode
+from benchmarks.speed.transport_consumers import CONSUMERS, consume
+from slowrank.telemetry import NodeSample, encode
 from slowrank.telemetry.columns import pack
 from slowrank.telemetry.schema import GPU_V1, HOST_V1, NIC_V1
-from streams.runtime.faust_app import Take, build
-from streams.runtime.kafka.dead_letters import Message
-from streams.runtime.kafka.offsets import PartitionId
 
 PARTITIONS = 8
-CONSUMERS = ("aiokafka", "faust", "slowrank")
 LABELS = {
     "aiokafka": "bare aiokafka, `getmany(500)`, commit per batch",
+    "waiting": "the same, with fetches that wait 250 ms for 1 MiB",
     "faust": "Faust agent, plain loop, Faust's own acks",
-    "slowrank": "Faust agent as `slowrank streams` runs it (`streams.runtime.faust_app`)",
+    "agent": "`slowrank streams`, `streams_transport = agent`",
+    "batch": "`slowrank streams`, `streams_transport = batch` (default)",
 }
-
-
-class Count:
-    """Counts to ``total`` and prints what the way there cost."""
-
-    def __init__(self, total: int) -> None:
-        self.total, self.seen, self.started = total, 0, 0.0
-
-    def one(self, value: bytes) -> None:
-        if not self.seen:
-            self.started = cpu_seconds()
-        decode_sample(value)
-        self.seen += 1
-        if self.seen == self.total:
-            print(json.dumps({"cpu_seconds": cpu_seconds() - self.started}), flush=True)
-            os._exit(0)
-
-
-class Counting:
-    """The work of an app that only counts."""
-
-    def __init__(self, topic: str, count: Count) -> None:
-        self._topic, self._count = topic, count
-
-    @property
-    def takes(self) -> Mapping[str, Take]:
-        return {self._topic: self._take}
-
-    async def round(self, assigned: set[PartitionId]) -> None: ...
-
-    def rebalanced(self) -> None: ...
-
-    async def stop(self) -> None: ...
-
-    async def _take(self, message: Message) -> None:
-        self._count.one(message.value)
-
-
-def cpu_seconds() -> float:
-    """CPU time of this process, user and system, all threads."""
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
+LIVE = ("aiokafka", "waiting", "agent", "batch")
 
 
 def record(n: int) -> bytes:
@@ -105,112 +59,137 @@ def record(n: int) -> bytes:
     )
 
 
-async def fill(bootstrap: str, topic: str, total: int) -> int:
-    """Create the topic, write ``total`` records; return the bytes of one."""
+async def create(bootstrap: str, topic: str) -> None:
+    """Create a topic."""
     admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
     await admin.start()
     await admin.create_topics([NewTopic(topic, PARTITIONS, 1)])
     await admin.close()
-    producer = AIOKafkaProducer(bootstrap_servers=bootstrap, linger_ms=50, compression_type="zstd")
-    await producer.start()
-    futures = []
-    for n in range(total):
-        value = record(n)
-        futures.append(await producer.send(topic, value=value, key=f"node-{n % 512}".encode()))
-    await asyncio.gather(*futures)
-    await producer.stop()
-    return len(value)
 
 
 async def drop(bootstrap: str, topic: str) -> None:
-    """Delete the topic."""
+    """Delete a topic."""
     admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
     await admin.start()
     await admin.delete_topics([topic])
     await admin.close()
 
 
-async def bare(bootstrap: str, topic: str, count: Count) -> None:
-    """Consume with aiokafka alone."""
-    consumer = AIOKafkaConsumer(
-        topic,
-        bootstrap_servers=bootstrap,
-        group_id=f"bench-{secrets.token_hex(4)}",
-        auto_offset_reset="earliest",
-        enable_auto_commit=False,
+async def fill(bootstrap: str, topic: str, total: int, rate: float | None = None) -> int:
+    """Write ``total`` records, ``rate`` a second or as fast as possible; return the bytes of one."""
+    values = [record(n) for n in range(total)]
+    producer = AIOKafkaProducer(bootstrap_servers=bootstrap, linger_ms=50, compression_type="zstd")
+    await producer.start()
+    futures, started = [], time.monotonic()
+    for n, value in enumerate(values):
+        if rate is not None and n % 10 == 0:
+            await asyncio.sleep(max(0.0, started + n / rate - time.monotonic()))
+        futures.append(await producer.send(topic, value=value, key=f"node-{n % 512}".encode()))
+    await asyncio.gather(*futures)
+    await producer.stop()
+    return len(values[0])
+
+
+async def committed(bootstrap: str, group: str) -> int:
+    """Return the sum of the offsets that a group has committed."""
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    await admin.start()
+    offsets = await admin.list_consumer_group_offsets(group)
+    await admin.close()
+    return sum(found.offset for found in offsets.values())
+
+
+class Run:
+    """One consumer in a process of its own."""
+
+    def __init__(self, kind: str, bootstrap: str, topic: str, total: int) -> None:
+        self.total, self._bootstrap = total, bootstrap
+        command = [sys.executable, "-m", "benchmarks", "transport", "--consume", kind]
+        command += ["--bootstrap", bootstrap, "--topic", topic, "--records", str(total)]
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        # A consumer that gets stuck must not hold up the benchmark.
+        self._guard = threading.Timer(180.0, self._process.kill)
+        self._guard.daemon = True
+        self._guard.start()
+
+    def ready(self) -> None:
+        """Wait until it has its partitions."""
+        assert self._process.stdout is not None
+        # Faust prints its progress before.
+        while not (line := self._process.stdout.readline()).endswith("ready\n"):
+            assert line, "the consumer ended"
+
+    def result(self) -> dict[str, float]:
+        """Wait for its figures. Raises ``AssertionError`` if records are missing, doubled or uncommitted."""
+        out, _ = self._process.communicate()
+        self._guard.cancel()
+        assert self._process.returncode == 0, self._process.returncode
+        found = json.loads(out.strip().splitlines()[-1])
+        assert found["seen"] == found["distinct"] == self.total, found
+        assert asyncio.run(committed(self._bootstrap, found["group"])) == self.total, found
+        return {
+            "us": 1e6 * found["cpu_seconds"] / self.total,
+            "delay": found["delay"],
+            "worst": found["worst"],
+        }
+
+
+def catch_up(bootstrap: str, records: int, rounds: int) -> None:
+    """Let every consumer read the same full topic; print a table."""
+    topic = f"bench-{secrets.token_hex(4)}"
+    asyncio.run(create(bootstrap, topic))
+    size = asyncio.run(fill(bootstrap, topic, records))
+    found: dict[str, list[float]] = {kind: [] for kind in LABELS}
+    for _ in range(rounds):
+        for kind, times in found.items():
+            run = Run(kind, bootstrap, topic, records)
+            run.ready()
+            times.append(run.result()["us"])
+    asyncio.run(drop(bootstrap, topic))
+    print(
+        f"catch-up: {records} records of {size} bytes, {PARTITIONS} partitions, {rounds} interleaved rounds"
     )
-    await consumer.start()
-    while True:
-        for batch in (await consumer.getmany(timeout_ms=1000, max_records=500)).values():
-            for message in batch:
-                count.one(message.value)
-        await consumer.commit()
+    print("\n| consumer | µs per record | records per CPU-second | of bare |\n|---|---:|---:|---:|")
+    reference = statistics.median(found["aiokafka"])
+    for kind, times in found.items():
+        us = statistics.median(times)
+        print(f"| {LABELS[kind]} | {us:.1f} | {1e6 / us:,.0f} | {reference / us:.0%} |")
 
 
-def plain_faust(bootstrap: str, topic: str, count: Count, settings: Settings) -> faust.App:
-    """Return a Faust app with one agent that leaves the acks to Faust."""
-    app = build(settings, "detect", Counting("unused", count))
-    app.agents.clear()
-    raw = app.topic(topic, key_type=bytes, key_serializer="raw", value_type=bytes, value_serializer="raw")
-
-    async def agent(stream: Any) -> None:
-        async for value in stream:
-            count.one(value)
-
-    app.agent(raw, name="plain", concurrency=1)(agent)
-    return app
-
-
-def consume(kind: str, bootstrap: str, topic: str, total: int) -> None:
-    """Be one consumer; prints its result and ends the process."""
-    count = Count(total)
-    if kind == "aiokafka":
-        asyncio.run(bare(bootstrap, topic, count))
-    settings = Settings(
-        kafka_bootstrap=bootstrap,
-        topic_prefix=f"bench-{secrets.token_hex(4)}-",
-        streams_runtime_dir=Path(tempfile.mkdtemp(prefix="slowrank-bench-")),
-    )
-    if kind == "faust":
-        app = plain_faust(bootstrap, topic, count, settings)
-    else:
-        app = build(settings, "detect", Counting(topic, count))
-    faust.Worker(app, loglevel="error", redirect_stdouts=False).execute_from_commandline()
-
-
-def measure(kind: str, bootstrap: str, topic: str, total: int) -> float:
-    """Run one consumer in its own process; return records per CPU second."""
-    command = [sys.executable, "-m", "benchmarks", "transport", "--consume", kind]
-    command += ["--bootstrap", bootstrap, "--topic", topic, "--records", str(total)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
-    return float(total / json.loads(done.stdout.strip().splitlines()[-1])["cpu_seconds"])
+def live(bootstrap: str, rate: float, seconds: float) -> None:
+    """Let every consumer read a topic while it is written; print a table."""
+    total = int(rate * seconds)
+    print(f"\nlive: {rate:,.0f} records a second for {seconds:.0f} s each")
+    print("\n| consumer | µs per record | median delay | longest |\n|---|---:|---:|---:|")
+    for kind in LIVE:
+        topic = f"bench-{secrets.token_hex(4)}"
+        asyncio.run(create(bootstrap, topic))
+        run = Run(kind, bootstrap, topic, total)
+        run.ready()
+        asyncio.run(fill(bootstrap, topic, total, rate))
+        got = run.result()
+        asyncio.run(drop(bootstrap, topic))
+        print(
+            f"| {LABELS[kind]} | {got['us']:.1f} | {got['delay']:.2f} s | {got['worst']:.2f} s |", flush=True
+        )
 
 
 def main(argv: list[str]) -> int:
-    """Measure all consumers in interleaved rounds and print a table."""
+    """Measure all consumers, in catch-up and live."""
     parser = argparse.ArgumentParser(prog="benchmarks transport", description=__doc__)
     parser.add_argument("--bootstrap", default=os.environ.get("SLOWRANK_TEST_KAFKA", "127.0.0.1:9092"))
     parser.add_argument("--records", type=int, default=30_000)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rate", type=float, default=1000.0)
+    parser.add_argument("--seconds", type=float, default=15.0)
     parser.add_argument("--consume", choices=CONSUMERS, help=argparse.SUPPRESS)
-    parser.add_argument("--topic", default=f"bench-{secrets.token_hex(4)}", help=argparse.SUPPRESS)
+    parser.add_argument("--topic", default="", help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
     if args.consume:
         consume(args.consume, args.bootstrap, args.topic, args.records)
     started = time.monotonic()
-    size = asyncio.run(fill(args.bootstrap, args.topic, args.records))
-    rates: dict[str, list[float]] = {kind: [] for kind in CONSUMERS}
-    for _ in range(args.rounds):
-        for kind in CONSUMERS:
-            rates[kind].append(measure(kind, args.bootstrap, args.topic, args.records))
-    asyncio.run(drop(args.bootstrap, args.topic))
-    reference = statistics.median(rates["aiokafka"])
-    print(
-        f"{args.records} records of {size} bytes, {PARTITIONS} partitions, {args.rounds} interleaved rounds"
-    )
-    print("\n| consumer | records per CPU-second | µs per record | of bare |\n|---|---:|---:|---:|")
-    for kind in CONSUMERS:
-        rate = statistics.median(rates[kind])
-        print(f"| {LABELS[kind]} | {rate:,.0f} | {1e6 / rate:.1f} | {rate / reference:.0%} |")
+    catch_up(args.bootstrap, args.records, args.rounds)
+    if args.seconds:
+        live(args.bootstrap, args.rate, args.seconds)
     print(f"\n{time.monotonic() - started:.0f} s in all")
     return 0

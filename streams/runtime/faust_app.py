@@ -1,11 +1,11 @@
 """The Faust apps: one that detects, one that stores, in consumer groups of their own.
 
 A database that is away holds up the storing app alone. Topics are raw bytes and belong to the operator
-(``slowrank topics create``); agents acknowledge a message themselves, when its outputs are durable.
+(``slowrank topics create``); a message is acknowledged when its outputs are durable. Messages come in
+batches, or one by one through Faust's agents (``streams_transport``).
 """
 
-import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal, Protocol, cast
 
 import faust
@@ -13,7 +13,10 @@ from faust.types import StreamT
 
 from slowrank.settings import Settings
 from slowrank.telemetry.topics import JOB_STEPS, NODE_EVENTS, NODE_SAMPLES, SUSPICIONS
-from streams.runtime.kafka.acks import Acks
+from streams.runtime.kafka.acks import Acks, Take
+from streams.runtime.kafka.batch_buffer import BatchBuffer
+from streams.runtime.kafka.batch_runner import process
+from streams.runtime.kafka.batch_transport import MAX_POLL_RECORDS, BatchConsumer, BatchTransport
 from streams.runtime.kafka.clients import METADATA_MS
 from streams.runtime.kafka.dead_letters import Message
 from streams.runtime.kafka.offsets import PartitionId
@@ -25,9 +28,6 @@ READS: dict[Role, tuple[str, ...]] = {
     "sink": (NODE_SAMPLES, JOB_STEPS, SUSPICIONS),
 }
 """The topics each role takes messages from."""
-
-Take = Callable[[Message], Awaitable[asyncio.Future[None] | None]]
-"""Processes a message; the future, if any, is done when its outputs are durable."""
 
 ROUND_SECONDS = 1.0
 """Between two rounds of a worker: the tick of event time."""
@@ -56,6 +56,7 @@ class Work(Protocol):
 
 def build(settings: Settings, role: Role, work: Work) -> faust.App:
     """Return the app of a role, ready for a worker."""
+    in_batches = settings.streams_transport == "batch"
     app = faust.App(
         group(settings, role),
         broker=[f"kafka://{server.strip()}" for server in settings.kafka_bootstrap.split(",")],
@@ -73,14 +74,14 @@ def build(settings: Settings, role: Role, work: Work) -> faust.App:
         broker_heartbeat_interval=settings.streams_session_seconds / 10,
         # A database may be away for an hour; that is no reason to rebalance.
         broker_max_poll_interval=3600.0,
+        broker_max_poll_records=MAX_POLL_RECORDS if in_batches else None,
         producer_request_timeout=30.0,
         # Waiting for a blocked message would hold up every rebalance and every stop.
         stream_wait_empty=False,
         datadir=str(settings.streams_runtime_dir / f"faust-{role}"),
         worker_redirect_stdouts=False,
     )
-    for topic, take in work.takes.items():
-        _agent(app, topic, take)
+    (_read_batches if in_batches else _read_messages)(app, work.takes)
     _connect(app, work)
     return app
 
@@ -108,12 +109,35 @@ def _connect(app: faust.App, work: Work) -> None:
     app.on_before_shutdown.connect(stopping)
 
 
-def _agent(app: faust.App, topic: str, take: Take) -> None:
-    # Raw: a decoder that raised inside Faust would end the agent, again and again, on one bad message.
-    raw = app.topic(topic, key_type=bytes, key_serializer="raw", value_type=bytes, value_serializer="raw")
+def _read_batches(app: faust.App, takes: Mapping[str, Take]) -> None:
+    # Set before ``app.topics`` is touched, which keeps the transport that it finds.
+    transport = app.transport = BatchTransport(app.conf.broker_consumer, app, takes)
+    for topic, take in takes.items():
+        app.topics.add(_raw(app, topic))
+        _runner(app, transport.buffers[topic], take)
 
+
+def _runner(app: faust.App, buffer: BatchBuffer, take: Take) -> None:
+    # What it raises ends the worker, and the supervisor starts another.
+    async def run() -> None:
+        await process(buffer, cast("BatchConsumer", app.consumer), take)
+
+    app.task(run)
+
+
+def _read_messages(app: faust.App, takes: Mapping[str, Take]) -> None:
+    for topic, take in takes.items():
+        _agent(app, topic, take)
+
+
+def _raw(app: faust.App, topic: str) -> Any:
+    # Raw: a decoder that raised inside Faust would end the agent, again and again, on one bad message.
+    return app.topic(topic, key_type=bytes, key_serializer="raw", value_type=bytes, value_serializer="raw")
+
+
+def _agent(app: faust.App, topic: str, take: Take) -> None:
     # With more at a time Faust may commit past a message still under way (faust-streaming #606).
-    @app.agent(raw, name=f"take-{topic}", concurrency=1)
+    @app.agent(_raw(app, topic), name=f"take-{topic}", concurrency=1)
     async def agent(stream: StreamT[bytes]) -> None:
         # Faust's own acknowledgement comes also when the body is cancelled, and would lose the message.
         unacked = cast("faust.Stream[bytes]", stream).noack()
@@ -124,7 +148,7 @@ def _agent(app: faust.App, topic: str, take: Take) -> None:
 
 def _message(raw: Any) -> Message:
     # A message without a value (a tombstone) becomes a dead letter like any other that cannot be read.
-    moved = dict(raw.headers or ()).get(MOVED, b"").decode(errors="replace")
+    moved = (dict(raw.headers or ()).get(MOVED) or b"").decode(errors="replace")
     return Message(
         raw.topic, raw.partition, raw.offset, raw.timestamp, raw.value or b"", raw.key or b"", moved
     )

@@ -18,10 +18,11 @@ from slowrank.telemetry.topics import SUSPICIONS, topic_name
 from streams.config.settings import Tuning
 from streams.runtime.background import BackgroundTask, Routine
 from streams.runtime.detect_worker import Detect
-from streams.runtime.faust_app import READS, Role, Take, Work, build, group
+from streams.runtime.faust_app import READS, Role, Work, build, group
 from streams.runtime.finding_sink import FindingSink
 from streams.runtime.gc_tuning import collect_less_often
 from streams.runtime.housekeeping import Housekeeper, health_file
+from streams.runtime.kafka.acks import Take
 from streams.runtime.kafka.moved_keys import MovedKeys
 from streams.runtime.kafka.offsets import PartitionId, Probe
 from streams.runtime.kafka.partition_growth import PartitionCounts

@@ -1,6 +1,7 @@
 """The same records as the workers take them: cut differently, in another order, over several partitions."""
 
 import asyncio
+import itertools
 import math
 import zlib
 from collections import defaultdict
@@ -61,6 +62,11 @@ class Workers:
         asyncio.run(self._take_all(records))
         return as_ndjson(final_versions(self.versions))
 
+    def findings_in_batches(self, records: Sequence[Record], seconds: float) -> bytes:
+        """Take what is logged in each span of so many seconds together, one partition after the other."""
+        asyncio.run(self._take_batches(records, seconds))
+        return as_ndjson(final_versions(self.versions))
+
     def findings_in_bulk(self, records: Sequence[Record], at_once: int) -> bytes:
         """Do so where all has been in the topics for long, and comes by so many messages of a partition."""
         asyncio.run(self._take_bulk(records, at_once))
@@ -81,6 +87,24 @@ class Workers:
             self._ends[place] += 1
             await self._detect.take(message)
             await self._take_ends()
+            if math.floor(self._now) > math.floor(looked):
+                self._detect.idle(self._ends, self._ends)
+            self._judge()
+        self._end(float(math.ceil(self._now)))
+
+    async def _take_batches(self, records: Sequence[Record], seconds: float) -> None:
+        for _, fetched in itertools.groupby(records, key=lambda record: record.ts // seconds):
+            batches: dict[PartitionId, list[Message]] = defaultdict(list)
+            looked = self._now
+            for record in fetched:
+                place = self._place(record)
+                self._now = max(self._now, record.ts)
+                batches[place].append(Message(*place, self._ends[place], self._now, encode(record)))
+                self._ends[place] += 1
+            for place in sorted(batches):
+                for message in batches[place]:
+                    await self._detect.take(message)
+                    await self._take_ends()
             if math.floor(self._now) > math.floor(looked):
                 self._detect.idle(self._ends, self._ends)
             self._judge()

@@ -81,6 +81,13 @@ def test_partitions_change_nothing(recorded, partitions):
 
 
 @pytest.mark.slow
+def test_batches_of_a_fetch_change_nothing(recorded):
+    """Workers that take what came in a quarter of a second, partition by partition, find the same."""
+    records, found = recorded
+    assert Workers(4).findings_in_batches(records, 0.25) == found
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("at_once", [10_000, 400])
 def test_nor_does_a_log_that_is_read_in_bulk(recorded, at_once):
     """Partitions read one after the other, each to its end or by turns: what was written long ago.

@@ -6,8 +6,13 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
+from streams.runtime.kafka.dead_letters import Message
+
 IN_FLIGHT = 1000
 """Messages taken whose outputs are not durable yet. Chosen: few are read again after a crash."""
+
+Take = Callable[[Message], Awaitable[asyncio.Future[None] | None]]
+"""Processes a message; the future, if any, is done when its outputs are durable."""
 
 
 class Acks:
@@ -31,7 +36,12 @@ class Acks:
                 await self._task
 
     async def put(self, event: Any, durable: asyncio.Future[None] | None) -> None:
-        """Acknowledge ``event`` when ``durable`` is done and all before it are acknowledged."""
+        """Acknowledge ``event`` when ``durable`` is done and all before it are acknowledged.
+
+        Raises what an earlier acknowledgement raised.
+        """
+        if self._task is not None and self._task.done():
+            self._task.result()
         await self._waiting.put((event, durable))
 
     async def _run(self) -> None:

@@ -1,0 +1,73 @@
+"""Processes the batches of one topic, record by record, and acknowledges what is durable."""
+
+import asyncio
+from typing import Any, Protocol
+
+from aiokafka import ConsumerRecord
+from faust.types import TP
+
+from streams.runtime.kafka.acks import Acks, Take
+from streams.runtime.kafka.batch_buffer import Batch, BatchBuffer
+from streams.runtime.kafka.dead_letters import Message
+from streams.runtime.kafka.placement import MOVED
+
+
+class Consumer(Protocol):
+    """What the task uses of the consumer whose batches it processes."""
+
+    def is_current(self, epoch: int) -> bool:
+        """Return whether batches of an epoch are still this consumer's to process."""
+        ...
+
+    def acknowledge(self, tp: TP, next_offset: int, epoch: int) -> None:
+        """Let offsets below ``next_offset`` be committed."""
+        ...
+
+
+async def process(buffer: BatchBuffer, consumer: Consumer, take: Take) -> None:
+    """Give the records of a buffer to ``take``, in order, until cancelled. Raises what ``take`` raises."""
+
+    async def acknowledge(place: tuple[TP, int, int]) -> None:
+        consumer.acknowledge(*place)
+
+    async with Acks(acknowledge) as acks:
+        while True:
+            batch = await buffer.get()
+            try:
+                await _take_all(batch, consumer, take, acks)
+            finally:
+                buffer.done(batch)
+
+
+async def _take_all(batch: Batch, consumer: Consumer, take: Take, acks: Acks) -> None:
+    await asyncio.sleep(0)
+    done: tuple[TP, int, int] | None = None
+    waiting: asyncio.Future[None] | None = None
+    for record in batch.records:
+        # Also within a batch: the partition may have been revoked while ``take`` waited.
+        if not consumer.is_current(batch.epoch):
+            return
+        durable = await take(_message(record))
+        # Records that wait for the same outputs are acknowledged together, as far as they lie in one batch.
+        if done is not None and durable is not waiting:
+            await acks.put(done, waiting)
+        done, waiting = (batch.tp, record.offset + 1, batch.epoch), durable
+    if done is not None:
+        await acks.put(done, waiting)
+
+
+def _message(record: "ConsumerRecord[Any, Any]") -> Message:
+    moved = ""
+    for name, value in record.headers:
+        if name == MOVED and value:
+            moved = value.decode(errors="replace")
+    # A message without a value (a tombstone) becomes a dead letter like any other that cannot be read.
+    return Message(
+        record.topic,
+        record.partition,
+        record.offset,
+        record.timestamp / 1000.0,
+        record.value or b"",
+        record.key or b"",
+        moved,
+    )

@@ -82,6 +82,27 @@ class RanksQuery(BaseModel):
 class Job(BaseModel):
     """A job."""
 
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "cluster": "prod-a",
+                    "job_id": "812345",
+                    "attempt": 1,
+                    "attempts": 2,
+                    "world_size": 4096,
+                    "started_at": 1795150000000,
+                    "last_seen_at": 1795160560000,
+                    "running": True,
+                    "first_step": 0,
+                    "last_step": 41699,
+                    "open_findings": 1,
+                    "gpu_hours_lost": 137.9,
+                }
+            ]
+        }
+    )
+
     cluster: str
     job_id: str
     attempt: int = Field(description="The latest.")
@@ -126,6 +147,9 @@ class Cost(BaseModel):
 
 class JobDetail(Job):
     """A job with its attempts and costs."""
+
+    # Not the example of the base, which lacks what is required here.
+    model_config = ConfigDict(json_schema_extra={})
 
     history: list[Attempt] = Field(description="The latest first, at most 100.")
     lost: list[Cost] = Field(description="The dearest first.")
@@ -200,6 +224,39 @@ class HeatRows(BaseModel):
 
 class HeatMap(Matrix):
     """How slow each rank was beside the ranks of its pipeline stage."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "job_id": "812345",
+                    "cluster": "prod-a",
+                    "metric": "compute_seconds",
+                    "value": "ratio_to_peer_median",
+                    "by": "rank",
+                    "sampled": False,
+                    "bin_ms": 10000,
+                    "t": [1795160550000, 1795160560000],
+                    "first_step": [41690, 41695],
+                    "last_step": [41694, 41699],
+                    "rows": {
+                        "rank": [3389],
+                        "node": ["gpu-0423"],
+                        "gpu_index": [5],
+                        "pp": [3],
+                        "dp": [39],
+                        "tp": [5],
+                    },
+                    "encoding": "u8-linear",
+                    "lo": 1.0,
+                    "hi": 1.5,
+                    "missing": 255,
+                    "data": "AJw=",
+                    "top": [[0, 1, 1.31]],
+                }
+            ]
+        }
+    )
 
     job_id: str
     cluster: str

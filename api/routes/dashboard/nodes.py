@@ -42,6 +42,26 @@ class NodeQuery(BaseModel):
 class Node(BaseModel):
     """A node by its latest sample and its open findings."""
 
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "cluster": "prod-a",
+                    "node": "gpu-0423",
+                    "state": "critical",
+                    "last_seen_at": 1795160560000,
+                    "rack": "r17",
+                    "switch": "leaf-3",
+                    "gpus": 8,
+                    "nics": 8,
+                    "job_id": "812345",
+                    "open_findings": 1,
+                    "pips": [0, 0, 0, 0, 0, 4, 0, 0],
+                }
+            ]
+        }
+    )
+
     cluster: str
     node: str
     state: State = Field(description="The worst severity of what is open on it, or `silent`.")
@@ -97,6 +117,9 @@ class Brief(BaseModel):
 
 class NodeDetail(Node):
     """A node with the ranks of the last ten minutes and its newest 200 findings."""
+
+    # Not the example of the base, which lacks what is required here.
+    model_config = ConfigDict(json_schema_extra={})
 
     ranks: list[RankHere]
     findings: list[Brief]

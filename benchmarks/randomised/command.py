@@ -35,7 +35,9 @@ from benchmarks.randomised.truth import Truth
 
 RESULTS = Path(__file__).parents[1] / "results" / "randomised.json"
 PRODUCT = "slowrank"
-SHOWN = (PRODUCT, "ratio > 1.05", "MAD z > 5")
+TRIAL = "second core"
+TRIAL_TABLES = '[detectors.decision]\nmode = "shadow"\n'
+SHOWN = ("ratio > 1.05", "MAD z > 5")
 
 
 class Scored(NamedTuple):
@@ -52,7 +54,8 @@ def main(argv: list[str]) -> int:
     seeds = SETS[options.set][options.first : options.first + options.draws]
     scored = []
     with ProcessPoolExecutor(options.workers) as pool:
-        jobs = pool.map(partial(score_seed, most_ranks=options.most_ranks, keep=options.keep), seeds)
+        score = partial(score_seed, most_ranks=options.most_ranks, keep=options.keep, trial=options.trial)
+        jobs = pool.map(score, seeds)
         for job in jobs:
             scored.append(job)
             if options.set == "tuning":
@@ -64,8 +67,11 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def score_seed(seed: int, *, most_ranks: int, keep: Path | None = None) -> Scored:
-    """Draw the job of ``seed``, run the product and the rules on its file, and score them."""
+def score_seed(seed: int, *, most_ranks: int, keep: Path | None = None, trial: bool = False) -> Scored:
+    """Draw the job of ``seed``, run the product and the rules on its file, and score them.
+
+    ``trial``: the second decision core as well, whose findings are those in shadow.
+    """
     with tempfile.TemporaryDirectory() as scratch:
         folder = keep or Path(scratch)
         folder.mkdir(parents=True, exist_ok=True)
@@ -73,10 +79,16 @@ def score_seed(seed: int, *, most_ranks: int, keep: Path | None = None) -> Score
         truth = write_job(seed, rows, most_ranks=most_ranks)
         began = time.perf_counter()
         command = [str(Path(sys.executable).with_name("slowrank")), "backtest", str(rows), "-o", str(found)]
+        if trial:
+            tables = folder / "tables.toml"
+            tables.write_text(TRIAL_TABLES)
+            command += ["--config", str(tables)]
         subprocess.run(command, check=True, capture_output=True)
         seconds = time.perf_counter() - began
         findings = [json.loads(line) for line in found.read_text().splitlines()]
         by_rule = {PRODUCT: outcome(truth, findings)} | _baselines(truth, rows)
+        if trial:
+            by_rule[TRIAL] = outcome(truth, [f | {"shadow": False} for f in findings if f.get("shadow")])
         if keep:
             (folder / f"{seed}.truth.json").write_text(json.dumps(asdict(truth)) + "\n")
         return Scored(truth, by_rule, seconds)
@@ -109,13 +121,17 @@ def _print_job(job: Scored) -> None:
     if truth.kind == "hang":
         named = "hang found" if ours.hang else "hang not found"
     took = f"{job.backtest_seconds:.0f} s"
-    print(f"{truth.seed}: {what}, {truth.ranks} ranks, {named}, {ours.false} false, {took}")
+    second = job.by_rule.get(TRIAL)
+    beside = "" if second is None else f"; {TRIAL}: after {second.delay}, {second.false} false"
+    print(f"{truth.seed}: {what}, {truth.ranks} ranks, {named}, {ours.false} false, {took}{beside}")
 
 
 def _print_table(result: dict[str, Any]) -> None:
-    print(f"{'':32}" + "".join(f"{rule:>14}" for rule in SHOWN))
-    for row in result["rules"][PRODUCT]:
-        values = [result["rules"][rule][row] for rule in SHOWN]
+    rules = result["rules"]
+    shown = [rule for rule in (PRODUCT, TRIAL, *SHOWN) if rule in rules]
+    print(f"{'':32}" + "".join(f"{rule:>14}" for rule in shown))
+    for row in rules[PRODUCT]:
+        values = [rules[rule][row] for rule in shown]
         print(f"{row:32}" + "".join(f"{'-' if v is None else v:>14}" for v in values))
 
 
@@ -127,6 +143,7 @@ def _options(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--most-ranks", type=int, default=MOST_RANKS, help=f"largest job ({MOST_RANKS})")
     parser.add_argument("--workers", type=int, default=1, help="jobs at a time (1)")
     parser.add_argument("--keep", type=Path, help="folder for rows, findings and truth of tuning draws")
+    parser.add_argument("--trial", action="store_true", help="also the second decision core, in shadow")
     parser.add_argument("--json", type=Path, default=RESULTS, help="file for the sums")
     options = parser.parse_args(argv)
     if options.keep and options.set == "report":

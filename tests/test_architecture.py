@@ -80,8 +80,10 @@ TABLE = {
     "api.foreign": "slowrank.foreign slowrank.telemetry api cramjam google.protobuf opentelemetry.proto",
     "api.http": "slowrank.telemetry store.access api api.security fastapi starlette msgspec psycopg pydantic",
     "api.http.connections": "api api.http fastapi uvicorn h11",
-    "api.pages": "slowrank alerts store api api.delivery api.http api.routes api.security"
-    " fastapi jinja2 markupsafe markdown_it psycopg pydantic",
+    "api.pages": "slowrank alerts store api api.http api.pages.routes api.routes api.security"
+    " fastapi jinja2 markupsafe psycopg pydantic",
+    "api.pages.routes": "alerts store api api.delivery api.http api.pages api.routes api.security"
+    " fastapi markupsafe markdown_it psycopg pydantic",
     "api.routes": "slowrank detectors.fleet alerts store api api.delivery api.foreign api.http api.security"
     " fastapi starlette prometheus_client psycopg pydantic",
     "api.routes.dashboard": "slowrank.telemetry store.dashboard store.telemetry api api.http api.security"

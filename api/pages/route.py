@@ -11,7 +11,7 @@ from fastapi.routing import APIRoute
 from api.http.cursors import BadCursor
 from api.http.problems import Problem
 from api.pages.render import page
-from api.pages.sign_in_form import ask_to_sign_in
+from api.pages.routes.sign_in_form import ask_to_sign_in
 
 
 class PageRoute(APIRoute):

@@ -1,7 +1,7 @@
 """The routers of the pages, in the order in which paths are matched."""
 
-from api.pages import (
-    assets,
+from api.pages import assets
+from api.pages.routes import (
     docs,
     finding,
     finding_forms,

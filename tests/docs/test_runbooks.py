@@ -7,7 +7,7 @@ import pytest
 
 from alerts.kinds import KINDS, row_of
 from alerts.xid_kinds import XID_KINDS
-from api.pages.runbooks import runbooks
+from api.pages.routes.runbooks import runbooks
 from cli import COMMANDS
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs/runbooks.md").read_text()

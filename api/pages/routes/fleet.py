@@ -8,11 +8,11 @@ from fastapi import APIRouter, Query, Request, Response
 
 from api.deps import Services, ServicesDep
 from api.pages.access import FindingsVisit, Visit, visit
-from api.pages.findings import Filters, listed
 from api.pages.freshness import warning
 from api.pages.render import page
 from api.pages.route import PageRoute
-from api.pages.sign_in_form import ask_to_sign_in
+from api.pages.routes.findings import Filters, listed
+from api.pages.routes.sign_in_form import ask_to_sign_in
 from api.routes.dashboard.fleet import numbers_of, racks_of
 from api.security.auth import CredentialsDep, authenticated, require
 from api.security.sessions import token_of

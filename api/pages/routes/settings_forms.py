@@ -11,7 +11,7 @@ from api.http.problems import Problem
 from api.pages.access import FindingsForm, Visit, sender
 from api.pages.forms import Fields, checked
 from api.pages.route import PageRoute
-from api.pages.settings import settings_page
+from api.pages.routes.settings import settings_page
 from api.routes import keys, silences, webhooks
 from api.security.auth import SCOPES
 

@@ -17,7 +17,7 @@ from api.pages.route import PageRoute
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
 
 # Beside this module in the wheel, among the documentation in a checkout.
-FILES = (Path(__file__).with_name("runbooks.md"), Path(__file__).parents[2] / "docs/runbooks.md")
+FILES = (Path(__file__).parents[1] / "runbooks.md", Path(__file__).parents[3] / "docs/runbooks.md")
 # The rest of the documentation is not served.
 _LINK_TO_DOCUMENT = re.compile(r"\[([^\]]+)\]\(([a-z-]+\.md)[^)]*\)")
 

@@ -7,9 +7,9 @@ from fastapi import APIRouter, Query, Request, Response
 
 from api.deps import ServicesDep
 from api.http.problems import not_found
-from api.pages.jobs import WINDOWS, Name, TelemetryVisit, Window
 from api.pages.render import page
 from api.pages.route import PageRoute
+from api.pages.routes.jobs import WINDOWS, Name, TelemetryVisit, Window
 from api.routes.dashboard.nodes import RECENT, state_of
 from api.routes.dashboard.ranges import readable
 from store.dashboard import nodes as stored

@@ -8,9 +8,9 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from api.deps import ServicesDep
 from api.http.problems import not_found
 from api.pages.access import Visit, visit
-from api.pages.findings import Filters, listed
 from api.pages.render import page
 from api.pages.route import PageRoute
+from api.pages.routes.findings import Filters, listed
 from api.routes.dashboard.jobs import RUNNING
 from api.routes.dashboard.ranges import readable
 from api.security.auth import TelemetryReader

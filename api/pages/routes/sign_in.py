@@ -6,9 +6,9 @@ from fastapi.responses import RedirectResponse
 from api.audit import record
 from api.deps import Services, ServicesDep
 from api.http.problems import Problem
-from api.pages import sign_in_form
 from api.pages.forms import Fields, safe_path
 from api.pages.route import PageRoute
+from api.pages.routes import sign_in_form
 from api.security import sessions as cookies
 from api.security.auth import admitted, key_of_token
 from store.access import sessions

@@ -70,7 +70,7 @@ def backtest(
         tunings = [tuning.with_region(region) for tuning in tunings]
     read = _read(files)
     pipelines = [_pipeline(tuning) for tuning in tunings]
-    found = [_final(read, pipeline) for pipeline in pipelines]
+    found = [_final(read, pipeline, tuning) for pipeline, tuning in zip(pipelines, tunings, strict=True)]
     if compare is None:
         _put(output, as_ndjson(found[0]))
         _summary(read, pipelines[0], f"{len(found[0])} findings")
@@ -122,10 +122,13 @@ def _pipeline(tuning: "Tuning") -> "Pipeline":
     return local_pipeline(tuning)
 
 
-def _final(read: "Read", pipeline: "Pipeline") -> "list[Finding]":
+def _final(read: "Read", pipeline: "Pipeline", tuning: "Tuning") -> "list[Finding]":
+    """Return the findings as they would be stored, with their runbooks."""
+    from alerts.report.runbook import with_runbook
     from streams.files.replay import final_versions, findings_of
 
-    return final_versions(findings_of(tracked(read.records, "detecting"), pipeline))
+    found = final_versions(findings_of(tracked(read.records, "detecting"), pipeline))
+    return [with_runbook(finding, tuning.finding(finding.subject.cluster).runbooks) for finding in found]
 
 
 def _compared(before: "list[Finding]", after: "list[Finding]", output: Path | None) -> str:

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from alerts.cases.lifecycle import NOTIFIED
+from alerts.report.runbook import with_runbook
 from simulator import Cluster, ClusterSpec
 from simulator.cluster.layout import JobSpec
 from simulator.faults.fault import Fault
+from slowrank.settings import Settings
 from slowrank.telemetry import JobSteps, NodeEvent, NodeSample, Record
 from slowrank.telemetry.schema import STEP_SCHEMAS
 from store.findings.rows import document
@@ -58,7 +60,11 @@ def story() -> Story:
         message="NVRM: Xid (PCI:0000:1a:00): 48, Double Bit ECC Error",
     )
     records = sorted([*Cluster(spec, seed=7, faults=[slow]).run(SECONDS), xid], key=lambda r: r.ts)
-    found = {finding.id: document(finding) for finding in findings_of(records, local_pipeline())}
+    runbooks = Settings().runbooks()
+    found = {
+        finding.id: document(with_runbook(finding, runbooks))
+        for finding in findings_of(records, local_pipeline())
+    }
     return Story(records, found, roll_up_rows(records))
 
 

@@ -24,6 +24,7 @@ BENCHMARKS = {
     "randomised": "benchmarks.randomised.command",
     "real": "benchmarks.detection.real",
     "resolution": "benchmarks.detection.resolution",
+    "rollups": "benchmarks.speed.rollups",
     "series": "benchmarks.series.command",
     "startup": "benchmarks.detection.startup",
     "stress": "benchmarks.speed.stress",

@@ -59,7 +59,7 @@ class Counters:
         """Take the readings [counters, instances] of one sample, in the order of ``ids``."""
         if ids != self._ids or len(values) != len(self._value):
             self._align(ids, len(values))
-        read = _read(values)
+        read = plausible(values)
         known = read & (self._value != MISSING_INT)
         difference = np.where(known, values - self._value, 0)
         reset = difference < 0
@@ -101,7 +101,7 @@ class CounterBank:
         """
         values = np.stack([columns[name] for name in self._metrics], axis=1)
         before, since = self._value[nodes], self._ts[nodes]
-        read = _read(values)
+        read = plausible(values)
         usable = read & (before != MISSING_INT)
         # Where either was not read this wraps around, and is not usable.
         difference = values - before
@@ -120,5 +120,6 @@ class CounterBank:
         self._value[node] = MISSING_INT
 
 
-def _read(values: Array) -> Mask:
+def plausible(values: Array) -> Mask:
+    """Return where a counter was read: neither missing nor a sentinel of "not supported"."""
     return np.asarray((values > -_IMPLAUSIBLE) & (values < _IMPLAUSIBLE))

@@ -19,6 +19,7 @@ from store.telemetry.batches import Row
 from store.telemetry.buckets import BUCKET_SECONDS, RankPlace, StepRollup
 from streams.columns import columns
 from streams.rollup.buckets import changed
+from streams.rollup.columnar import SampleQueue
 from streams.rollup.samples import NodeBuckets
 
 GRACE_SECONDS = 2.0
@@ -164,6 +165,7 @@ class RollUp:
     """All sources of one key group."""
 
     def __init__(self) -> None:
+        self._queue = SampleQueue()
         self._nodes: dict[tuple[str, str], _Source[NodeBuckets]] = {}
         self._jobs: dict[tuple[str, str, int, str], _Source[StepBuckets]] = {}
         self._now = -math.inf
@@ -171,7 +173,10 @@ class RollUp:
     def add(self, record: NodeSample | JobSteps | JobEnded) -> Rows:
         """Add one record, in any order and repeatedly; return the rows of the buckets it closed."""
         if isinstance(record, NodeSample):
-            node = self._nodes.setdefault((record.cluster, record.node), _Source(NodeBuckets(), self._now))
+            node = self._nodes.get((record.cluster, record.node))
+            if node is None:
+                node = _Source(self._new_node(), self._now)
+                self._nodes[record.cluster, record.node] = node
             if not node.fresh(record, self._now):
                 return []
             node.buckets.add(record)
@@ -184,6 +189,9 @@ class RollUp:
             return []
         job.buckets.add(record)
         return job.close(job.time - GRACE_SECONDS)
+
+    def _new_node(self) -> NodeBuckets:
+        return NodeBuckets(self._queue)
 
     def tick(self, event_time: float) -> Rows:
         """Close the open buckets of idle sources; drop sources gone for long."""

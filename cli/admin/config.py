@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli.admin.remote import fail
+from cli.remote.client import fail
 
 if TYPE_CHECKING:
     from slowrank.settings import Settings

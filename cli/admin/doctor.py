@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from cli.admin.colour import by_severity
-from cli.admin.remote import KeyOption, UrlOption, config_dir, known_key, printable, read_text
+from cli.remote.client import KeyOption, UrlOption, config_dir, known_key, printable, read_text
 
 if TYPE_CHECKING:
     from slowrank.settings import Settings

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from cli.admin.remote import fail
+from cli.remote.client import fail
 
 
 def migrate(

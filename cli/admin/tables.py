@@ -13,7 +13,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from cli.admin.remote import printable
+from cli.remote.client import printable
 
 MIN_CUT = 12
 """Characters that remain of a shortened cell (chosen: enough to recognise a kind or a node)."""

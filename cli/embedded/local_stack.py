@@ -29,9 +29,9 @@ from api.http.connections import server
 from api.security.auth import SCOPES
 from api.security.links import finding_link
 from cli.admin.private_file import set_aside, write_private
-from cli.admin.remote import read_text
 from cli.embedded.local_sink import LocalSink
 from cli.embedded.postgres import database
+from cli.remote.client import read_text
 from exporters.collector import Instant
 from exporters.exporter import Exporter
 from exporters.registry import collectors

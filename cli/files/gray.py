@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.admin.remote import fail
 from cli.files.output_check import check_output
 from cli.files.progress import busy
+from cli.remote.client import fail
 
 if TYPE_CHECKING:
     from detectors.node.gray_envelope import Envelope

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from cli.admin.remote import fail
+from cli.remote.client import fail
 
 
 def check_output(output: Path, inputs: Iterable[Path]) -> None:

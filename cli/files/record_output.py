@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.admin.remote import fail
+from cli.remote.client import fail
 
 if TYPE_CHECKING:
     from slowrank.settings import Settings

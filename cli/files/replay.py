@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.admin.remote import fail
 from cli.files.gray import load_region
 from cli.files.output_check import check_output
 from cli.files.progress import busy, tracked
 from cli.files.record_output import Speed, paced_output, to_kafka
+from cli.remote.client import fail
 
 if TYPE_CHECKING:
     from alerts.finding import Finding

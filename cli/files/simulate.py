@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.admin.remote import fail
 from cli.files.record_output import Speed, paced_output, speed_factor, to_kafka
+from cli.remote.client import fail
 
 if TYPE_CHECKING:
     from simulator import Cluster

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.admin.remote import fail
+from cli.remote.client import fail
 
 if TYPE_CHECKING:
     from api.ingest import Sink

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli.admin.remote import fail
+from cli.remote.client import fail
 
 if TYPE_CHECKING:
     import httpx

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from alerts.kinds import kind_of
-from cli.admin.remote import printable
+from cli.remote.client import printable
 from slowrank import __version__
 
 if TYPE_CHECKING:

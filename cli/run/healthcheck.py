@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.admin.remote import config_dir, fail, printable, read_text
+from cli.remote.client import config_dir, fail, printable, read_text
 
 
 class Process(StrEnum):

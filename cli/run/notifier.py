@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from cli.admin.remote import fail
+from cli.remote.client import fail
 
 if TYPE_CHECKING:
     from slowrank.settings import Settings

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from cli.admin.remote import fail
+from cli.remote.client import fail
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Run the stream workers.")
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.admin.remote import config_dir, fail, read_text
+from cli.remote.client import config_dir, fail, read_text
 
 if TYPE_CHECKING:
     from cli.embedded.local_stack import LocalStack

@@ -7,7 +7,7 @@ import pytest
 from standardwebhooks.webhooks import Webhook as Verifier
 from typer.testing import CliRunner
 
-import cli.admin.webhook
+import cli.remote.webhook
 from api.app import create_app, openapi_document
 from api.delivery.receivers import registry
 from tests.api.delivery import toy_receiver
@@ -44,7 +44,7 @@ def test_the_document_and_the_command_line_list_it(monkeypatch):
     monkeypatch.setenv("SLOWRANK_URL", "http://127.0.0.1:1")
     monkeypatch.setenv("SLOWRANK_KEY", "none")
     add = ["add", "https://hooks.example.org/", "--format"]
-    assert "no API answers" in CliRunner().invoke(cli.admin.webhook.app, [*add, "toy"]).output
-    refused = CliRunner().invoke(cli.admin.webhook.app, [*add, "telegraph"])
+    assert "no API answers" in CliRunner().invoke(cli.remote.webhook.app, [*add, "toy"]).output
+    refused = CliRunner().invoke(cli.remote.webhook.app, [*add, "telegraph"])
     assert refused.exit_code == 2
     assert "slack, pagerduty, toy" in " ".join(refused.output.replace("│", " ").split())

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 import typer
 
-from cli.admin.silence import _duration, _matcher, _shown
+from cli.remote.silence import _duration, _matcher, _shown
 
 
 @pytest.mark.parametrize("text", ["node=gpu-0423", "node!=a=b", "kind=~throttle.*", "kind!~x", "rack="])

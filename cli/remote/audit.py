@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from cli.admin.remote import KeyOption, UrlOption, client, config_dir, fail, read_text
 from cli.admin.tables import Output, OutputOption, View, first, note, show
+from cli.remote.client import KeyOption, UrlOption, client, config_dir, fail, read_text
 
 app = typer.Typer(help="Verify and list the audit log.", add_completion=False)
 

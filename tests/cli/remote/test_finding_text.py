@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from cli.admin.colour import by_severity
-from cli.admin.finding_text import lines, spark
+from cli.remote.finding_text import lines, spark
 
 FINDING = {
     "id": "fnd_01",

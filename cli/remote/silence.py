@@ -7,8 +7,8 @@ from urllib.parse import quote
 
 import typer
 
-from cli.admin.remote import KeyOption, UrlOption, client, fail, printable
 from cli.admin.tables import Output, OutputOption, View, show
+from cli.remote.client import KeyOption, UrlOption, client, fail, printable
 
 app = typer.Typer(
     help="Add, list and expire silences over the API.", no_args_is_help=True, add_completion=False

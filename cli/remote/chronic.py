@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from cli.admin.remote import KeyOption, UrlOption, client
 from cli.admin.tables import Output, OutputOption, Row, View, ago, show
+from cli.remote.client import KeyOption, UrlOption, client
 from detectors.fleet.chronic import MAX_DAYS, MIN_DAYS
 
 

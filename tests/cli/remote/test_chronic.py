@@ -7,7 +7,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from cli.admin import chronic
+from cli.remote import chronic
 
 ITEM = {
     "cluster": "prod-a",

@@ -8,8 +8,8 @@ import typer
 
 from alerts.notify import DEFAULT_EVENTS, EventType
 from api.delivery.receivers import registry
-from cli.admin.remote import Client, KeyOption, UrlOption, client, fail, printable, read_text
 from cli.admin.tables import Output, OutputOption, View, ago, first, note, show
+from cli.remote.client import Client, KeyOption, UrlOption, client, fail, printable, read_text
 
 app = typer.Typer(
     help="Add, test and inspect webhooks over the API.", no_args_is_help=True, add_completion=False

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli.admin.remote import KeyOption, UrlOption, client
 from cli.admin.tables import Output, OutputOption, Row, View, ago, show
+from cli.remote.client import KeyOption, UrlOption, client
 
 if TYPE_CHECKING:
     from detectors.fleet.lemon import Trouble

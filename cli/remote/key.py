@@ -6,8 +6,8 @@ from urllib.parse import quote
 
 import typer
 
-from cli.admin.remote import KeyOption, UrlOption, client, fail, printable
 from cli.admin.tables import Output, OutputOption, View, ago, show
+from cli.remote.client import KeyOption, UrlOption, client, fail, printable
 
 app = typer.Typer(help="Create, list and revoke API keys.", no_args_is_help=True, add_completion=False)
 

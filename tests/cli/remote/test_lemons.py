@@ -8,8 +8,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from cli.admin import lemons
-from cli.admin.lemons import By, troubles
+from cli.remote import lemons
+from cli.remote.lemons import By, troubles
 from detectors.fleet.lemon import Trouble
 
 

@@ -9,10 +9,10 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from cli.admin import finding_text
 from cli.admin.colour import by_severity
-from cli.admin.remote import KeyOption, UrlOption, client, fail, printable
 from cli.admin.tables import Output, OutputOption, View, ago, changes, first, note, show, shown
+from cli.remote import finding_text
+from cli.remote.client import KeyOption, UrlOption, client, fail, printable
 
 WATCH_SECONDS = 2.0
 """Period of ``--watch``. Chosen: findings change every few seconds at most, and half a request a second is

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from cli.admin.colour import by_severity
-from cli.admin.remote import printable
 from cli.admin.tables import ago
+from cli.remote.client import printable
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 LABEL = 10

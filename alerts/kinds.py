@@ -79,11 +79,12 @@ KINDS: dict[str, Kind] = {
     ),
     "hang.job": Kind(
         standing=FATAL,
-        title="{place} has stopped: no steps and no work on its machines",
+        title="{place} has stopped: no steps",
         meaning=(
             "no steps, and machines that do not work; information from about 12 s after the last step, "
             "critical from 60 s, in a job seen for less than half an hour and with few pauses from 120 "
-            "s, before its twentieth step from 10 min"
+            "s, before its twentieth step from 10 min; where no node sends samples of GPUs and ports, "
+            "[from step rows alone](#from-step-rows-alone)"
         ),
         severity="critical",
         action="RUN_DIAG",

@@ -38,12 +38,16 @@ def update(case: Case | None, s: Suspicion, config: FindingConfig) -> Case | Non
 
 
 def is_repeat(case: Case, vote: HangVote) -> bool:
-    """Return whether a source reports what it reported last: the same onset, certainty and score."""
+    """Return whether a source reports what it reported last: the same onset, certainty, weight and score."""
     before = case.sources.get(source_id(vote))
     last = None if before is None else before.latest
     if not isinstance(last, HangVote):
         return False
-    return (last.onset, last.certain, last.score) == (vote.onset, vote.certain, vote.score)
+    return _reported(last) == _reported(vote)
+
+
+def _reported(vote: HangVote) -> tuple[float, bool, bool, float]:
+    return vote.onset, vote.certain, vote.alone, vote.score
 
 
 def _charged(

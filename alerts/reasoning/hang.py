@@ -8,8 +8,10 @@ A job is hung when both independent signals agree, which are votes (``HangVote``
 
 Of n nodes, k must vote, with k = min(⌈0.9 n⌉, n − 1 for n ≥ 3, n otherwise); nodes without telemetry are
 excluded from n unless fewer than half of the nodes are left. Neither signal is enough alone: a checkpoint, an
-evaluation or the end of the job stops the steps, and a node may be idle while its job goes on elsewhere. A
-job that has ended, or has announced a pause of less than ten minutes, is no hang.
+evaluation or the end of the job stops the steps, and a node may be idle while its job goes on elsewhere. Only
+where no node sends samples of GPUs and ports, which show that, the first has to do: as information after two
+minutes, as an error where a few ranks did not arrive at the last step. A job that has ended, or has announced
+a pause of less than ten minutes, is no hang.
 
 A hang is ``certain``, and pages, when the stall is (longer than any pause of the job so far) and the votes of
 the nodes are ``lasting``, or when the votes of the nodes are certain themselves.
@@ -68,8 +70,11 @@ def votes_among(suspicions: Iterable[Suspicion]) -> list[HangVote]:
 def is_hang(no_progress: Collection[HangVote], of_nodes: Collection[HangVote]) -> bool:
     """Return whether the job makes no progress and enough of its machines do not work.
 
-    A stall that is suspected early needs machines that neither send nor compute.
+    A stall that is suspected early needs machines that neither send nor compute; one that counts ``alone``
+    needs none.
     """
+    if any(v.alone for v in no_progress):
+        return not excused(no_progress, of_nodes)
     proofs = [v for v in _proofs(of_nodes) if v.both_signs or not early(no_progress)]
     return _quorum(no_progress, proofs, _without_telemetry(of_nodes)) and not excused(no_progress, of_nodes)
 
@@ -118,9 +123,13 @@ def ended(
 
 
 def suspects(suspicions: Iterable[Suspicion]) -> tuple[Suspect, ...]:
-    """Return the nodes that stand out among the idle ones of a hung job, likeliest first; often none."""
-    idle = _idle(suspicions)
+    """Return the nodes that stand out among the idle ones of a hung job, likeliest first, else the ranks that
+    did not arrive; often none."""
+    votes = votes_among(suspicions)
+    idle = _idle(votes)
     reasons = _standing_out(idle)
+    if not reasons:
+        return next((v.suspects for v in votes if v.signal == "no_progress"), ())
     subjects = {v.subject.node: v.subject for v in idle}
     share = _AMONG_NAMED / max(sum(len(whys) for whys in reasons.values()), 1)
     ranked = sorted(reasons, key=lambda node: -len(reasons[node]))

@@ -192,7 +192,7 @@ def _caught_up(s: Suspicion) -> bool:
 def _severity(brief: _Brief) -> Severity:
     stated: list[Severity | None] = [s.severity for s in brief.own]
     if kind_of(brief.kind).hang:
-        stated = ["critical" if brief.case.certain else "info"]
+        stated = ["critical"] if brief.case.certain else ["info", *stated]
     own = milder(brief.kind, stated)
     return severity(brief.kind, brief.subject, own=own, hurt=brief.hurt, confidence=brief.confidence)
 

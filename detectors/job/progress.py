@@ -6,7 +6,11 @@ delay with which rows are sent, a job without a new step is
 * suspected early after max(12, 4 g, p) + d, which counts only where all of its machines spin besides;
 * stalled after max(15, 5 g, p) + d, three times that in its first 60 steps;
 * certainly stalled after max(60, the above), or 120 s while it has shown few of its pauses;
-* in its first 20 steps, certainly stalled after max(600, 10 times its longest gap) + d, and not before.
+* in its first 20 steps, certainly stalled after max(600, 10 times its longest gap) + d, and not before;
+* stalled without any need of its nodes after max(120, certainly), where none of them sends samples.
+
+Where a few ranks did not arrive at the last step (``stopped_rows``), ``missing_due`` is when that suffices:
+after max(60, 10 g) + d, whatever pause may be due, for a pause begins with all rows.
 
 Deadlines are judged by their own time: however often event time is looked at, a stall is noticed at the same
 moment. The limits are chosen: below the default time-out of collectives (10 minutes in PyTorch), above
@@ -28,6 +32,14 @@ seconds."""
 CERTAIN_SECONDS, CERTAIN_YOUNG_SECONDS = 60.0, 120.0
 """From when on a stall is no pause: in a job known for long, and in one that has shown few of its pauses.
 Chosen: minutes before the collectives' time-out of ten, which loses the job."""
+
+ALONE_SECONDS = 120.0
+"""From when on steps suffice, as information, where no node sends samples. Chosen: well below the time-out of
+collectives; unannounced pauses of minutes are found besides, in which such a job shows just the same."""
+
+MISSING_SECONDS, _MISSING_GAPS = 60.0, 10.0
+"""From when on ranks that did not arrive are waited for no more. Chosen: rows that a broken path delays
+mostly come within a minute."""
 
 REPEAT_SECONDS = 900.0
 """Event time between two repeats of a certain stall while it lasts. A finding stage that is rebuilt from the
@@ -66,13 +78,15 @@ rhythm."""
 class Stall:
     """A job without a new step since ``since``, noticed at ``at``.
 
-    ``score`` is the time without a step over what any job is allowed; ``certain``: no pause lasts so long.
+    ``score`` is the time without a step over what any job is allowed; ``certain``: no pause lasts so long;
+    ``alone``: it suffices where no node sends samples.
     """
 
     since: float
     at: float
     score: float = 1.0
     certain: bool = False
+    alone: bool = False
 
 
 class StallWatch:
@@ -118,17 +132,34 @@ class StallWatch:
             stall, *ahead = ahead
             reached.append(stall)
             again = replace(stall, at=stall.at + REPEAT_SECONDS)
-            if stall.certain and again.at < stall.since + FORGET_SECONDS:
+            if stall.alone and again.at < stall.since + FORGET_SECONDS:
                 ahead.append(again)
         self._ahead = ahead
         return reached
 
-    def _stalls(self, last: float) -> list[Stall]:
+    @property
+    def last(self) -> float:
+        """Event time of the last new step, NaN before the first."""
+        return math.nan if self._last is None else self._last
+
+    @property
+    def missing_due(self) -> float:
+        """Event time from which on ranks that did not arrive at the last step are evidence."""
+        if self._last is None:
+            return math.inf
+        usual = self._usual if len(self._gaps) >= _LEARN_GAPS else max(self._gaps, default=math.inf)
+        return self._last + max(MISSING_SECONDS, _MISSING_GAPS * usual) + self._delay
+
+    @property
+    def _delay(self) -> float:
         # The zeros make it three where fewer rows were seen.
-        unsent = max(0.0, sorted((0.0, 0.0, *self._unsent))[-_ODD] - _PROMPT_SECONDS)
+        return max(0.0, sorted((0.0, 0.0, *self._unsent))[-_ODD] - _PROMPT_SECONDS)
+
+    def _stalls(self, last: float) -> list[Stall]:
+        unsent = self._delay
         if len(self._gaps) < _LEARN_GAPS:
             newborn = max(NEWBORN_SECONDS, _NEWBORN_GAPS * max(self._gaps, default=0.0)) + unsent
-            return [Stall(last, last + newborn, certain=True)]
+            return [Stall(last, last + newborn, certain=True, alone=True)]
         pause = self._pauses.allowed_before(self._number + self._stride, last)
         early, allowed = (
             max(least, gaps * self._usual, pause)
@@ -138,12 +169,14 @@ class StallWatch:
             # A young job has shown few of its pauses; in none do all machines spin for nothing.
             allowed *= _YOUNG_FACTOR
         certain = max(CERTAIN_SECONDS if self._known(last) else CERTAIN_YOUNG_SECONDS, allowed)
+        alone = max(ALONE_SECONDS, certain) + unsent
         early, allowed, certain = early + unsent, allowed + unsent, certain + unsent
         # By when they are reached: where a pause makes two of them one, the surer is reported.
         found = {
             early: Stall(last, last + early, early / allowed),
             allowed: Stall(last, last + allowed),
             certain: Stall(last, last + certain, certain=True),
+            alone: Stall(last, last + alone, certain=True, alone=True),
         }
         return list(found.values())
 

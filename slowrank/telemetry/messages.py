@@ -99,7 +99,9 @@ class HangVote(Suspicion, tag="hang_vote", frozen=True, kw_only=True):
     ``early``: steps are missing for a shorter time than any job is allowed to pause. ``certain``: for longer
     than any pause of the job so far, or the node has been idle for longer than any undeclared pause.
     ``both_signs``: the idle node neither sends nor computes, ``lasting``: for most of a minute. ``released``:
-    the node that the job has left has another job, or none.
+    the node that the job has left has another job, or none. ``alone``: steps are missing for so long, or of
+    a few ranks alone at the last step, that this suffices where no node of the job sends samples of both GPUs
+    and ports.
     """
 
     signal: HangSignal
@@ -108,6 +110,7 @@ class HangVote(Suspicion, tag="hang_vote", frozen=True, kw_only=True):
     both_signs: bool = False
     lasting: bool = False
     released: bool = False
+    alone: bool = False
 
 
 class _OfNode(_Message, frozen=True, kw_only=True):
@@ -132,13 +135,14 @@ class _OfNode(_Message, frozen=True, kw_only=True):
 
 
 class NodeAnnounced(_OfNode, tag="node_announced", frozen=True, kw_only=True):
-    """A node reports at ``ts``, with so many network ports.
+    """A node reports at ``ts``, with so many network ports and GPUs.
 
     The finding stage receives suspicions only, and needs to know which nodes there are and which are well.
     """
 
     ts: float
     ports: int = 0
+    gpus: int = 0
 
 
 class MinuteMeans(_OfNode, tag="minute_means", frozen=True, kw_only=True):

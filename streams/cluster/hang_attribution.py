@@ -20,6 +20,8 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+import msgspec
+
 from alerts.cases.case import Case
 from alerts.cases.lifecycle import LIVE, NOTIFIED
 from alerts.config import FindingConfig
@@ -31,7 +33,7 @@ from alerts.report.action import action, check_uplinks
 from alerts.report.render import MAX_EVIDENCE
 from alerts.report.severity import ORDER, severity
 from alerts.report.title import title
-from slowrank.telemetry import Subject
+from slowrank.telemetry import HangVote, Subject
 from slowrank.telemetry.records import Severity
 
 AFTER_SECONDS = 15.0
@@ -67,17 +69,26 @@ class HangAttribution:
     def __init__(self, config: FindingConfig) -> None:
         self._config = config
         self._runs: dict[tuple[str, str], dict[str, tuple[float, float]]] = {}
+        self._voting: dict[tuple[str, str], float] = {}
         self._parts: dict[str, tuple[str, Finding]] = {}
         self._moved: set[str] = set()
         self._pruned_at = -math.inf
 
-    def runs(self, subject: Subject, ts: float) -> None:
-        """Note from any message about a node which job it runs."""
+    def runs(self, subject: Subject, ts: float, *, votes: bool = False) -> None:
+        """Note from any message about a node which job it runs, and whether it can vote on a hang."""
         if subject.node is None or subject.job_id is None:
             return
+        if votes:
+            job = (subject.cluster, subject.job_id)
+            self._voting[job] = min(ts, self._voting.get(job, ts))
         nodes = self._runs.setdefault((subject.cluster, subject.job_id), {})
         first, last = nodes.get(subject.node, (ts, ts))
         nodes[subject.node] = (min(first, ts), max(last, ts))
+
+    def weighed(self, vote: HangVote) -> HangVote:
+        """Return a vote of the steps; where nodes can vote on their job, it does not count alone."""
+        voting = self._voting.get((vote.cluster, vote.subject.job_id or ""), math.inf)
+        return vote if vote.onset < voting else msgspec.structs.replace(vote, alone=False, severity=None)
 
     def nodes_of(self, hang: Case, now: float) -> list[str]:
         """Return in order of their names the nodes that ran the job of ``hang`` when it stopped."""
@@ -150,6 +161,7 @@ class HangAttribution:
         oldest = now - self._config.open_expires_after_seconds
         for key in [k for k, nodes in self._runs.items() if max(last for _, last in nodes.values()) < oldest]:
             del self._runs[key]
+            self._voting.pop(key, None)
 
 
 def leading(causes: Iterable[Case], hang: Case, finding: Finding, config: FindingConfig) -> Case | None:

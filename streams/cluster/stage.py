@@ -22,7 +22,7 @@ from alerts.finding import Finding, dedup_key
 from alerts.kinds import UNHEARD_KIND
 from alerts.reasoning.corroborate import excused
 from alerts.report.render import Sources, render, sources_of
-from slowrank.telemetry import LinkDelay, NodeAnnounced, StartupPhase, Subject, Suspicion
+from slowrank.telemetry import HangVote, LinkDelay, NodeAnnounced, StartupPhase, Subject, Suspicion
 from streams.cluster.hang_attribution import (
     HangAttribution,
     attributable,
@@ -73,6 +73,8 @@ class FindingStage:
         self._incidents: dict[str, Timeline[Incidents, Suspicion | NodeAnnounced]] = {}
         self._hangs = HangAttribution(self.config)
         self._of_jobs: set[_ScopeId] = set()
+        # Whether they count depends on announcements of nodes, which another partition may bring later.
+        self._votes_alone: list[HangVote] = []
         self._startups = Startups()
         self._pairwise = Pairwise()
         self._now = -math.inf
@@ -80,10 +82,12 @@ class FindingStage:
     def process(self, record: Input) -> Sequence[Finding]:
         """Take one message; the findings that follow come with the next tick at or after its time."""
         match record:
+            case HangVote() if record.alone:
+                self._votes_alone.append(record)
             case Suspicion():
                 self._suspect(record)
             case NodeAnnounced():
-                self._hangs.runs(record.subject, record.ts)
+                self._hangs.runs(record.subject, record.ts, votes=record.gpus > 0 < record.ports)
                 self._incidents_of(record.cluster).add(record)
             case StartupPhase():
                 self._startups.update(record)
@@ -113,6 +117,9 @@ class FindingStage:
         """Let event time pass: return the findings that open, change or end by then."""
         self._now = max(self._now, event_time)
         self._hangs.prune(self._now)
+        ready, self._votes_alone = _split(self._votes_alone, self._now)
+        for vote in ready:
+            self._suspect(self._hangs.weighed(vote))
         for judged in (*self._startups.due(self._now), *self._pairwise.due(self._now)):
             self.process(judged)
         changed: list[Finding] = []
@@ -292,3 +299,8 @@ class FindingStage:
             return None
         ended = before.last_seen_at if before.resolved_at is None else before.resolved_at
         return before.id if case.first_onset <= ended + self.config.reopen_within_seconds else None
+
+
+def _split(votes: Sequence[HangVote], now: float) -> tuple[list[HangVote], list[HangVote]]:
+    """Return the votes up to event time ``now``, and those after it."""
+    return [v for v in votes if v.ts <= now], [v for v in votes if v.ts > now]

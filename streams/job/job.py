@@ -8,7 +8,7 @@ from slowrank.telemetry import UNKNOWN_NODE, JobSteps, RankPace, Suspicion
 from streams.job.config import JobStageConfig
 from streams.job.core import make_core
 from streams.job.detector import JobDetector
-from streams.job.detectors.hang import HANG, HangDetector, stalled
+from streams.job.detectors.hang import HANG, HangDetector
 from streams.job.detectors.lost_time import JobCosts
 from streams.job.detectors.slow_ranks import open_ranks
 from streams.job.memory import JOB_BYTES, RANK_BYTES, ROW_BYTES, trial_bytes
@@ -88,15 +88,11 @@ class Job:
 
     def tick(self, event_time: float, out: Out | list[Suspicion]) -> None:
         """Raise what a stall has reached by ``event_time``."""
-        hang, reached = self._hang, self.aligner.last_step
-        if event_time < hang.stalls.due:
+        if event_time < self._hang.stalls.due or self._core is None:
             return
-        stalls, newest = hang.stalls.look(event_time), hang.newest
-        if stalls and self._core is not None:
-            view = self._view(self._core)
-            behind = [rank for rank in self.roster if reached.get(rank, newest) < newest]
-            for stall in stalls:
-                out.extend(self.open.suspicions.put(HANG, stalled(view, stall, behind), at_once=True))
+        reached, numbered = self.aligner.last_step, self.aligner.window is None
+        for vote in self._hang.look(self._view(self._core), event_time, reached, numbered=numbered):
+            out.extend(self.open.suspicions.put(HANG, vote, at_once=True))
 
     def fit_roster(self, step: Step, out: Out) -> bool:
         """Make a core for a changed set of ranks and end the suspicions that end by that; return whether it

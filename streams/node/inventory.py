@@ -10,12 +10,12 @@ from streams.suspicions import Place
 REPEAT_SECONDS = 300
 """Chosen: a third of ``streams.cluster.inventory.EXPECTED_SECONDS``, so that two may be lost."""
 
-_Announced = tuple[int, str | None, str | None]
-"""Number of the five minutes, and the rack and switch of the node."""
+_Announced = tuple[int, str | None, str | None, str | None]
+"""Number of the five minutes, the rack and switch of the node, and the last job it named."""
 
 
 class NodeAnnouncer:
-    """Announces each node when it is first seen, when it moves, and every five minutes.
+    """Announces each node when it is first seen, when it moves or has another job, and every five minutes.
 
     Nodes are spread over the five minutes by a hash of their names, the same after a restart.
     """
@@ -32,8 +32,10 @@ class NodeAnnouncer:
         key = (sample.cluster, sample.node)
         # ``hash`` of a string differs between processes.
         turn = math.floor((sample.ts + zlib.crc32(sample.node.encode()) % REPEAT_SECONDS) / REPEAT_SECONDS)
-        content = (turn, place.rack, place.switch)
-        if self._last.get(key, (0.0, None))[1] == content:
+        before = self._last.get(key, (0.0, None))[1]
+        job = place.job_id or (before and before[3])
+        content = (turn, place.rack, place.switch, job)
+        if before == content:
             return []
         self._last[key] = (sample.ts, content)
         self._oldest.note(sample.ts)
@@ -47,6 +49,7 @@ class NodeAnnouncer:
                 # At whole seconds, so that the announcements of a fleet are folded in few steps.
                 ts=float(math.ceil(max(sample.ts, after))),
                 ports=len(sample.nic_ids),
+                gpus=len(sample.gpu_ids),
             )
         ]
 

@@ -3,6 +3,7 @@ import pytest
 
 from alerts.reasoning.hang import certain, early, ended, excused, is_hang, note, suspects
 from slowrank.telemetry import Evidence, HangVote, Subject
+from slowrank.telemetry.records import Suspect
 
 
 def said(
@@ -235,3 +236,22 @@ def test_at_most_three_nodes_are_named():
 def test_a_vote_of_one_turns_the_key(weight, expected):
     """A weaker one says that a node is part of a hang, if there is one."""
     assert is_hang([said(nodes=4)], votes(4, weight=weight)) == expected
+
+
+def test_a_vote_that_counts_alone_needs_no_machine():
+    """Unless the job has ended or announced a pause; machines make it certain."""
+    alone = [said(nodes=4, alone=True)]
+    assert is_hang(alone, [])
+    assert not certain(alone, [])
+    assert not is_hang(alone, [said("n0", signal="ended")])
+    assert not is_hang(alone, [said("n0", signal="paused")])
+    assert certain([said(nodes=4, alone=True, certain=True)], votes(4, lasting=True))
+
+
+def test_the_ranks_that_did_not_arrive_are_suspected():
+    """A node that stands out takes precedence."""
+    rank = Suspect(subject=Subject(type="rank", cluster="c", rank=5, job_id="j"), probability=0.9)
+    steps = said(nodes=5, suspects=(rank,))
+    assert suspects([steps]) == suspects([steps, *votes(4)]) == (rank,)
+    odd = said("n9", spinning=0.0)
+    assert [s.subject for s in suspects([steps, *votes(4), odd])] == [odd.subject]

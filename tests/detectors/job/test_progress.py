@@ -30,7 +30,10 @@ def test_a_stall_is_noticed_at_its_deadlines_however_late_one_looks():
     assert progress.look(ts + 11.9) == []
     assert progress.look(ts + 12.0) == [Stall(ts, ts + 12.0, score=0.8)]
     assert progress.look(ts + 14.9) == []
-    assert progress.look(ts + 500.0) == [Stall(ts, ts + 15.0), Stall(ts, ts + 120.0, certain=True)]
+    assert progress.look(ts + 500.0) == [
+        Stall(ts, ts + 15.0),
+        Stall(ts, ts + 120.0, certain=True, alone=True),
+    ]
     assert progress.look(ts + 600.0) == []
     progress.new_step(100, ts + 600.0)
     assert waits(progress, ts + 600.0)
@@ -43,7 +46,7 @@ def test_a_certain_stall_is_repeated_at_times_of_its_own_for_a_day(every):
     looked = (ts + every * n for n in range(1, int(2 * FORGET_SECONDS / every) + 2))
     certain = [stall for at in looked for stall in progress.look(at) if stall.certain]
     assert certain == [
-        Stall(ts, ts + 120.0 + REPEAT_SECONDS * n, certain=True)
+        Stall(ts, ts + 120.0 + REPEAT_SECONDS * n, certain=True, alone=True)
         for n in range(int((FORGET_SECONDS - 120.0) / REPEAT_SECONDS) + 1)
     ]
 

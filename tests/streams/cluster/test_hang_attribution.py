@@ -34,9 +34,10 @@ def claim(detector, family, kind, subject, **more):
     return Claim(detector=detector, catalogue_id="d", family=family, kind=kind, subject=subject, **fields)
 
 
-def announced(nodes=NODES, job="j1", ts=1.0, rack=None):
+def announced(nodes=NODES, job="j1", ts=1.0, rack=None, ports=2, gpus=8):
     """What NodeStage says of where nodes stand and which job they run."""
-    return [NodeAnnounced(cluster="c", node=n, job_id=job, rack=rack, ts=T0 + ts, ports=2) for n in nodes]
+    place = {"cluster": "c", "job_id": job, "rack": rack, "ts": T0 + ts, "ports": ports, "gpus": gpus}
+    return [NodeAnnounced(node=n, **place) for n in nodes]
 
 
 def fault(ts, *, node="n1", kind="xid.79", state="raise", onset=None):
@@ -391,3 +392,24 @@ def test_jobs_long_gone_are_forgotten():
     assert joints.nodes_of(stopped, T0 + STOP) == [*NODES]
     joints.prune(T0 + 49 * 3600)
     assert joints.nodes_of(stopped, T0 + STOP) == []
+
+
+def alone(*, severity="error"):
+    """A stop that counts without the votes of nodes, where there are none that could vote."""
+    return replace(hang(STOP + 60, quiet=())[0], alone=True, severity=severity)
+
+
+@pytest.mark.parametrize("severity", ["info", "error"])
+@pytest.mark.parametrize("seen", [[], announced(ports=0), announced(gpus=0), announced(job="j2")])
+def test_without_nodes_that_can_vote_the_steps_suffice(seen, severity):
+    """No samples at all, of hosts without GPUs, of GPUs alone, or of another job."""
+    found = last(run(*seen, alone(severity=severity)), "hang.job")
+    assert (found.status, found.severity, found.detected_at) == ("open", severity, T0 + STOP + 60)
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_where_nodes_can_vote_they_must(order):
+    """Whichever partition is read first: the announcements are older than the stop."""
+    versions = run(*[*announced(), alone()][::order])
+    assert last(versions, "hang.job").status == "suspected"
+    assert told(run(*announced(ts=STOP + 30), alone())) == [("opened", "hang.job")]

@@ -1,0 +1,141 @@
+"""Hangs from step rows alone, from rows to findings; the rows of another job show that time passes."""
+
+import dataclasses
+import random
+
+import msgspec
+import numpy as np
+import pytest
+
+from alerts.finding import Finding
+from benchmarks.detection.step_jobs import START, records, synchronous
+from slowrank.telemetry import NodeEvent
+from streams.pipeline import local_pipeline
+from tests.streams.job.job_tables import healthy
+
+STEPS = 100
+RANKS = 8
+
+
+def job(name="job", *, steps=STEPS, missing=(), start=0.0, first=0, ranks=RANKS, lost=0.0, attempt=0):
+    """Return records of a job on two nodes with a step a second; ``missing`` lack the last row."""
+    table = synchronous(healthy(steps=steps, ranks=ranks, seed=first))
+    only = np.random.default_rng(first).random((steps, ranks)) >= lost
+    only[-1, :] = True
+    only[-1, list(missing)] = False
+    table = dataclasses.replace(
+        table,
+        job_id=name,
+        numbers=table.numbers + first,
+        ts=START + start + np.arange(float(steps)),
+        attempt=attempt,
+        ranks_per_node=4,
+    )
+    return [msgspec.structs.replace(r, node=f"{name}-{r.node}") for r in records(table, only=only)]
+
+
+LAST = START + STEPS - 1.0
+
+
+def beside(seconds):
+    """Return records of another job that goes on so long: by them time passes."""
+    return job("beside", steps=seconds, ranks=1)
+
+
+def event(code):
+    """Return what the job announces right after its last step."""
+    return NodeEvent(
+        cluster="bench",
+        node="job-n0",
+        boot_id="",
+        seq=1,
+        ts=LAST + 0.5,
+        source="job",
+        code=code,
+        subject={"job_id": "job"},
+    )
+
+
+def versions(taken):
+    """Return the last version of each finding about the job."""
+    pipeline, last = local_pipeline(), dict[str, Finding]()
+    for record in taken:
+        last |= {f.id: f for f in pipeline.process(record)}
+    last |= {f.id: f for f in pipeline.finish()}
+    assert not pipeline.set_aside
+    return [f for f in last.values() if f.subject.job_id == "job" and f.status != "suspected"]
+
+
+def findings(taken):
+    """Return kind, severity, status, suspected ranks and seconds from stop to finding."""
+    return [
+        (f.kind, f.severity, f.status, [s.subject.rank for s in f.suspects], round(f.detected_at - f.onset))
+        for f in versions(sorted(taken, key=lambda record: record.ts))
+    ]
+
+
+def test_a_rank_that_did_not_arrive_is_named_after_a_minute():
+    """An error: no pause begins without a row, where rows are not lost."""
+    assert findings([*job(missing=[5]), *beside(300)]) == [("hang.job", "error", "open", [5], 60)]
+
+
+def test_a_node_that_did_not_arrive_is_named():
+    """Its ranks share the probability."""
+    [found] = findings([*job(missing=range(4, 8)), *beside(300)])
+    assert found == ("hang.job", "error", "open", [4, 5, 6, 7], 60)
+
+
+def test_without_a_missing_row_it_is_information():
+    """A pause that was not announced, or the end of the job, looks the same."""
+    assert findings([*job(), *beside(300)]) == [("hang.job", "info", "open", [], 120)]
+
+
+def test_where_rows_are_lost_anyway_nobody_is_named():
+    """The row that is missing may be one of those."""
+    [found] = findings([*job(missing=[5], lost=0.02), *beside(300)])
+    assert found[:4] == ("hang.job", "info", "open", [])
+
+
+@pytest.mark.parametrize("missing", [[], [5]])
+def test_a_file_that_ends_is_no_hang(missing):
+    """No time passes after its last row; nor does less than a minute count."""
+    assert findings(job(missing=missing)) == []
+    assert findings([*job(missing=missing), *beside(STEPS + 55)]) == []
+
+
+@pytest.mark.parametrize("missing", [[], [5]])
+@pytest.mark.parametrize("code", ["job.end", "job.eval", "job.restart"])
+def test_what_is_announced_is_no_hang(missing, code):
+    """An end, or a pause of up to ten minutes."""
+    assert findings([*job(missing=missing), *beside(600), event(code)]) == []
+
+
+def test_a_late_row_of_a_named_rank_takes_it_back():
+    """It arrived after all: what is left is a stop without a missing row."""
+    late = job()[-1]
+    before = [r for r in [*job(missing=[5]), *beside(400)] if r.ts <= LAST + 100.0]
+    after = [r for r in beside(400) if r.ts > LAST + 100.0]
+    [found] = versions([*sorted(before, key=lambda r: r.ts), late, *after])
+    assert (found.severity, found.suspects) == ("info", ())
+
+
+def test_steps_that_go_on_end_it():
+    """A pause of three minutes is information, and over with the next step."""
+    taken = [*job(), *job(first=STEPS, start=STEPS + 180.0), *beside(700)]
+    assert [found[:3] for found in findings(taken)] == [("hang.job", "info", "resolved")]
+
+
+@pytest.mark.parametrize("attempt", [0, 1])
+def test_short_pauses_and_restarts_are_nothing(attempt):
+    """Neither a checkpoint nor a restart that is over before two minutes."""
+    again = job(first=STEPS - 20 * attempt, start=STEPS + 100.0, attempt=attempt)
+    assert findings([*job(), *again, *beside(400)]) == []
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_order_of_records_changes_nothing(seed):
+    """The records of three seconds in any order."""
+    taken = [*job(missing=[5]), *beside(300)]
+    shuffled = random.Random(seed).sample(taken, len(taken))
+    again = versions(sorted(shuffled, key=lambda record: record.ts // 3.0))
+    assert [f.to_json() for f in again] == [f.to_json() for f in versions(sorted(taken, key=lambda r: r.ts))]

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from kafka import KafkaProducer
 from kafka.errors import InvalidTopicError, KafkaError, MessageSizeTooLargeError, RecordListTooLargeError
+from kafka.net.compat import KafkaNetClient
 
 from exporters.spool import Entry, Spool
 
@@ -189,7 +190,24 @@ def kafka_producer(bootstrap: str, client_id: str) -> Producer:
 
     ``bootstrap`` is a comma-separated list of ``host:port``.
     """
-    producer = KafkaProducer(
+    clients: list[Any] = []
+
+    def client(**options: Any) -> Any:
+        clients.append(KafkaNetClient(**options))
+        return clients[-1]
+
+    try:
+        return _Client(_open(bootstrap, client_id, client))
+    except BaseException:
+        # kafka-python 3.0 leaves the sockets of a client that reached no broker open.
+        for opened in clients:
+            opened.close()
+        raise
+
+
+def _open(bootstrap: str, client_id: str, kafka_client: Callable[..., Any]) -> Any:
+    return KafkaProducer(
+        kafka_client=kafka_client,
         bootstrap_servers=bootstrap.split(","),
         client_id=client_id,
         # With fewer, a record could be deleted here and then be lost with the partition's leader.
@@ -210,4 +228,3 @@ def kafka_producer(bootstrap: str, client_id: str) -> Producer:
         # A topic created by accident has the wrong number of partitions (docs/decisions/0002).
         allow_auto_create_topics=False,
     )
-    return _Client(producer)

@@ -1,3 +1,4 @@
+import gc
 import secrets
 import subprocess
 import sys
@@ -122,6 +123,15 @@ def test_a_broker_away_at_the_start_is_waited_for(spool, broker, make_messages):
     publish(spool, connect)
 
     assert broker.taken == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.slow
+def test_connecting_in_vain_closes_the_client():
+    """In an outage of hours each attempt closes what it opened: unclosed sockets warn when collected."""
+    with pytest.raises(KafkaTimeoutError):
+        kafka_producer("127.0.0.1:1", "test")
+
+    gc.collect()
 
 
 @pytest.fixture

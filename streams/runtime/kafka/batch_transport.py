@@ -88,8 +88,8 @@ class FetchThread(driver.AIOKafkaConsumerThread):
 class BatchConsumer(driver.Consumer):
     """Puts what a poll returns into the buffers of its transport, one batch a partition.
 
-    ``epoch`` counts the assignments. What was fetched before partitions were revoked, and acknowledgements
-    of it, are dropped: it is read again from the committed offset.
+    ``epoch`` counts how often the flow stopped, as it does for each rebalance. What was fetched before, and
+    acknowledgements of it, are dropped: it is read again from the committed offset.
     """
 
     transport: "BatchTransport"
@@ -117,12 +117,19 @@ class BatchConsumer(driver.Consumer):
         super().on_buffer_drop(tp)
         self._room.set()
 
-    async def on_partitions_revoked(self, revoked: set[TP]) -> None:
-        """Commit what is done, and drop what is not."""
+    def stop_flow(self) -> None:
+        """Take no more records, and drop those that were fetched."""
+        super().stop_flow()
         self.epoch += 1
         for buffer in self.transport.buffers.values():
             buffer.clear()
         self._buffered_partitions.clear()
+
+    async def on_partitions_revoked(self, revoked: set[TP]) -> None:
+        """Commit what is done, and drop what is not."""
+        # Before the commit, which may take seconds: a batch that is fetched meanwhile would outlast the
+        # rebalance, and its acknowledgement would cover records before it that were dropped.
+        self.stop_flow()
         # Without this commit a rebalance lets what was done since the last one be done twice.
         with suppress(TimeoutError):
             await asyncio.wait_for(self._commit_done(), COMMIT_SECONDS)

@@ -21,6 +21,7 @@ TOPIC = "node-samples"
 PLACE = TP(TOPIC, 0)
 OVERRIDES = {
     "on_buffer_drop": "(self, tp)",
+    "stop_flow": "(self)",
     "on_partitions_revoked": "(self, revoked)",
     "_drain_messages": "(self, fetcher)",
     "_filter_tps_with_pending_acks": "(self, topics)",
@@ -46,6 +47,7 @@ class Fetched(BatchConsumer):
 
     def __init__(self, *args, **kwargs):
         self.script, self.calls, self.fail_seeks = [], [], 0
+        self.during_commit = []
         super().__init__(*args, **kwargs)
         self._set_active_tps({PLACE})
 
@@ -62,6 +64,8 @@ class Fetched(BatchConsumer):
     async def commit(self, topics=None, start_new_transaction=True):
         offsets = self._filter_committable_offsets(self._filter_tps_with_pending_acks(topics))
         self.calls.append(("commit", offsets))
+        for step in self.during_commit:
+            await step()
         return True
 
     def highwater(self, tp):
@@ -156,6 +160,7 @@ def test_records_fetched_around_a_rebalance_are_dropped_and_read_again(run):
         async def revoked_meanwhile():
             await consumer.on_partitions_revoked({PLACE})
             consumer._set_active_tps({PLACE})
+            consumer.resume_flow()
             return records(3, 4)
 
         consumer.script, consumer.fail_seeks = [revoked_meanwhile, records(1, 2)], 1
@@ -185,6 +190,24 @@ def test_revoking_commits_what_is_done_and_drops_the_rest(run):
         assert consumer.calls[-1] == ("commit", {})
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(buffer.get(), 0.01)
+
+    run(scenario)
+
+
+def test_records_fetched_during_the_commit_of_a_revocation_are_read_again(run):
+    """A batch of these that outlasted the rebalance would acknowledge the records dropped before it."""
+
+    async def scenario(consumer, buffer):
+        consumer.during_commit, consumer.script = [consumer._drain_once], [records(6, 7), records(3, 4)]
+        await consumer.on_partitions_revoked({PLACE})
+        consumer.during_commit = []
+        consumer._set_active_tps({PLACE})
+        consumer.resume_flow()
+        await consumer._drain_once()
+        batch = await buffer.get()
+        assert [r.offset for r in batch.records] == [3, 4]
+        assert consumer.calls[-1] == "seek"
+        assert consumer.is_current(batch.epoch)
 
     run(scenario)
 

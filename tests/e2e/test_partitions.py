@@ -90,7 +90,7 @@ class Exporters:
                 topic, key = self._rig.prefix + topic_of(record), key_of(record)
                 if grew is None and record.ts >= self._start + GROWS:
                     await asyncio.to_thread(self._rig.grow, AFTER)
-                    await producer.client.force_metadata_update()
+                    await self._see_growth(producer)
                     grew = time.monotonic()
                 knows = grew is not None and time.monotonic() >= grew + KNOWS[self._numbers[record.node]]
                 place = home(key, AFTER if knows else BEFORE)
@@ -99,6 +99,14 @@ class Exporters:
             await asyncio.gather(*futures)
         finally:
             await producer.stop()
+
+
+    async def _see_growth(self, producer):
+        """Wait until the broker, which learns of it after the controller, shows the new partitions."""
+        for topic in ("node-samples", "node-events", "job-steps"):
+            while len(await producer.partitions_for(self._rig.prefix + topic)) < AFTER:
+                await producer.client.force_metadata_update()
+                await asyncio.sleep(0.05)
 
 
 def logged_suspicions(installation):

@@ -100,7 +100,6 @@ class Exporters:
         finally:
             await producer.stop()
 
-
     async def _see_growth(self, producer):
         """Wait until the broker, which learns of it after the controller, shows the new partitions."""
         for topic in ("node-samples", "node-events", "job-steps"):

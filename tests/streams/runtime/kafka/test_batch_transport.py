@@ -3,11 +3,14 @@
 import asyncio
 import inspect
 from importlib.metadata import version
+from types import SimpleNamespace
 from typing import cast
+from unittest.mock import Mock
 
 import faust
 import pytest
-from aiokafka import AIOKafkaConsumer, ConsumerRecord
+from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
+from aiokafka.consumer.subscription_state import SubscriptionState
 from aiokafka.errors import KafkaError
 from faust.transport import consumer as stock
 from faust.transport.drivers import aiokafka as driver
@@ -289,6 +292,29 @@ def test_a_partition_without_committed_offset_is_read_from_its_beginning():
     sought: list[TP] = []
     assert asyncio.run(Thread().seek_to_committed())[PLACE] == 7
     assert sought == [TP(TOPIC, 1), TP(TOPIC, 2)]
+
+
+def test_a_partition_whose_position_is_being_looked_up_ends_no_worker():
+    """Faust's livelock detector reads the position of every partition, at any time."""
+
+    class Thread(FetchThread):
+        def __init__(self, subscriptions):
+            self.consumer, self.time_started, self.tp_fetch_request_timeout_secs = Mock(), 0.0, 100.0
+            self.aiokafka = SimpleNamespace(_fetcher=SimpleNamespace(_subscriptions=subscriptions))
+
+        def _ensure_consumer(self):
+            return self.aiokafka
+
+    async def scenario():
+        subscriptions, place = SubscriptionState(), TopicPartition(TOPIC, 0)
+        subscriptions.subscribe({TOPIC})
+        subscriptions.assign_from_subscribed({place})
+        subscriptions.subscription.assignment.state_value(place).timestamp = 1000.0
+        with pytest.raises(AssertionError):
+            driver.AIOKafkaConsumerThread.verify_event_path(Thread(subscriptions), 2.0, PLACE)
+        Thread(subscriptions).verify_event_path(2.0, PLACE)
+
+    asyncio.run(scenario())
 
 
 @pytest.mark.slow  # 20 s

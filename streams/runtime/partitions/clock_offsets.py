@@ -73,10 +73,13 @@ class ClockCorrector(Generic[T]):
         self._reported: dict[Node, float] = {}
         self._found: deque[Suspicion] = deque(maxlen=1000)
 
-    def take(self, record: Record, item: T, *, logged: float, fits: bool = True) -> list[tuple[Record, T]]:
+    def take(
+        self, record: Record, item: T, *, logged: float, fits: bool = True, sent_on: bool = False
+    ) -> list[tuple[Record, T]]:
         """Process a record logged at ``logged`` (Unix seconds); return the records that are ready.
 
         ``fits``: its time is within the limits of the codec; if not, it is returned only if it is corrected.
+        ``sent_on``: a worker put it into this partition, so that ``logged`` measures no clock.
         """
         delay, node = logged - record.ts, (record.cluster, record.node)
         behind = self._behind.get(node, 0.0)
@@ -84,7 +87,7 @@ class ClockCorrector(Generic[T]):
             self._report(record, behind)
             return [(shifted(record, behind), item)]
         as_it_is = [(record, item)] if fits else []
-        if isinstance(record, NodeEvent):
+        if isinstance(record, NodeEvent) or sent_on:
             # Events are too rare to measure a clock.
             return as_it_is
         sender = self._senders.get((*node, type(record)))

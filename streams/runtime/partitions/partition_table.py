@@ -148,7 +148,9 @@ class PartitionTable(Generic[S]):
             clocks = self._clocks.get((message.topic, message.partition))
             ready = [(record, message)] if refused is None else []
             if clocks is not None:
-                ready = clocks.take(record, message, logged=then, fits=refused is None)
+                ready = clocks.take(
+                    record, message, logged=then, fits=refused is None, sent_on=bool(message.moved)
+                )
                 refused = None if any(taken is message for _, taken in ready) else refused
             yield from self._in_order(state, ready)
         if refused is not None:

@@ -69,6 +69,31 @@ def test_a_spool_that_empties_is_no_clock(speed):
     assert clocks.suspicions() == []
 
 
+def test_records_that_workers_send_on_measure_no_clock():
+    """A spool drains while its topic grows; the records reach the new partition at the pace of time."""
+    clocks: ClockCorrector[float] = ClockCorrector()
+    spooled = [r for r in nodes(seconds=120) if r.node == "node-1"]
+    out = []
+    for r in spooled[:60]:
+        out += [got.ts for got, _ in clocks.take(r, 0.0, logged=NOW + 100 + (r.ts - NOW) / 2)]
+    for r in spooled[60:]:
+        out += [got.ts for got, _ in clocks.take(r, 0.0, logged=r.ts + 75, sent_on=True)]
+    assert sorted(out) == [r.ts for r in spooled]
+    assert clocks.suspicions() == []
+
+
+@pytest.mark.parametrize("off", [-3600.0, 120.0])
+def test_records_sent_on_are_corrected_by_the_offset_that_is_known(off):
+    """A worker needs some seconds to send them on."""
+    clocks: ClockCorrector[float] = ClockCorrector()
+    for r in nodes(seconds=20):
+        wrong = r.node == "node-1"
+        clocks.take(replace(r, ts=r.ts + off) if wrong else r, 0.0, logged=r.ts + 0.5)
+    (late,) = [r for r in nodes(seconds=21)[-3:] if r.node == "node-1"]
+    ((got, _),) = clocks.take(replace(late, ts=late.ts + off), 0.0, logged=late.ts + 9.5, sent_on=True)
+    assert got.ts == pytest.approx(late.ts + 0.5, abs=0.01)
+
+
 def test_a_recording_that_is_played_is_no_clock():
     """Every node is an hour late at the pace of time."""
     clocks: ClockCorrector[float] = ClockCorrector()

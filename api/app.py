@@ -1,6 +1,7 @@
 """Composes the HTTP API: ``create_app`` is the one place that imports every part."""
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -145,8 +146,8 @@ def create_app(
         )
         app.include_router(router, dependencies=checks)
     # Derived here and not at the first request: the framework cannot do it in several threads at once.
-    made = document(app)
-    app.openapi = lambda: made  # type: ignore[method-assign]  # FastAPI's documented hook
+    _served_document()
+    app.openapi = _served_document  # type: ignore[method-assign]  # FastAPI's documented hook
     return app
 
 
@@ -163,6 +164,12 @@ def openapi_document() -> dict[str, Any]:
     for router in ROUTERS:
         app.include_router(router)
     return document(app)
+
+
+@cache
+def _served_document() -> dict[str, Any]:
+    # The same for all apps of a process, and most of the time that it takes to create one.
+    return openapi_document()
 
 
 def _open_findings(pool: ConnectionPool[Any]) -> Mapping[tuple[str, str], int]:

@@ -16,6 +16,7 @@ OURS = {"slowrank", "exporters", "detectors", "alerts", "store", "streams", "api
 TABLE = {
     "slowrank": "slowrank.hook",
     "slowrank.hook": "",
+    "slowrank.client": "httpx",
     "slowrank.foreign": "slowrank.telemetry",
     "slowrank.settings": "pydantic pydantic_settings",
     "slowrank.telemetry": "msgspec",
@@ -86,7 +87,7 @@ TABLE = {
     " fastapi markupsafe markdown_it psycopg pydantic",
     "api.routes": "slowrank detectors.fleet alerts store api api.delivery api.foreign api.http api.security"
     " fastapi starlette prometheus_client psycopg pydantic",
-    "api.routes.dashboard": "slowrank.telemetry store.dashboard store.telemetry api api.http api.security"
+    "api.routes.dashboard": "store.dashboard store.telemetry api api.http api.security"
     " fastapi psycopg pydantic",
     "api.security": "store api api.http fastapi httpx pydantic",
     "simulator": "simulator.cluster simulator.faults",

@@ -10,6 +10,7 @@ from alerts.finding import Status
 from api.audit import record
 from api.deps import Services, ServicesDep
 from api.http import conditional
+from api.http.hosts import HostList, hosts
 from api.http.idempotency import IdempotentRoute
 from api.http.problems import Problem, contradiction, not_found
 from api.http.times import Moment, parse_time, rfc3339
@@ -49,7 +50,7 @@ class Filters(BaseModel):
     severity: list[Severity] = Field(default=[], max_length=4)
     kind: list[Annotated[str, Field(max_length=64)]] = Field(default=[], max_length=20)
     cluster: str | None = Field(default=None, max_length=128)
-    node: list[Annotated[str, Field(max_length=128)]] = Field(default=[], max_length=100)
+    node: list[HostList] = Field(default=[], max_length=100)
     job_id: str | None = Field(default=None, max_length=128)
     min_confidence: float | None = Field(default=None, ge=0, le=1)
     shadow: Literal["true", "false", "all"] = Field(
@@ -173,7 +174,7 @@ def _wanted(filters: Filters, principal: Principal, services: Services) -> Findi
         severity=tuple(filters.severity),
         kinds=tuple(filters.kind),
         clusters=clusters,
-        nodes=tuple(filters.node),
+        nodes=hosts(filters.node),
         job_id=filters.job_id,
         min_confidence=filters.min_confidence,
         shadow=_SHADOW[filters.shadow],

@@ -7,6 +7,7 @@ import typer
 
 from cli.admin.tables import Output, OutputOption, View, first, note, show
 from cli.remote.client import KeyOption, UrlOption, client, config_dir, fail, read_text
+from slowrank.client import access
 
 app = typer.Typer(help="Verify and list the audit log.", add_completion=False)
 
@@ -54,7 +55,7 @@ def list_entries(
 ) -> None:
     """List who did what, newest first; needs a key with keys:admin."""
     with client(url, key) as api:
-        entries, cut = first(api.pages("/audit", limit=min(limit + 1, 1000)), limit)
+        entries, cut = first(api.each(access.audit(limit=min(limit + 1, 1000))), limit)
     show(entries, output, View(_COLUMNS, "no entries"))
     note(cut)
 

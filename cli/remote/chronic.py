@@ -8,6 +8,7 @@ import typer
 from cli.admin.tables import Output, OutputOption, Row, View, ago, show
 from cli.remote.client import KeyOption, UrlOption, client
 from detectors.fleet.chronic import MAX_DAYS, MIN_DAYS
+from slowrank.client import findings
 
 
 def chronic(
@@ -21,7 +22,7 @@ def chronic(
 ) -> None:
     """List GPUs that are permanently slow: slightly, but on several days and in several jobs."""
     with client(url, key) as api:
-        found = list(api.pages("/chronic", days=days, cluster=cluster, limit=1000))
+        found = list(api.each(findings.chronic(days=days, cluster=cluster, limit=1000)))
     empty = f"no GPU was slower in several jobs of {days} days than healthy GPUs differ from each other"
     show(found, output, View(_COLUMNS, empty, _MORE))
 

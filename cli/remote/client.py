@@ -1,13 +1,16 @@
-"""HTTP client of the commands: address and key of the API, and errors with the next step."""
+"""The commands' way to the API: its address and key, and errors with the next step."""
 
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
+
+if TYPE_CHECKING:
+    from slowrank.client import ApiError, Client
 
 UrlOption = Annotated[
     str | None, typer.Option("--url", help="API address [env: SLOWRANK_URL, or what `slowrank up` wrote].")
@@ -27,8 +30,6 @@ _LISTS = {
     "deliveries": "slowrank webhook deliveries",
     "keys": "slowrank key list",
 }
-
-_NOT_OUR_API = "the server at this address is not slowrank's API. Check --url / SLOWRANK_URL."
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,58 +79,28 @@ def client(url: str | None, key: str | None) -> "Iterator[Client]":
     """Open a client; every failure ends in one message and exit code 2."""
     import httpx
 
+    from slowrank.client import ApiError, Client, NotSlowrank
+    from slowrank.client.errors import NoId
+
     reach = access(url, key)
-    headers = {"authorization": f"Bearer {reach.key}", "accept": "application/json"}
     try:
-        with httpx.Client(base_url=reach.url, headers=headers, timeout=30, trust_env=False) as http:
-            yield Client(http)
+        with Client(reach.url, reach.key) as api:
+            yield api
+    except ApiError as error:
+        fail(_explained(error))
+    except NotSlowrank:
+        fail("the server at this address is not slowrank's API. Check --url / SLOWRANK_URL.")
+    except NoId as error:
+        fail(f"{error}. A list command shows the ids, such as `slowrank findings list`.")
     except httpx.ConnectError:
         fail(
             f"no API answers at {reach.url}. Is it running? Start `slowrank up` or `slowrank api run`, "
             "or give --url."
         )
     except httpx.TimeoutException:
-        fail(f"{reach.url} did not answer within 30 s. Run `slowrank healthcheck api`.")
+        fail(f"{reach.url} did not answer in time. Run `slowrank healthcheck api`.")
     except (httpx.HTTPError, httpx.InvalidURL, UnicodeEncodeError) as error:
         fail(f"request to {reach.url} failed: {error}")
-
-
-class Client:
-    """JSON client; an error answer (problem+json) ends the command with its detail."""
-
-    def __init__(self, http: Any) -> None:
-        self._http = http
-
-    def get(self, path: str, **params: Any) -> Any:
-        """Send GET; parameters that are None are left out."""
-        return self.call("GET", path, params={k: v for k, v in params.items() if v is not None})
-
-    def call(self, method: str, path: str, **options: Any) -> Any:
-        """Send one request under ``/api/v1`` and return the decoded answer (None for 204)."""
-        return self.exchange(method, path, **options)[0]
-
-    def exchange(self, method: str, path: str, **options: Any) -> tuple[Any, dict[str, str]]:
-        """Like ``call``, with the answer's headers."""
-        answer = self._http.request(method, f"/api/v1{path}", **options)
-        if not answer.is_success:
-            fail(_explained(answer))
-        headers = {name.lower(): value for name, value in answer.headers.items()}
-        try:
-            return (answer.json() if answer.content else None), headers
-        except ValueError:
-            fail(_NOT_OUR_API)
-
-    def pages(self, path: str, **params: Any) -> Iterator[Any]:
-        """Yield the items of every page of a list."""
-        cursor: str | None = None
-        while True:
-            page = self.get(path, cursor=cursor, **params)
-            if not isinstance(page, dict) or not {"items", "next_cursor"} <= page.keys():
-                fail(_NOT_OUR_API)
-            yield from page["items"]
-            cursor = page["next_cursor"]
-            if not cursor:
-                return
 
 
 def printable(text: object, keep: str = "") -> str:
@@ -137,25 +108,20 @@ def printable(text: object, keep: str = "") -> str:
     return "".join(c if c.isprintable() or c in keep else "\ufffd" for c in str(text))
 
 
-def _explained(answer: Any) -> str:
-    try:
-        problem = answer.json()
-        detail = problem.get("detail") or problem.get("title")
-        number = problem.get("request_id")
-    except (ValueError, AttributeError):
-        detail, number = answer.text[:200], None
-    lacks = "lacks the scope" in str(detail)
-    lists = _LISTS.get(answer.request.url.path.split("/")[3], "slowrank --help")
+def _explained(error: "ApiError") -> str:
+    lists = _LISTS.get(error.collection, "slowrank --help")
     hint = {
         401: "Check --key / SLOWRANK_KEY; `slowrank key list` shows the valid keys.",
-        403: "Create another key with `slowrank key create --scope …`." if lacks else "",
+        403: "Create another key with `slowrank key create --scope …`."
+        if "lacks the scope" in error.detail
+        else "",
         404: f"List what exists first: `{lists}`.",
         412: "It was changed meanwhile; run the command again.",
         429: "Wait a moment and run the command again.",
         503: "Run `slowrank healthcheck api`.",
-    }.get(answer.status_code, "")
-    tail = f" (request {number})" if number and answer.status_code >= 500 else ""
-    return f"HTTP {answer.status_code}: {detail}{tail}" + (f"\n{hint}" if hint else "")
+    }.get(error.status, "")
+    tail = f" (request {error.request_id})" if error.request_id and error.status >= 500 else ""
+    return f"{error}{tail}" + (f"\n{hint}" if hint else "")
 
 
 def read_text(path: Path) -> str:

@@ -4,15 +4,16 @@ import json
 import sys
 import time
 from collections.abc import Callable
-from enum import StrEnum
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, Literal, NoReturn
 
 import typer
 
 from cli.admin.colour import by_severity
 from cli.admin.tables import Output, OutputOption, View, ago, changes, first, note, show, shown
 from cli.remote import finding_text
-from cli.remote.client import KeyOption, UrlOption, client, fail, printable
+from cli.remote.client import KeyOption, UrlOption, client, printable
+from slowrank.client import findings
+from slowrank.client.objects import Severity, Verdict
 
 WATCH_SECONDS = 2.0
 """Period of ``--watch``. Chosen: findings change every few seconds at most, and half a request a second is
@@ -24,19 +25,10 @@ FindingId = Annotated[str, typer.Argument(help="Such as fnd_01JD7Q4Y6R8V2M3K5N9P
 Note = Annotated[str, typer.Option(help="Why; kept in the history.")]
 
 
-class Verdict(StrEnum):
-    """Feedback of an operator on a finding."""
-
-    true_positive = "true_positive"
-    false_positive = "false_positive"
-    benign = "benign"
-    duplicate = "duplicate"
-
-
 @app.command("list")
 def list_findings(
     is_open: Annotated[bool, typer.Option("--open", help="Only open and acknowledged ones.")] = False,
-    severity: Annotated[str | None, typer.Option(help="critical, error, warning or info.")] = None,
+    severity: Annotated[Severity | None, typer.Option(help="Only this severity.")] = None,
     kind: Annotated[str | None, typer.Option(help="Such as straggler.fail_slow.")] = None,
     node: Annotated[str | None, typer.Option(help="Only findings about this node.")] = None,
     job_id: Annotated[str | None, typer.Option("--job", help="Only findings about this job.")] = None,
@@ -54,21 +46,21 @@ def list_findings(
     key: KeyOption = None,
 ) -> None:
     """List findings, the costliest open ones first."""
-    filters = {
-        "status": ["open", "acknowledged"] if is_open else None,
-        "severity": severity,
-        "kind": kind,
-        "node": node,
-        "job_id": job_id,
-        "shadow": "true" if shadow else None,
-        "from": _since(since),
+    wanted = findings.listed(
+        status=["open", "acknowledged"] if is_open else None,
+        severity=[severity] if severity else None,
+        kind=[kind] if kind else None,
+        node=node,
+        job_id=job_id,
+        shadow="true" if shadow else None,
+        from_=_since(since),
         # One more than is listed shows whether there are more.
-        "limit": min(limit + 1, 1000),
-    }
+        limit=min(limit + 1, 1000),
+    )
     with client(url, key) as api:
 
         def read() -> tuple[list[Any], str]:
-            return first(api.pages("/findings", **filters), limit)
+            return first(api.each(wanted), limit)
 
         if watch:
             _watch(lambda: _text(*read(), output))
@@ -95,28 +87,22 @@ def _watch(read: Callable[[], tuple[str, str]]) -> NoReturn:
     raise typer.Exit
 
 
-class Shown(StrEnum):
-    """Formats of one finding."""
-
-    text = "text"
-    json = "json"
-
-
 @app.command("show")
 def show_finding(
     finding_id: FindingId,
-    output: Annotated[Shown, typer.Option("-o", "--output", help="text or json.")] = Shown.text,
+    output: Annotated[
+        Literal["text", "json"], typer.Option("-o", "--output", help="For people or programs.")
+    ] = "text",
     url: UrlOption = None,
     key: KeyOption = None,
 ) -> None:
     """Print one finding with its evidence: for people, or as JSON."""
-    path = f"/findings/{_path(finding_id)}"
     with client(url, key) as api:
-        finding = api.get(path)
-        if output is Shown.json:
+        finding = api.send(findings.read(finding_id))
+        if output == "json":
             typer.echo(json.dumps(finding, indent=2))
             return
-        evidence = api.get(f"{path}/evidence")
+        evidence = api.send(findings.evidence(finding_id))
     for line in finding_text.lines(finding, evidence):
         typer.echo(line)
 
@@ -139,26 +125,21 @@ def feedback(
 ) -> None:
     """Record whether a finding was right; `slowrank lemons` leaves out those that were not."""
     with client(url, key) as api:
-        body = {"verdict": verdict.value, "note": note}
-        api.call("POST", f"/findings/{_path(finding_id)}/feedback", json=body)
-    typer.echo(f"{finding_id}: {verdict.value} recorded")
+        api.send(findings.feedback(finding_id, verdict, note=note))
+    typer.echo(f"{finding_id}: {verdict} recorded")
 
 
-def _transition(finding_id: str, status: str, note: str, reach: tuple[str | None, str | None]) -> None:
-    path = f"/findings/{_path(finding_id)}"
+def _transition(
+    finding_id: str,
+    status: Literal["acknowledged", "resolved"],
+    note: str,
+    reach: tuple[str | None, str | None],
+) -> None:
+    step = findings.acknowledge if status == "acknowledged" else findings.resolve
     with client(*reach) as api:
-        _, headers = api.exchange("GET", path)
-        body = {"status": status, "note": note}
-        api.call("PATCH", path, json=body, headers={"if-match": headers["etag"]})
+        _, tag = api.send_for_tag(findings.read(finding_id))
+        api.send(step(finding_id, note=note, tag=tag))
     typer.echo(f"{printable(finding_id)}: {status}")
-
-
-def _path(text: str) -> str:
-    from urllib.parse import quote
-
-    if not text:
-        fail("no finding id given. `slowrank findings list` shows the ids.")
-    return quote(text, safe="")
 
 
 def _since(text: str | None) -> str | None:

@@ -2,12 +2,12 @@
 
 from datetime import UTC, datetime
 from typing import Annotated, Any
-from urllib.parse import quote
 
 import typer
 
 from cli.admin.tables import Output, OutputOption, View, ago, show
 from cli.remote.client import KeyOption, UrlOption, client, fail, printable
+from slowrank.client import access
 
 app = typer.Typer(help="Create, list and revoke API keys.", no_args_is_help=True, add_completion=False)
 
@@ -29,12 +29,12 @@ def create(
     key: KeyOption = None,
 ) -> None:
     """Create a key and print it, once."""
-    body = {"name": name, "scopes": scope or ["findings:read"], "clusters": cluster or [], "days": days}
+    scopes, clusters = scope or ["findings:read"], cluster or []
     if dsn is not None:
-        token = _bootstrap(dsn, body)
+        token = _bootstrap(dsn, {"name": name, "scopes": scopes, "clusters": clusters, "days": days})
     else:
         with client(url, key) as api:
-            token = api.call("POST", "/keys", json=body)["token"]
+            token = api.send(access.create_key(name, scopes, clusters=clusters, days=days))["token"]
     typer.echo(token)
     typer.echo("Keep it: it is not shown again. Use it with SLOWRANK_KEY or --key.", err=True)
 
@@ -43,7 +43,7 @@ def create(
 def list_keys(output: OutputOption = Output.table, url: UrlOption = None, key: KeyOption = None) -> None:
     """List the keys, never their secrets."""
     with client(url, key) as api:
-        items = list(api.pages("/keys"))
+        items = list(api.each(access.keys()))
     show(items, output, View(_COLUMNS, "no keys"))
 
 
@@ -55,7 +55,7 @@ def revoke(
 ) -> None:
     """Revoke a key at once."""
     with client(url, key) as api:
-        api.call("DELETE", f"/keys/{quote(key_id, safe='')}")
+        api.send(access.revoke_key(key_id))
     typer.echo(f"revoked {printable(key_id)}")
 
 

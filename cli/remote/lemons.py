@@ -10,6 +10,7 @@ import typer
 
 from cli.admin.tables import Output, OutputOption, Row, View, ago, show
 from cli.remote.client import KeyOption, UrlOption, client
+from slowrank.client import findings
 
 if TYPE_CHECKING:
     from detectors.fleet.lemon import Trouble
@@ -34,8 +35,8 @@ def lemons(
     from detectors.fleet import lemon
 
     with client(url, key) as api:
-        findings = list(api.pages("/findings", **{"from": f"-{days}d", "limit": 1000}))
-    found = lemon.lemons(troubles(findings, by), fleet=fleet)
+        past = list(api.each(findings.listed(from_=f"-{days}d", limit=1000)))
+    found = lemon.lemons(troubles(past, by), fleet=fleet)
     empty = f"no lemons: no machine failed repeatedly in {days} days"
     show([_row(asdict(one)) for one in found], output, View(_COLUMNS, empty))
 

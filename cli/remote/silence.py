@@ -2,13 +2,16 @@
 
 import re
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any
-from urllib.parse import quote
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from cli.admin.tables import Output, OutputOption, View, show
 from cli.remote.client import KeyOption, UrlOption, client, fail, printable
+from slowrank.client import delivery
+
+if TYPE_CHECKING:
+    from slowrank.client.objects import Matcher
 
 app = typer.Typer(
     help="Add, list and expire silences over the API.", no_args_is_help=True, add_completion=False
@@ -35,13 +38,10 @@ def add(
     key: KeyOption = None,
 ) -> None:
     """Keep findings that match from webhooks for a time; they are stored and listed all the same."""
-    body = {
-        "matchers": [_matcher(text) for text in matchers],
-        "endsAt": (datetime.now(UTC) + _duration(for_)).isoformat(),
-        "comment": comment,
-    }
+    wanted = [matcher(text) for text in matchers]
+    ends_at = (datetime.now(UTC) + duration(for_)).isoformat()
     with client(url, key) as api:
-        made = api.call("POST", "/silences", json=body)
+        made = api.send(delivery.add_silence(wanted, ends_at, comment))
     typer.echo(f"added {made['id']}, until {printable(made['endsAt'])}")
 
 
@@ -54,7 +54,7 @@ def list_silences(
 ) -> None:
     """List silences that hold or will hold, latest end first."""
     with client(url, key) as api:
-        items = [s for s in api.pages("/silences") if every or s["status"]["state"] != "expired"]
+        items = [s for s in api.each(delivery.silences()) if every or s["status"]["state"] != "expired"]
     show(items, output, View(_COLUMNS, "no silences: add one with `slowrank silence add`"))
 
 
@@ -66,11 +66,12 @@ def expire(
 ) -> None:
     """End a silence now."""
     with client(url, key) as api:
-        api.call("DELETE", f"/silences/{quote(silence_id, safe='')}")
+        api.send(delivery.expire_silence(silence_id))
     typer.echo(f"expired {printable(silence_id)}")
 
 
-def _matcher(text: str) -> dict[str, Any]:
+def matcher(text: str) -> "Matcher":
+    """Return the matcher that a word of the command line means; exits where it means none."""
     found = _MATCHER.fullmatch(text)
     if found is None:
         fail(f"{text!r} is not a matcher: use name=value, name!=value, name=~regex or name!~regex")
@@ -83,14 +84,16 @@ def _matcher(text: str) -> dict[str, Any]:
     }
 
 
-def _duration(text: str) -> timedelta:
+def duration(text: str) -> timedelta:
+    """Return a length of time such as ``4h``; exits where it is none."""
     found = _DURATION.fullmatch(text)
     if found is None:
         fail(f"{text!r} is not a duration: use 30m, 4h, 2d or 1w")
     return timedelta(**{_UNITS[found[2]]: int(found[1])})
 
 
-def _shown(matcher: Any) -> str:
+def shown(matcher: Any) -> str:
+    """Return a matcher as it is written on the command line."""
     operator = ("=" if matcher["isEqual"] else "!") + ("~" if matcher["isRegex"] else "")
     return f"{matcher['name']}{'!=' if operator == '!' else operator}{matcher['value']}"
 
@@ -99,7 +102,7 @@ _COLUMNS = {
     "id": lambda s: s["id"],
     "state": lambda s: s["status"]["state"],
     "until": lambda s: s["endsAt"],
-    "matchers": lambda s: " ".join(_shown(matcher) for matcher in s["matchers"]),
+    "matchers": lambda s: " ".join(map(shown, s["matchers"])),
     "by": lambda s: s["createdBy"],
     "comment": lambda s: s["comment"],
 }

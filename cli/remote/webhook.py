@@ -1,15 +1,18 @@
 """``slowrank webhook``: add, change, test and inspect webhooks over the API."""
 
 from pathlib import Path
-from typing import Annotated, Any, get_args
-from urllib.parse import quote
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
 from alerts.notify import DEFAULT_EVENTS, EventType
 from api.delivery.receivers import registry
 from cli.admin.tables import Output, OutputOption, View, ago, first, note, show
-from cli.remote.client import Client, KeyOption, UrlOption, client, fail, printable, read_text
+from cli.remote.client import KeyOption, UrlOption, client, fail, printable, read_text
+from slowrank.client import delivery
+
+if TYPE_CHECKING:
+    from slowrank.client import Client
 
 app = typer.Typer(
     help="Add, test and inspect webhooks over the API.", no_args_is_help=True, add_completion=False
@@ -53,11 +56,11 @@ def add(
 ) -> None:
     """Add a webhook and print its signing secret, once."""
     filters = {"min_severity": min_severity, "kinds": kind or [], "events": event or []}
-    body = {"url": target, "format": format_, **filters}
+    body = {"format": format_, **filters}
     if secret_file is not None:
         body["secret"] = _secret_in(secret_file)
     with client(url, key) as api:
-        made = api.call("POST", "/webhooks", json=body)
+        made = api.send(delivery.add_webhook(target, **body))
     typer.echo(f"added {made['id']}")
     if "secret" in made:
         typer.echo(f"secret {made['secret']}")
@@ -70,7 +73,7 @@ def add(
 def list_webhooks(output: OutputOption = Output.table, url: UrlOption = None, key: KeyOption = None) -> None:
     """List the webhooks."""
     with client(url, key) as api:
-        items = list(api.pages("/webhooks"))
+        items = list(api.each(delivery.webhooks()))
     show(items, output, View(_WEBHOOKS, "no webhooks: add one with `slowrank webhook add URL`"))
 
 
@@ -78,7 +81,7 @@ def list_webhooks(output: OutputOption = Output.table, url: UrlOption = None, ke
 def send_test(webhook_id: OnlyWebhookId = None, url: UrlOption = None, key: KeyOption = None) -> None:
     """Send a signed test delivery now and print the receiver's answer."""
     with client(url, key) as api:
-        result = api.call("POST", f"/webhooks/{_path(api, webhook_id)}/test")
+        result = api.send(delivery.send_test(_only(api, webhook_id)))
     milliseconds = 1000 * result["seconds"]
     if not result["delivered"]:
         answer = f"HTTP {result['status']}" if result["status"] else result["error"]
@@ -97,8 +100,8 @@ def deliveries(
 ) -> None:
     """List the latest deliveries of a webhook."""
     with client(url, key) as api:
-        path = f"/webhooks/{_path(api, webhook_id)}/deliveries"
-        items, cut = first(api.pages(path, limit=min(limit + 1, 1000)), limit)
+        wanted = delivery.deliveries(_only(api, webhook_id), limit=min(limit + 1, 1000))
+        items, cut = first(api.each(wanted), limit)
     show(items, output, View(_DELIVERIES, "nothing was delivered yet: try `slowrank webhook test`"))
     note(cut)
 
@@ -111,7 +114,7 @@ def retry(
 ) -> None:
     """Send a delivery again with the same webhook-id, or a newer state of its finding if there is one."""
     with client(url, key) as api:
-        due = api.call("POST", f"/deliveries/{quote(delivery_id, safe='')}/retry")["id"]
+        due = api.send(delivery.retry(delivery_id))["id"]
     newer = "" if due == delivery_id else f", a newer state of the finding than {printable(delivery_id)}"
     typer.echo(f"{printable(due)} is due again{newer}")
 
@@ -138,9 +141,9 @@ def rotate(
 
     Deliveries are signed with both for a day. A secret that the receiver issued is replaced at once.
     """
-    body = None if secret_file is None else {"secret": _secret_in(secret_file)}
+    given = None if secret_file is None else _secret_in(secret_file)
     with client(url, key) as api:
-        made = api.call("POST", f"/webhooks/{quote(webhook_id, safe='')}/secret", json=body)
+        made = api.send(delivery.rotate_secret(webhook_id, given))
     if "secret" in made:
         typer.echo(f"secret {made['secret']}")
     typer.echo(f"The old secret is valid until {printable(made['old_until'])}.", err=True)
@@ -165,7 +168,7 @@ def events(
         found = _change(webhook_id, {"events": only or []}, (url, key))
     else:
         with client(url, key) as api:
-            found = api.get(f"/webhooks/{quote(webhook_id, safe='')}")
+            found = api.send(delivery.webhook(webhook_id))
     delivered = set(found["events"]) or DEFAULT_EVENTS
     for name in get_args(EventType):
         typer.echo(f"{'deliver' if name in delivered else '-':<7}  {name}")
@@ -173,7 +176,7 @@ def events(
 
 def _change(webhook_id: str, changes: dict[str, Any], reach: tuple[str | None, str | None]) -> Any:
     with client(*reach) as api:
-        return api.call("PATCH", f"/webhooks/{quote(webhook_id, safe='')}", json=changes)
+        return api.send(delivery.change_webhook(webhook_id, changes))
 
 
 def _secret_in(file: Path) -> str:
@@ -184,18 +187,18 @@ def _secret_in(file: Path) -> str:
 def remove(webhook_id: WebhookId, url: UrlOption = None, key: KeyOption = None) -> None:
     """Remove a webhook; its pending deliveries are dropped."""
     with client(url, key) as api:
-        api.call("DELETE", f"/webhooks/{quote(webhook_id, safe='')}")
+        api.send(delivery.remove_webhook(webhook_id))
     typer.echo(f"removed {printable(webhook_id)}")
 
 
-def _path(api: Client, webhook_id: str | None) -> str:
-    """Return the id as part of a path; by default that of the only webhook."""
-    if webhook_id is None:
-        found = [item["id"] for item in api.pages("/webhooks")]
-        if len(found) != 1:
-            fail(f"there are {len(found)} webhooks: name one as `slowrank webhook list` shows it.")
-        webhook_id = found[0]
-    return quote(webhook_id, safe="")
+def _only(api: "Client", webhook_id: str | None) -> str:
+    """Return the id; by default that of the only webhook."""
+    if webhook_id is not None:
+        return webhook_id
+    found = [item["id"] for item in api.each(delivery.webhooks())]
+    if len(found) != 1:
+        fail(f"there are {len(found)} webhooks: name one as `slowrank webhook list` shows it.")
+    return found[0]
 
 
 _WEBHOOKS = {

@@ -8,8 +8,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from api.deps import Services, ServicesDep
 from api.http import conditional
+from api.http.hosts import HostList, hosts
 from api.http.problems import contradiction, not_found
-from api.routes.dashboard.ranges import HostList, Name, hosts, milliseconds, readable
+from api.routes.dashboard.ranges import Name, milliseconds, readable
 from api.security.auth import Principal, TelemetryReader
 from store.dashboard import nodes as stored
 from store.dashboard.nodes import NodeFilter, NodeState

@@ -1,4 +1,4 @@
-"""What lists and series have in common: time ranges, host lists, and the clusters that a key may read."""
+"""What lists and series have in common: time ranges, and the clusters that a key may read."""
 
 from datetime import datetime, timedelta
 from typing import Annotated
@@ -8,16 +8,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from api.http.problems import contradiction
 from api.http.times import Moment, Span, parse_span, parse_time
 from api.security.auth import Principal
-from slowrank.telemetry.hostlist import expand
 
 LONGEST = timedelta(days=35)
 """Longest window (chosen: what is kept of paces, the longest of all telemetry)."""
 
-
-HostList = Annotated[
-    str,
-    Field(max_length=1024, min_length=1, description="A node or a Slurm host list: `gpu-[001-128,130]`."),
-]
 Name = Annotated[str, Field(max_length=128)]
 
 
@@ -45,14 +39,6 @@ class Range(BaseModel):
         if ends - starts > LONGEST:
             raise contradiction("#/query/from", f"a window has at most {LONGEST.days} days; ask for less")
         return starts, ends
-
-
-def hosts(lists: list[str]) -> tuple[str, ...]:
-    """Return the nodes of several host lists, each once. Raises the 409 problem of a text that is none."""
-    try:
-        return tuple(dict.fromkeys(name for text in lists for name in expand(text)))
-    except ValueError as error:
-        raise contradiction("#/query/node", str(error)) from error
 
 
 def readable(principal: Principal, cluster: str | None) -> tuple[str, ...] | None:

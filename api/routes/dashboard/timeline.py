@@ -8,7 +8,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from api.deps import ServicesDep
 from api.http import conditional
-from api.routes.dashboard.ranges import HostList, Name, Range, hosts, milliseconds, readable
+from api.http.hosts import HostList, hosts
+from api.routes.dashboard.ranges import Name, Range, milliseconds, readable
 from api.security.auth import FindingsReader, Principal
 from store.dashboard.timeline import BarFilter, bars
 from store.telemetry.windows import bounded

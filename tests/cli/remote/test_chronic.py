@@ -30,11 +30,11 @@ def test_slow_gpus_are_listed_in_every_form(monkeypatch, form, items):
     """The command names the GPU, by how much and for how long, and prints a line when there is none."""
     asked = []
 
-    def pages(path, **params):
-        asked.append((path, params))
+    def each(request):
+        asked.append((request.path, request.params))
         return iter(items)
 
-    monkeypatch.setattr(chronic, "client", lambda url, key: nullcontext(SimpleNamespace(pages=pages)))
+    monkeypatch.setattr(chronic, "client", lambda url, key: nullcontext(SimpleNamespace(each=each)))
     app = typer.Typer()
     app.command()(chronic.chronic)
     result = CliRunner().invoke(app, ["--days", "14", "--cluster", "prod-a", "-o", form])

@@ -55,7 +55,7 @@ def test_lemons_are_listed_in_every_form(monkeypatch, form, bad):
         finding(onset=(start + timedelta(days=day)).isoformat(), subject={"node": bad, "job_id": f"j{day}"})
         for day in range(12)
     ]
-    api = SimpleNamespace(pages=lambda path, **params: iter(items))
+    api = SimpleNamespace(each=lambda request: iter(items))
     monkeypatch.setattr(lemons, "client", lambda url, key: nullcontext(api))
     app = typer.Typer()
     app.command()(lemons.lemons)

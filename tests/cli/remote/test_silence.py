@@ -5,32 +5,32 @@ from datetime import timedelta
 import pytest
 import typer
 
-from cli.remote.silence import _duration, _matcher, _shown
+from cli.remote.silence import duration, matcher, shown
 
 
 @pytest.mark.parametrize("text", ["node=gpu-0423", "node!=a=b", "kind=~throttle.*", "kind!~x", "rack="])
 def test_a_matcher_is_read_and_shown_alike(text):
     """In the operators of amtool."""
-    assert _shown(_matcher(text)) == text
+    assert shown(matcher(text)) == text
 
 
 def test_a_regular_expression_and_a_negation_differ():
     """The four operators."""
-    assert _matcher("a!~b") == {"name": "a", "value": "b", "isRegex": True, "isEqual": False}
-    assert _matcher("a=b") == {"name": "a", "value": "b", "isRegex": False, "isEqual": True}
+    assert matcher("a!~b") == {"name": "a", "value": "b", "isRegex": True, "isEqual": False}
+    assert matcher("a=b") == {"name": "a", "value": "b", "isRegex": False, "isEqual": True}
 
 
 @pytest.mark.parametrize("text", ["node", "=x", "NODE=x", ""])
 def test_what_is_no_matcher_is_refused(text):
     """Before anything is sent."""
     with pytest.raises(typer.Exit):
-        _matcher(text)
+        matcher(text)
 
 
 def test_durations():
     """A number and a unit."""
-    assert _duration("30m") == timedelta(minutes=30)
-    assert _duration("1w") == timedelta(weeks=1)
+    assert duration("30m") == timedelta(minutes=30)
+    assert duration("1w") == timedelta(weeks=1)
     for text in ("", "4", "h", "-1h", "1y", "99999999h"):
         with pytest.raises(typer.Exit):
-            _duration(text)
+            duration(text)

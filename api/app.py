@@ -26,6 +26,7 @@ from api.http.query import known_parameters
 from api.metrics import ApiMetrics, DatabaseGauges, new_registry
 from api.openapi import document
 from api.pages import routers as page_routers
+from api.pages.breakable import Breakable
 from api.routes import (
     audit,
     chronic,
@@ -94,10 +95,12 @@ def create_app(
     *,
     sink: ingest.Sink | None = None,
     probes: Mapping[str, Probe] | None = None,
+    breakable: Breakable | None = None,
 ) -> FastAPI:
     """Return the app over an open ``pool``.
 
-    ``sink`` accepts ingested telemetry (without one, ingest answers 503); ``probes`` adds checks to /readyz.
+    ``sink`` accepts ingested telemetry (without one, ingest answers 503); ``probes`` adds checks to /readyz;
+    ``breakable`` is a demo's simulated cluster.
     """
     registry = new_registry()
     metrics = ApiMetrics(registry)
@@ -113,6 +116,7 @@ def create_app(
         recipients=recipients_of(settings),
         cursors=Cursors(settings.cursor_key()),
         sink=sink,
+        breakable=breakable,
         probes=probes or {},
     )
     routes = [route for router in ROUTERS for route in router.routes]

@@ -18,6 +18,7 @@ from api.http.limits import Limiter
 from api.http.times import utc_now
 from api.ingest import Sink
 from api.metrics import ApiMetrics
+from api.pages.breakable import Breakable
 from api.security.ssrf import Policy
 from slowrank.settings import Settings
 
@@ -29,7 +30,8 @@ Probe = Callable[[], str]
 class Services:
     """Everything a route may use.
 
-    ``sink`` is None where telemetry is not ingested, ``recipients`` where there is no mail server.
+    ``sink`` is None where telemetry is not ingested, ``recipients`` where there is no mail server,
+    ``breakable`` where the cluster is none of a demo.
     """
 
     settings: Settings
@@ -41,6 +43,7 @@ class Services:
     cursors: Cursors
     limiter: Limiter = field(default_factory=Limiter)
     sink: Sink | None = None
+    breakable: Breakable | None = None
     foreign: ForeignReceiver = field(default_factory=ForeignReceiver)
     probes: Mapping[str, Probe] = field(default_factory=dict)
     streams: Counter[str] = field(default_factory=Counter)

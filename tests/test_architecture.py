@@ -87,8 +87,8 @@ TABLE = {
     " fastapi markupsafe markdown_it psycopg pydantic",
     "api.routes": "slowrank detectors.fleet alerts store api api.delivery api.foreign api.http api.security"
     " fastapi starlette prometheus_client psycopg pydantic",
-    "api.routes.dashboard": "store.dashboard store.telemetry api api.http api.security"
-    " fastapi psycopg pydantic",
+    "api.routes.dashboard": "detectors.changepoint store.dashboard store.telemetry api"
+    " api.http api.security fastapi numpy psycopg pydantic",
     "api.security": "store api api.http fastapi httpx pydantic",
     "simulator": "simulator.cluster simulator.faults",
     "simulator.cluster": "slowrank.telemetry simulator.devices simulator.faults simulator.jobs numpy msgspec",

@@ -54,6 +54,6 @@ def reason(weighed: Advice) -> str:
         return f"It does not heal by itself; {price}."
     chance = weighed.heals_within_10_min or 0.0
     return (
-        f"Lost so far {weighed.gpu_hours_lost:.3g} GPU-h, "
+        f"When this was weighed {weighed.gpu_hours_lost:.3g} GPU-h were lost and "
         f"{weighed.expected_gpu_hours or 0.0:.3g} more expected; {price}; {chance:.0%} heal within 10 min."
     )

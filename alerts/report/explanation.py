@@ -10,6 +10,7 @@ from typing import Any
 from alerts.config import FindingConfig
 from alerts.kinds import kind_of
 from alerts.reasoning.fusion import MENTIONED_ABOVE, Caps
+from alerts.report.quantity import quantity, unit_of
 from alerts.report.severity import IMPACT
 from alerts.report.title import place
 from slowrank.telemetry.records import Subject
@@ -63,12 +64,12 @@ def _why(finding: Document) -> Iterator[str]:
 
 
 def _measured(piece: Document) -> str:
-    unit = "" if piece.get("unit") in (None, "", "1") else f" {piece['unit']}"
-    said = [f"{piece['metric']} is {piece['value']:.5g}{unit}"]
+    unit = unit_of(piece["metric"], piece.get("unit"))
+    said = [f"{piece['metric']} is {quantity(piece['value'], unit)}"]
     if peers := piece.get("peers"):
         said.append(
-            f"of {peers['n']} peers ({peers['group']}) nine in ten have {peers['p05']:.5g} to "
-            f"{peers['p95']:.5g}{unit}, the median is {peers['median']:.5g}{unit}"
+            f"of {peers['n']} peers ({peers['group']}) nine in ten have {quantity(peers['p05'], unit)} to "
+            f"{quantity(peers['p95'], unit)}, the median is {quantity(peers['median'], unit)}"
         )
         if rank := peers.get("rank_of_subject"):
             said.append(f"by size it is number {rank} of {peers['n'] + 1}")
@@ -78,7 +79,8 @@ def _measured(piece: Document) -> str:
             f", {abs(piece['value'] - baseline['median']) / spread:.3g} deviations away" if spread > 0 else ""
         )
         said.append(
-            f"usual for it is {baseline['median']:.5g} ± {spread:.2g}{unit} ({baseline['n']} values{away})"
+            f"usual for it is {quantity(baseline['median'], unit)} ± {quantity(spread, unit)} "
+            f"({baseline['n']} values{away})"
         )
     if piece.get("note"):
         said.append(str(piece["note"]))

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from alerts.report.quantity import unit_of
+
 LIVE = frozenset({"suspected", "open", "acknowledged"})
 
 _FINDING: dict[str, Any] = {
@@ -50,4 +52,9 @@ def shown(doc: Mapping[str, Any]) -> dict[str, Any]:
 
 def _evidence(piece: Mapping[str, Any]) -> dict[str, Any]:
     peers = piece.get("peers")
-    return {**_EVIDENCE, **piece, "peers": None if peers is None else {**_PEERS, **peers}}
+    return {
+        **_EVIDENCE,
+        **piece,
+        "unit": unit_of(piece["metric"], piece.get("unit")),
+        "peers": None if peers is None else {**_PEERS, **peers},
+    }

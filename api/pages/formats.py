@@ -11,27 +11,6 @@ from markupsafe import Markup
 from alerts.kinds import kind_of
 from api.http.times import rfc3339
 
-# Units of telemetry that take SI prefixes.
-_PREFIXED = frozenset({"Hz", "B", "B/s", "bit/s", "W", "J"})
-_PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
-
-
-def quantity(value: float | None, unit: str | None = "") -> str:
-    """Return a number with its unit: ``1.76 GHz``, ``31 ms``, ``93 %``; a dash for None."""
-    if value is None:
-        return "–"
-    if unit == "1" or not unit:
-        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-    if unit == "ratio":
-        return f"{100 * value:.3g} %"
-    if unit == "s" and 0 < abs(value) < 1:
-        return f"{1000 * value:.3g} ms"
-    if unit in _PREFIXED:
-        for size, prefix in _PREFIXES:
-            if abs(value) >= size:
-                return f"{value / size:.3g} {prefix}{unit}"
-    return f"{value:.4g} {unit}"
-
 
 def amount(value: float) -> str:
     """Return a number with three digits, and never as a power of ten: ``0.048``, ``14.8``, ``20,150``."""
@@ -73,7 +52,7 @@ def ago(at: str | datetime, now: datetime) -> str:
 
 def cause_name(hypothesis: str) -> str:
     """Return the name of a hypothesis in a few words."""
-    return kind_of(hypothesis).phrase or hypothesis.replace("_", " ")
+    return kind_of(hypothesis).phrase or hypothesis.replace(".", ": ").replace("_", " ")
 
 
 def place_of(subject: Mapping[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from api.pages import assets
 from api.pages.routes import (
+    demo,
     docs,
     finding,
     finding_forms,
@@ -20,6 +21,7 @@ ROUTERS = (
     assets.router,
     sign_in.router,
     fleet.router,
+    demo.router,
     findings.router,
     finding.router,
     finding_forms.router,

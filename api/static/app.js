@@ -79,8 +79,10 @@
   }
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, select, textarea")) return;
+    const choice = document.querySelector(`[data-key="${CSS.escape(event.key)}"]`);
     if (event.key === "j") select(at + 1);
     else if (event.key === "k") select(at - 1);
+    else if (choice) choice.click();
     else if (!(event.key in forms) || !open(forms[event.key])) return;
     event.preventDefault();
   });

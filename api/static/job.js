@@ -158,14 +158,16 @@
     });
   }
 
-  // The onsets of the findings in the table below, as lines.
-  function onsets(paint, from, to) {
-    const times = [...document.querySelectorAll("[data-onset]")].map((row) => Date.parse(row.dataset.onset) / 1000);
+  // The onsets of the findings in the table below as lines, and the changes of level as dashed ones.
+  function marked(paint, from, to, changes) {
+    const onsets = [...document.querySelectorAll("[data-onset]")].map((row) => Date.parse(row.dataset.onset) / 1000);
+    const lines = [...onsets.map((at) => [at, paint.onset, []]), ...changes.map((at) => [at, paint.dim, [5, 4]])];
     return (u) => {
       u.ctx.save();
-      u.ctx.strokeStyle = paint.onset;
       u.ctx.lineWidth = 1.5 * devicePixelRatio;
-      for (const at of times.filter((one) => one >= from && one <= to)) {
+      for (const [at, colour, dash] of lines.filter(([one]) => one >= from && one <= to)) {
+        u.ctx.strokeStyle = colour;
+        u.ctx.setLineDash(dash.map((length) => length * devicePixelRatio));
         const x = u.valToPos(at, "x", true);
         u.ctx.beginPath();
         u.ctx.moveTo(x, u.bbox.top);
@@ -194,6 +196,8 @@
       const chart = new uPlot({
         width: Math.max(260, place.clientWidth),
         height: 220,
+        // Room for the last label of the axis.
+        padding: [null, 28, null, null],
         axes: [{ ...axis, size: 30, space: 70, values: (_, all) => all.map(clock) }, { ...axis, size: 72, values: (_, all) => all.map((one) => quantity(one, found.unit)) }],
         bands: [{ series: [4, 3], fill: faded(paint.peers, 0.3) }],
         series: [
@@ -203,7 +207,7 @@
           { label: "5 %", stroke: paint.peers, width: 0.5, ...line },
           { label: "95 %", stroke: paint.peers, width: 0.5, ...line },
         ],
-        hooks: { drawClear: [onsets(paint, t[0], t[t.length - 1])] },
+        hooks: { drawClear: [marked(paint, t[0], t[t.length - 1], found.change_points.map((ms) => ms / 1000))] },
       }, [t, found.median, found.max, found.p05, found.p95], figure);
       return () => chart.destroy();
     });

@@ -27,7 +27,7 @@
       cursor: { sync: { key: "node" } },
       scales: { y: { range } },
       axes: [{ ...axis, size: 26, space: 80, values: (_, all) => all.map((at) => clock(at).slice(0, 5)) },
-        { ...axis, size: 66, space: 40, values: (_, all) => all.map((one) => quantity(one, found.unit)) }],
+        { ...axis, size: 66, space: 22, values: (_, all) => all.map((one) => quantity(one, found.unit)) }],
       series: [{ label: "UTC", value: (_, at) => (at === null ? "–" : clock(at)) },
         { label: "mean", stroke: paint.own, width: 1.5, points: { show: false }, value: (_, shown) => quantity(shown, found.unit) }],
     }, [found.t.map((ms) => ms / 1000), found.y], place);

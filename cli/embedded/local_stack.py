@@ -26,6 +26,7 @@ from api.app import create_app
 from api.delivery.from_settings import notifier_of
 from api.delivery.notifier import Notifier
 from api.http.connections import server
+from api.pages.breakable import Breakable
 from api.security.auth import SCOPES
 from api.security.links import finding_link
 from cli.admin.private_file import set_aside, write_private
@@ -55,11 +56,15 @@ TICK_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class StackConfig:
-    """Data ``folder``, API ``port`` (0 = any free one), and whether the data is ``throwaway``."""
+    """Data ``folder``, API ``port`` (0 = any free one), and whether the data is ``throwaway``.
+
+    ``breakable`` is the simulated cluster of a demo.
+    """
 
     folder: Path
     port: int
     throwaway: bool = False
+    breakable: Breakable | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +130,7 @@ def local_stack(config: StackConfig, settings: Settings, tuning: Tuning) -> Iter
         tuning = tuning.with_runbooks(settings.runbooks())
         sink = LocalSink(pool, now=time.time, tuning=tuning, job_memory_bytes=memory)
         parts.enter_context(_ticking(sink))
-        app = create_app(settings, pool, sink=sink)
+        app = create_app(settings, pool, sink=sink, breakable=config.breakable)
         # On the API's /metrics: this process serves no other.
         registry, instance = app.state.services.registry, f"local-{os.getpid()}"
         registry.register(JobMetrics(lambda: sink.jobs))

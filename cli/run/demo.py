@@ -23,11 +23,16 @@ if TYPE_CHECKING:
     import httpx
 
     from cli.embedded.local_stack import LocalStack
+    from cli.run.demo_breakage import Breakage
     from cli.run.demo_scenario import DemoResult
     from cli.run.demo_screen import Screen
+    from simulator import Cluster
     from slowrank.telemetry import Record
 
 Json = dict[str, Any]
+
+LONGEST_SECONDS = 86400.0
+"""Simulated seconds after which nothing more happens. Chosen: nobody looks at a demo for a day."""
 
 
 def demo(
@@ -42,9 +47,13 @@ def demo(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the API; 0 = any free one.")] = 0,
 ) -> None:
     """Find a simulated straggler, on this machine, in a minute: no Docker, no GPU, no Kafka, no root."""
+    import numpy as np
     from rich.console import Console
 
+    from cli.run.demo_breakage import Breakage
+    from cli.run.demo_scenario import draw
     from cli.run.demo_screen import Screen
+    from cli.run.keyboard import pressed_keys
 
     if json_file is not None and not json_file.parent.is_dir():
         fail(f"--json {json_file}: there is no folder {json_file.parent}. Create it first.")
@@ -53,19 +62,22 @@ def demo(
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
     try:
-        with _running(port) as (stack, api, key_file):
+        # Longer ago than the run lasts, so that no record is ahead of the clock at any speed.
+        cluster = draw(seed, start=float(int(time.time())) - 300.0)
+        breakage = Breakage(cluster, np.random.default_rng(seed))
+        with _running(port, breakage) as (stack, api, key_file):
             screen, stays = Screen(Console()), not once and sys.stdout.isatty()
-            demo_run = _DemoRun(stack, api, screen, seed)
-            result = demo_run.run(speed, stack.link if stays else lambda _: _no_link(json_file))
+            demo_run = _DemoRun(
+                stack, api, screen, seed=seed, cluster=cluster, breakage=breakage, speed=speed
+            )
+            result = demo_run.run(stack.link if stays else lambda _: _no_link(json_file), stays=stays)
             if json_file is not None:
                 json_file.write_text(json.dumps(result.to_json(), indent=2) + "\n")
             if stays:
-                path = f"/findings/{result.finding['id']}" if result.finding else "/"
-                link = stack.sign_in_link(key_file.read_text(), path)
-                screen.waiting(stack.url, str(key_file), _own_command(), link)
-                with suppress(KeyboardInterrupt):
-                    while True:
-                        time.sleep(1)
+                link = stack.sign_in_link(key_file.read_text())
+                screen.waiting(stack.url, str(key_file), _own_command(), link, breakage.choices)
+                with suppress(KeyboardInterrupt), pressed_keys() as keys:
+                    demo_run.stay(keys)
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
     except OSError as error:
@@ -90,7 +102,7 @@ def _own_command() -> str:
 
 
 @contextmanager
-def _running(port: int) -> "Iterator[tuple[LocalStack, httpx.Client, Path]]":
+def _running(port: int, breakage: "Breakage") -> "Iterator[tuple[LocalStack, httpx.Client, Path]]":
     """Start the stack in a temporary folder, with this host's telemetry."""
     import httpx
 
@@ -105,7 +117,7 @@ def _running(port: int) -> "Iterator[tuple[LocalStack, httpx.Client, Path]]":
     with tempfile.TemporaryDirectory(prefix="slowrank-demo-") as folder:
         # As root the database runs as another user, who must be able to enter its folder here.
         Path(folder).chmod(0o711)
-        config = StackConfig(Path(folder) / "database", port, throwaway=True)
+        config = StackConfig(Path(folder) / "database", port, throwaway=True, breakable=breakage)
         try:
             with local_stack(config, settings, tuning) as stack, host_telemetry(stack, listen=()):
                 key = stack.new_key("demo")
@@ -123,54 +135,93 @@ class _DemoRun:
     The injected fault is used for the output and the result only; the stack receives nothing of it.
     """
 
-    def __init__(self, stack: "LocalStack", api: "httpx.Client", screen: "Screen", seed: int) -> None:
-        from cli.run.demo_scenario import SETTLE_SECONDS, TIMEOUT_SECONDS, draw
+    def __init__(
+        self,
+        stack: "LocalStack",
+        api: "httpx.Client",
+        screen: "Screen",
+        *,
+        seed: int,
+        cluster: "Cluster",
+        breakage: "Breakage",
+        speed: float,
+    ) -> None:
+        from cli.run.demo_scenario import SETTLE_SECONDS, TIMEOUT_SECONDS
 
         self._stack = stack
         self._api = api
         self._screen = screen
         self._seed = seed
-        # Longer ago than the run lasts, so that no record is ahead of the clock at any speed.
-        self._start = float(int(time.time())) - 300.0
-        self._cluster = draw(seed, start=self._start)
+        self._cluster = cluster
+        self._breakage = breakage
+        self._start = cluster.spec.start
+        # Used up by `run` first, then by `stay`.
+        self._seconds = groupby(self._records(speed), key=lambda record: int(record.ts))
         self._onset = self._cluster.faults[0].onset
         self._end = self._onset + TIMEOUT_SECONDS
         self._settle = SETTLE_SECONDS
         self._steps: deque[float] = deque(maxlen=20)
         self._found_at: float | None = None
         self._injected = False
+        self._last: list[Json] = []
 
-    def run(self, speed: float, proof: Callable[[str], str]) -> "DemoResult":
+    def run(self, proof: Callable[[str], str], *, stays: bool) -> "DemoResult":
         """Run until some time after the right finding, or until the timeout.
 
-        ``proof`` returns the address of a finding by its id.
+        ``proof`` returns the address of a finding by its id. If the demo ``stays`` the cluster goes on.
         """
         from cli.run.demo_scenario import CLUSTER, evaluate
 
         spec = self._cluster.spec
         self._screen.head(seed=self._seed, nodes=spec.nodes, gpus=spec.gpus, url=self._stack.url)
-        for second, batch in groupby(self._records(speed), key=lambda record: int(record.ts)):
+        for second, batch in self._seconds:
             records = list(batch)
             self._stack.sink.accept(records)
             at = second + 1 - self._start
             self._report(at, records)
             if at > self._end:
                 break
-        self._stack.sink.finish(CLUSTER)
+        if not stays:
+            self._stack.sink.finish(CLUSTER)
         self._show(self._end)
-        result = evaluate(self._seed, self._cluster.truth[0], self._findings(), seconds=self._found_at)
+        result = evaluate(self._seed, self._cluster.truth[0], self._last, seconds=self._found_at)
         if result.finding is not None:
             self._screen.details(result.finding, proof(result.finding["id"]))
         self._screen.result(result)
         return result
 
-    def _records(self, speed: float) -> "Iterable[Record]":
+    def stay(self, keys: Callable[[], str]) -> None:
+        """Let the cluster run on and break what is asked for, until ``q`` is pressed."""
+        by_key = {choice.key: choice for choice in self._breakage.choices}
+        for second, batch in self._seconds:
+            self._stack.sink.accept(list(batch))
+            at = second + 1 - self._start
+            for key in keys():
+                if key == "q":
+                    return
+                if key in by_key:
+                    self._break(by_key[key].name, at)
+            self._breakage.apply(at)
+            self._show(at)
+            self._breakage.follow(self._last)
+
+    def _break(self, name: str, at: float) -> None:
+        try:
+            self._breakage.begin(name)
+        except ValueError as error:
+            self._screen.note(at, str(error))
+
+    def _records(self, speed: float) -> "Iterator[Record]":
+        """Yield the records ``speed`` times as fast as they happen, and never ahead of the clock."""
         from streams.files.replay import paced
 
-        records = self._cluster.run(self._end + 10.0)
-        if not speed:
-            return records
-        return paced(records, speed=speed, clock=time.monotonic, sleep=time.sleep)
+        records: Iterable[Record] = self._cluster.run(LONGEST_SECONDS)
+        if speed:
+            records = paced(records, speed=speed, clock=time.monotonic, sleep=time.sleep)
+        for record in records:
+            if (ahead := record.ts - time.time()) > 0:
+                time.sleep(ahead)
+            yield record
 
     def _report(self, at: float, records: "list[Record]") -> None:
         if self._onset <= at and not self._injected:
@@ -200,7 +251,8 @@ class _DemoRun:
         """Show new and changed findings; the first right one sets the end of the run."""
         from cli.run.demo_scenario import names_culprit
 
-        for finding in self._findings():
+        self._last = self._findings()
+        for finding in self._last:
             self._screen.finding(at, finding, self._start)
             if self._found_at is None and names_culprit(finding, self._cluster.truth[0]):
                 self._found_at = at - self._onset

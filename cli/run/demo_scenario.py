@@ -1,12 +1,12 @@
 """The demo's fault, drawn from its seed, and the evaluation of its findings."""
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from simulator import Cluster, ClusterSpec, Fault, Truth
+from simulator import Cluster, ClusterSpec, Fault, Truth, Workload
 from simulator.cluster.layout import one_job
 
 # A size that a laptop simulates at ten times real time.
@@ -61,8 +61,16 @@ def draw(seed: int, *, start: float) -> Cluster:
         shape="ramp" if kind == "thermal_throttle" else "step",
         period=float(rng.uniform(3.0, 12.0)),
     )
+    # A deploy is announced by an event, as docs/records.md asks for; a job that stopped starts again soon.
+    job = replace(one_job(NODES, GPUS), restart_seconds=20.0, workload=Workload(announced=True))
     spec = ClusterSpec(
-        nodes=NODES, gpus=GPUS, nics=NICS, name=CLUSTER, start=start, jobs=(one_job(NODES, GPUS),)
+        nodes=NODES,
+        gpus=GPUS,
+        nics=NICS,
+        name=CLUSTER,
+        start=start,
+        nodes_per_switch=NODES // 2,
+        jobs=(job,),
     )
     return Cluster(spec, seed=seed, faults=[fault])
 

@@ -1,6 +1,6 @@
 """Terminal output of the demo: progress, findings and the result."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from cli.remote.client import printable
 from slowrank import __version__
 
 if TYPE_CHECKING:
+    from api.pages.breakable import Choice
     from cli.run.demo_scenario import DemoResult
 
 Json = dict[str, Any]
@@ -93,14 +94,23 @@ class Screen:
             f"   [dim](injected: {injected})[/]"
         )
 
-    def waiting(self, url: str, key_file: str, command: str, link: str) -> None:
-        """Print how to look at the running demo: ``link`` signs a browser in."""
+    def note(self, at: float, text: str) -> None:
+        """Print a remark."""
+        self._at(at, f"[dim]{escape(text)}[/]")
+
+    def waiting(
+        self, url: str, key_file: str, command: str, link: str, choices: "Sequence[Choice]" = ()
+    ) -> None:
+        """Print how to look at the running demo, and what one can break: ``link`` signs a browser in."""
         self._print("Open in a browser (signs in once, within ten minutes):")
         self._print(f"  {link}")
         self._print("While it runs, in another shell:")
         self._print(f"  export SLOWRANK_URL={url} SLOWRANK_KEY_FILE={key_file}")
         self._print(f"  {command} findings list")
-        self._print("Press Ctrl-C to quit. Nothing is left on your machine.")
+        if choices:
+            self._print("Break something else, here or on the page Fleet:")
+            self._print("  " + "   ".join(f"[bold]{one.key}[/] {one.title}" for one in choices))
+        self._print("Press Ctrl-C or q to quit. Nothing is left on your machine.")
 
     def _at(self, at: float, text: str) -> None:
         self._print(f"  {_clock(at)[:5]}  {text}")
@@ -115,7 +125,7 @@ def _cost(finding: Json) -> str:
     if ratio and ratio > 1:
         parts.append(f"job loses {100 * (1 - 1 / ratio):.1f} % of its speed")
     if hours:
-        parts.append(f"{hours:.1f} GPU-hours every hour")
+        parts.append(f"{hours:.1f} GPU-hours every hour since the onset, in the mean")
     if finding.get("cost_per_hour"):
         parts.append(f"{finding['cost_per_hour']:.0f} per hour")
     return " = ".join(parts)

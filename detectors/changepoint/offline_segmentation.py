@@ -1,4 +1,4 @@
-"""Offline check of a change after its alarm: penalised segmentation of the recent past of one series."""
+"""Penalised segmentation of a stored series: checks a change after its alarm, finds the levels of a plot."""
 
 import math
 from dataclasses import dataclass
@@ -80,6 +80,29 @@ def second_opinion(x: Floats, age: int) -> Opinion | None:
     others = np.delete(moves, nearest) if confirmed else moves
     further = int((others >= _MOVE_SHARE * own).sum())
     return Opinion(confirmed, len(window) - int(read[at]), before, after, further)
+
+
+def change_points(x: Floats, least: float) -> list[int]:
+    """Return where the level of ``x`` [n] changes by ``least`` or more, as indices of the first samples.
+
+    The segmentation is that of ``second_opinion``. Of neighbouring segments whose medians differ by less than
+    ``least`` the closest are joined first, until none are left: on autocorrelated series, such as the drift
+    of a job's steps, the penalty alone leaves edges. NaN = not read. Empty with fewer than 10 samples, and
+    where ruptures is not installed.
+    """
+    read = np.flatnonzero(np.isfinite(x))
+    series = x[read]
+    ruptures = _ruptures()
+    if ruptures is None or len(series) < 2 * MIN_STEPS:
+        return []
+    edges = [0, *_segments(ruptures, series)]
+    while len(edges) > 2:
+        moves = np.abs(np.diff([np.median(series[a:b]) for a, b in pairwise(edges)]))
+        closest = int(np.argmin(moves))
+        if moves[closest] >= least:
+            break
+        del edges[closest + 1]
+    return [int(read[edge]) for edge in edges[1:-1]]
 
 
 def _segments(ruptures: ModuleType, series: Floats) -> list[int]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from simulator.cluster.activity import idle
 from simulator.cluster.delivery import Delivery, Sent
-from simulator.cluster.layout import ClusterSpec
+from simulator.cluster.layout import ClusterSpec, Planned
 from simulator.cluster.truth import Truth, planned_truths, truths
 from simulator.devices.devices import Devices
 from simulator.faults.condition import Condition
@@ -34,9 +34,7 @@ class Cluster:
         # A random stream for each part, so that a fault in one job does not change the draws of another.
         rngs = np.random.default_rng(seed).spawn(3 + len(spec.jobs))
         for fault in self.faults:
-            if not 0 <= fault.node < spec.nodes or not 0 <= (fault.gpu or 0) < spec.gpus:
-                gpu = "" if fault.gpu is None else f" with GPU {fault.gpu}"
-                raise ValueError(f"fault {fault.kind}: there is no node {fault.node}{gpu}")
+            self._check_place(fault)
         self._devices = Devices(spec, rngs[0])
         self._hardware = Hardware(spec, self.faults, range(spec.nodes))
         # Each exporter ticks at its own, constant phase of the second.
@@ -52,6 +50,8 @@ class Cluster:
         self._seq = [0] * spec.nodes
         self._boot = [1] * spec.nodes
         self._unsent: list[list[Rows]] = [[] for _ in self._jobs]
+        self._incidents: deque[Incident] = deque()
+        self._now = self._until = 0.0
 
     @property
     def truth(self) -> tuple[Truth, ...]:
@@ -63,16 +63,50 @@ class Cluster:
         """Healthy behaviour of the jobs that resembles faults."""
         return planned_truths(self.spec)
 
+    def inject(self, fault: Fault) -> None:
+        """Add a fault while the cluster runs; its ``onset`` is seconds since the start, as always.
+
+        Raises ``ValueError`` for a place that does not exist, and for an onset in the past.
+        """
+        self._check_place(fault)
+        self._check_time(fault.onset)
+        self.faults = (*self.faults, fault)
+        self._hardware.add(fault)
+        self._delivery.add(fault)
+        for job in self._jobs:
+            job.inject(fault)
+        due = [*self._incidents, *incidents(self.spec, [fault], self._until)]
+        self._incidents = deque(sorted(due, key=lambda incident: incident.t))
+
+    def plan(self, job_id: str, change: Planned) -> None:
+        """Add a planned change to a job while it runs. Raises ``ValueError`` as ``inject`` does."""
+        self._check_time(change.onset)
+        found = [job for job in self._jobs if job.job.job_id == job_id]
+        if not found:
+            raise ValueError(f"there is no job {job_id}")
+        found[0].plan(change)
+
+    def _check_place(self, fault: Fault) -> None:
+        if not 0 <= fault.node < self.spec.nodes or not 0 <= (fault.gpu or 0) < self.spec.gpus:
+            gpu = "" if fault.gpu is None else f" with GPU {fault.gpu}"
+            raise ValueError(f"fault {fault.kind}: there is no node {fault.node}{gpu}")
+
+    def _check_time(self, onset: float) -> None:
+        if onset < self._now:
+            raise ValueError(f"onset={onset:g}: the cluster has run to {self._now:g} s already")
+
     def run(self, duration: float) -> Iterator[Record]:
         """Yield the records of ``duration`` seconds in order of their true time of arrival."""
-        waiting = deque(incidents(self.spec, self.faults, duration))
+        self._until = duration
+        self._incidents = deque(incidents(self.spec, self.faults, duration))
         uncounted: list[Incident] = []
         tick = self.spec.send_seconds
         for second in range(int(duration / tick)):
             start, until = second * tick, (second + 1) * tick
-            due = []
-            while waiting and waiting[0].t < until:
-                due.append(waiting.popleft())
+            due: list[Incident] = []
+            while self._incidents and self._incidents[0].t < until:
+                due.append(self._incidents.popleft())
+            self._now = until
             # An incident after a node was read in this tick shows in its next sample.
             read = start + self._phase
             ripe = [i for i in uncounted + due if i.t <= read[i.node]]

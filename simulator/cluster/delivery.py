@@ -21,13 +21,19 @@ class Delivery:
     def __init__(self, spec: ClusterSpec, faults: Iterable[Fault], rng: np.random.Generator) -> None:
         self._lost_share = spec.lost_share
         self._rng = rng
-        self._faults = [
-            (fault, {spec.node_name(node) for node in nodes_of(spec, fault)})
-            for fault in faults
-            if fault.kind in ("late_batch", "duplicate_batch")
-        ]
-        self._reached = {name for _, nodes in self._faults for name in nodes}
+        self._spec = spec
+        self._faults: list[tuple[Fault, set[str]]] = []
+        self._reached: set[str] = set()
         self._under_way: list[Sent] = []
+        for fault in faults:
+            self.add(fault)
+
+    def add(self, fault: Fault) -> None:
+        """Add a fault, unless it is not one of delivery."""
+        if fault.kind in ("late_batch", "duplicate_batch"):
+            nodes = {self._spec.node_name(node) for node in nodes_of(self._spec, fault)}
+            self._faults.append((fault, nodes))
+            self._reached |= nodes
 
     def arrivals(self, sent: list[Sent], until: float) -> Iterator[Record]:
         """Yield the records that arrive before ``until``, in order, from ``sent`` and from earlier calls."""

@@ -45,9 +45,17 @@ class Hardware:
     """The condition of some nodes over time; ``nodes`` is all of the cluster or those of one job."""
 
     def __init__(self, spec: ClusterSpec, faults: Iterable[Fault], nodes: range) -> None:
-        self._places = [(fault, place_of(spec, fault, nodes)) for fault in faults]
-        self._places = [(f, place) for f, place in self._places if place.nodes.start < place.nodes.stop]
+        self._spec, self._nodes = spec, nodes
+        self._places: list[tuple[Fault, Place]] = []
+        for fault in faults:
+            self.add(fault)
         self._healthy = healthy(len(nodes), spec.gpus, spec.nics)
+
+    def add(self, fault: Fault) -> None:
+        """Add a fault, unless it does not reach these nodes."""
+        place = place_of(self._spec, fault, self._nodes)
+        if place.nodes.start < place.nodes.stop:
+            self._places.append((fault, place))
 
     @property
     def faults(self) -> list[Fault]:

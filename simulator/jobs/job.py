@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from simulator.cluster.activity import Activity
-from simulator.cluster.layout import ClusterSpec, FloatArray, JobSpec
+from simulator.cluster.layout import ClusterSpec, FloatArray, JobSpec, Planned
 from simulator.faults.breaks import Break, breaks, first_in, repaired
 from simulator.faults.events import job_event
 from simulator.faults.fault import Fault
@@ -50,7 +50,18 @@ class RunningJob:
         if job.begins:
             self._announce(self._now, "job.start", f"attempt {self.attempt} on {len(self.nodes)} nodes")
         for change in job.workload.planned:
-            self._announce(change.onset, "job.schedule", f"compute goes to {change.factor:g} times")
+            self._announce_change(change)
+
+    def inject(self, fault: Fault) -> None:
+        """Add a fault while the job runs; a step that is planned already does not change by it."""
+        self._hardware.add(fault)
+        self._breaks = breaks(self._hardware, alone=len(self.nodes) == 1)
+        self._losses.add(fault)
+
+    def plan(self, change: Planned) -> None:
+        """Add a planned change, announced as those of the workload are."""
+        self._source.plan(change)
+        self._announce_change(change)
 
     def advance(self, t: float) -> list[Rows]:
         """Run the job to ``t`` seconds since the start."""
@@ -180,6 +191,9 @@ class RunningJob:
         self._announce(self.job.ends, "job.end", f"after step {self._step - 1}")
         self._timeline.add(Segment(math.inf, 0.0, 0.0, running=False))
         self._now = math.inf
+
+    def _announce_change(self, change: Planned) -> None:
+        self._announce(change.onset, "job.schedule", f"compute goes to {change.factor:g} times")
 
     def _announce(self, t: float, code: str, message: str) -> None:
         if self.job.workload.announced and math.isfinite(t):

@@ -14,8 +14,15 @@ class Losses:
     """The loss and gradient norm of one job by step, with its ``loss`` faults."""
 
     def __init__(self, faults: list[Fault], rng: np.random.Generator) -> None:
-        self._faults = [fault for fault in faults if fault.row.cause == "loss"]
+        self._faults: list[Fault] = []
         self._rng = rng
+        for fault in faults:
+            self.add(fault)
+
+    def add(self, fault: Fault) -> None:
+        """Add a fault, unless it is not one of the loss."""
+        if fault.row.cause == "loss":
+            self._faults.append(fault)
 
     def at(self, step: int, t: float) -> tuple[float, float]:
         """Return loss and gradient norm of ``step``, which ends at ``t``.

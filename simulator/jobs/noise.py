@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from simulator.cluster.layout import FloatArray, JobSpec
+from simulator.cluster.layout import FloatArray, JobSpec, Planned
 
 DRIFT_MEMORY = 0.9
 """Lag-1 of the shared drift; with the noise added, a rank's steps have the measured 0.7 to 0.8."""
@@ -23,10 +23,15 @@ class Noise:
 
     def __init__(self, job: JobSpec, rng: np.random.Generator) -> None:
         self._load = job.workload
+        self._planned = list(self._load.planned)
         self._rng = rng
         self._shape = (job.pp, job.dp, job.tp)
         self._drift = self._load.drift_cv * rng.standard_normal()
         self._wander = np.zeros(self._shape)
+
+    def plan(self, change: Planned) -> None:
+        """Add a planned change."""
+        self._planned.append(change)
 
     def shared(self, step: int, t: float) -> float:
         """Return the common factor of all ranks in the step that starts at ``t``."""
@@ -35,7 +40,7 @@ class Noise:
         kick = load.drift_cv * np.sqrt(1.0 - DRIFT_MEMORY**2)
         self._drift = DRIFT_MEMORY * self._drift + kick * self._rng.standard_normal()
         factor = float(np.exp(self._drift)) * self._jolt()
-        for change in load.planned:
+        for change in self._planned:
             if t >= change.onset:
                 ramp = max(change.ramp_seconds, 1e-9)
                 factor *= 1.0 + (change.factor - 1.0) * min(1.0, (t - change.onset) / ramp)

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from simulator.cluster.layout import ClusterSpec, FloatArray, JobSpec
+from simulator.cluster.layout import ClusterSpec, FloatArray, JobSpec, Planned
 from simulator.faults.condition import Condition
 from simulator.jobs.noise import Noise
 from simulator.jobs.step_schedule import Work
@@ -66,6 +66,10 @@ class WorkSource:
             stall=stall,
             pause=self._checkpoint(step, start),
         )
+
+    def plan(self, change: Planned) -> None:
+        """Add a planned change of all ranks' compute."""
+        self._noise.plan(change)
 
     def generation(self, slowdown: FloatArray) -> FloatArray:
         """Return the seconds of generation of each rank of the replicas that roll out, [pp, dp, tp]."""

@@ -3,7 +3,7 @@
 ``save`` is idempotent: the same or an older version changes nothing and emits no event.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Literal, LiteralString
@@ -119,6 +119,14 @@ def get(conn: Connection[Any], finding_id: str) -> StoredFinding | None:
     """Return one finding."""
     row = _row(conn, finding_id)
     return None if row is None else served(row)
+
+
+def titles(conn: Connection[Any], cluster: str, ids: Sequence[str]) -> dict[str, str]:
+    """Return the titles of findings of a cluster by their ids, without those that are not stored."""
+    rows = conn.execute(
+        "SELECT id, title FROM findings WHERE cluster = %s AND id = ANY(%s)", (storable(cluster), list(ids))
+    )
+    return dict(rows.fetchall())
 
 
 def acknowledge(conn: Connection[Any], finding_id: str, edit: Edit) -> Change:

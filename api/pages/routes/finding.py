@@ -1,7 +1,8 @@
 """The page of one finding, for a session, a key, or the link of an alert."""
 
+from collections.abc import Mapping
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import JSONResponse
@@ -71,6 +72,7 @@ def show_finding(
             raise not_found("finding", finding_id)
         steps = findings.history(conn, finding_id)
         newest = node_counts(conn, (stored.cluster,), now - SILENT)["newest"]
+        others = findings.titles(conn, stored.cluster, _same_cause(stored.doc))
         silence = muting(silences.current(conn, now), labels(stored.doc), now)
     finding = shown(stored.doc)
     false_alarm = done == "false_positive"
@@ -82,6 +84,7 @@ def show_finding(
         live=stored.status in LIVE,
         history=steps,
         silence=silence,
+        others=others,
         now=now,
         lasted=_lasted(finding["onset"], finding["resolved_at"]),
         done=_DONE.get(done, ""),
@@ -116,6 +119,10 @@ def read_evidence(
             raise not_found("finding", finding_id)
         found = evidence_of(conn, finding_id)
     return JSONResponse(found, headers={"cache-control": "private, no-store"})
+
+
+def _same_cause(doc: Mapping[str, Any]) -> list[str]:
+    return list((doc.get("blast_radius") or {}).get("other_findings") or ())
 
 
 def _lasted(onset: str, resolved_at: str | None) -> str:

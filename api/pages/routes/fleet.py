@@ -74,6 +74,7 @@ def _page(request: Request, services: Services, seen: Visit, template: str, clus
         findings=found.findings,
         total=found.total,
         filtered=False,
+        breakable=services.breakable,
         now=now,
     )
 

@@ -1,8 +1,10 @@
 """Jobs: what they have lost and why, where their ranks run, and their step times as band and heat map."""
 
+import math
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Literal
 
+import numpy as np
 from fastapi import APIRouter, Path, Query, Request, Response
 from psycopg import Connection
 from pydantic import BaseModel, ConfigDict, Field
@@ -14,6 +16,7 @@ from api.routes.dashboard.heat import SCALE, TOP_RATIO, Heat, code_of
 from api.routes.dashboard.nodes import coords_of
 from api.routes.dashboard.ranges import Name, Range, milliseconds, readable
 from api.security.auth import Principal, TelemetryReader
+from detectors.changepoint.offline_segmentation import change_points
 from store.dashboard import jobs as stored
 from store.dashboard import steps
 from store.dashboard.jobs import JobFilter
@@ -30,6 +33,8 @@ MAX_CELLS = 2_500_000
 """Cells of a heat map; above, the rows are nodes instead of ranks."""
 STEP_RANKS = 16
 """Ranks that are asked for the steps of a heat map's columns (chosen: two nodes)."""
+LEAST_CHANGE = 1.03
+"""Of change points in a job's step time (chosen: above the CV of a healthy job's steps, 0.4 to 2.4 %)."""
 JobId = Annotated[str, Path(max_length=128)]
 Metric = Literal["step_seconds", "compute_seconds", "wait_seconds"]
 _UNCHANGED = {"description": "Unchanged."}
@@ -196,6 +201,10 @@ class Band(BaseModel):
     p95: list[float]
     max: list[float]
     slowest_rank: list[int]
+    change_points: list[int] = Field(
+        description="Times at which the median changes its level by 3 % or more, epoch milliseconds, by an "
+        "offline segmentation of the window; empty without the extra `science`."
+    )
 
 
 class Matrix(BaseModel):
@@ -378,6 +387,8 @@ def read_steps(
     }
     shown |= {name: [row[name] for row in rows] for name in ("first_step", "last_step", "ranks", "max")}
     shown |= {name: [row["quantiles"][i] for row in rows] for i, name in enumerate(("p05", "median", "p95"))}
+    levels = np.log(np.maximum([row["quantiles"][1] for row in rows], np.finfo(float).tiny))
+    shown |= {"change_points": [shown["t"][i] for i in change_points(levels, math.log(LEAST_CHANGE))]}
     return conditional.answer(request, shown | {"slowest_rank": [row["slowest"] for row in rows]})
 
 

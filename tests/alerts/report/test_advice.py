@@ -102,7 +102,8 @@ def test_advice_adds_up():
     assert told.expected_gpu_hours == pytest.approx(rate * COMPUTE.remaining(age=600.0) / 3600, abs=1e-4)
     assert told.heals_within_10_min == pytest.approx(COMPUTE.heals_within(600.0, age=600.0), abs=1e-4)
     assert reason(told) == (
-        "Lost so far 0.1 GPU-h, 0.366 more expected; a restart costs 1.33 GPU-h; 56% heal within 10 min."
+        "When this was weighed 0.1 GPU-h were lost and 0.366 more expected; a restart costs 1.33 GPU-h; "
+        "56% heal within 10 min."
     )
 
 

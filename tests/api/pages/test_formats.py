@@ -6,26 +6,6 @@ from api.pages import formats
 
 
 @pytest.mark.parametrize(
-    ("value", "unit", "text"),
-    [
-        (1.755e9, "Hz", "1.75 GHz"),
-        (0.0312, "s", "31.2 ms"),
-        (2.904, "s", "2.904 s"),
-        (0.93, "ratio", "93 %"),
-        (3e9, "1", "3,000,000,000"),
-        (1.204, "1", "1.204"),
-        (596.8, "W", "596.8 W"),
-        (0.0, "s", "0 s"),
-        (-0.5, "s", "-500 ms"),
-        (None, "s", "–"),
-    ],
-)
-def test_a_quantity_has_its_unit_and_few_digits(value, unit, text):
-    """SI prefixes where the unit takes them."""
-    assert formats.quantity(value, unit) == text
-
-
-@pytest.mark.parametrize(
     ("seconds", "text"),
     [(0.2, "0 s"), (59, "59 s"), (61, "1 min 01 s"), (7500, "2 h 05 min"), (90000, "1 d 1 h"), (-5, "0 s")],
 )

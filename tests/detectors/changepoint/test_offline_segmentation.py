@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from detectors.changepoint import offline_segmentation
-from detectors.changepoint.offline_segmentation import MIN_STEPS, WINDOW, second_opinion
+from detectors.changepoint.offline_segmentation import MIN_STEPS, WINDOW, change_points, second_opinion
 
 
 def noise(seed, steps=WINDOW, sigma=0.01):
@@ -102,3 +102,23 @@ def test_the_same_samples_give_the_same_opinion():
     x = noise(1)
     x[-50:] += 0.1
     assert second_opinion(x, 50) == second_opinion(np.concatenate((noise(9), x)), 50) == second_opinion(x, 50)
+
+
+def test_levels_of_a_series_are_found_and_small_moves_are_not():
+    """A step up and back is dated to the sample; drift and what is smaller than the least change is not."""
+    x = np.log(noise(3, 300, 0.004) + 2.2)
+    x[120:] += np.log(1.2)
+    x[200:] -= np.log(1.2)
+    assert [
+        abs(found - at) <= 1 for found, at in zip(change_points(x, np.log(1.03)), (120, 200), strict=True)
+    ]
+    drift = 0.011 * np.sin(np.arange(300) / 30.0)
+    assert change_points(np.log(noise(4, 300, 0.004) + 2.2) + drift, np.log(1.03)) == []
+
+
+def test_gaps_do_not_move_a_change_point():
+    """An index is that of the series with its gaps, and too few samples have no change."""
+    x = np.where(np.arange(60) < 30, 0.0, 0.5) + noise(5, 60, 0.004)
+    x[5:15] = np.nan
+    assert change_points(x, 0.03) == [30]
+    assert change_points(x[26:34], 0.03) == []

@@ -35,6 +35,48 @@ def test_the_same_seed_gives_the_same_bytes():
     assert runs[0] == runs[1] != runs[2]
 
 
+def test_a_fault_that_is_injected_while_the_cluster_runs_acts_as_one_from_the_start():
+    """From its onset on every record is the same, byte for byte, events and broken jobs included."""
+    late = [
+        Fault(kind="nic_crash", node=1, gpu=1, onset=30, duration=20),
+        Fault(kind="thermal_throttle", node=2, gpu=0, onset=31),
+        Fault(kind="duplicate_batch", node=3, onset=32, magnitude=3.0),
+        Fault(kind="nan_loss", node=0, onset=33),
+    ]
+    change = Planned(onset=34.0, factor=1.3)
+    spec = cluster(announced=True)
+    running, found = Cluster(spec, seed=3), []
+    for record in running.run(90.0):
+        if record.ts - spec.start > 20.0 and not running.faults:
+            for fault in late:
+                running.inject(fault)
+            running.plan(spec.jobs[0].job_id, change)
+        found.append(record)
+    expected = records(cluster(announced=True, planned=(change,)), *late, seconds=90.0)
+    assert [encode(record) for record in found] == [encode(record) for record in expected]
+    assert running.truth == Cluster(spec, seed=3, faults=late).truth
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        (Fault(kind="clock_lock", node=9, gpu=0, onset=60), "there is no node 9 with GPU 0"),
+        (Fault(kind="clock_lock", node=1, gpu=0, onset=5), "onset=5: the cluster has run to 31 s already"),
+    ],
+)
+def test_what_cannot_be_injected_is_refused(fault, reason):
+    """A place that does not exist and an onset in the past; nothing is changed by either."""
+    running = Cluster(cluster(), seed=3)
+    for record in running.run(40.0):
+        if record.ts - running.spec.start > 30.0:
+            break
+    with pytest.raises(ValueError, match=reason):
+        running.inject(fault)
+    assert running.faults == ()
+    with pytest.raises(ValueError, match="there is no job none"):
+        running.plan("none", Planned(onset=50.0, factor=1.1))
+
+
 def test_every_record_passes_the_codec_in_order_of_time():
     """Whatever goes wrong, each record is valid and none is older than the one before."""
     faults = [

@@ -1,0 +1,35 @@
+"""Writes measured numbers with their units for people."""
+
+# Units of telemetry that take SI prefixes.
+_PREFIXED = frozenset({"Hz", "B", "B/s", "bit/s", "W", "J"})
+_PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+# Counters that evidence quotes as a plain number.
+_UNITS_OF_COUNTERS = {"_nanoseconds_total": "ns", "_bytes_total": "B", "_joules_total": "J"}
+
+
+def unit_of(metric: str, unit: str | None) -> str | None:
+    """Return the unit of a value of a metric: ``unit`` where it has one, else what the metric's name says."""
+    if unit not in (None, "", "1"):
+        return unit
+    return next((found for end, found in _UNITS_OF_COUNTERS.items() if metric.endswith(end)), unit)
+
+
+def quantity(value: float | None, unit: str | None = "") -> str:
+    """Return a number with its unit: ``1.76 GHz``, ``31 ms``, ``93 %``; a dash for None."""
+    if value is None:
+        return "–"
+    if unit == "1" or not unit:
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    if unit == "ratio":
+        return f"{100 * value:.3g} %"
+    if unit == "ns":
+        return quantity(value / 1e9, "s")
+    if unit == "s" and 0 < abs(value) < 1:
+        return f"{1000 * value:.3g} ms"
+    if unit in _PREFIXED:
+        for size, prefix in _PREFIXES:
+            if abs(value) >= size:
+                return f"{value / size:.3g} {prefix}{unit}"
+    return f"{value:.4g} {unit}"

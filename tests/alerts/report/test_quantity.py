@@ -1,0 +1,45 @@
+"""Numbers with units, as people write them."""
+
+import pytest
+
+from alerts.report.quantity import quantity, unit_of
+
+
+@pytest.mark.parametrize(
+    ("metric", "unit", "expected"),
+    [
+        ("gpu.throttle.thermal_nanoseconds_total", "1", "ns"),
+        ("gpu.nvlink.tx_bytes_total", None, "B"),
+        ("gpu.energy_joules_total", "", "J"),
+        ("gpu.throttle.thermal_nanoseconds_total", "s", "s"),
+        ("gpu.ecc.corrected_total", "1", "1"),
+    ],
+)
+def test_a_counter_has_the_unit_of_its_name(metric, unit, expected):
+    """Only where the evidence names none."""
+    assert unit_of(metric, unit) == expected
+
+
+def test_nanoseconds_are_read_as_seconds():
+    """Nobody reads 3,000,000,000."""
+    assert (quantity(3e9, "ns"), quantity(2.5e7, "ns")) == ("3 s", "25 ms")
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (1.755e9, "Hz", "1.75 GHz"),
+        (0.0312, "s", "31.2 ms"),
+        (2.904, "s", "2.904 s"),
+        (0.93, "ratio", "93 %"),
+        (3e9, "1", "3,000,000,000"),
+        (1.204, "1", "1.204"),
+        (596.8, "W", "596.8 W"),
+        (0.0, "s", "0 s"),
+        (-0.5, "s", "-500 ms"),
+        (None, "s", "–"),
+    ],
+)
+def test_a_quantity_has_its_unit_and_few_digits(value, unit, text):
+    """SI prefixes where the unit takes them."""
+    assert quantity(value, unit) == text

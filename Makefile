@@ -14,7 +14,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo install lint test test-fast compiled services services-down bench lock
+.PHONY: help demo install lint test test-fast compiled services services-down screenshots bench lock
 
 help: ## Show what there is to make
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,6 +52,9 @@ services-down: ## Stop them
 bench: $(BENCH_VENV)/installed ## Run the benchmarks (BENCH='wire'); needs a C compiler for one competitor
 	@set -e; for name in $(BENCH); do echo "# $$name"; \
 	  $(if $(filter api transport,$(BENCH)),$(PYTHON) scripts/services.py run --) $(BENCH_VENV)/bin/python -m benchmarks $$name; done
+
+screenshots: $(VENV)/installed ## Take the pictures of docs/images from the running demo (needs Chromium)
+	@PYTHONPATH=scripts:. $(VENV)/bin/python scripts/screenshots.py
 
 lock: ## Pin the newest allowed dependencies, with hashes (needs uv)
 	scripts/lock.sh --upgrade

@@ -15,6 +15,15 @@ _OPEN: LiteralString = (
     "SELECT severity, kind, count(*) AS n, sum(gpu_hours_lost_per_hour) AS rate FROM findings "
     "WHERE status IN ('open', 'acknowledged') AND NOT shadow AND " + _IN + " GROUP BY severity, kind"
 )
+# Devices of one name are behind the same switch of every node: a rail.
+_RAILS: LiteralString = (
+    "SELECT cluster, coalesce(doc #>> '{subject,rail}', doc #>> '{subject,nic}') AS rail, count(*) AS open, "
+    "max(severity_rank) + 1 AS worst, array_remove(array_agg(DISTINCT node ORDER BY node), NULL) AS nodes "
+    "FROM findings WHERE status IN ('open', 'acknowledged') AND NOT shadow "
+    "AND coalesce(doc #>> '{subject,rail}', doc #>> '{subject,nic}') IS NOT NULL AND "
+    + _IN
+    + " GROUP BY 1, 2 ORDER BY worst DESC, 1, 2 LIMIT 32"
+)
 # Members of a group are counted with the finding that explains them.
 _LOST: LiteralString = (
     "SELECT coalesce(sum(gpu_hours_lost), 0) FROM findings WHERE onset >= %(since)s "
@@ -60,6 +69,12 @@ def gpu_hours_lost(conn: Connection[Any], clusters: Sequence[str], since: dateti
     """Return the GPU-hours that findings have cost that began since a time."""
     row = conn.execute(_LOST, {"clusters": _texts(clusters), "since": since}).fetchone()
     return 0.0 if row is None else float(row[0])
+
+
+def rails(conn: Connection[Any], clusters: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the rails with open findings about them or a NIC on them, the worst first, at most 32."""
+    with conn.cursor(row_factory=dict_row) as cursor:
+        return cursor.execute(_RAILS, {"clusters": [storable(name) for name in clusters] or None}).fetchall()
 
 
 def node_counts(conn: Connection[Any], clusters: Sequence[str], silent: datetime) -> dict[str, Any]:

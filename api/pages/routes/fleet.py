@@ -16,6 +16,7 @@ from api.pages.routes.sign_in_form import ask_to_sign_in
 from api.routes.dashboard.fleet import numbers_of, racks_of
 from api.security.auth import CredentialsDep, authenticated, require
 from api.security.sessions import token_of
+from store.dashboard.fleet import rails
 from store.dashboard.nodes import NodeFilter, nodes
 from store.telemetry.windows import bounded
 
@@ -25,16 +26,18 @@ MAX_NODES = 2000
 """Nodes in the grid. Chosen: some 300 kB of HTML; a larger fleet is shown cluster by cluster."""
 MAX_FINDINGS = 50
 """Findings below the grid (chosen: more are not read on a page that is for a first look)."""
+SEVERITIES = ("ok", "info", "warning", "error", "critical")
 
 Cluster = Annotated[str, Query(max_length=128)]
 
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """The numbers of the fleet and its nodes by rack; ``more``: there are nodes beyond these."""
+    """Numbers of the fleet, its nodes by rack, and rails with findings; ``more``: there are more nodes."""
 
     numbers: dict[str, Any]
     racks: list[dict[str, Any]]
+    rails: list[dict[str, Any]]
     more: bool
 
 
@@ -88,4 +91,5 @@ def _grid(services: Services, seen: Visit, cluster: str, now: datetime) -> Grid:
     with services.pool.connection() as conn, bounded(conn):
         found = nodes(conn, NodeFilter(clusters=clusters, limit=MAX_NODES + 1))
         numbers = numbers_of(conn, clusters, now)
-    return Grid(numbers, racks_of(found[:MAX_NODES], now), len(found) > MAX_NODES)
+        found_rails = [row | {"severity": SEVERITIES[row["worst"]]} for row in rails(conn, clusters)]
+    return Grid(numbers, racks_of(found[:MAX_NODES], now), found_rails, len(found) > MAX_NODES)

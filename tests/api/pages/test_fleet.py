@@ -94,3 +94,23 @@ def test_a_thousand_healthy_nodes_are_a_small_page(signed_in, add_nodes):
     text = signed_in().get("/fleet-now").text
     assert text.count('<a class="node') == 1000
     assert len(text) < 200_000
+
+
+def test_rails_with_findings_stand_below_the_nodes(signed_in, add_nodes, save_finding, pool):
+    """NICs of one name are one rail, with the worst severity and the nodes; without any there is no list."""
+    add_nodes("n1", "n2", "n3")
+    browser = signed_in()
+    assert "Rails with open findings" not in browser.get("/").text
+    for node, severity in (("n1", "warning"), ("n2", "error")):
+        save_finding(node=node, gpu=0, kind="link.nic_slow", severity=severity)
+    save_finding(node="n3", gpu=1)
+    with pool.connection() as conn:
+        conn.execute(
+            "UPDATE findings SET doc = jsonb_set(doc, '{subject,nic}', '\"mlx5_1\"') "
+            "WHERE kind = 'link.nic_slow'"
+        )
+    (rail,) = re.findall(r'<ul class="plain rails".*?</ul>', browser.get("/").text, re.S)
+    assert re.findall(r'class="severity (\w+)">', rail) == ["error"]
+    assert "rail mlx5_1" in rail
+    assert "2 open" in rail
+    assert re.findall(r">(n\d)</a>", rail) == ["n1", "n2"]

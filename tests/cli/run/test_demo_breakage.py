@@ -1,5 +1,7 @@
 """What one breaks in the demo is found by the product's own pipeline, and a deploy is not."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -63,7 +65,7 @@ def test_what_is_broken_is_found_and_a_deploy_is_not():
     ):
         cluster = draw(7, start=START)
         breakage = Breakage(cluster, np.random.default_rng(3))
-        pipeline, last = local_pipeline(Tuning()), {}
+        pipeline, last = local_pipeline(Tuning()), dict[str, Any]()
         for record in cluster.run(ASKED_AT + SECONDS):
             if record.ts - START > ASKED_AT and not breakage.begun():
                 breakage.begin(name)

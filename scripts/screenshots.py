@@ -25,7 +25,11 @@ WIDE, PHONE = (1280, 800), (390, 844)
 def main() -> None:
     """Run the demo, break a NIC and write the pictures."""
     FOLDER.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory() as profile, _demo() as link, chromium(Path(profile)) as page:
+    with (
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile,
+        _demo() as link,
+        chromium(Path(profile)) as page,
+    ):
         base = link.partition("/sign-in")[0]
         page.open(link)
         finding = page.run("document.querySelector('[data-row] a').getAttribute('href')")

@@ -13,7 +13,7 @@ def pressed_keys() -> Iterator[Callable[[], str]]:
 
     None are ever pressed where standard input is not the terminal in whose foreground this process runs.
     """
-    if not sys.stdin.isatty() or os.tcgetpgrp(sys.stdin.fileno()) != os.getpgrp():
+    if not sys.stdin.isatty() or not _in_foreground(sys.stdin.fileno()):
         yield lambda: ""
         return
     import termios
@@ -27,6 +27,14 @@ def pressed_keys() -> Iterator[Callable[[], str]]:
         yield lambda: _waiting(terminal)
     finally:
         termios.tcsetattr(terminal, termios.TCSADRAIN, before)
+
+
+def _in_foreground(terminal: int) -> bool:
+    try:
+        return os.tcgetpgrp(terminal) == os.getpgrp()
+    except OSError:
+        # Not the terminal that controls this process.
+        return False
 
 
 def _waiting(terminal: int) -> str:

@@ -73,6 +73,20 @@ def test_band_shows_the_slow_rank(client, slow_job):
     assert (band["first_step"][at], band["last_step"][at]) == (300, 304)
 
 
+def test_the_band_has_the_change_points_of_its_median(client, slow_job, pool):
+    """One slow rank leaves the median as it is; all of them from the onset on move it there."""
+    params = window(metric="compute_seconds", max_points=1000)
+    assert client.get(f"{URL}/j/steps", params=params).json()["change_points"] == []
+    with pool.connection() as conn:
+        conn.execute(
+            "UPDATE steps_10s SET compute_seconds_sum = 1.2 * compute_seconds_sum "
+            "WHERE job_id = 'j' AND bucket >= to_timestamp(%s)",
+            (ONSET // 10 * 10,),
+        )
+    band = client.get(f"{URL}/j/steps", params=params).json()
+    assert band["change_points"] == [round(ONSET // 10 * 10 * MS)]
+
+
 def test_band_is_decimated(client, slow_job):
     """Fewer, wider bins keep the maximum."""
     band = client.get(f"{URL}/j/steps", params=window(metric="compute_seconds", max_points=10)).json()

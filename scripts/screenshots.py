@@ -32,6 +32,7 @@ def main() -> None:
     ):
         base = link.partition("/sign-in")[0]
         page.open(link)
+        page.open(f"{base}/")
         finding = page.run("document.querySelector('[data-row] a').getAttribute('href')")
         page.press("2")
         page.wait_for("document.querySelector('.begun a') !== null")

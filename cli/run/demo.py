@@ -74,7 +74,8 @@ def demo(
             if json_file is not None:
                 json_file.write_text(json.dumps(result.to_json(), indent=2) + "\n")
             if stays:
-                link = stack.sign_in_link(key_file.read_text())
+                path = f"/findings/{result.finding['id']}" if result.finding else "/"
+                link = stack.sign_in_link(key_file.read_text(), path)
                 screen.waiting(stack.url, str(key_file), _own_command(), link, breakage.choices)
                 with suppress(KeyboardInterrupt), pressed_keys() as keys:
                     demo_run.stay(keys)

@@ -65,7 +65,7 @@ def outcome(truth: Truth, findings: Iterable[Finding]) -> Outcome:
         len(about),
         len(accusations) - len(about),
         sum(f["severity"] == "critical" for f in sent),
-        any(f["kind"].startswith("hang.") for f in (own if truth.kind == "none" else since)),
+        any(f["kind"].startswith("hang.") and _stands(truth, f) for f in own),
         any(f["kind"] == "straggler.job_wide" for f in since),
     )
 
@@ -141,6 +141,18 @@ def _detected(finding: Finding) -> float:
 def _after_onset(truth: Truth, finding: Finding) -> bool:
     """Return whether the finding is not older than the fault, by clocks as wrong as those of the job."""
     return _detected(finding) >= truth.onset_at - truth.clock_error
+
+
+def _stands(truth: Truth, finding: Finding) -> bool:
+    """Return whether a finding about a stop is about the fault, where there is one.
+
+    A stop soon after another is the same finding, of the first one's time: then it stands, and was reported
+    since the fault.
+    """
+    if truth.kind == "none" or _after_onset(truth, finding):
+        return True
+    reported = datetime.fromisoformat(finding["last_seen_at"]).timestamp()
+    return finding["status"] == "open" and reported >= truth.onset_at - truth.clock_error
 
 
 def _steps_until(truth: Truth, at: float) -> int:

@@ -7,10 +7,12 @@ delay with which rows are sent, a job without a new step is
 * stalled after max(15, 5 g, p) + d, three times that in its first 60 steps;
 * certainly stalled after max(60, the above), or 120 s while it has shown few of its pauses;
 * in its first 20 steps, certainly stalled after max(600, 10 times its longest gap) + d, and not before;
-* stalled without any need of its nodes after max(120, certainly), where none of them sends samples.
+* stalled without any need of its nodes, where none of them sends samples, after max(120, 5 g, p) + d; in
+  the first 20 steps of a later attempt after max(120, 10 g', 2 s) + d, with the usual gap g' of the attempt
+  before and the longest gap s of first steps so far.
 
 Where a few ranks did not arrive at the last step (``stopped_rows``), ``missing_due`` is when that suffices:
-after max(60, 10 g) + d, whatever pause may be due, for a pause begins with all rows.
+after max(60, 4 g) + d, whatever pause may be due, for a pause begins with all rows.
 
 Deadlines are judged by their own time: however often event time is looked at, a stall is noticed at the same
 moment. The limits are chosen: below the default time-out of collectives (10 minutes in PyTorch), above
@@ -19,9 +21,10 @@ most pauses. A hang needs ``nodes_idle`` besides (``alerts.reasoning.hang``).
 
 import math
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from detectors.job.pauses import Pauses
+from detectors.job.pauses import ALLOWED_PAUSES, Pauses
 
 EARLY_SECONDS, _EARLY_GAPS = 12.0, 4.0
 STALL_SECONDS, _STALL_GAPS = 15.0, 5.0
@@ -37,9 +40,9 @@ ALONE_SECONDS = 120.0
 """From when on steps suffice, as information, where no node sends samples. Chosen: well below the time-out of
 collectives; unannounced pauses of minutes are found besides, in which such a job shows just the same."""
 
-MISSING_SECONDS, _MISSING_GAPS = 60.0, 10.0
+MISSING_SECONDS, _MISSING_GAPS = 60.0, 4.0
 """From when on ranks that did not arrive are waited for no more. Chosen: rows that a broken path delays
-mostly come within a minute."""
+mostly come within a minute; of slow steps, what makes a stall early (``_EARLY_GAPS``)."""
 
 REPEAT_SECONDS = 900.0
 """Event time between two repeats of a certain stall while it lasts. A finding stage that is rebuilt from the
@@ -92,7 +95,10 @@ class Stall:
 class StallWatch:
     """Watches the times of new steps of one job; before event time ``due`` there is nothing to look for."""
 
-    def __init__(self) -> None:
+    def __init__(self, before: "StallWatch | None" = None) -> None:
+        """Begin with the usual gap, and the longest of first steps, of ``before``, the attempt before."""
+        self._before: float = 0.0 if before is None else before._paced
+        self._starts: float = 0.0 if before is None else before._starts
         self._first: float | None = None
         self._last: float | None = None
         self.due = math.inf
@@ -114,6 +120,8 @@ class StallWatch:
         self._first = ts if self._first is None else self._first
         if self._last is not None and ts > self._last:
             self._gaps.append(ts - self._last)
+            if len(self._gaps) <= _LEARN_GAPS:
+                self._starts = max(self._starts, ts - self._last)
             self._usual = sorted(self._gaps)[len(self._gaps) // 2]
             self._pauses.step(number, ts, gap=ts - self._last, usual=self._usual)
         self._number, self._stride = number, max(1, number - self._number)
@@ -132,7 +140,7 @@ class StallWatch:
             stall, *ahead = ahead
             reached.append(stall)
             again = replace(stall, at=stall.at + REPEAT_SECONDS)
-            if stall.alone and again.at < stall.since + FORGET_SECONDS:
+            if stall.alone and not ahead and again.at < stall.since + FORGET_SECONDS:
                 ahead.append(again)
         self._ahead = ahead
         return reached
@@ -158,27 +166,41 @@ class StallWatch:
     def _stalls(self, last: float) -> list[Stall]:
         unsent = self._delay
         if len(self._gaps) < _LEARN_GAPS:
-            newborn = max(NEWBORN_SECONDS, _NEWBORN_GAPS * max(self._gaps, default=0.0)) + unsent
-            return [Stall(last, last + newborn, certain=True, alone=True)]
+            return list(self._newborn(last, unsent))
         pause = self._pauses.allowed_before(self._number + self._stride, last)
         early, allowed = (
             max(least, gaps * self._usual, pause)
             for least, gaps in ((EARLY_SECONDS, _EARLY_GAPS), (STALL_SECONDS, _STALL_GAPS))
         )
+        alone = max(ALONE_SECONDS, allowed)
         if len(self._gaps) < _YOUNG_GAPS:
             # A young job has shown few of its pauses; in none do all machines spin for nothing.
             allowed *= _YOUNG_FACTOR
         certain = max(CERTAIN_SECONDS if self._known(last) else CERTAIN_YOUNG_SECONDS, allowed)
-        alone = max(ALONE_SECONDS, certain) + unsent
-        early, allowed, certain = early + unsent, allowed + unsent, certain + unsent
+        early, allowed, certain, alone = (t + unsent for t in (early, allowed, certain, alone))
         # By when they are reached: where a pause makes two of them one, the surer is reported.
-        found = {
-            early: Stall(last, last + early, early / allowed),
-            allowed: Stall(last, last + allowed),
-            certain: Stall(last, last + certain, certain=True),
-            alone: Stall(last, last + alone, certain=True, alone=True),
+        reached = {
+            early: early / allowed,
+            **dict.fromkeys((allowed, certain, alone), 1.0),
         }
-        return list(found.values())
+        return [
+            Stall(last, last + after, score, certain=after >= certain, alone=after >= alone)
+            for after, score in sorted(reached.items())
+        ]
+
+    def _newborn(self, last: float, unsent: float) -> Iterator[Stall]:
+        """Yield the stalls of a job whose usual steps are unknown, but for those of its attempt before."""
+        longest = max(self._gaps, default=0.0)
+        certain = max(NEWBORN_SECONDS, _NEWBORN_GAPS * longest)
+        alone = max(ALONE_SECONDS, _NEWBORN_GAPS * self._before, ALLOWED_PAUSES * self._starts)
+        if self._before and alone < certain:
+            yield Stall(last, last + alone + unsent, alone=True)
+        yield Stall(last, last + certain + unsent, certain=True, alone=True)
+
+    @property
+    def _paced(self) -> float:
+        """The usual gap [s] of this attempt, or of the one before while it is unknown; 0 without any."""
+        return self._usual if len(self._gaps) >= _LEARN_GAPS else self._before
 
     def _known(self, last: float) -> bool:
         """Whether the job has run for long, or paused several times: a new kind of pause is unlikely."""

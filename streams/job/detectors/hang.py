@@ -35,11 +35,12 @@ class HangDetector:
     topics = (HANG[0],)
 
     def __init__(self, config: JobStageConfig) -> None:
-        self.restart(new_run=True)
+        self.stalls = StallWatch()
+        self.restart(new_run=False)
 
     def restart(self, *, new_run: bool) -> None:
-        """Learn anew how far steps are apart."""
-        self.stalls, self.newest = StallWatch(), -1
+        """Learn anew how far steps are apart; a new attempt begins with what the one before has shown."""
+        self.stalls, self.newest = StallWatch(self.stalls if new_run else None), -1
         self._rows, self._absent = StoppedRows(), list[int]()
         self._stall: Stall | None = None
 

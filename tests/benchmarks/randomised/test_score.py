@@ -70,6 +70,22 @@ def test_the_unit_is_named(subject):
 
 
 @pytest.mark.parametrize(
+    ("seen", "found"),
+    [
+        ({"at": 14.0}, True),
+        ({"at": 5.0, "last_seen_at": "1970-01-01T00:00:12Z"}, True),
+        ({"at": 5.0, "last_seen_at": "1970-01-01T00:00:06Z"}, False),
+        ({"at": 5.0, "last_seen_at": "1970-01-01T00:00:12Z", "status": "resolved"}, False),
+    ],
+    ids=["since", "stands", "stale", "over"],
+)
+def test_a_hang_is_found_by_what_was_reported_since(seen, found):
+    """A finding that an earlier stop had opened counts while it stands, and only if reported again."""
+    about = finding({"type": "job", "job_id": "job"}, kind="hang.job", **seen)
+    assert outcome(truth("hang"), [about]).hang == found
+
+
+@pytest.mark.parametrize(
     "subject",
     [
         {"type": "rank", "rank": 2},

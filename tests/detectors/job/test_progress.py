@@ -141,6 +141,42 @@ def test_before_the_rhythm_is_known_only_what_lasts_is_a_stall(gaps, expected):
     assert waits(*stepped([5.0, *gaps])) == [expected]
 
 
+@pytest.mark.parametrize(
+    ("before", "gaps", "expected"),
+    [
+        ([1.0] * 50, [1.0] * 8, [120.0, 600.0]),
+        ([90.0, *[1.0] * 50], [1.0] * 8, [180.0, 600.0]),
+        ([20.0] * 50, [20.0] * 8, [200.0, 600.0]),
+        ([1.0] * 10, [1.0] * 8, [600.0]),
+    ],
+    ids=["quick", "compiles", "slow-steps", "unknown"],
+)
+def test_a_later_attempt_begins_with_the_pace_of_the_one_before(before, gaps, expected):
+    """Its first stall counts alone after ten usual gaps, or twice the longest of first steps; it is certain
+    no sooner."""
+    progress, ts = StallWatch(stepped([1.0, *before])[0]), 0.0
+    for n, gap in enumerate([5.0, *gaps]):
+        ts += gap
+        progress.new_step(n, ts)
+    assert waits(progress, ts) == expected
+    progress.new_step(99, ts + 1.0)
+    assert all(stall.alone for stall in progress.look(ts + 5000.0))
+
+
+def test_a_young_job_may_pause_twice_its_longest_pause():
+    """Where no node sends samples that is information; certain it is only after three times as long."""
+    progress, ts = stepped([1.0] * 30 + [80.0] + [1.0] * 5)
+    stalls = progress.look(ts + 500.0)
+    assert [(s.at - ts, s.alone, s.certain) for s in stalls] == [(160.0, True, False), (480.0, True, True)]
+
+
+@pytest.mark.parametrize(("step", "expected"), [(1.0, 60.0), (10.0, 60.0), (50.0, 200.0)])
+def test_ranks_that_did_not_arrive_are_waited_for_four_steps(step, expected):
+    """A minute at least, in which late rows mostly come."""
+    progress, ts = stepped([step] * 100)
+    assert progress.missing_due - ts == expected
+
+
 def test_a_rank_missing_while_the_others_advance_is_named_and_comes_back():
     """Enough missed steps in a row make a rank silent; its next row ends that."""
     presence, everyone = MissingRows(), set(range(16))

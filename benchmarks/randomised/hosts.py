@@ -20,6 +20,7 @@ def host_rows(plan: JobPlan, run: Run, until: float, rng: np.random.Generator) -
 
     A GPU in a step draws busy power for its compute and spins for the rest, at 100 % utilisation; between
     steps it idles. In a hang the culprit idles and all others spin in the collective that it never joins.
+    What a resize leaves out is read on and idles: an exporter reads all GPUs of its node, whosever they are.
     """
     idle, busy = rng.uniform(60, 120), rng.uniform(350, 690)  # idle and training A100/H100 (Kalos quantiles)
     spin = idle + rng.uniform(0.1, 0.4) * (busy - idle)  # assumption: 30-50 % of full power in all
@@ -29,19 +30,21 @@ def host_rows(plan: JobPlan, run: Run, until: float, rng: np.random.Generator) -
     offsets = clock_offsets(plan, -(-plan.layout.ranks // plan.layout.gpus_per_node))
     for now in np.arange(start, until, interval):
         attempt = _attempt_at(run, float(now))
-        work = _working(plan, attempt, float(now), run)
+        work = np.full(plan.layout.ranks, np.nan)
+        work[: attempt.layout.ranks] = _working(plan, attempt, float(now), run)
         watts = np.where(np.isnan(work), idle, spin + np.nan_to_num(work) * (busy - spin))
         watts *= 1 + 0.02 * rng.standard_normal(len(watts))
         for rank, power in enumerate(watts):
-            node = int(attempt.where.node[rank])
+            node, local = divmod(rank, plan.layout.gpus_per_node)
             row: Row = {
                 "kind": "sample",
                 "cluster": CLUSTER,
                 "node": node_name(plan.job_id, node),
-                "job_id": plan.job_id,
                 "ts": round(float(now + offsets[node]), 3),
-                "instance": str(int(attempt.where.local[rank])),
+                "instance": str(local),
             }
+            if node <= attempt.where.node[-1]:
+                row["job_id"] = plan.job_id
             arrival = float(now) + 0.1
             yield arrival, row | {"metric": "gpu.power_watts", "value": round(float(power), 1)}
             used = 0.0 if np.isnan(work[rank]) else 1.0

@@ -30,6 +30,10 @@ class GpuPresence:
 
     A GPU is present while its power, temperature or clock is read. It also counts as present while its read
     is merely slow, and while the exporter has released the GPUs on purpose.
+
+    A GPU that its samples still name, and that cannot be read, has left the bus. One that they name no more
+    may be hidden instead, as by a collector that sends the GPUs of one job: that is an error and does not
+    page by itself.
     """
 
     counters: Mapping[Owner, tuple[str, ...]] = {}
@@ -55,7 +59,9 @@ class GpuPresence:
         lost |= {(k, (_NODE, "")) for k in np.flatnonzero(none_left).tolist()}
 
         def claim(k: int, key: Key) -> Claim:
-            return _gone(batch.place(k), key[1]) if key[0] == _GPU else _unreadable(batch.place(k))
+            if key[0] == _NODE:
+                return _unreadable(batch.place(k))
+            return _gone(batch.place(k), key[1], named=key[1] in batch.samples[k].gpu_ids)
 
         return observe(self._conditions, batch, lost, timing=lambda _: self._timing, claim=claim)
 
@@ -84,7 +90,9 @@ def _slow(gpu: Part) -> Mask:
     return np.asarray((seconds > SLOW_READ_SECONDS) & (seconds < SLOW_SECONDS))
 
 
-def _gone(place: Place, name: str) -> Claim:
+def _gone(place: Place, name: str, *, named: bool) -> Claim:
+    unread = "critical: the GPU is no longer read while the others on the node are"
+    unnamed = "error: the GPU is no longer sent while the others on the node are; it may only be hidden"
     return Claim(
         detector="presence.gpu",
         catalogue_id="gpu_presence",
@@ -94,7 +102,8 @@ def _gone(place: Place, name: str) -> Claim:
         weight=6.0,
         score=2.0,
         overwhelming=True,
-        note="critical: the GPU is no longer read while the others on the node are",
+        note=unread if named else unnamed,
+        severity="critical" if named else "error",
     )
 
 

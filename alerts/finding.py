@@ -47,6 +47,16 @@ class Advice:
     heals_within_10_min: float | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Eviction:
+    """Nodes to evict together where none can be named: one is bad with ``probability``, the others are
+    healthy."""
+
+    nodes: tuple[str, ...]
+    probability: float
+    gpu_hours_to_restart: float
+
+
 @dataclass(frozen=True, slots=True)
 class Action:
     """What to do next; ``commands`` are to be copied by a person and never run by slowrank."""
@@ -57,6 +67,7 @@ class Action:
     runbook_url: str | None = None
     automatable: bool = False
     advice: Advice | None = None
+    eviction: Eviction | None = None
 
 
 @dataclass(frozen=True, slots=True)

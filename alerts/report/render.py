@@ -19,6 +19,7 @@ from alerts.reasoning.fusion import cause, confidence
 from alerts.report.action import action, watch
 from alerts.report.advice import Loss, advice
 from alerts.report.cost import lost_per_hour
+from alerts.report.eviction import eviction, in_words
 from alerts.report.recovery import asked_for
 from alerts.report.severity import isolated, milder, severity
 from alerts.report.title import places, title
@@ -214,9 +215,21 @@ def _action(brief: _Brief, config: FindingConfig, identity: str) -> Action:
     next_step = action(
         brief.kind, brief.subject, hypothesis=todo, finding_id=identity, advice=weighed, where=where
     )
-    if len(likely) < 2:
+    if len(likely) >= 2:
+        unnamed = f"{next_step.text} One of them is slow; step times do not show which."
+        next_step = replace(next_step, text=unnamed)
+    return _isolating(next_step, brief, config)
+
+
+def _isolating(next_step: Action, brief: _Brief, config: FindingConfig) -> Action:
+    """Return the next step with the nodes to evict together, where one of several is at fault in a job."""
+    if brief.subject.type != "job" or brief.case.opened_at is None:
         return next_step
-    return replace(next_step, text=f"{next_step.text} One of them is slow; step times do not show which.")
+    gpus = max(s.gpus for s in brief.suspicions)
+    chosen = eviction(brief.suspects, gpus=gpus, costs=config.costs)
+    if chosen is None:
+        return next_step
+    return replace(next_step, text=f"{next_step.text} {in_words(chosen)}", eviction=chosen)
 
 
 def _likeliest(brief: _Brief) -> list[Subject]:

@@ -51,6 +51,10 @@ def test_a_slow_port_is_a_finding_about_its_data_parallel_group():
     assert opened[0].severity in ("info", "warning")
     assert [s.subject.rank for s in opened[0].suspects] == [35, 43, 51, 59]
     assert all(0.2 < s.probability <= 0.25 for s in opened[0].suspects)
+    evicted = opened[0].action.eviction
+    assert evicted.nodes == tuple(s.subject.node for s in opened[0].suspects)
+    assert evicted.probability > 0.8
+    assert "One is bad with probability" in opened[0].action.text
     assert abs(opened[0].onset - SPEC.start - 100.0) < 15.0
     assert not [s for s in found if s.subject.rank is not None]
 

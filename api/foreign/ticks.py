@@ -13,7 +13,7 @@ from typing import Literal
 
 from api.foreign.measurement import Measurement
 from slowrank.foreign.node_values import NodeValues, Values, Xid
-from slowrank.foreign.series import Point, as_name, job_of, location_of, node_of, points
+from slowrank.foreign.series import Point, as_name, board_of, job_of, location_of, node_of, points
 from slowrank.telemetry import NodeEvent, NodeSample, Record
 from slowrank.telemetry.checks import (
     MAX_AGE_SECONDS,
@@ -80,6 +80,7 @@ class _Node:
     waiting: dict[tuple[Hashable, float], _Waiting] = field(default_factory=dict)
     clocks: dict[Owner, _Clock] = field(default_factory=dict)
     labels: dict[str, str] = field(default_factory=dict)
+    boards: dict[str, str] = field(default_factory=dict)
     emitted: float = 0.0
     oldest: float = 0.0
 
@@ -207,6 +208,7 @@ class Ticks:
         node.received = now
         node.waiting[series, sent.ts] = _Waiting(sent.ts, now, found, job_of(sent.labels))
         node.labels = location_of(sent.labels) or node.labels
+        node.boards |= board_of(found, sent.labels)
 
     def _node(self, key: tuple[str, str], source: Source, now: float) -> _Node | None:
         node = self._nodes.get(key)
@@ -240,7 +242,7 @@ def _sample(key: tuple[str, str], node: _Node, ts: float, values: Values, job: s
         seq=int(ts * 1000),
         ts=ts,
         job_id=job,
-        labels=node.labels,
+        labels=node.labels | node.boards,
         gpu_ids=tuple(values.gpu),
         nic_ids=tuple(values.nic),
         row_bytes=_SCHEMA.row_bytes,

@@ -4,6 +4,7 @@ A GPU that does not answer in time has no values in that tick; a late answer cou
 arrives.
 """
 
+import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -16,11 +17,15 @@ from exporters.nvml.child_handle import Reply
 from exporters.nvml.deadlines import SOFT_SECONDS, START_SECONDS, GpuState
 from exporters.nvml.gpu_names import GpuNames
 from exporters.nvml.pool import ReaderPool
+from slowrank.telemetry.boards import board_label
 from slowrank.telemetry.records import GPUS_RELEASED
 
 NVML_CHILD = (sys.executable, "-m", "exporters.nvml.child")
 DRIVER_GPUS = Path("/proc/driver/nvidia/gpus")
 """Where the driver lists its GPUs by PCI address; listing the names accesses no GPU."""
+BOARDS_SECONDS = 60.0
+"""How often samples name the boards of the GPUs, which they do at once when one has changed. Chosen: a
+consumer that starts anew has them before its first findings; they take half as much as a sample's values."""
 
 
 class NvmlCollector:
@@ -45,6 +50,8 @@ class NvmlCollector:
         self._released, self._listed = released, listed
         self._driver_gpus = tuple(listed())
         self._addresses: dict[str, int] = {}
+        self._boards: dict[str, str] = {}
+        self._boards_sent: tuple[float, dict[str, str]] = (-math.inf, {})
         # Time of the last tick with the devices released, None once a GPU has answered since.
         self._released_at: float | None = None
         self._misses = 0
@@ -77,7 +84,8 @@ class NvmlCollector:
         at = self._released_at
         if at is not None and (replies or now.monotonic - at > 2 * START_SECONDS):
             self._released_at = None
-        return Reading(gpu=columns, labels={} if self._released_at is None else GPUS_RELEASED)
+        labels = {} if self._released_at is None else GPUS_RELEASED
+        return Reading(gpu=columns, labels={**labels, **self._boards_due(now.monotonic)})
 
     def gpu_indices(self) -> Mapping[str, int]:
         """Return the index of every GPU read so far, by its PCI address."""
@@ -107,9 +115,18 @@ class NvmlCollector:
     def close(self) -> None:
         self._pool.end()
 
+    def _boards_due(self, now: float) -> Mapping[str, str]:
+        at, boards = self._boards_sent
+        if boards == self._boards and now - at < BOARDS_SECONDS:
+            return {}
+        self._boards_sent = (now, dict(self._boards))
+        return self._boards
+
     def _identify(self, index: int, identity: Mapping[str, str]) -> None:
         if "uuid" in identity:
             self._names.learn(index, identity["uuid"])
+            name = self._names.name(index)
+            self._boards |= board_label(name, identity["uuid"], identity.get("serial"))
         if "pci_bus_id" in identity:
             self._addresses[pci_address(identity["pci_bus_id"])] = int(self._names.name(index))
 

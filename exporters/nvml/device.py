@@ -43,12 +43,14 @@ class NvmlGpus:
         return int(self._nvml.nvmlDeviceGetCount())
 
     def identity(self, index: int) -> Mapping[str, str]:
-        """Return the PCI bus id and the UUID of this GPU, as far as NVML reports them."""
+        """Return the PCI bus id, the UUID and the board's serial number, as far as NVML reports them."""
         names: dict[str, str] = {}
         with contextlib.suppress(self._nvml.NVMLError):
             handle = self._handle(index)
             names["pci_bus_id"] = _text(self._nvml.nvmlDeviceGetPciInfo(handle).busId)
             names["uuid"] = _text(self._nvml.nvmlDeviceGetUUID(handle))
+            # The last, as boards without one are usual.
+            names["serial"] = _text(self._nvml.nvmlDeviceGetSerial(handle))
         return names
 
     def read(self, index: int, *, slow: bool) -> Columns:

@@ -38,6 +38,7 @@ class _Target:
     scrapes: int = 0
     seconds: float = 0.0
     last: Values = field(default_factory=Values)
+    boards: dict[str, str] = field(default_factory=dict)
     read: float = -math.inf
 
     def values(self, answer: _Answer | None, now: Instant) -> Values:
@@ -61,7 +62,7 @@ class _Target:
                 len(page.unknown),
                 names,
             )
-        self.refused, self.read = page.refused, now.monotonic
+        self.refused, self.read, self.boards = page.refused, now.monotonic, page.boards
         self.last = self.node.at(now.wall, page.points)
         return self.last
 
@@ -98,6 +99,7 @@ class ScrapeCollector:
             nic=_merged(values.nic for values in found),
             host={column: value for values in found for column, value in values.host.items()},
             events=tuple(_event(xid, now) for values in found for xid in values.xids),
+            labels={gpu: board for target in self._targets.values() for gpu, board in target.boards.items()},
         )
 
     def metrics(self) -> Mapping[str, float]:

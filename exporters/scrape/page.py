@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from prometheus_client.parser import text_string_to_metric_families
 
 from slowrank.foreign.rules import RULES
-from slowrank.foreign.series import Point, plain, points
+from slowrank.foreign.series import Point, board_of, plain, points
 
 TIMEOUT_SECONDS = 5.0
 """A page that is not complete by then has failed. Chosen: half of Prometheus' default, and far above the time
@@ -31,11 +31,13 @@ class PageFailed(Exception):
 
 @dataclass(slots=True)
 class Page:
-    """What one page holds: points, the count of refused series by reason, and unknown metric names."""
+    """What one page holds: points, the count of refused series by reason, unknown metric names, and labels
+    that name boards."""
 
     points: list[Point] = field(default_factory=list)
     refused: Counter[str] = field(default_factory=Counter)
     unknown: set[str] = field(default_factory=set)
+    boards: dict[str, str] = field(default_factory=dict)
 
 
 def fetch(url: str, timeout: float = TIMEOUT_SECONDS) -> str:
@@ -99,8 +101,10 @@ def parse(text: str) -> Page:
 
 
 def _add(page: Page, name: str, labels: dict[str, str], value: float) -> None:
-    found = points(name, plain(labels), value)
+    known = plain(labels)
+    found = points(name, known, value)
     if isinstance(found, str):
         page.refused[found] += 1
     else:
         page.points += found
+        page.boards |= board_of(found, known)

@@ -2,11 +2,12 @@
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from slowrank.foreign.rules import RULES, Rule
+from slowrank.telemetry.boards import board_label
 from slowrank.telemetry.checks import MAX_NAME
 from slowrank.telemetry.schema import Owner
 
@@ -28,6 +29,7 @@ _PORT = re.compile(r":[0-9]{1,5}$")
 _NODE_LABELS = ("node", "hostname", "nodename", "k8s_node_name", "host_name", "instance")
 _GPU_LABELS = ("gpu", "gpu_index", "hw_name", "hw_id")
 _UUID_LABELS = ("uuid", "gpu_uuid")
+_SERIAL_LABELS = ("serial", "dcgm_fi_dev_serial", "hw_serial_number")
 # dcgm-exporter's mapping of Slurm jobs to GPUs.
 _JOB_LABEL = "hpc_job"
 
@@ -92,6 +94,15 @@ def location_of(labels: Labels) -> dict[str, str]:
 def uuid_of(labels: Labels) -> str | None:
     """Return the UUID of the GPU, None where no label has it."""
     return next((value for name in _UUID_LABELS if (value := labels.get(name))), None)
+
+
+def board_of(found: Sequence["Point"], labels: Labels) -> dict[str, str]:
+    """Return the label of a sample that names the board of the GPU that ``found`` is about, if any."""
+    uuid = uuid_of(labels)
+    if uuid is None or found[0].rule.owner != "gpu":
+        return {}
+    serial = next((value for name in _SERIAL_LABELS if (value := labels.get(name))), None)
+    return board_label(found[0].instance, as_name(uuid), as_name(serial) if serial else None)
 
 
 def as_name(text: str) -> str:

@@ -164,6 +164,10 @@ def _check_of_node(message: NodeAnnounced | MinuteMeans) -> None:
     _check_names(tuple(name for name in names if name is not None))
     if isinstance(message, NodeAnnounced):
         _check_count("ports", message.ports)
+        if len(message.boards) > MAX_LABELS:
+            raise BadRecord("too_many_instances", f"{len(message.boards)} boards, at most {MAX_LABELS}")
+        if message.boards:
+            _check_names((*message.boards, *message.boards.values()))
         return
     _check_time(message.start, None)
     _check_count("samples", message.samples)

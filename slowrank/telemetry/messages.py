@@ -135,7 +135,7 @@ class _OfNode(_Message, frozen=True, kw_only=True):
 
 
 class NodeAnnounced(_OfNode, tag="node_announced", frozen=True, kw_only=True):
-    """A node reports at ``ts``, with so many network ports and GPUs.
+    """A node reports at ``ts``, with so many network ports and GPUs, and with their ``boards`` by index.
 
     The finding stage receives suspicions only, and needs to know which nodes there are and which are well.
     """
@@ -143,6 +143,7 @@ class NodeAnnounced(_OfNode, tag="node_announced", frozen=True, kw_only=True):
     ts: float
     ports: int = 0
     gpus: int = 0
+    boards: dict[str, str] = {}
 
 
 class MinuteMeans(_OfNode, tag="minute_means", frozen=True, kw_only=True):

@@ -23,12 +23,14 @@ _INDEX = re.compile(r"(\d+)\D*$")
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """The domains of one node and how many network ports it has; ``announced_at`` is event time."""
+    """The domains of one node, how many network ports it has, and the boards of its GPUs; ``announced_at`` is
+    event time."""
 
     rack: str | None
     switch: str | None
     ports: int
     announced_at: float
+    boards: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class Layout:
         """Return the layout after announcements of one event time."""
         if not announced:
             return self
-        new = {a.node: Where(a.rack, a.switch, a.ports, a.ts) for a in announced}
+        new = {a.node: Where(a.rack, a.switch, a.ports, a.ts, a.boards) for a in announced}
         known = {**self.known, **new}
         # Departed nodes are dropped only when a node is new: nearly all announcements are repetitions.
         if not new.keys() <= self.known.keys():

@@ -23,6 +23,7 @@ from alerts.kinds import UNHEARD_KIND
 from alerts.reasoning.corroborate import excused
 from alerts.report.render import Sources, render, sources_of
 from slowrank.telemetry import HangVote, LinkDelay, NodeAnnounced, StartupPhase, Subject, Suspicion
+from slowrank.telemetry.boards import on_board
 from streams.cluster.hang_attribution import (
     HangAttribution,
     attributable,
@@ -282,6 +283,8 @@ class FindingStage:
         for key, case in sorted(cases.items()):
             before = shown.get(key)
             finding = show(case, self._identity(case, before))
+            if finding is not None and finding.subject.gpu_index is not None:
+                finding = replace(finding, subject=self._on_board(finding, before))
             if finding is not None and finding != before:
                 # Kept without ``as_of``: time alone is no change. A version is as of the last suspicion, or
                 # of the deadline that ended it, for the store refuses older versions than it holds.
@@ -293,12 +296,26 @@ class FindingStage:
             self._hangs.forget(key)
         return changed
 
+    def _on_board(self, finding: Finding, before: Finding | None) -> Subject:
+        """Return the subject with the board of its GPU: the one that was there when the finding was first
+        shown with one."""
+        subject = finding.subject
+        if before is not None and before.id == finding.id and before.subject.gpu_uuid is not None:
+            return on_board(subject, {str(subject.gpu_index): _board(before.subject)})
+        incidents = self._incidents.get(subject.cluster)
+        where = None if incidents is None else incidents.shown[1].layout.known.get(subject.node or "")
+        return subject if where is None else on_board(subject, where.boards)
+
     def _identity(self, case: Case, before: Finding | None) -> str | None:
         """Return the id under which the finding was first shown, also when an earlier onset came in late."""
         if before is None:
             return None
         ended = before.last_seen_at if before.resolved_at is None else before.resolved_at
         return before.id if case.first_onset <= ended + self.config.reopen_within_seconds else None
+
+
+def _board(subject: Subject) -> str:
+    return "/".join(name for name in (subject.gpu_uuid, subject.serial) if name)
 
 
 def _split(votes: Sequence[HangVote], now: float) -> tuple[list[HangVote], list[HangVote]]:

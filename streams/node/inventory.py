@@ -4,18 +4,20 @@ import math
 import zlib
 
 from slowrank.telemetry import NodeAnnounced, NodeSample
+from slowrank.telemetry.boards import boards_in
 from streams.deadlines import NextDeadline
 from streams.suspicions import Place
 
 REPEAT_SECONDS = 300
 """Chosen: a third of ``streams.cluster.inventory.EXPECTED_SECONDS``, so that two may be lost."""
 
-_Announced = tuple[int, str | None, str | None, str | None]
-"""Number of the five minutes, the rack and switch of the node, and the last job it named."""
+_Announced = tuple[int, str | None, str | None, str | None, dict[str, str]]
+"""Number of the five minutes, the rack and switch of the node, the last job and the boards that it named."""
 
 
 class NodeAnnouncer:
-    """Announces each node when it is first seen, when it moves or has another job, and every five minutes.
+    """Announces each node when it is first seen, when it moves, has another job or another board, and every
+    five minutes.
 
     Nodes are spread over the five minutes by a hash of their names, the same after a restart.
     """
@@ -34,7 +36,8 @@ class NodeAnnouncer:
         turn = math.floor((sample.ts + zlib.crc32(sample.node.encode()) % REPEAT_SECONDS) / REPEAT_SECONDS)
         before = self._last.get(key, (0.0, None))[1]
         job = place.job_id or (before and before[3])
-        content = (turn, place.rack, place.switch, job)
+        boards = boards_in(sample.labels) or (before[4] if before else {})
+        content = (turn, place.rack, place.switch, job, boards)
         if before == content:
             return []
         self._last[key] = (sample.ts, content)
@@ -50,6 +53,7 @@ class NodeAnnouncer:
                 ts=float(math.ceil(max(sample.ts, after))),
                 ports=len(sample.nic_ids),
                 gpus=len(sample.gpu_ids),
+                boards=boards,
             )
         ]
 

@@ -131,6 +131,18 @@ def test_an_xid_is_an_event_beside_the_sample():
     assert (event.code, event.subject, event.ts) == ("xid.79", {"gpu_index": 5, "xid": 79}, NOW + 30)
 
 
+def test_the_board_of_a_gpu_comes_from_labels():
+    """UUID and serial number, as dcgm-exporter names them, are those of the GPU at its index."""
+    clock = Clock()
+
+    def make(ts):
+        return [power(ts, uuid="GPU-8f1c", dcgm_fi_dev_serial="1654"), power(ts, gpu="1", uuid="GPU-9a00")]
+
+    clock.run(rounds(15, 2, make), 60)
+
+    assert clock.records[0].labels == {"gpu.0": "GPU-8f1c/1654", "gpu.1": "GPU-9a00"}
+
+
 def test_job_and_location_come_from_labels():
     """A node that two jobs share belongs to none of them."""
     clock = Clock()

@@ -11,6 +11,9 @@ from typer.testing import CliRunner
 from cli.remote import lemons
 from cli.remote.lemons import By, troubles
 from detectors.fleet.lemon import Trouble
+from slowrank.telemetry import NodeEvent, NodeSample
+from slowrank.telemetry.boards import board_label
+from streams.pipeline import local_pipeline
 
 
 def finding(kind="straggler.fail_slow", **changes):
@@ -30,6 +33,31 @@ def test_by_node_or_by_hardware():
     board = finding(subject={"type": "gpu", "cluster": "c", "serial": "S1", "gpu_uuid": "GPU-1"})
     assert troubles([board], By.serial) == [Trouble("S1", at, "j")]
     assert troubles([board], By.node) == []
+
+
+def fallen_off(node, day, job):
+    """Return the last version of the findings where GPU 3 of ``node``, whose board it names, is lost."""
+    pipeline, found = local_pipeline(), {}
+    ts = datetime(2026, 11, day, tzinfo=UTC).timestamp()
+    head = {"cluster": "c", "node": node, "boot_id": "b"}
+    labels = board_label("3", "GPU-8f1c", "1654")
+    records = [
+        NodeSample(schema=1, seq=s, ts=ts + s, job_id=job, labels={} if s else labels, **head)
+        for s in range(40)
+    ]
+    lost = NodeEvent(source="kmsg", code="xid.79", seq=1, ts=ts + 9, subject={"gpu_index": 3}, **head)
+    for record in [*records[:9], lost, *records[9:]]:
+        found |= {f.id: f.to_json() for f in pipeline.process(record)}
+    found |= {f.id: f.to_json() for f in pipeline.finish()}
+    return list(found.values())
+
+
+def test_a_board_is_followed_from_node_to_node():
+    """Findings about a GPU carry the board that its node has named, so it is one machine anywhere."""
+    found = [f for n in range(3) for f in fallen_off(f"n{n}", 1 + 2 * n, f"j{n}")]
+    assert {(f["subject"]["gpu_uuid"], f["subject"]["serial"]) for f in found} == {("GPU-8f1c", "1654")}
+    assert {trouble.machine for trouble in troubles(found, By.serial)} == {"1654"}
+    assert {trouble.machine for trouble in troubles(found, By.node)} == {"n0", "n1", "n2"}
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,9 @@ class FixtureGpus:
 
     def identity(self, index):
         number = self._uuids[index]
-        return {"pci_bus_id": f"00000000:{0x3B + number:02X}:00.0", "uuid": f"GPU-{number}"}
+        names = {"pci_bus_id": f"00000000:{0x3B + number:02X}:00.0", "uuid": f"GPU-{number}"}
+        # As boards of consumers, the last GPU has no serial number.
+        return names if index and index == len(self._uuids) - 1 else names | {"serial": f"16540{number}"}
 
     def read(self, index, *, slow):
         kind, _, argument = self._behaviours.get(index, "").partition(":")

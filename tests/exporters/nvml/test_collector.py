@@ -147,6 +147,17 @@ def test_a_gpu_that_blocks_its_process_is_read_apart(ticks_of):
     assert ticks.collector.metrics()["gpus_apart"] == 3
 
 
+def test_samples_name_the_boards_once_a_minute(ticks_of):
+    """UUID and serial number of each GPU, where it has one, when they are first read and seldom after."""
+    ticks = ticks_of("2")
+    named = []
+    while not named or len(named[-1]) < 2:
+        named += [labels] if (labels := ticks().labels) else []
+
+    assert named[-1] == {"gpu.0": "GPU-0/165400", "gpu.1": "GPU-1"}
+    assert ticks().labels == {}
+
+
 def test_no_tick_waits_for_a_hung_gpu(ticks_of):
     """Ticks stay short while a GPU hangs, and name how long it has not answered."""
     ticks = ticks_of("2", "0:hang")

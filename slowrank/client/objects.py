@@ -50,6 +50,7 @@ class Action(TypedDict):
     runbook_url: NotRequired[str]
     automatable: NotRequired[bool]
     advice: NotRequired[dict[str, Any]]
+    eviction: NotRequired[dict[str, Any]]
 
 
 class Cause(TypedDict):

@@ -3,6 +3,7 @@
 from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import typer
@@ -11,7 +12,7 @@ from typer.testing import CliRunner
 from cli.remote import lemons
 from cli.remote.lemons import By, troubles
 from detectors.fleet.lemon import Trouble
-from slowrank.telemetry import NodeEvent, NodeSample
+from slowrank.telemetry import NodeEvent, NodeSample, Record
 from slowrank.telemetry.boards import board_label
 from streams.pipeline import local_pipeline
 
@@ -37,11 +38,11 @@ def test_by_node_or_by_hardware():
 
 def fallen_off(node, day, job):
     """Return the last version of the findings where GPU 3 of ``node``, whose board it names, is lost."""
-    pipeline, found = local_pipeline(), {}
+    pipeline, found = local_pipeline(), dict[str, dict[str, Any]]()
     ts = datetime(2026, 11, day, tzinfo=UTC).timestamp()
     head = {"cluster": "c", "node": node, "boot_id": "b"}
     labels = board_label("3", "GPU-8f1c", "1654")
-    records = [
+    records: list[Record] = [
         NodeSample(schema=1, seq=s, ts=ts + s, job_id=job, labels={} if s else labels, **head)
         for s in range(40)
     ]

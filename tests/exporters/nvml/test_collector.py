@@ -1,5 +1,6 @@
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -150,7 +151,7 @@ def test_a_gpu_that_blocks_its_process_is_read_apart(ticks_of):
 def test_samples_name_the_boards_once_a_minute(ticks_of):
     """UUID and serial number of each GPU, where it has one, when they are first read and seldom after."""
     ticks = ticks_of("2")
-    named = []
+    named: list[Mapping[str, str]] = []
     while not named or len(named[-1]) < 2:
         named += [labels] if (labels := ticks().labels) else []
 

@@ -317,6 +317,7 @@ class Band(TypedDict):
     p95: list[float]
     max: list[float]
     slowest_rank: list[int]
+    change_points: list[int]
 
 
 class Series(TypedDict):

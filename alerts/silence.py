@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, get_args
 
+from alerts.recurrence import Recurrence
+
 MAX_VALUE = 256
 """Characters of a matcher's value (chosen: twice the longest name in telemetry)."""
 PlaceLabel = Literal["cluster", "node", "gpu_uuid", "nic", "port", "rank", "job_id", "rack", "switch", "rail"]
@@ -48,7 +50,10 @@ class Matcher:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Silence:
-    """Mutes what all its matchers match, from ``starts_at`` up to but not including ``ends_at``."""
+    """Mutes what all its matchers match, from ``starts_at`` up to but not including ``ends_at``.
+
+    With a ``recurrence``, a maintenance window, only during its occurrences between these times.
+    """
 
     id: str
     matchers: tuple[Matcher, ...]
@@ -56,12 +61,22 @@ class Silence:
     ends_at: datetime
     created_by: str
     comment: str
+    recurrence: Recurrence | None = None
 
     def state(self, now: datetime) -> Literal["pending", "active", "expired"]:
         """Return the state at a time: it is derived, never stored."""
-        if now < self.starts_at:
-            return "pending"
-        return "active" if now < self.ends_at else "expired"
+        if now >= self.ends_at:
+            return "expired"
+        return "pending" if self.mutes_until(now) is None else "active"
+
+    def mutes_until(self, now: datetime) -> datetime | None:
+        """Return when it ends to mute what it mutes now, or None where it mutes nothing now."""
+        if not self.starts_at <= now < self.ends_at:
+            return None
+        if self.recurrence is None:
+            return self.ends_at
+        occurrence = self.recurrence.occurrence(self.starts_at, now)
+        return None if occurrence is None else min(occurrence[1], self.ends_at)
 
     def mutes(self, labels: Mapping[str, str], now: datetime) -> bool:
         """Return whether it mutes these labels now; a silence without matchers mutes nothing."""
@@ -71,7 +86,11 @@ class Silence:
 
 def muting(silences: Iterable[Silence], labels: Mapping[str, str], now: datetime) -> Silence | None:
     """Return the silence that mutes the labels longest, or None."""
-    return max((s for s in silences if s.mutes(labels, now)), key=lambda s: (s.ends_at, s.id), default=None)
+    return max(
+        (s for s in silences if s.mutes(labels, now)),
+        key=lambda s: (s.mutes_until(now) or s.ends_at, s.id),
+        default=None,
+    )
 
 
 def labels(finding: Mapping[str, Any]) -> dict[str, str]:

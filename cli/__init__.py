@@ -27,6 +27,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "lemons": ("cli.remote.lemons:lemons", "List machines that fail repeatedly."),
     "chronic": ("cli.remote.chronic:chronic", "List GPUs that are slightly slow in many jobs."),
     "silence": ("cli.remote.silence:app", "Add, list and expire silences over the API."),
+    "inhibition": ("cli.remote.inhibition:app", "Hold findings back while another explains them."),
     "webhook": ("cli.remote.webhook:app", "Add, test and inspect webhooks over the API."),
     "key": ("cli.remote.key:app", "Create, list and revoke API keys."),
     "audit": ("cli.remote.audit:app", "Verify and list the audit log."),

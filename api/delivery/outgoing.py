@@ -35,6 +35,7 @@ def request_of(conn: Connection[Any], due: Due, *, now: datetime, public_url: st
         earlier=deliveries.sent_before(conn, due) if receiver.repeat_seconds else (),
         receipt=deliveries.newest_receipt(conn, due),
         plot=_plot(conn, event) if receiver.with_plot else "",
+        template=due.webhook.template,
     )
     body = receiver.body(notification, public_url)
     signing = active if receiver.is_signed else ()

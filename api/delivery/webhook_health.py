@@ -14,7 +14,7 @@ from store.findings import webhooks
 from store.findings.deliveries import Attempt
 from store.findings.findings import save
 from store.findings.leases import Due
-from store.findings.outbox import WEBHOOK_PLACE
+from store.findings.queue import WEBHOOK_PLACE
 from store.findings.rows import StoredFinding
 from store.findings.search import FindingFilter, find
 from store.findings.webhooks import Webhook

@@ -1,12 +1,14 @@
 """Silences, in the format of Alertmanager."""
 
 import re
+from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Request, Response
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
+from alerts.recurrence import MAX_SECONDS, WEEKDAYS, Recurrence, Weekday
 from alerts.silence import ALERT_LABELS, MAX_VALUE, LabelName, Matcher, Silence
 from api.audit import record
 from api.deps import ServicesDep
@@ -42,8 +44,26 @@ class MatcherBody(BaseModel):
         return safe_matcher(self.name, self.value, is_regex=self.isRegex, is_equal=self.isEqual)
 
 
+class RecurrenceBody(BaseModel):
+    """Weekly occurrences, by the clock of a time zone, at the hour of ``startsAt``."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    weekdays: Annotated[list[Weekday], Field(min_length=1, max_length=7)]
+    duration_seconds: int = Field(ge=60, le=MAX_SECONDS)
+    time_zone: str = Field(default="UTC", max_length=64, pattern=r"^[A-Za-z0-9_+/-]+$")
+
+    def recurrence(self) -> Recurrence:
+        """Return the recurrence. Raises ``ValueError`` for an unknown time zone."""
+        return Recurrence(
+            weekdays=tuple(day for day in WEEKDAYS if day in self.weekdays),
+            duration_seconds=self.duration_seconds,
+            time_zone=self.time_zone,
+        )
+
+
 class SilenceBody(BaseModel):
-    """A new silence; end and comment are required."""
+    """A new silence; end and comment are required. With a recurrence it is a maintenance window."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -51,6 +71,7 @@ class SilenceBody(BaseModel):
     startsAt: AwareDatetime | None = None
     endsAt: AwareDatetime
     comment: str = Field(min_length=1, max_length=2000)
+    recurrence: RecurrenceBody | None = None
 
 
 @router.get("")
@@ -121,6 +142,7 @@ def silence_of(body: SilenceBody, principal: Principal, now: datetime) -> Silenc
         ends_at=body.endsAt,
         created_by=principal.author,
         comment=body.comment,
+        recurrence=_recurrence(body),
     )
     if not reaches(principal, made):
         raise Problem(
@@ -129,6 +151,13 @@ def silence_of(body: SilenceBody, principal: Principal, now: datetime) -> Silenc
             "this key is limited to clusters; match cluster exactly, by one of them",
         )
     return made
+
+
+def _recurrence(body: SilenceBody) -> Recurrence | None:
+    try:
+        return body.recurrence.recurrence() if body.recurrence else None
+    except ValueError as error:
+        raise contradiction("#/body/recurrence/time_zone", str(error)) from error
 
 
 def reaches(principal: Principal, silence: Silence) -> bool:
@@ -142,12 +171,19 @@ def shown(silence: Silence, now: datetime) -> dict[str, Any]:
     return {
         "id": silence.id,
         "status": {"state": silence.state(now)},
-        "matchers": [
-            {"name": m.name, "value": m.value, "isRegex": m.is_regex, "isEqual": m.is_equal}
-            for m in silence.matchers
-        ],
+        "matchers": [shown_matcher(matcher) for matcher in silence.matchers],
         "startsAt": rfc3339(silence.starts_at),
         "endsAt": rfc3339(silence.ends_at),
         "createdBy": silence.created_by,
         "comment": silence.comment,
+    } | ({"recurrence": asdict(silence.recurrence)} if silence.recurrence else {})
+
+
+def shown_matcher(matcher: Matcher) -> dict[str, Any]:
+    """Return a matcher in Alertmanager's shape."""
+    return {
+        "name": matcher.name,
+        "value": matcher.value,
+        "isRegex": matcher.is_regex,
+        "isEqual": matcher.is_equal,
     }

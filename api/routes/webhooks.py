@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
@@ -16,8 +16,9 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr
 
 from alerts.kinds import KINDS
 from alerts.notify import DEFAULT_EVENTS, EventType
+from alerts.route import Route
 from api.audit import record
-from api.delivery.receivers import registry
+from api.delivery.receivers import registry, template
 from api.delivery.recipients import MAILTO_PATTERN
 from api.delivery.sample_event import sample_event
 from api.delivery.webhook_client import resolve
@@ -28,6 +29,7 @@ from api.http.ids import new_id
 from api.http.problems import Problem, contradiction, not_found
 from api.http.times import rfc3339
 from api.routes.deliveries import shown as shown_delivery
+from api.routes.silences import MatcherBody, shown_matcher
 from api.security.auth import Cluster, Principal, WebhooksAdmin
 from api.security.signing import new_secret
 from api.security.ssrf import MAX_URL, URL_PATTERN, Refused, Target, check_addresses, checked_url, unreachable
@@ -40,6 +42,7 @@ log = logging.getLogger(__name__)
 
 router = APIRouter(prefix="/api/v1/webhooks", tags=["webhooks"], route_class=IdempotentRoute)
 
+_ROUTE = {"matchers", "wait_seconds", "unless_acknowledged", "interval_seconds", "repeat_seconds"}
 FormatName = Annotated[
     str,
     AfterValidator(lambda name: registry.receiver_named(name).name),
@@ -57,6 +60,20 @@ Url = Annotated[str, Field(pattern=f"{URL_PATTERN}|{MAILTO_PATTERN}", max_length
 GivenSecret = Annotated[SecretStr | None, Field(max_length=255)]
 
 
+Matchers = Annotated[
+    list[MatcherBody], Field(max_length=16, description="All must match, beside the filters.")
+]
+# A week: what is held back for longer is not for a webhook.
+Seconds = Annotated[int, Field(ge=0, le=7 * 86400)]
+RepeatSeconds = Annotated[int, Field(ge=60, le=7 * 86400)]
+Template = dict[str, Any] | list[Any]
+_WAIT = "How long a finding must stand before its first event is sent (Alertmanager: group_wait)."
+_UNLESS = "Send nothing of a finding that was acknowledged during the wait: an escalation."
+_INTERVAL = "Least time between two events of a finding (Alertmanager: group_interval)."
+_REPEAT = "Send the last event of a finding that is open and not acknowledged again (repeat_interval)."
+_TEMPLATE = "The body of the format `template`: texts may name fields as `{{ finding.title }}`."
+
+
 class WebhookBody(BaseModel):
     """A new endpoint; without ``events`` it gets opened, reopened, escalated and resolved findings.
 
@@ -72,6 +89,12 @@ class WebhookBody(BaseModel):
     events: list[EventType] = Field(default=[], max_length=7)
     kinds: list[Kind] = Field(default=[], max_length=50)
     clusters: list[Cluster] = Field(default=[], max_length=100)
+    matchers: Matchers = []
+    wait_seconds: Seconds = Field(default=0, description=_WAIT)
+    unless_acknowledged: bool = Field(default=False, description=_UNLESS)
+    interval_seconds: Seconds = Field(default=0, description=_INTERVAL)
+    repeat_seconds: RepeatSeconds | None = Field(default=None, description=_REPEAT)
+    template: Template | None = Field(default=None, description=_TEMPLATE)
     secret: GivenSecret = None
 
 
@@ -95,6 +118,14 @@ class WebhookPatch(BaseModel):
     events: list[EventType] | None = Field(default=None, max_length=7)
     kinds: list[Kind] | None = Field(default=None, max_length=50)
     clusters: list[Cluster] | None = Field(default=None, max_length=100)
+    matchers: Matchers | None = None
+    wait_seconds: Seconds | None = Field(default=None, description=_WAIT)
+    unless_acknowledged: bool | None = Field(default=None, description=_UNLESS)
+    interval_seconds: Seconds | None = Field(default=None, description=_INTERVAL)
+    repeat_seconds: RepeatSeconds | Literal[0] | None = Field(
+        default=None, description=f"{_REPEAT} 0 ends that."
+    )
+    template: Template | None = Field(default=None, description=_TEMPLATE)
     enabled: bool | None = None
 
 
@@ -112,6 +143,7 @@ async def create_webhook(
 ) -> dict[str, Any]:
     """Add an endpoint; its signing secret is returned once, in this answer, unless the receiver issued it."""
     _check_kinds(body.kinds)
+    _check_template(body.format, body.template)
     secret = _secret(body.format, body.secret)
     await _check_url(services, body.url, body.format)
     now = services.now()
@@ -120,9 +152,10 @@ async def create_webhook(
         created_by=principal.key_id,
         created_at=now,
         updated_at=now,
-        **_fields(body) | {"events": _event_types(body)},
+        **_fields(body) | {"events": _event_types(body), "route": _route(Route(), body)},
     )
     _check_reach(principal, made)
+    _check_repeats(made)
 
     def store() -> None:
         with services.pool.connection() as conn, conn.transaction():
@@ -163,14 +196,17 @@ async def update_webhook(
     def store() -> Webhook:
         with services.pool.connection() as conn, conn.transaction():
             found = _reachable(conn, webhook_id, principal)
-            changed = replace(found, updated_at=services.now(), **changes)
+            changed = replace(found, updated_at=services.now(), route=_route(found.route, body), **changes)
             _check_same_credential(found, changed)
+            _check_template(changed.format, changed.template)
+            _check_repeats(changed)
             if "enabled" in changes:
                 changed = replace(changed, disabled_reason="")
             _check_reach(principal, changed)
             # A new name or filter does not reset the failure count.
             webhooks.update(conn, changed, afresh=changes.get("enabled", False) or "url" in changes)
-            audited = changes | ({"url": masked(changed.url)} if body.url else {})
+            given = body.model_dump(exclude_none=True, mode="json")
+            audited = given | ({"url": masked(changed.url)} if body.url else {})
             record(conn, request, "webhook.update", webhook_id, {"changed": audited})
             return _reachable(conn, webhook_id, principal)
 
@@ -265,8 +301,41 @@ def masked(url: str) -> str:
 
 
 def _fields(body: WebhookBody | WebhookPatch) -> dict[str, Any]:
-    given = body.model_dump(exclude_none=True, exclude={"secret"})
+    given = body.model_dump(exclude_none=True, exclude={"secret", *_ROUTE})
     return {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+
+
+def _route(before: Route, body: WebhookBody | WebhookPatch) -> Route:
+    """Return the route with what the body says of it. Raises the 409 problem of a bad matcher."""
+    given = body.model_dump(exclude_none=True, include=_ROUTE)
+    if body.matchers is not None:
+        try:
+            given["matchers"] = tuple(matcher.matcher() for matcher in body.matchers)
+        except ValueError as error:
+            raise contradiction("#/body/matchers", str(error)) from error
+    if given.get("repeat_seconds") == 0:
+        given["repeat_seconds"] = None
+    return replace(before, **given)
+
+
+def _check_repeats(webhook: Webhook) -> None:
+    own = registry.receiver_named(webhook.format).repeat_seconds
+    if own and webhook.route.repeat_seconds:
+        detail = f"format {webhook.format} repeats every {own:g} s by itself: leave repeat_seconds out"
+        raise contradiction("#/body/repeat_seconds", detail)
+
+
+def _check_template(format_name: str, body: object) -> None:
+    if body is None:
+        return
+    if format_name != template.RECEIVER.name:
+        raise contradiction(
+            "#/body/template", f"format {format_name} has a body of its own: send no template"
+        )
+    try:
+        template.check(body)
+    except ValueError as error:
+        raise contradiction("#/body/template", str(error)) from error
 
 
 def _secret(format_name: str, given: SecretStr | None) -> str:
@@ -385,6 +454,12 @@ def _shown(webhook: Webhook) -> dict[str, Any]:
         "events": list(webhook.events),
         "kinds": list(webhook.kinds),
         "clusters": list(webhook.clusters),
+        "matchers": [shown_matcher(matcher) for matcher in webhook.route.matchers],
+        "wait_seconds": webhook.route.wait_seconds,
+        "unless_acknowledged": webhook.route.unless_acknowledged,
+        "interval_seconds": webhook.route.interval_seconds,
+        "repeat_seconds": webhook.route.repeat_seconds,
+        "template": webhook.template,
         "enabled": webhook.enabled,
         "status": status,
         "failures_in_a_row": webhook.failures,

@@ -1,7 +1,7 @@
 """``slowrank silence``: add, list and expire silences over the API."""
 
 import re
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, time, timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -34,14 +34,33 @@ def add(
     ],
     for_: Annotated[str, typer.Option("--for", help="How long: 30m, 4h, 2d, 1w.")],
     comment: Annotated[str, typer.Option(help="Why.")],
+    weekly: Annotated[
+        str | None, typer.Option(metavar="DAYS", help="A maintenance window on days such as sat,sun.")
+    ] = None,
+    at: Annotated[str, typer.Option(metavar="HH:MM", help="When a weekly one begins.")] = "00:00",
+    time_zone: Annotated[str, typer.Option(help="Of --at, such as Europe/Berlin.")] = "UTC",
+    weeks: Annotated[int, typer.Option(min=1, max=52, help="For how many weeks.")] = 52,
     url: UrlOption = None,
     key: KeyOption = None,
 ) -> None:
     """Keep findings that match from webhooks for a time; they are stored and listed all the same."""
     wanted = [matcher(text) for text in matchers]
-    ends_at = (datetime.now(UTC) + duration(for_)).isoformat()
+    lasts, now = duration(for_), datetime.now(UTC)
+    if weekly is None:
+        request = delivery.add_silence(wanted, (now + lasts).isoformat(), comment)
+    else:
+        starts_at = _today_at(at, time_zone, now)
+        recurrence = {
+            "weekdays": [day.strip().lower()[:3] for day in weekly.split(",")],
+            "duration_seconds": int(lasts.total_seconds()),
+            "time_zone": time_zone,
+        }
+        ends_at = (starts_at + timedelta(weeks=weeks)).isoformat()
+        request = delivery.add_silence(
+            wanted, ends_at, comment, startsAt=starts_at.isoformat(), recurrence=recurrence
+        )
     with client(url, key) as api:
-        made = api.send(delivery.add_silence(wanted, ends_at, comment))
+        made = api.send(request)
     typer.echo(f"added {made['id']}, until {printable(made['endsAt'])}")
 
 
@@ -68,6 +87,18 @@ def expire(
     with client(url, key) as api:
         api.send(delivery.expire_silence(silence_id))
     typer.echo(f"expired {printable(silence_id)}")
+
+
+def _today_at(hour: str, time_zone: str, now: datetime) -> datetime:
+    """Return that hour of the wall of today in a time zone; exits where there is no such hour or zone."""
+    from zoneinfo import ZoneInfo
+
+    try:
+        zone = UTC if time_zone == "UTC" else ZoneInfo(time_zone)
+        return datetime.combine(now.astimezone(zone).date(), time.fromisoformat(hour), tzinfo=zone)
+    # An unknown zone is a KeyError; zoneinfo opens a file of its name.
+    except (ValueError, KeyError, OSError):
+        fail(f"{hour} in {time_zone!r} is no time: use --at 02:30 --time-zone Europe/Berlin")
 
 
 def matcher(text: str) -> "Matcher":
@@ -98,10 +129,19 @@ def shown(matcher: Any) -> str:
     return f"{matcher['name']}{'!=' if operator == '!' else operator}{matcher['value']}"
 
 
+def _weekly(silence: Any) -> str | None:
+    recurrence = silence.get("recurrence")
+    if recurrence is None:
+        return None
+    hours = recurrence["duration_seconds"] / 3600
+    return f"{','.join(recurrence['weekdays'])} {hours:g}h ({recurrence['time_zone']})"
+
+
 _COLUMNS = {
     "id": lambda s: s["id"],
     "state": lambda s: s["status"]["state"],
     "until": lambda s: s["endsAt"],
+    "weekly": lambda s: _weekly(s),
     "matchers": lambda s: " ".join(map(shown, s["matchers"])),
     "by": lambda s: s["createdBy"],
     "comment": lambda s: s["comment"],

@@ -1,5 +1,6 @@
 """``slowrank webhook``: add, change, test and inspect webhooks over the API."""
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
@@ -9,6 +10,7 @@ from alerts.notify import DEFAULT_EVENTS, EventType
 from api.delivery.receivers import registry
 from cli.admin.tables import Output, OutputOption, View, ago, first, note, show
 from cli.remote.client import KeyOption, UrlOption, client, fail, printable, read_text
+from cli.remote.silence import duration, matcher
 from slowrank.client import delivery
 
 if TYPE_CHECKING:
@@ -50,13 +52,38 @@ def add(
             "Without it: opened, reopened, escalated and resolved."
         ),
     ] = None,
+    match: Annotated[
+        list[str] | None,
+        typer.Option(help="Only what matches, such as rack=r7; all given must."),
+    ] = None,
+    wait: Annotated[
+        str | None, typer.Option(help="Send once a finding has stood so long: 30s, 15m (group_wait).")
+    ] = None,
+    unless_acknowledged: Annotated[
+        bool, typer.Option("--unless-acknowledged", help="Send nothing that was acknowledged meanwhile.")
+    ] = False,
+    interval: Annotated[
+        str | None, typer.Option(help="Least time between two messages about a finding (group_interval).")
+    ] = None,
+    repeat: Annotated[
+        str | None, typer.Option(help="Remind so often of what nobody acknowledges: 4h (repeat_interval).")
+    ] = None,
+    template_file: Annotated[
+        Path | None, typer.Option(help="JSON file with the body of the format template.")
+    ] = None,
     secret_file: SecretFile = None,
     url: UrlOption = None,
     key: KeyOption = None,
 ) -> None:
     """Add a webhook and print its signing secret, once."""
     filters = {"min_severity": min_severity, "kinds": kind or [], "events": event or []}
-    body = {"format": format_, **filters}
+    body: dict[str, Any] = {"format": format_, **filters, "matchers": [matcher(text) for text in match or ()]}
+    body |= {"unless_acknowledged": unless_acknowledged}
+    for name, text in (("wait", wait), ("interval", interval), ("repeat", repeat)):
+        if text is not None:
+            body[f"{name}_seconds"] = int(duration(text).total_seconds())
+    if template_file is not None:
+        body["template"] = _template_in(template_file)
     if secret_file is not None:
         body["secret"] = _secret_in(secret_file)
     with client(url, key) as api:
@@ -177,6 +204,13 @@ def events(
 def _change(webhook_id: str, changes: dict[str, Any], reach: tuple[str | None, str | None]) -> Any:
     with client(*reach) as api:
         return api.send(delivery.change_webhook(webhook_id, changes))
+
+
+def _template_in(file: Path) -> Any:
+    try:
+        return json.loads(file.read_text())
+    except (OSError, ValueError) as error:
+        fail(f"no JSON can be read from {file}: {error}")
 
 
 def _secret_in(file: Path) -> str:

@@ -3,7 +3,16 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from slowrank.client.objects import Delivery, Matcher, Page, Rotation, Silence, TestResult, Webhook
+from slowrank.client.objects import (
+    Delivery,
+    Inhibition,
+    Matcher,
+    Page,
+    Rotation,
+    Silence,
+    TestResult,
+    Webhook,
+)
 from slowrank.client.request import Request, get, part
 
 
@@ -72,3 +81,21 @@ def add_silence(matchers: Sequence[Matcher], ends_at: str, comment: str, **more:
 def expire_silence(silence_id: str) -> Request[None]:
     """Return the request that ends a silence now."""
     return Request("DELETE", f"/silences/{part(silence_id)}")
+
+
+def inhibitions() -> Request[Page[Inhibition]]:
+    """Return the request for all inhibition rules, oldest first."""
+    return get("/inhibitions")
+
+
+def add_inhibition(
+    source: Sequence[Matcher], target: Sequence[Matcher], equal: Sequence[str], comment: str
+) -> Request[Inhibition]:
+    """Return the request for a rule: while ``source`` matches an open finding, ``target`` is held back."""
+    body = {"source": list(source), "target": list(target), "equal": list(equal), "comment": comment}
+    return Request("POST", "/inhibitions", json=body)
+
+
+def remove_inhibition(inhibition_id: str) -> Request[None]:
+    """Return the request that removes an inhibition rule."""
+    return Request("DELETE", f"/inhibitions/{part(inhibition_id)}")

@@ -148,6 +148,18 @@ class Silence(TypedDict):
     endsAt: str
     createdBy: str
     comment: str
+    recurrence: NotRequired[dict[str, Any]]
+
+
+class Inhibition(TypedDict):
+    """While a finding that ``source`` matches is open, those that ``target`` matches are held back."""
+
+    id: str
+    source: list[Matcher]
+    target: list[Matcher]
+    equal: list[str]
+    createdBy: str
+    comment: str
 
 
 class Webhook(TypedDict):
@@ -161,6 +173,12 @@ class Webhook(TypedDict):
     events: list[str]
     kinds: list[str]
     clusters: list[str]
+    matchers: list[Matcher]
+    wait_seconds: int
+    unless_acknowledged: bool
+    interval_seconds: int
+    repeat_seconds: int | None
+    template: dict[str, Any] | list[Any] | None
     enabled: bool
     status: Literal["active", "failing", "disabled"]
     failures_in_a_row: int

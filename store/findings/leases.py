@@ -13,8 +13,8 @@ from typing import Any, LiteralString
 from psycopg import Connection
 from psycopg.rows import dict_row
 
-from alerts.silence import Silence, labels, muting
-from store.findings import outbox, silences, webhooks
+from alerts.silence import labels
+from store.findings import outbox, queue, silences, webhooks
 from store.findings.outbox import Event
 from store.findings.webhooks import Webhook
 
@@ -118,12 +118,11 @@ def _sendable(
     while True:
         rows = _next(conn, now=now, limit=limit, busy=busy, passed=passed)
         happened = outbox.by_id(conn, {row["event_id"] for row in rows})
-        in_force = silences.current(conn, now) if any(row["state"] == "muted" for row in rows) else []
         free = [
             row
             for row in rows
             if not _is_superseded(conn, row, now)
-            and not _muted_again(conn, row, happened[row["event_id"]], in_force, now)
+            and not _held_again(conn, row, happened[row["event_id"]], now)
             and _supersede_older(conn, row, happened[row["event_id"]], now)
         ]
         # All of these have to wait: look for others behind them.
@@ -178,16 +177,19 @@ def _is_superseded(conn: Connection[Any], row: Row, now: datetime) -> bool:
     return True
 
 
-def _muted_again(
-    conn: Connection[Any], row: Row, event: Event, in_force: Sequence[Silence], now: datetime
-) -> bool:
-    silence = muting(in_force, labels(event.body), now) if row["state"] == "muted" else None
-    if silence is not None:
+def _held_again(conn: Connection[Any], row: Row, event: Event, now: datetime) -> bool:
+    """Hold a delivery back for longer where something still does; return whether it does."""
+    if row["state"] != "muted":
+        return False
+    mute = queue.mute_on(conn, labels(event.body), now)
+    route = webhooks.by_id(conn, [row["webhook_id"]])[row["webhook_id"]].route
+    held = queue.hold_on(conn, row["webhook_id"], route, event, mute, now)
+    if held is not None:
         conn.execute(
             "UPDATE deliveries SET muted_by = %s, next_attempt_at = %s WHERE id = %s",
-            (silence.id, silence.ends_at, row["id"]),
+            (held.by, held.until, row["id"]),
         )
-    return silence is not None
+    return held is not None
 
 
 def _supersede_older(conn: Connection[Any], row: Row, event: Event, now: datetime) -> bool:

@@ -12,13 +12,16 @@ from psycopg import Connection
 from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
+from alerts.recurrence import Recurrence
 from alerts.silence import Matcher, Silence
 from store.locks import lock_key
 from store.text import storable, storable_json
 
 _LOCK = lock_key("silences")
 
-_SELECT: LiteralString = "SELECT id, matchers, starts_at, ends_at, created_by, comment FROM silences "
+_SELECT: LiteralString = (
+    "SELECT id, matchers, starts_at, ends_at, created_by, comment, recurrence FROM silences "
+)
 
 
 def save(conn: Connection[Any], silence: Silence) -> None:
@@ -26,9 +29,10 @@ def save(conn: Connection[Any], silence: Silence) -> None:
     with conn.transaction():
         _change(conn)
         conn.execute(
-            "INSERT INTO silences (id, matchers, starts_at, ends_at, created_by, comment) "
-            "VALUES (%s, %s, %s, %s, %s, %s) ON CONFLICT (id) DO UPDATE SET matchers = excluded.matchers, "
-            "starts_at = excluded.starts_at, ends_at = excluded.ends_at, comment = excluded.comment",
+            "INSERT INTO silences (id, matchers, starts_at, ends_at, created_by, comment, recurrence) "
+            "VALUES (%s, %s, %s, %s, %s, %s, %s) ON CONFLICT (id) DO UPDATE SET "
+            "matchers = excluded.matchers, starts_at = excluded.starts_at, ends_at = excluded.ends_at, "
+            "comment = excluded.comment, recurrence = excluded.recurrence",
             (
                 silence.id,
                 Jsonb(storable_json([asdict(m) for m in silence.matchers])),
@@ -36,6 +40,7 @@ def save(conn: Connection[Any], silence: Silence) -> None:
                 silence.ends_at,
                 storable(silence.created_by),
                 storable(silence.comment),
+                None if silence.recurrence is None else Jsonb(asdict(silence.recurrence)),
             ),
         )
         _look_again(conn, silence.id, None)
@@ -95,4 +100,18 @@ def _look_again(conn: Connection[Any], silence_id: str, now: datetime | None) ->
 def _select(conn: Connection[Any], where: LiteralString, parameters: tuple[Any, ...]) -> list[Silence]:
     with conn.cursor(row_factory=dict_row) as cursor:
         rows = cursor.execute(_SELECT + where, parameters).fetchall()
-    return [Silence(**(row | {"matchers": tuple(Matcher(**m) for m in row["matchers"])})) for row in rows]
+    return [
+        Silence(
+            **(row | {"matchers": matchers(row["matchers"]), "recurrence": _recurrence(row["recurrence"])})
+        )
+        for row in rows
+    ]
+
+
+def matchers(stored: list[dict[str, Any]]) -> tuple[Matcher, ...]:
+    """Return the matchers of a JSON column."""
+    return tuple(Matcher(**matcher) for matcher in stored)
+
+
+def _recurrence(stored: dict[str, Any] | None) -> Recurrence | None:
+    return None if stored is None else Recurrence(**(stored | {"weekdays": tuple(stored["weekdays"])}))

@@ -1,24 +1,30 @@
 """Stores webhook endpoints, and their signing secrets in a table that only the notifier may read."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any, LiteralString
 
 from psycopg import Connection
 from psycopg.rows import dict_row
+from psycopg.types.json import Jsonb
 
+from alerts.route import Route
 from slowrank.telemetry.records import Severity
-from store.text import storable
+from store.findings.silences import matchers
+from store.text import storable, storable_json
 
 # Failed attempts in a row. Chosen: with the first pauses of the retry schedule (2 and 10 s) a dead receiver
 # is reported some 12 s after its first failure, and a restart that takes less is not.
 FAILING_AFTER = 3
 
 _SELECT: LiteralString = (
-    "SELECT id, name, url, format, events, min_severity, kinds, clusters, enabled, failures, failing_since, "
+    "SELECT id, name, url, format, events, min_severity, kinds, clusters, matchers, wait_seconds, "
+    "unless_acknowledged, interval_seconds, repeat_seconds, template, enabled, failures, failing_since, "
     "disabled_reason, created_by, created_at, updated_at FROM webhooks "
 )
+# Columns of the route beside its matchers, in the order of the table's columns.
+_TIMES = ("wait_seconds", "unless_acknowledged", "interval_seconds", "repeat_seconds")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +33,7 @@ class Webhook:
 
     ``failures`` counts failed attempts, of any delivery, since the last success; ``failing_since`` is the
     time of the first. No ``events`` means ``alerts.notify.DEFAULT_EVENTS``; ``kinds`` takes kinds and
-    families (``straggler``).
+    families (``straggler``). ``template`` is the body of the format of that name, a JSON value.
     """
 
     id: str
@@ -38,6 +44,8 @@ class Webhook:
     min_severity: Severity = "info"
     kinds: tuple[str, ...] = ()
     clusters: tuple[str, ...] = ()
+    route: Route = field(default_factory=Route)
+    template: Any = None
     enabled: bool = True
     failures: int = 0
     failing_since: datetime | None = None
@@ -56,8 +64,10 @@ def create(conn: Connection[Any], webhook: Webhook, secret: str) -> None:
     """Store a new endpoint with its signing secret."""
     with conn.transaction():
         conn.execute(
-            "INSERT INTO webhooks (id, name, url, format, events, min_severity, kinds, clusters, enabled, "
-            "created_by, created_at, updated_at) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)",
+            "INSERT INTO webhooks (id, name, url, format, events, min_severity, kinds, clusters, matchers, "
+            "wait_seconds, unless_acknowledged, interval_seconds, repeat_seconds, template, enabled, "
+            "created_by, created_at, updated_at) "
+            "VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)",
             (
                 webhook.id,
                 storable(webhook.name),
@@ -67,6 +77,7 @@ def create(conn: Connection[Any], webhook: Webhook, secret: str) -> None:
                 webhook.min_severity,
                 _texts(webhook.kinds),
                 _texts(webhook.clusters),
+                *_settings(webhook),
                 webhook.enabled,
                 storable(webhook.created_by),
                 webhook.created_at,
@@ -96,7 +107,8 @@ def update(conn: Connection[Any], webhook: Webhook, *, afresh: bool = False) -> 
     """Update the settings of an endpoint; ``afresh`` resets its failure count."""
     cursor = conn.execute(
         "UPDATE webhooks SET name = %s, url = %s, format = %s, events = %s, min_severity = %s, kinds = %s, "
-        "clusters = %s, enabled = %s, updated_at = %s, "
+        "clusters = %s, matchers = %s, wait_seconds = %s, unless_acknowledged = %s, interval_seconds = %s, "
+        "repeat_seconds = %s, template = %s, enabled = %s, updated_at = %s, "
         "failures = CASE WHEN %s THEN 0 ELSE failures END, "
         "failing_since = CASE WHEN %s THEN NULL ELSE failing_since END, disabled_reason = %s WHERE id = %s",
         (
@@ -107,6 +119,7 @@ def update(conn: Connection[Any], webhook: Webhook, *, afresh: bool = False) -> 
             webhook.min_severity,
             _texts(webhook.kinds),
             _texts(webhook.clusters),
+            *_settings(webhook),
             webhook.enabled,
             webhook.updated_at,
             afresh,
@@ -190,8 +203,21 @@ def _add_secret(conn: Connection[Any], webhook_id: str, secret: str, now: dateti
 def _select(conn: Connection[Any], where: LiteralString, parameters: tuple[Any, ...]) -> list[Webhook]:
     with conn.cursor(row_factory=dict_row) as cursor:
         rows = cursor.execute(_SELECT + where, parameters).fetchall()
-    lists = ("events", "kinds", "clusters")
-    return [Webhook(**(row | {name: tuple(row[name]) for name in lists})) for row in rows]
+    return [_webhook(row) for row in rows]
+
+
+def _webhook(row: dict[str, Any]) -> Webhook:
+    times = {name: row.pop(name) for name in _TIMES}
+    route = Route(matchers=matchers(row.pop("matchers")), **times)
+    lists = {name: tuple(row[name]) for name in ("events", "kinds", "clusters")}
+    return Webhook(**(row | lists), route=route)
+
+
+def _settings(webhook: Webhook) -> tuple[Any, ...]:
+    """Return the values of the columns from ``matchers`` to ``template``."""
+    matching = Jsonb(storable_json([asdict(matcher) for matcher in webhook.route.matchers]))
+    template = None if webhook.template is None else Jsonb(storable_json(webhook.template))
+    return (matching, *(getattr(webhook.route, name) for name in _TIMES), template)
 
 
 def _texts(values: Iterable[str]) -> list[str]:

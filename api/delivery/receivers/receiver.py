@@ -25,7 +25,7 @@ class Notification:
     the secret of a receiver that has a ``Credential``, otherwise empty; ``earlier`` is, for a receiver with
     ``repeat_seconds``, the finding as it was sent before, newest first. ``receipt`` is what the receiver
     answered to the last delivery of the finding that it needs for this one; ``plot`` the evidence as SVG,
-    for a receiver ``with_plot``.
+    for a receiver ``with_plot``; ``template`` the body of the format of that name.
     """
 
     id: str
@@ -37,6 +37,7 @@ class Notification:
     earlier: Sequence[Finding] = ()
     receipt: str = ""
     plot: str = ""
+    template: Any = None
 
     @property
     def timestamp(self) -> str:

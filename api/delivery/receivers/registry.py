@@ -12,6 +12,7 @@ from api.delivery.receivers import (
     slack,
     slack_bot,
     standard,
+    template,
 )
 from api.delivery.receivers.receiver import Receiver
 
@@ -24,6 +25,7 @@ RECEIVERS: tuple[Receiver, ...] = (
     slack_bot.RECEIVER,
     slack.RECEIVER,
     pagerduty.RECEIVER,
+    template.RECEIVER,
 )
 
 

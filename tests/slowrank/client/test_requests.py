@@ -30,7 +30,14 @@ def made_by(function):
         for p in inspect.signature(function).parameters.values()
         if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD
     ]
-    values = {"matchers": [], "scopes": ["all"], "changes": {"enabled": True}}
+    values = {
+        "matchers": [],
+        "source": [],
+        "target": [],
+        "equal": [],
+        "scopes": ["all"],
+        "changes": {"enabled": True},
+    }
     return function(*[values.get(p.name, "x") for p in needed])
 
 

@@ -16,6 +16,7 @@ from api.alertmanager import silences as alertmanager_silences
 from api.alertmanager import status as alertmanager_status
 from api.delivery.from_settings import policy_of, recipients_of
 from api.deps import Probe, Services
+from api.event_hub import EventHub
 from api.foreign import otlp, remote_write
 from api.http import problems
 from api.http.client_address import networks
@@ -112,6 +113,7 @@ def create_app(
     app.state.services = Services(
         settings=settings,
         pool=pool,
+        hub=EventHub(pool),
         registry=registry,
         metrics=metrics,
         policy=policy_of(settings),

@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry
 from psycopg_pool import ConnectionPool
 
 from api.delivery.recipients import Recipients
+from api.event_hub import EventHub
 from api.foreign.receiver import ForeignReceiver
 from api.http.cursors import Cursors
 from api.http.limits import Limiter
@@ -36,6 +37,7 @@ class Services:
 
     settings: Settings
     pool: ConnectionPool[Any]
+    hub: EventHub
     policy: Policy
     recipients: Recipients | None = None
     registry: CollectorRegistry

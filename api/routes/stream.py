@@ -1,34 +1,22 @@
 """Server-sent events of findings, resumed after ``Last-Event-ID``."""
 
-import asyncio
-import json
-from collections import Counter, deque
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 
-import psycopg
 from fastapi import APIRouter, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from api.deps import Services, ServicesDep
+from api.deps import ServicesDep
 from api.http.problems import Problem
-from api.http.times import rfc3339
-from api.security.auth import FindingsReader, Principal
-from store.findings import outbox
+from api.security.auth import FindingsReader
 
 router = APIRouter(prefix="/api/v1/events", tags=["findings"])
 
-# Every open stream queries the database at this interval, so their number per key is limited.
-POLL_SECONDS = 1.0
-# Proxies close idle connections (nginx after 60 s).
-PING_SECONDS = 15.0
+# A connection each; a person needs one for each open page.
 STREAMS_PER_KEY = 4
-# Sequence numbers are assigned before commits: a smaller one may become visible after a greater one. Chosen:
-# more than the transactions that are open at once.
-_OVERLAP = 64
 
 
 @router.get(
@@ -47,37 +35,8 @@ async def stream_events(
         # Counted before the first await: concurrent requests would otherwise not see each other.
         held.enter_context(_counted(services.streams, principal.key_id))
         last_id = request.headers.get("last-event-id", "")
-        tail = await run_in_threadpool(_tail, services, principal, last_id)
-        return _Stream(_sent(services, tail), held.pop_all())
-
-
-@dataclass(slots=True)
-class Tail:
-    """Position of a listener in the outbox."""
-
-    seq: int
-    clusters: Sequence[str]
-    # More than one query returns (outbox.after: 500): an id dropped here would be sent twice.
-    seen: deque[str] = field(default_factory=lambda: deque(maxlen=1024))
-
-    def fresh(self, services: Services) -> list[outbox.Event]:
-        """Return new events for this listener's clusters since the last call. Blocks on the database."""
-        with services.pool.connection() as conn:
-            found = outbox.after(conn, self.seq - _OVERLAP)
-        new = [event for event in found if event.id not in self.seen and event.finding_id]
-        self.seen.extend(event.id for event in new)
-        self.seq = max([self.seq, *(event.seq for event in found)])
-        return [e for e in new if not self.clusters or _cluster(e) in self.clusters]
-
-
-def _tail(services: Services, principal: Principal, last_id: str) -> Tail:
-    with services.pool.connection() as conn:
-        last = outbox.get(conn, last_id) if last_id else None
-        # With an unknown or removed id the stream begins with new events.
-        start = last.seq if last else outbox.last_seq(conn)
-        tail = Tail(start, principal.clusters)
-        tail.seen.extend(e.id for e in outbox.after(conn, start - _OVERLAP) if e.seq <= start)
-    return tail
+        tail = await run_in_threadpool(services.hub.tail, last_id)
+        return _Stream(services.hub.stream(tail, principal.clusters), held.pop_all())
 
 
 class _Stream(StreamingResponse):
@@ -94,24 +53,6 @@ class _Stream(StreamingResponse):
             await super().__call__(scope, receive, send)
 
 
-async def _sent(services: Services, tail: Tail) -> AsyncIterator[str]:
-    quiet = 0.0
-    yield "retry: 3000\n\n"
-    while True:
-        try:
-            fresh = await run_in_threadpool(tail.fresh, services)
-        # The stream ends: the client reconnects with the id of its last event.
-        except psycopg.OperationalError:
-            return
-        for event in fresh:
-            yield _written(event)
-        quiet = 0.0 if fresh else quiet + POLL_SECONDS
-        if quiet >= PING_SECONDS:
-            quiet = 0.0
-            yield ": ping\n\n"
-        await asyncio.sleep(POLL_SECONDS)
-
-
 @contextmanager
 def _counted(streams: Counter[str], key_id: str) -> Iterator[None]:
     streams[key_id] += 1
@@ -119,12 +60,3 @@ def _counted(streams: Counter[str], key_id: str) -> Iterator[None]:
         yield
     finally:
         streams[key_id] -= 1
-
-
-def _written(event: outbox.Event) -> str:
-    data = json.dumps({"type": event.type, "timestamp": rfc3339(event.at), "data": event.body})
-    return f"id: {event.id}\nevent: {event.type}\ndata: {data}\n\n"
-
-
-def _cluster(event: outbox.Event) -> str:
-    return str(event.body.get("subject", {}).get("cluster", ""))

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Request, Response
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StrictBool
 
 from alerts.recurrence import MAX_SECONDS, WEEKDAYS, Recurrence, Weekday
 from alerts.silence import ALERT_LABELS, MAX_VALUE, LabelName, Matcher, Silence
@@ -36,8 +36,8 @@ class MatcherBody(BaseModel):
 
     name: LabelName
     value: str = Field(max_length=MAX_VALUE)
-    isRegex: bool = False
-    isEqual: bool = True
+    isRegex: StrictBool = False
+    isEqual: StrictBool = True
 
     def matcher(self) -> Matcher:
         """Return the matcher. Raises ``ValueError`` for a regex that is invalid or could be slow."""

@@ -188,6 +188,13 @@ def test_a_body_that_becomes_too_large_is_not_sent(receiver, add_webhook, save_f
     assert "20000 are allowed" in error
 
 
+def test_a_number_is_no_truth_value(client):
+    """As the document has it: `"isEqual": 0` would silently turn a matcher round."""
+    matcher = {"name": "node", "value": "n1", "isEqual": 0}
+    rule = {"source": [matcher], "target": [matcher], "equal": ["node"], "comment": "c"}
+    assert client.post("/api/v1/inhibitions", json=rule).status_code == 422
+
+
 @pytest.mark.parametrize(
     ("fields", "pointer"),
     [

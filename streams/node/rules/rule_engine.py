@@ -49,7 +49,7 @@ class CountRules:
     """Counts increases of the counters of one kind of device within the windows of its rules.
 
     Rules on counters that the schema of the block lacks are ignored. Port rules open no finding alone on a
-    host without GPUs.
+    host that has neither GPUs nor a job.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class CountRules:
     def _observe(self, batch: Batch, k: int, key: Key) -> list[Suspicion]:
         node, ts, rule = int(batch.index[k]), float(batch.ts[k]), self._rules[key[0]]
         part, total = batch.part(self._owner), self._total(node, key, ts)
-        trusted = bool(batch.fabric[k]) or self._owner != "nic"
+        trusted = bool(batch.fabric[k] or batch.in_job[k]) or self._owner != "nic"
         ids, count = part.ids, rule.count
         if rule.count_of is not None and total > 0:
             own = float(rule.count_of(part.columns)[k, ids[k].index(key[1])])
@@ -124,7 +124,7 @@ class CountRules:
 
 
 class StateRules:
-    """Tests the state rules of one kind of device; ports and hosts only on nodes with GPUs."""
+    """Tests the state rules of one kind of device; hosts only with GPUs, ports with GPUs or a job."""
 
     counters: Mapping[Owner, tuple[str, ...]] = {}
 
@@ -163,8 +163,9 @@ class StateRules:
         """Return which instances are tested, [n, instances]."""
         if self._owner == "gpu":
             return batch.gpu.there
-        fabric = batch.fabric[:, None]
-        return fabric if self._owner == "host" else batch.nic.there & fabric
+        if self._owner == "host":
+            return batch.fabric[:, None]
+        return batch.nic.there & (batch.fabric | batch.in_job)[:, None]
 
     def _observe(self, batch: Batch, k: int, key: Key, value: float, *, holds: bool) -> list[Suspicion]:
         node, ts, rule = int(batch.index[k]), float(batch.ts[k]), self._rules[key[0]]

@@ -22,12 +22,12 @@ metrics = st.sampled_from(METRICS)
 readings = st.none() | st.integers(0, 2**31)
 
 
-def run(metric, values, *, schema=lambda t: 2, gpus=1):
+def run(metric, values, *, schema=lambda t: 2, gpus=1, job=None):
     """What is said of a node whose second port reads ``values`` second by second; the others read 0."""
     stage, found = NodeStage(), list[Any]()
     for t, value in enumerate(values):
         ports = [{metric: value if i == 1 else 0} for i in range(PORTS)]
-        found += stage.process(port_sample(START + t, ports, schema=schema(t), gpus=[{}] * gpus, job=None))
+        found += stage.process(port_sample(START + t, ports, schema=schema(t), gpus=[{}] * gpus, job=job))
     return [s for s in found if isinstance(s, Suspicion) and s.kind.startswith("link.")]
 
 
@@ -73,9 +73,19 @@ def test_a_rise_across_a_gap_is_a_rise(metric):
 
 @pytest.mark.parametrize("metric", METRICS)
 def test_a_host_without_gpus_opens_nothing(metric):
-    """The links of an ordinary host are its own business."""
+    """Unless a job runs there: links of other hosts come and go for unrelated reasons."""
     found = run(metric, [0] * 5 + [1], gpus=0)
     assert [s.overwhelming for s in found] == [False]
+    with_job = run(metric, [0] * 5 + [1], gpus=0, job="job")
+    assert [s.overwhelming for s in with_job] == [metric != RNR]
+
+
+def test_a_link_that_was_down_for_two_seconds_opens_a_finding():
+    """On a host without GPUs too, while it runs a job: the port lost its carrier and has it again."""
+    found = run("nic.port.carrier_changes_total", [2] * 5 + [3, 3, 4], gpus=0, job="job")
+    assert [(s.kind, s.severity, s.overwhelming, s.ts) for s in found] == [
+        ("link.nic_flap", "warning", True, START + 7.0)
+    ]
 
 
 @given(metrics, st.lists(readings, min_size=2, max_size=10))

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+from slowrank.telemetry import OpenStep
 from slowrank.telemetry.columns import Value
 
 Columns = Mapping[str, Value]
@@ -36,13 +37,17 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRows:
-    """Step rows of the local ranks of one job attempt, by the column names of the step schema."""
+    """Step rows of the local ranks of one job attempt, by the column names of the step schema.
+
+    ``open``: the steps that ranks report because they do not end.
+    """
 
     job_id: str
     attempt: int
     world_size: int
     labels: Mapping[str, str]
     rows: tuple[Columns, ...]
+    open: tuple[OpenStep, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

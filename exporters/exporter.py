@@ -147,7 +147,7 @@ class Exporter:
         )
 
     def _steps(self, steps: StepRows, now: Instant) -> Iterator[JobSteps]:
-        for start in range(0, len(steps.rows), MAX_STEP_ROWS):
+        for start in range(0, max(1, len(steps.rows), len(steps.open)), MAX_STEP_ROWS):
             rows = steps.rows[start : start + MAX_STEP_ROWS]
             schema = step_schema_of(rows)
             yield JobSteps(
@@ -163,6 +163,7 @@ class Exporter:
                 labels=dict(steps.labels),
                 row_bytes=schema.row_bytes,
                 rows=pack(schema.rows, rows),
+                open=steps.open[start : start + MAX_STEP_ROWS],
             )
 
     def _event(self, event: Event) -> NodeEvent:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from exporters.collector import Columns, Instant, Reading, StepRows
+from slowrank.telemetry import OpenStep
 from slowrank.telemetry.checks import BadRecord
 from slowrank.telemetry.columns import Value
 from slowrank.telemetry.datagram import (
@@ -19,6 +20,7 @@ from slowrank.telemetry.datagram import (
     STEP_COLUMNS,
     StepDatagram,
     decode_datagram,
+    open_steps,
     step_values,
 )
 
@@ -65,6 +67,7 @@ class StepsCollector:
 
     def collect(self, now: Instant) -> Reading:
         grouped: dict[Attempt, list[Columns]] = {}
+        opened: dict[Attempt, list[OpenStep]] = {}
         rows = 0
         for payload in self._payloads():
             try:
@@ -80,12 +83,20 @@ class StepsCollector:
                 continue
             rows += len(datagram.rows)
             grouped.setdefault(attempt, []).extend(self._rows(datagram))
+            opened.setdefault(attempt, []).extend(open_steps(datagram))
         self._rows_total += rows
         return Reading(
             steps=tuple(
-                StepRows(job_id=job, attempt=attempt, world_size=size, labels=dict(labels), rows=tuple(held))
-                for (job, attempt, size, labels), held in grouped.items()
-                if held
+                StepRows(
+                    job_id=at[0],
+                    attempt=at[1],
+                    world_size=at[2],
+                    labels=dict(at[3]),
+                    rows=tuple(held),
+                    open=tuple(opened[at]),
+                )
+                for at, held in grouped.items()
+                if held or opened[at]
             )
         )
 

@@ -12,7 +12,8 @@ delay with which rows are sent, a job without a new step is
   before and the longest gap s of first steps so far.
 
 Where a few ranks did not arrive at the last step (``stopped_rows``), ``missing_due`` is when that suffices:
-after max(60, 4 g) + d, whatever pause may be due, for a pause begins with all rows.
+after max(60, 4 g) + d, whatever pause may be due, for a pause begins with all rows. Where ranks report the
+step that they do not end (``arrivals``), ``stalled_due`` is when that suffices: once the job is stalled.
 
 Deadlines are judged by their own time: however often event time is looked at, a stall is noticed at the same
 moment. The limits are chosen: below the default time-out of collectives (10 minutes in PyTorch), above
@@ -149,6 +150,13 @@ class StallWatch:
     def last(self) -> float:
         """Event time of the last new step, NaN before the first."""
         return math.nan if self._last is None else self._last
+
+    @property
+    def stalled_due(self) -> float:
+        """Event time from which on the job counts as stalled."""
+        if self._last is None:
+            return math.inf
+        return min(stall.at for stall in self._stalls(self._last) if stall.score >= 1.0)
 
     @property
     def missing_due(self) -> float:

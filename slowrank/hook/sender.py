@@ -6,7 +6,7 @@ import os
 import socket
 import threading
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from slowrank.hook.misuse import harmless, misuse
@@ -17,20 +17,32 @@ RING_ROWS = 4096
 DATAGRAM_ROWS = 32
 # The exporter reads once a second: rows sent sooner would only wait there.
 FLUSH_SECONDS = 1.0
+# How often a rank reports the step that it does not end. Chosen: twice before a job counts as stalled (15 s).
+OPEN_EVERY_FLUSHES = 5
 
 Row = tuple[float | int | None, ...]
 """step, ts, step_seconds, the five phases in the order of ``timer.PHASES``, the four ``timer.NOTES``."""
 
 
+OpenStep = tuple[int, str, float]
+"""A step that has not ended: its number, the phase the rank is in ("": none), seconds since the last one."""
+
+
 class Sender:
     """The ring, the daemon thread and the socket of one timer.
+
+    ``open_step`` is asked by the thread while no rows come, and returns the step that takes too long, if any:
+    what a rank is doing where its job stops cannot be told from the rows of steps that ended.
 
     Belongs to the process that created it: after a fork the child starts with an empty ring and its own
     thread and socket, and rows queued by the parent stay with the parent.
     """
 
-    def __init__(self, header: Mapping[str, Any], address: str) -> None:
+    def __init__(
+        self, header: Mapping[str, Any], address: str, open_step: Callable[[], OpenStep | None] = lambda: None
+    ) -> None:
         self.dropped = 0
+        self._open_step = open_step
         self._header = dict(header)
         self._address = address
         self._pid = 0
@@ -60,6 +72,16 @@ class Sender:
         finally:
             self._lock.release()
 
+    def report_open_step(self) -> None:
+        """Send the step that takes too long, if there is one and no rows wait."""
+        if self._ring or not self._lock.acquire(timeout=FLUSH_SECONDS):
+            return
+        try:
+            if (found := self._open_step()) is not None:
+                self._send([], {"open": found})
+        finally:
+            self._lock.release()
+
     def close(self) -> None:
         if self._pid == os.getpid():
             self._stop.set()
@@ -79,9 +101,9 @@ class Sender:
         run = functools.partial(_run, self, self._stop)
         threading.Thread(target=run, name="slowrank-step-timer", daemon=True).start()
 
-    def _send(self, rows: list[Row]) -> None:
+    def _send(self, rows: list[Row], more: Mapping[str, Any] | None = None) -> None:
         self._sequence += 1
-        message = self._header | {"seq": self._sequence, "dropped": self.dropped}
+        message = self._header | {"seq": self._sequence, "dropped": self.dropped} | dict(more or {})
         message["rows"] = [row[:-1] for row in rows]
         squares = [row[-1] for row in rows]
         if any(s is not None for s in squares):
@@ -109,8 +131,12 @@ class Sender:
 
 @harmless
 def _run(sender: Sender, stop: threading.Event) -> None:
+    flushes = 0
     while not stop.wait(FLUSH_SECONDS):
         sender.flush()
+        flushes += 1
+        if flushes % OPEN_EVERY_FLUSHES == 0:
+            sender.report_open_step()
 
 
 def _open_socket(address: str) -> socket.socket:

@@ -11,7 +11,7 @@ from typing import Any, Literal, Unpack
 
 from slowrank.hook.identity import Identity, identity_of
 from slowrank.hook.misuse import harmless, misuse
-from slowrank.hook.sender import Row, Sender
+from slowrank.hook.sender import OpenStep, Row, Sender
 
 DEFAULT_EXPORTER = "127.0.0.1:9311"
 # The order of both is that of a row on the wire (telemetry.datagram.ROW_FIELDS).
@@ -21,6 +21,10 @@ MAY_DIVERGE = ("loss", "grad_norm")
 # The same number as telemetry.schema.NOT_FINITE: this folder imports nothing of slowrank.
 NOT_FINITE = 1e300
 """Sent for a loss or norm that is NaN or infinite: a symptom worth reporting, which JSON cannot express."""
+
+OPEN_SECONDS, _OPEN_STEPS = 5.0, 2.0
+"""A step is reported as open after so many seconds, and so many times the last one. Chosen: above the jitter
+of steps; a job counts as stalled after 15 s and five usual steps at the earliest (detectors.job.progress)."""
 
 Phase = Literal["compute", "wait", "data", "comm", "checkpoint"]
 
@@ -48,6 +52,7 @@ class StepTimer:
         self._next_step = 0
         self._began: float | None = None
         self._ended: float | None = None
+        self._last_seconds = 0.0
         self._open: list[tuple[str, float]] = []
         self._phases: dict[str, float] = {}
         self._before: dict[str, float] = {}
@@ -61,7 +66,13 @@ class StepTimer:
     @harmless
     def _connect(self, exporter: str | None, environ: Mapping[str, str], given: Mapping[str, Any]) -> None:
         address = exporter if isinstance(exporter, str) else environ.get("SLOWRANK_EXPORTER")
-        self._sender = Sender(identity_of(environ, given), address or DEFAULT_EXPORTER)
+        # Weak: the sender's thread must not keep the timer alive.
+        weak = weakref.WeakMethod(self._open_step)
+        self._sender = Sender(
+            identity_of(environ, given),
+            address or DEFAULT_EXPORTER,
+            lambda: call() if (call := weak()) else None,
+        )
         # Also runs at interpreter exit, so that the last second of a job is not lost.
         weakref.finalize(self, self._sender.close)
 
@@ -153,6 +164,18 @@ class StepTimer:
         """Flush and stop the sender; steps timed later start it again."""
         self._sender.close()
 
+    def _open_step(self) -> OpenStep | None:
+        """Return the step that takes too long, seen from the sender's thread; None while there is none."""
+        since = self._ended if self._ended is not None else self._began
+        if since is None:
+            return None
+        seconds = self._clock() - since
+        if seconds < max(OPEN_SECONDS, _OPEN_STEPS * self._last_seconds):
+            return None
+        # A copy: the training thread may leave the phase meanwhile.
+        phases = [*self._open]
+        return self._next_step, phases[-1][0] if phases else "", round(seconds, 3)
+
     @harmless
     def _abandon_step(self) -> None:
         # No end is recorded: the time of a failed step belongs to none, the next begins with its own block.
@@ -191,6 +214,7 @@ class StepTimer:
         # Only phases inside the block are subtracted: phases before it are not part of its time.
         seconds.setdefault("compute", max(0.0, now - began - sum(inside.values())))
         start = began if self._ended is None else self._ended
+        self._last_seconds = now - start
         return (
             self._next_step,
             # Microseconds, and the seven digits of a 32-bit column: more would only lengthen datagrams.

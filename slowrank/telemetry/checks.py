@@ -23,7 +23,7 @@ from slowrank.telemetry.messages import (
     StartupPhase,
     Suspicion,
 )
-from slowrank.telemetry.records import VERSION, JobSteps, NodeEvent, NodeSample
+from slowrank.telemetry.records import VERSION, JobSteps, NodeEvent, NodeSample, OpenStep
 from slowrank.telemetry.schema import SAMPLE_SCHEMAS, STEP_SCHEMAS, Block
 
 # What one message may claim of a worker's memory (docs/records.md, what is refused). 1,024 step rows take 78
@@ -88,6 +88,7 @@ def check_steps(record: JobSteps, *, now: float | None = None) -> JobSteps:
         raise BadRecord("bad_number", f"world_size {record.world_size} is not 0 to {MAX_RANKS}")
     record = _known_steps(record)
     _check_step_rows(STEP_SCHEMAS[record.schema].rows, record.rows, now)
+    _check_open(record.open)
     return record
 
 
@@ -336,6 +337,19 @@ def _row_bytes(
     if any(size < 0 or size % 4 for size in appended) or not any(appended):
         raise BadRecord("unknown_schema", f"schema {sent} with rows of {declared} bytes extends no known one")
     return declared
+
+
+def _check_open(steps: tuple[OpenStep, ...]) -> None:
+    if len(steps) > MAX_STEP_ROWS:
+        raise BadRecord("too_many_instances", f"{len(steps)} open steps, at most {MAX_STEP_ROWS} a message")
+    for step in steps:
+        _check_count("step", step.step)
+        if not 0 <= step.rank < MAX_RANKS or not 0.0 <= step.seconds < math.inf:
+            raise BadRecord(
+                "bad_number", f"an open step needs a rank of 0 to {MAX_RANKS - 1}, and seconds from 0"
+            )
+        if step.phase:
+            _check_names((step.phase,))
 
 
 def _check_step_rows(block: Block, rows: bytes, now: float | None) -> None:

@@ -9,7 +9,7 @@ import msgspec
 from slowrank.telemetry.checks import MAX_RANKS, BadRecord, check_steps
 from slowrank.telemetry.columns import Value, pack, step_schema_of
 from slowrank.telemetry.names import COORDS
-from slowrank.telemetry.records import JobSteps
+from slowrank.telemetry.records import JobSteps, OpenStep
 from slowrank.telemetry.schema import STEP_V1
 
 # The largest payload of UDP over IPv4.
@@ -35,8 +35,9 @@ class StepDatagram(msgspec.Struct, frozen=True, kw_only=True):
 
     ``seq_len_sq_sum`` has one entry a row or is empty; it is not part of the rows, because older exporters
     refuse rows with more fields. ``gpu_uuid`` may be a prefix of one, and is sent by ranks without a
-    ``gpu_index``. ``seq`` counts the datagrams of one process; ``dropped`` the rows that its ring has lost so
-    far.
+    ``gpu_index``. ``open`` is the step that the rank does not end: its number, the phase ("": none) and the
+    seconds since the last one. ``seq`` counts the datagrams of one process; ``dropped`` the rows that its
+    ring has lost so far.
     """
 
     v: int
@@ -53,6 +54,7 @@ class StepDatagram(msgspec.Struct, frozen=True, kw_only=True):
     labels: dict[str, str] = {}
     rows: tuple[DatagramRow, ...] = ()
     seq_len_sq_sum: tuple[Optional, ...] = ()
+    open: tuple[int, str, float] | None = None
 
 
 _decoder = msgspec.json.Decoder(StepDatagram)
@@ -94,6 +96,11 @@ def step_values(datagram: StepDatagram) -> list[dict[str, Value]]:
     return rows
 
 
+def open_steps(datagram: StepDatagram) -> tuple[OpenStep, ...]:
+    """Return the step that the rank does not end, if it reports one."""
+    return () if datagram.open is None else (OpenStep(datagram.rank, *datagram.open),)
+
+
 def _check_numbers(datagram: StepDatagram) -> None:
     optional = (datagram.attempt, datagram.local_rank, datagram.world_size, datagram.gpu_index)
     numbers = (datagram.rank, datagram.seq, datagram.dropped, *datagram.coords.values(), *optional)
@@ -126,5 +133,6 @@ def _check_as_record(datagram: StepDatagram, now: float) -> None:
         labels=datagram.labels,
         row_bytes=schema.row_bytes,
         rows=rows,
+        open=open_steps(datagram),
     )
     check_steps(record, now=now)

@@ -14,7 +14,14 @@ import msgspec
 from slowrank.telemetry.checks import BadRecord, check_event, check_sample, check_steps
 from slowrank.telemetry.columns import Value, pack, step_schema_of, unpack
 from slowrank.telemetry.names import COORDS, kind_of
-from slowrank.telemetry.records import UNKNOWN_NODE, JobSteps, NodeEvent, NodeSample, Record
+from slowrank.telemetry.records import (
+    UNKNOWN_NODE,
+    JobSteps,
+    NodeEvent,
+    NodeSample,
+    OpenStep,
+    Record,
+)
 from slowrank.telemetry.schema import (
     CURRENT_SAMPLE_SCHEMA,
     CURRENT_STEP_SCHEMA,
@@ -60,6 +67,8 @@ def _step_rows(record: JobSteps) -> Iterator[Row]:
         present = {k: NOT_FINITE if v == math.inf else v for k, v in values.items() if v is not None}
         coords = {c: int(present.pop(c)) for c in COORDS if c in present}
         yield head | present | ({"coords": coords} if coords else {})
+    for step in record.open:
+        yield head | {"kind": "open_step", "ts": record.ts} | msgspec.structs.asdict(step)
 
 
 def _sample_rows(record: NodeSample) -> Iterator[Row]:
@@ -108,10 +117,12 @@ class Assembler:
         closed: list[Record] = list(self.flush())
         if kind == "step":
             closed.append(steps_record([row]))
+        elif kind == "open_step":
+            closed.append(open_step_record(row))
         elif kind == "event":
             closed.append(_event_record(row))
         else:
-            raise BadRecord("undecodable", f"kind {kind!r} is none of step, sample, event")
+            raise BadRecord("undecodable", f"kind {kind!r} is none of step, open_step, sample, event")
         return closed
 
     def flush(self) -> Iterable[Record]:
@@ -148,6 +159,34 @@ def steps_record(step_rows: list[Mapping[str, Any]]) -> JobSteps:
         labels=_labels(first),
         row_bytes=schema.row_bytes,
         rows=packed,
+    )
+    return check_steps(record)
+
+
+def open_step_record(row: Mapping[str, Any]) -> JobSteps:
+    """Return the record of a step that a rank has not ended. Raises ``BadRecord``."""
+    for required in ("rank", "step", "ts", "seconds"):
+        _number(row, required)
+    step = OpenStep(
+        rank=int(_number(row, "rank")),
+        step=int(_number(row, "step")),
+        phase=_text(row, "phase", ""),
+        seconds=_number(row, "seconds"),
+    )
+    schema = step_schema_of(())
+    record = JobSteps(
+        schema=schema.id,
+        cluster=_text(row, "cluster", "default"),
+        job_id=_text(row, "job_id", "job"),
+        attempt=int(_number(row, "attempt", 0.0)),
+        node=_text(row, "node", UNKNOWN_NODE),
+        boot_id=_text(row, "boot_id", "file"),
+        seq=int(_number(row, "seq", _identity(repr(step).encode()))),
+        ts=_number(row, "ts"),
+        world_size=int(_number(row, "world_size", 0.0)),
+        labels=_labels(row),
+        row_bytes=schema.row_bytes,
+        open=(step,),
     )
     return check_steps(record)
 

@@ -25,6 +25,7 @@ _HEAD = ("kind", "ts", "cluster", "node", "boot_id", "seq", "job_id", "labels")
 _FIELDS: dict[str, tuple[str, ...]] = {
     "sample": (*_HEAD, "metric", "instance", "value"),
     "step": (*_HEAD, "attempt", "world_size", "coords", *STEP_SCHEMAS[CURRENT_STEP_SCHEMA].rows.names),
+    "open_step": (*_HEAD, "attempt", "world_size", "rank", "step", "phase", "seconds"),
     "event": ("kind", *NodeEvent.__struct_fields__),
 }
 # Comparing two names costs the product of their lengths, and names come from outside.

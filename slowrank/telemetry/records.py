@@ -51,11 +51,21 @@ class NodeSample(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     host: bytes = b""
 
 
+class OpenStep(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A step that a rank has not ended: its number, the phase ("": none), seconds since the last one."""
+
+    rank: int
+    step: int
+    phase: str
+    seconds: float
+
+
 class JobSteps(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Step rows of the ranks of one node since the last flush; ``rows`` follows ``STEP_SCHEMAS``.
 
     ``world_size`` (0 = unknown) is the number of ranks of the job; ``labels`` carries facts that hold for
-    all rows (``phase``, ``gpu_model``). ``row_bytes`` (bytes of one row) is sent from schema 2 on.
+    all rows (``phase``, ``gpu_model``). ``row_bytes`` (bytes of one row) is sent from schema 2 on. ``open``:
+    what ranks are doing that send no rows, at ``ts``.
     """
 
     v: int = VERSION
@@ -71,6 +81,7 @@ class JobSteps(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     labels: dict[str, str] = {}
     row_bytes: int | None = None
     rows: bytes = b""
+    open: tuple[OpenStep, ...] = ()
 
 
 class NodeEvent(msgspec.Struct, frozen=True, kw_only=True):

@@ -26,6 +26,7 @@ Line = tuple[int, Row | BadRecord]
 
 REQUIRED: Mapping[str, tuple[str, ...]] = {
     "step": ("step", "rank", "ts", "step_seconds"),
+    "open_step": ("rank", "step", "ts", "seconds"),
     "sample": ("ts", "node", "metric", "value"),
     "event": ("ts", "node", "source", "code"),
 }

@@ -15,7 +15,7 @@ import numpy as np
 
 from slowrank.telemetry import UNKNOWN_NODE, BadRecord, JobSteps, NodeEvent, NodeSample, Record
 from slowrank.telemetry.checks import MAX_RANKS, MAX_STEP_ROWS, check_event, check_steps
-from slowrank.telemetry.json_rows import Assembler
+from slowrank.telemetry.json_rows import Assembler, open_step_record
 from slowrank.telemetry.names import COORDS, unknown_metric
 from slowrank.telemetry.schema import (
     CURRENT_STEP_SCHEMA,
@@ -97,6 +97,8 @@ def _take(row: Row, steps: "_Steps", samples: "_Samples", numbers: Counter[str])
         steps.add(row)
     elif kind == "sample":
         samples.add(row)
+    elif kind == "open_step":
+        return [open_step_record(row)]
     else:
         node = str(row["node"])
         numbers[node] += 1

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from detectors.straggler.core import DecisionCore, HeldSlow, StepResult
-from slowrank.telemetry import UNKNOWN_NODE, JobSteps, RankPace, Suspicion
+from slowrank.telemetry import UNKNOWN_NODE, JobSteps, OpenStep, RankPace, Suspicion
 from streams.job.config import JobStageConfig
 from streams.job.core import make_core
 from streams.job.detector import JobDetector
@@ -85,6 +85,10 @@ class Job:
             self.tick(ts, out)
             self._hang.new_step(number, ts, sent=sent)
             out += self.open.suspicions.clear(HANG, ts)
+
+    def note_open(self, steps: Iterable[OpenStep], ts: float) -> None:
+        """Take what ranks reported at ``ts`` of steps that they have not ended."""
+        self._hang.note_open(steps, ts)
 
     def tick(self, event_time: float, out: Out | list[Suspicion]) -> None:
         """Raise what a stall has reached by ``event_time``."""

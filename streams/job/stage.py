@@ -63,6 +63,9 @@ class JobStage:
                 self._fit_roster(key, job, step, out)
                 job.step(step, out)
             job.check_numbers()
+        job = self._jobs.get(key) if record.open else None
+        if job is not None and record.attempt == job.attempt:
+            job.note_open(record.open, record.ts)
         return out
 
     def tick(self, event_time: float) -> Sequence[Suspicion]:

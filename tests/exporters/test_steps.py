@@ -9,6 +9,7 @@ from exporters import steps
 from exporters.collector import Instant
 from exporters.steps import StepsCollector
 from slowrank import StepTimer
+from slowrank.telemetry import OpenStep
 
 
 @pytest.fixture
@@ -235,3 +236,25 @@ def test_a_killed_exporters_socket_is_replaced_and_the_new_one_outlives_the_old(
     assert Path(path).is_socket()
     new.close()
     assert not Path(path).exists()
+
+
+def test_steps_that_do_not_end_are_passed_on(send, collector):
+    """They come without rows, and one datagram may have both."""
+    send(datagram(rank=0, rows=[], open=[7, "wait", 12.5]))
+    send(datagram(rank=1))
+
+    [found] = collector.collect(now()).steps
+
+    assert found.open == (OpenStep(rank=0, step=7, phase="wait", seconds=12.5),)
+    assert [row["rank"] for row in found.rows] == [1]
+
+
+@pytest.mark.parametrize(
+    "opened", [[-1, "wait", 1.0], [7, "wait", -1.0], [7, "no phase", 1.0], [7, "x" * 200, 1.0]]
+)
+def test_open_steps_that_are_none_are_rejected(send, collector, opened):
+    """Numbers below zero, and names that are none."""
+    send(datagram(rows=[], open=opened))
+
+    assert collector.collect(now()).steps == ()
+    assert sum(n for name, n in collector.metrics().items() if "rejected" in name) == 1

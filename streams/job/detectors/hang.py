@@ -1,13 +1,15 @@
 """Jobs without a new step: one half of a hang, whose nodes must be idle besides where they send samples."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+import msgspec
 from msgspec.structs import asdict
 
+from detectors.job.arrivals import Awaited, awaited
 from detectors.job.progress import Stall, StallWatch
 from detectors.job.stopped_rows import StoppedRows
-from slowrank.telemetry import Evidence, HangVote, Suspicion
+from slowrank.telemetry import Evidence, HangVote, OpenStep, Suspicion
 from slowrank.telemetry.records import Suspect
 from streams.job.config import JobStageConfig
 from streams.job.step_aligner import Step
@@ -23,6 +25,12 @@ the nodes that stand out in a hang, ``alerts.reasoning.hang``)."""
 
 _MOST_NAMED = 16
 """Chosen: two nodes of ranks; the evidence lists the others."""
+
+_MOST_PHASES = 8
+"""Chosen: phases of one rank held while its job stands still."""
+
+_MAX_NOTE = 500
+"""Chosen: characters of a note that a page shows without scrolling."""
 
 
 class HangDetector:
@@ -43,6 +51,7 @@ class HangDetector:
         self.stalls, self.newest = StallWatch(self.stalls if new_run else None), -1
         self._rows, self._absent = StoppedRows(), list[int]()
         self._stall: Stall | None = None
+        self._open: dict[int, list[tuple[float, str]]] = {}
 
     def step(self, view: JobView, step: Step) -> Mapping[Key, Suspicion]:
         """Return a stall that stands: a row of a new step ends it, and no whole step does."""
@@ -52,19 +61,39 @@ class HangDetector:
     def new_step(self, number: int, ts: float, *, sent: float) -> None:
         """Note the first row of step ``number``, made at ``ts``, sent at ``sent``."""
         self.newest, self._absent, self._stall = number, [], None
+        self._open = {}
         self.stalls.new_step(number, ts, sent=sent)
+
+    def note_open(self, steps: Iterable[OpenStep], ts: float) -> None:
+        """Note the phases of ranks in the step after the newest; what was sent before it is old."""
+        if ts <= self.stalls.last:
+            return
+        for step in steps:
+            held = self._open.setdefault(step.rank, [])
+            if not held or held[-1][1] != step.phase:
+                held.append((ts, step.phase))
+                # Sorted, as records of one second come in any order; few, as a rank that stands stays in one.
+                del (held := sorted(held))[:-_MOST_PHASES]
+                self._open[step.rank] = held
 
     def look(
         self, view: JobView, event_time: float, reached: Mapping[int, int], *, numbered: bool
     ) -> Iterator[HangVote]:
         """Yield what a stall has come to by ``event_time``; ``reached`` is the last step of each rank.
 
-        Ranks that did not arrive count where steps are ``numbered`` alike. Votes come when a stall reaches a
-        limit, when such ranks begin to count, and when rows of them come late.
+        Ranks that did not arrive count where steps are ``numbered`` alike, or where ranks report the step
+        that they do not end. Votes come when a stall reaches a limit, when such ranks begin to count, and
+        when rows of them come late.
         """
         stalls, due = self.stalls.look(event_time), self.stalls.missing_due
-        absent: list[int] = []
-        if numbered and event_time >= due:
+        absent, waited_for = list[int](), Awaited()
+        phases, reported = self._phases_at(event_time)
+        if phases and event_time >= (stalled := max(self.stalls.stalled_due, reported)):
+            nodes = {rank: view.identities[rank].node for rank in view.roster}
+            waited_for, due = awaited(phases, nodes, view.roster), stalled
+        if waited_for.ranks:
+            absent = [*waited_for.ranks]
+        elif numbered and event_time >= (due := self.stalls.missing_due):
             absent = self._rows.absent(reached, self.newest, view.roster)
         if absent != self._absent:
             at = event_time if self._absent else due
@@ -74,16 +103,37 @@ class HangDetector:
         for stall in sorted(stalls, key=_at):
             self._stall = stall
             behind = [rank for rank in view.roster if reached.get(rank, self.newest) < self.newest]
-            yield _vote(view, stall, behind, absent if stall.at >= due else [])
+            counted = absent if stall.at >= due else []
+            # User code may keep one rank busy for a minute, as an evaluation does, while the others wait.
+            busy = bool(waited_for.elsewhere) and not stall.certain
+            said = [f"rank {r} {_doing(phases.get(r))}" for r in counted[:_MOST_NAMED] if waited_for.ranks]
+            yield _vote(view, stall, behind, counted, "; ".join(said), busy=busy)
+
+    def _phases_at(self, event_time: float) -> tuple[dict[int, str], float]:
+        """Return the phase that each rank had reported by ``event_time``, and when the last was new."""
+        held = {rank: [r for r in reports if r[0] <= event_time] for rank, reports in self._open.items()}
+        last = {rank: reports[-1] for rank, reports in held.items() if reports}
+        phases = {rank: phase for rank, (_, phase) in last.items()}
+        return phases, max((ts for ts, _ in last.values()), default=0.0)
 
 
 def _at(stall: Stall) -> float:
     return stall.at
 
 
-def _vote(view: JobView, stall: Stall, behind: Collection[int], absent: Sequence[int]) -> HangVote:
-    """Build a job without progress; the ranks ``behind`` have not reached its newest step, which is evidence
-    against those ``absent``."""
+def _doing(phase: str | None) -> str:
+    if phase is None:
+        return "reports nothing"
+    return f"is in its phase {phase}" if phase else "is in code outside any phase"
+
+
+def _vote(
+    view: JobView, stall: Stall, behind: Collection[int], absent: Sequence[int], phases: str, *, busy: bool
+) -> HangVote:
+    """Build a job without progress; the ranks ``behind`` have not reached its newest step.
+
+    Those ``absent`` are suspected; ``phases`` is what they report, and ``busy`` that they still do.
+    """
     age = Evidence(
         metric="job.step_age_seconds",
         unit="s",
@@ -91,6 +141,8 @@ def _vote(view: JobView, stall: Stall, behind: Collection[int], absent: Sequence
         value=stall.at - stall.since,
         note=f"ranks behind: {spans(behind)}" if behind else "no rank is behind the others",
     )
+    if phases:
+        age = msgspec.structs.replace(age, note=f"the others wait in a collective; {phases}"[:_MAX_NOTE])
     dates = dated(view, view.job(), "hang.job", catalogue_id="hang", since=stall.since, at=stall.at)
     score = max(1.0, stall.score) if absent else round(stall.score, 4)
     chance = round(_AMONG_ABSENT / max(1, len(absent)), 4)
@@ -99,7 +151,7 @@ def _vote(view: JobView, stall: Stall, behind: Collection[int], absent: Sequence
         "score": score,
         "evidence": (age,),
         "suspects": tuple(Suspect(subject=view.subject(r), probability=chance) for r in absent[:_MOST_NAMED]),
-        "severity": "error" if absent else None,
+        "severity": "error" if absent and not busy else None,
     }
     return HangVote(
         **(asdict(dates) | more),

@@ -383,3 +383,27 @@ def test_a_dropped_timer_leaves_no_thread(exporter):
     del timer
 
     assert stop.is_set()
+
+
+def test_a_step_that_does_not_end_is_reported(exporter, timer, clock):
+    """With the phase that the rank is in; a step of less than twice the last one is not."""
+    with timer.step():
+        clock.pass_seconds(4.0)
+    timer.flush()
+    exporter.recv(65536)
+
+    def reported():
+        timer._sender.report_open_step()
+        exporter.settimeout(0.05)
+        try:
+            return decode_datagram(exporter.recv(65536), now=time.time()).open
+        except TimeoutError:
+            return None
+
+    with timer.step():
+        clock.pass_seconds(7.9)
+        assert reported() is None
+        clock.pass_seconds(0.1)
+        assert reported() == (1, "", 8.0)
+        with timer.phase("wait"):
+            assert reported() == (1, "wait", 8.0)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slowrank.telemetry import BadRecord, JobSteps, NodeEvent, NodeSample, checks, codec
+from slowrank.telemetry import BadRecord, JobSteps, NodeEvent, NodeSample, OpenStep, checks, codec
 from slowrank.telemetry.columns import pack, step_schema_of, unpack
 from slowrank.telemetry.json_rows import Assembler, rows, steps_record
 from slowrank.telemetry.schema import CURRENT_SAMPLE_SCHEMA, MISSING, SAMPLE_SCHEMAS, STEP_SCHEMAS
@@ -223,3 +223,26 @@ def test_rows_without_a_sequence_number_are_known_by_their_content():
 
     assert steps_record([bare]).seq == steps_record([dict(bare)]).seq
     assert steps_record([bare]).seq != steps_record([bare | {"step": STEP["step"] + 1}]).seq
+
+
+def test_an_open_step_survives_its_twin():
+    """Record -> JSON line -> record; a line of another kind is not mistaken for it."""
+    schema = step_schema_of(())
+    record = JobSteps(
+        schema=schema.id,
+        cluster="c",
+        job_id="job",
+        attempt=2,
+        node="n1",
+        boot_id="b",
+        seq=5,
+        ts=NOW,
+        world_size=8,
+        open=(OpenStep(rank=3, step=7, phase="wait", seconds=12.5),),
+    )
+    [row] = rows(record)
+    [read] = Assembler().add(json.loads(json.dumps(row)))
+    assert row["kind"] == "open_step"
+    assert isinstance(read, JobSteps)
+    assert (read.open, read.rows) == (record.open, b"")
+    assert (read.job_id, read.attempt, read.node, read.ts, read.world_size) == ("job", 2, "n1", NOW, 8)

@@ -9,7 +9,7 @@ import pytest
 
 from alerts.finding import Finding
 from benchmarks.detection.step_jobs import START, records, synchronous
-from slowrank.telemetry import NodeEvent
+from slowrank.telemetry import JobSteps, NodeEvent, OpenStep
 from streams.pipeline import local_pipeline
 from tests.streams.job.job_tables import healthy
 
@@ -139,3 +139,47 @@ def test_the_order_of_records_changes_nothing(seed):
     shuffled = random.Random(seed).sample(taken, len(taken))
     again = versions(sorted(shuffled, key=lambda record: record.ts // 3.0))
     assert [f.to_json() for f in again] == [f.to_json() for f in versions(sorted(taken, key=lambda r: r.ts))]
+
+
+def reporting(phases, *, until=90, first=6):
+    """Return what the ranks of a job that stopped report of their open step, every five seconds."""
+    return [
+        JobSteps(
+            schema=1,
+            cluster="bench",
+            job_id="job",
+            node=f"job-{'n0' if rank < 4 else 'n1'}",
+            boot_id="",
+            seq=rank,
+            ts=LAST + seconds,
+            world_size=RANKS,
+            open=(OpenStep(rank, STEPS, phase, float(seconds)),),
+        )
+        for seconds in range(first, until, 5)
+        for rank, phase in phases.items()
+    ]
+
+
+WAITING = dict.fromkeys(range(RANKS), "wait")
+
+
+def test_a_rank_that_reports_nothing_while_others_wait_is_named_at_once():
+    """It was stopped or killed: an error once the job is stalled, although no row is missing."""
+    reports = reporting({rank: phase for rank, phase in WAITING.items() if rank != 5})
+    assert findings([*job(), *reports, *beside(300)]) == [("hang.job", "error", "open", [5], 15)]
+
+
+def test_a_rank_in_user_code_is_information_until_no_pause_lasts_so_long():
+    """It may evaluate while the others wait; after two minutes it is an error."""
+    taken = [*job(), *reporting(WAITING | {5: ""}), *beside(300)]
+    assert findings([r for r in taken if r.ts < LAST + 60.0]) == [("hang.job", "info", "open", [5], 15)]
+    assert findings(taken) == [("hang.job", "error", "open", [5], 15)]
+
+
+@pytest.mark.parametrize(
+    "phases", [WAITING, WAITING | {0: "checkpoint"}, dict.fromkeys(range(RANKS), "compute")]
+)
+def test_where_nobody_is_waited_for_nobody_is_named(phases):
+    """All wait for the network, or one writes a checkpoint, or all compute."""
+    [found] = findings([*job(), *reporting(phases), *beside(300)])
+    assert found == ("hang.job", "info", "open", [], 120)

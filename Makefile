@@ -2,6 +2,7 @@ PYTHON ?= python3
 VENV := .venv
 DEMO_VENV := .venv-demo
 BENCH_VENV := .venv-bench
+RIG_ARGS ?=
 DEMO_ARGS ?=
 PYTEST_ARGS ?=
 BENCH ?= api bocpd calibration changes chronic cost exporter gray hook jobs lemons peers pipeline place quality randomised real resolution rollups series startup stress transport transport_kill wire
@@ -14,7 +15,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo install lint test test-fast compiled services services-down screenshots bench lock
+.PHONY: help demo install lint test test-fast compiled services services-down screenshots bench rig lock
 
 help: ## Show what there is to make
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,6 +56,9 @@ bench: $(BENCH_VENV)/installed ## Run the benchmarks (BENCH='wire'); needs a C c
 
 screenshots: $(VENV)/installed ## Take the pictures of docs/images from the running demo (needs Chromium)
 	@PYTHONPATH=scripts:. $(VENV)/bin/python scripts/screenshots.py
+
+rig: compiled ## Make faults in real processes and network namespaces, as root (RIG_ARGS='--fault sigstop --runs 5')
+	PYTHONPATH=scripts $(VENV)/bin/python -m benchmarks rig $(RIG_ARGS)
 
 lock: ## Pin the newest allowed dependencies, with hashes (needs uv)
 	scripts/lock.sh --upgrade

@@ -27,12 +27,14 @@ appender.console.layout.pattern = [%d] %p %m (%c)%n
 
 
 class KafkaCluster:
-    """`brokers` Kafka nodes on free loopback ports, each both broker and controller. Nodes count from 1.
+    """`brokers` Kafka nodes on free ports, each both broker and controller. Nodes count from 1.
 
-    stop() keeps the data for the next start(); close() deletes it. A shared cluster outlives this process.
+    Clients reach them at `host`, an address of this machine. stop() keeps the data for the next start();
+    close() deletes it. A shared cluster outlives this process.
     """
 
-    def __init__(self, *, brokers: int = 1, shared: bool = False) -> None:
+    def __init__(self, *, brokers: int = 1, shared: bool = False, host: str = "127.0.0.1") -> None:
+        self._host = host
         # SIGKILL: the data goes with the cluster, and an orderly end takes seconds.
         self._run = Run.begin("kafka", stop_signal=signal.SIGKILL, shared=shared)
         self._directory = STATE / self._run.name
@@ -44,7 +46,7 @@ class KafkaCluster:
     @property
     def bootstrap(self) -> str:
         """Comma-separated host:port of every broker, whether it runs or not."""
-        return ",".join(f"127.0.0.1:{port}" for port, _ in self._ports.values())
+        return ",".join(f"{self._host}:{port}" for port, _ in self._ports.values())
 
     @property
     def nodes(self) -> list[int]:
@@ -100,7 +102,7 @@ class KafkaCluster:
         """Node id of the partition's leader now (needs kafka-python); -1 while there is none."""
         from kafka import KafkaAdminClient
 
-        alive = [f"127.0.0.1:{self._ports[node][0]}" for node in self.nodes if self.running(node)]
+        alive = [f"{self._host}:{self._ports[node][0]}" for node in self.nodes if self.running(node)]
         client = KafkaAdminClient(bootstrap_servers=alive)
         try:
             (description,) = client.describe_topics([topic])
@@ -170,8 +172,8 @@ class KafkaCluster:
         return {
             "process.roles": "broker,controller",
             "node.id": node,
-            "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}",
-            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
+            "listeners": f"PLAINTEXT://{self._host}:{port},CONTROLLER://127.0.0.1:{controller}",
+            "advertised.listeners": f"PLAINTEXT://{self._host}:{port}",
             "controller.listener.names": "CONTROLLER",
             "inter.broker.listener.name": "PLAINTEXT",
             "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",

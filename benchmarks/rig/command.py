@@ -1,0 +1,277 @@
+"""``python -m benchmarks rig``: make faults in real processes and measure what is found, and how soon.
+
+    --fault NAME   one of the table (repeat for several; all without it)
+    --runs N       runs of each fault
+    --quiet MIN    a healthy job for so many minutes instead, beside a neighbour that loads CPU and memory
+    --json FILE    where the figures go (benchmarks/results/rig.json)
+
+Needs root, for network namespaces; all addresses are inside them. Exit status 1 when a fault was missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from benchmarks.rig.cluster import Cluster, wait
+from benchmarks.rig.faults import FAULTS, Fault
+from benchmarks.rig.installation import ROOT, Installation, installed, prepare
+from benchmarks.rig.neighbour import neighbour
+from benchmarks.rig.network import Node, NotPermitted, bridges, check_permitted, namespace
+from benchmarks.rig.verdict import OPEN, Seen, Target, Verdict, judge, label, pages
+
+RESULTS = ROOT / "benchmarks/results/rig.json"
+INSIDE = "SLOWRANK_RIG_INSIDE"
+
+NODES = 4
+DEVICE_SECONDS = 0.4
+# Above the 60 gaps after which a job's pauses count as known (detectors.job.progress).
+WARM_STEPS = 70
+_START_SECONDS = 120.0
+# A run ends with its finding, or so long after it should have come: how late it was is of interest.
+_PATIENCE, _LEAST_PATIENCE_SECONDS = 3.0, 45.0
+_SETTLE_SECONDS = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run of one fault."""
+
+    fault: str
+    rank: int
+    step_seconds: float
+    within: float
+    found: bool
+    delay_seconds: float | None
+    event_seconds: float | None
+    kind: str | None
+    severity: str | None
+    others: tuple[str, ...]
+
+
+class Watch:
+    """Polls the findings of a cluster and remembers when each was first seen open."""
+
+    def __init__(self, installation: Installation, cluster: str) -> None:
+        self._installation, self._cluster = installation, cluster
+        self.seen: dict[tuple[str, str, str], Seen] = {}
+
+    def look(self) -> list[Seen]:
+        """Read the findings; return all that were ever open, each once per kind and severity."""
+        now = time.time()
+        for doc in self._installation.findings(self._cluster):
+            if doc["status"] in OPEN:
+                suspects = json.dumps(doc.get("suspects") or [])
+                self.seen.setdefault((doc["id"], doc["kind"], suspects), Seen(now, doc))
+        return list(self.seen.values())
+
+
+def steps_reported(installation: Installation, job: str) -> int:
+    """Return the number of steps that the job has made, by the log of rank 0."""
+    path = installation.home / f"{job}-rank0.log"
+    # The last line may be half written.
+    whole = path.read_text().rpartition("\n")[0] if path.exists() else ""
+    steps = [line for line in whole.splitlines() if line.startswith("step ")]
+    return int(steps[-1].removeprefix("step ")) if steps else 0
+
+
+def run_fault(fault: Fault, cluster: Cluster, rank: int, number: int) -> Run:
+    """Train, make the fault, watch for its finding, and end the job."""
+    installation = cluster.installation
+    watch = Watch(installation, cluster.name)
+    node = cluster.node_of(rank)
+    job = f"{fault.name}-{number}-{cluster.name}"
+    with cluster.training(job):
+        began, first = _warm_up(cluster, job)
+        step_seconds = (time.monotonic() - began) / max(1, steps_reported(installation, job) - first)
+        watch.look()
+        made_at, deadline = time.time(), fault.deadline(step_seconds)
+        target = Target(fault.unit, rank, node.name, job)
+
+        def verdict() -> Verdict:
+            return judge(watch.look(), target, fault.kinds, made_at=made_at)
+
+        with fault.make(cluster, rank):
+            wait(
+                lambda: verdict().delay_seconds is not None,
+                seconds=max(_LEAST_PATIENCE_SECONDS, _PATIENCE * deadline),
+                pause=0.5,
+            )
+            time.sleep(_SETTLE_SECONDS)
+        judged = verdict()
+    took = judged.event_seconds if fault.steps else judged.delay_seconds
+    return Run(
+        fault=fault.name,
+        rank=rank,
+        step_seconds=round(step_seconds, 3),
+        within=round(deadline, 2),
+        found=took is not None and took <= deadline,
+        delay_seconds=_rounded(judged.delay_seconds),
+        event_seconds=_rounded(judged.event_seconds),
+        kind=judged.kind,
+        severity=judged.severity,
+        others=judged.others,
+    )
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 1)
+
+
+def _warm_up(cluster: Cluster, job: str) -> tuple[float, int]:
+    """Wait until the job has made its first steps; return when half of them were done, and how many."""
+    installation = cluster.installation
+    if not wait(lambda: steps_reported(installation, job) >= WARM_STEPS // 2, seconds=_START_SECONDS):
+        raise TimeoutError(f"job {job} did not start; see {installation.home}/{job}-rank*.log")
+    began, first = time.monotonic(), steps_reported(installation, job)
+    wait(lambda: steps_reported(installation, job) >= WARM_STEPS, seconds=_START_SECONDS)
+    return began, first
+
+
+@contextmanager
+def clusters(installation: Installation, count: int, device: float) -> Iterator[list[Cluster]]:
+    """Start ``count`` clusters side by side."""
+    with ExitStack() as stack:
+        made = []
+        for number in range(count):
+            nodes = [Node(f"r{number}-n{n}", number * NODES + n) for n in range(NODES)]
+            made.append(Cluster(f"rig{number}", nodes, installation, device=device))
+            stack.enter_context(made[-1].up())
+        yield made
+
+
+def run_faults(
+    options: argparse.Namespace, installation: Installation, save: Callable[[list[Run]], None]
+) -> list[Run]:
+    """Run the faults on clusters side by side until each has had its runs; ``save`` takes those so far."""
+    chosen = [FAULTS[name] for name in options.fault or FAULTS]
+    queue = [(fault, number) for fault in chosen for number in range(options.runs)]
+    runs: list[Run] = []
+    with clusters(installation, min(options.clusters, len(queue)), options.device) as made:
+        free = list(made)
+
+        def one(fault: Fault, number: int) -> Run:
+            cluster = free.pop()
+            try:
+                # Another rank in each run, the first and the last of the ring among them.
+                return run_fault(fault, cluster, (3 + 4 * number) % cluster.world_size, number)
+            finally:
+                free.append(cluster)
+
+        with ThreadPoolExecutor(len(made)) as pool:
+            for done in as_completed([pool.submit(one, *job) for job in queue]):
+                runs.append(done.result())
+                print(describe(runs[-1]), flush=True)
+                save(runs)
+    return runs
+
+
+def describe(run: Run) -> str:
+    """Return one run as a line."""
+    delay = "never"
+    if run.delay_seconds is not None:
+        delay = (
+            f"{run.delay_seconds:.1f} s, by event time {run.event_seconds:.1f} s, {run.kind} {run.severity}"
+        )
+    others = f"; also: {', '.join(run.others)}" if run.others else ""
+    verdict = "found" if run.found else "MISSED"
+    return f"{run.fault:16} rank {run.rank}  {verdict:6}  {delay}, within {run.within:.1f} s{others}"
+
+
+def run_quiet(options: argparse.Namespace, installation: Installation) -> dict[str, object]:
+    """Run a healthy job, half of the time beside a neighbour; return what was found nevertheless."""
+    with clusters(installation, 1, options.device) as (cluster,):
+        watch = Watch(installation, cluster.name)
+        ends = time.monotonic() + 60 * options.quiet
+        with ExitStack() as stack, cluster.training("quiet", isolated=not options.noisy):
+            if options.noisy:
+                stack.enter_context(neighbour(installation))
+            while time.monotonic() < ends:
+                watch.look()
+                time.sleep(5.0)
+            steps = steps_reported(installation, "quiet")
+    docs = [seen.doc for seen in watch.seen.values()]
+    found = [f"{label(doc)} {doc['severity']}" for doc in docs]
+    return {
+        "minutes": options.quiet,
+        "noisy": options.noisy,
+        "steps": steps,
+        "ranks": cluster.world_size,
+        "pages": len(pages(docs)),
+        "findings": found,
+    }
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the rig; in a network namespace of its own, into which it starts itself."""
+    options = _options(argv)
+    try:
+        check_permitted()
+    except NotPermitted as error:
+        print(f"rig: {error}", file=sys.stderr)
+        return 2
+    if INSIDE not in os.environ:
+        return _start_inside(sys.argv[1:] if argv is None else argv)
+    with tempfile.TemporaryDirectory(prefix="slowrank-rig-") as folder, bridges():
+        home = Path(options.home or folder)
+        home.mkdir(parents=True, exist_ok=True)
+        with installed(home) as installation:
+            if options.quiet:
+                quiet = run_quiet(options, installation)
+                print(json.dumps(quiet, indent=1))
+                _save(options, {"quiet": quiet})
+                return int(bool(quiet["pages"]))
+            runs = run_faults(
+                options, installation, lambda runs: _save(options, {"runs": [asdict(run) for run in runs]})
+            )
+    return int(not all(run.found for run in runs))
+
+
+def _save(options: argparse.Namespace, report: dict[str, object]) -> None:
+    if options.json:
+        machine = {"cpus": os.cpu_count(), "kernel": platform.release(), "python": platform.python_version()}
+        write(Path(options.json), report | {"machine": machine})
+
+
+def write(path: Path, report: dict[str, object]) -> None:
+    """Put a report into the results file, beside what it does not replace."""
+    held: dict[str, object] = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps(held | report, indent=1, sort_keys=True) + "\n")
+
+
+def _start_inside(argv: list[str]) -> int:
+    prepare()
+    hub = f"sr{os.getpid()}-hub"
+    with namespace(hub):
+        command = ["ip", "netns", "exec", hub, sys.executable, "-m", "benchmarks", "rig", *argv]
+        return subprocess.run(command, env=os.environ | {INSIDE: "1"}, check=False).returncode
+
+
+def _options(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--fault", action="append", choices=sorted(FAULTS))
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--clusters", type=int, default=1, help="clusters side by side")
+    parser.add_argument("--device", type=float, default=DEVICE_SECONDS, help="device time of a step, seconds")
+    parser.add_argument("--quiet", type=float, default=0.0, help="minutes of a healthy job instead of faults")
+    parser.add_argument("--noisy", action="store_true", help="without priority for ranks, beside a neighbour")
+    parser.add_argument("--home", help="folder for logs; a temporary one without it")
+    parser.add_argument("--json", default=str(RESULTS), help="file for the figures, empty for none")
+    return parser.parse_args(argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,98 @@
+"""One rank of the rig's training job: `python -m benchmarks.rig.rank --addresses HOST:PORT,…`, with RANK set.
+
+The network, its gradient and the training hook are those of ``examples/numpy_training.py``; gradients are
+averaged over TCP, so that a fault of a link is one of the job. The device time of a step is slept.
+
+SIGUSR1 makes user code slow from the next step on (``--extra`` seconds a step), until it comes again; SIGUSR2
+lets it never return. A rank that loses a neighbour waits for ever, as NCCL does without its watchdog.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import time
+
+import numpy as np
+
+from benchmarks.rig.ring import Ring
+from examples.numpy_training import BATCH, Network, accumulate, load
+from slowrank import StepTimer
+
+FOREVER_SECONDS = 86_400.0
+# Chosen: a collection or a checkpoint now and then is what healthy jobs have too.
+_CHECKPOINT_STEPS, _CHECKPOINT_SECONDS = 50, 1.0
+
+
+class UserCode:
+    """What runs in a step besides the model; signals make it slow, or never end."""
+
+    def __init__(self, extra: float) -> None:
+        self._extra, self._slow, self._stuck = extra, False, False
+        signal.signal(signal.SIGUSR1, self._toggle)
+        signal.signal(signal.SIGUSR2, self._stick)
+
+    def run(self) -> None:
+        """Sleep as long as the signals so far demand."""
+        if self._stuck:
+            time.sleep(FOREVER_SECONDS)
+        if self._slow:
+            time.sleep(self._extra)
+
+    def _toggle(self, *_: object) -> None:
+        self._slow = not self._slow
+
+    def _stick(self, *_: object) -> None:
+        self._stuck = True
+
+
+def train(ring: Ring, options: argparse.Namespace) -> None:
+    """Train until killed."""
+    rng = np.random.default_rng(ring.rank)
+    network = Network(np.random.default_rng(0))
+    timer = StepTimer(coords={"dp": ring.rank})
+    user_code = UserCode(options.extra)
+    step = 0
+    while True:
+        with timer.step(step, tokens=BATCH):
+            with timer.phase("compute"):
+                began = time.perf_counter()
+                gradient, loss = accumulate(network, [load(rng)])
+                time.sleep(max(0.0, began + options.device - time.perf_counter()))
+                user_code.run()
+            with timer.phase("wait"):
+                ring.barrier()
+            with timer.phase("comm"):
+                mean = ring.mean(gradient)
+            with timer.phase("compute"):
+                network.flat -= 0.01 * mean
+            if step % _CHECKPOINT_STEPS == _CHECKPOINT_STEPS - 1:
+                with timer.phase("checkpoint"):
+                    time.sleep(_CHECKPOINT_SECONDS)
+            timer.note(loss=loss)
+        step += 1
+        if ring.rank == 0:
+            print(f"step {step}", flush=True)
+
+
+def main() -> None:
+    """Read the command line and train."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--addresses", required=True, help="host:port of every rank, with commas between")
+    parser.add_argument("--device", type=float, default=0.3, help="device time of a step, seconds")
+    parser.add_argument("--extra", type=float, default=0.1, help="what SIGUSR1 adds to a step, seconds")
+    options = parser.parse_args()
+    addresses = [part.rsplit(":", 1) for part in options.addresses.split(",")]
+    ring = Ring(int(os.environ["RANK"]), [(host, int(port)) for host, port in addresses])
+    try:
+        train(ring, options)
+    except ConnectionError as error:
+        print(error, flush=True)
+        time.sleep(FOREVER_SECONDS)
+
+
+if __name__ == "__main__":
+    main()

@@ -58,7 +58,7 @@ screenshots: $(VENV)/installed ## Take the pictures of docs/images from the runn
 	@PYTHONPATH=scripts:. $(VENV)/bin/python scripts/screenshots.py
 
 rig: compiled ## Make faults in real processes and network namespaces, as root (RIG_ARGS='--fault sigstop --runs 5')
-	PYTHONPATH=scripts $(VENV)/bin/python -m benchmarks rig $(RIG_ARGS)
+	PYTHONPATH=scripts $(VENV)/bin/python -m benchmarks.rig $(RIG_ARGS)
 
 lock: ## Pin the newest allowed dependencies, with hashes (needs uv)
 	scripts/lock.sh --upgrade

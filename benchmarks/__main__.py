@@ -23,7 +23,6 @@ BENCHMARKS = {
     "quality": "benchmarks.quality.command",
     "randomised": "benchmarks.randomised.command",
     "real": "benchmarks.detection.real",
-    "rig": "benchmarks.rig.command",
     "resolution": "benchmarks.detection.resolution",
     "rollups": "benchmarks.speed.rollups",
     "series": "benchmarks.series.command",

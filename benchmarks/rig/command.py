@@ -1,4 +1,4 @@
-"""``python -m benchmarks rig``: make faults in real processes and measure what is found, and how soon.
+"""``python -m benchmarks.rig``: make faults in real processes and measure what is found, and how soon.
 
     --fault NAME   one of the table (repeat for several; all without it)
     --runs N       runs of each fault
@@ -254,7 +254,7 @@ def _start_inside(argv: list[str]) -> int:
     prepare()
     hub = f"sr{os.getpid()}-hub"
     with namespace(hub):
-        command = ["ip", "netns", "exec", hub, sys.executable, "-m", "benchmarks", "rig", *argv]
+        command = ["ip", "netns", "exec", hub, sys.executable, "-m", "benchmarks.rig", *argv]
         return subprocess.run(command, env=os.environ | {INSIDE: "1"}, check=False).returncode
 
 
@@ -271,7 +271,3 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--home", help="folder for logs; a temporary one without it")
     parser.add_argument("--json", default=str(RESULTS), help="file for the figures, empty for none")
     return parser.parse_args(argv)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -38,7 +38,7 @@ def test_faults_of_real_processes_are_found(tmp_path):
         str(results),
     ]
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks", "rig", *options],
+        [sys.executable, "-m", "benchmarks.rig", *options],
         cwd=ROOT,
         env=os.environ | {"PYTHONPATH": str(ROOT / "scripts")},
         capture_output=True,

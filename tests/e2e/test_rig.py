@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.mark.integration
 @pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.timeout(280)
 def test_faults_of_real_processes_are_found(tmp_path):
     """The rank is named; by when is a matter for `make rig`, on a machine of its own."""

@@ -47,4 +47,4 @@ def test_the_document_and_the_command_line_list_it(monkeypatch):
     assert "no API answers" in CliRunner().invoke(cli.remote.webhook.app, [*add, "toy"]).output
     refused = CliRunner().invoke(cli.remote.webhook.app, [*add, "telegraph"])
     assert refused.exit_code == 2
-    assert "slack, pagerduty, toy" in " ".join(refused.output.replace("│", " ").split())
+    assert "pagerduty, template, toy" in " ".join(refused.output.replace("│", " ").split())

@@ -80,7 +80,7 @@ def test_every_filter_selects(client, save_finding):
         {"from": "yesterday"},
         {"from": "2026-11-20T07:00:00"},
         {"nonsense": "1"},
-        {"node": "x" * 500},
+        {"node": "x" * 1025},
         {"sort": "cost"},
     ],
 )

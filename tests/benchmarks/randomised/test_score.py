@@ -49,12 +49,14 @@ def truth(kind="slow_rank", **changes):
 
 def finding(subject, at=14.0, **changes):
     """Return a finding.v1 about ``subject``, detected at second ``at``."""
+    detected = datetime.fromtimestamp(at, UTC).isoformat().replace("+00:00", "Z")
     known = {
         "kind": "straggler.fail_slow",
         "status": "open",
         "severity": "warning",
         "subject": subject,
-        "detected_at": datetime.fromtimestamp(at, UTC).isoformat().replace("+00:00", "Z"),
+        "detected_at": detected,
+        "last_seen_at": detected,
     }
     return known | changes
 

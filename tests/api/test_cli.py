@@ -66,7 +66,7 @@ def test_findings_from_list_to_feedback(slowrank, reach, save_finding):
     assert "no findings" in slowrank("findings", "list", "--open", env=reach).stdout
     assert "HTTP 409" in slowrank("findings", "resolve", saved.id, env=reach, code=2).stderr
     assert "HTTP 422" in slowrank("findings", "show", "nonsense", env=reach, code=2).stderr
-    assert "no finding id given" in slowrank("findings", "show", "", env=reach, code=2).stderr
+    assert "no id given" in slowrank("findings", "show", "", env=reach, code=2).stderr
     assert "HTTP 404" in slowrank("findings", "show", "../keys", env=reach, code=2).stderr
 
 

@@ -96,11 +96,11 @@ def test_keys_move_open_and_acknowledge(signed_in_tab, slow_job):
     assert page.run("document.activeElement.getAttribute('href')") == f"/findings/{slow_job.id}"
     page.press("a")
     page.wait_for(f"location.pathname === '/findings/{slow_job.id}'")
-    page.wait_for("document.activeElement.id === 'ack-note'")
+    page.wait_for("document.activeElement?.id === 'ack-note'")
     for key in "on it":
         page.press(key)
     page.run("document.activeElement.form.requestSubmit()")
-    page.wait_for("location.search === '?done=acknowledge'")
+    page.wait_for("location.search === '?done=acknowledge' && document.readyState === 'complete'")
     assert "on it" in page.run("document.getElementById('history').parentElement.innerText")
     assert page.console == []
 

@@ -306,7 +306,7 @@ def _fields(body: WebhookBody | WebhookPatch) -> dict[str, Any]:
 
 
 def _route(before: Route, body: WebhookBody | WebhookPatch) -> Route:
-    """Return the route with what the body says of it. Raises the 409 problem of a bad matcher."""
+    """Return the route with the changes of a body. Raises the 409 problem of a bad matcher."""
     given = body.model_dump(exclude_none=True, include=_ROUTE)
     if body.matchers is not None:
         try:

@@ -1,4 +1,4 @@
-"""A neighbour on the machine: processes that copy memory, for noise that is nobody's fault."""
+"""A neighbour on the machine: processes that copy memory, as noise without a fault."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 import psycopg
 from fastapi import Depends, FastAPI
 from fastapi.middleware.cors import CORSMiddleware
+from fastapi.routing import iter_route_contexts
 from psycopg_pool import ConnectionPool
 
 from api import ingest
@@ -153,7 +154,9 @@ def create_app(
             else []
         )
         app.include_router(router, dependencies=checks)
-    # Derived here and not at the first request: the framework cannot do it in several threads at once.
+    # Here and not at the first request: the framework cannot prepare routes, nor derive the document, in
+    # several threads at once.
+    list(iter_route_contexts(app.routes))
     _served_document()
     app.openapi = _served_document  # type: ignore[method-assign]  # FastAPI's documented hook
     return app

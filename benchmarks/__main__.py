@@ -12,6 +12,7 @@ BENCHMARKS = {
     "changes": "benchmarks.detection.changes",
     "chronic": "benchmarks.detection.chronic",
     "cost": "benchmarks.detection.cost",
+    "delivery": "benchmarks.delivery.command",
     "exporter": "benchmarks.speed.exporter",
     "gray": "benchmarks.detection.gray",
     "hook": "benchmarks.speed.hook",

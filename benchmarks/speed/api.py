@@ -9,8 +9,6 @@ the answers as sent, compressed.
 from __future__ import annotations
 
 import argparse
-import os
-import secrets
 import socket
 import statistics
 import threading
@@ -23,18 +21,16 @@ from unittest import mock
 
 import httpx
 import psycopg
-from psycopg import sql
-from psycopg.conninfo import make_conninfo
 from pydantic import SecretStr
 
 from alerts.finding import Finding, dedup_key, finding_id
 from api.app import create_app
 from api.http.connections import server
 from api.http.limits import Rate
+from benchmarks.database import own_database
 from slowrank.settings import Settings
 from slowrank.telemetry.records import Subject
 from store.access import keys
-from store.migrate import migrate
 from store.pool import open_pool
 
 RANKS, BUCKETS, PER_NODE = 1024, 500, 8
@@ -79,7 +75,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--nodes", type=int, default=10_000)
     parser.add_argument("--rounds", type=int, default=100)
     options = parser.parse_args(argv)
-    with _database() as dsn:
+    with own_database() as dsn:
         start = _filled(dsn, options.findings, options.nodes)
         with open_pool(dsn, name="benchmark") as pool, _served(dsn, pool) as (url, token):
             measured, sizes = _measured(url, token, _paths(start), options.rounds)
@@ -169,21 +165,6 @@ def _filled(dsn: str, findings: int, nodes: int) -> int:
             conn.execute(statement, values)
         conn.execute("VACUUM ANALYZE")
     return start * 1000
-
-
-@contextmanager
-def _database() -> Iterator[str]:
-    """Yield the DSN of a migrated database of this run."""
-    admin, name = os.environ["SLOWRANK_TEST_DSN"], f"bench_{secrets.token_hex(6)}"
-    with psycopg.connect(admin, autocommit=True) as conn:
-        conn.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
-    try:
-        dsn = make_conninfo(admin, dbname=name)
-        migrate(dsn)
-        yield dsn
-    finally:
-        with psycopg.connect(admin, autocommit=True) as conn:
-            conn.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
 
 
 @contextmanager

@@ -30,6 +30,7 @@ class StepTable:
     ts: Floats
     wait: Floats | None = None
     data: Floats | None = None
+    comm: Floats | None = None
     tokens: Floats | None = None
     squares: Floats | None = None
     coords: Coords = field(default_factory=dict)
@@ -84,6 +85,7 @@ def _record(table: StepTable, s: int, members: list[int], node: str) -> JobSteps
         for name, values in (
             ("wait_seconds", table.wait),
             ("data_seconds", table.data),
+            ("comm_seconds", table.comm),
             ("tokens", table.tokens),
             ("seq_len_sq_sum", table.squares),
         ):

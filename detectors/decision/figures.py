@@ -21,7 +21,7 @@ _LEAST_PAST = 5
 _PAST = 100
 """Steps before the onset that are shown as the rank's past, and the fewest worth showing."""
 
-_SINGLE = ("step", "compute", "wait", "data", "rest")
+_SINGLE = ("step", "compute", "wait", "data", "comm", "rest")
 
 
 def rank_bytes() -> int:
@@ -52,6 +52,7 @@ class Log(History):
             compute=compute,
             wait=times.wait,
             data=times.data,
+            comm=times.comm,
             rest=times.step - times.wait - times.compute - outside,
         )
 
@@ -89,10 +90,12 @@ def waits_least(log: Log, rank: int, steps: int) -> bool | None:
 
 
 def comparisons(log: Log, slow: SlowRank, role: Ints) -> tuple[Comparison, ...]:
-    """Compare the rank with its role in what it is slow in, and on waiting where that is reported."""
+    """Compare the rank with its role in what it is slow in, and where these are reported on waiting, and on
+    transfers if they are part of that."""
     found = [_compared(log, slow, role, series=slow.timing, metric=f"{slow.timing}_seconds")]
-    if np.isfinite(log.last("wait", slow.steps)[:, slow.rank]).any():
-        found.append(_compared(log, slow, role, series="wait", metric="wait_seconds"))
+    for series in ("comm", "wait") if slow.timing == "rest" else ("wait",):
+        if np.isfinite(log.last(series, slow.steps)[:, slow.rank]).any():
+            found.append(_compared(log, slow, role, series=series, metric=f"{series}_seconds"))
     return tuple(found)
 
 

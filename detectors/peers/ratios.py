@@ -363,16 +363,18 @@ def _excess(values: Floats, seconds: Floats, groups: PeerGroups) -> Floats:
 
 
 def _rest(t: StepTimes) -> Floats:
-    """Return what is left of each rank's step beside all that it reports, [ranks].
+    """Return what is left of each rank's step beside work, loading, saving and waiting, [ranks].
 
-    NaN where ranks report neither compute nor where they wait: what is left is then their waiting.
+    Transfers are in it where waits are reported: a rank whose own transfers are long holds up all others.
+    Where they are not, transfers are taken off too, for the waiting is then within them. NaN where ranks
+    report neither compute nor where they wait: what is left is then their waiting.
     """
     half = t.step.size / 2
     waits = max(np.isfinite(t.wait).sum(), np.isfinite(t.comm).sum())
     if (t.compute > 0).sum() < half or waits < half:
         return np.full(t.step.size, np.nan)
-    reported = sum(np.fmax(part, 0.0) for part in (t.wait, t.data, t.comm, t.checkpoint))
-    rest: Floats = t.step - t.compute - reported
+    idle = np.where(np.isfinite(t.wait), t.wait, t.comm)
+    rest: Floats = t.step - t.compute - sum(np.fmax(part, 0.0) for part in (idle, t.data, t.checkpoint))
     return rest
 
 

@@ -22,7 +22,7 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.intp]
 
 Timing = Literal["compute", "data", "rest"]
-"""Timings that are compared; ``rest`` is what is left of a step beside all that its rank reports."""
+"""Timings that are compared; ``rest`` is what is left of a step beside work, loading, saving and waiting."""
 
 TIMINGS: tuple[Timing, ...] = get_args(Timing)
 

@@ -52,11 +52,12 @@ def explain(ratios: Ratios, channel: TimingChannel, slow: SlowRank, group: Ints)
 
 
 def _compare(ratios: Ratios, slow: SlowRank) -> tuple[Comparison, ...]:
-    """Compare the rank with its peers on the timing it is slow in, and on waiting where that is reported."""
+    """Compare the rank with its peers on the timing it is slow in, and where these are reported on waiting,
+    and on transfers if they are part of that timing."""
     entries = [_compared(ratios, slow, series=slow.timing, metric=_metric_of(ratios, slow))]
-    waits = ratios.history.last("wait", max(slow.steps, 1))
-    if np.isfinite(waits[:, slow.rank]).any():
-        entries.append(_compared(ratios, slow, series="wait", metric="wait_seconds"))
+    for series in ("comm", "wait") if slow.timing == "rest" else ("wait",):
+        if np.isfinite(ratios.history.last(series, max(slow.steps, 1))[:, slow.rank]).any():
+            entries.append(_compared(ratios, slow, series=series, metric=f"{series}_seconds"))
     return tuple(entries)
 
 

@@ -45,6 +45,10 @@ segmentation adds or takes away its share. Uneven work that nothing explains is 
 _FEW_PEERS = 3
 """Peers below which a median of the others does not show who is slow: ``peers.MIN_PEERS``."""
 
+_LONGER = 1.1
+"""Transfers this much longer than the median of the peers are what is slow (chosen, as in
+``straggler.explanation``)."""
+
 
 class SlowRanks(OfCore):
     """Ranks slow in compute, in loading or in the rest of the step, from when the core finds them."""
@@ -192,11 +196,22 @@ def _opinion(opinion: Opinion) -> str:
     return found + (f"; further changes: {opinion.further}" if opinion.further else "")
 
 
+def _of_rest(why: Explanation) -> str:
+    """Return where in the rest of its step a rank is slow."""
+    transfers = next((c for c in why.comparisons if c.metric == "comm_seconds" and c.peers is not None), None)
+    if transfers is None:
+        return "in what it does besides computing, loading and waiting: look at its host"
+    assert transfers.peers is not None
+    if transfers.value > _LONGER * transfers.peers.median:
+        return "in its own transfers, for which the others wait: look at its port and link"
+    return "in what it does besides computing, loading, transferring and waiting: look at its host"
+
+
 def _note(slow: SlowRank, why: Explanation) -> str:
     """Return how the rank was judged, for a reader."""
     parts = ["slow since the first step seen"] if why.since_start else []
     if slow.timing == "rest":
-        parts.append("in what it does besides computing, loading, transferring and waiting: look at its host")
+        parts.append(_of_rest(why))
     if slow.excursions:
         parts.append(f"slow on and off, {slow.excursions} times in the last {slow.steps} steps")
     if slow.peers < _FEW_PEERS and why.role is not None:

@@ -5,8 +5,17 @@ import dataclasses
 import numpy as np
 import pytest
 
-from benchmarks.detection.step_jobs import synchronous
-from tests.streams.job.job_tables import believed, healthy, job_level, layout, run, steps_between
+from benchmarks.detection.step_jobs import records, synchronous
+from streams.job.config import JobStageConfig
+from tests.streams.job.job_tables import (
+    SuspectingStage,
+    believed,
+    healthy,
+    job_level,
+    layout,
+    run,
+    steps_between,
+)
 
 OVERHEAD = 0.02
 
@@ -17,6 +26,44 @@ def stalled(rank, seconds, *, since=90):
     own = work.copy()
     own[since:, rank] += seconds
     return dataclasses.replace(synchronous(own, overhead=OVERHEAD), compute=work)
+
+
+def transferring(ranks, *, reported, seconds=1.0, jitter=0.05):
+    """Return a job of 24 ranks, some of which transfer for longer than the others from step 90 on."""
+    work = healthy(ranks=24)
+    comm = 0.2 * np.exp(np.random.default_rng(1).normal(0, jitter, work.shape))
+    comm[90:, ranks] += seconds
+    table = synchronous(work + comm, overhead=OVERHEAD)
+    return dataclasses.replace(table, compute=work, comm=comm if reported else None)
+
+
+@pytest.mark.parametrize("core", ["first", "second"])
+@pytest.mark.parametrize("jitter", [0.05, 0.3])
+@pytest.mark.parametrize("ranks", [[5], list(range(8, 16))], ids=["rank", "node"])
+@pytest.mark.parametrize("reported", [True, False])
+def test_long_transfers_of_those_who_wait_least_are_found(core, reported, ranks, jitter):
+    """Whether or not transfers have a column of their own: reporting them hides no one."""
+    stage = SuspectingStage(JobStageConfig(decision=True))
+    table = transferring(ranks, reported=reported, jitter=jitter)
+    suspicions = [s for record in records(table) for s in stage.process(record)]
+    found = believed([s for s in suspicions if s.shadow == (core == "second")])
+    assert set(found) == set(ranks)
+    one = found[ranks[0]]
+    assert one.job_slowdown_ratio > 1.5
+    assert ("transfers" in one.note) == reported
+    assert ("comm_seconds" in {e.metric for e in one.evidence}) == reported
+
+
+def test_transfers_that_vary_are_no_fault():
+    """By a third in each step, on healthy ranks."""
+    assert not believed(run(transferring([], reported=True, jitter=0.3)))
+
+
+def test_transfers_that_contain_the_waiting_are_no_fault():
+    """Without a column for waits the others' transfers take longer, not the culprit's."""
+    table = transferring([5], reported=True)
+    waiting = dataclasses.replace(table, comm=table.comm + table.wait, wait=None)
+    assert not believed(run(waiting))
 
 
 @pytest.mark.parametrize("seconds", [0.05, 0.3, 1.0])

@@ -24,6 +24,7 @@ from api.delivery.receivers.registry import receiver_named, repeat_seconds
 from api.delivery.retry import Answer, next_attempt, verdict
 from api.delivery.sample_event import TYPE as TEST
 from api.delivery.sender import Sender
+from api.delivery.sequence_client import SequenceClient
 from api.delivery.slack_client import SlackClient
 from api.http.times import utc_now
 from api.metrics import NotifierMetrics
@@ -159,9 +160,13 @@ class Notifier:
             return request_of(conn, due, now=now, public_url=self.public_url)
 
     def _sender(self, due: Due) -> Sender:
-        transport = receiver_named(due.webhook.format).transport
-        if transport != "smtp":
-            return self.client if transport == "http" else SlackClient(self.client)
+        match receiver_named(due.webhook.format).transport:
+            case "http":
+                return self.client
+            case "slack":
+                return SlackClient(self.client)
+            case "sequence":
+                return SequenceClient(self.client)
         if self.mail is None:
             raise ValueError("there is no mail server: set SLOWRANK_SMTP_HOST and _FROM for the notifier")
         return self.mail

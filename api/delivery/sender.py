@@ -1,4 +1,5 @@
-"""What carries a delivery to its endpoint: ``WebhookClient``, ``MailClient`` and ``SlackClient``."""
+"""What carries a delivery to its endpoint: ``WebhookClient``, ``MailClient``, ``SlackClient`` and
+``SequenceClient``."""
 
 from collections.abc import Mapping
 from typing import Protocol

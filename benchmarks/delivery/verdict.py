@@ -52,8 +52,10 @@ Call = tuple[str, str, bool]
 
 
 def _call(arrival: Arrival) -> Call:
-    """Identify a request. A delivery to Slack is up to two: an update, and a reply in the thread."""
-    return arrival.webhook_id, arrival.path, b'"thread_ts"' in arrival.body
+    """Identify a request. A delivery is up to two: an update and a reply (Slack), or, to PagerDuty, a
+    ``trigger`` and an ``acknowledge``."""
+    second = any(mark in arrival.body for mark in (b'"thread_ts"', b'"event_action":"acknowledge"'))
+    return arrival.webhook_id, arrival.path, second
 
 
 def _changed_bodies(arrivals: Iterable[Arrival]) -> list[str]:

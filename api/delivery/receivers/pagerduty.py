@@ -1,8 +1,12 @@
 """PagerDuty Events API v2: each finding is one alert under one ``dedup_key``, its id.
 
 The finding's own ``dedup_key`` holds its kind, which may change while the finding is open; PagerDuty drops an
-``acknowledge`` or ``resolve`` whose key matches no open alert.
+``acknowledge`` or ``resolve`` whose key matches no open alert. An acknowledgement may supersede the opening
+or a higher severity before that was sent: then the alert is triggered first. The body is what
+``api.delivery.sequence_client`` posts.
 """
+
+from collections.abc import Iterator, Mapping
 
 from api.delivery.receivers.finding_text import facts, has_ended, subject_path
 from api.delivery.receivers.receiver import Credential, Finding, Notification, Receiver
@@ -10,25 +14,41 @@ from api.delivery.receivers.receiver import Credential, Finding, Notification, R
 # Length limits of the API's documentation: characters of a summary, and of an integration key.
 _MAX_SUMMARY = 1024
 _INTEGRATION_KEY = r"[0-9A-Za-z]{32}"
+# Receipt of an end; that of an open alert is its severity.
+_ENDED = "ended"
 # Events that page again although a person has acknowledged the finding.
 _NEW_TROUBLE = frozenset({"finding.opened", "finding.reopened", "finding.escalated"})
 
 
 def _render(notification: Notification, public_url: str) -> object:
-    finding, action = notification.finding, _action(notification)
-    event = {
+    finding = notification.finding
+    severity = _ENDED if has_ended(finding) else str(finding.get("severity", "info"))
+    return {"bodies": list(_events(notification, severity)), "receipt": severity}
+
+
+def _events(notification: Notification, severity: str) -> Iterator[Mapping[str, object]]:
+    action = _action(notification)
+    event: dict[str, object] = {
         "routing_key": notification.credential,
-        "event_action": action,
-        "dedup_key": str(finding.get("id", "")),
+        "dedup_key": str(notification.finding.get("id", "")),
     }
+    if action == "trigger" or (action == "acknowledge" and notification.receipt != severity):
+        yield event | {"event_action": "trigger"} | _described(notification)
     if action != "trigger":
-        return event
+        yield event | {"event_action": action}
+
+
+def _described(notification: Notification) -> dict[str, object]:
     links = [{"href": notification.link, "text": "Finding"}]
-    runbook = finding.get("action", {}).get("runbook_url")
+    runbook = notification.finding.get("action", {}).get("runbook_url")
     if runbook:
         links.append({"href": runbook, "text": "Runbook"})
-    described = {"client": "slowrank", "client_url": notification.link, "links": links}
-    return event | described | {"payload": _payload(notification)}
+    return {
+        "client": "slowrank",
+        "client_url": notification.link,
+        "links": links,
+        "payload": _payload(notification),
+    }
 
 
 def _action(notification: Notification) -> str:
@@ -70,5 +90,9 @@ def _details(finding: Finding) -> dict[str, object]:
 
 
 RECEIVER = Receiver(
-    "pagerduty", "application/json", _render, Credential("PagerDuty integration key", _INTEGRATION_KEY)
+    "pagerduty",
+    "application/json",
+    _render,
+    Credential("PagerDuty integration key", _INTEGRATION_KEY),
+    transport="sequence",
 )

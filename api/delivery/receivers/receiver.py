@@ -14,7 +14,7 @@ MAX_BODY = 20_000
 _FINDING_BUDGET = 14_000
 
 Finding = Mapping[str, Any]
-Transport = Literal["http", "smtp", "slack"]
+Transport = Literal["http", "smtp", "slack", "sequence"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 import asyncio
 import json
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -20,10 +20,16 @@ KEY = "0123456789abcdefABCDEF0123456789"
 LINK = "https://slowrank.example.org/findings/fnd_1?t=1.2"
 
 
-def event(finding, happened="finding.opened"):
+def delivery(finding, happened, receipt=""):
     at = datetime(2026, 11, 20, 7, 34, 2, tzinfo=UTC)
-    notification = Notification("msg_01", happened, at, finding, LINK, KEY)
+    notification = Notification("msg_01", happened, at, finding, LINK, KEY, receipt=receipt)
     return json.loads(receiver_named("pagerduty").body(notification, "https://slowrank.example.org"))
+
+
+def event(finding, happened="finding.opened"):
+    """The one event of a delivery about an alert that PagerDuty has as it is."""
+    (one,) = delivery(finding, happened, receipt=finding["severity"])["bodies"]
+    return one
 
 
 def test_a_trigger_carries_what_the_person_on_call_needs():
@@ -88,6 +94,23 @@ def test_the_action_follows_the_state(happened, status, action):
         assert set(got) == {"routing_key", "event_action", "dedup_key"}
 
 
+@pytest.mark.parametrize(
+    ("receipt", "actions"),
+    [
+        ("critical", ["acknowledge"]),
+        ("error", ["trigger", "acknowledge"]),
+        ("", ["trigger", "acknowledge"]),
+        ("ended", ["trigger", "acknowledge"]),
+    ],
+)
+def test_an_acknowledgement_opens_the_alert_first_where_it_is_not_open(receipt, actions):
+    """It may have superseded the opening, the relapse or the higher severity before that was sent."""
+    sent = delivery(example(status="acknowledged"), "finding.acknowledged", receipt)
+    assert [one["event_action"] for one in sent["bodies"]] == actions
+    assert sent["receipt"] == "critical"
+    assert sent["bodies"][0].get("payload", {}).get("severity", "critical") == "critical"
+
+
 class Alerts:
     """PagerDuty's documented rules: a key opens an alert, which later events of that key change."""
 
@@ -149,6 +172,40 @@ def test_an_alert_lives_as_long_as_its_finding(client, pagerduty, pool, save_fin
     save(90, status="open", resolved_at=None, occurrences=2)
     assert (alerts.open, alerts.opened) == ({finding.id: ("critical", "triggered")}, 2)
     assert not any("webhook-signature" in got.headers for got in receiver.got)
+
+
+def test_an_acknowledgement_that_supersedes_the_opening_opens_the_alert(
+    client, pagerduty, save_finding, notifier
+):
+    """A person was faster than the notifier: the alert is there, and acknowledged."""
+    alerts, receiver, _ = pagerduty
+    sender = notifier(receiver)[0]
+    finding = save_finding(severity="error")
+    path = f"/api/v1/findings/{finding.id}"
+    state = {"if-match": client.get(path).headers["etag"]}
+    assert client.patch(path, json={"status": "acknowledged"}, headers=state).status_code == 200
+    asyncio.run(sender.drain())
+    assert alerts.open == {finding.id: ("error", "acknowledged")}
+    assert len(receiver.got) == 2
+    assert len({got.headers["webhook-id"] for got in receiver.got}) == 1
+
+
+def test_a_delivery_is_sent_again_from_its_first_event(client, pagerduty, save_finding, notifier, clock):
+    """The trigger was accepted and the acknowledgement was not: both are sent again."""
+    alerts, receiver, _ = pagerduty
+    receiver.answers = [(202, {}, b""), (500, {}, b""), (202, {}, b"")]
+    sender = notifier(receiver)[0]
+    finding = save_finding(severity="error")
+    path = f"/api/v1/findings/{finding.id}"
+    state = {"if-match": client.get(path).headers["etag"]}
+    assert client.patch(path, json={"status": "acknowledged"}, headers=state).status_code == 200
+    asyncio.run(sender.drain())
+    assert len(receiver.got) == 2
+    clock.ahead = timedelta(seconds=20)
+    asyncio.run(sender.drain())
+    actions = [json.loads(got.body)["event_action"] for got in receiver.got]
+    assert actions == ["trigger", "acknowledge"] * 2
+    assert alerts.open == {finding.id: ("error", "acknowledged")}
 
 
 def test_the_key_is_needed_and_never_shown(client, pagerduty, pool, save_finding, notifier):

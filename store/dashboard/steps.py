@@ -101,33 +101,16 @@ FROM points WHERE value IS NOT NULL GROUP BY bin ORDER BY bin
 """
 )
 
-# Peers of a rank are those of its pipeline stage, as stages have different work; without coordinates all.
-# date_part and not extract: that is numeric and takes several times as long for half a million rows.
-_RATIOS: LiteralString = (
+# One pass and no join: before the first ANALYZE of a table the planner takes half a million rows for one, and
+# what it joins or sorts by such an estimate takes seconds to minutes.
+_VALUES: LiteralString = (
     """
-WITH points AS (
-  SELECT floor(date_part('epoch', s.bucket - %(starts)s) / %(width)s)::int4 AS col, s.rank,
-    avg({value}) AS value
+SELECT rank,
+  string_agg(int2send(floor(date_part('epoch', s.bucket - %(starts)s) / %(width)s)::int2), ''::bytea) AS cols,
+  string_agg(float4send(({value})::float4), ''::bytea) AS values
 """
     + _ROWS
-    + """
-  GROUP BY 1, 2
-), placed AS (
-  SELECT p.*, coalesce(r.pp, -1) AS stage FROM points p LEFT JOIN (
-    SELECT DISTINCT ON (rank) rank, pp FROM ranks
-    WHERE cluster = %(cluster)s AND job_id = %(job)s AND (%(attempt)s::int4 IS NULL OR attempt = %(attempt)s)
-    ORDER BY rank, attempt DESC
-  ) r USING (rank) WHERE p.value > 0
-), usual AS (
-  SELECT col, stage, percentile_cont(0.5) WITHIN GROUP (ORDER BY value) AS median FROM placed GROUP BY 1, 2
-), compared AS (
-  SELECT rank, col, value / median AS ratio FROM placed JOIN usual USING (col, stage) WHERE median > 0
-)
-SELECT rank, max(ratio) AS worst, array_agg(col) AS cols,
-  array_agg((round(least(%(last)s, greatest(0, ratio - %(lo)s) * %(per_unit)s)) * %(level)s)::int2) AS codes,
-  array_agg(col) FILTER (WHERE ratio >= %(slow)s) AS slow_cols,
-  array_agg(ratio::float4) FILTER (WHERE ratio >= %(slow)s) AS slow_ratios
-FROM compared GROUP BY rank ORDER BY rank
+    + """ AND ({value}) > 0 GROUP BY rank ORDER BY rank
 """
 )
 
@@ -139,29 +122,15 @@ _STEPS: LiteralString = (
 
 
 @dataclass(frozen=True, slots=True)
-class Scale:
-    """How ratios become codes: ``level`` times 0 at ``lo`` up to ``last``, ``per_unit`` of them for each 1.0.
+class RankValues:
+    """The roll-ups of one rank as big-endian arrays of equal length: the bin of each (int16), its value.
 
-    Ratios from ``slow`` on are returned as numbers, too.
+    Values are float32 and positive; several are of one bin where that is longer than a roll-up.
     """
 
-    lo: float
-    per_unit: float
-    level: int
-    last: int
-    slow: float
-
-
-@dataclass(frozen=True, slots=True)
-class RankRow:
-    """The codes of a rank in its bins ``cols``, its largest ratio, and those of its slow bins."""
-
     rank: int
-    worst: float
-    cols: Sequence[int]
-    codes: Sequence[int]
-    slow_cols: Sequence[int] | None
-    slow_ratios: Sequence[float] | None
+    cols: bytes
+    values: bytes
 
 
 def band(conn: Connection[Any], job: OfJob, grid: Grid) -> list[dict[str, Any]]:
@@ -171,17 +140,13 @@ def band(conn: Connection[Any], job: OfJob, grid: Grid) -> list[dict[str, Any]]:
         return cursor.execute(query, job.values(grid)).fetchall()
 
 
-def ratios(conn: Connection[Any], job: OfJob, grid: Grid, scale: Scale) -> list[RankRow]:
-    """Return by rank how it compares with the median of its pipeline stage in each bin."""
-    query = sql.SQL(_RATIOS).format(value=job.metric.value)
-    values = job.values(grid) | {"width": grid.step.total_seconds()}
-    values |= {name: getattr(scale, name) for name in ("lo", "per_unit", "level", "last", "slow")}
-    # Binary: half a million numbers are parsed several times as fast.
-    with conn.transaction(), conn.cursor(row_factory=class_row(RankRow), binary=True) as cursor:
-        # Before the first ANALYZE of a table the planner takes the bins for few and compares every value with
-        # every median: over a minute for 1,024 ranks x 500 bins, and 15 s without that plan.
-        cursor.execute("SET LOCAL enable_nestloop = off")
-        return cursor.execute(query, values).fetchall()
+def values(conn: Connection[Any], job: OfJob, grid: Grid) -> list[RankValues]:
+    """Return the roll-ups of a job by rank, at most some ``MAX_ROWS``."""
+    query = sql.SQL(_VALUES).format(value=job.metric.value)
+    asked = job.values(grid) | {"width": grid.step.total_seconds()}
+    # As bytes: a million Python numbers would take 60 MB.
+    with conn.cursor(row_factory=class_row(RankValues), binary=True) as cursor:
+        return cursor.execute(query, asked).fetchall()
 
 
 def steps_of(

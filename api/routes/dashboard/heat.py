@@ -1,11 +1,15 @@
-"""A matrix of ratios as bytes: u8 codes on a fixed scale, base64, and its largest cells as numbers."""
+"""How slow each rank was beside its peers; a matrix of such ratios as bytes: u8 codes on a fixed scale."""
 
 import base64
-import heapq
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from store.dashboard.steps import RankRow, Scale
+import numpy as np
+import numpy.typing as npt
+
+from store.dashboard.steps import RankValues
+
+Floats = npt.NDArray[np.float32]
 
 LO, HI = 1.0, 1.5
 """Scale of the codes. Fixed, so that a colour means the same in every job and noise is not drawn as fire
@@ -18,54 +22,77 @@ TOP = 200
 TOP_RATIO = 1.05
 """Ratio from which a cell is listed: the smallest slowdown that the detectors are measured with."""
 
-SCALE = Scale(
-    lo=LO,
-    per_unit=TOP_CODE / LEVEL / (HI - LO),
-    level=LEVEL,
-    last=TOP_CODE // LEVEL,
-    slow=TOP_RATIO,
-)
-
 
 class Heat:
-    """A matrix of ``rows`` by ``columns`` cells, missing until set; a cell set twice keeps the larger."""
+    """A matrix of ratios with ``rows`` by ``columns`` cells, missing until set."""
 
     def __init__(self, rows: int, columns: int) -> None:
-        self.shape = (rows, columns)
-        self._codes = bytearray(bytes([MISSING]) * (rows * columns))
-        self._slow: dict[tuple[int, int], float] = {}
+        self._ratios: Floats = np.full((rows, columns), np.nan, dtype=np.float32)
 
-    def add(self, row: int, rank: RankRow) -> None:
-        """Set the cells of one row to those of a rank."""
-        self.set(row, rank.cols, rank.codes)
-        self.note(row, rank.slow_cols or (), rank.slow_ratios or ())
-
-    def set(self, row: int, columns: Iterable[int], codes: Iterable[int]) -> None:
-        """Set cells of one row to codes."""
-        held, width, start = self._codes, self.shape[1], row * self.shape[1]
-        for column, code in zip(columns, codes, strict=True):
-            if 0 <= column < width and (held[start + column] == MISSING or code > held[start + column]):
-                held[start + column] = code
-
-    def note(self, row: int, columns: Iterable[int], ratios: Iterable[float]) -> None:
-        """List cells of one row with their values."""
-        for column, ratio in zip(columns, ratios, strict=True):
-            if 0 <= column < self.shape[1] and ratio > self._slow.get((row, column), 0.0):
-                self._slow[row, column] = ratio
+    def add(self, row: int, ratios: npt.ArrayLike, columns: int | slice = slice(None)) -> None:
+        """Set cells of one row, NaN for missing; of two values of a cell the larger stays."""
+        self._ratios[row, columns] = np.fmax(self._ratios[row, columns], ratios)
 
     def shown(self) -> dict[str, Any]:
         """Return the encoding, the bytes row by row, and the largest cells, the largest first."""
-        top = heapq.nlargest(TOP, self._slow.items(), key=lambda cell: (cell[1], cell[0]))
         return {
             "encoding": "u8-linear",
             "lo": LO,
             "hi": HI,
             "missing": MISSING,
-            "data": base64.b64encode(self._codes).decode(),
-            "top": [[row, column, round(ratio, 4)] for (row, column), ratio in top],
+            "data": base64.b64encode(self._codes().tobytes()).decode(),
+            "top": [
+                [int(row), int(column), round(float(self._ratios[row, column]), 4)]
+                for row, column in self._largest()
+            ],
         }
 
+    def _codes(self) -> npt.NDArray[np.uint8]:
+        missing = np.isnan(self._ratios)
+        level = np.clip((self._ratios - LO) * (TOP_CODE / LEVEL / (HI - LO)), 0, TOP_CODE // LEVEL)
+        level[missing] = 0
+        codes: npt.NDArray[np.uint8] = (np.rint(level) * LEVEL).astype(np.uint8)
+        codes[missing] = MISSING
+        return codes
 
-def code_of(ratio: float) -> int:
-    """Return the code of a ratio: 0 at ``LO`` or below, the largest at ``HI`` or above."""
-    return round(min(SCALE.last, max(0.0, ratio - LO) * SCALE.per_unit)) * LEVEL
+    def _largest(self) -> npt.NDArray[np.intp]:
+        slow = np.argwhere(self._ratios >= TOP_RATIO)
+        # Of equal cells the last: stable, and the same for the same matrix.
+        order = np.argsort(self._ratios[slow[:, 0], slow[:, 1]], kind="stable")[::-1]
+        return slow[order[:TOP]]
+
+
+def ratios(found: Sequence[RankValues], stages: Mapping[int, int], bins: int) -> dict[int, Floats]:
+    """Return by rank its mean in each bin over the median of its peers there, NaN where it has none.
+
+    Peers of a rank are those of its pipeline stage in ``stages``, as stages have different work; ranks that
+    are not there are one stage.
+    """
+    means = np.array([_means(one, bins) for one in found], dtype=np.float32).reshape(len(found), bins)
+    stage = np.array([stages.get(one.rank, -1) for one in found])
+    for peers in np.unique(stage):
+        of_stage = stage == peers
+        means[of_stage] /= _medians(means[of_stage])
+    return {one.rank: means[i] for i, one in enumerate(found)}
+
+
+def _means(of_rank: RankValues, bins: int) -> npt.NDArray[np.float64]:
+    cols = np.frombuffer(of_rank.cols, dtype=">i2").astype(np.intp)
+    values = np.frombuffer(of_rank.values, dtype=">f4").astype(np.float64)
+    inside = (cols >= 0) & (cols < bins)
+    counts = np.bincount(cols[inside], minlength=bins)
+    sums = np.bincount(cols[inside], weights=values[inside], minlength=bins)
+    means: npt.NDArray[np.float64] = np.full(bins, np.nan)
+    np.divide(sums, counts, out=means, where=counts > 0)
+    return means
+
+
+def _medians(means: Floats) -> Floats:
+    """Return the median of each column without its NaN; NaN where it has nothing else."""
+    # np.nanmedian goes through the columns one by one as soon as there is a NaN.
+    ordered = np.sort(means, axis=0)
+    counts = np.count_nonzero(~np.isnan(means), axis=0)
+    low, high = np.maximum(counts - 1, 0) // 2, np.minimum(counts // 2, len(means) - 1)
+    middle = [np.take_along_axis(ordered, at[np.newaxis], axis=0)[0] for at in (low, high)]
+    medians: Floats = (middle[0] + middle[1]) / 2
+    return medians

@@ -1,6 +1,7 @@
 """Jobs: what they have lost and why, where their ranks run, and their step times as band and heat map."""
 
 import math
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Literal
 
@@ -12,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from api.deps import ServicesDep
 from api.http import conditional
 from api.http.problems import contradiction, not_found
-from api.routes.dashboard.heat import SCALE, TOP_RATIO, Heat, code_of
+from api.routes.dashboard.heat import Heat, ratios
 from api.routes.dashboard.nodes import coords_of
 from api.routes.dashboard.ranges import Name, Range, milliseconds, readable
 from api.security.auth import Principal, TelemetryReader
@@ -407,14 +408,14 @@ def read_heatmap(
         places = _in_order(stored.ranks(conn, job["cluster"], job_id, attempt))
         by: Literal["rank", "node"] = "rank" if len(places) * grid.bins <= MAX_CELLS else "node"
         rows = _rows_of(places, by)
-        found = steps.ratios(conn, of, grid, SCALE)
+        found = steps.values(conn, of, grid)
         # Of all rows, spread over them, as some ranks may be silent.
         some = [place["rank"] for place in places[:: max(1, len(places) // STEP_RANKS)]]
         made = steps.steps_of(conn, of, grid, some)
     heat = Heat(max(rows.values(), default=-1) + 1, grid.bins)
-    for rank in found:
-        if rank.rank in rows:
-            heat.add(rows[rank.rank], rank)
+    for rank, beside_peers in ratios(found, _stages(places), grid.bins).items():
+        if rank in rows:
+            heat.add(rows[rank], beside_peers)
     shown = {
         "job_id": job_id,
         "cluster": job["cluster"],
@@ -444,16 +445,15 @@ def read_matrix(
         job, of, grid = _read_window(conn, job_id, principal, query, services.now(), 1)
         attempt = job["attempt"] if query.attempt is None else query.attempt
         places = {p["rank"]: p for p in stored.ranks(conn, job["cluster"], job_id, attempt)}
-        found = {row.rank: row.worst for row in steps.ratios(conn, of, grid, SCALE)}
+        values = steps.values(conn, of, grid)
+    found = {rank: row[0] for rank, row in ratios(values, _stages(places.values()), 1).items()}
     pps = sorted({p["pp"] or 0 for p in places.values()})
     dps = sorted({p["dp"] or 0 for p in places.values()})
     heat = Heat(len(pps), len(dps))
     worst: list[list[int | None]] = [[None] * len(dps) for _ in pps]
     for rank in sorted(found.keys() & places.keys(), key=lambda r: found[r]):
         row, column = pps.index(places[rank]["pp"] or 0), dps.index(places[rank]["dp"] or 0)
-        heat.set(row, (column,), (code_of(found[rank]),))
-        if found[rank] >= TOP_RATIO:
-            heat.note(row, (column,), (found[rank],))
+        heat.add(row, found[rank], column)
         worst[row][column] = rank
     shown = {"job_id": job_id, "cluster": job["cluster"], "metric": of.metric.name, "pp": pps, "dp": dps}
     shown |= {"value": "ratio_to_peer_median", "slowest_rank": worst}
@@ -492,6 +492,11 @@ def _read_window(
     assert metric is not None
     grid = grid_of(starts, ends, series=max(1, job["world_size"]), most=most)
     return job, OfJob(cluster=job["cluster"], job_id=job_id, attempt=query.attempt, metric=metric), grid
+
+
+def _stages(places: Iterable[dict[str, Any]]) -> dict[int, int]:
+    """Return the pipeline stage of each rank that has one."""
+    return {place["rank"]: place["pp"] for place in places if place["pp"] is not None}
 
 
 def _in_order(places: list[dict[str, Any]]) -> list[dict[str, Any]]:

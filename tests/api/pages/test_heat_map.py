@@ -15,7 +15,7 @@ from chromium import CHROMIUM, chromium
 
 from api.http.conditional import GZIP_LEVEL
 from api.pages.assets import assets
-from api.routes.dashboard.heat import Heat, code_of
+from api.routes.dashboard.heat import Heat
 
 RANKS, STEPS, SLOW = 1024, 500, 700
 PAGE = """<!doctype html><link rel="icon" href="data:,">
@@ -33,9 +33,8 @@ def heat_map():
     ratios = 1.0 + 0.005 * rng.standard_normal((RANKS, STEPS))
     ratios[SLOW, STEPS // 2 :] += 0.3
     heat, columns = Heat(RANKS, STEPS), range(STEPS)
-    for rank, row in enumerate(ratios.tolist()):
-        heat.set(rank, columns, map(code_of, row))
-    heat.note(SLOW, range(STEPS // 2, STEPS), ratios[SLOW, STEPS // 2 :].tolist())
+    for rank, row in enumerate(ratios):
+        heat.add(rank, row)
     ranks = list(range(RANKS))
     rows = {"rank": ranks, "node": [f"gpu-{r // 8:04d}" for r in ranks], "gpu_index": [r % 8 for r in ranks]}
     rows |= {"pp": [0] * RANKS, "dp": [r // 8 for r in ranks], "tp": [r % 8 for r in ranks]}

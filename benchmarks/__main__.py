@@ -6,7 +6,7 @@ import importlib
 import sys
 
 BENCHMARKS = {
-    "api": "benchmarks.speed.api",
+    "api": "benchmarks.api.latency",
     "bocpd": "benchmarks.speed.bocpd",
     "calibration": "benchmarks.detection.calibration",
     "changes": "benchmarks.detection.changes",
@@ -28,6 +28,7 @@ BENCHMARKS = {
     "rollups": "benchmarks.speed.rollups",
     "series": "benchmarks.series.command",
     "startup": "benchmarks.detection.startup",
+    "streams": "benchmarks.api.streams",
     "stress": "benchmarks.speed.stress",
     "transport": "benchmarks.speed.transport",
     "transport_kill": "benchmarks.speed.transport_kill",

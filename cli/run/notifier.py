@@ -7,6 +7,8 @@ import typer
 from cli.remote.client import fail
 
 if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
     from slowrank.settings import Settings
 
 app = typer.Typer(
@@ -44,22 +46,34 @@ async def _serve(settings: "Settings", dsn: str) -> None:
     import signal
     import socket
 
-    from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
-
     from api.delivery.from_settings import notifier_of
     from api.metrics import new_registry
-    from slowrank.page_server import PageServer
     from store.pool import open_pool
 
     registry = new_registry()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    if settings.notifier_metrics_port:
-        host, port = settings.metrics_host, settings.notifier_metrics_port
-        PageServer(host, port, lambda _: generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+    _serve_metrics(settings, registry)
     with open_pool(dsn, name="slowrank notifier") as pool:
         instance = f"{socket.gethostname()}:{os.getpid()}"
         notifier = notifier_of(settings, pool, registry, instance=instance)
         typer.echo("delivering; stop with Ctrl-C", err=True)
         await notifier.run(stop)
+
+
+def _serve_metrics(settings: "Settings", registry: "CollectorRegistry") -> None:
+    from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+    from slowrank.page_server import PageServer
+
+    host, port = settings.metrics_host, settings.notifier_metrics_port
+    if not port:
+        return
+    try:
+        PageServer(host, port, lambda _: generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+    except OSError as error:
+        fail(
+            f"no /metrics on {host}:{port}: {error}. Is another notifier running here? Set "
+            "SLOWRANK_NOTIFIER_METRICS_PORT to a free port, or to 0 for none."
+        )

@@ -75,11 +75,10 @@ class Wanted(BaseModel):
     filter: Filters = []
 
 
-_UNCHANGED = {"description": "Unchanged."}
 WantedQuery = Annotated[Wanted, Query()]
 
 
-@router.get("", responses={200: {"model": list[Alert]}, 304: _UNCHANGED})
+@router.get("", responses={200: {"model": list[Alert]}, 304: conditional.UNCHANGED})
 def read_alerts(
     request: Request, services: ServicesDep, principal: FindingsReader, wanted: WantedQuery
 ) -> Response:
@@ -87,7 +86,7 @@ def read_alerts(
     return conditional.answer(request, _alerts(services, principal, wanted))
 
 
-@router.get("/groups", responses={200: {"model": list[AlertGroup]}, 304: _UNCHANGED})
+@router.get("/groups", responses={200: {"model": list[AlertGroup]}, 304: conditional.UNCHANGED})
 def read_alert_groups(
     request: Request, services: ServicesDep, principal: FindingsReader, wanted: WantedQuery
 ) -> Response:

@@ -61,10 +61,7 @@ class SilenceId(BaseModel):
     silenceID: str
 
 
-_UNCHANGED = {"description": "Unchanged."}
-
-
-@router.get("/silences", responses={200: {"model": list[ReadSilence]}, 304: _UNCHANGED})
+@router.get("/silences", responses={200: {"model": list[ReadSilence]}, 304: conditional.UNCHANGED})
 def read_silences(
     request: Request,
     services: ServicesDep,
@@ -97,7 +94,7 @@ def create_silence(
     return {"silenceID": made.id}
 
 
-@router.get("/silence/{silence_id}", responses={200: {"model": ReadSilence}, 304: _UNCHANGED})
+@router.get("/silence/{silence_id}", responses={200: {"model": ReadSilence}, 304: conditional.UNCHANGED})
 def read_silence(
     silence_id: str, request: Request, services: ServicesDep, principal: FindingsReader
 ) -> Response:

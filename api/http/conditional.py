@@ -9,6 +9,8 @@ from fastapi import Request, Response
 
 from api.http.problems import Problem
 
+UNCHANGED = {"description": "Unchanged."}
+"""Documents the answer 304."""
 COMPRESSED_FROM = 32 * 1024
 """Bytes from which an answer is compressed. Chosen: a list of findings stays plain, a heat map does not."""
 GZIP_LEVEL = 4

@@ -67,6 +67,9 @@ Moment = Annotated[
 ]
 """A time in a query."""
 
+Timestamp = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
+"""A time in an answer, as ``rfc3339`` writes it."""
+
 Span = Annotated[
     str,
     Field(

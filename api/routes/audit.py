@@ -1,22 +1,53 @@
 """The audit log, read only."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
+from pydantic import BaseModel, ConfigDict, Field
 
 from api.deps import ServicesDep
-from api.http.conditional import answer
+from api.http.conditional import UNCHANGED, answer
 from api.http.problems import Problem
-from api.http.times import rfc3339
+from api.http.times import Timestamp, rfc3339
 from api.security.auth import KeysAdmin
 from store.access import audit, keys
 
 router = APIRouter(prefix="/api/v1/audit", tags=["audit"])
 
 _FILTERS = {"list": "audit"}
+_EXAMPLE: dict[str, Any] = {
+    "seq": 412,
+    "at": "2026-11-20T07:36:10Z",
+    "actor": "anna",
+    "key_id": "k7Q2mX9d",
+    "action": "finding.acknowledge",
+    "target": "fnd_01JD7Q4Y6R8V2M3K5N9P0S1T2W",
+    "detail": {"ip": "10.0.0.7", "request_id": "01JD7Q5B2C"},
+}
 
 
-@router.get("")
+class AuditEntry(BaseModel):
+    """Who did what."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [_EXAMPLE]})
+
+    seq: int = Field(description="Grows by one with each entry.")
+    at: Timestamp
+    actor: str = Field(description="Name of the key that acted, or `cli`.")
+    key_id: str | None = Field(default=None, description="The key; absent where there was none.")
+    action: str
+    target: str = Field(description="Id of what was changed.")
+    detail: dict[str, Any] = Field(description="Values of the action, client's address, request's id.")
+
+
+class AuditPage(BaseModel):
+    """One page of the log, the newest entry first."""
+
+    items: list[AuditEntry]
+    next_cursor: str = Field(description="Empty on the last page.")
+
+
+@router.get("", responses={200: {"model": AuditPage}, 304: UNCHANGED})
 def read_audit(
     request: Request,
     services: ServicesDep,

@@ -8,10 +8,11 @@ from psycopg import Connection
 
 from api.audit import record
 from api.deps import ServicesDep
-from api.http.conditional import answer
+from api.http.conditional import UNCHANGED, answer
 from api.http.idempotency import IdempotentRoute
 from api.http.problems import not_found
 from api.http.times import rfc3339
+from api.routes.webhook_answers import DeliveryWithTries, RetriedDelivery
 from api.security.auth import Principal, WebhooksAdmin
 from store.findings import deliveries, webhooks
 from store.findings.deliveries import Delivery
@@ -20,7 +21,7 @@ from store.findings.outbox import wake
 router = APIRouter(prefix="/api/v1/deliveries", tags=["webhooks"], route_class=IdempotentRoute)
 
 
-@router.get("/{delivery_id}")
+@router.get("/{delivery_id}", responses={200: {"model": DeliveryWithTries}, 304: UNCHANGED})
 def read_delivery(
     delivery_id: str, request: Request, services: ServicesDep, principal: WebhooksAdmin
 ) -> Response:
@@ -31,7 +32,7 @@ def read_delivery(
     return answer(request, shown(found) | {"tries": [asdict(t) | {"at": rfc3339(t.at)} for t in tries]})
 
 
-@router.post("/{delivery_id}/retry", status_code=202)
+@router.post("/{delivery_id}/retry", status_code=202, response_model=RetriedDelivery)
 def retry_delivery(
     delivery_id: str, request: Request, services: ServicesDep, principal: WebhooksAdmin
 ) -> dict[str, str]:

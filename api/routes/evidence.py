@@ -123,10 +123,9 @@ _EXAMPLE: dict[str, Any] = {
     ],
 }
 _JSON = {"model": DrawnEvidence, "content": {"application/json": {"example": _EXAMPLE}}}
-_UNCHANGED = {"description": "Unchanged."}
 
 
-@router.get("/{finding_id}/evidence", responses={200: _JSON, 304: _UNCHANGED})
+@router.get("/{finding_id}/evidence", responses={200: _JSON, 304: conditional.UNCHANGED})
 def read_evidence(
     finding_id: FindingId, request: Request, services: ServicesDep, principal: FindingsReader
 ) -> Response:
@@ -142,7 +141,7 @@ def read_evidence(
 
 @router.get(
     "/{finding_id}/plot.svg",
-    responses={200: {"content": {SVG: {"schema": {"type": "string"}}}}, 304: _UNCHANGED},
+    responses={200: {"content": {SVG: {"schema": {"type": "string"}}}}, 304: conditional.UNCHANGED},
 )
 def read_plot(
     finding_id: FindingId,
@@ -159,7 +158,7 @@ def read_plot(
     return conditional.answer_as(request, drawn.encode(), SVG, conditional.etag(drawn))
 
 
-@router.get("/{finding_id}/explain", responses={200: {"model": Explanation}, 304: _UNCHANGED})
+@router.get("/{finding_id}/explain", responses={200: {"model": Explanation}, 304: conditional.UNCHANGED})
 def read_explanation(
     finding_id: FindingId, request: Request, services: ServicesDep, principal: FindingsReader
 ) -> Response:

@@ -13,11 +13,20 @@ from api.http import conditional
 from api.http.idempotency import IdempotentRoute
 from api.http.ids import new_id
 from api.http.problems import Problem, contradiction, not_found
-from api.routes.silences import MatcherBody, shown_matcher
+from api.routes.silences import MatcherBody, ShownMatcher, shown_matcher
 from api.security.auth import FindingsReader, FindingsWriter, Principal
 from store.findings import inhibitions
 
 router = APIRouter(prefix="/api/v1/inhibitions", tags=["silences"], route_class=IdempotentRoute)
+
+_EXAMPLE: dict[str, Any] = {
+    "id": "inh_01KB2P8TA0Q6N3X1R5J7M9V4CE",
+    "source": [{"name": "kind", "value": "fabric.rail_degraded", "isRegex": False, "isEqual": True}],
+    "target": [{"name": "kind", "value": "link.nic_slow", "isRegex": False, "isEqual": True}],
+    "equal": ["cluster"],
+    "createdBy": "anna",
+    "comment": "the rail explains its ports",
+}
 
 Matchers = Annotated[list[MatcherBody], Field(min_length=1, max_length=16)]
 
@@ -36,7 +45,27 @@ class InhibitionBody(BaseModel):
     comment: str = Field(min_length=1, max_length=2000)
 
 
-@router.get("")
+class ShownInhibition(BaseModel):
+    """An inhibition rule."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [_EXAMPLE]})
+
+    id: str
+    source: list[ShownMatcher]
+    target: list[ShownMatcher]
+    equal: list[str]
+    createdBy: str = Field(description="Name of the key, its id where it has none.")
+    comment: str
+
+
+class InhibitionPage(BaseModel):
+    """All rules that the key may see, the oldest first."""
+
+    items: list[ShownInhibition]
+    next_cursor: str = Field(description="Always empty.")
+
+
+@router.get("", responses={200: {"model": InhibitionPage}, 304: conditional.UNCHANGED})
 def read_inhibitions(request: Request, services: ServicesDep, principal: FindingsReader) -> Response:
     """List the rules, oldest first."""
     with services.pool.connection() as conn:
@@ -44,7 +73,7 @@ def read_inhibitions(request: Request, services: ServicesDep, principal: Finding
     return conditional.answer(request, {"items": [_shown(rule) for rule in found], "next_cursor": ""})
 
 
-@router.post("", status_code=201)
+@router.post("", status_code=201, response_model=ShownInhibition)
 def create_inhibition(
     body: InhibitionBody, request: Request, services: ServicesDep, principal: FindingsWriter
 ) -> dict[str, Any]:

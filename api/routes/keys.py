@@ -9,15 +9,26 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from api.audit import record
 from api.deps import ServicesDep
-from api.http.conditional import answer
+from api.http.conditional import UNCHANGED, answer
 from api.http.idempotency import IdempotentRoute
 from api.http.problems import Problem, not_found
-from api.http.times import rfc3339
+from api.http.times import Timestamp, rfc3339
 from api.security.auth import SCOPES, Cluster, KeysAdmin, Principal, Scope
 from store.access import keys
 from store.access.keys import ApiKey
 
 router = APIRouter(prefix="/api/v1/keys", tags=["keys"], route_class=IdempotentRoute)
+
+
+_EXAMPLE: dict[str, Any] = {
+    "id": "k7Q2mX9d",
+    "name": "grafana",
+    "scopes": ["findings:read", "telemetry:read"],
+    "clusters": ["prod-a"],
+    "created_by": "cli",
+    "created_at": "2026-11-20T07:00:00Z",
+    "last_used_at": "2026-11-25T01:00:00Z",
+}
 
 
 class KeyRequest(BaseModel):
@@ -36,7 +47,36 @@ class KeyRequest(BaseModel):
         return SCOPES if "all" in self.scopes else tuple(s for s in SCOPES if s in self.scopes)
 
 
-@router.get("")
+class ShownKey(BaseModel):
+    """A key without its secret."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [_EXAMPLE]})
+
+    id: str
+    name: str
+    scopes: list[Scope]
+    clusters: list[str] = Field(description="None: all.")
+    created_by: str = Field(description="The key that created it, or `cli`.")
+    created_at: Timestamp
+    expires_at: Timestamp | None = None
+    last_used_at: Timestamp | None = None
+    revoked_at: Timestamp | None = None
+
+
+class KeyPage(BaseModel):
+    """All keys that the key may see."""
+
+    items: list[ShownKey]
+    next_cursor: str = Field(description="Always empty.")
+
+
+class CreatedKey(ShownKey):
+    """A new key with its token."""
+
+    token: str = Field(description="Sent as `Authorization: Bearer`; shown this once.")
+
+
+@router.get("", responses={200: {"model": KeyPage}, 304: UNCHANGED})
 def read_keys(request: Request, services: ServicesDep, principal: KeysAdmin) -> Response:
     """List the keys, never their secrets; a key limited to clusters sees those limited like it."""
     with services.pool.connection() as conn:
@@ -44,7 +84,7 @@ def read_keys(request: Request, services: ServicesDep, principal: KeysAdmin) -> 
     return answer(request, {"items": [_shown(key) for key in found], "next_cursor": ""})
 
 
-@router.post("", status_code=201)
+@router.post("", status_code=201, response_model=CreatedKey, response_model_exclude_unset=True)
 def create_key(
     body: KeyRequest, request: Request, response: Response, services: ServicesDep, principal: KeysAdmin
 ) -> dict[str, Any]:

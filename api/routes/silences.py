@@ -3,7 +3,7 @@
 import re
 from dataclasses import asdict
 from datetime import datetime, timedelta
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Request, Response
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StrictBool
@@ -16,13 +16,22 @@ from api.http import conditional
 from api.http.idempotency import IdempotentRoute
 from api.http.ids import new_id
 from api.http.problems import Problem, contradiction, not_found
-from api.http.times import rfc3339
+from api.http.times import Timestamp, rfc3339
 from api.security.auth import FindingsReader, FindingsWriter, Principal
 from store.findings import silences
 
 router = APIRouter(prefix="/api/v1/silences", tags=["silences"], route_class=IdempotentRoute)
 
 MAX_DAYS = 366
+_EXAMPLE: dict[str, Any] = {
+    "id": "sil_01KB2P8TA0Q6N3X1R5J7M9V4CE",
+    "status": {"state": "active"},
+    "matchers": [{"name": "node", "value": "gpu-0423", "isRegex": False, "isEqual": True}],
+    "startsAt": "2026-11-20T07:00:00Z",
+    "endsAt": "2026-11-20T19:00:00Z",
+    "createdBy": "anna",
+    "comment": "fan is being replaced",
+}
 # Python's regular expressions backtrack: with two repetitions, none of a group, a match takes far below a
 # second on the longest label.
 _MAX_REPEATS = 2
@@ -74,7 +83,52 @@ class SilenceBody(BaseModel):
     recurrence: RecurrenceBody | None = None
 
 
-@router.get("")
+class ShownMatcher(BaseModel):
+    """A condition on a label, as Alertmanager writes it."""
+
+    name: str
+    value: str
+    isRegex: bool
+    isEqual: bool
+
+
+class SilenceStatus(BaseModel):
+    """Derived from the time."""
+
+    state: Literal["pending", "active", "expired"]
+
+
+class ShownRecurrence(BaseModel):
+    """When a maintenance window recurs."""
+
+    weekdays: list[Weekday]
+    duration_seconds: int
+    time_zone: str
+
+
+class ShownSilence(BaseModel):
+    """A silence in Alertmanager's shape, or a maintenance window."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [_EXAMPLE]})
+
+    id: str
+    status: SilenceStatus
+    matchers: list[ShownMatcher]
+    startsAt: Timestamp
+    endsAt: Timestamp
+    createdBy: str = Field(description="Name of the key, its id where it has none.")
+    comment: str
+    recurrence: ShownRecurrence | None = Field(default=None, description="Only of a maintenance window.")
+
+
+class SilencePage(BaseModel):
+    """Silences of any state, the latest end first."""
+
+    items: list[ShownSilence]
+    next_cursor: str = Field(description="Always empty.")
+
+
+@router.get("", responses={200: {"model": SilencePage}, 304: conditional.UNCHANGED})
 def read_silences(request: Request, services: ServicesDep, principal: FindingsReader) -> Response:
     """List silences of any state, latest end first."""
     now = services.now()
@@ -83,7 +137,7 @@ def read_silences(request: Request, services: ServicesDep, principal: FindingsRe
     return conditional.answer(request, {"items": [shown(s, now) for s in found], "next_cursor": ""})
 
 
-@router.post("", status_code=201)
+@router.post("", status_code=201, response_model=ShownSilence, response_model_exclude_unset=True)
 def create_silence(
     body: SilenceBody, request: Request, services: ServicesDep, principal: FindingsWriter
 ) -> dict[str, Any]:

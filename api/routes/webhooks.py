@@ -30,6 +30,14 @@ from api.http.problems import Problem, contradiction, not_found
 from api.http.times import rfc3339
 from api.routes.deliveries import shown as shown_delivery
 from api.routes.silences import MatcherBody, shown_matcher
+from api.routes.webhook_answers import (
+    AddedWebhook,
+    DeliveryPage,
+    NewSecret,
+    ShownWebhook,
+    TriedWebhook,
+    WebhookPage,
+)
 from api.security.auth import Cluster, Principal, WebhooksAdmin
 from api.security.signing import new_secret
 from api.security.ssrf import MAX_URL, URL_PATTERN, Refused, Target, check_addresses, checked_url, unreachable
@@ -129,7 +137,7 @@ class WebhookPatch(BaseModel):
     enabled: bool | None = None
 
 
-@router.get("")
+@router.get("", responses={200: {"model": WebhookPage}, 304: conditional.UNCHANGED})
 def read_webhooks(request: Request, services: ServicesDep, principal: WebhooksAdmin) -> Response:
     """List the endpoints; the paths of their URLs, which often hold a secret, are masked."""
     with services.pool.connection() as conn:
@@ -137,7 +145,7 @@ def read_webhooks(request: Request, services: ServicesDep, principal: WebhooksAd
     return conditional.answer(request, {"items": [_shown(w) for w in found], "next_cursor": ""})
 
 
-@router.post("", status_code=201)
+@router.post("", status_code=201, response_model=AddedWebhook, response_model_exclude_unset=True)
 async def create_webhook(
     body: WebhookBody, request: Request, response: Response, services: ServicesDep, principal: WebhooksAdmin
 ) -> dict[str, Any]:
@@ -167,7 +175,7 @@ async def create_webhook(
     return _shown(made) | ({"secret": secret} if registry.receiver_named(made.format).is_signed else {})
 
 
-@router.get("/{webhook_id}")
+@router.get("/{webhook_id}", responses={200: {"model": ShownWebhook}, 304: conditional.UNCHANGED})
 def read_webhook(
     webhook_id: str, request: Request, services: ServicesDep, principal: WebhooksAdmin
 ) -> Response:
@@ -177,7 +185,7 @@ def read_webhook(
     return conditional.answer(request, _shown(found))
 
 
-@router.patch("/{webhook_id}")
+@router.patch("/{webhook_id}", response_model=ShownWebhook, response_model_exclude_unset=True)
 async def update_webhook(
     webhook_id: str, body: WebhookPatch, request: Request, services: ServicesDep, principal: WebhooksAdmin
 ) -> dict[str, Any]:
@@ -224,7 +232,9 @@ def delete_webhook(
         record(conn, request, "webhook.delete", webhook_id, {})
 
 
-@router.post("/{webhook_id}/secret", status_code=201)
+@router.post(
+    "/{webhook_id}/secret", status_code=201, response_model=NewSecret, response_model_exclude_unset=True
+)
 def rotate_secret(
     webhook_id: str,
     request: Request,
@@ -249,7 +259,7 @@ def rotate_secret(
     return {"id": webhook_id, "old_until": rfc3339(old_until)} | shown
 
 
-@router.post("/{webhook_id}/test")
+@router.post("/{webhook_id}/test", response_model=TriedWebhook)
 async def send_test(
     webhook_id: str, request: Request, services: ServicesDep, principal: WebhooksAdmin
 ) -> dict[str, Any]:
@@ -270,7 +280,7 @@ async def send_test(
     return await _outcome(services, delivery_id) | {"protocol": "smtp" if transport == "smtp" else "http"}
 
 
-@router.get("/{webhook_id}/deliveries")
+@router.get("/{webhook_id}/deliveries", responses={200: {"model": DeliveryPage}, 304: conditional.UNCHANGED})
 def read_deliveries(
     webhook_id: str,
     request: Request,

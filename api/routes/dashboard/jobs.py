@@ -38,7 +38,6 @@ LEAST_CHANGE = 1.03
 """Of change points in a job's step time (chosen: above the CV of a healthy job's steps, 0.4 to 2.4 %)."""
 JobId = Annotated[str, Path(max_length=128)]
 Metric = Literal["step_seconds", "compute_seconds", "wait_seconds"]
-_UNCHANGED = {"description": "Unchanged."}
 
 
 class JobQuery(BaseModel):
@@ -293,7 +292,7 @@ class DpPp(Matrix):
     slowest_rank: list[list[int | None]]
 
 
-@router.get("", responses={200: {"model": JobPage}, 304: _UNCHANGED})
+@router.get("", responses={200: {"model": JobPage}, 304: conditional.UNCHANGED})
 def read_jobs(
     request: Request, services: ServicesDep, principal: TelemetryReader, query: Annotated[JobQuery, Query()]
 ) -> Response:
@@ -316,7 +315,7 @@ def read_jobs(
     return conditional.answer(request, {"items": [_job(row, now) for row in page], "next_cursor": cursor})
 
 
-@router.get("/{job_id}", responses={200: {"model": JobDetail}, 304: _UNCHANGED})
+@router.get("/{job_id}", responses={200: {"model": JobDetail}, 304: conditional.UNCHANGED})
 def read_job(
     job_id: JobId,
     request: Request,
@@ -342,7 +341,7 @@ def read_job(
     return conditional.answer(request, shown)
 
 
-@router.get("/{job_id}/ranks", responses={200: {"model": PlacePage}, 304: _UNCHANGED})
+@router.get("/{job_id}/ranks", responses={200: {"model": PlacePage}, 304: conditional.UNCHANGED})
 def read_ranks(
     job_id: JobId,
     request: Request,
@@ -364,7 +363,7 @@ def read_ranks(
     return conditional.answer(request, {"attempt": attempt, "items": items, "next_cursor": cursor})
 
 
-@router.get("/{job_id}/steps", responses={200: {"model": Band}, 304: _UNCHANGED})
+@router.get("/{job_id}/steps", responses={200: {"model": Band}, 304: conditional.UNCHANGED})
 def read_steps(
     job_id: JobId,
     request: Request,
@@ -393,7 +392,7 @@ def read_steps(
     return conditional.answer(request, shown | {"slowest_rank": [row["slowest"] for row in rows]})
 
 
-@router.get("/{job_id}/heatmap", responses={200: {"model": HeatMap}, 304: _UNCHANGED})
+@router.get("/{job_id}/heatmap", responses={200: {"model": HeatMap}, 304: conditional.UNCHANGED})
 def read_heatmap(
     job_id: JobId,
     request: Request,
@@ -432,7 +431,7 @@ def read_heatmap(
     return conditional.answer(request, shown | heat.shown())
 
 
-@router.get("/{job_id}/matrix", responses={200: {"model": DpPp}, 304: _UNCHANGED})
+@router.get("/{job_id}/matrix", responses={200: {"model": DpPp}, 304: conditional.UNCHANGED})
 def read_matrix(
     job_id: JobId,
     request: Request,

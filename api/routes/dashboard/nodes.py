@@ -24,7 +24,6 @@ takes, so that a node that reports is never shown as silent."""
 RECENT = timedelta(minutes=10)
 """A rank seen since then counts as running (two repetitions of its place)."""
 State = Literal["ok", "info", "warning", "error", "critical", "silent"]
-_UNCHANGED = {"description": "Unchanged."}
 
 
 class NodeQuery(BaseModel):
@@ -154,7 +153,7 @@ class GpuHistory(BaseModel):
     gpu_hours_lost: float
 
 
-@router.get("/nodes", responses={200: {"model": NodePage}, 304: _UNCHANGED})
+@router.get("/nodes", responses={200: {"model": NodePage}, 304: conditional.UNCHANGED})
 def read_nodes(
     request: Request, services: ServicesDep, principal: TelemetryReader, query: Annotated[NodeQuery, Query()]
 ) -> Response:
@@ -164,7 +163,7 @@ def read_nodes(
     return conditional.answer(request, {"items": [shown(n, now) for n in found], "next_cursor": cursor})
 
 
-@router.get("/nodes/{node}", responses={200: {"model": NodeDetail}, 304: _UNCHANGED})
+@router.get("/nodes/{node}", responses={200: {"model": NodeDetail}, 304: conditional.UNCHANGED})
 def read_node(
     node: Annotated[str, Path(max_length=128)],
     request: Request,
@@ -189,7 +188,7 @@ def read_node(
     )
 
 
-@router.get("/gpus", responses={200: {"model": GpuPage}, 304: _UNCHANGED})
+@router.get("/gpus", responses={200: {"model": GpuPage}, 304: conditional.UNCHANGED})
 def read_gpus(
     request: Request, services: ServicesDep, principal: TelemetryReader, query: Annotated[NodeQuery, Query()]
 ) -> Response:
@@ -211,7 +210,7 @@ def read_gpus(
     return conditional.answer(request, {"items": items, "next_cursor": cursor})
 
 
-@router.get("/gpus/{gpu_id}", responses={200: {"model": GpuHistory}, 304: _UNCHANGED})
+@router.get("/gpus/{gpu_id}", responses={200: {"model": GpuHistory}, 304: conditional.UNCHANGED})
 def read_gpu(
     gpu_id: Annotated[str, Path(max_length=160, description="UUID, serial number, or `node:index`.")],
     request: Request,

@@ -25,6 +25,7 @@ BENCHMARKS = {
     "randomised": "benchmarks.randomised.command",
     "real": "benchmarks.detection.real",
     "resolution": "benchmarks.detection.resolution",
+    "restart": "benchmarks.speed.restart",
     "rollups": "benchmarks.speed.rollups",
     "series": "benchmarks.series.command",
     "startup": "benchmarks.detection.startup",

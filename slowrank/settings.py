@@ -103,6 +103,10 @@ class Settings(BaseSettings):
     # Brokers refuse less than 6 s by default (group.min.session.timeout.ms).
     streams_session_seconds: float = Field(default=30.0, ge=6, le=300)
     streams_runtime_dir: Path = Path(tempfile.gettempdir()) / f"slowrank-{os.getuid()}"
+    # Snapshots of the detectors' state; none: in streams_runtime_dir (docs/decisions/0025).
+    streams_state_dir: Path | None = None
+    # Least time between two snapshots of a partition; 0 = none, and none are read.
+    streams_snapshot_seconds: float = Field(default=60.0, ge=0, le=3600)
     # "agent" reads message by message: a way back, should the batches fail (docs/decisions/0020).
     streams_transport: Literal["batch", "agent"] = "batch"
     # Port of /metrics of the detect worker; the sink worker uses the next one; 0 = off.

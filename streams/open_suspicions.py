@@ -16,10 +16,11 @@ class OpenSuspicions(Generic[K]):
     """
 
     def __init__(
-        self, update_seconds: float, stamp: Callable[[K, Suspicion], Suspicion] = lambda _, s: s
+        self, update_seconds: float, stamp: Callable[[K, Suspicion], Suspicion] | None = None
     ) -> None:
         self.update_seconds = update_seconds
-        self._stamp = stamp
+        # Not a lambda: one cannot be part of a snapshot.
+        self._stamp = stamp or _as_it_is
         self._open: dict[K, Suspicion] = {}
 
     def __len__(self) -> int:
@@ -82,3 +83,7 @@ class OpenSuspicions(Generic[K]):
             return []
         cleared = msgspec.structs.replace(last, state="clear", ts=max(at, last.ts), score=0.0)
         return [self._stamp(key, cleared)]
+
+
+def _as_it_is(_: Hashable, suspicion: Suspicion) -> Suspicion:
+    return suspicion

@@ -6,7 +6,7 @@ live.
 """
 
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from alerts.finding import Finding
 from slowrank.telemetry import JobEnded, Record, StageMessage
@@ -39,4 +39,17 @@ class Buffering(Stage, Protocol):
 
     def flush(self) -> Sequence[Output]:
         """Process the records still kept back: the stream has ended."""
+        ...
+
+
+@runtime_checkable
+class Restorable(Stage, Protocol):
+    """A stage that gives its state away and takes it back; the settings are no part of it."""
+
+    def snapshot(self) -> Any:
+        """Return the state itself, not a copy: it is to be saved before anything else is processed."""
+        ...
+
+    def restore(self, kept: Any) -> None:
+        """Take what ``snapshot`` of a stage with equal settings returned, after saving and loading."""
         ...

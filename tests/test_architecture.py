@@ -65,12 +65,16 @@ TABLE = {
     "streams.files": "slowrank.telemetry alerts streams streams.pipeline numpy msgspec pyarrow",
     # The only package that knows Kafka and Faust.
     "streams.runtime": "slowrank detectors alerts store streams.job streams.rollup streams.config"
-    " streams.runtime.kafka streams.runtime.monitoring streams.runtime.partitions numpy faust aiokafka",
+    " streams.runtime.kafka streams.runtime.monitoring streams.runtime.partitions streams.runtime.snapshots"
+    " numpy faust aiokafka",
     "streams.runtime.kafka": "slowrank streams.runtime.monitoring msgspec faust aiokafka",
     "streams.runtime.monitoring": "slowrank alerts store streams streams.job"
     " streams.runtime streams.runtime.kafka aiokafka prometheus_client",
     "streams.runtime.partitions": "slowrank.telemetry detectors.fleet alerts streams"
-    " streams.node streams.rollup streams.runtime.kafka streams.runtime.monitoring msgspec aiokafka",
+    " streams.node streams.rollup streams.runtime.kafka streams.runtime.monitoring streams.runtime.snapshots"
+    " msgspec aiokafka",
+    "streams.runtime.snapshots": "streams.node.rules streams.config streams.runtime.kafka"
+    " streams.runtime.monitoring numpy msgspec cramjam",
     "api": "slowrank alerts store api.alertmanager api.delivery api.foreign api.http api.pages api.routes"
     " api.security fastapi msgspec prometheus_client psycopg psycopg_pool",
     "api.alertmanager": "slowrank alerts store.findings api api.delivery.receivers api.http api.routes"

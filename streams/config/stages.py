@@ -55,6 +55,14 @@ class Tuned(Generic[C]):
             found += self._judged(stage.tick(event_time))
         return found
 
+    def snapshot(self) -> dict[C, Stage]:
+        """Return the stages by their settings."""
+        return self._stages
+
+    def restore(self, kept: dict[C, Stage]) -> None:
+        """Take the stages of a ``snapshot``."""
+        self._stages = kept
+
     def _judged(self, outputs: Sequence[Output]) -> Sequence[Output]:
         if not outputs:
             return outputs

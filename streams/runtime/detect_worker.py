@@ -81,7 +81,8 @@ class Detect:
             # Taken before: acknowledged when the last of what has been posted by now is durable.
             return post([])
         # Nothing is awaited from here on, so that a cancelled worker leaves no half step in the state.
-        state.next_offset, state.received = message.offset + 1, self._context.now()
+        self.partitions.took(state, message)
+        state.received = self._context.now()
         if (moved := self.partitions.sent_on(message)) is not None:
             return self._context.send_on(moved)
         outgoing = self._outgoing(self.partitions.steps(state, message))
@@ -125,8 +126,12 @@ class Detect:
 
     async def prepare(self, place: PartitionId, offset: int, *, timestamp: float) -> None:
         """Build the state of a partition that may stay idle, up to the committed ``offset``."""
-        if place not in self.partitions.states:
-            await self.partitions.state_at(place, offset, timestamp=timestamp, rebuilt=_drop)
+        if place in self.partitions.states:
+            return
+        state = await self.partitions.state_at(place, offset, timestamp=timestamp, rebuilt=_drop)
+        if math.isfinite(state.watermark.time):
+            # It counts as read just now: how far its nodes have come is the time of jobs that hang meanwhile.
+            state.received = max(state.received, self._context.now())
 
     def _listening(self, assigned: Collection[PartitionId], ends: Mapping[PartitionId, int]) -> bool:
         """Return whether all there is was read, and what was read last was live."""

@@ -33,10 +33,13 @@ from streams.runtime.monitoring.metrics import SinkMetrics, new_registry, serve
 from streams.runtime.monitoring.self_monitor import SelfMonitor
 from streams.runtime.monitoring.watchdog import Watchdog
 from streams.runtime.partitions.context import WorkerContext
-from streams.runtime.partitions.rebuild import reread
+from streams.runtime.partitions.rebuild import read_on, reread
 from streams.runtime.preflight import await_kafka, make_private, require
 from streams.runtime.rollup_sink import RollUpSink
 from streams.runtime.sink_store import SinkStore
+from streams.runtime.snapshots.identity import identity
+from streams.runtime.snapshots.snapshot_folder import SnapshotFolder
+from streams.runtime.snapshots.snapshot_writer import SnapshotWriter
 from streams.runtime.write_buffer import RowBuffer
 
 IDLE_SECONDS = 10.0
@@ -85,10 +88,30 @@ def compile_kernel() -> None:
         bank.update(float(second), np.zeros(64))
 
 
+def snapshot_folder(settings: Settings, tuning: Tuning, health: Health) -> SnapshotFolder | None:
+    """Return the folder of a detecting worker's snapshots, None where they are off.
+
+    Raises ``Unprepared`` where it belongs to another user.
+    """
+    if not settings.streams_snapshot_seconds:
+        return None
+    folder = (settings.streams_state_dir or settings.streams_runtime_dir / "state") / "snapshots"
+    make_private(folder)
+    return SnapshotFolder(
+        folder,
+        identity=identity(tuning, settings.streams_job_memory_mib),
+        read_on=partial(read_on, settings.kafka_bootstrap),
+        counts=health.snapshots,
+        now=time.time,
+    )
+
+
 class Servers:
     """Connections to the brokers and the housekeeping, which both roles have."""
 
-    def __init__(self, settings: Settings, role: Role, health: Health) -> None:
+    def __init__(
+        self, settings: Settings, role: Role, health: Health, *, snapshots: SnapshotFolder | None = None
+    ) -> None:
         self.probe = Probe(settings.kafka_bootstrap, group(settings, role))
         limit = settings.streams_stall_seconds
         self.housekeeper = Housekeeper(
@@ -106,6 +129,7 @@ class Servers:
             health=health,
             now=time.time,
             window=60.0 * settings.streams_rebuild_minutes,
+            snapshots=snapshots,
         )
 
     def moves(self) -> MovedKeys:
@@ -143,11 +167,23 @@ class DetectWork:
     """Telemetry to suspicions."""
 
     def __init__(self, settings: Settings, tuning: Tuning, health: Health) -> None:
-        self._servers = Servers(settings, "detect", health)
+        folder = snapshot_folder(settings, tuning, health)
+        self._servers = Servers(settings, "detect", health, snapshots=folder)
         self._moves = self._servers.moves()
         memory = settings.streams_job_memory_mib << 20
         context = self._servers.context
         self._detect = Detect(context, tuning=tuning, job_memory_bytes=memory, moves=self._moves)
+        self._writer = None
+        if folder is not None:
+            self._writer = SnapshotWriter(
+                self._detect.partitions,
+                folder,
+                durable=lambda: context.producer.post([]),
+                counts=health.snapshots,
+                clock=health.clock,
+                seconds=settings.streams_snapshot_seconds,
+            )
+        self._writing = BackgroundTask()
 
     @property
     def takes(self) -> Mapping[str, Take]:
@@ -159,13 +195,18 @@ class DetectWork:
         ends = await self._servers.housekeeper.round(assigned, self._detect.partitions.positions)
         self._servers.background.begin(partial(self._servers.prepare, assigned, self._detect))
         self._detect.idle(assigned, ends)
+        if self._writer is not None:
+            self._writing.begin(self._writer.round)
 
     def rebalanced(self) -> None:
         """Ask for the partition counts before the next message is taken."""
         self._moves.rebalanced()
 
     async def stop(self) -> None:
-        """Disconnect from the brokers."""
+        """Write the last snapshots, and disconnect from the brokers."""
+        await self._writing.stop()
+        if self._writer is not None:
+            await self._writer.stop()
         await self._servers.stop()
         self._servers.housekeeper.close()
 

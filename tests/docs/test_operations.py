@@ -21,6 +21,7 @@ DOCUMENTED = {row[0].strip("`"): row[1] for row in ROWS if row[0].startswith("`S
 SAID = {
     "SLOWRANK_NODE": "host name",
     "SLOWRANK_STREAMS_RUNTIME_DIR": "below the temporary directory",
+    "SLOWRANK_STREAMS_STATE_DIR": "in the runtime folder",
     "SLOWRANK_API_SECRET": "random",
     "SLOWRANK_RUNBOOK_URL": "the API's own",
 }

@@ -141,12 +141,15 @@ class Workers:
         self._sent = [outgoing for outgoing in self._sent if outgoing.topic != "job-steps"]
         for end in ends:
             ended = decode_steps_or_end(end.value)
-            place = (end.topic, zlib.crc32(ended.job_id.encode()) % self._partitions)
+            place = self._place_of(end.topic, ended.job_id.encode())
             self._ends[place] += 1
             await self._detect.take(Message(*place, self._ends[place] - 1, self._now, end.value))
 
     def _place(self, record: Record) -> PartitionId:
-        return topic_of(record), zlib.crc32(key_of(record)) % self._partitions
+        return self._place_of(topic_of(record), key_of(record))
+
+    def _place_of(self, topic: str, key: bytes) -> PartitionId:
+        return topic, zlib.crc32(key) % self._partitions
 
     def _end(self, end: float) -> None:
         self._now += LONGEST_SECONDS

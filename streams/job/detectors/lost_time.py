@@ -22,7 +22,7 @@ class JobCosts:
     topics = ()
 
     def __init__(self) -> None:
-        self.lost = LostTime[Key]()
+        self.lost: LostTime[Key] = LostTime()
         self._open: set[Key] = set()
 
     def restart(self, *, new_run: bool) -> None:

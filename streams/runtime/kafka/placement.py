@@ -49,6 +49,10 @@ class Placement:
         before, self._counts = self._counts, dict(counts)
         return {t for t, new in counts.items() if t in before and new.now != before[t].now}
 
+    def partitions(self, topic: str) -> int:
+        """Return how many partitions a topic has, 0 if that was not requested yet."""
+        return self._counts[topic].now if topic in self._counts else 0
+
     def new_home(self, message: Message) -> int | None:
         """Return the partition to send a message on to, None where it is in the right one.
 

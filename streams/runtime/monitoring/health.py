@@ -10,6 +10,7 @@ from pathlib import Path
 
 from streams.job.memory import JobMemory
 from streams.runtime.monitoring.node_counts import NodeTotals
+from streams.runtime.monitoring.snapshot_counts import SnapshotCounts
 
 STALLED_SECONDS = 10.0
 """For the metric alone, chosen: ten rounds. The watchdog, which ends workers, has limits of its own."""
@@ -28,6 +29,7 @@ class Health:
     lag: dict[str, int] = field(default_factory=dict)
     nodes: NodeTotals = field(default_factory=NodeTotals)
     jobs: JobMemory = field(default_factory=JobMemory)
+    snapshots: SnapshotCounts = field(default_factory=SnapshotCounts)
     started: float = 0.0
     last_event: float = 0.0
     last_commit: float = 0.0
@@ -75,6 +77,7 @@ class Health:
             "outputs": dict(self.outputs),
             "dead_letters": {f"{topic}/{reason}": n for (topic, reason), n in self.dead_letters.items()},
             "lag_records": dict(self.lag),
+            "snapshots": {"loaded": self.snapshots.loaded, "written": self.snapshots.written},
             "event_time": {name: round(ts, 3) for name, ts in self.event_time.items() if math.isfinite(ts)},
         }
 

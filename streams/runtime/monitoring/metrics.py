@@ -26,6 +26,7 @@ from streams.runtime.faust_app import Role
 from streams.runtime.monitoring.health import Health
 from streams.runtime.monitoring.job_metrics import JobMetrics
 from streams.runtime.monitoring.node_counts import NodeTotals
+from streams.runtime.monitoring.snapshot_counts import SnapshotCounts
 
 log = logging.getLogger(__name__)
 
@@ -113,6 +114,7 @@ class HealthMetrics(Collector):
         if health.role == "detect":
             yield from _nodes(health.nodes)
             yield from JobMetrics(lambda: health.jobs).collect()
+            yield from _snapshots(health.snapshots, self._wall())
         waits = float(bool(health.waits))
         yield GaugeMetricFamily("slowrank_worker_waiting", "1 while a server is away.", waits)
         stalled = float(health.stalled)
@@ -125,6 +127,20 @@ def _nodes(present: NodeTotals) -> Iterator[Metric]:
     yield GaugeMetricFamily("slowrank_nodes_reporting", "Nodes with a sample lately.", present.reporting)
     yield GaugeMetricFamily("slowrank_nodes_expected", "Nodes that report or may again.", present.expected)
     yield GaugeMetricFamily("slowrank_series_active", "Series of the nodes that report.", present.series)
+
+
+def _snapshots(counts: SnapshotCounts, now: float) -> Iterator[Metric]:
+    done = {"loaded": counts.loaded, "written": counts.written, "failed": counts.failed}
+    yield _counter(
+        "snapshots", "Snapshots of partitions.", ("result",), [((name,), n) for name, n in done.items()]
+    )
+    refused = [((reason,), n) for reason, n in counts.refused.items()]
+    yield _counter("snapshots_refused", "Snapshots that were not used.", ("reason",), refused)
+    age = now - min(counts.at.values(), default=now)
+    yield GaugeMetricFamily("slowrank_snapshot_age_seconds", "Age of the oldest partition's snapshot.", age)
+    size = sum(counts.sizes.values())
+    yield GaugeMetricFamily("slowrank_snapshot_bytes", "Snapshots on disk, compressed.", size)
+    yield CounterMetricFamily("slowrank_snapshot_cpu_seconds", "Spent on snapshots.", counts.seconds)
 
 
 def new_registry(health: Health, wall: Callable[[], float]) -> CollectorRegistry:

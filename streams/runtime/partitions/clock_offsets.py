@@ -10,7 +10,7 @@ import math
 import struct
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from msgspec.structs import replace
 
@@ -115,6 +115,20 @@ class ClockCorrector(Generic[T]):
     def holding(self) -> bool:
         """Whether anything is held back."""
         return any(sender.held for sender in self._senders.values())
+
+    def own_offsets(self) -> dict[Node, float]:
+        """Return the offsets of the clocks of this partition's senders."""
+        nodes = {(cluster, node) for cluster, node, _ in self._senders} | self._reported.keys()
+        return {node: behind for node, behind in self._behind.items() if node in nodes}
+
+    def share(self, behind: dict[Node, float]) -> None:
+        """Take the offsets that the partitions of a process share, and add those of this one to them."""
+        for node, seconds in self.own_offsets().items():
+            behind.setdefault(node, seconds)
+        self._behind = behind
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_behind": self.own_offsets()}
 
     def _add(self, key: tuple[str, str, type], logged: float) -> _Sender[T]:
         if len(self._senders) % FORGET_EVERY == FORGET_EVERY - 1:

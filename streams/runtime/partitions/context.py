@@ -9,6 +9,7 @@ from slowrank.telemetry import BadRecord
 from slowrank.telemetry.topics import DEAD_LETTERS
 from streams.runtime.kafka.dead_letters import Message, Outgoing, dead_letter
 from streams.runtime.monitoring.health import Health
+from streams.runtime.snapshots.snapshot_folder import SnapshotFolder
 
 Reread = Callable[[str, int, float, int], AsyncIterator[Message]]
 """Yields the messages of (topic, partition) from a time stamp (Unix seconds) on and below an offset."""
@@ -26,7 +27,8 @@ class Producer(Protocol):
 class WorkerContext:
     """Topic names on the broker, the log, the producer, the worker's health and its clock.
 
-    ``now`` returns Unix seconds. ``window`` is how many seconds of telemetry rebuild a partition's state.
+    ``now`` returns Unix seconds. ``window`` is how many seconds of telemetry rebuild a partition's state;
+    with ``snapshots`` less is read again.
     """
 
     name: Callable[[str], str]
@@ -35,6 +37,7 @@ class WorkerContext:
     health: Health
     now: Callable[[], float]
     window: float
+    snapshots: SnapshotFolder | None = None
 
     def send_on(self, moved: Outgoing) -> asyncio.Future[None]:
         """Send a message to the partition that its key has moved to."""

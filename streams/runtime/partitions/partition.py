@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, field
+from typing import Any
 
 from alerts.finding import Finding
 from detectors.fleet.chronic import Pace
@@ -19,7 +20,7 @@ from streams.node.job_events import end_of
 from streams.rollup.paces import pace_row
 from streams.rollup.rollup import RollUp, Rows
 from streams.runtime.monitoring.node_counts import NodeCounts
-from streams.stage import Output, Stage
+from streams.stage import Output, Restorable, Stage
 from streams.watermark import Watermark
 
 HEARTBEAT_SECONDS = 2
@@ -28,6 +29,9 @@ HEARTBEAT_SECONDS = 2
 LIVE_SECONDS = 60.0
 """Largest delay from a record's time to the log of a live record. A longer one is a recording being sent or a
 spool being drained. Chosen: far above the seconds that an exporter buffers, far below an outage."""
+
+_KEPT = ("live", "watermark", "last_beat", "clusters", "senders")
+"""Fields of a ``PartitionState`` in its snapshots. When the last message came is of one process only."""
 
 
 @dataclass(slots=True)
@@ -49,6 +53,20 @@ class PartitionState:
     last_beat: int | None = None
     clusters: set[str] = field(default_factory=set)
     senders: NodeCounts = field(default_factory=NodeCounts)
+
+    def snapshot(self) -> Any:
+        """Return what ``restore`` needs, and none of the settings; None where the stage gives none."""
+        if not isinstance(self.stage, Restorable):
+            return None
+        return {"stage": self.stage.snapshot(), **{name: getattr(self, name) for name in _KEPT}}
+
+    def restore(self, kept: Any) -> None:
+        """Take what ``snapshot`` returned, in this process or another."""
+        if not isinstance(self.stage, Restorable):
+            raise TypeError("this stage gives no snapshots")
+        self.stage.restore(kept["stage"])
+        for name in _KEPT:
+            setattr(self, name, kept[name])
 
     def process(self, record: Record | JobEnded, logged: float) -> list[Output | JobEnded]:
         """Process the next record, logged at a time (Unix seconds); return its outputs and the ticks'.

@@ -16,7 +16,11 @@ from streams.runtime.kafka.offsets import PartitionId
 from streams.runtime.kafka.producer import until_done
 from streams.runtime.partitions.clock_offsets import ClockCorrector, Node
 from streams.runtime.partitions.context import WorkerContext
+from streams.runtime.partitions.partition import PartitionState
 from streams.runtime.partitions.reorder_buffer import ReorderBuffer
+from streams.runtime.partitions.saved_state import Parts, Wanted, rest_of_log
+from streams.runtime.snapshots.snapshot_file import Mark, Refused, Snapshot
+from streams.runtime.snapshots.snapshot_folder import mark_of
 from streams.watermark import Watermark
 
 log = logging.getLogger(__name__)
@@ -81,6 +85,9 @@ class PartitionTable(Generic[S]):
         self._orders: dict[PartitionId, ReorderBuffer[_Read]] = {}
         self._clocks: dict[PartitionId, ClockCorrector[Message]] = {}
         self._behind: dict[Node, float] = {}
+        self._last: dict[PartitionId, Message | Mark] = {}
+        # Where a stage has failed: the state may be the cause, and must not outlive the process.
+        self._failed: set[PartitionId] = set()
         self._locks: dict[PartitionId, asyncio.Lock] = {}
 
     @property
@@ -113,7 +120,7 @@ class PartitionTable(Generic[S]):
     async def has_past(self, place: PartitionId) -> bool:
         """Return whether keys of a partition were in others a moment ago."""
         await self._settle()
-        return self._moves is not None and bool(self._moves.placement.sources(place, self._context.now()))
+        return self._has_past(place, self._context.now())
 
     async def state_at(
         self, place: PartitionId, offset: int, *, timestamp: float, rebuilt: Callable[[list[Any]], None]
@@ -178,6 +185,33 @@ class PartitionTable(Generic[S]):
                 turn = order.take(turn[0], sender=sender, ts=record.ts, logged=message.timestamp)
             yield from self._processed(state, turn)
 
+    def took(self, state: S, message: Message) -> None:
+        """Note that all of the log up to and with ``message`` is in a state, or sent on."""
+        state.next_offset = message.offset + 1
+        self._last[message.topic, message.partition] = message
+
+    def snapshot(self, place: PartitionId) -> Snapshot | None:
+        """Return a snapshot of a partition as it is now; None where there is nothing to take one of.
+
+        Raises ``BadState``. It may be written when all outputs posted until now are durable.
+        """
+        folder, state, last = self._context.snapshots, self._states.get(place), self._last.get(place)
+        if folder is None or not isinstance(state, PartitionState) or last is None:
+            return None
+        if place in self._failed or self._has_past(
+            place, self._context.now() - self._topics[place[0]].window
+        ):
+            return None
+        if (kept := state.snapshot()) is None:
+            return None
+        return folder.frozen(
+            place,
+            Parts(kept, self._orders.get(place), self._clocks.get(place)),
+            last=last if isinstance(last, Mark) else mark_of(last),
+            next_offset=state.next_offset,
+            partitions=self._partitions(place),
+        )
+
     def clock_suspicions(self, place: PartitionId) -> list[Suspicion]:
         """Return the suspicions about the clocks of a partition's nodes since the last call."""
         return self._clocks[place].suspicions() if place in self._clocks else []
@@ -197,12 +231,17 @@ class PartitionTable(Generic[S]):
     def forget(self, place: PartitionId) -> None:
         """Drop a state that may have processed half a message."""
         self._states.pop(place, None)
+        self._last.pop(place, None)
+        self._failed.discard(place)
 
     def retain(self, places: Iterable[PartitionId]) -> None:
         """Drop the states of partitions that are assigned to another worker now."""
         kept = set(places)
         for place in [p for p in self._states if p not in kept]:
-            del self._states[place]
+            self.forget(place)
+
+    def _has_past(self, place: PartitionId, since: float) -> bool:
+        return self._moves is not None and bool(self._moves.placement.sources(place, since))
 
     async def _settle(self) -> None:
         if self._moves is not None:
@@ -213,53 +252,116 @@ class PartitionTable(Generic[S]):
     async def _build(
         self, place: PartitionId, offset: int, timestamp: float, rebuilt: Callable[[list[Any]], None]
     ) -> S:
-        topic, partition = place
-        name, config = f"{topic}:{partition}", self._topics[topic]
-        since = timestamp - config.window
+        topic, _ = place
+        since = timestamp - self._topics[topic].window
         cuts = await self._moves.cuts(place, since) if self._moves is not None else {}
         # Cuts lowered by messages that were sent on hold for later rebuilds, too.
         cuts = {p: min(cut, self._cuts.get(place, {}).get(p, cut)) for p, cut in cuts.items()}
         self._cuts[place] = cuts
 
+        wanted = Wanted(place, offset, timestamp, since)
+
         async def attempt() -> S:
             # State and order are made in each attempt: a failed one has taken messages already.
-            state = config.new_state(name)
-            count = 0
-            if config.in_order:
-                self._orders[place] = ReorderBuffer()
-            if config.clocked:
-                self._clocks[place] = ClockCorrector(self._behind)
-            async for message in self._past(place, since, offset):
+            resumed = await self._resumed(wanted, rebuilt) if not cuts else None
+            return resumed or await self._reread(wanted, rebuilt)
+
+        # No message is taken meanwhile: the watchdog must not count that as a stall.
+        with self._context.health.waiting(f"rebuild of {topic}:{place[1]}"):
+            return await until_done(attempt, (KafkaError,), health=self._context.health, what="kafka")
+
+    async def _resumed(self, wanted: Wanted, rebuilt: Callable[[list[Any]], None]) -> S | None:
+        """Return a state from its snapshot and the rest of the log, None where no snapshot can be used."""
+        folder, place = self._context.snapshots, wanted.place
+        state = self._new_state(place)
+        if folder is None or not isinstance(state, PartitionState):
+            return None
+        saved = await asyncio.to_thread(folder.load, place, partitions=self._partitions(place))
+        if saved is None:
+            return None
+        self._failed.discard(place)
+        try:
+            self._restore(place, state, saved.state)
+            state.next_offset, self._last[place] = saved.header.next_offset, saved.header.last
+            await self._read_again(state, rest_of_log(folder.read_on, saved.header, wanted), wanted, rebuilt)
+            if place in self._failed:
+                raise Refused("unreadable", "the stage fails on what follows")
+        except Refused as refused:
+            folder.refuse(place, refused)
+            return None
+        folder.used(place)
+        return state
+
+    def _restore(self, place: PartitionId, state: PartitionState, parts: Parts) -> None:
+        try:
+            state.restore(parts.state)
+        except (AttributeError, KeyError, TypeError) as error:
+            raise Refused("unreadable", f"{type(error).__name__}: {error}") from error
+        if parts.order is not None:
+            self._orders[place] = parts.order
+        if parts.clock is not None:
+            self._clocks[place] = parts.clock
+            parts.clock.share(self._behind)
+
+    async def _reread(self, wanted: Wanted, rebuilt: Callable[[list[Any]], None]) -> S:
+        """Return a state from the last minutes of the log."""
+        place = wanted.place
+        config, state = self._topics[place[0]], self._new_state(place)
+        self._failed.discard(place)
+        if config.in_order:
+            self._orders[place] = ReorderBuffer()
+        if config.clocked:
+            self._clocks[place] = ClockCorrector(self._behind)
+        await self._read_again(state, self._past(wanted), wanted, rebuilt)
+        if self._cuts[place] and config.in_order:
+            # Messages sent on from former partitions arrive after those that senders put here directly.
+            self._orders[place].pause(self._context.now())
+        return state
+
+    async def _read_again(
+        self,
+        state: S,
+        messages: AsyncIterator[Message],
+        wanted: Wanted,
+        rebuilt: Callable[[list[Any]], None],
+    ) -> None:
+        """Process messages whose outputs are durable already, but for ``rebuilt``."""
+        count, began = 0, state.next_offset
+        async for message in messages:
+            if self.sent_on(message) is None:
                 for _, outputs in self.steps(state, message):
                     # Unreadable messages became dead letters when they were first read.
                     rebuilt([] if isinstance(outputs, BadRecord) else outputs)
-                count += 1
-                # So that the rounds and the heartbeats to the brokers go on.
-                if count % 100 == 0:
-                    await asyncio.sleep(0)
-            state.next_offset = offset
-            # Suspicions about clocks were sent when these messages were first taken.
-            self.clock_suspicions(place)
-            if cuts and config.in_order:
-                # Messages sent on from former partitions arrive after those that senders put here directly.
-                self._orders[place].pause(self._context.now())
-            log.info("%s: %d messages read again before offset %d", name, count, offset)
-            return state
+            self._last[wanted.place] = message
+            count += 1
+            # So that the rounds and the heartbeats to the brokers go on.
+            if count % 100 == 0:
+                await asyncio.sleep(0)
+        state.next_offset = max(began, wanted.offset)
+        # Suspicions about clocks were sent when these messages were first taken.
+        self.clock_suspicions(wanted.place)
+        log.info("%s: %d messages read again before offset %d", state.name, count, state.next_offset)
 
-        # No message is taken meanwhile: the watchdog must not count that as a stall.
-        with self._context.health.waiting(f"rebuild of {name}"):
-            return await until_done(attempt, (KafkaError,), health=self._context.health, what="kafka")
+    def _fail(self, place: PartitionId) -> None:
+        self._failed.add(place)
+        if self._context.snapshots is not None:
+            self._context.snapshots.drop(place)
 
-    async def _past(self, place: PartitionId, since: float, offset: int) -> AsyncIterator[Message]:
+    def _new_state(self, place: PartitionId) -> S:
+        return self._topics[place[0]].new_state(f"{place[0]}:{place[1]}")
+
+    def _partitions(self, place: PartitionId) -> int:
+        return 0 if self._moves is None else self._moves.placement.partitions(place[0])
+
+    async def _past(self, wanted: Wanted) -> AsyncIterator[Message]:
         """Yield the past messages of a partition's keys; those in the keys' former partitions first."""
-        topic, partition = place
-        for source, cut in self._cuts.get(place, {}).items():
-            async for message in self._context.reread(topic, source, since, cut):
+        topic, partition = wanted.place
+        for source, cut in self._cuts.get(wanted.place, {}).items():
+            async for message in self._context.reread(topic, source, wanted.since, cut):
                 if self._moves is not None and self._moves.placement.belongs(message, partition):
                     yield replace(message, partition=partition)
-        async for message in self._context.reread(topic, partition, since, offset):
-            if self.sent_on(message) is None:
-                yield message
+        async for message in self._context.reread(topic, partition, wanted.since, wanted.offset):
+            yield message
 
     def _processed(self, state: S, turn: Iterable[_Read]) -> Iterator[Step]:
         for record, message in turn:
@@ -268,4 +370,5 @@ class PartitionTable(Generic[S]):
             except Exception as error:
                 # An exception here is a bug of the stage; one message must not stop the partition.
                 log.exception("%s:%d:%d: the stage failed", message.topic, message.partition, message.offset)
+                self._fail((message.topic, message.partition))
                 yield message, BadRecord(STAGE_ERROR, f"{type(error).__name__}: {error}"[:300])

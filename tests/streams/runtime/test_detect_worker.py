@@ -415,6 +415,35 @@ def test_what_was_held_back_tells_the_time_when_it_is_released():
     assert "hang.job" in {s.kind for s in suspicions(outlet)}
 
 
+@pytest.mark.parametrize("unread", [0, 3])
+def test_nodes_that_were_read_before_a_restart_tell_the_time(unread):
+    """Only the end of the job is left to be read: the nodes, read to their end, had come further."""
+    outlet, now = Sent(), [NOW]
+    job = Log(list(traffic.job(ends=NOW - 100, steps=60)))
+    nodes = Log(list(traffic.nodes(count=2, seconds=200, ends=NOW)), topic="node-samples")
+    ends = {("job-steps", 0): len(job.messages), ("node-samples", 0): len(nodes.messages)}
+    left = len(job.messages) - unread
+
+    class Both:
+        def read(self, topic, *where):
+            return (job if topic == "job-steps" else nodes).read(topic, *where)
+
+    async def go():
+        worker = detect(Both(), outlet, now=lambda: now[0])
+        # The second is rebuilt later than the first by more than a round.
+        await worker.prepare(("job-steps", 0), left, timestamp=NOW)
+        worker.idle(ends, ends)
+        await _take(worker, job.messages[left:])
+        worker.idle(ends, ends)
+        await worker.prepare(("node-samples", 0), len(nodes.messages), timestamp=NOW)
+        for _ in range(3):
+            now[0] += 1
+            worker.idle(ends, ends)
+
+    asyncio.run(go())
+    assert "hang.job" in {s.kind for s in suspicions(outlet)}
+
+
 def silences(outlet):
     return {(s.kind, s.subject.node) for s in suspicions(outlet) if s.family == "silence"}
 

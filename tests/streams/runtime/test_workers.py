@@ -193,9 +193,10 @@ def test_the_workers_find_what_one_process_finds(installation, story, calm):
     assert_same_as(calm, installation, story)
 
 
-@pytest.mark.parametrize("victim", ["detect", "sink"])
-def test_kill_minus_nine_in_mid_stream_changes_nothing(installation, story, calm, victim):
+@pytest.mark.parametrize(("victim", "snapshots"), [("detect", "0"), ("detect", "1"), ("sink", "1")])
+def test_kill_minus_nine_in_mid_stream_changes_nothing(installation, story, calm, victim, snapshots):
     """A worker killed without warning while records flow loses none, doubles none, and forgets nothing."""
+    installation.settings["SLOWRANK_STREAMS_SNAPSHOT_SECONDS"] = snapshots
     installation.start("detect").wait_ready()
     installation.start("sink").wait_ready()
     third = len(story) // 3
@@ -207,6 +208,23 @@ def test_kill_minus_nine_in_mid_stream_changes_nothing(installation, story, calm
             worker.kill()
             installation.start(victim)
     finish(installation)
+    assert_same_as(calm, installation, story)
+
+
+def test_a_worker_stopped_in_mid_stream_goes_on_from_its_snapshots(installation, story, calm):
+    """Nothing but the last message of each partition is read again."""
+    first = installation.start("detect").wait_ready()
+    installation.start("sink").wait_ready()
+    half = len(story) // 2
+    installation.send(story[:half])
+    installation.wait_until_read("detect")
+    assert first.terminate() == 0
+    second = installation.start("detect").wait_ready()
+    installation.send(story[half:])
+    finish(installation)
+    health = second.health()["snapshots"]
+    assert health["loaded"] >= 3
+    assert not list((installation.home / "state" / "snapshots").glob(".*"))
     assert_same_as(calm, installation, story)
 
 

@@ -1,0 +1,69 @@
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.streams.partitions import in_one
+from tests.streams.runtime.snapshots.restarts import KilledWorkers
+from tests.streams.test_determinism import MIX, telemetry
+
+
+@pytest.fixture(scope="module", params=MIX)
+def recorded(request):
+    """Telemetry, and what it leads to in one process."""
+    records = telemetry(3, MIX[request.param])
+    return records, in_one(records)
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_a_worker_that_goes_on_from_snapshots_finds_the_same(recorded, tmp_path, partitions):
+    """Hangs, silent nodes and debounced conditions under way are in them, whenever it is killed."""
+    records, found = recorded
+    workers = KilledWorkers(partitions, tmp_path, seed=partitions)
+    assert workers.findings(records) == found
+    assert workers.counts.loaded > 0
+    assert not workers.counts.refused
+
+
+@pytest.mark.slow
+@settings(max_examples=8)
+@given(seed=st.integers(0, 10_000), partitions=st.integers(1, 5), behind=st.sampled_from([0, 5, 200]))
+def test_wherever_it_is_killed(recorded, tmp_path_factory, seed, partitions, behind):
+    """What is committed lies before or behind the snapshot."""
+    records, found = recorded
+    folder = tmp_path_factory.mktemp("state")
+    workers = KilledWorkers(partitions, folder, seed=seed, kills=5, behind=behind)
+    assert workers.findings(records) == found
+    assert not workers.counts.refused
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "empty"])
+def test_a_damaged_snapshot_is_as_none(recorded, tmp_path, damage):
+    """The log has all of it still."""
+    records, found = recorded
+
+    class Damaged(KilledWorkers):
+        async def _killed(self):
+            for path in tmp_path.glob("*.snapshot"):
+                data = bytearray(path.read_bytes())
+                if damage == "flip":
+                    data[random.Random(1).randrange(len(data))] ^= 4
+                else:
+                    del data[len(data) // 2 if damage == "cut" else 0 :]
+                path.write_bytes(data)
+            await super()._killed()
+
+    workers = Damaged(2, tmp_path, seed=5)
+    assert workers.findings(records) == found
+    assert set(workers.counts.refused) <= {"damaged", "foreign"}
+    assert workers.counts.refused
+    assert not workers.counts.loaded
+
+
+def test_less_is_read_again_than_without(recorded, tmp_path):
+    """That is what they are for."""
+    records, found = recorded
+    with_snapshots, without = KilledWorkers(2, tmp_path, seed=8), KilledWorkers(2, None, seed=8)
+    assert with_snapshots.findings(records) == without.findings(records) == found
+    assert with_snapshots.read_again < without.read_again / 2

@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec.structs import asdict
 
-from slowrank.telemetry import Evidence, HangVote, NodeSample, Subject, Suspicion
+from slowrank.telemetry import Evidence, HangVote, NodeEvent, NodeSample, Subject, Suspicion
 from slowrank.telemetry.messages import HangSignal
 from slowrank.telemetry.records import Family, Severity, SubjectType
 from streams.debounce import State
@@ -59,6 +59,20 @@ class Place:
 
 # A node's samples all come from one place, and making it anew each second costs more than finding it.
 _place = lru_cache(maxsize=1 << 16)(Place)
+
+
+def subject_of(event: NodeEvent) -> Subject:
+    """Return what an event is about: a GPU, a NIC port, or the whole node."""
+    named = event.subject
+    job = named.get("job_id")
+    place = Place(event.cluster, event.node, None if job is None else str(job))
+    if named.get("gpu_index") is not None:
+        return place.gpu(str(named["gpu_index"]))
+    if named.get("gpu_uuid"):
+        return place.gpu(str(named["gpu_uuid"]))
+    if named.get("nic"):
+        return place.nic(f"{named['nic']}/{named['port']}" if named.get("port") else str(named["nic"]))
+    return place.whole_node()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

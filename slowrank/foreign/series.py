@@ -91,6 +91,18 @@ def location_of(labels: Labels) -> dict[str, str]:
     return {name: as_name(labels[name]) for name in ("rack", "switch") if labels.get(name)}
 
 
+def gpu_of(labels: Labels) -> str | None:
+    """Return the GPU that ``plain`` labels name, by its index or else its UUID; None where they name none."""
+    found = _gpu(labels)
+    return found.name if isinstance(found, _Device) else None
+
+
+def nic_of(labels: Labels) -> str | None:
+    """Return the network port that ``plain`` labels name (``mlx5_0/1``, ``eth0``), None for none."""
+    found = _nic(labels)
+    return found.name if isinstance(found, _Device) else None
+
+
 def uuid_of(labels: Labels) -> str | None:
     """Return the UUID of the GPU, None where no label has it."""
     return next((value for name in _UUID_LABELS if (value := labels.get(name))), None)

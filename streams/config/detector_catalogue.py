@@ -53,6 +53,7 @@ DETECTORS = (
     Detector("pairwise", "links, from delays between pairs of nodes where a prober measures them"),
     Detector("domains", "racks, switches and rails that fail as a whole; a trial of it finds nothing"),
     Detector("events", "XIDs and other events of the kernel log and the driver"),
+    Detector("alerts", "alerts of other systems, which corroborate what is suspected"),
 )
 """In the order of display."""
 

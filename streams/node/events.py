@@ -1,9 +1,10 @@
-"""Discrete events of nodes: what jobs declare, measured link delays, and the event rules."""
+"""Discrete events of nodes: what jobs declare, link delays, event rules, alerts of other systems."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from slowrank.telemetry import NodeEvent, Suspicion
+from streams.node.external_alerts import ExternalAlerts
 from streams.node.job_events import excuse, planned, startup_phase
 from streams.node.link_probes import link_delay
 from streams.node.rules.event_rules import EventRules
@@ -15,6 +16,7 @@ from streams.stage import Output
 class _Node:
     last: float
     rules: EventRules = field(default_factory=EventRules)
+    alerts: ExternalAlerts = field(default_factory=ExternalAlerts)
 
 
 class NodeEvents:
@@ -28,7 +30,8 @@ class NodeEvents:
         node = self._node(event.cluster, event.node, event.ts)
         node.last = max(node.last, event.ts)
         of_job: list[Output] = [*excuse(event), *planned(event), *startup_phase(event)]
-        return [*of_job, *link_delay(event), *node.rules.update(event)]
+        of_node = [*node.rules.update(event), *node.alerts.update(event)]
+        return [*of_job, *link_delay(event), *of_node]
 
     def end_recovered(self, states: Iterable[Suspicion]) -> list[Suspicion]:
         """End what events raised about the GPUs whose state ``RECOVERY`` clears among ``states``.

@@ -11,7 +11,7 @@ from slowrank.telemetry import Evidence, NodeEvent, Subject, Suspicion
 from slowrank.telemetry.event_grades import NONE, graded, recovery_action
 from streams.node.rules.counter_rules import Symptom
 from streams.node.rules.event_tables import EVENT_RULES, REPEAT_OFFENDER, UNKNOWN_XID, EventRule
-from streams.suspicions import Claim, Place
+from streams.suspicions import Claim, subject_of
 
 BURST_SECONDS = 5.0
 """Lines of the kernel log so close together are one fault. Chosen: one fault writes many lines within a
@@ -46,7 +46,7 @@ class EventRules:
 
     def update(self, event: NodeEvent) -> list[Suspicion]:
         """Process one event; events may come in any order and repeatedly."""
-        subject = _event_subject(event)
+        subject = subject_of(event)
         key = _key(subject)
         identity = (event.boot_id, event.seq, event.ts, event.code, key)
         if identity in self._seen:
@@ -176,19 +176,6 @@ def _booted(event: NodeEvent) -> float:
     """Return when the node booted (Unix seconds); the event itself is dated by the start of its exporter."""
     booted = event.subject.get("booted")
     return float(booted) if isinstance(booted, int) else -math.inf
-
-
-def _event_subject(event: NodeEvent) -> Subject:
-    named = event.subject
-    job = named.get("job_id")
-    place = Place(event.cluster, event.node, None if job is None else str(job))
-    if named.get("gpu_index") is not None:
-        return place.gpu(str(named["gpu_index"]))
-    if named.get("gpu_uuid"):
-        return place.gpu(str(named["gpu_uuid"]))
-    if named.get("nic"):
-        return place.nic(f"{named['nic']}/{named['port']}" if named.get("port") else str(named["nic"]))
-    return place.whole_node()
 
 
 def _key(subject: Subject) -> Hashable:

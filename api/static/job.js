@@ -158,20 +158,25 @@
     });
   }
 
-  // The onsets of the findings in the table below as lines, and the changes of level as dashed ones.
-  function marked(paint, from, to, changes) {
+  // The onsets of the findings in the table below as lines, the changes of level as dashed ones, and checkpoints
+  // as short ones at the foot.
+  function marked(paint, from, to, changes, checkpoints) {
     const onsets = [...document.querySelectorAll("[data-onset]")].map((row) => Date.parse(row.dataset.onset) / 1000);
-    const lines = [...onsets.map((at) => [at, paint.onset, []]), ...changes.map((at) => [at, paint.dim, [5, 4]])];
+    const lines = [
+      ...onsets.map((at) => [at, paint.onset, [], 1]),
+      ...changes.map((at) => [at, paint.dim, [5, 4], 1]),
+      ...checkpoints.map((at) => [at, paint.dim, [], 0.1]),
+    ];
     return (u) => {
       u.ctx.save();
       u.ctx.lineWidth = 1.5 * devicePixelRatio;
-      for (const [at, colour, dash] of lines.filter(([one]) => one >= from && one <= to)) {
+      for (const [at, colour, dash, share] of lines.filter(([one]) => one >= from && one <= to)) {
         u.ctx.strokeStyle = colour;
         u.ctx.setLineDash(dash.map((length) => length * devicePixelRatio));
         const x = u.valToPos(at, "x", true);
         u.ctx.beginPath();
-        u.ctx.moveTo(x, u.bbox.top);
-        u.ctx.lineTo(x, u.bbox.top + u.bbox.height);
+        u.ctx.moveTo(x, u.bbox.top + u.bbox.height);
+        u.ctx.lineTo(x, u.bbox.top + u.bbox.height * (1 - share));
         u.ctx.stroke();
       }
       u.ctx.restore();
@@ -207,7 +212,7 @@
           { label: "5 %", stroke: paint.peers, width: 0.5, ...line },
           { label: "95 %", stroke: paint.peers, width: 0.5, ...line },
         ],
-        hooks: { drawClear: [marked(paint, t[0], t[t.length - 1], found.change_points.map((ms) => ms / 1000))] },
+        hooks: { drawClear: [marked(paint, t[0], t[t.length - 1], found.change_points.map((ms) => ms / 1000), found.checkpoints.map(([ms]) => ms / 1000))] },
       }, [t, found.median, found.max, found.p05, found.p95], figure);
       return () => chart.destroy();
     });

@@ -335,6 +335,7 @@ class Band(TypedDict):
     p95: list[float]
     max: list[float]
     slowest_rank: list[int]
+    checkpoints: list[tuple[int, float]]
     change_points: list[int]
 
 

@@ -87,14 +87,15 @@ _ROWS: LiteralString = """
 _BAND: LiteralString = (
     """
 WITH points AS (
-  SELECT date_bin(%(step)s, bucket, %(starts)s) AS bin, rank, {value} AS value, first_step, last_step
+  SELECT date_bin(%(step)s, bucket, %(starts)s) AS bin, rank, {value} AS value, first_step, last_step,
+    checkpoint_seconds_sum AS checkpoint
 """
     + _ROWS
     + """
 )
 SELECT round(extract(epoch FROM bin - %(starts)s) / extract(epoch FROM %(step)s::interval))::int4 AS col,
   count(DISTINCT rank) AS ranks, min(first_step) AS first_step, max(last_step) AS last_step,
-  max(value) AS max,
+  max(value) AS max, max(checkpoint) AS checkpoint,
   percentile_cont(ARRAY[0.05, 0.5, 0.95]) WITHIN GROUP (ORDER BY value) AS quantiles,
   (array_agg(rank ORDER BY value DESC, rank))[1] AS slowest
 FROM points WHERE value IS NOT NULL GROUP BY bin ORDER BY bin
@@ -134,7 +135,7 @@ class RankValues:
 
 
 def band(conn: Connection[Any], job: OfJob, grid: Grid) -> list[dict[str, Any]]:
-    """Return the bins that have steps: the quantiles and maximum over ranks, and the slowest rank."""
+    """Return the bins that have steps: quantiles over ranks, the slowest, the longest checkpoint."""
     query = sql.SQL(_BAND).format(value=job.metric.value)
     with conn.cursor(row_factory=dict_row) as cursor:
         return cursor.execute(query, job.values(grid)).fetchall()

@@ -3,6 +3,7 @@
 Plain data without database access: ``streams.rollup`` aggregates by it, ``rollups`` writes the rows.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -76,6 +77,7 @@ class StepRollup:
     compute_seconds_sum: float
     compute_seconds_max: float
     wait_seconds_sum: float
+    checkpoint_seconds_sum: float = math.nan
     first_step: int
     last_step: int
 

@@ -30,6 +30,7 @@ _STEP_COLUMNS = {
     "compute_seconds_sum": "float8",
     "compute_seconds_max": "float8",
     "wait_seconds_sum": "float8",
+    "checkpoint_seconds_sum": "float8",
     "first_step": "int8",
     "last_step": "int8",
 }

@@ -46,6 +46,10 @@ Rows = list[Row]
 B = TypeVar("B", "NodeBuckets", "StepBuckets")
 
 
+STEP_SECONDS = ("step_seconds", "compute_seconds", "wait_seconds", "checkpoint_seconds")
+"""Columns of step rows that are rolled up."""
+
+
 @dataclass(slots=True)
 class _StepBucket:
     """The steps of the ranks of one node in one bucket: rank -> running sums."""
@@ -72,7 +76,7 @@ class StepBuckets:
         ranks, first = np.unique(held["rank"], return_index=True)
         where = zip(*(held[name][first].tolist() for name in ("gpu_index", *COORDS)), strict=True)
         self._places.update(zip(ranks.tolist(), (tuple(map(_known, at)) for at in where), strict=True))
-        wanted = ("rank", "step", "ts", "step_seconds", "compute_seconds", "wait_seconds")
+        wanted = ("rank", "step", "ts", *STEP_SECONDS)
         for rank, step, ts, *seconds in zip(*(held[name].tolist() for name in wanted), strict=True):
             start = ts // BUCKET_SECONDS * BUCKET_SECONDS
             bucket = self._open.setdefault(start, _StepBucket())
@@ -111,7 +115,8 @@ class StepBuckets:
             )
 
     def _rows(self, start: float, bucket: _StepBucket) -> Iterator[StepRollup]:
-        for rank, (n, step, slowest, compute, longest, wait, first, last) in sorted(bucket.rows.items()):
+        for rank, sums in sorted(bucket.rows.items()):
+            n, step, slowest, compute, longest, wait, checkpoint, first, last = sums
             yield StepRollup(
                 cluster=self._cluster,
                 job_id=self._job,
@@ -125,6 +130,7 @@ class StepBuckets:
                 compute_seconds_sum=compute,
                 compute_seconds_max=longest,
                 wait_seconds_sum=wait,
+                checkpoint_seconds_sum=checkpoint,
                 first_step=int(first),
                 last_step=int(last),
             )
@@ -215,12 +221,14 @@ def _known(value: int) -> int | None:
     return value if value >= 0 else None
 
 
-def _started(step: int, whole: float, compute: float, wait: float) -> list[float]:
-    return [1, whole, whole, compute, compute, wait, step, step]
+def _started(step: int, whole: float, compute: float, wait: float, checkpoint: float) -> list[float]:
+    return [1, whole, whole, compute, compute, wait, checkpoint, step, step]
 
 
-def _added(sums: list[float], step: int, whole: float, compute: float, wait: float) -> list[float]:
-    n, total, slowest, computed, longest, waited, first, last = sums
+def _added(
+    sums: list[float], step: int, whole: float, compute: float, wait: float, checkpoint: float
+) -> list[float]:
+    n, total, slowest, computed, longest, waited, saved, first, last = sums
     return [
         n + 1,
         _plus(total, whole),
@@ -228,6 +236,7 @@ def _added(sums: list[float], step: int, whole: float, compute: float, wait: flo
         _plus(computed, compute),
         _larger(longest, compute),
         _plus(waited, wait),
+        _plus(saved, checkpoint),
         min(first, step),
         max(last, step),
     ]

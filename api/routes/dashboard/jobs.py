@@ -201,6 +201,10 @@ class Band(BaseModel):
     p95: list[float]
     max: list[float]
     slowest_rank: list[int]
+    checkpoints: list[tuple[int, float]] = Field(
+        description="Start of each bin in which ranks saved a checkpoint, epoch milliseconds, and the "
+        "longest time that one spent saving, in seconds; only of jobs that report the phase."
+    )
     change_points: list[int] = Field(
         description="Times at which the median changes its level by 3 % or more, epoch milliseconds, by an "
         "offline segmentation of the window; empty without the extra `science`."
@@ -387,6 +391,8 @@ def read_steps(
     }
     shown |= {name: [row[name] for row in rows] for name in ("first_step", "last_step", "ranks", "max")}
     shown |= {name: [row["quantiles"][i] for row in rows] for i, name in enumerate(("p05", "median", "p95"))}
+    saved = [(at, row["checkpoint"]) for at, row in zip(shown["t"], rows, strict=True)]
+    shown |= {"checkpoints": [[at, round(seconds, 3)] for at, seconds in saved if seconds]}
     levels = np.log(np.maximum([row["quantiles"][1] for row in rows], np.finfo(float).tiny))
     shown |= {"change_points": [shown["t"][i] for i in change_points(levels, math.log(LEAST_CHANGE))]}
     return conditional.answer(request, shown | {"slowest_rank": [row["slowest"] for row in rows]})

@@ -35,6 +35,7 @@ def step(**changes):
         "compute_seconds_sum": 5.0,
         "compute_seconds_max": 1.1,
         "wait_seconds_sum": math.nan,
+        "checkpoint_seconds_sum": 8.5,
         "first_step": 2**40,
         "last_step": 2**40 + 4,
     }

@@ -217,6 +217,20 @@ def test_steps_are_summed_by_rank_and_bucket_whatever_the_batches():
     assert sum(r.n_steps for r in one.values()) == len(rows)
 
 
+def test_checkpoints_are_summed():
+    """Of the rank that reports them; where nobody does, the sum is unknown and not zero."""
+    reported = [{}, {"checkpoint_seconds": 2.5}]
+    rows = [
+        {"step": s, "rank": r, "ts": 1000 + s, "step_seconds": 1.0} | reported[r]
+        for s in range(4)
+        for r in range(2)
+    ]
+    rollup = RollUp()
+    found = final([*rollup.add(steps(1004, rows, seq=1)), *rollup.flush()])
+    silent, summed = (found["j", rank, 1000.0].checkpoint_seconds_sum for rank in range(2))
+    assert (math.isnan(silent), summed) == (True, 10.0)
+
+
 def test_random_restarts_lose_no_sample():
     """Killed anywhere and restarted from a minute before, the rows in the store are those of the calm run."""
     chance = random.Random(4)

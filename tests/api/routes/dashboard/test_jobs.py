@@ -87,6 +87,21 @@ def test_the_band_has_the_change_points_of_its_median(client, slow_job, pool):
     assert band["change_points"] == [round(ONSET // 10 * 10 * MS)]
 
 
+def test_the_band_has_the_checkpoints_that_the_job_reports(client, slow_job, pool):
+    """The bins in which a rank saved, with the longest time; zero and unknown are none."""
+    params = window(max_points=1000)
+    assert client.get(f"{URL}/j/steps", params=params).json()["checkpoints"] == []
+    with pool.connection() as conn:
+        conn.execute("UPDATE steps_10s SET checkpoint_seconds_sum = 0 WHERE job_id = 'j'")
+        conn.execute(
+            "UPDATE steps_10s SET checkpoint_seconds_sum = 4 + rank WHERE job_id = 'j' AND rank < 3 "
+            "AND bucket = to_timestamp(%s)",
+            (T0 + 200,),
+        )
+    band = client.get(f"{URL}/j/steps", params=params).json()
+    assert band["checkpoints"] == [[round((T0 + 200) * MS), 6.0]]
+
+
 def test_band_is_decimated(client, slow_job):
     """Fewer, wider bins keep the maximum."""
     band = client.get(f"{URL}/j/steps", params=window(metric="compute_seconds", max_points=10)).json()

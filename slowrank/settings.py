@@ -100,6 +100,8 @@ class Settings(BaseSettings):
     # Memory for all jobs of one partition; measured: a job of 64 GPUs takes 1.6 MiB.
     streams_job_memory_mib: int = Field(default=4096, ge=64)
     streams_stall_seconds: float = Field(default=30.0, gt=0)
+    # Age of the oldest message, still growing, at which self.lag opens.
+    streams_lag_seconds: float = Field(default=9.0, gt=0)
     # Brokers refuse less than 6 s by default (group.min.session.timeout.ms).
     streams_session_seconds: float = Field(default=30.0, ge=6, le=300)
     streams_runtime_dir: Path = Path(tempfile.gettempdir()) / f"slowrank-{os.getuid()}"

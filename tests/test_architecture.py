@@ -69,7 +69,7 @@ TABLE = {
     " numpy faust aiokafka",
     "streams.runtime.kafka": "slowrank streams.runtime.monitoring msgspec faust aiokafka",
     "streams.runtime.monitoring": "slowrank alerts store streams streams.job"
-    " streams.runtime streams.runtime.kafka aiokafka prometheus_client",
+    " streams.runtime streams.runtime.kafka aiokafka msgspec prometheus_client",
     "streams.runtime.partitions": "slowrank.telemetry detectors.fleet alerts streams"
     " streams.node streams.rollup streams.runtime.kafka streams.runtime.monitoring streams.runtime.snapshots"
     " msgspec aiokafka",

@@ -72,7 +72,7 @@ class Detect:
     async def take(self, message: Message) -> asyncio.Future[None]:
         """Process one message and post its outputs."""
         health, post = self._context.health, self._context.producer.post
-        health.took(message.topic)
+        health.took(message.topic, message.partition, message.timestamp)
         if message.topic != self._events:
             # Events are too rare to show whether samples arrive.
             self._receive.received()

@@ -56,7 +56,7 @@ class FindingSink:
         A pace is written within a second, or computed again from the log after a restart.
         """
         health = self._context.health
-        health.took(message.topic)
+        health.took(message.topic, message.partition, message.timestamp)
         # Findings made during a rebuild were stored before its offset was committed; paces that the last
         # reader had buffered when it ended are stored nowhere else.
         state = await self.partitions.state_of(message, rebuilt=self._buffer_paces)

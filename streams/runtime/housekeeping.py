@@ -2,6 +2,7 @@
 
 import logging
 import os
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -51,12 +52,14 @@ class Housekeeper:
         watchdog: Watchdog,
         file: Path,
         stuck: Callable[[str], None] = end_process,
+        wall: Callable[[], float] = time.time,
     ) -> None:
         self._health = health
         self._probe = probe
         self._watchdog = watchdog
         self._file = file
         self._stuck = stuck
+        self._wall = wall
         self._rounds = 0
         self.committed: dict[PartitionId, int] = {}
 
@@ -90,8 +93,11 @@ class Housekeeper:
 
     def _measure(self, ends: Mapping[PartitionId, int], positions: Mapping[PartitionId, int]) -> int:
         behind: dict[str, int] = {}
-        for place, end in ends.items():
-            at = max(positions.get(place, 0), self.committed.get(place, 0))
-            behind[place[0]] = behind.get(place[0], 0) + max(0, end - at)
-        self._health.lag = behind
+        oldest: dict[str, float] = {}
+        reached = {place: max(positions.get(place, 0), self.committed.get(place, 0)) for place in ends}
+        for place, age in self._health.ages.note(self._wall(), ends, reached).items():
+            topic = place[0]
+            behind[topic] = behind.get(topic, 0) + max(0, ends[place] - reached[place])
+            oldest[topic] = max(oldest.get(topic, 0.0), age)
+        self._health.lag, self._health.age_seconds = behind, oldest
         return sum(behind.values())

@@ -30,7 +30,7 @@ class RollUpSink:
     async def take(self, message: Message) -> None:
         """Roll up one message. Its rows are written within a second, or made again from the log."""
         health = self._context.health
-        health.took(message.topic)
+        health.took(message.topic, message.partition, message.timestamp)
         # What a rebuild puts out is written once more: rows that the last reader had buffered when it ended
         # are stored nowhere else.
         state = await self.partitions.state_of(message, rebuilt=self._rows.add)

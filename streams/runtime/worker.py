@@ -18,17 +18,19 @@ from slowrank.telemetry.topics import SUSPICIONS, topic_name
 from streams.config.settings import Tuning
 from streams.runtime.background import BackgroundTask, Routine
 from streams.runtime.detect_worker import Detect
-from streams.runtime.faust_app import READS, Role, Work, build, group
+from streams.runtime.faust_app import READS, Role, build, group
 from streams.runtime.finding_sink import FindingSink
 from streams.runtime.gc_tuning import collect_less_often
 from streams.runtime.housekeeping import Housekeeper, health_file
 from streams.runtime.kafka.acks import Take
+from streams.runtime.kafka.batch_transport import BatchTransport
 from streams.runtime.kafka.moved_keys import MovedKeys
 from streams.runtime.kafka.offsets import PartitionId, Probe
 from streams.runtime.kafka.partition_growth import PartitionCounts
 from streams.runtime.kafka.producer import DurableProducer
 from streams.runtime.log_filter import limit_log_rates
 from streams.runtime.monitoring.health import Health
+from streams.runtime.monitoring.load import REPORT_SECONDS, LoadMeter, Report, group_of, leave
 from streams.runtime.monitoring.metrics import SinkMetrics, new_registry, serve
 from streams.runtime.monitoring.self_monitor import SelfMonitor
 from streams.runtime.monitoring.watchdog import Watchdog
@@ -48,8 +50,9 @@ IDLE_SECONDS = 10.0
 BEAT_SECONDS = 5.0
 """Between two heartbeats in the database. ``/readyz`` misses a process after a minute without one."""
 
-LOOK_SECONDS = 15.0
-"""Between two looks of the self monitor. Chosen: once a usual scrape interval."""
+LOOK_SECONDS = 3.0
+"""Between two looks of the self monitor. Chosen: a lag that grows is reported within 15 s, at the third or
+fourth look after it has begun (``streams_lag_seconds``)."""
 
 RETENTION_SECONDS = 3600.0
 """Between two prunings of old rows. Chosen: the shortest retention is hours."""
@@ -66,13 +69,15 @@ def run(settings: Settings, tuning: Tuning, role: Role) -> None:
     make_private(settings.streams_runtime_dir)
     health = Health(role, time.monotonic)
     registry = new_registry(health, time.time)
-    work: Work = (
+    work: DetectWork | SinkWork = (
         DetectWork(settings, tuning, health)
         if role == "detect"
         else SinkWork(settings, tuning, health, SinkMetrics(registry))
     )
     serve(settings, role, registry)
     app = build(settings, role, work)
+    if isinstance(app.transport, BatchTransport):
+        work.meter(LoadMeter(app.transport.buffers.values(), time.monotonic))
     faust.Worker(app, loglevel="info", redirect_stdouts=False).execute_from_commandline()
 
 
@@ -121,6 +126,10 @@ class Servers:
             file=health_file(settings.streams_runtime_dir, role, os.getpid()),
         )
         self.background = BackgroundTask()
+        self._load_group = group_of(settings, role)
+        self._meter: LoadMeter | None = None
+        self._assigned: set[PartitionId] = set()
+        self._loads = Routine(self._leave_load, seconds=REPORT_SECONDS, clock=health.clock)
         self._producer = DurableProducer(settings.kafka_bootstrap, health)
         self.context = WorkerContext(
             name=partial(topic_name, prefix=settings.topic_prefix),
@@ -131,6 +140,23 @@ class Servers:
             window=60.0 * settings.streams_rebuild_minutes,
             snapshots=snapshots,
         )
+
+    def meter(self, meter: LoadMeter) -> None:
+        """Measure the worker's load by ``meter``, and report it."""
+        self._meter = meter
+
+    def round(self, assigned: set[PartitionId]) -> None:
+        """Report the load when it is time."""
+        self._assigned = assigned
+        self._loads.round()
+
+    async def _leave_load(self) -> None:
+        if self._meter is None:
+            return
+        self.context.health.load = self._meter.measure()
+        report = Report(self.context.health.load, time.time())
+        with suppress(KafkaError):
+            await leave(self.probe, self._load_group, self._assigned, report)
 
     def moves(self) -> MovedKeys:
         """Return a placement of keys of its own."""
@@ -158,6 +184,7 @@ class Servers:
 
     async def stop(self) -> None:
         """Give up what runs in the background and disconnect from the brokers."""
+        await self._loads.stop()
         await self.background.stop()
         await self._producer.close()
         await self.probe.close()
@@ -190,9 +217,14 @@ class DetectWork:
         """All telemetry goes the same way."""
         return {self._servers.context.name(topic): self._detect.take for topic in READS["detect"]}
 
+    def meter(self, meter: LoadMeter) -> None:
+        """Measure the load by ``meter``."""
+        self._servers.meter(meter)
+
     async def round(self, assigned: set[PartitionId]) -> None:
         """Report health, and advance event time in idle partitions."""
         ends = await self._servers.housekeeper.round(assigned, self._detect.partitions.positions)
+        self._servers.round(assigned)
         self._servers.background.begin(partial(self._servers.prepare, assigned, self._detect))
         self._detect.idle(assigned, ends)
         if self._writer is not None:
@@ -239,10 +271,15 @@ class SinkWork:
             name(SUSPICIONS): self._findings.take
         }
 
+    def meter(self, meter: LoadMeter) -> None:
+        """Measure the load by ``meter``."""
+        self._servers.meter(meter)
+
     async def round(self, assigned: set[PartitionId]) -> None:
         """Report health, write what has gathered, and leave a heartbeat in the database."""
         positions = self._rollups.partitions.positions | self._findings.partitions.positions
         await self._servers.housekeeper.round(assigned, positions)
+        self._servers.round(assigned)
         self._servers.background.begin(partial(self._write, assigned))
         for routine in self._routines:
             routine.round()

@@ -8,6 +8,7 @@ from api.metrics import ApiMetrics, DatabaseGauges, NotifierMetrics, WebhookGaug
 from api.metrics import new_registry as api_registry
 from exporters.metric_help import HELP
 from exporters.metrics_page import text
+from streams.runtime.monitoring.capacity import Forecast
 from streams.runtime.monitoring.health import Health
 from streams.runtime.monitoring.metrics import SinkMetrics
 from streams.runtime.monitoring.metrics import new_registry as worker_registry
@@ -21,7 +22,7 @@ def pages():
         "detect": _worker("detect"),
         "sink": _worker("sink"),
     }
-    SinkMetrics(registries["sink"])
+    SinkMetrics(registries["sink"]).capacity("sink", Forecast(0.5))
     written = {role: generate_latest(registry).decode() for role, registry in registries.items()}
     return written | {"exporter": text(dict.fromkeys(HELP, 1.0))}
 
@@ -55,5 +56,6 @@ def _worker(role):
     health = Health(role, lambda: 0.0)
     health.events["node-samples"] = 5
     health.dead_letters["node-samples", "schema"] = 1
-    health.lag["node-samples"] = 3
+    health.lag["node-samples"], health.age_seconds["node-samples"] = 3, 1.5
+    health.snapshots.refused["old"] = 1
     return worker_registry(health, lambda: 0.0)

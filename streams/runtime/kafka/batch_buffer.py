@@ -1,9 +1,11 @@
 """Batches of one topic between the consumer and the task that processes them."""
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from time import monotonic
 from typing import Any
 
 from faust.types import TP
@@ -40,6 +42,7 @@ class BatchBuffer:
         self._batches: dict[TP, deque[Batch]] = {}
         self._held: dict[TP, int] = {}
         self._some = asyncio.Event()
+        self._idle, self._idle_since = 0.0, math.nan
         self.pause: Callable[[TP], None] = _ignore
         self.resume: Callable[[TP], None] = _ignore
 
@@ -55,7 +58,11 @@ class BatchBuffer:
         """Wait for records, and return up to ``CHUNK`` of one partition, to be given to ``done``."""
         while not self._batches:
             self._some.clear()
-            await self._some.wait()
+            self._idle_since = monotonic()
+            try:
+                await self._some.wait()
+            finally:
+                self._idle, self._idle_since = self.idle_seconds, math.nan
         tp = min(self._batches, key=self._next_logged)
         waiting = self._batches[tp]
         batch = waiting.popleft()
@@ -65,6 +72,12 @@ class BatchBuffer:
         if not waiting:
             del self._batches[tp]
         return batch
+
+    @property
+    def idle_seconds(self) -> float:
+        """For how long there was nothing to process, since the start."""
+        since = self._idle_since
+        return self._idle if math.isnan(since) else self._idle + monotonic() - since
 
     def done(self, batch: Batch) -> None:
         """Forget records; call ``resume`` for their partition where half the limit is left or less."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from streams.job.memory import JobMemory
+from streams.runtime.monitoring.lag_age import LagAges
 from streams.runtime.monitoring.node_counts import NodeTotals
 from streams.runtime.monitoring.snapshot_counts import SnapshotCounts
 
@@ -18,7 +19,11 @@ STALLED_SECONDS = 10.0
 
 @dataclass(slots=True)
 class Health:
-    """Counters and times (seconds of ``clock``) of one worker process."""
+    """Counters and times (seconds of ``clock``) of one worker process.
+
+    ``age_seconds`` is the age of the oldest message of each topic that was not taken, ``load`` the share of
+    its time that the worker was busy.
+    """
 
     role: str
     clock: Callable[[], float]
@@ -27,6 +32,9 @@ class Health:
     outputs: Counter[str] = field(default_factory=Counter)
     event_time: dict[str, float] = field(default_factory=dict)
     lag: dict[str, int] = field(default_factory=dict)
+    ages: LagAges = field(default_factory=LagAges)
+    age_seconds: dict[str, float] = field(default_factory=dict)
+    load: float = 0.0
     nodes: NodeTotals = field(default_factory=NodeTotals)
     jobs: JobMemory = field(default_factory=JobMemory)
     snapshots: SnapshotCounts = field(default_factory=SnapshotCounts)
@@ -38,9 +46,11 @@ class Health:
     def __post_init__(self) -> None:
         self.started = self.last_event = self.last_commit = self.clock()
 
-    def took(self, topic: str) -> None:
-        """Count one message taken from ``topic``."""
+    def took(self, topic: str, partition: int = 0, logged: float | None = None) -> None:
+        """Count one message taken from ``topic``, logged at a time (Unix seconds)."""
         self.events[topic] += 1
+        if logged is not None:
+            self.ages.took((topic, partition), logged)
         self.last_event = self.clock()
 
     def committed(self) -> None:
@@ -77,6 +87,8 @@ class Health:
             "outputs": dict(self.outputs),
             "dead_letters": {f"{topic}/{reason}": n for (topic, reason), n in self.dead_letters.items()},
             "lag_records": dict(self.lag),
+            "oldest_unprocessed_seconds": {topic: round(age, 1) for topic, age in self.age_seconds.items()},
+            "load": round(self.load, 3),
             "snapshots": {"loaded": self.snapshots.loaded, "written": self.snapshots.written},
             "event_time": {name: round(ts, 3) for name, ts in self.event_time.items() if math.isfinite(ts)},
         }

@@ -23,6 +23,7 @@ from slowrank.page_server import PageServer
 from slowrank.settings import Settings
 from store.findings.findings import Change
 from streams.runtime.faust_app import Role
+from streams.runtime.monitoring.capacity import Forecast
 from streams.runtime.monitoring.health import Health
 from streams.runtime.monitoring.job_metrics import JobMetrics
 from streams.runtime.monitoring.node_counts import NodeTotals
@@ -59,6 +60,19 @@ class SinkMetrics:
             registry=registry,
         )
 
+        self._capacity = Gauge(
+            "slowrank_capacity_used_ratio",
+            "Share of the time that the busiest worker of the role is busy.",
+            ["role"],
+            registry=registry,
+        )
+        self._behind_in = Gauge(
+            "slowrank_capacity_exhausted_seconds",
+            "Until the role has too little capacity if its load grows on; +Inf if it does not grow.",
+            ["role"],
+            registry=registry,
+        )
+
         self._lost = Counter(
             "slowrank_gpu_hours_lost", "GPU-hours lost to findings.", ["cluster"], registry=registry
         )
@@ -68,6 +82,11 @@ class SinkMetrics:
     def behind(self, role: str, seconds: float) -> None:
         """Set how many seconds a role is behind."""
         self._behind.labels(role).set(seconds)
+
+    def capacity(self, role: str, forecast: Forecast) -> None:
+        """Set how much of its capacity a role uses."""
+        self._capacity.labels(role).set(forecast.load)
+        self._behind_in.labels(role).set(math.inf if forecast.behind_in is None else forecast.behind_in)
 
     def saved(self, finding: Finding, change: Change | None, seconds: float) -> None:
         """Count a stored version, ``seconds`` after its onset, if it opened a finding, and what it adds."""
@@ -107,6 +126,15 @@ class HealthMetrics(Collector):
             "dead_letters", "Messages set aside.", ("topic", "reason"), health.dead_letters.items()
         )
         yield _gauge("consumer_lag_records", "Messages not yet taken.", "topic", dict(health.lag))
+        yield _gauge(
+            "oldest_unprocessed_seconds",
+            "Age of the oldest message not yet taken.",
+            "topic",
+            dict(health.age_seconds),
+        )
+        yield GaugeMetricFamily(
+            "slowrank_worker_load_ratio", "Share of the time that it is busy.", health.load
+        )
         delays = {n: self._wall() - ts for n, ts in health.event_time.items() if math.isfinite(ts)}
         yield _gauge("watermark_delay_seconds", "Wall clock less event time.", "stream", delays)
         age = health.clock() - health.last_commit

@@ -8,17 +8,19 @@ from alerts.finding import Action, Finding, dedup_key, finding_id
 from alerts.kinds import kind_of
 from slowrank.telemetry import Subject
 from streams.runtime.kafka.offsets import PartitionId
+from streams.runtime.monitoring.capacity import Forecast
 
 LAG = "self.lag"
 DEAD_LETTERS = "self.dead_letters"
+CAPACITY = "self.capacity"
 DEAD_LETTER_WINDOW_SECONDS = 600.0
 """For which dead letters are counted. Chosen: the finding is still open when a notified person looks."""
 WELL_SECONDS = 60.0
 """Without a sign of a problem until its finding is resolved. Chosen: four looks of the self monitor."""
 UPDATE_SECONDS = 60.0
 """Between two stored versions of an open finding, as suspicions are refreshed."""
-MAX_MARKS = 500
-"""Marks of one partition: two hours of looks every fifteen seconds."""
+MAX_MARKS = 2500
+"""Marks of one partition: two hours of looks every three seconds."""
 
 
 class Backlog:
@@ -50,10 +52,14 @@ class Backlog:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """Seconds each worker role is behind, and dead letters within ``DEAD_LETTER_WINDOW_SECONDS``."""
+    """Seconds each worker role is behind, and dead letters within ``DEAD_LETTER_WINDOW_SECONDS``.
+
+    ``capacity`` is the forecast of each role whose load is known.
+    """
 
     behind: Mapping[str, float]
     dead_letters: int
+    capacity: Mapping[str, Forecast] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -68,13 +74,16 @@ class _Problem:
 class SelfFindings:
     """Opens a finding for each problem, updates it each minute, and resolves it after a minute without.
 
-    ``behind_seconds`` is the lag past which workers do not recover by themselves. Each finding is resolved
-    once after a start as well, as a predecessor may have left it open.
+    ``behind_seconds`` is the lag past which workers do not recover by themselves, ``growing_seconds`` the one
+    from which a lag that grows from one look to the next is reported. Each finding is resolved once after a
+    start as well, as a predecessor may have left it open.
     """
 
     cluster: str
     behind_seconds: float
     started: float
+    growing_seconds: float = math.inf
+    _before: dict[str, float] = field(default_factory=dict)
     _problems: dict[str, _Problem] = field(default_factory=dict)
 
     def update(self, now: float, seen: Observation) -> list[Finding]:
@@ -82,9 +91,17 @@ class SelfFindings:
         found = []
         for role, behind in seen.behind.items():
             subject = Subject(type="telemetry", cluster=self.cluster, node=f"streams-{role}")
-            found += self._step(now, subject, behind >= self.behind_seconds, _lag(role, behind))
+            found += self._step(now, subject, self._is_late(role, behind), _lag(role, behind))
+        for role, forecast in seen.capacity.items():
+            subject = Subject(type="telemetry", cluster=self.cluster, node=f"streams-{role}")
+            found += self._step(now, subject, forecast.short, _capacity(role, forecast))
         subject = Subject(type="telemetry", cluster=self.cluster, node="dead-letters")
         return found + self._step(now, subject, seen.dead_letters > 0, _dead_letters(seen.dead_letters))
+
+    def _is_late(self, role: str, behind: float) -> bool:
+        grows = behind > self._before.get(role, math.inf)
+        self._before[role] = behind
+        return behind >= self.behind_seconds or (grows and behind >= self.growing_seconds)
 
     def _step(self, now: float, subject: Subject, bad: bool, report: "_Report") -> list[Finding]:
         problem = self._problems.setdefault(dedup_key(subject, report.kind), _Problem(last_bad=self.started))
@@ -121,6 +138,19 @@ def _lag(role: str, behind: float) -> _Report:
         ("slowrank healthcheck streams", "slowrank topics describe"),
         behind,
         behind,
+    )
+
+
+def _capacity(role: str, forecast: Forecast) -> _Report:
+    what = "Detection" if role == "detect" else "Storing"
+    soon = forecast.behind_in
+    when = "" if soon is None else f", behind in {max(1, round(soon / 60)):.0f} min if its load grows on"
+    return _Report(
+        CAPACITY,
+        f"{what} uses {forecast.load:.0%} of its capacity{when}",
+        "Start another stream worker of this role, up to one for each partition, or look why the load grows.",
+        ("slowrank healthcheck streams", "slowrank topics describe"),
+        forecast.load,
     )
 
 

@@ -16,6 +16,8 @@ from slowrank.telemetry.topics import DEAD_LETTERS, topic_name
 from store.error_classes import UNAVAILABLE
 from streams.runtime.faust_app import READS, group
 from streams.runtime.kafka.offsets import Probe
+from streams.runtime.monitoring.capacity import CapacityTrend, Forecast
+from streams.runtime.monitoring.load import group_of, latest
 from streams.runtime.monitoring.metrics import SinkMetrics
 from streams.runtime.monitoring.self_findings import (
     DEAD_LETTER_WINDOW_SECONDS,
@@ -27,7 +29,8 @@ from streams.runtime.monitoring.self_findings import (
 log = logging.getLogger(__name__)
 
 LONGEST_SECONDS = 30.0
-"""For one look. Chosen: twice the interval of looks; the client may wait for ever for a deleted topic."""
+"""For one look. Chosen: as long as a client takes for a broker that is away, several times; the client may
+wait for ever for a deleted topic."""
 
 
 class SelfMonitor:
@@ -51,7 +54,11 @@ class SelfMonitor:
         self._unstored: list[Finding] = []
         # By then the watchdog has ended a stuck worker and the supervisor has started it again.
         limit = 4 * settings.streams_stall_seconds
-        self._findings = SelfFindings(settings.cluster, behind_seconds=limit, started=wall())
+        growing = settings.streams_lag_seconds
+        self._findings = SelfFindings(
+            settings.cluster, behind_seconds=limit, started=wall(), growing_seconds=growing
+        )
+        self._trends = {role: CapacityTrend() for role in READS}
 
     async def look(self) -> None:
         """Look once; what cannot be stored now is stored next time."""
@@ -88,4 +95,15 @@ class SelfMonitor:
         recent = await self._probe.count_since(
             [place for place in places if place[0] == dead_letters], self._wall() - DEAD_LETTER_WINDOW_SECONDS
         )
-        return Observation(behind, recent)
+        return Observation(behind, recent, await self._forecasts())
+
+    async def _forecasts(self) -> dict[str, Forecast]:
+        found: dict[str, Forecast] = {}
+        for role, trend in self._trends.items():
+            now = self._wall()
+            if (report := await latest(self._probe, group_of(self._settings, role), now)) is not None:
+                trend.note(report.at, report.load)
+            if (forecast := trend.forecast(now)) is not None:
+                found[role] = forecast
+                self._metrics.capacity(role, forecast)
+        return found

@@ -3,7 +3,15 @@
 import pytest
 
 from alerts.finding import Finding
-from streams.runtime.monitoring.self_findings import DEAD_LETTERS, LAG, Backlog, Observation, SelfFindings
+from streams.runtime.monitoring.capacity import Forecast
+from streams.runtime.monitoring.self_findings import (
+    CAPACITY,
+    DEAD_LETTERS,
+    LAG,
+    Backlog,
+    Observation,
+    SelfFindings,
+)
 
 NOW = 1_795_000_000.0
 WELL = Observation({"detect": 0.0, "sink": 0.0}, 0)
@@ -63,6 +71,39 @@ def test_lag_and_dead_letters_are_findings(seen, kind, words):
 def test_an_ordinary_delay_is_no_finding():
     """Below what workers mend by themselves nothing is said."""
     assert not live(watch(*[Observation({"detect": 110.0, "sink": 90.0}, 0)] * 20))
+
+
+def test_a_lag_that_grows_is_a_finding_within_fifteen_seconds():
+    """Looks come every three seconds; messages wait from just after the first one on."""
+    backlog, place = Backlog(), ("node-samples", 0)
+    findings = SelfFindings("c", behind_seconds=120.0, started=NOW, growing_seconds=9.0)
+    opened = []
+    for second in range(0, 40, 3):
+        behind = backlog.note(NOW + second, {place: 10 * second}, {place: 0})
+        found = findings.update(NOW + second, Observation({"detect": behind}, 0))
+        opened += [second for f in live(found) if f.kind == LAG]
+    assert opened[0] <= 14
+
+
+def test_a_lag_that_shrinks_is_being_mended():
+    """A worker that reads on after a restart needs nobody."""
+    ages = [100.0, 80.0, 60.0, 40.0, 20.0, 10.0, 3.0]
+    findings = SelfFindings("c", behind_seconds=120.0, started=NOW, growing_seconds=9.0)
+    seen = [
+        f for i, age in enumerate(ages) for f in findings.update(NOW + 3 * i, Observation({"sink": age}, 0))
+    ]
+    assert not live(seen)
+
+
+def test_a_lack_of_capacity_is_a_finding_before_anything_is_late():
+    """It says how much is used, and how long that will do."""
+    short, ample = Forecast(0.85, 1200.0), Forecast(0.5)
+    [found] = live(watch(Observation({}, 0, {"sink": short, "detect": ample})))
+    assert found.kind == CAPACITY
+    assert found.subject.node == "streams-sink"
+    assert found.title == "Storing uses 85% of its capacity, behind in 20 min if its load grows on"
+    [steady] = live(watch(Observation({}, 0, {"detect": Forecast(0.91)})))
+    assert steady.title == "Detection uses 91% of its capacity"
 
 
 def test_it_opens_once_is_freshened_and_ends_once():

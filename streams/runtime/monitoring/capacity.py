@@ -26,8 +26,8 @@ so much already. Chosen: time to start another worker; less is within the jitter
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-"""From that share on, growth that leads to a lack within half an hour is reported, if the load has risen
-by 
+    """The share of the time that a role is busy, and the seconds until that is all (None: no growth)."""
+
     load: float
     behind_in: float | None = None
 

@@ -20,6 +20,7 @@ import slowrank
 from cli import COMMANDS
 from exporters.collector import Instant
 from exporters.steps import StepsCollector
+from tests.test_architecture import OURS, imports
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"][
@@ -215,3 +216,30 @@ def test_what_people_install_needs_no_compiler():
     for lock in LOCKS:
         pins = {line.split("==")[0] for line in lock.read_text().splitlines() if "==" in line}
         assert "fast-bocpd" not in pins or lock.stem == "bench"
+
+
+# What is imported only where an extra is installed that says so.
+OPTIONAL = {"ruptures", "sklearn", "numba", "llvmlite", "pyarrow"}
+
+
+@pytest.mark.parametrize(
+    ("role", "parts"),
+    [
+        ("api", ("api", "store", "alerts", "detectors/changepoint/offline_segmentation.py")),
+        ("streams", ("streams",)),
+    ],
+)
+def test_a_role_installs_what_its_packages_import(role, parts):
+    """The lock of its extra has the distribution of every import, so that the process starts."""
+    locked = {line.split("==")[0] for line in (ROOT / f"requirements/{role}.txt").read_text().splitlines()}
+    owners = importlib.metadata.packages_distributions()
+    paths = [
+        path
+        for part in parts
+        for path in ([ROOT / part] if part.endswith(".py") else (ROOT / part).rglob("*.py"))
+    ]
+    names = {name.split(".")[0] for path in paths for name in imports(path)} - OURS - OPTIONAL
+    missing = {
+        name for name in names if not {owner.lower().replace("_", "-") for owner in owners[name]} & locked
+    }
+    assert not missing

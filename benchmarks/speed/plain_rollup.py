@@ -1,20 +1,30 @@
-"""Roll-ups sample by sample: the oracle of ``streams.rollup.columnar``, with which its speed is compared."""
+"""Roll-ups sample by sample and row by row: the oracle of ``streams.rollup`` and of its speed."""
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from slowrank.telemetry import NodeSample
-from slowrank.telemetry.schema import MISSING_INT, SAMPLE_SCHEMAS
+from slowrank.telemetry import JobSteps, NodeSample
+from slowrank.telemetry.names import COORDS
+from slowrank.telemetry.schema import MISSING_INT, SAMPLE_SCHEMAS, STEP_SCHEMAS
 from slowrank.telemetry.schema import Block as Layout
-from store.telemetry.buckets import BUCKET_SECONDS, ROLLED, Block, NodeLatest, SampleRollup
-from streams.columns import Array, FloatArray, as_float, runs
+from store.telemetry.buckets import (
+    BUCKET_SECONDS,
+    ROLLED,
+    Block,
+    NodeLatest,
+    RankPlace,
+    SampleRollup,
+    StepRollup,
+)
+from streams.columns import Array, FloatArray, as_float, columns, runs
 from streams.node.counters import Counters
 from streams.rollup.buckets import changed
 from streams.rollup.rollup import RollUp
+from streams.rollup.steps import PLACE_SECONDS
 
 BLOCKS: tuple[Block, ...] = ("gpu", "nic", "host")
 
@@ -184,8 +194,139 @@ def _union(a: FloatArray, b: FloatArray) -> FloatArray:
     return bits.astype(np.float64)
 
 
+STEP_SECONDS = ("step_seconds", "compute_seconds", "wait_seconds", "checkpoint_seconds")
+"""Columns of step rows that are rolled up."""
+
+
+@dataclass(slots=True)
+class _StepBucket:
+    """The steps of the ranks of one node in one bucket: rank -> running sums."""
+
+    rows: dict[int, list[float]] = field(default_factory=dict)
+    dirty: bool = True
+
+
+class PlainStepBuckets:
+    """Buckets of one (cluster, job, attempt, node)."""
+
+    def __init__(self, first: JobSteps) -> None:
+        self._cluster, self._job, self._attempt = first.cluster, first.job_id, first.attempt
+        self._node = first.node
+        self._open: dict[float, _StepBucket] = {}
+        self._places: dict[int, tuple[int | None, ...]] = {}
+        self._written: dict[int, tuple[tuple[int | None, ...], float]] = {}
+        self._world_size = 0
+
+    def add(self, record: JobSteps) -> None:
+        """Add the rows of a record not seen before."""
+        held = columns(STEP_SCHEMAS[record.schema].rows, record.rows)
+        self._world_size = max(self._world_size, record.world_size)
+        ranks, first = np.unique(held["rank"], return_index=True)
+        where = zip(*(held[name][first].tolist() for name in ("gpu_index", *COORDS)), strict=True)
+        self._places.update(zip(ranks.tolist(), (tuple(map(_known, at)) for at in where), strict=True))
+        wanted = ("rank", "step", "ts", *STEP_SECONDS)
+        for rank, step, ts, *seconds in zip(*(held[name].tolist() for name in wanted), strict=True):
+            start = ts // BUCKET_SECONDS * BUCKET_SECONDS
+            bucket = self._open.setdefault(start, _StepBucket())
+            bucket.dirty = True
+            sums = bucket.rows.get(rank)
+            bucket.rows[rank] = _started(step, *seconds) if sums is None else _added(sums, step, *seconds)
+
+    def close(self, before: float, forget: float) -> Iterator[StepRollup | RankPlace]:
+        """Yield the changed rows of buckets that end by ``before``; drop those that end by ``forget``.
+
+        With them come the places of their ranks, where these are new or were not written for long.
+        """
+        for start, bucket in changed(self._open, before, forget):
+            yield from self._rows(start, bucket)
+            yield from self._due_places(start, bucket)
+
+    def _due_places(self, start: float, bucket: _StepBucket) -> Iterator[RankPlace]:
+        for rank, row in sorted(bucket.rows.items()):
+            place = self._places[rank]
+            written, at = self._written.get(rank, (None, -math.inf))
+            # An older bucket that is closed again has nothing newer to add.
+            if start <= at or (place == written and start < at + PLACE_SECONDS):
+                continue
+            self._written[rank] = place, start
+            yield RankPlace(
+                cluster=self._cluster,
+                job_id=self._job,
+                attempt=self._attempt,
+                rank=rank,
+                node=self._node,
+                gpu_index=place[0],
+                coords=place[1:],
+                world_size=self._world_size,
+                step=int(row[-1]),
+                at=start,
+            )
+
+    def _rows(self, start: float, bucket: _StepBucket) -> Iterator[StepRollup]:
+        for rank, sums in sorted(bucket.rows.items()):
+            n, step, slowest, compute, longest, wait, checkpoint, first, last = sums
+            yield StepRollup(
+                cluster=self._cluster,
+                job_id=self._job,
+                attempt=self._attempt,
+                rank=rank,
+                node=self._node,
+                bucket=start,
+                n_steps=int(n),
+                step_seconds_sum=step,
+                step_seconds_max=slowest,
+                compute_seconds_sum=compute,
+                compute_seconds_max=longest,
+                wait_seconds_sum=wait,
+                checkpoint_seconds_sum=checkpoint,
+                first_step=int(first),
+                last_step=int(last),
+            )
+
+
+def _known(value: int) -> int | None:
+    """Return a coordinate, None for the number that stands for a missing one."""
+    return value if value >= 0 else None
+
+
+def _started(step: int, whole: float, compute: float, wait: float, checkpoint: float) -> list[float]:
+    return [1, whole, whole, compute, compute, wait, checkpoint, step, step]
+
+
+def _added(
+    sums: list[float], step: int, whole: float, compute: float, wait: float, checkpoint: float
+) -> list[float]:
+    n, total, slowest, computed, longest, waited, saved, first, last = sums
+    return [
+        n + 1,
+        _plus(total, whole),
+        _larger(slowest, whole),
+        _plus(computed, compute),
+        _larger(longest, compute),
+        _plus(waited, wait),
+        _plus(saved, checkpoint),
+        min(first, step),
+        max(last, step),
+    ]
+
+
+def _plus(a: float, b: float) -> float:
+    if b != b:
+        return a
+    return b if a != a else a + b
+
+
+def _larger(a: float, b: float) -> float:
+    if b != b:
+        return a
+    return b if a != a else max(a, b)
+
+
 class PlainRollUp(RollUp):
-    """All sources of one key group, each sample aggregated as it comes."""
+    """All sources of one key group, each sample and each step row aggregated as it comes."""
 
     def _new_node(self) -> Any:
         return PlainBuckets()
+
+    def _new_job(self, first: JobSteps) -> Any:
+        return PlainStepBuckets(first)

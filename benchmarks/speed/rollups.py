@@ -1,7 +1,8 @@
-"""CPU time of rolling up samples: as columns, and sample by sample as before, in turn on the same records.
+"""CPU time of roll-ups of samples and step rows: as columns, and one by one as before, on the same records.
 
-Samples of nodes of 8 GPUs and 8 NIC ports at one a second, as one partition of the storing worker takes them;
-decoding is included. The rows of both must be equal, bit for bit.
+Samples of nodes of 8 GPUs and 8 NIC ports at one a second, and step records of 8 ranks of jobs on those
+nodes, as one partition of the storing worker takes them; decoding is included. The rows of both ways must be
+equal, bit for bit.
 """
 
 from __future__ import annotations
@@ -9,16 +10,22 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from benchmarks.speed.plain_rollup import PlainRollUp
-from simulator import Cluster, ClusterSpec
-from slowrank.telemetry import NodeSample, decode_sample, encode
+from simulator import Cluster, ClusterSpec, JobSpec
+from slowrank.telemetry import JobSteps, NodeSample, decode_sample, decode_steps, encode
 from streams.rollup.rollup import RollUp, Rows
 from streams.watermark import Watermark
 
+Decode = Callable[[bytes], NodeSample | JobSteps]
+
 GOAL = 10.0
 """Samples per CPU-second, times those of the way before, at the number of nodes that a partition has."""
+
+JOB_NODES = 32
+STEP_SECONDS = 1.0
+"""Nodes of a job, and the length of its steps."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -28,41 +35,57 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--samples", type=int, default=6_000, help="of all nodes together")
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args(argv)
-    print("| nodes of a partition | before, µs a sample | as columns | samples per CPU-second | times |")
-    print("|---:|---:|---:|---:|---:|")
-    reached = [
-        _compare(nodes, args.samples // nodes, args.rounds) >= GOAL or nodes < 32 for nodes in args.nodes
-    ]
+    print("| | nodes of a partition | before, µs a record | as columns | records per CPU-second | times |")
+    print("|---|---:|---:|---:|---:|---:|")
+    reached = []
+    for nodes in args.nodes:
+        seconds = min(args.samples // nodes, 600)
+        times = _compare("samples", nodes, _samples(nodes, seconds), args.rounds)
+        reached.append(times >= GOAL or nodes < 32)
+        _compare("step rows", nodes, _steps(nodes, seconds), args.rounds)
     return int(not all(reached))
 
 
-def _compare(nodes: int, seconds: int, rounds: int) -> float:
+def _compare(what: str, nodes: int, messages: Sequence[bytes], rounds: int) -> float:
     """Print one row; return how many times faster columns are."""
-    messages = _messages(nodes, min(seconds, 600))
     times: dict[type[RollUp], list[float]] = {PlainRollUp: [], RollUp: []}
+    decode = decode_sample if what == "samples" else decode_steps
     for _ in range(rounds):
         rows = {}
         for kind, taken in times.items():
             began = time.process_time()
-            rows[kind] = _rolled(kind(), messages)
+            rows[kind] = _rolled(kind(), decode, messages)
             taken.append(1e6 * (time.process_time() - began) / len(messages))
         assert list(map(repr, rows[PlainRollUp])) == list(map(repr, rows[RollUp]))
     before, now = (statistics.median(taken) for taken in times.values())
-    print(f"| {nodes} | {before:.0f} | {now:.1f} | {1e6 / now:,.0f} | {before / now:.1f} |", flush=True)
+    print(
+        f"| {what} | {nodes} | {before:.1f} | {now:.1f} | {1e6 / now:,.0f} | {before / now:.1f} |", flush=True
+    )
     return before / now
 
 
-def _rolled(rollup: RollUp, messages: Sequence[bytes]) -> Rows:
+def _rolled(rollup: RollUp, decode: Decode, messages: Sequence[bytes]) -> Rows:
     watermark, rows = Watermark(), []
     for message in messages:
-        sample = decode_sample(message)
-        for second in watermark.advance(sample.ts):
+        record = decode(message)
+        for second in watermark.advance(record.ts):
             rows += rollup.tick(float(second))
-        rows += rollup.add(sample)
+        rows += rollup.add(record)
     return rows + rollup.flush()
 
 
-def _messages(nodes: int, seconds: int) -> list[bytes]:
+def _steps(nodes: int, seconds: int) -> list[bytes]:
+    sizes = [min(JOB_NODES, nodes - first) for first in range(0, nodes, JOB_NODES)]
+    jobs = tuple(
+        JobSpec(dp=size, tp=8, job_id=f"job-{i}", first_node=i * JOB_NODES, step_seconds=STEP_SECONDS)
+        for i, size in enumerate(sizes)
+    )
+    spec = ClusterSpec(nodes=nodes, gpus=8, nics=1, jobs=jobs)
+    records = Cluster(spec, seed=1).run(float(seconds))
+    return [encode(record) for record in records if isinstance(record, JobSteps)]
+
+
+def _samples(nodes: int, seconds: int) -> list[bytes]:
     spec = ClusterSpec(nodes=nodes, gpus=8, nics=8)
     records = Cluster(spec, seed=1).run(float(seconds))
     return [encode(record) for record in records if isinstance(record, NodeSample)]

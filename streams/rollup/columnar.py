@@ -6,7 +6,6 @@ of its node came: the result is that of folding them one by one, bit for bit. A 
 within the bucket, or with a late sample, is folded one by one.
 """
 
-import math
 from collections.abc import Iterable, Sequence
 from operator import attrgetter
 
@@ -20,37 +19,12 @@ from store.telemetry.buckets import ROLLED, Block
 from streams.columns import Array, FloatArray, as_float, stacked
 from streams.rollup.samples import BLOCKS, ROWS, NodeBuckets, Waiting, host_ids, increases, joined
 
-MOST = 512
-"""Samples of a partition that wait. Chosen: sixteen nodes for half a minute, or 1.8 MB of records; with more
-nodes than that the columns are long enough."""
-
 _Own = Sequence[Waiting]
 """The samples of one node for one bucket, in the order in which they came."""
 
 
-class SampleQueue:
-    """Samples that wait for the rows of their bucket to be due, by the bucket's start."""
-
-    def __init__(self) -> None:
-        self._waiting: dict[float, list[Waiting]] = {}
-        self._count = 0
-
-    def add(self, start: float, waiting: Waiting) -> None:
-        """Keep a sample of the bucket that begins at ``start``; fold all where too many wait."""
-        self._waiting.setdefault(start, []).append(waiting)
-        self._count += 1
-        if self._count >= MOST:
-            self.fold(math.inf)
-
-    def fold(self, last: float) -> None:
-        """Fold what waits for the buckets that begin by ``last``, in order: counters rise on from each."""
-        for start in sorted(start for start in self._waiting if start <= last):
-            samples = self._waiting.pop(start)
-            self._count -= len(samples)
-            _fold(samples)
-
-
-def _fold(samples: Iterable[Waiting]) -> None:
+def fold_samples(samples: Iterable[Waiting]) -> None:
+    """Fold samples of one bucket of many nodes, in the order in which they came."""
     nodes: dict[NodeBuckets, list[Waiting]] = {}
     for waiting in samples:
         nodes.setdefault(waiting.node, []).append(waiting)

@@ -6,21 +6,17 @@ keeps the row with the largest.
 """
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-import numpy as np
-
 from slowrank.telemetry import JobEnded, JobSteps, NodeSample
-from slowrank.telemetry.names import COORDS
-from slowrank.telemetry.schema import STEP_SCHEMAS
 from store.telemetry.batches import Row
-from store.telemetry.buckets import BUCKET_SECONDS, RankPlace, StepRollup
-from streams.columns import columns
-from streams.rollup.buckets import changed
-from streams.rollup.columnar import SampleQueue
+from streams.rollup.buckets import BucketQueue
+from streams.rollup.columnar import fold_samples
 from streams.rollup.samples import NodeBuckets
+from streams.rollup.samples import Waiting as WaitingSample
+from streams.rollup.steps import StepBuckets, fold_steps
+from streams.rollup.steps import Waiting as WaitingSteps
 
 GRACE_SECONDS = 2.0
 """Time after the end of a bucket for records out of order. Chosen: a later record only costs one more
@@ -33,107 +29,17 @@ KEEP_SECONDS = 300.0
 """Closed buckets are kept for so long. Chosen: a later record begins anew with a smaller ``n``, and is
 dropped."""
 
-PLACE_SECONDS = 300.0
-"""After which the place of a rank is written again where it has not changed. Chosen: a thirtieth of the
-writes of its roll-ups."""
-
 MAX_SEEN = 4096
 """Record ids of a source before those older than ``KEEP_SECONDS`` are dropped. Chosen: bounds memory."""
+
+MOST_WAITING = 512
+"""Samples of a partition that wait, and step records. Chosen: sixteen nodes for half a minute, or 1.8 MB of
+samples; with more nodes than that the columns are long enough."""
 
 Rows = list[Row]
 """Rows for the store: roll-ups and paces."""
 
 B = TypeVar("B", "NodeBuckets", "StepBuckets")
-
-
-STEP_SECONDS = ("step_seconds", "compute_seconds", "wait_seconds", "checkpoint_seconds")
-"""Columns of step rows that are rolled up."""
-
-
-@dataclass(slots=True)
-class _StepBucket:
-    """The steps of the ranks of one node in one bucket: rank -> running sums."""
-
-    rows: dict[int, list[float]] = field(default_factory=dict)
-    dirty: bool = True
-
-
-class StepBuckets:
-    """Buckets of one (cluster, job, attempt, node)."""
-
-    def __init__(self, first: JobSteps) -> None:
-        self._cluster, self._job, self._attempt = first.cluster, first.job_id, first.attempt
-        self._node = first.node
-        self._open: dict[float, _StepBucket] = {}
-        self._places: dict[int, tuple[int | None, ...]] = {}
-        self._written: dict[int, tuple[tuple[int | None, ...], float]] = {}
-        self._world_size = 0
-
-    def add(self, record: JobSteps) -> None:
-        """Add the rows of a record not seen before."""
-        held = columns(STEP_SCHEMAS[record.schema].rows, record.rows)
-        self._world_size = max(self._world_size, record.world_size)
-        ranks, first = np.unique(held["rank"], return_index=True)
-        where = zip(*(held[name][first].tolist() for name in ("gpu_index", *COORDS)), strict=True)
-        self._places.update(zip(ranks.tolist(), (tuple(map(_known, at)) for at in where), strict=True))
-        wanted = ("rank", "step", "ts", *STEP_SECONDS)
-        for rank, step, ts, *seconds in zip(*(held[name].tolist() for name in wanted), strict=True):
-            start = ts // BUCKET_SECONDS * BUCKET_SECONDS
-            bucket = self._open.setdefault(start, _StepBucket())
-            bucket.dirty = True
-            sums = bucket.rows.get(rank)
-            bucket.rows[rank] = _started(step, *seconds) if sums is None else _added(sums, step, *seconds)
-
-    def close(self, before: float, forget: float) -> Iterator[StepRollup | RankPlace]:
-        """Yield the changed rows of buckets that end by ``before``; drop those that end by ``forget``.
-
-        With them come the places of their ranks, where these are new or were not written for long.
-        """
-        for start, bucket in changed(self._open, before, forget):
-            yield from self._rows(start, bucket)
-            yield from self._due_places(start, bucket)
-
-    def _due_places(self, start: float, bucket: _StepBucket) -> Iterator[RankPlace]:
-        for rank, row in sorted(bucket.rows.items()):
-            place = self._places[rank]
-            written, at = self._written.get(rank, (None, -math.inf))
-            # An older bucket that is closed again has nothing newer to add.
-            if start <= at or (place == written and start < at + PLACE_SECONDS):
-                continue
-            self._written[rank] = place, start
-            yield RankPlace(
-                cluster=self._cluster,
-                job_id=self._job,
-                attempt=self._attempt,
-                rank=rank,
-                node=self._node,
-                gpu_index=place[0],
-                coords=place[1:],
-                world_size=self._world_size,
-                step=int(row[-1]),
-                at=start,
-            )
-
-    def _rows(self, start: float, bucket: _StepBucket) -> Iterator[StepRollup]:
-        for rank, sums in sorted(bucket.rows.items()):
-            n, step, slowest, compute, longest, wait, checkpoint, first, last = sums
-            yield StepRollup(
-                cluster=self._cluster,
-                job_id=self._job,
-                attempt=self._attempt,
-                rank=rank,
-                node=self._node,
-                bucket=start,
-                n_steps=int(n),
-                step_seconds_sum=step,
-                step_seconds_max=slowest,
-                compute_seconds_sum=compute,
-                compute_seconds_max=longest,
-                wait_seconds_sum=wait,
-                checkpoint_seconds_sum=checkpoint,
-                first_step=int(first),
-                last_step=int(last),
-            )
 
 
 @dataclass(slots=True)
@@ -170,8 +76,9 @@ class _Source(Generic[B]):
 class RollUp:
     """All sources of one key group."""
 
-    def __init__(self) -> None:
-        self._queue = SampleQueue()
+    def __init__(self, *, most_waiting: int = MOST_WAITING) -> None:
+        self._samples: BucketQueue[WaitingSample] = BucketQueue(fold_samples, most_waiting)
+        self._steps: BucketQueue[WaitingSteps] = BucketQueue(fold_steps, most_waiting)
         self._nodes: dict[tuple[str, str], _Source[NodeBuckets]] = {}
         self._jobs: dict[tuple[str, str, int, str], _Source[StepBuckets]] = {}
         self._now = -math.inf
@@ -190,14 +97,19 @@ class RollUp:
         if isinstance(record, JobEnded):
             return []
         key = (record.cluster, record.job_id, record.attempt, record.node)
-        job = self._jobs.setdefault(key, _Source(StepBuckets(record), self._now))
+        job = self._jobs.get(key)
+        if job is None:
+            job = self._jobs[key] = _Source(self._new_job(record), self._now)
         if not job.fresh(record, self._now):
             return []
         job.buckets.add(record)
         return job.close(job.time - GRACE_SECONDS)
 
     def _new_node(self) -> NodeBuckets:
-        return NodeBuckets(self._queue)
+        return NodeBuckets(self._samples)
+
+    def _new_job(self, first: JobSteps) -> StepBuckets:
+        return StepBuckets(first, self._steps)
 
     def tick(self, event_time: float) -> Rows:
         """Close the open buckets of idle sources; drop sources gone for long."""
@@ -214,41 +126,3 @@ class RollUp:
 
     def _all(self) -> tuple[_Source[NodeBuckets] | _Source[StepBuckets], ...]:
         return (*self._nodes.values(), *self._jobs.values())
-
-
-def _known(value: int) -> int | None:
-    """Return a coordinate, None for the number that stands for a missing one."""
-    return value if value >= 0 else None
-
-
-def _started(step: int, whole: float, compute: float, wait: float, checkpoint: float) -> list[float]:
-    return [1, whole, whole, compute, compute, wait, checkpoint, step, step]
-
-
-def _added(
-    sums: list[float], step: int, whole: float, compute: float, wait: float, checkpoint: float
-) -> list[float]:
-    n, total, slowest, computed, longest, waited, saved, first, last = sums
-    return [
-        n + 1,
-        _plus(total, whole),
-        _larger(slowest, whole),
-        _plus(computed, compute),
-        _larger(longest, compute),
-        _plus(waited, wait),
-        _plus(saved, checkpoint),
-        min(first, step),
-        max(last, step),
-    ]
-
-
-def _plus(a: float, b: float) -> float:
-    if b != b:
-        return a
-    return b if a != a else a + b
-
-
-def _larger(a: float, b: float) -> float:
-    if b != b:
-        return a
-    return b if a != a else max(a, b)

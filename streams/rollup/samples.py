@@ -7,7 +7,7 @@ nodes at once into the same state, by the same functions ``joined`` and ``increa
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from slowrank.telemetry.schema import Block as Layout
 from store.telemetry.buckets import BUCKET_SECONDS, ROLLED, Block, NodeLatest, SampleRollup
 from streams.columns import Array, FloatArray, Mask, as_float, runs
 from streams.node.counters import plausible
-from streams.rollup.buckets import changed
+from streams.rollup.buckets import BucketQueue, changed
 
 BLOCKS: tuple[Block, ...] = ("gpu", "nic", "host")
 
@@ -133,22 +133,10 @@ class Waiting(NamedTuple):
     late: bool
 
 
-class Queue(Protocol):
-    """Samples of all nodes that wait to be folded."""
-
-    def add(self, start: float, waiting: Waiting) -> None:
-        """Keep a sample of the bucket that begins at ``start``."""
-        ...
-
-    def fold(self, last: float) -> None:
-        """Fold what waits for the buckets that begin by ``last``, in order of buckets."""
-        ...
-
-
 class NodeBuckets:
     """Buckets of one node. Samples wait in ``queue`` until rows of their bucket are due."""
 
-    def __init__(self, queue: Queue) -> None:
+    def __init__(self, queue: BucketQueue[Waiting]) -> None:
         self._queue = queue
         self._open: dict[float, SampleBucket] = {}
         self.readings = {block: Readings(block) for block in BLOCKS}

@@ -3,7 +3,6 @@
 import itertools
 
 import numpy as np
-import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
@@ -11,8 +10,7 @@ from benchmarks.speed.plain_rollup import PlainRollUp
 from slowrank.telemetry import NodeSample
 from slowrank.telemetry.columns import pack
 from slowrank.telemetry.schema import SAMPLE_SCHEMAS
-from streams.rollup import columnar
-from streams.rollup.rollup import RollUp
+from streams.rollup.rollup import MOST_WAITING, RollUp
 
 DEVICES = (("0", "1"), ("0", "1", "2"), ("2", "0"), ("1",), ())
 PORTS = (("mlx5_0/1",), ("mlx5_1/1", "mlx5_0/1"), ())
@@ -100,9 +98,7 @@ def rolled(rollup, steps, flush_at=()):
 def test_columns_give_the_rows_of_folding_one_by_one(seed, nodes, messy, most, flushes):
     """Whatever comes and however many samples wait, each step gives the same rows."""
     steps = stream(seed, nodes=nodes, seconds=35, messy=messy)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(columnar, "MOST", most)
-        assert rolled(RollUp(), steps, flushes) == rolled(PlainRollUp(), steps, flushes)
+    assert rolled(RollUp(most_waiting=most), steps, flushes) == rolled(PlainRollUp(), steps, flushes)
 
 
 def test_most_samples_of_a_calm_partition_are_folded_together(monkeypatch):
@@ -118,6 +114,6 @@ def test_most_samples_of_a_calm_partition_are_folded_together(monkeypatch):
 def test_what_waits_is_bounded():
     """A node whose clock stands still, so that no bucket ever closes, keeps a bounded number of samples."""
     rollup, chance = RollUp(), np.random.default_rng(1)
-    for n in range(columnar.MOST + 10):
+    for n in range(MOST_WAITING + 10):
         rollup.add(sample(0, 1000.0 + n * 1e-3, n, chance, messy=False))
-    assert rollup._queue._count == 10
+    assert len(rollup._samples) == 10

@@ -5,6 +5,8 @@ from collections.abc import Iterable
 
 from slowrank.telemetry import BadRecord
 from slowrank.telemetry.topics import JOB_STEPS, NODE_SAMPLES
+from store.telemetry.buckets import BUCKET_SECONDS
+from streams.rollup.rollup import KEEP_SECONDS
 from streams.runtime.kafka.dead_letters import Message
 from streams.runtime.kafka.decoding import TELEMETRY
 from streams.runtime.kafka.moved_keys import MovedKeys
@@ -14,6 +16,11 @@ from streams.runtime.partitions.partition import RollUpPartition
 from streams.runtime.partitions.partition_table import PartitionTable, Step, TopicConfig
 from streams.runtime.write_buffer import RowBuffer
 
+WINDOW_SECONDS = KEEP_SECONDS + 3 * BUCKET_SECONDS
+"""Log that is read again after a restart: that of the buckets that are kept. Chosen: three more, as a record
+is logged seconds after its time. The rows of a bucket that is read in part, or without the reading before it,
+change nothing: the store keeps those with more samples, or the first of as many."""
+
 
 class RollUpSink:
     """Takes samples and steps. Skips what cannot be read: the detecting worker makes the dead letters."""
@@ -21,8 +28,9 @@ class RollUpSink:
     def __init__(self, context: WorkerContext, *, rows: RowBuffer, moves: MovedKeys | None = None) -> None:
         self._context = context
         self._rows = rows
+        window = min(context.window, WINDOW_SECONDS)
         topics = {
-            context.name(topic): TopicConfig(TELEMETRY[topic], RollUpPartition, context.window, clocked=True)
+            context.name(topic): TopicConfig(TELEMETRY[topic], RollUpPartition, window, clocked=True)
             for topic in (NODE_SAMPLES, JOB_STEPS)
         }
         self.partitions: PartitionTable[RollUpPartition] = PartitionTable(topics, context, moves=moves)

@@ -185,3 +185,13 @@ def test_rows_wait_for_company_but_not_for_long():
     buffer.add([node] * 2000)
     asyncio.run(buffer.flush())
     assert len(database.rows) == 2001
+
+
+def test_no_more_is_read_again_than_is_kept():
+    """Five minutes of roll-ups and three buckets, however much rebuilds the detectors."""
+    log, database = Log(list(traffic.nodes(count=1, seconds=600, ends=NOW)), topic="node-samples"), Database()
+    sinks = Sinks(log, database)
+    asyncio.run(sinks.rollups.take(log.messages[-1]))
+    assert log.reread == [(log.messages[-1].timestamp - 330.0, len(log.messages) - 1)]
+    rows = [row for row in database.rows + sinks.rollups._rows._rows if isinstance(row, SampleRollup)]
+    assert min(row.bucket for row in rows) >= NOW - 345.0

@@ -29,7 +29,7 @@ class FindingConfig:
     node_hold_share: float = 0.5
     node_hold_seconds: float = 30.0
     """Where several ranks of a node are slow, each waits for the others before it is a finding of its own:
-    this share of the time from its onset on, but no longer than so many seconds."""
+    this share of the time from its onset on, but no longer than so many seconds, or than onsets are vague."""
     hold_seconds: float = 1.0
     """Links and silence of nodes with known racks or switches are held so long for the other nodes, so that a
     dead switch is one finding from the start (chosen: the period of their reports)."""

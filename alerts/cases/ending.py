@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from alerts.cases.case import Case
 from alerts.cases.explaining import explaining_key, traces
+from alerts.cases.gathered import vagueness
 from alerts.cases.grouping import held_for_others
 from alerts.cases.lifecycle import Event, transition
 from alerts.cases.scope import Scope
@@ -54,7 +55,7 @@ def held_until(scope: Scope, case: Case, config: FindingConfig) -> float:
     if held_for_others(case, scope.cases, config):
         # Ranks that are equally slow cross the threshold at different steps: the later, the further apart.
         taken = config.node_hold_share * (case.ready_at - case.since)
-        return case.ready_at + min(max(taken, 0.0), config.node_hold_seconds)
+        return case.ready_at + min(max(taken, 0.0), max(config.node_hold_seconds, 2.0 * vagueness(case)))
     placed = case.subject.rack is not None or case.subject.switch is not None
     held = (placed and case.rule.held_for_domain) or case.rule.trace
     return case.ready_at + (config.hold_seconds if held else 0.0)

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 
 from alerts.cases import tensor_group
 from alerts.cases.case import Case
-from alerts.cases.gathered import made, refreshed, revived, slow_together
+from alerts.cases.gathered import began_together, made, refreshed, revived, slow_together
 from alerts.config import FindingConfig
 from slowrank.telemetry import Subject, Suspicion
 
@@ -15,9 +15,10 @@ def grouped(member: Case, group: Case, config: FindingConfig) -> bool:
     """Return whether ``member`` is one of the slow ranks, or the group of them, that ``group`` is about."""
     if member.kind != group.kind or not (_is_part(member, group) or tensor_group.is_mate(member, group)):
         return False
-    began = group.since - config.agree_within_seconds
     ended = group.cleared_at if not group.active else None
-    return member.since >= began and (ended is None or member.since <= ended)
+    if ended is not None and member.since > ended:
+        return False
+    return member.since >= group.since or began_together(member, group, config)
 
 
 def members_of(group: Case, cases: Mapping[str, Case], config: FindingConfig) -> tuple[Case, ...]:
@@ -45,7 +46,7 @@ def among_slow_ranks(case: Case, cases: Mapping[str, Case], config: FindingConfi
     if any(_is_node(c) and c.kind == case.kind and c.live and not c.active for c in cases.values()):
         return True
     others = [c for c in cases.values() if c.kind == case.kind and c.active and _is_measured(c)]
-    together = [c for c in others if abs(c.since - case.since) <= config.agree_within_seconds]
+    together = [c for c in others if began_together(c, case, config)]
     jobs = _jobs_of(together)
     return len(together) > 1 and _running(jobs) >= config.node_group_size and _elsewhere(jobs)
 

@@ -21,6 +21,7 @@ from detectors.decision.figures import Log, comparisons, dates, job_ratio, waits
 from detectors.decision.watch import Held, Watch
 from detectors.decision.work import WorkFit, log_amounts
 from detectors.peers.ratios import StepTimes
+from detectors.peers.shared_work import SharedWork
 from detectors.robust import nan_median
 from detectors.straggler.core import (
     TIMINGS,
@@ -96,6 +97,8 @@ class HypothesisCore:
         self._channels: dict[Timing, _Channel] = {}
         self._usual_step = 1.0
         self._work = WorkFit()
+        nodes = np.arange(layout.ranks) if layout.nodes is None else layout.nodes
+        self._shared_work = SharedWork.from_coords(layout.coords, nodes)
         self._log = Log(layout.ranks)
         self._resumed: list[HeldSlow] = []
         self._reported: list[tuple[Timing, Held]] = []
@@ -147,15 +150,19 @@ class HypothesisCore:
         """Return what a slow rank of this step rests on."""
         held, role = self._held(slow.timing, slow.rank), self._role(slow.timing, slow.rank)
         group, mates = self._mates(slow)
+        work_possible = slow.timing == "compute" and self._shared_work.may_explain(
+            slow.rank, self._channels["compute"].watch.slow, batch_known=self._work.known
+        )
         return Explanation(
             comparisons=comparisons(self._log, slow, role),
             hindsight=None,
             role=role if self._layout.coords else None,
             believed=slow.alone,
             work="fixed",
-            work_known=bool(self._work.slopes.any()),
+            work_known=self._work.known,
+            work_possible=work_possible,
             since_start=held is not None and held.start,
-            ruled_out=() if held is None else self._ruled_out(held),
+            ruled_out=() if held is None else self._ruled_out(held, work_possible=work_possible),
             tensor_group=group,
             mates=mates,
         )
@@ -289,9 +296,10 @@ class HypothesisCore:
         members: Ints = roles.groups[number] if number >= 0 else np.flatnonzero(roles.small)
         return members
 
-    def _ruled_out(self, held: Held) -> tuple[str, ...]:
+    def _ruled_out(self, held: Held, *, work_possible: bool) -> tuple[str, ...]:
         names = {"stage": "imbalance.stage", "expert": "imbalance.workload", "ring": "network"}
-        return tuple(sorted({names.get(unit, unit) for unit in held.explained.ruled_out}))
+        names_out = {names.get(unit, unit) for unit in held.explained.ruled_out}
+        return tuple(sorted(names_out - ({"imbalance.workload"} if work_possible else set())))
 
     def _mates(self, slow: SlowRank) -> tuple[int, Mates]:
         groups = self._tensor_groups

@@ -104,7 +104,8 @@ class Ratios:
     machines are suspected: no rank is compared with them.
     ``settled`` counts the steps since warm-up; the first step seen was ``started`` and ended at ``first_ts``.
     ``source`` is what is compared; with step times alone, the ranks are ``asynchronous`` when these differ,
-    and have a ``common_clock`` when they do not: then ranks cannot be compared.
+    and have a ``common_clock`` when they do not: then ranks cannot be compared. ``cost`` is the last fit of
+    time against reported work, ``work`` the one that is taken out, where it explains a good part.
     """
 
     def __init__(
@@ -128,6 +129,7 @@ class Ratios:
         self.source: Source | None = None
         self.asynchronous = self.common_clock = False
         self.work: WorkModel | None = None
+        self.cost: WorkModel | None = None
         self.shards = shards
         self._replicas = replicas
         self._share_batches = False
@@ -298,6 +300,7 @@ class Ratios:
         differences."""
         last = self.history.last
         model = fit_work(last("compute", 200), last("tokens", 200), last("squares", 200))
+        self.cost = model or self.cost
         if model is None:
             return
         n = min(self.settled, self.config.history)

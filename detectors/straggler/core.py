@@ -118,7 +118,8 @@ class Explanation:
 
     ``role`` [members] are the ranks that do the same work, None where roles are unknown. ``believed``: the
     evidence has sufficed alone since the rank was found. ``work_known``: the ranks' amounts of work are taken
-    out of their times. ``since_start``: slow in the first step seen. ``tensor_group``: number of ranks of its
+    out of their times. ``work_possible``: all who get work together are as slow, so that more work explains
+    it as well. ``since_start``: slow in the first step seen. ``tensor_group``: number of ranks of its
     tensor-parallel group, ``mates`` how slow these are.
     """
 
@@ -128,6 +129,7 @@ class Explanation:
     believed: bool
     work: Kind
     work_known: bool
+    work_possible: bool
     since_start: bool
     ruled_out: tuple[str, ...]
     tensor_group: int

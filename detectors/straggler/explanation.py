@@ -7,8 +7,9 @@ import numpy as np
 
 from detectors.changepoint.offline_segmentation import WINDOW, second_opinion
 from detectors.peers.ratios import Ratios
+from detectors.peers.shared_work import SharedWork
 from detectors.robust import Floats, nan_median, spread
-from detectors.straggler.candidate import series_of
+from detectors.straggler.candidate import deviations, series_of
 from detectors.straggler.core import (
     Comparison,
     Explanation,
@@ -34,8 +35,16 @@ _MORE, _MORE_SECONDS = 1.1, 1e-3
 """Chosen: a rank loads or transfers no longer than its peers up to a tenth and a millisecond more."""
 
 
-def explain(ratios: Ratios, channel: TimingChannel, slow: SlowRank, group: Ints) -> Explanation:
-    """Return what a slow rank of this step rests on; ``group`` [members] is its tensor-parallel group."""
+_AS_SLOW = 0.5
+"""Chosen, of a rank's own slowdown: from here on others are as slow (``gates``)."""
+
+
+def explain(
+    ratios: Ratios, channel: TimingChannel, slow: SlowRank, group: Ints, shared: SharedWork
+) -> Explanation:
+    """Return what a slow rank of this step rests on; ``group`` [members] is its tensor-parallel group,
+    ``shared`` who gets more work together."""
+    work_possible = _may_be_work(ratios, channel, slow, shared)
     return Explanation(
         comparisons=_compare(ratios, slow),
         hindsight=_hindsight(ratios, slow, metric=_metric_of(ratios, slow)),
@@ -44,8 +53,9 @@ def explain(ratios: Ratios, channel: TimingChannel, slow: SlowRank, group: Ints)
         believed=slow.alone or bool(channel.believed[slow.rank]),
         work=ratios.kind.kind,
         work_known=ratios.work is not None,
+        work_possible=work_possible,
         since_start=slow.onset <= ratios.first_ts,
-        ruled_out=_ruled_out(ratios, slow),
+        ruled_out=_ruled_out(ratios, slow, work_possible=work_possible),
         tensor_group=group.size,
         mates=mates(ratios, channel, slow, group),
     )
@@ -74,12 +84,23 @@ def _past_figures(before: Floats) -> PastFigures:
     return PastFigures(float(nan_median(before)), mad, int(np.isfinite(before).sum()))
 
 
-def _ruled_out(ratios: Ratios, slow: SlowRank) -> tuple[str, ...]:
+def _may_be_work(ratios: Ratios, channel: TimingChannel, slow: SlowRank, shared: SharedWork) -> bool:
+    """Return whether all who get work together with the rank are as slow as it."""
+    if slow.timing != "compute":
+        return False
+    steps = max(slow.steps, 1)
+    effect = nan_median(deviations(ratios, channel, "compute", steps, lasting=slow.lasting))
+    as_slow = effect >= _AS_SLOW * effect[slow.rank]
+    batch_known = bool(np.isfinite(ratios.history.last("tokens", steps)[:, slow.rank]).any())
+    return shared.may_explain(slow.rank, as_slow, batch_known=batch_known)
+
+
+def _ruled_out(ratios: Ratios, slow: SlowRank, *, work_possible: bool) -> tuple[str, ...]:
     """Name the other explanations that were looked at and found no different from the peers'."""
     checked = []
     if ratios.groups.members.shape[0] > 1 and slow.peers >= 3:
         checked.append("imbalance.stage")
-    if ratios.kind.kind == "fixed" or ratios.work is not None:
+    if not work_possible and (ratios.kind.kind == "fixed" or ratios.work is not None):
         checked.append("imbalance.workload")
     parts = (("data", "data_loading"), ("comm", "network")) if slow.timing == "compute" else ()
     for series, name in parts:

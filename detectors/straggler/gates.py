@@ -9,7 +9,7 @@ none of the other explanations holds, each of which has a function here:
 3. The rank was on the slow side in less than 65 % of its steps: a few far ones are no slowdown.
 4. ``compute``: its role, or its position in a layer, slowed as a whole; or it waits more than its mates, as a
    victim does and a culprit does not; or many of its role look as slow and its own past shows no change; or
-   it is slow by little, and healthy ranks are as far off for as many steps.
+   it is slow by little, and healthy ranks are as far off for as many steps; or it reports as much more work.
 5. ``rest``: it must have taken longer for 20 steps and 20 s, against its own past too, and wait least.
 
 Effects are log ratios to peers (compute) or shares of the peers' work (data, rest), [ranks]. Limits called
@@ -102,6 +102,7 @@ def is_confirmed(ratios: Ratios, found: Candidate, over: Bools) -> bool:
         or waits_least(ratios, found) is False
         or ((ratios.asynchronous or _is_one_of_many(ratios, found)) and not _changed_itself(ratios, found))
         or _wanders(ratios, found)
+        or _has_more_work(ratios, found)
     )
 
 
@@ -196,6 +197,37 @@ def _wanders(ratios: Ratios, found: Candidate) -> bool:
     some = calm[:: math.ceil(calm.size / _MOST_MATES)]
     scatter = _scatter_of_blocks(ratios.history.last("x", held)[:, some], length)
     return found.size < _SURE_BLOCKS * scatter
+
+
+def _has_more_work(ratios: Ratios, found: Candidate) -> bool:
+    """Return whether the work that the rank reports beyond its mates' explains its excess.
+
+    With a(t) the log of the rank's amount over the median of its mates', the work explains
+    median a(since the onset) - median a(before), at most: the time of a step grows no faster than its amount,
+    and no more than a fit of time against amounts shows (``Ratios.cost``), once there is one. What is kept of
+    a fit is out of the ratios already.
+    """
+    if ratios.work is not None:
+        return False
+    last = ratios.history.last
+    steps = found.steps + LOOK_BEFORE
+    amounts = {name: np.where((a := last(name, steps)) > 0, a, np.nan) for name in ("tokens", "squares")}
+    if not any(np.isfinite(a[-found.steps :, found.rank]).any() for a in amounts.values()):
+        return False
+    explained = max(_grown(ratios, found, np.log(amount)) for amount in amounts.values())
+    if ratios.cost is not None:
+        explained = min(explained, _grown(ratios, found, ratios.cost.log_expected(**amounts)))
+    return bool(found.size - max(explained, 0.0) < np.log1p(ratios.config.min_effect))
+
+
+def _grown(ratios: Ratios, found: Candidate, amount: Floats) -> float:
+    """Return by how much the rank's share of a log ``amount`` [steps, ranks] has grown; 0 where unknown."""
+    mates = ratios.mates(found.rank)
+    if not mates.any():
+        mates = np.arange(ratios.ranks) != found.rank
+    share = amount[:, found.rank] - nan_median(amount[:, mates], axis=1)
+    before = 0.0 if found.lasting else float(np.nan_to_num(nan_median(share[: -found.steps])))
+    return float(np.nan_to_num(nan_median(share[-found.steps :]))) - before
 
 
 def _scatter_of_blocks(x: Floats, length: int) -> float:

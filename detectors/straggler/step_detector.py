@@ -36,6 +36,7 @@ from detectors.peers.peers import MIN_PEERS, PeerGroups
 from detectors.peers.ratios import Ratios, StepTimes
 from detectors.peers.replicas import Replicas
 from detectors.peers.shards import Shards
+from detectors.peers.shared_work import SharedWork
 from detectors.robust import nan_median
 from detectors.straggler.candidate import Candidate, candidate, series_of
 from detectors.straggler.config import StragglerConfig
@@ -73,8 +74,7 @@ class StragglerDetector:
 
     ``roles`` [ranks] number who does the same work, ``replicas`` who works on the same batch, ``shards`` who
     has the same part of a layer, ``nodes`` [ranks] who shares a machine, ``tensor_groups`` [ranks] the
-    tensor-parallel group (-1: none); None: unknown. With ``uneven_experts`` one rank may have more work than
-    its peers from the start.
+    tensor-parallel group (-1: none), ``shared_work`` who gets more work together; None: unknown.
 
     Per step and timing: ratios to the right peers (``Ratios``), log-likelihood CUSUMs of them
     (``TimingChannel``), gates on each rank newly over its threshold (``gates``). Compute is examined first:
@@ -92,13 +92,13 @@ class StragglerDetector:
         shards: Shards | None = None,
         nodes: Ints | None = None,
         tensor_groups: Ints | None = None,
-        uneven_experts: bool = False,
+        shared_work: SharedWork | None = None,
     ) -> None:
         self.ratios = Ratios(ranks, roles, config or StragglerConfig(), replicas, shards, nodes)
         self.channels: dict[Timing, TimingChannel] = {name: TimingChannel(ranks) for name in TIMINGS}
         self.pace_spread = 0.0
         self._tensor_groups = tensor_groups
-        self._uneven_experts = uneven_experts
+        self._shared_work = shared_work or SharedWork.from_coords({}, self.ratios.nodes.index)
         self._job_wide = JobWideWatch(self.ratios.config.history)
         self._network = NetworkWatch()
         self._rotation = RotatingSlowness()
@@ -165,7 +165,8 @@ class StragglerDetector:
 
     def explain(self, slow: SlowRank) -> Explanation:
         """Return what a slow rank of this step rests on."""
-        return explain(self.ratios, self.channels[slow.timing], slow, self._tensor_group(slow))
+        channel = self.channels[slow.timing]
+        return explain(self.ratios, channel, slow, self._tensor_group(slow), self._shared_work)
 
     def paces(self, ranks: Ints, *, least: int) -> Floats:
         """Return the usual log ratio of some ranks to their role, [len(ranks)]; NaN where it means nothing,
@@ -191,7 +192,7 @@ class StragglerDetector:
 
     def _slow_since_start(self) -> tuple[SlowRank, ...]:
         """Return ranks newly found far slower than their peers in the first steps, before noise is known."""
-        if self._uneven_experts or self.ratios.history.count > STEPS:
+        if self._shared_work.has_experts or self.ratios.history.count > STEPS:
             return ()
         channel = self.channels["compute"]
         found = [f for f in slow_since_start(self.ratios) if not channel.raised[f.rank]]

@@ -7,6 +7,7 @@ import numpy as np
 from detectors.peers.replicas import Replicas
 from detectors.peers.roles import roles_from_coords
 from detectors.peers.shards import Shards
+from detectors.peers.shared_work import SharedWork
 from detectors.straggler.config import StragglerConfig
 from detectors.straggler.core import DecisionCore, Ints
 from detectors.straggler.step_detector import StragglerDetector
@@ -31,7 +32,7 @@ def make_core(
         shards=Shards.from_coords(coords, nodes),
         nodes=nodes,
         tensor_groups=tensor_groups,
-        uneven_experts=bool((coords["ep"] > 0).any()),
+        shared_work=SharedWork.from_coords(coords, nodes),
     )
 
 

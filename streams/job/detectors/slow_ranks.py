@@ -114,7 +114,7 @@ def _suspicion(view: JobView, slow: SlowRank, at: float) -> Suspicion:
     if slow.excursions:
         kind = "straggler.intermittent"
     weight = _weight(slow, why)
-    uneven = {"imbalance.workload": _WEIGHT_UNEXPLAINED} if why.work == "variable" else {}
+    uneven = {"imbalance.workload": _WEIGHT_UNEXPLAINED} if _may_be_work(why) else {}
     catalogue_id = "data_loading" if kind == "data.loader_slow" else "peer_step"
     return msgspec.structs.replace(
         dated(view, view.subject(rank), kind, catalogue_id=catalogue_id, since=slow.onset, at=at),
@@ -196,6 +196,11 @@ def _opinion(opinion: Opinion) -> str:
     return found + (f"; further changes: {opinion.further}" if opinion.further else "")
 
 
+def _may_be_work(why: Explanation) -> bool:
+    """Return whether more work explains the slowness as well as a slow machine does."""
+    return why.work == "variable" or why.work_possible
+
+
 def _of_rest(why: Explanation) -> str:
     """Return where in the rest of its step a rank is slow."""
     transfers = next((c for c in why.comparisons if c.metric == "comm_seconds" and c.peers is not None), None)
@@ -218,4 +223,6 @@ def _note(slow: SlowRank, why: Explanation) -> str:
         parts.append("too few peers in its role: judged against its own past and the other ranks'")
     if why.work == "variable" and not why.work_known:
         parts.append("work varies between ranks and no token counts were given")
+    if why.work_possible:
+        parts.append("as slow are all ranks with its expert or batch: more work would show the same")
     return "; ".join(parts)

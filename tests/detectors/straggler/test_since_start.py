@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from detectors.peers.ratios import StepTimes
+from detectors.peers.shared_work import SharedWork
 from detectors.straggler.step_detector import StragglerDetector
 
 RANKS = 16
@@ -114,4 +115,5 @@ def test_one_that_waits_longer_than_its_mates_is_no_culprit():
 
 def test_experts_without_counts_may_have_more_work_from_the_start():
     """A hot expert cannot be distinguished from a slow rank in a few steps."""
-    assert named(detector(uneven_experts=True), job(np.where(SLOW, 2.35, 1.0), steps=8)) == {}
+    experts = SharedWork.from_coords({"ep": np.arange(RANKS)}, NODES)
+    assert named(detector(shared_work=experts), job(np.where(SLOW, 2.35, 1.0), steps=8)) == {}

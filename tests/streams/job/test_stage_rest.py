@@ -5,14 +5,13 @@ import dataclasses
 import numpy as np
 import pytest
 
-from benchmarks.detection.step_jobs import records, synchronous
-from streams.job.config import JobStageConfig
+from benchmarks.detection.step_jobs import synchronous
 from tests.streams.job.job_tables import (
-    SuspectingStage,
     believed,
     healthy,
     job_level,
     layout,
+    of_core,
     run,
     steps_between,
 )
@@ -43,10 +42,7 @@ def transferring(ranks, *, reported, seconds=1.0, jitter=0.05):
 @pytest.mark.parametrize("reported", [True, False])
 def test_long_transfers_of_those_who_wait_least_are_found(core, reported, ranks, jitter):
     """Whether or not transfers have a column of their own: reporting them hides no one."""
-    stage = SuspectingStage(JobStageConfig(decision=True))
-    table = transferring(ranks, reported=reported, jitter=jitter)
-    suspicions = [s for record in records(table) for s in stage.process(record)]
-    found = believed([s for s in suspicions if s.shadow == (core == "second")])
+    found = believed(of_core(transferring(ranks, reported=reported, jitter=jitter), core))
     assert set(found) == set(ranks)
     one = found[ranks[0]]
     assert one.job_slowdown_ratio > 1.5

@@ -1,0 +1,63 @@
+"""Who gets more work together."""
+
+import numpy as np
+
+from detectors.peers.shared_work import SharedWork
+
+
+def slow(ranks, of=16):
+    """Return a mask of some slow ranks."""
+    return np.isin(np.arange(of), ranks)
+
+
+RANK = np.arange(16)
+TWO_NODES = RANK // 8
+
+
+def test_an_expert_of_one_rank_may_have_more_work():
+    """No other rank has it, so that no other shows what it costs."""
+    work = SharedWork.from_coords({"ep": RANK}, TWO_NODES)
+    assert work.has_experts
+    assert work.may_explain(5, slow([5]), batch_known=True)
+
+
+def test_an_expert_on_several_machines_shows_by_itself():
+    """Its other ranks would be as slow."""
+    work = SharedWork.from_coords({"ep": RANK % 8, "dp": RANK // 8}, TWO_NODES)
+    assert not work.may_explain(5, slow([5]), batch_known=True)
+    assert not work.may_explain(5, slow([5, 13]), batch_known=True)
+
+
+def test_the_tensor_group_of_an_expert_has_its_work():
+    """All of its ranks compute for the same expert."""
+    work = SharedWork.from_coords({"ep": RANK // 4, "tp": RANK % 4}, TWO_NODES)
+    assert work.may_explain(5, slow([4, 5, 6, 7]), batch_known=True)
+    assert not work.may_explain(5, slow([5]), batch_known=True)
+
+
+def test_one_expert_for_all_is_none():
+    """Jobs without experts may report position 0 of one."""
+    work = SharedWork.from_coords({"ep": RANK * 0}, TWO_NODES)
+    assert not work.has_experts
+    assert not work.may_explain(5, slow([5]), batch_known=False)
+
+
+def test_the_stages_of_a_replica_share_its_batch():
+    """Unless ranks report how much is in it, or not all of them are slow."""
+    work = SharedWork.from_coords({"dp": RANK // 4, "pp": RANK % 4}, TWO_NODES)
+    assert work.may_explain(9, slow([8, 9, 10, 11]), batch_known=False)
+    assert not work.may_explain(9, slow([8, 9, 10, 11]), batch_known=True)
+    assert not work.may_explain(9, slow([8, 9, 10]), batch_known=False)
+
+
+def test_a_replica_that_is_one_machine_may_be_the_machine():
+    """Its slowness has a simpler explanation."""
+    work = SharedWork.from_coords({"dp": RANK // 8, "pp": RANK % 8}, TWO_NODES)
+    assert not work.may_explain(9, slow(range(8, 16)), batch_known=False)
+
+
+def test_without_coordinates_nothing_is_shared():
+    """Nor where single ranks lack them."""
+    assert not SharedWork.from_coords({}, TWO_NODES).may_explain(5, slow([5]), batch_known=False)
+    some = SharedWork.from_coords({"ep": np.where(RANK == 3, -1, RANK)}, TWO_NODES)
+    assert not some.may_explain(5, slow([5]), batch_known=False)

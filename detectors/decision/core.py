@@ -40,6 +40,10 @@ Bools = npt.NDArray[np.bool_]
 LEAST: dict[Timing, float] = {"compute": math.log(1.02), "rest": math.log(1.03), "data": math.log(1.03)}
 """Least effects, in logs: healthy ranks of recorded jobs differ by 1-2 % for a while (handbook 1.1)."""
 
+_EVERY: dict[Timing, int] = {"compute": 1, "rest": 4, "data": 2}
+"""Steps between two looks at the ladder. Chosen: loading and the rest stall for some steps at a time, and a
+look at either costs as much as one at compute."""
+
 _FIRST = 3
 """Steps seen before roles are made: which columns ranks report, and the usual step, are known from them."""
 
@@ -210,7 +214,14 @@ class HypothesisCore:
                 roles = Roles(labels, present)
                 # The part of the step that one rank alone spends from the start, for saving and logging, is
                 # no fault.
-                watch = Watch(self._layout, present, roles.small, least=LEAST[timing], start=timing != "rest")
+                watch = Watch(
+                    self._layout,
+                    present,
+                    roles.small,
+                    least=LEAST[timing],
+                    every=_EVERY[timing],
+                    start=timing != "rest",
+                )
                 self._channels[timing] = _Channel(roles, watch, [])
         for slow in self._resumed:
             channel = self._channels.get(slow.timing)

@@ -15,7 +15,9 @@ Bools = npt.NDArray[np.bool_]
 
 LENGTHS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 ORDERS = ((3, 0), (4, 0), (6, 1), (8, 2), (12, 3))
-"""Windows of order statistics, and how many of their steps may be quick."""
+"""Windows of order statistics, and how many of their steps may be quick; both ascending."""
+
+_LONGEST_ORDER = ORDERS[-1][0]
 
 WINDOWS: Ints = np.array([*LENGTHS, *(window for window, _ in ORDERS)], dtype=np.intp)
 _EVERY = np.maximum(1, WINDOWS // 8) * (np.arange(len(WINDOWS)) < len(LENGTHS))
@@ -48,14 +50,48 @@ class Rungs:
     values: Floats
 
 
-def due(history: History) -> Ints:
-    """Return the statistics that are evaluated at this step: each every eighth of its window."""
+class Recent:
+    """The last steps as the means over the atoms of ``families``, [_LONGEST_ORDER, atoms], newest first."""
+
+    def __init__(self, families: Families) -> None:
+        self._families = families
+        self._rows: list[Floats] = []
+
+    def push(self, history: History) -> None:
+        """Take the step that ``history`` took last."""
+        self._rows = [self._families.means(history.last(1)[0]), *self._rows[: _LONGEST_ORDER - 1]]
+
+    def renew(self, history: History) -> None:
+        """Take all steps anew: values that ``history`` holds have been shifted."""
+        self._rows = list(self._families.means(history.last(len(self._rows)))[::-1])
+
+    def orders(self) -> list[Floats]:
+        """Return the order statistics of ``ORDERS``, each [atoms]; of fewer steps than their windows, fewer.
+
+        One pass of insertion from the newest step back: ``lowest`` are the smallest values so far, in order.
+        """
+        found: list[Floats] = []
+        lowest: list[Floats] = []
+        for steps, row in enumerate(self._rows, start=1):
+            carried = row
+            for place, low in enumerate(lowest):
+                lowest[place], carried = np.minimum(low, carried), np.maximum(low, carried)
+            if len(lowest) <= ORDERS[-1][1]:
+                lowest.append(carried)
+            if steps == ORDERS[len(found)][0]:
+                found.append(lowest[ORDERS[len(found)][1]])
+        return found
+
+
+def due(history: History, *, every: int) -> Ints:
+    """Return the statistics that are evaluated at this step: each every eighth of its window, and every
+    ``every`` steps at most."""
     past = np.maximum(LEAST_PAST, WINDOWS // 4)
-    ready = (history.seen % _EVERY == 0) & (history.steps >= WINDOWS + past)
+    ready = (history.seen % np.maximum(_EVERY, every) == 0) & (history.steps >= WINDOWS + past)
     return np.flatnonzero(ready)
 
 
-def climb(history: History, families: Families) -> Rungs:
+def climb(history: History, families: Families, recent: Recent, *, every: int) -> Rungs:
     """Compute the statistics due at this step.
 
     Means: D_L = mean(last L) - mean(up to 256 before) of clipped values, for 15 lengths L = 2 … 256. Order
@@ -65,18 +101,18 @@ def climb(history: History, families: Families) -> Rungs:
     per atom. The ladder is that of multi-scale scan statistics; each rung is evaluated every L/8 steps, which
     loses at most a sixteenth of a shift's window.
     """
-    which = due(history)
+    which = due(history, every=every)
     lengths = [int(WINDOWS[s]) for s in which if s < len(LENGTHS)]
-    orders = [ORDERS[s - len(LENGTHS)] for s in which if s >= len(LENGTHS)]
+    orders = [int(s) - len(LENGTHS) for s in which if s >= len(LENGTHS)]
     rows = [history.mean(0, length) - history.mean(length, PAST) for length in lengths]
-    rows += [-history.mean(window, PAST) for window, _ in orders]
+    rows += [-history.mean(ORDERS[order][0], PAST) for order in orders]
     if not rows:
         return Rungs(which, np.zeros((0, families.atoms)))
     values = families.means(np.stack(rows))
     if orders:
-        recent = families.means(history.last(max(window for window, _ in orders)))
-        for row, (window, quick) in enumerate(orders, start=len(lengths)):
-            values[row] += np.partition(recent[-window:], quick, axis=0)[quick]
+        lows = recent.orders()
+        for row, order in enumerate(orders, start=len(lengths)):
+            values[row] += lows[order]
     return Rungs(which, values)
 
 

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from detectors.decision.explain import Explained, Hypothesis, explain, without_classes
 from detectors.decision.families import Families, Layout
 from detectors.decision.history import PAST, History
-from detectors.decision.ladder import THRESHOLD, WINDOWS, Bursts, climb, threshold
+from detectors.decision.ladder import THRESHOLD, WINDOWS, Bursts, Recent, climb, threshold
 from detectors.decision.noise import FLOOR, FamilyNoise
 from detectors.decision.since_start import at_start, is_due
 
@@ -57,11 +57,19 @@ class Changes:
 class Watch:
     """Follows one channel; ``present`` [ranks] report it, ``small`` are in roles without peers.
 
-    ``least`` is the least effect, in logs.
+    ``least`` is the least effect, in logs, ``every`` how many steps pass between two looks; with ``start``
+    what has been so since the start is weighed too.
     """
 
     def __init__(
-        self, layout: Layout, present: Bools, small: Bools, *, least: float, start: bool = True
+        self,
+        layout: Layout,
+        present: Bools,
+        small: Bools,
+        *,
+        least: float,
+        every: int = 1,
+        start: bool = True,
     ) -> None:
         self.families = Families(layout, present, small=small)
         self.history = History(layout.ranks)
@@ -69,9 +77,10 @@ class Watch:
         self.noises = [FamilyNoise(len(family), WINDOWS) for family in self.families.all]
         self._present, self._comparable = present, present & ~small
         self._least = least
-        self._start = start
+        self._start, self._every = start, every
         self._coords = layout.coords
         self._bursts = Bursts(layout.ranks)
+        self._recent = Recent(self.families)
         self._offset = np.zeros(layout.ranks)
         self._tau = np.full(len(WINDOWS), FLOOR)
         self._pace: list[float] = []
@@ -99,6 +108,7 @@ class Watch:
     def update(self, x: Floats, *, pace: float) -> Changes:
         """Take the next step: values relative to the role [ranks], and the job's log step."""
         self.history.append(x - self._offset, present=self._present)
+        self._recent.push(self.history)
         self._pace = [*self._pace[-2 * PAST :], pace]
         self._bursts.update(self.history.outlier, aside=self.slow)
         changes = Changes(recovered=self._settle())
@@ -110,7 +120,7 @@ class Watch:
 
     def _climb(self) -> list[Held]:
         """Weigh the statistics that are due; explain the strongest crossing."""
-        families, rungs = self.families, climb(self.history, self.families)
+        families, rungs = self.families, climb(self.history, self.families, self._recent, every=self._every)
         if not len(rungs.which):
             return []
         evidence = np.zeros_like(rungs.values)
@@ -198,6 +208,7 @@ class Watch:
         """Cut an effect from the history and hold its unit slow; return whether it is a new event."""
         steps = self.history.seen - held.since
         self.history.shift(held.ranks, -held.effects, steps=steps)
+        self._recent.renew(self.history)
         self._offset[held.ranks] += held.effects
         same = next((h for h in self.held if np.array_equal(h.ranks, held.ranks)), None)
         if same is None:
@@ -222,6 +233,7 @@ class Watch:
             if left < _RECOVERED * float(np.median(held.effects)):
                 self._offset[held.ranks] -= held.effects
                 self.history.shift(held.ranks, held.effects, steps=steps)
+                self._recent.renew(self.history)
                 over.append(held)
         if over:
             self.held = [held for held in self.held if not any(held is o for o in over)]

@@ -62,6 +62,7 @@ class Roles:
         self.small = np.zeros(len(labels), dtype=np.bool_)
         for group in groups:
             self.small[group] = len(group) < LEAST_ROLE
+        self.small_groups = [group for group in groups if 2 <= len(group) < LEAST_ROLE]
         self.groups = [group for group in groups if len(group) >= LEAST_ROLE]
         self.of = np.full(len(labels), -1, dtype=np.intp)
         for number, group in enumerate(self.groups):

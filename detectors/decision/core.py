@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from detectors.decision import figures, history
+from detectors.decision import figures, history, since_start
 from detectors.decision.channels import Roles, columns_reported, measured, usual_step
 from detectors.decision.families import MACHINES, Layout
 from detectors.decision.figures import Log, comparisons, dates, job_ratio, waits_least
@@ -84,7 +84,7 @@ class _Channel:
 
 def rank_bytes() -> int:
     """Return the bytes that the steps held of a job take for each of its ranks, at most."""
-    return len(TIMINGS) * history.rank_bytes() + figures.rank_bytes()
+    return len(TIMINGS) * (history.rank_bytes() + since_start.rank_bytes()) + figures.rank_bytes()
 
 
 class HypothesisCore:
@@ -217,7 +217,7 @@ class HypothesisCore:
                 watch = Watch(
                     self._layout,
                     present,
-                    roles.small,
+                    roles,
                     least=LEAST[timing],
                     every=_EVERY[timing],
                     start=timing != "rest",
@@ -237,8 +237,8 @@ class HypothesisCore:
         recovered: list[tuple[Timing, int]] = []
         for timing, channel in self._channels.items():
             row = values[timing]
-            x = self._beyond_work(channel, row, times) if timing == "compute" else channel.relative(row)
-            changes = channel.watch.update(x, pace=pace)
+            own = self._beyond_work(channel, row, times) if timing == "compute" else row
+            changes = channel.watch.update(channel.relative(own), own, pace=pace)
             for held in changes.recovered:
                 recovered += self._let_go(timing, held)
             for held in changes.found:
@@ -246,14 +246,15 @@ class HypothesisCore:
         return StepResult(slow=tuple(slow), recovered=tuple(recovered))
 
     def _beyond_work(self, channel: _Channel, row: Floats, times: StepTimes) -> Floats:
-        """Return log times relative to the role, less what the reported work explains."""
+        """Return log times less what the reported work explains."""
         amounts = log_amounts(times.tokens, times.squares)
         if not np.isfinite(amounts).any():
-            return channel.relative(row)
+            return row
         relative = channel.roles.relative(np.vstack([row, amounts]), np.zeros_like(row))
         aside = channel.watch.slow
         self._work.update(np.where(aside, np.nan, relative[0]), relative[1:])
-        return channel.relative(row - self._work.explained(amounts - nan_median(amounts, axis=1)[:, None]))
+        less: Floats = row - self._work.explained(amounts - nan_median(amounts, axis=1)[:, None])
+        return less
 
     def _report(self, timing: Timing, held: Held) -> list[SlowRank]:
         if held.explained.unit not in MACHINES or (timing == "rest" and self._waits(held)):
@@ -304,8 +305,10 @@ class HypothesisCore:
     def _role(self, timing: Timing, rank: int) -> Ints:
         roles = self._channels[timing].roles
         number = int(roles.of[rank])
-        members: Ints = roles.groups[number] if number >= 0 else np.flatnonzero(roles.small)
-        return members
+        if number >= 0:
+            return roles.groups[number]
+        alone: Ints = np.array([rank])
+        return next((group for group in roles.small_groups if rank in group), alone)
 
     def _ruled_out(self, held: Held, *, work_possible: bool) -> tuple[str, ...]:
         names = {"stage": "imbalance.stage", "expert": "imbalance.workload", "ring": "network"}

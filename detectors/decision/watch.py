@@ -6,12 +6,13 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from detectors.decision.channels import Roles
 from detectors.decision.explain import Explained, Hypothesis, explain, without_classes
 from detectors.decision.families import Families, Layout
 from detectors.decision.history import PAST, History
 from detectors.decision.ladder import THRESHOLD, WINDOWS, Bursts, Recent, climb, threshold
 from detectors.decision.noise import FLOOR, FamilyNoise
-from detectors.decision.since_start import at_start, is_due
+from detectors.decision.since_start import SmallRoles, at_start, is_due
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.intp]
@@ -35,7 +36,8 @@ _RECOVERY_STEPS = (6, 12, 24, 48)
 @dataclass(slots=True)
 class Held:
     """A unit that is slow: ``effects`` [members] are what is taken off its values, ``since`` the step (count
-    of steps seen) of its onset, ``explained`` as it was when found."""
+    of steps seen) of its onset, ``explained`` as it was when found. ``usual``: values are compared with the
+    unit's own from the start, which contain the effect."""
 
     explained: Explained
     ranks: Ints
@@ -44,6 +46,7 @@ class Held:
     start: bool
     evidence: float
     checked: int = 0
+    usual: bool = False
 
 
 @dataclass(slots=True)
@@ -55,7 +58,7 @@ class Changes:
 
 
 class Watch:
-    """Follows one channel; ``present`` [ranks] report it, ``small`` are in roles without peers.
+    """Follows one channel of ``roles``; ``present`` [ranks] report it.
 
     ``least`` is the least effect, in logs, ``every`` how many steps pass between two looks; with ``start``
     what has been so since the start is weighed too.
@@ -65,17 +68,18 @@ class Watch:
         self,
         layout: Layout,
         present: Bools,
-        small: Bools,
+        roles: Roles,
         *,
         least: float,
         every: int = 1,
         start: bool = True,
     ) -> None:
-        self.families = Families(layout, present, small=small)
+        self.families = Families(layout, present, small=roles.small)
         self.history = History(layout.ranks)
         self.held: list[Held] = []
         self.noises = [FamilyNoise(len(family), WINDOWS) for family in self.families.all]
-        self._present, self._comparable = present, present & ~small
+        self._present, self._comparable = present, present & ~roles.small
+        self._small = SmallRoles(roles.small_groups if start else ())
         self._least = least
         self._start, self._every = start, every
         self._coords = layout.coords
@@ -105,14 +109,15 @@ class Watch:
         self._offset[rank] += effect
         return held
 
-    def update(self, x: Floats, *, pace: float) -> Changes:
-        """Take the next step: values relative to the role [ranks], and the job's log step."""
+    def update(self, x: Floats, own: Floats, *, pace: float) -> Changes:
+        """Take the next step: values [ranks] relative to the role, as they are, and the job's log step."""
+        self._small.push(own)
         self.history.append(x - self._offset, present=self._present)
         self._recent.push(self.history)
         self._pace = [*self._pace[-2 * PAST :], pace]
         self._bursts.update(self.history.outlier, aside=self.slow)
         changes = Changes(recovered=self._settle())
-        found = self._climb() or self._look_at_start()
+        found = self._climb() or self._look_at_start() or self._look_at_small_roles()
         for held in found:
             if self._hold(held):
                 changes.found.append(held)
@@ -193,6 +198,17 @@ class Watch:
         classes = without_classes(found, known=bool(self._coords))
         return [self._as_held(e, r, history.steps, start=True, evidence=best) for e in classes]
 
+    def _look_at_small_roles(self) -> list[Held]:
+        """Weigh who has been slower than its one or two peers since the first step."""
+        seen = self.history.seen
+        found = self._small.strongest(seen) if is_due(self.history) else None
+        if found is None or self.slow[found[0]]:
+            return []
+        rank, size, evidence = found
+        members, unit = (rank,), Hypothesis("rank", (rank,), 1.0)
+        explained = Explained("rank", members, size, (unit,), ("stage",))
+        return [Held(explained, np.array(members), np.array([size]), 0, True, evidence, seen, usual=True)]
+
     def _accepted(self, atom: int, over: Bools) -> bool:
         """Return whether an atom, or most of its members by themselves, exceed the noise of their family."""
         if over[atom]:
@@ -206,6 +222,9 @@ class Watch:
 
     def _hold(self, held: Held) -> bool:
         """Cut an effect from the history and hold its unit slow; return whether it is a new event."""
+        if held.usual:
+            self.held.append(held)
+            return True
         steps = self.history.seen - held.since
         self.history.shift(held.ranks, -held.effects, steps=steps)
         self._recent.renew(self.history)

@@ -153,3 +153,37 @@ def test_a_class_of_slower_machines_is_no_fault():
     compute[:, np.arange(48) // 8 % 3 == 0] *= 1.4
     found, _ = run(compute, layout(48, dp=np.arange(48)))
     assert named(found) == set()
+
+
+def of_pairs(*, slow, factor, steps=60, seed=19):
+    """Return the compute of four stages of two ranks each, of which one is slow, and their layout."""
+    rank = np.arange(8)
+    compute = np.exp(noise(steps, 8, seed=seed, sd=0.008)) * np.array([1.0, 1.2, 1.1, 1.6])[rank // 2]
+    compute[:, slow] *= factor
+    return compute, layout(8, pp=rank // 2, dp=rank % 2)
+
+
+@pytest.mark.parametrize(("factor", "within"), [(1.1, 20), (2.0, 5)])
+def test_a_rank_of_a_role_of_two_is_slow_since_the_start(factor, within):
+    """Its only peer and what the others of a stage differ by show it."""
+    [(step, slow)], _ = run(*of_pairs(slow=[5], factor=factor))
+    assert (slow.rank, slow.lasting, slow.peers) == (5, True, 1)
+    assert step < within
+
+
+def test_a_slow_rank_of_a_small_role_recovers():
+    """Its own past contains the slowness, and shows when it ends."""
+    compute, where = of_pairs(slow=[5], factor=1.3, steps=120)
+    compute[60:, 5] /= 1.3
+    core = HypothesisCore(where)
+    results = [core.update(times(number, seconds)) for number, seconds in enumerate(compute)]
+    assert [slow.rank for result in results for slow in result.slow] == [5]
+    assert [gone for result in results for gone in result.recovered] == [("compute", 5)]
+    assert core.held() == []
+
+
+@pytest.mark.parametrize("slow", [[], [1, 3], [0, 1]])
+def test_pairs_that_differ_in_many_roles_or_not_at_all_accuse_nobody(slow):
+    """Two of four pairs may be of different machines; a whole stage has more work."""
+    found, _ = run(*of_pairs(slow=slow, factor=1.3))
+    assert named(found) == set()

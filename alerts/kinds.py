@@ -55,6 +55,7 @@ KINDS: dict[str, Kind] = {
         standing=SYMPTOM,
         title="{place} slows down again and again ({ratio})",
         meaning="slow on and off",
+        phrase="slow on and off",
         severity="warning",
         action="WATCH",
         text="Watch {place}; it comes and goes.",
@@ -70,6 +71,7 @@ KINDS: dict[str, Kind] = {
             "`imbalance.workload`, `congestion`, `group`, `data` (all ranks wait longer for data: "
             "`CHECK_DATA`), `unmeasured` (all wait longer, and no column shows for what)"
         ),
+        phrase="all of the job is slower",
         severity="info",
         action="CHECK_APP",
         text="No machine stands out: look at the code, the data and the schedule.",
@@ -86,6 +88,7 @@ KINDS: dict[str, Kind] = {
             "s, before its twentieth step from 10 min; where no node sends samples of GPUs and ports, "
             "[from step rows alone](#from-step-rows-alone)"
         ),
+        phrase="the job has stopped",
         severity="critical",
         action="RUN_DIAG",
         text="Dump the stacks of the named ranks, then restart the job without them.",
@@ -115,6 +118,7 @@ KINDS: dict[str, Kind] = {
             "where its node sends those of other ranks; a warning where no rank of the node reports, for "
             "its telemetry may be lost"
         ),
+        phrase="no steps of a rank",
         severity="error",
         action="RUN_DIAG",
         text="Dump the stack of {place}; it stopped reporting steps.",
@@ -128,6 +132,7 @@ KINDS: dict[str, Kind] = {
             "several weak signs at once, against the other nodes; where there is a "
             "[model](operations.md#nodes-with-several-weak-signs) of healthy ones"
         ),
+        phrase="several weak signs of a fault",
         severity="warning",
         action="RUN_DIAG",
         text="Run diagnostics on {place}: several weak signs agree.",
@@ -136,6 +141,7 @@ KINDS: dict[str, Kind] = {
         standing=FATAL,
         title="{place} is silent",
         meaning="a node sends no telemetry for 30 s, and other evidence confirms that it is gone",
+        phrase="the node is silent",
         severity="error",
         action="REBOOT_NODE",
         text="Check {place} over its BMC; reboot it.",
@@ -154,6 +160,7 @@ KINDS: dict[str, Kind] = {
         standing=CAUSE,
         title="{place} fails again and again",
         meaning="fails again and again",
+        phrase="fails again and again",
         severity="warning",
         action="HARDWARE_INSPECTION",
         text="Inspect {place}: it fails again and again.",
@@ -166,6 +173,7 @@ KINDS: dict[str, Kind] = {
             "no telemetry of a node for 10 s, or of a rack, a switch or, for 30 s, all of a cluster "
             "(`site`) at once (an error, `CHECK_NETWORK`); the nodes may be well"
         ),
+        phrase="no telemetry",
         severity="warning",
         action="WATCH",
         text="Restart the exporter on {place}.",
@@ -241,6 +249,7 @@ KINDS: dict[str, Kind] = {
             "a GPU, or most GPUs of a node, that take more than 0.25 s to answer NVML; a sick GPU or "
             "driver often shows so first"
         ),
+        phrase="slow answers of the GPU's driver",
         severity="warning",
         action="RUN_DIAG",
         text="Run diagnostics on {place} at the next pause: reads through its driver take long.",
@@ -251,6 +260,7 @@ KINDS: dict[str, Kind] = {
         standing=CAUSE,
         title="{place} corrects memory errors at a high rate",
         meaning="many corrected memory errors",
+        phrase="many corrected memory errors",
         severity="warning",
         action="WATCH",
         text="Schedule diagnostics: {place} corrects many errors.",
@@ -260,6 +270,7 @@ KINDS: dict[str, Kind] = {
         standing=FATAL,
         title="{place} has uncorrectable memory errors",
         meaning="uncorrectable memory errors",
+        phrase="uncorrectable memory errors",
         severity="error",
         action="RESET_GPU",
         text="Reset {place} before the next job.",
@@ -268,6 +279,7 @@ KINDS: dict[str, Kind] = {
         standing=CAUSE,
         title="{place} waits for a reset to remap memory rows",
         meaning="a memory row waits for a reset",
+        phrase="memory row waits for a reset",
         severity="error",
         action="RESET_GPU",
         text="Reset {place} to finish the row remap.",
@@ -278,6 +290,7 @@ KINDS: dict[str, Kind] = {
         standing=FATAL,
         title="{place} can remap no more memory rows",
         meaning="no memory rows left to remap",
+        phrase="no memory rows left to remap",
         severity="error",
         action="CONTACT_SUPPORT",
         text="Replace {place}: rows ran out.",
@@ -287,6 +300,7 @@ KINDS: dict[str, Kind] = {
         standing=FATAL,
         title="{place} has fallen off the bus",
         meaning="the GPU fell off the bus",
+        phrase="XID 79, GPU fell off the bus",
         severity="critical",
         action="REBOOT_NODE",
         text="Drain and reboot the node: {place} fell off the bus.",
@@ -307,6 +321,7 @@ KINDS: dict[str, Kind] = {
         standing=CAUSE,
         title="{place} has a degraded NVLink",
         meaning="NVLink errors; a counter that rises is a warning",
+        phrase="NVLink errors",
         severity="error",
         action="RESET_GPU",
         text="Reset {place}; inspect the hardware if it returns.",
@@ -315,6 +330,7 @@ KINDS: dict[str, Kind] = {
         standing=CAUSE,
         title="{place} has NVSwitch errors",
         meaning="errors of the node's NVSwitches (SXid)",
+        phrase="NVSwitch errors",
         severity="error",
         action="RESET_GPU",
         text="Stop the jobs on {place}, then reset all its GPUs and NVSwitches together (nvidia-smi -r).",
@@ -323,6 +339,7 @@ KINDS: dict[str, Kind] = {
         standing=FATAL,
         title="{place} has lost its PCIe link",
         meaning="a PCIe link was lost (AER, uncorrected and fatal)",
+        phrase="lost PCIe link",
         severity="error",
         action="REBOOT_NODE",
         text="Drain and reboot the node; reseat {place} if it happens again.",
@@ -331,6 +348,7 @@ KINDS: dict[str, Kind] = {
         standing=CAUSE,
         title="{place} has PCIe errors",
         meaning="a PCIe transfer was lost and the link goes on (AER, uncorrected)",
+        phrase="PCIe errors",
         severity="warning",
         action="RUN_DIAG",
         text="Run PCIe diagnostics on {place}: a transfer was lost.",
@@ -339,6 +357,7 @@ KINDS: dict[str, Kind] = {
         standing=CAUSE,
         title="{place} has link errors",
         meaning="a port with errors",
+        phrase="errors of a network port",
         severity="warning",
         action="REPLACE_CABLE",
         text="Replace the cable of {place}; look at the remote end too.",
@@ -351,6 +370,7 @@ KINDS: dict[str, Kind] = {
         standing=CAUSE,
         title="{place} has lost its link",
         meaning="a port that went down",
+        phrase="network link goes down",
         severity="error",
         action="REPLACE_CABLE",
         text="Replace the cable or optic of {place}.",
@@ -364,6 +384,7 @@ KINDS: dict[str, Kind] = {
         standing=CAUSE,
         title="{place} is slower than its rail",
         meaning="a port slower than its rail",
+        phrase="slow network port",
         severity="warning",
         action="CHECK_NETWORK",
         text="Compare the speed of {place} with its rail.",
@@ -376,6 +397,7 @@ KINDS: dict[str, Kind] = {
         standing=CAUSE,
         title="{place} runs on a narrowed PCIe link",
         meaning="fewer PCIe lanes or an older generation than there should be",
+        phrase="narrowed PCIe link",
         severity="error",
         action="REBOOT_NODE",
         text="Reboot the node; reseat {place} if the link stays narrow.",
@@ -386,6 +408,7 @@ KINDS: dict[str, Kind] = {
         standing=CAUSE,
         title="{place} repeats PCIe transfers",
         meaning="PCIe transfers are repeated",
+        phrase="repeated PCIe transfers",
         severity="warning",
         action="RUN_DIAG",
         text="Run PCIe diagnostics on {place}.",
@@ -401,6 +424,7 @@ KINDS: dict[str, Kind] = {
         standing=CAUSE,
         title="{place} is degraded",
         meaning="many ports of one rail or switch",
+        phrase="degraded rail or switch",
         severity="error",
         action="CHECK_NETWORK",
         text="Check the switch and the uplinks of {place}.",
@@ -438,6 +462,7 @@ KINDS: dict[str, Kind] = {
     "imbalance.stage": Kind(
         standing=CAUSE,
         title="{group} carries {ratio} the compute of the others",
+        phrase="pipeline stage with more work",
         severity="warning",
         action="CHECK_APP",
         text="Give the slowest stage fewer layers, or the others more: no machine is at fault.",
@@ -477,6 +502,7 @@ KINDS: dict[str, Kind] = {
         standing=CAUSE,
         title="{place} is short of memory",
         meaning="the host is short of memory",
+        phrase="host short of memory",
         severity="warning",
         action="CHECK_APP",
         text="Find what fills the memory of {place}.",
@@ -488,6 +514,7 @@ KINDS: dict[str, Kind] = {
             "processes that the kernel could not wake up for two minutes; of a driver or a network file "
             "system an error, else a warning"
         ),
+        phrase="processes hang in the kernel",
         severity="error",
         action="RUN_DIAG",
         text=(
@@ -502,6 +529,7 @@ KINDS: dict[str, Kind] = {
             "the clock of a node is off: by half a second in its own measure, or by a minute in [when its "
             "records come](records.md#clocks-that-are-off)"
         ),
+        phrase="clock of the node is off",
         severity="warning",
         action="WATCH",
         text="Repair the time service of {place}.",
@@ -525,6 +553,7 @@ KINDS: dict[str, Kind] = {
         standing=SYMPTOM,
         title="{place} waits for data",
         meaning="ranks wait for data",
+        phrase="slow data loading",
         severity="warning",
         action="CHECK_DATA",
         text="Look at the data loader of {place}.",
@@ -534,6 +563,7 @@ KINDS: dict[str, Kind] = {
         standing=ASIDE,
         title="{place} has an abnormal loss or gradient",
         meaning="a loss or gradient norm that is no number, leaps or keeps rising",
+        phrase="abnormal loss or gradient",
         severity="warning",
         action="CHECK_APP",
         text="Roll back and replay; the loss does not show which machine is at fault.",
@@ -543,6 +573,7 @@ KINDS: dict[str, Kind] = {
         standing=ASIDE,
         title="{place} starts slowly",
         meaning="a node held up the start of its job",
+        phrase="slow start",
         severity="warning",
         action="WATCH",
         text="Look at the start of {place}.",
@@ -620,4 +651,7 @@ def row_of(name: str) -> str:
 
 @lru_cache(maxsize=256)
 def _uncatalogued(number: int) -> Kind:
-    return replace(KINDS["xid"], title=f"{{place}} reports XID {number}: {xid(number).meaning}")
+    meaning = xid(number).meaning
+    return replace(
+        KINDS["xid"], title=f"{{place}} reports XID {number}: {meaning}", phrase=f"XID {number}, {meaning}"
+    )

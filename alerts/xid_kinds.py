@@ -23,6 +23,7 @@ def _catalogued(number: int, row: Xid) -> Kind:
     return Kind(
         standing=Standing.FATAL,
         title=f"{{place}} reports XID {number}: {row.meaning}",
+        phrase=f"XID {number}, {row.meaning}",
         severity=severity,
         action=row.action,
         text=_TEXTS[row.action].format(what=f"XID {number}, {row.meaning}"),

@@ -31,12 +31,16 @@ def duration(seconds: float) -> str:
 
 
 def moment(at: str | datetime | None, spec: str = "seconds") -> Markup:
-    """Return a ``<time>`` element in UTC; the page's script adds local time to it. Empty for None."""
+    """Return a ``<time>`` element in UTC; the page's script adds local time to it. Empty for None.
+
+    ``spec`` is how much is written: ``seconds``, ``minutes``, or on an ``axis`` minutes without the zone.
+    """
     if at is None:
         return Markup("")
     when = (datetime.fromisoformat(at) if isinstance(at, str) else at).astimezone(UTC)
     text = when.strftime("%Y-%m-%d %H:%M:%S" if spec == "seconds" else "%Y-%m-%d %H:%M")
-    return Markup('<time datetime="{}">{} UTC</time>').format(rfc3339(when), text)
+    zone = "" if spec == "axis" else " UTC"
+    return Markup('<time datetime="{}">{}{}</time>').format(rfc3339(when), text, zone)
 
 
 def clock(ts: float | None) -> Markup:

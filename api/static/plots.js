@@ -3,7 +3,12 @@
 "use strict";
 (() => {
   const SI = [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"], [1, ""], [1e-3, "m"], [1e-6, "µ"]];
-  const HEADINGS = { peers: "beside its peers", baseline: "beside its own past", cause: "the suspected cause" };
+  // What a plot shows, beside how many others where there are any.
+  const HEADINGS = {
+    peers: (others) => ` beside its ${others ? `${others} ` : ""}peers`,
+    baseline: () => " beside its own past",
+    cause: (others) => `, the suspected cause${others ? `, beside ${others} others` : ""}`,
+  };
 
   function quantity(value, unit) {
     if (value === null || value === undefined) return "–";
@@ -105,7 +110,7 @@
   function one(plot, found, parent, paint) {
     const figure = document.createElement("figure");
     text("figcaption", "", figure).append(Object.assign(document.createElement("code"), { textContent: plot.metric }),
-      ` ${HEADINGS[plot.role] || ""}${plot.n ? `, ${plot.n} of them` : ""}`);
+      (HEADINGS[plot.role] || String)(plot.n || ""));
     parent.append(figure);
     const band = columns(plot, found.t);
     const width = Math.max(260, parent.clientWidth);

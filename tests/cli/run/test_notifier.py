@@ -15,7 +15,7 @@ def run_notifier(tmp_path):
 
     def run(**settings):
         clean = {name: value for name, value in os.environ.items() if not name.startswith("SLOWRANK_")}
-        command = [Path(sys.executable).with_name("slowrank"), "notifier", "run"]
+        command = [str(Path(sys.executable).with_name("slowrank")), "notifier", "run"]
         return subprocess.run(
             command, env=clean | settings, cwd=tmp_path, capture_output=True, text=True, timeout=60
         )

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from slowrank.telemetry import NodeEvent
+from slowrank.telemetry import NodeEvent, Suspicion
 from streams.node.external_alerts import DEFAULT_KIND, ExternalAlerts, argued_kind
 from streams.node.stage import NodeStage
 from tests.streams.cluster.test_stage import T0, hot, run, slow
@@ -28,7 +28,7 @@ def resolved(ts=30.0, **more):
 
 def test_an_alert_is_a_mild_suspicion_since_it_began():
     """About its GPU, with what it reports as evidence."""
-    (found,) = NodeStage().process(alert(kind="throttle.thermal"))
+    (found,) = suspicions(alert(kind="throttle.thermal"))
     assert (found.kind, found.state, found.onset, found.ts) == ("throttle.thermal", "raise", T0 + 6, T0 + 12)
     assert (found.subject.type, found.subject.gpu_index, found.overwhelming) == ("gpu", 5, False)
     assert found.evidence[0].note == "GpuTooHot: 92 degrees"
@@ -63,7 +63,7 @@ def test_an_alert_argues_for_faults_that_need_a_second_witness(named, argued):
 
 def suspicions(*events):
     stage = NodeStage()
-    return [s for event in events for s in stage.process(event)]
+    return [s for event in events for s in stage.process(event) if isinstance(s, Suspicion)]
 
 
 def test_alerts_alone_open_nothing():

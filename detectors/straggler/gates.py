@@ -143,7 +143,11 @@ def _least_effect(ratios: Ratios, found: Candidate) -> float:
 def _is_shared_by_role(ratios: Ratios, found: Candidate) -> bool:
     """Return whether a role that is known, or looks like one, slowed as a whole."""
     if not ratios.roles_known:
-        return not _stands_alone(ratios, found) if found.lasting else _is_a_position(ratios, found)
+        return (
+            not _stands_alone(ratios, found)
+            if found.lasting
+            else is_position(ratios, found.rank, found.effect)
+        )
     return goes_with_role(ratios, found.rank, found.effect)
 
 
@@ -167,13 +171,13 @@ def _stands_alone(ratios: Ratios, found: Candidate) -> bool:
     return not looks_like_stage(found.effect, similar) if ratios.roles_settled else bool(similar.sum() == 1)
 
 
-def _is_a_position(ratios: Ratios, found: Candidate) -> bool:
-    """Return whether every k-th rank became as slow: without coordinates, a position of the layer, such as an
-    expert that is popular (``shards``)."""
+def is_position(ratios: Ratios, rank: int, effect: Floats) -> bool:
+    """Return whether every k-th rank became as slow, by ``effect`` [ranks]: without coordinates, a position
+    of the layer, such as an expert that is popular (``shards``)."""
     ranks = np.arange(ratios.ranks)
     strides = [k for k in range(2, ratios.ranks // _POSITION + 1) if ratios.ranks % k == 0]
     positions = Shards(tuple(ranks % k for k in strides), ratios.nodes.index)
-    return positions.explain(found.effect, found.rank, np.ones(ratios.ranks, dtype=np.bool_))
+    return positions.explain(effect, rank, np.ones(ratios.ranks, dtype=np.bool_))
 
 
 def _wanders(ratios: Ratios, found: Candidate) -> bool:

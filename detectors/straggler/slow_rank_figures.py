@@ -8,7 +8,7 @@ from detectors.peers.ratios import Ratios
 from detectors.robust import nan_max, nan_median
 from detectors.straggler.candidate import LOOK_BEFORE, SLOW_SIGMAS, Candidate, deviations
 from detectors.straggler.core import SlowRank
-from detectors.straggler.gates import goes_with_role, waits_least
+from detectors.straggler.gates import goes_with_role, is_position, waits_least
 from detectors.straggler.intermittence import CERTAIN, SUSPECT
 from detectors.straggler.llr_cusum import Onset
 from detectors.straggler.onset_time import date_onset
@@ -52,7 +52,8 @@ def intermittent_rank(ratios: Ratios, channel: TimingChannel, rank: int) -> Slow
     effect = nan_median(x[slow])
     if not effect[rank] >= np.log1p(ratios.config.min_effect_uneven):
         return None
-    if ratios.roles_known and goes_with_role(ratios, rank, effect):
+    shared = goes_with_role if ratios.roles_known else is_position
+    if shared(ratios, rank, effect):
         return None
     ratio = float(np.exp(effect[rank]))
     dated = date_onset(ratios, rank, Onset(0, 0, min(3, steps - 1)), steps=steps)

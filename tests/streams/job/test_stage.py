@@ -232,6 +232,14 @@ def test_short_bursts_again_and_again_are_intermittent():
     assert {rank for _, rank in kinds} == {3}
 
 
+def test_a_position_that_is_slow_on_and_off_is_the_work_s():
+    """Every fourth of 32 ranks at times: a popular expert, also where no coordinates show its position."""
+    work = healthy(steps=200, ranks=32)
+    for s in range(80, 200, 25):
+        work[s : s + 3, 2::4] *= 1.4
+    assert [s for s in run(synchronous(work)) if s.subject.rank is not None] == []
+
+
 def test_slow_data_loading_has_its_own_kind():
     """A rank that waits for its data is reported for that, not for its compute."""
     work, rng = healthy(), np.random.default_rng(9)

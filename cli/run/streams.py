@@ -33,6 +33,7 @@ def run(role: Role = RoleName.all) -> None:
     """Run one worker process for each role, and restart it whenever it ends."""
     from cli.admin.config import load_settings, load_tuning
     from streams.runtime.housekeeping import pulse
+    from streams.runtime.replacement import take_out, take_out_dead
     from streams.runtime.supervisor import Supervisor, stop_on_signals
 
     settings = load_settings()
@@ -47,10 +48,12 @@ def run(role: Role = RoleName.all) -> None:
     supervisor = Supervisor(
         [_worker_command(one) for one in roles],
         pulse=partial(pulse, settings.streams_runtime_dir),
+        ended=partial(take_out, settings),
         # A stalled worker ends itself after the stall time; a frozen process cannot, and is killed.
         silent_seconds=4 * settings.streams_stall_seconds,
     )
     stop_on_signals(supervisor)
+    take_out_dead(settings)
     supervisor.run()
 
 

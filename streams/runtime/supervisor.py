@@ -35,9 +35,10 @@ class _Child:
 class Supervisor:
     """Runs commands side by side until ``stop`` is set.
 
-    A command that ends is started again after a pause that doubles up to half a minute and is forgotten once
-    it ran for a minute. One that runs without a heartbeat for ``silent_seconds`` is killed: ``pulse`` gives
-    for a process id a number that changes with every heartbeat, 0 before the first.
+    A command that ends is started again: at once if it ran for a minute, else after a pause that doubles up
+    to half a minute. Before, ``ended`` is called with its process id, unless it ended in order. One that runs
+    without a heartbeat for ``silent_seconds`` is killed: ``pulse`` gives for a process id a number that
+    changes with every heartbeat, 0 before the first.
     """
 
     def __init__(
@@ -45,11 +46,13 @@ class Supervisor:
         commands: Sequence[Sequence[str]],
         *,
         pulse: Callable[[int], float] | None = None,
+        ended: Callable[[int], None] | None = None,
         silent_seconds: float = 120.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._children = [_Child(command) for command in commands]
         self._pulse = pulse
+        self._ended = ended
         self._silent_seconds = silent_seconds
         self._clock = clock
         self.stop = threading.Event()
@@ -75,10 +78,13 @@ class Supervisor:
             self._check(child, child.process, now)
             return
         if now - child.started >= HEALTHY_AFTER_SECONDS:
-            child.pause = 1.0
+            child.pause = 0.0
         log.warning("worker ended with code %d, starting it again in %.0f s", code, child.pause)
+        if code and self._ended is not None:
+            # Beside the restart: a server that does not answer must not delay it.
+            threading.Thread(target=self._ended, args=(child.process.pid,), daemon=True).start()
         child.process, child.again_at = None, now + child.pause
-        child.pause = min(2 * child.pause, LONGEST_PAUSE_SECONDS)
+        child.pause = min(max(1.0, 2 * child.pause), LONGEST_PAUSE_SECONDS)
 
     def _check(self, child: _Child, process: subprocess.Popen[bytes], now: float) -> None:
         if self._pulse is None:

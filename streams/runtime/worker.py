@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
+from typing import cast
 
 import faust
 import numpy as np
@@ -23,7 +24,7 @@ from streams.runtime.finding_sink import FindingSink
 from streams.runtime.gc_tuning import collect_less_often
 from streams.runtime.housekeeping import Housekeeper, health_file
 from streams.runtime.kafka.acks import Take
-from streams.runtime.kafka.batch_transport import BatchTransport
+from streams.runtime.kafka.batch_transport import BatchConsumer, BatchTransport
 from streams.runtime.kafka.moved_keys import MovedKeys
 from streams.runtime.kafka.offsets import PartitionId, Probe
 from streams.runtime.kafka.partition_growth import PartitionCounts
@@ -78,6 +79,7 @@ def run(settings: Settings, tuning: Tuning, role: Role) -> None:
     app = build(settings, role, work)
     if isinstance(app.transport, BatchTransport):
         work.meter(LoadMeter(app.transport.buffers.values(), time.monotonic))
+        health.member = lambda: cast("BatchConsumer", app.consumer).member_id
     faust.Worker(app, loglevel="info", redirect_stdouts=False).execute_from_commandline()
 
 

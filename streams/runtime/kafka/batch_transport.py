@@ -109,6 +109,14 @@ class BatchConsumer(driver.Consumer):
         for buffer in self.transport.buffers.values():
             buffer.pause, buffer.resume = self.on_buffer_full, self.on_buffer_drop
 
+    @property
+    def member_id(self) -> str:
+        """The id of this consumer in its group; empty before it has joined."""
+        # Of Faust's thread, of its consumer and of aiokafka's coordinator: none of them gives it otherwise.
+        consumer = getattr(self._thread, "_consumer", None)
+        found: str = getattr(getattr(consumer, "_coordinator", None), "member_id", "")
+        return found
+
     def is_current(self, epoch: int) -> bool:
         """Return whether batches of an epoch are still to be processed by this consumer."""
         return epoch == self.epoch and self.flow_active

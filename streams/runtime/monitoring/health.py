@@ -22,7 +22,7 @@ class Health:
     """Counters and times (seconds of ``clock``) of one worker process.
 
     ``age_seconds`` is the age of the oldest message of each topic that was not taken, ``load`` the share of
-    its time that the worker was busy.
+    its time that the worker was busy; ``member`` returns the worker's id in its consumer group, if known.
     """
 
     role: str
@@ -42,6 +42,7 @@ class Health:
     last_event: float = 0.0
     last_commit: float = 0.0
     waits: Counter[str] = field(default_factory=Counter)
+    member: Callable[[], str] = str
 
     def __post_init__(self) -> None:
         self.started = self.last_event = self.last_commit = self.clock()
@@ -79,6 +80,7 @@ class Health:
         now = self.clock()
         return {
             "role": self.role,
+            "member_id": self.member(),
             "uptime_seconds": round(now - self.started, 1),
             "last_event_age_seconds": round(now - self.last_event, 1),
             "last_commit_age_seconds": round(now - self.last_commit, 1),

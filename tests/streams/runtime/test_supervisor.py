@@ -30,6 +30,18 @@ def test_a_child_that_ends_is_started_again(tmp_path):
     assert len(marks.read_text()) >= 2
 
 
+def test_a_child_that_dies_is_reported_and_one_that_ends_is_not(tmp_path):
+    """Who dies without leaving its group has to be taken out of it."""
+    marks = tmp_path / "marks"
+    ended: list[int] = []
+    marks.touch()
+    dies = python(f"import os; open({str(marks)!r}, 'a').write(f'{{os.getpid()}} '); os.kill(os.getpid(), 9)")
+    ends = python("pass")
+    run_for(Supervisor([dies, ends], ended=ended.append), lambda: len(marks.read_text().split()) >= 2)
+    assert ended[0] == int(marks.read_text().split()[0])
+    assert {str(pid) for pid in ended} <= set(marks.read_text().split())
+
+
 def test_stopping_ends_every_child_in_good_order(tmp_path):
     """Children are asked to end, and have ended when the supervisor returns."""
     started, ended = tmp_path / "started", tmp_path / "ended"

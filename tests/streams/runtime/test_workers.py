@@ -2,7 +2,10 @@
 
 import contextlib
 import itertools
+import json
+import os
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -305,3 +308,25 @@ def test_nodes_in_all_partitions_are_compared_with_each_other(installation):
     assert len(set(told)) == 10
     found = [(f.dedup_key, f.kind, f.status) for f in expected]
     assert [row[:3] for row in installation.findings()] == found
+
+
+def test_a_killed_worker_is_replaced_long_before_its_session_ends(installation, story):
+    """Its supervisor takes it out of the group, and the next one has its partitions as soon as it runs."""
+    installation.settings["SLOWRANK_STREAMS_SESSION_SECONDS"] = "60"
+    installation.start("all")
+    installation.send(story[:600])
+    wait_for(lambda: _reading(installation), within=120, what="the first messages")
+    pid = _reading(installation)
+    os.kill(pid, signal.SIGKILL)
+    installation.send(story[600:1200])
+    # On an idle machine it takes 5 s; the session would take 60.
+    wait_for(lambda: _reading(installation) not in (None, pid), within=30, what="another worker to read")
+
+
+def _reading(installation):
+    """Process id of the detecting worker, once it has taken messages."""
+    for file in installation.home.glob("streams-detect-*.json"):
+        with contextlib.suppress(OSError, ValueError):
+            if json.loads(file.read_text())["events"]:
+                return int(file.stem.rpartition("-")[2])
+    return None

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from exporters.collector import Collector, Columns, Event, Instant, Reading, StepRows
+from exporters.current_job import CurrentJob
 from exporters.spool import Loss, SpoolStats
 from slowrank.telemetry import JobSteps, NodeEvent, NodeSample, Record
 from slowrank.telemetry.checks import MAX_INSTANCES, MAX_STEP_ROWS, MAX_TEXT
@@ -27,9 +28,6 @@ OWN_COLUMNS = (
     "exporter.step_rows_dropped_total",
 )
 """The columns that the exporter fills itself, on every machine."""
-JOB_SECONDS = 60.0
-"""Seconds after its last step for which a node's samples carry the job's id. Chosen: longer than most
-checkpoints; a job that has ended is attributed at most a minute of samples."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +53,7 @@ class Exporter:
         self._sample_seq = itertools.count()
         self._steps_seq = itertools.count()
         self._event_seq = itertools.count()
-        self._jobs: dict[str, float] = {}
+        self._job = CurrentJob()
         self._failures: Counter[str] = Counter()
         self._seconds = math.nan
         self._ticks = 0
@@ -67,7 +65,7 @@ class Exporter:
         """
         readings = [self._collect(collector, now) for collector in self._collectors]
         steps = [rows for reading in readings for rows in reading.steps]
-        self._remember_jobs(steps, now)
+        self._job.update(steps, now.monotonic)
         events = [event for reading in readings for event in reading.events]
         events += [_loss_event(loss, now) for loss in losses]
         self._ticks += 1
@@ -116,10 +114,6 @@ class Exporter:
             "exporter.step_rows_dropped_total": counters.get("step_rows_dropped_total"),
         }
 
-    def _remember_jobs(self, steps: Sequence[StepRows], now: Instant) -> None:
-        self._jobs.update({rows.job_id: now.monotonic for rows in steps})
-        self._jobs = {job: seen for job, seen in self._jobs.items() if now.monotonic - seen < JOB_SECONDS}
-
     def _sample(self, readings: Sequence[Reading], now: Instant, own: Columns) -> NodeSample:
         schema = SAMPLE_SCHEMAS[CURRENT_SAMPLE_SCHEMA]
         gpu = _merged(reading.gpu for reading in readings)
@@ -132,8 +126,7 @@ class Exporter:
             boot_id=self._identity.boot_id,
             seq=next(self._sample_seq),
             ts=now.wall,
-            # A node shared by several jobs belongs to none of them.
-            job_id=next(iter(self._jobs)) if len(self._jobs) == 1 else None,
+            job_id=self._job.job_id(),
             labels={
                 **self._identity.labels,
                 **{name: value for reading in readings for name, value in reading.labels.items()},

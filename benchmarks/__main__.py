@@ -9,6 +9,7 @@ BENCHMARKS = {
     "api": "benchmarks.api.latency",
     "bocpd": "benchmarks.speed.bocpd",
     "calibration": "benchmarks.detection.calibration",
+    "capacity": "benchmarks.capacity.command",
     "changes": "benchmarks.detection.changes",
     "chronic": "benchmarks.detection.chronic",
     "cost": "benchmarks.detection.cost",

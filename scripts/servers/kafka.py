@@ -8,6 +8,7 @@ import secrets
 import shutil
 import signal
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 from servers.debian import ensure_commands
@@ -29,12 +30,14 @@ appender.console.layout.pattern = [%d] %p %m (%c)%n
 class KafkaCluster:
     """`brokers` Kafka nodes on free ports, each both broker and controller. Nodes count from 1.
 
-    Clients reach them at `host`, an address of this machine. stop() keeps the data for the next start();
-    close() deletes it. A shared cluster outlives this process.
+    Clients reach them at `host`, an address of this machine; `jvm` sets memory and compilers. stop() keeps
+    the data for the next start(); close() deletes it. A shared cluster outlives this process.
     """
 
-    def __init__(self, *, brokers: int = 1, shared: bool = False, host: str = "127.0.0.1") -> None:
-        self._host = host
+    def __init__(
+        self, *, brokers: int = 1, shared: bool = False, host: str = "127.0.0.1", jvm: Sequence[str] = JVM
+    ) -> None:
+        self._host, self._jvm = host, jvm
         # SIGKILL: the data goes with the cluster, and an orderly end takes seconds.
         self._run = Run.begin("kafka", stop_signal=signal.SIGKILL, shared=shared)
         self._directory = STATE / self._run.name
@@ -81,6 +84,10 @@ class KafkaCluster:
         """Stop all brokers and delete their data."""
         self._run.end()
 
+    def process(self, node: int) -> Process:
+        """The process of one broker that was started."""
+        return self._run.processes[str(node)]
+
     def running(self, node: int) -> bool:
         process = self._run.processes.get(str(node))
         return process is not None and process.alive()
@@ -124,7 +131,7 @@ class KafkaCluster:
         """Start one broker; returns the length its log had before."""
         mark = self.log(node).stat().st_size if self.log(node).exists() else 0
         flags = [sharing or f"-XX:SharedArchiveFile={archive()}", f"-Dlog4j2.configurationFile={_logging()}"]
-        argv = ["java", *JVM, *flags, "-cp", classpath(), "kafka.Kafka", str(self._properties(node))]
+        argv = ["java", *self._jvm, *flags, "-cp", classpath(), "kafka.Kafka", str(self._properties(node))]
         self._run.processes[str(node)] = Process.spawn(argv, log=self.log(node))
         self._run.save()
         return mark

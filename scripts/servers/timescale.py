@@ -81,7 +81,7 @@ class Timescale:
     def stop(self) -> None:
         """Fast shutdown: open connections are ended; the data stays."""
         self.resume()
-        self._postmaster().stop(signal.SIGINT)
+        self.process.stop(signal.SIGINT)
 
     def close(self) -> None:
         """Stop the server and delete its data."""
@@ -91,7 +91,7 @@ class Timescale:
 
     def kill(self) -> None:
         """End the server as a power cut would: SIGKILL to all of its processes."""
-        processes = [self._postmaster(), *self._postmaster().children()]
+        processes = [self.process, *self.process.children()]
         for process in processes:
             process.send(signal.SIGKILL)
         wait_until(lambda: not any(map(Process.alive, processes)), seconds=10, what="the end of PostgreSQL")
@@ -99,14 +99,14 @@ class Timescale:
     def pause(self) -> None:
         """Freeze the server: connections hang instead of failing."""
         # First, as it would start further backends while the others are being frozen.
-        self._postmaster().send(signal.SIGSTOP)
-        for backend in self._postmaster().children():
+        self.process.send(signal.SIGSTOP)
+        for backend in self.process.children():
             backend.send(signal.SIGSTOP)
 
     def resume(self) -> None:
-        for backend in self._postmaster().children():
+        for backend in self.process.children():
             backend.send(signal.SIGCONT)
-        self._postmaster().send(signal.SIGCONT)
+        self.process.send(signal.SIGCONT)
 
     def create_database(self, name: str) -> str:
         """Create an empty database (without the extension: migrations create it) and return its DSN."""
@@ -116,11 +116,13 @@ class Timescale:
     def drop_database(self, name: str) -> None:
         self._sql(f'DROP DATABASE IF EXISTS "{_identifier(name)}" WITH (FORCE)')
 
-    def _postmaster(self) -> Process:
+    @property
+    def process(self) -> Process:
+        """The postmaster, once started."""
         return self._run.processes["postgres"]
 
     def _ready(self) -> bool:
-        if not self._postmaster().alive():
+        if not self.process.alive():
             raise ServiceError(f"PostgreSQL ended while starting:\n{self._log.read_text()[-2000:]}")
         probe = _inside(f"{BIN}/pg_isready", "-q", "-h", "127.0.0.1", "-p", str(self.port))
         return subprocess.run(probe, env=ENV, check=False).returncode == 0

@@ -32,6 +32,13 @@ catch-up has waiting, which therefore never waits."""
 MAX_POLL_RECORDS = 500
 """Records of one poll. Chosen: the cost of a poll is spread over many."""
 
+WAIT_SECONDS = 1.0
+"""Longest wait for records. Faust's own value: a stop or a rebalance waits as long."""
+
+ROOM_SECONDS = 0.02
+"""The same while a partition is not read because its buffer is full. Chosen: less than processing half of the
+buffer takes, after which the partition is read again; a worker that is behind must never be idle."""
+
 COMMIT_SECONDS = 5.0
 """Longest time for the commit before partitions are given up. Chosen: well below a rebalance's time-out; what
 is not committed is read twice."""
@@ -171,12 +178,14 @@ class BatchConsumer(driver.Consumer):
             # Faust's wait would sleep for a second when all partitions are paused.
             self._room.clear()
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._room.wait(), 1.0)
+                await asyncio.wait_for(self._room.wait(), WAIT_SECONDS)
             return
         if self._seek_due and self.flow_active and not await self._return_to_committed():
             return
         epoch = self.epoch
-        records, active = await self._wait_next_records(1.0)
+        # A wait for some partitions goes on while another one gets room.
+        wait = ROOM_SECONDS if self._buffered_partitions else WAIT_SECONDS
+        records, active = await self._wait_next_records(wait)
         if not records or self.should_stop:
             return
         if not self.is_current(epoch):

@@ -21,7 +21,9 @@ from benchmarks.speed.transport_kill import Action, disturb
 from streams.runtime.kafka.batch_transport import BatchConsumer, BatchTransport, FetchThread
 
 TOPIC = "node-samples"
-PLACE = TP(TOPIC, 0)
+PLACE, OTHER = TP(TOPIC, 0), TP(TOPIC, 1)
+SILENCE = object()
+"""A poll during which no record comes."""
 OVERRIDES = {
     "on_buffer_drop": "(self, tp)",
     "stop_flow": "(self)",
@@ -56,7 +58,11 @@ class Fetched(BatchConsumer):
 
     async def _wait_next_records(self, timeout):  # noqa: ASYNC109 - Faust's own parameter
         step = self.script.pop(0)
-        return await step() if callable(step) else step, self._active_partitions
+        active = set(self._active_partitions)
+        if step is SILENCE:
+            await asyncio.sleep(timeout)
+            return {}, active
+        return await step() if callable(step) else step, active
 
     async def perform_seek(self):
         self.calls.append("seek")
@@ -240,6 +246,26 @@ def test_fetching_goes_on_at_once_when_a_full_partition_has_room_again(run):
         for _ in range(5):
             buffer.done(await buffer.get())
         await asyncio.wait_for(waiting, 0.5)
+        await consumer._drain_once()
+        assert buffer._held[PLACE] == 501
+
+    run(scenario)
+
+
+def test_a_wait_for_quiet_partitions_ends_soon_when_a_full_one_has_room_again(run):
+    """A worker that is behind would be idle for most of a second each time."""
+
+    async def scenario(consumer, buffer):
+        consumer._set_active_tps({PLACE, OTHER})
+        consumer.script = [records(*range(1000)), SILENCE, records(1000)]
+        await consumer._drain_once()
+        assert consumer._get_active_partitions() == {OTHER}
+        waiting = asyncio.ensure_future(consumer._drain_once())
+        await asyncio.sleep(0)
+        for _ in range(5):
+            buffer.done(await buffer.get())
+        await asyncio.wait_for(waiting, 0.5)
+        assert consumer._get_active_partitions() == {PLACE, OTHER}
         await consumer._drain_once()
         assert buffer._held[PLACE] == 501
 

@@ -5,7 +5,7 @@ BENCH_VENV := .venv-bench
 RIG_ARGS ?=
 DEMO_ARGS ?=
 PYTEST_ARGS ?=
-BENCH ?= api bocpd calibration changes chronic cost delivery exporter gray hook jobs lemons peers pipeline place quality randomised real resolution rollups series startup streams stress transport transport_kill wire
+BENCH ?= api bocpd calibration capacity changes chronic cost delivery exporter gray hook jobs lemons peers pipeline place quality randomised real resolution rollups series startup streams stress transport transport_kill wire
 # A slow test that passed on exactly this tree is not run again, except in CI and with FRESH=1.
 UNCHANGED := $(if $(CI)$(FRESH),,-p unchanged)
 # Processes: four share the time that tests wait for servers. Tests named by hand run one by one.
@@ -52,7 +52,7 @@ services-down: ## Stop them
 
 bench: $(BENCH_VENV)/installed ## Run the benchmarks (BENCH='wire'); needs a C compiler for one competitor
 	@set -e; for name in $(BENCH); do echo "# $$name"; \
-	  $(if $(filter api transport,$(BENCH)),$(PYTHON) scripts/services.py run --) $(BENCH_VENV)/bin/python -m benchmarks $$name; done
+	  PYTHONPATH=scripts $(if $(filter api transport,$(BENCH)),$(PYTHON) scripts/services.py run --) $(BENCH_VENV)/bin/python -m benchmarks $$name; done
 
 screenshots: $(VENV)/installed ## Take the pictures of docs/images from the running demo (needs Chromium)
 	@PYTHONPATH=scripts:. $(VENV)/bin/python scripts/screenshots.py

@@ -1,0 +1,178 @@
+"""Every process of an installation, and a receiver that checks the webhooks that arrive."""
+
+from __future__ import annotations
+
+import base64
+import hmac
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+from psycopg import connect
+from servers import kafka, timescale
+from servers.process import Process, free_ports
+
+from api.security.signing import new_secret
+from benchmarks.capacity.load import XID
+from store.findings import webhooks
+from store.findings.webhooks import Webhook
+
+SLOWRANK = (sys.executable, "-c", "from cli import main; main()")
+_READY_SECONDS = 60.0
+# More than a broker of the tests: its peak is part of what is measured.
+_JVM = ("-Xms512m", "-Xmx1g", "-XX:+UseG1GC", "-Djava.awt.headless=true")
+
+
+@dataclass(slots=True)
+class Receiver:
+    """Takes webhooks whose signature holds (Standard Webhooks 1.0.0).
+
+    ``arrived``: node -> Unix time of its first one.
+    """
+
+    secret: str = field(default_factory=new_secret)
+    port: int = 0
+    refused: int = 0
+    arrived: dict[str, float] = field(default_factory=dict)
+
+    def take(self, body: bytes, headers: Mapping[str, str]) -> int:
+        """Verify and keep a webhook; return the status of the answer."""
+        signed = b".".join((headers["webhook-id"].encode(), headers["webhook-timestamp"].encode(), body))
+        key = base64.b64decode(self.secret.removeprefix("whsec_"))
+        expected = base64.b64encode(hmac.digest(key, signed, "sha256")).decode()
+        if f"v1,{expected}" not in headers["webhook-signature"].split():
+            self.refused += 1
+            return 401
+        subject = json.loads(body)["data"]["subject"]
+        self.arrived.setdefault(subject.get("node") or "", time.time())
+        return 204
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """The processes by role, and where Kafka and the database are."""
+
+    bootstrap: str
+    dsn: str
+    home: Path
+    processes: dict[str, Process]
+    receiver: Receiver
+
+    def workers(self) -> dict[str, int]:
+        """Return the pids by role: the stream workers apart, everything else with its descendants."""
+        roles = {
+            _role(child.pid): child.pid for child in self.processes["streams"].children() if _role(child.pid)
+        }
+        others = {name: process.pid for name, process in self.processes.items() if name != "streams"}
+        return roles | others
+
+
+def _role(pid: int) -> str:
+    words = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+    return words[words.index("--role") + 1] if "--role" in words else ""
+
+
+@contextmanager
+def installed(home: Path, partitions: int) -> Iterator[Installation]:
+    """Start Kafka, TimescaleDB, the stream workers, the API, the notifier and a receiver."""
+    receiver = Receiver()
+    with (
+        kafka.KafkaCluster(jvm=_JVM) as brokers,
+        timescale.Timescale() as database,
+        _served(receiver),
+    ):
+        dsn = database.create_database("capacity")
+        environment = _environment(home, brokers.bootstrap, dsn, partitions, receiver.port)
+        for command in (["topics", "create"], ["migrate"]):
+            subprocess.run([*SLOWRANK, *command], env=environment, check=True, capture_output=True)
+        _register(dsn, receiver)
+        processes = {
+            name: Process.spawn([*SLOWRANK, *command], log=home / f"{name}.log", env=environment)
+            for name, command in {
+                "streams": ("streams", "run"),
+                "api": ("api", "run", "--port", str(free_ports(1)[0])),
+                "notifier": ("notifier", "run"),
+            }.items()
+        }
+        try:
+            _wait_ready(home)
+            servers = {"kafka": brokers.process(1), "database": database.process}
+            yield Installation(brokers.bootstrap, dsn, home, processes | servers, receiver)
+        finally:
+            for process in processes.values():
+                process.stop(seconds=30)
+
+
+def _environment(home: Path, bootstrap: str, dsn: str, partitions: int, port: int) -> dict[str, str]:
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("SLOWRANK_")}
+    return inherited | {
+        "SLOWRANK_KAFKA_BOOTSTRAP": bootstrap,
+        "SLOWRANK_DATABASE_URL": dsn,
+        "SLOWRANK_TOPIC_PARTITIONS": str(partitions),
+        "SLOWRANK_STREAMS_RUNTIME_DIR": str(home),
+        "SLOWRANK_WEBHOOK_ALLOW_HTTP": '["127.0.0.1"]',
+        "SLOWRANK_WEBHOOK_ALLOW_PRIVATE": '["127.0.0.0/8"]',
+        "SLOWRANK_WEBHOOK_ALLOW_PORTS": f"[{port}]",
+        "SLOWRANK_NOTIFIER_METRICS_PORT": "0",
+        # One core for each worker and one thread for what numpy computes in it.
+        "OMP_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+    }
+
+
+def _register(dsn: str, receiver: Receiver) -> None:
+    now = datetime.now(UTC)
+    webhook = Webhook(
+        id="whk_capacity",
+        name="capacity",
+        url=f"http://127.0.0.1:{receiver.port}/hook",
+        kinds=(XID, "xid"),
+        created_by="benchmark",
+        created_at=now,
+        updated_at=now,
+    )
+    with connect(dsn) as conn:
+        webhooks.create(conn, webhook, receiver.secret)
+
+
+@contextmanager
+def _served(receiver: Receiver) -> Iterator[None]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(receiver.take(body, {k.lower(): v for k, v in self.headers.items()}))
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Log nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    receiver.port = server.server_address[1]
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def _wait_ready(home: Path) -> None:
+    deadline = time.monotonic() + _READY_SECONDS
+    while not all(list(home.glob(f"streams-{role}-*.json")) for role in ("detect", "sink")):
+        if time.monotonic() > deadline:
+            raise TimeoutError(
+                f"the stream workers did not start: {(home / 'streams.log').read_text()[-2000:]}"
+            )
+        time.sleep(0.2)

@@ -1,6 +1,7 @@
 """One worker process: puts a role, its servers and its Faust app together, and runs it."""
 
 import asyncio
+import logging
 import os
 import time
 from collections.abc import Mapping
@@ -44,6 +45,8 @@ from streams.runtime.snapshots.identity import identity
 from streams.runtime.snapshots.snapshot_folder import SnapshotFolder
 from streams.runtime.snapshots.snapshot_writer import SnapshotWriter
 from streams.runtime.write_buffer import RowBuffer
+
+log = logging.getLogger(__name__)
 
 IDLE_SECONDS = 10.0
 """Time without a message after which a partition's open buckets are written: one bucket of ten seconds."""
@@ -103,7 +106,11 @@ def snapshot_folder(settings: Settings, tuning: Tuning, health: Health) -> Snaps
     if not settings.streams_snapshot_seconds:
         return None
     folder = (settings.streams_state_dir or settings.streams_runtime_dir / "state") / "snapshots"
-    make_private(folder)
+    try:
+        make_private(folder)
+    except OSError as error:
+        log.error("no snapshots, a restart will read the log again: %s", error)
+        return None
     return SnapshotFolder(
         folder,
         identity=identity(tuning, settings.streams_job_memory_mib),

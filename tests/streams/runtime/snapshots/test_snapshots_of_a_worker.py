@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from slowrank.settings import Settings
 from slowrank.telemetry import Suspicion, encode
 from streams.config.settings import Tuning
 from streams.runtime.detect_worker import Detect
@@ -13,6 +14,7 @@ from streams.runtime.monitoring.health import Health
 from streams.runtime.partitions.context import WorkerContext
 from streams.runtime.snapshots.snapshot_folder import SnapshotFolder
 from streams.runtime.snapshots.snapshot_writer import SnapshotWriter
+from streams.runtime.worker import snapshot_folder
 from streams.stage import Restorable
 from tests.streams import traffic
 from tests.streams.runtime.test_detect_worker import NOW, Log, Sent, suspicions
@@ -226,6 +228,19 @@ def test_nothing_is_written_before_the_outputs_are_durable(made):
     assert made.read == list(range(299, 320))
 
 
+def test_a_stop_does_not_wait_for_brokers_that_are_away(made, monkeypatch):
+    """Whoever stops the worker would kill it."""
+    monkeypatch.setattr("streams.runtime.snapshots.snapshot_writer.AT_STOP_SECONDS", 0.05)
+
+    async def go():
+        await take(made.start(), made.log.messages[:300])
+        never = asyncio.get_running_loop().create_future()
+        await made.writer(lambda: never).stop()
+
+    asyncio.run(go())
+    assert list(made.folder.iterdir()) == []
+
+
 @pytest.mark.parametrize(("cost", "interval"), [(0.0, 60), (4.0, 200)])
 def test_each_partition_is_written_once_a_minute(made, monkeypatch, cost, interval):
     """And rarer where it costs more than its share."""
@@ -256,3 +271,16 @@ def test_every_stage_of_the_worker_gives_snapshots(made):
     for topic in ("node-samples", "node-events", "job-steps"):
         state = worker.partitions._new_state((topic, 0))
         assert isinstance(state.stage, Restorable)
+
+
+def test_a_state_folder_that_cannot_be_made_costs_the_snapshots_alone(tmp_path):
+    """The worker runs without, as before there were any; 0 seconds switches them off."""
+    (tmp_path / "file").touch()
+    health = Health("detect", lambda: 0.0)
+    settings = Settings(streams_runtime_dir=tmp_path, streams_state_dir=tmp_path / "file" / "state")
+    assert snapshot_folder(settings, Tuning(), health) is None
+    off = Settings(streams_runtime_dir=tmp_path, streams_snapshot_seconds=0)
+    assert snapshot_folder(off, Tuning(), health) is None
+    assert list(tmp_path.iterdir()) == [tmp_path / "file"]
+    assert snapshot_folder(Settings(streams_runtime_dir=tmp_path), Tuning(), health) is not None
+    assert (tmp_path / "state" / "snapshots").stat().st_mode & 0o777 == 0o700

@@ -31,6 +31,7 @@ from api.pages import routers as page_routers
 from api.pages.breakable import Breakable
 from api.routes import (
     audit,
+    backtests,
     chronic,
     deliveries,
     evidence,
@@ -69,6 +70,7 @@ ROUTERS = (
     foreign.router,
     foreign.otlp_router,
     foreign_alerts.router,
+    backtests.router,
     stream.router,
     keys.router,
     audit.router,
@@ -102,11 +104,12 @@ def create_app(
     sink: ingest.Sink | None = None,
     probes: Mapping[str, Probe] | None = None,
     breakable: Breakable | None = None,
+    runs_backtests: bool = False,
 ) -> FastAPI:
     """Return the app over an open ``pool``.
 
     ``sink`` accepts ingested telemetry (without one, ingest answers 503); ``probes`` adds checks to /readyz;
-    ``breakable`` is a demo's simulated cluster.
+    ``breakable`` is a demo's simulated cluster; ``runs_backtests``: the caller runs what is posted.
     """
     registry = new_registry()
     metrics = ApiMetrics(registry)
@@ -124,6 +127,7 @@ def create_app(
         cursors=Cursors(settings.cursor_key()),
         sink=sink,
         breakable=breakable,
+        runs_backtests=runs_backtests,
         probes=probes or {},
     )
     routes = [route for router in ROUTERS for route in router.routes]
@@ -143,6 +147,7 @@ def create_app(
         observe=metrics.observe,
         body_limits={
             "/api/v1/ingest/samples": ingest.MAX_BODY,
+            "/api/v1/backtests": ingest.MAX_BODY,
             "/api/v1/write": remote_write.MAX_BODY,
             "/v1/metrics": otlp.MAX_BODY,
         },

@@ -32,7 +32,7 @@ class Services:
     """Everything a route may use.
 
     ``sink`` is None where telemetry is not ingested, ``recipients`` where there is no mail server,
-    ``breakable`` where the cluster is none of a demo.
+    ``breakable`` where the cluster is none of a demo. ``runs_backtests``: a runner is beside the API.
     """
 
     settings: Settings
@@ -46,6 +46,7 @@ class Services:
     limiter: Limiter = field(default_factory=Limiter)
     sink: Sink | None = None
     breakable: Breakable | None = None
+    runs_backtests: bool = False
     foreign: ForeignReceiver = field(default_factory=ForeignReceiver)
     probes: Mapping[str, Probe] = field(default_factory=dict)
     streams: Counter[str] = field(default_factory=Counter)

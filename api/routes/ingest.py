@@ -14,7 +14,8 @@ router = APIRouter(prefix="/api/v1/ingest", tags=["ingest"], route_class=Idempot
 
 # JSON Schema can require a line that is not blank and no more of NDJSON: other errors in the body are a 409.
 _ROWS = {"type": "string", "minLength": 1, "pattern": r"\S", "description": "One JSON row a line."}
-_BODY = {"application/x-ndjson": {"schema": _ROWS}}
+NDJSON_BODY = {"requestBody": {"required": True, "content": {"application/x-ndjson": {"schema": _ROWS}}}}
+"""Documents a body of rows."""
 
 
 class LineError(BaseModel):
@@ -34,14 +35,14 @@ class IngestAnswer(BaseModel):
     errors: list[LineError] = Field(description="The first refused lines.")
 
 
-@router.post("/samples", status_code=202, openapi_extra={"requestBody": {"required": True, "content": _BODY}})
+@router.post("/samples", status_code=202, openapi_extra=NDJSON_BODY)
 async def ingest_samples(request: Request, services: ServicesDep, principal: TelemetryWriter) -> IngestAnswer:
     """Ingest step, sample and event rows: valid lines are accepted, others reported; 409 if none is valid."""
     sink = services.sink
     if sink is None:
         raise _unavailable("this API has no pipeline to send telemetry to; set SLOWRANK_KAFKA_BOOTSTRAP")
     # In a thread: parsing 20 MiB of JSON would block the event loop.
-    batch = await run_in_threadpool(_read, services, await _body(request), principal.clusters)
+    batch = await run_in_threadpool(_read, services, await plain_body(request), principal.clusters)
     if batch.records:
         try:
             batch.take_back(await run_in_threadpool(sink.accept, batch.records))
@@ -69,7 +70,8 @@ def _nothing_taken(batch: ingest.Batch, errors: list[dict[str, str]]) -> Problem
     return Problem(409, "no-usable-row", detail, errors=errors)
 
 
-async def _body(request: Request) -> bytes:
+async def plain_body(request: Request) -> bytes:
+    """Return the body, inflated where it is compressed. Raises the 400 and 415 problems."""
     data = await request.body()
     encoding = request.headers.get("content-encoding", "identity").lower()
     if encoding == "identity":

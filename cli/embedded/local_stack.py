@@ -33,6 +33,7 @@ from cli.admin.private_file import set_aside, write_private
 from cli.embedded.local_sink import LocalSink
 from cli.embedded.postgres import database
 from cli.remote.client import read_text
+from cli.run import backtests
 from exporters.collector import Instant
 from exporters.exporter import Exporter
 from exporters.registry import collectors
@@ -130,7 +131,8 @@ def local_stack(config: StackConfig, settings: Settings, tuning: Tuning) -> Iter
         tuning = tuning.with_runbooks(settings.runbooks())
         sink = LocalSink(pool, now=time.time, tuning=tuning, job_memory_bytes=memory)
         parts.enter_context(_ticking(sink))
-        app = create_app(settings, pool, sink=sink, breakable=config.breakable)
+        app = create_app(settings, pool, sink=sink, breakable=config.breakable, runs_backtests=True)
+        parts.enter_context(backtests.running(pool))
         # On the API's /metrics: this process serves no other.
         registry, instance = app.state.services.registry, f"local-{os.getpid()}"
         registry.register(JobMetrics(lambda: sink.jobs))

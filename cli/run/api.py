@@ -28,6 +28,7 @@ def run(
     from api.app import create_app
     from api.http.connections import server
     from cli.admin.config import load_settings
+    from cli.run import backtests
     from store.pool import open_pool
 
     settings = load_settings()
@@ -35,9 +36,15 @@ def run(
         dsn = settings.dsn()
     except (ValueError, OSError) as error:
         fail(str(error))
-    with open_pool(dsn, name="slowrank api") as pool, _sink(settings) as sink:
+    with open_pool(dsn, name="slowrank api") as pool, _sink(settings) as sink, backtests.running(pool):
         serving = server(
-            create_app(settings, pool, sink=sink, probes={"kafka": lambda: _kafka(settings)}),
+            create_app(
+                settings,
+                pool,
+                sink=sink,
+                probes={"kafka": lambda: _kafka(settings)},
+                runs_backtests=True,
+            ),
             host=host or settings.api_host,
             port=settings.api_port if port is None else port,
             # Seconds: event streams have no end, and a stop would wait for them for ever.

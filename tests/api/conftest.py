@@ -161,7 +161,7 @@ def tls_server_context(certificate):
 
 TABLES = (
     "findings, finding_history, silences, events, webhooks, webhook_secrets, deliveries, delivery_attempts, "
-    "api_keys, audit, heartbeats, paces, requests, nodes, ranks, jobs, inhibitions"
+    "api_keys, audit, heartbeats, paces, requests, nodes, ranks, jobs, inhibitions, backtests"
 )
 
 

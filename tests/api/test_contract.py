@@ -60,7 +60,7 @@ def served(settings, pool, sink, monkeypatch):
     monkeypatch.setattr("api.routes.webhooks.resolve", unknown)
     for rate in ("READ", "WRITE", "FAILED_AUTH"):
         monkeypatch.setattr(f"api.security.auth.{rate}", Rate(1e6, 1e6))
-    app = create_app(settings, pool, sink=sink)
+    app = create_app(settings, pool, sink=sink, runs_backtests=True)
     serving = server(app, log_level="error", lifespan="off", timeout_graceful_shutdown=1)
     with socket.create_server(("127.0.0.1", 0)) as listening:
         thread = threading.Thread(target=serving.run, kwargs={"sockets": [listening]})

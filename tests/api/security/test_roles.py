@@ -15,6 +15,7 @@ from api.delivery.webhook_health import KIND, end_recovered, failing_finding
 from api.metrics import NotifierMetrics, new_registry
 from api.security.auth import SCOPES
 from api.security.sessions import csrf_token
+from cli.run.backtests import Runner
 from store.findings import deliveries, findings, leases, search, webhooks
 from store.pool import open_pool
 
@@ -152,3 +153,14 @@ def test_the_pages_work_as_slowrank_api(client, settings, pool_as, save_finding,
         assert api.post(path, content=body, headers=sent | {"cookie": cookie}).status_code == 303, name
     assert api.post("/sign-out", content=f"csrf={csrf}", headers=sent | {"cookie": cookie}).status_code == 303
     assert api.get("/findings", headers=seen).status_code == 401
+
+
+def test_a_backtest_is_posted_run_and_read_as_the_api(client, settings, pool_as):
+    """The runner beside the API has no other role."""
+    pool = pool_as("slowrank_api")
+    api = type(client)(create_app(settings, pool, runs_backtests=True))
+    api.headers = client.headers
+    made = api.post("/api/v1/backtests", content=b"{}", headers={"content-type": "application/x-ndjson"})
+    assert made.status_code == 202, made.text
+    assert Runner(pool).run_one()
+    assert api.get(made.headers["location"]).json()["state"] == "failed"

@@ -1,0 +1,149 @@
+"""Runs the backtests that are posted to the API, one after the other, each in a process of its own.
+
+A recording that needs too much time or memory, or on which a detector fails, so ends alone.
+"""
+
+import gzip
+import json
+import logging
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from psycopg_pool import ConnectionPool
+
+from store.error_classes import UNAVAILABLE
+from store.findings import backtests
+
+log = logging.getLogger(__name__)
+
+LONGEST_SECONDS = 600.0
+"""Limit on one recording. Chosen: 20 MiB take the detectors some ten seconds."""
+LEASE_SECONDS = LONGEST_SECONDS + 60.0
+LOOK_SECONDS = 2.0
+"""Between two looks at the table. Chosen: people wait for the result."""
+MAX_FINDINGS = 500
+_NICE = 10
+_COMMAND = (sys.executable, "-c", "from cli import main; main()", "backtest")
+
+
+class Runner:
+    """Takes recordings from the table until it is stopped."""
+
+    def __init__(self, pool: ConnectionPool[Any], command: Sequence[str] = _COMMAND) -> None:
+        self._pool = pool
+        self._command = command
+        self._stop = threading.Event()
+
+    def stop(self) -> None:
+        """Stop; a recording under way waits for the next runner."""
+        self._stop.set()
+
+    def run(self) -> None:
+        """Run until stopped; survives outages of the database."""
+        while not self._stop.is_set():
+            try:
+                if self.run_one():
+                    continue
+            except UNAVAILABLE as error:
+                log.warning("backtests wait for the database: %s", error)
+            self._stop.wait(LOOK_SECONDS)
+
+    def run_one(self) -> bool:
+        """Run the oldest recording that waits; return whether there was one."""
+        with self._pool.connection() as conn:
+            leased = backtests.lease(conn, datetime.now(UTC), LEASE_SECONDS)
+        if leased is None:
+            return False
+        id_, recording = leased
+        result, error = self._run(gzip.decompress(recording))
+        with self._pool.connection() as conn:
+            if result is None and not error:
+                backtests.release(conn, id_)
+            else:
+                backtests.finish(conn, id_, datetime.now(UTC), result=result, error=error)
+        return True
+
+    def _run(self, rows: bytes) -> tuple[dict[str, Any] | None, str]:
+        """Return what was found, or why nothing can be; neither where the runner is being stopped."""
+        with tempfile.TemporaryDirectory(prefix="slowrank-backtest-") as folder:
+            recorded, found = Path(folder) / "recording.ndjson", Path(folder) / "findings.ndjson"
+            recorded.write_bytes(rows)
+            errors = Path(folder) / "errors"
+            with errors.open("wb") as output:
+                process = subprocess.Popen(
+                    [*self._command, str(recorded), "-o", str(found)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=output,
+                )
+                _yield_to_others(process.pid)
+                ended = self._wait(process)
+            # The folder's name is of no use to whoever posted the recording.
+            said = errors.read_text(errors="replace").replace(f"{recorded}", "the recording")
+            if not ended:
+                return None, "" if self._stop.is_set() else f"it took longer than {LONGEST_SECONDS:g} s"
+            if process.returncode != 0 or not found.exists():
+                last = (said.strip().splitlines() or ["no output"])[-1]
+                return None, f"exit status {process.returncode}: {last}"
+            return result_of(found.read_text().splitlines(), said.splitlines()), ""
+
+    def _wait(self, process: subprocess.Popen[bytes]) -> bool:
+        """Wait for the end of a process; kill it, and return False, when it is too late or to be stopped."""
+        for _ in range(int(LONGEST_SECONDS / 0.2)):
+            try:
+                process.wait(0.2)
+                return True
+            except subprocess.TimeoutExpired:
+                if self._stop.is_set():
+                    break
+        process.kill()
+        process.wait()
+        return False
+
+
+def result_of(lines: Sequence[str], said: Sequence[str]) -> dict[str, Any]:
+    """Return the result of findings, one a line, and of what the command printed."""
+    found = [json.loads(line) for line in lines]
+    opened = [one for one in found if one["status"] != "suspected"]
+    found.sort(key=lambda one: -(one.get("gpu_hours_lost") or 0.0))
+    summary = re.compile(r"\d+ findings; (\d+) rows read")
+    counts = [int(match[1]) for line in said if (match := summary.fullmatch(line))]
+    return {
+        "rows": sum(counts),
+        "findings": len(found),
+        "by_kind": dict(Counter(one["kind"] for one in opened)),
+        "by_severity": dict(Counter(one["severity"] for one in opened)),
+        "notes": [line[:300] for line in said if line.strip() and not summary.fullmatch(line)][:50],
+        "items": found[:MAX_FINDINGS],
+    }
+
+
+@contextmanager
+def running(pool: ConnectionPool[Any]) -> Iterator[None]:
+    """Run backtests in the background while the block runs."""
+    runner = Runner(pool)
+    thread = threading.Thread(target=runner.run, name="backtests", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        runner.stop()
+        thread.join(10)
+
+
+def _yield_to_others(pid: int) -> None:
+    try:
+        os.setpriority(os.PRIO_PROCESS, pid, _NICE)
+    except OSError:
+        # It has ended already.
+        return

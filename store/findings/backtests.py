@@ -1,0 +1,114 @@
+"""Stores recordings that wait to be run through the detectors, and what was found in them.
+
+A runner leases one at a time. A lease that expires, because its runner was killed, is taken by the next one,
+``MAX_ATTEMPTS`` times at most.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Literal, LiteralString
+
+from psycopg import Connection
+from psycopg.rows import class_row
+from psycopg.types.json import Jsonb
+
+from store.text import storable, storable_json
+
+State = Literal["waiting", "running", "done", "failed"]
+
+MAX_WAITING = 16
+"""Recordings that wait, of all keys together. Chosen: 16 of 5 MiB at most are kept in the database."""
+MAX_ATTEMPTS = 2
+KEEP = timedelta(days=7)
+"""How long results are kept (chosen: a week in which people compare)."""
+
+_COLUMNS: LiteralString = "id, created_by, created_at, state, ended_at, result, error"
+
+
+@dataclass(frozen=True, slots=True)
+class Backtest:
+    """One recording; ``result`` is there when it is ``done``, ``error`` when it ``failed``."""
+
+    id: str
+    created_by: str
+    created_at: datetime
+    state: State
+    ended_at: datetime | None
+    result: dict[str, Any] | None
+    error: str
+
+
+def add(conn: Connection[Any], id_: str, *, by: str, now: datetime, recording: bytes) -> bool:
+    """Store a compressed recording; return False where ``MAX_WAITING`` are waiting already."""
+    cursor = conn.execute(
+        "INSERT INTO backtests (id, created_by, created_at, state, recording) "
+        "SELECT %s, %s, %s, 'waiting', %s "
+        "WHERE (SELECT count(*) FROM backtests WHERE state IN ('waiting', 'running')) < %s",
+        (id_, storable(by), now, recording, MAX_WAITING),
+    )
+    return cursor.rowcount == 1
+
+
+def get(conn: Connection[Any], id_: str) -> Backtest | None:
+    """Return one."""
+    found = _select(conn, "WHERE id = %s", (storable(id_),))
+    return found[0] if found else None
+
+
+def listed(conn: Connection[Any], *, by: str | None, limit: int = 100) -> list[Backtest]:
+    """Return the newest, of one key or (None) of all."""
+    return _select(
+        conn,
+        "WHERE %s::text IS NULL OR created_by = %s ORDER BY created_at DESC, id DESC LIMIT %s",
+        (by, by, limit),
+    )
+
+
+def lease(conn: Connection[Any], now: datetime, seconds: float) -> tuple[str, bytes] | None:
+    """Take the oldest that waits, or whose runner is gone; return its id and recording."""
+    with conn.transaction():
+        conn.execute(
+            "UPDATE backtests SET state = 'failed', ended_at = %s, recording = NULL, "
+            "error = 'its process ended each time that it was tried' "
+            "WHERE state = 'running' AND leased_until <= %s AND attempts >= %s",
+            (now, now, MAX_ATTEMPTS),
+        )
+        conn.execute("DELETE FROM backtests WHERE created_at < %s", (now - KEEP,))
+        row = conn.execute(
+            "UPDATE backtests SET state = 'running', attempts = attempts + 1, leased_until = %s WHERE id = ("
+            "SELECT id FROM backtests WHERE state = 'waiting' OR (state = 'running' AND leased_until <= %s) "
+            "ORDER BY created_at, id LIMIT 1 FOR UPDATE SKIP LOCKED) RETURNING id, recording",
+            (now + timedelta(seconds=seconds), now),
+        ).fetchone()
+    return None if row is None else (row[0], bytes(row[1]))
+
+
+def finish(
+    conn: Connection[Any], id_: str, now: datetime, *, result: dict[str, Any] | None, error: str = ""
+) -> None:
+    """Store what a recording gave, or why it failed, and remove the recording."""
+    conn.execute(
+        "UPDATE backtests SET state = %s, ended_at = %s, result = %s, error = %s, recording = NULL, "
+        "leased_until = NULL WHERE id = %s AND state = 'running'",
+        (
+            "failed" if result is None else "done",
+            now,
+            None if result is None else Jsonb(storable_json(result)),
+            storable(error)[:2000],
+            id_,
+        ),
+    )
+
+
+def release(conn: Connection[Any], id_: str) -> None:
+    """Let a recording wait again that its runner could not finish, as it is being stopped."""
+    conn.execute(
+        "UPDATE backtests SET state = 'waiting', attempts = attempts - 1, leased_until = NULL "
+        "WHERE id = %s AND state = 'running'",
+        (id_,),
+    )
+
+
+def _select(conn: Connection[Any], where: LiteralString, values: tuple[Any, ...]) -> list[Backtest]:
+    with conn.cursor(row_factory=class_row(Backtest)) as cursor:
+        return cursor.execute(f"SELECT {_COLUMNS} FROM backtests " + where, values).fetchall()

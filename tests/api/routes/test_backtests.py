@@ -1,0 +1,157 @@
+"""Backtests over HTTP: a recording is stored, run in a process of its own, and its findings are served."""
+
+import gzip
+import json
+import sys
+import threading
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from api.app import create_app
+from api.routes.backtests import BacktestPage, ShownBacktest
+from cli.run.backtests import Runner, result_of
+from store.findings import backtests
+
+URL = "/api/v1/backtests"
+T0 = 1_795_160_000
+
+
+@pytest.fixture
+def client(client, settings, pool, sink):
+    """A client of an API beside which a runner is."""
+    client._app = create_app(settings, pool, sink=sink, runs_backtests=True)
+    return client
+
+
+def recording(steps=200, ranks=8, slow=5):
+    """A job in which a rank takes a third longer from the middle on, as NDJSON."""
+    rows = [
+        {
+            **{"kind": "step", "ts": T0 + 2.0 * step, "cluster": "lab", "job_id": "j", "rank": rank},
+            **{"node": f"n{rank // 4}", "gpu_index": rank % 4, "step": step, "wait_seconds": 0.01},
+            "step_seconds": 2.0 + (rank == slow and step > steps // 2) * 0.7,
+            "compute_seconds": 1.9 + rank / 1000 + (rank == slow and step > steps // 2) * 0.7,
+        }
+        for step in range(steps)
+        for rank in range(ranks)
+    ]
+    return "\n".join(map(json.dumps, rows)).encode()
+
+
+def posted(client, body=b'{"kind":"step"}', **headers):
+    return client.post(URL, content=body, headers={"content-type": "application/x-ndjson"} | headers)
+
+
+def test_a_recording_is_run_and_its_finding_is_served(client, pool):
+    """From the POST over the runner's process to finding.v1, with what it costs to know."""
+    rows = recording()
+    made = posted(client, gzip.compress(rows), **{"content-encoding": "gzip"})
+    assert made.status_code == 202, made.text
+    where = made.headers["location"]
+    assert client.get(where).json()["state"] == "waiting"
+    assert Runner(pool).run_one()
+    done = client.get(where).json()
+    assert done["state"] == "done", done
+    result = done["result"]
+    assert (result["rows"], result["by_kind"]) == (1600, {"straggler.fail_slow": 1})
+    (finding,) = [one for one in result["items"] if one["status"] != "suspected"]
+    assert (finding["subject"]["rank"], finding["schema"]) == (5, "finding.v1")
+    assert ShownBacktest.model_validate(done).model_dump(exclude_unset=True) == done
+    listed = client.get(URL).json()
+    assert BacktestPage.model_validate(listed).model_dump(exclude_unset=True) == listed
+    assert [(one["id"], "result" in one) for one in listed["items"]] == [(done["id"], False)]
+    assert not Runner(pool).run_one()
+    with pool.connection() as conn:
+        assert conn.execute("SELECT recording FROM backtests").fetchone() == (None,)
+
+
+def test_a_recording_without_a_usable_row_fails_with_the_reason(client, pool):
+    """The message of the command, without the folder that it ran in."""
+    made = posted(client, b"no rows at all")
+    Runner(pool).run_one()
+    failed = client.get(made.headers["location"]).json()
+    assert failed["state"] == "failed"
+    assert failed["error"].startswith("exit status 2: ")
+    assert "/tmp" not in failed["error"]
+
+
+def test_what_cannot_be_taken(client, client_with, settings, pool, monkeypatch):
+    """An empty body, more than may wait, and an API without a runner."""
+    assert posted(client, b" \n").status_code == 422
+    monkeypatch.setattr("store.findings.backtests.MAX_WAITING", 2)
+    assert [posted(client).status_code for _ in range(3)] == [202, 202, 429]
+    client._app = create_app(settings, pool)
+    assert posted(client).status_code == 503
+
+
+def test_a_key_of_some_clusters_sees_its_own(client, client_with, pool):
+    """A recording may name any cluster."""
+    other = client_with("telemetry:write", "findings:read", clusters=("lab",))
+    other._app = client._app
+    mine, theirs = posted(client).json()["id"], posted(other).json()["id"]
+    assert other.get(f"{URL}/{mine}").status_code == 404
+    assert [one["id"] for one in other.get(URL).json()["items"]] == [theirs]
+    assert {one["id"] for one in client.get(URL).json()["items"]} == {mine, theirs}
+
+
+def test_the_same_key_posts_a_recording_once(client):
+    """Idempotency-Key, as on every POST."""
+    ids = {posted(client, **{"idempotency-key": "k1"}).json()["id"] for _ in range(2)}
+    assert len(ids) == 1
+
+
+def test_a_runner_that_was_killed_is_replaced_once(client, pool):
+    """Its lease expires; a recording that ends every process fails."""
+    id_ = posted(client).json()["id"]
+    now = datetime.now(UTC)
+    with pool.connection() as conn:
+        assert backtests.lease(conn, now, 60) is not None
+        assert backtests.lease(conn, now, 60) is None
+        assert backtests.lease(conn, now + timedelta(seconds=61), 60) is not None
+        assert backtests.lease(conn, now + timedelta(seconds=122), 60) is None
+        found = backtests.get(conn, id_)
+    assert found is not None
+    assert (found.state, found.error) == ("failed", "its process ended each time that it was tried")
+
+
+def test_a_stopped_runner_gives_the_recording_back(client, pool):
+    """Its process is killed, and the next runner has all its attempts."""
+    id_ = posted(client).json()["id"]
+    runner = Runner(pool, [sys.executable, "-c", "import time; time.sleep(60)"])
+    thread = threading.Thread(target=runner.run)
+    thread.start()
+    while True:
+        with pool.connection() as conn:
+            if (found := backtests.get(conn, id_)) is not None and found.state == "running":
+                break
+    runner.stop()
+    thread.join(10)
+    assert not thread.is_alive()
+    with pool.connection() as conn:
+        row = conn.execute("SELECT state, attempts FROM backtests").fetchone()
+    assert row == ("waiting", 0)
+
+
+def test_old_results_are_removed(client, pool):
+    """After a week."""
+    posted(client)
+    with pool.connection() as conn:
+        assert backtests.lease(conn, datetime.now(UTC) + timedelta(days=8), 60) is None
+        assert backtests.listed(conn, by=None) == []
+
+
+def test_the_result_counts_what_was_opened():
+    """Suspected findings are listed and not counted by kind; the dearest comes first."""
+    found = [
+        {"kind": "a", "severity": "info", "status": "suspected"},
+        {"kind": "a", "severity": "error", "status": "open", "gpu_hours_lost": 1.0},
+        {"kind": "b", "severity": "error", "status": "resolved", "gpu_hours_lost": 2.0},
+    ]
+    result = result_of(
+        [json.dumps(one) for one in found], ["3 findings; 70 rows read", "set aside: 2 rows, x"]
+    )
+    assert (result["rows"], result["findings"]) == (70, 3)
+    assert (result["by_kind"], result["by_severity"]) == ({"a": 1, "b": 1}, {"error": 2})
+    assert [one["kind"] for one in result["items"]] == ["b", "a", "a"]
+    assert result["notes"] == ["set aside: 2 rows, x"]

@@ -217,10 +217,8 @@ async def _built(worker: Worker, committed: dict[PartitionId, int], now: float) 
 
 def _recorded(nodes: int, seconds: float) -> tuple[Batches, float]:
     """Return the log and when it begins: jobs over all nodes, three faults around the moment of the kill."""
-    jobs = tuple(
-        JobSpec(dp=JOB_NODES, tp=8, job_id=f"job-{i}", first_node=i * JOB_NODES)
-        for i in range(nodes // JOB_NODES)
-    )
+    size = min(JOB_NODES, nodes)
+    jobs = tuple(JobSpec(dp=size, tp=8, job_id=f"job-{i}", first_node=i * size) for i in range(nodes // size))
     spec, kill = ClusterSpec(nodes=nodes, gpus=8, nics=8, jobs=jobs), seconds - INTERVAL
     faults = (
         Fault(kind="thermal_throttle", node=3, gpu=2, onset=kill - 150.0, magnitude=1.3),

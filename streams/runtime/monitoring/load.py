@@ -1,4 +1,4 @@
-"""How much of its time a worker is busy, and how others learn of it.
+"""How much of its time a worker is busy, and where it reports that.
 
 A worker that stores findings forecasts for all. Each leaves its load on the brokers, as metadata of offsets
 of a group without consumers, as ``streams.runtime.kafka.partition_growth`` does with partition counts.

@@ -115,7 +115,7 @@ def read(path: Path) -> Snapshot | None:
 
 
 def _own_bytes(path: Path) -> bytes:
-    """Return what is in a file that nobody but this user can have written."""
+    """Return what is in a file that only this user can have written."""
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as f:
         info = os.fstat(f.fileno())
         if not stat.S_ISREG(info.st_mode) or info.st_uid != os.geteuid() or info.st_mode & 0o022:

@@ -31,7 +31,7 @@ def test_a_steady_load_never_ends():
     assert not found.short
 
 
-def test_growth_says_when_it_will_be_too_much():
+def test_growth_gives_the_time_that_is_left():
     """One per cent a minute from 45 %: after 25 minutes 70 %, and half an hour left."""
     found = trend(lambda minute: 0.45 + 0.01 * minute, minutes=25)
     assert found is not None
@@ -58,7 +58,7 @@ def test_a_rebuild_of_a_minute_is_none():
     assert not found.short
 
 
-def test_loads_that_stop_say_nothing():
+def test_loads_that_stop_give_no_forecast():
     """A role whose workers report no more has no forecast: its lag is a finding."""
     made = CapacityTrend()
     for step in range(100):

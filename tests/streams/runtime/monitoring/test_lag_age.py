@@ -22,7 +22,7 @@ def test_a_wait_counts_from_its_first_message():
     assert ages.note(5010.0, {PLACE: 20}, {PLACE: 20}) == {PLACE: 0.0}
 
 
-def test_after_a_start_the_messages_tell_how_old_the_rest_is():
+def test_after_a_start_the_age_is_that_of_the_messages():
     """A worker that was away for an hour is not three seconds behind."""
     ages = LagAges()
     assert ages.note(7200.0, {PLACE: 9000}, {PLACE: 0}) == {PLACE: 0.0}

@@ -86,7 +86,7 @@ def test_a_lag_that_grows_is_a_finding_within_fifteen_seconds():
 
 
 def test_a_lag_that_shrinks_is_being_mended():
-    """A worker that reads on after a restart needs nobody."""
+    """A worker that reads on after a restart needs no help."""
     ages = [100.0, 80.0, 60.0, 40.0, 20.0, 10.0, 3.0]
     findings = SelfFindings("c", behind_seconds=120.0, started=NOW, growing_seconds=9.0)
     seen = [
@@ -96,7 +96,7 @@ def test_a_lag_that_shrinks_is_being_mended():
 
 
 def test_a_lack_of_capacity_is_a_finding_before_anything_is_late():
-    """It says how much is used, and how long that will do."""
+    """Its title has how much is used, and how long that will do."""
     short, ample = Forecast(0.85, 1200.0), Forecast(0.5)
     [found] = live(watch(Observation({}, 0, {"sink": short, "detect": ample})))
     assert found.kind == CAPACITY

@@ -13,7 +13,7 @@ def path(tmp_path):
 
 
 def test_what_is_written_is_read(path):
-    """And nobody else may read or write it."""
+    """And no other user may read or write it."""
     size = write(path, Snapshot(HEADER, b"state" * 1000))
     assert read(path) == Snapshot(HEADER, b"state" * 1000)
     assert path.stat().st_size == size < 1000

@@ -266,7 +266,7 @@ def test_each_partition_is_written_once_a_minute(made, monkeypatch, cost, interv
 
 
 def test_every_stage_of_the_worker_gives_snapshots(made):
-    """A worker of which none did would read the log as before, and nobody would notice."""
+    """A worker of which none did would read the log as before, without any error."""
     worker = made.start()
     for topic in ("node-samples", "node-events", "job-steps"):
         state = worker.partitions._new_state((topic, 0))

@@ -8,23 +8,26 @@ from servers.debian_program import DebianProgram
 
 # The program needs only its own files and the C library.
 PACKAGES = ("prometheus-alertmanager", "libc6")
-# Stores and shows alerts, notifies no one.
+# Stores and shows alerts; notifies no one but a webhook, if there is one, at once.
 CONFIG = """
 global: {{resolve_timeout: {resolve_timeout}}}
-route: {{receiver: nobody}}
-receivers: [{{name: nobody}}]
+route: {{receiver: only, group_by: ["..."], group_wait: 0s, group_interval: 1s}}
+receivers: [{{name: only{webhook}}}]
 """
+WEBHOOK = ', webhook_configs: [{{url: "{url}", http_config: {{authorization: {{credentials: "{token}"}}}}}}]'
 
 
 class Alertmanager(DebianProgram):
     """One Alertmanager on a free loopback port, without a cluster.
 
-    An alert without an end ends ``resolve_timeout`` after it was last posted.
+    An alert without an end ends ``resolve_timeout`` after it was last posted. ``webhook`` is the URL that it
+    notifies, with ``token``.
     """
 
-    def __init__(self, resolve_timeout: str = "5m") -> None:
+    def __init__(self, resolve_timeout: str = "5m", *, webhook: str = "", token: str = "") -> None:
         super().__init__("alertmanager", PACKAGES)
-        self._config = CONFIG.format(resolve_timeout=resolve_timeout)
+        receiver = WEBHOOK.format(url=webhook, token=token) if webhook else ""
+        self._config = CONFIG.format(resolve_timeout=resolve_timeout, webhook=receiver)
 
     def start(self) -> None:
         """Start the server and wait until it is ready."""

@@ -1,14 +1,19 @@
 """Alertmanager's webhook: alerts about nodes become events of them, others are counted and ignored."""
 
 import json
-from datetime import UTC, datetime
+import time
+from datetime import UTC, datetime, timedelta
 
+import httpx
 import pytest
+from servers.alertmanager import Alertmanager
+from servers.process import ServiceError
 
 from api.delivery.receivers.receiver import Notification
 from api.delivery.receivers.registry import receiver_named
 from api.foreign.alertmanager import Alert, Reader
 from tests.api.delivery.test_receivers import NOW, example
+from tests.conftest import unavailable
 
 URL = "/api/v1/ingest/alertmanager"
 GO_ZERO = "0001-01-01T00:00:00Z"
@@ -124,3 +129,43 @@ def test_hostile_labels_make_valid_events(text):
     events, ignored = Reader("c").events([alert], datetime.now(UTC).timestamp())
     assert len(events) + ignored.total() == 1
     assert not ignored
+
+
+@pytest.fixture
+def alertmanager(live, new_token):
+    """A real Alertmanager that notifies the API."""
+    server = Alertmanager(webhook=f"{live()}{URL}", token=new_token("telemetry:write"))
+    try:
+        server.start()
+        yield server
+    except ServiceError as error:
+        unavailable(str(error))
+    finally:
+        server.close()
+
+
+def received(sink, count):
+    until = time.monotonic() + 30
+    while len(sink.records) < count:
+        assert time.monotonic() < until, sink.records
+        time.sleep(0.05)
+    return [(one.node, one.code, one.subject["gpu_index"], one.message) for one in sink.records]
+
+
+@pytest.mark.integration
+@pytest.mark.slow
+def test_a_real_alertmanager_is_understood(alertmanager, sink):
+    """What Prometheus would post to it arrives as an event, and its end as another one of the same alert."""
+    labels = {"alertname": "GpuTooHot", "node": "gpu-0423", "gpu": "5", "severity": "warning"}
+    alert = {"labels": labels, "annotations": {"summary": "92 degrees"}}
+    now = datetime.now(UTC)
+    firing = alert | {"startsAt": (now - timedelta(seconds=5)).isoformat()}
+    ended = firing | {"endsAt": now.isoformat()}
+    for posted_alert, count in ((firing, 1), (ended, 2)):
+        answer = httpx.post(f"{alertmanager.url}/api/v2/alerts", json=[posted_alert], trust_env=False)
+        answer.raise_for_status()
+        found = received(sink, count)
+    assert found == [
+        ("gpu-0423", code, 5, "GpuTooHot: 92 degrees") for code in ("alert.firing", "alert.resolved")
+    ]
+    assert len({one.subject["alert"] for one in sink.records}) == 1

@@ -38,7 +38,7 @@ from streams.runtime.monitoring.self_monitor import SelfMonitor
 from streams.runtime.monitoring.watchdog import Watchdog
 from streams.runtime.partitions.context import WorkerContext
 from streams.runtime.partitions.rebuild import read_on, reread
-from streams.runtime.preflight import await_kafka, make_private, require
+from streams.runtime.preflight import Unprepared, await_kafka, make_private, require
 from streams.runtime.rollup_sink import RollUpSink
 from streams.runtime.sink_store import SinkStore
 from streams.runtime.snapshots.identity import identity
@@ -99,17 +99,14 @@ def compile_kernel() -> None:
 
 
 def snapshot_folder(settings: Settings, tuning: Tuning, health: Health) -> SnapshotFolder | None:
-    """Return the folder of a detecting worker's snapshots, None where they are off.
-
-    Raises ``Unprepared`` where it belongs to another user.
-    """
+    """Return the folder of a detecting worker's snapshots, None where they are off or it cannot be used."""
     if not settings.streams_snapshot_seconds:
         return None
     folder = (settings.streams_state_dir or settings.streams_runtime_dir / "state") / "snapshots"
     try:
         make_private(folder)
-    except OSError as error:
-        log.error("no snapshots, a restart will read the log again: %s", error)
+    except (OSError, Unprepared) as error:
+        log.error("no snapshots in %s, a restart will read the log again: %s", folder, error)
         return None
     return SnapshotFolder(
         folder,

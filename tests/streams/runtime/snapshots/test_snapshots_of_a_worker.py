@@ -12,6 +12,7 @@ from streams.runtime.kafka.moved_keys import MovedKeys
 from streams.runtime.kafka.placement import Counts
 from streams.runtime.monitoring.health import Health
 from streams.runtime.partitions.context import WorkerContext
+from streams.runtime.preflight import Unprepared
 from streams.runtime.snapshots.snapshot_folder import SnapshotFolder
 from streams.runtime.snapshots.snapshot_writer import SnapshotWriter
 from streams.runtime.worker import snapshot_folder
@@ -273,14 +274,21 @@ def test_every_stage_of_the_worker_gives_snapshots(made):
         assert isinstance(state.stage, Restorable)
 
 
-def test_a_state_folder_that_cannot_be_made_costs_the_snapshots_alone(tmp_path):
+def test_a_state_folder_that_cannot_be_used_costs_the_snapshots_alone(tmp_path, monkeypatch):
     """The worker runs without, as before there were any; 0 seconds switches them off."""
     (tmp_path / "file").touch()
     health = Health("detect", lambda: 0.0)
     settings = Settings(streams_runtime_dir=tmp_path, streams_state_dir=tmp_path / "file" / "state")
     assert snapshot_folder(settings, Tuning(), health) is None
+
+    def of_another_user(folder):
+        raise Unprepared(f"{folder} belongs to another user")
+
+    monkeypatch.setattr("streams.runtime.worker.make_private", of_another_user)
+    assert snapshot_folder(Settings(streams_runtime_dir=tmp_path), Tuning(), health) is None
+    monkeypatch.undo()
     off = Settings(streams_runtime_dir=tmp_path, streams_snapshot_seconds=0)
     assert snapshot_folder(off, Tuning(), health) is None
-    assert list(tmp_path.iterdir()) == [tmp_path / "file"]
+    assert not (tmp_path / "state").exists()
     assert snapshot_folder(Settings(streams_runtime_dir=tmp_path), Tuning(), health) is not None
     assert (tmp_path / "state" / "snapshots").stat().st_mode & 0o777 == 0o700

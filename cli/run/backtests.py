@@ -31,6 +31,10 @@ LONGEST_SECONDS = 600.0
 LEASE_SECONDS = LONGEST_SECONDS + 60.0
 LOOK_SECONDS = 2.0
 """Between two looks at the table. Chosen: people wait for the result."""
+AWAY_SECONDS = 10.0
+"""Pause while the database cannot be used."""
+ERROR_SECONDS = 60.0
+"""Pause after an unexpected error. Chosen: its traceback is logged as often."""
 MAX_FINDINGS = 500
 _NICE = 10
 _COMMAND = (sys.executable, "-c", "from cli import main; main()", "backtest")
@@ -56,6 +60,11 @@ class Runner:
                     continue
             except UNAVAILABLE as error:
                 log.warning("backtests wait for the database: %s", error)
+                self._stop.wait(AWAY_SECONDS)
+            except Exception:
+                # A full disk: what was leased is tried again.
+                log.exception("backtests do not run, trying again in %g s", ERROR_SECONDS)
+                self._stop.wait(ERROR_SECONDS)
             self._stop.wait(LOOK_SECONDS)
 
     def run_one(self) -> bool:

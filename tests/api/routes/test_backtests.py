@@ -133,6 +133,25 @@ def test_a_stopped_runner_gives_the_recording_back(client, pool):
     assert row == ("waiting", 0)
 
 
+def test_a_runner_survives_what_it_does_not_expect(client, pool, monkeypatch, caplog):
+    """A full disk: it logs that and goes on."""
+    monkeypatch.setattr("cli.run.backtests.ERROR_SECONDS", 0.01)
+    monkeypatch.setattr("cli.run.backtests.LOOK_SECONDS", 0.01)
+    runner = Runner(pool)
+    tries = []
+
+    def fail():
+        tries.append(1)
+        if len(tries) == 3:
+            runner.stop()
+        raise OSError("no space left")
+
+    monkeypatch.setattr(Runner, "run_one", lambda self: fail())
+    runner.run()
+    assert len(tries) == 3
+    assert "backtests do not run" in caplog.text
+
+
 def test_old_results_are_removed(client, pool):
     """After a week."""
     posted(client)

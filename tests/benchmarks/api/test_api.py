@@ -15,6 +15,7 @@ def test_latency_beside_a_trivial_endpoint(capsys):
     assert table[0].split()[3] == "1.0"
 
 
+@pytest.mark.alone
 def test_every_stream_gets_every_event(capsys):
     """Within a second at all clients, while others do not read."""
     options = ["--clients", "40", "--events", "3", "--stuck", "4", "--burst", "40"]

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from slowrank.client.objects import Band, Gpu, Job, Node, Page, Series
+from slowrank.client.objects import Backtest, Band, Gpu, Job, Node, Page, Series
 from slowrank.client.request import Request, get, part
 
 
@@ -63,3 +63,18 @@ def series(metric: str, **subject: Any) -> Request[Series]:
 def peers(metric: str, **subject: Any) -> Request[dict[str, Any]]:
     """Return the request for the means of a subject and its peers."""
     return get("/peers", metric=metric, **subject)
+
+
+def run_backtest(rows: bytes) -> Request[Backtest]:
+    """Return the request that posts a recording, NDJSON of at most 5 MiB; ``backtest`` reads its result."""
+    return Request("POST", "/backtests", content=rows, headers={"content-type": "application/x-ndjson"})
+
+
+def backtests() -> Request[Page[Backtest]]:
+    """Return the request for the newest backtests, without results."""
+    return get("/backtests")
+
+
+def backtest(backtest_id: str) -> Request[Backtest]:
+    """Return the request for a backtest with its result."""
+    return get(f"/backtests/{part(backtest_id)}")

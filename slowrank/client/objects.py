@@ -339,6 +339,18 @@ class Band(TypedDict):
     change_points: list[int]
 
 
+class Backtest(TypedDict):
+    """A recording that is run through the detectors; ``result`` once its ``state`` is ``done``."""
+
+    id: str
+    state: Literal["waiting", "running", "done", "failed"]
+    created_at: str
+    created_by: str
+    ended_at: NotRequired[str]
+    error: NotRequired[str]
+    result: NotRequired[dict[str, Any]]
+
+
 class Series(TypedDict):
     """One metric of one subject over time, thinned to columns of equal length, with the peers' band."""
 

@@ -14,13 +14,15 @@ Answer = TypeVar("Answer")
 class Request(Generic[Answer]):
     """One request below ``/api/v1``; ``Answer`` is the type of its decoded answer.
 
-    ``params`` holds no None; ``json`` is the body, or None for none.
+    ``params`` holds no None; ``json`` is the body, or None for none; ``content`` one that is sent as it is,
+    of the type that ``headers`` name.
     """
 
     method: str
     path: str
     params: Mapping[str, Any] = field(default_factory=dict)
     json: object = None
+    content: bytes | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
 
     def after(self, cursor: str) -> "Request[Answer]":

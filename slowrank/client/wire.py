@@ -27,6 +27,7 @@ def message(request: Request[Any]) -> dict[str, Any]:
         "url": f"{BASE}{request.path}",
         "params": dict(request.params),
         "json": request.json,
+        "content": request.content,
         "headers": dict(request.headers),
     }
 

@@ -10,7 +10,9 @@ import pytest
 
 from api.app import create_app
 from api.routes.backtests import BacktestPage, ShownBacktest
+from api.security.auth import SCOPES
 from cli.run.backtests import Runner, result_of
+from slowrank.client import ApiError, Client, cluster
 from store.findings import backtests
 
 URL = "/api/v1/backtests"
@@ -64,6 +66,18 @@ def test_a_recording_is_run_and_its_finding_is_served(client, pool):
     assert not Runner(pool).run_one()
     with pool.connection() as conn:
         assert conn.execute("SELECT recording FROM backtests").fetchone() == (None,)
+
+
+def test_the_python_client_posts_and_reads(live, new_token, pool, monkeypatch):
+    """``slowrank.client.cluster``; an API without a runner refuses."""
+    with Client(live(), new_token(*SCOPES)) as api:
+        with pytest.raises(ApiError) as refused:
+            api.send(cluster.run_backtest(b"{}"))
+        assert refused.value.status == 503
+        with pool.connection() as conn:
+            backtests.add(conn, "bkt_1", by="k", now=datetime.now(UTC), recording=gzip.compress(b"{}"))
+        assert [one["id"] for one in api.each(cluster.backtests())] == ["bkt_1"]
+        assert api.send(cluster.backtest("bkt_1"))["state"] == "waiting"
 
 
 def test_a_recording_without_a_usable_row_fails_with_the_reason(client, pool):

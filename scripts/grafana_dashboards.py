@@ -287,6 +287,24 @@ def itself() -> Json:
             "cps",
         ),
         plot("Messages waiting, longest", {"{{role}}": "max by (role) (slowrank_consumer_lag_seconds)"}, "s"),
+        plot(
+            "Oldest message not taken",
+            {"{{topic}}": "max by (topic) (slowrank_oldest_unprocessed_seconds)"},
+            "s",
+        ),
+        plot(
+            "Capacity used by workers",
+            {
+                "{{role}}, median of 5 min": "max by (role) (slowrank_capacity_used_ratio)",
+                "now {{instance}}": "slowrank_worker_load_ratio",
+            },
+            "percentunit",
+        ),
+        plot(
+            "Age of the oldest snapshot",
+            {"{{instance}}": "max by (instance) (slowrank_snapshot_age_seconds)"},
+            "s",
+        ),
         plot("Messages waiting", {"{{topic}}": "sum by (topic) (slowrank_consumer_lag_records)"}),
         plot(
             "From onset to finding",

@@ -18,7 +18,7 @@ from api.alertmanager import status as alertmanager_status
 from api.delivery.from_settings import policy_of, recipients_of
 from api.deps import Probe, Services
 from api.event_hub import EventHub
-from api.foreign import otlp, remote_write
+from api.foreign import alertmanager, otlp, remote_write
 from api.http import problems
 from api.http.client_address import networks
 from api.http.cursors import Cursors
@@ -147,6 +147,7 @@ def create_app(
         observe=metrics.observe,
         body_limits={
             "/api/v1/ingest/samples": ingest.MAX_BODY,
+            "/api/v1/ingest/alertmanager": alertmanager.MAX_BODY,
             "/api/v1/backtests": ingest.MAX_BODY,
             "/api/v1/write": remote_write.MAX_BODY,
             "/v1/metrics": otlp.MAX_BODY,

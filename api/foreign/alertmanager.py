@@ -13,6 +13,8 @@ from slowrank.telemetry.records import NodeEvent
 
 KIND_LABEL = "slowrank_kind"
 """Label or annotation by which an alert names the kind of finding that it argues for."""
+MAX_BODY = 2 * 2**20
+"""Bytes of a notification. Chosen: a thousand alerts of 2 kB; Alertmanager sends a group at once."""
 MAX_MESSAGE = 400
 _SEVERITIES: Mapping[str, Literal["info", "warning", "error", "critical"]] = {
     **{"critical": "critical", "page": "critical", "error": "error", "warning": "warning", "info": "info"},

@@ -5,8 +5,11 @@ a process of its own.
 """
 
 import gzip
+from io import BytesIO
+from itertools import islice
 from typing import Any
 
+import msgspec
 from fastapi import APIRouter, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from pydantic import BaseModel, ConfigDict, Field
@@ -20,11 +23,14 @@ from api.http.problems import Problem, not_found
 from api.http.times import Timestamp, rfc3339
 from api.routes.ingest import NDJSON_BODY, plain_body
 from api.security.auth import FindingsReader, Principal, TelemetryWriter
+from slowrank.telemetry.names import kind_of
 from store.findings import backtests
 from store.findings.backtests import Backtest, State
 
 router = APIRouter(prefix="/api/v1/backtests", tags=["backtests"], route_class=IdempotentRoute)
 
+LOOKED_AT = 100
+"""Lines that are looked at before a recording is taken (chosen: a file of another format shows at once)."""
 _EXAMPLE: dict[str, Any] = {
     "id": "bkt_01KB2P8TA0Q6N3X1R5J7M9V4CE",
     "state": "done",
@@ -92,6 +98,9 @@ async def create_backtest(
     rows, now = await plain_body(request), services.now()
     if not rows.strip():
         raise Problem(422, "no-rows", "the body has no row; send one JSON object per line (docs/records.md)")
+    if not any(map(_is_row, islice(filter(None, map(bytes.strip, BytesIO(rows))), LOOKED_AT))):
+        detail = f"none of the first {LOOKED_AT} lines is a row of telemetry (docs/records.md)"
+        raise Problem(409, "no-usable-row", detail)
 
     def store() -> Backtest:
         packed, id_ = gzip.compress(rows, 6), new_id("bkt", now)
@@ -129,6 +138,14 @@ def read_backtest(
     if found is None or not _may_see(principal, found):
         raise not_found("backtest", backtest_id)
     return conditional.answer(request, _shown(found))
+
+
+def _is_row(line: bytes) -> bool:
+    try:
+        row = msgspec.json.decode(line)
+    except msgspec.DecodeError:
+        return False
+    return isinstance(row, dict) and "ts" in row and kind_of(row) in ("step", "sample", "event")
 
 
 def _may_see(principal: Principal, found: Backtest) -> bool:

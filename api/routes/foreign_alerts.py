@@ -1,9 +1,9 @@
 """Alerts of other systems, as Alertmanager posts them, to corroborate what slowrank suspects."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field
 
 from api import ingest
 from api.deps import ServicesDep
@@ -29,13 +29,20 @@ _EXAMPLE: dict[str, Any] = {
 }
 
 
+def _written(value: Any) -> Any:
+    # A number would be read as Unix time, which the document does not allow.
+    if not isinstance(value, str) or value.isdecimal():
+        raise ValueError("a time is written as 2026-11-20T07:32:40Z")
+    return value
+
+
 class PostedAlert(BaseModel):
     """One alert; fields that are not listed here are ignored."""
 
     status: Literal["firing", "resolved"]
     labels: dict[str, str] = Field(max_length=256)
     annotations: dict[str, str] = Field(default={}, max_length=256)
-    startsAt: AwareDatetime
+    startsAt: Annotated[AwareDatetime, BeforeValidator(_written)]
     fingerprint: str = Field(default="", max_length=128)
 
 

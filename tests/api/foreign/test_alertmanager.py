@@ -73,6 +73,12 @@ def test_texts_and_kind_of_annotations(client, sink):
     assert event.subject["kind"] == "throttle.thermal"
 
 
+def test_a_large_group_comes_at_once(client, sink):
+    """Alertmanager does not divide it: hundreds of alerts, each with long texts."""
+    alerts = [posted(gpu=str(i % 8), annotations={"summary": "x" * 1500}, n=str(i)) for i in range(500)]
+    assert client.post(URL, json=notification(*alerts)).json() == {"accepted": 500, "ignored": {}}
+
+
 def test_an_end_is_an_event_of_the_same_alert(client, sink):
     """Without a fingerprint its labels identify it."""
     for status in ("firing", "resolved"):
@@ -119,6 +125,7 @@ def test_an_absent_pipeline_is_to_be_tried_again(client, sink):
     sink.refusal = "no broker"
     assert client.post(URL, json=notification(posted())).status_code == 503
     assert client.post(URL, json=notification(posted(), version="3")).status_code == 422
+    assert client.post(URL, json=notification(posted() | {"startsAt": 0})).status_code == 422
 
 
 @pytest.mark.parametrize("text", ["</script>", "\x00", "a\r\nX: 1", "\u202e", "x" * 100_000, "🔥", ""])

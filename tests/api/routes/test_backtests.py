@@ -41,7 +41,10 @@ def recording(steps=200, ranks=8, slow=5):
     return "\n".join(map(json.dumps, rows)).encode()
 
 
-def posted(client, body=b'{"kind":"step"}', **headers):
+ROW = b'{"kind":"step","ts":1795160000.0}'
+
+
+def posted(client, body=ROW, **headers):
     return client.post(URL, content=body, headers={"content-type": "application/x-ndjson"} | headers)
 
 
@@ -72,17 +75,17 @@ def test_the_python_client_posts_and_reads(live, new_token, pool, monkeypatch):
     """``slowrank.client.cluster``; an API without a runner refuses."""
     with Client(live(), new_token(*SCOPES)) as api:
         with pytest.raises(ApiError) as refused:
-            api.send(cluster.run_backtest(b"{}"))
+            api.send(cluster.run_backtest(ROW))
         assert refused.value.status == 503
         with pool.connection() as conn:
-            backtests.add(conn, "bkt_1", by="k", now=datetime.now(UTC), recording=gzip.compress(b"{}"))
+            backtests.add(conn, "bkt_1", by="k", now=datetime.now(UTC), recording=gzip.compress(ROW))
         assert [one["id"] for one in api.each(cluster.backtests())] == ["bkt_1"]
         assert api.send(cluster.backtest("bkt_1"))["state"] == "waiting"
 
 
 def test_a_recording_without_a_usable_row_fails_with_the_reason(client, pool):
-    """The message of the command, without the folder that it ran in."""
-    made = posted(client, b"no rows at all")
+    """The message of the command, without the folder that it ran in; none is a step without a rank."""
+    made = posted(client)
     Runner(pool).run_one()
     failed = client.get(made.headers["location"]).json()
     assert failed["state"] == "failed"
@@ -93,8 +96,11 @@ def test_a_recording_without_a_usable_row_fails_with_the_reason(client, pool):
 def test_what_cannot_be_taken(client, client_with, settings, pool, monkeypatch):
     """An empty body, more than may wait, and an API without a runner."""
     assert posted(client, b" \n").status_code == 422
+    for body in (b"no rows", b"{}", b"[1]", b'{"kind":"fault","ts":1}', b"\xff\n" * 200 + ROW):
+        assert posted(client, body).status_code == 409, body
+    assert posted(client, b"\n# from the lab\n" + ROW).status_code == 202
     monkeypatch.setattr("store.findings.backtests.MAX_WAITING", 2)
-    assert [posted(client).status_code for _ in range(3)] == [202, 202, 429]
+    assert [posted(client).status_code for _ in range(2)] == [202, 429]
     client._app = create_app(settings, pool)
     assert posted(client).status_code == 503
 

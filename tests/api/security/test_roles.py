@@ -160,7 +160,7 @@ def test_a_backtest_is_posted_run_and_read_as_the_api(client, settings, pool_as)
     pool = pool_as("slowrank_api")
     api = type(client)(create_app(settings, pool, runs_backtests=True))
     api.headers = client.headers
-    made = api.post("/api/v1/backtests", content=b"{}", headers={"content-type": "application/x-ndjson"})
+    made = api.post("/api/v1/backtests", content=b'{"kind":"step","ts":1.0}')
     assert made.status_code == 202, made.text
     assert Runner(pool).run_one()
     assert api.get(made.headers["location"]).json()["state"] == "failed"

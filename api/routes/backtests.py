@@ -5,11 +5,11 @@ a process of its own.
 """
 
 import gzip
+import json
 from io import BytesIO
 from itertools import islice
 from typing import Any
 
-import msgspec
 from fastapi import APIRouter, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from pydantic import BaseModel, ConfigDict, Field
@@ -142,8 +142,8 @@ def read_backtest(
 
 def _is_row(line: bytes) -> bool:
     try:
-        row = msgspec.json.decode(line)
-    except msgspec.DecodeError:
+        row = json.loads(line)
+    except ValueError:
         return False
     return isinstance(row, dict) and "ts" in row and kind_of(row) in ("step", "sample", "event")
 

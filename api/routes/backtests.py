@@ -143,7 +143,8 @@ def read_backtest(
 def _is_row(line: bytes) -> bool:
     try:
         row = json.loads(line)
-    except ValueError:
+    # Nested too deeply.
+    except (ValueError, RecursionError):
         return False
     return isinstance(row, dict) and "ts" in row and kind_of(row) in ("step", "sample", "event")
 

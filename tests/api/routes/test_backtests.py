@@ -96,7 +96,7 @@ def test_a_recording_without_a_usable_row_fails_with_the_reason(client, pool):
 def test_what_cannot_be_taken(client, client_with, settings, pool, monkeypatch):
     """An empty body, more than may wait, and an API without a runner."""
     assert posted(client, b" \n").status_code == 422
-    for body in (b"no rows", b"{}", b"[1]", b'{"kind":"fault","ts":1}', b"\xff\n" * 200 + ROW):
+    for body in (b"no rows", b"{}", b"[1]", b'{"kind":"fault","ts":1}', b"\xff\n" * 200 + ROW, b"[" * 10**6):
         assert posted(client, body).status_code == 409, body
     assert posted(client, b"\n# from the lab\n" + ROW).status_code == 202
     monkeypatch.setattr("store.findings.backtests.MAX_WAITING", 2)

@@ -7,7 +7,7 @@ writes into its health file; a worker that is alive after all joins again, at th
 import asyncio
 
 from aiokafka.client import AIOKafkaClient, ConnectionGroup, CoordinationType
-from aiokafka.errors import KafkaError, for_code
+from aiokafka.errors import KafkaError, NoError, UnknownMemberIdError, for_code
 from aiokafka.protocol.group import LeaveGroupRequest
 
 SECONDS = 5.0
@@ -15,7 +15,10 @@ SECONDS = 5.0
 
 
 async def leave_group(bootstrap: str, group: str, member: str) -> None:
-    """Remove a member. Raises ``KafkaError``, or ``TimeoutError`` after ``SECONDS``."""
+    """Remove a member; one that has left already is no error.
+
+    Raises ``KafkaError``, or ``TimeoutError`` after ``SECONDS``.
+    """
     client = AIOKafkaClient(bootstrap_servers=bootstrap)
     try:
         async with asyncio.timeout(SECONDS):
@@ -28,5 +31,6 @@ async def leave_group(bootstrap: str, group: str, member: str) -> None:
             )
     finally:
         await client.close()
-    if answer.error_code:
-        raise for_code(answer.error_code)()
+    error = for_code(answer.error_code)
+    if error not in (NoError, UnknownMemberIdError):
+        raise error()

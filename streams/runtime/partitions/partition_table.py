@@ -289,6 +289,10 @@ class PartitionTable(Generic[S]):
         except Refused as refused:
             folder.refuse(place, refused)
             return None
+        except (KafkaError, asyncio.CancelledError):
+            # The log could not be read, or the worker is stopped: the snapshot is as good as before.
+            folder.put_back(place)
+            raise
         folder.used(place)
         return state
 

@@ -119,6 +119,10 @@ class SnapshotFolder:
     def used(self, place: PartitionId) -> None:
         """Count a snapshot that became the state of a partition, and keep it for the next start."""
         self._counts.loaded += 1
+        self.put_back(place)
+
+    def put_back(self, place: PartitionId) -> None:
+        """Keep a snapshot that was loaded."""
         with suppress(OSError):
             self._tried(place).rename(self._path(place))
 

@@ -3,6 +3,7 @@ import itertools
 from dataclasses import replace
 
 import pytest
+from aiokafka.errors import KafkaConnectionError
 
 from slowrank.settings import Settings
 from slowrank.telemetry import Suspicion, encode
@@ -190,6 +191,26 @@ def test_one_that_kills_the_worker_does_so_once(made, monkeypatch):
     asyncio.run(go())
     assert made.health.snapshots.loaded == 0
     assert made.log.reread[-1][1] == 300
+
+
+def test_brokers_that_are_away_cost_no_snapshot(made, monkeypatch):
+    """It is used once the rest of the log can be read."""
+    read_on, failures = made.read_on, iter([KafkaConnectionError("gone")])
+
+    async def away(*where):
+        for error in failures:
+            raise error
+        async for message in read_on(*where):
+            yield message
+
+    async def go():
+        await until(made, 300)
+        monkeypatch.setattr(made, "read_on", away)
+        await take(made.start(), made.log.messages[300:301])
+
+    asyncio.run(go())
+    assert made.health.snapshots.loaded == 1
+    assert list(made.folder.glob("*.snapshot"))
 
 
 def test_a_stage_that_failed_leaves_no_snapshot(made, monkeypatch):

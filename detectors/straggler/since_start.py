@@ -4,13 +4,16 @@ Warm-up and the learning of noise and baselines hold back small effects; a rank 
 needs none of them. With x_rt the log ratio of rank r to the peers of its role in step t, less what more work
 than theirs explains, and n the steps seen:
 
-    low_r = the (n/4 + 1)-th smallest of x_r1 ... x_rn, so that three quarters of all steps exceed it,
+    low_r = the (n/4 + 1)-th smallest of x_r1 ... x_rn, so that three quarters of all steps exceed it
+            (the smallest where n < 5),
     z_r = (low_r - median low) / max(1.4826 MAD low, 1 %),  over the ranks with peers,
-    G_r = m/2 * ln(1 + z_r^2 / (m - 1)), at most 3.5 n   [nats], m the number of these ranks,
+    G_r = m/2 * ln(1 + z_r^2 / (m - 1)), at most 3.5 n   [nats], m the number of these ranks
+          (at most 5.5 n where low_r >= ln 2),
 
 which is the generalised likelihood ratio of a shift under Student's t. A rank with G > 15.5 and low > ln 1.5
 is slow. The quantile in place of a mean bears with compilation and loading, which fill some of the first
-steps, and the bound on a step with the others: no rank is named before its fifth step.
+steps, and the bound on a step with the others: no rank is named before its fifth step, or its third one at
+twice the time of its peers.
 """
 
 import numpy as np
@@ -39,6 +42,12 @@ _NATS_A_STEP = 3.5
 """Chosen: 15.5 nats then take five steps, as many as one rank by itself is seldom held up in as a job
 begins."""
 
+_FEW = 5
+"""Chosen: of fewer steps none may be quick, for one rank by itself is slow in some of a job's first."""
+
+_PLAIN, _NATS_A_PLAIN_STEP = float(np.log(2.0)), 5.5
+"""Chosen: at twice its peers' time in each of them, three steps suffice."""
+
 _FLOOR = 0.01
 """Chosen: least spread of ``low``, twice what single steps of recorded ranks differ by (0.5 %)."""
 
@@ -56,7 +65,7 @@ def slow_since_start(ratios: Ratios) -> list[Candidate]:
     machines. None where ranks have no peers, or do not wait for each other.
     """
     steps = ratios.history.count
-    if not -(-_EVIDENCE // _NATS_A_STEP) <= steps <= STEPS or ratios.source != "compute":
+    if steps > STEPS or _NATS_A_PLAIN_STEP * steps <= _EVIDENCE or ratios.source != "compute":
         return []
     comparable = ratios.groups.peers >= MIN_PEERS
     if not comparable.any() or _is_asynchronous(ratios, steps):
@@ -89,8 +98,10 @@ def _beyond_work(ratios: Ratios, steps: int) -> Floats:
 
 
 def _low(x: Floats) -> Floats:
-    """Return what three quarters of the steps of ``x`` exceed, [ranks]; a rank with gaps has none."""
-    low: Floats = np.sort(np.where(np.isfinite(x), x, -np.inf), axis=0)[len(x) // 4]
+    """Return what three quarters of the steps of ``x`` exceed, [ranks], of fewer than five all; a rank with
+    gaps has none."""
+    quick = len(x) // 4 if len(x) >= _FEW else 0
+    low: Floats = np.sort(np.where(np.isfinite(x), x, -np.inf), axis=0)[quick]
     return low
 
 
@@ -99,7 +110,8 @@ def _evidence(low: Floats, comparable: Bools, steps: int) -> Floats:
     scale = max(float(spread(known)), _FLOOR)
     z = (low - float(np.median(known))) / scale
     found: Floats = 0.5 * known.size * np.log1p(np.maximum(z, 0.0) ** 2 / max(known.size - 1, 1))
-    return np.minimum(found, _NATS_A_STEP * steps)
+    most: Floats = steps * np.where(low >= _PLAIN, _NATS_A_PLAIN_STEP, _NATS_A_STEP)
+    return np.minimum(found, most)
 
 
 def _candidate(ratios: Ratios, rank: int, x: Floats) -> Candidate:

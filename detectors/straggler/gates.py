@@ -63,7 +63,7 @@ culprit's. Between them waiting decides nothing: collectives and pipeline bubble
 _POSITION = 3
 """Chosen: ranks that make a pattern; two may both be slow."""
 
-_SMALL_EFFECT = float(np.log1p(0.035))
+SMALL_EFFECT = float(np.log1p(0.035))
 """Chosen: of 299 false names in independently drawn jobs 201 were of at most 3.5 %; larger effects keep their
 delay."""
 
@@ -190,7 +190,7 @@ def _wanders(ratios: Ratios, found: Candidate) -> bool:
     some blocks.)
     """
     length, held = min(found.steps, _LONGEST_BLOCK), min(ratios.settled, ratios.history.capacity)
-    if found.lasting or found.size >= _SMALL_EFFECT or held < _LEAST_BLOCKS * length:
+    if found.lasting or found.size >= SMALL_EFFECT or held < _LEAST_BLOCKS * length:
         return False
     mates = ratios.mates(found.rank)
     if mates.sum() < MIN_PEERS:

@@ -1,20 +1,33 @@
 """The figures of a slow rank, for good or on and off, and how much it slows its whole job."""
 
+import math
+
 import numpy as np
 import numpy.typing as npt
 
 from detectors.job.imbalance import slowdown
+from detectors.peers.node_effects import alike
 from detectors.peers.ratios import Ratios
 from detectors.robust import nan_max, nan_median
 from detectors.straggler.candidate import LOOK_BEFORE, SLOW_SIGMAS, Candidate, deviations
 from detectors.straggler.core import SlowRank
-from detectors.straggler.gates import goes_with_role, is_position, waits_least
+from detectors.straggler.gates import SMALL_EFFECT, goes_with_role, is_position, waits_least
 from detectors.straggler.intermittence import CERTAIN, SUSPECT
 from detectors.straggler.llr_cusum import Onset
 from detectors.straggler.onset_time import date_onset
 from detectors.straggler.timing_channel import TimingChannel
 
 Bools = npt.NDArray[np.bool_]
+
+_HARM = 0.3
+"""Chosen, of a small slowdown: in tuning draws of up to 64 ranks the job lost none of five false ones, and at
+least 0.33 of each of four true ones."""
+
+_AS_SLOW = 0.5
+"""Chosen, of the rank's own slowdown: ranks of its machine that may be slow with it (``gates``)."""
+
+_LONG = 240
+"""Chosen: of 256 steps held (``StragglerConfig.history``); false ones lasted up to 208."""
 
 _MIN_BEFORE = 10
 """Chosen: steps seen before the onset, for the job's speed at that time to be known."""
@@ -74,6 +87,18 @@ def intermittent_rank(ratios: Ratios, channel: TimingChannel, rank: int) -> Slow
         waits_least=None,
         excursions=found.count,
     )
+
+
+def matters(ratios: Ratios, found: Candidate, over: Bools) -> bool:
+    """Return whether a small slowdown costs its job a part of it, or has lasted for nearly all steps held.
+
+    Healthy ranks wander by as much for a hundred steps; what delays no step is no hurry to be reported.
+    """
+    if found.size >= SMALL_EFFECT or found.steps >= _LONG:
+        return True
+    # The ranks of a slow machine cross the threshold one by one.
+    over = over | alike(found.effect >= _AS_SLOW * found.size, ratios.nodes, found.rank)
+    return job_ratio(ratios, found, over, job_pace=math.nan) >= 1.0 + _HARM * found.excess
 
 
 def job_pace_before(ratios: Ratios, found: Candidate) -> float:

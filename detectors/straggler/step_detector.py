@@ -46,7 +46,7 @@ from detectors.straggler.gates import FEW, UNLIKE_PEERS, is_confirmed
 from detectors.straggler.intermittence import SUSPECT
 from detectors.straggler.rotating_slowness import RotatingSlowness
 from detectors.straggler.since_start import STEPS, slow_since_start
-from detectors.straggler.slow_rank_figures import intermittent_rank, job_pace_before, slow_rank
+from detectors.straggler.slow_rank_figures import intermittent_rank, job_pace_before, matters, slow_rank
 from detectors.straggler.timing_channel import Noise, TimingChannel, fit_noise
 
 Floats = npt.NDArray[np.float64]
@@ -262,6 +262,7 @@ class StragglerDetector:
         over |= channel.raised
         confirmed = [found for found in suspected if is_confirmed(self.ratios, found, over)]
         if timing == "compute":
+            confirmed = [found for found in confirmed if matters(self.ratios, found, over)]
             confirmed = self._beyond_rotation(confirmed)
         elif timing == "rest":
             confirmed = [found for found in confirmed if self._stalls_alone(found.rank)]

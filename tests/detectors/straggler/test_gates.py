@@ -59,3 +59,14 @@ def test_every_kth_rank_at_once_is_a_position_without_coordinates(slow, expected
     compute = np.exp(0.01 * np.random.default_rng(2).normal(size=(200, 16)))
     compute[120:, slow] *= 1.3
     assert named(compute, roles=False, per_node=4) == expected
+
+
+@pytest.mark.parametrize("hiccups", [0, 1])
+def test_a_small_slowdown_that_delays_no_step_is_not_reported(hiccups):
+    """In every step another rank takes a tenth longer, so that a rank 2.5 % slower holds up none."""
+    rng = np.random.default_rng(8)
+    work = np.exp(0.003 * rng.normal(size=(260, 16)))
+    work[100:, 3] *= 1.025
+    for step, late in enumerate(rng.integers(4, 16, 260)):
+        work[step, late] *= 1.1**hiccups
+    assert named(work) == (set() if hiccups else {3})

@@ -24,6 +24,12 @@ _MOST = 0.75
 """Share of a machine's ranks from which it is the machine that stalls. Chosen: of eight, two may show it
 late."""
 
+ONE_CLASS = 0.35
+"""Chosen: share of its slowness by which machines of one class, and their ranks, differ."""
+
+_LEAST_CLASS = float(np.log(1.1))
+"""Chosen: models and power limits differ by more; machines that differ by less are compared as they are."""
+
 _RANKS = 4
 """Ranks on every machine from which it is distinguished from them. Chosen: a median of fewer follows one
 rank."""
@@ -39,6 +45,24 @@ def suspected(suspects: Bools, nodes: PeerGroups, groups: PeerGroups) -> Bools:
     within = np.bincount(groups.index, weights=found)
     worth = (within >= _SHARE * groups.sizes) & (groups.sizes - within >= MIN_PEERS)
     found &= worth[groups.index]
+    return found
+
+
+def slow_class(usual: Floats, nodes: PeerGroups) -> Bools:
+    """Return the ranks of machines that are a class of their own, [ranks]: of another model, or under a power
+    limit.
+
+    ``usual`` [ranks] are the ranks' usual log ratios to their role. At least two whole machines have to be
+    slower by as much: a class is bought or limited together, faults come one by one.
+    """
+    middle = np.nan_to_num(group_median(usual, nodes))
+    near = np.abs(usual - middle[nodes.index]) <= ONE_CLASS * middle[nodes.index]
+    whole = (np.bincount(nodes.index, weights=near) >= _MOST * nodes.sizes) & (nodes.sizes >= 2)
+    slow = whole & (middle >= _LEAST_CLASS)
+    if slow.any():
+        typical = float(np.median(middle[slow]))
+        slow &= np.abs(middle - typical) <= ONE_CLASS * typical
+    found: Bools = slow[nodes.index] & (np.count_nonzero(slow) >= 2)
     return found
 
 

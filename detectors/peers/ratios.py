@@ -16,7 +16,8 @@ rest of the rank's replica deviates by in the step, since all its ranks work on 
 (``replicas``). Ranks of machines under suspicion serve as no reference (leave-machine-out).
 
 Learnt after 20 settled steps: whether ranks share a wall clock, from the coefficient of variation of step
-times over ranks, and roles, where no coordinates are given, from gaps between the ranks' usual times.
+times over ranks, and roles, where no coordinates are given, from gaps between the ranks' usual times; where
+they are, classes of machines within roles (``node_effects.slow_class``).
 
 Arrays are [ranks] per step, [steps, ranks] over the window; NaN was not read.
 """
@@ -29,7 +30,7 @@ import numpy.typing as npt
 
 from detectors.peers.history import History, rows_at_most
 from detectors.peers.job_kind import JobKind, classify
-from detectors.peers.node_effects import suspected
+from detectors.peers.node_effects import slow_class, suspected
 from detectors.peers.peers import MIN_PEERS, PeerGroups, peer_median
 from detectors.peers.replicas import Replicas
 from detectors.peers.roles import is_regular, looks_like_stage, split_by_gap
@@ -183,6 +184,8 @@ class Ratios:
             self._learn_replicas()
         if self.settled == self.config.learn and not self._roles_settled:
             self._learn_roles()
+        elif self.settled == self.config.learn and not self.asynchronous:
+            self._learn_classes()
         self.kind = classify(self._last_ratios())
 
     def leave_out(self, suspects: Bools) -> None:
@@ -338,6 +341,15 @@ class Ratios:
         if not self.asynchronous:
             self.groups = PeerGroups.of(_classes(v, floor=self.config.floor))
         self._rewrite(v, self._role_ratio(v))
+
+    def _learn_classes(self) -> None:
+        """With coordinates: machines that are as much slower from the start are roles of their own."""
+        slow = slow_class(nan_median(self.history.last("role", self.config.learn)), self.nodes)
+        split = PeerGroups.of(2 * self.groups.index + slow)
+        if slow.any() and split.narrowest > MIN_PEERS:
+            self.groups = split
+            v = self.history.last("v", min(self.settled, self.config.history))
+            self._rewrite(v, self._role_ratio(v))
 
     def _rewrite(self, v: Floats, role: Floats) -> None:
         self.history.overwrite(v=v, role=role, x=self._change_ratio(v, role))

@@ -9,7 +9,8 @@ none of the other explanations holds, each of which has a function here:
 3. The rank was on the slow side in less than 65 % of its steps: a few far ones are no slowdown.
 4. ``compute``: its role, or its position in a layer, slowed as a whole; or it waits more than its mates, as a
    victim does and a culprit does not; or many of its role look as slow and its own past shows no change; or
-   it is slow by little, and healthy ranks are as far off for as many steps; or it reports as much more work.
+   it is slow by little, and healthy ranks are as far off for as many steps; or it reports as much more work;
+   or several whole machines have been as slow since the start.
 5. ``rest``: it must have taken longer for 20 steps and 20 s, against its own past too, and wait least.
 
 Effects are log ratios to peers (compute) or shares of the peers' work (data, rest), [ranks]. Limits called
@@ -22,6 +23,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
+from detectors.peers.node_effects import slow_class
 from detectors.peers.peers import MIN_PEERS
 from detectors.peers.ratios import Ratios
 from detectors.peers.roles import looks_like_stage
@@ -103,6 +105,7 @@ def is_confirmed(ratios: Ratios, found: Candidate, over: Bools) -> bool:
         or ((ratios.asynchronous or _is_one_of_many(ratios, found)) and not _changed_itself(ratios, found))
         or _wanders(ratios, found)
         or _has_more_work(ratios, found)
+        or (found.lasting and _is_class(ratios, found))
     )
 
 
@@ -232,6 +235,12 @@ def _grown(ratios: Ratios, found: Candidate, amount: Floats) -> float:
     share = amount[:, found.rank] - nan_median(amount[:, mates], axis=1)
     before = 0.0 if found.lasting else float(np.nan_to_num(nan_median(share[: -found.steps])))
     return float(np.nan_to_num(nan_median(share[-found.steps :]))) - before
+
+
+def _is_class(ratios: Ratios, found: Candidate) -> bool:
+    """Return whether several whole machines have been as slow since the first step: a class of machines, of
+    another model or under a power limit, and no as many faults that began before the job."""
+    return bool(slow_class(found.effect, ratios.nodes)[found.rank])
 
 
 def _scatter_of_blocks(x: Floats, length: int) -> float:

@@ -37,6 +37,9 @@ FAR = float(np.log1p(LARGE)) / 2
 _FAR_SIGMAS = 4.0
 """Chosen: a step beyond so many sigmas gives about as much evidence of a slow rank as one step may."""
 
+_TRANSLATION = 5.0
+"""Chosen, standard errors: healthy centres of a few steps are hardly further from where they belong."""
+
 _OFTEN = math.log(20.0)
 """Surprise of far steps where a twentieth of the healthy ones are. Chosen: collections are rarer; behind them
 three far steps in a row at one rank are unusual."""
@@ -63,8 +66,9 @@ def fit_noise(x: Floats, groups: PeerGroups, *, floor: float, prior: float) -> N
 
     Centres are means of values limited to 3 robust sigmas (sums of evidence need means, not medians), drawn
     towards 0 as far as few samples deserve against a healthy spread of ``prior`` between ranks, or against
-    the one that the centres themselves show. The noise is the group's, or the rank's own where that is
-    larger; (1 + rho)/(1 - rho) accounts for the autocorrelation.
+    the one that the centres themselves show; by five standard errors at most, for what is left of a rank of
+    another class would pass for a change (limited translation, Efron and Morris 1972). The noise is the
+    group's, or the rank's own where that is larger; (1 + rho)/(1 - rho) accounts for the autocorrelation.
     """
     samples = np.maximum(np.isfinite(x).sum(axis=0), 1)
     middle = np.nan_to_num(nan_median(x))
@@ -81,7 +85,9 @@ def fit_noise(x: Floats, groups: PeerGroups, *, floor: float, prior: float) -> N
     # Ranks on shared hardware differ by several per cent for good; drawn to 0, that would pass for a change.
     apart = float(spread(center))
     width = max(prior**2, apart**2 - 2.0 * float(np.median(error)))
-    return Noise(center * width / (width + error), sigma, int(np.median(samples)))
+    most = _TRANSLATION * np.sqrt(error)
+    drawn = np.clip(center * error / (width + error), -most, most)
+    return Noise(center - drawn, sigma, int(np.median(samples)))
 
 
 def _ceiling(far: SpikeRate) -> float:

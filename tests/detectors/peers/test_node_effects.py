@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from detectors.peers.node_effects import LATELY, alike, scatter, step_noise, suspected
+from detectors.peers.node_effects import LATELY, alike, scatter, slow_class, step_noise, suspected
 from detectors.peers.peers import PeerGroups
 
 
@@ -86,3 +86,30 @@ def test_few_values_do_not_scatter():
     """Of fewer than four read there is no scatter; half of what was read may be wild."""
     assert scatter(np.array([1.0, -1.0, 5.0, np.nan])) == 0.0
     assert scatter(np.array([1.0, -1.0, 5.0, 9.0])) == 1.4826
+
+
+@pytest.mark.parametrize(
+    ("ratios", "expected"),
+    [
+        ({0: 0.5, 2: 0.55}, {0, 2}),
+        ({0: 0.5}, set()),
+        ({0: 0.5, 2: 0.12}, set()),
+        ({0: 0.05, 2: 0.05}, set()),
+        ({}, set()),
+    ],
+    ids=["two alike", "one", "two that differ", "small", "none"],
+)
+def test_machines_that_are_alike_slower_are_a_class(ratios, expected):
+    """Two at least: one by itself is slow."""
+    usual = np.random.default_rng(1).normal(0, 0.005, 32)
+    for machine, ratio in ratios.items():
+        usual[8 * machine : 8 * machine + 8] += ratio
+    found = slow_class(usual, machines(4))
+    assert set(np.flatnonzero(found) // 8) == expected
+    assert found.sum() == 8 * len(expected)
+
+
+def test_half_of_a_machine_is_no_class():
+    """Its ranks differ, whatever their median is."""
+    usual = np.where(np.arange(32) % 8 < 4, 0.5, 0.0)
+    assert not slow_class(usual, machines(4)).any()

@@ -35,6 +35,14 @@ def test_centres_that_are_clearly_apart_stay_where_they_are():
     assert fit_noise(x, ONE_ROLE, floor=0.005, prior=0.006).center == pytest.approx(lasting, abs=0.015)
 
 
+def test_the_centre_of_another_class_is_not_drawn_to_the_others():
+    """Eight of 32 ranks at 1.7 times the others' time: what is left would look like a change of a tenth."""
+    lasting = np.repeat([0.0, np.log(1.7)], [24, 8])
+    x = np.random.default_rng(6).normal(0, 0.02, (40, 32)) + lasting
+    everyone = PeerGroups.of(np.zeros(32, dtype=np.intp))
+    assert fit_noise(x, everyone, floor=0.01, prior=0.006).center == pytest.approx(lasting, abs=0.025)
+
+
 def test_quiet_noise_is_held_at_the_floor_and_unread_ranks_stay_finite():
     """Identical values have the floor as noise; a rank never read gets the group's."""
     x = np.zeros((20, 8))

@@ -86,3 +86,10 @@ def test_machines_that_waver_make_no_rank_suspect(seed):
     rng = np.random.default_rng(seed)
     storm = np.exp(0.08 * np.abs(rng.normal(size=(STEPS, 4))))
     assert not judged(lambda s: storm[s] if s >= CHANGED else np.ones(4), nodes=4, seed=seed)[0]
+
+
+@pytest.mark.parametrize(("which", "named"), [({0, 3, 6}, set()), ({3}, set(range(24, 32)))])
+def test_machines_that_are_as_slow_since_the_start_are_a_class(which, named):
+    """Of another model or under a power limit; one machine by itself is slow. Neither has a change."""
+    found, _ = judged(lambda s: [1.7 if n in which else 1.0 for n in range(7)], nodes=7, noise=0.02)
+    assert set(found) == named

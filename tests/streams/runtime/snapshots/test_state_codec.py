@@ -1,7 +1,10 @@
 import contextlib
+import gc
+import itertools
 import os
 import pickle
 import random
+from types import FunctionType, ModuleType
 
 import numpy as np
 import pytest
@@ -122,6 +125,32 @@ class Saved:
 
     def tick(self, event_time):
         return self._stage.tick(event_time)
+
+
+def arrays_of(root):
+    """All arrays that can be reached from an object, without classes, functions and modules."""
+    seen, left, found = {id(root)}, [root], []
+    while left:
+        for part in gc.get_referents(left.pop()):
+            if id(part) in seen or isinstance(part, type | FunctionType | ModuleType):
+                continue
+            seen.add(id(part))
+            left.append(part)
+            if isinstance(part, np.ndarray):
+                found.append(part)
+    return found
+
+
+@pytest.mark.parametrize("name", ["node", "job"])
+def test_no_two_arrays_of_a_state_share_memory(name):
+    """After loading they would be two: what is written to one would be missing in the other."""
+    make, records = STAGES[name]
+    stage = make()
+    run(stage, records())
+    arrays = [a for a in arrays_of(stage) if a.size and a.flags.writeable]
+    assert len(arrays) > 20
+    shared = [(a.shape, b.shape) for a, b in itertools.combinations(arrays, 2) if np.may_share_memory(a, b)]
+    assert shared == []
 
 
 @pytest.mark.parametrize("name", ["node", "job"])

@@ -146,17 +146,29 @@ class Finding:
 
 def dedup_key(subject: Subject, kind: str) -> str:
     """Return cluster/subject type/stable hardware id/kind: the same cause has the same key for ever."""
-    parts = {
-        "gpu": subject.gpu_uuid or subject.serial or f"{subject.node}:{subject.gpu_index}",
-        "rank": f"{subject.job_id}:{subject.rank}",
-        "group": f"{subject.job_id}:{subject.node or ''}:{_coords_key(subject.coords or {})}",
-        "job": f"{subject.job_id}" + ("" if not subject.coords else f":{_coords_key(subject.coords)}"),
-        "nic": f"{subject.node}:{subject.nic}:{subject.port or ''}",
-        "link": f"{subject.nic}:{subject.port}-{subject.peer_port}",
-        "rack": f"{subject.rack}",
-        "switch": f"{subject.switch or ''}" + (f":{subject.rail}" if subject.rail else ""),
-    }
-    return f"{subject.cluster}/{subject.type}/{parts.get(subject.type) or subject.node or '-'}/{kind}"
+    return f"{subject.cluster}/{subject.type}/{_hardware_id(subject) or subject.node or '-'}/{kind}"
+
+
+def _hardware_id(subject: Subject) -> str:
+    match subject.type:
+        case "gpu":
+            return subject.gpu_uuid or subject.serial or f"{subject.node}:{subject.gpu_index}"
+        case "rank":
+            return f"{subject.job_id}:{subject.rank}"
+        case "group":
+            return f"{subject.job_id}:{subject.node or ''}:{_coords_key(subject.coords or {})}"
+        case "job":
+            return f"{subject.job_id}" + ("" if not subject.coords else f":{_coords_key(subject.coords)}")
+        case "nic":
+            return f"{subject.node}:{subject.nic}:{subject.port or ''}"
+        case "link":
+            return f"{subject.nic}:{subject.port}-{subject.peer_port}"
+        case "rack":
+            return f"{subject.rack}"
+        case "switch":
+            return f"{subject.switch or ''}" + (f":{subject.rail}" if subject.rail else "")
+        case _:
+            return ""
 
 
 def finding_id(key: str, onset: float) -> str:

@@ -51,7 +51,8 @@ def apply(state: Incidents, batch: Iterable[Suspicion | NodeAnnounced], config: 
     announced = [s for s in received if isinstance(s, NodeAnnounced)]
     state = replace(state, layout=state.layout.update(announced))
     suspicions = [s for s in received if isinstance(s, Suspicion) and _concerns(state, s)]
-    suspicions += [suspicion for s in announced for suspicion in _reporting_again(state, s)]
+    if state.members:
+        suspicions += [suspicion for s in announced for suspicion in _reporting_again(state, s)]
     if not suspicions:
         return state
     members, ts = dict(state.members), suspicions[-1].ts

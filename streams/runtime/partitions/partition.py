@@ -10,6 +10,7 @@ from slowrank.telemetry import (
     Heartbeat,
     JobEnded,
     JobSteps,
+    NodeAnnounced,
     NodeEvent,
     NodeSample,
     RankPace,
@@ -151,8 +152,9 @@ class FindingPartition:
                 outputs += self.stage.tick(float(second))
         else:
             outputs += self.stage.process(message)
-            if message.ts <= self.watermark.time:
-                # Its time has passed already, and the next heartbeat may take long.
+            # Its time has passed already, and the next heartbeat may take long. Announcements can wait: those
+            # of a fleet come in thousands, and each would have everything since its time folded anew.
+            if message.ts <= self.watermark.time and not isinstance(message, NodeAnnounced):
                 outputs += self.stage.tick(self.watermark.time)
         return [f for f in outputs if isinstance(f, Finding)]
 

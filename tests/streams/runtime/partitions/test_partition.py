@@ -1,5 +1,5 @@
 from alerts.finding import Finding
-from slowrank.telemetry import Heartbeat, NodeEvent, Suspicion
+from slowrank.telemetry import Heartbeat, NodeAnnounced, NodeEvent, Suspicion
 from streams.cluster.stage import FindingStage
 from streams.node.stage import NodeStage
 from streams.runtime.partitions.partition import FindingClock, FindingPartition
@@ -73,3 +73,23 @@ def test_a_suspicion_whose_time_has_passed_is_weighed_at_once():
     [finding] = lane.process(late, START + 61.0)
     assert isinstance(finding, Finding)
     assert (finding.kind, finding.status) == ("xid.79", "open")
+
+
+def test_announcements_of_a_fleet_whose_time_has_passed_wait_for_the_next_heartbeat():
+    """Each would have two minutes of the cluster folded anew: a worker that is behind would stay so."""
+    ticks = []
+
+    class Counted(FindingStage):
+        def tick(self, event_time):
+            ticks.append(event_time)
+            return super().tick(event_time)
+
+    lane = FindingPartition("suspicions:0", Counted())
+    for second in range(START, START + 60, 2):
+        lane.process(heartbeat("node-samples:0", second), second + 0.5)
+    before = len(ticks)
+    for n in range(1000):
+        lane.process(NodeAnnounced(cluster="c", node=f"n{n}", rack="r", ts=START + 20.0), START + 61.0)
+    assert len(ticks) == before
+    lane.process(heartbeat("node-samples:0", START + 60), START + 62.0)
+    assert ticks[before:] == [START + 59.0, START + 60.0]

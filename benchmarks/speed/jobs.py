@@ -1,4 +1,5 @@
-"""Memory and time of the job stage: live jobs, a large one, many short ones, more than 1,024 in rotation."""
+"""Memory and time of the job stage: live jobs, a large one, many short ones, more than 1,024 in rotation, and
+what both decision cores take for a step."""
 
 import argparse
 import gc
@@ -12,8 +13,14 @@ import msgspec
 import numpy as np
 
 from benchmarks.detection.step_jobs import START, Coords, records, synchronous
+from detectors.decision.core import HypothesisCore
+from detectors.peers.ratios import StepTimes
+from detectors.straggler.config import StragglerConfig
 from slowrank.telemetry import JobSteps, Suspicion, decode_steps, encode
+from streams.job.core import make_core, tensor_groups_of
+from streams.job.detectors.decision_trial import layout_of
 from streams.job.stage import JobStage
+from streams.job.step_rows import Identity
 from streams.runtime.partitions.clock_offsets import shifted
 
 _PAGE = 4096
@@ -108,7 +115,47 @@ def _rotation() -> bool:
     return len(found) == len(names)
 
 
-_PARTS = {"live": _live, "large": _large, "short": _short, "rotation": _rotation}
+def _cores() -> bool:
+    """Measure a step of each decision core, the 200th to 300th of a job."""
+    print("| ranks | ms a step, first core | second core |\n|---:|---:|---:|")
+    for ranks in (64, 1024, 8192):
+        roster = tuple(range(ranks))
+        at = {
+            rank: Identity(f"node-{rank // 8}", None, None, (("dp", rank // 8), ("tp", rank % 8)), "")
+            for rank in roster
+        }
+        second = HypothesisCore(layout_of(roster, at), tensor_groups=tensor_groups_of(roster, at))
+        cores = (make_core(roster, at, StragglerConfig()), second)
+        spent = [0.0, 0.0]
+        for number, times in enumerate(_times(ranks, 300)):
+            for i, core in enumerate(cores):
+                began = time.process_time()
+                core.update(times)
+                spent[i] += (time.process_time() - began) * (number >= 200)
+        print(f"| {ranks:,} | {10 * spent[0]:.2f} | {10 * spent[1]:.2f} |")
+    return True
+
+
+def _times(ranks: int, steps: int) -> Iterator[StepTimes]:
+    """Yield steps of healthy ranks that report all columns but checkpoints and tokens."""
+    rng, nothing = np.random.default_rng(7), np.full(ranks, np.nan)
+    for number in range(1000, 1000 + steps):
+        compute, comm = np.exp(rng.normal(0, 0.01, ranks)), 0.2 * np.exp(rng.normal(0, 0.05, ranks))
+        longest = float((compute + comm).max())
+        yield StepTimes(
+            number=number,
+            ts=np.full(ranks, START + 1.3 * number),
+            step=np.full(ranks, longest + 0.02),
+            compute=compute,
+            wait=longest - compute - comm,
+            data=np.full(ranks, 0.01),
+            comm=comm,
+            checkpoint=nothing,
+            tokens=nothing,
+        )
+
+
+_PARTS = {"live": _live, "large": _large, "short": _short, "rotation": _rotation, "cores": _cores}
 
 
 def _steps(shape: Shape) -> Iterator[JobSteps]:

@@ -31,6 +31,7 @@ class Cluster:
         self.ranks: list[Process] = []
         self.exporters: dict[str, Process] = {}
         self.job = ""
+        self.processor_share = 0.0
 
     @property
     def world_size(self) -> int:
@@ -94,7 +95,13 @@ class Cluster:
                 with suppress(ChildProcessError):
                     wait(lambda gone=process: not gone.alive(), seconds=10)  # type: ignore[misc]
 
-    def processor_seconds(self, rank: int) -> float:
+    def measure_processor_use(self, rank: int, seconds: float = 2.0) -> None:
+        """Measure for some steps which share of a processor a rank uses: ``processor_share``."""
+        before = self._processor_seconds(rank)
+        time.sleep(seconds)
+        self.processor_share = (self._processor_seconds(rank) - before) / seconds
+
+    def _processor_seconds(self, rank: int) -> float:
         """Return how long a rank has run on a processor (the kernel's sched-stats)."""
         return int(Path(f"/proc/{self.ranks[rank].pid}/schedstat").read_text().split()[0]) / 1e9
 

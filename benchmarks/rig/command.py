@@ -95,6 +95,7 @@ def run_fault(fault: Fault, cluster: Cluster, rank: int, number: int) -> Run:
     with cluster.training(job):
         began, first = _warm_up(cluster, job)
         step_seconds = (time.monotonic() - began) / max(1, steps_reported(installation, job) - first)
+        cluster.measure_processor_use(rank)
         watch.look()
         made_at, deadline = time.time(), fault.deadline(step_seconds)
         target = Target(fault.unit, rank, node.name, job)

@@ -17,6 +17,10 @@ from benchmarks.rig.cluster import Cluster
 from benchmarks.rig.network import run
 from benchmarks.rig.relay import relayed
 
+_QUOTA_SHARE, _QUOTA_PERIOD = 0.25, 1_000_000
+"""Of what the rank uses, in microseconds of wall time. The rank waits most of a step, and its step then takes
+some four times as long as its work."""
+
 Make = Callable[[Cluster, int], AbstractContextManager[None]]
 """Makes the fault on a rank, or on its node, for as long as the context lasts."""
 
@@ -80,7 +84,9 @@ def _duty_cycle(process: Process, stop: threading.Event) -> None:
 
 @contextmanager
 def _quota(cluster: Cluster, rank: int) -> Iterator[None]:
-    with cpu_quota(cluster.ranks[rank].pid, microseconds=1000, period=100_000):
+    # No less than the kernel takes.
+    allowed = max(1000, int(_QUOTA_SHARE * cluster.processor_share * _QUOTA_PERIOD))
+    with cpu_quota(cluster.ranks[rank].pid, microseconds=allowed, period=_QUOTA_PERIOD):
         yield
 
 
@@ -187,7 +193,15 @@ FAULTS = {
             steps=True,
             meaning="a rank is stopped time and again",
         ),
-        Fault("quota", _quota, "rank", _SLOW, 10.0, steps=True, meaning="a CPU quota of 1 % (cgroup)"),
+        Fault(
+            "quota",
+            _quota,
+            "rank",
+            _SLOW,
+            10.0,
+            steps=True,
+            meaning="a CPU quota of a quarter of its use (cgroup)",
+        ),
         Fault(
             "flap",
             _link_down,

@@ -104,7 +104,7 @@ def read_silence(
     return conditional.answer(request, _read(shown(found, services.now())))
 
 
-@router.delete("/silence/{silence_id}")
+@router.delete("/silence/{silence_id}", response_class=Response)
 def expire_silence(
     silence_id: str, request: Request, services: ServicesDep, principal: FindingsWriter
 ) -> Response:

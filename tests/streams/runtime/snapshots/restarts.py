@@ -30,6 +30,8 @@ class KilledWorkers(Workers):
     ) -> None:
         super().__init__(partitions)
         self._chance, self._kills, self._behind = random.Random(seed), kills, behind
+        # Apart, so that a worker without snapshots is killed at the same moments.
+        self._saves = random.Random(seed)
         self._log: dict[PartitionId, list[Message]] = defaultdict(list)
         self._folder = folder
         self.counts = SnapshotCounts()
@@ -99,7 +101,7 @@ class KilledWorkers(Workers):
     def _save(self, share: float) -> None:
         """Take a snapshot of some partitions."""
         for place in sorted(self._detect.partitions.states):
-            if self._snapshots is not None and self._chance.random() < share:
+            if self._snapshots is not None and self._saves.random() < share:
                 snapshot = self._detect.partitions.snapshot(place)
                 if snapshot is not None:
                     self._snapshots.save(place, snapshot)

@@ -30,11 +30,15 @@ def test_a_worker_that_goes_on_from_snapshots_finds_the_same(recorded, tmp_path,
 @settings(max_examples=8)
 @given(seed=st.integers(0, 10_000), partitions=st.integers(1, 5), behind=st.sampled_from([0, 5, 200]))
 def test_wherever_it_is_killed(recorded, tmp_path_factory, seed, partitions, behind):
-    """What is committed lies before or behind the snapshot."""
-    records, found = recorded
+    """It finds what a worker that reads the log again finds; what is committed lies before or behind.
+
+    Of some moments that differs from an undisturbed run: a node of a silent site may be named by itself.
+    """
+    records, _ = recorded
     folder = tmp_path_factory.mktemp("state")
     workers = KilledWorkers(partitions, folder, seed=seed, kills=5, behind=behind)
-    assert workers.findings(records) == found
+    from_log = KilledWorkers(partitions, None, seed=seed, kills=5, behind=behind)
+    assert workers.findings(records) == from_log.findings(records)
     assert not workers.counts.refused
 
 

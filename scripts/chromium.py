@@ -20,6 +20,16 @@ CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", 
 ANSWER_SECONDS = 90.0
 """Limit on one command. Chosen: a page of a busy machine is drawn in a few."""
 Json = dict[str, Any]
+_NAVIGATED = (
+    "Inspected target navigated or closed",
+    "Cannot find context with specified id",
+    "Execution context was destroyed",
+)
+"""Begins of Chromium's answers to an expression whose page gave way to the next one."""
+
+
+class NavigatedError(RuntimeError):
+    """The page of a running expression gave way to another, so that it has no value."""
 
 
 class Page:
@@ -38,7 +48,10 @@ class Page:
             self.call(f"{domain}.enable")
 
     def call(self, method: str, **params: Any) -> Json:
-        """Send a command of the DevTools protocol and return its result. Raises ``RuntimeError``."""
+        """Send a command of the DevTools protocol and return its result.
+
+        Raises ``NavigatedError`` if the page changed meanwhile, else ``RuntimeError``.
+        """
         message: Json = {"id": next(self._numbers), "method": method, "params": params}
         if self._session is not None and not method.startswith("Target."):
             message["sessionId"] = self._session
@@ -47,7 +60,10 @@ class Page:
         while (answer := self._next(until)) is not None:
             if answer.get("id") == message["id"]:
                 if "error" in answer:
-                    raise RuntimeError(f"{method}: {answer['error']['message']}")
+                    text = answer["error"]["message"]
+                    raise (NavigatedError if text.startswith(_NAVIGATED) else RuntimeError)(
+                        f"{method}: {text}"
+                    )
                 result: Json = answer["result"]
                 return result
         raise RuntimeError(f"{method}: no answer within {ANSWER_SECONDS:.0f} s")
@@ -69,12 +85,18 @@ class Page:
         return done["result"].get("value")
 
     def wait_for(self, script: str) -> None:
-        """Wait until an expression is true."""
+        """Wait until an expression is true, on this page or on one that follows it."""
         until = time.monotonic() + ANSWER_SECONDS
-        while not self.run(script):
+        while not self._is_true(script):
             if time.monotonic() > until:
                 raise RuntimeError(f"not true within {ANSWER_SECONDS:.0f} s: {script}")
             self._next(time.monotonic() + 0.2)
+
+    def _is_true(self, script: str) -> bool:
+        try:
+            return bool(self.run(script))
+        except NavigatedError:
+            return False
 
     def press(self, key: str) -> None:
         """Press and release a key that is one character."""

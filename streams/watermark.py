@@ -18,11 +18,16 @@ class Watermark:
     One node whose clock is ahead does not make the others look late; one that drains an old spool holds
     event time back only while its records outnumber the rest. A lone source is followed three records
     behind.
+
+    ``passed_again``: the last record advanced the records' own time by a whole second that lies, in part at
+    least, in what ``reach`` had passed without records.
     """
 
     def __init__(self) -> None:
         self._recent: deque[float] = deque(maxlen=WINDOW)
+        self._of_records = -math.inf
         self.time = -math.inf
+        self.passed_again = False
 
     def advance(self, ts: float) -> range:
         """Process a record's time; return the whole seconds (Unix) by which event time has advanced."""
@@ -30,7 +35,11 @@ class Watermark:
         # Before that a single record, perhaps of a clock that is days ahead, would set the time.
         if len(self._recent) < WINDOW:
             return range(0)
-        return self.reach(sorted(self._recent)[RANK])
+        time, before = sorted(self._recent)[RANK], self._of_records
+        self._of_records = max(before, time)
+        second = math.isinf(before) or math.floor(time) > math.floor(before)
+        self.passed_again = second and before < self.time
+        return self.reach(time)
 
     def reach(self, time: float) -> range:
         """Advance event time to ``time``; return the whole seconds passed.

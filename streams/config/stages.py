@@ -17,7 +17,7 @@ from streams.job.stage import DEFAULT_MEMORY_BYTES, JobStage
 from streams.node.batching import BatchBySecond
 from streams.node.config import NodeConfig
 from streams.node.stage import NodeStage
-from streams.stage import Input, Output, Stage
+from streams.stage import Buffering, Input, Output, Stage
 
 C = TypeVar("C", bound=Hashable)
 
@@ -53,6 +53,14 @@ class Tuned(Generic[C]):
         found: list[Output] = []
         for stage in self._stages.values():
             found += self._judged(stage.tick(event_time))
+        return found
+
+    def flush(self) -> Sequence[Output]:
+        """Process what the stages keep back until its second has passed."""
+        found: list[Output] = []
+        for stage in self._stages.values():
+            if isinstance(stage, Buffering):
+                found += self._judged(stage.flush())
         return found
 
     def snapshot(self) -> dict[C, Stage]:

@@ -18,6 +18,8 @@ class BatchBySecond:
 
     The outputs of a sample then come with a later record. None is lost in a crash: waiting samples are part
     of the state that is rebuilt from the log, and the later record is acknowledged only after its outputs.
+    For that a sample may not wait here where it does not in a rebuilt state: where event time has passed
+    without records, which is not in the log, ``PartitionState`` flushes.
     """
 
     def __init__(self, stage: BatchStage) -> None:

@@ -31,6 +31,19 @@ def test_late_records_do_not_turn_event_time_back():
     assert mark.time == 1036
 
 
+def test_records_that_advance_within_time_passed_without_them_are_noted():
+    """Until they have caught up with it, each second of theirs passes again."""
+    mark, _ = feed(range(1000, 1010))
+    mark.reach(1012.5)
+    again = []
+    for second in range(1010, 1020):
+        mark.advance(second)
+        again.append(mark.passed_again)
+    # The records' time is three behind.
+    assert again == [True] * 7 + [False] * 3
+    assert mark.time == 1016
+
+
 def test_a_long_pause_is_passed_in_at_most_ten_minutes_of_ticks():
     """A gap of a day does not cost 86,400 ticks."""
     _, seconds = feed([*range(1000, 1010), *range(87400, 87410)])

@@ -21,7 +21,7 @@ from streams.node.job_events import end_of
 from streams.rollup.paces import pace_row
 from streams.rollup.rollup import RollUp, Rows
 from streams.runtime.monitoring.node_counts import NodeCounts
-from streams.stage import Output, Restorable, Stage
+from streams.stage import Buffering, Output, Restorable, Stage
 from streams.watermark import Watermark
 
 HEARTBEAT_SECONDS = 2
@@ -81,6 +81,10 @@ class PartitionState:
         # Time passes before the record is taken, as in ``Pipeline.process``: live and replay must agree on
         # the order.
         outputs: list[Output | JobEnded] = [*self._pass(self.watermark.advance(record.ts))]
+        if self.watermark.passed_again and isinstance(self.stage, Buffering):
+            # A worker that reads the log again has only the records' time: what its ticks process here must
+            # not be waiting in this state any more, for its outputs are taken to be durable.
+            outputs += self.stage.flush()
         outputs += self.stage.process(record)
         if isinstance(record, NodeEvent) and (end := end_of(record)) is not None:
             outputs.append(end)

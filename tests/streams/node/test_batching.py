@@ -1,6 +1,6 @@
 import pytest
 
-from slowrank.telemetry import NodeEvent, NodeSample, Suspicion
+from slowrank.telemetry import NodeEvent, NodeSample, Suspicion, encode
 from streams.node.batching import BatchBySecond
 from streams.node.stage import NodeStage
 from streams.runtime.partitions.partition import PartitionState
@@ -82,3 +82,22 @@ def test_a_lane_built_again_brings_out_what_was_waiting(cut):
 
     assert said == run(PartitionState("l", BatchBySecond(NodeStage())), records)
     assert [s.kind for s in said if isinstance(s, Suspicion) and s.state == "raise"] == ["clock.low"]
+
+
+@pytest.mark.parametrize("more", range(1, 8))
+def test_what_a_rebuild_drops_had_come_out_before_it(more):
+    """Time that passed without records is not in the log, so that a rebuilt state processes the first samples
+    after a silence earlier: what it brings out with them was sent by the state that it replaces."""
+    start = 1_795_160_000.0
+    times = [*range(50), *(90.5 + n for n in range(more))]
+    records = [later(n, "a", start + t) for n, t in enumerate(times)]
+    before, rebuilt = (PartitionState("l", BatchBySecond(NodeStage())) for _ in range(2))
+
+    sent = [s for r in records[:50] for s in before.process(r, r.ts)]
+    sent += before.reach(start + 85.0)
+    sent += [s for r in records[50:] for s in before.process(r, r.ts)]
+    dropped = [s for r in records for s in rebuilt.process(r, r.ts)]
+
+    assert {encode(s) for s in dropped if isinstance(s, Suspicion)} <= {
+        encode(s) for s in sent if isinstance(s, Suspicion)
+    }

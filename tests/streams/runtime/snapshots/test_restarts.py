@@ -30,16 +30,20 @@ def test_a_worker_that_goes_on_from_snapshots_finds_the_same(recorded, tmp_path,
 @settings(max_examples=8)
 @given(seed=st.integers(0, 10_000), partitions=st.integers(1, 5), behind=st.sampled_from([0, 5, 200]))
 def test_wherever_it_is_killed(recorded, tmp_path_factory, seed, partitions, behind):
-    """It finds what a worker that reads the log again finds; what is committed lies before or behind.
-
-    Of some moments that differs from an undisturbed run: a node of a silent site may be named by itself.
-    """
-    records, _ = recorded
-    folder = tmp_path_factory.mktemp("state")
-    workers = KilledWorkers(partitions, folder, seed=seed, kills=5, behind=behind)
-    from_log = KilledWorkers(partitions, None, seed=seed, kills=5, behind=behind)
-    assert workers.findings(records) == from_log.findings(records)
+    """It finds what an undisturbed worker finds, from snapshots and from the log alone, whatever of what it
+    had processed was committed."""
+    records, found = recorded
+    workers = KilledWorkers(partitions, tmp_path_factory.mktemp("state"), seed=seed, kills=5, behind=behind)
+    assert workers.findings(records) == found
     assert not workers.counts.refused
+    assert KilledWorkers(partitions, None, seed=seed, kills=5, behind=behind).findings(records) == found
+
+
+@pytest.mark.parametrize("seed", [197, 205])
+def test_a_worker_killed_when_a_silent_site_is_back_names_none_of_its_nodes(seed):
+    """Samples that the rebuilt state processes earlier than the killed one are not lost."""
+    records = telemetry(3, MIX["silent one after the other, then all at once"])
+    assert KilledWorkers(4, None, seed=seed, kills=5, behind=0).findings(records) == in_one(records)
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "empty"])

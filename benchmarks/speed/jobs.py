@@ -28,11 +28,12 @@ _PAGE = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """Jobs of so many ``ranks``, eight a node, which take so many ``steps`` of a second."""
+    """Jobs of so many ``ranks``, eight a node, of so many ``steps`` of a second; rank 5 may be slow."""
 
     ranks: int
     steps: int
     slow_from: int | None = None
+    slow_factor: float = 1.5
 
 
 def main(argv: Sequence[str]) -> int:
@@ -54,7 +55,7 @@ def _live() -> bool:
     print("| live jobs of 64 ranks | MB a job | MB counted | ms a step |\n|---:|---:|---:|---:|")
     sent, names, stage, done = list(_steps(Shape(ranks=64, steps=300))), range(30), JobStage(), 0
     jobs = [[_moved(record, f"job-{i}", f"{i}/{record.node}") for record in sent] for i in names]
-    before = _resident()
+    before = resident_mb()
     for steps in (20, 100, 300):
         first, last = (n * len(sent) // 300 for n in (done, steps))
         began = time.process_time()
@@ -62,7 +63,7 @@ def _live() -> bool:
             for record in job[first:last]:
                 stage.process(record)
         spent = 1e3 * (time.process_time() - began) / (steps - done) / len(names)
-        held, done = (_resident() - before) / len(names), steps
+        held, done = (resident_mb() - before) / len(names), steps
         counted = stage.memory.held / len(names)
         print(f"| {steps} steps | {held:.2f} | {counted / 1e6:.2f} | {spent:.2f} |")
     return True
@@ -72,7 +73,7 @@ def _large() -> bool:
     """Measure one job of 8,192 ranks with a full window."""
     shape = Shape(ranks=8192, steps=330)
     source, stage, seconds, most = _steps(shape), JobStage(), 0.0, 0.0
-    before = _resident()
+    before = resident_mb()
     for step in range(shape.steps):
         sent = list(islice(source, shape.ranks // 8))
         began = time.process_time()
@@ -80,23 +81,23 @@ def _large() -> bool:
             stage.process(record)
         seconds += time.process_time() - began
         if step % 10 == 0:
-            most = max(most, _resident() - before)
+            most = max(most, resident_mb() - before)
     print("| one job of 8,192 ranks | MB at most | MB in the end | ms a step |\n|---|---:|---:|---:|")
-    print(f"| 330 steps | {most:.0f} | {_resident() - before:.0f} | {1e3 * seconds / shape.steps:.1f} |")
+    print(f"| 330 steps | {most:.0f} | {resident_mb() - before:.0f} | {1e3 * seconds / shape.steps:.1f} |")
     return most <= 250.0
 
 
 def _short() -> bool:
     """Measure 2,000 jobs of 64 ranks and 40 steps one after the other on the same nodes."""
     print("| short jobs so far | MB | jobs held |\n|---:|---:|---:|")
-    sent, stage, before, sizes = list(_steps(Shape(ranks=64, steps=40))), JobStage(), _resident(), []
+    sent, stage, before, sizes = list(_steps(Shape(ranks=64, steps=40))), JobStage(), resident_mb(), []
     for i in range(2000):
         begins = 60.0 * i
         for record in sent:
             stage.process(msgspec.structs.replace(shifted(record, begins), job_id=f"job-{i}"))
         stage.tick(START + begins + 50.0)
         if i + 1 in (100, 500, 1000, 1500, 2000):
-            sizes.append(_resident() - before)
+            sizes.append(resident_mb() - before)
             print(f"| {i + 1:,} | {sizes[-1]:.0f} | {stage.memory.jobs} |")
     return sizes[-1] <= sizes[0] + 20.0
 
@@ -159,14 +160,18 @@ _PARTS = {"live": _live, "large": _large, "short": _short, "rotation": _rotation
 
 
 def _steps(shape: Shape) -> Iterator[JobSteps]:
-    """Yield the records of a job as they come from the wire, with loading times and tokens."""
+    return map(decode_steps, steps_as_sent(shape))
+
+
+def steps_as_sent(shape: Shape) -> Iterator[bytes]:
+    """Yield the records of a job as they are on the wire, with loading times and tokens."""
     rng = np.random.default_rng(7)
     # A few steps at a time: the whole table of a large job would outweigh the memory to be measured.
     for first in range(0, shape.steps, 10):
         count = min(10, shape.steps - first)
         work = np.exp(rng.normal(0, 0.004, (count, shape.ranks)))
         if shape.slow_from is not None:
-            work[np.arange(first, first + count) >= shape.slow_from, 5] *= 1.5
+            work[np.arange(first, first + count) >= shape.slow_from, 5] *= shape.slow_factor
         ranks = range(shape.ranks)
         coords: Coords = {
             "dp": [r // 8 for r in ranks],
@@ -182,13 +187,14 @@ def _steps(shape: Shape) -> Iterator[JobSteps]:
             ts=table.ts + 1.2 * first,
         )
         for record in records(whole):
-            yield decode_steps(encode(msgspec.structs.replace(record, world_size=shape.ranks)))
+            yield encode(msgspec.structs.replace(record, world_size=shape.ranks))
 
 
 def _moved(record: JobSteps, name: str, node: str) -> JobSteps:
     return msgspec.structs.replace(record, job_id=name, node=node)
 
 
-def _resident() -> float:
+def resident_mb() -> float:
+    """Return the resident memory of this process after a collection, in MB."""
     gc.collect()
     return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE / 1e6

@@ -1,0 +1,98 @@
+import asyncio
+
+import pytest
+
+from benchmarks.scale import fleet, huge_job, soak, storage
+from benchmarks.scale.worker import LocalWorker
+from simulator import Cluster, ClusterSpec
+from slowrank.telemetry import JobSteps, NodeSample, decode_message, decode_sample, encode
+from slowrank.telemetry.topics import NODE_SAMPLES
+from streams.runtime.kafka.record_producer import key_of
+
+
+def test_every_node_and_job_of_a_fleet_is_in_one_partition():
+    """All partitions together have each node's samples and each job's steps once, with faults in some."""
+    recorded = [fleet._recorded(8, faulty=faulty) for faulty in (False, True)]
+    sent = [
+        (partition, topic, value)
+        for partition in range(3)
+        for second in fleet._by_second(recorded, 150, partition, 3)
+        for _, topic, value in second
+    ]
+    samples = [(p, decode_sample(v, now=None)) for p, topic, v in sent if topic == NODE_SAMPLES]
+    assert len({s.node for _, s in samples}) == 150
+    assert len({(s.node, s.seq) for _, s in samples}) == len(samples)
+    assert len({(key_of(s), p) for p, s in samples}) == 150
+    assert {p for p, _ in samples} == {0, 1, 2}
+
+
+@pytest.mark.slow
+def test_a_fleet_is_analysed_and_its_faults_are_found(capsys):
+    """The faulty job is found, and the silent site in the end; the goals hold for a small fleet."""
+    assert fleet.main(["--nodes", "128", "--partitions", "2", "--seconds", "80"]) == 0
+    shown = capsys.readouterr().out
+    assert "| analysis, all partitions |" in shown
+    assert " 0 findings" not in shown
+
+
+def test_a_worker_without_brokers_sends_what_a_silent_node_leads_to():
+    """Its clock goes on without messages."""
+
+    async def sent():
+        worker = LocalWorker(fleet.START)
+        spec = ClusterSpec(nodes=2, gpus=1, nics=1, start=fleet.START)
+        for record in Cluster(spec, seed=1).run(20.0):
+            if isinstance(record, NodeSample):
+                await worker.take(record.ts, NODE_SAMPLES, encode(record))
+                worker.look()
+        for _ in range(40):
+            worker.look(1.0)
+        return {getattr(decode_message(value), "kind", "") for _, value in worker.sent}
+
+    assert {"exporter.stale", "node.silent"} <= asyncio.run(sent())
+
+
+@pytest.mark.slow
+def test_a_slow_rank_of_a_large_job_is_named(capsys):
+    """The table grows with the steps."""
+    assert huge_job.main(["--ranks", "512", "--steps", "40"]) == 0
+    assert "named 3 steps after" in capsys.readouterr().out
+
+
+def test_jobs_come_and_go_on_nodes_that_leave():
+    """Each job has a name and a boot of its own; some absences are long."""
+    records = list(soak._records(12, 2, 3600.0))
+    assert records == sorted(records, key=lambda record: record.ts)
+    jobs = {record.job_id for record in records if isinstance(record, JobSteps)}
+    assert 11 <= len(jobs) <= 13
+    assert {record.boot_id for record in records} == {f"boot-{job}" for job in jobs}
+    assert {record.node for record in records} == {
+        f"sim-000{n}-{pair}" for n in range(2) for pair in range(2)
+    }
+
+
+@pytest.mark.slow
+def test_a_soak_counts_findings_and_jobs():
+    """Findings of hot GPUs open, and nodes that left are expected back."""
+    [hour] = asyncio.run(soak._run(40, 4, 1))
+    assert hour.opened > 0
+    assert 0 < hour.jobs <= hour.started <= 44
+    assert hour.nodes <= 8
+
+
+def test_more_ticks_in_a_batch_take_less():
+    """The log of ten ticks in a batch is half of that of one in each."""
+    records = [r for r in Cluster(ClusterSpec(nodes=2), seed=5).run(60.0) if isinstance(r, NodeSample)]
+
+    def size(ticks):
+        return sum(len(storage._packed(batch)) for _, batch in storage._batches(records, ticks))
+
+    assert size(10) < 0.6 * size(1)
+
+
+@pytest.mark.slow
+def test_tables_are_measured_with_their_indexes(capsys):
+    """Every table has rows; the goals are missed."""
+    assert storage.main(["--nodes", "2", "--seconds", "60"]) == 1
+    shown = capsys.readouterr().out
+    assert all(f"| `{table}` |" in shown for table in storage.TABLES)

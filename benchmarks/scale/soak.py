@@ -41,7 +41,7 @@ HOURS_BEFORE = 6
 
 GOAL_SPEED = 10.0
 GOAL_GROWTH_MB = 20.0
-"""Chosen: what ended findings take, each kept for 48 h; a job or node kept for good would take more."""
+"""Chosen: what ended findings take, which may be reopened for 24 h; jobs or nodes kept for good take more."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,13 +59,15 @@ TICK_SECONDS = 1.0
 class StackConfig:
     """Data ``folder``, API ``port`` (0 = any free one), and whether the data is ``throwaway``.
 
-    ``breakable`` is the simulated cluster of a demo.
+    ``breakable`` is the simulated cluster of a demo; log lines and the database name its connections after
+    ``command``.
     """
 
     folder: Path
     port: int
     throwaway: bool = False
     breakable: Breakable | None = None
+    command: str = "slowrank up"
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +128,7 @@ def local_stack(config: StackConfig, settings: Settings, tuning: Tuning) -> Iter
         # Behind a proxy or a tunnel browsers use another address, which only the operator can give.
         public = settings.public_url if "public_url" in settings.model_fields_set else url
         settings = settings.model_copy(update={"database_url": SecretStr(dsn), "public_url": public})
-        pool = parts.enter_context(open_pool(dsn, name="slowrank up"))
+        pool = parts.enter_context(open_pool(dsn, name=config.command))
         memory = settings.streams_job_memory_mib << 20
         tuning = tuning.with_runbooks(settings.runbooks())
         sink = LocalSink(pool, now=time.time, tuning=tuning, job_memory_bytes=memory)

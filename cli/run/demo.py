@@ -118,7 +118,9 @@ def _running(port: int, breakage: "Breakage") -> "Iterator[tuple[LocalStack, htt
     with tempfile.TemporaryDirectory(prefix="slowrank-demo-") as folder:
         # As root the database runs as another user, who must be able to enter its folder here.
         Path(folder).chmod(0o711)
-        config = StackConfig(Path(folder) / "database", port, throwaway=True, breakable=breakage)
+        config = StackConfig(
+            Path(folder) / "database", port, throwaway=True, breakable=breakage, command="slowrank demo"
+        )
         try:
             with local_stack(config, settings, tuning) as stack, host_telemetry(stack, listen=()):
                 key = stack.new_key("demo")

@@ -38,6 +38,23 @@ def test_racks_stand_apart_and_silent_nodes_are_marked(signed_in, add_nodes):
     assert '<dd>1 <span class="of">of 3</span></dd><dt>nodes silent' in text
 
 
+def test_numbers_in_names_count(signed_in, add_nodes):
+    """Racks and nodes are found where people look for them, with and without leading zeros."""
+    for node, rack in [("n10", "r10"), ("n9", "r10"), ("n1", "r2"), ("n2", "r02"), ("7", "r"), ("a", "r2b1")]:
+        add_nodes(node, rack=rack)
+    text = signed_in().get("/").text
+    racks = re.findall(r'<section class="rack" aria-label="([^"]*)"', text)
+    assert racks == ["r", "r02", "r2", "r2b1", "r10"]
+    assert re.findall(r'<a class="node [^>]*aria-label="([^:]*):', text) == [
+        "7",
+        "n2",
+        "n1",
+        "a",
+        "n9",
+        "n10",
+    ]
+
+
 @pytest.mark.parametrize(
     ("age", "shown"), [(None, "No node has sent a sample yet"), (7200, "2 h 00 min old"), (0, None)]
 )

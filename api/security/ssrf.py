@@ -153,7 +153,7 @@ def checked_url(text: str, policy: Policy) -> Target:
     if url.userinfo:
         raise Refused("put no user name or password into a webhook URL: deliveries are signed instead")
     if url.scheme == "http" and host not in policy.allow_http:
-        raise Refused(f"http:// is refused; use https:// or add {host!r} to webhook_allow_http")
+        raise Refused(f"http:// is refused; use https:// or add {host!r} to SLOWRANK_WEBHOOK_ALLOW_HTTP")
     if port not in policy.ports:
         raise Refused(f"port {port} is not in {sorted(policy.ports)}; add it to webhook_allow_ports")
     if (host, port) in policy.own_servers:

@@ -178,7 +178,7 @@ def test_http_only_where_listed():
     """Plain http goes to a listed host and to no other."""
     policy = Policy.of(allow_http=["Alerts.Internal."])
     assert checked_url("http://alerts.internal/x", policy).port == 80
-    with pytest.raises(Refused, match="webhook_allow_http"):
+    with pytest.raises(Refused, match="SLOWRANK_WEBHOOK_ALLOW_HTTP"):
         checked_url("http://other.internal/x", policy)
 
 

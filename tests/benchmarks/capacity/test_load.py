@@ -56,7 +56,7 @@ def test_gpus_of_different_nodes_are_lost_one_after_the_other():
 def test_the_usage_of_a_process_includes_its_children():
     """A child computes and ends; its parent waits for it.
 
-    It computes for longer than is asserted: the kernel gives four times in whole ticks of 10 ms, each rounded down.
+    It computes for longer than is asserted: the kernel counts in ticks of 10 ms and rounds down.
     """
     work = "import time\nwhile time.process_time() < 0.3: pass"
     parent = f"import subprocess, sys, time; subprocess.run([sys.executable, '-c', {work!r}]); time.sleep(30)"

@@ -8,7 +8,6 @@ import json
 import os
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ from servers.process import Process, free_ports
 
 from api.security.signing import new_secret
 from benchmarks.capacity.load import XID
+from benchmarks.loopback import serving
 from store.findings import webhooks
 from store.findings.webhooks import Webhook
 
@@ -156,16 +156,8 @@ def _served(receiver: Receiver) -> Iterator[None]:
         def log_message(self, format: str, *args: object) -> None:
             """Log nothing."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    receiver.port = server.server_address[1]
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
+    with serving(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as receiver.port:
         yield
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 def _wait_ready(home: Path) -> None:

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+from benchmarks.loopback import serving
+
 SLACK_TOKEN = "xoxb-0123456789-abcdefghij"
 PAGERDUTY_KEY = "0123456789abcdefghijklmnopqrstuv"
 
@@ -68,16 +70,8 @@ class Receivers:
 @contextmanager
 def served(receivers: Receivers) -> Iterator[None]:
     """Serve the receivers on a free port, which becomes their ``port``."""
-    server = _Server(receivers)
-    receivers.port = server.server_address[1]
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
-    try:
+    with serving(_Server(receivers)) as receivers.port:
         yield
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 class _Server(ThreadingHTTPServer):

@@ -20,7 +20,8 @@ from multiprocessing.connection import Connection
 import msgspec
 
 from alerts.finding import Finding
-from benchmarks.scale.worker import LocalWorker, Sent, peak_mb
+from benchmarks.memory import peak_mb
+from benchmarks.scale.worker import LocalWorker, Sent
 from simulator import Cluster, ClusterSpec, Fault
 from simulator.cluster.layout import one_job
 from slowrank.telemetry import Record, decode_message, encode

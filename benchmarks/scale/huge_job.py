@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from benchmarks.speed.jobs import Shape, resident_mb, steps_as_sent
+from benchmarks.memory import resident_mb
+from benchmarks.speed.jobs import Shape, steps_as_sent
 from slowrank.telemetry import Suspicion, decode_steps
 from streams.job.stage import JobStage
 

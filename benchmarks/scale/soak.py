@@ -18,7 +18,8 @@ import msgspec
 
 from alerts.cases.lifecycle import LIVE
 from alerts.finding import Finding
-from benchmarks.scale.worker import LocalWorker, resident_mb
+from benchmarks.memory import resident_mb
+from benchmarks.scale.worker import LocalWorker
 from simulator import Cluster, ClusterSpec, Fault, JobSpec
 from slowrank.telemetry import NodeEvent, Record, decode_message, encode
 from streams.config.settings import Tuning

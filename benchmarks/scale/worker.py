@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import gc
-import resource
 from collections.abc import AsyncIterator, Sequence
-from pathlib import Path
 
 from slowrank.telemetry.topics import JOB_STEPS, NODE_EVENTS, NODE_SAMPLES
 from streams.config.settings import Tuning
@@ -16,8 +13,6 @@ from streams.runtime.kafka.dead_letters import Message, Outgoing
 from streams.runtime.kafka.offsets import PartitionId
 from streams.runtime.monitoring.health import Health
 from streams.runtime.partitions.context import WorkerContext
-
-_PAGE = 4096
 
 Sent = tuple[float, bytes]
 """When a message was sent to the topic of suspicions (Unix seconds), and the message."""
@@ -80,14 +75,3 @@ class LocalWorker:
 async def _nothing(_topic: str, _partition: int, _since: float, _upto: int) -> AsyncIterator[Message]:
     for message in tuple[Message, ...]():
         yield message
-
-
-def peak_mb() -> float:
-    """Return the most resident memory that this process has had, in MB."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
-
-
-def resident_mb() -> float:
-    """Return the resident memory of this process after a collection, in MB."""
-    gc.collect()
-    return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE / 1e6

@@ -2,17 +2,16 @@
 what both decision cores take for a step."""
 
 import argparse
-import gc
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from pathlib import Path
 
 import msgspec
 import numpy as np
 
 from benchmarks.detection.step_jobs import START, Coords, records, synchronous
+from benchmarks.memory import resident_mb
 from detectors.decision.core import HypothesisCore
 from detectors.peers.ratios import StepTimes
 from detectors.straggler.config import StragglerConfig
@@ -22,8 +21,6 @@ from streams.job.detectors.decision_trial import layout_of
 from streams.job.stage import JobStage
 from streams.job.step_rows import Identity
 from streams.runtime.partitions.clock_offsets import shifted
-
-_PAGE = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,9 +189,3 @@ def steps_as_sent(shape: Shape) -> Iterator[bytes]:
 
 def _moved(record: JobSteps, name: str, node: str) -> JobSteps:
     return msgspec.structs.replace(record, job_id=name, node=node)
-
-
-def resident_mb() -> float:
-    """Return the resident memory of this process after a collection, in MB."""
-    gc.collect()
-    return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE / 1e6

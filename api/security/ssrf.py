@@ -155,7 +155,7 @@ def checked_url(text: str, policy: Policy) -> Target:
     if url.scheme == "http" and host not in policy.allow_http:
         raise Refused(f"http:// is refused; use https:// or add {host!r} to SLOWRANK_WEBHOOK_ALLOW_HTTP")
     if port not in policy.ports:
-        raise Refused(f"port {port} is not in {sorted(policy.ports)}; add it to webhook_allow_ports")
+        raise Refused(f"port {port} is not in {sorted(policy.ports)}; add it to SLOWRANK_WEBHOOK_ALLOW_PORTS")
     if (host, port) in policy.own_servers:
         raise unreachable(host, f"{host}:{port} is slowrank's own database or Kafka")
     return Target(url.copy_with(fragment=None), host, port)

@@ -271,7 +271,7 @@ def test_a_refused_address_gets_nothing(pool, receiver, add_webhook, save_findin
     save_finding()
     drain(notifier())
     assert receiver.got == []
-    assert "webhook_allow_ports" in log_of(pool, webhook)[0].last_error
+    assert "SLOWRANK_WEBHOOK_ALLOW_PORTS" in log_of(pool, webhook)[0].last_error
 
 
 def test_a_slow_endpoint_does_not_hold_up_another(start_receiver, add_webhook, save_finding, notifier):

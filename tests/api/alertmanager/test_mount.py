@@ -7,7 +7,7 @@ import pytest
 
 from alerts.silence import ALERT_LABELS
 from api.delivery.receivers.alertmanager import ALERTNAME, alert_labels
-from tests.api.delivery.test_receivers import HOSTILE
+from tests.api.delivery.receivers.test_receivers import HOSTILE
 
 ALERTS, SILENCES = "/api/v2/alerts", "/api/v2/silences"
 

@@ -13,7 +13,7 @@ from api.delivery.receivers.alertmanager_push import REPEAT_SECONDS
 from api.delivery.receivers.receiver import Notification
 from api.delivery.receivers.registry import receiver_named, repeat_seconds
 from store.findings import findings, leases, repeats, webhooks
-from tests.api.delivery.test_receivers import example
+from tests.api.delivery.receivers.test_receivers import example
 
 NOW = datetime(2026, 11, 20, 7, 34, 2, tzinfo=UTC)
 

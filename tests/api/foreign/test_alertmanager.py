@@ -12,7 +12,7 @@ from servers.process import ServiceError
 from api.delivery.receivers.receiver import Notification
 from api.delivery.receivers.registry import receiver_named
 from api.foreign.alertmanager import Alert, Reader
-from tests.api.delivery.test_receivers import NOW, example
+from tests.api.delivery.receivers.test_receivers import NOW, example
 from tests.conftest import unavailable
 
 URL = "/api/v1/ingest/alertmanager"

@@ -74,7 +74,7 @@ def target(url):
     return url.path + (f"?{url.query}" if url.query else "")
 
 
-# E-mail has a mail server of its own in tests/api/delivery.
+# E-mail has a mail server of its own in tests/api/delivery/receivers.
 POSTED = [name for name in names() if receiver_named(name).transport == "http"]
 
 

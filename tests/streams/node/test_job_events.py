@@ -6,8 +6,8 @@ from slowrank.telemetry import NodeEvent
 from streams.node.job_events import excuse, planned
 from streams.pipeline import local_pipeline
 from tests.streams.job import test_stage_waits as waits
+from tests.streams.job.detectors.test_loss import losses
 from tests.streams.job.job_tables import healthy, packed
-from tests.streams.job.test_loss import losses
 
 
 def event(code, **subject):

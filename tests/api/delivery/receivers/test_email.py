@@ -33,8 +33,8 @@ from api.security.ssrf import Refused
 from slowrank.settings import Settings
 from store.findings import findings
 from store.pool import open_pool
-from tests.api.delivery.mail_server import PASSWORD, USER, Mailbox, controller
-from tests.api.delivery.test_receivers import FINDINGS, HOSTILE, example
+from tests.api.delivery.receivers.mail_server import PASSWORD, USER, Mailbox, controller
+from tests.api.delivery.receivers.test_receivers import FINDINGS, HOSTILE, example
 from tests.conftest import unavailable
 
 LINK = "https://slowrank.example.org/findings/fnd_1?t=1.2"

@@ -14,7 +14,7 @@ from api.app import create_app
 from api.delivery.receivers.receiver import Notification
 from api.delivery.receivers.registry import receiver_named
 from store.findings import findings
-from tests.api.delivery.test_receivers import FINDINGS, example
+from tests.api.delivery.receivers.test_receivers import FINDINGS, example
 
 KEY = "0123456789abcdefABCDEF0123456789"
 LINK = "https://slowrank.example.org/findings/fnd_1?t=1.2"

@@ -17,8 +17,8 @@ from api.delivery.receivers.registry import receiver_named
 from api.delivery.receivers.slack import escaped
 from api.delivery.slack_client import SlackClient
 from store.findings import findings
-from tests.api.delivery.slack_server import TOKEN, Slack, refusal
-from tests.api.delivery.test_receivers import FINDINGS, body, example
+from tests.api.delivery.receivers.slack_server import TOKEN, Slack, refusal
+from tests.api.delivery.receivers.test_receivers import FINDINGS, body, example
 
 NOW = datetime(2026, 11, 20, 7, 34, 2, tzinfo=UTC)
 CHANNEL = "C0123456789"

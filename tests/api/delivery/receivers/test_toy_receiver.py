@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 import cli.remote.webhook
 from api.app import create_app, openapi_document
 from api.delivery.receivers import registry
-from tests.api.delivery import toy_receiver
+from tests.api.delivery.receivers import toy_receiver
 
 
 @pytest.fixture(autouse=True)

@@ -205,6 +205,10 @@ def _summary(read: "Read", pipeline: "Pipeline", what: str) -> None:
     if read.unknown:
         names = ", ".join(f"{name[:40]!r}" for name in sorted(read.unknown))
         typer.secho(f"unknown columns of step rows were ignored: {names}", err=True)
+    if read.ahead:
+        from streams.files.node_clocks import sentence
+
+        typer.secho(sentence({node: seconds for (_, node), seconds in read.ahead.items()}), err=True)
     for job_id, doubt in read.doubts[:MAX_DOUBTS]:
         typer.secho(f"job {job_id}: {doubt}", err=True)
     if len(read.doubts) > MAX_DOUBTS:

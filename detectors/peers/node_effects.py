@@ -48,17 +48,17 @@ def suspected(suspects: Bools, nodes: PeerGroups, groups: PeerGroups) -> Bools:
     return found
 
 
-def slow_class(usual: Floats, nodes: PeerGroups) -> Bools:
+def slow_class(usual: Floats, nodes: PeerGroups, *, least: float = _LEAST_CLASS) -> Bools:
     """Return the ranks of machines that are a class of their own, [ranks]: of another model, or under a power
     limit.
 
     ``usual`` [ranks] are the ranks' usual log ratios to their role. At least two whole machines have to be
-    slower by as much: a class is bought or limited together, faults come one by one.
+    slower by as much, and by ``least``: a class is bought or limited together, faults come one by one.
     """
     middle = np.nan_to_num(group_median(usual, nodes))
     near = np.abs(usual - middle[nodes.index]) <= ONE_CLASS * middle[nodes.index]
     whole = (np.bincount(nodes.index, weights=near) >= _MOST * nodes.sizes) & (nodes.sizes >= 2)
-    slow = whole & (middle >= _LEAST_CLASS)
+    slow = whole & (middle >= least)
     if slow.any():
         typical = float(np.median(middle[slow]))
         slow &= np.abs(middle - typical) <= ONE_CLASS * typical

@@ -240,7 +240,7 @@ def _grown(ratios: Ratios, found: Candidate, amount: Floats) -> float:
 def _is_class(ratios: Ratios, found: Candidate) -> bool:
     """Return whether several whole machines have been as slow since the first step: a class of machines, of
     another model or under a power limit, and no as many faults that began before the job."""
-    return bool(slow_class(found.effect, ratios.nodes)[found.rank])
+    return bool(slow_class(found.effect, ratios.nodes, least=_HALF * found.size)[found.rank])
 
 
 def _scatter_of_blocks(x: Floats, length: int) -> float:

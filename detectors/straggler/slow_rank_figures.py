@@ -26,9 +26,6 @@ least 0.33 of each of four true ones."""
 _AS_SLOW = 0.5
 """Chosen, of the rank's own slowdown: ranks of its machine that may be slow with it (``gates``)."""
 
-_LONG = 240
-"""Chosen: of 256 steps held (``StragglerConfig.history``); false ones lasted up to 208."""
-
 _MIN_BEFORE = 10
 """Chosen: steps seen before the onset, for the job's speed at that time to be known."""
 
@@ -90,11 +87,11 @@ def intermittent_rank(ratios: Ratios, channel: TimingChannel, rank: int) -> Slow
 
 
 def matters(ratios: Ratios, found: Candidate, over: Bools) -> bool:
-    """Return whether a small slowdown costs its job a part of it, or has lasted for nearly all steps held.
+    """Return whether a slowdown costs its job a part of it, where it is small.
 
-    Healthy ranks wander by as much for a hundred steps; what delays no step is no hurry to be reported.
+    Healthy ranks wander by as much for hundreds of steps, and what delays no step need not be reported.
     """
-    if found.size >= SMALL_EFFECT or found.steps >= _LONG:
+    if found.size >= SMALL_EFFECT:
         return True
     # The ranks of a slow machine cross the threshold one by one.
     over = over | alike(found.effect >= _AS_SLOW * found.size, ratios.nodes, found.rank)

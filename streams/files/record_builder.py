@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from slowrank.telemetry import UNKNOWN_NODE, BadRecord, JobSteps, NodeEvent, NodeSample, Record
 from slowrank.telemetry.checks import MAX_RANKS, MAX_STEP_ROWS, check_event, check_steps
@@ -27,6 +28,7 @@ from slowrank.telemetry.schema import (
 )
 from streams.columns import Array, pack_arrays
 from streams.files.data_quality import StepColumns, doubts
+from streams.files.node_clocks import clocks_ahead
 from streams.files.readers import REQUIRED, FileProblem, Row, chain, kind_of
 from streams.files.value_parsing import integer_of, number_of, text_of, time_of
 
@@ -37,6 +39,9 @@ _LARGEST = {c.name: ~MISSING[c.dtype] for c in _STEP.columns if c.dtype in MISSI
 _SECONDS = tuple(c.name for c in _STEP.columns if c.dtype == "<f4")
 _HEAD = ("cluster", "job_id", "attempt", "node", "world_size", "labels")
 _KNOWN = frozenset(("kind", "ts", "coords", "boot_id", "seq", *_KEYS, *_SECONDS, *_HEAD))
+Node = tuple[str, str]
+"""Cluster and name of a node."""
+
 MOST_UNKNOWN = 8
 """Unknown columns that are named. Chosen: enough for a message."""
 # Order of records with equal times, independent of the order in the files.
@@ -48,12 +53,14 @@ class Read:
     """The records in order, how many rows they have, and the counts of unusable rows by reason.
 
     ``doubts``: (job, reason why its steps may give no finding). ``unknown``: unused columns of step rows.
+    ``ahead``: seconds by which the times of nodes were moved back, because their clocks are off.
     """
 
     records: list[Record] = field(default_factory=list)
     rows: int = 0
     doubts: list[tuple[str, str]] = field(default_factory=list)
     unknown: set[str] = field(default_factory=set)
+    ahead: dict[Node, float] = field(default_factory=dict)
     bad: Counter[str] = field(default_factory=Counter)
     examples: list[str] = field(default_factory=list)
 
@@ -79,8 +86,11 @@ def read_records(paths: Iterable[Path]) -> Read:
         except BadRecord as error:
             found.set_aside(f"{path.name}:{number}", error)
     found.unknown = steps.unknown
+    found.ahead = steps.clocks_ahead()
     for record in (*steps.records(found), *samples.records(found)):
         found.records.append(record)
+    if found.ahead:
+        found.records = [_by_clock_of_job(record, found.ahead) for record in found.records]
     found.records.sort(key=_order)
     if not found.records:
         raise FileProblem(_nothing(paths, found))
@@ -151,6 +161,16 @@ class _Steps:
         self._keys.append(keys)
         self._seconds.append(seconds)
 
+    def clocks_ahead(self) -> dict[Node, float]:
+        """Return by how many seconds the clocks of nodes are ahead of their jobs', where they are off."""
+        heads = list(self._heads)
+        run = _numbered(head[:3] for head in heads)
+        nodes, node = sorted(set(map(_node, heads))), _numbered(map(_node, heads))
+        group = np.array(self._group, np.int64)
+        steps = np.array([keys[0] for keys in self._keys], np.int64)
+        found = clocks_ahead(run[group], node[group], steps, np.array(self._ts))
+        return {nodes[number]: seconds for number, seconds in found.items()}
+
     def records(self, found: Read) -> Iterator[JobSteps]:
         if not self._ts:
             return
@@ -159,7 +179,8 @@ class _Steps:
             # Groups are numbered by their heads and not by their first rows, so that the order of the files
             # does not matter.
             places[self._heads[head]] = place
-        group, ts = places[self._group], np.array(self._ts)
+        group = places[self._group]
+        ts = np.array(self._ts) - np.array([found.ahead.get(_node(head), 0.0) for head in heads])[group]
         keys, seconds = np.array(self._keys, np.int64).T, np.array(self._seconds, np.float32).T
         second = np.floor(ts)
         order = np.lexsort((keys[1], keys[0], ts, group, second))
@@ -258,6 +279,23 @@ def _event(row: Row) -> NodeEvent:
         return check_event(msgspec.convert({"cluster": "default", **fields}, NodeEvent, strict=False))
     except msgspec.ValidationError as error:
         raise BadRecord("undecodable", f"event: {error}") from error
+
+
+def _node(head: tuple[Any, ...]) -> Node:
+    return head[0], head[3]
+
+
+def _numbered(keys: Iterable[tuple[Any, ...]]) -> npt.NDArray[np.int64]:
+    """Return the place of each key among all in ascending order."""
+    listed = list(keys)
+    place = {key: i for i, key in enumerate(sorted(set(listed)))}
+    return np.array([place[key] for key in listed], np.int64)
+
+
+def _by_clock_of_job(record: Record, ahead: Mapping[Node, float]) -> Record:
+    """Return a record with the time it has by the clocks of its job; step rows have theirs already."""
+    seconds = 0.0 if isinstance(record, JobSteps) else ahead.get((record.cluster, record.node), 0.0)
+    return msgspec.structs.replace(record, ts=record.ts - seconds) if seconds else record
 
 
 def _order(record: Record) -> tuple[Any, ...]:

@@ -1,0 +1,105 @@
+"""Clocks of nodes that are off, by the steps that the nodes of a job share."""
+
+import json
+
+import numpy as np
+import pytest
+
+from streams.files.node_clocks import clocks_ahead, sentence
+from streams.files.record_builder import read_records
+
+T0 = 1_795_160_000.0
+
+
+def rows(*, steps=50, ahead=(0.0, 0.0, 30.0, 0.0), jitter=0.01, pace=(1.0, 1.0, 1.0, 1.0)):
+    """(run, node, step, ts) of a job of two ranks a node; ``pace`` [s] is what a node's steps take."""
+    nodes = len(ahead)
+    step, node = np.repeat(np.arange(steps), 2 * nodes), np.tile(np.repeat(np.arange(nodes), 2), steps)
+    late = np.random.default_rng(5).normal(0, jitter, len(step))
+    return np.zeros_like(step), node, step, T0 + np.array(pace)[node] * step + np.array(ahead)[node] + late
+
+
+@pytest.mark.parametrize(
+    ("ahead", "found"),
+    [
+        ((0.0, 0.0, 30.0, 0.0), {2: 30.0}),
+        ((0.0, -7.0, 30.0, 0.0), {1: -7.0, 2: 30.0}),
+        ((0.0, 0.5, -1.5, 0.0), {}),
+        # Of two nodes either clock may be wrong: they meet half way.
+        ((0.0, 20.0), {0: -10.0, 1: 10.0}),
+        ((20.0,), {}),
+    ],
+)
+def test_a_clock_that_is_off_is_found_by_common_steps(ahead, found):
+    """To some hundredths of a second, from two seconds on."""
+    assert clocks_ahead(*rows(ahead=ahead)) == pytest.approx(found, abs=0.05)
+
+
+def test_steps_of_noisy_nodes_and_few_common_ones_suffice_or_say_nothing():
+    """A median passes over late rows; four steps show nothing."""
+    run, node, step, ts = rows(jitter=0.4)
+    ts[::7] += 3.0
+    assert clocks_ahead(run, node, step, ts) == pytest.approx({2: 30.0}, abs=0.7)
+    assert clocks_ahead(*rows(steps=4)) == {}
+
+
+def test_workers_that_count_by_themselves_have_no_clock_that_is_off():
+    """Their distances grow: a tenth of a second a step."""
+    assert clocks_ahead(*rows(ahead=(0.0, 0.0, 0.0, 0.0), pace=(1.0, 1.0, 1.1, 1.0))) == {}
+
+
+def test_the_longest_run_of_a_node_counts():
+    """A node that was in two jobs has one clock; one that served in no other is found there."""
+    first, second = rows(), rows(steps=20, ahead=(5.0, 0.0, 0.0))
+    run, node, step, ts = (np.concatenate(pair) for pair in zip(first, second, strict=True))
+    run[len(first[0]) :] = 1
+    node[len(first[0]) :] += 2
+    assert clocks_ahead(run, node, step, ts) == pytest.approx({2: 30.0}, abs=0.05)
+
+
+def test_no_rows_have_no_clocks():
+    """A file of samples alone."""
+    none = np.array([], np.int64)
+    assert clocks_ahead(none, none, none, np.array([])) == {}
+
+
+def test_records_of_a_node_that_is_a_minute_off_are_in_the_order_of_the_others(tmp_path):
+    """Step rows, samples and events move; a file without a clock that is off is read as it is."""
+
+    def written(ahead):
+        _, node, step, ts = rows(ahead=(0.0, 0.0, ahead, 0.0), jitter=0.0)
+        lines = [
+            {"kind": "step", "ts": t, "node": f"n{n}", "job_id": "j", "step": int(s), "rank": i % 8,
+             "step_seconds": 1.0, "compute_seconds": 0.8}
+            for i, (n, s, t) in enumerate(zip(node.tolist(), step.tolist(), ts.tolist(), strict=True))
+        ]  # fmt: skip
+        lines.append(
+            {"kind": "sample", "ts": T0 + ahead + 7.5, "node": "n2", "metric": "host.load1", "value": 1.0}
+        )
+        lines.append(
+            {"kind": "event", "ts": T0 + ahead + 9.5, "node": "n2", "source": "kernel", "code": "xid.79"}
+        )
+        path = tmp_path / f"{ahead}.ndjson"
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        return read_records([path])
+
+    right, off = written(0.0), written(64.0)
+    assert (right.ahead, off.ahead) == ({}, {("default", "n2"): 64.0})
+    assert not off.bad, off.examples
+    assert off.records == right.records
+
+
+@pytest.mark.parametrize(
+    ("ahead", "text"),
+    [
+        ({"n2": 30.04}, "the clock of n2 is 30.0 s ahead of those of its job's other nodes"),
+        (
+            {"n1": -7.0, "n2": 3.0},
+            "the clock of n1 and 1 more is 7.0 s behind those of its job's other nodes",
+        ),
+    ],
+)
+def test_the_reader_is_told_which_clock_is_off(ahead, text):
+    """The worst by name, and what to do."""
+    assert sentence(ahead).startswith(text)
+    assert sentence(ahead).endswith("see to its time server")

@@ -5,6 +5,7 @@ from functools import partial
 from streams.node.batch import Shape
 from streams.node.config import NodeConfig
 from streams.node.detector import NodeDetector, NodeDetectorFactory
+from streams.node.detectors.clock_history import ClockHistory
 from streams.node.detectors.cnp_rate import CnpRate
 from streams.node.detectors.device_presence import GpuPresence
 from streams.node.detectors.exporter_health import ExporterHealth
@@ -21,6 +22,7 @@ from streams.node.rules.state_rules import GPU_STATES, NIC_STATES, NODE_STATES
 NODE_DETECTORS: tuple[NodeDetectorFactory, ...] = (
     # These find nothing by themselves: they add the derived columns that the state rules test.
     FrozenReadings,
+    ClockHistory,
     PortHistory,
     CnpRate,
     ReadTimes,

@@ -33,6 +33,9 @@ CNP_RATIO = "nic.port.cnp_handled_ratio"
 FROZEN, STUCK = "gpu.frozen", "exporter.stuck"
 """Derived, GPU and node: whether all readings repeat (``detectors.frozen_readings``)."""
 
+ALWAYS_LOW = "gpu.clock.always_low"
+"""Derived, GPU: whether its clock has been below its siblings' ever since (``detectors.clock_history``)."""
+
 WAS_UP, BEST_SPEED, OTHERS_UP, IN_JOB = "was_up", "best_speed", "others_up", "in_job"
 """Derived, port: see ``detectors.port_history``."""
 
@@ -45,9 +48,13 @@ READ_HOLD_SECONDS = 15.0
 _SLOW_READS = Symptom("gpu.slow_reads", "event", "warning", 2.0, alone=True)
 
 
+LOADED = 0.1
+"""Utilisation of a GPU that works. Chosen: "10 %" below."""
+
+
 def _loaded(gpu: Mapping[str, Array]) -> Mask:
     # Links of an idle GPU train down to save power, which is no fault.
-    return np.asarray(gpu["gpu.utilization_ratio"] > 0.1)
+    return np.asarray(gpu["gpu.utilization_ratio"] > LOADED)
 
 
 def _reason(bit: int) -> Callable[[Mapping[str, Array]], Mask]:
@@ -146,6 +153,16 @@ GPU_STATES = (
         lambda gpu: np.asarray(gpu["gpu.temp.margin_celsius"] <= 0),
         Timing(hold=10.0),
         Symptom("throttle.thermal", "clocks", "warning", 1.5),
+        "slowrank",
+    ),
+    # A lock that was left over: no change of level shows it.
+    StateRule(
+        "low_clock",
+        "SM clock below 96 % of the node's other GPUs (median) since the first sample, utilisation > 10 %",
+        "gpu.clock.sm_hz",
+        _flag(ALWAYS_LOW),
+        Timing(hold=30.0),
+        Symptom("clock.low", "clocks", "warning", 2.0),
         "slowrank",
     ),
     StateRule(

@@ -486,6 +486,30 @@ def test_a_slower_pcie_generation_than_the_siblings_is_a_downgrade_under_load():
     assert gpu_run(lambda t, i, g: slow(t, i, g) | {"gpu.utilization_ratio": 0.0}) == []
 
 
+def test_a_clock_below_the_siblings_since_before_the_first_sample_is_low():
+    """No change shows a lock that was left over: the other GPUs of the node do, if three of them are read."""
+
+    def locked(hz, gpu=6, *, read=8, load=0.97):
+        def change(t, i, columns):
+            clock = {"gpu.clock.sm_hz": hz if i == gpu else 1.755e9 - 15e6 * (i % 3)} if i < read else {}
+            return columns | {"gpu.clock.sm_hz": float("nan"), "gpu.utilization_ratio": load} | clock
+
+        return [s for s in gpu_run(change, seconds=60) if s.state == "raise"]
+
+    (found,) = locked(1.65e9)
+    assert (found.kind, found.subject.gpu_index, found.ts, found.onset) == ("clock.low", 6, 1030.0, 1000.0)
+    assert (found.family, found.overwhelming) == ("clocks", False)
+    assert locked(1.695e9) == []
+    assert locked(1.65e9, load=0.0) == []
+    assert len(locked(1.65e9, gpu=0, read=4)) == 1
+    assert locked(1.65e9, gpu=0, read=3) == []
+    # Nor one that was at full clock before: that is a change.
+    fallen = gpu_run(
+        lambda t, i, g: g | {"gpu.clock.sm_hz": 1.65e9 if i == 6 and t > 1001 else 1.755e9}, seconds=60
+    )
+    assert fallen == []
+
+
 @pytest.mark.parametrize(("replays", "told"), [(15, False), (17, True)])
 def test_pcie_replays_are_judged_by_what_the_link_allows(replays, told):
     """Sixteen lanes of generation 4 may replay fifteen times a minute."""

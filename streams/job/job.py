@@ -12,6 +12,7 @@ from streams.job.detectors.hang import HANG, HangDetector
 from streams.job.detectors.lost_time import JobCosts
 from streams.job.detectors.slow_ranks import open_ranks
 from streams.job.memory import JOB_BYTES, RANK_BYTES, ROW_BYTES, trial_bytes
+from streams.job.node_clocks import NodeClocks
 from streams.job.pace import Paces
 from streams.job.step_aligner import Step, StepAligner
 from streams.job.step_rows import Rows
@@ -33,7 +34,11 @@ class OpenOfJob:
 
 
 class Job:
-    """State of one job. ``roster``: its ranks, ascending, once a step was whole; ``open``: its suspicions."""
+    """State of one job.
+
+    ``roster``: its ranks, ascending, once a step was whole; ``open``: its suspicions; ``clocks``: which of
+    its nodes' clocks are off, None where step numbers mean nothing.
+    """
 
     def __init__(
         self,
@@ -45,6 +50,7 @@ class Job:
     ) -> None:
         self.attempt = record.attempt
         self.aligner = StepAligner(record.world_size)
+        self.clocks: NodeClocks | None = NodeClocks()
         self.roster: tuple[int, ...] = ()
         self.open = open_ or OpenOfJob(config)
         self._cluster, self._job_id = cluster, record.job_id
@@ -85,6 +91,14 @@ class Job:
             self.tick(ts, out)
             self._hang.new_step(number, ts, sent=sent)
             out += self.open.suspicions.clear(HANG, ts)
+
+    def clock_ahead(self, node: str, rows: Rows, k: int) -> float:
+        """Return by how many seconds the clock of ``node`` is ahead; row ``k`` has its time as sent."""
+        if self.clocks is None:
+            return 0.0
+        if self.clocks.note(node, rows.steps[k], rows.ts[k]):
+            self.aligner.forget_times()
+        return self.clocks.ahead(node)
 
     def note_open(self, steps: Iterable[OpenStep], ts: float) -> None:
         """Take what ranks reported at ``ts`` of steps that they have not ended."""
@@ -148,11 +162,15 @@ class Job:
         fresh = StepAligner(record.world_size)
         fresh.identities.update(self.aligner.identities)
         fresh.changed = self._restarted = True
+        if self.clocks is not None:
+            self.clocks.renumber()
         self._align(fresh, new_run=True)
 
     def check_numbers(self) -> None:
         """Gather stretches of time instead of steps from now on, where step numbers mean nothing."""
         if self.aligner.unrelated:
+            # Without common steps nothing shows a clock.
+            self.clocks = None
             self._align(self.aligner.by_time(), new_run=False)
 
     def _align(self, aligner: StepAligner, *, new_run: bool) -> None:

@@ -54,18 +54,25 @@ class JobStage:
             return ()
         key = (record.cluster, record.job_id)
         out: Out = []
-        rows, taken = rows_of(record), 0
-        while taken < len(rows) and (job := self._job(key, record, rows, taken)) is not None:
+        sent, taken, known = rows_of(record), 0, self._jobs.get(key)
+        ahead = 0.0 if known is None or known.clocks is None else known.clocks.ahead(record.node)
+        rows = sent.earlier(ahead) if ahead else sent
+        while taken < len(sent):
+            job = self._job(key, record, rows, taken)
+            if job is None:
+                break
+            if (off := job.clock_ahead(record.node, sent, taken)) != ahead:
+                rows, ahead = sent.earlier(off), off
             stop = taken + job.aligner.together(rows, taken)
             part, taken = rows.part(taken, stop), stop
-            job.advance(part, out, sent=record.ts)
+            job.advance(part, out, sent=record.ts - ahead)
             for step in job.aligner.add(part):
                 self._fit_roster(key, job, step, out)
                 job.step(step, out)
             job.check_numbers()
         job = self._jobs.get(key) if record.open else None
         if job is not None and record.attempt == job.attempt:
-            job.note_open(record.open, record.ts)
+            job.note_open(record.open, record.ts - ahead)
         return out
 
     def tick(self, event_time: float) -> Sequence[Suspicion]:

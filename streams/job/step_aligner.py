@@ -147,6 +147,11 @@ class StepAligner:
         fresh.identities.update(self.identities)
         return fresh
 
+    def forget_times(self) -> None:
+        """Take that times seen so far are not those of the rows to come: a node's clock was ahead."""
+        self.event_time = -math.inf
+        self.last_ts.clear()
+
     def number(self, rows: Rows) -> int:
         """Return the number of the step, or of the stretch of time, that rows taken together belong to."""
         return self._number(rows, 0)

@@ -85,6 +85,10 @@ class Rows(msgspec.Struct, frozen=True, gc=False):
         cut = slice(start, stop)
         return Rows(self.steps[cut], self.ranks[cut], self.ts[cut], self.values[:, cut], self.identities[cut])
 
+    def earlier(self, seconds: float) -> "Rows":
+        """Return the rows with times moved back by ``seconds``."""
+        return msgspec.structs.replace(self, ts=[ts - seconds for ts in self.ts])
+
 
 def rows_of(record: JobSteps) -> Rows:
     """Read the rows of a record; those without a step, rank or time are left out."""

@@ -6,10 +6,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import psycopg
-from fastapi import Depends, FastAPI
+from fastapi import APIRouter, Depends, FastAPI
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.routing import iter_route_contexts
 from psycopg_pool import ConnectionPool
+from starlette.routing import BaseRoute
 
 from api import ingest
 from api.alertmanager import alerts as alertmanager_alerts
@@ -154,6 +155,17 @@ def create_app(
         },
         trusted=networks(settings.api_trusted_proxies),
     )
+    app.router.routes.extend(_prepared_routes())
+    _served_document()
+    app.openapi = _served_document  # type: ignore[method-assign]  # FastAPI's documented hook
+    return app
+
+
+@cache
+def _prepared_routes() -> list[BaseRoute]:
+    # The same for all apps of a process, and most of the time that it takes to create one. Not at the first
+    # request: the framework cannot prepare routes in several threads at once.
+    prepared = APIRouter()
     for router in ROUTERS:
         # Not at the probes: whoever asks those may add what defeats a cache.
         checks = (
@@ -161,13 +173,9 @@ def create_app(
             if router.prefix.startswith("/api/")
             else []
         )
-        app.include_router(router, dependencies=checks)
-    # Here and not at the first request: the framework cannot prepare routes, nor derive the document, in
-    # several threads at once.
-    list(iter_route_contexts(app.routes))
-    _served_document()
-    app.openapi = _served_document  # type: ignore[method-assign]  # FastAPI's documented hook
-    return app
+        prepared.include_router(router, dependencies=checks)
+    list(iter_route_contexts(prepared.routes))
+    return prepared.routes
 
 
 def allowed_hosts(settings: Settings) -> frozenset[str]:
@@ -187,7 +195,7 @@ def openapi_document() -> dict[str, Any]:
 
 @cache
 def _served_document() -> dict[str, Any]:
-    # The same for all apps of a process, and most of the time that it takes to create one.
+    # The same for all apps of a process; not at the first request, as with the routes.
     return openapi_document()
 
 

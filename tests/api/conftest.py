@@ -161,8 +161,16 @@ def tls_server_context(certificate):
 
 TABLES = (
     "findings, finding_history, silences, events, webhooks, webhook_secrets, deliveries, delivery_attempts, "
-    "api_keys, audit, heartbeats, paces, requests, nodes, ranks, jobs, inhibitions, backtests"
+    "api_keys, audit, heartbeats, paces, requests, nodes, ranks, jobs, inhibitions, backtests, "
+    "finding_evidence, sessions"
 )
+# TRUNCATE takes 25 ms, as it makes every file anew; a test leaves a handful of rows.
+EMPTY = f"""
+SET session_replication_role = replica;
+{"".join(f"DELETE FROM {table};" for table in TABLES.split(", "))}
+SELECT setval(oid, 1, false) FROM pg_class WHERE relkind = 'S' AND relnamespace = 'public'::regnamespace;
+SET session_replication_role = origin;
+"""
 
 
 @pytest.fixture(scope="session")
@@ -202,9 +210,7 @@ def session_pool(api_dsn):
 def pool(session_pool):
     """The pool, on empty tables."""
     with session_pool.connection() as conn:
-        conn.execute("SET session_replication_role = replica")
-        conn.execute(f"TRUNCATE {TABLES} RESTART IDENTITY CASCADE")
-        conn.execute("SET session_replication_role = origin")
+        conn.execute(EMPTY)
     return session_pool
 
 

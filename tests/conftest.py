@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import secrets
 from collections.abc import Callable, Iterator
@@ -160,3 +161,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
     ran, skipped = count("passed", "failed", "error"), count("skipped")
     terminalreporter.write_line(f"integration tests: {ran} ran, {skipped} skipped")
+
+
+def pytest_collection_finish() -> None:
+    """Let the garbage collector pass over the ten thousand tests: walking them took a quarter of the CPU."""
+    gc.collect()
+    gc.freeze()

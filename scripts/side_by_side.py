@@ -1,12 +1,13 @@
 """Pytest plugin: how `make test` divides the tests among the processes of pytest-xdist.
 
 A file is one unit, so that its fixtures are made once. A slow test with real servers waits most of its time:
-it is a unit of its own, and these are spread over most of the run so that other tests fill the waits. A test
-marked `alone` measures time or memory: it runs at the end, while the other processes are idle.
+it is a unit of its own, and these are spread over most of the run so that other tests fill the waits; so are
+the files with slow tests, so that no long one is left at the end. A test marked `alone` measures time or
+memory: it runs at the end, while the other processes are idle.
 """
 
 import fcntl
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 
 import pytest
 from xdist.remote import Producer
@@ -15,8 +16,8 @@ from xdist.scheduler import LoadFileScheduling
 ALONE = "alone"
 # Workers see the marks of a test; the scheduler's process gets only its name and reads the unit from here.
 CACHE_KEY = "slowrank/units"
-SINGLES_END = 0.8
-"""Share of the files among which single tests come (chosen: the rest is short, so that all end together)."""
+SLOW_END = 0.8
+"""Share of the run in which slow units begin (chosen: the rest is short, so that all end together)."""
 
 
 class Units(LoadFileScheduling):  # type: ignore[misc] # xdist is not typed
@@ -40,11 +41,20 @@ def unit_of(item: pytest.Item) -> str:
     return item.nodeid if {"integration", "slow"} <= marks else item.nodeid.partition("::")[0]
 
 
-def spread(units: list[str]) -> list[str]:
-    """Order the units: single tests evenly among the first files, ``alone`` last."""
-    kinds = [[u for u in units if ("::" in u) == single and u != ALONE] for single in (True, False)]
-    ends = zip(kinds, (SINGLES_END, 1.0), strict=True)
-    placed = [(end * k / len(kind), unit) for kind, end in ends for k, unit in enumerate(kind)]
+def is_slow(item: pytest.Item) -> bool:
+    """Return whether a test is marked as slow."""
+    return item.get_closest_marker("slow") is not None
+
+
+def spread(units: Mapping[str, bool]) -> list[str]:
+    """Order the units: slow ones (True), single tests and files, evenly among the rest; ``alone`` last."""
+    slow = [unit for unit in units if units[unit] and unit != ALONE]
+    kinds = (
+        ([unit for unit in slow if "::" in unit], SLOW_END),
+        ([unit for unit in slow if "::" not in unit], SLOW_END),
+        ([unit for unit in units if not units[unit] and unit != ALONE], 1.0),
+    )
+    placed = [(end * k / len(kind), unit) for kind, end in kinds for k, unit in enumerate(kind)]
     return [unit for _, unit in sorted(placed)] + [ALONE] * (ALONE in units)
 
 
@@ -57,7 +67,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     units: dict[str, list[pytest.Item]] = {}
     for item in items:
         units.setdefault(unit_of(item), []).append(item)
-    items[:] = [item for unit in spread(list(units)) for item in units[unit]]
+    slow = {unit: any(map(is_slow, mine)) for unit, mine in units.items()}
+    items[:] = [item for unit in spread(slow) for item in units[unit]]
     if config.workerinput["workerid"] == "gw0":
         config.cache.set(CACHE_KEY, {item.nodeid: unit for unit in units for item in units[unit]})
 

@@ -18,8 +18,10 @@ from kafka import KafkaConsumer, TopicPartition
 from servers.kafka import KafkaCluster
 
 from alerts.cases.lifecycle import NOTIFIED
+from tests.conftest import running
 from tests.e2e.fleet import Fleet
 from tests.e2e.undisturbed import CLUSTER, story
+from tests.made_once import made_once
 from tests.streams.runtime.harness import WORKER, rig, wait_for
 
 pytestmark = [
@@ -41,8 +43,8 @@ TOLD = ("status", "severity", "kind", "occurrences")
 
 
 @pytest.fixture(scope="module")
-def calm():
-    return story()
+def calm(tmp_path_factory):
+    return made_once(tmp_path_factory, "undisturbed", story)
 
 
 @pytest.fixture
@@ -54,12 +56,8 @@ def installation(kafka_bootstrap, database, tmp_path):
 @pytest.fixture
 def lone_broker():
     """A cluster of one broker, for a test to stop and start."""
-    cluster = KafkaCluster()
-    try:
-        cluster.start()
+    with running(KafkaCluster()) as cluster:
         yield cluster
-    finally:
-        cluster.close()
 
 
 def start_workers(installation):

@@ -83,7 +83,11 @@ def test_nothing_runs_beside_what_is_alone(noted):
             assert all(end <= began or begin >= ended for _, begin, end in others)
 
 
-def test_those_that_wait_are_spread_over_the_run():
-    """Single tests come evenly between the first files, and what is alone comes last."""
-    names = ["a.py", "b.py", "alone", "c.py", "d.py", "a.py::test_1", "c.py::test_2"]
-    assert spread(names) == ["a.py", "a.py::test_1", "b.py", "c.py::test_2", "c.py", "d.py", "alone"]
+def test_slow_units_are_spread_over_the_run():
+    """Single tests and slow files come evenly between the first files, and what is alone comes last."""
+    slow = ["a.py::test_1", "c.py::test_2", "x.py", "y.py"]
+    units = dict.fromkeys(["a.py", "b.py", "alone", "c.py", "d.py"], False) | dict.fromkeys(slow, True)
+    assert spread(units) == [
+        *("a.py", "a.py::test_1", "x.py", "b.py"),
+        *("c.py::test_2", "y.py", "c.py", "d.py", "alone"),
+    ]

@@ -21,6 +21,7 @@ from streams.files.record_builder import read_records
 from streams.files.replay import findings_of
 from streams.pipeline import local_pipeline
 from streams.runtime.kafka.record_producer import key_of, topic_of
+from tests.made_once import made_once
 from tests.streams import traffic
 from tests.streams.cluster.weak_signs import REGION, SICK, TUNING, samples
 from tests.streams.runtime.harness import rig, wait_for
@@ -145,24 +146,33 @@ def test_ten_thousand_poisoned_messages_stop_nothing(installation):
     assert opened == ["straggler.fail_slow"]
 
 
-@pytest.fixture(scope="module")
-def story():
-    """Records with two causes in them, the same for every run of this module."""
+def two_causes():
+    """Records with two causes in them, and what they give in one process."""
     ends = time.time() - 2
     records = [
         *traffic.job(job_id="job-1", slow=SLOW, ends=ends),
         *traffic.job(job_id="job-2", seed=4, ends=ends),
         *traffic.nodes(count=6, seconds=250, low_clock=(2, 1, 120), ends=ends),
     ]
-    return sorted(records, key=lambda r: r.ts)
+    records.sort(key=lambda r: r.ts)
+    return records, last_versions(findings_of(records, local_pipeline()))
 
 
 @pytest.fixture(scope="module")
-def calm(story):
-    """What the records give in one process."""
-    rows: list[Any] = []
-    pipeline = local_pipeline(on_rows=rows.extend)
-    return last_versions(findings_of(story, pipeline)), rows
+def recorded(tmp_path_factory):
+    return made_once(tmp_path_factory, "two_causes", two_causes)
+
+
+@pytest.fixture(scope="module")
+def story(recorded):
+    """The records, the same for every run of this module."""
+    return recorded[0]
+
+
+@pytest.fixture(scope="module")
+def calm(recorded):
+    """Their findings in one process."""
+    return recorded[1]
 
 
 def last_versions(findings):
@@ -171,9 +181,8 @@ def last_versions(findings):
 
 
 def assert_same_as(calm, installation, story):
-    findings, _ = calm
     steps = sum(1 for record in story if isinstance(record, JobSteps)) * 8
-    expected = {(f.dedup_key, f.kind, f.status) for f in findings}, steps, 6 * 250
+    expected = {(f.dedup_key, f.kind, f.status) for f in calm}, steps, 6 * 250
 
     def stored():
         hosts = [row for row in installation.samples() if row[0] == "host_10s"]
@@ -192,7 +201,7 @@ def test_the_workers_find_what_one_process_finds(installation, story, calm):
     installation.start("sink").wait_ready()
     installation.send(story)
     finish(installation)
-    assert calm[0]
+    assert calm
     assert_same_as(calm, installation, story)
 
 
@@ -288,9 +297,7 @@ def test_a_recording_replays_to_the_same_findings(installation, story, calm, tmp
     read = read_records([file])
     assert not read.bad
     again = last_versions(findings_of(read.records, local_pipeline()))
-    assert {(f.dedup_key, f.kind, f.status) for f in again} == {
-        (f.dedup_key, f.kind, f.status) for f in calm[0]
-    }
+    assert {(f.dedup_key, f.kind, f.status) for f in again} == {(f.dedup_key, f.kind, f.status) for f in calm}
 
 
 def test_nodes_in_all_partitions_are_compared_with_each_other(installation):

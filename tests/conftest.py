@@ -6,7 +6,8 @@ import gc
 import os
 import secrets
 from collections.abc import Callable, Iterator
-from typing import NoReturn
+from contextlib import contextmanager
+from typing import Any, NoReturn
 
 import psycopg
 import pytest
@@ -65,43 +66,37 @@ def database(timescale_dsn: str) -> Iterator[str]:
         server.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
 
 
-@pytest.fixture
-def private_kafka() -> Iterator[KafkaCluster]:
-    """Three brokers of the test's own, to kill, freeze and restart."""
-    cluster = KafkaCluster(brokers=3)
+@contextmanager
+def running(server: Any) -> Iterator[Any]:
+    """Start a server of the test's own, and close it; without what it needs the test skips or fails."""
     try:
-        cluster.start()
-        yield cluster
+        server.start()
+        yield server
     except ServiceError as error:
         unavailable(str(error))
     finally:
-        cluster.close()
+        server.close()
+
+
+@pytest.fixture
+def private_kafka() -> Iterator[KafkaCluster]:
+    """Three brokers of the test's own, to kill, freeze and restart."""
+    with running(KafkaCluster(brokers=3)) as cluster:
+        yield cluster
 
 
 @pytest.fixture
 def private_timescale() -> Iterator[Timescale]:
     """A TimescaleDB server of the test's own, to kill, freeze and restart."""
-    server = Timescale()
-    try:
-        server.start()
+    with running(Timescale()) as server:
         yield server
-    except ServiceError as error:
-        unavailable(str(error))
-    finally:
-        server.close()
 
 
 @pytest.fixture
 def private_alertmanager() -> Iterator[Alertmanager]:
     """An Alertmanager of the test's own, without any alerts."""
-    server = Alertmanager()
-    try:
-        server.start()
+    with running(Alertmanager()) as server:
         yield server
-    except ServiceError as error:
-        unavailable(str(error))
-    finally:
-        server.close()
 
 
 @pytest.fixture

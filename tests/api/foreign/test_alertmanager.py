@@ -7,13 +7,12 @@ from datetime import UTC, datetime, timedelta
 import httpx
 import pytest
 from servers.alertmanager import Alertmanager
-from servers.process import ServiceError
 
 from api.delivery.receivers.receiver import Notification
 from api.delivery.receivers.registry import receiver_named
 from api.foreign.alertmanager import Alert, Reader
 from tests.api.delivery.receivers.test_receivers import NOW, example
-from tests.conftest import unavailable
+from tests.conftest import running
 
 URL = "/api/v1/ingest/alertmanager"
 GO_ZERO = "0001-01-01T00:00:00Z"
@@ -141,14 +140,8 @@ def test_hostile_labels_make_valid_events(text):
 @pytest.fixture
 def alertmanager(live, new_token):
     """A real Alertmanager that notifies the API."""
-    server = Alertmanager(webhook=f"{live()}{URL}", token=new_token("telemetry:write"))
-    try:
-        server.start()
+    with running(Alertmanager(webhook=f"{live()}{URL}", token=new_token("telemetry:write"))) as server:
         yield server
-    except ServiceError as error:
-        unavailable(str(error))
-    finally:
-        server.close()
 
 
 def received(sink, count):

@@ -7,13 +7,12 @@ from dataclasses import replace
 import httpx
 import pytest
 from servers.alertmanager import Alertmanager
-from servers.process import ServiceError
 
 from alerts.config import FindingConfig
 from alerts.notify import DEFAULT_EVENTS
 from api.delivery.receivers.alertmanager_push import RECEIVER, REPEAT_SECONDS
 from store.findings import findings
-from tests.conftest import unavailable
+from tests.conftest import running
 
 RESOLVE_TIMEOUT = 3.0
 
@@ -21,14 +20,8 @@ RESOLVE_TIMEOUT = 3.0
 @pytest.fixture
 def alertmanager():
     """A real Alertmanager that soon ends what is not posted again."""
-    server = Alertmanager(resolve_timeout=f"{RESOLVE_TIMEOUT:g}s")
-    try:
-        server.start()
+    with running(Alertmanager(resolve_timeout=f"{RESOLVE_TIMEOUT:g}s")) as server:
         yield server
-    except ServiceError as error:
-        unavailable(str(error))
-    finally:
-        server.close()
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ import psycopg
 import pytest
 from servers.exim import PASSWORD as EXIM_PASSWORD
 from servers.exim import Exim
-from servers.process import ServiceError, wait_until
+from servers.process import wait_until
 
 from alerts.config import FindingConfig
 from alerts.finding import Action
@@ -35,7 +35,7 @@ from store.findings import findings
 from store.pool import open_pool
 from tests.api.delivery.receivers.mail_server import PASSWORD, USER, Mailbox, controller
 from tests.api.delivery.receivers.test_receivers import FINDINGS, HOSTILE, example
-from tests.conftest import unavailable
+from tests.conftest import running
 
 LINK = "https://slowrank.example.org/findings/fnd_1?t=1.2"
 SENDER, RECIPIENT = "slowrank@example.org", "oncall@example.org"
@@ -398,14 +398,8 @@ def test_a_finding_is_one_thread(mailed, client, pool, save_finding):
 @pytest.fixture
 def exim(certificate):
     """Debian's mail server, which takes mail over TLS and after a login only."""
-    server = Exim(certificate)
-    try:
-        server.start()
+    with running(Exim(certificate)) as server:
         yield server
-    except ServiceError as error:
-        unavailable(str(error))
-    finally:
-        server.close()
 
 
 @pytest.mark.slow

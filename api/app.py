@@ -10,7 +10,6 @@ from fastapi import APIRouter, Depends, FastAPI
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.routing import iter_route_contexts
 from psycopg_pool import ConnectionPool
-from starlette.routing import BaseRoute
 
 from api import ingest
 from api.alertmanager import alerts as alertmanager_alerts
@@ -155,14 +154,14 @@ def create_app(
         },
         trusted=networks(settings.api_trusted_proxies),
     )
-    app.router.routes.extend(_prepared_routes())
+    app.router.routes.extend(_prepared_router().routes)
     _served_document()
     app.openapi = _served_document  # type: ignore[method-assign]  # FastAPI's documented hook
     return app
 
 
 @cache
-def _prepared_routes() -> list[BaseRoute]:
+def _prepared_router() -> APIRouter:
     # The same for all apps of a process, and most of the time that it takes to create one. Not at the first
     # request: the framework cannot prepare routes in several threads at once.
     prepared = APIRouter()
@@ -175,7 +174,7 @@ def _prepared_routes() -> list[BaseRoute]:
         )
         prepared.include_router(router, dependencies=checks)
     list(iter_route_contexts(prepared.routes))
-    return prepared.routes
+    return prepared
 
 
 def allowed_hosts(settings: Settings) -> frozenset[str]:

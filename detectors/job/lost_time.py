@@ -58,6 +58,7 @@ class _Steps:
 
     def append(self, taken: _Taken) -> None:
         self._values.extend((taken.ts, taken.seconds, taken.work, taken.gpus))
+        # Only at twice the length: cutting the front at every step would copy all of them each time.
         if len(self) > 2 * KEPT_STEPS:
             del self._values[: 4 * KEPT_STEPS]
 
@@ -172,9 +173,11 @@ class LostTime(Generic[K]):
         taken = _Taken(ts, seconds, work if work > 0 else 1.0, gpus)
         pace = taken.seconds / taken.work
         usual = median(self._latest) if self._latest else pace
+        # A pause is kept here as well: if it was the first step of slower work, that is usual in eight steps.
         self._latest.append(pace)
         if pace > _PAUSE * usual:
             return
+        # While a cause is open, its steps would teach the slowdown as good health.
         if not self._with_past():
             self._healthy.append(taken)
         self._charge(taken, self._open.values())
@@ -200,6 +203,7 @@ class LostTime(Generic[K]):
     def close(self, key: K, at: float) -> float:
         """Return the GPU-seconds that ``key`` has cost, and charge it no more."""
         cost = self._open.pop(key).cost(at)
+        # All causes that are open at once share one pace; the next one learns it from the steps before it.
         if not self._with_past():
             self._pace = math.nan
         return cost.gpu_seconds
@@ -217,6 +221,7 @@ class LostTime(Generic[K]):
             if not others:
                 self._pace = _pace(self._healthy)
             if math.isnan(self._pace):
+                # Too few healthy steps: the ratio to the peers must do, and the steps go back.
                 account.has_past, changed = False, False
                 for taken in since:
                     self._healthy.append(taken)
@@ -242,9 +247,11 @@ class LostTime(Generic[K]):
         past, always = [a for a in own if a.has_past], [a for a in own if not a.has_past]
         excess = taken.seconds - self._pace * taken.work if past else 0.0
         if past:
+            # What is only suspected pays for nothing that a certain cause explains.
             sure = [a for a in past if a.believed] or past
             for account, share in zip(sure, _shares(sure, taken), strict=True):
                 account.total += taken.gpus * excess * share
+        # What the accounts with a past have paid is taken off the step before the others share it.
         left = (taken.seconds - max(excess, 0.0)) / taken.seconds
         claims = [account.seconds(taken) for account in always]
         for account, seconds in zip(always, layers(claims), strict=True):

@@ -96,6 +96,7 @@ def is_confirmed(ratios: Ratios, found: Candidate, over: Bools) -> bool:
     if over.sum() > ratios.ranks / 2 or not found.is_persistent:
         return False
     if found.timing == "data":
+        # A rank loads its data by itself: no role, wait or amount of work makes it load longer.
         return True
     if found.timing == "rest":
         return _stalls_by_itself(ratios, found)
@@ -198,9 +199,11 @@ def _wanders(ratios: Ratios, found: Candidate) -> bool:
     mates = ratios.mates(found.rank)
     if mates.sum() < MIN_PEERS:
         mates = np.arange(ratios.ranks) != found.rank
+    # Ranks as slow as it would put what is looked for into the noise.
     calm = np.flatnonzero(mates & ~(found.effect >= _HALF * found.size))
     if not calm.size:
         return False
+    # Every n-th and not the first ones, which stand on few machines.
     some = calm[:: math.ceil(calm.size / _MOST_MATES)]
     scatter = _scatter_of_blocks(ratios.history.last("x", held)[:, some], length)
     return found.size < _SURE_BLOCKS * scatter
@@ -251,7 +254,9 @@ def _scatter_of_blocks(x: Floats, length: int) -> float:
     apart = apart[np.isfinite(apart)]
     if not apart.size:
         return 0.0
+    # A mate that did change is no noise, and would hide all others.
     limited = np.minimum(apart, 3.0 * 1.4826 * np.median(apart))
+    # Of few blocks much of the scatter went into their median: n / (n - 1), as for a variance.
     return math.sqrt(float(np.mean(limited**2)) * blocks / (blocks - 1))
 
 

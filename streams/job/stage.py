@@ -61,6 +61,8 @@ class JobStage:
             job = self._job(key, record, rows, taken)
             if job is None:
                 break
+            # These rows may be the ones that show a clock to be off: then they are read again, from what was
+            # sent, so that no correction is added to another.
             if (off := job.clock_ahead(record.node, sent, taken)) != ahead:
                 rows, ahead = sent.earlier(off), off
             stop = taken + job.aligner.together(rows, taken)
@@ -137,6 +139,7 @@ class JobStage:
         if not ended and len(job.open.suspicions):
             job.open.costs.lost.let_go()
             self._left_open[key] = job.open
+            # A dict keeps its order: the first is the one that left first.
             if len(self._left_open) > MAX_LEFT_OPEN:
                 del self._left_open[next(iter(self._left_open))]
 

@@ -180,6 +180,7 @@ class NodeBuckets:
 
     def close(self, before: float, forget: float) -> Iterable[SampleRollup | NodeLatest]:
         """Return the changed rows of buckets that end by ``before``; drop those that end by ``forget``."""
+        # Asked once a tick for every node: almost always nothing is due.
         if before < self._due and forget < self._oldest:
             return ()
         self._queue.fold(before - BUCKET_SECONDS)
@@ -206,6 +207,7 @@ class NodeBuckets:
         found = np.full((len(rolled), len(ids)), np.nan)
         delta = ROWS[block]["delta"]
         found[np.setdiff1d(np.arange(len(rolled)), delta)] = now
+        # Between a late sample and the last one lie increases that are counted already.
         if not late:
             readings = self.readings[block]
             readings.align(ids)

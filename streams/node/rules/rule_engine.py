@@ -95,6 +95,7 @@ class CountRules:
         ids, count = part.ids, rule.count
         if rule.count_of is not None and total > 0:
             own = float(rule.count_of(part.columns)[k, ids[k].index(key[1])])
+            # NaN where the device does not report what its limit depends on.
             count = own if own == own else count
         holds = total >= count
         if holds and rule.apart is not None:
@@ -141,6 +142,7 @@ class StateRules:
         holding = np.stack([rule.test(columns) for rule in self._rules]) & there
         active = {(k, (rule, ids[k][i])) for rule, k, i in np.argwhere(holding).tolist()}
         for k, keys in self._conditions.due(batch.index, active):
+            # Sorted: a set's order differs between processes, and findings must not.
             for key in sorted(keys):
                 i = ids[k].index(key[1])
                 if there[k, i]:
@@ -177,6 +179,7 @@ def _stands_out(rule: CountRule, total: float, siblings: Sequence[float]) -> boo
     if len(siblings) < MIN_SIBLINGS or rule.apart is None:
         return False
     common = median(siblings)
+    # Many devices mean many windows: a count must be unlikely by itself before it is held against others.
     if rule.usual is not None and not _beyond_chance(total, max(common, rule.usual * rule.window / 86400.0)):
         return False
     return total >= rule.apart * common

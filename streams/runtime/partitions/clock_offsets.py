@@ -147,6 +147,7 @@ class ClockCorrector(Generic[T]):
             sender.first, sender.least = (logged, record.ts), math.inf
         sender.least = min(sender.least, logged - record.ts)
         passed, moved = logged - sender.first[0], record.ts - sender.first[1]
+        # By a clock that is off, time passes as it does by the log's; a spool is sent as fast as it can be.
         if abs(moved - passed) > PACE_SECONDS or len(sender.held) >= MOST_HELD:
             # A spool that drains: nothing is held back any more; the pace is measured anew from here.
             ready = self._release(sender)
@@ -161,6 +162,7 @@ class ClockCorrector(Generic[T]):
             ready = self._release(sender)
             sender.first, sender.holding = (logged, record.ts), False
             return ready if holding else ready + as_it_is
+        # The smallest delay is the one with the least transport in it.
         behind = sender.least
         ready = sender.held if sender.holding and as_it_is else [*sender.held, (record, came[1])]
         sender.held, sender.first, sender.holding = [], None, True

@@ -4,9 +4,11 @@ from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute, iter_route_contexts
 
 from api.finding_schema import definitions
 from api.http.problems import MEDIA_TYPE
+from api.security.auth import scope_of
 
 # Version of the interface (/api/v1), not of the build, so that releases do not change the frozen file.
 VERSION = "1"
@@ -28,15 +30,30 @@ def document(app: FastAPI) -> dict[str, Any]:
     if clash := sorted(schemas.keys() & described.keys()):
         raise ValueError(f"two schemas have one name, rename that of the route: {', '.join(clash)}")
     schemas.update(described, FindingPage=_PAGE, Problem=_PROBLEM)
+    scopes = _scopes(app)
     for path, operations in made["paths"].items():
-        for operation in operations.values():
+        for method, operation in operations.items():
             # The framework's error format, which problems.install replaces.
             operation["responses"].pop("422", None)
             # In the order of the dependencies, which is another one with those that the app adds.
-            operation.get("security", []).sort(key=str)
+            if "security" in operation:
+                named = [scope] if (scope := scopes.get((method, path))) else []
+                keys = sorted(operation["security"], key=str)
+                operation["security"] = [dict.fromkeys(one, named) for one in keys]
             if path not in _OPEN:
                 operation["responses"]["default"] = _ERROR
     return made
+
+
+def _scopes(app: FastAPI) -> dict[tuple[str, str], str]:
+    """Return by method and path the scope that a route declares: the role that its key must have."""
+    routes = [(context.path, context.original_route) for context in iter_route_contexts(app.routes)]
+    return {
+        (method.lower(), path): scope
+        for path, route in routes
+        if path and isinstance(route, APIRoute) and (scope := scope_of(route.dependant))
+        for method in route.methods or ()
+    }
 
 
 _ERROR = {

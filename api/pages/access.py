@@ -1,6 +1,5 @@
 """Who may open a page and send its forms: a session or a key, its scope, and the CSRF token of a session."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -15,9 +14,10 @@ from api.security.auth import (
     CredentialsDep,
     FindingsReader,
     Principal,
+    Requires,
+    Scope,
     admitted,
     authenticated,
-    require,
 )
 from store.access import sessions
 
@@ -41,21 +41,25 @@ def _findings(request: Request, principal: FindingsReader) -> Visit:
     return visit(request, principal)
 
 
-def sender(scope: str) -> Callable[..., Visit]:
-    """Return the dependency of a form: a session with its CSRF token, or a key, with ``scope``."""
+@dataclass(frozen=True, slots=True)
+class Sender:
+    """The dependency of a form: a session with its CSRF token, or a key, with ``scope``."""
 
-    def check(request: Request, services: ServicesDep, credentials: CredentialsDep, fields: Fields) -> Visit:
+    scope: Scope
+
+    def __call__(
+        self, request: Request, services: ServicesDep, credentials: CredentialsDep, fields: Fields
+    ) -> Visit:
+        """Return the visit. Raises the 401, 403 or 429 problem."""
         if credentials is not None:
             principal = authenticated(request, services, credentials)
         else:
             principal = _of_session(request, services, fields)
-        return visit(request, require(scope)(principal))
-
-    return check
+        return visit(request, Requires(self.scope)(principal))
 
 
 FindingsVisit = Annotated[Visit, Depends(_findings)]
-FindingsForm = Annotated[Visit, Depends(sender("findings:write"))]
+FindingsForm = Annotated[Visit, Depends(Sender("findings:write"))]
 
 
 def _of_session(request: Request, services: Services, fields: dict[str, str]) -> Principal:

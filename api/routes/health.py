@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from api.deps import Services, ServicesDep
-from api.security.auth import metrics_reader
+from api.security.auth import MetricsReader
 from slowrank import __version__
 from store import heartbeats
 
@@ -41,7 +41,7 @@ def readyz(services: ServicesDep, response: Response) -> dict[str, Any]:
     return {"status": "ok" if all_ok else "degraded" if database["ok"] else "unready", "checks": checks}
 
 
-@router.get("/metrics", dependencies=[Depends(metrics_reader)], response_class=Response)
+@router.get("/metrics", dependencies=[Depends(MetricsReader())], response_class=Response)
 def metrics(services: ServicesDep) -> Response:
     """Return the metrics in Prometheus text format."""
     return Response(generate_latest(services.registry), media_type=CONTENT_TYPE_LATEST)

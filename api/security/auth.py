@@ -4,11 +4,12 @@ A browser's session cookie stands for its key where nothing is changed; forms ar
 """
 
 import base64
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Annotated, Literal, get_args
 
 from fastapi import Depends, Request, Security
+from fastapi.dependencies.models import Dependant
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBasic, HTTPBearer
 from pydantic import Field
 
@@ -103,31 +104,43 @@ def admitted(request: Request, services: Services, key: ApiKey | None) -> Princi
 AnyKey = Annotated[Principal, Depends(authenticated)]
 
 
-def require(scope: str) -> Callable[[Principal], Principal]:
-    """Return the dependency that requires a key with ``scope``."""
-    if scope not in SCOPES:
-        raise ValueError(f"{scope} is not a scope")
+@dataclass(frozen=True, slots=True)
+class Requires:
+    """The dependency that requires a key with ``scope``."""
 
-    def check(principal: AnyKey) -> Principal:
-        if scope not in principal.scopes:
-            raise Problem(403, "forbidden", f"this key lacks the scope {scope}")
+    scope: Scope
+
+    def __call__(self, principal: AnyKey) -> Principal:
+        """Return the principal. Raises the 403 problem."""
+        if self.scope not in principal.scopes:
+            raise Problem(403, "forbidden", f"this key lacks the scope {self.scope}")
         return principal
 
-    return check
+
+@dataclass(frozen=True, slots=True)
+class MetricsReader:
+    """The dependency that requires ``scope``, unless the setting makes metrics public."""
+
+    scope: Scope = "metrics:read"
+
+    def __call__(self, request: Request, services: ServicesDep, credentials: CredentialsDep) -> None:
+        """Raise the 401, 403 or 429 problem."""
+        if not services.settings.api_metrics_public:
+            Requires(self.scope)(authenticated(request, services, credentials))
 
 
-def metrics_reader(request: Request, services: ServicesDep, credentials: CredentialsDep) -> None:
-    """Require the scope ``metrics:read``, unless the setting makes metrics public."""
-    if not services.settings.api_metrics_public:
-        require("metrics:read")(authenticated(request, services, credentials))
+def scope_of(dependant: Dependant) -> Scope | None:
+    """Return the scope that a route's dependencies declare; None where they declare none."""
+    declared: Scope | None = getattr(dependant.call, "scope", None)
+    return declared or next(filter(None, map(scope_of, dependant.dependencies)), None)
 
 
-FindingsReader = Annotated[Principal, Depends(require("findings:read"))]
-FindingsWriter = Annotated[Principal, Depends(require("findings:write"))]
-TelemetryReader = Annotated[Principal, Depends(require("telemetry:read"))]
-TelemetryWriter = Annotated[Principal, Depends(require("telemetry:write"))]
-WebhooksAdmin = Annotated[Principal, Depends(require("webhooks:admin"))]
-KeysAdmin = Annotated[Principal, Depends(require("keys:admin"))]
+FindingsReader = Annotated[Principal, Depends(Requires("findings:read"))]
+FindingsWriter = Annotated[Principal, Depends(Requires("findings:write"))]
+TelemetryReader = Annotated[Principal, Depends(Requires("telemetry:read"))]
+TelemetryWriter = Annotated[Principal, Depends(Requires("telemetry:write"))]
+WebhooksAdmin = Annotated[Principal, Depends(Requires("webhooks:admin"))]
+KeysAdmin = Annotated[Principal, Depends(Requires("keys:admin"))]
 
 
 def key_of_token(services: Services, token: str) -> ApiKey | None:

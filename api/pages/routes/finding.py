@@ -22,7 +22,7 @@ from api.routes.dashboard.nodes import SILENT
 from api.routes.dashboard.ranges import milliseconds
 from api.routes.findings import FindingId
 from api.security import links
-from api.security.auth import CredentialsDep, authenticated, require
+from api.security.auth import CredentialsDep, Requires, authenticated
 from api.security.sessions import token_of
 from store.access import sessions
 from store.access.link_key import link_key
@@ -144,7 +144,7 @@ def _visit(
             detail = "this link has expired; sign in, or `slowrank findings show ID` prints the finding"
             raise Problem(401, "link-expired", detail)
     # A wrong token counts as a failed attempt of its address, as a wrong key does.
-    return visit(request, require("findings:read")(authenticated(request, services, credentials)))
+    return visit(request, Requires("findings:read")(authenticated(request, services, credentials)))
 
 
 def _signed_in(request: Request, services: Services) -> bool:

@@ -14,7 +14,7 @@ from api.pages.route import PageRoute
 from api.pages.routes.findings import Filters, listed
 from api.pages.routes.sign_in_form import ask_to_sign_in
 from api.routes.dashboard.fleet import numbers_of, racks_of
-from api.security.auth import CredentialsDep, authenticated, require
+from api.security.auth import CredentialsDep, Requires, authenticated
 from api.security.sessions import token_of
 from store.dashboard.fleet import rails
 from store.dashboard.nodes import NodeFilter, nodes
@@ -49,7 +49,7 @@ def show_fleet(
     if credentials is None and not token_of(request):
         # No failed attempt: it is where people land by the address alone.
         return ask_to_sign_in(request, "", status=200)
-    seen = visit(request, require("findings:read")(authenticated(request, services, credentials)))
+    seen = visit(request, Requires("findings:read")(authenticated(request, services, credentials)))
     return _page(request, services, seen, "fleet.html", cluster)
 
 

@@ -30,7 +30,15 @@ SELECT attempt, world_size, first_step, last_step, first_seen_at, last_seen_at F
 WHERE cluster = %s AND job_id = %s ORDER BY attempt DESC LIMIT 100
 """
 
-# Members of a group are counted with the finding that explains them.
+# Members of a group are counted with the finding that explains them. From the index findings_job_cost alone.
+_TOTALS: LiteralString = """
+SELECT cluster, job_id, count(*) FILTER (WHERE status IN ('open', 'acknowledged')) AS open_findings,
+  sum(gpu_hours_lost)::float8 AS gpu_hours_lost
+FROM findings
+WHERE job_id = ANY(%(jobs)s) AND status <> 'suspected' AND group_key IS NULL AND NOT shadow
+GROUP BY cluster, job_id
+"""
+
 _COSTS: LiteralString = """
 SELECT cluster, job_id, kind, coalesce(doc #>> '{cause,hypothesis}', kind) AS cause, count(*) AS findings,
   count(*) FILTER (WHERE status IN ('open', 'acknowledged')) AS open,
@@ -62,7 +70,7 @@ class JobFilter:
 
 
 def jobs(conn: Connection[Any], wanted: JobFilter) -> list[dict[str, Any]]:
-    """Return jobs, the latest start first, each with its findings and the GPU-hours that they cost."""
+    """Return jobs, the latest start first."""
     at, *after = wanted.after or (None,)
     values = {
         "clusters": [storable(name) for name in wanted.clusters] or None,
@@ -73,13 +81,18 @@ def jobs(conn: Connection[Any], wanted: JobFilter) -> list[dict[str, Any]]:
         "limit": wanted.limit,
     }
     with conn.cursor(row_factory=dict_row) as cursor:
-        found = cursor.execute(_JOBS, values).fetchall()
-    costs = costs_of(conn, [row["job_id"] for row in found])
-    for row in found:
-        mine = [c for c in costs if (c["cluster"], c["job_id"]) == (row["cluster"], row["job_id"])]
-        row["open_findings"] = sum(c["open"] for c in mine)
-        row["gpu_hours_lost"] = sum(c["gpu_hours_lost"] for c in mine)
-    return found
+        return cursor.execute(_JOBS, values).fetchall()
+
+
+def with_totals(conn: Connection[Any], found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the jobs, each with the number of its open findings and the GPU-hours that all have cost it."""
+    names = {"jobs": [row["job_id"] for row in found]}
+    totals = {(row[0], row[1]): row[2:] for row in conn.execute(_TOTALS, names).fetchall()}
+    of_each = (totals.get((row["cluster"], row["job_id"]), (0, 0.0)) for row in found)
+    return [
+        row | {"open_findings": open_, "gpu_hours_lost": lost}
+        for row, (open_, lost) in zip(found, of_each, strict=True)
+    ]
 
 
 def costs_of(conn: Connection[Any], job_ids: Sequence[str]) -> list[dict[str, Any]]:

@@ -47,7 +47,7 @@ def list_jobs(request: Request, services: ServicesDep, seen: TelemetryVisit, clu
     found: list[dict[str, Any]] = []
     if clusters is not None:
         with services.pool.connection() as conn, bounded(conn):
-            found = stored.jobs(conn, JobFilter(clusters=clusters, limit=MAX_JOBS))
+            found = stored.with_totals(conn, stored.jobs(conn, JobFilter(clusters=clusters, limit=MAX_JOBS)))
     return page(
         request,
         "jobs.html",
@@ -73,7 +73,7 @@ def show_job(
     clusters = readable(seen.principal, cluster)
     with services.pool.connection() as conn, bounded(conn):
         wanted = JobFilter(clusters=clusters or (), job_id=job_id, limit=1)
-        found = [] if clusters is None else stored.jobs(conn, wanted)
+        found = [] if clusters is None else stored.with_totals(conn, stored.jobs(conn, wanted))
         if not found:
             raise not_found("job", job_id)
         lost = [row for row in stored.costs_of(conn, [job_id]) if row["cluster"] == cluster]

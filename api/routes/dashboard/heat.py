@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from store.dashboard.steps import RankValues
+from store.dashboard.steps import BinValues
 
 Floats = npt.NDArray[np.float32]
 
@@ -62,29 +62,33 @@ class Heat:
         return slow[order[:TOP]]
 
 
-def ratios(found: Sequence[RankValues], stages: Mapping[int, int], bins: int) -> dict[int, Floats]:
+def ratios(found: Sequence[BinValues], stages: Mapping[int, int], bins: int) -> dict[int, Floats]:
     """Return by rank its mean in each bin over the median of its peers there, NaN where it has none.
 
     Peers of a rank are those of its pipeline stage in ``stages``, as stages have different work; ranks that
     are not there are one stage.
     """
-    means = np.array([_means(one, bins) for one in found], dtype=np.float32).reshape(len(found), bins)
-    stage = np.array([stages.get(one.rank, -1) for one in found])
+    ranks, means = _means(found, bins)
+    stage = np.array([stages.get(rank, -1) for rank in ranks])
     for peers in np.unique(stage):
         of_stage = stage == peers
         means[of_stage] /= _medians(means[of_stage])
-    return {one.rank: means[i] for i, one in enumerate(found)}
+    return dict(zip(ranks, means, strict=True))
 
 
-def _means(of_rank: RankValues, bins: int) -> npt.NDArray[np.float64]:
-    cols = np.frombuffer(of_rank.cols, dtype=">i2").astype(np.intp)
-    values = np.frombuffer(of_rank.values, dtype=">f4").astype(np.float64)
-    inside = (cols >= 0) & (cols < bins)
-    counts = np.bincount(cols[inside], minlength=bins)
-    sums = np.bincount(cols[inside], weights=values[inside], minlength=bins)
-    means: npt.NDArray[np.float64] = np.full(bins, np.nan)
-    np.divide(sums, counts, out=means, where=counts > 0)
-    return means
+def _means(found: Sequence[BinValues], bins: int) -> tuple[list[int], Floats]:
+    """Return the ranks that have a positive value, and the mean of each in each bin."""
+    values = np.frombuffer(b"".join(one.values for one in found), dtype=">f8").astype(np.float64)
+    ranks = np.frombuffer(b"".join(one.ranks for one in found), dtype=">i4").astype(np.int32)
+    counts = np.array([len(one.values) // 8 for one in found], dtype=np.intp)
+    cols = np.repeat(np.array([one.col for one in found], dtype=np.intp), counts)
+    numbers, rows = np.unique(ranks[values > 0], return_inverse=True)
+    cells = rows * bins + cols[values > 0]
+    seen = np.bincount(cells, minlength=len(numbers) * bins)
+    sums = np.bincount(cells, weights=values[values > 0], minlength=len(numbers) * bins)
+    means: Floats = np.full(len(numbers) * bins, np.nan, dtype=np.float32)
+    np.divide(sums, seen, out=means, where=seen > 0, casting="same_kind")
+    return numbers.tolist(), means.reshape(len(numbers), bins)
 
 
 def _medians(means: Floats) -> Floats:

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from api.deps import ServicesDep
 from api.http import conditional
 from api.http.problems import contradiction, not_found
+from api.routes.dashboard.band import band
 from api.routes.dashboard.heat import Heat, ratios
 from api.routes.dashboard.nodes import coords_of
 from api.routes.dashboard.ranges import Name, Range, milliseconds, readable
@@ -32,8 +33,6 @@ RUNNING = timedelta(minutes=2)
 DEFAULT_WINDOW = timedelta(minutes=30)
 MAX_CELLS = 2_500_000
 """Cells of a heat map; above, the rows are nodes instead of ranks."""
-STEP_RANKS = 16
-"""Ranks that are asked for the steps of a heat map's columns (chosen: two nodes)."""
 LEAST_CHANGE = 1.03
 """Of change points in a job's step time (chosen: above the CV of a healthy job's steps, 0.4 to 2.4 %)."""
 JobId = Annotated[str, Path(max_length=128)]
@@ -312,7 +311,7 @@ def read_jobs(
             clusters=clusters, job_id=query.job_id, since=since, after=after, limit=query.limit + 1
         )
         with services.pool.connection() as conn, bounded(conn):
-            found = stored.jobs(conn, wanted)
+            found = stored.with_totals(conn, stored.jobs(conn, wanted))
     more, page = len(found) > query.limit, found[: query.limit]
     last = [page[-1]["started_at"].isoformat(), page[-1]["cluster"], page[-1]["job_id"]] if more else []
     cursor = services.cursors.seal(last, bound) if more else ""
@@ -329,7 +328,7 @@ def read_job(
 ) -> Response:
     """Return a job; `cluster` is needed where two clusters have the id."""
     with services.pool.connection() as conn, bounded(conn):
-        job = _the_job(conn, job_id, principal, cluster)
+        (job,) = stored.with_totals(conn, [_the_job(conn, job_id, principal, cluster)])
         history = stored.attempts(conn, job["cluster"], job_id)
         costs = [row for row in stored.costs_of(conn, [job_id]) if row["cluster"] == job["cluster"]]
         places = stored.ranks(conn, job["cluster"], job_id, job["attempt"])
@@ -378,8 +377,8 @@ def read_steps(
     """Return the band of a job's step times over its ranks, and which rank was the slowest."""
     with services.pool.connection() as conn, bounded(conn, MATRIX_SECONDS):
         job, of, grid = _read_window(conn, job_id, principal, query, services.now(), query.max_points)
-        rows = [row for row in steps.band(conn, of, grid) if row["col"] < grid.bins]
-    times = grid.times()
+        found = steps.values(conn, of, grid)
+    rows, times = band(found), grid.times()
     shown = {
         "job_id": job_id,
         "cluster": job["cluster"],
@@ -387,15 +386,18 @@ def read_steps(
         "unit": of.metric.unit,
         "sampled": grid.sampled,
         "bin_ms": round(grid.step.total_seconds() * 1000),
-        "t": [times[row["col"]] for row in rows],
+        "t": [times[row.source.col] for row in rows],
+        "first_step": [row.source.first_step for row in rows],
+        "last_step": [row.source.last_step for row in rows],
+        "ranks": [row.ranks for row in rows],
+        "max": [row.max for row in rows],
     }
-    shown |= {name: [row[name] for row in rows] for name in ("first_step", "last_step", "ranks", "max")}
-    shown |= {name: [row["quantiles"][i] for row in rows] for i, name in enumerate(("p05", "median", "p95"))}
-    saved = [(at, row["checkpoint"]) for at, row in zip(shown["t"], rows, strict=True)]
+    shown |= {name: [row.quantiles[i] for row in rows] for i, name in enumerate(("p05", "median", "p95"))}
+    saved = [(at, row.source.checkpoint) for at, row in zip(shown["t"], rows, strict=True)]
     shown |= {"checkpoints": [[at, round(seconds, 3)] for at, seconds in saved if seconds]}
-    levels = np.log(np.maximum([row["quantiles"][1] for row in rows], np.finfo(float).tiny))
+    levels = np.log(np.maximum(shown["median"], np.finfo(float).tiny))
     shown |= {"change_points": [shown["t"][i] for i in change_points(levels, math.log(LEAST_CHANGE))]}
-    return conditional.answer(request, shown | {"slowest_rank": [row["slowest"] for row in rows]})
+    return conditional.answer(request, shown | {"slowest_rank": [row.slowest for row in rows]})
 
 
 @router.get("/{job_id}/heatmap", responses={200: {"model": HeatMap}, 304: conditional.UNCHANGED})
@@ -414,9 +416,7 @@ def read_heatmap(
         by: Literal["rank", "node"] = "rank" if len(places) * grid.bins <= MAX_CELLS else "node"
         rows = _rows_of(places, by)
         found = steps.values(conn, of, grid)
-        # Of all rows, spread over them, as some ranks may be silent.
-        some = [place["rank"] for place in places[:: max(1, len(places) // STEP_RANKS)]]
-        made = steps.steps_of(conn, of, grid, some)
+    made = {one.col: (one.first_step, one.last_step) for one in found}
     heat = Heat(max(rows.values(), default=-1) + 1, grid.bins)
     for rank, beside_peers in ratios(found, _stages(places), grid.bins).items():
         if rank in rows:

@@ -6,20 +6,24 @@ import numpy as np
 import pytest
 
 from api.routes.dashboard.heat import Heat, ratios
-from store.dashboard.steps import RankValues
+from store.dashboard.steps import BinValues
 
 NAN = float("nan")
 
 
-def rank(number, *cells):
-    """The roll-ups of a rank as (bin, value)."""
-    cols, values = zip(*cells, strict=True)
-    return RankValues(number, np.array(cols, ">i2").tobytes(), np.array(values, ">f4").tobytes())
+def roll_ups(bins):
+    """Roll-ups from ``{bin: [(rank, value), …]}``."""
+    made = []
+    for col, cells in bins.items():
+        ranks, values = zip(*cells, strict=True)
+        packed = np.array(ranks, ">i4").tobytes(), np.array(values, ">f8").tobytes()
+        made.append(BinValues(col, 0, 0, None, *packed))
+    return made
 
 
 def test_a_rank_is_compared_with_its_stage_alone():
     """The second stage takes three times as long, which is its work."""
-    found = [rank(0, (0, 1.0)), rank(1, (0, 1.5)), rank(2, (0, 1.0)), rank(3, (0, 3.0)), rank(4, (0, 3.0))]
+    found = roll_ups({0: [(0, 1.0), (1, 1.5), (2, 1.0), (3, 3.0), (4, 3.0)]})
     shown = ratios(found, {0: 0, 1: 0, 2: 0, 3: 1, 4: 1}, 1)
     assert {number: row.tolist() for number, row in shown.items()} == {
         **{0: [1.0], 1: [1.5], 2: [1.0]},
@@ -28,21 +32,22 @@ def test_a_rank_is_compared_with_its_stage_alone():
 
 
 def test_the_median_is_of_those_that_have_a_value():
-    """Of an even number the middle of two; a bin without any value stays empty."""
-    found = [rank(0, (0, 1.0), (2, 2.0)), rank(1, (0, 3.0)), rank(2, (2, 2.0)), rank(3, (2, 5.0))]
+    """Of an even number the middle of two; a bin without any value stays empty, as does a time of 0."""
+    found = roll_ups({0: [(0, 1.0), (1, 3.0), (2, NAN), (3, 0.0)], 2: [(0, 2.0), (2, 2.0), (3, 5.0)]})
     shown = np.array(list(ratios(found, {}, 3).values()))
     np.testing.assert_allclose(shown, [[0.5, NAN, 1.0], [1.5, NAN, NAN], [NAN, NAN, 1.0], [NAN, NAN, 2.5]])
 
 
 def test_roll_ups_of_one_bin_are_averaged():
-    """Also those of two attempts; what lies outside of the bins is left out."""
-    shown = ratios([rank(0, (0, 1.0), (0, 3.0), (1, 4.0), (2, 9.0)), rank(1, (0, 2.0), (1, 4.0))], {}, 2)
+    """Also those of two attempts."""
+    shown = ratios(roll_ups({0: [(0, 1.0), (1, 2.0), (0, 3.0)], 1: [(1, 4.0), (0, 4.0)]}), {}, 2)
     assert [row.tolist() for row in shown.values()] == [[1.0, 1.0], [1.0, 1.0]]
 
 
 def test_a_job_without_values_has_no_ratios():
     """Nothing, and no error."""
     assert ratios([], {}, 5) == {}
+    assert ratios(roll_ups({1: [(0, NAN), (1, NAN)]}), {}, 5) == {}
 
 
 def test_codes_and_largest_cells():

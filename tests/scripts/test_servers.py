@@ -160,6 +160,7 @@ def test_topic_survives_the_death_of_its_leader(private_kafka):
     assert values == [b"before", b"after"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("ci", "outcome"), [(None, "1 skipped"), ("1", "1 failed")])
 def test_missing_service_fails_only_where_ci_is_set(tmp_path, ci, outcome):
     """At home an absent server skips a test; with CI set the same test fails."""

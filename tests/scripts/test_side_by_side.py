@@ -67,6 +67,7 @@ def test_every_test_is_run_once_and_named_as_ever(noted):
     assert "FAILED test_0.py::test_two_0 - " in printed
 
 
+@pytest.mark.slow
 def test_a_file_stays_together(noted):
     """The tests of a file are run by one process, one after the other."""
     ran, _ = noted
@@ -74,6 +75,7 @@ def test_a_file_stays_together(noted):
         assert ran[f"test_one_{n}"][0] == ran[f"test_two_{n}"][0]
 
 
+@pytest.mark.slow
 def test_nothing_runs_beside_what_is_alone(noted):
     """No other test begins or ends between begin and end of one that is marked so."""
     ran, _ = noted

@@ -50,6 +50,7 @@ def test_slow_test_is_not_repeated(checkout: Path, options: tuple[str, ...], sho
     assert "slow tests: 1 passed before" in again
 
 
+@pytest.mark.slow
 def test_any_edit_runs_everything(checkout: Path) -> None:
     """One changed byte anywhere in the tree makes the earlier result worthless."""
     run(checkout)

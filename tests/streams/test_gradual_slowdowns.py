@@ -16,6 +16,7 @@ def ramp(seconds, to, over):
     return synchronous(work, overhead=0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("seconds", "to", "over"),
     [(25.0, 1.2, 144), (25.0, 1.1, 144), (25.0, 1.05, 144), (1.0, 1.1, 144), (25.0, 1.2, 1)],

@@ -48,6 +48,7 @@ def posted(client, body=ROW, **headers):
     return client.post(URL, content=body, headers={"content-type": "application/x-ndjson"} | headers)
 
 
+@pytest.mark.slow
 def test_a_recording_is_run_and_its_finding_is_served(client, pool):
     """From the POST over the runner's process to finding.v1, with what it costs to know."""
     rows = recording()

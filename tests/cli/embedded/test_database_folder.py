@@ -136,6 +136,7 @@ def test_what_is_not_ours_is_refused_and_left_as_it_is(folder, fill):
     assert content(folder) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lost", ["removed", "empty", "another of ours"])
 def test_findings_outlive_their_password(kept, lost):
     """A password that is missing, empty or wrong is set anew; what was written is still there, twice over."""

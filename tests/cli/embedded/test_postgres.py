@@ -23,6 +23,7 @@ def folder():
         yield Path(made) / "database"
 
 
+@pytest.mark.slow
 def test_data_outlives_the_server(folder):
     """What was written is there at the next start, and nothing answers in between."""
     with database(folder, throwaway=True) as dsn, psycopg.connect(dsn) as conn:
@@ -33,6 +34,7 @@ def test_data_outlives_the_server(folder):
         assert conn.execute("SELECT n FROM kept").fetchone() == (42,)
 
 
+@pytest.mark.slow
 def test_only_who_may_read_the_password_gets_in(folder):
     """The server asks for a password, which lies in a file of its owner, and listens on no network."""
     with database(folder, throwaway=True) as dsn:
@@ -63,6 +65,7 @@ def test_root_gets_a_message_about_folders_the_server_cannot_enter(tmp_path):
         pass
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="needs PR_SET_PDEATHSIG")
 def test_a_killed_process_leaves_no_server_behind(folder):
     """After SIGKILL of the owner the server ends by itself."""

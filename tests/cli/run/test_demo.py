@@ -40,6 +40,7 @@ def finding(truth, **subject):
     return {"id": "fnd_x", "kind": "straggler.fail_slow", "subject": place}
 
 
+@pytest.mark.slow
 def test_no_broker_client_is_needed():
     """The demo's environment has neither Faust nor a Kafka client, and the one process needs neither."""
     absent = "import sys; sys.modules.update(dict.fromkeys(('faust', 'aiokafka', 'kafka', 'pyarrow')))"

@@ -176,6 +176,7 @@ def test_up_answers_like_the_real_stack(up, receiver):
     assert opened["data"]["id"] == listed[0]["id"]
 
 
+@pytest.mark.slow
 def test_a_request_takes_at_most_five_milliseconds(home):
     """No answer waits for a delayed acknowledgement (40 ms), one after the other on a connection."""
     wanted = StackConfig(home / "data", 0, throwaway=True)

@@ -89,6 +89,7 @@ def test_a_hang_of_a_job_whose_pauses_are_known_calls_people_soon():
     assert 55.0 <= called.as_of - called.onset <= 65.0
 
 
+@pytest.mark.slow
 def test_a_hang_stays_critical_until_it_is_over():
     """While the machines come back one after the other, the finding is no less urgent than it was."""
     fault = Fault(kind="job_hang", node=1, gpu=None, onset=100.0, duration=150.0)

@@ -55,6 +55,7 @@ def slow_ranks(suspicions):
     }
 
 
+@pytest.mark.slow
 def test_a_stall_is_found_in_each_of_more_jobs_than_1024():
     """1,100 live jobs send in rotation and then stop: each is reported, as one alone would be."""
     names = [f"job-{i}" for i in range(1100)]

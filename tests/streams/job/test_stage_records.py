@@ -60,6 +60,7 @@ for row in UNEVEN[::37]:
     del row["seq_len_sq_sum"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [ROWS, UNEVEN], ids=["plain", "squares"])
 @settings(max_examples=15, deadline=None)
 @given(sizes=st.lists(st.integers(1, 40), min_size=1, max_size=60))

@@ -135,6 +135,7 @@ def test_batches_of_any_size_say_the_same_in_the_same_order(records, expected, s
     assert stage.ignored["late"] + stage.ignored["duplicate"] > 50
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_nodes_may_be_interleaved_in_any_way(records, expected, seed):
     """Whatever records of other nodes come between, and however they are cut."""

@@ -82,6 +82,7 @@ def test_alerts_follow_their_findings(alertmanager, hook, firing, notifier, save
     assert set(drain()) == {"1"}
 
 
+@pytest.mark.slow
 def test_an_open_finding_is_posted_again_in_time(
     alertmanager, hook, firing, notifier, save_finding, save, clock, pool
 ):

@@ -91,6 +91,7 @@ def test_without_a_job_nothing_is_said():
     assert run(lambda t, i: 4000.0 if t >= FULL else 2.0, job=lambda t: "k" if t >= FULL else "j") == []
 
 
+@pytest.mark.slow
 @settings(max_examples=10)
 @given(st.integers(0, 2**40), st.integers(0, 2**40), st.booleans())
 def test_a_counter_that_starts_anew_or_a_gap_is_no_congestion(before, after, silent):
@@ -117,6 +118,7 @@ def congested(records):
     return [s for s in raised if isinstance(s, Suspicion) and s.kind == "congestion"]
 
 
+@pytest.mark.slow
 def test_it_corroborates_that_the_job_is_slow_for_its_network():
     """The finding about the job shows it and is surer of its cause; it is no finding of its own."""
     records, pipeline = simulated("congestion", 3.0), local_pipeline()

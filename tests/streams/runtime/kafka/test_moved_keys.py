@@ -131,6 +131,7 @@ def fleet(seconds, **faults):
 LEARNS = {f"node-{n}": 3.0 * n for n in range(12)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("restarts", [(), (NOW + 75, NOW + 95)])
 def test_a_node_that_moves_is_not_silent(restarts):
     """Its exporter puts the next record into another partition, at once or half a minute later."""
@@ -171,6 +172,7 @@ def is_mover(node):
     return home(node.encode(), 4) != home(node.encode(), 8)
 
 
+@pytest.mark.slow
 def test_what_changed_before_the_growth_is_compared_with_after():
     """The level that a detector learnt in the old partition is known in the new one."""
     number = next(n for n in range(12) if is_mover(f"node-{n}"))

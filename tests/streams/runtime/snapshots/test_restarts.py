@@ -16,6 +16,7 @@ def recorded(request):
     return records, in_one(records)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("partitions", [1, 3])
 def test_a_worker_that_goes_on_from_snapshots_finds_the_same(recorded, tmp_path, partitions):
     """Hangs, silent nodes and debounced conditions under way are in them, whenever it is killed."""
@@ -39,6 +40,7 @@ def test_wherever_it_is_killed(recorded, tmp_path_factory, seed, partitions, beh
     assert KilledWorkers(partitions, None, seed=seed, kills=5, behind=behind).findings(records) == found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [197, 205])
 def test_a_worker_killed_when_a_silent_site_is_back_names_none_of_its_nodes(seed):
     """Samples that the rebuilt state processes earlier than the killed one are not lost."""
@@ -46,6 +48,7 @@ def test_a_worker_killed_when_a_silent_site_is_back_names_none_of_its_nodes(seed
     assert KilledWorkers(4, None, seed=seed, kills=5, behind=0).findings(records) == in_one(records)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["flip", "cut", "empty"])
 def test_a_damaged_snapshot_is_as_none(recorded, tmp_path, damage):
     """The log has all of it still."""
@@ -69,6 +72,7 @@ def test_a_damaged_snapshot_is_as_none(recorded, tmp_path, damage):
     assert not workers.counts.loaded
 
 
+@pytest.mark.slow
 def test_less_is_read_again_than_without(recorded, tmp_path):
     """That is what they are for."""
     records, found = recorded

@@ -41,6 +41,7 @@ def apply(scope: Scope, batch: Iterable[Suspicion], config: FindingConfig) -> Sc
 
 
 def _forget_one(cases: dict[str, Case], s: Suspicion) -> None:
+    # With the key, so that of two that ended at once the same one goes in every replay.
     ended = [(case.ended_at or 0.0, key) for key, case in cases.items() if not case.live]
     mild = [(case.last_seen_at, key) for key, case in cases.items() if case.status == "suspected"]
     if ended or (mild and s.overwhelming):

@@ -53,6 +53,7 @@ def among_slow_ranks(case: Case, cases: Mapping[str, Case], config: FindingConfi
 
 def with_groups(cases: Mapping[str, Case], ts: float, config: FindingConfig) -> Mapping[str, Case]:
     """Return the cases with those made of ranks brought up to date, or made once enough ranks are slow."""
+    # Sorted, as a set's order differs between processes (docs/decisions/0006).
     for kind in sorted({c.kind for c in cases.values() if "node" in c.rule.gathered_into}):
         cases = _with_node(kind, cases, ts, config)
     live = [c for c in cases.values() if c.subject.type == "group" and c.live]

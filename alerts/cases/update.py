@@ -87,6 +87,7 @@ def _opened(s: Suspicion) -> Case:
 
 def _resumed(case: Case, s: Suspicion, config: FindingConfig) -> Case:
     recent = (*(t for t in case.flap_times if s.ts - t <= config.flap_within_seconds), s.ts)
+    # A job that still stands has been counted up to then; any other loses nothing between two spells.
     accrued_to = case.account.accrued_to if case.account.stalled else min(s.onset, s.ts)
     return replace(
         case,
@@ -105,6 +106,7 @@ def _resumed(case: Case, s: Suspicion, config: FindingConfig) -> Case:
 
 def _cleared(case: Case, s: Suspicion) -> Case:
     name = source_id(s)
+    # Whatever clears first, the job moves again: its stop costs no more.
     case = case.moved(s.ts)
     if name not in case.sources or not case.sources[name].active:
         return case

@@ -139,6 +139,7 @@ def _at_once(a: Case, b: Case, window: float) -> bool:
 
 
 def _positive(suspicions: Iterable[Suspicion]) -> set[str]:
+    # That telemetry is missing accuses no machine.
     return {s.family for s in suspicions if s.log_likelihood_ratio > 0 and s.family != "telemetry"}
 
 

@@ -51,6 +51,7 @@ def family_votes(suspicions: Iterable[Suspicion]) -> dict[str, float]:
     votes: dict[str, float] = {}
     for s in suspicions:
         vote = min(CEILING, max(FLOOR, s.log_likelihood_ratio))
+        # Of two that are as strong the accusing one, whichever came first.
         votes[s.family] = max(votes.get(s.family, 0.0), vote, key=lambda v: (abs(v), v))
     return votes
 
@@ -105,6 +106,7 @@ def _is_symptom(name: str) -> bool:
 
 
 def _cap(members: tuple[Suspicion, ...], caps: Caps) -> float:
+    # What hardware reports distinguishes causes that step times alone do not.
     if any(s.family in MACHINE_FAMILIES for s in members):
         return 1.0
     slow = [s for s in members if s.family == "timing" and s.subject.type in ("gpu", "rank", "node")]

@@ -1,9 +1,9 @@
 """Pytest plugin: how `make test` divides the tests among the processes of pytest-xdist.
 
 A file is one unit, so that its fixtures are made once. A slow test with real servers waits most of its time:
-it is a unit of its own, and these are spread over most of the run so that other tests fill the waits; so are
-the files with slow tests, so that no long one is left at the end. A test marked `alone` measures time or
-memory: it runs at the end, while the other processes are idle.
+it is a unit of its own, and these are spread over the first part of the run so that other tests fill the
+waits; so are the files with slow tests, so that no long one is left at the end. A test marked `alone`
+measures time or memory: it runs at the end, while the other processes are idle.
 """
 
 import fcntl
@@ -16,8 +16,8 @@ from xdist.scheduler import LoadFileScheduling
 ALONE = "alone"
 # Workers see the marks of a test; the scheduler's process gets only its name and reads the unit from here.
 CACHE_KEY = "slowrank/units"
-SLOW_END = 0.8
-"""Share of the run in which slow units begin (chosen: the rest is short, so that all end together)."""
+SLOW_END = 0.4
+"""Share of the units among which slow ones begin (chosen: the short tests after them outlast the last)."""
 
 
 class Units(LoadFileScheduling):  # type: ignore[misc] # xdist is not typed

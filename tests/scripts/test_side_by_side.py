@@ -86,10 +86,10 @@ def test_nothing_runs_beside_what_is_alone(noted):
 
 
 def test_slow_units_are_spread_over_the_run():
-    """Single tests and slow files come evenly between the first files, and what is alone comes last."""
+    """Single tests and slow files come evenly among the first files, and what is alone comes last."""
     slow = ["a.py::test_1", "c.py::test_2", "x.py", "y.py"]
     units = dict.fromkeys(["a.py", "b.py", "alone", "c.py", "d.py"], False) | dict.fromkeys(slow, True)
     assert spread(units) == [
-        *("a.py", "a.py::test_1", "x.py", "b.py"),
-        *("c.py::test_2", "y.py", "c.py", "d.py", "alone"),
+        *("a.py", "a.py::test_1", "x.py", "c.py::test_2", "y.py"),
+        *("b.py", "c.py", "d.py", "alone"),
     ]

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-
 FRESH_SECONDS = 180.0
 """Age up to which it serves others. Chosen: records that are ten minutes old when they are sent lead to other
 suspicions, which have expired by then."""

@@ -7,13 +7,13 @@ than theirs explains, and n the steps seen:
     low_r = the (n/4 + 1)-th smallest of x_r1 ... x_rn, so that three quarters of all steps exceed it
             (the smallest where n < 5),
     z_r = (low_r - median low) / max(1.4826 MAD low, 1 %),  over the ranks with peers,
-    G_r = m/2 * ln(1 + z_r^2 / (m - 1)), at most 3.5 n   [nats], m the number of these ranks
-          (at most 5.5 n where low_r >= ln 2),
+    G_r = m/2 * ln(1 + z_r^2 / (m - 1)), at most b n   [nats], m the number of these ranks,
+          b = 1.5, 3.5 where low_r >= ln 1.5, 5.5 where low_r >= ln 2,
 
-which is the generalised likelihood ratio of a shift under Student's t. A rank with G > 15.5 and low > ln 1.5
+which is the generalised likelihood ratio of a shift under Student's t. A rank with G > 15.5 and low > ln 1.15
 is slow. The quantile in place of a mean bears with compilation and loading, which fill some of the first
-steps, and the bound on a step with the others: no rank is named before its fifth step, or its third one at
-twice the time of its peers.
+steps, and the bound on a step with the others: no rank is named before its eleventh step, its fifth one at
+1.5 times the time of its peers, or its third one at twice that.
 """
 
 import numpy as np
@@ -32,13 +32,14 @@ STEPS = 20
 """Steps in which it is looked for. Chosen: as many as warm-up has, after which noise is known
 (``StragglerConfig.warmup_steps``)."""
 
-_LEAST = float(np.log(1.5))
-"""Chosen: power limits and bins of one model explain up to 1.15, the work of uneven batches some tenths."""
+_LEAST, _NATS_A_STEP = float(np.log(1.15)), 1.5
+"""Chosen: power limits and bins of one model explain up to 1.15. The work of uneven batches explains some
+tenths for some steps: 15.5 nats then take eleven."""
 
 _EVIDENCE = 15.5
 """Nats: with 1,000 ranks and 16 looks, exp(-15.5) leaves 0.003 false names a job of Gaussian noise."""
 
-_NATS_A_STEP = 3.5
+_LARGE, _NATS_A_LARGE_STEP = float(np.log(1.5)), 3.5
 """Chosen: 15.5 nats then take five steps, as many as one rank by itself is seldom held up in as a job
 begins."""
 
@@ -110,7 +111,8 @@ def _evidence(low: Floats, comparable: Bools, steps: int) -> Floats:
     scale = max(float(spread(known)), _FLOOR)
     z = (low - float(np.median(known))) / scale
     found: Floats = 0.5 * known.size * np.log1p(np.maximum(z, 0.0) ** 2 / max(known.size - 1, 1))
-    most: Floats = steps * np.where(low >= _PLAIN, _NATS_A_PLAIN_STEP, _NATS_A_STEP)
+    levels = [low >= _PLAIN, low >= _LARGE]
+    most: Floats = steps * np.select(levels, [_NATS_A_PLAIN_STEP, _NATS_A_LARGE_STEP], _NATS_A_STEP)
     return np.minimum(found, most)
 
 

@@ -16,6 +16,11 @@ def unit_of(metric: str, unit: str | None) -> str | None:
     return next((found for end, found in _UNITS_OF_COUNTERS.items() if metric.endswith(end)), unit)
 
 
+def amount(value: float) -> str:
+    """Return a number with three digits, and never as a power of ten: ``0.048``, ``14.8``, ``20,150``."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
 def quantity(value: float | None, unit: str | None = "") -> str:
     """Return a number with its unit: ``1.76 GHz``, ``31 ms``, ``93 %``; a dash for None."""
     if value is None:

@@ -9,13 +9,21 @@ from fastapi import Query
 
 from alerts.silence import Matcher
 from api.http.problems import contradiction
+from api.http.text_forms import in_form
 from api.routes.silences import safe_matcher
 
 _NAME, _OPERATOR = "[a-zA-Z_][a-zA-Z0-9_]{0,63}", "=~|!~|!=|="
+_PATTERN = f"^{_NAME}({_OPERATOR})"
 _PARTS = re.compile(f"(?s)(?P<name>{_NAME})(?P<operator>{_OPERATOR})(?P<value>.*)")
 
 Filters = Annotated[
-    list[Annotated[str, Query(pattern=f"^{_NAME}({_OPERATOR})", max_length=512)]],
+    list[
+        Annotated[
+            str,
+            Query(pattern=_PATTERN, max_length=512),
+            in_form(_PATTERN, 'write a matcher such as node="n1", kind=~"hang.*" or rack!="r1"'),
+        ]
+    ],
     Query(
         max_length=16,
         description='A matcher such as `node="n1"`; `=`, `!=`, `=~` and `!~`. All of them must match.',

@@ -110,7 +110,10 @@ def _of_status(error: HTTPException) -> Problem:
 def _of_validation(error: RequestValidationError) -> Problem:
     # Without the input, which may hold a secret.
     errors = [
-        {"pointer": "#/" + "/".join(str(part) for part in e["loc"]), "detail": str(e["msg"])[:300]}
+        {
+            "pointer": "#/" + "/".join(str(part) for part in e["loc"]),
+            "detail": str(e["msg"]).removeprefix("Value error, ")[:300],
+        }
         for e in error.errors()[:20]
     ]
     detail = "; ".join(f"{e['pointer']}: {e['detail']}" for e in errors[:3])

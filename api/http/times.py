@@ -6,6 +6,8 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
+from api.http.text_forms import in_form
+
 # 9,999 weeks (192 years) precede any telemetry and stay within the calendar.
 _AGO = re.compile(r"-([0-9]{1,6}[smh]|[0-9]{1,4}[dw])")
 # 12 to 14 digits: from 2001 to beyond any telemetry; ten digits would be seconds, which nothing here is in.
@@ -70,13 +72,15 @@ Moment = Annotated[
 Timestamp = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
 """A time in an answer, as ``rfc3339`` writes it."""
 
+_SPAN_PATTERN = "^([0-9]{1,6}[smh]|[0-9]{1,4}[dw])$"
 Span = Annotated[
     str,
     Field(
         max_length=8,
-        pattern="^([0-9]{1,6}[smh]|[0-9]{1,4}[dw])$",
+        pattern=_SPAN_PATTERN,
         description="A length of time before the end of the window, such as 2h.",
     ),
+    in_form(_SPAN_PATTERN, "write a length of time such as 30m, 2h or 7d"),
 ]
 """A length of time in a query."""
 

@@ -12,9 +12,9 @@ from alerts.kinds import kind_of
 from api.http.times import rfc3339
 
 
-def amount(value: float) -> str:
-    """Return a number with three digits, and never as a power of ten: ``0.048``, ``14.8``, ``20,150``."""
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun: ``1 node``, ``1,024 ranks``."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def duration(seconds: float) -> str:

@@ -11,7 +11,7 @@ from fastapi.responses import HTMLResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from alerts.report.quantity import quantity
+from alerts.report.quantity import amount, quantity
 from api.pages import formats
 from api.pages.assets import address
 from slowrank import __version__
@@ -87,9 +87,14 @@ def _environment() -> Environment:
         "version": __version__,
         "query": formats.query,
     }
-    named = ("amount", "duration", "moment", "clock", "ago", "prose", "web_link")
+    named = ("counted", "duration", "moment", "clock", "ago", "prose", "web_link")
     environment.filters |= {name: getattr(formats, name) for name in named}
-    environment.filters |= {"quantity": quantity, "cause": formats.cause_name, "place": formats.place_of}
+    environment.filters |= {
+        "amount": amount,
+        "quantity": quantity,
+        "cause": formats.cause_name,
+        "place": formats.place_of,
+    }
     return environment
 
 

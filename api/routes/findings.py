@@ -13,7 +13,9 @@ from api.http import conditional
 from api.http.hosts import HostList, hosts
 from api.http.idempotency import IdempotentRoute
 from api.http.problems import Problem, contradiction, not_found
+from api.http.text_forms import in_form
 from api.http.times import Moment, parse_time, rfc3339
+from api.routes.finding_kinds import check_kinds
 from api.security.auth import FindingsReader, FindingsWriter, Principal
 from slowrank.telemetry.records import Severity
 from store.findings import findings, search
@@ -25,7 +27,9 @@ from store.findings.search import Sort as StoreSort
 router = APIRouter(prefix="/api/v1/findings", tags=["findings"], route_class=IdempotentRoute)
 
 Sort = Literal["-cost", "-onset", "-detected_at", "-updated_at", "-severity"]
-FindingId = Annotated[str, Path(pattern=r"^fnd_[0-9A-HJKMNP-TV-Z]{26}$")]
+_ID_PATTERN = r"^fnd_[0-9A-HJKMNP-TV-Z]{26}$"
+_ID_FORM = "an id is fnd_ and 26 capitals and digits; `slowrank findings list -o wide` shows them"
+FindingId = Annotated[str, Path(pattern=_ID_PATTERN), in_form(_ID_PATTERN, _ID_FORM)]
 
 _SERVED_BY_DEFAULT: tuple[Status, ...] = ("open", "acknowledged", "resolved", "expired")
 _SORTS: dict[Sort, StoreSort] = {
@@ -165,6 +169,7 @@ def _wanted(filters: Filters, principal: Principal, services: Services) -> Findi
     clusters = tuple(c for c in asked if principal.may_see(c))
     if asked and not clusters:
         return None
+    check_kinds(filters.kind, "#/query/kind")
     now = services.now()
     starts, ends = (None if at is None else parse_time(at, now) for at in (filters.from_, filters.to))
     if starts and ends and starts >= ends:

@@ -14,7 +14,6 @@ from fastapi.concurrency import run_in_threadpool
 from psycopg import Connection
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr
 
-from alerts.kinds import KINDS
 from alerts.notify import DEFAULT_EVENTS, EventType
 from alerts.route import Route
 from api.audit import record
@@ -27,8 +26,10 @@ from api.http import conditional
 from api.http.idempotency import IdempotentRoute
 from api.http.ids import new_id
 from api.http.problems import Problem, contradiction, not_found
+from api.http.text_forms import in_form
 from api.http.times import rfc3339
 from api.routes.deliveries import shown as shown_delivery
+from api.routes.finding_kinds import check_kinds
 from api.routes.silences import MatcherBody, shown_matcher
 from api.routes.webhook_answers import (
     AddedWebhook,
@@ -56,7 +57,9 @@ FormatName = Annotated[
     AfterValidator(lambda name: registry.receiver_named(name).name),
     Field(json_schema_extra=lambda schema: schema.update(enum=list(registry.names()))),
 ]
-Kind = Annotated[str, Field(pattern=r"^[a-z0-9_]+(\.[a-z0-9_]+)*$", max_length=64)]
+_KIND_PATTERN = r"^[a-z0-9_]+(\.[a-z0-9_]+)*$"
+_KIND_FORM = "name a kind such as straggler.fail_slow, or a family such as straggler"
+Kind = Annotated[str, Field(pattern=_KIND_PATTERN, max_length=64), in_form(_KIND_PATTERN, _KIND_FORM)]
 ROTATION = timedelta(hours=24)
 # Longer than an attempt may take (webhook_client.TOTAL_SECONDS).
 TEST_SECONDS = 20.0
@@ -64,7 +67,12 @@ TEST_SECONDS = 20.0
 RESOLVE_SECONDS = 5.0
 
 
-Url = Annotated[str, Field(pattern=f"{URL_PATTERN}|{MAILTO_PATTERN}", max_length=MAX_URL)]
+_TARGET_PATTERN = f"{URL_PATTERN}|{MAILTO_PATTERN}"
+# Without the text itself, which may hold a secret.
+_TARGET_FORM = "write a URL such as https://hooks.example.org/gpu, or for e-mail mailto:oncall@example.org"
+Url = Annotated[
+    str, Field(pattern=_TARGET_PATTERN, max_length=MAX_URL), in_form(_TARGET_PATTERN, _TARGET_FORM)
+]
 GivenSecret = Annotated[SecretStr | None, Field(max_length=255)]
 
 
@@ -150,7 +158,7 @@ async def create_webhook(
     body: WebhookBody, request: Request, response: Response, services: ServicesDep, principal: WebhooksAdmin
 ) -> dict[str, Any]:
     """Add an endpoint; its signing secret is returned once, in this answer, unless the receiver issued it."""
-    _check_kinds(body.kinds)
+    check_kinds(body.kinds, "#/body/kinds")
     _check_template(body.format, body.template)
     secret = _secret(body.format, body.secret)
     await _check_url(services, body.url, body.format)
@@ -190,7 +198,7 @@ async def update_webhook(
     webhook_id: str, body: WebhookPatch, request: Request, services: ServicesDep, principal: WebhooksAdmin
 ) -> dict[str, Any]:
     """Change an endpoint; ``enabled: true`` re-enables a failing or disabled one."""
-    _check_kinds(body.kinds or ())
+    check_kinds(body.kinds or (), "#/body/kinds")
     changes = _fields(body)
 
     def current() -> Webhook:
@@ -373,16 +381,6 @@ def _check_same_credential(found: Webhook, changed: Webhook) -> None:
     if before != after:
         detail = f"{found.format} and {changed.format} need different secrets; add another webhook"
         raise contradiction("#/body/format", detail)
-
-
-def _check_kinds(kinds: Sequence[str]) -> None:
-    families = {kind.partition(".")[0] for kind in (*KINDS, "xid.")}
-    for kind in kinds:
-        # A row of a family covers all its kinds; XIDs are numbered.
-        if kind not in KINDS and kind not in families and kind.partition(".")[0] not in {*KINDS, "xid"}:
-            there_are = ", ".join(sorted(families.union(KINDS)))
-            detail = f"no finding is of the kind {kind!r}; name a kind or a family of kinds: {there_are}"
-            raise contradiction("#/body/kinds", detail)
 
 
 async def _check_url(services: Services, url: str, format_name: str) -> None:

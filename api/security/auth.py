@@ -16,6 +16,7 @@ from pydantic import Field
 from api.deps import Services, ServicesDep
 from api.http.limits import FAILED_AUTH, READ, TELEMETRY, WRITE, Rate, quota_headers
 from api.http.problems import Problem
+from api.http.text_forms import in_form
 from api.security.sessions import token_of
 from store.access import keys, sessions
 from store.access.keys import ApiKey
@@ -30,7 +31,9 @@ Scope = Literal[
     "metrics:read",
 ]
 SCOPES: tuple[Scope, ...] = get_args(Scope)
-Cluster = Annotated[str, Field(pattern=r"^[A-Za-z0-9._:/-]{1,128}$")]
+_CLUSTER_PATTERN = r"^[A-Za-z0-9._:/-]{1,128}$"
+_CLUSTER_FORM = "a cluster's name has at most 128 letters, digits and ._:/-"
+Cluster = Annotated[str, Field(pattern=_CLUSTER_PATTERN), in_form(_CLUSTER_PATTERN, _CLUSTER_FORM)]
 """A cluster name in a request body."""
 
 # A token has 81 characters; much longer ones are not hashed.

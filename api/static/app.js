@@ -46,7 +46,7 @@
       const { lost, rate, at } = cost.dataset;
       const hours = Math.max(0, now - Date.parse(at)) / 3.6e6;
       const value = Number(lost) + Number(rate) * hours;
-      cost.textContent = value.toLocaleString("en", { maximumFractionDigits: value < 10 ? 4 : 2, minimumFractionDigits: value < 10 ? 4 : 2 });
+      cost.textContent = value.toLocaleString("en", { maximumFractionDigits: 2, minimumFractionDigits: 2 });
     }
   }
   setInterval(tick, 1000);

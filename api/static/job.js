@@ -7,6 +7,10 @@
   const address = (what, more) => `${job}/${what}?${new URLSearchParams({ cluster, ...(since ? { since } : {}), ...more })}`;
   // Pixels of a canvas above which rows are joined: a taller one is shrunk, and a shrunk one loses single cells.
   const MOST_ROWS = 1024;
+  // Pixels from one name of a row to the next.
+  const ROW_NAME = 16;
+
+  function counted(number, noun) { return `${number} ${noun}${number === 1 ? "" : "s"}`; }
 
   function rgb(colour) { return colour.match(/[\d.]+/g).slice(0, 3).map(Number); }
 
@@ -87,6 +91,20 @@
     return `rank ${rank[row]} (${node[row]}${gpu[row] === null ? "" : ` GPU ${gpu[row]}`}${at ? `, ${at}` : ""})`;
   }
 
+  // Beside a heat map: the names of as many rows as there is room for.
+  function rowNames(found, height, few, pixels) {
+    const side = document.createElement("div");
+    side.className = "names";
+    side.style.height = `${pixels}px`;
+    side.setAttribute("aria-hidden", "true");
+    const every = Math.ceil(ROW_NAME * height / pixels);
+    for (let row = 0; row < height; row += every) {
+      const name = text("span", found.by === "node" ? found.rows.node[row * few] : `${found.rows.rank[row * few]}`, side);
+      name.style.top = `${(row * pixels) / height}px`;
+    }
+    return side;
+  }
+
   function scale(paint) {
     const holder = document.querySelector("[data-scale]");
     holder.replaceChildren("1.0× ", canvas(Uint8Array.from({ length: 255 }, (_, i) => i), 1, 255, paint), " 1.5× or more");
@@ -102,7 +120,7 @@
     const { cells, rows: height, few } = joined(all, rows, columns);
     const at = (column) => clock(found.t[from + column] / 1000);
     const output = document.createElement("output");
-    output.textContent = `${rows} ${found.by === "node" ? "nodes (the slowest rank of each)" : "ranks"}, ${columns} bins of ${found.bin_ms / 1000} s${found.sampled ? ", one roll-up of each" : ""}`;
+    output.textContent = `${found.by === "node" ? `${counted(rows, "node")} (the slowest rank of each)` : counted(rows, "rank")}, ${counted(columns, "bin")} of ${found.bin_ms / 1000} s${found.sampled ? ", one roll-up of each" : ""}`;
     const slow = document.createElement("ol");
     // The cells come with the slowest first: each row once, with its slowest cell.
     const rowsOfTop = [...new Map([...found.top].reverse().map((cell) => [cell[0], cell])).values()].sort((a, b) => b[2] - a[2]);
@@ -113,9 +131,10 @@
       const paint = colours(page);
       const map = canvas(cells, height, columns, paint);
       map.dataset.rows = height <= 64 ? "few" : height <= 256 ? "some" : "many";
-      map.style.height = `${Math.min(MOST_ROWS, height * (height <= 64 ? 8 : height <= 256 ? 3 : 1))}px`;
+      const pixels = Math.min(MOST_ROWS, height * (height <= 64 ? 8 : height <= 256 ? 3 : 1));
+      map.style.height = `${pixels}px`;
       map.setAttribute("role", "img");
-      map.setAttribute("aria-label", `Heat map of ${rows} rows and ${columns} bins of time; the slowest rows are listed below`);
+      map.setAttribute("aria-label", `Heat map of ${counted(rows, "row")} and ${counted(columns, "bin")} of time; the slowest rows are listed below`);
       pointed(map, height, columns, output, (row, column) => {
         const first = row * few;
         const step = found.first_step[from + column];
@@ -126,7 +145,12 @@
       axis.className = "ends";
       text("span", at(0), axis);
       text("span", `${at(columns - 1)} UTC`, axis);
-      place.replaceChildren(map, axis, output);
+      const beside = document.createElement("div");
+      beside.className = "named";
+      const over = text("span", found.by === "node" ? "node" : "rank", beside, "aside");
+      over.setAttribute("aria-hidden", "true");
+      beside.append(rowNames(found, height, few, pixels), map, axis);
+      place.replaceChildren(beside, output);
       if (slow.children.length) { text("p", found.by === "node" ? "The slowest nodes:" : "The slowest ranks:", place, "aside"); place.append(slow); }
       else text("p", "No cell is 5 % slower than its peers.", place, "aside");
       scale(paint);
@@ -141,14 +165,14 @@
     if (rows * columns <= 1) { document.getElementById("matrix").parentElement.hidden = true; return; }
     const cells = bytes(found.data);
     const output = document.createElement("output");
-    output.textContent = `${rows} stages (rows), ${columns} replicas (columns)`;
+    output.textContent = `${counted(rows, "stage")} (rows), ${counted(columns, "replica")} (columns)`;
     redrawn(() => {
       const map = canvas(cells, rows, columns, colours(page));
       const size = Math.max(4, Math.min(28, Math.floor(place.clientWidth / columns)));
       map.style.width = `${size * columns}px`;
       map.style.height = `${size * rows}px`;
       map.setAttribute("role", "img");
-      map.setAttribute("aria-label", `Matrix of ${rows} pipeline stages and ${columns} replicas`);
+      map.setAttribute("aria-label", `Matrix of ${counted(rows, "pipeline stage")} and ${counted(columns, "replica")}`);
       pointed(map, rows, columns, output, (row, column) => {
         const rank = found.slowest_rank[row][column];
         return `pp ${found.pp[row]}, dp ${found.dp[column]}: ${rank === null ? "no step" : `rank ${rank}, ${ratio(found, cells[row * columns + column])}`}`;
@@ -202,7 +226,7 @@
         width: Math.max(260, place.clientWidth),
         height: 220,
         // Room for the last label of the axis.
-        padding: [null, 28, null, null],
+        padding: [null, 40, null, null],
         axes: [{ ...axis, size: 30, space: 70, values: (_, all) => all.map(clock) }, { ...axis, size: 72, values: (_, all) => all.map((one) => quantity(one, found.unit)) }],
         bands: [{ series: [4, 3], fill: faded(paint.peers, 0.3) }],
         series: [

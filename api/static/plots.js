@@ -85,7 +85,7 @@
       width,
       height: 165,
       // The last label stands half beyond the end of the axis.
-      padding: [null, 28, null, null],
+      padding: [null, 40, null, null],
       cursor: { sync: { key: "evidence" }, points: { size: 6 } },
       scales: { x: { time: true, range: [found.from / 1000, found.to / 1000] } },
       axes: [{ ...axis, size: 30, space: 70, values: (_, all) => all.map(clock) }, { ...axis, size: 72, values: (_, all) => all.map((one) => quantity(one, plot.unit)) }],

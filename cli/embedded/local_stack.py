@@ -195,8 +195,10 @@ def key_of(stack: LocalStack, key_file: Path) -> str:
 
 
 @contextmanager
-def host_telemetry(stack: LocalStack, *, listen: Sequence[str]) -> Iterator[None]:
+def host_telemetry(stack: LocalStack, *, listen: Sequence[str], rack: str | None = None) -> Iterator[None]:
     """Send this host's telemetry to the sink once a second; ``listen``: addresses for step datagrams.
+
+    ``rack`` is where the host stands unless the settings say so.
 
     Raises ``OSError`` when an address is in use.
     """
@@ -204,7 +206,7 @@ def host_telemetry(stack: LocalStack, *, listen: Sequence[str]) -> Iterator[None
     node = settings.node or platform.node() or "localhost"
     who = identity(settings.cluster, node, time.time_ns())
     exporter = Exporter(
-        replace(who, labels=settings.location_labels()),
+        replace(who, labels=({"rack": rack} if rack else {}) | settings.location_labels()),
         collectors(
             listen,
             settings.exporter_release_file,

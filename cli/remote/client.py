@@ -62,10 +62,26 @@ def access(url: str | None, key: str | None) -> Access:
 
 
 def known_key(key: str | None) -> str:
-    """Return the key: flag > environment > file of ``slowrank up``; empty where there is none."""
-    key_file = os.environ.get("SLOWRANK_KEY_FILE")
-    found = key or os.environ.get("SLOWRANK_KEY") or (read_text(Path(key_file)) if key_file else "")
+    """Return the key: flag > environment > file of ``slowrank up``; empty where there is none.
+
+    Exits where SLOWRANK_KEY_FILE names a file without a key.
+    """
+    found = key or os.environ.get("SLOWRANK_KEY")
+    if not found and (key_file := os.environ.get("SLOWRANK_KEY_FILE")):
+        found = _key_in(Path(key_file))
     return found or read_text(config_dir() / "key")
+
+
+def _key_in(path: Path) -> str:
+    """Return the key in the file of SLOWRANK_KEY_FILE. Exits where there is none: no other key is meant."""
+    try:
+        found = path.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        fail(f"SLOWRANK_KEY_FILE: cannot read {path}: {reason}. Write a key into it, or unset the variable.")
+    if not found:
+        fail(f"SLOWRANK_KEY_FILE: {path} is empty. Write a key into it, or unset the variable.")
+    return found
 
 
 def fail(message: str, code: int = 2) -> NoReturn:

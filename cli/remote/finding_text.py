@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from alerts.report.quantity import amount
 from cli.admin.colour import by_severity
 from cli.admin.tables import ago
 from cli.remote.client import printable
@@ -92,10 +93,10 @@ def _cost(finding: Mapping[str, Any]) -> str:
     lost, rate = finding.get("gpu_hours_lost"), finding.get("gpu_hours_lost_per_hour")
     if lost is None:
         return "no loss measured"
-    more = f", {rate:.4g} more every hour" if rate else ""
+    more = f", {amount(rate)} more every hour" if rate else ""
     ratio = finding.get("job_slowdown_ratio")
     job = f"; the job runs at {100 / ratio:.1f} % of its speed" if ratio and ratio > 1 else ""
-    return f"{lost:.4g} GPU-hours lost{more}{job}"
+    return f"{amount(lost)} GPU-hours lost{more}{job}"
 
 
 def _piece(piece: Mapping[str, Any]) -> str:

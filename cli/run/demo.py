@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 
+THIS_HOST = "this-machine"
+"""The rack of the machine that runs the demo, beside the simulated ones."""
 LONGEST_SECONDS = 86400.0
 """Simulated seconds after which nothing more happens. Chosen: nobody looks at a demo for a day."""
 
@@ -122,7 +124,10 @@ def _running(port: int, breakage: "Breakage") -> "Iterator[tuple[LocalStack, htt
             Path(folder) / "database", port, throwaway=True, breakable=breakage, command="slowrank demo"
         )
         try:
-            with local_stack(config, settings, tuning) as stack, host_telemetry(stack, listen=()):
+            with (
+                local_stack(config, settings, tuning) as stack,
+                host_telemetry(stack, listen=(), rack=THIS_HOST),
+            ):
                 key = stack.new_key("demo")
                 write_private(Path(folder) / "key", key)
                 headers = {"authorization": f"Bearer {key}"}

@@ -12,6 +12,7 @@ from api.pages.access import FindingsVisit
 from api.pages.formats import query
 from api.pages.render import page
 from api.pages.route import PageRoute
+from api.routes.dashboard.fleet import natural_key
 from api.routes.dashboard.ranges import readable
 from store.dashboard.timeline import BarFilter, bars
 from store.telemetry.windows import bounded
@@ -82,7 +83,7 @@ def _rows(
     found: list[dict[str, Any]], column: str, window: tuple[datetime, datetime]
 ) -> list[tuple[str, list[dict[str, Any]]]]:
     """Return the bars by row; each has ``x`` and ``wide`` in units of the axis."""
-    ordered = sorted(found, key=lambda row: (row[column] or "", row["onset"]))
+    ordered = sorted(found, key=lambda row: (natural_key(row[column] or ""), row[column] or "", row["onset"]))
     return [
         (name, [row | _placed(row, window) for row in group])
         for name, group in groupby(ordered, key=lambda row: str(row[column] or "none"))

@@ -126,7 +126,7 @@ def racks_of(found: list[NodeState], now: datetime) -> list[dict[str, Any]]:
     """Return the nodes by cluster and rack; numbers in names count as such, so that r2 comes before r10."""
     ordered = sorted(
         found,
-        key=lambda n: (n.cluster, _natural_key(n.rack or ""), n.rack or "", _natural_key(n.node), n.node),
+        key=lambda n: (n.cluster, natural_key(n.rack or ""), n.rack or "", natural_key(n.node), n.node),
     )
     return [
         {"cluster": cluster, "rack": rack, "nodes": [_grid_node(node, now) for node in members]}
@@ -136,7 +136,7 @@ def racks_of(found: list[NodeState], now: datetime) -> list[dict[str, Any]]:
 
 # As many names as the grid has nodes and racks: they are the same from one request to the next.
 @lru_cache(2 * MAX_NODES)
-def _natural_key(name: str) -> tuple[str | int, ...]:
+def natural_key(name: str) -> tuple[str | int, ...]:
     """Return a name split into its texts and, at every second place, the numbers between them."""
     parts = re.split("([0-9]+)", name)
     return tuple(int(part) if i % 2 else part for i, part in enumerate(parts))

@@ -47,6 +47,13 @@ def test_rows_are_nodes_jobs_or_kinds(signed_in, save_finding, group, row):
     assert bars(signed_in().get(f"/timeline?group={group}").text).keys() == {row}
 
 
+def test_rows_are_ordered_by_the_numbers_in_their_names(signed_in, save_finding):
+    """n2 before n10, as on the page of the fleet."""
+    for name in ("n10", "n2", "n100", "n1"):
+        save_finding(node=name)
+    assert list(bars(signed_in().get("/timeline").text)) == ["n1", "n2", "n10", "n100"]
+
+
 def test_earlier_and_later_lead_through_time(signed_in, save_finding):
     """An ended finding is on the page before the one where it no longer is."""
     now = time.time()

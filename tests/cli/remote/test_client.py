@@ -80,11 +80,22 @@ def test_a_list_names_what_each_finding_is_about(stranger, subject, shown):
     assert row[place].strip() == shown
 
 
-def test_a_key_file_that_is_no_text_is_no_key(tmp_path, monkeypatch):
-    """It is read as if there were none."""
-    (tmp_path / "key").write_bytes(b"\xff\xfe\x00")
-    monkeypatch.setenv("SLOWRANK_KEY_FILE", str(tmp_path / "key"))
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "none"))
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [(None, "No such file or directory"), (b"\xff\xfe\x00", "it is no text"), (b" \n", "is empty")],
+)
+def test_a_key_file_without_a_key_is_named(tmp_path, monkeypatch, content, reason):
+    """No other key is taken for it, not even that of `slowrank up`."""
+    path, up = tmp_path / "key", tmp_path / "config" / "slowrank"
+    up.mkdir(parents=True)
+    (up / "key").write_text("srk_up")
+    if content is not None:
+        path.write_bytes(content)
+    monkeypatch.delenv("SLOWRANK_KEY", raising=False)
+    monkeypatch.setenv("SLOWRANK_KEY_FILE", str(path))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     result = CliRunner().invoke(app, ["chronic"])
     assert result.exit_code == 2
-    assert "no API key" in result.stderr
+    assert str(path) in result.stderr
+    assert reason in result.stderr
+    assert "unset the variable" in result.stderr

@@ -76,7 +76,7 @@ def test_it_reads_from_title_to_proof():
         "1.31x slower",
         "since     2026-11-20T07:32:40Z",
         "onset between 07:32:31 and 07:32:52",
-        "137.9 GPU-hours lost, 969.3 more every hour",
+        "138 GPU-hours lost, 969 more every hour",
         "76.3 % of its speed",
         "throttle.thermal 93%; else x 6%",
         "not       network",

@@ -36,7 +36,7 @@ test: compiled ## Start real Kafka and TimescaleDB, run every test (PYTEST_ARGS=
 	CI=1 PYTHONPATH=scripts $(VENV)/bin/python scripts/services.py run -- \
 	  $(VENV)/bin/python -m pytest -p side_by_side -n $(WORKERS) $(UNCHANGED) $(PYTEST_ARGS)
 
-test-fast: compiled ## Run the tests that need no server and take no more than seconds each
+test-fast: $(VENV)/installed ## Run the tests that need no server and take no more than seconds each
 	PYTHONPATH=scripts $(VENV)/bin/python -m pytest -p side_by_side -n logical -m 'not integration and not slow' $(PYTEST_ARGS)
 
 # The tests and the numba kernel, which the processes would otherwise compile all at the same time.

@@ -119,6 +119,7 @@ def test_title_names_place_ratio_and_peers():
     assert title("straggler.fail_slow", GPU) == "gpu-0423 GPU 5 (rank 3389) is slower than its peers"
 
 
+@pytest.mark.slow
 @given(
     st.sampled_from([*KINDS, "xid.31", "new.kind{0}"]),
     st.sampled_from(TYPES),

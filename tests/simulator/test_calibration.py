@@ -251,6 +251,7 @@ def test_power_and_heat_of_a_cluster_have_the_quantiles_of_a_real_one(kalos, met
     np.testing.assert_allclose(values, list(quantiles.values()), rtol=0, atol=within)
 
 
+@pytest.mark.slow
 def test_tails_are_light_for_even_batches_and_heavy_for_packed_ones():
     """Even batches stay within about 1.2 % of their peers; some packed ones take 1.4 times as long."""
     even, packed = (ratio_to_peers(job_tables(packing_cv=cv)[0]) for cv in (0.0, 0.1))

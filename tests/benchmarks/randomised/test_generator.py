@@ -164,6 +164,7 @@ def test_a_plain_fault_can_be_named_and_a_lone_rank_cannot():
     assert truth_of(lonely, simulate(lonely)).why_not == "too few peers"
 
 
+@pytest.mark.slow
 def test_what_is_nameable_stands_out_most():
     """Each nameable slow unit has the largest mean excess of its role over the steps in force."""
     found = 0

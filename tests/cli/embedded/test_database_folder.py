@@ -192,6 +192,7 @@ def test_a_cluster_made_before_there_was_the_mark_is_known(kept):
     assert read(kept) == ("a finding",)
 
 
+@pytest.mark.slow
 def test_a_database_on_another_disk_is_used_through_its_link(kept):
     """A link to a database of slowrank's is followed, not replaced."""
     (kept / "data").rename(kept.parent / "disk")
@@ -208,6 +209,7 @@ def test_a_cluster_of_another_user_is_refused(kept):
         pass
 
 
+@pytest.mark.slow
 def test_a_path_without_its_root_is_followed(folder, monkeypatch):
     """``--data here`` means below the folder slowrank was started in."""
     monkeypatch.chdir(folder.parent)
@@ -272,6 +274,7 @@ def test_of_two_starts_at_once_one_is_refused(folder):
     assert serving.returncode == 0
 
 
+@pytest.mark.slow
 def test_a_start_right_after_a_kill_waits_for_the_old_server(kept):
     """Whoever starts slowrank anew after SIGKILL gets the findings, not an error about a folder in use."""
     killed = owner(kept)

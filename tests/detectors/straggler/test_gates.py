@@ -36,6 +36,7 @@ def slow_noise(seed, *, sd=0.008, steps=60.0):
     return np.array(out)
 
 
+@pytest.mark.slow
 def test_noise_of_many_steps_is_no_slow_rank():
     """Healthy ranks that wander by 0.8 % are two per cent off for a while; all of them do so."""
     assert sum(len(named(np.exp(slow_noise(seed)))) for seed in range(3)) <= 1

@@ -58,6 +58,7 @@ def test_without_nodes_half_a_job_hides_itself():
     assert not judged(slow(2, {1}, 1.05), nodes=2, placed=False)[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nodes", [2, 4])
 @pytest.mark.parametrize("seed", range(2))
 def test_who_stays_as_it_was_is_not_slow(nodes, seed):

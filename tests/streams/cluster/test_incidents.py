@@ -402,6 +402,7 @@ def test_a_switch_that_is_most_of_the_cluster_is_named():
     assert told(versions) == [("exporter.stale", "leaf-0")]
 
 
+@pytest.mark.slow
 def test_places_that_fall_dark_one_by_one_become_the_site():
     """A switch opens first; when the last node is silent too, the site takes its place."""
     everyone = [silent(range(32 * k, 32 * k + 32), at=10.0 + 2.5 * k, back=300) for k in range(4)]

@@ -92,6 +92,7 @@ def test_nothing_in_shadow_moves_what_is_not(data):
     assert with_shadow == play(bare, until=2000.0)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_findings_in_shadow_do_not_depend_on_the_delivery(data):

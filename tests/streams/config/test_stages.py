@@ -69,6 +69,7 @@ def test_shadow_finds_the_same_and_marks_it(records):
     }
 
 
+@pytest.mark.slow
 def test_the_second_core_runs_beside_the_first_where_asked_for(records):
     """It finds the same ranks in shadow, and nothing changes for the findings of the first."""
     beside = {"detectors": {"decision": {"mode": "shadow"}}}

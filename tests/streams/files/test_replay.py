@@ -71,6 +71,7 @@ def test_backtest_of_a_healthy_job_finds_nothing(tmp_path):
     assert (result.exit_code, result.stdout) == (0, "")
 
 
+@pytest.mark.slow
 def test_backtest_is_the_same_byte_for_byte_however_the_rows_are_cut(slow_job, tmp_path):
     """Two runs, and the same rows in three files, give identical output."""
     rows = slow_job.read_text().splitlines(keepends=True)
@@ -249,6 +250,7 @@ def test_backtest_goes_by_slowrank_toml_where_it_stands(slow_job, tmp_path, monk
     assert (result.exit_code, result.stdout) == (0, "")
 
 
+@pytest.mark.slow
 def test_backtest_says_what_another_file_would_change(slow_job, tmp_path):
     """As text with a summary, or as NDJSON."""
     off = tables(tmp_path / "off.toml", '[detectors.peer_step]\nmode = "off"')

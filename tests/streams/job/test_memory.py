@@ -273,6 +273,7 @@ def test_a_day_of_silence_lets_a_job_go():
     assert stage.memory.jobs == 0
 
 
+@pytest.mark.slow
 def test_two_jobs_that_share_a_gpu_do_not_end_each_other():
     """Only who is silent when the other begins has left its GPUs."""
     stage = SuspectingStage()

@@ -69,6 +69,7 @@ def test_moments_are_a_ranks_own_wherever_one_begins_to_read():
     assert {(s.rank, s.ts) for s in later} <= {(s.rank, s.ts) for s in paces_of(whole)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seconds", [0, 60])
 def test_batches_change_nothing(seconds):
     """Row by row or a minute at a time: the paces are the same, byte for byte."""
@@ -107,6 +108,7 @@ def test_survives_the_wire():
     assert [decode_message(encode(s)) for s in found] == found
 
 
+@pytest.mark.slow
 def test_findings_are_the_same_without_paces():
     """A slow rank is found byte for byte the same with paces and without; they come out for the store."""
     stage = JobStage()

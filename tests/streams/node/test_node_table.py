@@ -114,6 +114,7 @@ def test_nodes_share_pages_whatever_their_devices_are_called(records):
     assert sorted(len(blocks) for blocks in fleet.blocks.values()) == [1, 1]
 
 
+@pytest.mark.slow
 def test_the_records_give_something_to_say(expected):
     """The properties below would prove nothing on silence."""
     suspicions = [s for s in expected if isinstance(s, Suspicion)]

@@ -407,6 +407,7 @@ def fleet(stage, alive, *, start=1000, seconds=100, nodes=20):
     return found
 
 
+@pytest.mark.slow
 def test_a_silent_node_is_stale_then_silent_and_clears_when_it_is_back():
     """Ten seconds without a record are a stale exporter, thirty a silent node; a new record clears both."""
     found = fleet(NodeStage(), lambda n, t: n != 4 or not 1020 <= t < 1070)
@@ -439,6 +440,7 @@ def test_a_node_whose_clock_is_set_back_is_not_silent(offset, expected):
     assert stage.ignored == {"late": 45}
 
 
+@pytest.mark.slow
 def test_ticking_more_often_changes_nothing():
     """Silence is judged by whole seconds of event time, whatever the rhythm of the ticks."""
 

@@ -3,6 +3,7 @@
 import itertools
 
 import numpy as np
+import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
@@ -87,6 +88,7 @@ def rolled(rollup, steps, flush_at=()):
     return [*found, list(map(repr, rollup.flush()))]
 
 
+@pytest.mark.slow
 @settings(max_examples=12, phases=(Phase.generate,))
 @given(
     seed=st.integers(0, 10**6),

@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
@@ -74,6 +75,7 @@ def stream(seed, *, jobs, seconds, messy):
     return [*steps, 1000.0 + seconds + 31.0, 1000.0 + seconds + 400.0]
 
 
+@pytest.mark.slow
 @settings(max_examples=30, phases=(Phase.generate,))
 @given(
     seed=st.integers(0, 10**6),

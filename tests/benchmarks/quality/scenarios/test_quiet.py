@@ -131,6 +131,7 @@ def test_results_that_are_not_there_are_an_error(tmp_path, capsys):
     assert "misspelt.ndjson" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_results_of_several_files_are_merged(tmp_path):
     """Each part and seed counts once, whichever file it is in."""
     spec = ClusterSpec(nodes=2, gpus=2, nics=1, jobs=(JobSpec(dp=2, tp=2),))

@@ -145,6 +145,7 @@ def test_alone_it_is_no_finding():
     assert {f.kind for f in found} <= {"exporter.stale"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["nic_slow", "link_errors", "clock_lock"])
 def test_other_faults_are_no_congestion(kind):
     """A slow port, a bad link and a slow GPU send no more notifications."""

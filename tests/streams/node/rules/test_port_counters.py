@@ -59,6 +59,7 @@ def test_a_counter_that_only_goes_back_says_nothing(metric, values):
     assert run(metric, sorted(values, reverse=True)) == []
 
 
+@pytest.mark.slow
 @given(metrics, readings, st.integers(1, 20))
 def test_a_counter_that_is_read_once_or_never_says_nothing(metric, value, gap):
     """There is nothing to compare it with."""

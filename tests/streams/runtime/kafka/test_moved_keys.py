@@ -140,6 +140,7 @@ def test_a_node_that_moves_is_not_silent(restarts):
     assert said(brokers) == set()
 
 
+@pytest.mark.slow
 def test_a_node_that_dies_as_its_topic_grows_is_missed():
     """Nothing ever comes into its new partition; its past is read where it was."""
     (mover,) = [f"node-{n}" for n in range(12) if is_mover(f"node-{n}")][:1]

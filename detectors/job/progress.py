@@ -125,6 +125,7 @@ class StallWatch:
                 self._starts = max(self._starts, ts - self._last)
             self._usual = sorted(self._gaps)[len(self._gaps) // 2]
             self._pauses.step(number, ts, gap=ts - self._last, usual=self._usual)
+        # A job may report every n-th step only: its next one is as many steps further on.
         self._number, self._stride = number, max(1, number - self._number)
         self._last = ts if self._last is None else max(self._last, ts)
         self.due = self._last + EARLY_SECONDS

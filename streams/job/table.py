@@ -118,6 +118,7 @@ class JobTable(Generic[J]):
         if held.ended is not None and ts > held.ended + CLOCKS_SECONDS:
             held.ended = None
             self._ended.pop(key)
+        # Another job has taken a place of it, and it goes on all the same: they share the GPU.
         if ts > held.since and held.ended is None:
             held.since = math.inf
             self._take_back(key, held)
@@ -167,6 +168,7 @@ class JobTable(Generic[J]):
             if (self._held[key].ended or 0.0) > self._now - LINGER_SECONDS:
                 break
             out.append((key, self._drop(key), True))
+        # The least recently touched comes first: behind one that stays all others stay.
         while self._held:
             key, held = next(iter(self._held.items()))
             if held.touched > self._now - FORGET_SECONDS:
@@ -178,6 +180,7 @@ class JobTable(Generic[J]):
         """Return how many jobs of each cluster with jobs here were refused within the last minute."""
         oldest = self._now - REFUSED_SECONDS
         self.refused = {key: ts for key, ts in self.refused.items() if ts >= oldest}
+        # Zeros too: by them a shortage that was reported before is seen to be over.
         counted = Counter(dict.fromkeys((cluster for cluster, _ in self._held), 0))
         counted.update(cluster for cluster, _ in self.refused)
         return counted

@@ -67,6 +67,7 @@ class SlowRanks(OfCore):
         }
         recovered = {(self._of_timing[timing], view.roster[i]) for timing, i in view.result.recovered}
         for key, last in view.standing(*self.topics).items():
+            # The core reports who becomes slow and who recovers: whoever is neither has stayed slow.
             if key not in standing and key not in recovered:
                 standing[key] = self._updated(view, key, last, at)
         return standing

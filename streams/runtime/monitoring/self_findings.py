@@ -106,6 +106,7 @@ class SelfFindings:
     def _step(self, now: float, subject: Subject, bad: bool, report: "_Report") -> list[Finding]:
         problem = self._problems.setdefault(dedup_key(subject, report.kind), _Problem(last_bad=self.started))
         if bad:
+            # A lag of so many seconds began so many seconds ago.
             problem.onset = now - report.age if problem.onset is None else problem.onset
             problem.last_bad, problem.ended = now, False
             if now - problem.stored < UPDATE_SECONDS:

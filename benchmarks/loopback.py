@@ -1,5 +1,6 @@
-"""HTTP servers on loopback that stand in for the receivers of webhooks."""
+"""Servers on loopback that stand in for the receivers of webhooks, and their ports."""
 
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,3 +18,10 @@ def serving(server: HTTPServer) -> Iterator[int]:
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+def free_port() -> int:
+    """Return a port of loopback that nothing listens on now."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port: int = listening.getsockname()[1]
+        return port

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import resource
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ from typing import Any
 import httpx
 from psycopg_pool import ConnectionPool
 
+from benchmarks.loopback import free_port
 from store.access import keys
 
 START_SECONDS = 60.0
@@ -42,7 +42,7 @@ def api(dsn: str, **settings: object) -> Iterator[Server]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("SLOWRANK_")}
     named = {f"SLOWRANK_{name.upper()}": str(value) for name, value in settings.items()}
     environment = kept | named | {"SLOWRANK_DATABASE_URL": dsn}
-    port = _free_port()
+    port = free_port()
     program = [str(Path(sys.executable).with_name("slowrank")), "api", "run", "--port", str(port)]
     with _running(program, environment, port, "/healthz") as server:
         yield server
@@ -51,7 +51,7 @@ def api(dsn: str, **settings: object) -> Iterator[Server]:
 @contextmanager
 def trivial() -> Iterator[Server]:
     """Run a FastAPI application with one endpoint that does nothing, ``/trivial``."""
-    port = _free_port()
+    port = free_port()
     program = [sys.executable, "-m", "benchmarks.api.trivial", str(port)]
     with _running(program, dict(os.environ), port, "/trivial") as server:
         yield server
@@ -82,12 +82,6 @@ def _wait(process: subprocess.Popen[bytes], url: str) -> None:
     process.kill()
     _, errors = process.communicate()
     raise RuntimeError(f"{url} does not answer: {errors.decode()[-1000:]}")
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        port: int = listening.getsockname()[1]
-        return port
 
 
 def new_keys(pool: ConnectionPool[Any], count: int) -> list[str]:

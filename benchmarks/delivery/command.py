@@ -1,7 +1,7 @@
 """Kill the notifier again and again while findings open, escalate and end; judge what receivers got.
 
-Every format that is delivered over HTTP has a receiver on loopback that takes every event; some answers are
-lost on purpose. ``slowrank notifier run`` is killed (SIGKILL) at random moments and started again. In the end
+Every format has a receiver on loopback, over HTTP or SMTP, that takes every event; some answers are lost on
+purpose. ``slowrank notifier run`` is killed (SIGKILL) at random moments and started again. In the end
 each receiver must show each finding as it is; it must have got the events of a finding in order, and what it
 got twice under the same ``webhook-id`` with the same body. The database is one of the run's own on the server
 of SLOWRANK_TEST_DSN, else on an embedded PostgreSQL.
@@ -98,7 +98,7 @@ def run(dsn: str, what: Run) -> Result:
     ):
         _register(pool, receivers, what.receivers)
         feed = Feed(pool)
-        notifier = NotifierProcess(_settings(dsn, receivers.port), Path(folder) / "notifier.log")
+        notifier = NotifierProcess(_settings(dsn, receivers), Path(folder) / "notifier.log")
         cut_off = _disturbed(what, pool, feed, notifier, receivers)
         with pool.connection() as conn:
             events, deliveries = events_of(conn), states_of(conn)
@@ -186,12 +186,16 @@ def _register(pool: ConnectionPool[Any], receivers: Receivers, names: Sequence[s
             webhooks.create(conn, webhook, secret)
 
 
-def _settings(dsn: str, port: int) -> dict[str, str]:
+def _settings(dsn: str, receivers: Receivers) -> dict[str, str]:
     return {
         "SLOWRANK_DATABASE_URL": dsn,
         "SLOWRANK_WEBHOOK_ALLOW_HTTP": '["127.0.0.1"]',
         "SLOWRANK_WEBHOOK_ALLOW_PRIVATE": '["127.0.0.0/8"]',
-        "SLOWRANK_WEBHOOK_ALLOW_PORTS": f"[{port}]",
+        "SLOWRANK_WEBHOOK_ALLOW_PORTS": f"[{receivers.port}]",
+        "SLOWRANK_SMTP_HOST": "127.0.0.1",
+        "SLOWRANK_SMTP_PORT": str(receivers.mail_port),
+        "SLOWRANK_SMTP_SECURITY": "none",
+        "SLOWRANK_SMTP_FROM": "slowrank@example.org",
         "SLOWRANK_NOTIFIER_LEASE_SECONDS": str(LEASE_SECONDS),
         "SLOWRANK_NOTIFIER_POLL_SECONDS": "1",
         "SLOWRANK_NOTIFIER_METRICS_PORT": "0",

@@ -1,4 +1,4 @@
-"""Receivers of every kind on one loopback HTTP server, which keep what arrives in order of arrival."""
+"""Receivers of every kind on loopback, HTTP and SMTP, which keep what arrives in order of arrival."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+from benchmarks.delivery.mails import serving_mail
 from benchmarks.loopback import serving
 
 SLACK_TOKEN = "xoxb-0123456789-abcdefghij"
+MAILBOX = "mailto:oncall@example.org"
 PAGERDUTY_KEY = "0123456789abcdefghijklmnopqrstuv"
 
 
@@ -37,6 +39,7 @@ class Receivers:
     fault: float = 0.0
     seed: int = 0
     port: int = 0
+    mail_port: int = 0
     arrivals: list[Arrival] = field(default_factory=list)
     _chance: random.Random = field(init=False)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -46,6 +49,8 @@ class Receivers:
 
     def url(self, name: str) -> str:
         """Return the URL to register for the receiver of this name (that of its format)."""
+        if name == "email":
+            return MAILBOX
         path = {
             "slack_bot": "/api/chat.postMessage?channel=C0123456789",
             "alertmanager_push": "/api/v2/alerts",
@@ -69,8 +74,11 @@ class Receivers:
 
 @contextmanager
 def served(receivers: Receivers) -> Iterator[None]:
-    """Serve the receivers on a free port, which becomes their ``port``."""
-    with serving(_Server(receivers)) as receivers.port:
+    """Serve the receivers on free ports, which become their ``port`` and ``mail_port``."""
+    with (
+        serving(_Server(receivers)) as receivers.port,
+        serving_mail(receivers.take) as receivers.mail_port,
+    ):
         yield
 
 

@@ -23,6 +23,8 @@ _SLACK = re.compile(
     r"(?:(?P<severity>CRITICAL|ERROR|WARNING|INFO) )?(?P<title>.*)"
 )
 
+_LINK = re.compile(r"/findings/(fnd_[0-9A-Z]{26})")
+
 
 @dataclass(frozen=True, slots=True)
 class Truth:
@@ -130,6 +132,19 @@ def _slack_bot() -> Model:
     return lambda path, body: {} if "thread_ts" in body else _slack(body)
 
 
+def _email() -> Model:
+    """The newest mail of a thread says how it stands, in its first line; its link names the finding."""
+
+    def shown(path: str, body: Any) -> Shown:
+        heading = body["text"].split("\n", 1)[0].rstrip()
+        link = _LINK.search(body["text"])
+        assert link is not None
+        ended = heading in ("Resolved", "Expired")
+        return {link[1]: ENDED if ended else heading.rpartition(": ")[2].lower()}
+
+    return shown
+
+
 _MODELS: dict[str, Callable[[], Model]] = {
     "standard": _webhook,
     "cloudevents": _webhook,
@@ -139,6 +154,7 @@ _MODELS: dict[str, Callable[[], Model]] = {
     "pagerduty": _pagerduty,
     "slack": _slack_webhook,
     "slack_bot": _slack_bot,
+    "email": _email,
 }
 RECEIVERS = tuple(_MODELS)
-"""Names of the receivers: of every format that is delivered over HTTP."""
+"""Names of the receivers: of every format."""

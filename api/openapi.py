@@ -47,11 +47,11 @@ def document(app: FastAPI) -> dict[str, Any]:
 
 def _scopes(app: FastAPI) -> dict[tuple[str, str], str]:
     """Return by method and path the scope that a route declares: the role that its key must have."""
-    routes = [(context.path, context.original_route) for context in iter_route_contexts(app.routes)]
+    routes = (context.original_route for context in iter_route_contexts(app.routes))
     return {
-        (method.lower(), path): scope
-        for path, route in routes
-        if path and isinstance(route, APIRoute) and (scope := scope_of(route.dependant))
+        (method.lower(), route.path_format): scope
+        for route in routes
+        if isinstance(route, APIRoute) and (scope := scope_of(route.dependant))
         for method in route.methods or ()
     }
 

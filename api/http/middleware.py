@@ -83,7 +83,7 @@ class Edge:
                 await self.app(scope, self._bounded(request, receive), send_marked)
         finally:
             # The route template: with paths, every id would make a time series.
-            route = getattr(scope.get("route"), "path", "unmatched")
+            route = getattr(scope.get("route"), "path_format", "unmatched")
             self.observe(scope["method"], route, status, time.monotonic() - started)
 
     def _client(self, scope: Scope) -> tuple[str, int] | None:

@@ -8,7 +8,7 @@ from slowrank.telemetry.names import hint
 
 def known_parameters(request: Request) -> None:
     """Raise the 422 problem for the first query parameter that the OpenAPI document does not define."""
-    operations = request.app.openapi()["paths"].get(request.scope["route"].path, {})
+    operations = request.app.openapi()["paths"].get(request.scope["route"].path_format, {})
     declared = operations.get(request.method.lower(), {}).get("parameters", [])
     known = [parameter["name"] for parameter in declared if parameter["in"] == "query"]
     for name in request.query_params:

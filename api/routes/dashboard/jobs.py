@@ -318,33 +318,7 @@ def read_jobs(
     return conditional.answer(request, {"items": [_job(row, now) for row in page], "next_cursor": cursor})
 
 
-@router.get("/{job_id}", responses={200: {"model": JobDetail}, 304: conditional.UNCHANGED})
-def read_job(
-    job_id: JobId,
-    request: Request,
-    services: ServicesDep,
-    principal: TelemetryReader,
-    cluster: Name | None = None,
-) -> Response:
-    """Return a job; `cluster` is needed where two clusters have the id."""
-    with services.pool.connection() as conn, bounded(conn):
-        (job,) = stored.with_totals(conn, [_the_job(conn, job_id, principal, cluster)])
-        history = stored.attempts(conn, job["cluster"], job_id)
-        costs = [row for row in stored.costs_of(conn, [job_id]) if row["cluster"] == job["cluster"]]
-        places = stored.ranks(conn, job["cluster"], job_id, job["attempt"])
-    lost = [{name: row[name] for name in Cost.model_fields} for row in costs]
-    names = ("dp", "pp", "tp", "cp", "ep")
-    kinds = {name: {p[name] for p in places if p[name] is not None} for name in names}
-    shown = _job(job, services.now()) | {
-        "history": [_attempt(row) for row in history],
-        "lost": lost,
-        "degrees": {name: len(found) for name, found in kinds.items() if found},
-        "nodes": len({p["node"] for p in places}),
-    }
-    return conditional.answer(request, shown)
-
-
-@router.get("/{job_id}/ranks", responses={200: {"model": PlacePage}, 304: conditional.UNCHANGED})
+@router.get("/{job_id:path}/ranks", responses={200: {"model": PlacePage}, 304: conditional.UNCHANGED})
 def read_ranks(
     job_id: JobId,
     request: Request,
@@ -366,7 +340,7 @@ def read_ranks(
     return conditional.answer(request, {"attempt": attempt, "items": items, "next_cursor": cursor})
 
 
-@router.get("/{job_id}/steps", responses={200: {"model": Band}, 304: conditional.UNCHANGED})
+@router.get("/{job_id:path}/steps", responses={200: {"model": Band}, 304: conditional.UNCHANGED})
 def read_steps(
     job_id: JobId,
     request: Request,
@@ -400,7 +374,7 @@ def read_steps(
     return conditional.answer(request, shown | {"slowest_rank": [row.slowest for row in rows]})
 
 
-@router.get("/{job_id}/heatmap", responses={200: {"model": HeatMap}, 304: conditional.UNCHANGED})
+@router.get("/{job_id:path}/heatmap", responses={200: {"model": HeatMap}, 304: conditional.UNCHANGED})
 def read_heatmap(
     job_id: JobId,
     request: Request,
@@ -437,7 +411,7 @@ def read_heatmap(
     return conditional.answer(request, shown | heat.shown())
 
 
-@router.get("/{job_id}/matrix", responses={200: {"model": DpPp}, 304: conditional.UNCHANGED})
+@router.get("/{job_id:path}/matrix", responses={200: {"model": DpPp}, 304: conditional.UNCHANGED})
 def read_matrix(
     job_id: JobId,
     request: Request,
@@ -463,6 +437,33 @@ def read_matrix(
     shown = {"job_id": job_id, "cluster": job["cluster"], "metric": of.metric.name, "pp": pps, "dp": dps}
     shown |= {"value": "ratio_to_peer_median", "slowest_rank": worst}
     return conditional.answer(request, shown | heat.shown())
+
+
+# After the others: an id may have slashes, and this path takes all that follows.
+@router.get("/{job_id:path}", responses={200: {"model": JobDetail}, 304: conditional.UNCHANGED})
+def read_job(
+    job_id: JobId,
+    request: Request,
+    services: ServicesDep,
+    principal: TelemetryReader,
+    cluster: Name | None = None,
+) -> Response:
+    """Return a job; `cluster` is needed where two clusters have the id."""
+    with services.pool.connection() as conn, bounded(conn):
+        (job,) = stored.with_totals(conn, [_the_job(conn, job_id, principal, cluster)])
+        history = stored.attempts(conn, job["cluster"], job_id)
+        costs = [row for row in stored.costs_of(conn, [job_id]) if row["cluster"] == job["cluster"]]
+        places = stored.ranks(conn, job["cluster"], job_id, job["attempt"])
+    lost = [{name: row[name] for name in Cost.model_fields} for row in costs]
+    names = ("dp", "pp", "tp", "cp", "ep")
+    kinds = {name: {p[name] for p in places if p[name] is not None} for name in names}
+    shown = _job(job, services.now()) | {
+        "history": [_attempt(row) for row in history],
+        "lost": lost,
+        "degrees": {name: len(found) for name, found in kinds.items() if found},
+        "nodes": len({p["node"] for p in places}),
+    }
+    return conditional.answer(request, shown)
 
 
 def _the_job(conn: Connection[Any], job_id: str, principal: Principal, cluster: str | None) -> dict[str, Any]:

@@ -41,6 +41,16 @@ def test_one_job_says_what_cost_it_what(client, slow_job):
     assert (cost["kind"], cost["cause"], cost["open"]) == ("straggler.fail_slow", "throttle.thermal", 1)
 
 
+@pytest.mark.parametrize("what", ["", "/ranks", "/steps", "/heatmap", "/matrix"])
+def test_an_id_may_have_slashes(client, slow_job, pool, what):
+    """As the launcher gave it, escaped in the path or not."""
+    with pool.connection() as conn:
+        conn.execute("UPDATE jobs SET job_id = 'team/llm/7' WHERE job_id = 'j'")
+    for name in ("team/llm/7", "team%2Fllm%2F7"):
+        assert client.get(f"{URL}/{name}{what}").status_code == 200
+    assert client.get(f"{URL}/team/llm{what}").status_code == 404
+
+
 def test_ranks_are_paged(client, slow_job):
     """Each once, in order, with place and coordinates."""
     found, cursor = [], None

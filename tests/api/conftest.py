@@ -436,12 +436,17 @@ def notifier(pool, settings, clock):
 
 @pytest.fixture
 def live(settings, pool, sink):
-    """A served app with a notifier beside it: ``live(port, …)`` allows those ports and returns its URL."""
+    """A served app with a notifier beside it: ``live(port, …)`` allows those ports and returns its URL.
+
+    ``options`` are those of ``create_app``.
+    """
     stops = []
 
-    def start(*ports):
+    def start(*ports, **options):
         allowed = settings.model_copy(update={"webhook_allow_ports": ports})
-        server = serving(create_app(allowed, pool, sink=sink), port=0, log_level="error", lifespan="off")
+        server = serving(
+            create_app(allowed, pool, sink=sink, **options), port=0, log_level="error", lifespan="off"
+        )
         listening = socket.create_server(("127.0.0.1", 0))
         notifier = Notifier(
             pool=pool,

@@ -4,7 +4,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from api.delivery.receivers.registry import names
+from api.delivery.receivers.registry import names, receiver_named
 from api.deps import Services, ServicesDep
 from api.pages.access import FindingsVisit, Visit
 from api.pages.render import page
@@ -60,6 +60,10 @@ def _stored(services: Services, seen: Visit) -> dict[str, Any]:
     return {
         "silences": [one for one in muted if one.state(now) != "expired"],
         "ended": ended[:MAX_ENDED],
-        "webhooks": [(one, masked(one.url)) for one in hooks if principal.may_handle(one.clusters)],
+        "webhooks": [
+            (one, masked(one.url), receiver_named(one.format))
+            for one in hooks
+            if principal.may_handle(one.clusters)
+        ],
         "keys": [one for one in tokens if one.valid_at(now) and principal.may_handle(one.clusters)],
     }

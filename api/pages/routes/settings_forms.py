@@ -67,6 +67,20 @@ async def disable_webhook(
     return await _switch(webhook_id, request, services, seen, enabled=False)
 
 
+@router.post("/webhooks/{webhook_id}/rotate")
+def rotate_secret(
+    webhook_id: str, request: Request, services: ServicesDep, seen: WebhooksForm, fields: Fields
+) -> Response:
+    """Replace a webhook's secret by the one that its receiver issued, else by a new one, and show that."""
+    given = {"secret": fields["secret"]} if fields.get("secret") else {}
+    body = checked(webhooks.SecretBody, given) if given else None
+    made = webhooks.rotate_secret(webhook_id, request, Response(), services, seen.principal, body)
+    notice = f"Webhook {webhook_id} has a new secret."
+    if "secret" in made:
+        notice += f" Until {made['old_until']} deliveries are signed with the old one as well."
+    return settings_page(request, services, seen, notice=notice, secret=made.get("secret", ""))
+
+
 @router.post("/webhooks/{webhook_id}/delete")
 def delete_webhook(webhook_id: str, request: Request, services: ServicesDep, seen: WebhooksForm) -> Response:
     """Remove a webhook."""

@@ -1,12 +1,15 @@
 """Browsers: clients that are signed in by a cookie and send forms as a page does."""
 
 import re
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 import pytest
+from chromium import chromium
 
 from api.security.auth import SCOPES
+from store.access import sessions
 
 HTML = {"accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
 FORM = {"content-type": "application/x-www-form-urlencoded"}
@@ -131,3 +134,27 @@ def add_job(pool):
     yield add
     with pool.connection() as conn:
         conn.execute("TRUNCATE steps_10s")
+
+
+@pytest.fixture
+def tab_at(pool, new_token, tmp_path):
+    """A tab of Chromium that is signed in with all scopes: ``tab_at(base)``, the address of a served app."""
+    with ExitStack() as opened:
+
+        def show(base):
+            key_id = new_token(*SCOPES).split("_")[1]
+            with pool.connection() as conn:
+                once = sessions.create(conn, key_id, "sign_in", datetime.now(UTC))
+            page = opened.enter_context(chromium(tmp_path / "profile"))
+            page.show(1280, 800, dark=False)
+            page.open(f"{base}/sign-in/{once}?next={quote('/settings')}")
+            return page
+
+        yield show
+
+
+@pytest.fixture
+def signed_in_tab(live, tab_at):
+    """A tab that is signed in with all scopes, and the address of the app."""
+    base = live()
+    return tab_at(base), base

@@ -5,15 +5,11 @@ Without a Chromium on this machine (Debian: ``apt-get install chromium``) the te
 
 import re
 import time
-from datetime import UTC, datetime
 from importlib.resources import files
-from urllib.parse import quote
 
 import pytest
-from chromium import CHROMIUM, chromium
+from chromium import CHROMIUM
 
-from api.security.auth import SCOPES
-from store.access import sessions
 from store.telemetry.batches import write_rows
 from tests.store.evidence.telemetry import clocks
 
@@ -50,19 +46,6 @@ AXE = (
     ".filter((one) => ['serious', 'critical'].includes(one.impact))"
     ".map((one) => one.id + ' ' + one.nodes.slice(0, 3).map((node) => node.html).join(' | ')))"
 )
-
-
-@pytest.fixture
-def signed_in_tab(live, pool, new_token, tmp_path):
-    """A tab that is signed in with all scopes, and the address of the app."""
-    base = live()
-    key_id = new_token(*SCOPES).split("_")[1]
-    with pool.connection() as conn:
-        once = sessions.create(conn, key_id, "sign_in", datetime.now(UTC))
-    with chromium(tmp_path / "profile") as page:
-        page.show(1280, 800, dark=False)
-        page.open(f"{base}/sign-in/{once}?next={quote('/settings')}")
-        yield page, base
 
 
 def test_every_kind_of_page_is_drawn_without_an_error(signed_in_tab, slow_job, pool):

@@ -45,6 +45,26 @@ def test_a_webhook_is_added_switched_and_deleted(signed_in, client):
     assert client.get("/api/v1/webhooks").json()["items"] == []
 
 
+def test_a_secret_is_replaced(signed_in, client):
+    """By a new one that is shown once, or by the one that the receiver has issued, which is not shown."""
+    browser = signed_in()
+    first = secret_on(browser.submit("/settings/webhooks", url="http://127.0.0.1/hook"), "whsec_")
+    (hook,) = client.get("/api/v1/webhooks").json()["items"]
+    rotated = browser.submit(f"/settings/webhooks/{hook['id']}/rotate")
+    assert secret_on(rotated, "whsec_") != first
+    assert "deliveries are signed with the old one as well" in rotated.text
+    routing_key = "a" * 32
+    fields = {"url": "http://127.0.0.1/v2/enqueue", "format": "pagerduty", "secret": routing_key}
+    assert browser.submit("/settings/webhooks", **fields).status_code == 200
+    pager = next(
+        one for one in client.get("/api/v1/webhooks").json()["items"] if one["format"] == "pagerduty"
+    )
+    assert browser.submit(f"/settings/webhooks/{pager['id']}/rotate").status_code == 409
+    replaced = browser.submit(f"/settings/webhooks/{pager['id']}/rotate", secret="b" * 32)
+    assert replaced.status_code == 200
+    assert "b" * 32 not in replaced.text
+
+
 @pytest.mark.parametrize(
     ("fields", "status"),
     [

@@ -16,8 +16,8 @@ from xdist.scheduler import LoadFileScheduling
 ALONE = "alone"
 # Workers see the marks of a test; the scheduler's process gets only its name and reads the unit from here.
 CACHE_KEY = "slowrank/units"
-SLOW_END = 0.4
-"""Share of the units among which slow ones begin (chosen: the short tests after them outlast the last)."""
+SINGLES_END, FILES_END = 0.6, 0.4
+"""Shares of the units among which slow ones begin (chosen: what comes after them outlasts the last)."""
 
 
 class Units(LoadFileScheduling):  # type: ignore[misc] # xdist is not typed
@@ -50,8 +50,8 @@ def spread(units: Mapping[str, bool]) -> list[str]:
     """Order the units: slow ones (True), single tests and files, evenly among the rest; ``alone`` last."""
     slow = [unit for unit in units if units[unit] and unit != ALONE]
     kinds = (
-        ([unit for unit in slow if "::" in unit], SLOW_END),
-        ([unit for unit in slow if "::" not in unit], SLOW_END),
+        ([unit for unit in slow if "::" in unit], SINGLES_END),
+        ([unit for unit in slow if "::" not in unit], FILES_END),
         ([unit for unit in units if not units[unit] and unit != ALONE], 1.0),
     )
     placed = [(end * k / len(kind), unit) for kind, end in kinds for k, unit in enumerate(kind)]

@@ -90,6 +90,6 @@ def test_slow_units_are_spread_over_the_run():
     slow = ["a.py::test_1", "c.py::test_2", "x.py", "y.py"]
     units = dict.fromkeys(["a.py", "b.py", "alone", "c.py", "d.py"], False) | dict.fromkeys(slow, True)
     assert spread(units) == [
-        *("a.py", "a.py::test_1", "x.py", "c.py::test_2", "y.py"),
-        *("b.py", "c.py", "d.py", "alone"),
+        *("a.py", "a.py::test_1", "x.py", "y.py"),
+        *("b.py", "c.py::test_2", "c.py", "d.py", "alone"),
     ]

@@ -66,7 +66,7 @@ def _payload(notification: Notification) -> dict[str, object]:
     finding = notification.finding
     subject, place = finding.get("subject", {}), subject_path(finding.get("subject", {}))
     return {
-        "summary": str(finding.get("title", ""))[:_MAX_SUMMARY],
+        "summary": str(finding.get("title") or finding.get("kind") or "finding")[:_MAX_SUMMARY],
         # The severities of a finding are those of this API.
         "severity": finding.get("severity", "info"),
         "source": str(subject.get("node") or subject.get("job_id") or subject.get("cluster") or "slowrank"),

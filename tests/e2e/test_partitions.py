@@ -136,6 +136,8 @@ def stored_findings(installation):
     return told(installation.rows("SELECT kind, node, status FROM findings WHERE cluster = %s", CLUSTER))
 
 
+# At the nodes' own pace: beside other tests the workers fall behind, and a row is late for its bucket.
+@pytest.mark.alone
 def test_topics_that_grow_under_load_lose_and_invent_nothing(installation):
     """From 4 to 8 partitions; exporters see it at once, or up to 50 s later than the workers (150 s)."""
     spec, records = story()

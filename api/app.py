@@ -36,8 +36,6 @@ from api.routes import (
     deliveries,
     evidence,
     findings,
-    foreign,
-    foreign_alerts,
     health,
     inhibitions,
     keys,
@@ -46,8 +44,10 @@ from api.routes import (
     stream,
     webhooks,
 )
-from api.routes import ingest as ingest_routes
 from api.routes.dashboard import fleet, jobs, nodes, series, timeline
+from api.routes.ingest import alerts as ingest_alerts
+from api.routes.ingest import metrics as ingest_metrics
+from api.routes.ingest import rows as ingest_rows
 from slowrank import __version__
 from slowrank.settings import Settings
 from store.findings.search import open_counts
@@ -66,10 +66,10 @@ ROUTERS = (
     inhibitions.router,
     webhooks.router,
     deliveries.router,
-    ingest_routes.router,
-    foreign.router,
-    foreign.otlp_router,
-    foreign_alerts.router,
+    ingest_rows.router,
+    ingest_metrics.router,
+    ingest_metrics.otlp_router,
+    ingest_alerts.router,
     backtests.router,
     stream.router,
     keys.router,

@@ -76,7 +76,7 @@ TABLE = {
     "streams.runtime.snapshots": "streams.node.rules streams.config streams.runtime.kafka"
     " streams.runtime.monitoring numpy msgspec cramjam",
     "api": "slowrank alerts store api.alertmanager api.delivery api.foreign api.http api.pages api.routes"
-    " api.security fastapi msgspec prometheus_client psycopg psycopg_pool",
+    " api.routes.ingest api.security fastapi msgspec prometheus_client psycopg psycopg_pool",
     "api.alertmanager": "slowrank alerts store.findings api api.delivery.receivers api.http api.routes"
     " api.security fastapi psycopg pydantic",
     "api.delivery": "slowrank alerts store api api.delivery.receivers api.http api.security"
@@ -89,10 +89,11 @@ TABLE = {
     " fastapi jinja2 markupsafe psycopg pydantic",
     "api.pages.routes": "alerts store api api.delivery api.http api.pages api.routes api.security"
     " fastapi markupsafe markdown_it psycopg pydantic",
-    "api.routes": "slowrank detectors.fleet alerts store api api.delivery api.foreign api.http api.security"
-    " fastapi starlette prometheus_client psycopg pydantic",
+    "api.routes": "slowrank detectors.fleet alerts store api api.delivery api.http api.routes.ingest"
+    " api.security fastapi starlette prometheus_client psycopg pydantic",
     "api.routes.dashboard": "detectors.changepoint store.dashboard store.telemetry api"
     " api.http api.security fastapi numpy psycopg pydantic",
+    "api.routes.ingest": "api api.foreign api.http api.security fastapi pydantic",
     "api.security": "store api api.http fastapi httpx pydantic",
     "simulator": "simulator.cluster simulator.faults",
     "simulator.cluster": "slowrank.telemetry simulator.devices simulator.faults simulator.jobs numpy msgspec",

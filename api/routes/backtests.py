@@ -21,7 +21,7 @@ from api.http.idempotency import IdempotentRoute
 from api.http.ids import new_id
 from api.http.problems import Problem, not_found
 from api.http.times import Timestamp, rfc3339
-from api.routes.ingest import NDJSON_BODY, plain_body
+from api.routes.ingest.rows import NDJSON_BODY, plain_body
 from api.security.auth import FindingsReader, Principal, TelemetryWriter
 from slowrank.telemetry.names import kind_of
 from store.findings import backtests

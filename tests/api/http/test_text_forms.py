@@ -1,4 +1,4 @@
-"""Who sends a text of the wrong form is told the right one, in words."""
+"""A text of the wrong form is refused with the right one, in words."""
 
 import pytest
 

@@ -176,6 +176,13 @@ def pagerduty(client, settings, pool, start_receiver):
     return alerts, receiver, made.json()["id"]
 
 
+def acknowledge(client, finding):
+    """Acknowledge a finding over HTTP, as a person does."""
+    path = f"/api/v1/findings/{finding.id}"
+    state = {"if-match": client.get(path).headers["etag"]}
+    assert client.patch(path, json={"status": "acknowledged"}, headers=state).status_code == 200
+
+
 def test_an_alert_lives_as_long_as_its_finding(client, pagerduty, pool, save_finding, notifier):
     """Opened, acknowledged, escalated, of another kind, resolved, back again: one alert, then one more."""
     alerts, receiver, _ = pagerduty
@@ -191,9 +198,7 @@ def test_an_alert_lives_as_long_as_its_finding(client, pagerduty, pool, save_fin
 
     asyncio.run(sender.drain())
     assert alerts.open == {finding.id: ("error", "triggered")}
-    path = f"/api/v1/findings/{finding.id}"
-    state = {"if-match": client.get(path).headers["etag"]}
-    assert client.patch(path, json={"status": "acknowledged"}, headers=state).status_code == 200
+    acknowledge(client, finding)
     asyncio.run(sender.drain())
     assert alerts.open == {finding.id: ("error", "acknowledged")}
     save(40, severity="critical", kind="hardware.gpu_fault")
@@ -212,9 +217,7 @@ def test_an_acknowledgement_that_supersedes_the_opening_opens_the_alert(
     alerts, receiver, _ = pagerduty
     sender = notifier(receiver)[0]
     finding = save_finding(severity="error")
-    path = f"/api/v1/findings/{finding.id}"
-    state = {"if-match": client.get(path).headers["etag"]}
-    assert client.patch(path, json={"status": "acknowledged"}, headers=state).status_code == 200
+    acknowledge(client, finding)
     asyncio.run(sender.drain())
     assert alerts.open == {finding.id: ("error", "acknowledged")}
     assert len(receiver.got) == 2
@@ -227,9 +230,7 @@ def test_a_delivery_is_sent_again_from_its_first_event(client, pagerduty, save_f
     receiver.answers = [(202, {}, b""), (500, {}, b""), (202, {}, b"")]
     sender = notifier(receiver)[0]
     finding = save_finding(severity="error")
-    path = f"/api/v1/findings/{finding.id}"
-    state = {"if-match": client.get(path).headers["etag"]}
-    assert client.patch(path, json={"status": "acknowledged"}, headers=state).status_code == 200
+    acknowledge(client, finding)
     asyncio.run(sender.drain())
     assert len(receiver.got) == 2
     clock.ahead = timedelta(seconds=20)

@@ -21,7 +21,7 @@ from streams.config.settings import Tuning
 from streams.config.stages import finding_stage, job_memory, job_stage, node_stage
 from streams.job.memory import JobMemory
 from streams.job.stage import DEFAULT_MEMORY_BYTES
-from streams.node.job_events import end_of
+from streams.node.events.job_events import end_of
 from streams.rollup.paces import pace_row
 from streams.rollup.rollup import RollUp, Rows
 from streams.stage import Buffering, Output, Stage

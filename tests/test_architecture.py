@@ -50,7 +50,8 @@ TABLE = {
     # The stages `node`, `job` and `cluster` exchange messages and never import each other.
     "streams": "slowrank.telemetry alerts numpy msgspec",
     "streams.node": "slowrank.telemetry detectors alerts streams"
-    " streams.node.rules streams.node.detectors numpy",
+    " streams.node.events streams.node.rules streams.node.detectors numpy",
+    "streams.node.events": "slowrank.telemetry alerts streams streams.node.rules",
     "streams.node.rules": "slowrank.telemetry alerts streams streams.node numpy",
     "streams.node.detectors": "slowrank.telemetry detectors alerts streams"
     " streams.node streams.node.rules numpy",
@@ -61,7 +62,7 @@ TABLE = {
     "streams.config": "slowrank detectors.node alerts streams"
     " streams.node streams.job streams.cluster numpy msgspec",
     "streams.pipeline": "slowrank.telemetry alerts streams"
-    " streams.node streams.job streams.rollup streams.config",
+    " streams.node streams.node.events streams.job streams.rollup streams.config",
     "streams.files": "slowrank.telemetry alerts streams streams.pipeline numpy msgspec pyarrow",
     # The only package that knows Kafka and Faust.
     "streams.runtime": "slowrank detectors alerts store streams.job streams.rollup streams.config"
@@ -71,7 +72,8 @@ TABLE = {
     "streams.runtime.monitoring": "slowrank alerts store streams streams.job"
     " streams.runtime streams.runtime.kafka aiokafka msgspec prometheus_client",
     "streams.runtime.partitions": "slowrank.telemetry detectors.fleet alerts streams"
-    " streams.node streams.rollup streams.runtime.kafka streams.runtime.monitoring streams.runtime.snapshots"
+    " streams.node streams.node.events streams.rollup"
+    " streams.runtime.kafka streams.runtime.monitoring streams.runtime.snapshots"
     " msgspec aiokafka",
     "streams.runtime.snapshots": "streams.node.rules streams.config streams.runtime.kafka"
     " streams.runtime.monitoring numpy msgspec cramjam",

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from slowrank.telemetry import NodeEvent, NodeSample
 from streams.node.config import NodeConfig
 from streams.node.detectors.exporter_health import clock_error
-from streams.node.events import NodeEvents
+from streams.node.events.job_events import CHANGES
+from streams.node.events.node_events import NodeEvents
 from streams.node.inventory import NodeAnnouncer
-from streams.node.job_events import CHANGES
 from streams.node.liveness import Liveness
 from streams.node.minute_means import MinuteSums
 from streams.node.node_table import NodeTable

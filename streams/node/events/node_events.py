@@ -4,9 +4,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from slowrank.telemetry import NodeEvent, Suspicion
-from streams.node.external_alerts import ExternalAlerts
-from streams.node.job_events import excuse, planned, startup_phase
-from streams.node.link_probes import link_delay
+from streams.node.events.external_alerts import ExternalAlerts
+from streams.node.events.job_events import excuse, planned, startup_phase
+from streams.node.events.link_probes import link_delay
 from streams.node.rules.event_rules import EventRules
 from streams.node.rules.state_rules import RECOVERY, RECOVERY_CLEAR
 from streams.stage import Output

@@ -17,7 +17,7 @@ from slowrank.telemetry import (
     Record,
     StageMessage,
 )
-from streams.node.job_events import end_of
+from streams.node.events.job_events import end_of
 from streams.rollup.paces import pace_row
 from streams.rollup.rollup import RollUp, Rows
 from streams.runtime.monitoring.node_counts import NodeCounts

@@ -6,7 +6,7 @@ from alerts.config import FindingConfig
 from slowrank.telemetry import NodeEvent
 from slowrank.telemetry.messages import PHASES
 from streams.cluster.job_startup import Startups
-from streams.node.job_events import startup_phase
+from streams.node.events.job_events import startup_phase
 from streams.pipeline import local_pipeline
 
 T0 = 1_795_160_000.0

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from cli import app
 from slowrank.telemetry import NodeEvent
 from streams.cluster.link_delays import MAX_RAILS, Pairwise
-from streams.node.link_probes import link_delay
+from streams.node.events.link_probes import link_delay
 
 T0 = 1_795_160_000.0
 NODES = [f"n{i}" for i in range(8)]

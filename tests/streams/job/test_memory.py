@@ -15,7 +15,7 @@ from slowrank.telemetry.json_rows import rows, steps_record
 from streams.job.memory import KIND, bytes_needed
 from streams.job.stage import DEFAULT_MEMORY_BYTES
 from streams.job.table import LINGER_SECONDS, SILENT_SECONDS
-from streams.node.job_events import end_of
+from streams.node.events.job_events import end_of
 from streams.pipeline import local_pipeline
 from tests.streams.job.job_tables import SuspectingStage, healthy, layout
 

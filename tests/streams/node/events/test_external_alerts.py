@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from slowrank.telemetry import NodeEvent, Suspicion
-from streams.node.external_alerts import DEFAULT_KIND, ExternalAlerts, argued_kind
+from streams.node.events.external_alerts import DEFAULT_KIND, ExternalAlerts, argued_kind
 from streams.node.stage import NodeStage
 from tests.streams.cluster.test_stage import T0, hot, run, slow
 

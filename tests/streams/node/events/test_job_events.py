@@ -3,7 +3,7 @@ import pytest
 
 from benchmarks.detection.step_jobs import records, synchronous
 from slowrank.telemetry import NodeEvent
-from streams.node.job_events import excuse, planned
+from streams.node.events.job_events import excuse, planned
 from streams.pipeline import local_pipeline
 from tests.streams.job import test_stage_waits as waits
 from tests.streams.job.detectors.test_loss import losses

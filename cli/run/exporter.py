@@ -63,6 +63,8 @@ def run(
 
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     logging.getLogger("exporters").setLevel(logging.INFO)
+    # Several lines for each attempt to connect; the publisher says once what they mean and what to do.
+    logging.getLogger("kafka").setLevel(logging.CRITICAL)
     settings = _settings(
         cluster=cluster,
         node=node,

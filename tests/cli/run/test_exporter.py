@@ -152,3 +152,26 @@ def test_a_running_exporter_notifies_systemd_of_its_ticks(tmp_path):
         finally:
             run.terminate()
             run.wait(30)
+
+
+@pytest.mark.slow
+def test_a_missing_broker_is_one_line_that_says_what_to_do(tmp_path):
+    """The client library's lines for each attempt to connect would hide it."""
+    own = {
+        "SLOWRANK_EXPORTER_LISTEN": str(tmp_path / "s.sock"),
+        "SLOWRANK_EXPORTER_SPOOL_DIR": str(tmp_path),
+        "SLOWRANK_KAFKA_BOOTSTRAP": "127.0.0.1:1",
+    }
+    command = [SLOWRANK, "exporter", "run", "--interval", "0.2"]
+    with subprocess.Popen(
+        command, env=os.environ | own, cwd=tmp_path, stderr=subprocess.PIPE, text=True
+    ) as run:
+        assert run.stderr is not None
+        lines = []
+        for line in run.stderr:
+            lines.append(line)
+            if "cannot publish" in line:
+                break
+        run.terminate()
+    assert "is the broker up, and were the topics created" in lines[-1]
+    assert not [line for line in lines[:-1] if "Kafka" in line and "default to Kafka at" not in line]

@@ -189,23 +189,27 @@ def test_the_proof_opens_while_the_demo_stays(temporary):
         preexec_fn=_heed_interrupts,
     )
     os.close(its)
-    shown = b""
-    while b"Press Ctrl-C" not in shown:
-        # Ends with an OSError where the demo does.
-        shown += os.read(ours, 65536)
-    proof = re.search(r"proof\S*\s+(http://\S+)", re.sub(r"\x1b\[[0-9;]*m", "", shown.decode()))
-    assert proof, shown
-    answer = httpx.get(proof[1], trust_env=False)
-    assert answer.status_code == 200, answer.text
-    assert "is 1." in answer.text
-    assert "slower than" in answer.text
-    link = re.search(r"http://\S+/sign-in/\S+", shown.decode())
-    assert link, shown
-    with httpx.Client(trust_env=False, follow_redirects=True) as browser:
-        signed_in = browser.get(link[0], headers={"accept": "text/html"})
-    assert "slower than" in signed_in.text
-    assert "/acknowledge" in signed_in.text
-    playing.send_signal(signal.SIGINT)
-    assert playing.wait(60) == 0
-    os.close(ours)
+    try:
+        shown = b""
+        while b"Press Ctrl-C" not in shown:
+            # Ends with an OSError where the demo does.
+            shown += os.read(ours, 65536)
+        proof = re.search(r"proof\S*\s+(http://\S+)", re.sub(r"\x1b\[[0-9;]*m", "", shown.decode()))
+        assert proof, shown
+        answer = httpx.get(proof[1], trust_env=False)
+        assert answer.status_code == 200, answer.text
+        assert "is 1." in answer.text
+        assert "slower than" in answer.text
+        link = re.search(r"http://\S+/sign-in/\S+", shown.decode())
+        assert link, shown
+        with httpx.Client(trust_env=False, follow_redirects=True) as browser:
+            signed_in = browser.get(link[0], headers={"accept": "text/html"})
+        assert "slower than" in signed_in.text
+        assert "/acknowledge" in signed_in.text
+        playing.send_signal(signal.SIGINT)
+        assert playing.wait(60) == 0
+        os.close(ours)
+    finally:
+        playing.kill()
+        playing.wait()
     assert not list(temporary.iterdir())

@@ -59,6 +59,7 @@ def _paths(start: int) -> dict[str, str]:
         "evidence": f"/api/v1/findings/fnd_{'1000':0>26}/evidence",
         "nodes": "/api/v1/nodes?node=n[100-199]",
         "jobs": "/api/v1/jobs",
+        "job": "/api/v1/jobs/j",
         "steps": f"/api/v1/jobs/j/steps?from={start}&to={end}",
         "heatmap": f"/api/v1/jobs/j/heatmap?from={start}&to={end}",
         "timeline": "/api/v1/timeline?since=1h",

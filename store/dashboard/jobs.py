@@ -1,5 +1,6 @@
 """Jobs, where their ranks run, and what has cost them GPU-hours."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -40,12 +41,11 @@ GROUP BY cluster, job_id
 """
 
 _COSTS: LiteralString = """
-SELECT cluster, job_id, kind, coalesce(doc #>> '{cause,hypothesis}', kind) AS cause, count(*) AS findings,
-  count(*) FILTER (WHERE status IN ('open', 'acknowledged')) AS open,
+SELECT kind, cause, count(*) AS findings, count(*) FILTER (WHERE status IN ('open', 'acknowledged')) AS open,
   coalesce(sum(gpu_hours_lost), 0)::float8 AS gpu_hours_lost
 FROM findings
-WHERE job_id = ANY(%(jobs)s) AND status <> 'suspected' AND group_key IS NULL AND NOT shadow
-GROUP BY cluster, job_id, kind, cause ORDER BY gpu_hours_lost DESC, kind, cause
+WHERE cluster = %s AND job_id = %s AND status <> 'suspected' AND group_key IS NULL AND NOT shadow
+GROUP BY kind, cause ORDER BY gpu_hours_lost DESC, kind, cause
 """
 
 _RANKS: LiteralString = """
@@ -95,10 +95,16 @@ def with_totals(conn: Connection[Any], found: Sequence[dict[str, Any]]) -> list[
     ]
 
 
-def costs_of(conn: Connection[Any], job_ids: Sequence[str]) -> list[dict[str, Any]]:
-    """Return by job, kind and cause how many findings there were and what they cost, the dearest first."""
+def costs_of(conn: Connection[Any], cluster: str, job_id: str) -> list[dict[str, Any]]:
+    """Return by kind and cause how many findings a job had and what they cost, the dearest first."""
     with conn.cursor(row_factory=dict_row) as cursor:
-        return cursor.execute(_COSTS, {"jobs": [storable(name) for name in job_ids]}).fetchall()
+        return cursor.execute(_COSTS, (storable(cluster), storable(job_id))).fetchall()
+
+
+def totals_of(costs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the fields that ``with_totals`` adds, from the costs of a job."""
+    lost = math.fsum(row["gpu_hours_lost"] for row in costs)
+    return {"open_findings": sum(row["open"] for row in costs), "gpu_hours_lost": lost}
 
 
 def attempts(conn: Connection[Any], cluster: str, job_id: str) -> list[dict[str, Any]]:

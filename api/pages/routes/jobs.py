@@ -73,10 +73,10 @@ def show_job(
     clusters = readable(seen.principal, cluster)
     with services.pool.connection() as conn, bounded(conn):
         wanted = JobFilter(clusters=clusters or (), job_id=job_id, limit=1)
-        found = [] if clusters is None else stored.with_totals(conn, stored.jobs(conn, wanted))
+        found = [] if clusters is None else stored.jobs(conn, wanted)
         if not found:
             raise not_found("job", job_id)
-        lost = [row for row in stored.costs_of(conn, [job_id]) if row["cluster"] == cluster]
+        lost = stored.costs_of(conn, cluster, job_id)
         history = stored.attempts(conn, cluster, job_id)
     findings = None
     if seen.viewer.may("findings:read"):
@@ -85,7 +85,7 @@ def show_job(
         request,
         "job.html",
         viewer=seen.viewer,
-        job=found[0],
+        job=found[0] | stored.totals_of(lost),
         running=found[0]["last_seen_at"] >= now - RUNNING,
         ran=(found[0]["last_seen_at"] - found[0]["started_at"]) / timedelta(seconds=1),
         lost=lost,

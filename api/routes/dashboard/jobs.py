@@ -450,16 +450,15 @@ def read_job(
 ) -> Response:
     """Return a job; `cluster` is needed where two clusters have the id."""
     with services.pool.connection() as conn, bounded(conn):
-        (job,) = stored.with_totals(conn, [_the_job(conn, job_id, principal, cluster)])
+        job = _the_job(conn, job_id, principal, cluster)
         history = stored.attempts(conn, job["cluster"], job_id)
-        costs = [row for row in stored.costs_of(conn, [job_id]) if row["cluster"] == job["cluster"]]
+        costs = stored.costs_of(conn, job["cluster"], job_id)
         places = stored.ranks(conn, job["cluster"], job_id, job["attempt"])
-    lost = [{name: row[name] for name in Cost.model_fields} for row in costs]
     names = ("dp", "pp", "tp", "cp", "ep")
     kinds = {name: {p[name] for p in places if p[name] is not None} for name in names}
-    shown = _job(job, services.now()) | {
+    shown = _job(job | stored.totals_of(costs), services.now()) | {
         "history": [_attempt(row) for row in history],
-        "lost": lost,
+        "lost": costs,
         "degrees": {name: len(found) for name, found in kinds.items() if found},
         "nodes": len({p["node"] for p in places}),
     }

@@ -160,11 +160,12 @@ class Publisher:
     def _failed(self, error: Exception) -> None:
         self._failures_total += 1
         if self._failures_total == 1 or self._failures_total % 100 == 0:
+            # The text of a KafkaError begins with its name.
+            named = str(error) if isinstance(error, KafkaError) else f"{type(error).__name__}: {error}"
             _log.warning(
-                "cannot publish, records wait in the spool: %s: %s "
+                "cannot publish, records wait in the spool: %s "
                 "(is the broker up, and were the topics created with `slowrank topics create`?)",
-                type(error).__name__,
-                error,
+                named,
             )
 
 

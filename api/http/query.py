@@ -3,11 +3,15 @@
 from fastapi import Request
 
 from api.http.problems import invalid
+from api.security.auth import AnyKey
 from slowrank.telemetry.names import hint
 
 
-def known_parameters(request: Request) -> None:
-    """Raise the 422 problem for the first query parameter that the OpenAPI document does not define."""
+def known_parameters(request: Request, _: AnyKey) -> None:
+    """Raise the 422 problem for the first query parameter that the OpenAPI document does not define.
+
+    Requests without a key are refused before, as anywhere.
+    """
     operations = request.app.openapi()["paths"].get(request.scope["route"].path_format, {})
     declared = operations.get(request.method.lower(), {}).get("parameters", [])
     known = [parameter["name"] for parameter in declared if parameter["in"] == "query"]

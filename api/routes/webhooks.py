@@ -363,11 +363,16 @@ def _secret(format_name: str, given: SecretStr | None) -> str:
         if given is not None:
             raise contradiction(pointer, f"a receiver of format {format_name} issues no secret: send none")
         return new_secret()
-    if given is None or not re.fullmatch(wanted.pattern, given.get_secret_value()):
+    secret = "" if given is None else given.get_secret_value()
+    if not re.fullmatch(wanted.pattern, secret):
+        # Never the secret itself, which may be right but for a character.
+        got = f"the length of this one is {len(secret)}" if secret else "none was sent"
+        if secret != secret.strip():
+            got += ", with spaces or line ends around it"
         raise contradiction(
-            pointer, f"format {format_name} needs a {wanted.label} as secret: {wanted.pattern}"
+            pointer, f"format {format_name} needs as secret a {wanted.label}: {wanted.form}; {got}"
         )
-    return given.get_secret_value()
+    return secret
 
 
 def _event_types(body: WebhookBody) -> tuple[str, ...]:

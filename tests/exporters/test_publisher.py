@@ -109,20 +109,29 @@ def test_a_record_the_broker_never_takes_does_not_stop_the_others(spool, broker,
     assert metrics["records_rejected_total"] == 1
 
 
-def test_a_broker_away_at_the_start_is_waited_for(spool, broker, make_messages):
-    """Connecting fails, records wait, and leave when the broker is there."""
+@pytest.mark.parametrize(
+    ("error", "named"),
+    [
+        (KafkaTimeoutError("nobody there"), "KafkaTimeoutError: nobody there"),
+        (OSError("no route"), "OSError: no route"),
+    ],
+)
+def test_a_broker_away_at_the_start_is_waited_for(spool, broker, make_messages, caplog, error, named):
+    """Connecting fails, which is logged once; records wait, and leave when the broker is there."""
     spool.put(make_messages(5), 0.0)
     attempts = []
 
     def connect():
         attempts.append(1)
         if len(attempts) < 4:
-            raise KafkaTimeoutError("nobody there")
+            raise error
         return broker
 
     publish(spool, connect)
 
     assert broker.taken == [0, 1, 2, 3, 4]
+    (line,) = caplog.messages
+    assert line.startswith(f"cannot publish, records wait in the spool: {named} (is the broker up")
 
 
 @pytest.mark.slow

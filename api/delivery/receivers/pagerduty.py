@@ -93,6 +93,6 @@ RECEIVER = Receiver(
     "pagerduty",
     "application/json",
     _render,
-    Credential("PagerDuty integration key", _INTEGRATION_KEY),
+    Credential("PagerDuty integration key", "32 letters and digits", _INTEGRATION_KEY),
     transport="sequence",
 )

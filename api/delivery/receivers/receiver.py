@@ -49,10 +49,12 @@ class Notification:
 class Credential:
     """A secret that the receiver issues, in place of the one that slowrank makes and signs with.
 
-    ``label`` names it for people; ``pattern`` is a regular expression of the whole secret.
+    ``label`` and ``form`` say to people what it is and how it looks; ``pattern`` is a regular expression of
+    the whole secret.
     """
 
     label: str
+    form: str
     pattern: str
 
 

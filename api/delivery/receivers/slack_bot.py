@@ -43,7 +43,9 @@ RECEIVER = Receiver(
     "slack_bot",
     "application/json",
     _render,
-    Credential("bot token of Slack", r"xoxb-[0-9A-Za-z-]{10,240}"),
+    Credential(
+        "bot token of Slack", "xoxb- and 10 to 240 letters, digits or hyphens", r"xoxb-[0-9A-Za-z-]{10,240}"
+    ),
     transport="slack",
     url_form=UrlForm(
         "https://slack.com/api/chat.postMessage?channel=C0123456789",

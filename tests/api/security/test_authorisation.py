@@ -144,6 +144,8 @@ def test_without_a_credential(asked):
     for method, path, needs in routes():
         expected = OPEN[method, path] if needs == "open" else 200 if (method, path) == FLEET else 401
         assert asked(method, path) == expected, (method, path)
+        if expected == 401:
+            assert asked(method, path, query={"nonsense": "1"}) == 401, (method, path)
 
 
 @pytest.mark.parametrize("scope", SCOPES)

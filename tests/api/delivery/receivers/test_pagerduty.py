@@ -244,11 +244,17 @@ def test_the_key_is_needed_and_never_shown(client, pagerduty, pool, save_finding
     """Without a well-formed key there is no webhook; a new key replaces the old one at once."""
     _, receiver, made = pagerduty
     hooks = "/api/v1/webhooks"
-    for wrong in ({}, {"secret": KEY + "0"}, {"secret": ""}, {"secret": f"{KEY}\n"}):
+    form = "format pagerduty needs as secret a PagerDuty integration key: 32 letters and digits; "
+    for wrong, why in (
+        ({}, "none was sent"),
+        ({"secret": KEY + "0"}, "the length of this one is 33"),
+        ({"secret": ""}, "none was sent"),
+        ({"secret": f"{KEY}\n"}, "the length of this one is 33, with spaces or line ends around it"),
+    ):
         refused = client.post(hooks, json={"url": receiver.url, "format": "pagerduty"} | wrong)
         assert refused.status_code == 409
         assert refused.json()["errors"][0]["pointer"] == "#/body/secret"
-        assert "integration key" in refused.text
+        assert refused.json()["errors"][0]["detail"] == form + why
         assert KEY not in refused.text
     assert client.post(hooks, json={"url": receiver.url, "secret": KEY}).status_code == 409
     assert client.patch(f"{hooks}/{made}", json={"format": "slack"}).status_code == 409

@@ -46,7 +46,7 @@ TABLE = {
     "store.dashboard": "store store.telemetry psycopg",
     "store.evidence": "slowrank.telemetry alerts store store.findings store.telemetry psycopg",
     "store.findings": "slowrank.telemetry alerts store psycopg",
-    "store.telemetry": "slowrank.telemetry detectors.fleet store store.findings psycopg",
+    "store.telemetry": "slowrank.telemetry detectors.fleet store store.findings numpy psycopg",
     # The stages `node`, `job` and `cluster` exchange messages and never import each other.
     "streams": "slowrank.telemetry alerts numpy msgspec",
     "streams.node": "slowrank.telemetry detectors alerts streams"

@@ -32,6 +32,7 @@ from streams.node.detectors.read_times import ReadTimes  # noqa: E402
 from streams.pipeline import local_pipeline  # noqa: E402
 from streams.rollup.rollup import RollUp  # noqa: E402
 from tests.exporters.toy_collector import ToyCollector  # noqa: E402
+from tests.roll_ups import unpacked  # noqa: E402
 
 seen: set[float] = set()
 
@@ -46,12 +47,12 @@ class Seen(ReadTimes):
 
 registry.NODE_DETECTORS = (*registry.NODE_DETECTORS, Seen)
 exporter = Exporter(NodeIdentity("c", "n", "b"), [ToyCollector({"gpu.toy_ratio": 0.25})])
-pipeline, rollup, rows, sample = local_pipeline(), RollUp(), [], None
+pipeline, rollup, closed, sample = local_pipeline(), RollUp(), [], None
 for t in range(1_795_160_000, 1_795_160_040):
     records = exporter.tick(Instant(wall=float(t), monotonic=float(t)), SpoolStats(0, 0))
     sample = decode_sample(encode(next(r for r in records if isinstance(r, NodeSample))))
     list(pipeline.process(sample))
-    rows += rollup.add(sample)
+    closed += rollup.add(sample)
 assert sample is not None
 # An old record, which lacks the column.
 old = NodeSample(
@@ -59,7 +60,7 @@ old = NodeSample(
     gpu_ids=("0",), gpu=bytes(GPU_V1.row_size),
 )  # fmt: skip
 rollup.add(old)
-rows += rollup.flush()
+rows = unpacked(closed + rollup.flush())
 (simulated,) = [
     r for r in Cluster(ClusterSpec(nodes=1, gpus=1, nics=1), seed=1).run(1.0) if isinstance(r, NodeSample)
 ]

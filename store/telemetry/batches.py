@@ -6,19 +6,24 @@ from typing import Any
 from psycopg import Connection
 
 from detectors.fleet.chronic import Pace
-from store.telemetry.buckets import NodeLatest, RankPlace, SampleRollup, StepRollup
+from store.telemetry.buckets import NodeLatest, RankPlace, SampleRollups, StepRollups
 from store.telemetry.rank_pace import write_rank_paces
 from store.telemetry.ranks import write_jobs, write_ranks
 from store.telemetry.rollups import write_nodes, write_samples, write_steps
 
-Row = SampleRollup | StepRollup | NodeLatest | RankPlace | Pace
-"""A roll-up, the latest state of a node, the place of a rank, or the pace of a GPU in a job."""
+Row = SampleRollups | StepRollups | NodeLatest | RankPlace | Pace
+"""Roll-ups of a node, its latest state, the place of a rank, or the pace of a GPU in a job."""
+
+
+def count(rows: Sequence[Row]) -> int:
+    """Return how many rows of tables these are."""
+    return sum(len(row) if isinstance(row, SampleRollups | StepRollups) else 1 for row in rows)
 
 
 def write_rows(conn: Connection[Any], rows: Sequence[Row]) -> None:
     """Store rows of all kinds, in any order; writing a row again changes nothing."""
-    write_samples(conn, [row for row in rows if isinstance(row, SampleRollup)])
-    steps = [row for row in rows if isinstance(row, StepRollup)]
+    write_samples(conn, [row for row in rows if isinstance(row, SampleRollups)])
+    steps = [row for row in rows if isinstance(row, StepRollups)]
     places = [row for row in rows if isinstance(row, RankPlace)]
     write_steps(conn, steps)
     write_ranks(conn, places)

@@ -4,9 +4,12 @@ Plain data without database access: ``streams.rollup`` aggregates by it, ``rollu
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
 
 from slowrank.telemetry.schema import GPU_COLUMNS, HOST_COLUMNS, NIC_COLUMNS, Aggregate, Column
 
@@ -14,6 +17,9 @@ from slowrank.telemetry.schema import GPU_COLUMNS, HOST_COLUMNS, NIC_COLUMNS, Ag
 BUCKET_SECONDS = 10.0
 
 Block = Literal["gpu", "nic", "host"]
+
+FloatArray = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.integer[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +67,27 @@ class SampleRollup:
     values: tuple[float, ...]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class SampleRollups:
+    """The rows of all instances of a block of a node: ``n`` [instances], ``values`` [columns, instances]."""
+
+    block: Block
+    cluster: str
+    node: str
+    instances: Sequence[str]
+    bucket: float
+    n: Sequence[int]
+    values: FloatArray
+
+    def __len__(self) -> int:
+        return len(self.instances)
+
+    def rows(self) -> Iterator[SampleRollup]:
+        """Yield the rows one by one."""
+        for instance, n, values in zip(self.instances, self.n, self.values.T.tolist(), strict=True):
+            yield SampleRollup(self.block, self.cluster, self.node, instance, self.bucket, n, tuple(values))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRollup:
     """The steps one rank finished in one bucket; sums and maxima in seconds, NaN where nothing was read."""
@@ -80,6 +107,54 @@ class StepRollup:
     checkpoint_seconds_sum: float = math.nan
     first_step: int
     last_step: int
+
+
+STEP_SECONDS = (
+    "step_seconds_sum",
+    "step_seconds_max",
+    "compute_seconds_sum",
+    "compute_seconds_max",
+    "wait_seconds_sum",
+    "checkpoint_seconds_sum",
+)
+"""The columns of step roll-ups in seconds, in the order of ``StepRollups.seconds``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StepRollups:
+    """The rows of the ranks of a job on one node: ``seconds`` [STEP_SECONDS, ranks], the others [ranks]."""
+
+    cluster: str
+    job_id: str
+    attempt: int
+    node: str
+    bucket: float
+    ranks: Integers
+    n_steps: Integers
+    seconds: FloatArray
+    first_step: Integers
+    last_step: Integers
+
+    def __len__(self) -> int:
+        return len(self.ranks)
+
+    def rows(self) -> Iterator[StepRollup]:
+        """Yield the rows one by one."""
+        columns = (self.ranks, self.n_steps, self.first_step, self.last_step)
+        each = zip(*(column.tolist() for column in columns), self.seconds.T.tolist(), strict=True)
+        for rank, n, first, last, seconds in each:
+            yield StepRollup(
+                cluster=self.cluster,
+                job_id=self.job_id,
+                attempt=self.attempt,
+                rank=rank,
+                node=self.node,
+                bucket=self.bucket,
+                n_steps=n,
+                first_step=first,
+                last_step=last,
+                **dict(zip(STEP_SECONDS, seconds, strict=True)),
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

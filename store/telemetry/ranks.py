@@ -7,7 +7,7 @@ from typing import Any, LiteralString
 from psycopg import Connection
 
 from store.findings.rows import moment
-from store.telemetry.buckets import RankPlace, StepRollup
+from store.telemetry.buckets import RankPlace, StepRollups
 from store.text import storable
 
 _INT4 = 2**31 - 1
@@ -47,11 +47,11 @@ def write_ranks(conn: Connection[Any], places: Iterable[RankPlace]) -> None:
             cursor.executemany(_PLACE, rows)
 
 
-def write_jobs(conn: Connection[Any], steps: Iterable[StepRollup], places: Iterable[RankPlace]) -> None:
+def write_jobs(conn: Connection[Any], steps: Iterable[StepRollups], places: Iterable[RankPlace]) -> None:
     """Store the jobs of step roll-ups and places: one row each, whatever the number of its ranks."""
     jobs: dict[tuple[str, str, int], list[Any]] = {}
     for step in steps:
-        _extend(jobs, step, 0, (step.first_step, step.last_step), step.bucket)
+        _extend(jobs, step, 0, (int(step.first_step.min()), int(step.last_step.max())), step.bucket)
     for place in places:
         _extend(jobs, place, place.world_size, (place.step, place.step), place.at)
     if jobs:
@@ -69,7 +69,7 @@ def forget_ranks(conn: Connection[Any], before: datetime) -> dict[str, int]:
 
 def _extend(
     jobs: dict[tuple[str, str, int], list[Any]],
-    row: StepRollup | RankPlace,
+    row: StepRollups | RankPlace,
     world_size: int,
     steps: tuple[int, int],
     at: float,

@@ -3,54 +3,67 @@
 Rows go through a temporary table, so that a repeated bucket (a replay, two workers) does not fail the batch.
 """
 
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from psycopg import Connection, sql
 
 from store.findings.rows import moment
-from store.telemetry.buckets import ROLLED, TABLE, Block, NodeLatest, SampleRollup, StepRollup
+from store.telemetry.binary_copy import encoded
+from store.telemetry.buckets import (
+    ROLLED,
+    STEP_SECONDS,
+    TABLE,
+    Block,
+    NodeLatest,
+    SampleRollups,
+    StepRollups,
+)
 from store.text import storable
 
 _SAMPLE_KEY = ("cluster", "node", "instance", "bucket")
 _STEP_KEY = ("cluster", "job_id", "attempt", "rank", "bucket")
-# Binary COPY converts nothing: each type must be the table's own.
 _STEP_COLUMNS = {
-    "cluster": "text",
-    "job_id": "text",
     "attempt": "int4",
     "rank": "int4",
     "bucket": "timestamptz",
-    "node": "text",
     "n_steps": "int4",
-    "step_seconds_sum": "float8",
-    "step_seconds_max": "float8",
-    "compute_seconds_sum": "float8",
-    "compute_seconds_max": "float8",
-    "wait_seconds_sum": "float8",
-    "checkpoint_seconds_sum": "float8",
     "first_step": "int8",
     "last_step": "int8",
+    **dict.fromkeys(STEP_SECONDS, "float8"),
 }
 
 
-def write_samples(conn: Connection[Any], rows: Iterable[SampleRollup]) -> int:
+def write_samples(conn: Connection[Any], rollups: Iterable[SampleRollups]) -> int:
     """Store sample roll-ups in one transaction; return how many rows that inserted or replaced."""
-    blocks: dict[Block, list[SampleRollup]] = defaultdict(list)
-    for row in rows:
-        blocks[row.block].append(row)
+    blocks: dict[Block, list[SampleRollups]] = defaultdict(list)
+    for held in rollups:
+        blocks[held.block].append(held)
     with conn.transaction():
         # Sorted: two writers that lock the tables in different orders could deadlock.
         return sum(_write_block(conn, block, blocks[block]) for block in sorted(blocks))
 
 
-def write_steps(conn: Connection[Any], rows: Iterable[StepRollup]) -> int:
+def write_steps(conn: Connection[Any], rollups: Sequence[StepRollups]) -> int:
     """Store step roll-ups in one transaction; return how many rows that inserted or replaced."""
-    table = _Table("steps_10s", _STEP_COLUMNS, _STEP_KEY, "n_steps")
+    if not rollups:
+        return 0
+    table = _Table("steps_10s", ("cluster", "job_id", "node"), _STEP_COLUMNS, _STEP_KEY, "n_steps")
+    texts = [(held.cluster, held.job_id, held.node) for held in rollups for _ in range(len(held))]
+    columns = (
+        _repeated(rollups, [held.attempt for held in rollups]),
+        np.concatenate([held.ranks for held in rollups]),
+        _repeated(rollups, [held.bucket for held in rollups]),
+        np.concatenate([held.n_steps for held in rollups]),
+        np.concatenate([held.first_step for held in rollups]),
+        np.concatenate([held.last_step for held in rollups]),
+        *np.hstack([held.seconds for held in rollups]),
+    )
     with conn.transaction():
-        return table.write(conn, [[_value(getattr(row, c), c) for c in _STEP_COLUMNS] for row in rows])
+        return table.write(conn, texts, columns)
 
 
 def write_nodes(conn: Connection[Any], rows: Iterable[NodeLatest]) -> None:
@@ -68,18 +81,24 @@ def write_nodes(conn: Connection[Any], rows: Iterable[NodeLatest]) -> None:
         )
 
 
-def _write_block(conn: Connection[Any], block: Block, rows: Sequence[SampleRollup]) -> int:
-    values = {rolled.column: "float4" for rolled in ROLLED[block]}
-    columns = {"cluster": "text", "node": "text", "instance": "text", "bucket": "timestamptz", "n": "int4"}
-    table = _Table(TABLE[block], columns | values, _SAMPLE_KEY, "n")
-    return table.write(conn, [_sample(row) for row in rows])
+def _write_block(conn: Connection[Any], block: Block, rollups: Sequence[SampleRollups]) -> int:
+    columns = {"bucket": "timestamptz", "n": "int4"} | {rolled.column: "float4" for rolled in ROLLED[block]}
+    table = _Table(TABLE[block], ("cluster", "node", "instance"), columns, _SAMPLE_KEY, "n")
+    texts = [(held.cluster, held.node, instance) for held in rollups for instance in held.instances]
+    counts = np.array([n for held in rollups for n in held.n])
+    buckets = _repeated(rollups, [held.bucket for held in rollups])
+    values = np.hstack([held.values for held in rollups])
+    return table.write(conn, texts, (buckets, counts, *values))
 
 
 class _Table:
     """One roll-up table: its columns with exact types, its key and the column that counts samples."""
 
-    def __init__(self, name: str, columns: dict[str, str], key: tuple[str, ...], fullness: str) -> None:
-        self._types = list(columns.values())
+    def __init__(
+        self, name: str, texts: Sequence[str], numbers: dict[str, str], key: tuple[str, ...], fullness: str
+    ) -> None:
+        self._types = list(numbers.values())
+        columns = (*texts, *numbers)
         staging = sql.Identifier(f"staging_{name}")
         target, names = sql.Identifier(name), _list(columns)
         # Created once per connection, without the table's keys; emptied by every commit.
@@ -103,40 +122,31 @@ class _Table:
             ),
         )
 
-    def write(self, conn: Connection[Any], rows: Sequence[Sequence[Any]]) -> int:
-        if not rows:
-            return 0
+    def write(
+        self,
+        conn: Connection[Any],
+        texts: Sequence[tuple[str, ...]],
+        columns: Sequence[npt.NDArray[Any]],
+    ) -> int:
         conn.execute(self._create)
         with conn.cursor() as cursor:
             with cursor.copy(self._copy) as copy:
-                copy.set_types(self._types)
-                for row in rows:
-                    copy.write_row(row)
+                copy.write(encoded(texts, self._types, columns))
             return cursor.execute(self._merge).rowcount
+
+
+def _repeated(
+    rollups: Sequence[SampleRollups] | Sequence[StepRollups], each: Sequence[float]
+) -> npt.NDArray[Any]:
+    """Return a value of each roll-up for each of its rows."""
+    return np.repeat(np.array(each), [len(held) for held in rollups])
 
 
 def _list(names: Iterable[str]) -> sql.Composed:
     return sql.SQL(", ").join(sql.Identifier(name) for name in names)
 
 
-def _sample(row: SampleRollup) -> list[Any]:
-    key = [storable(row.cluster), storable(row.node), storable(row.instance), moment(row.bucket), row.n]
-    return key + [_finite(v) for v in row.values]
-
-
 def _node(row: NodeLatest) -> tuple[Any, ...]:
     names = (None if name is None else storable(name) for name in (row.job_id, row.rack, row.switch))
     texts = (storable(row.cluster), storable(row.node))
     return (*texts, moment(row.last_seen_at), storable(row.boot_id), row.seq, row.gpus, row.nics, *names)
-
-
-def _value(value: Any, column: str) -> Any:
-    if column == "bucket":
-        return moment(value)
-    if isinstance(value, str):
-        return storable(value)
-    return _finite(value) if isinstance(value, float) else value
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None

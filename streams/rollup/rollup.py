@@ -29,12 +29,13 @@ KEEP_SECONDS = 300.0
 """Closed buckets are kept for so long. Chosen: a later record begins anew with a smaller ``n``, and is
 dropped."""
 
-MAX_SEEN = 4096
-"""Record ids of a source before those older than ``KEEP_SECONDS`` are dropped. Chosen: bounds memory."""
+MAX_SEEN = 600
+"""Record ids of a source before those older than ``KEEP_SECONDS`` are dropped, or twice as many as are left.
+Chosen: twice those of one record a second. An id takes some 230 bytes."""
 
-MOST_WAITING = 512
-"""Samples of a partition that wait, and step records. Chosen: sixteen nodes for half a minute, or 1.8 MB of
-samples; with more nodes than that the columns are long enough."""
+MOST_WAITING = 4096
+"""Samples of a partition that wait, and step records. Chosen: 14 MB of samples, or 340 nodes for a bucket and
+its grace. With more nodes fewer samples of each are folded at once, at a higher cost."""
 
 Rows = list[Row]
 """Rows for the store: roll-ups and paces."""
@@ -53,6 +54,7 @@ class _Source(Generic[B]):
     buckets: B
     received: float
     seen: dict[tuple[str, int], float] = field(default_factory=dict)
+    most: int = MAX_SEEN
     time: float = -math.inf
 
     def fresh(self, record: NodeSample | JobSteps, now: float) -> bool:
@@ -64,8 +66,9 @@ class _Source(Generic[B]):
         self.seen[identity] = ts
         if ts > self.time:
             self.time = ts
-            if len(self.seen) > MAX_SEEN:
+            if len(self.seen) > self.most:
                 self.seen = {k: t for k, t in self.seen.items() if t > ts - KEEP_SECONDS}
+                self.most = max(MAX_SEEN, 2 * len(self.seen))
         return True
 
     def close(self, before: float) -> Rows:

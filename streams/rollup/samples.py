@@ -14,7 +14,7 @@ import numpy as np
 from slowrank.telemetry import NodeSample
 from slowrank.telemetry.schema import MISSING_INT, SAMPLE_SCHEMAS
 from slowrank.telemetry.schema import Block as Layout
-from store.telemetry.buckets import BUCKET_SECONDS, ROLLED, Block, NodeLatest, SampleRollup
+from store.telemetry.buckets import BUCKET_SECONDS, ROLLED, Block, NodeLatest, SampleRollups
 from streams.columns import Array, FloatArray, Mask, as_float, runs
 from streams.node.counters import plausible
 from streams.rollup.buckets import BucketQueue, changed
@@ -178,7 +178,7 @@ class NodeBuckets:
                 now = self._reading(_named(block), layout, (data, ids), late=waiting.late)
                 waiting.bucket.sums[_named(block)].add(ids, now)
 
-    def close(self, before: float, forget: float) -> Iterable[SampleRollup | NodeLatest]:
+    def close(self, before: float, forget: float) -> Iterable[SampleRollups | NodeLatest]:
         """Return the changed rows of buckets that end by ``before``; drop those that end by ``forget``."""
         # Asked once a tick for every node: almost always nothing is due.
         if before < self._due and forget < self._oldest:
@@ -215,11 +215,12 @@ class NodeBuckets:
             found[delta], readings.value = increases(readings.value, counters)
         return found
 
-    def _rows(self, start: float, bucket: SampleBucket) -> Iterator[SampleRollup | NodeLatest]:
+    def _rows(self, start: float, bucket: SampleBucket) -> Iterator[SampleRollups | NodeLatest]:
         for block, sums in bucket.sums.items():
-            columns = zip(sums.ids, sums.samples, map(tuple, sums.values().T.tolist()), strict=True)
-            for instance, n, values in columns:
-                yield SampleRollup(block, self._cluster, self._node, instance, start, n, values)
+            if sums.ids:
+                yield SampleRollups(
+                    block, self._cluster, self._node, sums.ids, start, tuple(sums.samples), sums.values()
+                )
         yield _latest(bucket.latest)
 
 

@@ -18,7 +18,8 @@ from slowrank.telemetry import JobSteps
 from slowrank.telemetry.columns import read
 from slowrank.telemetry.names import COORDS
 from slowrank.telemetry.schema import STEP_SCHEMAS, Block
-from store.telemetry.buckets import BUCKET_SECONDS, RankPlace, StepRollup
+from store.telemetry.buckets import BUCKET_SECONDS, RankPlace, StepRollups
+from store.telemetry.buckets import STEP_SECONDS as COLUMNS
 from streams.columns import FloatArray, stacked
 from streams.rollup.buckets import BucketQueue, changed
 
@@ -30,6 +31,10 @@ STEP_SECONDS = ("step_seconds", "compute_seconds", "wait_seconds", "checkpoint_s
 """Columns of step rows that are summed; of the first ``MAXIMA`` the largest is kept as well."""
 
 MAXIMA = 2
+
+_SUMS, _MAXIMA = ([f"{name}_{kind}" for name in STEP_SECONDS] for kind in ("sum", "max"))
+_SECONDS = [[*_SUMS, *_MAXIMA[:MAXIMA]].index(name) for name in COLUMNS]
+"""Where the columns of ``StepRollups.seconds`` stand in sums and maxima."""
 
 _PLACE = ("rank", "gpu_index", *COORDS)
 
@@ -100,9 +105,19 @@ class StepBucket:
             max(before.last, step),
         )
 
-    def totals(self) -> list[tuple[int, Totals]]:
-        """Return the totals by rank, ascending."""
-        return sorted(self.by_rank.items() if self.columns is None else self.columns.totals())
+    def columns_by_rank(self) -> tuple[IntArray, IntArray, FloatArray, IntArray, IntArray]:
+        """Return ranks, ascending, and of each its steps, its ``seconds``, its first and its last step."""
+        if (held := self.columns) is not None:
+            order = np.argsort(held.ranks)
+            seconds = np.vstack((held.sums, held.maxima))[_SECONDS]
+            steps = np.full(len(order), held.n)
+            ranks = np.array(held.ranks)[order]
+            return ranks, steps, seconds[:, order], held.first[order], held.last[order]
+        ranks = np.array(sorted(self.by_rank))
+        each = [self.by_rank[rank] for rank in ranks.tolist()]
+        seconds = np.array([(*one.sums, *one.maxima) for one in each]).T[_SECONDS]
+        n, first, last = (np.array([getattr(one, name) for one in each]) for name in ("n", "first", "last"))
+        return ranks, n, seconds, first, last
 
 
 class Waiting(NamedTuple):
@@ -153,7 +168,7 @@ class StepBuckets:
         for start, rows in parts.items():
             self._put(start, record, rows)
 
-    def close(self, before: float, forget: float) -> Iterable[StepRollup | RankPlace]:
+    def close(self, before: float, forget: float) -> Iterable[StepRollups | RankPlace]:
         """Return the changed rows of buckets that end by ``before``; drop those that end by ``forget``.
 
         With them come the places of their ranks, where these are new or were not written for long.
@@ -161,11 +176,24 @@ class StepBuckets:
         if before < self._due and forget < self._oldest:
             return ()
         self._queue.fold(before - BUCKET_SECONDS)
-        rows: list[StepRollup | RankPlace] = []
+        rows: list[StepRollups | RankPlace] = []
         for start, bucket in changed(self._open, before, forget):
-            totals = bucket.totals()
-            rows += self._rows(start, totals)
-            rows += self._due_places(start, totals)
+            ranks, n, seconds, first, last = bucket.columns_by_rank()
+            rows.append(
+                StepRollups(
+                    cluster=self._cluster,
+                    job_id=self._job,
+                    attempt=self._attempt,
+                    node=self._node,
+                    bucket=start,
+                    ranks=ranks,
+                    n_steps=n,
+                    seconds=seconds,
+                    first_step=first,
+                    last_step=last,
+                )
+            )
+            rows += self._due_places(start, zip(ranks.tolist(), last.tolist(), strict=True))
         ends = {start + BUCKET_SECONDS: bucket.dirty for start, bucket in self._open.items()}
         self._oldest = min(ends, default=math.inf)
         self._due = min((end for end, dirty in ends.items() if dirty), default=math.inf)
@@ -193,8 +221,8 @@ class StepBuckets:
         self._due, self._oldest = min(self._due, end), min(self._oldest, end)
         self._queue.add(start, Waiting(bucket, record, self._ranks, at))
 
-    def _due_places(self, start: float, totals: Sequence[tuple[int, Totals]]) -> Iterator[RankPlace]:
-        for rank, held in totals:
+    def _due_places(self, start: float, ranks: Iterable[tuple[int, int]]) -> Iterator[RankPlace]:
+        for rank, last in ranks:
             place = self._places[rank]
             written, at = self._written.get(rank, (None, -math.inf))
             # An older bucket that is closed again has nothing newer to add.
@@ -210,28 +238,8 @@ class StepBuckets:
                 gpu_index=place[0],
                 coords=place[1:],
                 world_size=self._world_size,
-                step=held.last,
+                step=last,
                 at=start,
-            )
-
-    def _rows(self, start: float, totals: Sequence[tuple[int, Totals]]) -> Iterator[StepRollup]:
-        for rank, (n, sums, maxima, first, last) in totals:
-            yield StepRollup(
-                cluster=self._cluster,
-                job_id=self._job,
-                attempt=self._attempt,
-                rank=rank,
-                node=self._node,
-                bucket=start,
-                n_steps=n,
-                step_seconds_sum=sums[0],
-                step_seconds_max=maxima[0],
-                compute_seconds_sum=sums[1],
-                compute_seconds_max=maxima[1],
-                wait_seconds_sum=sums[2],
-                checkpoint_seconds_sum=sums[3],
-                first_step=first,
-                last_step=last,
             )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from store.error_classes import REFUSED, UNAVAILABLE
+from store.telemetry.batches import count
 from streams.rollup.rollup import Rows
 from streams.runtime.kafka.producer import until_done
 from streams.runtime.monitoring.health import Health
@@ -58,7 +59,7 @@ class RowBuffer:
                     self._health.outputs["rows_refused"] += 1
                     return True
                 return False
-            self._health.outputs["rows"] += len(rows)
+            self._health.outputs["rows"] += count(rows)
             return True
 
         if not await until_done(attempt, UNAVAILABLE, health=self._health, what="database"):

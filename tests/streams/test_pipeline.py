@@ -9,6 +9,7 @@ from slowrank.telemetry import NodeEvent, NodeSample, Subject, Suspicion
 from store.telemetry.buckets import NodeLatest, SampleRollup, StepRollup
 from streams.node.batching import BatchBySecond
 from streams.pipeline import Pipeline, local_pipeline
+from tests.roll_ups import unpacked
 from tests.streams import traffic
 
 T0 = 1_795_160_000.0
@@ -190,6 +191,7 @@ def test_roll_ups_count_every_record():
         pipeline.process(record)
         pipeline.process(record)
     pipeline.finish()
+    rows = unpacked(rows)
     hosts = {(r.node, r.bucket): r.n for r in rows if isinstance(r, SampleRollup) and r.block == "host"}
     steps = {(r.rank, r.bucket): r.n_steps for r in rows if isinstance(r, StepRollup)}
     assert (sum(hosts.values()), sum(steps.values())) == (120, 30 * 16)

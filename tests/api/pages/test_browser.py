@@ -11,6 +11,7 @@ import pytest
 from chromium import CHROMIUM
 
 from store.telemetry.batches import write_rows
+from tests.roll_ups import packed
 from tests.store.evidence.telemetry import clocks
 
 pytestmark = [
@@ -56,7 +57,7 @@ def test_every_kind_of_page_is_drawn_without_an_error(signed_in_tab, slow_job, p
     page, base = signed_in_tab
     axe = (files("axe_core_python") / "axe.min.js").read_text("utf-8")
     with pool.connection() as conn:
-        write_rows(conn, clocks(starts=time.time() // 10 * 10 - 1300))
+        write_rows(conn, packed(clocks(starts=time.time() // 10 * 10 - 1300)))
     for path, parts in DRAWN.items():
         for width, dark in ((1280, False), (390, True)):
             page.show(width, 800, dark=dark)

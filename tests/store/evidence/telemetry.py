@@ -4,6 +4,7 @@ from alerts.finding import Cause, Finding, dedup_key, finding_id
 from slowrank.telemetry.records import Baseline, Evidence, Subject
 from store.telemetry.batches import write_rows
 from store.telemetry.buckets import ROLLED, NodeLatest, RankPlace, SampleRollup, StepRollup
+from tests.roll_ups import packed
 
 T0 = 1_795_160_000.0
 ONSET = T0 + 603.0
@@ -97,7 +98,7 @@ def places(job="j", *, at=T0 + 1290, cluster="c"):
 
 def write_job(conn):
     """Store all of it."""
-    write_rows(conn, [*steps(), *clocks(), *nodes(), *places()])
+    write_rows(conn, packed([*steps(), *clocks(), *nodes(), *places()]))
 
 
 def slow_finding(*, subject=None, evidence=None, onset=ONSET, **fields):

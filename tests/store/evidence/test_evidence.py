@@ -13,6 +13,7 @@ from store import retention
 from store.evidence.freeze import evidence_of, freeze
 from store.findings import findings
 from store.telemetry.batches import write_rows
+from tests.roll_ups import packed
 from tests.store.evidence.telemetry import CLOCK, ONSET, SLOW_CLOCK, T0, slow_finding, steps, write_job
 
 NOW = datetime.fromtimestamp(ONSET + 800, UTC)
@@ -195,7 +196,7 @@ def test_large_job_stays_small(conn):
     """1,024 ranks: quantiles instead of lines, at most 256 dots, and still below 20 kB."""
     few = [row for row in steps(starts=T0 + 580, buckets=4) if row.rank == 0]
     conn.execute("TRUNCATE steps_10s")
-    write_rows(conn, [replace(row, rank=rank) for row in few for rank in range(1024)])
+    write_rows(conn, packed(replace(row, rank=rank) for row in few for rank in range(1024)))
     finding = slow_finding()
     findings.save(conn, finding, FindingConfig())
     shown = evidence_of(conn, finding.id)

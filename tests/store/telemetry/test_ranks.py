@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from store.telemetry.batches import write_rows
 from store.telemetry.buckets import RankPlace
 from store.telemetry.ranks import forget_ranks
+from tests.roll_ups import packed
 from tests.store.evidence.telemetry import T0, steps
 
 PLACE = RankPlace(
@@ -37,8 +38,8 @@ def test_the_newest_place_counts(conn):
 def test_a_job_is_one_row_of_all_its_ranks(conn):
     """Its size, steps and times, however its ranks are spread over batches, and repeated."""
     rows = [*steps(buckets=6), PLACE]
-    write_rows(conn, rows[40:])
-    write_rows(conn, rows[:50])
+    write_rows(conn, packed(rows[40:]))
+    write_rows(conn, packed(rows[:50]))
     found = conn.execute(
         "SELECT job_id, world_size, first_step, last_step, first_seen_at, last_seen_at FROM jobs"
     ).fetchall()

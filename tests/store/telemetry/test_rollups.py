@@ -5,6 +5,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+import numpy as np
 import psycopg
 
 from alerts.config import FindingConfig
@@ -12,13 +13,15 @@ from detectors.fleet.chronic import Machine, Pace
 from store import retention
 from store.telemetry import rollups
 from store.telemetry.batches import write_rows
-from store.telemetry.buckets import ROLLED, TABLE, NodeLatest, SampleRollup, StepRollup
+from store.telemetry.buckets import ROLLED, TABLE, NodeLatest, SampleRollups, StepRollup
+from tests.roll_ups import packed
 
 T0 = 1_795_160_000.0
 
 
 def sample(block="gpu", *, node="n1", instance="0", bucket=T0, n=10, value=1.5):
-    return SampleRollup(block, "c", node, instance, bucket, n, (value,) * len(ROLLED[block]))
+    values = np.full((len(ROLLED[block]), 1), value)
+    return SampleRollups(block, "c", node, (instance,), bucket, (n,), values)
 
 
 def step(**changes):
@@ -39,13 +42,15 @@ def step(**changes):
         "first_step": 2**40,
         "last_step": 2**40 + 4,
     }
-    return StepRollup(**(fields | changes))
+    [packed_row] = packed([StepRollup(**(fields | changes))])
+    return packed_row
 
 
 def test_every_block_lands_in_its_table(conn):
     """One row of each block is stored with all its columns; what was not read is NULL."""
     rows = [sample(block) for block in TABLE]
-    odd = replace(rows[0], instance="1", values=(math.nan, *rows[0].values[1:]))
+    odd = sample(instance="1")
+    odd.values[0] = math.nan
     assert rollups.write_samples(conn, [*rows, odd]) == 4
     for block, table in TABLE.items():
         columns = ", ".join(r.column for r in ROLLED[block])

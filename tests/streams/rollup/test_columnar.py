@@ -12,6 +12,7 @@ from slowrank.telemetry import NodeSample
 from slowrank.telemetry.columns import pack
 from slowrank.telemetry.schema import SAMPLE_SCHEMAS
 from streams.rollup.rollup import MOST_WAITING, RollUp
+from tests.roll_ups import unpacked
 
 DEVICES = (("0", "1"), ("0", "1", "2"), ("2", "0"), ("1",), ())
 PORTS = (("mlx5_0/1",), ("mlx5_1/1", "mlx5_0/1"), ())
@@ -82,10 +83,10 @@ def rolled(rollup, steps, flush_at=()):
     found = []
     for n, step in enumerate(steps):
         rows = rollup.tick(step) if isinstance(step, float) else rollup.add(step)
-        found.append(list(map(repr, rows)))
+        found.append(list(map(repr, unpacked(rows))))
         if n in flush_at:
-            found.append(list(map(repr, rollup.flush())))
-    return [*found, list(map(repr, rollup.flush()))]
+            found.append(list(map(repr, unpacked(rollup.flush()))))
+    return [*found, list(map(repr, unpacked(rollup.flush())))]
 
 
 @pytest.mark.slow

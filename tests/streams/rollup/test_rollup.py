@@ -10,6 +10,7 @@ from slowrank.telemetry.columns import pack
 from slowrank.telemetry.schema import GPU_V1, HOST_V1, NIC_V1, STEP_V1
 from store.telemetry.buckets import ROLLED, NodeLatest, RankPlace, SampleRollup, StepRollup
 from streams.rollup.rollup import RollUp
+from tests.roll_ups import unpacked
 
 
 def sample(t, *, power=400.0, bits=4, energy=0, sent=0, node="n1", boot_id="b", seq=None):
@@ -59,7 +60,7 @@ def value(row, column):
 def final(rows):
     """What the store would hold: of every key the first row with the largest count."""
     held: dict[Any, Any] = {}
-    for row in rows:
+    for row in unpacked(rows):
         key: Any
         if isinstance(row, SampleRollup):
             key, n = (row.block, row.node, row.instance, row.bucket), row.n
@@ -99,7 +100,7 @@ def test_a_bucket_closes_when_its_node_has_passed_it():
     """Nothing is handed on before the bucket is over, everything two seconds after."""
     rollup = RollUp()
     assert [r for t in range(1000, 1012) for r in rollup.add(sample(t))] == []
-    closed = rollup.add(sample(1012))
+    closed = unpacked(rollup.add(sample(1012)))
     assert {r.bucket for r in closed if isinstance(r, SampleRollup)} == {1000.0}
     assert [r.seq for r in closed if isinstance(r, NodeLatest)] == [10090]
 
@@ -158,7 +159,7 @@ def test_a_quiet_node_is_closed_by_event_time():
         assert rollup.tick(float(t)) == []
         assert rollup.add(sample(t)) == []
     assert rollup.tick(1033.0) == []
-    closed = rollup.tick(1035.0)
+    closed = unpacked(rollup.tick(1035.0))
     assert {r.n for r in closed if isinstance(r, SampleRollup)} == {5}
     assert rollup.tick(1042.0) == []
 
@@ -271,3 +272,15 @@ def test_a_place_is_repeated_only_when_it_is_due():
         rows += rollup.add(placed(100 + 10 * k, k, gpu=3 if k < 50 else 4))
     rows += rollup.flush()
     assert [(place.at, place.gpu_index) for place in places(rows)] == [(100, 3), (400, 3), (580, 4)]
+
+
+@pytest.mark.parametrize("rate", [1, 10])
+def test_the_ids_of_records_stay_bounded(rate):
+    """Those of ten minutes, and as many again, whatever the pace; those that are kept are still known."""
+    rollup = RollUp()
+    records = [sample(1000 + n / rate, seq=n) for n in range(1500 * rate)]
+    for record in records:
+        rollup.add(record)
+    [source] = rollup._nodes.values()
+    assert len(source.seen) <= 600 * rate
+    assert [source.fresh(record, 0.0) for record in records[-300 * rate :]] == [False] * 300 * rate

@@ -13,6 +13,7 @@ from slowrank.telemetry.columns import pack
 from slowrank.telemetry.schema import STEP_SCHEMAS
 from store.telemetry.buckets import StepRollup
 from streams.rollup.rollup import MOST_WAITING, RollUp
+from tests.roll_ups import unpacked
 from tests.streams.rollup.test_columnar import rolled
 
 RANKS = ((0, 1, 2, 3), (4, 5, 6, 7), (8,), (9, 11, 10))
@@ -121,6 +122,6 @@ def test_rows_without_a_time_are_in_no_bucket():
             **{f: getattr(first, f) for f in first.__struct_fields__} | {"rows": pack(schema.rows, rows)}
         )
     )
-    assert {r.rank for r in rollup.flush() if isinstance(r, StepRollup)} == {0}
+    assert {r.rank for r in unpacked(rollup.flush()) if isinstance(r, StepRollup)} == {0}
     [source] = rollup._jobs.values()
     assert list(source.buckets._open) == [1000.0]

@@ -7,7 +7,7 @@ import pytest
 
 from slowrank.telemetry import RankPace, decode_dead_letter, encode
 from store.findings.findings import REMEMBERED_SECONDS
-from store.telemetry.buckets import NodeLatest, SampleRollup
+from store.telemetry.buckets import NodeLatest, SampleRollup, SampleRollups
 from streams.config.settings import Tuning
 from streams.job.stage import JobStage
 from streams.rollup.paces import pace_row
@@ -17,6 +17,7 @@ from streams.runtime.monitoring.health import Health
 from streams.runtime.partitions.partition import PartitionState
 from streams.runtime.rollup_sink import RollUpSink
 from streams.runtime.write_buffer import RowBuffer
+from tests.roll_ups import unpacked
 from tests.streams import traffic
 from tests.streams.runtime.test_detect_worker import NOW, Log, Sent, context
 
@@ -127,7 +128,7 @@ def test_rows_are_whole_after_a_restart_anywhere():
 
     asyncio.run(rest())
     fullest: dict[Any, int] = {}
-    for row in database.rows:
+    for row in unpacked(database.rows):
         if isinstance(row, SampleRollup):
             key = (row.block, row.node, row.instance, row.bucket)
             fullest[key] = max(fullest.get(key, 0), row.n)
@@ -193,5 +194,5 @@ def test_no_more_is_read_again_than_is_kept():
     sinks = Sinks(log, database)
     asyncio.run(sinks.rollups.take(log.messages[-1]))
     assert log.reread == [(log.messages[-1].timestamp - 330.0, len(log.messages) - 1)]
-    rows = [row for row in database.rows + sinks.rollups._rows._rows if isinstance(row, SampleRollup)]
+    rows = [r for r in database.rows + sinks.rollups._rows._rows if isinstance(r, SampleRollups)]
     assert min(row.bucket for row in rows) >= NOW - 345.0

@@ -11,6 +11,7 @@ from store.dashboard.steps import OfJob, grid_of, values
 from store.telemetry.batches import write_rows
 from store.telemetry.buckets import StepRollup
 from store.telemetry.metrics import STORED
+from tests.roll_ups import packed
 
 STARTS, RANKS, BUCKETS = 1_795_160_000, 40, 90
 IN_SQL = """
@@ -57,7 +58,7 @@ def irregular(pool):
         if (k < 60 or attempt) and draw.random() < 0.8
     ]
     with pool.connection() as conn:
-        write_rows(conn, rows)
+        write_rows(conn, packed(rows))
         conn.execute(
             "UPDATE steps_10s SET checkpoint_seconds_sum = rank "
             "WHERE job_id = 'banded' AND mod(rank, 9) = attempt"

@@ -11,6 +11,9 @@ import grafana_dashboards
 import psycopg
 import pytest
 import yaml
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.cog.plugins import register_default_plugins
+from grafana_foundation_sdk.models.dashboard import Dashboard
 from psycopg.rows import dict_row
 
 from alerts.config import FindingConfig
@@ -72,6 +75,51 @@ def test_dashboards_are_written_by_the_script(name):
     written = (FOLDER / f"dashboards/{name}.json").read_text()
     assert written == grafana_dashboards.text(name), "run: PYTHONPATH=. python scripts/grafana_dashboards.py"
     assert BOARDS.keys() == grafana_dashboards.DASHBOARDS.keys()
+
+
+def unknown(ours, read, path=""):
+    """The paths of what a reader of dashboards has dropped or changed."""
+    if isinstance(ours, dict):
+        for name, value in ours.items():
+            if isinstance(read, dict) and name in read:
+                yield from unknown(value, read[name], f"{path}/{name}")
+            else:
+                yield f"{path}/{name}"
+    elif isinstance(ours, list) and isinstance(read, list) and len(ours) == len(read):
+        for i, (value, other) in enumerate(zip(ours, read, strict=True)):
+            yield from unknown(value, other, f"{path}/{i}")
+    elif ours != read:
+        yield path
+
+
+def dropped(board):
+    """The paths of a dashboard that Grafana's own types do not have."""
+    register_default_plugins()
+    read = json.loads(json.dumps(Dashboard.from_json(board), cls=JSONEncoder))
+    # The types of a mark's query are open: each data source adds its own.
+    return [path for path in unknown(board, read) if not re.match("/annotations/list/./target/", path)]
+
+
+@pytest.mark.parametrize("board", BOARDS.values(), ids=BOARDS)
+def test_dashboards_are_of_the_published_schema(board):
+    """Grafana's types read every field of dashboards, panels, their options and Prometheus queries."""
+    assert dropped(board) == []
+
+
+def test_a_field_outside_the_schema_is_found():
+    """A misspelt one would be ignored by Grafana without a word."""
+    board = json.loads(json.dumps(BOARDS["fleet"]))
+    series = next(i for i, panel in enumerate(board["panels"]) if panel["type"] == "timeseries")
+    board["panels"][series] |= {"options": {"legnd": {}}, "gridPoss": {}}
+    board["panels"][series]["fieldConfig"] = {"defaults": {"custom": {"drawStile": "bars"}}}
+    board["refrehs"] = "5s"
+    at = f"/panels/{series}"
+    assert sorted(dropped(board)) == [
+        f"{at}/fieldConfig/defaults/custom/drawStile",
+        f"{at}/gridPoss",
+        f"{at}/options/legnd",
+        "/refrehs",
+    ]
 
 
 @pytest.mark.parametrize("board", BOARDS.values(), ids=BOARDS)

@@ -47,6 +47,7 @@ from detectors.straggler.intermittence import SUSPECT
 from detectors.straggler.rotating_slowness import RotatingSlowness
 from detectors.straggler.since_start import STEPS, slow_since_start
 from detectors.straggler.slow_rank_figures import intermittent_rank, job_pace_before, matters, slow_rank
+from detectors.straggler.tensor_group import likely_group
 from detectors.straggler.timing_channel import Noise, TimingChannel, fit_noise
 
 Floats = npt.NDArray[np.float64]
@@ -206,6 +207,8 @@ class StragglerDetector:
 
     def _tensor_group(self, slow: SlowRank) -> Ints:
         groups = self._tensor_groups
+        if slow.timing == "compute" and not self.ratios.roles_known and not slow.excursions:
+            return likely_group(self.ratios, self.channels["compute"], slow)
         if groups is None or slow.timing != "compute" or groups[slow.rank] < 0:
             return np.array([], dtype=np.intp)
         return np.flatnonzero(groups == groups[slow.rank])

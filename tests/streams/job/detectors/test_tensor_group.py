@@ -15,14 +15,18 @@ WIDE = {"dp": PLACES % 4, "tp": PLACES // 4 % 4, "pp": PLACES // 16}
 """The ranks of a group on two nodes."""
 
 
-def slow_ranks(slowdowns, *, coords=DENSE, work=None, every=1):
-    """Return (rank, size of its group, how slow its mates are) of each slow rank, as first reported."""
+def suspicions(slowdowns, *, coords=DENSE, work=None, every=1, later=0):
+    """Return the suspicions of a job whose ranks become slow, each ``later`` steps after the one before."""
     seconds = healthy(steps=200, ranks=RANKS) if work is None else work
-    for rank, ratio in slowdowns.items():
-        seconds[ONSET::every, rank] *= ratio
+    for place, (rank, ratio) in enumerate(slowdowns.items()):
+        seconds[ONSET + place * later :: every, rank] *= ratio
     places = {name: at.tolist() for name, at in coords.items()}
-    raised = run(synchronous(seconds, overhead=0.05, coords=places))
-    found = [s for s in raised if s.state == "raise" and s.subject.rank is not None]
+    return [s for s in run(synchronous(seconds, overhead=0.05, coords=places)) if s.subject.rank is not None]
+
+
+def slow_ranks(slowdowns, **job):
+    """Return (rank, size of its group, how slow its mates are) of each slow rank, as first reported."""
+    found = [s for s in suspicions(slowdowns, **job) if s.state == "raise"]
     return sorted((s.subject.rank, s.ranks_in_group, s.mates) for s in found)
 
 
@@ -66,3 +70,35 @@ def test_uneven_work_makes_no_rank_the_slowest():
 def test_no_group_is_given_where_none_is_known(coords):
     """On several nodes, without a place in it, and where coordinates do not distinguish all ranks."""
     assert slow_ranks({9: 1.2}, coords=coords) == [(9, 0, "")]
+
+
+@pytest.mark.parametrize("group", [(8, 9), (10, 11), (12, 13, 14, 15)])
+def test_ranks_in_a_row_are_led_by_the_slowest_where_no_coordinates_are_known(group):
+    """They are a tensor-parallel group by all appearances: of a node's eight only they are slow, alike."""
+    slow = dict.fromkeys(group, 1.3) | {group[1]: 1.4}
+    last = {s.subject.rank: (s.ranks_in_group, s.mates) for s in suspicions(slow, coords={})}
+    assert last == {r: (len(group), "less_slow" if r == group[1] else "") for r in group}
+
+
+@pytest.mark.parametrize(
+    ("slow", "later"),
+    [
+        ({8: 1.4, 9: 1.3}, 40),
+        ({8: 1.3, 9: 1.4}, 40),
+        ({9: 1.4, 10: 1.3}, 0),
+        ({8: 1.4, 9: 1.1}, 0),
+        ({8: 1.4, 9: 1.3, 10: 1.3}, 0),
+    ],
+    ids=[
+        "one after the other",
+        "the slower one later",
+        "of two groups",
+        "less than half as slow",
+        "one more",
+    ],
+)
+def test_ranks_that_need_no_group_to_be_slow_are_on_their_own(slow, later):
+    """No coordinates are known, and their steps do not look like a group's either: none leads the other."""
+    found = suspicions(slow, coords={}, later=later)
+    assert {s.subject.rank: s.mates for s in found} == dict.fromkeys(slow, "")
+    assert "less_slow" not in {s.mates for s in found}

@@ -1,15 +1,13 @@
 """Processes the batches of one topic, record by record, and acknowledges what is durable."""
 
 import asyncio
-from typing import Any, Protocol
+from typing import Protocol
 
-from aiokafka import ConsumerRecord
 from faust.types import TP
 
 from streams.runtime.kafka.acks import Acks, Take
 from streams.runtime.kafka.batch_buffer import Batch, BatchBuffer
-from streams.runtime.kafka.dead_letters import Message
-from streams.runtime.kafka.placement import MOVED
+from streams.runtime.kafka.placement import message_of
 
 
 class Consumer(Protocol):
@@ -47,27 +45,10 @@ async def _take_all(batch: Batch, consumer: Consumer, take: Take, acks: Acks) ->
         # Also within a batch: the partition may have been revoked while ``take`` waited.
         if not consumer.is_current(batch.epoch):
             return
-        durable = await take(_message(record))
+        durable = await take(message_of(record))
         # Records that wait for the same outputs are acknowledged together, as far as they lie in one batch.
         if done is not None and durable is not waiting:
             await acks.put(done, waiting)
         done, waiting = (batch.tp, record.offset + 1, batch.epoch), durable
     if done is not None:
         await acks.put(done, waiting)
-
-
-def _message(record: "ConsumerRecord[Any, Any]") -> Message:
-    moved = ""
-    for name, value in record.headers:
-        if name == MOVED and value:
-            moved = value.decode(errors="replace")
-    # A message without a value (a tombstone) becomes a dead letter like any other that cannot be read.
-    return Message(
-        record.topic,
-        record.partition,
-        record.offset,
-        record.timestamp / 1000.0,
-        record.value or b"",
-        record.key or b"",
-        moved,
-    )

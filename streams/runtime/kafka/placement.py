@@ -9,7 +9,9 @@ send records in a former one on to it.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import Any
 
+from aiokafka import ConsumerRecord
 from aiokafka.partitioner import murmur2
 
 from streams.runtime.kafka.dead_letters import Message, Outgoing
@@ -20,6 +22,24 @@ MOVED = "x-moved-from"
 
 SLOWEST_SECONDS = 600.0
 """Twice the default of five minutes after which Kafka's clients notice that a topic grew."""
+
+
+def message_of(record: "ConsumerRecord[Any, Any]") -> Message:
+    """Return a record of aiokafka's consumer as a message, with where it was sent on from."""
+    moved = ""
+    for name, value in record.headers:
+        if name == MOVED and value:
+            moved = value.decode(errors="replace")
+    # A message without a value (a tombstone) becomes a dead letter like any other that cannot be read.
+    return Message(
+        record.topic,
+        record.partition,
+        record.offset,
+        record.timestamp / 1000.0,
+        record.value or b"",
+        record.key or b"",
+        moved,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +65,12 @@ class Placement:
     _counts: dict[str, Counts] = field(default_factory=dict)
 
     def update(self, counts: Mapping[str, Counts]) -> set[str]:
-        """Replace the counts; return the topics that have grown since the last call."""
-        before, self._counts = self._counts, dict(counts)
+        """Take the counts; return the topics that have grown since the last call.
+
+        A topic that the brokers do not list at the moment keeps its count: were it forgotten, its growth
+        would not be seen, and records would be processed in states from before it.
+        """
+        before, self._counts = self._counts, {**self._counts, **counts}
         return {t for t, new in counts.items() if t in before and new.now != before[t].now}
 
     def partitions(self, topic: str) -> int:

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from streams.runtime.kafka.dead_letters import Message
+from streams.runtime.kafka.placement import message_of
 
 
 async def reread(
@@ -68,11 +69,4 @@ async def _messages(
             for record in batch:
                 if record.offset >= upto:
                     return
-                yield Message(
-                    place.topic,
-                    place.partition,
-                    record.offset,
-                    record.timestamp / 1000,
-                    record.value or b"",
-                    record.key or b"",
-                )
+                yield message_of(record)

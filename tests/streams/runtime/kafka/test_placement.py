@@ -79,6 +79,15 @@ def test_only_a_topic_that_was_known_before_has_grown():
     assert known.update({"a": Counts(8, {4: GREW}), "b": Counts(4)}) == set()
 
 
+def test_a_topic_that_is_not_listed_for_a_moment_is_seen_to_grow():
+    """Between two answers of the brokers, one of which lacks it."""
+    known = Placement("sink")
+    assert known.update({"a": Counts(4)}) == set()
+    assert known.update({}) == set()
+    assert known.partitions("a") == 4
+    assert known.update({"a": Counts(8, {4: GREW})}) == {"a"}
+
+
 def test_the_history_of_a_topic():
     """Each count once; a topic that was made anew has no past."""
     history = continued([], 4, 1.0)

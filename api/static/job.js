@@ -168,9 +168,10 @@
     output.textContent = `${counted(rows, "stage")} (rows), ${counted(columns, "replica")} (columns)`;
     redrawn(() => {
       const map = canvas(cells, rows, columns, colours(page));
-      const size = Math.max(4, Math.min(28, Math.floor(place.clientWidth / columns)));
-      map.style.width = `${size * columns}px`;
-      map.style.height = `${size * rows}px`;
+      // A cell stays wide enough to be seen, and high enough to be pointed at: many replicas are scrolled through.
+      const wide = Math.max(2, Math.min(28, place.clientWidth / columns));
+      map.style.width = `${wide * columns}px`;
+      map.style.height = `${Math.max(12, wide) * rows}px`;
       map.setAttribute("role", "img");
       map.setAttribute("aria-label", `Matrix of ${counted(rows, "pipeline stage")} and ${counted(columns, "replica")}`);
       pointed(map, rows, columns, output, (row, column) => {

@@ -8,6 +8,7 @@ from statistics import median
 
 import numpy as np
 
+from alerts.report.quantity import quantity, unit_of
 from slowrank.telemetry import Evidence, Subject, Suspicion
 from slowrank.telemetry.schema import SAMPLE_SCHEMAS, Owner
 from streams.columns import Mask
@@ -191,15 +192,15 @@ def _beyond_chance(count: float, expected: float) -> bool:
 
 
 def _count_claim(rule: CountRule, total: float, subject: Subject, *, trusted: bool) -> Claim:
-    symptom = rule.symptom
+    symptom, unit = rule.symptom, unit_of(rule.metric, "1")
     seen = Evidence(
         metric=rule.metric,
         unit="1",
         detector="counter",
         value=total,
-        note=f"in {rule.window:g} s, threshold {rule.count:g}",
+        note=f"in {rule.window:g} s, threshold {quantity(rule.count, unit)}",
     )
-    note = f"{rule.metric} rose by {total:g} in {rule.window:g} s"
+    note = f"{rule.metric} rose by {quantity(total, unit)} in {rule.window:g} s"
     rule_id = f"counter.{rule.metric}"
     claim = symptom.claim(
         subject, seen, detector=rule_id, catalogue_id="counters", rule_id=rule_id, note=note

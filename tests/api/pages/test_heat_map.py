@@ -18,12 +18,13 @@ from api.pages.assets import assets
 from api.routes.dashboard.heat import Heat
 
 RANKS, STEPS, SLOW = 1024, 500, 700
-PAGE = """<!doctype html><link rel="icon" href="data:,">
+REPLICAS = 600
+PAGE = """<!doctype html><link rel="icon" href="data:,"><link rel="stylesheet" href="/app.css">
 <script defer src="/vendor/uplot-1.6.32/uPlot.iife.min.js"></script>
 <script defer src="/plots.js"></script><script defer src="/job.js"></script>
 <div data-job="/jobs/large" data-cluster="c" data-since="" data-metric="compute_seconds">
-<span data-scale></span><div data-steps></div><div data-heat></div>
-<section><h2 id="matrix"></h2><div data-matrix></div></section></div>
+<span data-scale></span><div class="plots" data-steps></div><div class="plots" data-heat></div>
+<section><h2 id="matrix"></h2><div class="plots" data-matrix></div></section></div>
 """
 
 
@@ -43,13 +44,21 @@ def heat_map():
     return {"by": "rank", "sampled": False, "bin_ms": 10_000, "t": times, "rows": rows} | steps | heat.shown()
 
 
+def matrix():
+    """Return the answer for one stage with many replicas, the last of which is slow."""
+    heat = Heat(1, REPLICAS)
+    for replica in range(REPLICAS):
+        heat.add(0, 1.3 if replica == REPLICAS - 1 else 1.0, replica)
+    return {"pp": [0], "dp": list(range(REPLICAS)), "slowest_rank": [list(range(REPLICAS))]} | heat.shown()
+
+
 @pytest.fixture
 def address():
     """The address of a server with the page, its scripts and the compressed answer."""
     answers = {f"/{name}": (asset.body, asset.media_type) for name, asset in assets().items()}
     answers |= {"/": (PAGE.encode(), "text/html")}
     answers |= {"/jobs/large/steps": (b'{"t": []}', "application/json")}
-    answers |= {"/jobs/large/matrix": (b'{"pp": [0], "dp": [0], "data": ""}', "application/json")}
+    answers |= {"/jobs/large/matrix": (json.dumps(matrix()).encode(), "application/json")}
     large = gzip.compress(json.dumps(heat_map(), separators=(",", ":")).encode(), GZIP_LEVEL)
 
     class Handler(BaseHTTPRequestHandler):
@@ -97,4 +106,18 @@ def test_a_large_heat_map_is_small_and_quickly_drawn(address, tmp_path):
         assert f"rank {SLOW} " in page.run("document.querySelector('[data-heat] ol').innerText")
         assert size <= 300_000
         assert metrics["TaskDuration"] <= 1.0, metrics
+        assert page.console == []
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: apt-get install chromium")
+def test_a_matrix_of_many_replicas_scrolls_by_itself(address, tmp_path):
+    """On a phone the page is as wide as the screen, and each replica wide enough to be seen."""
+    with chromium(tmp_path / "profile") as page:
+        page.show(390, 800, dark=False)
+        page.open(address)
+        page.wait_for("document.querySelector('[data-matrix] canvas') !== null")
+        assert page.run("document.documentElement.scrollWidth") == 390
+        drawn = page.run("document.querySelector('[data-matrix] canvas').getBoundingClientRect().width")
+        assert drawn == 2 * REPLICAS
         assert page.console == []

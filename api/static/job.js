@@ -8,7 +8,7 @@
   // Pixels of a canvas above which rows are joined: a taller one is shrunk, and a shrunk one loses single cells.
   const MOST_ROWS = 1024;
   // Pixels from one name of a row to the next.
-  const ROW_NAME = 16;
+  const ROW_NAME = 16, NAME_HEIGHT = 11;
 
   function counted(number, noun) { return `${number} ${noun}${number === 1 ? "" : "s"}`; }
 
@@ -98,7 +98,8 @@
     side.style.height = `${pixels}px`;
     side.setAttribute("aria-hidden", "true");
     const every = Math.ceil(ROW_NAME * height / pixels);
-    for (let row = 0; row < height; row += every) {
+    // The last one only where all of it fits.
+    for (let row = 0; (row * pixels) / height <= pixels - NAME_HEIGHT; row += every) {
       const name = text("span", found.by === "node" ? found.rows.node[row * few] : `${found.rows.rank[row * few]}`, side);
       name.style.top = `${(row * pixels) / height}px`;
     }

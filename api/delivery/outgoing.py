@@ -6,8 +6,9 @@ from typing import Any
 from psycopg import Connection
 from psycopg.errors import QueryCanceled
 
+from alerts.report import spark
 from alerts.report.plot import plot
-from api.delivery.receivers.receiver import Notification
+from api.delivery.receivers.receiver import Notification, PlotForm
 from api.delivery.receivers.registry import receiver_named
 from api.security.links import finding_link
 from api.security.signing import signature_headers
@@ -19,6 +20,9 @@ from store.findings.leases import Due
 from store.findings.outbox import Event
 
 Request = tuple[dict[str, str], bytes]
+
+# Characters of a plot as text and of its labels. Chosen: what a phone shows of a chat without breaking lines.
+_TEXT_WIDTH, _TEXT_LABEL = 30, 8
 
 
 def request_of(conn: Connection[Any], due: Due, *, now: datetime, public_url: str) -> Request:
@@ -34,7 +38,7 @@ def request_of(conn: Connection[Any], due: Due, *, now: datetime, public_url: st
         credential=active[0] if receiver.credential else "",
         earlier=deliveries.sent_before(conn, due) if receiver.repeat_seconds else (),
         receipt=deliveries.newest_receipt(conn, due),
-        plot=_plot(conn, event) if receiver.with_plot else "",
+        plot=_plot(conn, event, receiver.plot) if receiver.plot else "",
         template=due.webhook.template,
     )
     body = receiver.body(notification, public_url)
@@ -50,12 +54,15 @@ def _link(event: Event, key: bytes, public_url: str) -> str:
     return finding_link(public_url, event.finding_id, key=key, at=event.at)
 
 
-def _plot(conn: Connection[Any], event: Event) -> str:
-    """Return the plots of the finding as SVG; nothing where there is no telemetry, or it takes too long."""
+def _plot(conn: Connection[Any], event: Event, form: PlotForm) -> str:
+    """Return the plots of the finding; nothing where there is no telemetry, or it takes too long."""
     if event.finding_id is None:
         return ""
     try:
         evidence = evidence_of(conn, event.finding_id)
     except (NotFound, QueryCanceled):
         return ""
+    if form == "text":
+        drawn = spark.plots(evidence, _TEXT_WIDTH, label=_TEXT_LABEL)
+        return "\n\n".join("\n".join(lines) for lines in drawn)
     return plot(event.body, evidence) if evidence["plots"] else ""

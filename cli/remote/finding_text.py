@@ -2,16 +2,15 @@
 
 import shutil
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from alerts.report.quantity import amount
+from alerts.report.spark import plots
 from cli.admin.colour import by_severity
 from cli.admin.tables import ago
 from cli.remote.client import printable
 
-BLOCKS = "▁▂▃▄▅▆▇█"
 LABEL = 10
 """Width of the column of labels, one more than the longest."""
 MIN_WIDTH, MAX_WIDTH = 60, 100
@@ -51,17 +50,10 @@ def lines(finding: Mapping[str, Any], evidence: Mapping[str, Any], width: int | 
         for command in (finding["action"].get("commands") or ()) if label == "do" else ():
             # Never wrapped: it is to be copied.
             yield f"{'':<{LABEL}}$ {printable(command)}"
-    yield from _plots(evidence, wide)
+    for drawn in plots(evidence, wide - LABEL, label=LABEL):
+        yield ""
+        yield from map(printable, drawn)
     yield from _history(finding)
-
-
-def spark(values: Sequence[float | None], lo: float, hi: float) -> str:
-    """Return one block character for each value on the scale from ``lo`` to ``hi``, a blank for None."""
-    span = (hi - lo) or 1.0
-    top = len(BLOCKS) - 1
-    return "".join(
-        " " if v is None else BLOCKS[round(top * min(max((v - lo) / span, 0.0), 1.0))] for v in values
-    )
 
 
 def _facts(finding: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -126,35 +118,6 @@ def _labelled(label: str, text: str, width: int) -> list[str]:
         subsequent_indent=" " * LABEL,
         break_long_words=False,
     ) or [label]
-
-
-def _plots(evidence: Mapping[str, Any], width: int) -> Iterator[str]:
-    for plot in evidence.get("plots") or ():
-        times, room = evidence["t"], width - LABEL
-        step = -(-len(times) // room)
-        bands = [plot.get("p05") or [], plot.get("p95") or []]
-        known = [v for column in (plot["y"], *bands) for v in column if v is not None]
-        if not known:
-            continue
-        lo, hi = min(known), max(known)
-        span = f"{_clock(evidence['from'])} to {_clock(evidence['to'])}"
-        yield ""
-        yield printable(f"{plot['metric']} in {plot['unit'] or '1'}, {lo:.4g} to {hi:.4g}, {span}")
-        yield f"{'subject':<{LABEL}}{spark(_thinned(plot['y'], step), lo, hi)}"
-        if plot.get("median"):
-            yield f"{'peers':<{LABEL}}{spark(_thinned(plot['median'], step), lo, hi)}"
-        onset = sum(t + evidence["bucket_ms"] <= evidence["onset"] for t in times) // step
-        yield f"{'':<{LABEL}}{'':>{onset}}^ onset"
-
-
-def _thinned(values: Sequence[float | None], step: int) -> list[float | None]:
-    """Return the greatest of each ``step`` values."""
-    groups = (values[i : i + step] for i in range(0, len(values), step))
-    return [max((v for v in group if v is not None), default=None) for group in groups]
-
-
-def _clock(milliseconds: int) -> str:
-    return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%H:%M:%S")
 
 
 def _history(finding: Mapping[str, Any]) -> Iterator[str]:

@@ -130,4 +130,4 @@ def _html(notification: Notification) -> str:
     )
 
 
-RECEIVER = Receiver("email", "application/json", _render, transport="smtp", max_body=MAX_MAIL, with_plot=True)
+RECEIVER = Receiver("email", "application/json", _render, transport="smtp", max_body=MAX_MAIL, plot="svg")

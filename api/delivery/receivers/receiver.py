@@ -15,6 +15,7 @@ _FINDING_BUDGET = 14_000
 
 Finding = Mapping[str, Any]
 Transport = Literal["http", "smtp", "slack", "sequence"]
+PlotForm = Literal["svg", "text"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +25,8 @@ class Notification:
     ``id`` is the same on every attempt; ``link`` is the web page of the finding for people; ``credential`` is
     the secret of a receiver that has a ``Credential``, otherwise empty; ``earlier`` is, for a receiver with
     ``repeat_seconds``, the finding as it was sent before, newest first. ``receipt`` is what the receiver
-    answered to the last delivery of the finding that it needs for this one; ``plot`` the evidence as SVG,
-    for a receiver ``with_plot``; ``template`` the body of the format of that name.
+    answered to the last delivery of the finding that it needs for this one; ``plot`` the evidence, drawn in
+    the form that the receiver has as ``plot``; ``template`` the body of the format of that name.
     """
 
     id: str
@@ -76,7 +77,8 @@ class Receiver:
     deliveries are not signed: ``render`` puts the notification's ``credential`` where the receiver wants it.
     With ``repeat_seconds`` a finding that is open is sent again that long after the last time. A new
     webhook that names no types of events gets ``more_events`` beside the default ones. ``transport`` is what
-    carries the body, at most ``max_body`` bytes, to the endpoint, whose URL has the ``url_form``.
+    carries the body, at most ``max_body`` bytes, to the endpoint, whose URL has the ``url_form``. ``plot`` is
+    the form in which the evidence is drawn for it, None for no drawing.
     """
 
     name: str
@@ -87,7 +89,7 @@ class Receiver:
     more_events: Sequence[str] = ()
     transport: Transport = "http"
     max_body: int = MAX_BODY
-    with_plot: bool = False
+    plot: PlotForm | None = None
     url_form: UrlForm | None = None
 
     @property

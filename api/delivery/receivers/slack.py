@@ -1,5 +1,7 @@
 """Slack incoming webhooks: fallback text, four facts, the action and a link as Block Kit."""
 
+import itertools
+
 from api.delivery.receivers.finding_text import facts, has_ended
 from api.delivery.receivers.receiver import Finding, Notification, Receiver
 
@@ -9,6 +11,7 @@ _HEADER = 150
 _TITLE = 300
 _FACT = 600
 _ACTION = 1500
+_PLOT = 1400
 
 # Distinguishes these events from another opening in a channel that subscribes to them.
 PREFIXES = {
@@ -37,12 +40,23 @@ def message(notification: Notification, prefix: str) -> dict[str, object]:
     if not has_ended(finding):
         action = escaped(finding.get("action", {}).get("text", ""), _ACTION)
         blocks.append({"type": "section", "text": {"type": "mrkdwn", "text": f"*Do:* {action}"}})
+    if notification.plot:
+        # As text: Slack shows no SVG, and fetches images from public addresses only.
+        blocks.append({"type": "section", "text": {"type": "mrkdwn", "text": _drawn(notification.plot)}})
     text = {"type": "plain_text", "text": "Open finding"}
     blocks.append(
         {"type": "actions", "elements": [{"type": "button", "text": text, "url": notification.link}]}
     )
     severity = "" if has_ended(finding) else f"{escaped(finding.get('severity', 'info'), 20).upper()} "
     return {"text": f"{prefix}{severity}{title(finding)}", "blocks": blocks}
+
+
+def _drawn(plot: str) -> str:
+    """Return lines of text as a block of code."""
+    # A backtick would end it. Only whole lines, so that the last plot is drawn to its end.
+    lines = [escaped(line, _FACT) for line in plot.replace("`", "'").split("\n")]
+    ends = itertools.accumulate(len(line) + 1 for line in lines)
+    return "```" + "\n".join(line for line, end in zip(lines, ends, strict=True) if end <= _PLOT) + "```"
 
 
 def headline(finding: Finding, prefix: str) -> str:
@@ -67,4 +81,4 @@ def escaped(text: object, limit: int) -> str:
     return "".join(found)
 
 
-RECEIVER = Receiver("slack", "application/json", _render)
+RECEIVER = Receiver("slack", "application/json", _render, plot="text")

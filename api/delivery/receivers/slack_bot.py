@@ -47,6 +47,7 @@ RECEIVER = Receiver(
         "bot token of Slack", "xoxb- and 10 to 240 letters, digits or hyphens", r"xoxb-[0-9A-Za-z-]{10,240}"
     ),
     transport="slack",
+    plot="text",
     url_form=UrlForm(
         "https://slack.com/api/chat.postMessage?channel=C0123456789",
         r"https?://[^?#]+/chat\.postMessage\?channel=[CDG][0-9A-Z]{2,30}",

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from cli.admin.colour import by_severity
-from cli.remote.finding_text import lines, spark
+from cli.remote.finding_text import lines
 
 FINDING = {
     "id": "fnd_01",
@@ -143,9 +143,3 @@ def test_colours_are_those_of_the_severity(monkeypatch):
     assert by_severity("x", "unheard of") == "x"
     monkeypatch.setenv("NO_COLOR", "1")
     assert by_severity("x", "critical") == "x"
-
-
-def test_a_spark_line_keeps_to_its_scale():
-    """The least value is the lowest block, what lies outside is cut off, a gap is a blank."""
-    assert spark([0.0, 0.5, 1.0, None, 9.0, -9.0], 0.0, 1.0) == "▁▅█ █▁"
-    assert spark([2.0, 2.0], 2.0, 2.0) == "▁▁"

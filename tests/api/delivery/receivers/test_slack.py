@@ -32,7 +32,8 @@ EMOJI = example(title="🔥" * 500, action=Action("WATCH", "🔥" * 5000))
 @pytest.mark.parametrize("status", ["open", "acknowledged", "resolved", "expired"])
 def test_payloads_keep_slacks_limits(finding, happened, status):
     """Both modes, in every state: lengths in UTF-16 after escaping, no empty text, no mention."""
-    notification = Notification("m", happened, NOW, finding | {"status": status}, LINK, TOKEN)
+    drawn = f"a`<b> in Hz\n{'█&' * 500}\n" * 9
+    notification = Notification("m", happened, NOW, finding | {"status": status}, LINK, TOKEN, plot=drawn)
     by_webhook = json.loads(receiver_named("slack").body(notification, ""))
     by_bot = json.loads(receiver_named("slack_bot").body(notification, ""))
     replies = [by_bot["reply"]] if by_bot["reply"] else []
@@ -264,3 +265,26 @@ def test_the_api_takes_a_channel_and_a_bots_token(client, change):
     url = f"https://slack.com/api/chat.postMessage?channel={CHANNEL}"
     asked = {"url": url, "format": "slack_bot", "secret": TOKEN} | change
     assert client.post("/api/v1/webhooks", json=asked).status_code == (403 if "url" in change else 409)
+
+
+@pytest.fixture
+def slack_hook(receiver, add_webhook):
+    """An incoming webhook."""
+    return add_webhook(receiver.url, format="slack")[0]
+
+
+def test_the_evidence_is_drawn_in_the_message(receiver, slack_hook, slow_job, notifier):
+    """As lines of block characters in a block of code: the rank beside its peers, and the onset."""
+    asyncio.run(notifier(receiver)[0].drain())
+    [drawn] = [
+        block["text"]["text"]
+        for block in json.loads(receiver.got[0].body)["blocks"]
+        if block["type"] == "section" and block.get("text", {}).get("text", "").startswith("```")
+    ]
+    assert drawn.endswith("```")
+    heading, own, peers, onset, *_ = drawn.strip("`").split("\n")
+    assert heading.startswith("compute_seconds in s, ")
+    assert {own[:8], peers[:8]} == {"subject ", "peers   "}
+    assert "█" in own
+    assert "█" not in peers
+    assert onset.endswith("^ onset")

@@ -13,7 +13,7 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from alerts.finding import Finding
 from slowrank.telemetry import JobSteps, NodeEvent, NodeSample, RankPace, Record
@@ -24,7 +24,7 @@ from streams.job.stage import DEFAULT_MEMORY_BYTES
 from streams.node.events.job_events import end_of
 from streams.rollup.paces import pace_row
 from streams.rollup.rollup import RollUp, Rows
-from streams.stage import Buffering, Output, Stage
+from streams.stage import Buffering, Output, Restorable, Stage
 from streams.watermark import Watermark
 
 log = logging.getLogger(__name__)
@@ -81,6 +81,24 @@ class Pipeline:
         if self._rollup is not None and not isinstance(record, NodeEvent):
             self._emit(self._rollup.add(record))
         return findings
+
+    def snapshot(self) -> Any:
+        """Return the state, to be saved before the next record: without settings, and without roll-ups."""
+        stages = [stage.snapshot() for stage in self._restorable()]
+        return {"stages": stages, "watermark": self._watermark, "ends": self._ends}
+
+    def restore(self, kept: Any) -> None:
+        """Take what ``snapshot`` of a pipeline with equal settings returned, after saving and loading."""
+        for stage, state in zip(self._restorable(), kept["stages"], strict=True):
+            stage.restore(state)
+        self._watermark, self._ends = kept["watermark"], kept["ends"]
+
+    def _restorable(self) -> list[Restorable]:
+        stages = (*self._tickers, self._finding)
+        found = [stage for stage in stages if isinstance(stage, Restorable)]
+        if len(found) < len(stages):
+            raise TypeError("a stage of this pipeline gives no snapshots")
+        return found
 
     def suspect(self, suspicions: Sequence[Output]) -> list[Finding]:
         """Process suspicions from outside the stages; return the findings they opened or changed."""

@@ -75,7 +75,7 @@ TABLE = {
     " streams.node streams.node.events streams.rollup"
     " streams.runtime.kafka streams.runtime.monitoring streams.runtime.snapshots"
     " msgspec aiokafka",
-    "streams.runtime.snapshots": "streams.node.rules streams.config streams.runtime.kafka"
+    "streams.runtime.snapshots": "streams.cluster streams.node.rules streams.config streams.runtime.kafka"
     " streams.runtime.monitoring numpy msgspec cramjam",
     "api": "slowrank alerts store api.alertmanager api.delivery api.foreign api.http api.pages api.routes"
     " api.routes.ingest api.security fastapi msgspec prometheus_client psycopg psycopg_pool",

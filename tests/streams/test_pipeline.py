@@ -5,10 +5,14 @@ import numpy as np
 import pytest
 
 from alerts.finding import Finding
+from simulator import Cluster, ClusterSpec, Fault
+from simulator.cluster.layout import JobSpec
 from slowrank.telemetry import NodeEvent, NodeSample, Subject, Suspicion
 from store.telemetry.buckets import NodeLatest, SampleRollup, StepRollup
+from streams.files.replay import findings_of
 from streams.node.batching import BatchBySecond
 from streams.pipeline import Pipeline, local_pipeline
+from streams.runtime.snapshots.state_codec import dumps, loads
 from tests.roll_ups import unpacked
 from tests.streams import traffic
 
@@ -247,3 +251,18 @@ def test_suspicions_reach_the_finding_stage_in_the_order_they_were_made():
     finding = Recorder()
     Pipeline(node=Recorder([first, second]), job=Recorder(), finding=finding).process(event(T0))
     assert finding.records == [first, second]
+
+
+@pytest.mark.parametrize("share", [0.2, 0.5, 0.8])
+def test_a_pipeline_goes_on_from_its_snapshot(share):
+    """Saved and loaded before, within or after a fault, the findings are those of the undisturbed run."""
+    job = JobSpec(dp=4, tp=8, step_seconds=1.0, job_id="j")
+    faults = [Fault(kind="clock_lock", node=1, gpu=2, onset=100, magnitude=1.35)]
+    records = list(Cluster(ClusterSpec(nodes=4, jobs=(job,), start=T0), seed=3, faults=faults).run(240.0))
+    expected = list(findings_of(records, local_pipeline()))
+    cut, first, second = int(share * len(records)), local_pipeline(), local_pipeline()
+    found = [finding for record in records[:cut] for finding in first.process(record)]
+    second.restore(loads(dumps(first.snapshot())))
+    found += [finding for record in records[cut:] for finding in second.process(record)]
+    assert "straggler.fail_slow" in {finding.kind for finding in expected}
+    assert [*found, *second.finish()] == expected

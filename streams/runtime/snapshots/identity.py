@@ -17,7 +17,7 @@ import numpy as np
 
 from streams.config.settings import Tuning
 
-PACKAGES = ("detectors", "slowrank", "streams")
+PACKAGES = ("alerts", "detectors", "slowrank", "streams")
 
 
 def identity(tuning: Tuning, *others: object) -> str:

@@ -39,8 +39,8 @@ class Saved:
 class SnapshotFolder:
     """Reads and writes snapshots; what is wrong with one is logged and counted, and never raised.
 
-    ``identity``: see ``streams.runtime.snapshots.identity``; ``read_on`` reads the rest of the log; ``now``
-    is in Unix seconds. The folder must exist and be private.
+    ``identity``: see ``streams.runtime.snapshots.identity``; ``read_on`` reads the rest of the log, by
+    default of none; ``now`` is in Unix seconds. The folder must exist and be private.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class SnapshotFolder:
         folder: Path,
         *,
         identity: str,
-        read_on: ReadOn,
+        read_on: ReadOn | None = None,
         counts: SnapshotCounts,
         now: Callable[[], float],
     ) -> None:
@@ -56,7 +56,7 @@ class SnapshotFolder:
         self._identity = identity
         self._counts = counts
         self._now = now
-        self.read_on = read_on
+        self.read_on: ReadOn = read_on or _nothing
         self._left_behind()
 
     def frozen(
@@ -110,7 +110,7 @@ class SnapshotFolder:
         """Log and count a snapshot that is not used."""
         self._counts.refused[refused.reason] += 1
         log.warning(
-            "%s:%d: the snapshot is ignored, the state is rebuilt from the log: %s (%s)",
+            "%s:%d: the snapshot is ignored, the state is built without it: %s (%s)",
             *place,
             refused.reason,
             refused,
@@ -150,3 +150,8 @@ class SnapshotFolder:
             with suppress(FileNotFoundError):
                 if part.stat().st_mtime < self._now() - LEFT_BEHIND_SECONDS:
                     part.unlink()
+
+
+async def _nothing(_topic: str, _partition: int, _first: int, _upto: int) -> AsyncIterator[Message]:
+    return
+    yield

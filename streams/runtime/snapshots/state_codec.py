@@ -3,7 +3,8 @@
 The bytes are a pickle: a state is a graph of some thousand objects that share parts, and arrays make up most
 of it. A pickle may name any function to be called, so the reader takes only what is listed here: classes of
 our own packages that hold state, the constructors of arrays and containers, and a few functions by name.
-Nothing else is looked up or called. Parts that are code (the rules with their tests) are saved by name.
+Nothing else is looked up or called. Parts that are code (the rules with their tests, the functions of
+timelines) are saved by name.
 """
 
 import copyreg
@@ -14,10 +15,12 @@ from collections import ChainMap
 from types import MethodType
 from typing import Any
 
+from streams.cluster.incidents import INCIDENTS
+from streams.cluster.timeline import SCOPE, Fold
 from streams.node.rules.counter_rules import GPU_COUNTS, HOST_COUNTS, NIC_COUNTS, CountRule, StateRule
 from streams.node.rules.state_rules import GPU_STATES, NIC_STATES, NODE_STATES
 
-STATE_PACKAGES = ("detectors.", "slowrank.telemetry.", "streams.")
+STATE_PACKAGES = ("alerts.", "detectors.", "slowrank.telemetry.", "streams.")
 """Classes of these packages are taken, but for ``streams.runtime``, where most do input and output."""
 
 RUNTIME_CLASSES = frozenset(
@@ -74,6 +77,7 @@ _RULES: dict[str, tuple[CountRule | StateRule, ...]] = {
     "nic states": NIC_STATES,
     "node states": NODE_STATES,
 }
+_FOLDS: dict[str, Fold[Any, Any]] = {"scope": SCOPE, "incidents": INCIDENTS}
 _NAMES = {id(rule): (table, i) for table, rules in _RULES.items() for i, rule in enumerate(rules)}
 
 
@@ -85,7 +89,12 @@ def dumps(state: object) -> bytes:
     """Return a state as bytes. Raises ``BadState`` if it holds something that cannot be taken back."""
     written = io.BytesIO()
     pickler = pickle.Pickler(written, pickle.HIGHEST_PROTOCOL)
-    by_name: dict[type, Any] = {CountRule: _rule_name, StateRule: _rule_name, MethodType: _method_name}
+    by_name: dict[type, Any] = {
+        CountRule: _rule_name,
+        StateRule: _rule_name,
+        Fold: _fold_name,
+        MethodType: _method_name,
+    }
     others: dict[type, Any] = copyreg.dispatch_table
     pickler.dispatch_table = ChainMap(by_name, others)
     try:
@@ -130,6 +139,17 @@ def _rule(table: str, number: int) -> CountRule | StateRule:
     return _RULES[table][number]
 
 
+def _fold_name(fold: Fold[Any, Any]) -> tuple[Any, ...]:
+    name = next((name for name, known in _FOLDS.items() if known is fold), None)
+    if name is None:
+        raise pickle.PicklingError(f"a fold outside of the table: {fold}")
+    return _fold, (name,)
+
+
+def _fold(name: str) -> Fold[Any, Any]:
+    return _FOLDS[name]
+
+
 def _method_name(method: Any) -> tuple[Any, ...]:
     return _method, (method.__self__, method.__name__)
 
@@ -142,4 +162,4 @@ def _method(owner: object, name: str) -> Any:
     return found
 
 
-_OWN: dict[tuple[str, str], Any] = {(__name__, f.__name__): f for f in (_rule, _method)}
+_OWN: dict[tuple[str, str], Any] = {(__name__, f.__name__): f for f in (_rule, _fold, _method)}

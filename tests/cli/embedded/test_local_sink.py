@@ -14,6 +14,8 @@ from store.findings import findings
 from store.migrate import migrate
 from store.pool import open_pool
 from streams.config.settings import Layer, Tuning
+from streams.runtime.monitoring.snapshot_counts import SnapshotCounts
+from streams.runtime.snapshots.snapshot_folder import SnapshotFolder
 from tests.streams import traffic
 
 pytestmark = pytest.mark.integration
@@ -263,3 +265,71 @@ def test_a_clock_an_hour_off_is_a_finding_and_puts_no_row_into_another_hour(
     assert all(NOW - 10 <= bucket < NOW + 120 for bucket, _ in rows)
     # What is ahead by more than five minutes is refused while the clock is measured.
     assert sum(n for _, n in rows) == (120 if off < 0 else 112)
+
+
+def restarted(pool, clock, folder):
+    """A sink as a new process makes it, with the snapshots of the last one."""
+    folder.mkdir(mode=0o700, exist_ok=True)
+    snapshots = SnapshotFolder(folder, identity="i", counts=SnapshotCounts(), now=clock)
+    return LocalSink(pool, now=clock, tuning=Tuning(), snapshots=snapshots)
+
+
+@pytest.mark.parametrize("end", ["stopped", "killed"])
+@pytest.mark.parametrize(("away", "missed"), [(5, [("exporter.stale", "node-3")]), (60, [])])
+def test_a_restart_goes_on_from_the_last_snapshot(clock, database, tmp_path, monkeypatch, end, away, missed):
+    """A node that fell silent meanwhile is missed, and no other; a process away for a minute begins anew."""
+    # The clock of the test passes faster than the CPU time that snapshots may take.
+    monkeypatch.setattr("cli.embedded.local_sink.MOST_CPU", 100.0)
+    migrate(database)
+    records = list(traffic.nodes(count=4, seconds=250, ends=NOW + 250))
+    with open_pool(database, name="sink") as pool:
+        first = restarted(pool, clock, tmp_path / "snapshots")
+        send(first, clock, [r for r in records if r.ts < NOW + 120])
+        if end == "stopped":
+            first.close()
+        clock.now += away
+        second = restarted(pool, clock, tmp_path / "snapshots")
+        send(second, clock, [r for r in records if r.ts >= NOW + 120 + away and r.node != "node-3"])
+        second.close()
+    with psycopg.connect(database) as conn:
+        query = "SELECT kind, node FROM findings WHERE status NOT IN ('suspected', 'expired')"
+        assert conn.execute(query).fetchall() == missed
+
+
+def test_no_snapshot_is_taken_before_its_findings_are_stored(clock, database, tmp_path, monkeypatch):
+    """A process that goes on from it would not put them out again."""
+    migrate(database)
+    failing(monkeypatch, "node-0", psycopg.OperationalError("gone"))
+    with open_pool(database, name="sink") as pool:
+        sink = restarted(pool, clock, tmp_path / "snapshots")
+        sink.accept([lost_gpu("node-0")])
+        sink.close()
+        assert list((tmp_path / "snapshots").iterdir()) == []
+        sink.close()
+        assert len(list((tmp_path / "snapshots").iterdir())) == 1
+
+
+def test_a_state_on_which_a_stage_raised_is_not_kept(clock, database, tmp_path, monkeypatch):
+    """Neither is the last one before it: it may be the cause."""
+    migrate(database)
+    with open_pool(database, name="sink") as pool:
+        restarted(pool, clock, tmp_path / "snapshots").close()
+        sink = restarted(pool, clock, tmp_path / "snapshots")
+        monkeypatch.setattr("streams.node.stage.NodeStage.process", lambda *_: 1 // 0)
+        sink.accept([lost_gpu("node-0")])
+        sink.close()
+    assert sink.set_aside
+    assert list((tmp_path / "snapshots").iterdir()) == []
+
+
+def test_a_snapshot_that_cannot_be_taken_is_set_aside(clock, database, tmp_path):
+    """The process begins anew, as without one."""
+    migrate(database)
+    with open_pool(database, name="sink") as pool:
+        restarted(pool, clock, tmp_path / "snapshots").close()
+        [file] = (tmp_path / "snapshots").iterdir()
+        file.write_bytes(file.read_bytes()[:-1] + b"?")
+        sink = restarted(pool, clock, tmp_path / "snapshots")
+        sink.accept([lost_gpu("node-0")])
+        sink.close()
+    assert stored(database) == [("xid.79", "open")]

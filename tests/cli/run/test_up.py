@@ -27,7 +27,7 @@ from simulator import Cluster, ClusterSpec, Fault
 from simulator.cluster.layout import one_job
 from slowrank import StepTimer
 from slowrank.settings import Settings
-from slowrank.telemetry import JobSteps, NodeSample, Subject
+from slowrank.telemetry import JobSteps, NodeEvent, NodeSample, Subject
 from slowrank.telemetry.json_rows import rows
 from store.findings import findings
 from streams.config.settings import Tuning
@@ -267,6 +267,26 @@ def test_the_key_is_private_and_kept(home):
     assert key_file.stat().st_mode & 0o777 == 0o600
     # It may be of another installation, and the API never shows it again.
     assert (home / "config/key.1").read_text().strip() == found[0]
+
+
+@pytest.mark.slow
+def test_a_restart_goes_on_with_the_same_settings(home, caplog, monkeypatch):
+    """The detectors' state is in the data folder, for its owner alone; other settings do not take it."""
+    # A busy machine may take longer to start a database.
+    monkeypatch.setattr("cli.embedded.local_sink.LONGEST_STOP_SECONDS", 300.0)
+    event = NodeEvent(cluster="c", node="n", ts=time.time(), source="kmsg", code="xid.79", seq=1)
+    found = []
+    for memory in (1024, 1024, 2048):
+        # Links to runbooks are part of the settings, and otherwise contain the port.
+        address = "http://slowrank.example"
+        settings = Settings(database_url=None, streams_job_memory_mib=memory, public_url=address)
+        with local_stack(StackConfig(home / "data", 0), settings, Tuning()) as stack:
+            found.append(list(stack.sink._clusters))
+            if not found[-1]:
+                stack.sink.accept([event])
+    assert found == [[], ["c"], []]
+    assert "the snapshot is ignored" in caplog.text
+    assert (home / "data/snapshots").stat().st_mode & 0o777 == 0o700
 
 
 @pytest.mark.slow

@@ -4,11 +4,14 @@ import itertools
 import os
 import pickle
 import random
+from dataclasses import replace
 from types import FunctionType, ModuleType
 
 import numpy as np
 import pytest
 
+from streams.cluster.incidents import INCIDENTS
+from streams.cluster.timeline import SCOPE
 from streams.node.rules.counter_rules import NIC_COUNTS, CountRule
 from streams.node.rules.state_rules import GPU_STATES
 from streams.open_suspicions import OpenSuspicions
@@ -48,6 +51,13 @@ def test_a_rule_outside_of_the_tables_cannot_be_saved():
     other = CountRule(rule.metric, 1.0, 1.0, rule.symptom, "none")
     with pytest.raises(BadState, match="outside of the tables"):
         dumps(other)
+
+
+def test_the_functions_of_timelines_are_those_of_this_process():
+    """Of the two tables; of no other."""
+    assert all(loads(dumps(fold)) is fold for fold in (SCOPE, INCIDENTS))
+    with pytest.raises(BadState, match="outside of the table"):
+        dumps(replace(SCOPE))
 
 
 def test_a_lambda_cannot_be_saved():

@@ -8,8 +8,10 @@ PYTEST_ARGS ?=
 BENCH ?= api bocpd calibration capacity changes chronic cost delivery exporter fleet gray hook huge_job jobs lemons peers pipeline place quality randomised real resolution restart rollups series soak startup storage streams stress transport transport_kill wire
 # A slow test that passed on exactly this tree is not run again, except in CI and with FRESH=1.
 UNCHANGED := $(if $(CI)$(FRESH),,-p unchanged)
-# Processes: four share the time that tests wait for servers. Tests named by hand run one by one.
-WORKERS ?= $(if $(PYTEST_ARGS),0,4)
+# Processes: six share the time that tests wait for servers. Tests named by hand run one by one.
+WORKERS ?= $(if $(PYTEST_ARGS),0,6)
+# Tests without servers wait less: three processes for two cores.
+FAST_WORKERS ?= $(shell echo $$((($$(nproc) * 3 + 1) / 2)))
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # The tests start hundreds of processes, each of which would compile all it imports.
 unexport PYTHONDONTWRITEBYTECODE
@@ -37,7 +39,7 @@ test: compiled ## Start real Kafka and TimescaleDB, run every test (PYTEST_ARGS=
 	  $(VENV)/bin/python -m pytest -p side_by_side -n $(WORKERS) $(UNCHANGED) $(PYTEST_ARGS)
 
 test-fast: $(VENV)/installed ## Run the tests that need no server and take no more than seconds each
-	PYTHONPATH=scripts $(VENV)/bin/python -m pytest -p side_by_side -n logical -m 'not integration and not slow' $(PYTEST_ARGS)
+	PYTHONPATH=scripts $(VENV)/bin/python -m pytest -p side_by_side -n $(FAST_WORKERS) -m 'not integration and not slow' $(PYTEST_ARGS)
 
 # The tests and the numba kernel, which the processes would otherwise compile all at the same time.
 compiled: $(VENV)/installed

@@ -5,8 +5,10 @@ from __future__ import annotations
 import gc
 import os
 import secrets
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NoReturn
 
 import psycopg
@@ -19,6 +21,8 @@ from servers.kafka import KafkaCluster
 from servers.process import ServiceError
 from servers.prometheus import Prometheus
 from servers.timescale import Timescale
+
+from cli.embedded import postgres
 
 # The same examples in every run, and no verdict on how fast a busy machine tries them.
 settings.register_profile(
@@ -53,6 +57,15 @@ def kafka_bootstrap() -> str:
 def timescale_dsn() -> str:
     """Superuser DSN of a real TimescaleDB shared by the whole run; see `database` for one of your own."""
     return connection("SLOWRANK_TEST_DSN")
+
+
+@pytest.fixture(scope="session")
+def plain_server() -> Iterator[str]:
+    """DSN of a plain PostgreSQL; its folder is open to all, so that root can give the server to nobody."""
+    with tempfile.TemporaryDirectory(prefix="slowrank-tests-") as folder:
+        Path(folder).chmod(0o755)
+        with postgres.database(Path(folder) / "data", throwaway=True) as dsn:
+            yield dsn
 
 
 @pytest.fixture

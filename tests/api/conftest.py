@@ -6,14 +6,12 @@ import secrets
 import socket
 import ssl
 import subprocess
-import tempfile
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 
 import httpx
 import psycopg
@@ -32,7 +30,6 @@ from api.ingest import SinkUnavailable
 from api.metrics import NotifierMetrics, new_registry
 from api.security.auth import SCOPES
 from api.security.signing import new_secret
-from cli.embedded.postgres import database
 from slowrank.settings import Settings
 from slowrank.telemetry import BadRecord
 from slowrank.telemetry.records import Subject
@@ -174,16 +171,10 @@ SET session_replication_role = origin;
 
 
 @pytest.fixture(scope="session")
-def api_server():
+def api_server(request):
     """Superuser DSN of a real PostgreSQL: the shared TimescaleDB, else the one from the wheel."""
     dsn = os.environ.get("SLOWRANK_TEST_DSN") or services.exports().get("SLOWRANK_TEST_DSN")
-    if dsn:
-        yield dsn
-        return
-    with tempfile.TemporaryDirectory(prefix="slowrank-api-") as folder:
-        Path(folder).chmod(0o755)  # root gives the server to nobody
-        with database(Path(folder) / "data", throwaway=True) as embedded:
-            yield embedded
+    return dsn or request.getfixturevalue("plain_server")
 
 
 @pytest.fixture(scope="session")

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.rig.network import NotPermitted, check_permitted
+from tests.priority import COMES_FIRST
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -39,7 +40,7 @@ def test_faults_of_real_processes_are_found(tmp_path):
     ]
     done = subprocess.run(
         # Before other tests and behind the ranks, as on its own machines; who may make namespaces may do so.
-        ["nice", "-n", "-10", sys.executable, "-m", "benchmarks.rig", *options],
+        [*COMES_FIRST, sys.executable, "-m", "benchmarks.rig", *options],
         cwd=ROOT,
         env=os.environ | {"PYTHONPATH": str(ROOT / "scripts")},
         capture_output=True,

@@ -6,22 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.priority import COMES_FIRST, FIRST
+
 ROOT = Path(__file__).resolve().parents[2]
 
-
-def may_come_first() -> bool:
-    """Whether this process may raise its own priority."""
-    usual = os.getpriority(os.PRIO_PROCESS, 0)
-    try:
-        os.setpriority(os.PRIO_PROCESS, 0, usual - 1)
-    except PermissionError:
-        return False
-    os.setpriority(os.PRIO_PROCESS, 0, usual)
-    return True
-
-
 # Detectors that wait for a processor while other tests have it rightly report that they lag.
-FIRST = may_come_first()
 pytestmark = [] if FIRST else [pytest.mark.alone]
 
 
@@ -31,9 +20,7 @@ pytestmark = [] if FIRST else [pytest.mark.alone]
 def test_a_really_slowed_rank_rings_the_right_bell_once(kafka_bootstrap, timescale_dsn, tmp_path):
     """Real processes, real servers: silence while healthy, then one finding, of the slowed rank."""
     environ = os.environ | {"SLOWRANK_TEST_KAFKA": kafka_bootstrap, "SLOWRANK_TEST_DSN": timescale_dsn}
-    command = [sys.executable, str(ROOT / "examples/real_input.py"), "--logs", str(tmp_path)]
-    if FIRST:
-        command = ["nice", "-n", "-10", *command]
+    command = [*COMES_FIRST, sys.executable, str(ROOT / "examples/real_input.py"), "--logs", str(tmp_path)]
 
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=450)
 

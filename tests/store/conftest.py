@@ -4,14 +4,11 @@ Plain PostgreSQL is the one ``slowrank up`` embeds (the wheel ``pixeltable-pgser
 """
 
 import secrets
-import tempfile
-from pathlib import Path
 
 import psycopg
 import pytest
 from psycopg import sql
 
-from cli.embedded import postgres
 from store.migrate import migrate
 
 TABLES = (
@@ -19,15 +16,6 @@ TABLES = (
     "api_keys, audit, heartbeats, samples_10s, nic_10s, host_10s, steps_10s, nodes, paces, ranks, jobs, "
     "requests"
 )
-
-
-@pytest.fixture(scope="session")
-def plain_server():
-    """DSN of a plain PostgreSQL; its folder is open to all, so that root can give the server to nobody."""
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder).chmod(0o755)
-        with postgres.database(Path(folder), throwaway=True) as dsn:
-            yield dsn
 
 
 @pytest.fixture(scope="session", params=["plain", pytest.param("timescale", marks=pytest.mark.integration)])

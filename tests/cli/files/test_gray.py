@@ -1,6 +1,7 @@
 """`slowrank gray`, and its model in `slowrank backtest`."""
 
 import json
+from importlib.util import find_spec
 
 import msgspec
 import pytest
@@ -15,7 +16,8 @@ from simulator import Cluster, ClusterSpec, JobSpec
 from slowrank.telemetry import json_rows
 from streams.cluster.stage import FindingStage
 
-pytest.importorskip("sklearn")
+# Not importorskip: importing it takes a second of every process that collects the tests.
+pytestmark = pytest.mark.skipif(find_spec("sklearn") is None, reason="scikit-learn is not installed")
 
 
 def command(function):

@@ -1,12 +1,16 @@
 """The healthy region of many features."""
 
+from importlib.util import find_spec
+
 import msgspec
 import numpy as np
 import pytest
 
 from detectors.node.gray_envelope import Envelope, fit_envelope
 
-pytest.importorskip("sklearn")
+# Not importorskip: importing it takes a second of every process that collects the tests.
+pytestmark = pytest.mark.skipif(find_spec("sklearn") is None, reason="scikit-learn is not installed")
+
 NAMES = tuple(f"f{i}" for i in range(12))
 
 

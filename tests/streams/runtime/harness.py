@@ -38,6 +38,8 @@ class Rig:
     prefix: str = field(default_factory=lambda: f"t{secrets.token_hex(4)}-")
     settings: dict[str, str] = field(default_factory=dict)
     workers: list["Worker"] = field(default_factory=list)
+    before: list[str] = field(default_factory=list)
+    """What stands before the command of a worker, such as ``nice``."""
 
     def prepare(self):
         """Create the topics and bring the database up to date."""
@@ -242,7 +244,7 @@ class Worker:
         with self.log.open("wb") as log:
             # At home, where a test may put a slowrank.toml.
             self.process = subprocess.Popen(
-                [sys.executable, "-c", WORKER, *command],
+                [*rig.before, sys.executable, "-c", WORKER, *command],
                 env=rig.environment,
                 cwd=rig.home,
                 stdout=log,

@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from alerts.kind import DomainRule, Kind, Standing
 from alerts.xid_kinds import XID_KINDS
-from slowrank.telemetry.xids import xid, xid_of
+from slowrank.telemetry.hardware.xids import xid, xid_of
 
 FATAL, SYMPTOM, CAUSE, ASIDE = Standing
 

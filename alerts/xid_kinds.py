@@ -1,8 +1,8 @@
-"""The kinds of NVIDIA's XIDs, made from the catalogue (``slowrank.telemetry.xids``)."""
+"""The kinds of NVIDIA's XIDs, made from the catalogue (``slowrank.telemetry.hardware.xids``)."""
 
 from alerts.kind import Kind, Standing
+from slowrank.telemetry.hardware.xids import XIDS, Xid
 from slowrank.telemetry.records import Severity
-from slowrank.telemetry.xids import XIDS, Xid
 
 RECOVERY = "xid.154"
 """The driver asks for a recovery action: ``xid.154.N`` is the kind of action N, as NVML numbers them."""

@@ -36,8 +36,8 @@ BENCHMARKS = {
     "storage": "benchmarks.scale.storage",
     "streams": "benchmarks.api.streams",
     "stress": "benchmarks.speed.stress",
-    "transport": "benchmarks.speed.transport",
-    "transport_kill": "benchmarks.speed.transport_kill",
+    "transport": "benchmarks.speed.transport.throughput",
+    "transport_kill": "benchmarks.speed.transport.kill",
     "wire": "benchmarks.speed.wire",
 }
 """Name → module with `main(argv) -> int`; imported only when it is run."""

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from alerts.kinds import kind_of
 from alerts.report.severity import milder
+from slowrank.telemetry.hardware.xids import XIDS, xid_of
 from slowrank.telemetry.records import Severity
-from slowrank.telemetry.xids import XIDS, xid_of
 from streams.node.rules.counter_rules import (
     GPU_COUNTS,
     HOST_COUNTS,

@@ -20,6 +20,7 @@ TABLE = {
     "slowrank.foreign": "slowrank.telemetry",
     "slowrank.settings": "pydantic pydantic_settings",
     "slowrank.telemetry": "msgspec",
+    "slowrank.telemetry.hardware": "slowrank.telemetry msgspec",
     "exporters": "slowrank exporters.host exporters.nccl exporters.nvml exporters.scrape kafka",
     "exporters.host": "slowrank exporters",
     "exporters.nvml": "slowrank.telemetry exporters exporters.host pynvml",
@@ -57,7 +58,8 @@ TABLE = {
     " streams.node streams.node.rules numpy",
     "streams.job": "slowrank.telemetry detectors streams streams.job.detectors numpy msgspec",
     "streams.job.detectors": "slowrank.telemetry detectors streams.job numpy msgspec",
-    "streams.cluster": "slowrank.telemetry detectors alerts streams numpy msgspec",
+    "streams.cluster": "slowrank.telemetry detectors alerts streams streams.cluster.incidents numpy msgspec",
+    "streams.cluster.incidents": "slowrank.telemetry detectors.node alerts streams streams.cluster msgspec",
     "streams.rollup": "slowrank.telemetry detectors.fleet store.telemetry streams streams.node numpy",
     "streams.config": "slowrank detectors.node alerts streams"
     " streams.node streams.job streams.cluster numpy msgspec",

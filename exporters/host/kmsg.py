@@ -13,8 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from exporters.collector import Event, Instant, Reading, Severity
-from slowrank.telemetry.event_grades import CORRECTED, DRIVER, FATAL, NONE, NONFATAL, NVLINK5, graded
-from slowrank.telemetry.xids import xid, xid_of
+from slowrank.telemetry.hardware.event_grades import CORRECTED, DRIVER, FATAL, NONE, NONFATAL, NVLINK5, graded
+from slowrank.telemetry.hardware.xids import xid, xid_of
 
 # The kernel's longest record: a smaller buffer gets EINVAL instead of it.
 _RECORD_BYTES = 8192

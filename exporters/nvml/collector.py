@@ -17,7 +17,7 @@ from exporters.nvml.child_handle import Reply
 from exporters.nvml.deadlines import SOFT_SECONDS, START_SECONDS, GpuState
 from exporters.nvml.gpu_names import GpuNames
 from exporters.nvml.pool import ReaderPool
-from slowrank.telemetry.boards import board_label
+from slowrank.telemetry.hardware.boards import board_label
 from slowrank.telemetry.records import GPUS_RELEASED
 
 NVML_CHILD = (sys.executable, "-m", "exporters.nvml.child")

@@ -8,8 +8,8 @@ from typing import Literal
 from slowrank.foreign.rules import Rule
 from slowrank.foreign.series import Point
 from slowrank.telemetry.columns import Value
+from slowrank.telemetry.hardware.xids import xid
 from slowrank.telemetry.schema import CURRENT_SAMPLE_SCHEMA, SAMPLE_SCHEMAS, Owner
-from slowrank.telemetry.xids import xid
 
 _SCHEMA = SAMPLE_SCHEMAS[CURRENT_SAMPLE_SCHEMA]
 _WHOLE = {

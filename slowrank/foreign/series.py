@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from slowrank.foreign.rules import RULES, Rule
-from slowrank.telemetry.boards import board_label
 from slowrank.telemetry.checks import MAX_NAME
+from slowrank.telemetry.hardware.boards import board_label
 from slowrank.telemetry.schema import Owner
 
 Labels = Mapping[str, str]

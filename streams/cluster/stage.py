@@ -23,7 +23,7 @@ from alerts.kinds import UNHEARD_KIND
 from alerts.reasoning.corroborate import excused
 from alerts.report.render import Sources, render, sources_of
 from slowrank.telemetry import HangVote, LinkDelay, NodeAnnounced, StartupPhase, Subject, Suspicion
-from slowrank.telemetry.boards import on_board
+from slowrank.telemetry.hardware.boards import on_board
 from streams.cluster.hang_attribution import (
     HangAttribution,
     attributable,
@@ -32,8 +32,8 @@ from streams.cluster.hang_attribution import (
     only_unheard,
     with_hangs,
 )
-from streams.cluster.incident_members import Incidents, Membership, as_member, membership_of, with_members
-from streams.cluster.incidents import INCIDENTS
+from streams.cluster.incidents.fold import INCIDENTS
+from streams.cluster.incidents.members import Incidents, Membership, as_member, membership_of, with_members
 from streams.cluster.job_startup import Startups
 from streams.cluster.link_delays import Pairwise
 from streams.cluster.timeline import SCOPE, Timeline

@@ -4,7 +4,7 @@ import math
 import zlib
 
 from slowrank.telemetry import NodeAnnounced, NodeSample
-from slowrank.telemetry.boards import boards_in
+from slowrank.telemetry.hardware.boards import boards_in
 from streams.deadlines import NextDeadline
 from streams.suspicions import Place
 

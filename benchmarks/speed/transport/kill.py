@@ -27,7 +27,7 @@ from typing import Any, Literal
 import faust
 from aiokafka import AIOKafkaProducer
 
-from benchmarks.speed.transport import PARTITIONS, committed, create, drop
+from benchmarks.speed.transport.throughput import PARTITIONS, committed, create, drop
 from slowrank.settings import Settings
 from streams.runtime.faust_app import build, group
 from streams.runtime.kafka.acks import Take

@@ -22,7 +22,7 @@ import time
 from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
-from benchmarks.speed.transport_consumers import CONSUMERS, consume
+from benchmarks.speed.transport.consumers import CONSUMERS, consume
 from slowrank.telemetry import NodeSample, encode
 from slowrank.telemetry.columns import pack
 from slowrank.telemetry.schema import GPU_V1, HOST_V1, NIC_V1

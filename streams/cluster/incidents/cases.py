@@ -11,7 +11,7 @@ from alerts.cases.gpu_hours_lost import GpuHoursLost
 from alerts.cases.lifecycle import transition
 from alerts.cases.source import Source
 from slowrank.telemetry import Suspicion
-from streams.cluster.incident_kinds import EVERYWHERE
+from streams.cluster.incidents.kinds import EVERYWHERE
 
 
 def made(key: str, suspicion: Suspicion) -> Case:

@@ -6,9 +6,9 @@ from alerts.cases.case import Case
 from alerts.kinds import UNHEARD_KIND
 from alerts.reasoning.fusion import family_votes
 from detectors.node.fault_domains import DomainConfig, Explanation, Suspect, explain
-from streams.cluster.incident_kinds import Pattern, domains_of, unit_of
+from streams.cluster.incidents.kinds import Pattern, domains_of, unit_of
+from streams.cluster.incidents.telemetry_outage import DARK_SHARE
 from streams.cluster.inventory import Layout
-from streams.cluster.telemetry_outage import DARK_SHARE
 
 FIRM = 3.0
 """Log-odds from which the evidence of a member is enough for its domain without a second family (chosen: the

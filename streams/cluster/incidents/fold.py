@@ -21,9 +21,9 @@ from alerts.finding import dedup_key
 from alerts.kinds import UNHEARD_KIND
 from detectors.node.fault_domains import Explanation
 from slowrank.telemetry import NodeAnnounced, Suspicion
-from streams.cluster import telemetry_outage
-from streams.cluster.incident_evidence import explanations
-from streams.cluster.incident_kinds import (
+from streams.cluster.incidents import telemetry_outage
+from streams.cluster.incidents.evidence import explanations
+from streams.cluster.incidents.kinds import (
     EVERYWHERE,
     PATTERNS,
     SILENCE,
@@ -33,7 +33,7 @@ from streams.cluster.incident_kinds import (
     subject_of,
     unit_of,
 )
-from streams.cluster.incident_members import (
+from streams.cluster.incidents.members import (
     Incidents,
     Membership,
     explained,
@@ -41,7 +41,7 @@ from streams.cluster.incident_members import (
     is_free,
     refreshed,
 )
-from streams.cluster.site_outage import judge_cluster, judge_site, release, silent_nodes
+from streams.cluster.incidents.site_outage import judge_cluster, judge_site, release, silent_nodes
 from streams.cluster.timeline import Fold, is_superseded
 
 

@@ -9,8 +9,8 @@ from alerts.cases.scope import Scope
 from alerts.finding import Finding, dedup_key, finding_id
 from alerts.kinds import UNHEARD_KIND
 from slowrank.telemetry import Suspicion
-from streams.cluster.incident_cases import made, revived, summed
-from streams.cluster.incident_kinds import EVERYWHERE, SILENCE, Pattern
+from streams.cluster.incidents.cases import made, revived, summed
+from streams.cluster.incidents.kinds import EVERYWHERE, SILENCE, Pattern
 from streams.cluster.inventory import Layout
 
 

@@ -14,10 +14,10 @@ from alerts.config import FindingConfig
 from alerts.finding import Status, dedup_key
 from alerts.kinds import UNHEARD_KIND
 from slowrank.telemetry import Suspicion
-from streams.cluster import telemetry_outage
-from streams.cluster.incident_cases import opened, superseded, suspected
-from streams.cluster.incident_kinds import OUTAGE, SILENCE
-from streams.cluster.incident_members import Incidents, explained, is_everywhere, is_free, refreshed
+from streams.cluster.incidents import telemetry_outage
+from streams.cluster.incidents.cases import opened, superseded, suspected
+from streams.cluster.incidents.kinds import OUTAGE, SILENCE
+from streams.cluster.incidents.members import Incidents, explained, is_everywhere, is_free, refreshed
 from streams.silent_nodes import SilenceConfig, silent_after
 
 _STALE = SilenceConfig().stale

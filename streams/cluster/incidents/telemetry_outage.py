@@ -13,7 +13,7 @@ import msgspec
 from alerts.config import FindingConfig
 from alerts.kinds import FABRIC
 from slowrank.telemetry import Evidence, Subject, Suspicion
-from streams.cluster.incident_kinds import OUTAGE, SITE, Pattern
+from streams.cluster.incidents.kinds import OUTAGE, SITE, Pattern
 from streams.cluster.inventory import Layout
 from streams.suspicions import Claim
 

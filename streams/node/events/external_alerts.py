@@ -5,7 +5,7 @@ from collections.abc import Hashable
 from alerts.kind import Kind, Standing
 from alerts.kinds import KINDS, kind_of
 from slowrank.telemetry import Evidence, NodeEvent, Suspicion
-from slowrank.telemetry.xids import xid_of
+from slowrank.telemetry.hardware.xids import xid_of
 from streams.suspicions import Claim, subject_of
 
 FIRING, RESOLVED = "alert.firing", "alert.resolved"

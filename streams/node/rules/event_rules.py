@@ -8,7 +8,7 @@ from typing import Any
 
 from alerts.kinds import kind_of
 from slowrank.telemetry import Evidence, NodeEvent, Subject, Suspicion
-from slowrank.telemetry.event_grades import NONE, graded, recovery_action
+from slowrank.telemetry.hardware.event_grades import NONE, graded, recovery_action
 from streams.node.rules.counter_rules import Symptom
 from streams.node.rules.event_tables import EVENT_RULES, REPEAT_OFFENDER, UNKNOWN_XID, EventRule
 from streams.suspicions import Claim, subject_of

@@ -1,13 +1,13 @@
 """Event rules as a table: what events of the kernel log and the driver indicate, by code and grade.
 
 Data only; ``event_rules`` applies it. Sources are as in ``counter_rules``. A new XID is a row of
-``slowrank.telemetry.xids.XIDS``.
+``slowrank.telemetry.hardware.xids.XIDS``.
 """
 
 from dataclasses import dataclass
 
-from slowrank.telemetry.event_grades import CORRECTED, DRIVER, FATAL, NONE, NONFATAL, NVLINK5
-from slowrank.telemetry.xids import XIDS, Xid
+from slowrank.telemetry.hardware.event_grades import CORRECTED, DRIVER, FATAL, NONE, NONFATAL, NVLINK5
+from slowrank.telemetry.hardware.xids import XIDS, Xid
 from streams.node.rules.counter_rules import (
     NIC_FLAP,
     REMAP_FAILED,

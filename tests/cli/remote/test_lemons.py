@@ -13,7 +13,7 @@ from cli.remote import lemons
 from cli.remote.lemons import By, troubles
 from detectors.fleet.lemon import Trouble
 from slowrank.telemetry import NodeEvent, NodeSample, Record
-from slowrank.telemetry.boards import board_label
+from slowrank.telemetry.hardware.boards import board_label
 from streams.pipeline import local_pipeline
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from slowrank.telemetry import Subject
-from slowrank.telemetry.boards import board_label, boards_in, on_board
+from slowrank.telemetry.hardware.boards import board_label, boards_in, on_board
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alerts.config import FindingConfig
+from streams.cluster.incidents.telemetry_outage import is_many, scale_of, together
 from streams.cluster.inventory import Layout, Where
-from streams.cluster.telemetry_outage import is_many, scale_of, together
 
 CONFIG = FindingConfig()
 NODES, PER_RACK = 40, 4

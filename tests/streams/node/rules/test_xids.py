@@ -6,7 +6,7 @@ import pytest
 from alerts.cases.lifecycle import NOTIFIED
 from alerts.report.severity import ORDER
 from slowrank.telemetry import Evidence, NodeEvent, Subject
-from slowrank.telemetry.xids import XIDS, xid_of
+from slowrank.telemetry.hardware.xids import XIDS, xid_of
 from streams.cluster.stage import FindingStage
 from streams.node.rules.counter_rules import GPU_COUNTS, HOST_COUNTS, NIC_COUNTS
 from streams.node.rules.event_tables import EVENT_RULES, UNKNOWN_XID

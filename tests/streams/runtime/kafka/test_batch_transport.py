@@ -17,7 +17,7 @@ from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
 from mode import Service
 
-from benchmarks.speed.transport_kill import Action, disturb
+from benchmarks.speed.transport.kill import Action, disturb
 from streams.runtime.kafka.batch_transport import BatchConsumer, BatchTransport, FetchThread
 
 TOPIC = "node-samples"

@@ -1,0 +1,1 @@
+"""Kafka consumers: how fast they are, and what a kill costs."""

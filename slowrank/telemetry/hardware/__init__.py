@@ -1,0 +1,1 @@
+"""What NVIDIA documents and the wire names: boards, XIDs, grades of events."""

@@ -15,7 +15,7 @@ from collections import ChainMap
 from types import MethodType
 from typing import Any
 
-from streams.cluster.incidents import INCIDENTS
+from streams.cluster.incidents.fold import INCIDENTS
 from streams.cluster.timeline import SCOPE, Fold
 from streams.node.rules.counter_rules import GPU_COUNTS, HOST_COUNTS, NIC_COUNTS, CountRule, StateRule
 from streams.node.rules.state_rules import GPU_STATES, NIC_STATES, NODE_STATES

@@ -10,7 +10,7 @@ from types import FunctionType, ModuleType
 import numpy as np
 import pytest
 
-from streams.cluster.incidents import INCIDENTS
+from streams.cluster.incidents.fold import INCIDENTS
 from streams.cluster.timeline import SCOPE
 from streams.node.rules.counter_rules import NIC_COUNTS, CountRule
 from streams.node.rules.state_rules import GPU_STATES

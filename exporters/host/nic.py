@@ -19,7 +19,12 @@ _STATISTICS = {
     "nic.port.rx_dropped_total": "rx_dropped",
     "nic.port.tx_dropped_total": "tx_dropped",
 }
-_STATES = ("nic.port.up", "nic.port.speed_bits_per_second", "nic.port.carrier_changes_total")
+_STATES = (
+    "nic.port.up",
+    "nic.port.speed_bits_per_second",
+    "nic.port.carrier_changes_total",
+    "nic.port.link_downed_total",
+)
 
 
 class NetCollector:
@@ -62,6 +67,7 @@ def _interface(folder: Path) -> Columns:
         "nic.port.up": _up(folder),
         "nic.port.speed_bits_per_second": _speed(folder),
         "nic.port.carrier_changes_total": read_int(folder / "carrier_changes"),
+        "nic.port.link_downed_total": read_int(folder / "carrier_down_count"),
         **{column: read_int(folder / "statistics" / file) for column, file in _STATISTICS.items()},
     }
 

@@ -145,6 +145,7 @@ _NETWORK = {
     "receive_drop_total": "rx_dropped_total",
     "transmit_drop_total": "tx_dropped_total",
     "carrier_changes_total": "carrier_changes_total",
+    "carrier_down_changes_total": "link_downed_total",
     "up": "up",
 }
 _NOT_BUSY = ("idle", "iowait")

@@ -27,13 +27,15 @@ from exporters.spool import SpoolStats
 from streams.config.settings import Tuning
 from streams.pipeline import local_pipeline
 
-GPUS, FAULTY, HEALTHY_SECONDS = 4, 2, 4
-NODE = "gpu-0001"
+GPUS, FAULTY, HEALTHY_SECONDS = 4, 2, 8
+PORTS = ("eth1", "eth2")
+ERRORS, LINK_DOWN = "gpu-0001", "gpu-0002"
+NODES = (ERRORS, LINK_DOWN)
 
 
-def state(second, gpu):
-    """The columns of a GPU: from the fourth second on, one of them has memory errors."""
-    faulty = gpu == FAULTY and second >= HEALTHY_SECONDS
+def state(second, node, gpu):
+    """The columns of a GPU: after eight seconds, one of them has memory errors."""
+    faulty = node == ERRORS and gpu == FAULTY and second >= HEALTHY_SECONDS
     return {
         "gpu.power_watts": 600.0 + gpu + second % 3,
         "gpu.temp_celsius": 60.0 + gpu,
@@ -42,15 +44,26 @@ def state(second, gpu):
     }
 
 
+def is_up(second, node, port):
+    """Whether the link of a port is up: after eight seconds, one of them is down."""
+    return int(node != LINK_DOWN or port != PORTS[1] or second < HEALTHY_SECONDS)
+
+
 class OwnCollector:
     """The state as our own collector reads it."""
 
     name = "own"
     columns: Mapping[str, str] = {}
 
+    def __init__(self, node):
+        self._node = node
+
     def collect(self, now):
         second = int(now.monotonic)
-        return Reading(gpu={str(gpu): state(second, gpu) for gpu in range(GPUS)})
+        return Reading(
+            gpu={str(gpu): state(second, self._node, gpu) for gpu in range(GPUS)},
+            nic={port: {"nic.port.up": is_up(second, self._node, port)} for port in PORTS},
+        )
 
     def metrics(self):
         return {}
@@ -61,16 +74,22 @@ class OwnCollector:
 
 @pytest.fixture(scope="module")
 def own_findings():
-    """Kind, node and GPU of what our exporter's records of the state lead to."""
-    exporter = Exporter(NodeIdentity("default", NODE, "b"), [OwnCollector()])
+    """Kind, node, GPU and port of what our exporter's records of the state lead to."""
+    exporters = [Exporter(NodeIdentity("default", node, "b"), [OwnCollector(node)]) for node in NODES]
     pipeline = local_pipeline(Tuning())
     found = []
-    for second in range(20):
-        for record in exporter.tick(Instant(1795160400.0 + second, second), SpoolStats(0, 0)):
-            found += pipeline.process(record)
+    for second in range(30):
+        for exporter in exporters:
+            for record in exporter.tick(Instant(1795160400.0 + second, second), SpoolStats(0, 0)):
+                found += pipeline.process(record)
     found += pipeline.finish()
-    subjects = {(f.kind, f.subject.node, f.subject.gpu_index) for f in found}
-    assert subjects == {("ecc.uncorrectable", NODE, FAULTY)}
+    subjects = {
+        (f.kind, f.subject.node, f.subject.gpu_index, f.subject.nic) for f in found if f.status == "open"
+    }
+    assert subjects == {
+        ("ecc.uncorrectable", ERRORS, FAULTY, None),
+        ("link.nic_flap", LINK_DOWN, None, PORTS[1]),
+    }
     return subjects
 
 
@@ -92,19 +111,21 @@ def served(settings, pool, new_token, monkeypatch):
     sink.close()
 
 
-def findings(served):
-    """Wait for findings; return kind, node and GPU of each."""
+def findings(served, *, count):
+    """Wait for so many findings; return kind, node, GPU and port of each."""
     url, key = served
     headers = {"authorization": f"Bearer {key}"}
-    for _ in range(100):
+    for _ in range(150):
         listed = httpx.get(f"{url}/api/v1/findings", headers=headers, trust_env=False).raise_for_status()
-        if found := listed.json()["items"]:
+        if len(found := listed.json()["items"]) >= count:
             sources = httpx.get(f"{url}/api/v1/ingest/sources", headers=headers, trust_env=False).json()
-            assert [node["resolution_seconds"] for node in sources["nodes"]] == [pytest.approx(1.0, abs=0.3)]
-            return {(f["kind"], f["subject"]["node"], f["subject"].get("gpu_index")) for f in found}
+            resolutions = [node["resolution_seconds"] for node in sources["nodes"]]
+            assert resolutions == [pytest.approx(1.0, abs=0.3)] * len(NODES)
+            subjects = [(f["kind"], f["subject"]) for f in found]
+            return {(kind, s["node"], s.get("gpu_index"), s.get("nic")) for kind, s in subjects}
         time.sleep(0.2)
     sources = httpx.get(f"{url}/api/v1/ingest/sources", headers=headers, trust_env=False).text
-    raise AssertionError(f"no finding within 20 s; received: {sources}")
+    raise AssertionError(f"fewer than {count} findings within 30 s; received: {sources}")
 
 
 NAMES = {
@@ -117,7 +138,7 @@ NAMES = {
 
 @pytest.fixture
 def dcgm_exporter():
-    """The port of a page of the state, as dcgm-exporter shows it."""
+    """The port of a page of the state, as dcgm-exporter and node_exporter show it."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         began = None
@@ -126,14 +147,20 @@ def dcgm_exporter():
             Handler.began = Handler.began or time.monotonic()
             second = int(time.monotonic() - Handler.began)
             lines = [
-                f'{name}{{gpu="{gpu}",Hostname="{NODE}"}} {state(second, gpu)[column] * factor}'
+                f'{name}{{gpu="{gpu}",Hostname="{node}"}} {state(second, node, gpu)[column] * factor}'
                 for column, (name, factor) in NAMES.items()
+                for node in NODES
                 for gpu in range(GPUS)
+            ]
+            links = [
+                f'node_network_up{{device="{port}",Hostname="{node}"}} {is_up(second, node, port)}'
+                for node in NODES
+                for port in PORTS
             ]
             self.send_response(200)
             self.send_header("content-type", "text/plain; version=0.0.4")
             self.end_headers()
-            self.wfile.write("\n".join([*lines, "go_goroutines 7", ""]).encode())
+            self.wfile.write("\n".join([*lines, *links, "go_goroutines 7", ""]).encode())
 
         def log_message(self, format, *args):
             pass
@@ -161,7 +188,7 @@ def test_a_real_prometheus_leads_to_the_same_finding(own_findings, served, dcgm_
 
     private_prometheus(CONFIG.format(port=dcgm_exporter, url=url, key=key))
 
-    assert findings(served) == own_findings
+    assert findings(served, count=len(own_findings)) == own_findings
 
 
 @pytest.mark.slow
@@ -170,24 +197,38 @@ def test_the_opentelemetry_sdk_leads_to_the_same_finding(own_findings, served):
     url, key = served
     began = time.monotonic()
 
-    def observe(column, **more):
-        def observed(options):
-            second = int(time.monotonic() - began)
-            for gpu in range(GPUS):
-                yield Observation(state(second, gpu)[column], {"hw.id": str(gpu), "hw.type": "gpu", **more})
+    def metrics(node):
+        def observe(column, **more):
+            def observed(options):
+                second = int(time.monotonic() - began)
+                for gpu in range(GPUS):
+                    value = state(second, node, gpu)[column]
+                    yield Observation(value, {"hw.id": str(gpu), "hw.type": "gpu", **more})
 
-        return [observed]
+            return [observed]
 
-    exporter = OTLPMetricExporter(endpoint=f"{url}/v1/metrics", headers={"authorization": f"Bearer {key}"})
-    reader = PeriodicExportingMetricReader(exporter, export_interval_millis=1000)
-    provider = MeterProvider([reader], Resource({"host.name": NODE}), shutdown_on_exit=False)
-    meter = provider.get_meter("test")
-    meter.create_observable_gauge("hw.power", observe("gpu.power_watts"))
-    meter.create_observable_gauge("hw.temperature", observe("gpu.temp_celsius"))
-    meter.create_observable_gauge("hw.gpu.utilization", observe("gpu.utilization_ratio"))
-    errors = observe("gpu.ecc.uncorrected_total", **{"error.type": "uncorrected"})
-    meter.create_observable_counter("hw.errors", errors)
+        def links(options):
+            for port in PORTS:
+                up = is_up(int(time.monotonic() - began), node, port)
+                yield Observation(up, {"hw.id": port, "hw.type": "network"})
+
+        exporter = OTLPMetricExporter(
+            endpoint=f"{url}/v1/metrics", headers={"authorization": f"Bearer {key}"}
+        )
+        reader = PeriodicExportingMetricReader(exporter, export_interval_millis=1000)
+        provider = MeterProvider([reader], Resource({"host.name": node}), shutdown_on_exit=False)
+        meter = provider.get_meter("test")
+        meter.create_observable_gauge("hw.power", observe("gpu.power_watts"))
+        meter.create_observable_gauge("hw.temperature", observe("gpu.temp_celsius"))
+        meter.create_observable_gauge("hw.gpu.utilization", observe("gpu.utilization_ratio"))
+        errors = observe("gpu.ecc.uncorrected_total", **{"error.type": "uncorrected"})
+        meter.create_observable_counter("hw.errors", errors)
+        meter.create_observable_gauge("hw.network.up", [links])
+        return provider
+
+    providers = [metrics(node) for node in NODES]
     try:
-        assert findings(served) == own_findings
+        assert findings(served, count=len(own_findings)) == own_findings
     finally:
-        provider.shutdown()
+        for provider in providers:
+            provider.shutdown()

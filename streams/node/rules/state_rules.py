@@ -252,9 +252,13 @@ GPU_STATES = (
 )
 
 
-def _dead(nic: Mapping[str, Array]) -> Mask:
-    """Return ports that are down in a job while other ports of the node are up: no reboot, no switch."""
-    return np.asarray((nic["nic.port.up"] == 0) & nic[WAS_UP] & nic[OTHERS_UP] & nic[IN_JOB])
+def _down(nic: Mapping[str, Array]) -> Mask:
+    return np.asarray((nic["nic.port.up"] == 0) & nic[WAS_UP])
+
+
+def _lost(nic: Mapping[str, Array]) -> Mask:
+    """Return ports that are down while other ports of the node are up: no reboot, no switch."""
+    return np.asarray(_down(nic) & nic[OTHERS_UP])
 
 
 # 95 % of the best speed is below any rounding and above the next lower link speed.
@@ -264,16 +268,26 @@ NIC_STATES = (
         "port_dead",
         "down after it was up, in a job, other ports of the node up",
         "nic.port.up",
-        _dead,
+        lambda nic: np.asarray(_lost(nic) & nic[IN_JOB]),
         Timing(hold=2.5),
         Symptom("link.nic_flap", "nic", "error", 4.0),
         "slowrank",
     ),
+    # Of nodes whose telemetry Prometheus or an OpenTelemetry collector sends, no job is known.
+    StateRule(
+        "port_lost",
+        "down after it was up, in no job that is known, other ports of the node up",
+        "nic.port.up",
+        lambda nic: np.asarray(_lost(nic) & ~nic[IN_JOB]),
+        Timing(hold=10.0),
+        Symptom("link.nic_flap", "nic", "warning", 3.0, alone=True),
+        "slowrank",
+    ),
     StateRule(
         "port_down",
-        "down after it was up",
+        "down after it was up, in a job or all ports of the node",
         "nic.port.up",
-        lambda nic: np.asarray((nic["nic.port.up"] == 0) & nic[WAS_UP]),
+        lambda nic: np.asarray(_down(nic) & (nic[IN_JOB] | ~nic[OTHERS_UP])),
         Timing(hold=10.0),
         Symptom("link.nic_flap", "nic", "warning", 3.0),
         "NVSentinel, slowrank hold",

@@ -4,6 +4,7 @@ UP = {
     "eth0/operstate": "up\n",
     "eth0/speed": "100000\n",
     "eth0/carrier_changes": "2\n",
+    "eth0/carrier_down_count": "1\n",
     "eth0/statistics/rx_bytes": "1000\n",
     "eth0/statistics/tx_errors": "3\n",
     "lo/operstate": "unknown\n",
@@ -20,6 +21,7 @@ def test_physical_interfaces_are_read(write_tree, instants):
     assert nic["eth0"]["nic.port.up"] == 1
     assert nic["eth0"]["nic.port.speed_bits_per_second"] == 100e9
     assert nic["eth0"]["nic.port.carrier_changes_total"] == 2
+    assert nic["eth0"]["nic.port.link_downed_total"] == 1
     assert nic["eth0"]["nic.port.rx_bytes_total"] == 1000
     assert nic["eth0"]["nic.port.tx_errors_total"] == 3
     assert nic["eth0"]["nic.port.rx_errors_total"] is None

@@ -583,7 +583,7 @@ def nic_run(change, *, seconds=120, gpus=8, job_id=None):
 
 
 def test_a_port_that_was_up_and_is_down_is_told_and_cleared():
-    """Ten seconds without a link are told; a port that nobody ever connected is not."""
+    """Ten seconds without a link are told, of nodes whose job is not known too; never of a free port."""
 
     def down(t, i):
         return {"nic.port.up": 0} if i == 7 or (i == 3 and 1030 <= t < 1060) else {}
@@ -593,8 +593,15 @@ def test_a_port_that_was_up_and_is_down_is_told_and_cleared():
         ("link.nic_flap", "raise", "mlx5_3", 1040.0),
         ("link.nic_flap", "clear", "mlx5_3", 1089.0),
     ]
-    assert not found[0].overwhelming
+    assert found[0].overwhelming
     assert nic_run(down, gpus=0) == []
+
+
+def test_ports_that_go_down_together_are_no_cable():
+    """The node restarts, or its switch does: other evidence decides."""
+    found = nic_run(lambda t, i: {"nic.port.up": int(not 1030 <= t < 1060)})
+    assert {s.kind for s in found if s.state == "raise"} == {"link.nic_flap"}
+    assert not any(s.overwhelming for s in found)
 
 
 @pytest.mark.parametrize(("others", "seconds", "expected"), [(1, 60, 1033.0), (1, 2, None), (0, 60, None)])

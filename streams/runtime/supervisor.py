@@ -16,7 +16,7 @@ LONGEST_PAUSE_SECONDS = 30.0
 START_SECONDS = 180.0
 """Before the first heartbeat: a worker reads minutes of the log again first. Chosen."""
 HEALTHY_AFTER_SECONDS = 60.0
-"""Run time after which the pause starts from one second again. Chosen: twice the longest pause."""
+"""Run time after which a command is started again at once, as at first. Chosen: twice the longest pause."""
 STOP_SECONDS = 20.0
 """Before a worker that does not end is killed. Chosen: above its own limits of 5 s for each connection."""
 
@@ -26,7 +26,7 @@ class _Child:
     command: Sequence[str]
     process: subprocess.Popen[bytes] | None = None
     started: float = 0.0
-    pause: float = 1.0
+    pause: float = 0.0
     again_at: float = 0.0
     beat: float = 0.0
     beat_at: float = 0.0
@@ -35,10 +35,10 @@ class _Child:
 class Supervisor:
     """Runs commands side by side until ``stop`` is set.
 
-    A command that ends is started again: at once if it ran for a minute, else after a pause that doubles up
-    to half a minute. Before, ``ended`` is called with its process id, unless it ended in order. One that runs
-    without a heartbeat for ``silent_seconds`` is killed: ``pulse`` gives for a process id a number that
-    changes with every heartbeat, 0 before the first.
+    A command that ends is started again: at once the first time and if it ran for a minute, else after a
+    pause that doubles up to half a minute. Before, ``ended`` is called with its process id, unless it ended
+    in order. One that runs without a heartbeat for ``silent_seconds`` is killed: ``pulse`` gives for a
+    process id a number that changes with every heartbeat, 0 before the first.
     """
 
     def __init__(

@@ -37,9 +37,11 @@ class RowBuffer:
 
     async def flush(self, *, force: bool = False) -> None:
         """Write the rows when there are many, when they are old, or when forced; wait for the database."""
+        # Asked after every message: almost always nothing is due, and nobody writes.
+        if not self._lock.locked() and not self._due(force=force):
+            return
         async with self._lock:
-            old = self._clock() - self._since >= FLUSH_SECONDS
-            if not self._rows or not (force or old or len(self._rows) >= FULL):
+            if not self._due(force=force):
                 return
             rows, self._rows = self._rows, []
             try:
@@ -48,6 +50,11 @@ class RowBuffer:
                 # In front of rows added since, which are younger.
                 self._rows = rows + self._rows
                 raise
+
+    def _due(self, *, force: bool) -> bool:
+        if not self._rows:
+            return False
+        return force or len(self._rows) >= FULL or self._clock() - self._since >= FLUSH_SECONDS
 
     async def _store(self, rows: Rows) -> None:
         async def attempt() -> bool:

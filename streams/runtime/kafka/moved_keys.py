@@ -44,9 +44,14 @@ class MovedKeys:
         """Handle a new assignment of partitions."""
         self._distribution += 1
 
+    @property
+    def unsettled(self) -> bool:
+        """Whether partitions were assigned since ``settle``."""
+        return self._known != self._distribution
+
     async def settle(self, topics: Collection[str]) -> set[str]:
         """Return the topics that have grown since the last assignment; cheap when there was none."""
-        if self._known == self._distribution:
+        if not self.unsettled:
             return set()
         async with self._lock:
             asked_in, found = self._distribution, set[str]()

@@ -131,6 +131,9 @@ class PartitionTable(Generic[S]):
         messages that are read again.
         """
         await self._settle()
+        state = self._states.get(place)
+        if state is not None and offset <= state.next_offset:
+            return state
         # A message and the worker's round may ask for the same state at once; the second waits for what the
         # first builds.
         async with self._locks.setdefault(place, asyncio.Lock()):
@@ -244,7 +247,7 @@ class PartitionTable(Generic[S]):
         return self._moves is not None and bool(self._moves.placement.sources(place, since))
 
     async def _settle(self) -> None:
-        if self._moves is not None:
+        if self._moves is not None and self._moves.unsettled:
             grown = await self._moves.settle(self._topics.keys())
             for place in [p for p in self._states if p[0] in grown]:
                 self.forget(place)

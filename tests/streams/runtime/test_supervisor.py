@@ -1,6 +1,7 @@
 import sys
 import threading
 import time
+from itertools import pairwise
 
 from streams.runtime.housekeeping import health_file, pulse
 from streams.runtime.supervisor import Supervisor
@@ -28,6 +29,19 @@ def test_a_child_that_ends_is_started_again(tmp_path):
     child = python(f"open({str(marks)!r}, 'a').write('x'); raise SystemExit(3)")
     run_for(Supervisor([child]), lambda: len(marks.read_text()) >= 2)
     assert len(marks.read_text()) >= 2
+
+
+def test_a_child_that_keeps_ending_waits_longer_each_time(tmp_path):
+    """At once after the first time, then after a second, then after two."""
+    marks = tmp_path / "marks"
+    marks.touch()
+    child = python(f"import time; open({str(marks)!r}, 'a').write(f'{{time.monotonic()}} ')")
+    run_for(Supervisor([child]), lambda: len(marks.read_text().split()) >= 4)
+    starts = [float(mark) for mark in marks.read_text().split()]
+    first, second, third = (after - before for before, after in pairwise(starts[:4]))
+    assert second >= 1.0
+    assert third >= 2.0
+    assert first < second
 
 
 def test_a_child_that_dies_is_reported_and_one_that_ends_is_not(tmp_path):

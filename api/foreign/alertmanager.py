@@ -16,6 +16,7 @@ KIND_LABEL = "slowrank_kind"
 MAX_BODY = 2 * 2**20
 """Bytes of a notification. Chosen: a thousand alerts of 2 kB; Alertmanager sends a group at once."""
 MAX_MESSAGE = 400
+"""Characters. Chosen: a few sentences; the whole text is with the sender of the alert."""
 _SEVERITIES: Mapping[str, Literal["info", "warning", "error", "critical"]] = {
     **{"critical": "critical", "page": "critical", "error": "error", "warning": "warning", "info": "info"},
 }

@@ -42,8 +42,10 @@ MAX_WAITING = 20_000
 MAX_NAMES = 1000
 """Unknown metric names that are counted one by one; the others as ``other``."""
 FORGET_SECONDS = 3600.0
+"""A node without measurements for so long makes room for another. Chosen: its exporter restarts sooner."""
 
 _GAPS = 5
+"""Gaps of a series of which the shortest is its interval. Chosen: four scrapes in a row may be missed."""
 _SCHEMA = SAMPLE_SCHEMAS[CURRENT_SAMPLE_SCHEMA]
 
 

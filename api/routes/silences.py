@@ -23,6 +23,7 @@ from store.findings import silences
 router = APIRouter(prefix="/api/v1/silences", tags=["silences"], route_class=IdempotentRoute)
 
 MAX_DAYS = 366
+"""Chosen: a silence that outlasts a year is a rule, and nobody remembers to end it."""
 _EXAMPLE: dict[str, Any] = {
     "id": "sil_01KB2P8TA0Q6N3X1R5J7M9V4CE",
     "status": {"state": "active"},

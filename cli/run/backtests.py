@@ -36,7 +36,9 @@ AWAY_SECONDS = 10.0
 ERROR_SECONDS = 60.0
 """Pause after an unexpected error. Chosen: its traceback is logged as often."""
 MAX_FINDINGS = 500
+"""Findings in a result. Chosen: more than anyone reads; the number of all is given besides."""
 _NICE = 10
+"""Chosen: half way to the least priority, so that live telemetry comes first and a result still comes."""
 _COMMAND = (sys.executable, "-c", "from cli import main; main()", "backtest")
 
 

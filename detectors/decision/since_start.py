@@ -27,6 +27,7 @@ _FEW = 8
 """Steps up to which the quickest one counts; later the lower quartile."""
 
 _LEAST_STEPS = 3
+"""Steps before nothing is computed. Chosen: with the bound above fewer than five never suffice."""
 
 _WITHIN, _WITHIN_FREEDOM = 0.008, 20.0
 """Spread of lasting differences within a role, and how surely it is known: healthy ranks of a role differ by

@@ -29,6 +29,8 @@ fewer episodes, days or jobs it may be the job's fault (all chosen)."""
 
 _PRIOR_SHAPE = 0.5
 _PRIOR_SHARE = 0.2
+"""Shape of the prior, that of Jeffreys' for a Poisson rate, and the largest share of the time looked at that
+it may weigh (chosen: where nearly nothing failed, it would outweigh what a machine has shown)."""
 _DAY = 86_400.0
 
 

@@ -67,20 +67,25 @@
     };
   }
 
-  // A baseline is a constant: the same band as that of peers, over the whole window.
+  // A baseline is a constant: the same band as that of peers, over the whole window. Null where nothing is known.
   function columns(plot, t) {
     const flat = (value) => t.map(() => value);
     if (plot.baseline) {
       const { lo, median, hi } = plot.baseline;
       return { lo: flat(lo), middle: flat(median), hi: flat(hi), of: "its own past", limits: "limits" };
     }
-    return { lo: plot.p05, middle: plot.median, hi: plot.p95, of: plot.peers, limits: "5 % to 95 %" };
+    return plot.median ? { lo: plot.p05, middle: plot.median, hi: plot.p95, of: plot.peers, limits: "5 % to 95 %" } : null;
   }
 
   function options(plot, found, paint, width) {
     const value = (_, shown) => quantity(shown, plot.unit);
     const axis = { stroke: paint.dim, grid: { stroke: paint.line, width: 1 }, ticks: { stroke: paint.line, width: 1 } };
     const band = columns(plot, found.t);
+    const beside = band ? [
+      { label: `median of ${band.of}`, stroke: paint.peers, width: 1, dash: [4, 3], value, points: { show: false } },
+      { label: `${band.limits}: from`, stroke: paint.peers, width: 0.5, value, points: { show: false } },
+      { label: "to", stroke: paint.peers, width: 0.5, value, points: { show: false } },
+    ] : [];
     return {
       width,
       height: 165,
@@ -89,13 +94,11 @@
       cursor: { sync: { key: "evidence" }, points: { size: 6 } },
       scales: { x: { time: true, range: [found.from / 1000, found.to / 1000] } },
       axes: [{ ...axis, size: 30, space: 70, values: (_, all) => all.map(clock) }, { ...axis, size: 72, values: (_, all) => all.map((one) => quantity(one, plot.unit)) }],
-      bands: [{ series: [4, 3], fill: faded(paint.peers, 0.3) }],
+      bands: band ? [{ series: [4, 3], fill: faded(paint.peers, 0.3) }] : [],
       series: [
         { label: "UTC", value: (_, at) => (at === null ? "–" : clock(at)) },
         { label: plot.subject, stroke: paint.own, width: 2, value },
-        { label: `median of ${band.of}`, stroke: paint.peers, width: 1, dash: [4, 3], value, points: { show: false } },
-        { label: `${band.limits}: from`, stroke: paint.peers, width: 0.5, value, points: { show: false } },
-        { label: "to", stroke: paint.peers, width: 0.5, value, points: { show: false } },
+        ...beside,
       ],
       hooks: { drawClear: [marks(found, paint)] },
     };
@@ -105,8 +108,10 @@
     const after = plot.y.filter((one, i) => one !== null && found.t[i] >= found.onset);
     const last = after.length ? after[after.length - 1] : null;
     const band = columns(plot, found.t);
-    const middle = (band.middle || []).filter((one) => one !== null);
-    return `${plot.metric}: ${quantity(last, plot.unit)} at the end, median of ${band.of} ${quantity(middle[middle.length - 1], plot.unit)}`;
+    const own = `${plot.metric}: ${quantity(last, plot.unit)} at the end`;
+    if (!band) return own;
+    const middle = band.middle.filter((one) => one !== null);
+    return `${own}, median of ${band.of} ${quantity(middle[middle.length - 1], plot.unit)}`;
   }
 
   function one(plot, found, parent, paint) {
@@ -116,7 +121,7 @@
     parent.append(figure);
     const band = columns(plot, found.t);
     const width = Math.max(260, parent.clientWidth);
-    const data = [found.t.map((ms) => ms / 1000), plot.y, band.middle, band.lo, band.hi];
+    const data = [found.t.map((ms) => ms / 1000), plot.y, ...(band ? [band.middle, band.lo, band.hi] : [])];
     const holder = document.createElement("div");
     holder.setAttribute("role", "img");
     holder.setAttribute("aria-label", summary(plot, found));

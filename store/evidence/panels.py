@@ -55,12 +55,13 @@ def main_metric(finding: Mapping[str, Any]) -> tuple[StoredMetric, Baseline | No
 
     A finding about a job or a rank whose evidence is stored nowhere is shown by its step times.
     """
-    for piece in finding.get("evidence") or ():
+    pieces = finding.get("evidence") or ()
+    for piece in pieces:
         metric = stored_metric(str(piece.get("metric", "")).removesuffix(".ratio"))
         if metric is not None:
             # A baseline of ratios is not in the metric's unit, and the level of a counter is no rate.
-            fits = piece["metric"] == metric.name and metric.aggregate != "delta"
-            return metric, piece.get("baseline") if fits else None
+            same = [] if metric.aggregate == "delta" else [p for p in pieces if p["metric"] == metric.name]
+            return metric, next((p["baseline"] for p in same if p.get("baseline")), None)
     if (finding.get("subject") or {}).get("job_id"):
         steps = stored_metric("step_seconds")
         return None if steps is None else (steps, None)

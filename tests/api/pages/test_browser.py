@@ -10,9 +10,12 @@ from importlib.resources import files
 import pytest
 from chromium import CHROMIUM
 
+from alerts.config import FindingConfig
+from slowrank.telemetry.records import Evidence, Subject
+from store.findings import findings
 from store.telemetry.batches import write_rows
 from tests.roll_ups import packed
-from tests.store.evidence.telemetry import clocks
+from tests.store.evidence.telemetry import T0, clocks, slow_finding
 
 pytestmark = [
     pytest.mark.slow,
@@ -70,6 +73,25 @@ def test_every_kind_of_page_is_drawn_without_an_error(signed_in_tab, slow_job, p
             page.run(axe)
             assert page.run(AXE) == [], (path, width)
             assert page.console == [], (path, width)
+
+
+def test_a_job_without_a_past_is_drawn_alone(signed_in_tab, slow_job, pool):
+    """Slow from its third bucket on, there is no past to compare with: the line stands by itself."""
+    page, base = signed_in_tab
+    seconds = Evidence(metric="compute_seconds", unit="s", detector="peer_step", value=2.6)
+    subject = Subject(type="rank", cluster="c", node="n0", rank=6, job_id="j", attempt=0)
+    young = slow_finding(subject=subject, onset=T0 + 25, evidence=(seconds,))
+    with pool.connection() as conn:
+        findings.save(conn, young, FindingConfig())
+    page.open(f"{base}/findings/{young.id}")
+    page.wait_for(READY)
+    plots = page.run(
+        "[...document.querySelectorAll('[data-plots] .uplot')].map((one) => "
+        "[one.querySelector('canvas').width > 300, one.querySelectorAll('.u-series').length])"
+    )
+    assert plots[:2] == [[True, 5], [True, 2]]
+    assert "undefined" not in page.run("document.querySelector('[data-plots]').outerHTML")
+    assert page.console == []
 
 
 def test_keys_move_open_and_acknowledge(signed_in_tab, slow_job):

@@ -8,7 +8,7 @@ import pytest
 
 from alerts.config import FindingConfig
 from slowrank.settings import Settings
-from slowrank.telemetry.records import Evidence, Subject
+from slowrank.telemetry.records import Baseline, Evidence, Subject
 from store import retention
 from store.evidence.freeze import evidence_of, freeze
 from store.findings import findings
@@ -71,6 +71,16 @@ def test_baseline_of_the_detector(conn, job):
         "n": 70,
         "source": "detector",
     }
+
+
+def test_a_baseline_of_ratios_is_no_baseline_of_seconds(conn, job):
+    """Where ratios come first, the baseline of the seconds themselves is the one that is drawn."""
+    given = Baseline(median=1.0, mad=0.001, n=70)
+    ratio = Evidence(
+        metric="compute_seconds.ratio", unit="1", detector="kernel_cpd", value=1.3, baseline=given
+    )
+    own = plot_of(evidence_of(conn, job(evidence=(ratio, *slow_finding().evidence)).id), "baseline")
+    assert (own["baseline"]["median"], own["baseline"]["source"]) == (2.005, "detector")
 
 
 def test_baseline_of_the_window(conn, job):

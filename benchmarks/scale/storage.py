@@ -8,9 +8,11 @@ writes them, to the database of ``SLOWRANK_TEST_DSN`` or an embedded one; column
 from __future__ import annotations
 
 import argparse
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+import cramjam
 import psycopg
 from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 from psycopg import sql
@@ -25,6 +27,7 @@ from streams.runtime.kafka.record_producer import key_of, topic_of
 from streams.watermark import Watermark
 
 TICKS = (1, 2, 3, 5, 10)
+LEVELS = (1, 3, 9, 19)
 TABLES = ("samples_10s", "nic_10s", "host_10s", "steps_10s")
 DAY = 86_400.0
 ROWS_AT_ONCE = 2000
@@ -44,6 +47,7 @@ def main(argv: Sequence[str]) -> int:
     telemetry = [record for record in made if isinstance(record, NodeSample | JobSteps)]
     days = args.nodes * args.seconds / DAY
     kafka = _kafka(telemetry, days)
+    _levels(telemetry, days)
     database = _database(telemetry, days)
     return int(kafka > GOAL_KAFKA_MB or database > GOAL_DATABASE_MB)
 
@@ -60,6 +64,17 @@ def _kafka(telemetry: Telemetry, days: float) -> float:
         totals.append(samples + steps)
         print(f"| {ticks} | {samples:.1f} | {steps:.1f} | {totals[-1]:.1f} |", flush=True)
     return totals[0]
+
+
+def _levels(telemetry: Telemetry, days: float) -> None:
+    """Print the size of the log's values, a batch for each tick, by level of compression."""
+    print("\n| zstd level | samples and steps, MB a node-day | CPU of a batch, µs |\n|---:|---:|---:|")
+    values = [b"".join(map(encode, batch)) for _, batch in _batches(telemetry, 1)]
+    for level in LEVELS:
+        began = time.process_time()
+        size = sum(len(cramjam.zstd.compress(value, level=level)) for value in values)
+        taken = 1e6 * (time.process_time() - began) / len(values)
+        print(f"| {level} | {size / 1e6 / days:.1f} | {taken:.0f} |", flush=True)
 
 
 def _batches(telemetry: Telemetry, ticks: int) -> Iterator[tuple[str, Telemetry]]:
@@ -94,12 +109,14 @@ def _database(telemetry: Telemetry, days: float) -> float:
             write_rows(conn, rows[first : first + ROWS_AT_ONCE])
         kind = conn.execute("SELECT count(*) FROM pg_extension WHERE extname = 'timescaledb'").fetchone()
         print(f"\n{'TimescaleDB' if kind and kind[0] else 'PostgreSQL'}, not compressed\n")
-        print("| table | rows a node-day | bytes a row, with indexes | MB a node-day |\n|---|---:|---:|---:|")
+        print("| table | rows a node-day | bytes a row, with indexes | MB a node-day | of it indexes |")
+        print("|---|---:|---:|---:|---:|")
         sizes = _sizes(conn)
-    for table, (count, size) in sizes.items():
-        print(f"| `{table}` | {count / days:,.0f} | {size / count:.0f} | {size / 1e6 / days:.1f} |")
-    total = sum(size for _, size in sizes.values()) / 1e6 / days
-    print(f"| together | | | {total:.1f} |")
+    for table, (count, *each) in sizes.items():
+        size, indexes = (held / 1e6 / days for held in each)
+        print(f"| `{table}` | {count / days:,.0f} | {each[0] / count:.0f} | {size:.1f} | {indexes:.1f} |")
+    total, indexes = (sum(held[i] for held in sizes.values()) / 1e6 / days for i in (1, 2))
+    print(f"| together | | | {total:.1f} | {indexes:.1f} |")
     return total
 
 
@@ -112,15 +129,18 @@ def _rolled(telemetry: Iterable[NodeSample | JobSteps]) -> Rows:
     return rows + rollup.flush()
 
 
-def _sizes(conn: psycopg.Connection[tuple[int, ...]]) -> Mapping[str, tuple[int, int]]:
-    """Return rows and bytes of each table, its chunks and indexes included."""
+def _sizes(conn: psycopg.Connection[tuple[int, ...]]) -> Mapping[str, tuple[int, int, int]]:
+    """Return rows, bytes with indexes, and bytes of indexes of each table, its chunks included."""
     found = {}
     for table in TABLES:
         query = sql.SQL(
-            "SELECT (SELECT count(*) FROM {table}), pg_total_relation_size({name}) + coalesce((SELECT "
-            "sum(pg_total_relation_size(inhrelid)) FROM pg_inherits WHERE inhparent = {name}::regclass), 0)"
+            "WITH parts AS (SELECT {name}::regclass AS part UNION ALL "
+            "SELECT inhrelid FROM pg_inherits WHERE inhparent = {name}::regclass) "
+            "SELECT (SELECT count(*) FROM {table}), sum(pg_total_relation_size(part)), "
+            "sum(pg_indexes_size(part)) FROM parts"
         ).format(table=sql.Identifier(table), name=sql.Literal(table))
         row = conn.execute(query).fetchone()
         assert row is not None
-        found[table] = (int(row[0]), int(row[1]))
+        count, size, indexes = map(int, row)
+        found[table] = count, size, indexes
     return found

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from psycopg.errors import NumericValueOutOfRange
 
 from store.text import storable
 
@@ -30,6 +31,7 @@ def encoded(
     """Return the stream of rows that begin with ``texts`` and go on with ``columns`` [rows] of ``types``.
 
     A ``timestamptz`` is given in Unix seconds. NaN, infinity, and what is infinite as the type, become NULL.
+    Raises ``NumericValueOutOfRange`` for an integer that its type does not hold, as PostgreSQL would.
     """
     heads = [_head(names, len(names) + len(types)) for names in texts]
     words = 1 + np.array([np.dtype(TYPES[kind]).itemsize // 4 for kind in types], np.intp)
@@ -56,6 +58,8 @@ def encoded(
 def _values(kind: str, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     if kind == "timestamptz":
         values = np.rint((values - _EPOCH) * 1e6)
+    elif kind == "int4" and len(values) and (values.min() < -(2**31) or values.max() >= 2**31):
+        raise NumericValueOutOfRange(f"{values.min()} to {values.max()} do not fit int4")
     with np.errstate(over="ignore"):
         return values.astype(TYPES[kind])
 

@@ -4,7 +4,9 @@ import math
 from datetime import UTC, datetime
 
 import numpy as np
+import pytest
 
+from store.error_classes import REFUSED
 from store.telemetry.binary_copy import encoded
 
 NAN, INF = math.nan, math.inf
@@ -37,3 +39,10 @@ def test_every_type_and_what_is_no_number(conn):
         ("\u00fc\ufffd", at(10), 7, 7, None, None),
         ("n\ufffd\t\\N", at(1_795_160_000), 2**31 - 1, 2**63 - 1, None, 1e300),
     ]
+
+
+@pytest.mark.parametrize("value", [2**31, -(2**31) - 1])
+def test_an_integer_that_does_not_fit_is_refused(value):
+    """By the error that lets the writer leave out this row alone; it must not become another number."""
+    with pytest.raises(REFUSED, match="do not fit int4"):
+        encoded([("a",), ("b",)], ("int4",), (np.array([1, value]),))

@@ -47,7 +47,7 @@ from store.pool import open_pool
 from streams.config.settings import Tuning
 from streams.runtime.monitoring.job_metrics import JobMetrics
 from streams.runtime.monitoring.snapshot_counts import SnapshotCounts
-from streams.runtime.preflight import Unprepared, make_private
+from streams.runtime.private_folder import Unprepared, make_private
 from streams.runtime.snapshots.identity import identity as identity_of
 from streams.runtime.snapshots.snapshot_folder import SnapshotFolder
 

@@ -61,7 +61,7 @@ def run(role: Role = RoleName.all) -> None:
 def worker(role: Role) -> None:
     """Run one worker process; `run` starts these."""
     from cli.admin.config import load_settings, load_tuning
-    from streams.runtime.preflight import Unprepared
+    from streams.runtime.private_folder import Unprepared
     from streams.runtime.worker import run as run_worker
 
     if role is RoleName.all:

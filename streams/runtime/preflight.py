@@ -1,12 +1,10 @@
-"""Checks before a worker starts: brokers, topics, the database schema, and a private folder."""
+"""Checks before a worker starts: brokers, topics and the database schema."""
 
 import asyncio
 import logging
-import os
 import time
 from collections.abc import Coroutine
 from functools import partial
-from pathlib import Path
 from typing import TypeVar
 
 from aiokafka.errors import KafkaError
@@ -16,6 +14,7 @@ from slowrank.telemetry.topics import DEAD_LETTERS, SUSPICIONS, topic_name
 from store.schema import lacks_schema
 from streams.runtime.faust_app import READS, Role, group
 from streams.runtime.kafka.offsets import Probe
+from streams.runtime.private_folder import Unprepared
 
 log = logging.getLogger(__name__)
 
@@ -24,25 +23,6 @@ T = TypeVar("T")
 RETRY_SECONDS = 2.0
 LOG_SECONDS = 30.0
 """Between two attempts to reach Kafka, and two log lines about it. Chosen: little delay, few lines."""
-
-
-class Unprepared(Exception):
-    """Something that the operator creates is missing; the message has the command."""
-
-
-def make_private(folder: Path) -> None:
-    """Create the folder of the worker's files. Raises ``Unprepared`` where another user owns it.
-
-    The default is a predictable name in the temporary directory: another user who created it first could
-    redirect our writes by symbolic links.
-    """
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    owners = {folder.lstat().st_uid, folder.stat().st_uid}
-    if not owners <= {os.geteuid(), 0}:
-        raise Unprepared(
-            f"{folder} belongs to another user, and files of this worker would be written there. Remove it, "
-            "or choose another folder with SLOWRANK_STREAMS_RUNTIME_DIR."
-        )
 
 
 def await_kafka(settings: Settings, role: Role) -> None:

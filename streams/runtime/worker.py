@@ -38,7 +38,8 @@ from streams.runtime.monitoring.self_monitor import SelfMonitor
 from streams.runtime.monitoring.watchdog import Watchdog
 from streams.runtime.partitions.context import WorkerContext
 from streams.runtime.partitions.rebuild import read_on, reread
-from streams.runtime.preflight import Unprepared, await_kafka, make_private, require
+from streams.runtime.preflight import await_kafka, require
+from streams.runtime.private_folder import Unprepared, make_private
 from streams.runtime.rollup_sink import RollUpSink
 from streams.runtime.sink_store import SinkStore
 from streams.runtime.snapshots.identity import identity

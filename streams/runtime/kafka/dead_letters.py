@@ -9,6 +9,8 @@ STAGE_ERROR = "stage_error"
 STORE_REFUSED = "store_refused"
 
 Headers = list[tuple[str, bytes]]
+PartitionId = tuple[str, int]
+"""Topic and partition. Here, as processes without a Kafka client keep snapshots by it, too."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from aiokafka.errors import (
 from aiokafka.structs import OffsetAndMetadata
 
 from streams.runtime.kafka.clients import started
+from streams.runtime.kafka.dead_letters import PartitionId as PartitionId
 
 TIMEOUT_MS = 5000
 """Of a request. Chosen: brokers that take longer count as away."""
@@ -26,9 +27,6 @@ NO_COORDINATOR = (
     GroupLoadInProgressError,
     NotCoordinatorForGroupError,
 )
-
-PartitionId = tuple[str, int]
-"""Topic and partition."""
 
 
 async def group_offsets(admin: AIOKafkaAdminClient, group: str) -> dict[TopicPartition, OffsetAndMetadata]:

@@ -7,7 +7,8 @@ import os
 import pytest
 
 from slowrank.settings import Settings
-from streams.runtime.preflight import Unprepared, make_private, require
+from streams.runtime.preflight import require
+from streams.runtime.private_folder import Unprepared, make_private
 from tests.streams import traffic
 from tests.streams.runtime.harness import Rig, wait_for
 

@@ -13,7 +13,7 @@ from streams.runtime.kafka.moved_keys import MovedKeys
 from streams.runtime.kafka.placement import Counts
 from streams.runtime.monitoring.health import Health
 from streams.runtime.partitions.context import WorkerContext
-from streams.runtime.preflight import Unprepared
+from streams.runtime.private_folder import Unprepared
 from streams.runtime.snapshots.snapshot_folder import SnapshotFolder
 from streams.runtime.snapshots.snapshot_writer import SnapshotWriter
 from streams.runtime.worker import snapshot_folder

@@ -33,10 +33,13 @@ class Held:
 
 
 def version_time(finding: Finding) -> float:
-    """Return the event time that orders versions of a finding."""
+    """Return the event time that orders versions of a finding, in whole microseconds as it is stored.
+
+    Otherwise the stored version of a moment could be the newer one, by what its time was rounded up.
+    """
     if finding.as_of is not None:
-        return finding.as_of
-    return max(finding.last_seen_at, finding.detected_at, finding.resolved_at or 0.0)
+        return round(finding.as_of, 6)
+    return round(max(finding.last_seen_at, finding.detected_at, finding.resolved_at or 0.0), 6)
 
 
 def merge(held: Held, incoming: Finding) -> Finding | None:

@@ -1,6 +1,7 @@
 """A stored finding and new versions of it."""
 
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 from hypothesis import given
@@ -108,6 +109,13 @@ def test_a_version_that_names_no_time_is_as_old_as_the_last_thing_it_tells(last_
     version = replace(finding(), last_seen_at=last_seen, resolved_at=resolved, as_of=None)
     assert version_time(version) == time
     assert version_time(replace(version, as_of=3.0)) == 3.0
+
+
+@given(st.floats(1e9, 4e9))
+def test_the_time_of_a_version_is_stored_as_it_is(ts):
+    """PostgreSQL keeps whole microseconds: a version read back is as old as it was."""
+    for made in (finding(as_of=ts), replace(finding(), as_of=None, last_seen_at=ts)):
+        assert datetime.fromtimestamp(version_time(made), UTC).timestamp() == version_time(made)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
+from itertools import accumulate
 from typing import Any
 
 import psycopg
@@ -34,7 +35,7 @@ from slowrank.telemetry.checks import BAD_TIME
 from store.error_classes import REFUSED, UNAVAILABLE
 from store.findings import findings
 from store.heartbeats import Heartbeat, beat
-from store.telemetry.batches import write_rows
+from store.telemetry.batches import count, write_rows
 from streams.config.settings import Tuning
 from streams.job.memory import JobMemory
 from streams.job.stage import DEFAULT_MEMORY_BYTES
@@ -70,8 +71,8 @@ BEAT_SECONDS = 10.0
 # Between two snapshots, and their largest share of a core, as in a stream worker. Chosen: what a process that
 # is killed lost is less than LONGEST_STOP_SECONDS, with the time of a start.
 SNAPSHOT_SECONDS = 10.0
-# A state that is older is not gone on from: there is no log of the time between, in which all would have been
-# silent. Up to it nothing is reported about that.
+# A state older than this is not restored: no log covers the time between, so every node would be reported as
+# silent. A shorter stop is not reported.
 LONGEST_STOP_SECONDS = IDLE_SECONDS
 _PLACE = ("up", 0)
 _NO_LOG = Mark(0, 0.0, "")
@@ -83,7 +84,7 @@ _DECODERS: dict[type, Callable[..., Record]] = {
 }
 
 
-_KEPT = ("received", "event_time", "live", "settled", "clocks", "held")
+_KEPT = ("received", "event_time", "live", "settled", "clocks", "held", "until")
 """Fields of a ``_ClusterPipeline`` in its snapshots."""
 
 
@@ -246,9 +247,10 @@ class LocalSink:
                 self._findings += cluster.tick(now)
             self._save()
             began = time.thread_time()
-            snapshot = self._snapshot() if now >= self._snapshot_due else None
-        if self._snapshots is not None and snapshot is not None:
-            self._snapshots.save(_PLACE, snapshot)
+            due = now >= self._snapshot_due
+            snapshot = self._snapshot() if due else None
+        if due:
+            self._write(snapshot)
             self._snapshot_due = now + max(SNAPSHOT_SECONDS, (time.thread_time() - began) / MOST_CPU)
 
     def close(self) -> None:
@@ -257,9 +259,7 @@ class LocalSink:
             for cluster in self._clusters.values():
                 self._findings += cluster.finish()
             self._save()
-            snapshot = self._snapshot()
-            if self._snapshots is not None and snapshot is not None:
-                self._snapshots.save(_PLACE, snapshot)
+            self._write(self._snapshot())
 
     def finish(self, cluster: str) -> None:
         """Advance event time to a cluster's last record; the cluster is not reported as silent afterwards."""
@@ -276,21 +276,26 @@ class LocalSink:
             # The state may be why a stage raised, and must not outlive the process.
             self._snapshots.drop(_PLACE)
             return None
-        state = {name: cluster.snapshot() for name, cluster in self._clusters.items()}
         try:
+            state = {name: cluster.snapshot() for name, cluster in self._clusters.items()}
             return self._snapshots.frozen(_PLACE, state, last=_NO_LOG, next_offset=0, partitions=0)
-        except BadState as error:
+        except (BadState, TypeError) as error:
             log.error("no snapshots, a restart will begin anew: %s", error)
             self._snapshots = None
             return None
+
+    def _write(self, snapshot: Snapshot | None) -> None:
+        if self._snapshots is not None and snapshot is not None:
+            self._snapshots.save(_PLACE, snapshot)
 
     def _restore(self) -> None:
         saved = None if self._snapshots is None else self._snapshots.load(_PLACE, partitions=0)
         if self._snapshots is None or saved is None:
             return
         now = self._now()
-        if (age := now - saved.header.taken_at) > LONGEST_STOP_SECONDS:
-            return self._snapshots.refuse(_PLACE, Refused("old", f"it is {age:.0f} s old"))
+        # A clock that was set back meanwhile says nothing about how long the stop was.
+        if not 0 <= (age := now - saved.header.taken_at) <= LONGEST_STOP_SECONDS:
+            return self._snapshots.refuse(_PLACE, Refused("old", f"it was taken {age:.0f} s ago"))
         try:
             for name, kept in saved.state.items():
                 self._new_cluster(name, now).restore(kept)
@@ -356,7 +361,10 @@ class LocalSink:
             log.warning(
                 "the database is unavailable, %d findings are kept in memory: %s", len(self._findings), error
             )
-            del self._findings[:-MAX_UNSAVED], self._rows[:-MAX_UNSAVED]
+            del self._findings[:-MAX_UNSAVED]
+            totals = accumulate(count([row]) for row in reversed(self._rows))
+            kept = sum(total <= MAX_UNSAVED for total in totals)
+            del self._rows[: len(self._rows) - kept]
 
     def _store(self, what: str, store: Callable[[], object]) -> None:
         """Store one item; an item that the database always refuses must not block the rest."""

@@ -1,4 +1,4 @@
-"""A folder that only this user can have made. Without a Kafka client, as ``slowrank up`` keeps one, too."""
+"""Create a folder that only this user or root owns. Imports no Kafka client: ``slowrank up`` has none."""
 
 import os
 from pathlib import Path
@@ -9,7 +9,7 @@ class Unprepared(Exception):
 
 
 def make_private(folder: Path) -> None:
-    """Create the folder of the worker's files. Raises ``Unprepared`` where another user owns it.
+    """Create a folder of our files. Raises ``Unprepared`` where another user owns it.
 
     The default is a predictable name in the temporary directory: another user who created it first could
     redirect our writes by symbolic links.
@@ -18,6 +18,6 @@ def make_private(folder: Path) -> None:
     owners = {folder.lstat().st_uid, folder.stat().st_uid}
     if not owners <= {os.geteuid(), 0}:
         raise Unprepared(
-            f"{folder} belongs to another user, and files of this worker would be written there. Remove it, "
-            "or choose another folder with SLOWRANK_STREAMS_RUNTIME_DIR."
+            f"{folder} belongs to another user, and our files would be written there. Remove it, or choose "
+            "another folder: SLOWRANK_STREAMS_RUNTIME_DIR for stream workers, --data for slowrank up."
         )

@@ -103,7 +103,11 @@ class SnapshotFolder:
 
     def drop(self, place: PartitionId) -> None:
         """Remove the snapshot of a partition."""
-        self._path(place).unlink(missing_ok=True)
+        try:
+            self._path(place).unlink(missing_ok=True)
+        except OSError as error:
+            self._counts.failed += 1
+            log.warning("%s:%d: the snapshot was not removed: %s", *place, error)
 
     def refuse(self, place: PartitionId, refused: Refused) -> None:
         """Log and count a snapshot that is not used."""

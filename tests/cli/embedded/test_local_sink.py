@@ -322,14 +322,47 @@ def test_a_state_on_which_a_stage_raised_is_not_kept(clock, database, tmp_path, 
     assert list((tmp_path / "snapshots").iterdir()) == []
 
 
-def test_a_snapshot_that_cannot_be_taken_is_set_aside(clock, database, tmp_path):
-    """The process begins anew, as without one."""
+def damage(file, clock):
+    file.write_bytes(file.read_bytes()[:-1] + b"?")
+
+
+def set_back(file, clock):
+    clock.now -= 3600
+
+
+@pytest.mark.parametrize(("spoil", "reason"), [(damage, "damaged"), (set_back, "old")])
+def test_a_snapshot_that_cannot_be_used_is_set_aside(clock, database, tmp_path, caplog, spoil, reason):
+    """It is damaged, or of a clock that was set back since: the process begins anew, as without one."""
     migrate(database)
     with open_pool(database, name="sink") as pool:
-        restarted(pool, clock, tmp_path / "snapshots").close()
+        first = restarted(pool, clock, tmp_path / "snapshots")
+        send(first, clock, list(traffic.nodes(count=4, seconds=60, ends=NOW + 60)))
+        first.close()
         [file] = (tmp_path / "snapshots").iterdir()
-        file.write_bytes(file.read_bytes()[:-1] + b"?")
+        spoil(file, clock)
         sink = restarted(pool, clock, tmp_path / "snapshots")
-        sink.accept([lost_gpu("node-0")])
+        assert f"the snapshot is ignored, the state is built without it: {reason}" in caplog.text
+        sink.accept([replace(lost_gpu("node-0"), ts=clock.now)])
         sink.close()
     assert stored(database) == [("xid.79", "open")]
+
+
+def unavailable():
+    raise psycopg.OperationalError("gone")
+
+
+def test_of_rows_that_cannot_be_stored_the_latest_are_kept(clock, database, monkeypatch):
+    """As many rows of the tables, however many one roll-up of a node has."""
+    monkeypatch.setattr("cli.embedded.local_sink.MAX_UNSAVED", 200)
+    migrate(database)
+    with open_pool(database, name="sink") as pool:
+        sink = LocalSink(pool, now=clock, tuning=Tuning())
+        with monkeypatch.context() as gone:
+            gone.setattr(pool, "connection", unavailable)
+            send(sink, clock, list(traffic.nodes(count=4, seconds=250, ends=NOW + 250)))
+        clock.now += 1
+        sink.close()
+    with psycopg.connect(database) as conn:
+        seconds = [ts for (ts,) in conn.execute("SELECT extract(epoch FROM bucket)::float8 FROM samples_10s")]
+    # Ten seconds of four nodes are 16 roll-ups and 28 rows.
+    assert NOW + 140 < min(seconds) < NOW + 200

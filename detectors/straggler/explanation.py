@@ -14,14 +14,13 @@ from detectors.straggler.core import (
     Comparison,
     Explanation,
     Hindsight,
-    Ints,
     PastFigures,
     PeerFigures,
     SlowRank,
 )
 from detectors.straggler.llr_cusum import Onset
 from detectors.straggler.onset_time import date_onset
-from detectors.straggler.tensor_group import mates
+from detectors.straggler.tensor_group import TensorGroup, mates
 from detectors.straggler.timing_channel import TimingChannel
 
 _PAST_STEPS = 100
@@ -40,9 +39,9 @@ _AS_SLOW = 0.5
 
 
 def explain(
-    ratios: Ratios, channel: TimingChannel, slow: SlowRank, group: Ints, shared: SharedWork
+    ratios: Ratios, channel: TimingChannel, slow: SlowRank, group: TensorGroup, shared: SharedWork
 ) -> Explanation:
-    """Return what a slow rank of this step rests on; ``group`` [members] is its tensor-parallel group,
+    """Return what a slow rank of this step rests on; ``group`` is its tensor-parallel group,
     ``shared`` who gets more work together."""
     work_possible = _may_be_work(ratios, channel, slow, shared)
     return Explanation(
@@ -56,7 +55,7 @@ def explain(
         work_possible=work_possible,
         since_start=slow.onset <= ratios.first_ts,
         ruled_out=_ruled_out(ratios, slow, work_possible=work_possible),
-        tensor_group=group.size,
+        tensor_group=group.members.size,
         mates=mates(ratios, channel, slow, group),
     )
 

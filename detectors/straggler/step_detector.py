@@ -47,7 +47,7 @@ from detectors.straggler.intermittence import SUSPECT
 from detectors.straggler.rotating_slowness import RotatingSlowness
 from detectors.straggler.since_start import STEPS, slow_since_start
 from detectors.straggler.slow_rank_figures import intermittent_rank, job_pace_before, matters, slow_rank
-from detectors.straggler.tensor_group import likely_group
+from detectors.straggler.tensor_group import TensorGroup, likely_group
 from detectors.straggler.timing_channel import Noise, TimingChannel, fit_noise
 
 Floats = npt.NDArray[np.float64]
@@ -205,13 +205,13 @@ class StragglerDetector:
             channel.lasting.take(one.rank, size=one.size, steps=one.steps)
         return tuple(slow_rank(self.ratios, channel, one, over) for one in confirmed)
 
-    def _tensor_group(self, slow: SlowRank) -> Ints:
+    def _tensor_group(self, slow: SlowRank) -> TensorGroup:
         groups = self._tensor_groups
+        if slow.timing == "compute" and groups is not None and groups[slow.rank] >= 0:
+            return TensorGroup(np.flatnonzero(groups == groups[slow.rank]), known=True)
         if slow.timing == "compute" and not self.ratios.roles_known and not slow.excursions:
             return likely_group(self.ratios, self.channels["compute"], slow)
-        if groups is None or slow.timing != "compute" or groups[slow.rank] < 0:
-            return np.array([], dtype=np.intp)
-        return np.flatnonzero(groups == groups[slow.rank])
+        return TensorGroup(np.array([], dtype=np.intp), known=True)
 
     def _refit(self) -> None:
         ratios = self.ratios

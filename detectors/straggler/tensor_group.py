@@ -5,6 +5,7 @@ other steps.
 """
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 
@@ -30,11 +31,19 @@ _SIZES = (2, 4, 8)
 """Sizes of tensor-parallel groups within a node: powers of two, ranks in a row (Megatron-LM's order)."""
 
 _BEFORE = 10
-"""Steps before an onset that say how slow ranks were. Chosen: their median bears an onset dated some off."""
+"""Steps before an onset from which the usual ratio is taken. Chosen: their median tolerates an onset that is
+a few steps off."""
 
 
-def likely_group(ratios: Ratios, channel: TimingChannel, slow: SlowRank) -> Ints:
-    """Return the ranks [members] that look like the tensor-parallel group of a slow rank without coordinates.
+class TensorGroup(NamedTuple):
+    """The ranks of a tensor-parallel group [members]; ``known`` by coordinates, or only likely."""
+
+    members: Ints
+    known: bool
+
+
+def likely_group(ratios: Ratios, channel: TimingChannel, slow: SlowRank) -> TensorGroup:
+    """Return the ranks that look like the tensor-parallel group of a slow rank without coordinates.
 
     They are in a row on its node and alone there in having become slower, each by half as much as the rank or
     more, in both halves of its slow steps: ranks that became so one after the other are slow for their own
@@ -46,21 +55,24 @@ def likely_group(ratios: Ratios, channel: TimingChannel, slow: SlowRank) -> Ints
     if len(before) == _BEFORE:
         x = x - nan_median(before)
     effect = np.minimum(nan_median(x[: (len(x) + 1) // 2]), nan_median(x[len(x) // 2 :]))
+    # Where its onset is dated wrong, the rank may not be slow since: then no other is slow as it is.
+    if not effect[slow.rank] > 0:
+        return TensorGroup(own[:0], known=False)
     alike, place = effect[own] >= _ALIKE * effect[slow.rank], int(np.searchsorted(own, slow.rank))
     for size in _SIZES:
         group = slice(place // size * size, place // size * size + size)
         if size < len(own) and alike[group].all() and np.count_nonzero(alike) == size == len(own[group]):
-            return own[group]
-    return own[:0]
+            return TensorGroup(own[group], known=False)
+    return TensorGroup(own[:0], known=False)
 
 
-def mates(ratios: Ratios, channel: TimingChannel, slow: SlowRank, group: Ints) -> Mates:
-    """Return how slow the others of ``group`` [members] were since the slow rank became so.
+def mates(ratios: Ratios, channel: TimingChannel, slow: SlowRank, group: TensorGroup) -> Mates:
+    """Return how slow the others of ``group`` were since the slow rank became so.
 
-    Where the group is only likely (``likely_group``), its slowest rank stands for it as soon as noise does
+    Where the group is only likely, its slowest rank stands for it as soon as noise does
     not explain the difference: ranks that look as slow stay apart.
     """
-    others = group[group != slow.rank]
+    others = group.members[group.members != slow.rank]
     if not others.size:
         return ""
     sigma = noise_of(ratios, channel, slow.rank)
@@ -69,8 +81,8 @@ def mates(ratios: Ratios, channel: TimingChannel, slow: SlowRank, group: Ints) -
         x = x[x[:, slow.rank] > SLOW_SIGMAS * sigma]
     effect, uncertain = nan_median(x), SURE_SIGMAS * sigma / math.sqrt(max(len(x), 1))
     own, least, most = float(effect[slow.rank]), float(effect[others].min()), float(effect[others].max())
-    clear = max((1 - 1 / _CLEAR) * own, _LEAST) if ratios.roles_known else 0.0
+    clear = max((1 - 1 / _CLEAR) * own, _LEAST) if group.known else 0.0
     # What was not read is neither.
     if own - most >= max(clear, math.sqrt(2) * uncertain):
         return "less_slow" if least >= max(_FOLLOWS * own, uncertain) else ""
-    return "as_slow" if ratios.roles_known and least >= _ALIKE * own else ""
+    return "as_slow" if group.known and least >= _ALIKE * own else ""

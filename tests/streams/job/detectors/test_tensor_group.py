@@ -80,6 +80,12 @@ def test_ranks_in_a_row_are_led_by_the_slowest_where_no_coordinates_are_known(gr
     assert last == {r: (len(group), "less_slow" if r == group[1] else "") for r in group}
 
 
+def test_a_known_group_is_not_replaced_by_a_likely_one():
+    """All eight ranks of a node are one group: two that are slow alone are two."""
+    work, coords = healthy(steps=200, ranks=8), {"tp": np.arange(8)}
+    assert slow_ranks({2: 1.4, 3: 1.3}, work=work, coords=coords) == [(2, 8, ""), (3, 8, "")]
+
+
 @pytest.mark.parametrize(
     ("slow", "later"),
     [

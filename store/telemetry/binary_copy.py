@@ -30,7 +30,8 @@ def encoded(
 ) -> bytes:
     """Return the stream of rows that begin with ``texts`` and go on with ``columns`` [rows] of ``types``.
 
-    A ``timestamptz`` is given in Unix seconds. NaN, infinity, and what is infinite as the type, become NULL.
+    A ``timestamptz`` is given in finite Unix seconds. NaN, infinity, and what is infinite as the type, become
+    NULL.
     Raises ``NumericValueOutOfRange`` for an integer that its type does not hold, as PostgreSQL would.
     """
     heads = [_head(names, len(names) + len(types)) for names in texts]
@@ -58,8 +59,10 @@ def encoded(
 def _values(kind: str, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     if kind == "timestamptz":
         values = np.rint((values - _EPOCH) * 1e6)
-    elif kind == "int4" and len(values) and (values.min() < -(2**31) or values.max() >= 2**31):
-        raise NumericValueOutOfRange(f"{values.min()} to {values.max()} do not fit int4")
+    elif kind.startswith("int") and len(values):
+        limits = np.iinfo(TYPES[kind])
+        if values.min() < limits.min or values.max() > limits.max:
+            raise NumericValueOutOfRange(f"{values.min()} to {values.max()} do not fit {kind}")
     with np.errstate(over="ignore"):
         return values.astype(TYPES[kind])
 

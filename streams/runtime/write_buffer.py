@@ -26,6 +26,7 @@ class RowBuffer:
         self._health = health
         self._clock = clock
         self._rows: Rows = []
+        self._count = 0
         self._since = clock()
         self._lock = asyncio.Lock()
 
@@ -34,6 +35,7 @@ class RowBuffer:
         if not self._rows:
             self._since = self._clock()
         self._rows += rows
+        self._count += count(rows)
 
     async def flush(self, *, force: bool = False) -> None:
         """Write the rows when there are many, when they are old, or when forced; wait for the database."""
@@ -43,18 +45,19 @@ class RowBuffer:
         async with self._lock:
             if not self._due(force=force):
                 return
-            rows, self._rows = self._rows, []
+            rows, self._rows, self._count = self._rows, [], 0
             try:
                 await self._store(rows)
             except asyncio.CancelledError:
                 # In front of rows added since, which are younger.
                 self._rows = rows + self._rows
+                self._count = count(self._rows)
                 raise
 
     def _due(self, *, force: bool) -> bool:
         if not self._rows:
             return False
-        return force or len(self._rows) >= FULL or self._clock() - self._since >= FLUSH_SECONDS
+        return force or self._count >= FULL or self._clock() - self._since >= FLUSH_SECONDS
 
     async def _store(self, rows: Rows) -> None:
         async def attempt() -> bool:
@@ -63,7 +66,7 @@ class RowBuffer:
             except REFUSED as error:
                 if len(rows) == 1:
                     log.error("the store refuses %r: %s", rows[0], error)
-                    self._health.outputs["rows_refused"] += 1
+                    self._health.outputs["rows_refused"] += count(rows)
                     return True
                 return False
             self._health.outputs["rows"] += count(rows)

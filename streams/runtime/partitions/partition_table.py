@@ -131,12 +131,12 @@ class PartitionTable(Generic[S]):
         messages that are read again.
         """
         await self._settle()
-        state = self._states.get(place)
-        if state is not None and offset <= state.next_offset:
-            return state
         # A message and the worker's round may ask for the same state at once; the second waits for what the
-        # first builds.
-        async with self._locks.setdefault(place, asyncio.Lock()):
+        # first builds. Where nobody builds, as for almost every message, there is nothing to wait for.
+        lock, state = self._locks.setdefault(place, asyncio.Lock()), self._states.get(place)
+        if state is not None and offset <= state.next_offset and not lock.locked():
+            return state
+        async with lock:
             state = self._states.get(place)
             if state is None or offset > state.next_offset:
                 state = await self._build(place, offset, timestamp, rebuilt)

@@ -10,7 +10,7 @@ def test_a_runbook_is_shown_without_a_key(visitor, kind, page):
     assert answer.status_code == 200
     assert f"<h1>{page}</h1>" in answer.text
     assert "<strong>Confirm.</strong>" in answer.text
-    # Who is signed in is not asked here, so nobody is told to sign in.
+    # Runbooks do not read the session, so they show no link to sign in.
     assert '<a href="/">Fleet</a>' in answer.text
     assert 'href="/sign-in"' not in answer.text
     assert "default-src 'self'" in answer.headers["content-security-policy"]

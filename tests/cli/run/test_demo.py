@@ -208,8 +208,8 @@ def test_the_proof_opens_while_the_demo_stays(temporary):
         assert "/acknowledge" in signed_in.text
         playing.send_signal(signal.SIGINT)
         assert playing.wait(60) == 0
-        os.close(ours)
     finally:
         playing.kill()
         playing.wait()
+        os.close(ours)
     assert not list(temporary.iterdir())

@@ -583,7 +583,7 @@ def nic_run(change, *, seconds=120, gpus=8, job_id=None):
 
 
 def test_a_port_that_was_up_and_is_down_is_told_and_cleared():
-    """Ten seconds without a link are told, of nodes whose job is not known too; never of a free port."""
+    """A link down for 10 s is a warning, also without a known job; a port that was never up is none."""
 
     def down(t, i):
         return {"nic.port.up": 0} if i == 7 or (i == 3 and 1030 <= t < 1060) else {}

@@ -70,7 +70,8 @@ TABLE = {
     "streams.runtime": "slowrank detectors alerts store streams.job streams.rollup streams.config"
     " streams.runtime.kafka streams.runtime.monitoring streams.runtime.partitions streams.runtime.snapshots"
     " numpy faust aiokafka",
-    "streams.runtime.kafka": "slowrank streams.runtime.monitoring msgspec faust aiokafka",
+    "streams.runtime.kafka": "slowrank streams.runtime.monitoring msgspec aiokafka",
+    "streams.runtime.kafka.batches": "streams.runtime.kafka faust aiokafka",
     "streams.runtime.monitoring": "slowrank alerts store streams streams.job"
     " streams.runtime streams.runtime.kafka aiokafka msgspec prometheus_client",
     "streams.runtime.partitions": "slowrank.telemetry detectors.fleet alerts streams"

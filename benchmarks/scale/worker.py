@@ -9,8 +9,7 @@ from slowrank.telemetry.topics import JOB_STEPS, NODE_EVENTS, NODE_SAMPLES
 from streams.config.settings import Tuning
 from streams.job.memory import JobMemory
 from streams.runtime.detect_worker import Detect
-from streams.runtime.kafka.dead_letters import Message, Outgoing
-from streams.runtime.kafka.offsets import PartitionId
+from streams.runtime.kafka.message import Message, Outgoing, PartitionId
 from streams.runtime.monitoring.health import Health
 from streams.runtime.partitions.context import WorkerContext
 

@@ -28,8 +28,7 @@ from slowrank.telemetry import NodeEvent, Suspicion, decode_message, encode
 from streams.config.settings import Tuning
 from streams.runtime.detect_worker import Detect
 from streams.runtime.gc_tuning import collect_less_often
-from streams.runtime.kafka.dead_letters import Message, Outgoing
-from streams.runtime.kafka.offsets import PartitionId
+from streams.runtime.kafka.message import Message, Outgoing, PartitionId
 from streams.runtime.kafka.record_producer import key_of, topic_of
 from streams.runtime.monitoring.health import Health
 from streams.runtime.partitions.context import WorkerContext

@@ -11,10 +11,9 @@ from streams.config.settings import Tuning
 from streams.config.stages import job_memory, job_stage, node_stage
 from streams.job.memory import JobMemory
 from streams.job.stage import DEFAULT_MEMORY_BYTES
-from streams.runtime.kafka.dead_letters import Message, Outgoing
 from streams.runtime.kafka.decoding import TELEMETRY
+from streams.runtime.kafka.message import Message, Outgoing, PartitionId
 from streams.runtime.kafka.moved_keys import MovedKeys
-from streams.runtime.kafka.offsets import PartitionId
 from streams.runtime.monitoring.node_counts import NodeTotals
 from streams.runtime.partitions.context import WorkerContext
 from streams.runtime.partitions.heartbeats import HeartbeatGate

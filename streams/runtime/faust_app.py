@@ -14,12 +14,11 @@ from faust.types import StreamT
 from slowrank.settings import Settings
 from slowrank.telemetry.topics import JOB_STEPS, NODE_EVENTS, NODE_SAMPLES, SUSPICIONS
 from streams.runtime.kafka.acks import Acks, Take
-from streams.runtime.kafka.batch_buffer import BatchBuffer
-from streams.runtime.kafka.batch_runner import process
-from streams.runtime.kafka.batch_transport import MAX_POLL_RECORDS, BatchConsumer, BatchTransport
+from streams.runtime.kafka.batches.buffer import BatchBuffer
+from streams.runtime.kafka.batches.runner import process
+from streams.runtime.kafka.batches.transport import MAX_POLL_RECORDS, BatchConsumer, BatchTransport
 from streams.runtime.kafka.clients import METADATA_MS
-from streams.runtime.kafka.dead_letters import Message
-from streams.runtime.kafka.offsets import PartitionId
+from streams.runtime.kafka.message import Message, PartitionId
 from streams.runtime.kafka.placement import MOVED
 
 Role = Literal["detect", "sink"]

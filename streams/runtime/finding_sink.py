@@ -11,7 +11,8 @@ from slowrank.telemetry.topics import SUSPICIONS
 from store.error_classes import REFUSED, UNAVAILABLE
 from streams.config.settings import Tuning
 from streams.config.stages import finding_stage
-from streams.runtime.kafka.dead_letters import STORE_REFUSED, Message, Outgoing
+from streams.runtime.kafka.dead_letters import STORE_REFUSED
+from streams.runtime.kafka.message import Message, Outgoing
 from streams.runtime.kafka.moved_keys import MovedKeys
 from streams.runtime.kafka.producer import until_done
 from streams.runtime.partitions.context import WorkerContext

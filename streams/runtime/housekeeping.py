@@ -8,7 +8,8 @@ from pathlib import Path
 
 from aiokafka.errors import KafkaError
 
-from streams.runtime.kafka.offsets import PartitionId, Probe
+from streams.runtime.kafka.message import PartitionId
+from streams.runtime.kafka.offsets import Probe
 from streams.runtime.monitoring.health import Health
 from streams.runtime.monitoring.watchdog import Watchdog
 

@@ -7,10 +7,9 @@ from slowrank.telemetry import BadRecord
 from slowrank.telemetry.topics import JOB_STEPS, NODE_SAMPLES
 from store.telemetry.buckets import BUCKET_SECONDS
 from streams.rollup.rollup import KEEP_SECONDS
-from streams.runtime.kafka.dead_letters import Message
 from streams.runtime.kafka.decoding import TELEMETRY
+from streams.runtime.kafka.message import Message, PartitionId
 from streams.runtime.kafka.moved_keys import MovedKeys
-from streams.runtime.kafka.offsets import PartitionId
 from streams.runtime.partitions.context import WorkerContext
 from streams.runtime.partitions.partition import RollUpPartition
 from streams.runtime.partitions.partition_table import PartitionTable, Step, TopicConfig

@@ -25,9 +25,10 @@ from streams.runtime.finding_sink import FindingSink
 from streams.runtime.gc_tuning import collect_less_often
 from streams.runtime.housekeeping import Housekeeper, health_file
 from streams.runtime.kafka.acks import Take
-from streams.runtime.kafka.batch_transport import BatchConsumer, BatchTransport
+from streams.runtime.kafka.batches.transport import BatchConsumer, BatchTransport
+from streams.runtime.kafka.message import PartitionId
 from streams.runtime.kafka.moved_keys import MovedKeys
-from streams.runtime.kafka.offsets import PartitionId, Probe
+from streams.runtime.kafka.offsets import Probe
 from streams.runtime.kafka.partition_growth import PartitionCounts
 from streams.runtime.kafka.producer import DurableProducer
 from streams.runtime.log_filter import limit_log_rates

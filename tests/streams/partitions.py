@@ -20,8 +20,7 @@ from streams.config.stages import finding_stage
 from streams.files.replay import as_ndjson, final_versions, findings_of
 from streams.pipeline import local_pipeline
 from streams.runtime.detect_worker import Detect
-from streams.runtime.kafka.dead_letters import Message, Outgoing
-from streams.runtime.kafka.offsets import PartitionId
+from streams.runtime.kafka.message import Message, Outgoing, PartitionId
 from streams.runtime.kafka.record_producer import key_of, topic_of
 from streams.runtime.monitoring.health import Health
 from streams.runtime.partitions.context import WorkerContext

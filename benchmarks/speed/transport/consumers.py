@@ -22,9 +22,8 @@ from slowrank.settings import Settings
 from slowrank.telemetry import decode_sample
 from streams.runtime.faust_app import build, group
 from streams.runtime.kafka.acks import Take
-from streams.runtime.kafka.batch_transport import FETCH_BYTES, FETCH_WAIT_SECONDS
-from streams.runtime.kafka.dead_letters import Message
-from streams.runtime.kafka.offsets import PartitionId
+from streams.runtime.kafka.batches.transport import FETCH_BYTES, FETCH_WAIT_SECONDS
+from streams.runtime.kafka.message import Message, PartitionId
 
 CONSUMERS = ("aiokafka", "waiting", "faust", "agent", "batch")
 

@@ -31,8 +31,7 @@ from benchmarks.speed.transport.throughput import PARTITIONS, committed, create,
 from slowrank.settings import Settings
 from streams.runtime.faust_app import build, group
 from streams.runtime.kafka.acks import Take
-from streams.runtime.kafka.dead_letters import Message
-from streams.runtime.kafka.offsets import PartitionId
+from streams.runtime.kafka.message import Message, PartitionId
 
 NUMBER = struct.Struct(">q")
 NOTED_SECONDS = 0.02

@@ -6,7 +6,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
-from streams.runtime.kafka.dead_letters import Message
+from streams.runtime.kafka.message import Message
 
 IN_FLIGHT = 1000
 """Messages taken whose outputs are not durable yet. Chosen: few are read again after a crash."""

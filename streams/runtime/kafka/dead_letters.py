@@ -1,43 +1,11 @@
 """Messages that could not be used, with position and reason, to be inspected and sent again."""
 
-from dataclasses import dataclass
-
 from slowrank.telemetry import BadRecord, DeadLetter, encode
 from slowrank.telemetry.checks import DEAD_LETTER_BYTES
+from streams.runtime.kafka.message import Message, Outgoing
 
 STAGE_ERROR = "stage_error"
 STORE_REFUSED = "store_refused"
-
-Headers = list[tuple[str, bytes]]
-PartitionId = tuple[str, int]
-"""Topic and partition. Here, as processes without a Kafka client keep snapshots by it, too."""
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """A message of the log; ``timestamp`` in Unix seconds.
-
-    ``moved`` is where a message was before a worker sent it on (``streams.runtime.kafka.placement.MOVED``).
-    """
-
-    topic: str
-    partition: int
-    offset: int
-    timestamp: float
-    value: bytes
-    key: bytes = b""
-    moved: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Outgoing:
-    """A message to send, to the partition of its key if ``partition`` is None."""
-
-    topic: str
-    key: bytes
-    value: bytes
-    headers: Headers
-    partition: int | None = None
 
 
 def dead_letter(message: Message, error: BadRecord, *, topic: str) -> Outgoing:

@@ -7,8 +7,7 @@ from typing import TypeVar
 
 from aiokafka.errors import KafkaError
 
-from streams.runtime.kafka.dead_letters import Message, Outgoing
-from streams.runtime.kafka.offsets import PartitionId
+from streams.runtime.kafka.message import Message, Outgoing, PartitionId
 from streams.runtime.kafka.placement import Counts, Placement
 from streams.runtime.kafka.producer import until_done
 from streams.runtime.monitoring.health import Health

@@ -14,7 +14,7 @@ from aiokafka.errors import (
 from aiokafka.structs import OffsetAndMetadata
 
 from streams.runtime.kafka.clients import started
-from streams.runtime.kafka.dead_letters import PartitionId as PartitionId
+from streams.runtime.kafka.message import PartitionId
 
 TIMEOUT_MS = 5000
 """Of a request. Chosen: brokers that take longer count as away."""

@@ -10,7 +10,7 @@ from typing import Protocol
 
 import msgspec
 
-from streams.runtime.kafka.offsets import PartitionId
+from streams.runtime.kafka.message import PartitionId
 from streams.runtime.kafka.placement import Counts
 
 REMEMBERED_SECONDS = 86_400.0 + 3600.0

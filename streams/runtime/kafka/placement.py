@@ -14,8 +14,7 @@ from typing import Any
 from aiokafka import ConsumerRecord
 from aiokafka.partitioner import murmur2
 
-from streams.runtime.kafka.dead_letters import Message, Outgoing
-from streams.runtime.kafka.offsets import PartitionId
+from streams.runtime.kafka.message import Message, Outgoing, PartitionId
 
 MOVED = "x-moved-from"
 """Header of a record that was sent on: ``role:partition:offset`` of where it lay."""

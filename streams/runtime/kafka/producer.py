@@ -10,7 +10,7 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError, UnknownTopicOrPartitionError
 
 from streams.runtime.kafka.clients import METADATA_MS, started
-from streams.runtime.kafka.dead_letters import Outgoing
+from streams.runtime.kafka.message import Outgoing
 from streams.runtime.monitoring.health import Health
 
 log = logging.getLogger(__name__)

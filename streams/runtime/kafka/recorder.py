@@ -15,8 +15,8 @@ from slowrank.telemetry.json_rows import rows
 from slowrank.telemetry.row_file import opened
 from slowrank.telemetry.topics import topic_name
 from streams.runtime.kafka.clients import METADATA_MS
-from streams.runtime.kafka.dead_letters import Message
 from streams.runtime.kafka.decoding import TELEMETRY
+from streams.runtime.kafka.message import Message
 from streams.runtime.kafka.placement import MOVED
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from streams.runtime.kafka.offsets import PartitionId
+from streams.runtime.kafka.message import PartitionId
 from streams.runtime.monitoring.self_findings import Backlog
 
 

@@ -11,7 +11,7 @@ from typing import Protocol
 import msgspec
 
 from slowrank.settings import Settings
-from streams.runtime.kafka.offsets import PartitionId
+from streams.runtime.kafka.message import PartitionId
 
 REPORT_SECONDS = 15.0
 FRESH_SECONDS = 60.0

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from alerts.finding import Action, Finding, dedup_key, finding_id
 from alerts.kinds import kind_of
 from slowrank.telemetry import Subject
-from streams.runtime.kafka.offsets import PartitionId
+from streams.runtime.kafka.message import PartitionId
 from streams.runtime.monitoring.capacity import Forecast
 
 LAG = "self.lag"

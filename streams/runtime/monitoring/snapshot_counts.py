@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from streams.runtime.kafka.dead_letters import PartitionId
+from streams.runtime.kafka.message import PartitionId
 
 
 @dataclass(slots=True)

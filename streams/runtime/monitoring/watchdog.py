@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from streams.runtime.kafka.offsets import PartitionId
+from streams.runtime.kafka.message import PartitionId
 from streams.runtime.monitoring.health import Health
 
 

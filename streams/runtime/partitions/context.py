@@ -7,7 +7,8 @@ from typing import Protocol
 
 from slowrank.telemetry import BadRecord
 from slowrank.telemetry.topics import DEAD_LETTERS
-from streams.runtime.kafka.dead_letters import Message, Outgoing, dead_letter
+from streams.runtime.kafka.dead_letters import dead_letter
+from streams.runtime.kafka.message import Message, Outgoing
 from streams.runtime.monitoring.health import Health
 from streams.runtime.snapshots.snapshot_folder import SnapshotFolder
 

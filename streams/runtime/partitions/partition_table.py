@@ -10,9 +10,9 @@ from aiokafka.errors import KafkaError
 
 from slowrank.telemetry import BadRecord, JobEnded, Suspicion
 from slowrank.telemetry.checks import BAD_TIME, MAX_INT
-from streams.runtime.kafka.dead_letters import STAGE_ERROR, Message, Outgoing
+from streams.runtime.kafka.dead_letters import STAGE_ERROR
+from streams.runtime.kafka.message import Message, Outgoing, PartitionId
 from streams.runtime.kafka.moved_keys import Cuts, MovedKeys
-from streams.runtime.kafka.offsets import PartitionId
 from streams.runtime.kafka.producer import until_done
 from streams.runtime.partitions.clock_offsets import ClockCorrector, Node
 from streams.runtime.partitions.context import WorkerContext

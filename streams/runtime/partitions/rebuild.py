@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from streams.runtime.kafka.dead_letters import Message
+from streams.runtime.kafka.message import Message
 from streams.runtime.kafka.placement import message_of
 
 

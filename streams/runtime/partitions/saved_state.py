@@ -4,8 +4,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
-from streams.runtime.kafka.dead_letters import Message
-from streams.runtime.kafka.offsets import PartitionId
+from streams.runtime.kafka.message import Message, PartitionId
 from streams.runtime.partitions.clock_offsets import ClockCorrector
 from streams.runtime.partitions.reorder_buffer import ReorderBuffer
 from streams.runtime.snapshots.snapshot_file import Header, Refused

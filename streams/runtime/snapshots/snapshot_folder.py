@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from streams.runtime.kafka.dead_letters import Message, PartitionId
+from streams.runtime.kafka.message import Message, PartitionId
 from streams.runtime.monitoring.snapshot_counts import SnapshotCounts
 from streams.runtime.snapshots.snapshot_file import Header, Mark, Refused, Snapshot, read, write
 from streams.runtime.snapshots.state_codec import BadState, dumps, loads

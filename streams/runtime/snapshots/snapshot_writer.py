@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from streams.runtime.kafka.dead_letters import PartitionId
+from streams.runtime.kafka.message import PartitionId
 from streams.runtime.monitoring.snapshot_counts import SnapshotCounts
 from streams.runtime.snapshots.snapshot_file import Snapshot
 from streams.runtime.snapshots.snapshot_folder import SnapshotFolder

@@ -11,7 +11,8 @@ from typer.testing import CliRunner
 from cli import app
 from slowrank.telemetry import BadRecord
 from slowrank.telemetry.topics import TOPICS
-from streams.runtime.kafka.dead_letters import Message, dead_letter
+from streams.runtime.kafka.dead_letters import dead_letter
+from streams.runtime.kafka.message import Message
 
 
 @pytest.fixture

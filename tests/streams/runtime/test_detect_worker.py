@@ -17,7 +17,7 @@ from slowrank.telemetry import (
 )
 from streams.config.settings import Tuning
 from streams.runtime.detect_worker import Detect
-from streams.runtime.kafka.dead_letters import Message
+from streams.runtime.kafka.message import Message
 from streams.runtime.monitoring.health import Health
 from streams.runtime.partitions.context import WorkerContext
 from tests.streams import traffic

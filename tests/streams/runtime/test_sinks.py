@@ -12,7 +12,7 @@ from streams.config.settings import Tuning
 from streams.job.stage import JobStage
 from streams.rollup.paces import pace_row
 from streams.runtime.finding_sink import FINDING_WINDOW_SECONDS, FindingSink
-from streams.runtime.kafka.dead_letters import Message
+from streams.runtime.kafka.message import Message
 from streams.runtime.monitoring.health import Health
 from streams.runtime.partitions.partition import PartitionState
 from streams.runtime.rollup_sink import RollUpSink

@@ -6,7 +6,7 @@ from typing import Protocol
 from faust.types import TP
 
 from streams.runtime.kafka.acks import Acks, Take
-from streams.runtime.kafka.batch_buffer import Batch, BatchBuffer
+from streams.runtime.kafka.batches.buffer import Batch, BatchBuffer
 from streams.runtime.kafka.placement import message_of
 
 

@@ -17,7 +17,7 @@ from faust.transport.consumer import ensure_TP
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
 
-from streams.runtime.kafka.batch_buffer import Batch, BatchBuffer
+from streams.runtime.kafka.batches.buffer import Batch, BatchBuffer
 
 log = logging.getLogger(__name__)
 

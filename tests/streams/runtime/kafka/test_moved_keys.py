@@ -9,7 +9,7 @@ from alerts.kinds import UNHEARD_KIND
 from slowrank.telemetry import NodeEvent, Suspicion, decode_message, encode
 from streams.config.settings import Tuning
 from streams.runtime.detect_worker import Detect
-from streams.runtime.kafka.dead_letters import Message
+from streams.runtime.kafka.message import Message
 from streams.runtime.kafka.moved_keys import MovedKeys
 from streams.runtime.kafka.placement import MOVED, Counts, home
 from streams.runtime.kafka.record_producer import key_of, topic_of

@@ -4,7 +4,7 @@ import pytest
 from aiokafka.partitioner import DefaultPartitioner
 from kafka.partitioner.default import murmur2 as exporters_hash
 
-from streams.runtime.kafka.dead_letters import Message
+from streams.runtime.kafka.message import Message
 from streams.runtime.kafka.partition_growth import continued
 from streams.runtime.kafka.placement import Counts, Placement, home
 

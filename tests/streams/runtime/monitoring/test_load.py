@@ -4,7 +4,7 @@ import time
 from faust.types import TP
 
 from slowrank.settings import Settings
-from streams.runtime.kafka.batch_buffer import Batch, BatchBuffer
+from streams.runtime.kafka.batches.buffer import Batch, BatchBuffer
 from streams.runtime.monitoring.load import LoadMeter, Report, group_of, latest, leave
 
 

@@ -18,7 +18,8 @@ from slowrank.telemetry import BadRecord
 from slowrank.telemetry.topics import DEAD_LETTERS
 from store.findings.self_findings import save_self_finding
 from store.pool import open_pool
-from streams.runtime.kafka.dead_letters import Message, dead_letter
+from streams.runtime.kafka.dead_letters import dead_letter
+from streams.runtime.kafka.message import Message
 from streams.runtime.kafka.offsets import Probe
 from streams.runtime.monitoring.load import group_of, latest
 from streams.runtime.monitoring.metrics import SinkMetrics

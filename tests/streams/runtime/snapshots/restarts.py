@@ -9,8 +9,7 @@ from pathlib import Path
 from slowrank.telemetry import Record, encode
 from streams.config.settings import Tuning
 from streams.runtime.detect_worker import Detect
-from streams.runtime.kafka.dead_letters import Message
-from streams.runtime.kafka.offsets import PartitionId
+from streams.runtime.kafka.message import Message, PartitionId
 from streams.runtime.monitoring.health import Health
 from streams.runtime.monitoring.snapshot_counts import SnapshotCounts
 from streams.runtime.partitions.context import WorkerContext

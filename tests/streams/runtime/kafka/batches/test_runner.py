@@ -7,8 +7,8 @@ import pytest
 from aiokafka import ConsumerRecord
 from faust.types import TP
 
-from streams.runtime.kafka.batch_buffer import CHUNK, FULL, Batch, BatchBuffer
-from streams.runtime.kafka.batch_runner import process
+from streams.runtime.kafka.batches.buffer import CHUNK, FULL, Batch, BatchBuffer
+from streams.runtime.kafka.batches.runner import process
 from streams.runtime.kafka.placement import MOVED
 
 PLACE = TP("node-samples", 3)

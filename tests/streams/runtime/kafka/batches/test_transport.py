@@ -18,7 +18,7 @@ from faust.types import TP
 from mode import Service
 
 from benchmarks.speed.transport.kill import Action, disturb
-from streams.runtime.kafka.batch_transport import BatchConsumer, BatchTransport, FetchThread
+from streams.runtime.kafka.batches.transport import BatchConsumer, BatchTransport, FetchThread
 
 TOPIC = "node-samples"
 PLACE, OTHER = TP(TOPIC, 0), TP(TOPIC, 1)

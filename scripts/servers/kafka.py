@@ -108,11 +108,14 @@ class KafkaCluster:
     def leader_of(self, topic: str, partition: int) -> int:
         """Node id of the partition's leader now (needs kafka-python); -1 while there is none."""
         from kafka import KafkaAdminClient
+        from kafka.errors import UnknownBrokerIdError
 
         alive = [f"{self._host}:{self._ports[node][0]}" for node in self.nodes if self.running(node)]
         client = KafkaAdminClient(bootstrap_servers=alive)
         try:
             (description,) = client.describe_topics([topic])
+        except UnknownBrokerIdError:  # the client asked a broker that has just left the cluster
+            return -1
         finally:
             client.close()
         indexes = {entry["partition_index"]: int(entry["leader_id"]) for entry in description["partitions"]}

@@ -13,6 +13,7 @@ import psycopg
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.admin import NewTopic
+from kafka.errors import UnknownBrokerIdError
 from servers.debian import mirrors
 from servers.process import ROOT, Process, Run, free_ports, runs, wait_until
 from servers.timescale import Timescale
@@ -148,16 +149,27 @@ def test_topic_survives_the_death_of_its_leader(private_kafka):
     producer = KafkaProducer(bootstrap_servers=private_kafka.bootstrap, acks="all")
     producer.send("t", b"before").get(30)
     private_kafka.kill(leader)
-    producer.send("t", b"after").get(60)
+    wait_until(lambda: acknowledged(producer, b"after"), seconds=60, what="a record after the leader's death")
     producer.close()
-    assert private_kafka.leader_of("t", 0) not in (leader, -1)
+    wait_until(
+        lambda: private_kafka.leader_of("t", 0) not in (leader, -1), seconds=30, what="another broker to lead"
+    )
     private_kafka.restart(leader)
     consumer = KafkaConsumer(
         "t", bootstrap_servers=private_kafka.bootstrap, auto_offset_reset="earliest", consumer_timeout_ms=5000
     )
-    values = [message.value for _, message in zip(range(2), consumer, strict=False)]
+    values = [message.value for message in consumer]
     consumer.close()
-    assert values == [b"before", b"after"]
+    assert list(dict.fromkeys(values)) == [b"before", b"after"]  # what was sent again may be there twice
+
+
+def acknowledged(producer, value):
+    """Send once; a node that left the metadata meanwhile fails a record at once (kafka-python 3.0)."""
+    try:
+        producer.send("t", value).get(60)
+    except UnknownBrokerIdError:
+        return False
+    return True
 
 
 @pytest.mark.slow

@@ -43,7 +43,7 @@ class Rig:
 
     def prepare(self):
         """Create the topics and bring the database up to date."""
-        asyncio.run(self._create_topics())
+        self.create_topics()
         migrate(self.dsn)
 
     @property
@@ -147,6 +147,20 @@ class Rig:
         wait_for(
             lambda: all(self.lag(role) == 0 for role in roles), within=within, what=f"{roles} to catch up"
         )
+
+    def create_topics(self):
+        """Create all topics and wait until the brokers list them; the controller acknowledges before they do."""
+        asyncio.run(self._create_topics())
+        wanted = {f"{self.prefix}{spec.name}" for spec in TOPICS}
+        wait_for(lambda: wanted <= asyncio.run(self._listed()), within=15.0, what="topics to be listed")
+
+    async def _listed(self):
+        admin = AIOKafkaAdminClient(bootstrap_servers=self.bootstrap)
+        try:
+            await admin.start()
+            return set(await admin.list_topics())
+        finally:
+            await admin.close()
 
     async def _create_topics(self):
         admin = AIOKafkaAdminClient(bootstrap_servers=self.bootstrap)

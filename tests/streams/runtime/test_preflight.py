@@ -1,6 +1,5 @@
 """Workers that start before the operator has made what they need."""
 
-import asyncio
 import contextlib
 import os
 
@@ -34,7 +33,7 @@ def test_a_worker_names_the_topics_it_lacks(unprepared, role):
 
 def test_only_the_storing_worker_needs_the_schema(unprepared):
     """With topics and no schema, detection may start."""
-    asyncio.run(unprepared._create_topics())
+    unprepared.create_topics()
 
     require(settings_of(unprepared), "detect")
     with pytest.raises(Unprepared, match="slowrank migrate"):

@@ -149,7 +149,7 @@ class Rig:
         )
 
     def create_topics(self):
-        """Create all topics and wait until the brokers list them; the controller acknowledges before they do."""
+        """Create all topics; the controller acknowledges them before a broker lists them."""
         asyncio.run(self._create_topics())
         wanted = {f"{self.prefix}{spec.name}" for spec in TOPICS}
         wait_for(lambda: wanted <= asyncio.run(self._listed()), within=15.0, what="topics to be listed")

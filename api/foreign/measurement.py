@@ -4,6 +4,11 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+MAX_PARTS = 1_000_000
+"""Series, points and labels of a request, those of a resource once more with each of its points. Chosen: four
+times a batch of the Collector's default size, 8,192 points, with 30 labels each. In protobuf one may have two
+bytes: without the limit a body of 1 MB filled gigabytes."""
+
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
@@ -21,6 +26,13 @@ class Decoded:
 
     measurements: list[Measurement] = field(default_factory=list)
     refused: Counter[str] = field(default_factory=Counter)
+    parts: int = 0
+
+    def count(self, parts: int) -> None:
+        """Count parts of the request before they are read. Raises ``BadBody`` beyond ``MAX_PARTS``."""
+        self.parts += parts
+        if self.parts > MAX_PARTS:
+            raise BadBody(f"the body has more than {MAX_PARTS:,} series, points and labels; send less")
 
 
 class BadBody(ValueError):

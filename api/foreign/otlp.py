@@ -39,10 +39,13 @@ def decode(body: bytes, media_type: str) -> Decoded:
         raise BadBody(f"the body is no ExportMetricsServiceRequest: {str(error)[:200]}") from error
     found = Decoded()
     for resource in request.resource_metrics:
+        found.count(1 + len(resource.resource.attributes))
         attributes = _labels(resource.resource.attributes)
         for scope in resource.scope_metrics:
+            found.count(1)
             for metric in scope.metrics:
-                found.measurements += _measured(metric, attributes, found.refused)
+                found.count(1)
+                found.measurements += _measured(metric, attributes, found)
     return found
 
 
@@ -59,8 +62,8 @@ def answer(refused: Counter[str], media_type: str) -> bytes:
     return bytes(response.SerializeToString())
 
 
-def _measured(metric: Any, attributes: Mapping[str, str], refused: Counter[str]) -> Iterator[Measurement]:
-    kind = metric.WhichOneof("data")
+def _measured(metric: Any, attributes: Mapping[str, str], found: Decoded) -> Iterator[Measurement]:
+    kind, refused = metric.WhichOneof("data"), found.refused
     if kind in _UNUSED:
         refused[kind] += len(getattr(metric, kind).data_points)
         return
@@ -75,6 +78,7 @@ def _measured(metric: Any, attributes: Mapping[str, str], refused: Counter[str])
         refused["delta_sum"] += len(data.data_points)
         return
     for point in data.data_points:
+        found.count(1 + len(attributes) + len(point.attributes))
         if point.flags & DataPointFlags.DATA_POINT_FLAGS_NO_RECORDED_VALUE_MASK:
             continue
         value = point.as_int if point.WhichOneof("value") == "as_int" else point.as_double

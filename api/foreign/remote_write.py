@@ -64,6 +64,7 @@ def decode(body: bytes) -> Decoded:
         raise BadBody(f"the body is no WriteRequest of remote write 1.0: {error}") from error
     found = Decoded()
     for series in request.timeseries:
+        found.count(1 + len(series.labels) + len(series.samples))
         found.refused["histogram"] += len(series.histograms)
         labels = plain({label.name: label.value for label in series.labels})
         name = labels.pop("__name__", "")

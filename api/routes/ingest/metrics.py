@@ -1,5 +1,6 @@
 """Telemetry that sites already have: Prometheus remote write, and OTLP metrics over HTTP."""
 
+import threading
 from collections import Counter
 from collections.abc import Callable
 
@@ -21,7 +22,9 @@ otlp_router = APIRouter(prefix="/v1", tags=["ingest"])
 
 MAX_LISTED = 1000
 """Nodes and unknown names in an answer. Chosen: some 100 kB."""
-
+# A body takes up to forty times its size while it is parsed, before its parts are counted: one at a time,
+# which takes no longer, as only one thread runs.
+_DECODING = threading.Lock()
 _BINARY = {"schema": {"type": "string", "format": "binary"}}
 
 
@@ -115,7 +118,8 @@ def _require(request: Request, header: str, values: tuple[str, ...], default: st
 
 def _decoded(decode: Callable[[], Decoded]) -> Decoded:
     try:
-        return decode()
+        with _DECODING:
+            return decode()
     except BadBody as error:
         raise Problem(400, "bad-body", str(error)) from error
 

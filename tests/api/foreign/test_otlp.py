@@ -13,7 +13,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceResponse,
 )
 
-from api.foreign.measurement import BadBody, Measurement
+from api.foreign.measurement import MAX_PARTS, BadBody, Measurement
 from api.foreign.otlp import JSON, PROTOBUF, answer, decode
 
 TIME = "1795160472250000000"
@@ -93,6 +93,25 @@ def test_any_bytes_are_decoded_or_refused(data):
     for media_type in (PROTOBUF, JSON):
         with contextlib.suppress(BadBody):
             assert decode(data, media_type).refused.total() >= 0
+
+
+@pytest.mark.parametrize(
+    ("attributes", "points"),
+    [(0, MAX_PARTS), (1000, 1000)],
+    ids=["points", "attributes of a resource with each of its points"],
+)
+def test_a_body_of_very_many_small_parts_is_refused(attributes, points):
+    """A point has two bytes, and gets all attributes of its resource."""
+    sent = ExportMetricsServiceRequest()
+    resource = sent.resource_metrics.add()
+    for number in range(attributes):
+        resource.resource.attributes.add(key=str(number))
+    gauge = resource.scope_metrics.add().metrics.add(name="x").gauge
+    for _ in range(points):
+        gauge.data_points.add()
+
+    with pytest.raises(BadBody, match="more than 1,000,000 series, points and labels"):
+        decode(sent.SerializeToString(), PROTOBUF)
 
 
 @pytest.mark.parametrize("text", ["[" * 5000, '{"resourceMetrics":' * 500, "{}x", '{"resourceMetrics":[7]}'])

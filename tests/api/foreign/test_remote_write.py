@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.foreign.measurement import BadBody, Measurement
+from api.foreign.measurement import MAX_PARTS, BadBody, Measurement
 from api.foreign.remote_write import MAX_INFLATED, decode, message_types
 
 WriteRequest = message_types()["WriteRequest"]
@@ -23,6 +23,18 @@ def body(*series):
         for ts, value in samples:
             made.samples.add(timestamp=ts, value=value)
     return bytes(cramjam.snappy.compress_raw(request.SerializeToString()))
+
+
+def in_a_series(fields):
+    """One series of encoded fields, of 2 MB."""
+    return b"\x0a" + encoded_length(fields) + fields
+
+
+def encoded_length(fields):
+    rest, found = len(fields), b""
+    while rest > 0x7F:
+        rest, found = rest >> 7, found + bytes((rest & 0x7F | 0x80,))
+    return found + bytes((rest,))
 
 
 def test_samples_have_name_labels_time_and_value():
@@ -53,6 +65,21 @@ def test_a_body_that_inflates_to_too_much_is_refused_before_it_does():
     assert len(bomb) < MAX_INFLATED / 15
     with pytest.raises(BadBody, match="inflates to"):
         decode(bomb)
+
+
+@pytest.mark.parametrize(
+    "series",
+    [
+        b"\x0a\x00" * (MAX_PARTS + 1),
+        in_a_series(b"\x12\x00" * MAX_PARTS),
+        in_a_series(b"\x0a\x00" * MAX_PARTS),
+    ],
+    ids=["series", "samples", "labels"],
+)
+def test_a_body_of_very_many_small_parts_is_refused(series):
+    """Two bytes each, which would take a hundred times as many in memory."""
+    with pytest.raises(BadBody, match="more than 1,000,000 series, points and labels"):
+        decode(bytes(cramjam.snappy.compress_raw(series)))
 
 
 @given(st.binary(max_size=300))

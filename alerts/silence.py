@@ -38,7 +38,8 @@ class Matcher:
         if self.is_regex:
             try:
                 re.compile(self.value)
-            except re.error as error:
+            # A number of repetitions beyond 32 bits is an OverflowError.
+            except (re.error, OverflowError) as error:
                 raise ValueError(f"{self.value!r} is no regular expression: {error}") from error
 
     def matches(self, labels: Mapping[str, str]) -> bool:

@@ -33,10 +33,14 @@ _EXAMPLE: dict[str, Any] = {
     "createdBy": "anna",
     "comment": "fan is being replaced",
 }
-# Python's regular expressions backtrack: with two repetitions, none of a group, a match takes far below a
-# second on the longest label.
+# Python's regular expressions backtrack: a match that fails has tried every way to choose among repetitions,
+# optional parts and alternatives. Each of two repetitions, none of a group, has as many choices as the
+# longest label has characters.
 _MAX_REPEATS = 2
 _UNSAFE = re.compile(r"\)\s*[*+?{]|\(\?|\\[1-9]")
+_REPEAT_CHOICES = 128
+_MAX_CHOICES = 2**20
+"""Chosen: some 0.1 s for the regex of one matcher and a label."""
 
 
 class MatcherBody(BaseModel):
@@ -170,7 +174,24 @@ def safe_matcher(name: str, value: str, *, is_regex: bool, is_equal: bool) -> Ma
         raise ValueError(
             f"a regex may have at most {_MAX_REPEATS} repetitions (*, +, {{}}), none of them of a group"
         )
+    if is_regex and _choices(value) > _MAX_CHOICES:
+        raise ValueError(
+            "a regex may not combine so many alternatives (|), optional parts (?) and repetitions; "
+            "use several matchers or a class such as [ab]"
+        )
     return Matcher(name, value, is_regex, is_equal)
+
+
+def _choices(regex: str) -> float:
+    """Return an upper limit of the ways in which a match may go through a regex without repeated groups.
+
+    Alternatives of one group add up, those of groups that follow each other multiply: at most when they are
+    spread evenly. What is escaped or in a class counts as well.
+    """
+    groups = regex.count("(") + 1
+    alternatives = ((regex.count("|") + groups) / groups) ** groups
+    repeats = len(re.findall(r"[*+{]", regex))
+    return float(alternatives * 2 ** regex.count("?") * _REPEAT_CHOICES**repeats)
 
 
 def silence_of(body: SilenceBody, principal: Principal, now: datetime) -> Silence:

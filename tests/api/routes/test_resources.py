@@ -252,6 +252,16 @@ def test_no_key_makes_a_stronger_one(client_with):
         assert answer.status_code == status, (scopes, clusters)
 
 
+@pytest.mark.parametrize(("days", "ends_in"), [(None, 2), (1, 1), (3650, 2)])
+def test_no_key_makes_one_that_outlives_it(client_with, days, ends_in):
+    """A key of two days cannot be made to last by another one."""
+    now = datetime.now(UTC)
+    admin = client_with("keys:admin", "findings:read", expires_at=now + timedelta(days=2))
+    made = admin.post("/api/v1/keys", json={"name": "x", "scopes": ["findings:read"], "days": days})
+    ends = datetime.fromisoformat(made.json()["expires_at"])
+    assert abs(ends - now - timedelta(days=ends_in)) < timedelta(minutes=1)
+
+
 def test_a_limited_admin_governs_keys_of_its_clusters_only(client, client_with):
     """It neither sees nor ends a key that reaches further, and reads no audit log of all clusters."""
     wide, narrow = (
@@ -301,6 +311,9 @@ def test_a_silence_from_first_to_last(client):
         ({"matchers": [{"name": "node", "value": "(a+)+$", "isRegex": True}]}, 409),
         ({"matchers": [{"name": "node", "value": "a*a*a*a*a*b", "isRegex": True}]}, 409),
         ({"matchers": [{"name": "node", "value": "(?=a)", "isRegex": True}]}, 409),
+        ({"matchers": [{"name": "node", "value": "(a|a)" * 50 + "x", "isRegex": True}]}, 409),
+        ({"matchers": [{"name": "node", "value": ".?" * 40 + "x", "isRegex": True}]}, 409),
+        ({"matchers": [{"name": "node", "value": "a{99999999999}", "isRegex": True}]}, 409),
         ({"matchers": [{"name": "no de", "value": "x"}]}, 422),
         ({"matchers": [{"name": "nodes", "value": "x"}]}, 422),
         ({"matchers": [{"name": "alertgroup", "value": "x", "isEqual": False}]}, 422),

@@ -15,6 +15,8 @@ from api.delivery.receivers.receiver import MAX_BODY, Notification, Receiver
 
 MAX_TEMPLATE = 8_000
 """Bytes of a template as JSON (chosen: far more than a message has)."""
+MAX_DEPTH = 32
+"""Objects and lists within each other (chosen: more than a message has; serializers end at some 200)."""
 MAX_VALUE = 2_000
 """Characters of one value within a text (chosen: longer than any text of a finding but its evidence)."""
 ROOTS = ("type", "timestamp", "link", "finding")
@@ -24,7 +26,9 @@ _PLACE = re.compile(r"\{\{\s*([a-z0-9_]+(?:\.[a-z0-9_]+)*)\s*\}\}", re.ASCII)
 
 
 def check(template: object) -> None:
-    """Raise ``ValueError`` where a template is too large or has a place that names no field."""
+    """Raise ``ValueError`` where a template is too large or deep, or has a place that names no field."""
+    if not _is_flat(template, MAX_DEPTH):
+        raise ValueError(f"a template has at most {MAX_DEPTH} objects and lists within each other")
     if len(msgspec.json.encode(template)) > MAX_TEMPLATE:
         raise ValueError(f"a template has at most {MAX_TEMPLATE} bytes")
     for text in _texts(template):
@@ -70,6 +74,15 @@ def _text(value: Any) -> str:
     if value is None:
         return ""
     return (value if isinstance(value, str) else msgspec.json.encode(value).decode())[:MAX_VALUE]
+
+
+def _is_flat(template: Any, levels: int) -> bool:
+    """Return whether a template has at most so many levels of objects and lists."""
+    if isinstance(template, Mapping):
+        return levels > 0 and all(_is_flat(value, levels - 1) for value in template.values())
+    if isinstance(template, Sequence) and not isinstance(template, str):
+        return levels > 0 and all(_is_flat(value, levels - 1) for value in template)
+    return True
 
 
 def _texts(template: Any) -> Iterator[str]:

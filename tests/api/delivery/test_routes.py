@@ -15,6 +15,14 @@ from store.findings.findings import Edit
 MINUTE = timedelta(minutes=1)
 
 
+def nested(levels):
+    """Lists within each other, as deep as JSON is read and deeper than it is written."""
+    made: list[Any] = []
+    for _ in range(levels):
+        made = [made]
+    return made
+
+
 @pytest.fixture
 def sent(receiver, notifier, clock):
     """Deliver what is due after another span; return type and node of what came since the last call."""
@@ -203,6 +211,8 @@ def test_a_number_is_no_truth_value(client):
         ({"format": "template", "template": {"text": "{{ self.__class__ }}"}}, "#/body/template"),
         ({"format": "template", "template": {"text": "{% for x in y %}{{"}}, "#/body/template"),
         ({"format": "template", "template": {"text": "x" * 9000}}, "#/body/template"),
+        ({"format": "template", "template": nested(300)}, "#/body/template"),
+        ({"format": "template", "template": nested(900)}, "#/body/template"),
         ({"template": {"text": "x"}}, "#/body/template"),
         ({"format": "alertmanager_push", "repeat_seconds": 3600}, "#/body/repeat_seconds"),
         ({"matchers": [{"name": "node", "value": "(a+)+$", "isRegex": True}]}, "#/body/matchers"),

@@ -1,6 +1,7 @@
 """The page that asks for a key. Its form carries a random value that must match a cookie."""
 
 import hmac
+import re
 import secrets
 from collections.abc import Mapping
 
@@ -12,14 +13,17 @@ from api.pages.render import page
 from api.security import links
 
 COOKIE = "slowrank_form"
+# That of 16 random bytes.
+_VALUE = re.compile(r"[A-Za-z0-9_-]{22}")
 
 
 def ask_to_sign_in(
     request: Request, detail: str, headers: Mapping[str, str] | None = None, *, status: int = 401
 ) -> Response:
     """Return the page with the form; afterwards it leads back to the page that was asked for."""
-    # Kept, so that the form works in several tabs.
-    value = request.cookies.get(COOKIE) or secrets.token_urlsafe(16)
+    # Kept, so that the form works in several tabs; what else a browser sends is not repeated.
+    kept = request.cookies.get(COOKIE, "")
+    value = kept if _VALUE.fullmatch(kept) else secrets.token_urlsafe(16)
     answer = page(
         request,
         "sign_in.html",

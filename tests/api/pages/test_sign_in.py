@@ -1,5 +1,6 @@
 """Browsers sign in with a key or a one-time link, and out; forms of other sites change nothing."""
 
+import re
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -50,6 +51,16 @@ def test_another_site_cannot_sign_a_browser_in(visitor, new_token):
         assert visitor.post("/sign-in", {"key": token, "form": form}).status_code == 403
     visitor.cookies.clear()
     assert visitor.post("/sign-in", {"key": token, "form": ""}).status_code == 403
+
+
+@pytest.mark.parametrize("value", ['"a\\012set-cookie: b=c"', "x" * 5000, '"<script>"'])
+def test_a_cookie_that_is_not_ours_is_not_repeated(visitor, value):
+    """The value of the form is replaced, so that nothing else is written into a header or the page."""
+    answer = visitor.get("/sign-in", headers={"cookie": f"slowrank_form={value}"})
+    assert answer.status_code == 200
+    cookie = set_cookies(answer)["slowrank_form"]
+    assert re.fullmatch(r"slowrank_form=[a-z0-9_-]{22}", cookie.partition(";")[0])
+    assert value.strip('"')[:20] not in answer.text
 
 
 def test_who_guesses_keys_is_slowed_down(visitor):

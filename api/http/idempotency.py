@@ -15,11 +15,13 @@ from typing import Any
 import psycopg
 from fastapi import Request, Response
 from fastapi.concurrency import run_in_threadpool
+from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException
 
 from api.deps import Services, ServicesDep, services
 from api.http.problems import Problem, invalid
-from api.security.auth import AnyKey
+from api.security.auth import AnyKey, require_key
 from store.access import requests
 from store.access.requests import EarlierRequest, RequestKey
 
@@ -75,6 +77,11 @@ class IdempotentRoute(APIRoute):
                 response = await handle(request)
             except Repeated as repeated:
                 return repeated.response
+            except (RequestValidationError, HTTPException) as error:
+                # The framework reads a body as JSON before it asks for a key.
+                if not isinstance(error, Problem) and getattr(request.state, "key_id", None) is None:
+                    await require_key(request)
+                raise
             finally:
                 key: RequestKey | None = getattr(request.state, "key", None)
                 if key is not None:

@@ -88,10 +88,12 @@ def read_keys(request: Request, services: ServicesDep, principal: KeysAdmin) -> 
 def create_key(
     body: KeyRequest, request: Request, response: Response, services: ServicesDep, principal: KeysAdmin
 ) -> dict[str, Any]:
-    """Create a key; its token is returned once, in this answer."""
+    """Create a key, which ends with this one at the latest; its token is returned once, in this answer."""
     _check_no_escalation(body, principal)
     with services.pool.connection() as conn, conn.transaction():
-        key, token = store_key(conn, body, actor=principal.key_id, now=services.now())
+        own = keys.get(conn, principal.key_id)
+        until = own.expires_at if own else None
+        key, token = store_key(conn, body, actor=principal.key_id, now=services.now(), until=until)
         record(conn, request, "key.create", key.id, {"name": key.name, "scopes": list(key.scopes)})
     response.headers["cache-control"] = "no-store"
     return _shown(key) | {"token": token}
@@ -108,8 +110,11 @@ def revoke_key(key_id: str, request: Request, services: ServicesDep, principal: 
         record(conn, request, "key.revoke", key_id, {})
 
 
-def store_key(conn: Connection[Any], wanted: KeyRequest, *, actor: str, now: datetime) -> tuple[ApiKey, str]:
-    """Store a new key and return it with its token."""
+def store_key(
+    conn: Connection[Any], wanted: KeyRequest, *, actor: str, now: datetime, until: datetime | None = None
+) -> tuple[ApiKey, str]:
+    """Store a new key, valid ``until`` then at the latest, and return it with its token."""
+    ends = [] if wanted.days is None else [now + timedelta(days=wanted.days)]
     key_id, token, sha256 = keys.generate()
     key = ApiKey(
         id=key_id,
@@ -119,7 +124,7 @@ def store_key(conn: Connection[Any], wanted: KeyRequest, *, actor: str, now: dat
         clusters=tuple(wanted.clusters),
         created_by=actor,
         created_at=now,
-        expires_at=None if wanted.days is None else now + timedelta(days=wanted.days),
+        expires_at=min([*ends, *([until] if until else [])], default=None),
     )
     keys.create(conn, key)
     return key, token

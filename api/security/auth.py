@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from typing import Annotated, Literal, get_args
 
 from fastapi import Depends, Request, Security
+from fastapi.concurrency import run_in_threadpool
 from fastapi.dependencies.models import Dependant
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBasic, HTTPBearer
 from pydantic import Field
 
 from api.deps import Services, ServicesDep
+from api.deps import services as services_of
 from api.http.limits import FAILED_AUTH, READ, TELEMETRY, WRITE, Rate, quota_headers
 from api.http.problems import Problem
 from api.http.text_forms import in_form
@@ -78,6 +80,12 @@ class Principal:
 def authenticated(request: Request, services: ServicesDep, credentials: CredentialsDep) -> Principal:
     """Return the principal of the request's key. Raises the 401 or 429 problem."""
     return admitted(request, services, _key(request, services, credentials))
+
+
+async def require_key(request: Request) -> None:
+    """Raise the 401 or 429 problem for a request without a valid key, of which no dependency has run."""
+    credentials = await _bearer(request)
+    await run_in_threadpool(authenticated, request, services_of(request), credentials)
 
 
 def admitted(request: Request, services: Services, key: ApiKey | None) -> Principal:

@@ -74,6 +74,16 @@ def is_form(method, path):
     return method != "GET" and not path.startswith(("/api/", "/v1/"))
 
 
+@pytest.mark.parametrize("body", [b"{", b"[" * 60_000], ids=["no JSON", "too deep"])
+def test_a_body_is_not_judged_without_a_key(client_with, client, body):
+    """Whoever has none learns nothing about what a route takes: 401 comes before 400 and 422."""
+    for path in ("keys", "silences", "webhooks", "inhibitions", "ingest/alertmanager", "findings/x/feedback"):
+        at = f"/api/v1/{path}"
+        json = {"content-type": "application/json"}
+        assert client_with().post(at, content=body, headers=json).status_code == 401, path
+        assert client.post(at, content=body, headers=json).status_code in (400, 422), path
+
+
 def test_a_route_without_a_scope_is_found():
     """One that is added without saying who may use it fails here and not in production."""
     router = APIRouter()

@@ -24,6 +24,8 @@ class NodeAnnouncer:
 
     def __init__(self) -> None:
         self._last: dict[tuple[str, str], tuple[float, _Announced]] = {}
+        # What was read last: nearly every sample says the same of its node as the one before.
+        self._read: dict[tuple[str, str], tuple[int, str | None, dict[str, str]]] = {}
         self._oldest = NextDeadline()
 
     def update(self, sample: NodeSample, place: Place, after: float = -math.inf) -> list[NodeAnnounced]:
@@ -34,6 +36,10 @@ class NodeAnnouncer:
         key = (sample.cluster, sample.node)
         # ``hash`` of a string differs between processes.
         turn = math.floor((sample.ts + zlib.crc32(sample.node.encode()) % REPEAT_SECONDS) / REPEAT_SECONDS)
+        read = (turn, sample.job_id, sample.labels)
+        if self._read.get(key) == read:
+            return []
+        self._read[key] = read
         before = self._last.get(key, (0.0, None))[1]
         job = place.job_id or (before and before[3])
         boards = boards_in(sample.labels) or (before[4] if before else {})
@@ -61,5 +67,5 @@ class NodeAnnouncer:
         """Drop the nodes last announced before ``oldest``."""
         if self._oldest.reached(oldest):
             for key in [key for key, (at, _) in self._last.items() if at < oldest]:
-                del self._last[key]
+                del self._last[key], self._read[key]
             self._oldest.counted(at for at, _ in self._last.values())

@@ -89,13 +89,15 @@ class IntermittentRanks(OfCore):
 
     def step(self, view: JobView, step: Step) -> Mapping[Key, Suspicion]:
         """Return the ranks found intermittent that were slow for a moment lately."""
-        at, key_of = step.closed_at, {i: (INTERMITTENT, rank) for i, rank in enumerate(view.roster)}
+        at = step.closed_at
         standing = {
             key: view.open.refreshed(key, at)
             for key in view.standing(INTERMITTENT)
             if view.core.is_intermittent(view.roster.index(key[1]))
         }
-        return standing | {key_of[s.rank]: _suspicion(view, s, at) for s in view.result.intermittent}
+        for slow in view.result.intermittent:
+            standing[INTERMITTENT, view.roster[slow.rank]] = _suspicion(view, slow, at)
+        return standing
 
 
 def open_ranks(keys: Iterable[Key], roster: tuple[int, ...]) -> Iterator[HeldSlow]:

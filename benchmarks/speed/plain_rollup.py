@@ -103,7 +103,7 @@ class PlainBuckets:
         self._open: dict[float, _Bucket] = {}
         self._counters = {block: Counters() for block in BLOCKS}
         self._cluster, self._node = "", ""
-        self._boot_id, self._ts = "", -math.inf
+        self._ts = -math.inf
 
     def add(self, sample: NodeSample) -> None:
         """Add a new sample. A late one adds its gauges, but no increases of its counters."""
@@ -125,7 +125,7 @@ class PlainBuckets:
         bucket.dirty = True
         if sample.ts >= bucket.latest.last_seen_at:
             bucket.latest = _latest(sample)
-        self._boot_id, self._ts = sample.boot_id, max(sample.ts, self._ts)
+        self._ts = max(sample.ts, self._ts)
 
     def close(self, before: float, forget: float) -> Iterator[SampleRollup | NodeLatest]:
         """Yield the changed rows of buckets that end by ``before``; drop those that end by ``forget``."""

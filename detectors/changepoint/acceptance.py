@@ -51,7 +51,7 @@ class ChangeConfig:
     min_floors: float = 3.0
     min_sigmas: float = 0.75
     # With 1 % spikes of 8-30 sigma: no false changes instead of 4.6 per 1,000 samples, and +3 sigma found as
-    # soon (docs/detection-quality.md, change points).
+    # soon (benchmarks/results/simulator.md, change points).
     clip: float = 4.0
     clip_run: int = 3
     # Half the shift of one sigma that it is tuned for (Page 1954); one alarm in 70,000 samples of noise.

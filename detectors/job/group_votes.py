@@ -13,7 +13,7 @@ dimension with slow groups in which its own is not, normalised over ranks (softm
 with at least half of the largest are suspects; with slow groups of two dimensions one rank may remain.
 
 ByteRobust (SOSP'25) aggregates over parallel groups in five rounds; the other limits are chosen, on simulated
-links (docs/detection-quality.md).
+links (benchmarks/results/simulator.md).
 """
 
 import math

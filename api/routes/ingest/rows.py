@@ -85,7 +85,10 @@ async def plain_body(request: Request) -> bytes:
 
 
 def _read(services: Services, data: bytes, clusters: tuple[str, ...]) -> ingest.Batch:
-    return ingest.read(data, now=services.now().timestamp(), clusters=clusters)
+    try:
+        return ingest.read(data, now=services.now().timestamp(), clusters=clusters)
+    except ValueError as error:
+        raise Problem(413, "too-large", str(error)) from error
 
 
 def _unavailable(detail: str) -> Problem:

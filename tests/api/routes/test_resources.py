@@ -383,6 +383,7 @@ def test_ingest_refuses_what_is_too_much_or_odd(client):
     url = "/api/v1/ingest/samples"
     assert client.post(url, content=rows().ljust(5 * 2**20, b"\n")).status_code == 202
     assert client.post(url, content=b"\n" * (5 * 2**20 + 1)).status_code == 413
+    assert client.post(url, content=b"{}\n" * 400_001).status_code == 413
     assert client.post(url, content=b"x", headers={"content-encoding": "br"}).status_code == 415
     bomb = gzip.compress(b"\0" * 30_000_000)
     assert client.post(url, content=bomb, headers={"content-encoding": "gzip"}).status_code == 400

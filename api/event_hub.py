@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections import deque
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -96,7 +96,7 @@ class EventHub:
         self._reader: asyncio.Task[None] | None = None
         self._positioned = asyncio.Event()
 
-    async def stream(self, tail: Tail, clusters: Sequence[str]) -> AsyncIterator[str]:
+    async def stream(self, tail: Tail, clusters: Sequence[str]) -> AsyncGenerator[str]:
         """Yield the lines of server-sent events after ``tail``, of the clusters or of all.
 
         Ends where the database fails or the listener is too slow.

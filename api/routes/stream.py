@@ -1,9 +1,10 @@
 """Server-sent events of findings, resumed after ``Last-Event-ID``."""
 
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from contextlib import ExitStack, aclosing, contextmanager
 
+import psycopg
 from fastapi import APIRouter, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import StreamingResponse
@@ -11,12 +12,14 @@ from starlette.types import Receive, Scope, Send
 
 from api.deps import ServicesDep
 from api.http.problems import Problem
-from api.security.auth import FindingsReader
+from api.security.auth import CredentialsDep, FindingsReader, is_valid
 
 router = APIRouter(prefix="/api/v1/events", tags=["findings"])
 
 # A connection each; a person needs one for each open page.
 STREAMS_PER_KEY = 4
+CHECK_SECONDS = 15.0
+"""After which a stream looks again whether its key is valid (chosen: the time between two pings)."""
 
 
 @router.get(
@@ -25,9 +28,12 @@ STREAMS_PER_KEY = 4
     responses={200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}},
 )
 async def stream_events(
-    request: Request, services: ServicesDep, principal: FindingsReader
+    request: Request, services: ServicesDep, credentials: CredentialsDep, principal: FindingsReader
 ) -> StreamingResponse:
-    """Send every event of findings from now on, or after the event in ``Last-Event-ID``."""
+    """Send every event of findings from now on, or after the event in ``Last-Event-ID``.
+
+    The stream ends within 30 s of the end of its key or session.
+    """
     if services.streams[principal.key_id] >= STREAMS_PER_KEY:
         detail = f"a key may have {STREAMS_PER_KEY} open streams; close one first"
         raise Problem(429, "too-many-requests", detail, headers={"retry-after": "5"})
@@ -36,7 +42,30 @@ async def stream_events(
         held.enter_context(_counted(services.streams, principal.key_id))
         last_id = request.headers.get("last-event-id", "")
         tail = await run_in_threadpool(services.hub.tail, last_id)
-        return _Stream(services.hub.stream(tail, principal.clusters), held.pop_all())
+        events = _while_valid(
+            services.hub.stream(tail, principal.clusters),
+            lambda: is_valid(request, services, credentials),
+            services.monotonic,
+        )
+        return _Stream(events, held.pop_all())
+
+
+async def _while_valid(
+    events: AsyncGenerator[str], valid: Callable[[], bool], clock: Callable[[], float]
+) -> AsyncIterator[str]:
+    """Yield the events until ``valid``, which may block, is false; pings make sure that it is asked."""
+    checked = clock()
+    async with aclosing(events):
+        async for text in events:
+            if clock() - checked >= CHECK_SECONDS:
+                try:
+                    if not await run_in_threadpool(valid):
+                        return
+                except psycopg.OperationalError:
+                    # As where the events cannot be read: the client connects again.
+                    return
+                checked = clock()
+            yield text
 
 
 class _Stream(StreamingResponse):

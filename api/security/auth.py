@@ -82,6 +82,11 @@ def authenticated(request: Request, services: ServicesDep, credentials: Credenti
     return admitted(request, services, _key(request, services, credentials))
 
 
+def is_valid(request: Request, services: Services, credentials: HTTPAuthorizationCredentials | None) -> bool:
+    """Return whether the key or session of an admitted request is still valid; counts no request."""
+    return _key(request, services, credentials) is not None
+
+
 async def require_key(request: Request) -> None:
     """Raise the 401 or 429 problem for a request without a valid key, of which no dependency has run."""
     credentials = await _bearer(request)

@@ -4,10 +4,15 @@ import json
 import queue
 import threading
 import time
+from datetime import UTC, datetime
+from itertools import islice
 from typing import Any
 
 import httpx
 import pytest
+
+from api.security.sessions import COOKIE
+from store.access import keys, sessions
 
 
 @pytest.fixture
@@ -73,6 +78,25 @@ def test_a_limited_key_hears_of_its_clusters(listen, new_token, save_finding):
     mine = save_finding(cluster="a")
     assert stream.get(timeout=10)[2]["data"]["id"] == mine.id
     assert stream.empty()
+
+
+@pytest.mark.parametrize("known_by", ["key", "session"])
+def test_a_stream_ends_with_its_key(live, new_token, pool, monkeypatch, known_by):
+    """Revoking the key ends what it has open, too, also where a browser's session stands for it."""
+    monkeypatch.setattr("api.routes.stream.CHECK_SECONDS", 0.0)
+    monkeypatch.setattr("api.event_hub.PING_SECONDS", 0.1)
+    token = new_token("findings:read")
+    key_id, now = token.split("_")[1], datetime.now(UTC)
+    with pool.connection() as conn:
+        cookie = f"{COOKIE}={sessions.create(conn, key_id, 'session', now)}"
+    headers = {"authorization": f"Bearer {token}"} if known_by == "key" else {"cookie": cookie}
+    with httpx.stream("GET", f"{live()}/api/v1/events/stream", headers=headers, timeout=10) as answer:
+        lines = answer.iter_lines()
+        # Two pings: it stays open while the key is valid.
+        assert [next(line for line in lines if line.startswith(":")) for _ in range(2)] == [": ping"] * 2
+        with pool.connection() as conn:
+            assert keys.revoke(conn, key_id, now)
+        assert len(list(islice(lines, 50))) < 50
 
 
 def test_a_key_has_four_streams_however_they_are_asked_for(live, new_token):

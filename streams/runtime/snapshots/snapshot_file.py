@@ -116,7 +116,9 @@ def read(path: Path) -> Snapshot | None:
 
 def _own_bytes(path: Path) -> bytes:
     """Return what is in a file that only this user can have written."""
-    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as f:
+    # Without O_NONBLOCK a pipe of that name would be waited for.
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+    with os.fdopen(os.open(path, flags), "rb") as f:
         info = os.fstat(f.fileno())
         if not stat.S_ISREG(info.st_mode) or info.st_uid != os.geteuid() or info.st_mode & 0o022:
             raise Refused("unsafe", f"mode {stat.filemode(info.st_mode)} of user {info.st_uid}")

@@ -1,3 +1,4 @@
+import os
 import random
 
 import pytest
@@ -75,3 +76,11 @@ def test_a_link_is_not_followed(path):
     path.symlink_to(path.with_name("other"))
     with pytest.raises(Refused):
         read(path)
+
+
+def test_a_pipe_is_not_waited_for(path):
+    """Nobody may ever write into it."""
+    os.mkfifo(path, 0o600)
+    with pytest.raises(Refused) as refused:
+        read(path)
+    assert refused.value.reason == "unsafe"

@@ -29,6 +29,7 @@ _FINDING: dict[str, Any] = {
     "cause": None,
     "feedback": None,
 }
+_SUBJECT = {"cluster": "", "node": None, "job_id": None}
 _EVIDENCE = {"baseline": None, "peers": None, "change_at": None, "note": ""}
 _PEERS = {"rank_of_subject": None}
 _CAUSE: dict[str, Any] = {"alternatives": {}, "ruled_out": ()}
@@ -42,6 +43,7 @@ def shown(doc: Mapping[str, Any]) -> dict[str, Any]:
     return {
         **_FINDING,
         **doc,
+        "subject": {**_SUBJECT, **doc["subject"]},
         "onset_interval": doc.get("onset_interval") or [doc["onset"], doc["onset"]],
         "evidence": [_evidence(piece) for piece in doc.get("evidence") or ()],
         "cause": None if cause is None else {**_CAUSE, **cause},

@@ -7,6 +7,7 @@ import re
 from datetime import UTC, datetime, timedelta
 from urllib.parse import urlsplit
 
+import msgspec
 import pytest
 
 from alerts.finding import Action, Cause
@@ -258,6 +259,31 @@ def test_a_finding_with_the_least_that_can_be_stored_has_a_page(client, save_fin
             "'subject', doc->'subject', 'last_seen_at', doc->'last_seen_at')"
         )
     assert client.get(f"/findings/{finding.id}", headers=BROWSER).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("subject", "links"),
+    [
+        (Subject(type="gpu", cluster="c", node="n1", gpu_index=1), ["/node?"]),
+        (Subject(type="rank", cluster="c", node="n1", job_id="j", rank=5), ["/node?", "/job?"]),
+        (Subject(type="job", cluster="c", job_id="j"), ["/job?"]),
+        (Subject(type="switch", cluster="c", switch="sw-1"), []),
+        (Subject(type="rack", cluster="c", rack="r1"), []),
+        (Subject(type="cluster", cluster="c"), []),
+    ],
+    ids=lambda value: value.type if isinstance(value, Subject) else "",
+)
+def test_a_finding_about_anything_has_a_page(client, save_finding, pool, subject, links):
+    """Its subject has the fields that it needs, and the page leads to the node and the job that it has."""
+    finding = save_finding()
+    with pool.connection() as conn:
+        conn.execute(
+            "UPDATE findings SET doc = jsonb_set(doc, '{subject}', %s)",
+            (msgspec.json.encode(subject).decode(),),
+        )
+    answer = client.get(f"/findings/{finding.id}", headers=BROWSER)
+    assert answer.status_code == 200
+    assert re.findall(r'href="(/(?:node|job)\?)', answer.text) == links
 
 
 @pytest.mark.parametrize(

@@ -269,7 +269,7 @@ def test_a_finding_with_the_least_that_can_be_stored_has_a_page(client, save_fin
         (Subject(type="job", cluster="c", job_id="j"), ["/job?"]),
         (Subject(type="switch", cluster="c", switch="sw-1"), []),
         (Subject(type="rack", cluster="c", rack="r1"), []),
-        (Subject(type="cluster", cluster="c"), []),
+        (Subject(type="site", cluster="c"), []),
     ],
     ids=lambda value: value.type if isinstance(value, Subject) else "",
 )

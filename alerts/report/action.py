@@ -36,15 +36,18 @@ def action(
     watched = likeliest.action == "WATCH" and own.action != "WATCH"
     rule = own if own.own_action or watched else likeliest
     text = rule.text.format(place=where)
-    if advice is not None and not own.own_action:
-        text = f"{_NEXT[advice.decision].format(place=where)} {text} {reason(advice)}"
+    weighed = None if own.own_action else advice
+    evicts = weighed is not None and weighed.decision == "evict"
     node = subject.node if subject.type in _DRAINABLE else None
-    if node is None:
-        return Action(rule.action, text, advice=advice)
-    commands = _drain(node, f"slowrank {finding_id[:12]} {hypothesis}")
-    if advice is not None and advice.decision == "evict" and not own.own_action:
-        return Action("DRAIN_NODE", text, commands, advice=advice)
-    return Action(rule.action, text, commands if rule.action in _NEEDS_THE_NODE_EMPTY else (), advice=advice)
+    code = "DRAIN_NODE" if node and evicts else rule.action
+    commands: tuple[str, ...] = ()
+    if node and code in _NEEDS_THE_NODE_EMPTY:
+        commands = _drain(node, f"slowrank {finding_id[:12]} {hypothesis}")
+    if weighed is not None:
+        # Without it the commands would contradict the advice not to restart the job now.
+        later = f" Drain {node} for that once its job can spare it." if commands and not evicts else ""
+        text = f"{_NEXT[weighed.decision].format(place=where)} {text}{later} {reason(weighed)}"
+    return Action(code, text, commands, advice=advice)
 
 
 def watch(subject: Subject) -> Action:

@@ -149,9 +149,13 @@ def test_a_machine_that_has_cost_a_restart_is_drained():
         "scontrol update nodename=gpu-0423 state=drain reason='slowrank fnd_01JD7Q4Y throttle.thermal'"
     )
     assert "cooling" in drained.text
-    assert "a restart costs 333 GPU-h" in drained.text
+    assert "which pays for a restart (333 GPU-h)" in drained.text
+    assert "Drain gpu-0423 for that" not in drained.text
     waits = told("straggler.fail_slow", cause="throttle.thermal", lost=2.0)
     assert (waits.code, waits.advice.decision) == ("HARDWARE_INSPECTION", "rebalance")
+    # It comes with the same commands, and says when they are due.
+    assert waits.commands == drained.commands
+    assert "heat sink. Drain gpu-0423 for that once its job can spare it. When this was" in waits.text
     assert told("straggler.fail_slow").code == "RUN_DIAG"
     assert told("straggler.fail_slow").advice is None
     assert told("straggler.intermittent", lost=400.0).code == "WATCH"

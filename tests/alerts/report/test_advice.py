@@ -83,9 +83,16 @@ def slow(gpus, slowdown, lost, age):
 def test_advice_turns_when_the_loss_has_paid_for_it():
     """A small loss waits, one that has cost a rebalancing rebalances, one that has cost a restart evicts."""
     price = restart_cost(8, COSTS)
-    assert weigh("straggler.fail_slow", slow(8, 1.02, 0.0, 1.0)).decision == "wait"
-    assert weigh("straggler.fail_slow", slow(8, 1.2, 0.1 * price, 60.0)).decision == "rebalance"
-    assert weigh("straggler.fail_slow", slow(8, 1.2, price, 60.0)).decision == "evict"
+    told = [
+        weigh("straggler.fail_slow", loss)
+        for loss in (slow(8, 1.02, 0.0, 1.0), slow(8, 1.2, 0.1 * price, 60.0), slow(8, 1.2, price, 60.0))
+    ]
+    assert [one.decision for one in told] == ["wait", "rebalance", "evict"]
+    assert [reason(one).partition("expected, ")[2].partition(";")[0] for one in told] == [
+        "which pays neither for moving work away (0.0667 GPU-h) nor for a restart (1.33 GPU-h)",
+        "which pays for moving work away (0.0667 GPU-h) but not for a restart (1.33 GPU-h)",
+        "which pays for a restart (1.33 GPU-h)",
+    ]
 
 
 def test_expected_loss_does_not_wait_to_be_paid():
@@ -102,8 +109,8 @@ def test_advice_adds_up():
     assert told.expected_gpu_hours == pytest.approx(rate * COMPUTE.remaining(age=600.0) / 3600, abs=1e-4)
     assert told.heals_within_10_min == pytest.approx(COMPUTE.heals_within(600.0, age=600.0), abs=1e-4)
     assert reason(told) == (
-        "When this was weighed 0.1 GPU-h were lost and 0.366 more expected; a restart costs 1.33 GPU-h; "
-        "56% heal within 10 min."
+        "When this was weighed 0.1 GPU-h were lost and 0.366 more expected, which pays for moving work away "
+        "(0.0667 GPU-h) but not for a restart (1.33 GPU-h); 56% heal within 10 min."
     )
 
 

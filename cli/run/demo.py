@@ -1,6 +1,7 @@
 """``slowrank demo``: a simulated cluster with one hidden fault, found by the product, in one process."""
 
 import json
+import logging
 import secrets
 import shutil
 import signal
@@ -48,7 +49,11 @@ def demo(
     ] = 10.0,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the API; 0 = any free one.")] = 0,
 ) -> None:
-    """Find a simulated straggler, on this machine, in a minute: no Docker, no GPU, no Kafka, no root."""
+    """Find a simulated straggler, on this machine, in a minute: no Docker, no GPU, no Kafka, no root.
+
+    In a terminal the cluster then runs on, for its pages, for other commands, and to break something else,
+    until q or Ctrl-C. Elsewhere, as in a pipe, and with --once, the demo ends with its finding.
+    """
     import numpy as np
     from rich.console import Console
 
@@ -60,6 +65,8 @@ def demo(
     if json_file is not None and not json_file.parent.is_dir():
         fail(f"--json {json_file}: there is no folder {json_file.parent}. Create it first.")
     seed = secrets.randbelow(100_000) if seed is None else seed
+    # Browsers open connections ahead and leave some unused; that these are closed is no news on this screen.
+    logging.getLogger("api.http.connections").setLevel(logging.ERROR)
     # SIGTERM and a closed terminal clean up as Ctrl-C does.
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
@@ -92,7 +99,9 @@ def demo(
 def _no_link(json_file: Path | None) -> str:
     """Return where the evidence is when the demo no longer serves it."""
     return (
-        f"in {json_file}" if json_file else "in a terminal, without --once, the demo serves it in a browser"
+        f"in {json_file}"
+        if json_file
+        else "a demo that runs in a terminal, without --once, goes on to serve it"
     )
 
 
@@ -209,7 +218,8 @@ class _DemoRun:
                     return
                 if key in by_key:
                     self._break(by_key[key].name, at)
-            self._breakage.apply(at)
+            for broken in self._breakage.apply(at):
+                self._screen.note(at, f"({broken.title}; hidden from the detectors)")
             self._show(at)
             self._breakage.follow(self._last)
 

@@ -68,11 +68,13 @@ class Breakage:
         """Return what was broken, the latest first."""
         return [one.shown for one in reversed(self._injected)]
 
-    def apply(self, at: float) -> None:
-        """Carry out what was asked for; the cluster has run to ``at`` seconds since its start."""
+    def apply(self, at: float) -> Sequence[Broken]:
+        """Carry out and return what was asked for; the cluster has run to ``at`` seconds since its start."""
         self._now = self._cluster.spec.start + at
+        before = len(self._injected)
         while not self._asked.empty():
             self._injected = (*self._injected, self._inject(self._asked.get(), at + LEAD_SECONDS))
+        return [one.shown for one in self._injected[before:]]
 
     def follow(self, findings: Iterable[Json]) -> None:
         """Note which findings are about what was broken."""

@@ -63,7 +63,8 @@ class Screen:
         # Also where only the onset has changed: the title names its machine.
         colour = "bold red" if finding["severity"] == "critical" else "yellow"
         severity, title = finding["severity"].upper(), _text(finding["title"])
-        self._at(at, f"[{colour}]▲ {severity}[/]  [bold]{title}[/]")
+        mark = "▲" if before is None else "△ the same, now"
+        self._at(at, f"[{colour}]{mark} {severity}[/]  [bold]{title}[/]")
 
     def details(self, finding: Json, proof: str) -> None:
         """Print cost, cause, ruled-out causes, action, command and the address of the evidence."""
@@ -110,7 +111,7 @@ class Screen:
         if choices:
             self._print("Break something else, here or on the page Fleet:")
             self._print("  " + "   ".join(f"[bold]{one.key}[/] {one.title}" for one in choices))
-        self._print("Press Ctrl-C or q to quit. Nothing is left on your machine.")
+        self._print("Press Ctrl-C or q to quit; the demo's data are removed then.")
 
     def _at(self, at: float, text: str) -> None:
         self._print(f"  {_clock(at)[:5]}  {text}")
@@ -125,10 +126,10 @@ def _cost(finding: Json) -> str:
     if ratio and ratio > 1:
         parts.append(f"job loses {100 * (1 - 1 / ratio):.1f} % of its speed")
     if hours:
-        parts.append(f"{hours:.1f} GPU-hours every hour since the onset, in the mean")
+        parts.append(f"{hours:.1f} GPU-hours lost an hour, in the mean since the onset")
     if finding.get("cost_per_hour"):
         parts.append(f"{finding['cost_per_hour']:.0f} per hour")
-    return " = ".join(parts)
+    return "; ".join(parts)
 
 
 def _cause(finding: Json) -> str:

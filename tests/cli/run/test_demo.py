@@ -143,8 +143,8 @@ def test_the_screen_shows_a_finding_again_when_it_has_changed():
     lines = [line.split(maxsplit=1)[1] for line in written.getvalue().splitlines()]
     onset, title, graver, other, earlier, again = lines
     assert (onset[:24], earlier[:24]) == ("● onset estimated 00:10.", "● onset estimated 00:08.")
-    assert (title, graver) == ("▲ ERROR  slow", "▲ CRITICAL  slow")
-    assert other == again == "▲ CRITICAL  slower"
+    assert (title, graver) == ("▲ ERROR  slow", "△ the same, now CRITICAL  slow")
+    assert other == again == "△ the same, now CRITICAL  slower"
 
 
 def _heed_interrupts() -> None:

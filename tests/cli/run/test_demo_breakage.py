@@ -46,9 +46,9 @@ def test_every_second_deploy_takes_the_first_back():
     """Else the job would be slower with every one."""
     breakage = Breakage(draw(7, start=START), np.random.default_rng(1))
     for at in (20.0, 40.0, 60.0):
-        breakage.apply(at)
+        assert not breakage.apply(at)
         breakage.begin("deploy")
-        breakage.apply(at)
+        assert breakage.apply(at) == [breakage.begun()[0]]
     assert [one.title.split()[-3] for one in breakage.begun()] == ["1.12x", "0.89x", "1.12x"]
 
 

@@ -105,8 +105,9 @@ def main() -> None:
         if not package or package in _OWN:
             raise
         typer.secho(
-            f"error: this command needs {package}, which is not installed: this environment was made for "
-            "another role.\nFor all roles, in a checkout of slowrank: pip install ./slowrank '.[all]'",
+            f"error: this command needs {package}, which is not installed: {sys.prefix} has the packages of "
+            "other commands only, as that of `make demo` has.\nFor all, in a checkout of slowrank: "
+            f"{sys.executable} -m pip install ./slowrank '.[all]'",
             err=True,
             fg=typer.colors.RED,
         )

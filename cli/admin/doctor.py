@@ -172,7 +172,9 @@ def _api(url: str | None, key: str | None) -> Iterator[Check]:
 def processes(ready: Any) -> Iterator[Check]:
     """Yield a check for each part that ``/readyz`` reports."""
     for part in ready["checks"]:
-        name = "database of the api" if part["name"] == "database" else str(part["name"])
+        # Beside the checks of the brokers and the database that are set here.
+        of_the_api = " of the api" if part["name"] in ("database", "kafka") else ""
+        name = f"{part['name']}{of_the_api}"
         yield Check(name, "ok" if part["ok"] else "fail", str(part["detail"]))
 
 
@@ -190,6 +192,10 @@ def _seen_with_key(http: Any) -> Iterator[Check]:
             yield from read(answer.raise_for_status().json(), datetime.now(UTC))
 
 
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def telemetry(fleet: Any, now: datetime) -> Iterator[Check]:
     """Yield checks of ``/fleet``: whether telemetry arrives, which nodes are silent, what ails slowrank."""
     numbers = fleet["numbers"]
@@ -199,7 +205,9 @@ def telemetry(fleet: Any, now: datetime) -> Iterator[Check]:
         yield Check("telemetry", "warn", "none has arrived: slowrank is blind", next_step)
         return
     age = now.timestamp() - newest / 1000
-    found = f"{numbers['nodes']} nodes, {numbers['gpus']} GPUs; newest {age:.0f} s ago"
+    found = (
+        f"{_counted(numbers['nodes'], 'node')}, {_counted(numbers['gpus'], 'GPU')}; newest {age:.0f} s ago"
+    )
     state: State = "ok" if age <= SILENT_SECONDS else "fail"
     yield Check(
         "telemetry", state, found, "Are exporters and workers running? `slowrank healthcheck streams`"
@@ -207,7 +215,8 @@ def telemetry(fleet: Any, now: datetime) -> Iterator[Check]:
     silent = [n["node"] for rack in fleet["racks"] for n in rack["nodes"] if n["state"] == "silent"]
     if silent:
         named = ", ".join(silent[:MAX_NAMED]) + (", …" if len(silent) > MAX_NAMED else "")
-        yield Check("blind", "warn", f"{len(silent)} nodes are silent: {named}", "Look at their exporters.")
+        told = f"{_counted(len(silent), 'node')} {'is' if len(silent) == 1 else 'are'} silent: {named}"
+        yield Check("blind", "warn", told, "Look at their exporters.")
     own = sorted(kind for kind in numbers["open_by_kind"] if kind.startswith("self."))
     if own:
         yield Check("slowrank", "fail", f"open findings: {', '.join(own)}", "slowrank findings list --open")

@@ -34,10 +34,11 @@ _LISTS = {
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Address and key of the API."""
+    """Address and key of the API; ``source`` says whence the key is."""
 
     url: str
     key: str
+    source: str
 
 
 def config_dir() -> Path:
@@ -51,14 +52,19 @@ def access(url: str | None, key: str | None) -> Access:
     found_url = (
         url or os.environ.get("SLOWRANK_URL") or read_text(config_dir() / "url") or "http://127.0.0.1:8080"
     )
-    found_key = known_key(key)
+    if not found_url.startswith(("http://", "https://")):
+        fail(
+            f"{found_url!r} is no address of an API: it begins with http:// or https://, as "
+            "http://127.0.0.1:8080. Check --url / SLOWRANK_URL."
+        )
+    found_key, source = _key_and_source(key)
     if not found_key:
         fail(
             "no API key: give --key or set SLOWRANK_KEY or SLOWRANK_KEY_FILE.\n"
             "Create one with `slowrank key create --name me --scope findings:read --dsn postgresql://…`, "
-            "or start `slowrank up`, which writes one."
+            "or start `slowrank up`, which writes one. `slowrank demo` prints how to use its own."
         )
-    return Access(found_url.rstrip("/"), found_key)
+    return Access(found_url.rstrip("/"), found_key, source)
 
 
 def known_key(key: str | None) -> str:
@@ -66,10 +72,18 @@ def known_key(key: str | None) -> str:
 
     Exits where SLOWRANK_KEY_FILE names a file without a key.
     """
-    found = key or os.environ.get("SLOWRANK_KEY")
-    if not found and (key_file := os.environ.get("SLOWRANK_KEY_FILE")):
-        found = _key_in(Path(key_file))
-    return found or read_text(config_dir() / "key")
+    return _key_and_source(key)[0]
+
+
+def _key_and_source(key: str | None) -> tuple[str, str]:
+    if key:
+        return key, "--key"
+    if found := os.environ.get("SLOWRANK_KEY"):
+        return found, "SLOWRANK_KEY"
+    if key_file := os.environ.get("SLOWRANK_KEY_FILE"):
+        return _key_in(Path(key_file)), f"SLOWRANK_KEY_FILE, {key_file}"
+    written = config_dir() / "key"
+    return read_text(written), str(written)
 
 
 def _key_in(path: Path) -> str:
@@ -78,7 +92,10 @@ def _key_in(path: Path) -> str:
         found = path.read_text().strip()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no text"
-        fail(f"SLOWRANK_KEY_FILE: cannot read {path}: {reason}. Write a key into it, or unset the variable.")
+        fail(
+            f"SLOWRANK_KEY_FILE: cannot read {path}: {reason}. Write a key into it, or unset the variable, "
+            "and SLOWRANK_URL too where both are of a `slowrank demo` that has ended."
+        )
     if not found:
         fail(f"SLOWRANK_KEY_FILE: {path} is empty. Write a key into it, or unset the variable.")
     return found
@@ -103,12 +120,14 @@ def client(url: str | None, key: str | None) -> "Iterator[Client]":
         with Client(reach.url, reach.key) as api:
             yield api
     except ApiError as error:
-        fail(_explained(error))
+        fail(_explained(error, reach))
     except NotSlowrank:
         fail("the server at this address is not slowrank's API. Check --url / SLOWRANK_URL.")
     except NoId as error:
         fail(f"{error}. A list command shows the ids, such as `slowrank findings list`.")
-    except httpx.ConnectError:
+    except httpx.ConnectError as error:
+        if "SSL" in str(error) or "TLS" in str(error):
+            fail(f"{reach.url}: {error}. Is its certificate right, or does it speak http:// only?")
         fail(
             f"no API answers at {reach.url}. Is it running? Start `slowrank up` or `slowrank api run`, "
             "or give --url."
@@ -124,20 +143,39 @@ def printable(text: object, keep: str = "") -> str:
     return "".join(c if c.isprintable() or c in keep else "\ufffd" for c in str(text))
 
 
-def _explained(error: "ApiError") -> str:
+def _explained(error: "ApiError", reach: Access) -> str:
+    if error.status == 401:
+        return (
+            f"HTTP 401: {reach.url} does not accept the key from {reach.source}: it is of another "
+            "installation, revoked or expired.\nWith the right one `slowrank key list` shows all. "
+            "`slowrank up` writes its own; `slowrank key create --name me --scope all --dsn postgresql://…` "
+            "makes one."
+        )
     lists = _LISTS.get(error.collection, "slowrank --help")
     hint = {
-        401: "Check --key / SLOWRANK_KEY; `slowrank key list` shows the valid keys.",
-        403: "Create another key with `slowrank key create --scope …`."
-        if "lacks the scope" in error.detail
-        else "",
+        403: _of_refusal(error.detail),
         404: f"List what exists first: `{lists}`.",
+        409: "Put it into a file, and give that with --secret-file."
+        if "needs as secret" in error.detail
+        else "",
         412: "It was changed meanwhile; run the command again.",
         429: "Wait a moment and run the command again.",
         503: "Run `slowrank healthcheck api`.",
     }.get(error.status, "")
     tail = f" (request {error.request_id})" if error.request_id and error.status >= 500 else ""
     return f"{error}{tail}" + (f"\n{hint}" if hint else "")
+
+
+def _of_refusal(detail: str) -> str:
+    if "lacks the scope" in detail:
+        return "Create another key with `slowrank key create --scope …`."
+    if "SLOWRANK_WEBHOOK_ALLOW_" in detail:
+        return (
+            "Set it where `slowrank up` or `slowrank demo`, or the API and the notifier, start, and restart "
+            "them.\nA receiver on this machine needs three such settings: docs/webhooks.md, Where deliveries "
+            "may go."
+        )
+    return ""
 
 
 def read_text(path: Path) -> str:

@@ -5,7 +5,8 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from alerts.report.quantity import amount
+from alerts.kinds import kind_of
+from alerts.report.quantity import amount, quantity, unit_of
 from alerts.report.spark import plots
 from cli.admin.colour import by_severity
 from cli.admin.tables import ago
@@ -61,11 +62,11 @@ def _facts(finding: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "cost", _cost(finding)
     at, cause = finding["subject"], finding.get("cause")
     if cause:
-        others = (f"{name} {share:.0%}" for name, share in (cause.get("alternatives") or {}).items())
+        others = (f"{_named(name)} {share:.0%}" for name, share in (cause.get("alternatives") or {}).items())
         beside = "; else " + ", ".join(others) if cause.get("alternatives") else ""
-        yield "cause", f"{cause['hypothesis']} {cause['confidence']:.0%}{beside}"
+        yield "cause", f"{_named(cause['hypothesis'])} {cause['confidence']:.0%}{beside}"
         if cause.get("ruled_out"):
-            yield "not", ", ".join(cause["ruled_out"])
+            yield "not", ", ".join(map(_named, cause["ruled_out"]))
     yield "where", ", ".join(f"{name} {at[name]}" for name in PLACE if at.get(name) is not None)
     for number, piece in enumerate((finding.get("evidence") or ())[:MAX_PIECES]):
         yield "" if number else "evidence", _piece(piece)
@@ -92,18 +93,18 @@ def _cost(finding: Mapping[str, Any]) -> str:
 
 
 def _piece(piece: Mapping[str, Any]) -> str:
-    value = piece.get("value")
-    text = (
-        f"{piece['metric']} {value:.4g} {piece.get('unit') or ''}".rstrip()
-        if value is not None
-        else piece["metric"]
-    )
-    peers, baseline = piece.get("peers"), piece.get("baseline")
+    unit = unit_of(piece["metric"], piece.get("unit"))
+    value, peers, baseline = piece.get("value"), piece.get("peers"), piece.get("baseline")
+    text: str = piece["metric"] if value is None else f"{piece['metric']} {quantity(value, unit)}"
     if peers:
-        text += f" (median of {peers['n']} peers {peers['median']:.4g})"
+        text += f" (median of {peers['n']} peers {quantity(peers['median'], unit)})"
     elif baseline:
-        text += f" (before {baseline['median']:.4g})"
+        text += f" (before {quantity(baseline['median'], unit)})"
     return text
+
+
+def _named(hypothesis: str) -> str:
+    return kind_of(hypothesis).phrase or hypothesis.replace("_", " ")
 
 
 def _labelled(label: str, text: str, width: int) -> list[str]:

@@ -21,7 +21,9 @@ app = typer.Typer(
 )
 
 WebhookId = Annotated[str, typer.Argument(help="As `slowrank webhook list` shows it.")]
-OnlyWebhookId = Annotated[str | None, typer.Argument(help="Not needed when there is one only.")]
+OnlyWebhookId = Annotated[
+    str | None, typer.Argument(help="As `slowrank webhook list` shows it; not needed when there is one only.")
+]
 SecretFile = Annotated[
     Path | None,
     typer.Option(help="File with a secret that the receiver issued: PagerDuty's key, a Slack bot's token."),
@@ -230,8 +232,10 @@ def _only(api: "Client", webhook_id: str | None) -> str:
     if webhook_id is not None:
         return webhook_id
     found = [item["id"] for item in api.each(delivery.webhooks())]
-    if len(found) != 1:
-        fail(f"there are {len(found)} webhooks: name one as `slowrank webhook list` shows it.")
+    if not found:
+        fail("there is no webhook: add one with `slowrank webhook add URL`.")
+    if len(found) > 1:
+        fail(f"there are {len(found)} webhooks: name one of {', '.join(found)} (`slowrank webhook list`).")
     return found[0]
 
 

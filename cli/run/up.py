@@ -60,7 +60,9 @@ def up(
     except EmbeddedError as error:
         fail(str(error))
     except OSError as error:
-        next_step = "Choose other addresses with --port and --listen."
+        next_step = (
+            "Is another `slowrank up` running? Stop it, or choose other addresses with --port and --listen."
+        )
         if error.filename is not None:
             next_step = "Check the permissions, or choose other folders with --data and XDG_CONFIG_HOME."
         fail(f"cannot start: {error}. {next_step}")

@@ -99,3 +99,120 @@ def test_a_key_file_without_a_key_is_named(tmp_path, monkeypatch, content, reaso
     assert str(path) in result.stderr
     assert reason in result.stderr
     assert "unset the variable" in result.stderr
+
+
+@pytest.fixture
+def no_key(monkeypatch, tmp_path):
+    """An environment without an address and a key; returns the folder where one may be."""
+    for name in ("URL", "KEY", "KEY_FILE"):
+        monkeypatch.delenv(f"SLOWRANK_{name}", raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    (tmp_path / "slowrank").mkdir()
+    return tmp_path / "slowrank"
+
+
+@pytest.fixture
+def refusing():
+    """An API that refuses everything with one status and reason, and the list to put these in."""
+    answers: list[tuple[int, str]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            status, detail = answers[0]
+            body = json.dumps(
+                {"type": "about:blank", "title": "no", "status": status, "detail": detail}
+            ).encode()
+            self.send_response(status)
+            self.send_header("content-type", "application/problem+json")
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_POST = do_GET
+
+        def log_message(self, format, *args): ...
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_address[1]}", answers
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_refused_key_is_named_by_where_it_is_from(refusing, no_key, monkeypatch):
+    """A flag before the variable, that before its file, and last the file of `slowrank up`."""
+    url, answers = refusing
+    answers.append((401, "send Authorization: Bearer srk_…"))
+    (no_key / "key").write_text("srk_up")
+    (no_key / "mine").write_text("srk_file")
+    shown = []
+    for setting in ({}, {"SLOWRANK_KEY_FILE": str(no_key / "mine")}, {"SLOWRANK_KEY": "srk_variable"}):
+        for name, value in setting.items():
+            monkeypatch.setenv(name, value)
+        shown.append(CliRunner().invoke(app, ["findings", "list", "--url", url]))
+    shown.append(CliRunner().invoke(app, ["findings", "list", "--url", url, "--key", "srk_flag"]))
+    sources = [str(no_key / "key"), f"SLOWRANK_KEY_FILE, {no_key / 'mine'}", "SLOWRANK_KEY", "--key"]
+    for result, source in zip(shown, sources, strict=True):
+        assert result.exit_code == 2
+        assert f"{url} does not accept the key from {source}: " in result.stderr
+        assert "srk_f" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("status", "detail", "next_step"),
+    [
+        (403, "http:// is refused; or add '127.0.0.1' to SLOWRANK_WEBHOOK_ALLOW_HTTP", "restart them"),
+        (403, "the key lacks the scope webhooks:admin", "Create another key"),
+        (409, "format pagerduty needs as secret a PagerDuty integration key; none was sent", "--secret-file"),
+    ],
+)
+def test_a_refused_webhook_comes_with_the_next_step(refusing, no_key, status, detail, next_step):
+    """The API knows no options of commands and not where its own settings are read."""
+    url, answers = refusing
+    answers.append((status, detail))
+    add = ["webhook", "add", "http://127.0.0.1:9/hook", "--url", url, "--key", "k"]
+    result = CliRunner().invoke(app, add)
+    assert result.exit_code == 2
+    assert next_step in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "file", "expected"),
+    [
+        (["--url", "127.0.0.1:8080", "--key", "k"], None, "begins with http:// or https://"),
+        (["--url", "http://127.0.0.1:8080"], None, "no API key: give --key or set SLOWRANK_KEY"),
+        (["--url", "http://127.0.0.1:8080"], "gone", "where both are of a `slowrank demo` that has ended"),
+    ],
+)
+def test_what_is_missing_before_a_request_is_named(no_key, monkeypatch, arguments, file, expected):
+    """An address without its scheme, no key at all, and the key file of a demo that is over."""
+    if file is not None:
+        monkeypatch.setenv("SLOWRANK_KEY_FILE", str(no_key / file))
+    result = CliRunner().invoke(app, ["findings", "list", *arguments])
+    assert result.exit_code == 2
+    assert expected in " ".join(result.stderr.split())
+
+
+def test_https_to_a_server_without_it_is_named(stranger, no_key):
+    """Something answers there: whether it runs is not the question."""
+    url, bodies = stranger
+    bodies.append(b"{}")
+    result = CliRunner().invoke(
+        app, ["findings", "list", "--url", url.replace("http:", "https:"), "--key", "k"]
+    )
+    assert result.exit_code == 2
+    assert "does it speak http:// only?" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("ids", "expected"),
+    [([], "there is no webhook: add one"), (["whk_1", "whk_2"], "2 webhooks: name one of whk_1, whk_2")],
+)
+@pytest.mark.parametrize("command", ["test", "deliveries"])
+def test_without_an_id_the_only_webhook_is_meant(stranger, no_key, command, ids, expected):
+    """None and several are told apart, and the ids to choose from are there."""
+    url, bodies = stranger
+    bodies.append(json.dumps({"items": [{"id": one} for one in ids], "next_cursor": None}).encode())
+    result = CliRunner().invoke(app, ["webhook", command, "--url", url, "--key", "k"])
+    assert result.exit_code == 2
+    assert expected in result.stderr

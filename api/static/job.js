@@ -10,7 +10,7 @@
   // Pixels from one name of a row to the next.
   const ROW_NAME = 16, NAME_HEIGHT = 11;
 
-  function counted(number, noun) { return `${number} ${noun}${number === 1 ? "" : "s"}`; }
+  function counted(number, noun) { return `${number.toLocaleString("en")} ${noun}${number === 1 ? "" : "s"}`; }
 
   function rgb(colour) { return colour.match(/[\d.]+/g).slice(0, 3).map(Number); }
 

@@ -91,6 +91,8 @@ def chosen(
     nodes = peer_nodes(conn, subject.cluster, subject.node, job_id=subject.job_id, since=since)
     what = {"gpu": "GPUs", "nic": "ports", "host": "nodes"}[metric.owner]
     peers = f"its node's other {what}" if len(nodes) == 1 else f"the other {what} of {len(nodes)} nodes"
+    if metric.owner == "host":
+        peers = f"the other {what}" if len(nodes) > 1 else f"other {what}, of which there are none"
     selection = of_devices(nodes, node=subject.node, instance=_instance(metric, subject))
     return Chosen(metric, subject.cluster, selection, place(subject), peers)
 

@@ -1,19 +1,22 @@
 """The list of findings; its filters are the address."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
+from alerts.silence import Silence, labels, muting
 from api.deps import Services, ServicesDep
 from api.pages.access import FindingsVisit, Visit
 from api.pages.finding_view import shown
 from api.pages.formats import query
 from api.pages.render import page
 from api.pages.route import PageRoute
-from store.findings import search
-from store.findings.search import FindingFilter, FindingPage
+from store.findings import search, silences
+from store.findings.search import FindingFilter
 
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
 
@@ -94,11 +97,14 @@ def listed(services: Services, seen: Visit, filters: Filters, *, limit: int = PA
         limit=limit,
         after=None if after is None else (after[0], after[1]),
     )
-    found = _found(services, wanted)
-    cursor = services.cursors.seal(list(found.next), bound) if found.next else ""
-    return Listed([shown(item.doc) for item in found.items], found.total, cursor)
-
-
-def _found(services: Services, wanted: FindingFilter) -> FindingPage:
+    now = services.now()
     with services.pool.connection() as conn:
-        return search.find(conn, wanted)
+        found = search.find(conn, wanted)
+        mutes = silences.current(conn, now)
+    rows = [shown(item.doc) | {"silenced": _is_muted(item.doc, mutes, now)} for item in found.items]
+    cursor = services.cursors.seal(list(found.next), bound) if found.next else ""
+    return Listed(rows, found.total, cursor)
+
+
+def _is_muted(doc: dict[str, Any], mutes: Sequence[Silence], now: datetime) -> bool:
+    return doc["status"] in STATUSES["live"] and muting(mutes, labels(doc), now) is not None

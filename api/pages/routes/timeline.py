@@ -83,10 +83,11 @@ def _rows(
     found: list[dict[str, Any]], column: str, window: tuple[datetime, datetime]
 ) -> list[tuple[str, list[dict[str, Any]]]]:
     """Return the bars by row; each has ``x`` and ``wide`` in units of the axis."""
+    absent = f"no {column.removesuffix('_id')}"
     ordered = sorted(found, key=lambda row: (natural_key(row[column] or ""), row[column] or "", row["onset"]))
     return [
         (name, [row | _placed(row, window) for row in group])
-        for name, group in groupby(ordered, key=lambda row: str(row[column] or "none"))
+        for name, group in groupby(ordered, key=lambda row: str(row[column] or absent))
     ]
 
 

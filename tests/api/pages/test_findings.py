@@ -29,6 +29,17 @@ def test_the_most_expensive_open_finding_is_first(signed_in, save_finding):
     assert dear.id not in text
 
 
+def test_lists_show_which_findings_a_silence_mutes(signed_in, save_finding):
+    """On the list and the front page: it looks like any other, and nothing is sent of it."""
+    muted, other = save_finding(node="n1"), save_finding(node="n2")
+    browser = signed_in()
+    browser.submit(f"/findings/{muted.id}/silence", what="node", hours="4", comment="new fans")
+    for path in ("/", "/findings"):
+        rows = browser.get(path).text.split("<tr data-row")[1:]
+        shown = {one.id: any(one.id in row and ">silenced<" in row for row in rows) for one in (muted, other)}
+        assert shown == {muted.id: True, other.id: False}, path
+
+
 @pytest.mark.parametrize(
     ("query", "found"),
     [

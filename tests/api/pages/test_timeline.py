@@ -47,6 +47,12 @@ def test_rows_are_nodes_jobs_or_kinds(signed_in, save_finding, group, row):
     assert bars(signed_in().get(f"/timeline?group={group}").text).keys() == {row}
 
 
+def test_findings_about_no_node_have_a_row(signed_in, save_finding):
+    """As that of a job which stands still."""
+    save_finding(node=None)
+    assert bars(signed_in().get("/timeline").text).keys() == {"no node"}
+
+
 def test_rows_are_ordered_by_the_numbers_in_their_names(signed_in, save_finding):
     """n2 before n10, as on the page of the fleet."""
     for name in ("n10", "n2", "n100", "n1"):

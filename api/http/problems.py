@@ -10,6 +10,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.routing import BaseRoute, Match, Route
 
 from api.http.cursors import BadCursor
@@ -140,6 +141,11 @@ def _of_schema(_: psycopg.ProgrammingError) -> Problem:
     return Problem(503, "database-not-migrated", detail, headers={"retry-after": "5"})
 
 
+def _of_disconnect(_: ClientDisconnect) -> Problem:
+    # Nobody gets it: it keeps what the client did from the log and the metrics as an error of slowrank.
+    return Problem(400, "client-disconnected", "the connection ended before the body did; send it again")
+
+
 def _of_bug(_: Exception) -> Problem:
     return Problem(
         500, "internal-error", "an error in slowrank itself; its log has the details under this request_id"
@@ -150,6 +156,7 @@ _PROBLEM_OF: Mapping[type[Exception], Callable[[Any], Problem]] = {
     HTTPException: _of_status,
     RequestValidationError: _of_validation,
     BadCursor: _of_cursor,
+    ClientDisconnect: _of_disconnect,
     psycopg.OperationalError: _of_database,
     psycopg.errors.QueryCanceled: _of_timeout,
     psycopg.errors.UndefinedTable: _of_schema,

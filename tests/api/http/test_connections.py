@@ -149,6 +149,25 @@ def test_a_request_that_does_not_arrive_is_ended(bounded):
         assert is_ended(silent, 4.0)
 
 
+@pytest.mark.parametrize("path", ["/v1/metrics", "/sign-in"])
+def test_a_client_that_leaves_within_its_body_is_no_error(bounded, new_token, caplog, path):
+    """Neither in the log nor in the metrics, by which errors of slowrank are alerted."""
+    port, key = bounded(), new_token("telemetry:write", "metrics:read")
+    authorization = f"Content-Type: application/x-protobuf\r\nAuthorization: Bearer {key}"
+    head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n{authorization}\r\nContent-Length: 60000\r\n\r\n{{"
+    with connected(port, 1, head.encode()):
+        time.sleep(0.5)
+    deadline = time.monotonic() + 10
+    counted: list[str] = []
+    while not counted:
+        assert time.monotonic() < deadline
+        read = httpx.get(f"http://127.0.0.1:{port}/metrics", headers={"authorization": f"Bearer {key}"})
+        lines = read.text.splitlines()
+        counted = [line for line in lines if "request_seconds_count" in line and f'route="{path}"' in line]
+    assert 'status="4xx"' in counted[0]
+    assert not [entry for entry in caplog.records if entry.levelname == "ERROR"]
+
+
 def test_a_body_that_no_route_reads_is_ended(bounded):
     """A request that was refused may not go on sending its body for ever."""
     port = bounded(body_seconds=1.0)

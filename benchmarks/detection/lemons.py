@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from detectors.fleet.lemon import Trouble, lemons
+from detectors.fleet.lemon import MachineFault, lemons
 
 DAY = 86_400.0
 PREVALENCE, HAZARD = 0.012, 20.0
@@ -38,7 +38,7 @@ class Tally:
 
 def history(
     rng: np.random.Generator, *, nodes: int, rate: float, days: int
-) -> tuple[list[Trouble], set[str]]:
+) -> tuple[list[MachineFault], set[str]]:
     """Draw the findings of a fleet, ``rate`` faults per 1,000 healthy node-days, and its lemons."""
     bad = rng.random(nodes) < PREVALENCE
     found = []
@@ -47,7 +47,7 @@ def history(
         for at in rng.uniform(0, days * DAY, faults):
             burst = rng.uniform(0, 1800.0, rng.geometric(0.5) - 1)
             job = f"{node // 16}-{int(at // DAY)}"
-            found += [Trouble(f"n{node}", float(at + after), job) for after in (0.0, *burst)]
+            found += [MachineFault(f"n{node}", float(at + after), job) for after in (0.0, *burst)]
     return found, {f"n{node}" for node in np.flatnonzero(bad)}
 
 

@@ -13,7 +13,7 @@ from cli.remote.client import KeyOption, UrlOption, client
 from slowrank.client import findings
 
 if TYPE_CHECKING:
-    from detectors.fleet.lemon import Trouble
+    from detectors.fleet.lemon import MachineFault
 
 
 class By(StrEnum):
@@ -36,14 +36,14 @@ def lemons(
 
     with client(url, key) as api:
         past = list(api.each(findings.listed(from_=f"-{days}d", limit=1000)))
-    found = lemon.lemons(troubles(past, by), fleet=fleet)
+    found = lemon.lemons(faults(past, by), fleet=fleet)
     empty = f"no lemons: no machine failed repeatedly in {days} days"
     show([_row(asdict(one)) for one in found], output, View(_COLUMNS, empty))
 
 
-def troubles(findings: Iterable[Mapping[str, Any]], by: By) -> "list[Trouble]":
+def faults(findings: Iterable[Mapping[str, Any]], by: By) -> "list[MachineFault]":
     """Return the findings that count against machines: without those marked wrong by feedback."""
-    from detectors.fleet.lemon import Trouble
+    from detectors.fleet.lemon import MachineFault
 
     found = []
     for finding in findings:
@@ -54,7 +54,7 @@ def troubles(findings: Iterable[Mapping[str, Any]], by: By) -> "list[Trouble]":
             continue
         jobs = finding.get("blast_radius", {}).get("jobs") or [None]
         onset = datetime.fromisoformat(finding["onset"]).timestamp()
-        found.append(Trouble(machine, onset, subject.get("job_id") or jobs[0]))
+        found.append(MachineFault(machine, onset, subject.get("job_id") or jobs[0]))
     return found
 
 

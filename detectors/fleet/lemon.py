@@ -35,7 +35,7 @@ _DAY = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class MachineFault:
     """One finding about a machine: when it began (Unix seconds) and the job that ran, if one did."""
 
     machine: str
@@ -60,9 +60,9 @@ class Lemon:
     last_at: float
 
 
-def lemons(troubles: Iterable[Trouble], *, fleet: int) -> tuple[Lemon, ...]:
+def lemons(faults: Iterable[MachineFault], *, fleet: int) -> tuple[Lemon, ...]:
     """Return the lemons among ``fleet`` machines, the surest first; all were watched for the same time."""
-    ordered = sorted(troubles, key=lambda t: (t.machine, t.at, t.job or ""))
+    ordered = sorted(faults, key=lambda t: (t.machine, t.at, t.job or ""))
     by_machine = {name: tuple(mine) for name, mine in groupby(ordered, key=lambda t: t.machine)}
     counts = {name: _episodes(mine) for name, mine in by_machine.items()}
     typical, prior = _fleet(list(counts.values()), max(fleet, len(counts)))
@@ -107,11 +107,11 @@ def _fleet(counts: list[int], fleet: int) -> tuple[float, float]:
     return typical, min(_PRIOR_SHAPE / mean, _PRIOR_SHARE) if mean else _PRIOR_SHARE
 
 
-def _episodes(mine: tuple[Trouble, ...]) -> int:
+def _episodes(mine: tuple[MachineFault, ...]) -> int:
     return 1 + sum(later.at - earlier.at >= BURST_SECONDS for earlier, later in pairwise(mine))
 
 
-def _judged(mine: tuple[Trouble, ...], episodes: int, typical: float, prior: float) -> Lemon | None:
+def _judged(mine: tuple[MachineFault, ...], episodes: int, typical: float, prior: float) -> Lemon | None:
     days = len({int(t.at // _DAY) for t in mine})
     jobs = len({t.job for t in mine if t.job is not None})
     if episodes < MIN_EPISODES or days < MIN_DAYS or jobs < MIN_JOBS:

@@ -61,7 +61,7 @@ class SlowGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class Ballot:
+class VoteCount:
     """The slow groups, and per rank [ranks] the probability that it is the culprit behind them."""
 
     groups: tuple[SlowGroup, ...]
@@ -102,7 +102,7 @@ class GroupVotes:
         """Whether the job has enough groups in any dimension to compare."""
         return bool(self._groups)
 
-    def round(self, seconds: Floats) -> Ballot:
+    def round(self, seconds: Floats) -> VoteCount:
         """Take what each rank's transfers usually took in this round, [ranks], NaN = not read."""
         for name, groups in self._groups.items():
             rows = groups.gather(seconds)
@@ -115,7 +115,7 @@ class GroupVotes:
             self._ratio[name] = np.exp(beyond)
         return self._count()
 
-    def _count(self) -> Ballot:
+    def _count(self) -> VoteCount:
         config, slow = self.config, []
         odds = np.zeros(self._ranks)
         for name, groups in self._groups.items():
@@ -127,7 +127,7 @@ class GroupVotes:
                 members = groups.members[g][groups.members[g] >= 0]
                 slow.append(SlowGroup(name, members, float(self._ratio[name][g])))
         weight = np.exp(odds - odds.max()) if odds.size else odds
-        return Ballot(tuple(slow), weight / weight.sum() if odds.size else weight)
+        return VoteCount(tuple(slow), weight / weight.sum() if odds.size else weight)
 
 
 def _numbered(positions: list[Ints], ranks: int) -> Ints:

@@ -3,10 +3,10 @@
 A job that pauses every hundred steps may pause where the next hundred is full, and nowhere else; then a hang
 between two checkpoints is not mistaken for a checkpoint.
 
-A gap above max(4 s, 3 usual gaps) is a pause; the last 32 are kept. The rhythm is the longest period P of
+A gap above max(4 s, 3 usual gaps) is a pause; the last 32 are kept. The pattern is the longest period P of
 steps (a difference of pauses, or the greatest common divisor of all) such that 75 % of the pauses, k of them,
 fall within a step of one phase, and (P / 3)^(k - 2) >= 25: the first pause gives the phase, the second the
-period, and each further one fits by chance in three of P cases. Without a rhythm in steps, pauses whose
+period, and each further one fits by chance in three of P cases. Without a pattern in steps, pauses whose
 starts are regular in time to 10 % are due by the clock; otherwise one may come at any time. A pause may take
 twice the longest of its kind, and pauses are forgotten after 256 steps, or three usual distances, without
 one. All limits are chosen.
@@ -35,7 +35,7 @@ _FORGOTTEN_PERIODS = 3.0
 other baselines of a job look back on (``StragglerConfig.history``), and two pauses missed."""
 
 _SHORTEST_PERIOD = 5
-"""Chosen: a rhythm allows a pause at three steps of each period; in a shorter one hardly any step is left
+"""Chosen: a pattern allows a pause at three steps of each period; in a shorter one hardly any step is left
 out."""
 
 _REGULAR = 0.1
@@ -43,7 +43,7 @@ _REGULAR = 0.1
 
 _EXPLAINED = 0.75
 _CHANCE = 25
-"""A rhythm counts if most pauses are in it, and as many by chance are one in so many cases (chosen)."""
+"""A pattern counts if most pauses are in it, and as many by chance are one in so many cases (chosen)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +55,14 @@ class Pause:
     seconds: float
 
 
-class Rhythm(NamedTuple):
+class PausePattern(NamedTuple):
     """Pauses come before the steps that leave ``phase`` when divided by ``period``."""
 
     period: int
     phase: int
 
     def has(self, number: int) -> bool:
-        """Whether a pause before step ``number``, or a neighbour of it, would be in the rhythm."""
+        """Whether a pause before step ``number``, or a neighbour of it, would be in the pattern."""
         return (number - self.phase + 1) % self.period <= 2
 
 
@@ -93,16 +93,16 @@ class Pauses:
 
     def allowed_before(self, number: int, ts: float) -> float:
         """Return how many seconds the job may pause from ``ts`` until step ``number``; 0 = not at all."""
-        rhythm = self._rhythm()
-        if rhythm is not None and not rhythm.has(number):
-            chosen = [p.seconds for p in self._pauses if not rhythm.has(p.number)]
-        elif rhythm is None and not self._due(ts):
+        pattern = self._pattern()
+        if pattern is not None and not pattern.has(number):
+            chosen = [p.seconds for p in self._pauses if not pattern.has(p.number)]
+        elif pattern is None and not self._due(ts):
             chosen = []
         else:
             chosen = [p.seconds for p in self._pauses]
         return ALLOWED_PAUSES * max(chosen, default=0.0)
 
-    def _rhythm(self) -> Rhythm | None:
+    def _pattern(self) -> PausePattern | None:
         """Return the longest period that explains most pauses, and more of them than chance would."""
         numbers = [pause.number for pause in self._pauses]
         steps = [round(n) for n in _differences(numbers)]
@@ -112,12 +112,12 @@ class Pauses:
         for period in sorted({*steps, math.gcd(*steps)}, reverse=True):
             if period < _SHORTEST_PERIOD:
                 break
-            rhythm = Rhythm(period, Counter(n % period for n in numbers).most_common(1)[0][0])
-            explained = sum(rhythm.has(n) for n in numbers)
+            pattern = PausePattern(period, Counter(n % period for n in numbers).most_common(1)[0][0])
+            explained = sum(pattern.has(n) for n in numbers)
             # The first gives the phase and the second the period; each further one is in it by chance in
             # three of ``period`` cases.
             if explained >= _EXPLAINED * len(numbers) and (period / 3) ** (explained - 2) >= _CHANCE:
-                return rhythm
+                return pattern
         return None
 
     def _due(self, ts: float) -> bool:

@@ -30,7 +30,7 @@ class StartupConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class Straggler:
+class SlowStart:
     """A node (row) that held up a phase (column): its seconds and the median of the others'."""
 
     node: int
@@ -43,14 +43,14 @@ class Straggler:
 class Startup:
     """``slowest``: the phase that gates the start longest; ``lost``: GPU-seconds waited for slow nodes.
 
-    ``longest`` [phases] is what gates each phase, NaN where no node reported it; ``stragglers`` are those who
-    hold up the others longest, first.
+    ``longest`` [phases] is what gates each phase, NaN where no node reported it; ``slow_starts`` are the
+    nodes that hold up the others, longest first.
     """
 
     slowest: int
     longest: Floats
     lost: float
-    stragglers: tuple[Straggler, ...]
+    slow_starts: tuple[SlowStart, ...]
 
 
 def judge(
@@ -66,7 +66,7 @@ def judge(
 
     >>> seconds = np.array([[60.0, 240.0], [62.0, 238.0], [300.0, 1.0], [58.0, 242.0]])
     >>> start = judge(seconds, np.full(4, 8), together=np.array([False, True]))
-    >>> start.slowest, [s.node for s in start.stragglers], start.lost
+    >>> start.slowest, [s.node for s in start.slow_starts], start.lost
     (0, [2], 7648.0)
     """
     reported = np.isfinite(seconds) & (seconds >= 0)
@@ -79,11 +79,11 @@ def judge(
         slowest=int(np.nanargmax(longest)),
         longest=longest,
         lost=float(gpus.sum() * np.nansum(np.where(together, 0.0, longest - usual))),
-        stragglers=_stragglers(own, config or StartupConfig()),
+        slow_starts=_slow_starts(own, config or StartupConfig()),
     )
 
 
-def _stragglers(held: Floats, config: StartupConfig) -> tuple[Straggler, ...]:
+def _slow_starts(held: Floats, config: StartupConfig) -> tuple[SlowStart, ...]:
     found = []
     for node, phase in np.argwhere(np.isfinite(held)).tolist():
         others = np.delete(held[:, phase], node)
@@ -91,5 +91,5 @@ def _stragglers(held: Floats, config: StartupConfig) -> tuple[Straggler, ...]:
             continue
         usual, own = float(nan_median(others)), float(held[node, phase])
         if own >= config.ratio * usual and own - usual >= config.seconds:
-            found.append(Straggler(node, phase, own, usual))
+            found.append(SlowStart(node, phase, own, usual))
     return tuple(sorted(found, key=lambda s: (s.usual - s.seconds, s.phase, s.node)))

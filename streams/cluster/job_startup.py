@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
-from detectors.job.startup import Startup, Straggler, judge
+from detectors.job.startup import SlowStart, Startup, judge
 from slowrank.telemetry import Evidence, Peers, StartupPhase, Subject, Suspicion
 from slowrank.telemetry.messages import PHASES
 
@@ -26,6 +27,7 @@ _NAMED = 3
 """Nodes listed as evidence, the costliest first (chosen)."""
 
 Key = tuple[str, str, int, bool]
+Seconds = npt.NDArray[np.float64]
 
 
 @dataclass(slots=True)
@@ -79,9 +81,9 @@ def _judged(key: Key, start: _Start) -> Iterator[Suspicion]:
             seconds[i, PHASES.index(phase)] = ended - began
     gpus = np.array([start.gpus[node] for node in nodes], dtype=np.intp)
     found = judge(seconds, gpus, together=TOGETHER)
-    if found is None or not found.stragglers:
+    if found is None or not found.slow_starts:
         return
-    worst = found.stragglers[0]
+    worst = found.slow_starts[0]
     # The job is held up from when the others were through with the phase.
     onset = start.phases[nodes[worst.node]][PHASES[worst.phase]][0] + worst.usual
     raised = Suspicion(
@@ -110,9 +112,7 @@ def _judged(key: Key, start: _Start) -> Iterator[Suspicion]:
     yield msgspec.structs.replace(raised, state="clear", ts=start.due + 1.0)
 
 
-def _evidence(
-    found: Startup, nodes: list[str], seconds: "np.typing.NDArray[np.float64]"
-) -> tuple[Evidence, ...]:
+def _evidence(found: Startup, nodes: list[str], seconds: Seconds) -> tuple[Evidence, ...]:
     slowest = Evidence(
         metric="startup.slowest_phase_seconds",
         unit="s",
@@ -126,11 +126,11 @@ def _evidence(
     return (
         slowest,
         lost,
-        *(_straggles(s, i, nodes, seconds) for i, s in enumerate(found.stragglers[:_NAMED])),
+        *(_evidence_of(s, i, nodes, seconds) for i, s in enumerate(found.slow_starts[:_NAMED])),
     )
 
 
-def _straggles(s: Straggler, i: int, nodes: list[str], seconds: "np.typing.NDArray[np.float64]") -> Evidence:
+def _evidence_of(s: SlowStart, i: int, nodes: list[str], seconds: Seconds) -> Evidence:
     others = np.delete(seconds[:, s.phase], s.node)
     others = others[np.isfinite(others)]
     return Evidence(

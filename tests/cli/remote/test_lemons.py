@@ -1,4 +1,4 @@
-"""Findings as the API serves them, read as the troubles of machines."""
+"""Findings as the API serves them, read as the faults of machines."""
 
 from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
@@ -10,8 +10,8 @@ import typer
 from typer.testing import CliRunner
 
 from cli.remote import lemons
-from cli.remote.lemons import By, troubles
-from detectors.fleet.lemon import Trouble
+from cli.remote.lemons import By, faults
+from detectors.fleet.lemon import MachineFault
 from slowrank.telemetry import NodeEvent, NodeSample, Record
 from slowrank.telemetry.hardware.boards import board_label
 from streams.pipeline import local_pipeline
@@ -29,11 +29,11 @@ def finding(kind="straggler.fail_slow", **changes):
 def test_by_node_or_by_hardware():
     """A finding counts for its node, or for the board it is about, wherever that is."""
     at = 1_795_132_800.0
-    assert troubles([finding()], By.node) == [Trouble("n1", at, "j")]
-    assert troubles([finding()], By.serial) == [Trouble("GPU-1", at, "j")]
+    assert faults([finding()], By.node) == [MachineFault("n1", at, "j")]
+    assert faults([finding()], By.serial) == [MachineFault("GPU-1", at, "j")]
     board = finding(subject={"type": "gpu", "cluster": "c", "serial": "S1", "gpu_uuid": "GPU-1"})
-    assert troubles([board], By.serial) == [Trouble("S1", at, "j")]
-    assert troubles([board], By.node) == []
+    assert faults([board], By.serial) == [MachineFault("S1", at, "j")]
+    assert faults([board], By.node) == []
 
 
 def fallen_off(node, day, job):
@@ -57,8 +57,8 @@ def test_a_board_is_followed_from_node_to_node():
     """Findings about a GPU carry the board that its node has named, so it is one machine anywhere."""
     found = [f for n in range(3) for f in fallen_off(f"n{n}", 1 + 2 * n, f"j{n}")]
     assert {(f["subject"]["gpu_uuid"], f["subject"]["serial"]) for f in found} == {("GPU-8f1c", "1654")}
-    assert {trouble.machine for trouble in troubles(found, By.serial)} == {"1654"}
-    assert {trouble.machine for trouble in troubles(found, By.node)} == {"n0", "n1", "n2"}
+    assert {trouble.machine for trouble in faults(found, By.serial)} == {"1654"}
+    assert {trouble.machine for trouble in faults(found, By.node)} == {"n0", "n1", "n2"}
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_a_board_is_followed_from_node_to_node():
 )
 def test_what_is_no_evidence_about_a_machine(other):
     """Telemetry, jobs and findings that people called wrong do not count."""
-    assert troubles([other], By.node) == []
+    assert faults([other], By.node) == []
 
 
 @pytest.mark.parametrize("form", ["table", "wide", "json", "ndjson", "yaml"])

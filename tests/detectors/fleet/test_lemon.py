@@ -8,22 +8,22 @@ from hypothesis import strategies as st
 
 import detectors.fleet.lemon
 from benchmarks.detection.lemons import run
-from detectors.fleet.lemon import Trouble, exceeds, lemons
+from detectors.fleet.lemon import MachineFault, exceeds, lemons
 
 DAY = 86_400.0
 
 
-def troubles(machine="n1", *, days=(0, 3, 9, 15), jobs=("a", "b", "c", "d")):
-    return [Trouble(machine, day * DAY + 1.0, job) for day, job in zip(days, jobs, strict=True)]
+def faults(machine="n1", *, days=(0, 3, 9, 15), jobs=("a", "b", "c", "d")):
+    return [MachineFault(machine, day * DAY + 1.0, job) for day, job in zip(days, jobs, strict=True)]
 
 
-FLEET = [Trouble(f"m{i}", i * DAY / 10, f"j{i}") for i in range(200)]
+FLEET = [MachineFault(f"m{i}", i * DAY / 10, f"j{i}") for i in range(200)]
 """One finding on each of 200 nodes: of 1,000, the fleet's ordinary trouble."""
 
 
 def test_a_machine_that_keeps_failing_is_named():
     """Five episodes in two weeks stand out of a fleet with one in five nodes troubled once."""
-    mine = troubles(days=(0, 3, 9, 12, 15), jobs=("a", "b", "b", "c", "d"))
+    mine = faults(days=(0, 3, 9, 12, 15), jobs=("a", "b", "b", "c", "d"))
     (lemon,) = lemons([*FLEET, *mine], fleet=1000)
     assert (lemon.machine, lemon.episodes, lemon.days, lemon.jobs) == ("n1", 5, 5, 4)
     assert (lemon.first_at, lemon.last_at) == (1.0, 15 * DAY + 1.0)
@@ -33,11 +33,11 @@ def test_a_machine_that_keeps_failing_is_named():
 @pytest.mark.parametrize(
     "mine",
     [
-        troubles(days=(0, 3), jobs=("a", "b")),
-        troubles(days=(0, 0.1, 0.2, 0.3, 0.4), jobs=("a", "b", "c", "d", "e")),
-        troubles(days=(0, 3, 6, 9, 12), jobs=("a",) * 5),
-        troubles(days=(0, 3, 6, 9, 12), jobs=(None,) * 5),
-        [Trouble("n1", 60.0 * i, f"j{i % 3}") for i in range(50)],
+        faults(days=(0, 3), jobs=("a", "b")),
+        faults(days=(0, 0.1, 0.2, 0.3, 0.4), jobs=("a", "b", "c", "d", "e")),
+        faults(days=(0, 3, 6, 9, 12), jobs=("a",) * 5),
+        faults(days=(0, 3, 6, 9, 12), jobs=(None,) * 5),
+        [MachineFault("n1", 60.0 * i, f"j{i % 3}") for i in range(50)],
     ],
     ids=["twice", "one day", "one job", "no job", "one burst"],
 )
@@ -48,13 +48,13 @@ def test_what_may_be_one_mishap_is_no_lemon(mine):
 
 def test_where_all_fail_none_is_a_lemon():
     """In a fleet where five episodes are usual, five are no sign."""
-    everybody = [t for i in range(50) for t in troubles(f"m{i}")]
+    everybody = [t for i in range(50) for t in faults(f"m{i}")]
     assert lemons(everybody, fleet=50) == ()
 
 
 def test_order_and_repeats_change_nothing():
     """The same findings in any order, and twice, name the same machines."""
-    found = [*FLEET, *troubles(days=(0, 3, 9, 12, 15), jobs=("a", "b", "b", "c", "d"))]
+    found = [*FLEET, *faults(days=(0, 3, 9, 12, 15), jobs=("a", "b", "b", "c", "d"))]
     assert lemons(found[::-1], fleet=1000) == lemons(found + found, fleet=1000) == lemons(found, fleet=1000)
 
 

@@ -16,7 +16,7 @@ from streams.pipeline import local_pipeline
 FATAL = ("critical", "error")
 T0 = 1_795_160_000.0
 GPU = Subject(type="gpu", cluster="c", node="n", gpu_index=3, job_id="j")
-VERDICTS = {
+SYMPTOMS = {
     **{f"event.{name}": rule.symptom for name, rule in EVENT_RULES.items() if rule is not None},
     **{f"event.{name} once": rule.first for name, rule in EVENT_RULES.items() if rule and rule.first},
     "any other XID": UNKNOWN_XID.symptom,
@@ -72,10 +72,10 @@ def test_the_table_has_no_code_that_no_rule_has():
     assert {xid_of(name) for name in EVENT_RULES if name.startswith("xid.")} == XIDS.keys()
 
 
-@pytest.mark.parametrize("name", VERDICTS)
+@pytest.mark.parametrize("name", SYMPTOMS)
 def test_what_the_page_says_opens_alone_does(name):
     """A lone raise of each rule, weighed for its ten minutes, opens or expires as the page says."""
-    symptom = VERDICTS[name]
+    symptom = SYMPTOMS[name]
     seen = Evidence(metric="m", unit="1", detector="d", value=1.0)
     raised = symptom.claim(GPU, seen, detector="d", catalogue_id="events", rule_id="", note="").suspicion(
         "raise", ts=T0, onset=T0
@@ -88,10 +88,10 @@ def test_what_the_page_says_opens_alone_does(name):
     assert became == hardware_page.opens(symptom)
 
 
-@pytest.mark.parametrize("name", VERDICTS)
+@pytest.mark.parametrize("name", SYMPTOMS)
 def test_the_severity_on_the_page_is_the_findings(name):
     """What opens alone is as severe as the page says."""
-    symptom = VERDICTS[name]
+    symptom = SYMPTOMS[name]
     if hardware_page.opens(symptom) != "alone":
         return
     seen = Evidence(metric="m", unit="1", detector="d", value=1.0)

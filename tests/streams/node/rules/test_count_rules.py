@@ -1,0 +1,77 @@
+"""Every row of the counter tables: its count within its window is met, and nothing less."""
+
+from typing import Any
+
+import pytest
+
+from slowrank.telemetry import NodeSample, Suspicion
+from slowrank.telemetry.columns import pack
+from slowrank.telemetry.schema import SAMPLE_SCHEMAS
+from streams.node.rules.counter_rules import GPU_COUNTS, HOST_COUNTS, NIC_COUNTS
+from streams.node.stage import NodeStage
+
+START, DEVICES, SCHEMA = 1000.0, 5, 2
+ROWS = [
+    pytest.param(owner, rule, id=f"{rule.metric} {rule.count:g} in {rule.window:g} s")
+    for owner, rules in (("gpu", GPU_COUNTS), ("nic", NIC_COUNTS), ("host", HOST_COUNTS))
+    for rule in rules
+]
+
+
+def sample(seq, ts, owner, metric, value):
+    """A node in a job; of the owner's devices the second reads ``value``, the others 0."""
+    layout = SAMPLE_SCHEMAS[SCHEMA]
+    many = {"gpu": DEVICES, "nic": DEVICES, "host": 1}
+    rows = {part: [dict[str, float | None]() for _ in range(n)] for part, n in many.items()}
+    for i, row in enumerate(rows[owner]):
+        row[metric] = value if i == min(1, len(rows[owner]) - 1) else 0
+    for row in rows["nic"]:
+        row["nic.port.up"] = 1
+    return NodeSample(
+        schema=SCHEMA,
+        cluster="c",
+        node="n",
+        boot_id="b",
+        seq=seq,
+        ts=ts,
+        job_id="j",
+        gpu_ids=tuple(map(str, range(DEVICES))),
+        nic_ids=tuple(f"mlx5_{i}/1" for i in range(DEVICES)),
+        row_bytes=layout.row_bytes,
+        gpu=pack(layout.gpu, rows["gpu"]),
+        nic=pack(layout.nic, rows["nic"]),
+        host=pack(layout.host, rows["host"]),
+    )
+
+
+def met(owner, rule, *readings):
+    """The devices of which the row is met when its counter reads so much at such seconds."""
+    stage, found = NodeStage(), list[Any]()
+    for seq, (seconds, value) in enumerate(readings):
+        found += stage.process(sample(seq, START + seconds, owner, rule.metric, value))
+    named = f"in {rule.window:g} s, threshold"
+    return [
+        s.subject.nic or s.subject.gpu_index or s.subject.node
+        for s in found
+        if isinstance(s, Suspicion) and s.state == "raise" and s.rule_id == f"counter.{rule.metric}"
+        if s.kind == rule.symptom.kind and s.severity == rule.symptom.severity
+        if s.evidence[0].note.startswith(named)
+    ]
+
+
+@pytest.mark.parametrize(("owner", "rule"), ROWS)
+def test_its_count_within_its_window_names_the_device(owner, rule):
+    """All at once, and in two parts within the window."""
+    device = {"gpu": 1, "nic": "mlx5_1", "host": "n"}[owner]
+    assert met(owner, rule, (0, 7), (1, 7 + rule.count)) == [device]
+    if rule.count > 1:
+        assert met(owner, rule, (0, 7), (1, 7 + rule.count - 1), (2, 7 + rule.count)) == [device]
+
+
+@pytest.mark.parametrize(("owner", "rule"), ROWS)
+def test_one_less_or_later_than_its_window_is_nothing(owner, rule):
+    """A count that begins to leave the window before it is complete is not met."""
+    assert met(owner, rule, (0, 7), (1, 7 + rule.count - 1)) == []
+    if rule.count > 1:
+        before, last = 7 + rule.count - 1, 1 + rule.window + 1
+        assert met(owner, rule, (0, 7), (1, before), (last - 2, before), (last, before + 1)) == []

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -39,6 +40,8 @@ START_SECONDS = 30.0
 recovers from a crash."""
 STOP_SECONDS = 20.0
 """Time for a fast shutdown before a kill. Chosen: measured at 0.1 to 1 s; a kill only costs a recovery."""
+RESTART_SECONDS = 2.0
+"""Wait before a server that ended is started again. Chosen: its own processes end within a second."""
 # No TCP: only users who may enter the folder of the sockets reach the server. Buffers and connections suit
 # one process with a pool (chosen).
 _SMALL = ("shared_buffers=32MB", "max_connections=40", "timezone=UTC", "listen_addresses=")
@@ -84,6 +87,7 @@ class _ServerFiles:
 def database(folder: Path, *, throwaway: bool = False) -> Iterator[str]:
     """Run a server with its data in ``folder`` and yield its DSN; stop it at the end of the block.
 
+    A server that ends before is started again: the kernel may have killed it for memory.
     ``throwaway`` trades durability for speed. One server uses a folder at a time; a folder with other content
     is refused and not changed (``database_folder``). Raises ``EmbeddedError``.
     """
@@ -109,10 +113,8 @@ def database(folder: Path, *, throwaway: bool = False) -> Iterator[str]:
         except _WrongPassword as error:
             _correct(files, password, error)
             server = _started(files, options, dsn)
-        try:
+        with _kept_running(server, files, options):
             yield dsn
-        finally:
-            _stop(server)
 
 
 def _entered(folder: Path) -> Path:
@@ -266,6 +268,40 @@ def _wait(server: "subprocess.Popen[bytes]", dsn: str, folder: Path) -> None:
                     f"Is another slowrank using {folder}? Choose another folder with --data."
                 ) from error
             time.sleep(0.05)
+
+
+@contextmanager
+def _kept_running(
+    server: "subprocess.Popen[bytes]", files: _ServerFiles, options: tuple[str, ...]
+) -> Iterator[None]:
+    stopping = threading.Event()
+
+    def keep() -> None:
+        nonlocal server
+        while True:
+            code = server.wait()
+            if stopping.wait(RESTART_SECONDS):
+                return
+            log.error(
+                "the embedded PostgreSQL ended (code %d) and is started again; its log: %s",
+                code,
+                files.folder / "postgres.log",
+            )
+            # By this thread, with which it ends (_die_with_parent).
+            server = _start(files, options)
+            if stopping.is_set():
+                return
+
+    keeper = threading.Thread(target=keep, name="embedded PostgreSQL", daemon=True)
+    keeper.start()
+    try:
+        yield
+    finally:
+        stopping.set()
+        _stop(server)
+        keeper.join()
+        # It may have been started meanwhile.
+        _stop(server)
 
 
 def _stop(server: "subprocess.Popen[bytes]") -> None:

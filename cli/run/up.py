@@ -114,13 +114,18 @@ def _print_addresses(stack: "LocalStack", folder: Path, addresses: list[str], li
 
 
 def _run_retention(stop: threading.Event, stack: "LocalStack", tuning: "Tuning") -> None:
-    """Remove expired rows every hour until stopped."""
+    """Remove expired rows every hour until stopped; an absent database waits for the next time."""
+    import psycopg
+
     from store import retention
 
     while True:
-        with stack.pool.connection() as conn:
-            now = datetime.now(UTC)
-            retention.prune_as_sink(conn, stack.settings, now=now, config_of=tuning.finding)
-            retention.prune_as_notifier(conn, now=now)
+        try:
+            with stack.pool.connection() as conn:
+                now = datetime.now(UTC)
+                retention.prune_as_sink(conn, stack.settings, now=now, config_of=tuning.finding)
+                retention.prune_as_notifier(conn, now=now)
+        except psycopg.OperationalError as error:
+            logging.warning("expired rows are removed later: %s", error)
         if stop.wait(HOUSEKEEPING_SECONDS):
             return

@@ -35,6 +35,40 @@ def test_data_outlives_the_server(folder):
 
 
 @pytest.mark.slow
+def test_a_server_that_is_killed_is_started_again(folder, caplog):
+    """Under the same address, with what was written, and it stops at the end like the first."""
+    with database(folder) as dsn:
+        with psycopg.connect(dsn) as conn:
+            conn.execute("CREATE TABLE kept AS SELECT 41 + 1 AS n")
+        first = postmaster(folder)
+        os.kill(first, signal.SIGKILL)
+        with connected(dsn, within=30) as conn:
+            assert conn.execute("SELECT n FROM kept").fetchone() == (42,)
+        assert postmaster(folder) != first
+    with pytest.raises(psycopg.OperationalError):
+        psycopg.connect(dsn)
+    assert "the embedded PostgreSQL ended (code -9) and is started again" in caplog.text
+
+
+def postmaster(folder):
+    return int((folder / "data/postmaster.pid").read_text().split()[0])
+
+
+def connected(dsn, within):
+    """Return a connection to a server that is being started again."""
+    until = time.monotonic() + within
+    while True:
+        try:
+            with psycopg.connect(dsn) as conn:
+                conn.execute("SELECT 1")
+            return psycopg.connect(dsn)
+        except psycopg.OperationalError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.1)
+
+
+@pytest.mark.slow
 def test_only_who_may_read_the_password_gets_in(folder):
     """The server asks for a password, which lies in a file of its owner, and listens on no network."""
     with database(folder, throwaway=True) as dsn:

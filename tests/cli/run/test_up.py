@@ -14,6 +14,7 @@ from typing import Any
 
 import httpx
 import msgspec
+import psycopg
 import pytest
 from standardwebhooks import Webhook
 from typer.testing import CliRunner
@@ -23,6 +24,7 @@ from alerts.finding import Finding, dedup_key, finding_id
 from cli import app
 from cli.embedded.database_folder import EmbeddedError
 from cli.embedded.local_stack import StackConfig, host_telemetry, key_of, local_stack
+from cli.run.up import _run_retention
 from simulator import Cluster, ClusterSpec, Fault
 from simulator.cluster.layout import one_job
 from slowrank import StepTimer
@@ -267,6 +269,23 @@ def test_the_key_is_private_and_kept(home):
     assert key_file.stat().st_mode & 0o777 == 0o600
     # It may be of another installation, and the API never shows it again.
     assert (home / "config/key.1").read_text().strip() == found[0]
+
+
+def test_housekeeping_waits_for_an_absent_database(caplog, monkeypatch):
+    """It ended the process an hour after the database had gone."""
+    monkeypatch.setattr("cli.run.up.HOUSEKEEPING_SECONDS", 0.1)
+    stop, asked = threading.Event(), []
+
+    def connection():
+        asked.append(1)
+        if len(asked) == 3:
+            stop.set()
+        raise psycopg.OperationalError("the database system is shutting down")
+
+    stack: Any = SimpleNamespace(pool=SimpleNamespace(connection=connection), settings=None)
+    _run_retention(stop, stack, Tuning())
+    assert len(asked) == 3
+    assert "expired rows are removed later" in caplog.text
 
 
 @pytest.mark.slow

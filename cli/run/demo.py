@@ -58,7 +58,7 @@ def demo(
     from rich.console import Console
 
     from cli.run.demo_breakage import Breakage
-    from cli.run.demo_scenario import draw
+    from cli.run.demo_scenario import ONSET_SECONDS, TIMEOUT_SECONDS, draw
     from cli.run.demo_screen import Screen
     from cli.run.keyboard import pressed_keys
 
@@ -71,8 +71,9 @@ def demo(
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
     try:
-        # Longer ago than the run lasts, so that no record is ahead of the clock at any speed.
-        cluster = draw(seed, start=float(int(time.time())) - 300.0)
+        # As long ago as the run may last: no record is ahead of the clock at any speed, and at the finding
+        # the newest is not so old that pages warn of it.
+        cluster = draw(seed, start=float(int(time.time())) - ONSET_SECONDS[1] - TIMEOUT_SECONDS)
         breakage = Breakage(cluster, np.random.default_rng(seed))
         with _running(port, breakage) as (stack, api, key_file):
             screen, stays = Screen(Console()), not once and sys.stdout.isatty()

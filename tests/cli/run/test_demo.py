@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +93,7 @@ def test_the_verdict_passes_only_without_false_findings(truth):
 @pytest.mark.parametrize("seed", [7, 8])
 def test_the_demo_names_the_culprit_and_leaves_nothing(tmp_path, temporary, seed):
     """--once exits 0 with the verdict in the file, and takes its folder with it."""
-    out = tmp_path / "out.json"
+    out, began = tmp_path / "out.json", time.time()
     done = subprocess.run(
         [*SLOWRANK, "demo", "--once", "--seed", str(seed), "--json", str(out), "--speed", "0"],
         env=NOTHING_SET | {"TMPDIR": str(temporary)},
@@ -105,6 +106,8 @@ def test_the_demo_names_the_culprit_and_leaves_nothing(tmp_path, temporary, seed
     assert (verdict["found"], verdict["correct"], verdict["false_findings"]) == (True, True, 0)
     assert 0 < verdict["seconds_to_finding"] < 60
     assert verdict["finding"]["title"] in done.stdout
+    # Pages warn of samples that are older than two minutes.
+    assert 0 < began - datetime.fromisoformat(verdict["finding"]["onset"]).timestamp() < 120
     # What it served has ended: the only address printed is that of the API while it ran.
     assert f"proof  in {out}" in done.stdout
     assert len(re.findall("http://", done.stdout)) == 1

@@ -34,7 +34,10 @@ def visit(request: Request, principal: Principal) -> Visit:
     """Return the visit of a principal; with a session it may send forms."""
     token = cookies.token_of(request)
     csrf = cookies.csrf_token(token) if token else ""
-    return Visit(principal, Viewer(principal.author, principal.scopes, csrf))
+    viewer = Viewer(principal.author, principal.scopes, csrf)
+    # For the page of a problem, which keeps the navigation of who is signed in.
+    request.state.viewer = viewer
+    return Visit(principal, viewer)
 
 
 def _findings(request: Request, principal: FindingsReader) -> Visit:

@@ -52,6 +52,7 @@ def problem_page(request: Request, problem: Problem) -> Response:
     return page(
         request,
         "problem.html",
+        viewer=getattr(request.state, "viewer", None),
         status=problem.status_code,
         headers=problem.headers,
         title=title,

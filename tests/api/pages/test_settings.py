@@ -76,10 +76,13 @@ def test_a_secret_is_replaced(signed_in, client):
     ],
 )
 def test_a_refused_webhook_says_why(signed_in, client, fields, status):
-    """By the rules of the API."""
+    """By the rules of the API, on a page from which one goes on, still signed in."""
     answer = signed_in().submit("/settings/webhooks", **fields)
     assert answer.status_code == status
     assert "<h1>" in answer.text
+    assert 'href="/settings"' in answer.text
+    assert "Sign out" in answer.text
+    assert ("restart it after a change" in answer.text) is (status == 403)
     assert client.get("/api/v1/webhooks").json()["items"] == []
 
 

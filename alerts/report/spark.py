@@ -4,6 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from alerts.report.quantity import quantity
+
 BLOCKS = "▁▂▃▄▅▆▇█"
 
 
@@ -22,7 +24,7 @@ def plots(evidence: Mapping[str, Any], width: int, *, label: int) -> Iterator[tu
         lo, hi = min(known), max(known)
         span = f"{_clock(evidence['from'])} to {_clock(evidence['to'])}"
         drawn = [
-            f"{plot['metric']} in {plot['unit'] or '1'}, {lo:.4g} to {hi:.4g}, {span}",
+            f"{_heading(plot)}: {quantity(lo, plot['unit'])} to {quantity(hi, plot['unit'])}, {span}",
             f"{'subject':<{label}}{spark(_thinned(plot['y'], step), lo, hi)}",
         ]
         if plot.get("median"):
@@ -38,6 +40,17 @@ def spark(values: Sequence[float | None], lo: float, hi: float) -> str:
     return "".join(
         " " if v is None else BLOCKS[round(top * min(max((v - lo) / span, 0.0), 1.0))] for v in values
     )
+
+
+def _heading(plot: Mapping[str, Any]) -> str:
+    shown = {
+        "peers": " beside its peers",
+        "baseline": " beside its own past",
+        "cause": ", the suspected cause",
+    }
+    usual = plot.get("baseline")
+    past = f", {quantity(usual['median'], plot['unit'])}" if usual else ""
+    return f"{plot['metric']}{shown.get(plot.get('role', ''), '')}{past}"
 
 
 def _thinned(values: Sequence[float | None], step: int) -> list[float | None]:

@@ -86,7 +86,7 @@ def test_it_reads_from_title_to_proof():
         "do        Drain gpu-0423",
         "          $ scontrol",
         "runbook   http",
-        "compute_seconds in s, 1 to 3, 00:00:00 to 00:01:00",
+        "compute_seconds: 1 s to 3 s, 00:00:00 to 00:01:00",
         "▁▁ ▅██",
         "^ onset",
         "07:34:02Z  opened by detectors",

@@ -283,7 +283,7 @@ def test_the_evidence_is_drawn_in_the_message(receiver, slack_hook, slow_job, no
     ]
     assert drawn.endswith("```")
     heading, own, peers, onset, *_ = drawn.strip("`").split("\n")
-    assert heading.startswith("compute_seconds in s, ")
+    assert heading.startswith("compute_seconds beside its peers: ")
     assert {own[:8], peers[:8]} == {"subject ", "peers   "}
     assert "█" in own
     assert "█" not in peers

@@ -38,8 +38,14 @@ def _names(text: str) -> list[str]:
 
 def _expanded(name: str) -> Iterator[str]:
     parts: list[list[str]] = []
+    combined = 1
     for match in _PART.finditer(name):
-        parts.append([match[2]] if match[1] is None else list(_numbers(match[1], name)))
+        # At most one more than is allowed: a text of 1,000 characters could name half a million numbers.
+        numbers = iter([match[2]]) if match[1] is None else _numbers(match[1], name)
+        parts.append(list(itertools.islice(numbers, MAX_HOSTS + 1)))
+        combined *= len(parts[-1])
+        if combined > MAX_HOSTS:
+            raise ValueError(f"a host list may name {MAX_HOSTS} nodes at most")
     return ("".join(chosen) for chosen in itertools.product(*parts))
 
 

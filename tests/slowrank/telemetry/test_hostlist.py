@@ -32,7 +32,17 @@ def test_what_is_no_list(text):
         expand(text)
 
 
-@pytest.mark.parametrize("text", ["n[0-4096]", "n[1-4000],m[1-4000]", "n[1-999]m[1-999]k[1-999]j[1-999]"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "n[0-4096]",
+        "n[1-4000],m[1-4000]",
+        "n[1-999]m[1-999]k[1-999]j[1-999]",
+        # The same numbers again cost time, too.
+        "n[1-4096,1]",
+        "n[" + "1-4096," * 140 + "1]",
+    ],
+)
 def test_lists_are_bounded(text):
     """Neither memory nor time grows with what a short text would name."""
     with pytest.raises(ValueError, match=f"{MAX_HOSTS} nodes at most"):

@@ -16,6 +16,7 @@ from api.delivery.receivers.alertmanager import annotations, fingerprint
 from api.delivery.receivers.alertmanager_push import routing_labels
 from api.deps import Services, ServicesDep
 from api.http import conditional
+from api.http.problems import Problem
 from api.http.times import rfc3339
 from api.security.auth import PASSWORD, FindingsReader, Principal
 from store.findings import silences
@@ -26,6 +27,8 @@ router = APIRouter(prefix="/api/v2/alerts", tags=["alertmanager"], dependencies=
 
 MOST = 5000
 """Alerts of an answer: the API has no pages. Chosen: some 10 MB; whoever has more filters by cluster."""
+MATCHING_SECONDS = 5.0
+"""Limit of the time for filters and silences. Chosen: what a client waits for."""
 # As Alertmanager shows alerts without an end by default (resolve_timeout).
 _ENDS_AFTER = timedelta(minutes=5)
 
@@ -113,12 +116,16 @@ def _alerts(services: Services, principal: Principal, wanted: Wanted) -> list[di
     with services.pool.connection() as conn:
         found, in_force = find(conn, live).items, silences.current(conn, now)
     alerts = (_alert(stored, in_force, services.settings.public_url, now) for stored in found)
-    return [
-        alert
-        for alert in alerts
-        if (wanted.active if alert["status"]["state"] == "active" else wanted.silenced)
-        and all(matcher.matches(alert["labels"]) for matcher in matchers)
-    ]
+    until = services.monotonic() + MATCHING_SECONDS
+    fitting = []
+    for alert in alerts:
+        if services.monotonic() > until:
+            detail = "the filters and silences take too long; match a label exactly instead of by a regex"
+            raise Problem(503, "query-too-long", detail)
+        wanted_state = wanted.active if alert["status"]["state"] == "active" else wanted.silenced
+        if wanted_state and all(matcher.matches(alert["labels"]) for matcher in matchers):
+            fitting.append(alert)
+    return fitting
 
 
 def _alert(stored: StoredFinding, in_force: Iterable[Silence], url: str, now: datetime) -> dict[str, Any]:

@@ -39,8 +39,8 @@ _EXAMPLE: dict[str, Any] = {
 _MAX_REPEATS = 2
 _UNSAFE = re.compile(r"\)\s*[*+?{]|\(\?|\\[1-9]")
 _REPEAT_CHOICES = 128
-_MAX_CHOICES = 2**20
-"""Chosen: some 0.1 s for the regex of one matcher and a label."""
+_MAX_CHOICES = 2**18
+"""Chosen: some 10 ms for a regex and a label; two repetitions beside a group of seven alternatives."""
 
 
 class MatcherBody(BaseModel):

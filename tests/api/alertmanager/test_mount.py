@@ -95,6 +95,14 @@ def test_a_filter_that_is_none_is_refused(client, text, status):
         assert client.get(path, params={"filter": text}).status_code == status
 
 
+def test_filters_that_take_too_long_are_ended(client, save_finding, monkeypatch):
+    """A regex is bounded for one alert, and all of them for a request."""
+    save_finding(node="n1")
+    monkeypatch.setattr("api.alertmanager.alerts.MATCHING_SECONDS", -1.0)
+    answer = client.get(ALERTS, params={"filter": 'node=~"n.*"'})
+    assert (answer.status_code, answer.json()["title"]) == (503, "Query too long")
+
+
 def test_a_silence_suppresses_its_alerts(client, save_finding):
     """Made of all labels of an alert, as Grafana does it; read back, changed, and expired."""
     save_finding(node="n1")

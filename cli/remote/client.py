@@ -128,9 +128,10 @@ def client(url: str | None, key: str | None) -> "Iterator[Client]":
     except httpx.ConnectError as error:
         if "SSL" in str(error) or "TLS" in str(error):
             fail(f"{reach.url}: {error}. Is its certificate right, or does it speak http:// only?")
+        written = ", as a `slowrank up` wrote it" if reach.url == read_text(config_dir() / "url") else ""
         fail(
-            f"no API answers at {reach.url}. Is it running? Start `slowrank up` or `slowrank api run`, "
-            "or give --url."
+            f"no API answers at {reach.url}{written}. Is it running? Start `slowrank up` or "
+            "`slowrank api run`, or give --url."
         )
     except httpx.TimeoutException:
         fail(f"{reach.url} did not answer in time. Run `slowrank healthcheck api`.")

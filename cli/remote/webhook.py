@@ -175,6 +175,7 @@ def rotate(
         made = api.send(delivery.rotate_secret(webhook_id, given))
     if "secret" in made:
         typer.echo(f"secret {made['secret']}")
+        typer.echo("Keep the secret: it is not shown again.", err=True)
     typer.echo(f"The old secret is valid until {printable(made['old_until'])}.", err=True)
 
 

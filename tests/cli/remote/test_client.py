@@ -193,6 +193,17 @@ def test_what_is_missing_before_a_request_is_named(no_key, monkeypatch, argument
     assert expected in " ".join(result.stderr.split())
 
 
+def test_an_address_that_an_earlier_up_left_is_named_as_such(no_key):
+    """Nobody gave it: `slowrank up` has ended, or runs elsewhere."""
+    (no_key / "url").write_text("http://127.0.0.1:1\n")
+    left, given = (
+        CliRunner().invoke(app, ["findings", "list", "--key", "k", *more])
+        for more in ([], ["--url", "http://127.0.0.1:2"])
+    )
+    assert "no API answers at http://127.0.0.1:1, as a `slowrank up` wrote it. " in left.stderr
+    assert "no API answers at http://127.0.0.1:2. " in given.stderr
+
+
 def test_https_to_a_server_without_it_is_named(stranger, no_key):
     """Something answers there: whether it runs is not the question."""
     url, bodies = stranger

@@ -4,6 +4,7 @@ A recording that needs too much time or memory, or on which a detector fails, so
 """
 
 import gzip
+import heapq
 import json
 import logging
 import os
@@ -12,8 +13,8 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -37,6 +38,8 @@ ERROR_SECONDS = 60.0
 """Pause after an unexpected error. Chosen: its traceback is logged as often."""
 MAX_FINDINGS = 500
 """Findings in a result. Chosen: more than anyone reads; the number of all is given besides."""
+MAX_NOTES = 50
+_SUMMARY = re.compile(r"\d+ findings; (\d+) rows read")
 _NICE = 10
 """Chosen: half way to the least priority, so that live telemetry comes first and a result still comes."""
 _COMMAND = (sys.executable, "-c", "from cli import main; main()", "backtest")
@@ -99,14 +102,16 @@ class Runner:
                 )
                 _yield_to_others(process.pid)
                 ended = self._wait(process)
-            # The folder's name is of no use to whoever posted the recording.
-            said = errors.read_text(errors="replace").replace(f"{recorded}", "the recording")
             if not ended:
                 return None, "" if self._stop.is_set() else f"it took longer than {LONGEST_SECONDS:g} s"
-            if process.returncode != 0 or not found.exists():
-                last = (said.strip().splitlines() or ["no output"])[-1]
-                return None, f"exit status {process.returncode}: {last}"
-            return result_of(found.read_text().splitlines(), said.splitlines()), ""
+            with errors.open(errors="replace") as lines:
+                # The folder's name is of no use to whoever posted the recording.
+                said = (line.rstrip("\n").replace(f"{recorded}", "the recording") for line in lines)
+                if process.returncode != 0 or not found.exists():
+                    last = deque(filter(str.strip, said), maxlen=1) or ["no output"]
+                    return None, f"exit status {process.returncode}: {last[0]}"
+                with found.open() as findings:
+                    return result_of(findings, said), ""
 
     def _wait(self, process: subprocess.Popen[bytes]) -> bool:
         """Wait for the end of a process; kill it, and return False, when it is too late or to be stopped."""
@@ -122,20 +127,35 @@ class Runner:
         return False
 
 
-def result_of(lines: Sequence[str], said: Sequence[str]) -> dict[str, Any]:
-    """Return the result of findings, one a line, and of what the command printed."""
-    found = [json.loads(line) for line in lines]
-    opened = [one for one in found if one["status"] != "suspected"]
-    found.sort(key=lambda one: -(one.get("gpu_hours_lost") or 0.0))
-    summary = re.compile(r"\d+ findings; (\d+) rows read")
-    counts = [int(match[1]) for line in said if (match := summary.fullmatch(line))]
+def result_of(lines: Iterable[str], said: Iterable[str]) -> dict[str, Any]:
+    """Return the result of findings, one a line, and of what the command printed.
+
+    Only what the result has is kept: a recording of 20 MiB may make more than 100,000 findings.
+    """
+    count, kinds, severities = 0, Counter[str](), Counter[str]()
+    dearest: list[tuple[float, int, dict[str, Any]]] = []
+    for count, line in enumerate(lines, start=1):
+        one = json.loads(line)
+        if one["status"] != "suspected":
+            kinds[one["kind"]] += 1
+            severities[one["severity"]] += 1
+        # Of equal ones the first.
+        heapq.heappush(dearest, (one.get("gpu_hours_lost") or 0.0, -count, one))
+        if len(dearest) > MAX_FINDINGS:
+            heapq.heappop(dearest)
+    rows, notes = 0, list[str]()
+    for line in said:
+        if match := _SUMMARY.fullmatch(line):
+            rows += int(match[1])
+        elif line.strip() and len(notes) < MAX_NOTES:
+            notes.append(line[:300])
     return {
-        "rows": sum(counts),
-        "findings": len(found),
-        "by_kind": dict(Counter(one["kind"] for one in opened)),
-        "by_severity": dict(Counter(one["severity"] for one in opened)),
-        "notes": [line[:300] for line in said if line.strip() and not summary.fullmatch(line)][:50],
-        "items": found[:MAX_FINDINGS],
+        "rows": rows,
+        "findings": count,
+        "by_kind": dict(kinds),
+        "by_severity": dict(severities),
+        "notes": notes,
+        "items": [one for *_, one in sorted(dearest, reverse=True)],
     }
 
 

@@ -4,6 +4,7 @@ import gzip
 import json
 import sys
 import threading
+import tracemalloc
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -195,3 +196,24 @@ def test_the_result_counts_what_was_opened():
     assert (result["by_kind"], result["by_severity"]) == ({"a": 1, "b": 1}, {"error": 2})
     assert [one["kind"] for one in result["items"]] == ["b", "a", "a"]
     assert result["notes"] == ["set aside: 2 rows, x"]
+
+
+def test_a_result_keeps_no_more_than_it_has():
+    """Of very many findings and notes the first and dearest, whatever the recording made of them."""
+    finding = (
+        '{"status":"open","kind":"xid.79","severity":"critical","gpu_hours_lost":%d,"title":"' + "x" * 1000
+    )
+
+    def found():
+        yield from (finding % (number % 1000) + '"}\n' for number in range(20_000))
+
+    said = (f"job {number}: few steps\n" for number in range(20_000))
+    tracemalloc.start()
+    result = result_of(found(), said)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert (result["findings"], result["by_kind"]) == (20_000, {"xid.79": 20_000})
+    dearest = [lost for lost in range(999, 974, -1) for _ in range(20)]
+    assert [one["gpu_hours_lost"] for one in result["items"]] == dearest
+    assert len(result["notes"]) == 50
+    assert peak < 5 * 2**20

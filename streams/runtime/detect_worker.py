@@ -104,7 +104,10 @@ class Detect:
         post = self._context.producer.post
         post(self._suspicions(self._heartbeats(assigned, ends, now)))
         idle = {place for place, state in states.items() if state.received < now - IDLE_SECONDS}
-        live = states.keys() - idle
+        # Where nothing reports any more, those that did last: this may be the first look since.
+        latest = max((state.received for state in states.values()), default=now)
+        since = min(now, latest) - IDLE_SECONDS
+        live = {place for place, state in states.items() if state.received and state.received >= since}
         reporting = {p for p in live if p[0] == self._samples} or {p for p in live if p[0] == self._steps}
         time = self._event_time(reporting, self._receive.look(now, listening=self._listening(assigned, ends)))
         counts = [state.senders.counts(max(time, state.watermark.time)) for state in states.values()]

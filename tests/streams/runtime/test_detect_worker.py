@@ -396,6 +396,26 @@ def test_time_stands_where_nothing_reports_any_more():
     assert "hang.job" in {s.kind for s in suspicions(outlet)}
 
 
+def test_the_time_is_that_of_the_last_records_however_late_the_next_look():
+    """A worker that was starved while it read the end of all topics had looked only half-way before."""
+    outlet, now = Sent(), [NOW]
+    job = Log(list(traffic.job(ends=NOW - 100, steps=60))).messages
+    nodes = nodes_on(0, traffic.nodes(count=2, seconds=200, ends=NOW))
+    ends = {("job-steps", 0): len(job), ("node-samples", 0): len(nodes)}
+    both = sorted([*job, *nodes], key=lambda m: m.timestamp)
+
+    async def go():
+        worker = detect(Log([]), outlet, now=lambda: now[0])
+        await _take(worker, both[: len(both) // 2])
+        worker.idle(ends, ends)
+        await _take(worker, both[len(both) // 2 :])
+        now[0] += 30
+        worker.idle(ends, ends)
+
+    asyncio.run(go())
+    assert "hang.job" in {s.kind for s in suspicions(outlet)}
+
+
 def test_what_was_held_back_tells_the_time_when_it_is_released():
     """Records that came in one late burst, the last of their nodes, still say how far time has come."""
     outlet, now = Sent(), [NOW]

@@ -25,11 +25,14 @@ def test_the_busiest_topic_is_the_load():
 
 def test_computing_is_load():
     """Also where no task of messages does it: ticks, snapshots, rebuilds."""
+    begin = time.monotonic()
     meter = LoadMeter([], time.monotonic)
     until = time.thread_time() + 0.05
     while time.thread_time() < until:
         pass
-    assert meter.measure() > 0.2
+    load = meter.measure()
+    # On a busy machine it takes longer than its CPU time.
+    assert load > 0.9 * 0.05 / (time.monotonic() - begin)
 
 
 def test_a_buffer_counts_the_time_without_records():

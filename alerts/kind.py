@@ -44,8 +44,8 @@ class Kind:
     ``{peers}``; ``text``, the advice, ``{place}``. ``meaning`` is the Markdown of its row in
     ``docs/findings.md``; ``phrase`` names it as a cause in a few words.
 
-    ``role``: a ``finding`` may be reported; a ``cause`` is only a hypothesis of other findings; ``evidence``
-    is weighed and never reported; a ``family`` stands for its members that have no row.
+    ``reported_as``: a ``finding`` may be reported; a ``cause`` is only a hypothesis of other findings;
+    ``evidence`` is weighed and never reported; a ``family`` stands for its members that have no row.
 
     ``pages``: a finding becomes graver when a job is measurably ``hurt``, up to ``critical``; or then only
     if it names a ``machine``; or only once it has ``repeated``, so that a detector calls it an error; or
@@ -59,7 +59,7 @@ class Kind:
     title: str | None = None
     meaning: str = ""
     phrase: str | None = None
-    role: Literal["finding", "cause", "evidence", "family"] = "finding"
+    reported_as: Literal["finding", "cause", "evidence", "family"] = "finding"
     pages: Literal["hurt", "machine", "repeated", "never"] = "hurt"
 
     opens_alone: bool = False

@@ -100,14 +100,14 @@ KINDS: dict[str, Kind] = {
         severity="info",
         action="NONE",
         text="Idle machines alone are no fault.",
-        role="evidence",
+        reported_as="evidence",
     ),
     PLANNED: Kind(
         standing=ASIDE,
         severity="info",
         action="NONE",
         text="The job has announced a change of its work.",
-        role="evidence",
+        reported_as="evidence",
         of_job=True,
     ),
     "hang.rank_missing": Kind(
@@ -219,7 +219,7 @@ KINDS: dict[str, Kind] = {
         severity="warning",
         action="HARDWARE_INSPECTION",
         text="Find out why the clocks of {place} are held down.",
-        role="family",
+        reported_as="family",
     ),
     "throttle.hw_slowdown": Kind(
         standing=CAUSE,
@@ -418,7 +418,7 @@ KINDS: dict[str, Kind] = {
         severity="warning",
         action="RUN_DIAG",
         text="Run link diagnostics on {place}.",
-        role="family",
+        reported_as="family",
     ),
     FABRIC: Kind(
         standing=CAUSE,
@@ -445,7 +445,7 @@ KINDS: dict[str, Kind] = {
         severity="info",
         action="WATCH",
         text="Watch the network; no machine is to blame.",
-        role="evidence",
+        reported_as="evidence",
         of_job=True,
         heals_like="congestion",
         transfers="slow",
@@ -456,7 +456,7 @@ KINDS: dict[str, Kind] = {
         severity="info",
         action="CHECK_NETWORK",
         text="Look at the links of the ranks of {place}: one of them is slow.",
-        role="cause",
+        reported_as="cause",
         transfers="slow",
     ),
     "imbalance.stage": Kind(
@@ -466,7 +466,7 @@ KINDS: dict[str, Kind] = {
         severity="warning",
         action="CHECK_APP",
         text="Give the slowest stage fewer layers, or the others more: no machine is at fault.",
-        role="cause",
+        reported_as="cause",
         without_past=True,
     ),
     "imbalance.workload": Kind(
@@ -478,7 +478,7 @@ KINDS: dict[str, Kind] = {
             "Spread the work more evenly, as by packing sequences by what they cost: no machine is at fault."
         ),
         phrase="uneven work",
-        role="cause",
+        reported_as="cause",
         without_past=True,
         confidence_cap=0.5,
     ),
@@ -487,7 +487,7 @@ KINDS: dict[str, Kind] = {
         severity="error",
         action="CHECK_NETWORK",
         text="Check the power and the uplinks of {place}: its nodes fell together.",
-        role="cause",
+        reported_as="cause",
     ),
     "host.cpu_contention": Kind(
         standing=CAUSE,
@@ -540,14 +540,14 @@ KINDS: dict[str, Kind] = {
         severity="warning",
         action="CHECK_APP",
         text="Look at the host side of {place}.",
-        role="family",
+        reported_as="family",
     ),
     "data": Kind(
         standing=CAUSE,
         severity="warning",
         action="CHECK_DATA",
         text="All ranks wait for data: look at the storage and how it is read.",
-        role="cause",
+        reported_as="cause",
     ),
     "data.loader_slow": Kind(
         standing=SYMPTOM,

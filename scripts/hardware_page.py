@@ -90,7 +90,7 @@ def severity_of(symptom: Symptom) -> Severity:
 
 def opens(symptom: Symptom) -> str:
     """Return when the symptom alone, without any other evidence, opens a finding."""
-    if kind_of(symptom.kind).role == "evidence":
+    if kind_of(symptom.kind).reported_as == "evidence":
         return "never"
     return "alone" if symptom.overwhelming or kind_of(symptom.kind).opens_alone else "together"
 

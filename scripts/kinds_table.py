@@ -24,7 +24,7 @@ def rows() -> list[str]:
 
     Each is linked to its section in ``docs/runbooks.md``, under the anchor that GitHub gives to its heading.
     """
-    return [_row(name, kind) for name, kind in KINDS.items() if kind.role == "finding"]
+    return [_row(name, kind) for name, kind in KINDS.items() if kind.reported_as == "finding"]
 
 
 def _row(name: str, kind: Kind) -> str:

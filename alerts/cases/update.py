@@ -118,7 +118,7 @@ def _cleared(case: Case, s: Suspicion) -> Case:
 
 
 def _hurts(kind: str, sources: Mapping[str, Source], before: bool) -> bool:
-    if kind_of(kind).role == "evidence":
+    if kind_of(kind).reported_as == "evidence":
         return False
     return any(hurts(s.latest.job_slowdown_ratio, before) for s in sources.values() if s.active)
 

@@ -19,7 +19,7 @@ WORK_SECONDS = 60.0
 def corroborated(case: Case, others: Iterable[Case], config: FindingConfig) -> bool:
     """Return whether the case may open, alone or with the other cases of its scope."""
     rule = case.rule
-    if not case.active or _as_planned(case) or rule.role == "evidence":
+    if not case.active or _as_planned(case) or rule.reported_as == "evidence":
         return False
     if rule.hang:
         return hang.is_hang(_no_progress(case), _of_nodes(others))

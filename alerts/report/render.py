@@ -282,7 +282,7 @@ def _blast(brief: _Brief) -> BlastRadius:
         ranks=max(s.ranks for s in brief.suspicions),
         nodes=max(s.nodes for s in brief.suspicions),
         other_findings=tuple(
-            finding_id(h.key, h.first_onset) for h in brief.helpers if h.rule.role != "evidence"
+            finding_id(h.key, h.first_onset) for h in brief.helpers if h.rule.reported_as != "evidence"
         ),
     )
 

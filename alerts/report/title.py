@@ -25,7 +25,7 @@ def title(
     ``peer`` is what ``peers`` counts; ``own_past``: it is slower than it was, and not than they are.
     """
     row, why = kind_of(kind), kind_of(hypothesis or "")
-    if row.no_culprit and why.role == "cause" and why.title is not None:
+    if row.no_culprit and why.reported_as == "cause" and why.title is not None:
         row = why
     template = row.title or "{place}: " + kind.replace("{", "").replace("}", "")
     text = template.format(

@@ -201,7 +201,7 @@ class FindingStage:
 
     def _of_case(self, scope_id: _ScopeId, scope: Scope, case: Case, identity: str | None) -> Finding | None:
         unseen = scope_id[1] and case.key not in self._shown[scope_id] and not only_in_shadow(case)
-        if unseen or case.rule.role == "evidence" or excused(case, scope.cases.values()):
+        if unseen or case.rule.reported_as == "evidence" or excused(case, scope.cases.values()):
             return None
         if scope_id[1]:
             finding = self._rendered(scope_id, scope, case, identity or shadow_id(case))

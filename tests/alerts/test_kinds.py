@@ -28,7 +28,7 @@ ROW = Kind(
     text="Tighten the screws of {place}.",
 )
 EVERY = {**XID_KINDS, **KINDS, TOY: ROW}
-FINDINGS = [name for name, kind in EVERY.items() if kind.role == "finding"]
+FINDINGS = [name for name, kind in EVERY.items() if kind.reported_as == "finding"]
 NODE = Subject(type="node", cluster="c", node="n1")
 
 
@@ -110,9 +110,9 @@ def test_a_row_is_whole(name, kind):
         field for text in (kind.title, kind.text) for _, field, _, _ in Formatter().parse(text or "") if field
     }
     assert fields <= {"place", "group", "ratio", "peers"}
-    assert (kind.role == "finding") == bool(kind.meaning) or name in XID_KINDS
+    assert (kind.reported_as == "finding") == bool(kind.meaning) or name in XID_KINDS
     others = {kind.relapsing_as, kind.with_hang, kind.until_hang} - {None}
-    assert all(kind_of(other).role == "finding" for other in others)
+    assert all(kind_of(other).reported_as == "finding" for other in others)
     evidence = kind.domain.evidence if kind.domain else ()
     listed = {*kind.explained_by, *evidence} - {UNHEARD_KIND}
     assert listed <= EVERY.keys()

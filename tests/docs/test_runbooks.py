@@ -18,7 +18,7 @@ each_section = pytest.mark.parametrize("text", SECTIONS.values(), ids=SECTIONS)
 
 def test_every_kind_of_finding_has_a_runbook():
     """The sections are the rows that a finding may have, no more and no less."""
-    assert list(SECTIONS) == [name for name, kind in KINDS.items() if kind.role == "finding"]
+    assert list(SECTIONS) == [name for name, kind in KINDS.items() if kind.reported_as == "finding"]
 
 
 def test_every_name_that_findings_have_leads_to_a_section():

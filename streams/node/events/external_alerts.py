@@ -59,7 +59,7 @@ def argued_kind(named: object) -> str:
 def _may_be_argued(kind: Kind) -> bool:
     """Whether it is a fault of a machine that needs a second witness."""
     alone = kind.opens_alone or kind.hang or kind.of_job or kind.counts_findings
-    return kind.role == "finding" and kind.standing in (Standing.FATAL, Standing.CAUSE) and not alone
+    return kind.reported_as == "finding" and kind.standing in (Standing.FATAL, Standing.CAUSE) and not alone
 
 
 def _claim(event: NodeEvent) -> Claim:

@@ -45,7 +45,7 @@ def _findings(request: Request, principal: FindingsReader) -> Visit:
 
 
 @dataclass(frozen=True, slots=True)
-class Sender:
+class FormRequires:
     """The dependency of a form: a session with its CSRF token, or a key, with ``scope``."""
 
     scope: Scope
@@ -62,7 +62,7 @@ class Sender:
 
 
 FindingsVisit = Annotated[Visit, Depends(_findings)]
-FindingsForm = Annotated[Visit, Depends(Sender("findings:write"))]
+FindingsForm = Annotated[Visit, Depends(FormRequires("findings:write"))]
 
 
 def _of_session(request: Request, services: Services, fields: dict[str, str]) -> Principal:

@@ -8,7 +8,7 @@ from fastapi.responses import RedirectResponse
 
 from api.deps import ServicesDep
 from api.http.problems import Problem
-from api.pages.access import FindingsForm, Sender, Visit
+from api.pages.access import FindingsForm, FormRequires, Visit
 from api.pages.forms import Fields, checked
 from api.pages.route import PageRoute
 from api.pages.routes.settings import settings_page
@@ -17,8 +17,8 @@ from api.security.auth import SCOPES
 
 router = APIRouter(include_in_schema=False, route_class=PageRoute, prefix="/settings")
 
-WebhooksForm = Annotated[Visit, Depends(Sender("webhooks:admin"))]
-KeysForm = Annotated[Visit, Depends(Sender("keys:admin"))]
+WebhooksForm = Annotated[Visit, Depends(FormRequires("webhooks:admin"))]
+KeysForm = Annotated[Visit, Depends(FormRequires("keys:admin"))]
 
 
 @router.post("/silences/{silence_id}/expire")

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
@@ -386,6 +387,11 @@ def _check_same_credential(found: Webhook, changed: Webhook) -> None:
     if before != after:
         detail = f"{found.format} and {changed.format} need different secrets; add another webhook"
         raise contradiction("#/body/format", detail)
+    origins = [urlsplit(webhook.url.lower())[:2] for webhook in (found, changed)]
+    if after is not None and origins[0] != origins[1]:
+        # Whoever may change a webhook could otherwise have it sent to a server of their own.
+        detail = f"the {after.label} was given for another server; add another webhook with it"
+        raise contradiction("#/body/url", detail)
 
 
 async def _check_url(services: Services, url: str, format_name: str) -> None:

@@ -268,3 +268,16 @@ def test_the_key_is_needed_and_never_shown(client, pagerduty, pool, save_finding
     assert json.loads(receiver.got[-1].body)["routing_key"] == KEY[::-1]
     shown = [client.get(path).text for path in (hooks, f"{hooks}/{made}", "/api/v1/audit")]
     assert not any(key in text for key in (KEY, KEY[::-1]) for text in shown)
+
+
+def test_the_key_goes_to_no_other_server(client, pagerduty, settings, pool, start_receiver):
+    """Who may change a webhook does not get the key that the API never shows; the path may change."""
+    _, receiver, made = pagerduty
+    other = start_receiver()
+    ports = (receiver.port, other.port)
+    client._app = create_app(settings.model_copy(update={"webhook_allow_ports": ports}), pool)
+    refused = client.patch(f"/api/v1/webhooks/{made}", json={"url": other.url})
+    assert refused.status_code == 409
+    assert refused.json()["errors"][0]["pointer"] == "#/body/url"
+    moved = client.patch(f"/api/v1/webhooks/{made}", json={"url": f"{receiver.url}/v2/enqueue"})
+    assert moved.status_code == 200

@@ -40,7 +40,7 @@ KINDS: dict[str, Kind] = {
     "straggler.fail_slow": Kind(
         standing=SYMPTOM,
         title="{place} is {ratio} slower than {peers}",
-        meaning="a rank, GPU, tensor-parallel group or node is slower than its peers, lastingly",
+        meaning="a rank, GPU, node or parallel group is slower than its peers, lastingly",
         severity="warning",
         action="RUN_DIAG",
         text="Run diagnostics on {place} at the next pause.",
@@ -50,6 +50,14 @@ KINDS: dict[str, Kind] = {
         steps_confirm=True,
         gathered_into=("node", "group"),
         relapsing_as="straggler.intermittent",
+    ),
+    "straggler.of_group": Kind(
+        # Its group has the finding. What hardware shows of the rank is confirmed by it and leads it.
+        standing=CAUSE,
+        severity="info",
+        action="WATCH",
+        text="Watch {place}: it is slow as one with its group.",
+        reported_as="evidence",
     ),
     "straggler.intermittent": Kind(
         standing=SYMPTOM,

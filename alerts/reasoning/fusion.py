@@ -109,7 +109,7 @@ def _cap(members: tuple[Suspicion, ...], caps: Caps) -> float:
     # What hardware reports distinguishes causes that step times alone do not.
     if any(s.family in MACHINE_FAMILIES for s in members):
         return 1.0
-    slow = [s for s in members if s.family == "timing" and s.subject.type in ("gpu", "rank", "node")]
+    slow = [s for s in members if s.family == "timing" and s.subject.type in ("gpu", "rank", "node", "group")]
     slow = [s for s in slow if kind_of(s.kind).standing is Standing.SYMPTOM]
     if not slow:
         return 1.0

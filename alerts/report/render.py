@@ -28,6 +28,12 @@ from slowrank.telemetry.records import Severity, Suspect
 
 MAX_EVIDENCE = 24
 """Pieces of evidence in a finding (chosen: what a person reads)."""
+_ONE_OF_THEM = {
+    True: "One of them is slow; step times do not show which.",
+    False: "One of them is slow and the others wait for it, or all became slow by what they share (a switch, "
+    "storage, their batch); step times do not show which.",
+}
+"""Of a group on one node, made of its ranks' cases, and of one over several nodes."""
 MACHINES = ("gpu", "node", "rank", "group", "nic", "link")
 SURE_ENOUGH = 0.7
 """Confidence from which a finding weighs acting against waiting; below, that advice would be a guess (chosen:
@@ -216,24 +222,32 @@ def _action(brief: _Brief, config: FindingConfig, identity: str) -> Action:
         brief.kind, brief.subject, hypothesis=todo, finding_id=identity, advice=weighed, where=where
     )
     if len(likely) >= 2:
-        unnamed = f"{next_step.text} One of them is slow; step times do not show which."
-        next_step = replace(next_step, text=unnamed)
+        next_step = replace(next_step, text=f"{next_step.text} {_ONE_OF_THEM[brief.case.made_of_ranks]}")
     return _isolating(next_step, brief, config)
 
 
 def _isolating(next_step: Action, brief: _Brief, config: FindingConfig) -> Action:
-    """Return the next step with the nodes to evict together, where one of several is at fault in a job."""
-    if brief.subject.type != "job" or brief.case.opened_at is None:
+    """Return the next step with the nodes to evict together, where one of several is at fault in a job or in
+    a group over several nodes."""
+    of_group = brief.subject.type == "group" and not brief.case.made_of_ranks
+    if not (of_group or brief.subject.type == "job") or brief.case.opened_at is None:
         return next_step
+    suspects = brief.suspects
+    if of_group:
+        if brief.confidence < SURE_ENOUGH:
+            return next_step
+        suspects = tuple(
+            Suspect(subject=s.subject, probability=s.probability * brief.confidence) for s in suspects
+        )
     gpus = max(s.gpus for s in brief.suspicions)
-    chosen = eviction(brief.suspects, gpus=gpus, costs=config.costs)
+    chosen = eviction(suspects, gpus=gpus, costs=config.costs)
     if chosen is None:
         return next_step
     return replace(next_step, text=f"{next_step.text} {in_words(chosen)}", eviction=chosen)
 
 
 def _likeliest(brief: _Brief) -> list[Subject]:
-    """Return the ranks of a tensor-parallel group that are at least half as likely as the likeliest."""
+    """Return the ranks of a group that are at least half as likely as the likeliest."""
     if brief.subject.type != "group" or not brief.suspects:
         return []
     return [s.subject for s in brief.suspects if s.probability >= 0.5 * brief.suspects[0].probability]
@@ -241,9 +255,9 @@ def _likeliest(brief: _Brief) -> list[Subject]:
 
 def _unnamed(brief: _Brief) -> tuple[Evidence, ...]:
     """Return the evidence for suspects where no single machine is named."""
-    return (
-        (tensor_group.note(brief.suspects),) if brief.subject.type == "group" else hang.note(brief.suspicions)
-    )
+    if brief.subject.type == "group":
+        return (tensor_group.note(brief.suspects),) if brief.case.made_of_ranks else ()
+    return hang.note(brief.suspicions)
 
 
 def _named(subject: Subject, helpers: tuple[Case, ...]) -> Subject:
@@ -269,7 +283,7 @@ def _evidence(suspicions: tuple[Suspicion, ...]) -> tuple[Evidence, ...]:
 
 
 def _suspects(sources: Sources, suspicions: tuple[Suspicion, ...]) -> tuple[Suspect, ...]:
-    if sources.case.subject.type == "group":
+    if sources.case.subject.type == "group" and sources.case.made_of_ranks:
         return tensor_group.suspects(sources.ranks, sources.helpers)
     if sources.case.rule.hang:
         return hang.suspects(suspicions)
@@ -292,7 +306,7 @@ def _peers(case: Case, suspicions: tuple[Suspicion, ...]) -> tuple[int | None, s
     if case.subject.type == "node" and case.made_of_ranks:
         return max(s.nodes for s in suspicions) - 1, "other node"
     peers = max((e.peers.n for s in suspicions for e in s.evidence if e.peers is not None), default=None)
-    if peers is not None and case.subject.type == "group":
+    if peers is not None and case.subject.type == "group" and case.made_of_ranks:
         # Each rank was compared with its mates too.
         peers -= max(s.ranks_in_group for s in suspicions) - 1
     return peers, "peer"

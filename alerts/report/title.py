@@ -8,6 +8,9 @@ from slowrank.telemetry import Subject
 MAX_TITLE = 120
 """Characters (chosen: one line of a terminal or of a chat)."""
 
+_MOST_NODES = 8
+"""Nodes that are named of a group (chosen: as many as are evicted together)."""
+
 
 def title(
     kind: str,
@@ -92,18 +95,31 @@ def _named(s: Subject) -> str:
     return f"{s.type} {s.rail or s.rack or s.node or s.cluster}"
 
 
-def _tensor_group(s: Subject) -> str:
+def _group(s: Subject) -> str:
     shared = ", ".join(f"{k}={v}" for k, v in sorted((s.coords or {}).items()))
-    if not s.node or not shared:
-        return f"{s.node or ''} Tensor-parallel group {shared} of job {s.job_id}".replace("  ", " ").strip()
-    return f"{s.node} tensor-parallel group {shared}"
+    if s.node and shared:
+        return f"{s.node} tensor-parallel group {shared}"
+    words = (s.node, _family(s), shared, f"of job {s.job_id}")
+    return " ".join(word for word in words if word)
+
+
+def _family(s: Subject) -> str:
+    """Return what the ranks are that have these coordinates in common."""
+    coords = s.coords or {}
+    if s.node or "tp" not in coords:
+        # Without stages a replica is one tensor-parallel group, if it is divided at all.
+        return "Tensor-parallel group" if s.node or "pp" in coords or not coords else "Replica"
+    return "Group" if "pp" in coords else "Pipeline"
 
 
 def places(subjects: Sequence[Subject]) -> str:
-    """Return how people call several GPUs of a node at once: ``gpu-0423 GPUs 4, 5 (ranks 3388, 3389)``."""
+    """Return how people call several GPUs at once: ``gpu-0423 GPUs 4, 5 (ranks 3388, 3389)``."""
     if len(subjects) == 1:
         return place(subjects[0])
     node, job = subjects[0].node, subjects[0].job_id
+    if nodes := sorted({s.node for s in subjects if s.node} if any(s.node != node for s in subjects) else ()):
+        more = f" and {len(nodes) - _MOST_NODES} more" if len(nodes) > _MOST_NODES else ""
+        return f"{len(subjects)} ranks of job {job} on {', '.join(nodes[:_MOST_NODES])}{more}"
     indices = [str(s.gpu_index) for s in subjects if s.gpu_index is not None]
     ranks = ", ".join(str(s.rank) for s in subjects)
     if not node or len(indices) < len(subjects):
@@ -114,7 +130,7 @@ def places(subjects: Sequence[Subject]) -> str:
 _PLACES = {
     "gpu": _on_node,
     "rank": _on_node,
-    "group": _tensor_group,
+    "group": _group,
     "node": lambda s: s.node or _named(s),
     "exporter": lambda s: s.node or _named(s),
     "telemetry": lambda s: s.node or _site(s),

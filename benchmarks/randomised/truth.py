@@ -117,7 +117,7 @@ def units(plan: JobPlan, run: Run) -> tuple[tuple[Unit, ...], tuple[Unit, ...]]:
     if kind == "slow_rank":
         return (*alone, *groups, *nodes), ()
     if kind == "slow_replica":
-        return (*ranks, *groups, *nodes), ()
+        return (*_replica(plan, run), *ranks, *groups, *nodes), ()
     if kind == "slow_group":
         return (*groups, *nodes), tuple(ranks)
     if kind in ("slow_node", "slow_data"):
@@ -155,6 +155,14 @@ def _groups(plan: JobPlan, run: Run) -> list[Unit]:
             if unit not in found:
                 found.append(unit)
     return found
+
+
+def _replica(plan: JobPlan, run: Run) -> list[Unit]:
+    """Return the replica of the culprit as a whole; a resize gives it other coordinates."""
+    attempts = [a for a in run.attempts if plan.fault.culprit < a.layout.ranks]
+    coords = [coords_of(a.layout, a.where, plan.fault.culprit) for a in attempts]
+    found = [{"type": "group", "node": None, "coords": {"dp": at["dp"]}} for at in coords if "dp" in at]
+    return [unit for i, unit in enumerate(found) if unit not in found[:i]]
 
 
 def _whole_nodes(plan: JobPlan, run: Run) -> list[Unit]:

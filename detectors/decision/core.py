@@ -28,6 +28,7 @@ from detectors.straggler.core import (
     Explanation,
     HeldSlow,
     Mates,
+    SlowGroup,
     SlowRank,
     StepResult,
     Timing,
@@ -187,6 +188,18 @@ class HypothesisCore:
             return np.full(len(ranks), np.nan)
         paces = channel.watch.pace()
         return np.where(channel.roles.small[ranks], np.nan, paces[ranks])
+
+    def is_part(self, timing: Timing, rank: int) -> bool:
+        """Whether a slow rank is told as a part of its group: here every rank of a slow unit is told."""
+        return False
+
+    def slow_groups(self) -> tuple[tuple[str, Ints], ...]:
+        """Return the groups that are told as one: none here."""
+        return ()
+
+    def describe_group(self, family: str, members: Ints) -> SlowGroup | None:
+        """Return a group that is told as one: none here."""
+        return None
 
     def held(self) -> list[HeldSlow]:
         """Return the ranks that are slow now."""

@@ -13,6 +13,7 @@ from detectors.straggler.onset_time import Dated, date_onset
 from detectors.straggler.timing_channel import TimingChannel
 
 Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.intp]
 
 LOOK_BEFORE = 30
 """Steps before the evidence began that the dating of an onset, and a rank's own past, look at. Chosen: a ramp
@@ -98,21 +99,43 @@ def noise_of(ratios: Ratios, channel: TimingChannel, rank: int) -> float:
 
 def candidate(ratios: Ratios, channel: TimingChannel, timing: Timing, rank: int) -> Candidate:
     """Date the slowdown of ``rank`` and measure it since then."""
-    lasting, noise = channel.is_lasting(rank), channel.noise
-    sigma = noise_of(ratios, channel, rank)
+    lasting = channel.is_lasting(rank)
     bank = channel.lasting if lasting else channel.change
     look_back = min(bank.age_of(rank) + LOOK_BEFORE, ratios.settled)
     x = deviations(ratios, channel, timing, look_back, lasting=lasting)
-    onset = locate_onset(x[:, rank], sigma)
-    dated = date_onset(ratios, rank, onset, steps=look_back)
+    found = _dated(ratios, channel, timing, rank, x, x[:, rank], lasting=lasting)
     # Slow in every step judged: perhaps in the warm-up too, since the first step seen.
-    if lasting and onset.index == 0 and len(x) == ratios.settled:
-        dated = replace(dated, lo=min(ratios.started, dated.lo), at=ratios.first_ts)
+    if lasting and found.steps == len(x) == ratios.settled:
+        since = found.onset
+        found = replace(found, onset=replace(since, lo=min(ratios.started, since.lo), at=ratios.first_ts))
+    return found
+
+
+def beyond(ratios: Ratios, channel: TimingChannel, rank: int, others: Ints) -> Candidate:
+    """Date and measure from when on ``rank`` is slower in compute than ``others``, who are slow too."""
+    x = deviations(ratios, channel, "compute", min(ratios.settled, ratios.history.capacity))
+    more = x[:, rank] - nan_median(x[:, others], axis=1)
+    return _dated(ratios, channel, "compute", rank, x, more, lasting=False)
+
+
+def _dated(
+    ratios: Ratios,
+    channel: TimingChannel,
+    timing: Timing,
+    rank: int,
+    x: Floats,
+    own: Floats,
+    *,
+    lasting: bool,
+) -> Candidate:
+    """Return the slowdown of ``rank`` since ``own`` [steps] rose, by ``x`` [steps, ranks]."""
+    sigma, noise = noise_of(ratios, channel, rank), channel.noise
+    onset = locate_onset(own, sigma)
     return Candidate(
         timing=timing,
         rank=rank,
         lasting=lasting,
-        onset=dated,
+        onset=date_onset(ratios, rank, onset, steps=len(x)),
         x=x[onset.index :],
         effect=nan_median(x[onset.index :]),
         sigma=sigma,

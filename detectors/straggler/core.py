@@ -69,6 +69,21 @@ class HeldSlow:
     job_pace: float = math.nan
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlowGroup:
+    """Ranks of one parallel group over several machines that are slow as one.
+
+    ``family`` says in which coordinate its ``members`` [ranks] differ, or that they are a ``replica``.
+    ``likely`` [ranks] is how likely each is the one that the others wait for, as far as steps show.
+    ``middle`` has the figures of the rank in the middle of those found slow.
+    """
+
+    family: str
+    members: Ints
+    likely: Floats
+    middle: SlowRank
+
+
 @dataclass(frozen=True, slots=True)
 class PeerFigures:
     """Seconds of the ``n`` other ranks compared with, and the ``place`` of the slow one among all (1 =
@@ -191,6 +206,18 @@ class DecisionCore(Protocol):
     @property
     def pace_spread(self) -> float:
         """Robust sd of lasting log ratios among the ranks, on the safe side."""
+        ...
+
+    def is_part(self, timing: Timing, rank: int) -> bool:
+        """Whether a slow rank is so as a part of a group that is slow as one, and not by itself."""
+        ...
+
+    def slow_groups(self) -> Iterable[tuple[str, Ints]]:
+        """Return family and members of the groups that are slow as one and are not led by one rank."""
+        ...
+
+    def describe_group(self, family: str, members: Ints) -> SlowGroup | None:
+        """Return a group that is slow as one with the figures of this step; None while it shows none."""
         ...
 
     def held(self) -> Iterable[HeldSlow]:

@@ -14,6 +14,7 @@ from detectors.straggler.core import (
     Comparison,
     Explanation,
     Hindsight,
+    Ints,
     PastFigures,
     PeerFigures,
     SlowRank,
@@ -39,13 +40,19 @@ _AS_SLOW = 0.5
 
 
 def explain(
-    ratios: Ratios, channel: TimingChannel, slow: SlowRank, group: TensorGroup, shared: SharedWork
+    ratios: Ratios,
+    channel: TimingChannel,
+    slow: SlowRank,
+    group: TensorGroup,
+    shared: SharedWork,
+    *,
+    with_it: Ints | None = None,
 ) -> Explanation:
-    """Return what a slow rank of this step rests on; ``group`` is its tensor-parallel group,
-    ``shared`` who gets more work together."""
+    """Return what a slow rank of this step rests on; ``group`` is its tensor-parallel group, ``shared`` who
+    gets more work together, ``with_it`` who is slow as one with it: no peer of it."""
     work_possible = _may_be_work(ratios, channel, slow, shared)
     return Explanation(
-        comparisons=_compare(ratios, slow),
+        comparisons=_compare(ratios, slow, with_it),
         hindsight=_hindsight(ratios, slow, metric=_metric_of(ratios, slow)),
         role=ratios.groups.members_with(slow.rank) if ratios.roles_known else None,
         # Once believed it stays so for as long as it is slow.
@@ -60,13 +67,13 @@ def explain(
     )
 
 
-def _compare(ratios: Ratios, slow: SlowRank) -> tuple[Comparison, ...]:
+def _compare(ratios: Ratios, slow: SlowRank, with_it: Ints | None) -> tuple[Comparison, ...]:
     """Compare the rank with its peers on the timing it is slow in, and where these are reported on waiting,
     and on transfers if they are part of that timing."""
-    entries = [_compared(ratios, slow, series=slow.timing, metric=_metric_of(ratios, slow))]
+    entries = [_compared(ratios, slow, with_it, series=slow.timing, metric=_metric_of(ratios, slow))]
     for series in ("comm", "wait") if slow.timing == "rest" else ("wait",):
         if np.isfinite(ratios.history.last(series, max(slow.steps, 1))[:, slow.rank]).any():
-            entries.append(_compared(ratios, slow, series=series, metric=f"{series}_seconds"))
+            entries.append(_compared(ratios, slow, with_it, series=series, metric=f"{series}_seconds"))
     return tuple(entries)
 
 
@@ -110,12 +117,15 @@ def _ruled_out(ratios: Ratios, slow: SlowRank, *, work_possible: bool) -> tuple[
     return tuple(checked)
 
 
-def _compared(ratios: Ratios, slow: SlowRank, *, series: str, metric: str) -> Comparison:
+def _compared(
+    ratios: Ratios, slow: SlowRank, with_it: Ints | None, *, series: str, metric: str
+) -> Comparison:
     steps, rank = max(slow.steps, 1), slow.rank
     usual = nan_median(ratios.history.last(series, steps))
     group = ratios.groups if slow.peers >= 1 else ratios.everyone
     members = group.members[group.index[rank]]
-    others = usual[members[(members >= 0) & (members != rank)]]
+    aside = np.array([rank]) if with_it is None else with_it
+    others = usual[members[(members >= 0) & ~np.isin(members, aside)]]
     others = others[np.isfinite(others)]
     value = float(usual[rank])
     past = None

@@ -24,6 +24,7 @@ and gates is ours, measured on recorded and simulated jobs (docs/detection-quali
 
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -38,16 +39,25 @@ from detectors.peers.replicas import Replicas
 from detectors.peers.shards import Shards
 from detectors.peers.shared_work import SharedWork
 from detectors.robust import nan_median
-from detectors.straggler.candidate import Candidate, candidate, series_of
+from detectors.straggler.candidate import Candidate, beyond, candidate, deviations, noise_of, series_of
 from detectors.straggler.config import StragglerConfig
-from detectors.straggler.core import TIMINGS, Explanation, HeldSlow, SlowRank, StepResult, Timing
+from detectors.straggler.core import (
+    TIMINGS,
+    Explanation,
+    HeldSlow,
+    SlowGroup,
+    SlowRank,
+    StepResult,
+    Timing,
+)
 from detectors.straggler.explanation import explain
 from detectors.straggler.gates import FEW, UNLIKE_PEERS, is_confirmed
 from detectors.straggler.intermittence import SUSPECT
 from detectors.straggler.rotating_slowness import RotatingSlowness
 from detectors.straggler.since_start import STEPS, slow_since_start
+from detectors.straggler.slow_groups import GroupFamilies, RankGroup, SlowGroups, likelihood
 from detectors.straggler.slow_rank_figures import intermittent_rank, job_pace_before, matters, slow_rank
-from detectors.straggler.tensor_group import TensorGroup, likely_group
+from detectors.straggler.tensor_group import TensorGroup, likely_group, stands_out
 from detectors.straggler.timing_channel import Noise, TimingChannel, fit_noise
 
 Floats = npt.NDArray[np.float64]
@@ -75,7 +85,8 @@ class StragglerDetector:
 
     ``roles`` [ranks] number who does the same work, ``replicas`` who works on the same batch, ``shards`` who
     has the same part of a layer, ``nodes`` [ranks] who shares a machine, ``tensor_groups`` [ranks] the
-    tensor-parallel group (-1: none), ``shared_work`` who gets more work together; None: unknown.
+    tensor-parallel group (-1: none), ``shared_work`` who gets more work together, ``families`` the parallel
+    groups over several machines; None: unknown.
 
     Per step and timing: ratios to the right peers (``Ratios``), log-likelihood CUSUMs of them
     (``TimingChannel``), gates on each rank newly over its threshold (``gates``). Compute is examined first:
@@ -94,6 +105,7 @@ class StragglerDetector:
         nodes: Ints | None = None,
         tensor_groups: Ints | None = None,
         shared_work: SharedWork | None = None,
+        families: GroupFamilies | None = None,
     ) -> None:
         self.ratios = Ratios(ranks, roles, config or StragglerConfig(), replicas, shards, nodes)
         self.channels: dict[Timing, TimingChannel] = {name: TimingChannel(ranks) for name in TIMINGS}
@@ -103,6 +115,8 @@ class StragglerDetector:
         self._job_wide = JobWideWatch(self.ratios.config.history)
         self._network = NetworkWatch()
         self._rotation = RotatingSlowness()
+        self._families = families
+        self._groups = SlowGroups(families)
 
     @property
     def asynchronous(self) -> bool:
@@ -120,6 +134,7 @@ class StragglerDetector:
         if ratios.observe(times):
             self.channels = {name: TimingChannel(ratios.ranks) for name in self.channels}
             self._network, self._rotation = NetworkWatch(), RotatingSlowness()
+            self._groups = SlowGroups(self._families)
         since_start = self._slow_since_start()
         if not ratios.settled:
             return StepResult(slow=since_start)
@@ -132,6 +147,7 @@ class StragglerDetector:
             return StepResult()
         slow = [*since_start, *(found for name in TIMINGS for found in self._judge(name))]
         recovered = [(name, rank) for name, ch in self.channels.items() for rank in ch.settle()]
+        slow += self._follow_groups()
         network = self._network.update(ratios)
         return StepResult(
             slow=tuple(slow),
@@ -166,8 +182,48 @@ class StragglerDetector:
 
     def explain(self, slow: SlowRank) -> Explanation:
         """Return what a slow rank of this step rests on."""
-        channel = self.channels[slow.timing]
-        return explain(self.ratios, channel, slow, self._tensor_group(slow), self._shared_work)
+        channel, group = self.channels[slow.timing], self._groups.of(slow.rank)
+        with_it = group.members if group is not None and self.is_part(slow.timing, slow.rank) else None
+        return explain(
+            self.ratios, channel, slow, self._tensor_group(slow), self._shared_work, with_it=with_it
+        )
+
+    def is_part(self, timing: Timing, rank: int) -> bool:
+        """Whether a slow rank is so as a part of its group, and not by itself."""
+        group = self._groups.of(rank) if timing == "compute" else None
+        return group is not None and group.leader != rank
+
+    def slow_groups(self) -> list[tuple[str, Ints]]:
+        """Return family and members of the groups that are slow as one and are not led by one rank."""
+        return [(g.family, g.members) for g in self._groups.open if g.leader < 0]
+
+    def describe_group(self, family: str, members: Ints) -> SlowGroup | None:
+        """Return a group that is slow as one with the figures of this step; None while it shows none."""
+        channel, ratios = self.channels["compute"], self.ratios
+        group = self._groups.find(family, members)
+        if group is None or not group.slow:
+            return None
+        slow, steps = sorted(group.slow), max(ratios.settled - group.began, 1)
+        effects = nan_median(deviations(ratios, channel, "compute", steps, lasting=group.lasting))
+        middle = self._middle(sorted(slow, key=lambda rank: effects[rank]))
+        if middle is None:
+            return None
+        error = max(noise_of(ratios, channel, middle.rank) / math.sqrt(steps), ratios.config.spread)
+        # Who crossed the threshold last must not make the finding wait for its evidence.
+        alone = any(channel.alone(rank) for rank in slow)
+        peers = middle.peers - int(ratios.mates(middle.rank)[members].sum())
+        return SlowGroup(
+            family=family,
+            members=members,
+            likely=likelihood(effects[members], error),
+            middle=replace(middle, alone=alone, peers=peers),
+        )
+
+    def _middle(self, ranks: list[int]) -> SlowRank | None:
+        """Return the middle one of ``ranks``, in order, or a neighbour where that shows no slowness."""
+        half = (len(ranks) - 1) // 2
+        described = (self.describe("compute", rank) for rank in ranks[half : half + 3])
+        return next((slow for slow in described if slow is not None), None)
 
     def paces(self, ranks: Ints, *, least: int) -> Floats:
         """Return the usual log ratio of some ranks to their role, [len(ranks)]; NaN where it means nothing,
@@ -190,6 +246,7 @@ class StragglerDetector:
         """Take ranks as slow that were found so before this detector was made, until they recover."""
         for slow in held:
             self.channels[slow.timing].find(slow.rank, size=slow.size, job_pace=slow.job_pace)
+        self._groups.resume(np.flatnonzero(self.channels["compute"].raised))
 
     def _slow_since_start(self) -> tuple[SlowRank, ...]:
         """Return ranks newly found far slower than their peers in the first steps, before noise is known."""
@@ -203,6 +260,7 @@ class StragglerDetector:
         for one in confirmed:
             channel.find(one.rank, size=one.size)
             channel.lasting.take(one.rank, size=one.size, steps=one.steps)
+            self._groups.take(one, self.ratios.settled)
         return tuple(slow_rank(self.ratios, channel, one, over) for one in confirmed)
 
     def _tensor_group(self, slow: SlowRank) -> TensorGroup:
@@ -274,7 +332,42 @@ class StragglerDetector:
             paces = np.append(channel.job_pace[self._broken(channel)], job_pace_before(self.ratios, found))
             pace = math.nan if found.lasting else float(np.fmin.reduce(paces))
             channel.find(found.rank, size=found.size, job_pace=pace)
-        return [slow_rank(self.ratios, channel, found, over) for found in confirmed]
+        slow = [slow_rank(self.ratios, channel, found, over) for found in confirmed]
+        if timing == "compute":
+            for found in confirmed:
+                group = self._groups.take(found, self.ratios.settled)
+                if group is not None and group.may_wait and group.leader < 0:
+                    group.leader = self._slowest(group, self.ratios.settled - group.began)
+        return slow
+
+    def _slowest(self, group: RankGroup, steps: int) -> int:
+        """Return the rank of a group that is clearly slower than the others for ``steps``, else -1."""
+        ranks, channel = group.members, self.channels["compute"]
+        x = deviations(self.ratios, channel, "compute", max(steps, 1), lasting=group.lasting)
+        worst = stands_out(x[:, ranks], noise_of(self.ratios, channel, int(ranks[0])))
+        return -1 if worst is None else int(ranks[worst])
+
+    def _follow_groups(self) -> list[SlowRank]:
+        """Return the ranks of slow groups that are slow by themselves now: much slower than the others, or
+        still so when most are well."""
+        channel, ratios = self.channels["compute"], self.ratios
+        for rank in self._groups.settle(channel.raised, ratios.settled):
+            # Its evidence stands: it is examined anew in the next step.
+            channel.raised[rank] = False
+        if ratios.settled % _EVERY:
+            return []
+        own: list[SlowRank] = []
+        for group in self._groups.open:
+            rank = self._slowest(group, _EVERY)
+            if rank == group.leader or rank not in group.slow:
+                continue
+            found = beyond(ratios, channel, rank, group.members[group.members != rank])
+            if group.may_wait and group.leader < 0 and found.steps >= ratios.settled - group.began - _EVERY:
+                group.leader = rank
+            else:
+                self._groups.release(rank)
+            own.append(slow_rank(ratios, channel, found, channel.raised))
+        return own
 
     def _beyond_rotation(self, confirmed: list[Candidate]) -> list[Candidate]:
         """Return those who are slow for longer than slowness that rotates between ranks lasts."""
@@ -309,7 +402,8 @@ class StragglerDetector:
         # What comes and goes on many ranks at once comes from outside of them.
         if not often.any() or often.sum() > self.ratios.ranks / 3:
             return ()
-        single = [int(rank) for rank in np.flatnonzero(often) if not self._rotation.patience(int(rank))]
+        ranks = (int(rank) for rank in np.flatnonzero(often))
+        single = [r for r in ranks if not (self._rotation.patience(r) or self._groups.holds(r))]
         found = (intermittent_rank(self.ratios, channel, rank) for rank in single)
         return tuple(slow for slow in found if slow is not None)
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from detectors.peers.ratios import Ratios
-from detectors.robust import nan_median
+from detectors.robust import Floats, nan_median
 from detectors.straggler.candidate import SLOW_SIGMAS, deviations, noise_of
 from detectors.straggler.core import Ints, Mates, SlowRank
 from detectors.straggler.gates import SURE_SIGMAS
@@ -86,3 +86,15 @@ def mates(ratios: Ratios, channel: TimingChannel, slow: SlowRank, group: TensorG
     if own - most >= max(clear, math.sqrt(2) * uncertain):
         return "less_slow" if least >= max(_FOLLOWS * own, uncertain) else ""
     return "as_slow" if group.known and least >= _ALIKE * own else ""
+
+
+def stands_out(x: Floats, sigma: float) -> int | None:
+    """Return the column of ``x`` [steps, ranks] that is clearly slower than all others, noise ``sigma``
+    apart."""
+    if x.shape[1] < 2:
+        return None
+    effect = np.nan_to_num(nan_median(x), nan=-np.inf)
+    next_one, worst = np.argsort(effect)[-2:].tolist()
+    uncertain = math.sqrt(2) * SURE_SIGMAS * sigma / math.sqrt(len(x))
+    clear = max((1 - 1 / _CLEAR) * effect[worst], _LEAST, uncertain)
+    return int(worst) if effect[worst] - effect[next_one] >= clear else None

@@ -9,11 +9,13 @@ from streams.job.detectors.group_transfers import GroupTransfers
 from streams.job.detectors.job_slowness import JobSlownessDetector
 from streams.job.detectors.loss import LossDetector
 from streams.job.detectors.missing_ranks import MissingRanks
+from streams.job.detectors.slow_groups import SlowGroups
 from streams.job.detectors.slow_network import SlowNetworkDetector
 from streams.job.detectors.slow_ranks import IntermittentRanks, SlowRanks
 
 JOB_DETECTORS: list[Callable[[JobStageConfig], JobDetector]] = [
     SlowRanks,
+    SlowGroups,
     IntermittentRanks,
     SlowNetworkDetector,
     JobSlownessDetector,

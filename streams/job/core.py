@@ -10,6 +10,7 @@ from detectors.peers.shards import Shards
 from detectors.peers.shared_work import SharedWork
 from detectors.straggler.config import StragglerConfig
 from detectors.straggler.core import DecisionCore, Ints
+from detectors.straggler.slow_groups import GroupFamilies
 from detectors.straggler.step_detector import StragglerDetector
 from slowrank.telemetry import UNKNOWN_NODE
 from streams.job.step_rows import COORDS, Identity
@@ -33,6 +34,7 @@ def make_core(
         nodes=nodes,
         tensor_groups=tensor_groups,
         shared_work=SharedWork.from_coords(coords, nodes),
+        families=GroupFamilies.from_coords(coords, nodes),
     )
 
 

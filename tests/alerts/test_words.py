@@ -12,7 +12,7 @@ from alerts.report.action import action
 from alerts.report.advice import Loss, advice
 from alerts.report.cost import ActionCosts, lost_per_hour
 from alerts.report.severity import hurts, isolated, milder, severity
-from alerts.report.title import MAX_TITLE, title
+from alerts.report.title import MAX_TITLE, places, title
 from slowrank.telemetry import Subject
 
 GPU = Subject(type="gpu", cluster="c", node="gpu-0423", gpu_index=5, rank=3389, job_id="j")
@@ -117,6 +117,39 @@ def test_title_names_place_ratio_and_peers():
         "gpu-0423 is 1.30x slower than 15 other nodes"
     )
     assert title("straggler.fail_slow", GPU) == "gpu-0423 GPU 5 (rank 3389) is slower than its peers"
+
+
+@pytest.mark.parametrize(
+    ("node", "coords", "name"),
+    [
+        ("n1", {"dp": 0, "pp": 1}, "n1 tensor-parallel group dp=0, pp=1"),
+        ("n1", None, "n1 Tensor-parallel group of job j"),
+        (None, {"dp": 0, "pp": 1}, "Tensor-parallel group dp=0, pp=1 of job j"),
+        (None, {"dp": 0}, "Replica dp=0 of job j"),
+        (None, {"dp": 0, "tp": 1}, "Pipeline dp=0, tp=1 of job j"),
+        (None, {"edp": 0, "pp": 0, "tp": 1}, "Group edp=0, pp=0, tp=1 of job j"),
+    ],
+)
+def test_a_group_is_named_by_what_its_ranks_share(node, coords, name):
+    subject = Subject(type="group", cluster="c", node=node, job_id="j", coords=coords)
+    assert title("straggler.fail_slow", subject, ratio=1.3, peers=8) == f"{name} is 1.30x slower than 8 peers"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "expected"),
+    [
+        (["n1", "n1"], "n1 GPUs 0, 1 (ranks 0, 1)"),
+        (["n2", "n1"], "2 ranks of job j on n1, n2"),
+        ([f"n{i}" for i in range(10)], "10 ranks of job j on n0, n1, n2, n3, n4, n5, n6, n7 and 2 more"),
+        ([None, None], "ranks 0, 1 of job j"),
+    ],
+)
+def test_gpus_of_several_nodes_are_called_by_these(nodes, expected):
+    gpus = [
+        Subject(type="gpu", cluster="c", node=node, gpu_index=i, rank=i, job_id="j")
+        for i, node in enumerate(nodes)
+    ]
+    assert places(gpus) == expected
 
 
 @pytest.mark.slow

@@ -25,7 +25,9 @@ def subject_path(subject: Mapping[str, Any]) -> str:
         "rack": subject.get("rack"),
         "switch": subject.get("switch") or subject.get("rail"),
     }.get(kind)
-    parts = (subject.get("node"), kind, instance)
+    # A group over several nodes is known by its job.
+    where = subject.get("node") or (subject.get("job_id") if kind == "group" else None)
+    parts = (where, kind, instance)
     return "/".join(str(part) for part in parts if part is not None)
 
 

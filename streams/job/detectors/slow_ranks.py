@@ -29,6 +29,7 @@ OFFLINE = "kernel_cpd"
 _OF_TIMING: dict[Timing, Topic] = {
     timing: Topic(timing, ends_with="rank", outlast_job=True, cost="rank") for timing in get_args(Timing)
 }
+PART = Topic("part", ends_with="rank", outlast_job=True)
 INTERMITTENT = Topic("intermittent", ends_with="rank", outlast_job=True, cost="rank")
 COMPUTE = _OF_TIMING["compute"]
 
@@ -51,7 +52,8 @@ _LONGER = 1.1
 
 
 class SlowRanks(OfCore):
-    """Ranks slow in compute, in loading or in the rest of the step, from when the core finds them."""
+    """Ranks slow in compute, in loading or in the rest of the step, from when the core finds them; those
+    that are slow as a part of their group are told with it (``slow_groups``)."""
 
     def __init__(self, config: JobStageConfig, *, of_timing: Mapping[Timing, Topic] = _OF_TIMING) -> None:
         super().__init__(config)
@@ -62,13 +64,15 @@ class SlowRanks(OfCore):
         """Return the ranks found slow and not recovered."""
         at = step.closed_at
         standing: dict[Key, Suspicion] = {
-            (self._of_timing[slow.timing], view.roster[slow.rank]): _suspicion(view, slow, at)
+            (self._of_timing[slow.timing], view.roster[slow.rank]): suspicion_of(view, slow, at)
             for slow in view.result.slow
+            if not view.core.is_part(slow.timing, slow.rank)
         }
         recovered = {(self._of_timing[timing], view.roster[i]) for timing, i in view.result.recovered}
         for key, last in view.standing(*self.topics).items():
             # The core reports who becomes slow and who recovers: whoever is neither has stayed slow.
-            if key not in standing and key not in recovered:
+            part = view.core.is_part(_timing(key[0], self._of_timing), view.roster.index(key[1]))
+            if key not in standing and key not in recovered and not part:
                 standing[key] = self._updated(view, key, last, at)
         return standing
 
@@ -79,7 +83,7 @@ class SlowRanks(OfCore):
         if not (escalates or view.open.is_due(key, at)):
             return last
         slow = view.core.describe(timing, index)
-        return last if slow is None else _suspicion(view, slow, at)
+        return last if slow is None else suspicion_of(view, slow, at)
 
 
 class IntermittentRanks(OfCore):
@@ -96,13 +100,15 @@ class IntermittentRanks(OfCore):
             if view.core.is_intermittent(view.roster.index(key[1]))
         }
         for slow in view.result.intermittent:
-            standing[INTERMITTENT, view.roster[slow.rank]] = _suspicion(view, slow, at)
+            standing[INTERMITTENT, view.roster[slow.rank]] = suspicion_of(view, slow, at)
         return standing
 
 
 def open_ranks(keys: Iterable[Key], roster: tuple[int, ...]) -> Iterator[HeldSlow]:
     """Yield the slow ranks among the ``keys`` of open suspicions, by their places in the roster."""
+    of_timing = {PART: COMPUTE}
     for topic, rank in keys:
+        topic = of_timing.get(topic, topic)
         if topic in _OF_TIMING.values() and rank in roster:
             yield HeldSlow(_timing(topic, _OF_TIMING), roster.index(rank))
 
@@ -111,7 +117,8 @@ def _timing(topic: Topic, of_timing: Mapping[Timing, Topic]) -> Timing:
     return next(timing for timing, known in of_timing.items() if known is topic)
 
 
-def _suspicion(view: JobView, slow: SlowRank, at: float) -> Suspicion:
+def suspicion_of(view: JobView, slow: SlowRank, at: float) -> Suspicion:
+    """Build a slow rank with all that it rests on."""
     why, rank = view.core.explain(slow), view.roster[slow.rank]
     kind = "data.loader_slow" if slow.timing == "data" else "straggler.fail_slow"
     if slow.excursions:

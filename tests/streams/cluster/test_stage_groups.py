@@ -213,3 +213,34 @@ def test_same_findings_in_any_order_and_with_repeats(seed):
 def _bytes(versions):
     last = {f.dedup_key: f.to_json() for f in versions}
     return json.dumps(last, sort_keys=True)
+
+
+def part(rank, **changes):
+    """Return that a rank is slow as a part of a group that the job stage tells of."""
+    fields = {
+        "kind": "straggler.of_group",
+        "detector": "peer_step.part",
+        "overwhelming": False,
+        "hypotheses": {"straggler.fail_slow": 0.0},
+        "ranks_in_group": 0,
+        "ranks_on_node": 0,
+        "lost": None,
+    }
+    return mate(rank, mates="", **(fields | changes))
+
+
+def test_a_part_of_a_group_has_no_finding():
+    """Not even one that is only suspected: the group has it, whatever else its rank is suspected of."""
+    _, versions = run(*(part(rank) for rank in range(4)), until=60)
+    assert not versions
+
+
+def test_hardware_of_a_part_of_a_group_is_confirmed_by_it():
+    """A throttle that nobody else saw is a finding; how grave that is for the job, its group tells."""
+    alone, _ = run(hot(subject=gpu(2)))
+    assert {f.status for f in alone.values()} == {"suspected"}
+    _, versions = run(part(2), hot(subject=gpu(2)))
+    found = story(versions, "gpu")
+    assert (found.kind, found.status, found.slowdown_ratio) == ("throttle.thermal", "open", 1.3)
+    assert found.cause is not None
+    assert found.cause.hypothesis == "throttle.thermal"

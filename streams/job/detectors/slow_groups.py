@@ -1,0 +1,114 @@
+"""Groups of ranks over several nodes that are slow as one, as the decision core explains them."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from detectors.straggler.core import Ints, SlowGroup, SlowRank
+from detectors.straggler.slow_groups import FAMILIES
+from slowrank.telemetry import Subject, Suspicion
+from slowrank.telemetry.records import Suspect
+from streams.job.detector import OfCore
+from streams.job.detectors.slow_ranks import PART, suspicion_of
+from streams.job.step_aligner import Step
+from streams.job.suspicions import STEPS, dated
+from streams.job.topic import Key, Topic
+from streams.job.view import JobView
+
+GROUP = Topic("slow group", outlast_job=True, cost="rank")
+
+MOST_SUSPECTS = 64
+"""Ranks of a slow group that are listed. Chosen: eight nodes, which are evicted together at most."""
+
+_NAMED_NODES = 8
+"""Chosen: the nodes of ``MOST_SUSPECTS`` ranks."""
+
+
+class SlowGroups(OfCore):
+    """Groups over several nodes that are slow as one, and their ranks, which open nothing by themselves."""
+
+    topics = (GROUP, PART)
+
+    def step(self, view: JobView, step: Step) -> Mapping[Key, Suspicion]:
+        """Return the groups that are slow as one and the ranks that are so as a part of them."""
+        at, standing = step.closed_at, dict[Key, Suspicion]()
+        for family, members in view.core.slow_groups():
+            # First member and family: a number that a group keeps whichever ranks the job has.
+            key = (GROUP, view.roster[int(members[0])] * len(FAMILIES) + FAMILIES.index(family))
+            told = view.standing(GROUP).get(key)
+            if told is None or view.open.is_due(key, at) or self._escalates(view, told, members):
+                group = view.core.describe_group(family, members)
+                told = told if group is None else _group_suspicion(view, group, at)
+            if told is not None:
+                standing[key] = told
+        for slow in view.result.slow:
+            rank = view.roster[slow.rank]
+            if view.core.is_part(slow.timing, slow.rank):
+                standing[PART, rank] = _part_suspicion(view, slow, at)
+        recovered = {view.roster[i] for timing, i in view.result.recovered if timing == "compute"}
+        for key in view.standing(PART):
+            if key[1] not in recovered and view.core.is_part("compute", view.roster.index(key[1])):
+                standing[key] = view.open.refreshed(key, at)
+        return standing
+
+    def _escalates(self, view: JobView, told: Suspicion, members: Ints) -> bool:
+        return not told.overwhelming and any(view.core.is_alone("compute", int(rank)) for rank in members)
+
+
+def _group_suspicion(view: JobView, group: SlowGroup, at: float) -> Suspicion:
+    """Build a group that is slow as one: what its middle rank rests on, with all of its ranks as suspects."""
+    ranks = [view.subject(view.roster[i]) for i in group.members.tolist()]
+    order = sorted(range(len(ranks)), key=lambda i: (-group.likely[i], i))[:MOST_SUSPECTS]
+    told = suspicion_of(view, group.middle, at)
+    nodes = sorted({at.node for at in ranks if at.node is not None})
+    return msgspec.structs.replace(
+        told,
+        subject=Subject(
+            type="group",
+            cluster=view.cluster,
+            job_id=view.job_id,
+            attempt=view.attempt,
+            coords=_shared(ranks, group.family),
+        ),
+        ranks_on_node=0,
+        ranks_in_group=0,
+        mates="",
+        suspects=tuple(
+            Suspect(subject=ranks[i], probability=round(float(group.likely[i]), 4)) for i in order
+        ),
+        note="; ".join(filter(None, (_of_group(group, nodes), told.note))),
+    )
+
+
+def _shared(ranks: list[Subject], family: str) -> dict[str, int] | None:
+    """Return the coordinates that identify a group: what its ranks have in common."""
+    coords = [at.coords or {} for at in ranks]
+    shared = dict(sorted(set(coords[0].items()).intersection(*(at.items() for at in coords[1:]))))
+    if family == "replica":
+        return {"dp": coords[0]["dp"]}
+    if family == "ep" and "dp" in coords[0] and "dp" not in shared:
+        # Expert groups divide the data-parallel ranks: they are numbered, as in Megatron-LM.
+        shared["edp"] = coords[0]["dp"] // len(ranks)
+    return shared or None
+
+
+def _of_group(group: SlowGroup, nodes: list[str]) -> str:
+    return f"{len(group.members)} ranks on {', '.join(nodes[:_NAMED_NODES])} became slow as one"
+
+
+def _part_suspicion(view: JobView, slow: SlowRank, at: float) -> Suspicion:
+    """Build that a rank is slow as a part of its group: it supports what its hardware shows."""
+    rank, kind = view.roster[slow.rank], "straggler.of_group"
+    return msgspec.structs.replace(
+        dated(view, view.subject(rank), kind, catalogue_id="peer_step", since=slow.onset, at=at),
+        detector=f"{STEPS}.part",
+        family="timing",
+        onset_lo=slow.onset_lo,
+        onset_hi=slow.onset_hi,
+        score=round(slow.score, 3),
+        slowdown_ratio=round(slow.ratio, 4),
+        job_slowdown_ratio=round(slow.job_ratio, 4),
+        # As a cause it is none, beside what hardware shows.
+        hypotheses={"straggler.fail_slow": 0.0},
+        note="slow as one with the other ranks of its group",
+    )

@@ -1,7 +1,7 @@
 """Which case explains which: the finding of the cause shows the other as its evidence."""
 
 from alerts.cases.case import Case
-from alerts.cases.grouping import grouped
+from alerts.cases.grouping import grouped, slow_with_leader
 from alerts.cases.lifecycle import NOTIFIED
 from alerts.cases.scope import Scope
 from alerts.config import FindingConfig
@@ -57,7 +57,7 @@ def _explaining_key(scope: Scope, case: Case, config: FindingConfig) -> str | No
 def _explains(cause: Case, case: Case, config: FindingConfig) -> bool:
     if cause.key == case.key or cause.status not in NOTIFIED:
         return False
-    if grouped(case, cause, config):
+    if grouped(case, cause, config) or slow_with_leader(case, cause, config):
         return True
     if grouped(cause, case, config) or not _of_one_cause(cause, case, config):
         return False

@@ -21,6 +21,14 @@ def grouped(member: Case, group: Case, config: FindingConfig) -> bool:
     return member.since >= group.since or began_together(member, group, config)
 
 
+def slow_with_leader(mate: Case, leader: Case, config: FindingConfig) -> bool:
+    """Return whether ``mate`` is slow on and off, since the rank that it waits for was first slow."""
+    if not leader.leads_mates or leader.rule.relapsing_as != mate.kind:
+        return False
+    began = mate.since >= leader.first_onset - config.agree_within_seconds
+    return began and tensor_group.is_mate(mate, leader)
+
+
 def members_of(group: Case, cases: Mapping[str, Case], config: FindingConfig) -> tuple[Case, ...]:
     """Return the cases of ranks that a case is made of or leads; most cases have none."""
     if not (group.made_of_ranks or group.leads_mates):

@@ -267,7 +267,7 @@ class StragglerDetector:
         groups = self._tensor_groups
         if slow.timing == "compute" and groups is not None and groups[slow.rank] >= 0:
             return TensorGroup(np.flatnonzero(groups == groups[slow.rank]), known=True)
-        if slow.timing == "compute" and not self.ratios.roles_known and not slow.excursions:
+        if slow.timing == "compute" and not self.ratios.roles_known:
             return likely_group(self.ratios, self.channels["compute"], slow)
         return TensorGroup(np.array([], dtype=np.intp), known=True)
 

@@ -46,14 +46,16 @@ def likely_group(ratios: Ratios, channel: TimingChannel, slow: SlowRank) -> Tens
     """Return the ranks that look like the tensor-parallel group of a slow rank without coordinates.
 
     They are in a row on its node and alone there in having become slower, each by half as much as the rank or
-    more, in both halves of its slow steps: ranks that became so one after the other are slow for their own
-    reasons. Empty where there is no such group.
+    more, in both halves of its slow steps (where it is slow on and off, of those alone): ranks that became so
+    one after the other are slow for their own reasons. Empty where there is no such group.
     """
     own, steps = np.flatnonzero(ratios.nodes.index == ratios.nodes.index[slow.rank]), max(slow.steps, 1)
     x = deviations(ratios, channel, "compute", steps + _BEFORE, lasting=slow.lasting)
-    before, x = x[:-steps], x[-steps:]
-    if len(before) == _BEFORE:
-        x = x - nan_median(before)
+    before, x, half = x[:-steps], x[-steps:], _ALIKE * math.log(max(slow.ratio, 1.0))
+    # One that is slow on and off may have been so shortly before this onset, too.
+    if len(before) == _BEFORE and (usual := nan_median(before))[slow.rank] < half:
+        x = x - usual
+    x = x[x[:, slow.rank] >= half]
     effect = np.minimum(nan_median(x[: (len(x) + 1) // 2]), nan_median(x[len(x) // 2 :]))
     # Where its onset is dated wrong, the rank may not be slow since: then no other is slow as it is.
     if not effect[slow.rank] > 0:

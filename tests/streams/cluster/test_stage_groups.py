@@ -215,6 +215,18 @@ def _bytes(versions):
     return json.dumps(last, sort_keys=True)
 
 
+def test_mates_that_are_slow_on_and_off_are_part_of_the_slowest():
+    """Also when they are found so while it is found slow for good again."""
+    told = [mate(r, mates="less_slow" if r == 0 else "") for r in range(2)]
+    over = [mate(r, 60, state="clear") for r in range(2)]
+    on_and_off = [
+        mate(r, 61, kind="straggler.intermittent", mates="less_slow" if r == 0 else "") for r in range(2)
+    ]
+    again = [mate(r, 80, onset=T0 + 75, mates="less_slow" if r == 0 else "") for r in range(2)]
+    _, versions = run(*told, *over, *on_and_off, *again, until=120)
+    assert [rank for _, rank, _ in opened(versions)] == [0]
+
+
 def part(rank, **changes):
     """Return that a rank is slow as a part of a group that the job stage tells of."""
     fields = {

@@ -80,6 +80,20 @@ def test_ranks_in_a_row_are_led_by_the_slowest_where_no_coordinates_are_known(gr
     assert last == {r: (len(group), "less_slow" if r == group[1] else "") for r in group}
 
 
+@pytest.mark.parametrize(("on", "off"), [(30, 20), (8, 40)], ids=["mostly", "at times"])
+def test_ranks_in_a_row_that_are_slow_on_and_off_are_led_by_the_slowest(on, off):
+    """Also in what is said of them while they are well, or when they are slow for the second time."""
+    work = healthy(steps=400, ranks=RANKS)
+    steps = np.flatnonzero((np.arange(400) - ONSET) % (on + off) < on)
+    steps = steps[steps >= ONSET]
+    work[np.ix_(steps, [8, 9])] *= 1.3
+    work[steps, 9] *= 1.4 / 1.3
+    found = suspicions({}, coords={}, work=work)
+    assert {s.kind for s in found} >= {"straggler.fail_slow"}
+    told = {(s.subject.rank, s.ranks_in_group, s.mates) for s in found}
+    assert told == {(8, 2, ""), (9, 2, "less_slow")}
+
+
 def test_a_known_group_is_not_replaced_by_a_likely_one():
     """All eight ranks of a node are one group: two that are slow alone are two."""
     work, coords = healthy(steps=200, ranks=8), {"tp": np.arange(8)}

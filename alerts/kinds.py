@@ -648,6 +648,11 @@ def kind_of(name: str) -> Kind:
     return KINDS.get(name.partition(".")[0]) or _UNKNOWN
 
 
+def cause_name(hypothesis: str) -> str:
+    """Return a cause in a few words: the phrase of its row, else its name (``link: xgmi errors``)."""
+    return kind_of(hypothesis).phrase or hypothesis.replace(".", ": ").replace("_", " ")
+
+
 def row_of(name: str) -> str:
     """Return the name of the row of ``KINDS`` that covers a kind, which its runbook has too.
 

@@ -21,6 +21,11 @@ def amount(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun: ``1 node``, ``1,024 ranks``."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def quantity(value: float | None, unit: str | None = "") -> str:
     """Return a number with its unit: ``1.76 GHz``, ``31 ms``, ``93 %``; a dash for None."""
     if value is None:

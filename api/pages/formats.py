@@ -8,13 +8,7 @@ from urllib.parse import urlencode, urlsplit
 
 from markupsafe import Markup
 
-from alerts.kinds import kind_of
 from api.http.times import rfc3339
-
-
-def counted(number: int, noun: str) -> str:
-    """Return a number with its noun: ``1 node``, ``1,024 ranks``."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def duration(seconds: float) -> str:
@@ -52,11 +46,6 @@ def ago(at: str | datetime, now: datetime) -> str:
     """Return how long ago a time was."""
     when = datetime.fromisoformat(at) if isinstance(at, str) else at
     return duration((now - when) / timedelta(seconds=1))
-
-
-def cause_name(hypothesis: str) -> str:
-    """Return the name of a hypothesis in a few words."""
-    return kind_of(hypothesis).phrase or hypothesis.replace(".", ": ").replace("_", " ")
 
 
 def place_of(subject: Mapping[str, Any]) -> str:

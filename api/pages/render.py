@@ -11,7 +11,8 @@ from fastapi.responses import HTMLResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from alerts.report.quantity import amount, quantity
+from alerts.kinds import cause_name
+from alerts.report.quantity import amount, counted, quantity
 from api.pages import formats
 from api.pages.assets import address
 from slowrank import __version__
@@ -87,12 +88,13 @@ def _environment() -> Environment:
         "version": __version__,
         "query": formats.query,
     }
-    named = ("counted", "duration", "moment", "clock", "ago", "prose", "web_link")
+    named = ("duration", "moment", "clock", "ago", "prose", "web_link")
     environment.filters |= {name: getattr(formats, name) for name in named}
     environment.filters |= {
         "amount": amount,
+        "counted": counted,
         "quantity": quantity,
-        "cause": formats.cause_name,
+        "cause": cause_name,
         "place": formats.place_of,
     }
     return environment

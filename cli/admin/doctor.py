@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from alerts.report.quantity import counted
 from cli.admin.colour import by_severity
 from cli.remote.client import KeyOption, UrlOption, config_dir, known_key, printable, read_text
 
@@ -192,10 +193,6 @@ def _seen_with_key(http: Any) -> Iterator[Check]:
             yield from read(answer.raise_for_status().json(), datetime.now(UTC))
 
 
-def _counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
 def telemetry(fleet: Any, now: datetime) -> Iterator[Check]:
     """Yield checks of ``/fleet``: whether telemetry arrives, which nodes are silent, what ails slowrank."""
     numbers = fleet["numbers"]
@@ -205,9 +202,7 @@ def telemetry(fleet: Any, now: datetime) -> Iterator[Check]:
         yield Check("telemetry", "warn", "none has arrived: slowrank is blind", next_step)
         return
     age = now.timestamp() - newest / 1000
-    found = (
-        f"{_counted(numbers['nodes'], 'node')}, {_counted(numbers['gpus'], 'GPU')}; newest {age:.0f} s ago"
-    )
+    found = f"{counted(numbers['nodes'], 'node')}, {counted(numbers['gpus'], 'GPU')}; newest {age:.0f} s ago"
     state: State = "ok" if age <= SILENT_SECONDS else "fail"
     yield Check(
         "telemetry", state, found, "Are exporters and workers running? `slowrank healthcheck streams`"
@@ -215,8 +210,8 @@ def telemetry(fleet: Any, now: datetime) -> Iterator[Check]:
     silent = [n["node"] for rack in fleet["racks"] for n in rack["nodes"] if n["state"] == "silent"]
     if silent:
         named = ", ".join(silent[:MAX_NAMED]) + (", …" if len(silent) > MAX_NAMED else "")
-        told = f"{_counted(len(silent), 'node')} {'is' if len(silent) == 1 else 'are'} silent: {named}"
-        yield Check("blind", "warn", told, "Look at their exporters.")
+        found = f"{counted(len(silent), 'node')} {'is' if len(silent) == 1 else 'are'} silent: {named}"
+        yield Check("blind", "warn", found, "Look at their exporters.")
     own = sorted(kind for kind in numbers["open_by_kind"] if kind.startswith("self."))
     if own:
         yield Check("slowrank", "fail", f"open findings: {', '.join(own)}", "slowrank findings list --open")

@@ -5,7 +5,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from alerts.kinds import kind_of
+from alerts.kinds import cause_name
 from alerts.report.quantity import amount, quantity, unit_of
 from alerts.report.spark import plots
 from cli.admin.colour import by_severity
@@ -62,11 +62,13 @@ def _facts(finding: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "cost", _cost(finding)
     at, cause = finding["subject"], finding.get("cause")
     if cause:
-        others = (f"{_named(name)} {share:.0%}" for name, share in (cause.get("alternatives") or {}).items())
+        others = (
+            f"{cause_name(name)} {share:.0%}" for name, share in (cause.get("alternatives") or {}).items()
+        )
         beside = "; else " + ", ".join(others) if cause.get("alternatives") else ""
-        yield "cause", f"{_named(cause['hypothesis'])} {cause['confidence']:.0%}{beside}"
+        yield "cause", f"{cause_name(cause['hypothesis'])} {cause['confidence']:.0%}{beside}"
         if cause.get("ruled_out"):
-            yield "not", ", ".join(map(_named, cause["ruled_out"]))
+            yield "not", ", ".join(map(cause_name, cause["ruled_out"]))
     yield "where", ", ".join(f"{name} {at[name]}" for name in PLACE if at.get(name) is not None)
     for number, piece in enumerate((finding.get("evidence") or ())[:MAX_PIECES]):
         yield "" if number else "evidence", _piece(piece)
@@ -101,10 +103,6 @@ def _piece(piece: Mapping[str, Any]) -> str:
     elif baseline:
         text += f" (before {quantity(baseline['median'], unit)})"
     return text
-
-
-def _named(hypothesis: str) -> str:
-    return kind_of(hypothesis).phrase or hypothesis.replace("_", " ")
 
 
 def _labelled(label: str, text: str, width: int) -> list[str]:

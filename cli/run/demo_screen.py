@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.markup import escape
 
-from alerts.kinds import kind_of
+from alerts.kinds import cause_name
 from cli.remote.client import printable
 from slowrank import __version__
 
@@ -155,7 +155,7 @@ def _ruled_out(finding: Json) -> str:
 
 
 def _named(hypothesis: str) -> str:
-    return kind_of(hypothesis).phrase or _text(hypothesis.replace("data_loading", "data loading"))
+    return _text(cause_name(hypothesis))
 
 
 def _command(finding: Json) -> str:

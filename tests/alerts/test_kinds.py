@@ -10,7 +10,7 @@ from alerts.cases.fold import apply
 from alerts.cases.scope import Scope
 from alerts.config import FindingConfig
 from alerts.kind import Kind, Standing
-from alerts.kinds import KINDS, UNHEARD_KIND, kind_of
+from alerts.kinds import KINDS, UNHEARD_KIND, cause_name, kind_of
 from alerts.notify import DEFAULT_EVENTS, NotifiedState, event_of
 from alerts.report.render import render, sources_of
 from alerts.xid_kinds import XID_KINDS
@@ -117,3 +117,16 @@ def test_a_row_is_whole(name, kind):
     listed = {*kind.explained_by, *evidence} - {UNHEARD_KIND}
     assert listed <= EVERY.keys()
     assert kind.domain is None or kind.domain.hypothesis in EVERY
+
+
+@pytest.mark.parametrize(
+    ("hypothesis", "words"),
+    [
+        ("throttle.thermal", "thermal throttling"),
+        ("made.up_kind", "made: up kind"),
+        ("data_loading", "data loading"),
+    ],
+)
+def test_a_cause_is_named_in_words(hypothesis, words):
+    """By its phrase where its row has one."""
+    assert cause_name(hypothesis) == words

@@ -2,7 +2,7 @@
 
 import pytest
 
-from alerts.report.quantity import quantity, unit_of
+from alerts.report.quantity import counted, quantity, unit_of
 
 
 @pytest.mark.parametrize(
@@ -43,3 +43,13 @@ def test_nanoseconds_are_read_as_seconds():
 def test_a_quantity_has_its_unit_and_few_digits(value, unit, text):
     """SI prefixes where the unit takes them."""
     assert quantity(value, unit) == text
+
+
+def test_one_is_singular():
+    """Every other number is not, and thousands are separated."""
+    assert [counted(n, "rank") for n in (0, 1, 2, 1024)] == [
+        "0 ranks",
+        "1 rank",
+        "2 ranks",
+        "1,024 ranks",
+    ]

@@ -14,16 +14,6 @@ def test_a_duration_has_its_two_largest_units(seconds, text):
     assert formats.duration(seconds) == text
 
 
-def test_one_is_singular():
-    """Every other number is not, and thousands are separated."""
-    assert [formats.counted(n, "rank") for n in (0, 1, 2, 1024)] == [
-        "0 ranks",
-        "1 rank",
-        "2 ranks",
-        "1,024 ranks",
-    ]
-
-
 @pytest.mark.parametrize("url", ["javascript:alert(1)", "data:text/html,x", "//x", "", None, "ftp://x"])
 def test_only_web_addresses_become_links(url):
     """A runbook's address may come from a settings file, and never runs a script."""

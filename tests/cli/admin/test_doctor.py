@@ -42,7 +42,9 @@ def test_telemetry(answer, found):
 
 
 def test_silent_nodes_are_named_up_to_a_few():
-    """The first five."""
+    """The first five, and one as one."""
+    [_, one] = telemetry(fleet(states=("ok", "silent")), NOW)
+    assert one.found == "1 node is silent: n1"
     [_, blind] = telemetry(fleet(nodes=9, states=("silent",) * 9), NOW)
     assert "9 nodes are silent: n0, n1, n2, n3, n4, …" in blind.found
 

@@ -153,6 +153,7 @@ def test_a_body_of_unknown_names_costs_no_more_than_its_first_lines():
     assert (batch.rejected, len(batch.errors)) == ({"unknown_name": 100_000}, 20)
 
 
+@pytest.mark.slow
 def test_very_many_lines_are_refused():
     """Ten million short ones would take a minute; blank ones do not count."""
     assert read(b"\n" * (MAX_LINES + 1), now=NOW).rejected == {}

@@ -253,6 +253,7 @@ def test_suspicions_reach_the_finding_stage_in_the_order_they_were_made():
     assert finding.records == [first, second]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [0.2, 0.5, 0.8])
 def test_a_pipeline_goes_on_from_its_snapshot(share):
     """Saved and loaded before, within or after a fault, the findings are those of the undisturbed run."""

@@ -95,6 +95,7 @@ def test_any_bytes_are_decoded_or_refused(data):
             assert decode(data, media_type).refused.total() >= 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("attributes", "points"),
     [(0, MAX_PARTS), (1000, 1000)],

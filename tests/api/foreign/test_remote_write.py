@@ -67,6 +67,7 @@ def test_a_body_that_inflates_to_too_much_is_refused_before_it_does():
         decode(bomb)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "series",
     [

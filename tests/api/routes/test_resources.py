@@ -378,6 +378,7 @@ def test_telemetry_goes_to_the_sink(client, sink, encoding):
     assert 'slowrank_samples_rejected_total{reason="undecodable"} 1.0' in text
 
 
+@pytest.mark.slow
 def test_ingest_refuses_what_is_too_much_or_odd(client):
     """5 MiB is the most, gzip is the only encoding, a bomb is refused."""
     url = "/api/v1/ingest/samples"

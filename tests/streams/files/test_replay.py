@@ -165,6 +165,7 @@ def test_what_other_writers_take_for_json_is_named(slow_job, tmp_path):
     assert "(NaN is none of its values; null says" in backtest(path).stderr
 
 
+@pytest.mark.slow
 def test_wall_clock_steps_alone_are_said_not_to_name_a_rank(slow_job, tmp_path):
     """Silence about a trace without compute times and waits is explained; with one of them it is not."""
     path = tmp_path / "wall.ndjson"

@@ -134,6 +134,7 @@ def test_findings_are_the_same_without_paces():
     assert len(found) > len(expected) + 10
 
 
+@pytest.mark.slow
 def test_one_process_hands_paces_to_its_store():
     """The pipeline of one process gives each pace with the rows, and none to its findings."""
     kept: Rows = []

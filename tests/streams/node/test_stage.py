@@ -139,6 +139,7 @@ def clocks_down(declared, *, batch):
     return [s for k in range(0, 700, batch) for s in told(stage.process_many(records[k : k + batch]))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", [1, 64, 701])
 def test_levels_are_learnt_anew_from_a_planned_change_on(batch):
     """What moves when a job says that it changes accuses nobody; what was raised before it stays raised."""

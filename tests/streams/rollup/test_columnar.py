@@ -114,6 +114,7 @@ def test_most_samples_of_a_calm_partition_are_folded_together(monkeypatch):
     assert folded == []
 
 
+@pytest.mark.slow
 def test_what_waits_is_bounded():
     """A node whose clock stands still, so that no bucket ever closes, keeps a bounded number of samples."""
     rollup, chance = RollUp(), np.random.default_rng(1)

@@ -274,6 +274,7 @@ def test_a_place_is_repeated_only_when_it_is_due():
     assert [(place.at, place.gpu_index) for place in places(rows)] == [(100, 3), (400, 3), (580, 4)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rate", [1, 10])
 def test_the_ids_of_records_stay_bounded(rate):
     """Those of ten minutes, and as many again, whatever the pace; those that are kept are still known."""

@@ -102,6 +102,7 @@ def test_records_of_a_calm_job_are_folded_together(monkeypatch):
     assert added == []
 
 
+@pytest.mark.slow
 def test_what_waits_is_bounded():
     """A node whose clock stands still, so that no bucket ever closes, keeps a bounded number of records."""
     rollup, chance = RollUp(), np.random.default_rng(1)

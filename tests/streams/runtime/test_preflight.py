@@ -56,6 +56,7 @@ def test_servers_that_do_not_answer_are_waited_for(tmp_path):
         require(settings_of(away), role)
 
 
+@pytest.mark.slow
 def test_a_worker_without_kafka_names_it_and_waits(tmp_path):
     """One line names the address and what to do, instead of a traceback for each attempt."""
     away = Rig("127.0.0.1:1", "postgresql://postgres@127.0.0.1:1/none", tmp_path)

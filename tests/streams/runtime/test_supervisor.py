@@ -3,6 +3,8 @@ import threading
 import time
 from itertools import pairwise
 
+import pytest
+
 from streams.runtime.housekeeping import health_file, pulse
 from streams.runtime.supervisor import Supervisor
 
@@ -31,6 +33,7 @@ def test_a_child_that_ends_is_started_again(tmp_path):
     assert len(marks.read_text()) >= 2
 
 
+@pytest.mark.slow
 def test_a_child_that_keeps_ending_waits_longer_each_time(tmp_path):
     """At once after the first time, then after a second, then after two."""
     marks = tmp_path / "marks"

@@ -287,8 +287,11 @@ def _kept_running(
                 code,
                 files.folder / "postgres.log",
             )
-            # By this thread, with which it ends (_die_with_parent).
-            server = _start(files, options)
+            try:
+                # A server ends with the thread that starts it (_die_with_parent): this one lives as long.
+                server = _start(files, options)
+            except (OSError, subprocess.SubprocessError) as error:
+                log.error("it cannot be started; tried again in %g s: %s", RESTART_SECONDS, error)
             if stopping.is_set():
                 return
 

@@ -89,12 +89,15 @@ def chosen(
     if not subject.node:
         return None
     nodes = peer_nodes(conn, subject.cluster, subject.node, job_id=subject.job_id, since=since)
-    what = {"gpu": "GPUs", "nic": "ports", "host": "nodes"}[metric.owner]
-    peers = f"its node's other {what}" if len(nodes) == 1 else f"the other {what} of {len(nodes)} nodes"
-    if metric.owner == "host":
-        peers = f"the other {what}" if len(nodes) > 1 else f"other {what}, of which there are none"
     selection = of_devices(nodes, node=subject.node, instance=_instance(metric, subject))
-    return Chosen(metric, subject.cluster, selection, place(subject), peers)
+    return Chosen(metric, subject.cluster, selection, place(subject), _peers(metric.owner, len(nodes)))
+
+
+def _peers(owner: str, nodes: int) -> str:
+    if owner == "host":
+        return "the other nodes" if nodes > 1 else "other nodes, of which there are none"
+    what = {"gpu": "GPUs", "nic": "ports"}[owner]
+    return f"its node's other {what}" if nodes == 1 else f"the other {what} of {nodes} nodes"
 
 
 def _of_steps(metric: StoredMetric, subject: Subject) -> Chosen | None:

@@ -11,8 +11,10 @@ from slowrank.settings import Settings
 from slowrank.telemetry.records import Baseline, Evidence, Subject
 from store import retention
 from store.evidence.freeze import evidence_of, freeze
+from store.evidence.panels import chosen
 from store.findings import findings
 from store.telemetry.batches import write_rows
+from store.telemetry.metrics import stored_metric
 from tests.roll_ups import packed
 from tests.store.evidence.telemetry import CLOCK, ONSET, SLOW_CLOCK, T0, slow_finding, steps, write_job
 
@@ -98,6 +100,27 @@ def test_cause_is_drawn_from_the_node(conn, job):
     assert plot["y"][at - 1] == pytest.approx(CLOCK + 5e6, rel=1e-4)
     assert plot["y"][at] == pytest.approx(SLOW_CLOCK + 5e6, rel=1e-4)
     assert "2 nodes" in plot["peers"]
+
+
+@pytest.mark.parametrize(
+    ("cluster", "metric", "peers"),
+    [
+        ("c", "gpu.clock.sm_hz", "the other GPUs of 2 nodes"),
+        ("other", "gpu.clock.sm_hz", "its node's other GPUs"),
+        ("other", "nic.port.tx_bytes_total", "its node's other ports"),
+        ("c", "host.cpu.utilization_ratio", "the other nodes"),
+        ("other", "host.cpu.utilization_ratio", "other nodes, of which there are none"),
+    ],
+)
+@pytest.mark.usefixtures("job")
+def test_peers_are_named_as_they_are(conn, cluster, metric, peers):
+    """Devices of the node and of others; a node alone in its cluster has no other node beside it."""
+    subject, since = Subject(type="node", cluster=cluster, node="n0"), datetime.fromtimestamp(T0, UTC)
+    stored = stored_metric(metric)
+    assert stored is not None
+    shown = chosen(conn, stored, subject, since=since)
+    assert shown is not None
+    assert shown.peers == peers
 
 
 def test_strip_is_the_distribution_since_the_onset(conn, job):

@@ -33,6 +33,10 @@ class SinkUnavailable(Exception):
     """The sink accepts nothing now; the client should keep its rows and retry."""
 
 
+class TooManyLines(ValueError):
+    """A body has more than ``MAX_LINES`` lines that are not blank."""
+
+
 class Sink(Protocol):
     """Destination of ingested records, called from a worker thread."""
 
@@ -111,8 +115,7 @@ def read(data: bytes, *, now: float, clusters: Sequence[str] = ()) -> Batch:
     """Return the records in NDJSON ``data``.
 
     ``now`` (Unix s) bounds their times; non-empty ``clusters`` are the only ones accepted. A line that cannot
-    be read or uses an unknown name is refused without affecting the lines around it. Raises ``ValueError``
-    for more than ``MAX_LINES`` lines that are not blank.
+    be read or uses an unknown name is refused without affecting the lines around it. Raises ``TooManyLines``.
     """
     batch = Batch()
     for _, group in groupby(_rows(data, batch), key=_group_key):
@@ -136,7 +139,7 @@ def _rows(data: bytes, batch: Batch) -> Iterator[tuple[int, Row]]:
             continue
         count += 1
         if count > MAX_LINES:
-            raise ValueError(f"the body has more than {MAX_LINES:,} lines; send less at once")
+            raise TooManyLines(f"the body has more than {MAX_LINES:,} lines; send it in parts")
         if len(line) > MAX_LINE:
             batch.refuse([number], BadRecord("oversize", f"the line is longer than {MAX_LINE} bytes"))
             continue

@@ -32,7 +32,7 @@ class Decoded:
         """Count parts of the request before they are read. Raises ``BadBody`` beyond ``MAX_PARTS``."""
         self.parts += parts
         if self.parts > MAX_PARTS:
-            raise BadBody(f"the body has more than {MAX_PARTS:,} series, points and labels; send less")
+            raise BadBody(f"the body has more than {MAX_PARTS:,} series, points and labels; send it in parts")
 
 
 class BadBody(ValueError):

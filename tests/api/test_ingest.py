@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from api.ingest import MAX_LINES, inflate, read
+from api.ingest import MAX_LINES, TooManyLines, inflate, read
 from slowrank.telemetry.records import JobSteps, NodeEvent, NodeSample
 
 NOW = 1795160472.0
@@ -157,7 +157,7 @@ def test_a_body_of_unknown_names_costs_no_more_than_its_first_lines():
 def test_very_many_lines_are_refused():
     """Ten million short ones would take a minute; blank ones do not count."""
     assert read(b"\n" * (MAX_LINES + 1), now=NOW).rejected == {}
-    with pytest.raises(ValueError, match="more than 400,000 lines"):
+    with pytest.raises(TooManyLines, match="more than 400,000 lines"):
         read(b"x\n" * (MAX_LINES + 1), now=NOW)
 
 

@@ -87,7 +87,7 @@ async def plain_body(request: Request) -> bytes:
 def _read(services: Services, data: bytes, clusters: tuple[str, ...]) -> ingest.Batch:
     try:
         return ingest.read(data, now=services.now().timestamp(), clusters=clusters)
-    except ValueError as error:
+    except ingest.TooManyLines as error:
         raise Problem(413, "too-large", str(error)) from error
 
 

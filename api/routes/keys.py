@@ -113,8 +113,8 @@ def revoke_key(key_id: str, request: Request, services: ServicesDep, principal: 
 def store_key(
     conn: Connection[Any], wanted: KeyRequest, *, actor: str, now: datetime, until: datetime | None = None
 ) -> tuple[ApiKey, str]:
-    """Store a new key, valid ``until`` then at the latest, and return it with its token."""
-    ends = [] if wanted.days is None else [now + timedelta(days=wanted.days)]
+    """Store a new key that ends at ``until`` at the latest, and return it with its token."""
+    wanted_end = None if wanted.days is None else now + timedelta(days=wanted.days)
     key_id, token, sha256 = keys.generate()
     key = ApiKey(
         id=key_id,
@@ -124,7 +124,7 @@ def store_key(
         clusters=tuple(wanted.clusters),
         created_by=actor,
         created_at=now,
-        expires_at=min([*ends, *([until] if until else [])], default=None),
+        expires_at=min((end for end in (wanted_end, until) if end), default=None),
     )
     keys.create(conn, key)
     return key, token

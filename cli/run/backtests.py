@@ -39,6 +39,7 @@ ERROR_SECONDS = 60.0
 MAX_FINDINGS = 500
 """Findings in a result. Chosen: more than anyone reads; the number of all is given besides."""
 MAX_NOTES = 50
+"""Lines of the command's other output in a result. Chosen: more than anyone reads."""
 _SUMMARY = re.compile(r"\d+ findings; (\d+) rows read")
 _NICE = 10
 """Chosen: half way to the least priority, so that live telemetry comes first and a result still comes."""
@@ -133,16 +134,16 @@ def result_of(lines: Iterable[str], said: Iterable[str]) -> dict[str, Any]:
     Only what the result has is kept: a recording of 20 MiB may make more than 100,000 findings.
     """
     count, kinds, severities = 0, Counter[str](), Counter[str]()
-    dearest: list[tuple[float, int, dict[str, Any]]] = []
+    costliest: list[tuple[float, int, dict[str, Any]]] = []
     for count, line in enumerate(lines, start=1):
         one = json.loads(line)
         if one["status"] != "suspected":
             kinds[one["kind"]] += 1
             severities[one["severity"]] += 1
         # Of equal ones the first.
-        heapq.heappush(dearest, (one.get("gpu_hours_lost") or 0.0, -count, one))
-        if len(dearest) > MAX_FINDINGS:
-            heapq.heappop(dearest)
+        heapq.heappush(costliest, (one.get("gpu_hours_lost") or 0.0, -count, one))
+        if len(costliest) > MAX_FINDINGS:
+            heapq.heappop(costliest)
     rows, notes = 0, list[str]()
     for line in said:
         if match := _SUMMARY.fullmatch(line):
@@ -155,7 +156,7 @@ def result_of(lines: Iterable[str], said: Iterable[str]) -> dict[str, Any]:
         "by_kind": dict(kinds),
         "by_severity": dict(severities),
         "notes": notes,
-        "items": [one for *_, one in sorted(dearest, reverse=True)],
+        "items": [one for *_, one in sorted(costliest, reverse=True)],
     }
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 
 from api.deps import ServicesDep
-from api.http.problems import not_found
+from api.http.problems import Problem
 from api.pages.render import page
 from api.pages.route import PageRoute
 from api.pages.routes.jobs import WINDOWS, Name, TelemetryVisit, Window
@@ -39,7 +39,9 @@ def show_node(
         wanted = NodeFilter(clusters=clusters or (), nodes=(node,), limit=1)
         found = [] if clusters is None else stored.nodes(conn, wanted)
         if not found:
-            raise not_found("node", node)
+            # A finding of step times or events leads here, too.
+            detail = f"no samples of the node {node[:80]!r} are stored: an exporter on it sends them"
+            raise Problem(404, "not-found", detail)
         ranks = stored.ranks_on(conn, cluster, node, now - RECENT)
         past = stored.findings_of_node(conn, cluster, node)
     return page(

@@ -104,6 +104,13 @@ def test_what_is_not_there_is_a_page(signed_in, path):
     assert "<h1>" in answer.text
 
 
+def test_a_node_without_samples_says_what_is_missing(signed_in):
+    """A finding of step times or events leads to its node all the same."""
+    answer = signed_in().get("/node?cluster=a&node=n1")
+    assert answer.status_code == 404
+    assert "an exporter on it sends them" in answer.text
+
+
 def test_no_job_names_the_next_step(signed_in):
     """Before the first step time."""
     assert "StepTimer" in signed_in().get("/jobs").text

@@ -5,6 +5,7 @@ Without a Chromium on this machine (Debian: ``apt-get install chromium``) the te
 
 import re
 import time
+from dataclasses import replace
 from importlib.resources import files
 
 import pytest
@@ -15,7 +16,7 @@ from slowrank.telemetry.records import Evidence, Subject
 from store.findings import findings
 from store.telemetry.batches import write_rows
 from tests.roll_ups import packed
-from tests.store.evidence.telemetry import T0, clocks, slow_finding
+from tests.store.evidence.telemetry import T0, clocks, places, slow_finding, steps
 
 pytestmark = [
     pytest.mark.slow,
@@ -92,6 +93,20 @@ def test_a_job_without_a_past_is_drawn_alone(signed_in_tab, slow_job, pool):
     assert plots[:2] == [[True, 5], [True, 2]]
     assert "undefined" not in page.run("document.querySelector('[data-plots]').outerHTML")
     assert page.console == []
+
+
+def test_numbers_of_a_large_job_have_separated_thousands(signed_in_tab, slow_job, pool):
+    """In what the script writes, too."""
+    page, base = signed_in_tab
+    ranks = 1024
+    [step, *_], [place, *_] = steps("large"), places("large")
+    few = [replace(step, rank=rank, node=f"n{rank // 8}") for rank in range(ranks)]
+    with pool.connection() as conn:
+        write_rows(conn, packed([*few, *(replace(place, rank=i, world_size=ranks) for i in range(ranks))]))
+    page.open(f"{base}/job?cluster=c&job_id=large&from={T0 - 60:.0f}&to={T0 + 600:.0f}")
+    page.wait_for(READY)
+    assert "1,024 ranks, " in page.run("document.querySelector('[data-heat] output').textContent")
+    assert "1024 ranks" not in page.run("document.body.innerText")
 
 
 def test_keys_move_open_and_acknowledge(signed_in_tab, slow_job):

@@ -22,6 +22,8 @@ def stranger():
             self.end_headers()
             self.wfile.write(bodies[0])
 
+        do_POST = do_GET
+
         def log_message(self, format, *args): ...
 
     server = HTTPServer(("127.0.0.1", 0), Handler)
@@ -155,7 +157,7 @@ def test_a_refused_key_is_named_by_where_it_is_from(refusing, no_key, monkeypatc
     for result, source in zip(shown, sources, strict=True):
         assert result.exit_code == 2
         assert f"{url} does not accept the key from {source}: " in result.stderr
-        assert "srk_f" not in result.stderr
+        assert "srk_" not in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -227,3 +229,16 @@ def test_without_an_id_the_only_webhook_is_meant(stranger, no_key, command, ids,
     result = CliRunner().invoke(app, ["webhook", command, "--url", url, "--key", "k"])
     assert result.exit_code == 2
     assert expected in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("answer", "printed", "kept"), [({"secret": "whsec_x"}, "secret whsec_x\n", True), ({}, "", False)]
+)
+def test_a_new_secret_is_printed_to_be_kept(stranger, no_key, answer, printed, kept):
+    """Once, and alone on stdout; of one that the receiver issued only how long the old one is valid."""
+    url, bodies = stranger
+    bodies.append(json.dumps({"old_until": "2026-11-21T07:00:00Z"} | answer).encode())
+    result = CliRunner().invoke(app, ["webhook", "rotate", "whk_1", "--url", url, "--key", "k"])
+    assert (result.exit_code, result.stdout) == (0, printed)
+    assert "The old secret is valid until 2026-11-21T07:00:00Z." in result.stderr
+    assert ("Keep the secret: it is not shown again." in result.stderr) is kept

@@ -1,5 +1,6 @@
 import io
 import json
+import logging
 import os
 import pty
 import re
@@ -15,7 +16,11 @@ from typing import Any
 import httpx
 import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
+from api.http import connections
+from cli import app
+from cli.embedded.database_folder import EmbeddedError
 from cli.run.demo_scenario import accuses_healthy, draw, evaluate, names_culprit
 from cli.run.demo_screen import Screen
 
@@ -34,6 +39,13 @@ def temporary():
 @pytest.fixture
 def truth():
     return next(c.truth[0] for c in (draw(s, start=0.0) for s in range(99)) if c.truth[0].gpu_index == 3)
+
+
+@pytest.fixture
+def connection_log():
+    """The log of the API's connections; its level is reset afterwards."""
+    yield connections.log
+    connections.log.setLevel(logging.NOTSET)
 
 
 def finding(truth, **subject):
@@ -148,6 +160,20 @@ def test_the_screen_shows_a_finding_again_when_it_has_changed():
     assert (onset[:24], earlier[:24]) == ("● onset estimated 00:10.", "● onset estimated 00:08.")
     assert (title, graver) == ("▲ ERROR  slow", "△ the same, now CRITICAL  slow")
     assert other == again == "△ the same, now CRITICAL  slower"
+
+
+def test_the_screen_has_no_warnings_of_unused_connections(monkeypatch, connection_log):
+    """Browsers open connections ahead; errors of connections are shown still."""
+
+    def stopped(*_):
+        raise EmbeddedError("far enough")
+
+    monkeypatch.setattr("cli.embedded.local_stack.local_stack", stopped)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)  # pytest's own stay
+    result = CliRunner().invoke(app, ["demo", "--once"])
+    assert "far enough" in result.stderr
+    assert not connection_log.isEnabledFor(logging.WARNING)
+    assert connection_log.isEnabledFor(logging.ERROR)
 
 
 def _heed_interrupts() -> None:

@@ -153,6 +153,26 @@ def test_listen_takes_the_place_of_the_default(monkeypatch, arguments, expected)
     assert seen == [expected]
 
 
+@pytest.mark.parametrize(
+    ("error", "next_step"),
+    [
+        (OSError(98, "Address already in use"), "Is another `slowrank up` running? Stop it, or choose other"),
+        (PermissionError(13, "Permission denied", "/x"), "Check the permissions, or choose other folders"),
+    ],
+)
+def test_what_keeps_it_from_starting_comes_with_the_next_step(monkeypatch, error, next_step):
+    """A port that is taken, and a folder that it may not write to."""
+
+    def refused(*_):
+        raise error
+
+    monkeypatch.setattr("cli.embedded.local_stack.local_stack", refused)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)  # pytest's own stay
+    result = CliRunner().invoke(app, ["up"])
+    assert result.exit_code == 2
+    assert f"cannot start: {error}. {next_step}" in " ".join(result.stderr.split())
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_up_answers_like_the_real_stack(up, receiver):

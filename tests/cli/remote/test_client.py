@@ -2,6 +2,7 @@
 
 import json
 import threading
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
@@ -10,27 +11,38 @@ from typer.testing import CliRunner
 from cli import app
 
 
-@pytest.fixture
-def stranger():
-    """A web server that answers everything with one body, and the list to put that body in."""
-    bodies: list[bytes] = []
+@contextmanager
+def server(answer):
+    """Serve what ``answer`` returns, status and body, to every request; the address is yielded."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):
-            self.send_response(200)
-            self.send_header("content-length", str(len(bodies[0])))
+            status, body = answer()
+            self.send_response(status)
+            self.send_header(
+                "content-type", "application/json" if status == 200 else "application/problem+json"
+            )
+            self.send_header("content-length", str(len(body)))
             self.end_headers()
-            self.wfile.write(bodies[0])
+            self.wfile.write(body)
 
         do_POST = do_GET
 
         def log_message(self, format, *args): ...
 
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_address[1]}", bodies
-    server.shutdown()
-    server.server_close()
+    http = HTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+    yield f"http://127.0.0.1:{http.server_address[1]}"
+    http.shutdown()
+    http.server_close()
+
+
+@pytest.fixture
+def stranger():
+    """A web server that answers everything with one body, and the list to put that body in."""
+    bodies: list[bytes] = []
+    with server(lambda: (200, bodies[0])) as url:
+        yield url, bodies
 
 
 @pytest.mark.parametrize("command", [("chronic",), ("findings", "list"), ("webhook", "list")])
@@ -118,27 +130,14 @@ def refusing():
     """An API that refuses everything with one status and reason, and the list to put these in."""
     answers: list[tuple[int, str]] = []
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self):
-            status, detail = answers[0]
-            body = json.dumps(
-                {"type": "about:blank", "title": "no", "status": status, "detail": detail}
-            ).encode()
-            self.send_response(status)
-            self.send_header("content-type", "application/problem+json")
-            self.send_header("content-length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+    def problem():
+        status, detail = answers[0]
+        return status, json.dumps(
+            {"type": "about:blank", "title": "no", "status": status, "detail": detail}
+        ).encode()
 
-        do_POST = do_GET
-
-        def log_message(self, format, *args): ...
-
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_address[1]}", answers
-    server.shutdown()
-    server.server_close()
+    with server(problem) as url:
+        yield url, answers
 
 
 def test_a_refused_key_is_named_by_where_it_is_from(refusing, no_key, monkeypatch):

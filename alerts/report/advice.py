@@ -48,18 +48,18 @@ def advice(hypothesis: str, loss: Loss, costs: ActionCosts) -> Advice | None:
 
 
 def reason(weighed: Advice) -> str:
-    """Return the advice in a sentence a person can check: what was weighed, and which rung that pays for."""
+    """Return the advice in a sentence a person can check: what was weighed, and what the loss pays for."""
     restart = f"{weighed.gpu_hours_to_restart:.3g} GPU-h"
     if weighed.permanent:
         return f"It does not heal by itself; a restart costs {restart}."
     moving = f"moving work away ({weighed.gpu_hours_to_rebalance:.3g} GPU-h)"
-    verdicts: dict[Decision, str] = {
+    pays: dict[Decision, str] = {
         "wait": f"which pays neither for {moving} nor for a restart ({restart})",
         "rebalance": f"which pays for {moving} but not for a restart ({restart})",
         "evict": f"which pays for a restart ({restart})",
     }
     return (
         f"When this was weighed {weighed.gpu_hours_lost:.3g} GPU-h were lost and "
-        f"{weighed.expected_gpu_hours or 0.0:.3g} more expected, {verdicts[weighed.decision]}; "
+        f"{weighed.expected_gpu_hours or 0.0:.3g} more expected, {pays[weighed.decision]}; "
         f"{weighed.heals_within_10_min or 0.0:.0%} heal within 10 min."
     )

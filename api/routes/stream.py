@@ -19,7 +19,7 @@ router = APIRouter(prefix="/api/v1/events", tags=["findings"])
 # A connection each; a person needs one for each open page.
 STREAMS_PER_KEY = 4
 CHECK_SECONDS = 15.0
-"""After which a stream looks again whether its key is valid (chosen: the time between two pings)."""
+"""Time between two checks of the key of a stream. Chosen: that between two pings."""
 
 
 @router.get(

@@ -34,7 +34,7 @@ _LISTS = {
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Address and key of the API; ``source`` says whence the key is."""
+    """Address and key of the API; ``source`` names where the key is from, for people."""
 
     url: str
     key: str

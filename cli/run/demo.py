@@ -65,7 +65,7 @@ def demo(
     if json_file is not None and not json_file.parent.is_dir():
         fail(f"--json {json_file}: there is no folder {json_file.parent}. Create it first.")
     seed = secrets.randbelow(100_000) if seed is None else seed
-    # Browsers open connections ahead and leave some unused; that these are closed is no news on this screen.
+    # Browsers open connections ahead and leave some unused: warnings of their end would fill this screen.
     logging.getLogger("api.http.connections").setLevel(logging.ERROR)
     # SIGTERM and a closed terminal clean up as Ctrl-C does.
     for number in (signal.SIGTERM, signal.SIGHUP):

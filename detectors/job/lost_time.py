@@ -229,8 +229,8 @@ class LostTime(Generic[K]):
             since = [] if others else self._healthy.last(self._healthy.since(slowdown.onset_lo))
         for taken in since:
             self._charge(taken, [account])
-        # The onset may lie within a step, all of which is charged: the rate counts from its begin. That of a
-        # rank that is slow on and off counts the time between, too.
+        # The onset may lie within a step, all of which is charged: the rate counts from the start of that
+        # step. That of a rank that is slow on and off counts the time between, too.
         onset = slowdown.onset
         began = next((taken.ts - taken.seconds for taken in since if taken.ts > onset), onset)
         first = min(began, onset, at - (RATE_SECONDS if on_and_off else 0.0))

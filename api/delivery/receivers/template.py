@@ -27,7 +27,7 @@ _PLACE = re.compile(r"\{\{\s*([a-z0-9_]+(?:\.[a-z0-9_]+)*)\s*\}\}", re.ASCII)
 
 def check(template: object) -> None:
     """Raise ``ValueError`` where a template is too large or deep, or has a place that names no field."""
-    if not _is_flat(template, MAX_DEPTH):
+    if not _is_within(MAX_DEPTH, template):
         raise ValueError(f"a template has at most {MAX_DEPTH} objects and lists within each other")
     if len(msgspec.json.encode(template)) > MAX_TEMPLATE:
         raise ValueError(f"a template has at most {MAX_TEMPLATE} bytes")
@@ -76,12 +76,12 @@ def _text(value: Any) -> str:
     return (value if isinstance(value, str) else msgspec.json.encode(value).decode())[:MAX_VALUE]
 
 
-def _is_flat(template: Any, levels: int) -> bool:
+def _is_within(levels: int, template: Any) -> bool:
     """Return whether a template has at most so many levels of objects and lists."""
     if isinstance(template, Mapping):
-        return levels > 0 and all(_is_flat(value, levels - 1) for value in template.values())
+        return levels > 0 and all(_is_within(levels - 1, value) for value in template.values())
     if isinstance(template, Sequence) and not isinstance(template, str):
-        return levels > 0 and all(_is_flat(value, levels - 1) for value in template)
+        return levels > 0 and all(_is_within(levels - 1, value) for value in template)
     return True
 
 

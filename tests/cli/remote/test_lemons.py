@@ -57,8 +57,8 @@ def test_a_board_is_followed_from_node_to_node():
     """Findings about a GPU carry the board that its node has named, so it is one machine anywhere."""
     found = [f for n in range(3) for f in fallen_off(f"n{n}", 1 + 2 * n, f"j{n}")]
     assert {(f["subject"]["gpu_uuid"], f["subject"]["serial"]) for f in found} == {("GPU-8f1c", "1654")}
-    assert {trouble.machine for trouble in faults(found, By.serial)} == {"1654"}
-    assert {trouble.machine for trouble in faults(found, By.node)} == {"n0", "n1", "n2"}
+    assert {fault.machine for fault in faults(found, By.serial)} == {"1654"}
+    assert {fault.machine for fault in faults(found, By.node)} == {"n0", "n1", "n2"}
 
 
 @pytest.mark.parametrize(

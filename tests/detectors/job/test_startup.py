@@ -92,7 +92,7 @@ def test_what_was_not_reported_is_left_out():
     [(60, 90, True), (60, 89, False), (20, 50, True), (20, 49, False), (100, 149, False)],
 )
 def test_a_straggler_takes_half_as_long_again_and_half_a_minute_longer(usual, own, named):
-    """Both limits belong to the slow_starts."""
+    """Both limits are inclusive."""
     seconds = np.full((8, 2), float(usual))
     seconds[3, 0] = own
     assert [s.node for s in judged(seconds).slow_starts] == [3] * named
@@ -109,7 +109,7 @@ def test_a_phase_without_a_second_was_reported():
 
 @pytest.mark.parametrize("seed", range(3))
 def test_nodes_may_come_in_any_order(seed):
-    """The same start under other numbers has the same slow_starts, slowest phase and cost."""
+    """The same start under other numbers has the same stragglers, slowest phase and cost."""
     seconds, order = starts(), np.random.default_rng(seed).permutation(8)
     seconds[2, 0], seconds[5, 1] = 300.0, 200.0
     one, other = judged(seconds), judged(seconds[order])

@@ -15,7 +15,7 @@ from api.deps import ServicesDep
 from api.http import conditional
 from api.http.idempotency import IdempotentRoute
 from api.http.problems import not_found
-from api.routes.silences import MatcherBody, SilenceBody, reaches, shown, silence_of
+from api.routes.silences import MatcherBody, SilenceBody, reaches, save_silence, shown, silence_of
 from api.security.auth import PASSWORD, FindingsReader, FindingsWriter, Principal
 from store.findings import silences
 
@@ -89,7 +89,7 @@ def create_silence(
             # Alertmanager, too, keeps what has ended as it was, and makes another one.
             if before.state(services.now()) != "expired":
                 made = replace(made, id=before.id)
-        silences.save(conn, made)
+        save_silence(conn, made, services.now())
         record(conn, request, "silence.create", made.id, {"comment": made.comment})
     return {"silenceID": made.id}
 

@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Request, Response
+from psycopg import Connection
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StrictBool
 
 from alerts.recurrence import MAX_SECONDS, WEEKDAYS, Recurrence, Weekday
@@ -150,7 +151,7 @@ def create_silence(
     now = services.now()
     silence = silence_of(body, principal, now)
     with services.pool.connection() as conn, conn.transaction():
-        silences.save(conn, silence)
+        save_silence(conn, silence, now)
         record(conn, request, "silence.create", silence.id, {"comment": silence.comment})
     return shown(silence, now)
 
@@ -166,6 +167,13 @@ def expire_silence(
             raise not_found("silence", silence_id)
         silences.expire(conn, silence_id, services.now())
         record(conn, request, "silence.expire", silence_id, {})
+
+
+def save_silence(conn: Connection[Any], silence: Silence, now: datetime) -> None:
+    """Store a silence. Raises the 409 problem where there are too many."""
+    if not silences.save(conn, silence, now):
+        detail = f"there are {silences.MAX_CURRENT:,} silences that have not ended; expire some first"
+        raise Problem(409, "conflict", detail)
 
 
 def safe_matcher(name: str, value: str, *, is_regex: bool, is_equal: bool) -> Matcher:

@@ -17,6 +17,10 @@ from alerts.silence import Matcher, Silence
 from store.locks import lock_key
 from store.text import storable, storable_json
 
+MAX_CURRENT = 5000
+"""Silences that there may be, pending or active. Chosen: enough for each node of a large site under repair;
+every event is matched with all of them."""
+
 _LOCK = lock_key("silences")
 
 _SELECT: LiteralString = (
@@ -24,13 +28,18 @@ _SELECT: LiteralString = (
 )
 
 
-def save(conn: Connection[Any], silence: Silence) -> None:
-    """Store a silence; the same id replaces it, and deliveries it held back are reconsidered."""
+def save(conn: Connection[Any], silence: Silence, now: datetime) -> bool:
+    """Store a silence; the same id replaces it, and deliveries it held back are reconsidered.
+
+    Return False, and store nothing, where ``MAX_CURRENT`` others have not ended at ``now``.
+    """
     with conn.transaction():
         _change(conn)
-        conn.execute(
+        stored = conn.execute(
             "INSERT INTO silences (id, matchers, starts_at, ends_at, created_by, comment, recurrence) "
-            "VALUES (%s, %s, %s, %s, %s, %s, %s) ON CONFLICT (id) DO UPDATE SET "
+            "SELECT %s, %s, %s, %s, %s, %s, %s "
+            "WHERE (SELECT count(*) FROM silences WHERE ends_at > %s AND id <> %s) < %s "
+            "ON CONFLICT (id) DO UPDATE SET "
             "matchers = excluded.matchers, starts_at = excluded.starts_at, ends_at = excluded.ends_at, "
             "comment = excluded.comment, recurrence = excluded.recurrence",
             (
@@ -41,9 +50,15 @@ def save(conn: Connection[Any], silence: Silence) -> None:
                 storable(silence.created_by),
                 storable(silence.comment),
                 None if silence.recurrence is None else Jsonb(asdict(silence.recurrence)),
+                now,
+                silence.id,
+                MAX_CURRENT,
             ),
         )
+        if stored.rowcount == 0:
+            return False
         _look_again(conn, silence.id, None)
+        return True
 
 
 def get(conn: Connection[Any], silence_id: str) -> Silence | None:

@@ -15,6 +15,7 @@ from api.delivery.notifier import Notifier
 from api.metrics import NotifierMetrics, new_registry
 from api.routes.webhooks import masked
 from store.access import audit
+from store.findings import silences
 
 HOOKS = "/api/v1/webhooks"
 
@@ -324,6 +325,15 @@ def test_a_silence_from_first_to_last(client):
 def test_a_silence_that_may_not_be(client, changes, status):
     """A silence needs matchers of labels that findings have, an end, a reason, and regexes that end."""
     assert client.post("/api/v1/silences", json=silence(**changes)).status_code == status
+
+
+def test_no_more_silences_than_every_event_can_be_matched_with(client, monkeypatch):
+    """Over both ways in."""
+    monkeypatch.setattr(silences, "MAX_CURRENT", 1)
+    assert client.post("/api/v1/silences", json=silence()).status_code == 201
+    refused = client.post("/api/v1/silences", json=silence())
+    assert (refused.status_code, "expire some first" in refused.json()["detail"]) == (409, True)
+    assert client.post("/api/v2/silences", json=silence() | {"createdBy": "x"}).status_code == 409
 
 
 def test_a_limited_key_silences_its_clusters_only(client_with):

@@ -1,5 +1,6 @@
 """Keys, the audit log, silences, heartbeats, and what each database role may do."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import psycopg
@@ -111,13 +112,30 @@ def test_audit_of_concurrent_writers_is_one_chain(conn, store_dsn):
     assert audit.listed(conn, limit=1)[0].seq == 20
 
 
+def test_silences_are_limited_in_number(conn, monkeypatch):
+    """Those that have ended do not count, and one that is there can be changed."""
+    monkeypatch.setattr(silences, "MAX_CURRENT", 2)
+    begin = NOW - HOUR
+
+    def three(name, ends):
+        first = Silence(
+            id=f"{name}0", matchers=(), starts_at=begin, ends_at=ends, created_by="a", comment="c"
+        )
+        return [replace(first, id=f"{name}{i}") for i in range(3)]
+
+    old, new = three("old", NOW - HOUR / 2), three("new", NOW + HOUR)
+    assert [silences.save(conn, one, begin) for one in old] == [True, True, False]
+    assert [silences.save(conn, one, NOW) for one in (*new, new[1])] == [True, True, False, True]
+    assert [one.id for one in silences.current(conn, NOW)] == ["new0", "new1"]
+
+
 def test_silences_come_back_as_they_were(conn):
     """A silence is stored whole, replaced by id and ended rather than deleted."""
     wild = Matcher("node", "gpu-[0-9]+\x00'", is_regex=True)
     silence = Silence(
         id="sil_1", matchers=(wild,), starts_at=NOW, ends_at=NOW + HOUR, created_by="a", comment="'\u202e"
     )
-    silences.save(conn, silence)
+    assert silences.save(conn, silence, NOW)
     held = silences.get(conn, "sil_1")
     assert held is not None
     assert (held.comment, held.matchers[0].value) == ("'\u202e", "gpu-[0-9]+\ufffd'")

@@ -321,6 +321,7 @@ def silence(conn, hours, id_="sil"):
     silences.save(
         conn,
         Silence(id=id_, matchers=matchers, starts_at=start, ends_at=end, created_by="a", comment="c"),
+        datetime.now(UTC),
     )
     return end
 

@@ -76,7 +76,8 @@ KINDS: dict[str, Kind] = {
         title="{place} is {ratio} slower than it was; no machine stands out",
         meaning=(
             "the job is slow and no machine stands out; the hypothesis gives the cause: `imbalance.stage`, "
-            "`imbalance.workload`, `congestion`, `group`, `data` (all ranks wait longer for data: "
+            "`imbalance.position` (all ranks at one place of the layers became slow), `imbalance.workload`, "
+            "`congestion`, `group`, `data` (all ranks wait longer for data: "
             "`CHECK_DATA`), `unmeasured` (all wait longer, and no column shows for what)"
         ),
         phrase="all of the job is slower",
@@ -476,6 +477,15 @@ KINDS: dict[str, Kind] = {
         text="Give the slowest stage fewer layers, or the others more: no machine is at fault.",
         reported_as="cause",
         without_past=True,
+    ),
+    "imbalance.position": Kind(
+        standing=CAUSE,
+        title="{group} has come to carry {ratio} the compute of the others",
+        phrase="position of the layers with more work",
+        severity="warning",
+        action="CHECK_APP",
+        text="Compare code and configuration with the last fast run: all ranks at {place} slowed alike.",
+        reported_as="cause",
     ),
     "imbalance.workload": Kind(
         standing=CAUSE,

@@ -1,7 +1,7 @@
 """When all ranks of a tensor-parallel group became slow together: one of them is slow, and the others wait.
 
 Where ``compute_seconds`` includes the group's collectives, step times do not show which. A group that spans
-nodes is left to its ranks' own cases, because a scope holds the cases of one node.
+nodes comes from the job stage as one suspicion, because a scope holds the cases of one node.
 """
 
 import math

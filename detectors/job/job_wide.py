@@ -14,14 +14,17 @@ from detectors.job.imbalance import (
 )
 from detectors.job.shared_wait import SharedWait, SharedWaitWatch, Wait
 from detectors.peers.job_kind import VARIABLE_DISPERSION, classify
+from detectors.peers.peers import PeerGroups
 from detectors.peers.ratios import Ratios
 from detectors.robust import nan_median
 
+Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.intp]
 
-Slowness = Literal["stage", "workload", "input", "unmeasured"]
-"""More work in one stage, work that differs by chance, or a wait of all ranks."""
+Slowness = Literal["stage", "position", "workload", "input", "unmeasured"]
+"""More work in one stage, or since some step at one position of the layers; work that differs by chance; or a
+wait of all ranks."""
 
 _STEPS = 20
 _STEPS_APART = 5
@@ -34,9 +37,12 @@ _STAGE_STEPS = 50
 _WORKLOAD_STEPS = (30, 50)
 """Fewest and most steps the spread of the work is judged over: those of ``job_kind.classify``."""
 
-_LOOKS_GONE: dict[Slowness, int] = {"stage": 4, "workload": 8, "input": 4, "unmeasured": 4}
+_LOOKS_GONE: dict[Slowness, int] = {"stage": 4, "position": 4, "workload": 8, "input": 4, "unmeasured": 4}
 """How often in a row it must not show to be gone. Chosen: for about as long as it takes to show, 20 to 40
 steps."""
+
+_HINT = 1.05
+"""Chosen: a position that is half as slow in the latest step as one that is reported is looked at."""
 
 _SHARE_HIGH = 0.9
 """Of the steps since then, for slowness to date back to one. Chosen: single quick steps do not end it."""
@@ -55,7 +61,7 @@ class SlowStage:
 
 @dataclass(frozen=True, slots=True)
 class JobSlowness:
-    """Slowness of a job as a whole: the job's ``slowdown``, the ``stage`` where one has more work, the
+    """Slowness of a job as a whole: the job's ``slowdown``, the ``stage`` or position that has more work, the
     ``wait`` where all ranks wait longer, the ``dispersion`` of the work (relative sd over ranks) otherwise.
 
     The first of the steps that show it ran from ``onset_lo`` to ``onset``, in event time.
@@ -83,14 +89,15 @@ class JobWideWatch:
 
     def __init__(self, capacity: int) -> None:
         self._absent = dict.fromkeys(_LOOKS_GONE, 0)
+        self._position: JobSlowness | None = None
         self._waits: dict[Wait, SharedWaitWatch] = {
             wait: SharedWaitWatch(wait, capacity) for wait in ("input", "unmeasured")
         }
 
-    def look(self, ratios: Ratios, slow: Bools) -> JobWide:
+    def look(self, ratios: Ratios, slow: Bools, suspected: Bools) -> JobWide:
         """Take the step that ``ratios`` took last; return what is slow in the job as a whole.
 
-        ``slow`` [ranks] are slow by themselves and left out.
+        ``slow`` [ranks] are slow by themselves and left out; ``suspected`` became slow, be it with others.
         """
         for watch in self._waits.values():
             watch.update(ratios)
@@ -99,16 +106,69 @@ class JobWideWatch:
         if ratios.source != "compute" or ratios.asynchronous:
             return JobWide()
         looks: dict[Slowness, JobSlowness | None] = {"stage": _stage(ratios, slow)}
+        looks["position"] = None
+        if (suspected & ~slow).any():
+            looks["position"] = _slow_position(ratios, slow, before=self._position)
         for wait, watch in self._waits.items():
             looks[wait] = _waiting(ratios, wait, watch)
         if ratios.settled >= _WORKLOAD_STEPS[0] and not slow.any():
             looks["workload"] = _workload(ratios)
         for kind, found in looks.items():
             self._absent[kind] = 0 if found else self._absent[kind] + 1
+        if looks["position"] or self._absent["position"] >= _LOOKS_GONE["position"]:
+            self._position = looks["position"]
         return JobWide(
             present=tuple(found for found in looks.values() if found),
             gone=tuple(kind for kind in looks if self._absent[kind] >= _LOOKS_GONE[kind]),
         )
+
+
+def _slow_position(ratios: Ratios, slow: Bools, *, before: JobSlowness | None) -> JobSlowness | None:
+    """Return the position of the layers that has become slow as a whole, on all machines alike.
+
+    One that was so in all steps held is how the layers were cut, and nothing that happened; ``before`` is
+    what was found already.
+    """
+    cuts = () if ratios.shards is None else ratios.shards.cuts
+    latest = _of_roles(ratios, 1)[0] if cuts else np.empty(0)
+    for cut in cuts if np.isfinite(latest).all() else ():
+        usual = np.bincount(cut, weights=latest) / np.bincount(cut)
+        if usual.max() >= _HINT * np.delete(usual, usual.argmax()).mean():
+            found = _judged(ratios, slow, PeerGroups.of(cut), before)
+            if found is not None:
+                return found
+    return None
+
+
+def _judged(
+    ratios: Ratios, slow: Bools, positions: PeerGroups, before: JobSlowness | None
+) -> JobSlowness | None:
+    seconds = np.where(slow, np.nan, _of_roles(ratios, _STEPS))
+    step = nan_median(ratios.history.last("step", _STEPS), axis=1)
+    found = stage_imbalance(step, seconds, positions, dispersion=ratios.kind.dispersion)
+    if found is None:
+        return None
+    members = positions.members[found.group]
+    members = members[members >= 0]
+    if before is not None and before.stage is not None and np.array_equal(before.stage.members, members):
+        onset_lo, onset = before.onset_lo, before.onset
+    else:
+        ratio = stage_ratio(_of_roles(ratios, ratios.settled), positions, found.group)
+        if np.count_nonzero(ratio < MIN_STAGE_RATIO) < _STEPS:
+            return None
+        onset_lo, onset = _since(ratios, ratio >= MIN_STAGE_RATIO)
+    usual = float(nan_median(ratios.history.last("compute", _STAGE_STEPS)[:, members].ravel()))
+    stage = SlowStage(found.group, members, found.ratio, usual)
+    return JobSlowness("position", found.job_slowdown, onset_lo, onset, stage=stage)
+
+
+def _of_roles(ratios: Ratios, steps: int) -> Floats:
+    """Return the compute of the last steps over the mean of its role, in seconds of the mean role."""
+    compute, role = ratios.history.last("compute", steps), ratios.groups.index
+    means = np.array([np.bincount(role, weights=row) for row in compute]) / ratios.groups.sizes
+    means = np.where(means > 0, means, np.nan)
+    seconds: Floats = compute * (means.mean(axis=1)[:, None] / means[:, role])
+    return seconds
 
 
 def _stage(ratios: Ratios, slow: Bools) -> JobSlowness | None:

@@ -35,16 +35,22 @@ _MACHINES = 3
 
 @dataclass(frozen=True, slots=True)
 class Shards:
-    """``parts`` number the positions per dimension, each [ranks]; ``node`` [ranks] the machines."""
+    """``parts`` number the positions per dimension, each [ranks]; ``node`` [ranks] the machines. ``cuts`` are
+    those of them whose work does not change with the batch, as an expert's does."""
 
     parts: tuple[Ints, ...]
     node: Ints
+    cuts: tuple[Ints, ...] = ()
 
     @classmethod
     def from_coords(cls, coords: Mapping[str, Ints], node: Ints) -> "Shards":
         """Build from the positions of each rank, -1 = unknown."""
-        known = (coords[name] for name in DIMENSIONS if name in coords)
-        return cls(tuple(part for part in known if part.min() >= 0), node)
+        known = {name: coords[name] for name in DIMENSIONS if name in coords and coords[name].min() >= 0}
+        return cls(
+            tuple(known.values()),
+            node,
+            tuple(at for name, at in known.items() if name != "ep" and np.ptp(at)),
+        )
 
     def explain(self, effect: Floats, rank: int, role: Bools) -> bool:
         """Whether ``rank`` is as slow as those at its position are, and unlike the others.

@@ -153,7 +153,9 @@ class StragglerDetector:
             slow=tuple(slow),
             intermittent=self._intermittent(),
             recovered=tuple(recovered),
-            job_wide=self._job_wide.look(ratios, self.channels["compute"].raised),
+            job_wide=self._job_wide.look(
+                ratios, self.channels["compute"].raised, self.channels["compute"].changed
+            ),
             network=network,
             network_recovered=self._network.gone,
         )

@@ -56,7 +56,7 @@ class JobView:
         inside = [at for i, at in enumerate(places) if i in chosen]
         outside = [at for i, at in enumerate(places) if i not in chosen]
         shared: dict[str, str | int] = {}
-        for name in ("gpu_model", "pp", "ep"):
+        for name in ("gpu_model", "pp", "ep", "tp", "cp"):
             value = _property(inside[0], name)
             own = all(_property(i, name) == value for i in inside)
             if value is not None and own and any(_property(i, name) != value for i in outside):

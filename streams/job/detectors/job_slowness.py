@@ -1,4 +1,4 @@
-"""Slowness of a job as a whole: a stage with more work, uneven work, and waits that all ranks share."""
+"""Slowness of a job as a whole: a stage or place of the layers with more work, uneven work, shared waits."""
 
 from collections.abc import Mapping
 
@@ -13,6 +13,7 @@ from streams.job.view import JobView, spans
 
 _TOPICS = {
     "stage": Topic("stage", cost="even"),
+    "position": Topic("position", cost="past"),
     "workload": Topic("workload", cost="even"),
     "input": Topic("input", cost="past"),
     "unmeasured": Topic("unmeasured", cost="past"),
@@ -46,7 +47,7 @@ def _suspicion(view: JobView, found: JobSlowness, at: float) -> Suspicion:
 
 
 def _slow_stage(view: JobView, found: JobSlowness, stage: SlowStage, at: float) -> Suspicion:
-    """Build a stage, or another group, with more work than the others: a finding about the job."""
+    """Build a stage, position or other group with more work than the others: a finding about the job."""
     role = view.role(stage.members)
     coords = {name: value for name, value in role.items() if isinstance(value, int)}
     where = view.role_name(stage.members) or f"ranks {spans([view.roster[i] for i in stage.members])}"
@@ -55,7 +56,7 @@ def _slow_stage(view: JobView, found: JobSlowness, stage: SlowStage, at: float) 
         at,
         catalogue_id="stage",
         subject=view.job(coords or None),
-        hypotheses={"imbalance.stage": WEIGHT_SLOW},
+        hypotheses={f"imbalance.{found.kind}": WEIGHT_SLOW},
         slowdown=found.slowdown,
         since=(found.onset_lo, found.onset),
         ratio=stage.ratio,

@@ -44,6 +44,53 @@ def test_a_stage_that_gets_more_work_for_a_while_is_dated_and_cleared():
     assert 0 < steps_between(table, table.ts[280], found[1].ts) <= 45
 
 
+PLACES = np.arange(64)
+CUT: Coords = {
+    "dp": (PLACES // 8 % 4).tolist(),
+    "tp": (PLACES % 8).tolist(),
+    "pp": (PLACES // 32).tolist(),
+}
+
+
+@pytest.mark.parametrize("noise", [0.005, 0.02])
+@pytest.mark.parametrize("seed", range(2))
+def test_a_position_of_the_layers_that_becomes_slow_is_a_finding_about_the_job(noise, seed):
+    """On all nodes alike, so that no machine is named; dated by the first slow step, and cleared."""
+    work = healthy(steps=400, ranks=64, noise=noise, seed=seed)
+    work[:, 32:] *= 1.06
+    work[150:280, PLACES % 8 == 3] *= 1.2
+    table = synchronous(work, overhead=0.05, coords=CUT)
+    suspicions = run(table)
+    assert believed(suspicions) == {}
+    found = [s for s in suspicions if s.state != "update"]
+    assert [(s.state, s.subject.coords) for s in found] == [("raise", {"tp": 3}), ("clear", {"tp": 3})]
+    assert list(found[0].hypotheses) == ["imbalance.position"]
+    assert found[0].slowdown_ratio == pytest.approx(1.2, abs=0.01)
+    assert abs(steps_between(table, table.ts[150], found[0].onset)) <= 2
+    assert steps_between(table, table.ts[150], found[0].ts) <= 25
+    assert 0 < steps_between(table, table.ts[280], found[1].ts) <= 45
+
+
+def test_a_position_stays_slow_when_its_onset_is_no_longer_held():
+    work = healthy(steps=600, ranks=64)
+    work[100:, PLACES % 8 == 3] *= 1.2
+    found = job_level(run(synchronous(work, overhead=0.05, coords=CUT)))
+    assert [s.subject.coords for s in found] == [{"tp": 3}]
+
+
+@pytest.mark.parametrize(
+    "slow",
+    [(0, PLACES % 8 == 3), (150, PLACES == 11), (150, PLACES // 8 == 1), (150, PLACES % 8 < 0)],
+    ids=["a cut that always was so", "one rank", "one node", "none"],
+)
+@pytest.mark.parametrize("seed", range(2))
+def test_no_position_is_slow_where_its_ranks_did_not_change_together(slow, seed):
+    since, ranks = slow
+    work = healthy(steps=400, ranks=64, noise=0.01, seed=seed)
+    work[since:, ranks] *= 1.2
+    assert job_level(run(synchronous(work, overhead=0.05, coords=CUT))) == []
+
+
 def test_uneven_work_that_comes_and_goes_is_dated_and_cleared():
     """A job that packs sequences for a while is uneven for that while."""
     work = healthy(steps=500)

@@ -92,7 +92,7 @@ def demo(
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
     except OSError as error:
-        fail(f"the demo cannot run: {error}")
+        fail(f"the demo cannot run: {error}. Choose another port with --port, or another folder with TMPDIR.")
     if not result.passed:
         raise typer.Exit(1)
 

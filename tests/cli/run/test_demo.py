@@ -1,3 +1,4 @@
+import fcntl
 import io
 import json
 import logging
@@ -8,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import termios
 import time
 from datetime import datetime
 from pathlib import Path
@@ -181,6 +183,12 @@ def _heed_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
+def _at_a_terminal() -> None:
+    """Keys are read from the terminal that controls the process only."""
+    _heed_interrupts()
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
 def test_ctrl_c_ends_the_demo_cleanly(temporary):
@@ -207,7 +215,10 @@ def test_ctrl_c_ends_the_demo_cleanly(temporary):
 @pytest.mark.timeout(240)
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a terminal of Unix")
 def test_the_proof_opens_while_the_demo_stays(temporary):
-    """On a terminal the demo goes on after the verdict, and its proof is a page that opens without a key."""
+    """On a terminal the demo goes on after the verdict, and its proof is a page that opens without a key.
+
+    What a key breaks is printed.
+    """
     ours, its = pty.openpty()
     playing = subprocess.Popen(
         [*SLOWRANK, "demo", "--seed", "7", "--speed", "0"],
@@ -215,7 +226,8 @@ def test_the_proof_opens_while_the_demo_stays(temporary):
         stdin=its,
         stdout=its,
         stderr=its,
-        preexec_fn=_heed_interrupts,
+        start_new_session=True,
+        preexec_fn=_at_a_terminal,
     )
     os.close(its)
     try:
@@ -235,6 +247,9 @@ def test_the_proof_opens_while_the_demo_stays(temporary):
             signed_in = browser.get(link[0], headers={"accept": "text/html"})
         assert "slower than" in signed_in.text
         assert "/acknowledge" in signed_in.text
+        os.write(ours, b"2")
+        while shown.count(b"hidden from the detectors") < 2:
+            shown += os.read(ours, 65536)
         playing.send_signal(signal.SIGINT)
         assert playing.wait(60) == 0
     finally:

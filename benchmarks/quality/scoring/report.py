@@ -1,4 +1,4 @@
-"""The tables of `docs/detection-quality.md`, and the same figures as JSON."""
+"""The tables of `benchmarks/results/simulator.md`, and the same figures as JSON."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence

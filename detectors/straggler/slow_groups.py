@@ -11,9 +11,9 @@ slowness better than single ranks and machines do where
 * the rank's machine, if three quarters of it are as slow, has fewer such ranks than G.
 
 Of several such groups the one with the most slow ranks is taken. Ranks found later join it if they began
-within 10 steps of it, or within half the steps that either took to be found. It ends when fewer than half of
-its ranks are slow for 40 steps. This is the choice among families of hypotheses by what each leaves
-unexplained (greedy set cover), on the effects of ``candidate``; the shares are ours.
+within 10 steps of it, or within half the steps that either took to be found, or were found when it was. It
+ends when fewer than half of its ranks are slow for 40 steps. This is the choice among families of hypotheses
+by what each leaves unexplained (greedy set cover), on the effects of ``candidate``; the shares are ours.
 """
 
 from collections.abc import Iterator, Mapping
@@ -48,6 +48,10 @@ _LATELY = 20
 
 _TOGETHER, _VAGUE = 10, 0.5
 """Chosen: steps between two onsets of one cause, at least, and as a share of the steps that showed them."""
+
+_AT_ONCE = 3
+"""Chosen: steps between two that were found for one cause, however far apart they are dated: ranks that were
+slow shortly before may be dated to that time."""
 
 _OVER = 40
 """Chosen: steps for which most are well again, while the others may be about to be: twice the quiet steps of
@@ -93,8 +97,9 @@ class GroupFamilies:
 class RankGroup:
     """A group that is slow as one: its ``family`` and ``members`` (places); ``slow`` ones were found so.
 
-    It ``began`` at a step and took ``shown`` steps to show; ``lasting``: slow since the first step seen.
-    ``leader`` is the one that the others wait for, -1 where none is clearly slower.
+    Ranks in ``was`` may have recovered, and are part of it again when they relapse. It ``began`` at a step,
+    took ``shown`` steps to show; ``lasting``: slow since the first step seen. ``leader`` is the one that the
+    others wait for, -1 where none is clearly slower.
     """
 
     family: str
@@ -103,6 +108,7 @@ class RankGroup:
     shown: int
     lasting: bool
     slow: set[int] = field(default_factory=set)
+    was: set[int] = field(default_factory=set)
     leader: int = -1
     most: int = 0
     few_since: int | None = None
@@ -136,13 +142,13 @@ class SlowGroups:
         if self._families is None:
             return None
         began, rank = (now - found.steps, found.steps), found.rank
-        group = next((g for g in self.open if rank in g.members and _together(began, g)), None)
+        group = next((g for g in self.open if rank in g.was or _together(rank, began, g)), None)
         if group is None and (best := self._explaining(self._families, found, began)) is not None:
             group = RankGroup(*best, *began, found.lasting)
             self.open.append(group)
-            for other in group.members.tolist():
-                if other in self._began and other not in self._of and _together(self._began[other], group):
-                    self._join(group, other)
+            free = [r for r in group.members.tolist() if r in self._began and r not in self._of]
+            for other in (r for r in free if _together(r, self._began[r], group)):
+                self._join(group, other)
         self._began[rank] = began
         if group is not None:
             self._join(group, rank)
@@ -157,6 +163,7 @@ class SlowGroups:
         group = self._of.pop(rank, None)
         if group is not None:
             group.slow.discard(rank)
+            group.was.discard(rank)
 
     def settle(self, raised: Bools, now: int) -> list[int]:
         """Follow who has recovered; return the ranks that are slow still when their group is no more."""
@@ -164,7 +171,8 @@ class SlowGroups:
             return []
         for rank in [r for r in self._began if not raised[r]]:
             del self._began[rank]
-            self.release(rank)
+            if rank in self._of:
+                self._of.pop(rank).slow.discard(rank)
         left: list[int] = []
         for group in list(self.open):
             few = 2 * len(group.slow) < group.most
@@ -196,6 +204,7 @@ class SlowGroups:
     def _join(self, group: RankGroup, rank: int) -> None:
         self._of[rank] = group
         group.slow.add(rank)
+        group.was.add(rank)
         group.most = max(group.most, len(group.slow))
 
     def _explaining(
@@ -246,12 +255,13 @@ def _left_over(alike: Bools, labels: Ints) -> int:
     return int(np.count_nonzero(alike & ~whole[number]))
 
 
-def _together(began: tuple[int, int], group: RankGroup) -> bool:
-    return _near(began, (group.began, group.shown))
+def _together(rank: int, began: tuple[int, int], group: RankGroup) -> bool:
+    return rank in group.members and _near(began, (group.began, group.shown))
 
 
 def _near(one: tuple[int, int], two: tuple[int, int]) -> bool:
-    return abs(one[0] - two[0]) <= max(_TOGETHER, _VAGUE * max(one[1], two[1]))
+    began_near = abs(one[0] - two[0]) <= max(_TOGETHER, _VAGUE * max(one[1], two[1]))
+    return began_near or abs(sum(one) - sum(two)) <= _AT_ONCE
 
 
 def _outside(name: str, other: str, known: Mapping[str, Ints]) -> Ints:

@@ -73,6 +73,9 @@ _RECENT = 10
 """The last steps are left out of a baseline. Chosen: a fault that began in them must not have become usual
 before it is suspected."""
 
+_STILL = 0.5
+"""Chosen, of what a rank was slow by when it was found: from here on it still is (``gates``)."""
+
 _COARSE_EFFECT = 0.10
 _LASTING_EFFECT = 0.05
 _UNKNOWN_ROLE_EFFECT = 0.25
@@ -364,6 +367,9 @@ class StragglerDetector:
             if rank == group.leader or rank not in group.slow:
                 continue
             found = beyond(ratios, channel, rank, group.members[group.members != rank])
+            # Of a group that is well for a while, somebody is always the slowest.
+            if found.size < _STILL * float(channel.size[rank]):
+                continue
             if group.may_wait and group.leader < 0 and found.steps >= ratios.settled - group.began - _EVERY:
                 group.leader = rank
             else:

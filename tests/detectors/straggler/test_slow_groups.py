@@ -84,6 +84,15 @@ def test_ranks_that_were_slow_at_another_time_are_no_part():
     assert groups.take(found(GROUP[3], effects(GROUP)), 200) is None
 
 
+def test_ranks_found_at_once_are_together_however_they_are_dated():
+    """What is slow on and off may be dated to the time before, of one rank and not of the other."""
+    groups = SlowGroups(families())
+    assert groups.take(found(GROUP[0], effects(GROUP[:1]), steps=60), 200) is None
+    group = groups.take(found(GROUP[1], effects(GROUP), steps=5), 200)
+    assert group is not None
+    assert group.slow == set(GROUP[:2].tolist())
+
+
 def test_who_is_found_later_joins_if_it_began_with_the_others():
     groups = SlowGroups(families())
     groups.take(found(GROUP[0], effects(GROUP[:1], 0.3)), 100)
@@ -106,6 +115,16 @@ def test_a_group_lasts_until_most_of_it_are_well():
     assert [groups.settle(raised, now) for now in (110, 130, 149)] == [[], [], []]
     assert groups.settle(raised, 150) == GROUP[5:].tolist()
     assert not groups.open
+
+
+def test_a_rank_that_relapses_while_its_group_is_slow_is_part_of_it_again():
+    groups, raised = SlowGroups(families()), np.zeros(RANKS, dtype=bool)
+    for rank in GROUP:
+        group = groups.take(found(rank, effects(GROUP)), 100)
+    raised[GROUP[1:]] = True
+    groups.settle(raised, 130)
+    assert groups.of(int(GROUP[0])) is None
+    assert groups.take(found(GROUP[0], effects(GROUP)), 200) is group
 
 
 def test_slow_ranks_of_before_are_a_group_again():

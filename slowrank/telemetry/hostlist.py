@@ -7,6 +7,8 @@ from collections.abc import Iterator
 MAX_HOSTS = 4096
 """Names in one list (chosen: four times the largest cluster that is shown on one page)."""
 
+_TOO_MANY = f"a host list may name {MAX_HOSTS} nodes at most, counted as often as it repeats them"
+
 _PART = re.compile(r"\[([^\[\]]*)\]|([^\[\],]+)")
 _RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
 
@@ -21,10 +23,10 @@ def expand(text: str) -> list[str]:
     ['gpu-008', 'gpu-009', 'gpu-010', 'gpu-12', 'login']
     """
     names = itertools.chain.from_iterable(_expanded(name) for name in _names(text))
-    found = list(itertools.islice(dict.fromkeys(itertools.islice(names, MAX_HOSTS + 1)), MAX_HOSTS + 1))
+    found = list(itertools.islice(names, MAX_HOSTS + 1))
     if len(found) > MAX_HOSTS:
-        raise ValueError(f"a host list may name {MAX_HOSTS} nodes at most")
-    return found
+        raise ValueError(_TOO_MANY)
+    return list(dict.fromkeys(found))
 
 
 def _names(text: str) -> list[str]:
@@ -45,7 +47,7 @@ def _expanded(name: str) -> Iterator[str]:
         parts.append(list(itertools.islice(numbers, MAX_HOSTS + 1)))
         combined *= len(parts[-1])
         if combined > MAX_HOSTS:
-            raise ValueError(f"a host list may name {MAX_HOSTS} nodes at most")
+            raise ValueError(_TOO_MANY)
     return ("".join(chosen) for chosen in itertools.product(*parts))
 
 
@@ -54,8 +56,5 @@ def _numbers(ranges: str, name: str) -> Iterator[str]:
         found = _RANGE.fullmatch(part.strip())
         if found is None or int(found[2] or found[1]) < int(found[1]):
             raise ValueError(f"{name[:80]!r} is not a host list: write gpu-[001-128] or gpu-[1,5-7]")
-        first, last = int(found[1]), int(found[2] or found[1])
-        if last - first >= MAX_HOSTS:
-            raise ValueError(f"a host list may name {MAX_HOSTS} nodes at most")
-        for number in range(first, last + 1):
+        for number in range(int(found[1]), int(found[2] or found[1]) + 1):
             yield f"{number:0{len(found[1])}d}"

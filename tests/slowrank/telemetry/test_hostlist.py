@@ -40,6 +40,7 @@ def test_what_is_no_list(text):
         "n[1-999]m[1-999]k[1-999]j[1-999]",
         # The same numbers again cost time, too.
         "n[1-4096,1]",
+        "n[1-4000],n[1-4000],m",
         "n[" + "1-4096," * 140 + "1]",
     ],
 )

@@ -39,7 +39,8 @@ Ints = npt.NDArray[np.intp]
 Bools = npt.NDArray[np.bool_]
 
 LEAST: dict[Timing, float] = {"compute": math.log(1.02), "rest": math.log(1.03), "data": math.log(1.03)}
-"""Least effects, in logs: healthy ranks of recorded jobs differ by 1-2 % for a while (handbook 1.1)."""
+"""Least effects, in logs: healthy ranks of recorded jobs differ by 1-2 % for a while (the H100 runs of
+docs/detection-quality.md)."""
 
 _EVERY: dict[Timing, int] = {"compute": 1, "rest": 4, "data": 2}
 """Steps between two looks at the ladder. Chosen: loading and the rest stall for some steps at a time, and a

@@ -1,4 +1,4 @@
-"""Ranks of one parallel group, over several machines, that became slow as one: one cause, told once.
+"""Ranks of one parallel group, over several machines, that became slow as one: one cause, one finding.
 
 When a rank is found slow, its effect e_r since its onset is known for all ranks. A group G of it explains the
 slowness better than single ranks and machines do where
@@ -31,7 +31,7 @@ Bools = npt.NDArray[np.bool_]
 
 FAMILIES = ("tp", "cp", "ep", "replica", "pp")
 """Groups whose ranks differ in that coordinate alone, and those that work on one batch. Of two that are the
-same ranks the first is told."""
+same ranks the first is taken."""
 
 WAITING = frozenset(("tp", "cp", "ep"))
 """Families whose ranks wait for each other within what they measure as compute."""

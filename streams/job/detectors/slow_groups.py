@@ -35,12 +35,12 @@ class SlowGroups(OfCore):
         for family, members in view.core.slow_groups():
             # First member and family: a number that a group keeps whichever ranks the job has.
             key = (GROUP, view.roster[int(members[0])] * len(FAMILIES) + FAMILIES.index(family))
-            told = view.standing(GROUP).get(key)
-            if told is None or view.open.is_due(key, at) or self._escalates(view, told, members):
+            last = view.standing(GROUP).get(key)
+            if last is None or view.open.is_due(key, at) or self._escalates(view, last, members):
                 group = view.core.describe_group(family, members)
-                told = told if group is None else _group_suspicion(view, group, at)
-            if told is not None:
-                standing[key] = told
+                last = last if group is None else _group_suspicion(view, group, at)
+            if last is not None:
+                standing[key] = last
         for slow in view.result.slow:
             rank = view.roster[slow.rank]
             if view.core.is_part(slow.timing, slow.rank):
@@ -51,18 +51,18 @@ class SlowGroups(OfCore):
                 standing[key] = view.open.refreshed(key, at)
         return standing
 
-    def _escalates(self, view: JobView, told: Suspicion, members: Ints) -> bool:
-        return not told.overwhelming and any(view.core.is_alone("compute", int(rank)) for rank in members)
+    def _escalates(self, view: JobView, last: Suspicion, members: Ints) -> bool:
+        return not last.overwhelming and any(view.core.is_alone("compute", int(rank)) for rank in members)
 
 
 def _group_suspicion(view: JobView, group: SlowGroup, at: float) -> Suspicion:
     """Build a group that is slow as one: what its middle rank rests on, with all of its ranks as suspects."""
     ranks = [view.subject(view.roster[i]) for i in group.members.tolist()]
     order = sorted(range(len(ranks)), key=lambda i: (-group.likely[i], i))[:MOST_SUSPECTS]
-    told = suspicion_of(view, group.middle, at)
+    middle = suspicion_of(view, group.middle, at)
     nodes = sorted({at.node for at in ranks if at.node is not None})
     return msgspec.structs.replace(
-        told,
+        middle,
         subject=Subject(
             type="group",
             cluster=view.cluster,
@@ -76,7 +76,7 @@ def _group_suspicion(view: JobView, group: SlowGroup, at: float) -> Suspicion:
         suspects=tuple(
             Suspect(subject=ranks[i], probability=round(float(group.likely[i]), 4)) for i in order
         ),
-        note="; ".join(filter(None, (_of_group(group, nodes), told.note))),
+        note="; ".join(filter(None, (_of_group(group, nodes), middle.note))),
     )
 
 

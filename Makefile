@@ -10,8 +10,8 @@ BENCH ?= api bocpd calibration capacity changes chronic cost delivery exporter f
 UNCHANGED := $(if $(CI)$(FRESH),,-p unchanged)
 # Processes: six share the time that tests wait for servers. Tests named by hand run one by one.
 WORKERS ?= $(if $(PYTEST_ARGS),0,6)
-# Tests without servers wait less: three processes for two cores.
-FAST_WORKERS ?= $(shell echo $$((($$(nproc) * 3 + 1) / 2)))
+# Tests without servers wait less: two processes for each core.
+FAST_WORKERS ?= $(shell echo $$(($$(nproc) * 2)))
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # The tests start hundreds of processes, each of which would compile all it imports.
 unexport PYTHONDONTWRITEBYTECODE

@@ -61,6 +61,7 @@ def test_resources_from_creation_to_removal(reach, receiver):
     assert {"webhook.create", "silence.create", "silence.expire", "key.revoke", "webhook.delete"} <= done
 
 
+@pytest.mark.slow
 def test_events_follow_from_the_last_one(reach, save_finding):
     """An event after the stream was opened comes; with its id the next stream begins after it."""
     with Client(*reach) as api:

@@ -55,6 +55,7 @@ def test_a_kill_at_any_moment_loses_nothing_that_was_put(tmp_path):
     store.close()
 
 
+@pytest.mark.slow
 def test_a_second_process_is_refused(tmp_path):
     """Two exporters on one spool would send every record twice; the second is refused."""
     first = DiskStore(tmp_path, MIB)

@@ -123,6 +123,7 @@ def test_a_service_that_does_not_start_leaves_nothing(checkout):
     assert checkout.services("env").stdout.strip() == ""
 
 
+@pytest.mark.slow
 def test_the_engine_is_asked_only_where_it_may_serve(checkout):
     """`local` never asks; an engine that does not answer in time does not serve; an unknown value is
     refused."""

@@ -67,6 +67,7 @@ def test_half_open_requests_cost_a_worker_few_threads():
         assert until(lambda: threading.active_count() - before <= MAX_CONNECTIONS + 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("data", [b"", HALF_OPEN], ids=["silent", "dripping"])
 def test_a_request_has_its_time(page, data):
     """One that sends nothing, or a byte at a time, is ended."""
@@ -88,6 +89,7 @@ def test_a_request_has_its_time(page, data):
         assert until(ended, 5.0)
 
 
+@pytest.mark.slow
 def test_an_answer_that_is_not_read_has_its_time(page):
     """A client that asks and does not read keeps no thread."""
     port = page(seconds=1.0)

@@ -202,6 +202,7 @@ def test_roll_ups_count_every_record():
     assert {r.node for r in rows if isinstance(r, NodeLatest)} == {"node-0", "node-1"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
 def test_the_order_among_sources_changes_nothing(seed):
     """Records of different nodes and jobs may overtake each other by a second: same causes, same onsets.

@@ -100,6 +100,7 @@ def test_two_findings_do_not_wait_for_each_other(start_receiver, add_webhook, sa
     assert len({got.headers["webhook-id"] for got in receiver.got}) == 2
 
 
+@pytest.mark.slow
 def test_no_newer_state_overtakes_one_under_way(start_receiver, add_webhook, save, notifier):
     """Two notifiers and a slow receiver: resolved starts when opened has been answered."""
     answered: list[str] = []
@@ -249,6 +250,7 @@ class Fast:
         return self.start + 200 * (datetime.now(UTC) - self.start)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
 def test_states_arrive_in_order_whatever_the_receiver_answers(
     pool, start_receiver, add_webhook, save_finding, notifier, seed

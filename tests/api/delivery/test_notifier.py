@@ -201,6 +201,7 @@ def own(pool):
         return [f.status for f in search.find(conn, search.FindingFilter(kinds=("self",))).items]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", ["switch-off", "take-back", "remove"])
 def test_what_ends_the_failing_ends_the_finding(client, pool, notifier, clock, failing_webhook, step):
     """Without any delivery: an endpoint that is switched off, taken back or removed fails no longer."""
@@ -274,6 +275,7 @@ def test_a_refused_address_gets_nothing(pool, receiver, add_webhook, save_findin
     assert "SLOWRANK_WEBHOOK_ALLOW_PORTS" in log_of(pool, webhook)[0].last_error
 
 
+@pytest.mark.slow
 def test_a_slow_endpoint_does_not_hold_up_another(start_receiver, add_webhook, save_finding, notifier):
     """While one receiver sits on its answers, ten findings reach the other."""
     slow, quick = start_receiver(before_answer=lambda got: time.sleep(1.5)), start_receiver()
@@ -297,6 +299,7 @@ def test_a_slow_endpoint_does_not_hold_up_another(start_receiver, add_webhook, s
     assert len(slow.got) * 1.5 <= took + 1.5
 
 
+@pytest.mark.slow
 def test_a_running_notifier_hears_of_a_finding_at_once(receiver, add_webhook, save_finding, notifier):
     """LISTEN wakes the notifier: far sooner than its poll interval of a minute."""
     add_webhook(receiver.url)
@@ -365,6 +368,7 @@ def test_both_secrets_sign_while_rotating(client, pool, receiver, add_webhook, s
         Verifier(secret).verify(receiver.got[0].body, receiver.got[0].headers)
 
 
+@pytest.mark.slow
 def test_killed_in_mid_delivery_it_is_sent_again_under_the_same_id(
     pool, api_dsn, start_receiver, add_webhook, save_finding, tmp_path
 ):

@@ -137,6 +137,7 @@ def _port_of(process, log):
     raise AssertionError(log.read_text())
 
 
+@pytest.mark.slow
 def test_a_request_that_does_not_arrive_is_ended(bounded):
     """Silence, half a head, a head a byte at a time, and the same after an answer: each ends in time."""
     port = bounded(head_seconds=1.0)
@@ -168,6 +169,7 @@ def test_a_client_that_leaves_within_its_body_is_no_error(bounded, new_token, ca
     assert not [entry for entry in caplog.records if entry.levelname == "ERROR"]
 
 
+@pytest.mark.slow
 def test_a_body_that_no_route_reads_is_ended(bounded):
     """A request that was refused may not go on sending its body for ever."""
     port = bounded(body_seconds=1.0)

@@ -109,6 +109,7 @@ def test_a_mistake_of_our_own_is_a_problem_without_details(client, monkeypatch):
     assert "secret" not in answer.text
 
 
+@pytest.mark.slow
 def test_no_database_is_a_problem_too(settings, client):
     """Without a database requests get 503 and /readyz says which part is missing."""
     with open_pool("postgresql://127.0.0.1:1/none?connect_timeout=1", name="away") as pool:

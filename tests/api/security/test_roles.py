@@ -97,6 +97,7 @@ def test_the_notifier_may_report_and_switch_off_endpoints(client, settings, pool
     assert due.event.finding_id == finding.id
 
 
+@pytest.mark.slow
 def test_the_notifier_removes_old_events(pool, pool_as, settings, save_finding):
     """Under its role, while it runs; what is younger than a week or about an open finding stays."""
     over = save_finding(node="over")

@@ -185,6 +185,7 @@ def test_a_gpu_that_recovers_is_read_again(ticks_of, tmp_path):
     ticks.until(lambda gpus: has_power(gpus, 0, 1))
 
 
+@pytest.mark.slow
 def test_gpus_that_are_prompt_again_share_a_child(ticks_of, tmp_path):
     """After a minute without a slow read one child reads them all again, and no tick is lost."""
     ticks = ticks_of("3", f"1:once:{tmp_path / 'hung-once'}")
@@ -202,6 +203,7 @@ def test_gpus_that_are_prompt_again_share_a_child(ticks_of, tmp_path):
     assert ticks.collector.metrics()["gpus_apart"] == 0
 
 
+@pytest.mark.slow
 def test_a_child_that_dies_costs_only_the_gpu_that_ended_it(ticks_of):
     """After one death each GPU is read apart: the others stay, and the one that kills is tried again."""
     ticks = ticks_of("2", "1:die")
@@ -233,6 +235,7 @@ def test_a_gpu_that_is_taken_out_stays_missing_under_its_name(ticks_of, tmp_path
     assert [gpus[name]["gpu.power_watts"] for name in "01234"] == [400.0, 401.0, 402.0, 403.0, 409.0]
 
 
+@pytest.mark.slow
 def test_a_gpu_that_the_driver_lost_is_looked_for_with_new_handles(ticks_of, tmp_path):
     """It has no values while it is gone, costs the others nothing, and is back with the next child."""
     lost = tmp_path / "lost"
@@ -283,6 +286,7 @@ def holders(path):
     return found
 
 
+@pytest.mark.slow
 def test_a_machine_without_a_driver_has_no_gpus(ticks_of, caplog):
     """Without NVML there are no instances, which is reported; the driver is looked for again after a
     while."""

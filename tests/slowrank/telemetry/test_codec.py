@@ -191,6 +191,7 @@ def test_every_record_survives_the_wire(record):
     assert DECODERS[type(record)](encode(record)) == record
 
 
+@pytest.mark.slow
 @given(st.lists(values_of(SAMPLE_SCHEMAS[1].gpu), max_size=5))
 def test_columns_keep_values_and_what_was_not_read(rows):
     """Packed columns unpack to the same values, with None where nothing was read."""

@@ -156,6 +156,7 @@ def test_starts_that_never_end_do_not_pile_up():
     assert len(starts.held) == 1
 
 
+@pytest.mark.slow
 def test_more_than_1024_jobs_may_start_at_once():
     """After an outage of a fleet all jobs start again: the slow node of each is found."""
     starts, names = Startups(), [f"job-{i}" for i in range(1100)]

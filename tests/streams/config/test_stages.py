@@ -82,6 +82,7 @@ def test_the_second_core_runs_beside_the_first_where_asked_for(records):
     assert [f for f in tried if not f.shadow] == [replace(f, config_hash=mark) for f in plain]
 
 
+@pytest.mark.slow
 def test_off_and_shadow_leave_what_others_find_untouched(records):
     """Every other finding is the same to the last byte, but for the tuning it names."""
     plain = {f.id: f for f in final_versions(findings_of(records, local_pipeline()))}

@@ -234,6 +234,7 @@ def tables(path, text):
     return path
 
 
+@pytest.mark.slow
 def test_backtest_goes_by_the_file_it_is_given(slow_job, tmp_path):
     """With the detector off nothing is found, in shadow it is found and marked."""
     off = tables(tmp_path / "off.toml", '[detectors.peer_step]\nmode = "off"')

@@ -40,6 +40,7 @@ def test_names_the_slow_rank_with_onset_and_event_time(seconds, factor, coords):
     assert suspicion.onset_lo <= suspicion.onset <= suspicion.onset_hi
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", [0, 90])
 def test_job_slowdown_stays_for_as_long_as_the_rank_is_slow(start):
     """Long after the healthy steps left the history, with short relief and other work, the job is as slow."""

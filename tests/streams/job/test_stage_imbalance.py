@@ -52,6 +52,7 @@ CUT: Coords = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noise", [0.005, 0.02])
 @pytest.mark.parametrize("seed", range(2))
 def test_a_position_of_the_layers_that_becomes_slow_is_a_finding_about_the_job(noise, seed):
@@ -71,6 +72,7 @@ def test_a_position_of_the_layers_that_becomes_slow_is_a_finding_about_the_job(n
     assert 0 < steps_between(table, table.ts[280], found[1].ts) <= 45
 
 
+@pytest.mark.slow
 def test_a_position_stays_slow_when_its_onset_is_no_longer_held():
     work = healthy(steps=600, ranks=64)
     work[100:, PLACES % 8 == 3] *= 1.2
@@ -78,6 +80,7 @@ def test_a_position_stays_slow_when_its_onset_is_no_longer_held():
     assert [s.subject.coords for s in found] == [{"tp": 3}]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "slow",
     [(0, PLACES % 8 == 3), (150, PLACES == 11), (150, PLACES // 8 == 1), (150, PLACES % 8 < 0)],

@@ -163,6 +163,7 @@ def test_the_next_slow_rank_costs_what_the_job_loses_by_it():
     assert found[9].job_slowdown_ratio == pytest.approx(1.18, abs=0.03)
 
 
+@pytest.mark.slow
 def test_slowness_that_rotates_makes_few_ranks_suspect():
     """A hot part of the work makes each rank slow in its turn: after three of them the next have to be slow
     for longer, and who is, is named. Coming and going is the work's too.

@@ -114,6 +114,7 @@ def test_short_pauses_say_nothing():
     assert spoken([1000.0, 1001.0, 1005.5, 1006.5], range(1000, 1008)) == []
 
 
+@pytest.mark.slow
 def test_nodes_that_never_come_back_are_forgotten():
     """A hundred names a minute for an hour leave ten minutes of them behind."""
     silence = Liveness()

@@ -157,6 +157,7 @@ def test_nodes_may_be_interleaved_in_any_way(records, expected, seed):
     assert canonical(found) == canonical(expected)
 
 
+@pytest.mark.slow
 def test_gathered_until_the_tick_they_say_the_same(records, expected):
     """What the runners do: every sample waits for the next tick, and events do not."""
     stage = BatchBySecond(NodeStage())

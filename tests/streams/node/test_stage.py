@@ -82,6 +82,7 @@ def kinds(found, state="raise"):
     return [s.kind for s in found if s.state == state]
 
 
+@pytest.mark.slow
 def test_a_healthy_node_raises_nothing():
     """Twenty minutes of healthy noise on eight GPUs give no suspicion."""
     assert run(NodeStage(), seconds=1200) == []
@@ -377,6 +378,7 @@ def test_a_port_that_falls_behind_its_siblings_is_told_and_cleared():
     assert 1350 <= found[-1].ts <= 1390
 
 
+@pytest.mark.slow
 def test_a_host_without_gpus_gives_no_suspicion():
     """CPU, load and network of an ordinary host may do as they like."""
     stage, rng = NodeStage(), np.random.default_rng(5)

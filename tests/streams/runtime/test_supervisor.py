@@ -83,6 +83,7 @@ def test_stopping_ends_every_child_in_good_order(tmp_path):
     assert all((tmp_path / f"ended{n}").exists() for n in "ab")
 
 
+@pytest.mark.slow
 def test_a_child_without_a_sign_of_life_is_killed_and_started_again(tmp_path):
     """A process that lives and does nothing is replaced; one that writes about itself is left alone."""
     pids = tmp_path / "pids"

@@ -15,7 +15,8 @@ from tests.api.delivery.receivers import toy_receiver
 
 @pytest.fixture(autouse=True)
 def listed(monkeypatch):
-    """The one line."""
+    """The one line. Other tests of the process must not be served the document that lists it."""
+    monkeypatch.setattr("api.app._served_document", openapi_document)
     monkeypatch.setattr(registry, "RECEIVERS", (*registry.RECEIVERS, toy_receiver.RECEIVER))
 
 

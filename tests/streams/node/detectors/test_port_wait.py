@@ -90,6 +90,7 @@ def test_a_port_that_never_waited_must_wait_for_long_to_count():
     assert {s.subject.nic for s in run(from_zero(1e6))} == {"mlx5_1"}
 
 
+@pytest.mark.slow
 def test_what_has_another_reason_is_no_slow_port():
     """Without a job, behind a narrow PCIe link, in the first minute of a job, or with nothing to send."""
     assert run(one, job=lambda t: None) == []

@@ -45,6 +45,7 @@ def test_one_error_is_told_of_its_port_and_cleared(metric, severity, alone):
     assert [s.state for s in later] == ["clear"]
 
 
+@pytest.mark.slow
 @given(metrics, st.integers(0, 2**40), st.integers(1, 2**40), st.integers(1, 30))
 def test_any_rise_is_told_at_once(metric, before, by, at):
     """However large the counter is and however much it rises."""

@@ -163,6 +163,7 @@ def test_no_two_arrays_of_a_state_share_memory(name):
     assert shared == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["node", "job"])
 def test_a_stage_goes_on_as_if_it_had_not_been_saved(name):
     """All that later outputs depend on is in the bytes."""

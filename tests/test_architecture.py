@@ -31,7 +31,7 @@ TABLE = {
     "detectors.changepoint.offline_segmentation": "detectors.changepoint numpy ruptures",
     "detectors.decision": "detectors detectors.job detectors.peers detectors.straggler numpy",
     "detectors.fleet": "",
-    "detectors.job": "detectors detectors.peers detectors.straggler numpy",
+    "detectors.job": "detectors detectors.changepoint detectors.peers detectors.straggler numpy",
     "detectors.node": "detectors numpy",
     "detectors.node.gray_envelope": "numpy sklearn",
     "detectors.peers": "detectors detectors.straggler numpy",

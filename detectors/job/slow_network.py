@@ -16,11 +16,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from detectors.changepoint.llr_cusum import CusumConfig, locate_onset
 from detectors.job.imbalance import slowdown
 from detectors.peers.peers import PeerGroups
 from detectors.peers.ratios import Ratios
 from detectors.robust import nan_median
-from detectors.straggler.llr_cusum import CusumConfig, locate_onset
 from detectors.straggler.timing_channel import TimingChannel, fit_noise
 
 Floats = npt.NDArray[np.float64]

@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from detectors.changepoint.llr_cusum import locate_onset
 from detectors.peers.ratios import Ratios
 from detectors.robust import nan_median
 from detectors.straggler.core import Timing
-from detectors.straggler.llr_cusum import locate_onset
 from detectors.straggler.onset_time import Dated, date_onset
 from detectors.straggler.timing_channel import TimingChannel
 

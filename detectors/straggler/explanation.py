@@ -5,6 +5,7 @@ Made when a slow rank is reported, never step by step.
 
 import numpy as np
 
+from detectors.changepoint.llr_cusum import Onset
 from detectors.changepoint.offline_segmentation import WINDOW, second_opinion
 from detectors.peers.ratios import Ratios
 from detectors.peers.shared_work import SharedWork
@@ -19,7 +20,6 @@ from detectors.straggler.core import (
     PeerFigures,
     SlowRank,
 )
-from detectors.straggler.llr_cusum import Onset
 from detectors.straggler.onset_time import date_onset
 from detectors.straggler.tensor_group import TensorGroup, mates
 from detectors.straggler.timing_channel import TimingChannel

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from detectors.changepoint.llr_cusum import Onset
 from detectors.peers.ratios import Ratios
 from detectors.robust import nan_median
-from detectors.straggler.llr_cusum import Onset
 
 _AHEAD_SECONDS = 2.0
 """How far before the end of the first slow step an onset is put at most. Chosen: dated too early, a victim

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
+from detectors.changepoint.llr_cusum import Onset
 from detectors.job.imbalance import slowdown
 from detectors.peers.node_effects import alike
 from detectors.peers.ratios import Ratios
@@ -13,7 +14,6 @@ from detectors.straggler.candidate import LOOK_BEFORE, SLOW_SIGMAS, Candidate, d
 from detectors.straggler.core import SlowRank
 from detectors.straggler.gates import SMALL_EFFECT, goes_with_role, is_position, waits_least
 from detectors.straggler.intermittence import CERTAIN, SUSPECT
-from detectors.straggler.llr_cusum import Onset
 from detectors.straggler.onset_time import date_onset
 from detectors.straggler.timing_channel import TimingChannel
 

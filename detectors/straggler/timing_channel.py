@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from detectors.changepoint.llr_cusum import LARGE, CusumConfig, LlrCusumBank, threshold
 from detectors.peers.peers import PeerGroups, group_median
 from detectors.robust import nan_median, spread
 from detectors.straggler.intermittence import IntermittenceCounter
-from detectors.straggler.llr_cusum import LARGE, CusumConfig, LlrCusumBank, threshold
 from detectors.straggler.spike_rate import SpikeRate
 
 Floats = npt.NDArray[np.float64]

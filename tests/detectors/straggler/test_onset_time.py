@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from detectors.changepoint.llr_cusum import Onset
 from detectors.peers.ratios import Ratios, StepTimes
 from detectors.straggler.config import StragglerConfig
-from detectors.straggler.llr_cusum import Onset
 from detectors.straggler.onset_time import date_onset
 
 RANKS = 4

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from detectors.straggler.llr_cusum import LARGE, CusumConfig, LlrCusumBank, locate_onset, threshold
+from detectors.changepoint.llr_cusum import LARGE, CusumConfig, LlrCusumBank, locate_onset, threshold
 
 H = threshold(16, 5, 1e-6)
 steps = st.lists(

@@ -191,15 +191,15 @@ class HypothesisCore:
         return np.where(channel.roles.small[ranks], np.nan, paces[ranks])
 
     def is_part(self, timing: Timing, rank: int) -> bool:
-        """Whether a slow rank is told as a part of its group: here every rank of a slow unit is told."""
+        """Whether a slow rank is a part of a group's finding: here each has a finding of its own."""
         return False
 
     def slow_groups(self) -> tuple[tuple[str, Ints], ...]:
-        """Return the groups that are told as one: none here."""
+        """Return the groups that are slow as one: none here."""
         return ()
 
     def describe_group(self, family: str, members: Ints) -> SlowGroup | None:
-        """Return a group that is told as one: none here."""
+        """Return a group that is slow as one: none here."""
         return None
 
     def held(self) -> list[HeldSlow]:

@@ -53,7 +53,7 @@ _LONGER = 1.1
 
 class SlowRanks(OfCore):
     """Ranks slow in compute, in loading or in the rest of the step, from when the core finds them; those
-    that are slow as a part of their group are told with it (``slow_groups``)."""
+    that are slow as a part of their group are in its finding (``slow_groups``)."""
 
     def __init__(self, config: JobStageConfig, *, of_timing: Mapping[Timing, Topic] = _OF_TIMING) -> None:
         super().__init__(config)

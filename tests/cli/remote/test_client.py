@@ -222,7 +222,7 @@ def test_https_to_a_server_without_it_is_named(stranger, no_key):
 )
 @pytest.mark.parametrize("command", ["test", "deliveries"])
 def test_without_an_id_the_only_webhook_is_meant(stranger, no_key, command, ids, expected):
-    """None and several are told apart, and the ids to choose from are there."""
+    """None differs from several, and the ids to choose from are there."""
     url, bodies = stranger
     bodies.append(json.dumps({"items": [{"id": one} for one in ids], "next_cursor": None}).encode())
     result = CliRunner().invoke(app, ["webhook", command, "--url", url, "--key", "k"])

@@ -228,7 +228,7 @@ def test_mates_that_are_slow_on_and_off_are_part_of_the_slowest():
 
 
 def part(rank, **changes):
-    """Return that a rank is slow as a part of a group that the job stage tells of."""
+    """Return that a rank is slow as a part of a group that the job stage reports."""
     fields = {
         "kind": "straggler.of_group",
         "detector": "peer_step.part",

@@ -33,8 +33,8 @@ _MOVE_SHARE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Opinion:
-    """The result of the check: whether the change is ``confirmed``, and its refined estimate.
+class OfflineCheck:
+    """The result of ``offline_check``: whether the change is ``confirmed``, and its refined estimate.
 
     ``age`` is the number of samples since the change, ``before`` and ``after`` the medians on its two sides,
     ``further`` the number of other changes of at least half its size in the window.
@@ -47,7 +47,7 @@ class Opinion:
     further: int
 
 
-def second_opinion(x: Floats, age: int) -> Opinion | None:
+def offline_check(x: Floats, age: int) -> OfflineCheck | None:
     """Check a change that an online detector dates ``age`` samples before the end of ``x`` (NaN = not read).
 
     The latest 200 samples z (scaled by the sigma of their differences / √2, after a median of three that
@@ -79,13 +79,13 @@ def second_opinion(x: Floats, age: int) -> Opinion | None:
     own = moves[nearest] if confirmed else abs(after - before)
     others = np.delete(moves, nearest) if confirmed else moves
     further = int((others >= _MOVE_SHARE * own).sum())
-    return Opinion(confirmed, len(window) - int(read[at]), before, after, further)
+    return OfflineCheck(confirmed, len(window) - int(read[at]), before, after, further)
 
 
 def change_points(x: Floats, least: float) -> list[int]:
     """Return where the level of ``x`` [n] changes by ``least`` or more, as indices of the first samples.
 
-    The segmentation is that of ``second_opinion``. Of neighbouring segments whose medians differ by less than
+    The segmentation is that of ``offline_check``. Of neighbouring segments whose medians differ by less than
     ``least`` the closest are joined first, until none are left: on autocorrelated series, such as the drift
     of a job's steps, the penalty alone leaves edges. NaN = not read. Empty with fewer than 10 samples, and
     where ruptures is not installed.

@@ -161,7 +161,7 @@ class HypothesisCore:
         )
         return Explanation(
             comparisons=comparisons(self._log, slow, role),
-            hindsight=None,
+            offline=None,
             role=role if self._layout.coords else None,
             believed=slow.alone,
             work="fixed",

@@ -12,7 +12,7 @@ from typing import Literal, Protocol, get_args
 import numpy as np
 import numpy.typing as npt
 
-from detectors.changepoint.offline_segmentation import Opinion
+from detectors.changepoint.offline_segmentation import OfflineCheck
 from detectors.job.job_wide import JobWide
 from detectors.job.slow_network import SlowNetwork
 from detectors.peers.job_kind import Kind
@@ -116,11 +116,11 @@ class Comparison:
 
 
 @dataclass(frozen=True, slots=True)
-class Hindsight:
-    """Offline segmentation of a slow rank's last ratios: the ``opinion``, ratios ``after`` and before
+class OfflineEvidence:
+    """Offline segmentation of a slow rank's last ratios: the ``check``, ratios ``after`` and before
     (``past``), and the event time of the change where it is confirmed (``change_at``)."""
 
-    opinion: Opinion
+    check: OfflineCheck
     metric: str
     after: float
     past: PastFigures
@@ -139,7 +139,7 @@ class Explanation:
     """
 
     comparisons: tuple[Comparison, ...]
-    hindsight: Hindsight | None
+    offline: OfflineEvidence | None
     role: Ints | None
     believed: bool
     work: Kind

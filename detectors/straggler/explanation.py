@@ -6,7 +6,7 @@ Made when a slow rank is reported, never step by step.
 import numpy as np
 
 from detectors.changepoint.llr_cusum import Onset
-from detectors.changepoint.offline_segmentation import WINDOW, second_opinion
+from detectors.changepoint.offline_segmentation import WINDOW, offline_check
 from detectors.peers.ratios import Ratios
 from detectors.peers.shared_work import SharedWork
 from detectors.robust import Floats, nan_median, spread
@@ -14,8 +14,8 @@ from detectors.straggler.candidate import deviations, series_of
 from detectors.straggler.core import (
     Comparison,
     Explanation,
-    Hindsight,
     Ints,
+    OfflineEvidence,
     PastFigures,
     PeerFigures,
     SlowRank,
@@ -53,7 +53,7 @@ def explain(
     work_possible = _may_be_work(ratios, channel, slow, shared)
     return Explanation(
         comparisons=_compare(ratios, slow, with_it),
-        hindsight=_hindsight(ratios, slow, metric=_metric_of(ratios, slow)),
+        offline=_offline_evidence(ratios, slow, metric=_metric_of(ratios, slow)),
         role=ratios.groups.members_with(slow.rank) if ratios.roles_known else None,
         # Once believed it stays so for as long as it is slow.
         believed=slow.alone or bool(channel.believed[slow.rank]),
@@ -144,7 +144,7 @@ def _peers(others: Floats, value: float) -> PeerFigures:
     return PeerFigures(int(others.size), low, middle, high, 1 + int((others < value).sum()))
 
 
-def _hindsight(ratios: Ratios, slow: SlowRank, *, metric: str) -> Hindsight | None:
+def _offline_evidence(ratios: Ratios, slow: SlowRank, *, metric: str) -> OfflineEvidence | None:
     """Segment the rank's last ratios to its peers, offline; ``metric`` names the seconds they are ratios of.
 
     None for a rank that was slow from the start or is slow on and off, which has no single change to look
@@ -153,19 +153,19 @@ def _hindsight(ratios: Ratios, slow: SlowRank, *, metric: str) -> Hindsight | No
     if slow.lasting or slow.excursions:
         return None
     x = ratios.history.last(series_of(slow.timing), min(WINDOW, ratios.settled))[:, slow.rank]
-    opinion = second_opinion(x, slow.steps)
-    if opinion is None:
+    check = offline_check(x, slow.steps)
+    if check is None:
         return None
-    at = len(x) - opinion.age
+    at = len(x) - check.age
     past = _past_figures(x[:at])
     change_at = None
-    if opinion.confirmed:
+    if check.confirmed:
         change_at = date_onset(ratios, slow.rank, Onset(at, at, at), steps=len(x)).at
-    return Hindsight(
-        opinion,
+    return OfflineEvidence(
+        check,
         f"{metric}.ratio",
-        _ratio(slow, opinion.after),
-        PastFigures(_ratio(slow, opinion.before), past.mad, past.n),
+        _ratio(slow, check.after),
+        PastFigures(_ratio(slow, check.before), past.mad, past.n),
         change_at,
     )
 

@@ -5,12 +5,12 @@ from typing import get_args
 
 import msgspec
 
-from detectors.changepoint.offline_segmentation import NEAR, Opinion
+from detectors.changepoint.offline_segmentation import NEAR, OfflineCheck
 from detectors.straggler.core import (
     Comparison,
     Explanation,
     HeldSlow,
-    Hindsight,
+    OfflineEvidence,
     PastFigures,
     SlowRank,
     Timing,
@@ -143,7 +143,7 @@ def suspicion_of(view: JobView, slow: SlowRank, at: float) -> Suspicion:
         mates=why.mates,
         evidence=(
             *(_compared(view, slow, why, entry) for entry in why.comparisons),
-            *(() if why.hindsight is None else (_offline(why.hindsight),)),
+            *(() if why.offline is None else (_offline(why.offline),)),
         ),
         hypotheses={kind: weight, **uneven},
         ruled_out=why.ruled_out,
@@ -157,8 +157,8 @@ def _weight(slow: SlowRank, why: Explanation) -> float:
     weight += _WEIGHT_WAITS_LEAST if slow.waits_least else 0.0
     weight += _WEIGHT_UNEVEN if why.work != "fixed" else 0.0
     weight += _WEIGHT_FEW_PEERS if slow.peers < _FEW_PEERS else 0.0
-    if why.hindsight is not None:
-        weight += _WEIGHT_OFFLINE if why.hindsight.opinion.confirmed else -_WEIGHT_OFFLINE
+    if why.offline is not None:
+        weight += _WEIGHT_OFFLINE if why.offline.check.confirmed else -_WEIGHT_OFFLINE
     return weight
 
 
@@ -185,7 +185,7 @@ def _compared(view: JobView, slow: SlowRank, why: Explanation, entry: Comparison
     )
 
 
-def _offline(look: Hindsight) -> Evidence:
+def _offline(look: OfflineEvidence) -> Evidence:
     return Evidence(
         metric=look.metric,
         unit="1",
@@ -193,7 +193,7 @@ def _offline(look: Hindsight) -> Evidence:
         value=round(look.after, 6),
         baseline=_baseline(look.past),
         change_at=look.change_at,
-        note=_opinion(look.opinion),
+        note=_confirmed(look.check),
     )
 
 
@@ -201,9 +201,9 @@ def _baseline(past: PastFigures) -> Baseline:
     return Baseline(median=round(past.median, 6), mad=round(past.mad, 6), n=past.n)
 
 
-def _opinion(opinion: Opinion) -> str:
-    found = "confirmed in hindsight" if opinion.confirmed else f"no change within {NEAR} steps of the onset"
-    return found + (f"; further changes: {opinion.further}" if opinion.further else "")
+def _confirmed(check: OfflineCheck) -> str:
+    found = "confirmed in hindsight" if check.confirmed else f"no change within {NEAR} steps of the onset"
+    return found + (f"; further changes: {check.further}" if check.further else "")
 
 
 def _may_be_work(why: Explanation) -> bool:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from detectors.changepoint import offline_segmentation
-from detectors.changepoint.offline_segmentation import MIN_STEPS, WINDOW, change_points, second_opinion
+from detectors.changepoint.offline_segmentation import MIN_STEPS, WINDOW, change_points, offline_check
 
 
 def noise(seed, steps=WINDOW, sigma=0.01):
@@ -14,9 +14,9 @@ def noise(seed, steps=WINDOW, sigma=0.01):
     return rng.normal(0, sigma, steps) + spikes
 
 
-def opinion(x, age):
-    """The opinion on a change about which there is one."""
-    told = second_opinion(x, age)
+def checked(x, age):
+    """The check of a change about which there is a result."""
+    told = offline_check(x, age)
     assert told is not None
     return told
 
@@ -29,7 +29,7 @@ def test_a_change_is_confirmed_and_dated(sigmas, off):
     for seed in range(40):
         x = noise(seed)
         x[-50:] += sigmas * 0.01
-        found.append(opinion(x, 50 + off))
+        found.append(checked(x, 50 + off))
     assert all(o.confirmed for o in found)
     assert np.mean([abs(o.age - 50) <= 1 for o in found]) >= 0.95
     assert np.median([o.after - o.before for o in found]) == pytest.approx(sigmas * 0.01, rel=0.1)
@@ -38,14 +38,14 @@ def test_a_change_is_confirmed_and_dated(sigmas, off):
 
 def test_what_is_not_there_is_not_confirmed():
     """Healthy noise with single spikes is confirmed in at most a few per cent of cases."""
-    assert sum(opinion(noise(seed), 50).confirmed for seed in range(100)) <= 4
+    assert sum(checked(noise(seed), 50).confirmed for seed in range(100)) <= 4
 
 
 def test_a_change_elsewhere_is_no_confirmation():
     """A change long before the one claimed does not confirm it, and is counted as another."""
     x = noise(3)
     x[-120:] += 0.1
-    told = opinion(x, 20)
+    told = checked(x, 20)
     assert (told.confirmed, told.age, told.further) == (False, 20, 1)
 
 
@@ -54,7 +54,7 @@ def test_rungs_of_a_ladder_are_counted():
     x = noise(4)
     for age in (120, 90, 60, 30):
         x[-age:] += 0.05
-    told = opinion(x, 120)
+    told = checked(x, 120)
     assert (told.confirmed, told.further) == (True, 3)
 
 
@@ -63,7 +63,7 @@ def test_missing_samples_do_not_shift_the_change():
     x = noise(5)
     x[-60:] += 0.08
     x[np.random.default_rng(0).random(WINDOW) < 0.33] = np.nan
-    told = opinion(x, 60)
+    told = checked(x, 60)
     assert told.confirmed
     assert abs(told.age - 60) <= 3
 
@@ -78,30 +78,30 @@ def test_missing_samples_do_not_shift_the_change():
         (np.zeros(0), 5),
     ],
 )
-def test_too_little_is_no_opinion(x, age):
+def test_too_little_is_no_checked(x, age):
     """Nothing is reported with fewer than five samples on either side."""
-    assert second_opinion(x, age) is None
+    assert offline_check(x, age) is None
 
 
 def test_equal_samples_hold_no_change():
     """A series without any noise is judged, and nothing is found in it."""
-    told = opinion(np.zeros(WINDOW), 50)
+    told = checked(np.zeros(WINDOW), 50)
     assert (told.confirmed, told.before, told.after) == (False, 0.0, 0.0)
 
 
-def test_without_ruptures_there_is_no_opinion(monkeypatch):
+def test_without_ruptures_there_is_no_result(monkeypatch):
     """The optional package is not missed."""
     x = noise(1)
     x[-50:] += 0.1
     monkeypatch.setattr(offline_segmentation, "_ruptures", lambda: None)
-    assert second_opinion(x, 50) is None
+    assert offline_check(x, 50) is None
 
 
-def test_the_same_samples_give_the_same_opinion():
+def test_the_same_samples_give_the_same_result():
     """Older samples than the window and repeated asking change nothing."""
     x = noise(1)
     x[-50:] += 0.1
-    assert second_opinion(x, 50) == second_opinion(np.concatenate((noise(9), x)), 50) == second_opinion(x, 50)
+    assert offline_check(x, 50) == offline_check(np.concatenate((noise(9), x)), 50) == offline_check(x, 50)
 
 
 def test_levels_of_a_series_are_found_and_small_moves_are_not():

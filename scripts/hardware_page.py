@@ -135,7 +135,7 @@ def _count(rule: CountRule) -> str:
 
 
 def _state(rule: StateRule) -> str:
-    return f"{rule.when}, for {_span(rule.timing.hold)}" if rule.timing.hold else rule.when
+    return f"{rule.when}, for {_span(rule.debounce.hold)}" if rule.debounce.hold else rule.when
 
 
 def _span(seconds: float) -> str:

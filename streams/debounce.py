@@ -1,5 +1,4 @@
-"""Debounces conditions: a suspicion is raised after a hold, refreshed each minute, and cleared after
-absence."""
+"""Debounces conditions: suspicions are raised after a hold, refreshed, and cleared after absence."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ class _Condition:
 
 
 @dataclass(frozen=True, slots=True)
-class Timing:
+class Debounce:
     """Seconds of event time: ``hold`` before raising, ``refresh`` between updates, ``clear`` of absence.
 
     A ``sticky`` condition is a permanent fault; it is dropped without a clear. Defaults are chosen: a refresh
@@ -50,35 +49,37 @@ class NodeConditions:
         """Return the keys that must be observed even when they do not hold."""
         return tuple(self._held)
 
-    def observe(self, key: Key, active: bool, ts: float, *, timing: Timing, make: Make) -> list[Suspicion]:
+    def observe(
+        self, key: Key, active: bool, ts: float, *, debounce: Debounce, make: Make
+    ) -> list[Suspicion]:
         """Process whether the condition holds at ``ts``; return the suspicion to emit, if any."""
         held = self._held.get(key)
         if not active:
-            return [] if held is None else self._absent(key, held, ts, timing=timing, make=make)
+            return [] if held is None else self._absent(key, held, ts, debounce=debounce, make=make)
         if held is None:
             held = self._held[key] = _Condition(since=ts, last_true=ts)
         held.last_true = ts
         if held.last_emitted is None:
-            if ts - held.since < timing.hold:
+            if ts - held.since < debounce.hold:
                 return []
             held.last_emitted = ts
             return [make("raise", held.since)]
-        if ts - held.last_emitted < timing.refresh:
+        if ts - held.last_emitted < debounce.refresh:
             return []
         held.last_emitted = ts
         return [make("update", held.since)]
 
     def _absent(
-        self, key: Key, held: _Condition, ts: float, *, timing: Timing, make: Make
+        self, key: Key, held: _Condition, ts: float, *, debounce: Debounce, make: Make
     ) -> list[Suspicion]:
         # The hold has no gaps: a single sample without the condition starts it anew.
         if held.last_emitted is None:
             del self._held[key]
             return []
-        if ts - held.last_true < timing.clear:
+        if ts - held.last_true < debounce.clear:
             return []
         del self._held[key]
-        return [] if timing.sticky else [make("clear", held.since)]
+        return [] if debounce.sticky else [make("clear", held.since)]
 
 
 class ConditionBank:
@@ -108,11 +109,11 @@ class ConditionBank:
         return sorted(keys.items())
 
     def observe(
-        self, node: int, key: Key, active: bool, ts: float, *, timing: Timing, make: Make
+        self, node: int, key: Key, active: bool, ts: float, *, debounce: Debounce, make: Make
     ) -> list[Suspicion]:
         """Call ``NodeConditions.observe`` for one node."""
         held = self._nodes.setdefault(node, NodeConditions())
-        found = held.observe(key, active, ts, timing=timing, make=make)
+        found = held.observe(key, active, ts, debounce=debounce, make=make)
         self._pending[node] = bool(held.pending())
         if not self._pending[node]:
             del self._nodes[node]

@@ -4,7 +4,7 @@ from collections.abc import Callable, Set
 from functools import partial
 
 from slowrank.telemetry import Suspicion
-from streams.debounce import ConditionBank, Key, Make, State, Timing
+from streams.debounce import ConditionBank, Debounce, Key, Make, State
 from streams.node.batch import Batch
 from streams.node.detector import Found
 from streams.suspicions import Claim
@@ -24,7 +24,7 @@ def observe(
     batch: Batch,
     active: Set[tuple[int, Key]],
     *,
-    timing: Callable[[Key], Timing],
+    debounce: Callable[[Key], Debounce],
     claim: Callable[[int, Key], Claim],
 ) -> Found:
     """Observe the ``active`` (sample, key) and the pending conditions; yield suspicions in order of both."""
@@ -33,5 +33,5 @@ def observe(
         for key in sorted(keys):
             make = at(partial(claim, k, key), ts)
             holds = (k, key) in active
-            for s in bank.observe(node, key, holds, ts, timing=timing(key), make=make):
+            for s in bank.observe(node, key, holds, ts, debounce=debounce(key), make=make):
                 yield k, s

@@ -7,7 +7,7 @@ import numpy as np
 from slowrank.telemetry.records import GPUS_RELEASED
 from slowrank.telemetry.schema import Owner
 from streams.columns import Mask
-from streams.debounce import ConditionBank, Key, Timing
+from streams.debounce import ConditionBank, Debounce, Key
 from streams.node.batch import Batch, Part, Shape
 from streams.node.conditions import observe
 from streams.node.config import NodeConfig
@@ -39,7 +39,7 @@ class GpuPresence:
     counters: Mapping[Owner, tuple[str, ...]] = {}
 
     def __init__(self, shape: Shape, nodes: int, config: NodeConfig) -> None:
-        self._timing = Timing(hold=config.gone)
+        self._debounce = Debounce(hold=config.gone)
         self._known = np.zeros((nodes, shape.gpus), np.bool_)
         self._conditions = ConditionBank(nodes)
 
@@ -63,7 +63,7 @@ class GpuPresence:
                 return _unreadable(batch.place(k))
             return _gone(batch.place(k), key[1], named=key[1] in batch.samples[k].gpu_ids)
 
-        return observe(self._conditions, batch, lost, timing=lambda _: self._timing, claim=claim)
+        return observe(self._conditions, batch, lost, debounce=lambda _: self._debounce, claim=claim)
 
     def restart(self, node: int) -> None:
         """Expect no GPU until it is read again."""

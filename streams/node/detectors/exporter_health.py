@@ -7,7 +7,7 @@ import numpy as np
 
 from slowrank.telemetry import Evidence, NodeSample
 from slowrank.telemetry.schema import SAMPLE_SCHEMAS, Owner
-from streams.debounce import ConditionBank, Key, Timing
+from streams.debounce import ConditionBank, Debounce, Key
 from streams.node.batch import Batch, Shape
 from streams.node.conditions import observe
 from streams.node.config import NodeConfig
@@ -28,7 +28,7 @@ silent."""
 # Keys of the conditions; there is one exporter a node, and it has no name.
 _SKEWED: Key = (0, "")
 _STUCK: Key = (1, "")
-_TIMING = Timing(hold=10.0)
+_DEBOUNCE = Debounce(hold=10.0)
 """Chosen: ten ticks, above a clock being stepped and an exporter that skips a few."""
 
 
@@ -50,7 +50,7 @@ class ExporterHealth:
             place = batch.place(k)
             return skewed(place, float(offset[k])) if key == _SKEWED else _stuck(place)
 
-        return observe(self._conditions, batch, active, timing=lambda _: _TIMING, claim=claim)
+        return observe(self._conditions, batch, active, debounce=lambda _: _DEBOUNCE, claim=claim)
 
     def restart(self, node: int) -> None:
         """A reboot ends neither condition."""

@@ -16,7 +16,7 @@ from slowrank.telemetry import Evidence, HangVote, Suspicion
 from slowrank.telemetry.records import Family
 from slowrank.telemetry.schema import Owner
 from streams.columns import FloatArray
-from streams.debounce import ConditionBank, Key, State, Timing
+from streams.debounce import ConditionBank, Debounce, Key, State
 from streams.node.batch import Batch, Shape
 from streams.node.config import NodeConfig
 from streams.node.counters import Increase
@@ -33,9 +33,9 @@ PROOF, HINT = 3.0, 0.5
 """Weights (log likelihood ratios) of a node that is proven idle, and of one whose GPUs stand idle, which a
 data stall explains as well. Chosen: the second decides nothing alone."""
 
-_IDLE = Timing()
+_IDLE = Debounce()
 # A single sample of a working GPU ends it: the job is back. Hold chosen: three ticks.
-_LEFT = Timing(hold=3.0, refresh=300.0, clear=0.0)
+_LEFT = Debounce(hold=3.0, refresh=300.0, clear=0.0)
 _END: Key = (0, "")
 
 
@@ -129,7 +129,7 @@ class IdleNodes:
         def make(state: State, onset: float) -> Suspicion:
             return _left(place, state, ts, onset)
 
-        return self._left.observe(int(batch.index[k]), _END, ended, ts, timing=_LEFT, make=make)
+        return self._left.observe(int(batch.index[k]), _END, ended, ts, debounce=_LEFT, make=make)
 
     def _follow(self, batch: Batch, k: int, seen: "_NodeResult") -> list[Suspicion]:
         node = int(batch.index[k])

@@ -16,7 +16,7 @@ from detectors.changepoint.detector import ChangeDetectorBank
 from slowrank.telemetry import Baseline, Evidence, Subject, Suspicion
 from slowrank.telemetry.schema import Owner
 from streams.columns import FloatArray
-from streams.debounce import State, Timing
+from streams.debounce import Debounce, State
 from streams.node.batch import Batch, Shape
 from streams.node.config import NodeConfig
 from streams.node.counters import Increase
@@ -36,7 +36,7 @@ MIN_SIGMAS = 6.0
 """Smallest shift of the distance to the siblings, in units of the noise floor and of the measured noise.
 Chosen: high, as a fleet has millions of series."""
 
-REFRESH_SECONDS = Timing().refresh
+REFRESH_SECONDS = Debounce().refresh
 FAST_PORT_BITS_PER_SECOND = 10e9
 """Slower ports are not watched. Chosen: they carry management traffic, no collectives."""
 

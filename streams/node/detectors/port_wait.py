@@ -8,7 +8,7 @@ from detectors.node.port_wait import APART, PortWaitBank
 from slowrank.telemetry import Evidence
 from slowrank.telemetry.schema import Owner
 from streams.columns import Mask
-from streams.debounce import ConditionBank, Key, Timing
+from streams.debounce import ConditionBank, Debounce, Key
 from streams.node.batch import Batch, Shape
 from streams.node.conditions import observe
 from streams.node.config import NodeConfig
@@ -20,7 +20,7 @@ WAIT, SENT = "nic.port.xmit_wait_ticks_total", "nic.port.tx_bytes_total"
 
 _WAITS = Symptom("link.nic_slow", "nic", "warning", 2.0)
 _WAITS_ON = Symptom("link.nic_slow", "nic", "warning", 3.0, alone=True)
-_RULES = ((_WAITS, Timing(hold=10.0)), (_WAITS_ON, Timing(hold=30.0)))
+_RULES = ((_WAITS, Debounce(hold=10.0)), (_WAITS_ON, Debounce(hold=30.0)))
 """A wait of half a minute opens a finding alone. Chosen: colliding flows make a port wait too, but only for
 the collectives of a step or two, ten times shorter."""
 
@@ -59,7 +59,7 @@ class PortWait:
             ratio = float(ratios[k, batch.nic.ids[k].index(key[1])])
             return _claim(_RULES[key[0]][0], ratio, batch.place(k), key[1])
 
-        return observe(self._conditions, batch, active, timing=lambda key: _RULES[key[0]][1], claim=claim)
+        return observe(self._conditions, batch, active, debounce=lambda key: _RULES[key[0]][1], claim=claim)
 
     def restart(self, node: int) -> None:
         """Learn the usual waits anew."""

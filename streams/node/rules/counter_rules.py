@@ -12,7 +12,7 @@ import numpy as np
 from slowrank.telemetry import Evidence, Subject
 from slowrank.telemetry.records import Family, Severity
 from streams.columns import Array, Mask
-from streams.debounce import Timing
+from streams.debounce import Debounce
 from streams.suspicions import Claim
 
 
@@ -82,14 +82,14 @@ class CountRule:
     usual: float | None = None
 
     @property
-    def timing(self) -> Timing:
+    def debounce(self) -> Debounce:
         """The hold is 0: the window of the count takes its place."""
-        return Timing(sticky=self.sticky)
+        return Debounce(sticky=self.sticky)
 
 
 @dataclass(frozen=True, slots=True)
 class StateRule:
-    """``test`` holds on an instance for ``timing.hold`` seconds; ``metric`` is shown as the evidence.
+    """``test`` holds on an instance for ``debounce.hold`` seconds; ``metric`` is shown as the evidence.
 
     ``when`` is the test in words.
     """
@@ -98,7 +98,7 @@ class StateRule:
     when: str
     metric: str
     test: Callable[[Mapping[str, Array]], Mask]
-    timing: Timing
+    debounce: Debounce
     symptom: Symptom
     source: str
 

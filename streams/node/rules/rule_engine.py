@@ -108,7 +108,7 @@ class CountRules:
             ),
             ts,
         )
-        return self._conditions.observe(node, key, holds, ts, timing=rule.timing, make=make)
+        return self._conditions.observe(node, key, holds, ts, debounce=rule.debounce, make=make)
 
     def _risen(self, batch: Batch, increase: Increase) -> list[tuple[int, Key]]:
         ids, risen, delta = batch.part(self._owner).ids, [], increase.of_all(self._metrics)
@@ -173,7 +173,7 @@ class StateRules:
     def _observe(self, batch: Batch, k: int, key: Key, value: float, *, holds: bool) -> list[Suspicion]:
         node, ts, rule = int(batch.index[k]), float(batch.ts[k]), self._rules[key[0]]
         make = at(lambda: _state_claim(rule, value, batch.subject(k, self._owner, key[1])), ts)
-        return self._conditions.observe(node, key, holds, ts, timing=rule.timing, make=make)
+        return self._conditions.observe(node, key, holds, ts, debounce=rule.debounce, make=make)
 
 
 def _stands_out(rule: CountRule, total: float, siblings: Sequence[float]) -> bool:
@@ -210,7 +210,7 @@ def _count_claim(rule: CountRule, total: float, subject: Subject, *, trusted: bo
 
 def _state_claim(rule: StateRule, value: float, subject: Subject) -> Claim:
     seen = Evidence(metric=rule.metric, unit="1", detector="state", value=value, note=rule.name)
-    note = f"{rule.name} for {rule.timing.hold:g} s or more"
+    note = f"{rule.name} for {rule.debounce.hold:g} s or more"
     rule_id = f"state.{rule.name}"
     return rule.symptom.claim(
         subject, seen, detector=rule_id, catalogue_id="states", rule_id=rule_id, note=note

@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 
 from slowrank.telemetry.schema import Owner
-from streams.debounce import ConditionBank, Timing
+from streams.debounce import ConditionBank, Debounce
 from streams.node.batch import Batch, Shape
 from streams.node.conditions import at
 from streams.node.config import NodeConfig
@@ -14,7 +14,7 @@ from streams.node.detector import Found, Increases, Origin
 from streams.suspicions import Claim, Place
 
 PACKETS = "nic.port.rx_packets_total"
-HOLD = Timing(hold=5.0)
+HOLD = Debounce(hold=5.0)
 
 
 class ToyDetector:
@@ -33,7 +33,7 @@ class ToyDetector:
                 make = at(partial(toy_claim, batch.place(k)), float(batch.ts[k]))
                 holds = (k, key) in active
                 node, ts = int(batch.index[k]), float(batch.ts[k])
-                for s in self._conditions.observe(node, key, holds, ts, timing=HOLD, make=make):
+                for s in self._conditions.observe(node, key, holds, ts, debounce=HOLD, make=make):
                     yield k, s
 
     def restart(self, node: int) -> None:

@@ -14,7 +14,7 @@ BoolArray = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Extent:
     """Where a fault acts within the arrays of a ``Condition``: rows, and columns of GPU and NIC arrays."""
 
     nodes: slice
@@ -88,11 +88,11 @@ class Condition:
         arrays = {f.name: getattr(self, f.name).copy() for f in fields(self) if f.name != "rates"}
         return replace(self, **arrays, rates={name: rate.copy() for name, rate in self.rates.items()})
 
-    def add_errors(self, counter: str, place: Place, per_second: float) -> None:
-        """Add errors a second to a counter of GPUs (``gpu.…``) or NIC ports (``nic.…``) at ``place``."""
+    def add_errors(self, counter: str, extent: Extent, per_second: float) -> None:
+        """Add errors a second to a counter of GPUs (``gpu.…``) or NIC ports (``nic.…``) at ``extent``."""
         of_gpus = counter.startswith("gpu.")
         rate = self.rates.setdefault(counter, np.zeros((self.clock if of_gpus else self.link).shape))
-        rate[place.nodes, place.gpus if of_gpus else place.nics] += per_second
+        rate[extent.nodes, extent.gpus if of_gpus else extent.nics] += per_second
 
 
 def healthy(nodes: int, gpus: int, nics: int) -> Condition:

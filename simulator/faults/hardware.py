@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from simulator.cluster.layout import ClusterSpec, FloatArray
-from simulator.faults.condition import Condition, Place, healthy
+from simulator.faults.condition import Condition, Extent, healthy
 from simulator.faults.fault import Fault
 
 PARTS = 8
@@ -24,7 +24,7 @@ def nodes_of(spec: ClusterSpec, fault: Fault) -> range:
     return range(first, min(first + around, spec.nodes))
 
 
-def place_of(spec: ClusterSpec, fault: Fault, nodes: range) -> Place:
+def extent_of(spec: ClusterSpec, fault: Fault, nodes: range) -> Extent:
     """Return where the fault acts in arrays that hold ``nodes``; empty where it does not reach them."""
     reached = nodes_of(spec, fault)
     first, end = max(reached.start, nodes.start), min(reached.stop, nodes.stop)
@@ -34,7 +34,7 @@ def place_of(spec: ClusterSpec, fault: Fault, nodes: range) -> Place:
     one = fault.gpu is not None and scope in ("gpu", "nic")
     nic = spec.nic_of(fault.gpu or 0)
     gpu = fault.gpu or 0
-    return Place(
+    return Extent(
         rows,
         slice(gpu, gpu + 1) if one or scope == "nic" else slice(None),
         slice(nic, nic + 1) if one or scope in ("nic", "rail") else slice(None),
@@ -46,21 +46,21 @@ class Hardware:
 
     def __init__(self, spec: ClusterSpec, faults: Iterable[Fault], nodes: range) -> None:
         self._spec, self._nodes = spec, nodes
-        self._places: list[tuple[Fault, Place]] = []
+        self._extents: list[tuple[Fault, Extent]] = []
         for fault in faults:
             self.add(fault)
         self._healthy = healthy(len(nodes), spec.gpus, spec.nics)
 
     def add(self, fault: Fault) -> None:
         """Add a fault, unless it does not reach these nodes."""
-        place = place_of(self._spec, fault, self._nodes)
-        if place.nodes.start < place.nodes.stop:
-            self._places.append((fault, place))
+        extent = extent_of(self._spec, fault, self._nodes)
+        if extent.nodes.start < extent.nodes.stop:
+            self._extents.append((fault, extent))
 
     @property
     def faults(self) -> list[Fault]:
         """The faults that reach these nodes."""
-        return [fault for fault, _ in self._places]
+        return [fault for fault, _ in self._extents]
 
     def at(self, t: float, phase: FloatArray | None = None) -> Condition:
         """Return the condition at ``t``, or at ``t + phase[node]`` of each node (seconds from the start).
@@ -69,13 +69,13 @@ class Hardware:
         other times and must not be changed.
         """
         condition = self._healthy
-        for fault, place in self._places:
-            moment = t if phase is None else t + float(phase[place.nodes.start])
+        for fault, extent in self._extents:
+            moment = t if phase is None else t + float(phase[extent.nodes.start])
             if fault.severity(moment) > 0:
                 condition = condition.copy() if condition is self._healthy else condition
                 dose = fault.dose(moment)
                 for effect in fault.row.effects:
-                    effect(condition, place, dose)
+                    effect(condition, extent, dose)
         return condition
 
     def slowdown(self, begun: float, seconds: float) -> FloatArray:
@@ -90,8 +90,8 @@ class Hardware:
     def only(self, fault: Fault) -> Condition:
         """Return the condition at the onset of ``fault`` without other faults."""
         condition = self._healthy.copy()
-        place = next(place for f, place in self._places if f is fault)
+        extent = next(extent for f, extent in self._extents if f is fault)
         dose = fault.dose(fault.onset)
         for effect in fault.row.effects:
-            effect(condition, place, dose)
+            effect(condition, extent, dose)
         return condition

@@ -18,7 +18,7 @@ from benchmarks.quality.scoring.matching import Alarm
 
 Floats = npt.NDArray[np.float64]
 Rule = Callable[[Floats, float], list[tuple[int, int]]]
-Place = tuple[str, int | None]
+Device = tuple[str, int | None]
 
 MERGE_SECONDS = 60.0
 """Chosen: in favour of the baselines, longer than a fault takes to reach all GPUs of a node."""
@@ -72,7 +72,7 @@ def alarms_of(recorder: Recorder, baseline: Baseline, knob: float) -> tuple[Alar
 
 def _hits(
     recorder: Recorder, baseline: Baseline, knob: float
-) -> Iterable[tuple[str, list[tuple[float, Place]]]]:
+) -> Iterable[tuple[str, list[tuple[float, Device]]]]:
     if baseline.on == "steps":
         for steps in recorder.steps():
             found = baseline.rule(steps.seconds, knob)
@@ -83,7 +83,7 @@ def _hits(
             yield samples.job_id, [(float(samples.ts[t]), (samples.nodes[n], None)) for t, n in found]
 
 
-def _merged(job: str, hits: list[tuple[float, Place]]) -> Iterable[Alarm]:
+def _merged(job: str, hits: list[tuple[float, Device]]) -> Iterable[Alarm]:
     by_node: dict[str, list[tuple[float, int | None]]] = {}
     for at, (node, gpu) in sorted(hits, key=lambda hit: hit[0]):
         by_node.setdefault(node, []).append((at, gpu))

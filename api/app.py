@@ -23,7 +23,7 @@ from api.http import problems
 from api.http.client_address import networks
 from api.http.cursors import Cursors
 from api.http.idempotency import reserve_idempotency_key
-from api.http.middleware import Edge
+from api.http.middleware import OuterLayer
 from api.http.query import known_parameters
 from api.metrics import ApiMetrics, DatabaseGauges, new_registry
 from api.openapi import document
@@ -142,7 +142,7 @@ def create_app(
             expose_headers=CORS_ANSWER_HEADERS,
         )
     app.add_middleware(
-        Edge,
+        OuterLayer,
         allowed_hosts=allowed_hosts(settings),
         observe=metrics.observe,
         body_limits={

@@ -51,7 +51,7 @@ class ConnectionLimits:
     """A request's head is one packet or a few; nginx gives it 60 s, Apache 20 s."""
 
     body_seconds: float = 65.0
-    """Longer than the limit of ``middleware.Edge`` (60 s), so that the client gets its 408."""
+    """Longer than the limit of ``middleware.OuterLayer`` (60 s), so that the client gets its 408."""
 
     sending_seconds: float = 30.0
     """For every ``PROGRESS_BYTES`` of an answer."""

@@ -33,7 +33,7 @@ Observe = Callable[[str, str, int, float], None]
 
 
 @dataclass(slots=True)
-class Edge:
+class OuterLayer:
     """The outermost ASGI layer.
 
     ``observe(method, route, status, seconds)`` is called for every response. ``body_limits`` maps a path to

@@ -97,7 +97,7 @@ def _allowed(request: Request, routes: Sequence[BaseRoute]) -> str:
         match, _ = route.matches(request.scope)
         if match is not Match.NONE and isinstance(route, Route):
             methods |= route.methods or set()
-    # HEAD is answered wherever GET is (middleware.Edge).
+    # HEAD is answered wherever GET is (middleware.OuterLayer).
     return ", ".join(sorted(methods | ({"HEAD"} if "GET" in methods else set())))
 
 

@@ -12,7 +12,7 @@ from psycopg import sql
 
 import api
 from api.app import create_app, openapi_document
-from api.http.middleware import Edge
+from api.http.middleware import OuterLayer
 from store.pool import open_pool
 
 PROBLEM = "application/problem+json"
@@ -79,7 +79,7 @@ def test_an_endless_body_is_cut_off(client):
 
 def test_a_body_that_never_ends_is_given_up(app):
     """A client that sends half a body keeps nothing waiting for ever."""
-    edge = Edge(app, frozenset({"localhost"}), lambda *_: None, body_seconds=0.2)
+    layer = OuterLayer(app, frozenset({"localhost"}), lambda *_: None, body_seconds=0.2)
 
     async def stalling():
         yield b"{"
@@ -87,7 +87,7 @@ def test_a_body_that_never_ends_is_given_up(app):
 
     async def post():
         async with httpx.AsyncClient(
-            transport=httpx.ASGITransport(edge), base_url="http://localhost"
+            transport=httpx.ASGITransport(layer), base_url="http://localhost"
         ) as http:
             return await asyncio.wait_for(http.post("/api/v1/keys", content=stalling()), 10)
 

@@ -4,20 +4,20 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from slowrank.telemetry import Suspicion
+from streams.job.aspect import Aspect, Key
 from streams.job.config import JobStageConfig
 from streams.job.step_aligner import Step
-from streams.job.topic import Key, Topic
 from streams.job.view import JobView
 
 
 class JobDetector(Protocol):
-    """One detector of one job. While the job runs, it alone raises and clears what its ``topics`` are about.
+    """One detector of one job. While the job runs, it alone raises and clears what its ``aspects`` are about.
 
     Pure: it never blocks, never raises on a whole step, and reads no clock.
     """
 
     @property
-    def topics(self) -> tuple[Topic, ...]:
+    def aspects(self) -> tuple[Aspect, ...]:
         """What its suspicions are about."""
         ...
 

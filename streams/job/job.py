@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from detectors.straggler.core import DecisionCore, HeldSlow, StepResult
 from slowrank.telemetry import UNKNOWN_NODE, JobSteps, OpenStep, RankPace, Suspicion
+from streams.job.aspect import Key
 from streams.job.config import JobStageConfig
 from streams.job.core import make_core
 from streams.job.detector import JobDetector
@@ -17,7 +18,6 @@ from streams.job.pace import Paces
 from streams.job.step_aligner import Step, StepAligner
 from streams.job.step_rows import Rows
 from streams.job.table import GpuPlace
-from streams.job.topic import Key
 from streams.job.view import JobView
 from streams.open_suspicions import OpenSuspicions
 
@@ -145,7 +145,7 @@ class Job:
         view = self._view(core, result, frozenset(self.aligner.late_for(step)))
         for detector in self._detectors:
             standing = detector.step(view, step)
-            own = [key for key in open_ if key[0] in detector.topics]
+            own = [key for key in open_ if key[0] in detector.aspects]
             if standing or own:
                 out += open_.settle(standing, own, at)
         if at >= self._paces.due:
@@ -204,5 +204,5 @@ def _moved(held: Iterable[HeldSlow], before: Sequence[int], now: Sequence[int]) 
 
 
 def _ends(key: Key, ranks: frozenset[int]) -> bool:
-    topic, rank = key
-    return topic.ends_with == "roster" or (topic.ends_with == "rank" and rank not in ranks)
+    aspect, rank = key
+    return aspect.ends_with == "roster" or (aspect.ends_with == "rank" and rank not in ranks)

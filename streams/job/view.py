@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 from detectors.straggler.core import DecisionCore, Ints, StepResult
 from slowrank.telemetry import UNKNOWN_NODE, Subject, Suspicion
+from streams.job.aspect import Aspect, Key
 from streams.job.step_rows import Identity
-from streams.job.topic import Key, Topic
 from streams.open_suspicions import OpenSuspicions
 
 
@@ -30,9 +30,9 @@ class JobView:
     late: frozenset[int] = frozenset()
     world_size: int = 0
 
-    def standing(self, *topics: Topic) -> dict[Key, Suspicion]:
-        """Return the open suspicions about some topics."""
-        return {key: self.open[key] for key in self.open if key[0] in topics}
+    def standing(self, *aspects: Aspect) -> dict[Key, Suspicion]:
+        """Return the open suspicions about some aspects."""
+        return {key: self.open[key] for key in self.open if key[0] in aspects}
 
     @property
     def nodes(self) -> int:

@@ -11,6 +11,7 @@ from detectors.decision.core import HypothesisCore
 from detectors.decision.families import Layout
 from detectors.straggler.core import Timing
 from slowrank.telemetry import Suspicion
+from streams.job.aspect import Aspect, Key
 from streams.job.config import JobStageConfig
 from streams.job.core import nodes_of, tensor_groups_of
 from streams.job.detector import OfCore
@@ -18,11 +19,10 @@ from streams.job.detectors.slow_ranks import SlowRanks
 from streams.job.step_aligner import Step
 from streams.job.step_rows import COORDS, Identity
 from streams.job.suspicions import STEPS, TRIAL
-from streams.job.topic import Key, Topic
 from streams.job.view import JobView
 
-_OF_TIMING: dict[Timing, Topic] = {
-    timing: Topic(f"{TRIAL}.{timing}", ends_with="rank", outlast_job=True) for timing in get_args(Timing)
+_OF_TIMING: dict[Timing, Aspect] = {
+    timing: Aspect(f"{TRIAL}.{timing}", ends_with="rank", outlast_job=True) for timing in get_args(Timing)
 }
 
 
@@ -42,9 +42,9 @@ class DecisionTrial(OfCore):
         self._places: tuple[Identity, ...] = ()
 
     @property
-    def topics(self) -> tuple[Topic, ...]:
+    def aspects(self) -> tuple[Aspect, ...]:
         """What its suspicions are about."""
-        return self._slow.topics
+        return self._slow.aspects
 
     def step(self, view: JobView, step: Step) -> Mapping[Key, Suspicion]:
         """Return the ranks that the second core holds slow."""

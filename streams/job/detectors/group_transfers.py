@@ -15,15 +15,15 @@ from detectors.job.imbalance import slowdown
 from detectors.robust import nan_median
 from slowrank.telemetry import Evidence, Suspicion
 from slowrank.telemetry.records import Suspect
+from streams.job.aspect import Aspect, Key
 from streams.job.config import JobStageConfig
 from streams.job.step_aligner import Floats, Step
 from streams.job.step_rows import COORDS, SECONDS
 from streams.job.suspicions import WEIGHT_SLOW, about_job, dated
-from streams.job.topic import Key, Topic
 from streams.job.view import JobView
 
-GROUP = Topic("group", cost="even")
-TRANSFER = Topic("transfer", ends_with="rank", outlast_job=True)
+GROUP = Aspect("group", cost="even")
+TRANSFER = Aspect("transfer", ends_with="rank", outlast_job=True)
 
 VOTES = "group_votes"
 """Source id of its suspicions."""
@@ -45,7 +45,7 @@ _COMM, _STEP = SECONDS.index("comm"), SECONDS.index("step")
 class GroupTransfers:
     """Rounds of one set of ranks; a round is ten seconds of event time and at least three steps."""
 
-    topics = (GROUP, TRANSFER)
+    aspects = (GROUP, TRANSFER)
 
     def __init__(self, config: JobStageConfig) -> None:
         self._roster: tuple[int, ...] = ()
@@ -60,7 +60,7 @@ class GroupTransfers:
     def step(self, view: JobView, step: Step) -> Mapping[Key, Suspicion]:
         """Return the slow groups of the last round, and the rank in which they meet."""
         at = step.closed_at
-        standing = view.standing(*self.topics)
+        standing = view.standing(*self.aspects)
         if self._roster != view.roster:
             self._begin(view)
             standing = {}

@@ -11,13 +11,13 @@ from detectors.job.progress import Stall, StallWatch
 from detectors.job.stopped_rows import StoppedRows
 from slowrank.telemetry import Evidence, HangVote, OpenStep, Suspicion
 from slowrank.telemetry.records import Suspect
+from streams.job.aspect import Aspect, Key
 from streams.job.config import JobStageConfig
 from streams.job.step_aligner import Step
 from streams.job.suspicions import PROGRESS, dated
-from streams.job.topic import Key, Topic
 from streams.job.view import JobView, spans
 
-HANG: Key = (Topic("hang"), -1)
+HANG: Key = (Aspect("hang"), -1)
 
 _AMONG_ABSENT = 0.9
 """Probability that one of the ranks that did not arrive is the one that the job waits for (chosen: that of
@@ -40,7 +40,7 @@ class HangDetector:
     besides.
     """
 
-    topics = (HANG[0],)
+    aspects = (HANG[0],)
 
     def __init__(self, config: JobStageConfig) -> None:
         self.stalls = StallWatch()
@@ -56,7 +56,7 @@ class HangDetector:
     def step(self, view: JobView, step: Step) -> Mapping[Key, Suspicion]:
         """Return a stall that stands: a row of a new step ends it, and no whole step does."""
         self._rows.update(step.present)
-        return view.standing(*self.topics)
+        return view.standing(*self.aspects)
 
     def new_step(self, number: int, ts: float, *, sent: float) -> None:
         """Note the first row of step ``number``, made at ``ts``, sent at ``sent``."""

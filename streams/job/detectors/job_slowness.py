@@ -5,25 +5,25 @@ from collections.abc import Mapping
 from detectors.job.job_wide import JobSlowness, SlowStage
 from detectors.job.shared_wait import SharedWait
 from slowrank.telemetry import Evidence, Suspicion
+from streams.job.aspect import Aspect, Key
 from streams.job.detector import OfCore
 from streams.job.step_aligner import Step
 from streams.job.suspicions import STEPS, WEIGHT_SLOW, about_job
-from streams.job.topic import Key, Topic
 from streams.job.view import JobView, spans
 
-_TOPICS = {
-    "stage": Topic("stage", cost="even"),
-    "position": Topic("position", cost="past"),
-    "workload": Topic("workload", cost="even"),
-    "input": Topic("input", cost="past"),
-    "unmeasured": Topic("unmeasured", cost="past"),
+_ASPECTS = {
+    "stage": Aspect("stage", cost="even"),
+    "position": Aspect("position", cost="past"),
+    "workload": Aspect("workload", cost="even"),
+    "input": Aspect("input", cost="past"),
+    "unmeasured": Aspect("unmeasured", cost="past"),
 }
 
 
 class JobSlownessDetector(OfCore):
     """Slowness that no rank causes, from when it shows until it has been gone for several looks."""
 
-    topics = tuple(_TOPICS.values())
+    aspects = tuple(_ASPECTS.values())
 
     def step(self, view: JobView, step: Step) -> Mapping[Key, Suspicion]:
         """Return what is slow now, and what was and is not known to have gone."""
@@ -31,10 +31,10 @@ class JobSlownessDetector(OfCore):
         now: dict[Key, Suspicion] = {}
         for found in job_wide.present:
             number = -1 if found.stage is None else found.stage.group
-            now[_TOPICS[found.kind], number] = _suspicion(view, found, at)
+            now[_ASPECTS[found.kind], number] = _suspicion(view, found, at)
         # Another slow stage takes the place of the one before.
-        over = {_TOPICS[kind] for kind in job_wide.gone} | {topic for topic, _ in now}
-        kept = {key: last for key, last in view.standing(*self.topics).items() if key[0] not in over}
+        over = {_ASPECTS[kind] for kind in job_wide.gone} | {aspect for aspect, _ in now}
+        kept = {key: last for key, last in view.standing(*self.aspects).items() if key[0] not in over}
         return now | kept
 
 

@@ -8,14 +8,14 @@ import numpy as np
 
 from detectors.job.loss import LossAnomaly, LossWatch, Series
 from slowrank.telemetry import Baseline, Evidence, Suspicion
+from streams.job.aspect import Aspect, Key
 from streams.job.config import JobStageConfig
 from streams.job.step_aligner import Floats, Step
 from streams.job.step_rows import LOSSES
 from streams.job.suspicions import dated
-from streams.job.topic import Key, Topic
 from streams.job.view import JobView
 
-_TOPICS: dict[Series, Topic] = {"loss": Topic("loss"), "grad_norm": Topic("grad_norm")}
+_ASPECTS: dict[Series, Aspect] = {"loss": Aspect("loss"), "grad_norm": Aspect("grad_norm")}
 
 _WEIGHT = 4.0
 _WEIGHT_DIVERGENCE = 1.0
@@ -26,7 +26,7 @@ never pages."""
 class LossDetector:
     """Loss and gradient norm of one run of a job."""
 
-    topics = tuple(_TOPICS.values())
+    aspects = tuple(_ASPECTS.values())
 
     def __init__(self, config: JobStageConfig) -> None:
         self._config = config.loss
@@ -35,7 +35,7 @@ class LossDetector:
     def restart(self, *, new_run: bool) -> None:
         """Learn anew what is usual, where a new run begins."""
         if new_run:
-            self._watches = [LossWatch(series, self._config) for series in _TOPICS]
+            self._watches = [LossWatch(series, self._config) for series in _ASPECTS]
 
     def step(self, view: JobView, step: Step) -> Mapping[Key, Suspicion]:
         """Return the anomalies that stand."""
@@ -43,7 +43,7 @@ class LossDetector:
         for watch, values in zip(self._watches, step.values[LOSSES], strict=True):
             anomaly = watch.update(step.closed_at, _of_job(values))
             if anomaly is not None:
-                standing[_TOPICS[watch.series], -1] = _suspicion(view, anomaly, step.closed_at)
+                standing[_ASPECTS[watch.series], -1] = _suspicion(view, anomaly, step.closed_at)
         return standing
 
 

@@ -1,4 +1,4 @@
-"""What open suspicions have cost: the accounts of ``detectors.job.lost_time``, kept by topic and rank."""
+"""What open suspicions have cost: the accounts of ``detectors.job.lost_time``, kept by aspect and rank."""
 
 from collections.abc import Mapping
 
@@ -7,10 +7,10 @@ import msgspec
 from detectors.job.lost_time import LostTime, Slowdown
 from detectors.robust import nan_median
 from slowrank.telemetry import Lost, Suspicion
+from streams.job.aspect import Aspect, Key
 from streams.job.detectors.slow_ranks import INTERMITTENT
 from streams.job.step_aligner import Step
 from streams.job.step_rows import SECONDS
-from streams.job.topic import Key, Topic
 from streams.job.view import JobView
 
 _STEP, _COMPUTE, _CHECKPOINT = (SECONDS.index(name) for name in ("step", "compute", "checkpoint"))
@@ -19,7 +19,7 @@ _STEP, _COMPUTE, _CHECKPOINT = (SECONDS.index(name) for name in ("step", "comput
 class JobCosts:
     """The costs of one job's suspicions: sees each step before the detectors do, and raises nothing."""
 
-    topics = ()
+    aspects = ()
 
     def __init__(self) -> None:
         self.lost: LostTime[Key] = LostTime()
@@ -52,7 +52,7 @@ class JobCosts:
         return msgspec.structs.replace(s, lost=lost)
 
 
-def _slowdown(topic: Topic, s: Suspicion) -> Slowdown:
+def _slowdown(aspect: Aspect, s: Suspicion) -> Slowdown:
     # What is seen from the first step on has no past.
     began = s.family != "timing" or any(e.change_at is not None for e in s.evidence)
     return Slowdown(
@@ -60,7 +60,7 @@ def _slowdown(topic: Topic, s: Suspicion) -> Slowdown:
         onset_lo=s.onset_lo,
         ratio=s.slowdown_ratio or 1.0,
         job_ratio=s.job_slowdown_ratio or 1.0,
-        of_rank=topic.cost == "rank",
-        changed=topic.cost != "even" and began,
+        of_rank=aspect.cost == "rank",
+        changed=aspect.cost != "even" and began,
         believed=s.overwhelming,
     )

@@ -6,13 +6,13 @@ import msgspec
 
 from detectors.job.missing_rows import MissingRows
 from slowrank.telemetry import UNKNOWN_NODE, Evidence, Suspicion
+from streams.job.aspect import Aspect, Key
 from streams.job.config import JobStageConfig
 from streams.job.step_aligner import Step
 from streams.job.suspicions import PROGRESS, WEIGHT_SLOW, dated
-from streams.job.topic import Key, Topic
 from streams.job.view import JobView
 
-MISSING = Topic("missing", ends_with="rank")
+MISSING = Aspect("missing", ends_with="rank")
 
 
 class MissingRanks:
@@ -22,7 +22,7 @@ class MissingRanks:
     that includes them.
     """
 
-    topics = (MISSING,)
+    aspects = (MISSING,)
 
     def __init__(self, config: JobStageConfig) -> None:
         self._rows = MissingRows()

@@ -8,14 +8,14 @@ from detectors.straggler.core import Ints, SlowGroup, SlowRank
 from detectors.straggler.slow_groups import FAMILIES
 from slowrank.telemetry import Subject, Suspicion
 from slowrank.telemetry.records import Suspect
+from streams.job.aspect import Aspect, Key
 from streams.job.detector import OfCore
 from streams.job.detectors.slow_ranks import PART, suspicion_of
 from streams.job.step_aligner import Step
 from streams.job.suspicions import STEPS, dated
-from streams.job.topic import Key, Topic
 from streams.job.view import JobView
 
-GROUP = Topic("slow group", outlast_job=True, cost="rank")
+GROUP = Aspect("slow group", outlast_job=True, cost="rank")
 
 MOST_SUSPECTS = 64
 """Ranks of a slow group that are listed. Chosen: eight nodes, which are evicted together at most."""
@@ -27,7 +27,7 @@ _NAMED_NODES = 8
 class SlowGroups(OfCore):
     """Groups over several nodes that are slow as one, and their ranks, which open nothing by themselves."""
 
-    topics = (GROUP, PART)
+    aspects = (GROUP, PART)
 
     def step(self, view: JobView, step: Step) -> Mapping[Key, Suspicion]:
         """Return the groups that are slow as one and the ranks that are so as a part of them."""

@@ -4,14 +4,14 @@ from collections.abc import Mapping
 
 from detectors.job.slow_network import SlowNetwork
 from slowrank.telemetry import Evidence, Suspicion
+from streams.job.aspect import Aspect, Key
 from streams.job.detector import OfCore
 from streams.job.step_aligner import Step
 from streams.job.suspicions import STEPS, WEIGHT_SLOW, about_job
-from streams.job.topic import Key, Topic
 from streams.job.view import JobView
 
 # What the network takes for other ranks is learnt anew.
-NETWORK = Topic("network", ends_with="roster", cost="past")
+NETWORK = Aspect("network", ends_with="roster", cost="past")
 
 _KEY: Key = (NETWORK, -1)
 
@@ -19,7 +19,7 @@ _KEY: Key = (NETWORK, -1)
 class SlowNetworkDetector(OfCore):
     """A slow network, from when it shows until it has recovered."""
 
-    topics = (NETWORK,)
+    aspects = (NETWORK,)
 
     def step(self, view: JobView, step: Step) -> Mapping[Key, Suspicion]:
         """Return that the network is slow, if so."""

@@ -16,21 +16,21 @@ from detectors.straggler.core import (
     Timing,
 )
 from slowrank.telemetry import Baseline, Evidence, Peers, Suspicion
+from streams.job.aspect import Aspect, Key
 from streams.job.config import JobStageConfig
 from streams.job.detector import OfCore
 from streams.job.step_aligner import Step
 from streams.job.suspicions import STEPS, WEIGHT_SLOW, dated
-from streams.job.topic import Key, Topic
 from streams.job.view import JobView
 
 OFFLINE = "kernel_cpd"
 """Source id of evidence from the offline segmentation."""
 
-_OF_TIMING: dict[Timing, Topic] = {
-    timing: Topic(timing, ends_with="rank", outlast_job=True, cost="rank") for timing in get_args(Timing)
+_OF_TIMING: dict[Timing, Aspect] = {
+    timing: Aspect(timing, ends_with="rank", outlast_job=True, cost="rank") for timing in get_args(Timing)
 }
-PART = Topic("part", ends_with="rank", outlast_job=True)
-INTERMITTENT = Topic("intermittent", ends_with="rank", outlast_job=True, cost="rank")
+PART = Aspect("part", ends_with="rank", outlast_job=True)
+INTERMITTENT = Aspect("intermittent", ends_with="rank", outlast_job=True, cost="rank")
 COMPUTE = _OF_TIMING["compute"]
 
 _WEIGHT_SUSPECTED = 2.0
@@ -55,10 +55,10 @@ class SlowRanks(OfCore):
     """Ranks slow in compute, in loading or in the rest of the step, from when the core finds them; those
     that are slow as a part of their group are in its finding (``slow_groups``)."""
 
-    def __init__(self, config: JobStageConfig, *, of_timing: Mapping[Timing, Topic] = _OF_TIMING) -> None:
+    def __init__(self, config: JobStageConfig, *, of_timing: Mapping[Timing, Aspect] = _OF_TIMING) -> None:
         super().__init__(config)
         self._of_timing = of_timing
-        self.topics = tuple(of_timing.values())
+        self.aspects = tuple(of_timing.values())
 
     def step(self, view: JobView, step: Step) -> Mapping[Key, Suspicion]:
         """Return the ranks found slow and not recovered."""
@@ -69,7 +69,7 @@ class SlowRanks(OfCore):
             if not view.core.is_part(slow.timing, slow.rank)
         }
         recovered = {(self._of_timing[timing], view.roster[i]) for timing, i in view.result.recovered}
-        for key, last in view.standing(*self.topics).items():
+        for key, last in view.standing(*self.aspects).items():
             # The core reports who becomes slow and who recovers: whoever is neither has stayed slow.
             part = view.core.is_part(_timing(key[0], self._of_timing), view.roster.index(key[1]))
             if key not in standing and key not in recovered and not part:
@@ -89,7 +89,7 @@ class SlowRanks(OfCore):
 class IntermittentRanks(OfCore):
     """Ranks that are slow on and off."""
 
-    topics = (INTERMITTENT,)
+    aspects = (INTERMITTENT,)
 
     def step(self, view: JobView, step: Step) -> Mapping[Key, Suspicion]:
         """Return the ranks found intermittent that were slow for a moment lately."""
@@ -107,14 +107,14 @@ class IntermittentRanks(OfCore):
 def open_ranks(keys: Iterable[Key], roster: tuple[int, ...]) -> Iterator[HeldSlow]:
     """Yield the slow ranks among the ``keys`` of open suspicions, by their places in the roster."""
     of_timing = {PART: COMPUTE}
-    for topic, rank in keys:
-        topic = of_timing.get(topic, topic)
-        if topic in _OF_TIMING.values() and rank in roster:
-            yield HeldSlow(_timing(topic, _OF_TIMING), roster.index(rank))
+    for aspect, rank in keys:
+        aspect = of_timing.get(aspect, aspect)
+        if aspect in _OF_TIMING.values() and rank in roster:
+            yield HeldSlow(_timing(aspect, _OF_TIMING), roster.index(rank))
 
 
-def _timing(topic: Topic, of_timing: Mapping[Timing, Topic]) -> Timing:
-    return next(timing for timing, known in of_timing.items() if known is topic)
+def _timing(aspect: Aspect, of_timing: Mapping[Timing, Aspect]) -> Timing:
+    return next(timing for timing, known in of_timing.items() if known is aspect)
 
 
 def suspicion_of(view: JobView, slow: SlowRank, at: float) -> Suspicion:

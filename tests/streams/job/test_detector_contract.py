@@ -10,20 +10,20 @@ from alerts.finding import Finding
 from benchmarks.detection.step_jobs import records, synchronous
 from slowrank.telemetry import Suspicion
 from streams.config.detector_catalogue import NAMES
+from streams.job.aspect import Aspect, Key
 from streams.job.catalogue import JOB_DETECTORS
 from streams.job.config import JobStageConfig
 from streams.job.suspicions import WEIGHT_SLOW, about_job
-from streams.job.topic import Key, Topic
 from streams.pipeline import local_pipeline
 from tests.streams.job.job_tables import SuspectingStage, healthy, layout
 
-TOPIC = Topic("toy")
+ASPECT = Aspect("toy")
 
 
 class SlowSteps:
     """A detector of steps twice as long as the first one."""
 
-    topics = (TOPIC,)
+    aspects = (ASPECT,)
 
     def __init__(self, config):
         self._first = None
@@ -37,7 +37,7 @@ class SlowSteps:
         if seconds < 2 * self._first:
             return {}
         return {
-            (TOPIC, -1): about_job(
+            (ASPECT, -1): about_job(
                 view,
                 step.closed_at,
                 catalogue_id="workload",
@@ -69,15 +69,15 @@ def spied(make, seen):
     class Spy:
         def __init__(self, config):
             self._inner = make(config)
-            self.topics = self._inner.topics
+            self.aspects = self._inner.aspects
 
         def restart(self, *, new_run):
             self._inner.restart(new_run=new_run)
 
         def step(self, view, step):
-            before = view.standing(*self.topics)
+            before = view.standing(*self.aspects)
             standing = self._inner.step(view, step)
-            assert view.standing(*self.topics) == before, "a detector only reads what is open"
+            assert view.standing(*self.aspects) == before, "a detector only reads what is open"
             seen.append((step.closed_at, standing))
             return standing
 
@@ -85,16 +85,16 @@ def spied(make, seen):
 
 
 @pytest.mark.parametrize("make", DETECTORS, ids=lambda make: make.__name__)
-def test_detector_returns_suspicions_of_its_own_topics(make):
-    """Keys are of the detector's topics, suspicions of the job's cluster and time; it only reads the open."""
+def test_detector_returns_suspicions_of_its_own_aspects(make):
+    """Keys are of the detector's aspects, suspicions of the job's cluster and time; it reads the open."""
     seen: list[tuple[float, Mapping[Key, Suspicion]]] = []
     stage = SuspectingStage(detectors=[*(d for d in JOB_DETECTORS if d is not make), spied(make, seen)])
     for record in records(job()):
         stage.process(record)
     assert len(seen) >= 100
-    topics = set(make(JobStageConfig()).topics)
+    aspects = set(make(JobStageConfig()).aspects)
     for at, standing in seen:
-        assert {topic for topic, _ in standing} <= topics
+        assert {aspect for aspect, _ in standing} <= aspects
         assert all(s.subject.job_id == "job" for s in standing.values())
         assert all(s.onset_lo <= s.onset and s.ts <= at for s in standing.values())
         assert {s.catalogue_id for s in standing.values()} <= NAMES
@@ -125,8 +125,8 @@ def test_detector_goes_on_after_a_restart(make):
 
 def test_topics_belong_to_one_detector():
     """No two detectors raise and clear the same keys."""
-    topics = [topic for make in DETECTORS for topic in make(JobStageConfig()).topics]
-    assert len(topics) == len(set(topics)) == len({topic.name for topic in topics})
+    aspects = [aspect for make in DETECTORS for aspect in make(JobStageConfig()).aspects]
+    assert len(aspects) == len(set(aspects)) == len({aspect.name for aspect in aspects})
 
 
 @pytest.fixture

@@ -1,12 +1,12 @@
-"""What the suspicions of a job are about."""
+"""Aspects of a job: what its suspicions are about."""
 
 from dataclasses import dataclass
 from typing import Literal
 
 
 @dataclass(frozen=True, slots=True)
-class Topic:
-    """What suspicions are about, by ``name``.
+class Aspect:
+    """An aspect of a job that suspicions are about, such as hangs or slow ranks, by ``name``.
 
     ``ends_with`` is what ends them besides their detector: the ``rank`` leaves the job, the set of ranks
     (``roster``) changes, or the ``job`` ends. The end of the job ends all but those that ``outlast_job``: no
@@ -21,5 +21,5 @@ class Topic:
     cost: Literal["rank", "past", "even"] | None = None
 
 
-Key = tuple[Topic, int]
-"""What a suspicion of a job is about, and the rank or group concerned (-1 = the job)."""
+Key = tuple[Aspect, int]
+"""The aspect that a suspicion of a job is about, and the rank or group concerned (-1 = the job)."""

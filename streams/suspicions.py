@@ -16,8 +16,8 @@ _INDEX_DIGITS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """The node, its job and its domains: what all subjects on a node have in common."""
+class Location:
+    """Where a subject is: its node, with the node's job and domains."""
 
     cluster: str
     node: str
@@ -26,10 +26,10 @@ class Place:
     switch: str | None = None
 
     @staticmethod
-    def of(sample: NodeSample) -> "Place":
-        """Return the place a sample was read at."""
+    def of(sample: NodeSample) -> "Location":
+        """Return where a sample was read."""
         rack, switch = sample.labels.get("rack"), sample.labels.get("switch")
-        return _place(sample.cluster, sample.node, sample.job_id, rack, switch)
+        return _location(sample.cluster, sample.node, sample.job_id, rack, switch)
 
     def whole_node(self) -> Subject:
         """Return the node itself as a subject."""
@@ -58,21 +58,21 @@ class Place:
 
 
 # A node's samples all come from one place, and making it anew each second costs more than finding it.
-_place = lru_cache(maxsize=1 << 16)(Place)
+_location = lru_cache(maxsize=1 << 16)(Location)
 
 
 def subject_of(event: NodeEvent) -> Subject:
     """Return what an event is about: a GPU, a NIC port, or the whole node."""
     named = event.subject
     job = named.get("job_id")
-    place = Place(event.cluster, event.node, None if job is None else str(job))
+    location = Location(event.cluster, event.node, None if job is None else str(job))
     if named.get("gpu_index") is not None:
-        return place.gpu(str(named["gpu_index"]))
+        return location.gpu(str(named["gpu_index"]))
     if named.get("gpu_uuid"):
-        return place.gpu(str(named["gpu_uuid"]))
+        return location.gpu(str(named["gpu_uuid"]))
     if named.get("nic"):
-        return place.nic(f"{named['nic']}/{named['port']}" if named.get("port") else str(named["nic"]))
-    return place.whole_node()
+        return location.nic(f"{named['nic']}/{named['port']}" if named.get("port") else str(named["nic"]))
+    return location.whole_node()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ import numpy as np
 from slowrank.telemetry import NodeSample, Subject
 from slowrank.telemetry.schema import SAMPLE_SCHEMAS, Block, Owner
 from streams.columns import Array, FloatArray, Mask, Rows, spread, stacked
-from streams.suspicions import Place
+from streams.suspicions import Location
 
 Columns = dict[str, Array]
 
@@ -109,16 +109,16 @@ class Batch:
         """Return the columns of one kind of device."""
         return {"gpu": self.gpu, "nic": self.nic, "host": self.host}[owner]
 
-    def place(self, k: int) -> Place:
+    def location(self, k: int) -> Location:
         """Return the location of the k-th sample's node."""
-        return Place.of(self.samples[k])
+        return Location.of(self.samples[k])
 
     def subject(self, k: int, owner: Owner, name: str) -> Subject:
         """Return the device ``name`` of the k-th sample's node as a subject."""
-        place = self.place(k)
+        location = self.location(k)
         if owner == "host":
-            return place.whole_node()
-        return place.gpu(name) if owner == "gpu" else place.nic(name)
+            return location.whole_node()
+        return location.gpu(name) if owner == "gpu" else location.nic(name)
 
 
 def _part(

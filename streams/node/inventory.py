@@ -6,7 +6,7 @@ import zlib
 from slowrank.telemetry import NodeAnnounced, NodeSample
 from slowrank.telemetry.hardware.boards import boards_in
 from streams.deadlines import NextDeadline
-from streams.suspicions import Place
+from streams.suspicions import Location
 
 REPEAT_SECONDS = 300
 """Chosen: a third of ``streams.cluster.inventory.EXPECTED_SECONDS``, so that two may be lost."""
@@ -28,8 +28,8 @@ class NodeAnnouncer:
         self._read: dict[tuple[str, str], tuple[int, str | None, dict[str, str]]] = {}
         self._oldest = NextDeadline()
 
-    def update(self, sample: NodeSample, place: Place, after: float = -math.inf) -> list[NodeAnnounced]:
-        """Return the announcement that a sample read at ``place`` makes due, if any.
+    def update(self, sample: NodeSample, location: Location, after: float = -math.inf) -> list[NodeAnnounced]:
+        """Return the announcement that a sample read at ``location`` makes due, if any.
 
         ``after``: event time that the announcement may not precede.
         """
@@ -41,20 +41,20 @@ class NodeAnnouncer:
             return []
         self._read[key] = read
         before = self._last.get(key, (0.0, None))[1]
-        job = place.job_id or (before and before[3])
+        job = location.job_id or (before and before[3])
         boards = boards_in(sample.labels) or (before[4] if before else {})
-        content = (turn, place.rack, place.switch, job, boards)
+        content = (turn, location.rack, location.switch, job, boards)
         if before == content:
             return []
         self._last[key] = (sample.ts, content)
         self._oldest.note(sample.ts)
         return [
             NodeAnnounced(
-                cluster=place.cluster,
-                node=place.node,
-                job_id=place.job_id,
-                rack=place.rack,
-                switch=place.switch,
+                cluster=location.cluster,
+                node=location.node,
+                job_id=location.job_id,
+                rack=location.rack,
+                switch=location.switch,
                 # At whole seconds, so that the announcements of a fleet are folded in few steps.
                 ts=float(math.ceil(max(sample.ts, after))),
                 ports=len(sample.nic_ids),

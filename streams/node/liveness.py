@@ -13,7 +13,7 @@ from alerts.kinds import UNHEARD_KIND
 from slowrank.telemetry import Suspicion
 from streams.deadlines import NextDeadline
 from streams.silent_nodes import SilenceConfig
-from streams.suspicions import Claim, HangClaim, Place
+from streams.suspicions import Claim, HangClaim, Location
 
 Kind = Literal["exporter.stale", "node.silent"]
 
@@ -37,7 +37,7 @@ class _Node:
     ``until`` is the event time of the last suspicion about its silence; ``left``: no longer expected.
     """
 
-    place: Place
+    location: Location
     last: float
     gap: float = math.inf
     raised: set[Kind] = field(default_factory=set)
@@ -66,17 +66,17 @@ class Liveness:
         """How many nodes are expected to go on sending."""
         return sum(not node.left for node in self._nodes.values())
 
-    def update(self, place: Place, ts: float) -> list[Suspicion]:
+    def update(self, location: Location, ts: float) -> list[Suspicion]:
         """Process a node's record of event time ``ts``; return the suspicions that it ends."""
-        node = self._nodes.get((place.cluster, place.node))
+        node = self._nodes.get((location.cluster, location.node))
         if node is None:
-            self._add(place, ts)
+            self._add(location, ts)
             return []
         # The result must not depend on whether a tick came between two records: check the gap here as well.
         silence = ts - node.last
         found = self._missed_at(node, ts) if silence > self._config.unheard else []
         if silence > self._config.remembered:
-            self._add(place, ts)
+            self._add(location, ts)
             return found
         # A spool that drains brings a record older than the suspicion; the clear must not be dated before it.
         ends = max(ts, node.until)
@@ -88,27 +88,27 @@ class Liveness:
             found += [claim.suspicion("clear", ts=ends, onset=node.last) for claim in claims]
             node.raised = set()
         if silence > self._config.expected:
-            self._add(place, ts)
+            self._add(location, ts)
             return found
         node.certain = node.unheard = node.left = False
-        node.place, node.last, node.gap = place, max(node.last, ts), abs(ts - node.last)
+        node.location, node.last, node.gap = location, max(node.last, ts), abs(ts - node.last)
         # A lower bound of its deadline, cheaper than the deadline itself, which is hardly ever reached.
         wait = max(self._soonest, min(_MISSED * node.gap - _ROUNDING, self._latest))
         self._due.note(node.last + wait)
         return found
 
-    def update_late(self, place: Place, ts: float) -> list[Suspicion]:
+    def update_late(self, location: Location, ts: float) -> list[Suspicion]:
         """Process a record that the node's own clock dates before its last one.
 
         It counts as a sign of life only where ``ts``, in the cluster's time, is younger than the last: a
         clock was set back. Otherwise the record arrived late.
         """
-        node = self._nodes.get((place.cluster, place.node))
-        return self.update(place, ts) if node is not None and ts > node.last else []
+        node = self._nodes.get((location.cluster, location.node))
+        return self.update(location, ts) if node is not None and ts > node.last else []
 
-    def suspected_until(self, place: Place) -> float:
+    def suspected_until(self, location: Location) -> float:
         """Return the event time of the last suspicion about a silence of a node; -inf without one."""
-        node = self._nodes.get((place.cluster, place.node))
+        node = self._nodes.get((location.cluster, location.node))
         return -math.inf if node is None else node.until
 
     def tick(self, event_time: float) -> list[Suspicion]:
@@ -125,8 +125,8 @@ class Liveness:
         self._due.counted(map(self._deadline, self._nodes.values()))
         return found
 
-    def _add(self, place: Place, ts: float) -> None:
-        node = self._nodes[place.cluster, place.node] = _Node(place, ts)
+    def _add(self, location: Location, ts: float) -> None:
+        node = self._nodes[location.cluster, location.node] = _Node(location, ts)
         self._due.note(self._deadline(node))
 
     def _missed(self, node: _Node) -> float:
@@ -194,7 +194,7 @@ def _claim(node: _Node, kind: Kind, *, certain: bool = False) -> Claim:
         catalogue_id="silence",
         family="silence",
         kind=kind,
-        subject=node.place.whole_node(),
+        subject=node.location.whole_node(),
         weight=3.0 if certain else 1.0,
         overwhelming=certain,
         note=_NO_RECORD,
@@ -211,7 +211,7 @@ def _unheard(node: _Node, state: Literal["raise", "clear"], ts: float) -> Suspic
         catalogue_id="silence",
         family="silence",
         kind=UNHEARD_KIND,
-        subject=node.place.whole_node(),
+        subject=node.location.whole_node(),
         weight=1.0,
         note=_NO_RECORD,
     )
@@ -220,13 +220,13 @@ def _unheard(node: _Node, state: Literal["raise", "clear"], ts: float) -> Suspic
 
 def _to_its_job(node: _Node, state: Literal["raise", "clear"], ts: float) -> list[Suspicion]:
     """Return the vote on a hang of the node's job, if it has one: its work cannot be seen, or can again."""
-    if node.place.job_id is None:
+    if node.location.job_id is None:
         return []
     claim = HangClaim(
         signal="no_telemetry",
         detector=_UNHEARD,
         family="telemetry",
-        subject=node.place.whole_node(),
+        subject=node.location.whole_node(),
         weight=0.0,
         note=_NO_RECORD,
     )

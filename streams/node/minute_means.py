@@ -13,7 +13,7 @@ from slowrank.telemetry.schema import SAMPLE_SCHEMAS, Block
 from streams.columns import FloatArray, as_float, stacked
 from streams.gray_features import FEATURES, LARGEST, WINDOW_SECONDS, due
 from streams.node.node_table import turns
-from streams.suspicions import Place
+from streams.suspicions import Location
 
 _FEWEST_ROWS = 64
 _TOGETHER = 512
@@ -52,7 +52,7 @@ class _Minute:
 
     def __init__(self) -> None:
         self._rows: dict[tuple[str, str], int] = {}
-        self._places: list[Place] = []
+        self._locations: list[Location] = []
         self._sums = np.zeros((_FEWEST_ROWS, len(FEATURES)))
         self._read = np.zeros((_FEWEST_ROWS, len(FEATURES)))
         self._samples = np.zeros(_FEWEST_ROWS)
@@ -73,13 +73,13 @@ class _Minute:
         means = self._sums / np.maximum(self._read, 1.0)
         for _, row in sorted(self._rows.items()):
             values = zip(FEATURES, means[row].tolist(), self._read[row].tolist(), strict=True)
-            place = self._places[row]
+            location = self._locations[row]
             yield MinuteMeans(
-                cluster=place.cluster,
-                node=place.node,
-                job_id=place.job_id,
-                rack=place.rack,
-                switch=place.switch,
+                cluster=location.cluster,
+                node=location.node,
+                job_id=location.job_id,
+                rack=location.rack,
+                switch=location.switch,
                 ts=due(start),
                 start=start,
                 samples=int(self._samples[row]),
@@ -90,8 +90,8 @@ class _Minute:
         key = (sample.cluster, sample.node)
         row = self._rows.get(key)
         if row is None:
-            row = self._rows[key] = len(self._places)
-            self._places.append(Place.of(sample))
+            row = self._rows[key] = len(self._locations)
+            self._locations.append(Location.of(sample))
             if row == len(self._samples):
                 self._sums, self._read = _doubled(self._sums), _doubled(self._read)
                 self._samples = _doubled(self._samples)

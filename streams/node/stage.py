@@ -13,7 +13,7 @@ from streams.node.liveness import Liveness
 from streams.node.minute_means import MinuteSums
 from streams.node.node_table import NodeTable
 from streams.stage import Input, Output
-from streams.suspicions import Place
+from streams.suspicions import Location
 
 
 class NodeStage:
@@ -72,16 +72,18 @@ class NodeStage:
             if isinstance(record, NodeEvent):
                 outputs += self._events.update(record)
             elif isinstance(record, NodeSample):
-                place = Place.of(record)
+                location = Location.of(record)
                 # In the cluster's time: a clock that is ahead would hide missing records, one that is behind
                 # would feign them.
                 read_at = record.ts - clock_error(record)
                 if number not in samples:
-                    outputs += self._liveness.update_late(place, read_at)
+                    outputs += self._liveness.update_late(location, read_at)
                     continue
                 # Not before the end of a suspected silence, within which a draining spool's records lie.
-                outputs += self._announcer.update(record, place, after=self._liveness.suspected_until(place))
-                outputs += self._liveness.update(place, read_at)
+                outputs += self._announcer.update(
+                    record, location, after=self._liveness.suspected_until(location)
+                )
+                outputs += self._liveness.update(location, read_at)
                 outputs += found[number]
                 outputs += self._events.end_recovered(found[number])
         return outputs

@@ -13,7 +13,7 @@ from streams.node.conditions import observe
 from streams.node.config import NodeConfig
 from streams.node.detector import Found, Increases, Origin
 from streams.node.rules.state_rules import READ_SECONDS, SLOW_READ_SECONDS
-from streams.suspicions import Claim, Place
+from streams.suspicions import Claim, Location
 
 SLOW_SECONDS = 20.0
 """An unfinished read of up to this makes a GPU slow (``state.slow_reads``), not gone. Chosen: ten times the
@@ -60,8 +60,8 @@ class GpuPresence:
 
         def claim(k: int, key: Key) -> Claim:
             if key[0] == _NODE:
-                return _unreadable(batch.place(k))
-            return _gone(batch.place(k), key[1], named=key[1] in batch.samples[k].gpu_ids)
+                return _unreadable(batch.location(k))
+            return _gone(batch.location(k), key[1], named=key[1] in batch.samples[k].gpu_ids)
 
         return observe(self._conditions, batch, lost, debounce=lambda _: self._debounce, claim=claim)
 
@@ -90,7 +90,7 @@ def _slow(gpu: Part) -> Mask:
     return np.asarray((seconds > SLOW_READ_SECONDS) & (seconds < SLOW_SECONDS))
 
 
-def _gone(place: Place, name: str, *, named: bool) -> Claim:
+def _gone(location: Location, name: str, *, named: bool) -> Claim:
     unread = "critical: the GPU is no longer read while the others on the node are"
     unnamed = "error: the GPU is no longer sent while the others on the node are; it may only be hidden"
     return Claim(
@@ -98,7 +98,7 @@ def _gone(place: Place, name: str, *, named: bool) -> Claim:
         catalogue_id="gpu_presence",
         family="event",
         kind="xid.79",
-        subject=place.gpu(name),
+        subject=location.gpu(name),
         weight=6.0,
         score=2.0,
         overwhelming=True,
@@ -107,13 +107,13 @@ def _gone(place: Place, name: str, *, named: bool) -> Claim:
     )
 
 
-def _unreadable(place: Place) -> Claim:
+def _unreadable(location: Location) -> Claim:
     return Claim(
         detector="presence.node",
         catalogue_id="gpu_presence",
         family="telemetry",
         kind="exporter.stale",
-        subject=place.whole_node(),
+        subject=location.whole_node(),
         weight=2.0,
         note="warning: no GPU of the node can be read (driver not loaded, or NVML not reachable)",
     )

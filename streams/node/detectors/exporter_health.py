@@ -14,7 +14,7 @@ from streams.node.config import NodeConfig
 from streams.node.detector import Found, Increases, Origin
 from streams.node.detectors.frozen_readings import SWITCHES
 from streams.node.rules.state_rules import STUCK
-from streams.suspicions import Claim, Place
+from streams.suspicions import Claim, Location
 
 OFFSET = "host.clock_offset_seconds"
 SKEW_SECONDS = 0.5
@@ -47,8 +47,8 @@ class ExporterHealth:
         active |= {(int(k), _STUCK) for k in np.flatnonzero(batch.host[STUCK])}
 
         def claim(k: int, key: Key) -> Claim:
-            place = batch.place(k)
-            return skewed(place, float(offset[k])) if key == _SKEWED else _stuck(place)
+            location = batch.location(k)
+            return skewed(location, float(offset[k])) if key == _SKEWED else _stuck(location)
 
         return observe(self._conditions, batch, active, debounce=lambda _: _DEBOUNCE, claim=claim)
 
@@ -73,27 +73,27 @@ def clock_error(sample: NodeSample) -> float:
     return offset if SKEW_SECONDS < abs(offset) <= BELIEVED_SECONDS else 0.0
 
 
-def skewed(place: Place, offset: float) -> Claim:
+def skewed(location: Location, offset: float) -> Claim:
     """Return the claim about a node whose clock is ``offset`` seconds ahead."""
     return Claim(
         detector="clock",
         catalogue_id="clock",
         family="telemetry",
         kind="host.clock_skew",
-        subject=place.whole_node(),
+        subject=location.whole_node(),
         weight=2.0,
         evidence=(Evidence(metric=OFFSET, unit="s", detector="clock", value=round(offset, 4)),),
         note="warning: the order of what happened here and elsewhere cannot be told",
     )
 
 
-def _stuck(place: Place) -> Claim:
+def _stuck(location: Location) -> Claim:
     return Claim(
         detector="exporter.stuck",
         catalogue_id="silence",
         family="telemetry",
         kind="exporter.stale",
-        subject=place.whole_node(),
+        subject=location.whole_node(),
         weight=2.0,
         evidence=(Evidence(metric=SWITCHES, unit="1", detector="exporter", value=0.0, note="increase"),),
         note="warning: every reading of this node is the last one repeated",

@@ -23,7 +23,7 @@ from streams.node.counters import Increase
 from streams.node.detector import Found, Increases, Origin
 from streams.node.detectors.exporter_health import clock_error
 from streams.node.detectors.watched_metrics import metrics_of
-from streams.suspicions import HangClaim, Place
+from streams.suspicions import HangClaim, Location
 
 CERTAIN_SECONDS = 300.0
 """Idle time that makes a vote certain. Chosen: longer than a first checkpoint or evaluation that is not
@@ -106,7 +106,7 @@ class IdleNodes:
         used, self._used[node] = bool(self._used[node]), False
         if not used:
             return found
-        return [*found, _left(replace(batch.place(k), job_id=job), "raise", ts, ts, released=True)]
+        return [*found, _left(replace(batch.location(k), job_id=job), "raise", ts, ts, released=True)]
 
     def _test(self, batch: Batch, with_job: Numbers, reading: Reading) -> Found:
         nodes = batch.index[with_job]
@@ -124,10 +124,10 @@ class IdleNodes:
             yield from ((k, s) for s in found)
 
     def _observe_end(self, batch: Batch, k: int, *, ended: bool) -> list[Suspicion]:
-        ts, place = float(batch.ts[k]), batch.place(k)
+        ts, location = float(batch.ts[k]), batch.location(k)
 
         def make(state: State, onset: float) -> Suspicion:
-            return _left(place, state, ts, onset)
+            return _left(location, state, ts, onset)
 
         return self._left.observe(int(batch.index[k]), _END, ended, ts, debounce=_LEFT, make=make)
 
@@ -138,7 +138,7 @@ class IdleNodes:
             return [] if raised is None else [self._cleared(node, seen.ts)]
         if raised is None:
             shares = self._bank.shares(np.array([node]), seen.reading)[:, 0]
-            claim = seen.claim(batch.gpu.ids[k], batch.place(k), shares, clock_error(batch.samples[k]))
+            claim = seen.claim(batch.gpu.ids[k], batch.location(k), shares, clock_error(batch.samples[k]))
             raised = _Raised(seen.since, claim, seen.ts)
             self._raised[node], self._is_raised[node] = raised, True
             return [raised.suspicion("raise", seen.ts)]
@@ -174,7 +174,7 @@ class _NodeResult:
         one = slice(i, i + 1)
         self.reading = Reading(**{f.name: getattr(reading, f.name)[one] for f in fields(reading)})
 
-    def claim(self, ids: tuple[str, ...], place: Place, shares: FloatArray, ahead: float) -> HangClaim:
+    def claim(self, ids: tuple[str, ...], location: Location, shares: FloatArray, ahead: float) -> HangClaim:
         """Return the vote for a hang; ``ahead`` is the error of the node's clock in seconds, 0 where it is
         right.
 
@@ -194,7 +194,7 @@ class _NodeResult:
             lasting=self.lasting,
             detector="quiet",
             family=family,
-            subject=place.whole_node(),
+            subject=location.whole_node(),
             weight=PROOF if self.held else HINT,
             score=self.score,
             evidence=tuple(e for e in evidence if np.isfinite(e.value)),
@@ -202,7 +202,7 @@ class _NodeResult:
         )
 
 
-def _left(place: Place, state: State, ts: float, onset: float, *, released: bool = False) -> HangVote:
+def _left(location: Location, state: State, ts: float, onset: float, *, released: bool = False) -> HangVote:
     """Return a vote against a hang: the job has left the node."""
     claim = HangClaim(
         signal="left",
@@ -210,7 +210,7 @@ def _left(place: Place, state: State, ts: float, onset: float, *, released: bool
         detector="quiet.ended",
         score=2.0 if released else 1.0,
         family="host",
-        subject=place.whole_node(),
+        subject=location.whole_node(),
         weight=-4.0,
         note="no process of the job is left on the GPUs of this node",
     )

@@ -14,7 +14,7 @@ from streams.node.conditions import observe
 from streams.node.config import NodeConfig
 from streams.node.detector import Found, Increases, Origin
 from streams.node.rules.counter_rules import Symptom
-from streams.suspicions import Claim, Place
+from streams.suspicions import Claim, Location
 
 WAIT, SENT = "nic.port.xmit_wait_ticks_total", "nic.port.tx_bytes_total"
 
@@ -57,7 +57,7 @@ class PortWait:
 
         def claim(k: int, key: Key) -> Claim:
             ratio = float(ratios[k, batch.nic.ids[k].index(key[1])])
-            return _claim(_RULES[key[0]][0], ratio, batch.place(k), key[1])
+            return _claim(_RULES[key[0]][0], ratio, batch.location(k), key[1])
 
         return observe(self._conditions, batch, active, debounce=lambda key: _RULES[key[0]][1], claim=claim)
 
@@ -80,13 +80,13 @@ def _narrow(batch: Batch) -> Mask:
     return np.asarray(((width > 0) & (width < widest)).any(axis=1))
 
 
-def _claim(symptom: Symptom, ratio: float, place: Place, port: str) -> Claim:
+def _claim(symptom: Symptom, ratio: float, location: Location, port: str) -> Claim:
     return Claim(
         detector="port.wait" if symptom is _WAITS else "port.wait_on",
         catalogue_id="waiting_ports",
         family=symptom.family,
         kind=symptom.kind,
-        subject=place.nic(port),
+        subject=location.nic(port),
         weight=symptom.weight,
         score=max(1.0, min(10.0, ratio / APART)),
         overwhelming=symptom.overwhelming,

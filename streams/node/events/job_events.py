@@ -2,7 +2,7 @@
 
 from slowrank.telemetry import HangVote, JobEnded, NodeEvent, StartupPhase, Suspicion
 from slowrank.telemetry.messages import PHASES
-from streams.suspicions import Claim, HangClaim, Place
+from streams.suspicions import Claim, HangClaim, Location
 
 PAUSES = frozenset({"job.checkpoint", "job.eval", "job.start", "job.restart"})
 END = "job.end"
@@ -65,7 +65,7 @@ def excuse(event: NodeEvent) -> list[HangVote]:
         signal="ended" if ended else "paused",
         detector="job.ended" if ended else "job.paused",
         family="host",
-        subject=Place(event.cluster, event.node, str(job)).whole_node(),
+        subject=Location(event.cluster, event.node, str(job)).whole_node(),
         # The largest weight that one family may have against a hypothesis (``alerts.reasoning.fusion``).
         weight=-4.0,
         note=f"declared: {event.code}",
@@ -83,7 +83,7 @@ def planned(event: NodeEvent) -> list[Suspicion]:
         catalogue_id="events",
         family="host",
         kind="job.planned",
-        subject=Place(event.cluster, event.node, str(job)).whole_node(),
+        subject=Location(event.cluster, event.node, str(job)).whole_node(),
         weight=0.0,
         note=f"declared: {event.code}",
     )

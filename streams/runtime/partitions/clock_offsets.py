@@ -18,7 +18,7 @@ from slowrank.telemetry import JobSteps, NodeEvent, NodeSample, Record, Suspicio
 from slowrank.telemetry.columns import read
 from slowrank.telemetry.schema import SAMPLE_SCHEMAS, STEP_SCHEMAS
 from streams.node.detectors.exporter_health import OFFSET, skewed
-from streams.suspicions import Place
+from streams.suspicions import Location
 
 FAR_SECONDS = 60.0
 """Chosen: well above what a network, a batch or a training step delays a record by. For smaller offsets a
@@ -188,7 +188,7 @@ class ClockCorrector(Generic[T]):
         if not isinstance(record, NodeSample) or bool(behind) == bool(before):
             return
         self._reported[node] = behind
-        claim, ts = skewed(Place.of(record), -(behind or before)), record.ts + behind
+        claim, ts = skewed(Location.of(record), -(behind or before)), record.ts + behind
         self._found.append(claim.suspicion("raise" if behind else "clear", ts=ts, onset=ts))
 
 

@@ -16,7 +16,7 @@ from slowrank.telemetry import Evidence, HangVote, Lost, NodeAnnounced, Subject,
 from streams.cluster import stage as finding_stage
 from streams.cluster.hang_attribution import HangAttribution
 from streams.cluster.stage import FindingStage
-from streams.suspicions import Claim, HangClaim, Place
+from streams.suspicions import Claim, HangClaim, Location
 from tests.streams.versions import events_of, versions_of
 
 T0 = 1_795_160_000.0
@@ -26,7 +26,7 @@ JOB = Subject(type="job", cluster="c", job_id="j1")
 
 
 def place(node, job="j1", rack=None):
-    return Place("c", node, job, rack)
+    return Location("c", node, job, rack)
 
 
 def claim(detector, family, kind, subject, **more):

@@ -9,14 +9,14 @@ from slowrank.telemetry import NodeSample
 from streams.cluster.stage import FindingStage
 from streams.node.inventory import NodeAnnouncer
 from streams.node.liveness import Liveness
-from streams.suspicions import Place
+from streams.suspicions import Location
 
 T0, SILENT_FROM, SECONDS = 1_795_160_000.0, 6, 50
 
 
 def place_of(i, rack, switch):
     at = (f"r{i // rack}", f"s{i // switch}") if rack else (None, None)
-    return Place("c", f"n{i:03d}", None, *at)
+    return Location("c", f"n{i:03d}", None, *at)
 
 
 def announced(place):

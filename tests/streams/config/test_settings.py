@@ -7,7 +7,7 @@ from slowrank.telemetry import NodeAnnounced, Subject, Suspicion
 from streams.config.settings import Configs, Tuning
 from streams.config.toml_file import tuning_of
 from streams.node.inventory import NodeAnnouncer
-from streams.suspicions import Place
+from streams.suspicions import Location
 from tests.streams import traffic
 
 FILE = {
@@ -130,7 +130,7 @@ def test_domains_are_off_when_nobody_is_told_where_nodes_stand(mode, told):
     held = tuning_of({"detectors": {"domains": {"mode": mode}}}, file="f")
     sample = next(traffic.nodes(count=1, seconds=1))
     placed = replace(sample, labels={"rack": "r1"})
-    [announced] = NodeAnnouncer().update(placed, Place.of(placed))
+    [announced] = NodeAnnouncer().update(placed, Location.of(placed))
     judged = held.judged(announced)
     assert isinstance(judged, NodeAnnounced)
     assert (judged.rack == "r1") is told

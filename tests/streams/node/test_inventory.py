@@ -4,7 +4,7 @@ import msgspec
 
 from slowrank.telemetry import NodeSample
 from streams.node.inventory import NodeAnnouncer
-from streams.suspicions import Place
+from streams.suspicions import Location
 
 
 def announced(*seen):
@@ -14,7 +14,7 @@ def announced(*seen):
     )
     announcer = NodeAnnouncer()
     samples = [msgspec.structs.replace(node, ts=ts, job_id=job) for ts, job in seen]
-    found = [a for sample in samples for a in announcer.update(sample, Place.of(sample))]
+    found = [a for sample in samples for a in announcer.update(sample, Location.of(sample))]
     return [(a.ts, a.job_id, a.gpus, a.ports) for a in found]
 
 
@@ -25,7 +25,7 @@ def test_boards_are_announced_when_named_and_hold_until_others_are():
         sample = NodeSample(
             schema=1, cluster="c", node="n", boot_id="b", seq=ts, ts=600.0 + ts, labels=labels
         )
-        found += [a.boards for a in announcer.update(sample, Place.of(sample))]
+        found += [a.boards for a in announcer.update(sample, Location.of(sample))]
     assert found == [{}, {"0": "GPU-a/1"}, {"0": "GPU-a/1"}, {"0": "GPU-b/2"}]
 
 

@@ -7,9 +7,9 @@ import pytest
 from alerts.kinds import UNHEARD_KIND
 from streams.node.liveness import Liveness
 from streams.silent_nodes import SilenceConfig
-from streams.suspicions import Place
+from streams.suspicions import Location
 
-NODE = Place("c", "n1")
+NODE = Location("c", "n1")
 
 
 def spoken(times, ticks=()):
@@ -39,8 +39,8 @@ def test_the_ticks_change_nothing_that_is_said(rhythm):
 
 def test_the_job_of_a_node_is_told_that_it_is_unheard_of():
     """So that its hang is judged by the others; it says nothing for a hang nor against one."""
-    silence, place = Liveness(), Place("c", "n1", job_id="j")
-    said = [s for ts in GONE for s in (*silence.tick(ts), *silence.update(place, ts))]
+    silence, location = Liveness(), Location("c", "n1", job_id="j")
+    said = [s for ts in GONE for s in (*silence.tick(ts), *silence.update(location, ts))]
     of_job = [s for s in said if s.kind == "hang.job"]
     assert [(s.state, s.subject.job_id, s.log_likelihood_ratio) for s in of_job] == [
         ("raise", "j", 0.0),
@@ -67,7 +67,7 @@ def test_other_nodes_change_nothing():
     others = [(1000 + t + rng.random(), f"n{k}") for k in range(2, 9) for t in range(0, 46 if k % 2 else 5)]
     heard = [*((ts, "n1") for ts in GONE), *others]
     for ts, node in sorted([*heard, *((float(t), "") for t in range(1000, 1046))]):
-        said += silence.update(Place("c", node), ts) if node else silence.tick(ts)
+        said += silence.update(Location("c", node), ts) if node else silence.tick(ts)
     assert [(s.kind, s.state, s.ts, s.onset) for s in said if s.subject.node == "n1"] == SAID
 
 
@@ -100,10 +100,10 @@ def test_a_node_back_after_days_is_a_new_one():
 
 def test_who_has_left_is_not_asked_of_any_more():
     """After ten minutes a node has no vote on its job any more: that may run elsewhere by then."""
-    silence, place = Liveness(), Place("c", "n1", job_id="j")
-    said = [s for ts in (1000.0, 1001.0) for s in silence.update(place, ts)]
+    silence, location = Liveness(), Location("c", "n1", job_id="j")
+    said = [s for ts in (1000.0, 1001.0) for s in silence.update(location, ts)]
     said += [s for ts in range(1002, 2000) for s in silence.tick(float(ts))]
-    said += silence.update(place, 2000.0)
+    said += silence.update(location, 2000.0)
     votes = [(s.state, s.ts) for s in said if s.kind == "hang.job"]
     assert votes == [("raise", 1006.0), ("clear", 1601.0)]
     assert silence.known == 1
@@ -120,7 +120,7 @@ def test_nodes_that_never_come_back_are_forgotten():
     silence = Liveness()
     for minute in range(60):
         for i in range(100):
-            silence.update(Place("c", f"n{minute}-{i}"), 60.0 * minute)
+            silence.update(Location("c", f"n{minute}-{i}"), 60.0 * minute)
         silence.tick(60.0 * minute)
     assert silence.known == 11 * 100
 

@@ -11,7 +11,7 @@ from streams.node.batch import Batch, Shape
 from streams.node.conditions import at
 from streams.node.config import NodeConfig
 from streams.node.detector import Found, Increases, Origin
-from streams.suspicions import Claim, Place
+from streams.suspicions import Claim, Location
 
 PACKETS = "nic.port.rx_packets_total"
 HOLD = Debounce(hold=5.0)
@@ -30,7 +30,7 @@ class ToyDetector:
         active = {(int(k), (0, "")) for k in np.flatnonzero(rate > 1e6)}
         for k, keys in self._conditions.due(batch.index, active):
             for key in sorted(keys):
-                make = at(partial(toy_claim, batch.place(k)), float(batch.ts[k]))
+                make = at(partial(toy_claim, batch.location(k)), float(batch.ts[k]))
                 holds = (k, key) in active
                 node, ts = int(batch.index[k]), float(batch.ts[k])
                 for s in self._conditions.observe(node, key, holds, ts, debounce=HOLD, make=make):
@@ -46,13 +46,13 @@ class ToyDetector:
         self._conditions.carry(node, source._conditions, origin.row)
 
 
-def toy_claim(place: Place) -> Claim:
+def toy_claim(location: Location) -> Claim:
     return Claim(
         detector="toy",
         catalogue_id="counters",
         family="nic",
         kind="link.nic_errors",
-        subject=place.whole_node(),
+        subject=location.whole_node(),
         weight=3.0,
         overwhelming=True,
         severity="warning",

@@ -16,7 +16,7 @@ from slowrank.telemetry import Evidence, NodeAnnounced, Subject, Suspicion
 from slowrank.telemetry.records import Family
 from streams.cluster.stage import FindingStage
 from streams.pipeline import local_pipeline
-from streams.suspicions import Claim, Place
+from streams.suspicions import Claim, Location
 from tests.streams.versions import events_of, versions_of
 
 T0 = 1_795_160_000.0
@@ -32,7 +32,7 @@ NODES, PER_RACK, PER_SWITCH, PORTS = 128, 4, 32, 8
 
 
 def place(i):
-    return Place("c", f"n{i:03d}", "j1", f"rack-{i // PER_RACK:02d}", f"leaf-{i // PER_SWITCH}")
+    return Location("c", f"n{i:03d}", "j1", f"rack-{i // PER_RACK:02d}", f"leaf-{i // PER_SWITCH}")
 
 
 def announced(nodes=range(NODES)):

@@ -5,14 +5,14 @@ from hypothesis import strategies as st
 
 from slowrank.telemetry import Heartbeat, StageMessage, encode
 from streams.runtime.partitions.heartbeats import PATIENCE_SECONDS, HeartbeatGate
-from streams.suspicions import Claim, Place
+from streams.suspicions import Claim, Location
 
 SUSPICION = Claim(
     detector="d",
     catalogue_id="silence",
     family="silence",
     kind="node.silent",
-    subject=Place("c", "n").whole_node(),
+    subject=Location("c", "n").whole_node(),
     weight=1.0,
 ).suspicion("raise", ts=5.0, onset=1.0)
 

@@ -1,4 +1,4 @@
-"""Posts several bodies of one delivery to its endpoint, one after the other."""
+"""Posts several requests of one delivery to its endpoint or below it, one after the other."""
 
 import asyncio
 from collections.abc import Mapping
@@ -11,27 +11,37 @@ from api.delivery.sender import Sender
 from slowrank.settings import WEBHOOK_ATTEMPT_SECONDS
 
 
-class Delivery(msgspec.Struct, frozen=True):
-    """What a receiver of the transport ``sequence`` renders: the bodies, and the receipt of them all."""
+class Request(msgspec.Struct, frozen=True):
+    """One request: ``path`` is what follows the URL of the endpoint."""
 
-    bodies: list[msgspec.Raw]
+    body: msgspec.Raw
+    path: str = ""
+
+
+class Delivery(msgspec.Struct, frozen=True):
+    """What a receiver of the transport ``sequence`` renders: the requests, headers and the receipt of all."""
+
+    requests: list[Request]
+    headers: dict[str, str] = {}
     receipt: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class SequenceClient:
-    """Carries a delivery in one request a body; the first that is not accepted ends it."""
+    """Carries a delivery in its requests; the first that is not accepted ends it."""
 
     client: Sender
     total_seconds: float = WEBHOOK_ATTEMPT_SECONDS
 
     async def post(self, url: str, headers: Mapping[str, str], body: bytes, /) -> Answer:
-        """Return the last answer, with the receipt where every body was accepted."""
+        """Return the last answer, with the receipt where every request was accepted."""
         asked, answer = msgspec.json.decode(body, type=Delivery), Answer(error="nothing to send")
         try:
             async with asyncio.timeout(self.total_seconds):
-                for one in asked.bodies:
-                    answer = await self.client.post(url, headers, bytes(one))
+                for one in asked.requests:
+                    answer = await self.client.post(
+                        f"{url}{one.path}", {**headers, **asked.headers}, bytes(one.body)
+                    )
                     if verdict(answer) != "delivered":
                         return answer
         except TimeoutError:

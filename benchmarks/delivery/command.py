@@ -27,7 +27,7 @@ from api.security.signing import new_secret
 from benchmarks.database import own_database
 from benchmarks.delivery.feed import Feed, plan
 from benchmarks.delivery.killing import Lease, NotifierProcess, kill_at_random
-from benchmarks.delivery.receivers import PAGERDUTY_KEY, SLACK_TOKEN, Receivers, served
+from benchmarks.delivery.receivers import OPSGENIE_KEY, PAGERDUTY_KEY, SLACK_TOKEN, Receivers, served
 from benchmarks.delivery.states import RECEIVERS
 from benchmarks.delivery.verdict import Verdict, events_of, states_of, verdict
 from store.findings import webhooks
@@ -36,6 +36,7 @@ from store.pool import open_pool
 
 EVENTS = ("opened", "updated", "escalated", "acknowledged", "resolved", "reopened")
 TEMPLATE = {name: f"{{{{ finding.{name} }}}}" for name in ("id", "status", "severity")}
+ISSUED = {"opsgenie": OPSGENIE_KEY, "pagerduty": PAGERDUTY_KEY, "slack_bot": SLACK_TOKEN}
 LEASE_SECONDS = 20
 """The shortest that the settings allow: after a kill the deliveries it cut off wait that long."""
 
@@ -181,7 +182,7 @@ def _register(pool: ConnectionPool[Any], receivers: Receivers, names: Sequence[s
             created_at=now,
             updated_at=now,
         )
-        secret = {"pagerduty": PAGERDUTY_KEY, "slack_bot": SLACK_TOKEN}.get(name) or new_secret()
+        secret = ISSUED.get(name) or new_secret()
         with pool.connection() as conn:
             webhooks.create(conn, webhook, secret)
 

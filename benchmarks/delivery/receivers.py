@@ -16,6 +16,7 @@ from benchmarks.loopback import serving
 SLACK_TOKEN = "xoxb-0123456789-abcdefghij"
 MAILBOX = "mailto:oncall@example.org"
 PAGERDUTY_KEY = "0123456789abcdefghijklmnopqrstuv"
+OPSGENIE_KEY = "eb243592-faa2-4ba2-a551-1afdf565c889"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,7 @@ class Receivers:
         path = {
             "slack_bot": "/api/chat.postMessage?channel=C0123456789",
             "alertmanager_push": "/api/v2/alerts",
+            "opsgenie": "/v2/alerts",
         }.get(name, "/hook")
         return f"http://127.0.0.1:{self.port}/{name}{path}"
 

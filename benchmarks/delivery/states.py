@@ -117,6 +117,25 @@ def _pagerduty() -> Model:
     return shown
 
 
+def _opsgenie() -> Model:
+    """Alerts by alias, which begins with the finding; an open one keeps its priority."""
+    open_: dict[str, str] = {}
+    severities = {"P1": "critical", "P2": "error", "P3": "warning", "P5": "info"}
+
+    def shown(path: str, body: Any) -> Shown:
+        alias, _, action = path.removeprefix("/v2/alerts").partition("?")[0].lstrip("/").partition("/")
+        alias = alias or body["alias"]
+        if not action:
+            open_.setdefault(alias, severities[body["priority"]])
+        elif action == "close":
+            open_.pop(alias, None)
+        finding = alias.partition("-")[0]
+        of_it = [severity for alias, severity in open_.items() if alias.startswith(finding)]
+        return {finding: "+".join(of_it) or ENDED}
+
+    return shown
+
+
 def _slack(body: Mapping[str, Any]) -> Shown:
     found = _SLACK.fullmatch(body["text"])
     assert found is not None
@@ -151,6 +170,7 @@ _MODELS: dict[str, Callable[[], Model]] = {
     "template": _template,
     "alertmanager": _alertmanager_webhook,
     "alertmanager_push": _alertmanager,
+    "opsgenie": _opsgenie,
     "pagerduty": _pagerduty,
     "slack": _slack_webhook,
     "slack_bot": _slack_bot,

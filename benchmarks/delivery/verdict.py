@@ -52,8 +52,8 @@ Call = tuple[str, str, bool]
 
 
 def _call(arrival: Arrival) -> Call:
-    """Identify a request. A delivery is up to two: an update and a reply (Slack), or, to PagerDuty, a
-    ``trigger`` and an ``acknowledge``."""
+    """Identify a request. A delivery is up to two to one path: an update and a reply (Slack), or, to
+    PagerDuty, a ``trigger`` and an ``acknowledge``; those to Opsgenie have different paths."""
     second = any(mark in arrival.body for mark in (b'"thread_ts"', b'"event_action":"acknowledge"'))
     return arrival.webhook_id, arrival.path, second
 

@@ -6,6 +6,7 @@ from typing import Any
 from api.delivery.receivers.receiver import Finding
 
 _ENDED = frozenset({"resolved", "expired"})
+_ESCAPES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 
 
 def has_ended(finding: Finding) -> bool:
@@ -48,6 +49,18 @@ def facts(finding: Finding) -> list[tuple[str, str]]:
         ("Why", why),
         ("Blast radius", f"{jobs}, {blast.get('ranks', 0)} ranks"),
     ]
+
+
+def escaped(text: object, limit: int) -> str:
+    """Return text with the control characters of HTML and Slack escaped, cut to ``limit`` UTF-16 units."""
+    found, used = [], 0
+    for character in str(text):
+        shown = _ESCAPES.get(character, character if character.isprintable() else " ")
+        used += len(shown) + (character > "\uffff")
+        if used > limit:
+            break
+        found.append(shown)
+    return "".join(found)
 
 
 def _shared_coordinates(subject: Mapping[str, Any]) -> str:

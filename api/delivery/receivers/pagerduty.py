@@ -23,7 +23,7 @@ _NEW_TROUBLE = frozenset({"finding.opened", "finding.reopened", "finding.escalat
 def _render(notification: Notification, public_url: str) -> object:
     finding = notification.finding
     severity = _ENDED if has_ended(finding) else str(finding.get("severity", "info"))
-    return {"bodies": list(_events(notification, severity)), "receipt": severity}
+    return {"requests": [{"body": event} for event in _events(notification, severity)], "receipt": severity}
 
 
 def _events(notification: Notification, severity: str) -> Iterator[Mapping[str, object]]:

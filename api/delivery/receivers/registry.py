@@ -8,6 +8,7 @@ from api.delivery.receivers import (
     alertmanager_push,
     cloudevents,
     email,
+    opsgenie,
     pagerduty,
     slack,
     slack_bot,
@@ -24,6 +25,7 @@ RECEIVERS: tuple[Receiver, ...] = (
     email.RECEIVER,
     slack_bot.RECEIVER,
     slack.RECEIVER,
+    opsgenie.RECEIVER,
     pagerduty.RECEIVER,
     template.RECEIVER,
 )

@@ -2,7 +2,7 @@
 
 import itertools
 
-from api.delivery.receivers.finding_text import facts, has_ended
+from api.delivery.receivers.finding_text import escaped, facts, has_ended
 from api.delivery.receivers.receiver import Finding, Notification, Receiver
 
 # Limits of Block Kit's reference, in characters as JavaScript counts them: a header 150, a field 2,000, a
@@ -20,7 +20,6 @@ PREFIXES = {
     "finding.escalated": "Escalated: ",
     "finding.reopened": "Back again: ",
 }
-_ESCAPES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 
 
 def _render(notification: Notification, public_url: str) -> object:
@@ -67,18 +66,6 @@ def headline(finding: Finding, prefix: str) -> str:
 def title(finding: Finding) -> str:
     """Return the title for Slack's markup."""
     return escaped(finding.get("title", ""), _TITLE)
-
-
-def escaped(text: object, limit: int) -> str:
-    """Return text with Slack's three control characters escaped, cut to ``limit`` UTF-16 units of that."""
-    found, used = [], 0
-    for character in str(text):
-        shown = _ESCAPES.get(character, character if character.isprintable() else " ")
-        used += len(shown) + (character > "\uffff")
-        if used > limit:
-            break
-        found.append(shown)
-    return "".join(found)
 
 
 RECEIVER = Receiver("slack", "application/json", _render, plot="text")

@@ -82,3 +82,29 @@ def test_what_each_receiver_shows(receiver, bodies, shown):
     events = {f"msg_{i}": Event(i, "fnd_a") for i in range(len(bodies))}
     [broken] = verdict(receiver, arrivals, events, [Truth("fnd_a", "a is slow", "open", "info")]).broken
     assert broken == f"fnd_a is shown as {shown} and is info"
+
+
+CREATED = {"alias": "fnd_a-error", "priority": "P2"}
+WORSE = {"alias": "fnd_a-critical", "priority": "P1"}
+
+
+@pytest.mark.parametrize(
+    ("requests", "shown"),
+    [
+        ([("", CREATED)], "error"),
+        ([("", CREATED), ("", CREATED | {"priority": "P1"})], "error"),
+        ([("", CREATED), ("", WORSE)], "error+critical"),
+        ([("", CREATED), ("", WORSE), ("/fnd_a-error/close", {})], "critical"),
+        ([("", CREATED), ("/fnd_a-error/acknowledge", {})], "error"),
+        ([("", CREATED), ("/fnd_a-error/close", {})], "ended"),
+    ],
+)
+def test_what_opsgenie_shows(requests, shown):
+    """Alerts by alias: an open one keeps its priority, whatever is created under its alias."""
+    arrivals = [
+        Arrival("opsgenie", f"/v2/alerts{path}?identifierType=alias", f"msg_{i}", json.dumps(body).encode())
+        for i, (path, body) in enumerate(requests)
+    ]
+    events = {f"msg_{i}": Event(i, "fnd_a") for i in range(len(requests))}
+    [broken] = verdict("opsgenie", arrivals, events, [Truth("fnd_a", "a is slow", "open", "info")]).broken
+    assert broken == f"fnd_a is shown as {shown} and is info"

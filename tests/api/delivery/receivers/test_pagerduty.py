@@ -24,7 +24,8 @@ LINK = "https://slowrank.example.org/findings/fnd_1?t=1.2"
 def delivery(finding, happened, receipt=""):
     at = datetime(2026, 11, 20, 7, 34, 2, tzinfo=UTC)
     notification = Notification("msg_01", happened, at, finding, LINK, KEY, receipt=receipt)
-    return json.loads(receiver_named("pagerduty").body(notification, "https://slowrank.example.org"))
+    sent = json.loads(receiver_named("pagerduty").body(notification, "https://slowrank.example.org"))
+    return sent | {"bodies": [one["body"] for one in sent["requests"]]}
 
 
 def event(finding, happened="finding.opened"):

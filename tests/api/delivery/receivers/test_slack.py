@@ -12,9 +12,9 @@ from alerts.config import FindingConfig
 from alerts.finding import Action
 from alerts.notify import DEFAULT_EVENTS, EventType
 from api.app import create_app
+from api.delivery.receivers.finding_text import escaped
 from api.delivery.receivers.receiver import Notification
 from api.delivery.receivers.registry import receiver_named
-from api.delivery.receivers.slack import escaped
 from api.delivery.slack_client import SlackClient
 from store.findings import findings
 from tests.api.delivery.receivers.slack_server import TOKEN, Slack, refusal

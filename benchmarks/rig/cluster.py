@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -23,6 +24,10 @@ _RANK_NICENESS = -15
 _SPOOL_KILOBYTES = 8192
 
 
+class Ended(RuntimeError):
+    """The rig ends; what waits for a cluster has to stop."""
+
+
 class Cluster:
     """Nodes and job of the name ``name``; every attempt at a job has an id of its own."""
 
@@ -32,6 +37,7 @@ class Cluster:
         self.exporters: dict[str, Process] = {}
         self.job = ""
         self.processor_share = 0.0
+        self.ending = threading.Event()
 
     @property
     def world_size(self) -> int:
@@ -94,6 +100,16 @@ class Cluster:
             for process in self.ranks:
                 with suppress(ChildProcessError):
                     wait(lambda gone=process: not gone.alive(), seconds=10)  # type: ignore[misc]
+
+    def wait(self, condition: Callable[[], bool], *, seconds: float, pause: float = 0.2) -> bool:
+        """Call ``wait``, but raise ``Ended`` once ``ending`` is set: threads receive no signals."""
+
+        def held() -> bool:
+            if self.ending.is_set():
+                raise Ended(self.name)
+            return condition()
+
+        return wait(held, seconds=seconds, pause=pause)
 
     def measure_processor_use(self, rank: int, seconds: float = 2.0) -> None:
         """Measure for some steps which share of a processor a rank uses: ``processor_share``."""

@@ -6,6 +6,7 @@
     --json FILE    where the figures go (benchmarks/results/rig.json)
 
 Needs root, for network namespaces; all addresses are inside them. Exit status 1 when a fault was missed.
+SIGINT and SIGTERM end it with all its processes, namespaces and mounts.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import argparse
 import json
 import os
 import platform
+import signal
 import subprocess
 import sys
 import tempfile
@@ -23,8 +25,9 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import FrameType
 
-from benchmarks.rig.cluster import Cluster, wait
+from benchmarks.rig.cluster import Cluster
 from benchmarks.rig.faults import FAULTS, Fault
 from benchmarks.rig.installation import ROOT, Installation, installed, prepare
 from benchmarks.rig.neighbour import neighbour
@@ -104,7 +107,7 @@ def run_fault(fault: Fault, cluster: Cluster, rank: int, number: int) -> Run:
             return judge(watch.look(), target, fault.kinds, made_at=made_at)
 
         with fault.make(cluster, rank):
-            wait(
+            cluster.wait(
                 lambda: verdict().delay_seconds is not None,
                 seconds=max(_LEAST_PATIENCE_SECONDS, _PATIENCE * deadline),
                 pause=0.5,
@@ -133,10 +136,10 @@ def _rounded(seconds: float | None) -> float | None:
 def _warm_up(cluster: Cluster, job: str) -> tuple[float, int]:
     """Wait until the job has made its first steps; return when half of them were done, and how many."""
     installation = cluster.installation
-    if not wait(lambda: steps_reported(installation, job) >= WARM_STEPS // 2, seconds=_START_SECONDS):
+    if not cluster.wait(lambda: steps_reported(installation, job) >= WARM_STEPS // 2, seconds=_START_SECONDS):
         raise TimeoutError(f"job {job} did not start; see {installation.home}/{job}-rank*.log")
     began, first = time.monotonic(), steps_reported(installation, job)
-    wait(lambda: steps_reported(installation, job) >= WARM_STEPS, seconds=_START_SECONDS)
+    cluster.wait(lambda: steps_reported(installation, job) >= WARM_STEPS, seconds=_START_SECONDS)
     return began, first
 
 
@@ -171,10 +174,16 @@ def run_faults(
                 free.append(cluster)
 
         with ThreadPoolExecutor(len(made)) as pool:
-            for done in as_completed([pool.submit(one, *job) for job in queue]):
-                runs.append(done.result())
-                print(describe(runs[-1]), flush=True)
-                save(runs)
+            try:
+                for done in as_completed([pool.submit(one, *job) for job in queue]):
+                    runs.append(done.result())
+                    print(describe(runs[-1]), flush=True)
+                    save(runs)
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                for cluster in made:
+                    cluster.ending.set()
+                raise
     return runs
 
 
@@ -217,6 +226,7 @@ def run_quiet(options: argparse.Namespace, installation: Installation) -> dict[s
 def main(argv: list[str] | None = None) -> int:
     """Run the rig; in a network namespace of its own, into which it starts itself."""
     options = _options(argv)
+    _exit_on_signals()
     try:
         check_permitted()
     except NotPermitted as error:
@@ -256,7 +266,25 @@ def _start_inside(argv: list[str]) -> int:
     hub = f"sr{os.getpid()}-hub"
     with namespace(hub):
         command = ["ip", "netns", "exec", hub, sys.executable, "-m", "benchmarks.rig", *argv]
-        return subprocess.run(command, env=os.environ | {INSIDE: "1"}, check=False).returncode
+        inside = subprocess.Popen(command, env=os.environ | {INSIDE: "1"})
+        try:
+            return inside.wait()
+        finally:
+            inside.terminate()
+            inside.wait()
+
+
+def _exit_on_signals() -> None:
+    """Let the first SIGINT or SIGTERM raise ``SystemExit``, so that every context removes what it made."""
+
+    def leave(number: int, _frame: FrameType | None) -> None:
+        for each in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(each, signal.SIG_IGN)
+        # 128 + the signal's number, as a shell reports it.
+        sys.exit(128 + number)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, leave)
 
 
 def _options(argv: list[str] | None) -> argparse.Namespace:

@@ -45,8 +45,9 @@ def run(*command: str) -> str:
 @contextmanager
 def namespace(name: str) -> Iterator[None]:
     """Make a network namespace with its loopback up, and delete it at the end."""
-    run("ip", "netns", "add", name)
     try:
+        # Inside, as a signal may end this process between the two.
+        run("ip", "netns", "add", name)
         run("ip", "-n", name, "link", "set", "lo", "up")
         yield
     finally:
@@ -106,8 +107,8 @@ class Node:
 def small_disk(folder: Path, *, kilobytes: int) -> Iterator[None]:
     """Mount a file system of ``kilobytes`` at ``folder``."""
     folder.mkdir(parents=True, exist_ok=True)
-    run("mount", "-t", "tmpfs", "-o", f"size={kilobytes}k", "slowrank-rig", str(folder))
     try:
+        run("mount", "-t", "tmpfs", "-o", f"size={kilobytes}k", "slowrank-rig", str(folder))
         yield
     finally:
         with suppress(subprocess.CalledProcessError):

@@ -18,10 +18,15 @@ from store.text import storable, storable_json
 # is reported some 12 s after its first failure, and a restart that takes less is not.
 FAILING_AFTER = 3
 
+# What an operator sets, in the order of ``_set_values``.
+_SET: LiteralString = (
+    "name, url, format, events, min_severity, kinds, clusters, matchers, wait_seconds, unless_acknowledged, "
+    "interval_seconds, repeat_seconds, template, enabled"
+)
+_SET_VALUES: LiteralString = ", ".join(["%s"] * 14)
 _SELECT: LiteralString = (
-    "SELECT id, name, url, format, events, min_severity, kinds, clusters, matchers, wait_seconds, "
-    "unless_acknowledged, interval_seconds, repeat_seconds, template, enabled, failures, failing_since, "
-    "disabled_reason, created_by, created_at, updated_at FROM webhooks "
+    f"SELECT id, {_SET}, failures, failing_since, disabled_reason, created_by, created_at, updated_at "
+    "FROM webhooks "
 )
 # Columns of the route beside its matchers, in the order of the table's columns.
 _TIMES = ("wait_seconds", "unless_acknowledged", "interval_seconds", "repeat_seconds")
@@ -64,21 +69,11 @@ def create(conn: Connection[Any], webhook: Webhook, secret: str) -> None:
     """Store a new endpoint with its signing secret."""
     with conn.transaction():
         conn.execute(
-            "INSERT INTO webhooks (id, name, url, format, events, min_severity, kinds, clusters, matchers, "
-            "wait_seconds, unless_acknowledged, interval_seconds, repeat_seconds, template, enabled, "
-            "created_by, created_at, updated_at) "
-            "VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)",
+            f"INSERT INTO webhooks (id, {_SET}, created_by, created_at, updated_at) "
+            f"VALUES (%s, {_SET_VALUES}, %s, %s, %s)",
             (
                 webhook.id,
-                storable(webhook.name),
-                storable(webhook.url),
-                webhook.format,
-                _texts(webhook.events),
-                webhook.min_severity,
-                _texts(webhook.kinds),
-                _texts(webhook.clusters),
-                *_settings(webhook),
-                webhook.enabled,
+                *_set_values(webhook),
                 storable(webhook.created_by),
                 webhook.created_at,
                 webhook.updated_at,
@@ -106,21 +101,11 @@ def listed(conn: Connection[Any]) -> list[Webhook]:
 def update(conn: Connection[Any], webhook: Webhook, *, afresh: bool = False) -> bool:
     """Update the settings of an endpoint; ``afresh`` resets its failure count."""
     cursor = conn.execute(
-        "UPDATE webhooks SET name = %s, url = %s, format = %s, events = %s, min_severity = %s, kinds = %s, "
-        "clusters = %s, matchers = %s, wait_seconds = %s, unless_acknowledged = %s, interval_seconds = %s, "
-        "repeat_seconds = %s, template = %s, enabled = %s, updated_at = %s, "
+        f"UPDATE webhooks SET ({_SET}, updated_at) = ({_SET_VALUES}, %s), "
         "failures = CASE WHEN %s THEN 0 ELSE failures END, "
         "failing_since = CASE WHEN %s THEN NULL ELSE failing_since END, disabled_reason = %s WHERE id = %s",
         (
-            storable(webhook.name),
-            storable(webhook.url),
-            webhook.format,
-            _texts(webhook.events),
-            webhook.min_severity,
-            _texts(webhook.kinds),
-            _texts(webhook.clusters),
-            *_settings(webhook),
-            webhook.enabled,
+            *_set_values(webhook),
             webhook.updated_at,
             afresh,
             afresh,
@@ -213,11 +198,22 @@ def _webhook(row: dict[str, Any]) -> Webhook:
     return Webhook(**(row | lists), route=route)
 
 
-def _settings(webhook: Webhook) -> tuple[Any, ...]:
-    """Return the values of the columns from ``matchers`` to ``template``."""
+def _set_values(webhook: Webhook) -> tuple[Any, ...]:
+    """Return the values of the columns ``_SET``."""
     matching = Jsonb(storable_json([asdict(matcher) for matcher in webhook.route.matchers]))
-    template = None if webhook.template is None else Jsonb(storable_json(webhook.template))
-    return (matching, *(getattr(webhook.route, name) for name in _TIMES), template)
+    return (
+        storable(webhook.name),
+        storable(webhook.url),
+        webhook.format,
+        _texts(webhook.events),
+        webhook.min_severity,
+        _texts(webhook.kinds),
+        _texts(webhook.clusters),
+        matching,
+        *(getattr(webhook.route, name) for name in _TIMES),
+        None if webhook.template is None else Jsonb(storable_json(webhook.template)),
+        webhook.enabled,
+    )
 
 
 def _texts(values: Iterable[str]) -> list[str]:

@@ -10,6 +10,9 @@ from markupsafe import Markup
 
 from api.http.times import rfc3339
 
+SEVERITIES = ("ok", "info", "warning", "error", "critical")
+"""By the digit of a GPU's pip and of a rail; "ok" where nothing is open."""
+
 
 def duration(seconds: float) -> str:
     """Return a length of time in its two largest units: ``2 h 05 min``."""

@@ -23,6 +23,8 @@
     const chart = new uPlot({
       width: Math.max(200, place.clientWidth),
       height: 120,
+      // Half a label of the time axis.
+      padding: [null, 20, null, null],
       legend: { show: true },
       cursor: { sync: { key: "node" } },
       scales: { y: { range } },

@@ -8,6 +8,7 @@ from fastapi import APIRouter, Query, Request, Response
 
 from api.deps import Services, ServicesDep
 from api.pages.access import FindingsVisit, Visit, visit
+from api.pages.formats import SEVERITIES
 from api.pages.freshness import warning
 from api.pages.render import page
 from api.pages.route import PageRoute
@@ -26,7 +27,6 @@ MAX_NODES = 2000
 """Nodes in the grid. Chosen: some 300 kB of HTML; a larger fleet is shown cluster by cluster."""
 MAX_FINDINGS = 50
 """Findings below the grid (chosen: more are not read on a page that is for a first look)."""
-SEVERITIES = ("ok", "info", "warning", "error", "critical")
 
 Cluster = Annotated[str, Query(max_length=128)]
 

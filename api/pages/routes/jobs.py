@@ -5,12 +5,13 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
-from api.deps import ServicesDep
+from api.deps import Services, ServicesDep
 from api.http.problems import not_found
 from api.pages.access import Visit, visit
+from api.pages.formats import query
 from api.pages.render import page
 from api.pages.route import PageRoute
-from api.pages.routes.findings import Filters, listed
+from api.pages.routes.findings import Filters, Listed, listed
 from api.routes.dashboard.jobs import RUNNING
 from api.routes.dashboard.ranges import readable
 from api.security.auth import TelemetryReader
@@ -22,6 +23,8 @@ router = APIRouter(include_in_schema=False, route_class=PageRoute)
 
 MAX_JOBS = 100
 """Jobs in the list, the latest first (chosen: what one looks through by eye)."""
+MAX_FINDINGS = 20
+"""Findings on the page of a job (chosen: what one takes in at once); the list has them all."""
 WINDOWS = {"30m": "30 minutes", "2h": "2 hours", "6h": "6 hours", "1d": "1 day", "7d": "7 days"}
 METRICS = {
     "compute_seconds": "time in compute",
@@ -78,9 +81,7 @@ def show_job(
             raise not_found("job", job_id)
         lost = stored.costs_of(conn, cluster, job_id)
         history = stored.attempts(conn, cluster, job_id)
-    findings = None
-    if seen.viewer.may("findings:read"):
-        findings = listed(services, seen, Filters(cluster=cluster, job_id=job_id, status="all")).findings
+    findings = _findings(services, seen, cluster, job_id) if seen.viewer.may("findings:read") else None
     return page(
         request,
         "job.html",
@@ -90,7 +91,9 @@ def show_job(
         ran=(found[0]["last_seen_at"] - found[0]["started_at"]) / timedelta(seconds=1),
         lost=lost,
         attempts=history,
-        findings=findings,
+        findings=None if findings is None else findings.findings,
+        total=0 if findings is None else findings.total,
+        all_findings=query("/findings", status="all", cluster=cluster, job_id=job_id),
         filtered=True,
         since=since,
         metric=metric,
@@ -99,3 +102,12 @@ def show_job(
         public_url=services.settings.public_url.rstrip("/"),
         now=now,
     )
+
+
+def _findings(services: Services, seen: Visit, cluster: str, job_id: str) -> Listed:
+    """Return the most expensive live findings of a job, then the newest ended ones."""
+    live, ended = (
+        listed(services, seen, Filters(cluster=cluster, job_id=job_id, status=status), limit=MAX_FINDINGS)
+        for status in ("live", "ended")
+    )
+    return Listed((live.findings + ended.findings)[:MAX_FINDINGS], live.total + ended.total, "")

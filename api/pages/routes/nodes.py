@@ -7,6 +7,7 @@ from fastapi import APIRouter, Query, Request, Response
 
 from api.deps import ServicesDep
 from api.http.problems import Problem
+from api.pages.formats import SEVERITIES
 from api.pages.render import page
 from api.pages.route import PageRoute
 from api.pages.routes.jobs import WINDOWS, Name, TelemetryVisit, Window
@@ -20,7 +21,6 @@ from store.telemetry.windows import bounded
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
 
 METRICS = tuple(sorted(name for name, metric in STORED.items() if metric.owner == "gpu"))
-_SEVERITIES = ("ok", "info", "warning", "error", "critical")
 
 
 @router.get("/node")
@@ -50,7 +50,7 @@ def show_node(
         viewer=seen.viewer,
         node=found[0],
         state=state_of(found[0], now),
-        severities=[_SEVERITIES[pip] for pip in found[0].pips],
+        severities=[SEVERITIES[pip] for pip in found[0].pips],
         ranks={row["gpu_index"]: row for row in reversed(ranks)},
         # Titles of findings need the scope of findings.
         past=_past(past) if seen.viewer.may("findings:read") else None,

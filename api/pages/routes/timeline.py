@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query, Request, Response
 from api.deps import ServicesDep
 from api.http.times import parse_time, rfc3339
 from api.pages.access import FindingsVisit
-from api.pages.formats import query
+from api.pages.formats import SEVERITIES, query
 from api.pages.render import page
 from api.pages.route import PageRoute
 from api.routes.dashboard.fleet import natural_key
@@ -23,10 +23,14 @@ WINDOWS = {"1h": "1 hour", "6h": "6 hours", "1d": "1 day", "7d": "7 days", "28d"
 GROUPS = {"node": "node", "job": "job_id", "kind": "kind"}
 MAX_BARS = 1000
 """Findings in the picture, the latest first (chosen: more are no picture)."""
+MAX_ROWS = 100
+"""Rows in the picture, the gravest and latest findings first (chosen: what one looks through by eye)."""
 WIDTH = 1000
 """Units of the time axis; a bar is at least two wide, so that a short one is seen."""
 TICKS = 6
 _FIRST = datetime(2000, 1, 1, tzinfo=UTC)
+_Row = tuple[str, list[dict[str, Any]]]
+"""The name of a row and its bars."""
 
 
 @router.get("/timeline")
@@ -49,13 +53,15 @@ def show_timeline(
         wanted = BarFilter(starts=starts, ends=ends, clusters=clusters, limit=MAX_BARS)
         with services.pool.connection() as conn, bounded(conn):
             found = bars(conn, wanted)
+    rows = _rows(found, GROUPS[group], (starts, ends))
     span = ends - starts
     here = {"group": group, "cluster": cluster, "since": since}
     return page(
         request,
         "timeline.html",
         viewer=seen.viewer,
-        rows=_rows(found, GROUPS[group], (starts, ends)),
+        rows=_foremost(rows, MAX_ROWS),
+        hidden=max(0, len(rows) - MAX_ROWS),
         ticks=[starts + span * i / TICKS for i in range(TICKS + 1)],
         width=WIDTH,
         earlier=query("/timeline", **here, to=rfc3339(starts)),
@@ -79,9 +85,7 @@ def _end(text: str, now: datetime) -> datetime:
     return asked if _FIRST <= asked <= now else now
 
 
-def _rows(
-    found: list[dict[str, Any]], column: str, window: tuple[datetime, datetime]
-) -> list[tuple[str, list[dict[str, Any]]]]:
+def _rows(found: list[dict[str, Any]], column: str, window: tuple[datetime, datetime]) -> list[_Row]:
     """Return the bars by row; each has ``x`` and ``wide`` in units of the axis."""
     absent = f"no {column.removesuffix('_id')}"
     ordered = sorted(found, key=lambda row: (natural_key(row[column] or ""), row[column] or "", row["onset"]))
@@ -89,6 +93,18 @@ def _rows(
         (name, [row | _placed(row, window) for row in group])
         for name, group in groupby(ordered, key=lambda row: str(row[column] or absent))
     ]
+
+
+def _foremost(rows: list[_Row], most: int) -> list[_Row]:
+    """Return the ``most`` rows with the gravest and then latest finding, in the order of ``rows``."""
+
+    def rank(row: _Row) -> tuple[int, datetime]:
+        return max((SEVERITIES.index(bar["severity"]), bar["onset"]) for bar in row[1])
+
+    if len(rows) <= most:
+        return rows
+    kept = {name for name, _ in sorted(rows, key=rank, reverse=True)[:most]}
+    return [row for row in rows if row[0] in kept]
 
 
 def _placed(row: dict[str, Any], window: tuple[datetime, datetime]) -> dict[str, Any]:

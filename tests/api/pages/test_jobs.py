@@ -1,6 +1,7 @@
 """Jobs, nodes and GPUs: what their pages show, to whom, and what their scripts read."""
 
 import re
+import time
 from urllib.parse import urlencode
 
 import pytest
@@ -19,6 +20,21 @@ def test_a_job_leads_from_the_list_to_its_page(signed_in, add_job, save_finding)
     assert "12.5" in page
     assert f'data-onset="{browser.get(f"/api/v1/findings/{finding.id}").json()["onset"]}"' in page
     assert 'data-job="/api/v1/jobs/812345"' in page
+
+
+def test_a_job_of_many_findings_leads_to_their_list(signed_in, add_job, save_finding, monkeypatch):
+    """Its page has the most expensive live ones, then the latest ended ones."""
+    monkeypatch.setattr("api.pages.routes.jobs.MAX_FINDINGS", 3)
+    add_job("812345", ranks=8)
+    cheap, dear = (save_finding(gpu=n, gpu_hours_lost_per_hour=float(n)) for n in (1, 2))
+    now = time.time()
+    ended = [save_finding(gpu=n, onset=now - 900 + n, status="resolved", resolved_at=now) for n in (3, 4)]
+    browser = signed_in()
+    page = browser.get("/job?cluster=prod-a&job_id=812345").text
+    assert re.findall(r'data-row.*?href="/findings/(\w+)"', page, re.S) == [dear.id, cheap.id, ended[1].id]
+    ((link, total),) = re.findall(r'href="(/findings\?[^"]*)">All (\d+) findings', page)
+    assert total == "4"
+    assert all(f.id in browser.get(link.replace("&amp;", "&")).text for f in (cheap, dear, *ended))
 
 
 def test_what_the_script_of_a_job_reads_opens_to_the_session(signed_in, add_job):

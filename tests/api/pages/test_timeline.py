@@ -60,6 +60,23 @@ def test_rows_are_ordered_by_the_numbers_in_their_names(signed_in, save_finding)
     assert list(bars(signed_in().get("/timeline").text)) == ["n1", "n2", "n10", "n100"]
 
 
+def test_many_rows_are_those_of_the_gravest_and_latest_findings(signed_in, save_finding, monkeypatch):
+    """In the order of their names; the page says how many are left out."""
+    monkeypatch.setattr("api.pages.routes.timeline.MAX_ROWS", 3)
+    now = time.time()
+    for name, severity, age in (
+        ("n1", "info", 10),
+        ("n2", "critical", 500),
+        ("n3", "warning", 400),
+        ("n4", "warning", 300),
+        ("n5", "error", 600),
+    ):
+        save_finding(node=name, severity=severity, onset=now - age)
+    text = signed_in().get("/timeline").text
+    assert list(bars(text)) == ["n2", "n4", "n5"]
+    assert "2 rows whose findings are less grave or older are left out" in text
+
+
 def test_earlier_and_later_lead_through_time(signed_in, save_finding):
     """An ended finding is on the page before the one where it no longer is."""
     now = time.time()

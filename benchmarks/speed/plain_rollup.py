@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.speed.plain_counters import Counters
 from slowrank.telemetry import JobSteps, NodeSample
 from slowrank.telemetry.names import COORDS
 from slowrank.telemetry.schema import MISSING_INT, SAMPLE_SCHEMAS, STEP_SCHEMAS
@@ -21,7 +22,6 @@ from store.telemetry.buckets import (
     StepRollup,
 )
 from streams.columns import Array, FloatArray, as_float, columns, runs
-from streams.node.counters import Counters
 from streams.rollup.buckets import changed
 from streams.rollup.rollup import RollUp
 from streams.rollup.steps import PLACE_SECONDS

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 
 import numpy as np
-from numpy.typing import NDArray
 
 from detectors.robust import nan_median
 
@@ -42,14 +40,6 @@ class DailyProfile:
         if np.count_nonzero(past == past) < MIN_DAYS:
             return math.nan
         return abs(x - float(nan_median(past)))
-
-    def snapshot(self) -> dict[str, NDArray[np.generic]]:
-        """Copies of the state arrays."""
-        return {"means": self._means.copy(), "open": self._open.copy()}
-
-    def restore(self, snapshot: Mapping[str, NDArray[np.generic]]) -> None:
-        """Continue from a snapshot of the same shape, checked by the owner."""
-        self._means[...], self._open[...] = snapshot["means"], snapshot["open"]
 
     def _close(self) -> None:
         day, slot, total, count = self._open.tolist()

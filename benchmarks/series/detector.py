@@ -12,11 +12,9 @@ past (`benchmarks.series.tail`), so that all are probabilities:
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from benchmarks.series.daily import DailyProfile
 from benchmarks.series.tail import Tail, TailConfig
@@ -86,30 +84,6 @@ class SeriesDetector:
         surprise = [tail.update(f) for tail, f in zip(self._tails, views, strict=True) if f == f]
         return self._new_in_episode(min(max(surprise, default=0.0) / SURPRISE_OF_ONE, 1.0))
 
-    def snapshot(self) -> dict[str, NDArray[np.generic]]:
-        """The whole state as numeric arrays, copied."""
-        own = {name: array.copy() for name, array in self._own().items()}
-        parts = {f"{name}.{key}": a for name, part in self._parts() for key, a in part.snapshot().items()}
-        return own | parts
-
-    def restore(self, snapshot: Mapping[str, NDArray[np.generic]]) -> None:
-        """Continue from a snapshot of a detector built alike. ValueError when it does not fit."""
-        for name, array in self.snapshot().items():
-            if name not in snapshot or snapshot[name].shape != array.shape:
-                raise ValueError(f"snapshot does not fit this detector: {name} should have {array.shape}")
-        for name, array in self._own().items():
-            array[...] = snapshot[name]
-        for name, part in self._parts():
-            prefix = f"{name}."
-            part.restore({k.removeprefix(prefix): v for k, v in snapshot.items() if k.startswith(prefix)})
-
-    def _own(self) -> dict[str, NDArray[np.float64]]:
-        return {"recent": self._recent, "raised": self._raised, "past": self._past}
-
-    def _parts(self) -> list[tuple[str, _Centre | DailyProfile | Tail]]:
-        tails = [(f"tail{k}", tail) for k, tail in enumerate(self._tails)]
-        return [("level", self._level), ("spread", self._spread), ("daily", self._daily), *tails]
-
     def _tick(self, t: float) -> None:
         """Note the time; after a gap the samples before it are no neighbours of those after it."""
         interval = t - float(self._past[0])
@@ -161,11 +135,3 @@ class _Centre:
         self._values[count % len(self._values)] = value
         self._state[:] = count + 1, median
         return abs(value - median)
-
-    def snapshot(self) -> dict[str, NDArray[np.generic]]:
-        """Copies of the state arrays."""
-        return {"values": self._values.copy(), "state": self._state.copy()}
-
-    def restore(self, snapshot: Mapping[str, NDArray[np.generic]]) -> None:
-        """Continue from a snapshot of the same memory, checked by the owner."""
-        self._values[...], self._state[...] = snapshot["values"], snapshot["state"]

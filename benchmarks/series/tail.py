@@ -7,11 +7,9 @@ series whose MAD is zero.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,14 +61,6 @@ class Tail:
         if f <= threshold:
             return 0.0
         return math.log10(f / threshold) / index - math.log10(1.0 - self._config.quantile)
-
-    def snapshot(self) -> dict[str, NDArray[np.generic]]:
-        """Copies of the state arrays."""
-        return {"past": self._past.copy(), "state": self._state.copy()}
-
-    def restore(self, snapshot: Mapping[str, NDArray[np.generic]]) -> None:
-        """Continue from a snapshot of the same memory, checked by the owner."""
-        self._past[...], self._state[...] = snapshot["past"], snapshot["state"]
 
     def _fit(self, past: int, squares: float) -> tuple[float, float]:
         config = self._config

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Literal, TypeVar
 
@@ -231,20 +231,6 @@ class BocpdBank:
             # The clock is the block's, and so that of its other lanes.
             if name != "clock":
                 array[block, ..., lane] = fresh[name][0, ..., 0]
-
-    def snapshot(self) -> dict[str, NDArray[np.generic]]:
-        """Copies of all state arrays, by name."""
-        return {name: array.copy() for name, array in self._state.arrays().items()}
-
-    def restore(self, snapshot: Mapping[str, NDArray[np.generic]]) -> None:
-        """Continue from a snapshot of a bank of the same size, configuration and backend. ValueError
-        otherwise."""
-        arrays = self._state.arrays()
-        for name, array in arrays.items():
-            if name not in snapshot or snapshot[name].shape != array.shape:
-                raise ValueError(f"snapshot does not fit this bank: {name} should have shape {array.shape}")
-        for name, array in arrays.items():
-            array[...] = snapshot[name]
 
     def _flat(self, rows: NDArray[Number]) -> NDArray[Number]:
         return rows.reshape(self.groups, -1)[:, : self.series].reshape(-1)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -56,14 +54,3 @@ class CusumBank:
         """Set the sums of one series, or several, to zero."""
         self._sums[:, series] = 0.0
         self._ages[:, series] = 0
-
-    def snapshot(self) -> dict[str, NDArray[np.generic]]:
-        """Copies of the state arrays."""
-        return {"sums": self._sums.copy(), "ages": self._ages.copy()}
-
-    def restore(self, snapshot: Mapping[str, NDArray[np.generic]]) -> None:
-        """Continue from a snapshot of a bank of the same size. ValueError otherwise."""
-        if snapshot["sums"].shape != self._sums.shape or snapshot["ages"].shape != self._ages.shape:
-            raise ValueError(f"snapshot does not fit this bank of {self._sums.shape[1]} series")
-        self._sums[...] = snapshot["sums"]
-        self._ages[...] = snapshot["ages"]

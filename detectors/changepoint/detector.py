@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,11 +15,9 @@ from detectors.changepoint.bocpd import Onset
 from detectors.changepoint.cusum import CusumBank
 from detectors.changepoint.gaps import Gaps
 from detectors.changepoint.sibling_window import Readings
-from detectors.changepoint.standardise import Floats, History, Scale, baseline, baselines, median_error
+from detectors.changepoint.standardise import Floats, Scale, baseline, baselines, median_error
 from detectors.changepoint.winsorise import Winsoriser
 from detectors.robust import nan_median
-
-Part = BocpdBank | CusumBank | Gaps | History | Winsoriser
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +79,6 @@ class ChangeDetectorBank:
         self._gaps = Gaps(series, rows=config.max_missing, seconds=config.max_gap_seconds)
         slack = config.cusum_slack + 2.0 * median_error(config.baseline)
         self._cusum = CusumBank(series, slack=slack, threshold=config.cusum_threshold)
-        self._parts: dict[str, Part] = {
-            "history.": self.readings.history,
-            "clip.": self._clip,
-            "bocpd.": self._bocpd,
-            "cusum.": self._cusum,
-            "gaps.": self._gaps,
-        }
         # What `drift_onset` leaves out: the hazard, and √kappa0 of the marginal likelihood of a new level.
         self._log_prior_odds = math.log(config.bocpd.hazard) + 0.5 * math.log(config.bocpd.kappa0)
         self._last_t = np.full(groups, -np.inf)
@@ -167,25 +158,6 @@ class ChangeDetectorBank:
         which = everything if series is None else everything[np.asarray(series)]
         self._restart(which)
         self._previous[which] = np.nan
-
-    def snapshot(self) -> dict[str, NDArray[np.generic]]:
-        """The whole state as numeric arrays, copied."""
-        parts = {"": self._own()} | {prefix: part.snapshot() for prefix, part in self._parts.items()}
-        return {prefix + name: array.copy() for prefix, part in parts.items() for name, array in part.items()}
-
-    def restore(self, snapshot: Mapping[str, NDArray[np.generic]]) -> None:
-        """Continue from a snapshot of a bank built alike. ValueError when it does not fit."""
-        for name, array in self.snapshot().items():
-            if name not in snapshot or snapshot[name].shape != array.shape:
-                raise ValueError(f"snapshot does not fit this bank: {name} should have shape {array.shape}")
-        for prefix, part in self._parts.items():
-            part.restore({k.removeprefix(prefix): v for k, v in snapshot.items() if k.startswith(prefix)})
-        for name, array in self._own().items():
-            array[...] = snapshot[name]
-
-    def _own(self) -> dict[str, NDArray[np.generic]]:
-        names = "last_t level sigma anchor previous seen since_change"
-        return {name: getattr(self, f"_{name}") for name in f"{names} provisional anchored".split()}
 
     def _note_gaps(self, t: Floats, read: NDArray[np.bool_], lanes: Groups) -> None:
         gap = self._gaps.update(t, read, lanes)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -38,15 +36,3 @@ class Gaps:
         self._missing[lanes] = np.where(read, 0, missing + 1)
         self._last_seen[lanes] = np.where(read, t, last_seen)
         return np.asarray(gap)
-
-    def snapshot(self) -> dict[str, NDArray[np.generic]]:
-        """Copies of the state arrays."""
-        return {name: array.copy() for name, array in self._state().items()}
-
-    def restore(self, snapshot: Mapping[str, NDArray[np.generic]]) -> None:
-        """Continue from a snapshot of the same number of series."""
-        for name, array in self._state().items():
-            array[...] = snapshot[name]
-
-    def _state(self) -> dict[str, NDArray[np.generic]]:
-        return {"last_seen": self._last_seen, "start": self.start, "end": self.end, "missing": self._missing}

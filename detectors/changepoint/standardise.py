@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
@@ -135,17 +135,6 @@ class History:
     def _in_order(self, group: int, rows: NDArray[AnyFloat]) -> NDArray[AnyFloat]:
         oldest = self._count[group] % len(rows)
         return np.concatenate((rows[oldest:], rows[:oldest]))
-
-    def snapshot(self) -> dict[str, NDArray[np.generic]]:
-        """Copies of the state arrays."""
-        return {"times": self._times.copy(), "values": self._values.copy(), "count": self._count.copy()}
-
-    def restore(self, snapshot: Mapping[str, NDArray[np.generic]]) -> None:
-        """Continue from a snapshot of the same shape. ValueError otherwise."""
-        if snapshot["values"].shape != self._values.shape:
-            raise ValueError(f"snapshot does not fit this history of shape {self._values.shape}")
-        self._times[...], self._values[...] = snapshot["times"], snapshot["values"]
-        self._count[...] = snapshot["count"]
 
 
 def baseline(values: Floats, floor: float) -> tuple[float, float]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -43,13 +41,3 @@ class Winsoriser:
     def reset(self, series: int | NDArray[np.int64]) -> None:
         """Forget the streak of one series, or several."""
         self._streak[series] = 0
-
-    def snapshot(self) -> dict[str, NDArray[np.generic]]:
-        """Copies of the state arrays."""
-        return {"streak": self._streak.copy(), "counts": self.counts.copy()}
-
-    def restore(self, snapshot: Mapping[str, NDArray[np.generic]]) -> None:
-        """Continue from a snapshot of the same size. ValueError otherwise."""
-        if snapshot["streak"].shape != self._streak.shape:
-            raise ValueError(f"snapshot does not fit {len(self._streak)} series")
-        self._streak[...], self.counts[...] = snapshot["streak"], snapshot["counts"]

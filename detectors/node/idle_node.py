@@ -4,7 +4,6 @@ A hang needs two independent signs: no progress of the steps, and idle nodes. Th
 from NIC traffic, GPU power, utilisation, tensor activity and memory.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -171,25 +170,6 @@ class IdleNodeBank:
         self._usual.reset(nodes)
         self._last[nodes], self._calm[:, nodes], self._since[:, nodes] = -np.inf, np.nan, np.nan
         self._keys[:, nodes], self._held[:, nodes] = False, False
-
-    def snapshot(self) -> dict[str, npt.NDArray[np.generic]]:
-        """Return copies of the state arrays."""
-        return {**self._usual.snapshot(), **{name: held.copy() for name, held in self._state().items()}}
-
-    def restore(self, snapshot: Mapping[str, npt.NDArray[np.generic]]) -> None:
-        """Continue from a snapshot of a bank of the same size. Raises ``ValueError`` for another size."""
-        self._usual.restore(snapshot)
-        for name, held in self._state().items():
-            held[...] = snapshot[name]
-
-    def _state(self) -> dict[str, npt.NDArray[np.generic]]:
-        return {
-            "last": self._last,
-            "calm": self._calm,
-            "since": self._since,
-            "keys": self._keys,
-            "held": self._held,
-        }
 
     def _judge(self, nodes: Ints, r: Reading) -> tuple[Bools, Bools]:
         """Return which GPUs spin, [n, gpus], and B1, B2, B2 of less contrast, whether no GPU works, [4, n].

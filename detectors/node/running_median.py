@@ -1,7 +1,5 @@
 """What is usual for a gauge: the median of its recent means, over many lanes, each at its own time."""
 
-from collections.abc import Mapping
-
 import numpy as np
 import numpy.typing as npt
 
@@ -50,28 +48,6 @@ class RunningMedian:
         """Forget everything of some lanes."""
         self.value[lanes], self._ring[lanes], self._began[lanes] = np.nan, np.nan, np.nan
         self._sum[lanes], self._count[lanes], self._slot[lanes] = 0.0, 0.0, 0
-
-    def snapshot(self) -> dict[str, npt.NDArray[np.generic]]:
-        """Return copies of the state arrays."""
-        return {name: held.copy() for name, held in self._state().items()}
-
-    def restore(self, snapshot: Mapping[str, npt.NDArray[np.generic]]) -> None:
-        """Continue from a snapshot of a bank of the same size. Raises ``ValueError`` for another size."""
-        state = self._state()
-        if any(snapshot[name].shape != held.shape for name, held in state.items()):
-            raise ValueError(f"snapshot does not fit this bank of {len(self._began)} lanes")
-        for name, held in state.items():
-            held[...] = snapshot[name]
-
-    def _state(self) -> dict[str, npt.NDArray[np.generic]]:
-        return {
-            "value": self.value,
-            "ring": self._ring,
-            "sum": self._sum,
-            "count": self._count,
-            "began": self._began,
-            "slot": self._slot,
-        }
 
     def _close(self, lanes: Ints) -> None:
         count = self._count[lanes]

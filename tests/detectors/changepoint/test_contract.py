@@ -3,6 +3,7 @@
 import doctest
 import importlib
 import math
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +19,7 @@ from detectors.changepoint.detector import ChangeDetectorBank
 from detectors.changepoint.standardise import Scale
 from detectors.changepoint.winsorise import Winsoriser
 from detectors.node.idle_node import IdleNodeBank, Reading
+from tests.detectors.state import same, state
 
 SERIES = 3
 Detector = tuple[Callable[[], Any], Callable[[Any, int, np.ndarray], Any]]
@@ -79,11 +81,6 @@ def run(detector: Any, feed: Any, x: np.ndarray, start: int = 0) -> list[Any]:
     return [feed(detector, start + t, row.copy()) for t, row in enumerate(x)]
 
 
-def same(one: Any, other: Any) -> bool:
-    a, b = one.snapshot(), other.snapshot()
-    return a.keys() == b.keys() and all(np.array_equal(a[k], b[k], equal_nan=True) for k in a)
-
-
 @each_detector
 def test_is_deterministic(make, feed):
     """The same input gives the same output and the same state, bit for bit."""
@@ -96,27 +93,14 @@ def test_is_deterministic(make, feed):
 @each_detector
 @pytest.mark.parametrize("cut", [1, 40, 97])
 def test_continues_from_a_snapshot(make, feed, cut):
-    """A fresh detector that restores a snapshot continues exactly as the one it was taken from."""
+    """A detector read back from a pickle, as workers keep it, goes on as the one it was taken from."""
     x = rows()
-    one, other = make(), make()
+    one = make()
     run(one, feed, x[:cut])
-    other.restore(one.snapshot())
+    other = pickle.loads(pickle.dumps(one))
 
     assert run(one, feed, x[cut:], start=cut) == run(other, feed, x[cut:], start=cut)
     assert same(one, other)
-
-
-@each_detector
-def test_snapshot_is_a_copy_of_numeric_arrays(make, feed):
-    """A snapshot holds plain numeric arrays and does not change when the detector goes on."""
-    detector = make()
-    run(detector, feed, rows()[:50])
-    snapshot = detector.snapshot()
-    before = {name: array.copy() for name, array in snapshot.items()}
-    run(detector, feed, rows()[50:], start=50)
-
-    assert all(array.dtype.kind in "fiub" for array in snapshot.values())
-    assert all(np.array_equal(snapshot[k], before[k], equal_nan=True) for k in before)
 
 
 @each_detector
@@ -153,23 +137,10 @@ def test_series_do_not_influence_each_other(make, feed):
     y[:, 0] = 1e3 * np.sin(np.arange(len(x)))
     run(calm, feed, x)
     run(wild, feed, y)
-    a, b = calm.snapshot(), wild.snapshot()
+    a, b = state(calm), state(wild)
     for name in a:
         if a[name].ndim and a[name].shape[-1] == SERIES:
             np.testing.assert_array_equal(a[name][..., 1:], b[name][..., 1:])
-
-
-@each_detector
-def test_refuses_a_snapshot_of_another_size(make, feed):
-    """A snapshot that does not fit is refused before anything changes."""
-    detector = make()
-    run(detector, feed, rows()[:50])
-    before = detector.snapshot()
-    wrong = {name: np.concatenate((array, array), axis=-1) for name, array in before.items()}
-    with pytest.raises(ValueError, match="does not fit"):
-        detector.restore(wrong)
-
-    assert all(np.array_equal(before[k], v, equal_nan=True) for k, v in detector.snapshot().items())
 
 
 DOCUMENTED = """

@@ -10,6 +10,7 @@ import pytest
 from detectors.changepoint.acceptance import Change, ChangeConfig
 from detectors.changepoint.detector import ChangeDetectorBank
 from detectors.changepoint.standardise import Scale
+from tests.detectors.state import same
 
 BACKENDS = ["numpy"] + ["numba"] * (importlib.util.find_spec("numba") is not None)
 SECONDS = Scale("log", 0.005)
@@ -240,8 +241,7 @@ def test_late_and_duplicate_rows_are_ignored():
         bank.update(float(t) - 5, row * 3)
         other.update(float(t), row)
 
-    for name, array in bank.snapshot().items():
-        np.testing.assert_array_equal(array, other.snapshot()[name])
+    assert same(bank, other)
 
 
 def test_counts_clipped_samples():

@@ -137,8 +137,11 @@ def _recorded() -> Seconds:
     return seconds
 
 
-def _copies(records: Sequence[NodeSample | JobSteps], nodes: int) -> Iterator[bytes]:
-    """Yield the records of ``nodes`` nodes encoded: every copy of the 64 is a job of its own."""
+def _copies(records: Sequence[NodeSample | JobSteps], nodes: int) -> Iterator[tuple[bytes, bool]]:
+    """Yield the records of ``nodes`` nodes, encoded, and whether they are steps.
+
+    Every copy of the 64 is a job of its own.
+    """
     for copy in range(-(-nodes // UNIT)):
         left = nodes - copy * UNIT
         for record in records:
@@ -146,7 +149,7 @@ def _copies(records: Sequence[NodeSample | JobSteps], nodes: int) -> Iterator[by
                 named = {"node": f"{record.node}-{copy}" if copy else record.node}
                 if record.job_id is not None and copy:
                     named["job_id"] = f"{record.job_id}-{copy}"
-                yield encode(msgspec.structs.replace(record, **named))
+                yield encode(msgspec.structs.replace(record, **named)), isinstance(record, JobSteps)
 
 
 def _ours(seconds: Seconds, nodes: int) -> Run:
@@ -166,7 +169,7 @@ def _ours(seconds: Seconds, nodes: int) -> Run:
             stage.spent, stage.calls = 0.0, 0
         decoding = total = 0.0
         for second in seconds[first:last]:
-            data = [(d, b"rows" in d[:400]) for d in _copies(second, nodes)]
+            data = list(_copies(second, nodes))
             start = time.process_time()
             records = [
                 decode_steps(d, now=None) if steps else decode_sample(d, now=None) for d, steps in data

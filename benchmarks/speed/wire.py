@@ -19,6 +19,7 @@ import orjson
 
 from slowrank.telemetry import JobSteps, NodeSample, decode_sample, decode_steps, encode
 from slowrank.telemetry.columns import pack
+from slowrank.telemetry.compact import CompactSample, CompactSteps
 from slowrank.telemetry.schema import SAMPLE_SCHEMAS, STEP_SCHEMAS, Block
 from streams.columns import Array, as_float, views
 
@@ -104,7 +105,7 @@ def _samples(rng: np.random.Generator) -> Case:
     envelope = msgspec.to_builtins(msgspec.structs.replace(record, gpu=b"", nic=b"", host=b""))
     wire, text = encode(record), orjson.dumps(envelope | named)
 
-    bare = msgspec.msgpack.Decoder(NodeSample)
+    bare = msgspec.msgpack.Decoder(CompactSample)
 
     def arrays(got: NodeSample) -> Blocks:
         return views(schema.gpu, got.gpu), views(schema.nic, got.nic), views(schema.host, got.host)
@@ -117,7 +118,7 @@ def _samples(rng: np.random.Generator) -> Case:
         "node-samples, 8 GPUs, 9 NICs",
         wire,
         text,
-        decode=lambda: arrays(bare.decode(wire)),
+        decode=lambda: arrays(bare.decode(wire).record()),
         checked=lambda: arrays(decode_sample(wire, now=NOW)),
         json=json,
     )
@@ -141,7 +142,7 @@ def _steps(rng: np.random.Generator) -> Case:
     named = [dict.fromkeys(block.names) | row for row in rows]
     wire, text = encode(record), orjson.dumps(envelope | {"rows": named})
 
-    bare = msgspec.msgpack.Decoder(JobSteps)
+    bare = msgspec.msgpack.Decoder(CompactSteps)
 
     def json() -> Blocks:
         return (_named_arrays(block, orjson.loads(text)["rows"]),)
@@ -150,7 +151,7 @@ def _steps(rng: np.random.Generator) -> Case:
         "job-steps, 8 ranks x 4 steps",
         wire,
         text,
-        decode=lambda: (views(block, bare.decode(wire).rows),),
+        decode=lambda: (views(block, bare.decode(wire).record().rows),),
         checked=lambda: (views(block, decode_steps(wire, now=NOW).rows),),
         json=json,
     )

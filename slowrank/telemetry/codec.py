@@ -15,6 +15,7 @@ from slowrank.telemetry.checks import (
     check_steps,
     unknown_version,
 )
+from slowrank.telemetry.compact import ARRAYS, COMPACT_VERSION, CompactSample, CompactSteps, compact
 from slowrank.telemetry.messages import MESSAGE_VERSION, JobEnded, StageMessage
 from slowrank.telemetry.old_messages import OldMessage, job_end, of_version_2, upgraded
 from slowrank.telemetry.records import VERSION, DeadLetter, JobSteps, NodeEvent, NodeSample
@@ -22,6 +23,8 @@ from slowrank.telemetry.records import VERSION, DeadLetter, JobSteps, NodeEvent,
 _encoder = msgspec.msgpack.Encoder()
 _samples = msgspec.msgpack.Decoder(NodeSample)
 _steps = msgspec.msgpack.Decoder(JobSteps)
+_compact_samples = msgspec.msgpack.Decoder(CompactSample)
+_compact_steps = msgspec.msgpack.Decoder(CompactSteps)
 _events = msgspec.msgpack.Decoder(NodeEvent)
 _messages = msgspec.msgpack.Decoder(StageMessage)
 _old_messages = msgspec.msgpack.Decoder(OldMessage)
@@ -39,7 +42,9 @@ _versions = msgspec.msgpack.Decoder(_Version)
 
 
 def encode(record: NodeSample | JobSteps | NodeEvent | StageMessage | JobEnded | DeadLetter) -> bytes:
-    """Return the msgpack form of any record or message."""
+    """Return the msgpack form of any record or message; of samples and step rows the compact one."""
+    if isinstance(record, NodeSample | JobSteps) and record.v == VERSION:
+        return _encoder.encode(compact(record))
     return _encoder.encode(record)
 
 
@@ -48,11 +53,21 @@ def decode_sample(payload: bytes, *, now: float | None = None) -> NodeSample:
 
     Raises ``BadRecord``.
     """
+    if payload[:1] in ARRAYS:
+        sent = _decode(_compact_samples.decode, payload)
+        if sent.v != COMPACT_VERSION:
+            raise unknown_version(sent.v, COMPACT_VERSION)
+        return check_sample(sent.record(), now=now)
     return check_sample(_decode(_samples.decode, payload), now=now)
 
 
 def decode_steps(payload: bytes, *, now: float | None = None) -> JobSteps:
     """Read one record of step rows; see ``decode_sample``."""
+    if payload[:1] in ARRAYS:
+        sent = _decode(_compact_steps.decode, payload)
+        if sent.v != COMPACT_VERSION:
+            raise unknown_version(sent.v, COMPACT_VERSION)
+        return check_steps(sent.record(), now=now)
     return check_steps(_decode(_steps.decode, payload), now=now)
 
 

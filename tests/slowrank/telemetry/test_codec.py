@@ -24,6 +24,7 @@ from slowrank.telemetry import (
 )
 from slowrank.telemetry.checks import check_event, check_sample, check_steps
 from slowrank.telemetry.columns import pack, step_schema_of, unpack
+from slowrank.telemetry.compact import COMPACT_VERSION, compact
 from slowrank.telemetry.records import Suspect
 from slowrank.telemetry.schema import (
     SAMPLE_SCHEMAS,
@@ -189,6 +190,51 @@ def a_suspicion(**changes):
 def test_every_record_survives_the_wire(record):
     """A record decodes to what was encoded, bit for bit."""
     assert DECODERS[type(record)](encode(record)) == record
+
+
+@given(samples() | steps())
+def test_the_first_version_is_read_too(record):
+    """What an exporter of the last release sends, a map of fields, decodes to the same record."""
+    assert DECODERS[type(record)](msgspec.msgpack.encode(record)) == record
+
+
+any_text = st.text(st.characters(codec="utf-8"), max_size=6) | st.text("0189,[]-=mx_/", max_size=8)
+
+
+@given(st.lists(any_text, max_size=4), st.dictionaries(any_text, any_text, max_size=4))
+def test_names_of_any_kind_survive_as_one_text_or_as_they_are(ids, labels):
+    """Separators within names, leading zeros and repeated names change nothing: checks come afterwards."""
+    record = a_sample(gpu_ids=tuple(ids), nic_ids=(), labels=labels)
+    assert compact(record).record() == record
+    assert compact(some_steps(labels=labels)).record() == some_steps(labels=labels)
+
+
+@given(st.text("mx", max_size=3), st.integers(0, 990), st.integers(1, 9), st.sampled_from(["", "/1", "x"]))
+def test_names_that_count_up_are_one_text(head, first, count, tail):
+    """Their number does not matter to what they take: a node names 16 devices every second."""
+    ids = tuple(f"{head}{first + i}{tail}" for i in range(count))
+    sent: Any = compact(a_sample(gpu_ids=ids))
+    assert sent.record().gpu_ids == ids
+    assert isinstance(sent.gpu_ids, str)
+    assert len(sent.gpu_ids) <= len(head) + 9 + len(tail)
+
+
+def test_fields_that_a_later_release_appends_are_ignored_and_its_version_is_refused():
+    """An array may grow at the end; another version is another order."""
+    fields = msgspec.msgpack.decode(encode(a_sample()))
+    assert decode_sample(msgspec.msgpack.encode([*fields, "more"])) == a_sample()
+    for decode, sent in ((decode_sample, a_sample()), (decode_steps, some_steps())):
+        later = msgspec.msgpack.encode([COMPACT_VERSION + 1, *msgspec.msgpack.decode(encode(sent))[1:]])
+        assert reason_of(decode, later) == "unknown_version"
+
+
+def test_a_range_of_names_is_bounded():
+    """A text of ten characters names no more devices than a record may have."""
+    fields = msgspec.msgpack.decode(encode(a_sample()))
+    fields[10] = "[0-999]"
+    assert reason_of(decode_sample, msgspec.msgpack.encode(fields)) == "too_many_instances"
+    fields[10] = "[0-9999999]"
+    assert reason_of(decode_sample, msgspec.msgpack.encode(fields)) == "bad_label"
 
 
 @pytest.mark.slow

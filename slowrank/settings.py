@@ -84,6 +84,9 @@ class Settings(BaseSettings):
     metrics_host: str = "127.0.0.1"
 
     exporter_interval_seconds: float = Field(default=1.0, gt=0, le=3600)
+    # How long a batch waits for more records. At most 2: from 3 s on workers take records for late ones
+    # (streams.runtime.partitions.reorder_buffer).
+    exporter_linger_seconds: float = Field(default=0.2, ge=0, le=2)
     exporter_spool_dir: Path = Path("/var/lib/slowrank/spool")
     # 256 MiB: some two days of a node at one record of 1.3 kB a second.
     exporter_spool_max_bytes: int = Field(default=256 * 2**20, ge=2**20)

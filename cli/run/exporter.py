@@ -77,9 +77,13 @@ def run(
     )
     exporter = _exporter(settings)
     store = _spool(settings)
-    publisher = Publisher(
-        store, lambda: kafka_producer(settings.kafka_bootstrap, f"slowrank-{_node(settings)}")
+    connect = partial(
+        kafka_producer,
+        settings.kafka_bootstrap,
+        f"slowrank-{_node(settings)}",
+        linger_seconds=settings.exporter_linger_seconds,
     )
+    publisher = Publisher(store, connect)
     publisher.start()
     server = _metrics_server(metrics_port, exporter, store, publisher)
     typer.echo(

@@ -9,11 +9,15 @@ import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 from kafka.admin import NewTopic
 from kafka.errors import KafkaTimeoutError, MessageSizeTooLargeError
+from kafka.record import default_records
+from kafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 
 from exporters import publisher as publishing
 from exporters.disk_store import DiskStore
 from exporters.publisher import Publisher, kafka_producer
 from exporters.spool import MemoryStore, Message, Spool
+from simulator import Cluster, ClusterSpec
+from slowrank.telemetry import NodeSample, encode
 
 
 class Promise:
@@ -141,6 +145,44 @@ def test_connecting_in_vain_closes_the_client():
         kafka_producer("127.0.0.1:1", "test")
 
     gc.collect()
+
+
+def batch_of(values):
+    """The batch of the log that kafka-python's producer makes of ``values``."""
+    builder = DefaultRecordBatchBuilder(
+        magic=2,
+        compression_type=DefaultRecordBatchBuilder.CODEC_ZSTD,
+        is_transactional=0,
+        producer_id=-1,
+        producer_epoch=-1,
+        base_sequence=-1,
+        batch_size=1 << 20,
+    )
+    for offset, value in enumerate(values):
+        builder.append(offset, 0, b"n1", value, headers=[])
+    return bytes(builder.build())
+
+
+def test_batches_are_compressed_more_than_kafka_python_would(monkeypatch):
+    """The library has no setting for the level: its function is replaced, and its reader reads the batch."""
+    monkeypatch.setattr(default_records, "zstd_encode", default_records.zstd_encode)
+    made = Cluster(ClusterSpec(nodes=1, jobs=()), seed=1).run(20.0)
+    values = [encode(record) for record in made if isinstance(record, NodeSample)]
+    usual = sum(len(batch_of([value])) for value in values)
+    publishing.compress_more()
+    batches = [batch_of([value]) for value in values]
+    read = [record.value for batch in batches for record in DefaultRecordBatch(batch)]
+    assert read == values
+    assert sum(map(len, batches)) < 0.97 * usual
+
+
+@pytest.mark.parametrize("seconds", [0.2, 1.2])
+def test_a_batch_waits_as_long_as_it_is_set(monkeypatch, seconds):
+    """The setting reaches the client in milliseconds."""
+    given = {}
+    monkeypatch.setattr(publishing, "KafkaProducer", lambda **options: given.update(options))
+    kafka_producer("127.0.0.1:1", "test", linger_seconds=seconds)
+    assert given["linger_ms"] == 1000 * seconds
 
 
 @pytest.fixture

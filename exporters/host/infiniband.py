@@ -7,6 +7,7 @@ from pathlib import Path
 from exporters.collector import NOTHING, Columns, Instant, Reading
 from exporters.host.device_threads import DeviceThreads
 from exporters.host.kernel_files import names_in, parse_float, parse_int, read_int, read_text
+from exporters.host.seldom import Seldom
 from slowrank.telemetry.columns import Value
 
 _WORD_BYTES = 4
@@ -51,6 +52,7 @@ class InfinibandCollector:
     def __init__(self, root: Path = Path("/sys/class/infiniband")) -> None:
         self._root = root
         self._threads = DeviceThreads(self.name, self._read)
+        self._seldom = Seldom()
 
     def collect(self, now: Instant) -> Reading:
         ports = [
@@ -58,7 +60,8 @@ class InfinibandCollector:
             for device in names_in(self._root)
             for port in names_in(self._root / device / "ports")
         ]
-        return Reading(nic={**dict.fromkeys(ports, NOTHING), **self._threads.collect(ports)})
+        read = self._seldom.thin(self._threads.collect(ports), now.monotonic)
+        return Reading(nic={**dict.fromkeys(ports, NOTHING), **read})
 
     def metrics(self) -> Mapping[str, float]:
         return {"infiniband_ports_blocked": self._threads.blocked}

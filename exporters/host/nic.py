@@ -6,6 +6,7 @@ from pathlib import Path
 from exporters.collector import NOTHING, Columns, Instant, Reading
 from exporters.host.device_threads import DeviceThreads
 from exporters.host.kernel_files import names_in, read_int, read_text
+from exporters.host.seldom import Seldom
 from slowrank.foreign.series import PHYSICAL_INTERFACE
 from slowrank.telemetry.columns import Value
 
@@ -36,10 +37,12 @@ class NetCollector:
     def __init__(self, root: Path = Path("/sys/class/net")) -> None:
         self._root = root
         self._threads = DeviceThreads(self.name, lambda name: _interface(root / name))
+        self._seldom = Seldom()
 
     def collect(self, now: Instant) -> Reading:
         names = [name for name in names_in(self._root) if self._is_physical(name)]
-        return Reading(nic={**dict.fromkeys(names, NOTHING), **self._threads.collect(names)})
+        read = self._seldom.thin(self._threads.collect(names), now.monotonic)
+        return Reading(nic={**dict.fromkeys(names, NOTHING), **read})
 
     def metrics(self) -> Mapping[str, float]:
         return {"nics_blocked": self._threads.blocked}

@@ -191,6 +191,16 @@ KINDS: dict[str, Kind] = {
         may_stop_job=True,
         with_hang="node.silent",
     ),
+    "exporter.spool": Kind(
+        standing=ASIDE,
+        title="The exporter on {place} has no room for its spool",
+        meaning=("a node's spool has room for less than 1 MiB of records, some 12 minutes of them, for 10 s"),
+        phrase="no room for the spool",
+        severity="warning",
+        action="WATCH",
+        text="Make room on the disk of the spool of {place}, or move it (`SLOWRANK_EXPORTER_SPOOL_DIR`).",
+        opens_alone=True,
+    ),
     "throttle.power": Kind(
         standing=CAUSE,
         title="{place} is throttled by power",

@@ -6,6 +6,7 @@ process holds the file at a time.
 
 import contextlib
 import errno
+import os
 import sqlite3
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -85,6 +86,15 @@ class DiskStore:
             (free,) = self._connection.execute("PRAGMA freelist_count").fetchone()
         return (pages - free) * _PAGE_BYTES, self._records
 
+    def free(self) -> int:
+        """Return the bytes that its own limit and the file system leave; unused pages of its own count."""
+        held, _ = self.size()
+        with self._failing("measure"):
+            (unused,) = self._connection.execute("PRAGMA freelist_count").fetchone()
+            disk = os.statvfs(self._path.parent)
+        on_disk = int(unused) * _PAGE_BYTES + disk.f_bavail * disk.f_frsize
+        return max(0, min(self._max_pages * _PAGE_BYTES - held, on_disk))
+
     def close(self) -> None:
         with contextlib.suppress(sqlite3.Error):
             self._connection.close()
@@ -161,5 +171,5 @@ class DiskStore:
     def _failing(self, verb: str) -> Iterator[None]:
         try:
             yield
-        except sqlite3.Error as error:
+        except (OSError, sqlite3.Error) as error:
             raise StoreFailed(f"cannot {verb} the spool {self._path}: {error}") from error

@@ -25,6 +25,7 @@ OWN_COLUMNS = (
     "exporter.scrape_duration_seconds",
     "exporter.spool_bytes",
     "exporter.spool_dropped_total",
+    "exporter.spool_free_bytes",
     "exporter.step_rows_dropped_total",
 )
 """The columns that the exporter fills itself, on every machine."""
@@ -111,6 +112,7 @@ class Exporter:
             "exporter.scrape_duration_seconds": self._seconds,
             "exporter.spool_bytes": spool.bytes,
             "exporter.spool_dropped_total": spool.dropped_total,
+            "exporter.spool_free_bytes": spool.free_bytes,
             "exporter.step_rows_dropped_total": counters.get("step_rows_dropped_total"),
         }
 

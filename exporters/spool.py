@@ -51,12 +51,16 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class SpoolStats:
-    """How full the spool is; ``degraded`` is why the disk is not used, empty while it is."""
+    """How full the spool is; ``degraded`` is why the disk is not used, empty while it is.
+
+    ``free_bytes`` is what more the disk can take, 0 once it failed, None where the spool never had a disk.
+    """
 
     bytes: int = 0
     records: int = 0
     dropped_total: int = 0
     degraded: str = ""
+    free_bytes: int | None = None
 
 
 class StoreFailed(Exception):
@@ -74,6 +78,10 @@ class Store(Protocol):
 
     def size(self) -> tuple[int, int]:
         """Return bytes and records held."""
+        ...
+
+    def free(self) -> int | None:
+        """Return the bytes that it can take more; None where what it holds ends with the process."""
         ...
 
     def close(self) -> None: ...
@@ -116,6 +124,9 @@ class MemoryStore:
 
     def size(self) -> tuple[int, int]:
         return self._bytes, len(self._held)
+
+    def free(self) -> int | None:
+        return None
 
     def close(self) -> None: ...
 
@@ -185,10 +196,11 @@ class Spool:
     def stats(self) -> SpoolStats:
         """Return the present state."""
         with self._lock:
-            sizes = []
+            sizes, free = [], None if self._disk is None else 0
             for cursor in self._cursors():
                 try:
                     sizes.append(cursor.store.size())
+                    free = cursor.store.free() if cursor is self._disk and not self._degraded else free
                 except StoreFailed as error:
                     self._degraded = str(error)
             return SpoolStats(
@@ -196,6 +208,7 @@ class Spool:
                 records=sum(records for _, records in sizes),
                 dropped_total=self._dropped_total,
                 degraded=self._degraded,
+                free_bytes=free,
             )
 
     def losses(self) -> tuple[Loss, ...]:

@@ -16,7 +16,7 @@ def test_a_new_column_is_one_row_from_the_exporter_to_the_roll_up():
 
     assert run.returncode == 0, run.stderr
     assert json.loads(run.stdout) == {
-        "schema": [3, 3],
+        "schema": [4, 4],
         "json": [0.25],
         "name": True,
         "detector": [0.25],

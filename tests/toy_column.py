@@ -9,7 +9,7 @@ import sys
 import types
 from pathlib import Path
 
-ROW = '    _gauge("gpu.toy_ratio", "1", "mean", since=3),\n'
+ROW = '    _gauge("gpu.toy_ratio", "1", "mean", since=4),\n'
 SCHEMA = Path(__file__).resolve().parents[1] / "slowrank" / "telemetry" / "schema.py"
 
 source = SCHEMA.read_text()

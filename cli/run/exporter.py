@@ -235,6 +235,7 @@ def _metrics_server(port: int, exporter: "Exporter", spool: "Spool", publisher: 
             "spool_records": stats.records,
             "spool_dropped_total": stats.dropped_total,
             "spool_degraded": float(bool(stats.degraded)),
+            **({} if stats.free_bytes is None else {"spool_free_bytes": stats.free_bytes}),
         }
 
     try:

@@ -174,6 +174,7 @@ HOST_COLUMNS = (
     _counter("host.context_switches_total", "1", "delta"),
     _counter("exporter.spool_dropped_total", "1", "delta"),
     _counter("exporter.step_rows_dropped_total", "1", "delta"),
+    _gauge("exporter.spool_free_bytes", "By", since=3),
 )
 
 STEP_V1 = Block(

@@ -1,3 +1,5 @@
+import os
+
 import pytest
 
 from exporters.disk_store import DiskStore
@@ -56,6 +58,32 @@ def test_a_store_keeps_order_and_forgets_what_is_deleted(store, make_messages):
     assert [m for _, m in store.read(first[-1][0], 100)] == messages[6:]
     assert [m for _, m in store.read(0, 100)] == messages[3:]
     assert store.size()[1] == 7
+
+
+def test_what_a_disk_can_take_is_bounded_by_its_limit_and_the_file_system(tmp_path, make_messages):
+    """Records use it up, and acknowledged ones give it back."""
+    narrow, wide = DiskStore(tmp_path / "a", MIB), DiskStore(tmp_path / "b", 2**60)
+    empty = narrow.free()
+    held = make_messages(500)
+    narrow.put(held)
+    assert MIB / 2 < empty < MIB
+    assert narrow.free() < empty - sum(len(m.payload) for m in held)
+    narrow.delete([i for i, _ in narrow.read(0, 500)])
+    assert narrow.free() >= empty - 16_384
+    disk = os.statvfs(tmp_path)
+    assert 0 < wide.free() <= disk.f_blocks * disk.f_frsize
+
+
+def test_a_spool_without_its_disk_has_no_room(spool, disk, make_messages):
+    """None at all once the disk has failed; where there never was one, room is no question."""
+    assert spool.stats().free_bytes == disk.free()
+    disk.broken |= {"put"}
+    spool.put(make_messages(1), now=0.0)
+    assert spool.stats().free_bytes == 0
+    disk.broken.clear()
+    spool.put(make_messages(1, first=1), now=RETRY_DISK_SECONDS)
+    assert spool.stats().free_bytes == disk.free()
+    assert Spool(None, MemoryStore(MIB)).stats().free_bytes is None
 
 
 def test_an_id_is_never_used_again(store, make_messages):

@@ -1,4 +1,4 @@
-"""Faults of a node's telemetry, not of the node: a clock that is off, an exporter that repeats itself."""
+"""Faults of a node's telemetry, not of the node: a wrong clock, a stuck exporter, a spool without room."""
 
 import struct
 from collections.abc import Mapping
@@ -25,15 +25,23 @@ BELIEVED_SECONDS = 86_400.0
 silent."""
 
 
+SPOOL_FREE = "exporter.spool_free_bytes"
+SPOOL_LEAST = 2**20
+"""Chosen: twelve minutes of records, of which an hour takes 5 MB; a restart of the brokers takes less."""
+
 # Keys of the conditions; there is one exporter a node, and it has no name.
 _SKEWED: Key = (0, "")
 _STUCK: Key = (1, "")
+_NO_SPOOL: Key = (2, "")
 _DEBOUNCE = Debounce(hold=10.0)
 """Chosen: ten ticks, above a clock being stepped and an exporter that skips a few."""
 
 
 class ExporterHealth:
-    """Raises clocks more than half a second off and stuck exporters (``STUCK``), after 10 s of either."""
+    """Raises clocks more than half a second off, stuck exporters (``STUCK``) and spools without room.
+
+    Each must last for 10 s.
+    """
 
     counters: Mapping[Owner, tuple[str, ...]] = {}
 
@@ -45,9 +53,14 @@ class ExporterHealth:
         offset = batch.host[OFFSET][:, 0]
         active = {(int(k), _SKEWED) for k in np.flatnonzero(np.abs(offset) > SKEW_SECONDS)}
         active |= {(int(k), _STUCK) for k in np.flatnonzero(batch.host[STUCK])}
+        # Samples of earlier schemas do not have it.
+        free = batch.host.columns.get(SPOOL_FREE, np.full_like(batch.host[OFFSET], np.nan))[:, 0]
+        active |= {(int(k), _NO_SPOOL) for k in np.flatnonzero(free < SPOOL_LEAST)}
 
         def claim(k: int, key: Key) -> Claim:
             location = batch.location(k)
+            if key == _NO_SPOOL:
+                return _no_spool(location, float(free[k]))
             return skewed(location, float(offset[k])) if key == _SKEWED else _stuck(location)
 
         return observe(self._conditions, batch, active, debounce=lambda _: _DEBOUNCE, claim=claim)
@@ -97,4 +110,17 @@ def _stuck(location: Location) -> Claim:
         weight=2.0,
         evidence=(Evidence(metric=SWITCHES, unit="1", detector="exporter", value=0.0, note="increase"),),
         note="warning: every reading of this node is the last one repeated",
+    )
+
+
+def _no_spool(location: Location, free: float) -> Claim:
+    return Claim(
+        detector="exporter.spool",
+        catalogue_id="silence",
+        family="telemetry",
+        kind="exporter.spool",
+        subject=location.whole_node(),
+        weight=2.0,
+        evidence=(Evidence(metric=SPOOL_FREE, unit="By", detector="exporter", value=free),),
+        note="warning: records of this node are lost when the brokers cannot be reached",
     )

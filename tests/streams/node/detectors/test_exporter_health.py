@@ -2,15 +2,16 @@
 
 import math
 
+import msgspec
 import pytest
 
 from simulator.cluster.cluster import Cluster
 from simulator.cluster.layout import ClusterSpec, one_job
 from simulator.faults.fault import Fault
 from slowrank.telemetry import NodeSample
-from slowrank.telemetry.columns import pack
-from slowrank.telemetry.schema import HOST_V1
-from streams.node.detectors.exporter_health import clock_error
+from slowrank.telemetry.columns import pack, unpack
+from slowrank.telemetry.schema import HOST_V1, SAMPLE_SCHEMAS
+from streams.node.detectors.exporter_health import SPOOL_FREE, clock_error
 from streams.pipeline import local_pipeline
 
 NODES = 6
@@ -40,6 +41,22 @@ def test_an_exporter_that_repeats_itself_is_stale_and_its_gpus_are_well():
     found = opened(Fault(kind="frozen_exporter", node=2, onset=100.0, duration=60.0))
     assert found.keys() == {("exporter.stale", "sim-0002")}
     assert found["exporter.stale", "sim-0002"] <= 12.0
+
+
+@pytest.mark.parametrize(("free", "raised"), [(2**20, False), (2**20 - 64, True), (0.0, True), (None, False)])
+def test_a_spool_without_room_is_a_finding_about_the_exporter(free, raised):
+    """Ten seconds below 1 MiB; an exporter that does not say how much room it has is well."""
+    cluster = Cluster(ClusterSpec(nodes=3, gpus=1, nics=1), seed=4)
+    begun, pipeline = cluster.spec.start + 20, local_pipeline()
+    found = dict[tuple[str, str | None], float]()
+    for record in cluster.run(60.0):
+        if isinstance(record, NodeSample) and record.node == "sim-0001" and record.ts > begun:
+            block = SAMPLE_SCHEMAS[record.schema].host
+            (row,) = unpack(block, record.host)
+            record = msgspec.structs.replace(record, host=pack(block, [row | {SPOOL_FREE: free}]))
+        for f in pipeline.process(record):
+            found.setdefault((f.kind, f.subject.node), f.detected_at - begun)
+    assert found == ({("exporter.spool", "sim-0001"): pytest.approx(11.0, abs=1.5)} if raised else {})
 
 
 def test_a_driver_that_does_not_answer_is_no_stale_exporter():

@@ -13,7 +13,6 @@ import sys
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import takewhile
 from operator import is_not
 from statistics import median
 
@@ -158,13 +157,12 @@ class StepAligner:
 
     def rolled_back(self, rows: Rows, k: int) -> bool:
         """Whether by row ``k`` its rank went back to a step it had already done: a silent restart."""
-        if self.window is not None:
+        step = rows.steps[k]
+        if self.window is not None or self.closed is None or step > self.closed:
             return False
-        step, rank = rows.steps[k], rows.ranks[k]
         # A late row is as old as its step; only one made well after that step was closed did it anew.
-        if self.closed is None or step > self.closed or rows.ts[k] <= self.closed_at + self._grace:
-            return False
-        return step < self.last_step.get(rank, step)
+        made_anew = rows.ts[k] > self.closed_at + self._grace
+        return made_anew and step < self.last_step.get(rows.ranks[k], step)
 
     def together(self, rows: Rows, k: int) -> int:
         """Return how many rows from row ``k`` on ``add`` may take at once: with what it gives for them one by
@@ -173,9 +171,10 @@ class StepAligner:
         They are of one step that is not closed and of ranks that it does not have yet, and none of them but
         the last may close a step or be the one at which the grace is measured.
         """
-        number = self._number(rows, k)
-        later = (self._number(rows, i) for i in range(k, len(rows))) if self.window else rows.steps[k:]
-        stop = k + len(list(takewhile(number.__eq__, later)))
+        numbers = rows.steps if self.window is None else [self._number(rows, i) for i in range(len(rows))]
+        number, stop = numbers[k], k + 1
+        while stop < len(numbers) and numbers[stop] == number:
+            stop += 1
         ranks, opened = set(rows.ranks[k:stop]), self._open.get(number)
         closed = self.closed is not None and number <= self.closed
         if closed or len(ranks) < stop - k or (opened is not None and not opened.ranks.isdisjoint(ranks)):
@@ -199,11 +198,11 @@ class StepAligner:
                 self._astray.pop(rank, None)
         if opened is None:
             opened = self._open[number] = _Open(rows.ts[0])
-        opened.first_ts = min(opened.first_ts, *rows.ts)
+        opened.first_ts = min(opened.first_ts, min(rows.ts))
         opened.ranks.update(rows.ranks)
         opened.parts.append(rows)
         self._note_places(number, rows)
-        self.event_time = max(self.event_time, *rows.ts)
+        self.event_time = max(self.event_time, max(rows.ts))
         self._learn_grace(rows.values[0].tolist())
         return self._close()
 
@@ -222,8 +221,8 @@ class StepAligner:
         room = self._needed() - (0 if opened is None else len(opened.ranks))
         first_ts = math.inf if opened is None else opened.first_ts
         if own:
-            first_ts = min(first_ts, *ts)
-        overdue = max(self.event_time, *ts) > first_ts + self._grace
+            first_ts = min(first_ts, min(ts))
+        overdue = max(self.event_time, max(ts)) > first_ts + self._grace
         if overdue or room <= 0 or len(self._open) >= _MAX_OPEN:
             return 0
         return min(len(ts), room) if own else len(ts)

@@ -13,7 +13,7 @@ from streams.job.step_aligner import Step
 from streams.job.step_rows import SECONDS
 from streams.job.view import JobView
 
-_STEP, _COMPUTE, _CHECKPOINT = (SECONDS.index(name) for name in ("step", "compute", "checkpoint"))
+_MEASURED = [SECONDS.index(name) for name in ("step", "compute", "checkpoint")]
 
 
 class JobCosts:
@@ -30,8 +30,7 @@ class JobCosts:
 
     def step(self, view: JobView, step: Step) -> Mapping[Key, Suspicion]:
         """Charge a whole step to what is open; return nothing."""
-        middle = nan_median(step.values, axis=1)
-        seconds, work, checkpoint = (float(middle[i]) for i in (_STEP, _COMPUTE, _CHECKPOINT))
+        seconds, work, checkpoint = nan_median(step.values[_MEASURED], axis=1).tolist()
         seconds -= checkpoint if checkpoint > 0 else 0.0
         gpus, in_step = len(view.roster), not view.core.asynchronous
         self.lost.step(seconds, work, step.closed_at, gpus=gpus, in_step=in_step)

@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 
 from slowrank.telemetry import Suspicion
-from streams.columns import Array, Mask
+from streams.columns import Array, Mask, Rows
 
 State = Literal["raise", "update", "clear"]
 Key = tuple[int, str]
@@ -94,8 +94,8 @@ class ConditionBank:
         """Whether a condition of any node is pending."""
         return bool(self._nodes)
 
-    def pending(self, index: Array) -> Mask:
-        """Return which of the nodes ``index`` [n] have pending conditions."""
+    def pending(self, index: Rows) -> Mask:
+        """Return which of some nodes, [n], have pending conditions."""
         return np.asarray(self._pending[index])
 
     def due(self, index: Array, active: Iterable[tuple[int, Key]]) -> list[tuple[int, set[Key]]]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from detectors.node.running_median import Floats, Ints, RunningMedian
+from detectors.node.running_median import Floats, Rows, RunningMedian
 from detectors.robust import nan_median
 
 Bools = npt.NDArray[np.bool_]
@@ -101,10 +101,8 @@ class IdleNodeBank:
     and empty of a job's memory has ended its job and is not idle in it. Sources: utilisation against power,
     nebius/soperator issue 796; tensor activity ≤ 0.001, DLRover's hang rule. Shares and holds are chosen.
 
-
-    A key whose input was not read stays as it was; a sample not younger than the last of its node changes
-    nothing. What is usual is learnt from GPUs in use and not while a node is held quiet, so that neither
-    a slow start nor a long hang becomes usual.
+    A key whose input was not read stays as it was. What is usual is learnt from GPUs in use and not while a
+    node is held quiet, so that neither a slow start nor a long hang becomes usual.
 
     >>> bank = IdleNodeBank(1, 1)
     >>> for second in range(60):
@@ -131,32 +129,35 @@ class IdleNodeBank:
         # Rows as in IdleResult: held, idle, both, lasting.
         self._held = np.zeros((4, nodes), np.bool_)
 
-    def update(self, nodes: Ints, reading: Reading) -> IdleResult:
-        """Take one sample of each of the distinct ``nodes`` [n]; return their states."""
-        fresh = reading.ts > self._last[nodes]
+    def update(self, nodes: Rows, reading: Reading) -> IdleResult:
+        """Take one sample of each of the distinct ``nodes`` [n], younger than their last; return their
+        states."""
         gap = reading.ts - self._last[nodes] > self.config.gap
-        # Idleness before and after a gap is no evidence for the time between.
-        self._since[:, nodes[fresh & gap]] = np.nan
+        if gap.any():
+            # Idleness before and after a gap is no evidence for the time between.
+            self._since[:, nodes] = np.where(gap, np.nan, self._since[:, nodes])
         ended = self._ended(reading)
         spinning, keys = self._judge(nodes, reading)
-        keys = np.where(fresh, keys & ~ended, self._keys[:, nodes])
+        keys &= ~ended
         self._keys[:, nodes] = keys
-        self._hold(nodes[fresh], reading.ts[fresh], ended[fresh])
-        self._learn(nodes[fresh], reading, fresh)
-        self._last[nodes] = np.where(fresh, reading.ts, self._last[nodes])
+        self._hold(nodes, reading.ts, ended)
+        self._learn(nodes, reading)
+        self._last[nodes] = reading.ts
+        # A copy: of neighbours these are views.
+        held, idle, both, lasting = self._held[:, nodes].copy()
         return IdleResult(
             no_bytes=keys[0],
             not_working=keys[1],
-            held=self._held[0, nodes],
-            idle=self._held[1, nodes],
-            both=self._held[2, nodes],
-            lasting=self._held[3, nodes],
-            since=self._since[0, nodes],
+            held=held,
+            idle=idle,
+            both=both,
+            lasting=lasting,
+            since=self._since[0, nodes].copy(),
             ended=ended,
             spinning=spinning,
         )
 
-    def shares(self, nodes: Ints, reading: Reading) -> Floats:
+    def shares(self, nodes: Rows, reading: Reading) -> Floats:
         """Return NIC bytes and the middle GPU's power as shares of what is usual, [2, n]; NaN = not known."""
         usual = self._usual.value[nodes]
         nic = reading.nic / np.where(usual[:, 0] > 0, usual[:, 0], np.nan)
@@ -165,13 +166,13 @@ class IdleNodeBank:
         )
         return np.stack((nic, nan_median(power, axis=1)))
 
-    def reset(self, nodes: Ints) -> None:
+    def reset(self, nodes: Rows) -> None:
         """Forget some nodes: another job runs there, or they were started anew."""
         self._usual.reset(nodes)
         self._last[nodes], self._calm[:, nodes], self._since[:, nodes] = -np.inf, np.nan, np.nan
         self._keys[:, nodes], self._held[:, nodes] = False, False
 
-    def _judge(self, nodes: Ints, r: Reading) -> tuple[Bools, Bools]:
+    def _judge(self, nodes: Rows, r: Reading) -> tuple[Bools, Bools]:
         """Return which GPUs spin, [n, gpus], and B1, B2, B2 of less contrast, whether no GPU works, [4, n].
 
         Where inputs are missing, the previous result is kept.
@@ -204,7 +205,7 @@ class IdleNodeBank:
         in_use = (r.utilization > self.config.idle) | (r.memory > self.config.empty)
         return np.asarray(read & ~in_use.any(axis=1))
 
-    def _hold(self, nodes: Ints, ts: Floats, ended: Bools) -> None:
+    def _hold(self, nodes: Rows, ts: Floats, ended: Bools) -> None:
         keys = self._keys[:, nodes]
         if not (keys.any() or self._held[:, nodes].any()):
             # What nearly always is: nothing is quiet, and nothing was.
@@ -224,10 +225,12 @@ class IdleNodeBank:
         self._held[:, nodes] = held & ~over[[0, 0, 2, 1]]
         self._since[:, nodes], self._calm[:, nodes] = since, calm
 
-    def _learn(self, nodes: Ints, r: Reading, fresh: Bools) -> None:
+    def _learn(self, nodes: Rows, r: Reading) -> None:
         # Negated, so that a GPU whose utilisation is not read counts as used.
         used = ~(r.utilization <= self.config.idle)
         nic = np.where(used.any(axis=1), r.nic, np.nan)
-        x = np.column_stack((nic, np.where(used, r.power, np.nan), np.where(used, r.tensor, np.nan)))[fresh]
-        working = ~self._held[:, nodes].any(axis=0)
-        self._usual.update(nodes[working], r.ts[fresh][working], x[working])
+        x = np.column_stack((nic, np.where(used, r.power, np.nan), np.where(used, r.tensor, np.nan)))
+        held, ts = self._held[:, nodes].any(axis=0), r.ts
+        if held.any():
+            nodes, ts, x = np.arange(len(self._last))[nodes][~held], ts[~held], x[~held]
+        self._usual.update(nodes, ts, x)

@@ -7,6 +7,8 @@ from detectors.robust import nan_median
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.intp]
+Rows = slice | Ints
+"""Rows of a bank: a slice where they are neighbours, which copies nothing; else indexes."""
 
 
 class RunningMedian:
@@ -34,17 +36,18 @@ class RunningMedian:
         self._began = np.full(lanes, np.nan)
         self._slot = np.zeros(lanes, np.intp)
 
-    def update(self, lanes: Ints, ts: Floats, x: Floats) -> None:
+    def update(self, lanes: Rows, ts: Floats, x: Floats) -> None:
         """Take ``x`` [n, channels] of the distinct ``lanes`` [n] at their event times ``ts`` [n], seconds."""
-        due = ts - self._began[lanes] >= self._every
+        began = self._began[lanes]
+        due = ts - began >= self._every
         if due.any():
-            self._close(lanes[due])
-        self._began[lanes] = np.where(due | np.isnan(self._began[lanes]), ts, self._began[lanes])
+            self._close(np.arange(len(self._began))[lanes][due])
+        self._began[lanes] = np.where(due | np.isnan(began), ts, began)
         read = np.isfinite(x)
         self._sum[lanes] += np.where(read, x, 0.0)
         self._count[lanes] += read
 
-    def reset(self, lanes: Ints) -> None:
+    def reset(self, lanes: Rows) -> None:
         """Forget everything of some lanes."""
         self.value[lanes], self._ring[lanes], self._began[lanes] = np.nan, np.nan, np.nan
         self._sum[lanes], self._count[lanes], self._slot[lanes] = 0.0, 0.0, 0

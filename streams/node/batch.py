@@ -86,11 +86,11 @@ class Batch:
         self.ts: FloatArray = np.array([s.ts for s in samples])
         schema = SAMPLE_SCHEMAS[devices[0].schema]
         gpus, nics = [d.gpus for d in devices], [d.nics for d in devices]
-        self.gpu = _part(schema.gpu, gpus, [(s.gpu_ids, s.gpu) for s in samples])
-        self.nic = _part(schema.nic, nics, [(s.nic_ids, s.nic) for s in samples])
+        self.gpu = _part(schema.gpu, gpus, [s.gpu_ids for s in samples], [s.gpu for s in samples])
+        self.nic = _part(schema.nic, nics, [s.nic_ids for s in samples], [s.nic for s in samples])
         # There is one host, and it has no name.
-        host = [(("",) if s.host else (), s.host) for s in samples]
-        self.host = _part(schema.host, [("",)] * len(samples), host)
+        named = [("",) if s.host else () for s in samples]
+        self.host = _part(schema.host, [("",)] * len(samples), named, [s.host for s in samples])
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -122,15 +122,14 @@ class Batch:
 
 
 def _part(
-    block: Block, ids: Sequence[tuple[str, ...]], parts: Sequence[tuple[tuple[str, ...], bytes]]
+    block: Block, ids: list[tuple[str, ...]], named: Sequence[tuple[str, ...]], parts: list[bytes]
 ) -> Part:
+    """Return the columns ``parts`` of the devices ``named``, in the slots ``ids`` of all devices."""
     there = np.ones((len(parts), len(ids[0])), np.bool_)
-    datas = [data for _, data in parts]
-    for k, (named, data) in enumerate(parts):
-        if named != ids[k]:
-            slots = [ids[k].index(name) for name in named]
-            there[k] = False
-            there[k, slots] = True
-            # ``stacked`` takes parts of one length only.
-            datas[k] = spread(block, data, slots, len(ids[k]))
-    return Part(ids, stacked(block, datas), there)
+    for k in [k for k, names in enumerate(named) if names != ids[k]]:
+        slots = [ids[k].index(name) for name in named[k]]
+        there[k] = False
+        there[k, slots] = True
+        # ``stacked`` takes parts of one length only.
+        parts[k] = spread(block, parts[k], slots, len(ids[k]))
+    return Part(ids, stacked(block, parts), there)

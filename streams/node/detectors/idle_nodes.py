@@ -15,7 +15,7 @@ from detectors.node.idle_node import IdleNodeBank, IdleResult, Reading
 from slowrank.telemetry import Evidence, HangVote, Suspicion
 from slowrank.telemetry.records import Family
 from slowrank.telemetry.schema import Owner
-from streams.columns import FloatArray
+from streams.columns import FloatArray, Rows
 from streams.debounce import ConditionBank, Debounce, Key, State
 from streams.node.batch import Batch, Shape
 from streams.node.config import NodeConfig
@@ -76,8 +76,11 @@ class IdleNodes:
             if before is not None:
                 yield from ((k, s) for s in self._withdraw(batch, k, before))
         with_job = np.flatnonzero(batch.in_job)
-        if len(with_job):
-            yield from self._test(batch, with_job, _reading(batch, increases["nic"], with_job))
+        if len(with_job) == len(batch):
+            yield from self._test(batch, with_job, batch.rows, _reading(batch, increases["nic"], slice(None)))
+        elif len(with_job):
+            reading = _reading(batch, increases["nic"], with_job)
+            yield from self._test(batch, with_job, batch.index[with_job], reading)
 
     def restart(self, node: int) -> None:
         """Learn a node anew; its next sample clears what was raised."""
@@ -108,8 +111,7 @@ class IdleNodes:
             return found
         return [*found, _left(replace(batch.location(k), job_id=job), "raise", ts, ts, released=True)]
 
-    def _test(self, batch: Batch, with_job: Numbers, reading: Reading) -> Found:
-        nodes = batch.index[with_job]
+    def _test(self, batch: Batch, with_job: Numbers, nodes: Rows, reading: Reading) -> Found:
         result = self._bank.update(nodes, reading)
         # Unused GPUs mean the start of a job until it has used them, and its end afterwards.
         used = self._used[nodes] = self._used[nodes] | ~result.ended
@@ -221,7 +223,7 @@ def _share(metric: str, value: float, note: str) -> Evidence:
     return Evidence(metric=metric, unit="1", detector="quiet", value=round(value, 4), note=note)
 
 
-def _reading(batch: Batch, ports: Increase, which: Numbers) -> Reading:
+def _reading(batch: Batch, ports: Increase, which: Rows) -> Reading:
     def of(metric: str) -> FloatArray:
         return np.asarray(batch.gpu[metric][which], np.float64)
 

@@ -141,6 +141,8 @@ class StateRules:
         part, there = batch.part(self._owner), self._tested(batch)
         ids, columns = part.ids, part.columns
         holding = np.stack([rule.test(columns) for rule in self._rules]) & there
+        if not holding.any() and not self._conditions.busy:
+            return
         active = {(k, (rule, ids[k][i])) for rule, k, i in np.argwhere(holding).tolist()}
         for k, keys in self._conditions.due(batch.index, active):
             # Sorted: a set's order differs between processes, and findings must not.

@@ -86,9 +86,12 @@ def _older_generation(gpu: Mapping[str, Array]) -> Mask:
 
 
 def _remapped(gpu: Mapping[str, Array]) -> Array:
-    held = [gpu[f"gpu.row_remap.{kind}_total"] for kind in ("correctable", "uncorrectable")]
+    correctable, uncorrectable = (
+        gpu["gpu.row_remap.correctable_total"],
+        gpu["gpu.row_remap.uncorrectable_total"],
+    )
     # Missing values are negative.
-    return np.asarray(sum(np.maximum(rows, 0) for rows in held))
+    return np.asarray(np.maximum(correctable, 0) + np.maximum(uncorrectable, 0))
 
 
 def _slow_reads(gpu: Mapping[str, Array]) -> Mask:

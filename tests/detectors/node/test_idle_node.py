@@ -1,11 +1,10 @@
-from copy import deepcopy
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from detectors.node.idle_node import IdleNodeBank, IdleResult, Reading
-from tests.detectors.state import same, state
+from tests.detectors.state import state
 
 GPUS = 4
 NODE = np.array([0])
@@ -157,14 +156,6 @@ def test_what_is_not_read_changes_nothing(working):
     run(other, range(120))
     one_lost = {"nic": 0.0, "watts": np.array([250.0] * 3 + [np.nan])}
     assert first_held(run(other, range(120, 140), **one_lost)) == 5
-
-
-def test_late_and_repeated_samples_change_nothing(working):
-    """A sample not younger than the last leaves the state as it is."""
-    run(working, range(120, 128), **HANG)
-    before = deepcopy(working)
-    run(working, [127, 100, 119])
-    assert same(working, before)
 
 
 def test_a_gap_is_no_hold(working):

@@ -11,7 +11,7 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from exporters.spool import Loss, Message, StoreFailed, grouped
+from exporters.spool import Dropped, Message, StoreFailed, grouped
 
 _PAGE_BYTES = 4096
 # Damaged files kept at most, each as large as the spool may be, so that a failing disk does not fill up with
@@ -43,8 +43,8 @@ class DiskStore:
         except (OSError, sqlite3.Error) as error:
             raise StoreFailed(f"cannot open the spool {self._path}: {error}") from error
 
-    def put(self, messages: Sequence[Message]) -> list[Loss]:
-        dropped: list[Loss] = []
+    def put(self, messages: Sequence[Message]) -> list[Dropped]:
+        dropped: list[Dropped] = []
         while True:
             try:
                 with self._transaction():
@@ -148,7 +148,7 @@ class DiskStore:
             raise
         return connection
 
-    def _drop_oldest(self, at_least: int) -> list[Loss]:
+    def _drop_oldest(self, at_least: int) -> list[Dropped]:
         # A hundredth at a time: otherwise a full spool would delete, and wait for the disk, in every tick.
         count = max(at_least, self._records // 100)
         oldest = self.read(0, count)

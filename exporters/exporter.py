@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from exporters.collector import Collector, Columns, Event, Instant, Reading, StepRows
 from exporters.current_job import CurrentJob
-from exporters.spool import Loss, SpoolStats
+from exporters.spool import Dropped, SpoolStats
 from slowrank.telemetry import JobSteps, NodeEvent, NodeSample, Record
 from slowrank.telemetry.checks import MAX_INSTANCES, MAX_STEP_ROWS, MAX_TEXT
 from slowrank.telemetry.columns import Value, pack, step_schema_of
@@ -50,7 +50,7 @@ class Exporter:
     def __init__(self, identity: NodeIdentity, collectors: Sequence[Collector]) -> None:
         self._identity = identity
         self._collectors = collectors
-        # One sequence for each topic, so that a gap in it means a loss.
+        # One sequence for each topic, so that a gap in it means dropped records.
         self._sample_seq = itertools.count()
         self._steps_seq = itertools.count()
         self._event_seq = itertools.count()
@@ -59,16 +59,16 @@ class Exporter:
         self._seconds = math.nan
         self._ticks = 0
 
-    def tick(self, now: Instant, spool: SpoolStats, losses: Sequence[Loss] = ()) -> list[Record]:
+    def tick(self, now: Instant, spool: SpoolStats, drops: Sequence[Dropped] = ()) -> list[Record]:
         """Read every collector and return the records, the sample first.
 
-        ``losses`` are the records dropped since the last tick, which are reported to the consumers.
+        ``drops`` are the records dropped since the last tick, which are reported to the consumers.
         """
         readings = [self._collect(collector, now) for collector in self._collectors]
         steps = [rows for reading in readings for rows in reading.steps]
         self._job.update(steps, now.monotonic)
         events = [event for reading in readings for event in reading.events]
-        events += [_loss_event(loss, now) for loss in losses]
+        events += [_drop_event(drop, now) for drop in drops]
         self._ticks += 1
         return [
             self._sample(readings, now, self._own_columns(spool)),
@@ -201,13 +201,13 @@ def _name(text: str) -> str:
     return _NOT_IN_NAMES.sub("-", text[:128]) or "-"
 
 
-def _loss_event(loss: Loss, now: Instant) -> Event:
-    lost = f"{loss.records} records of boot {loss.boot_id}, seq {loss.first_seq} to {loss.last_seq}"
+def _drop_event(drop: Dropped, now: Instant) -> Event:
+    lost = f"{drop.records} records of boot {drop.boot_id}, seq {drop.first_seq} to {drop.last_seq}"
     return Event(
         ts=now.wall,
         source="exporter",
         code="exporter.records_lost",
         severity="warning",
-        subject={"records": loss.records},
-        message=f"{lost}, were dropped before they could be sent: {loss.reason}",
+        subject={"records": drop.records},
+        message=f"{lost}, were dropped before they could be sent: {drop.reason}",
     )

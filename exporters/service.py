@@ -48,7 +48,7 @@ def run(
 def once(exporter: Exporter, spool: Spool, *, prefix: str) -> None:
     """Do one tick and spool its records."""
     now = Instant(wall=time.time(), monotonic=time.monotonic())
-    records = exporter.tick(now, spool.stats(), spool.losses())
+    records = exporter.tick(now, spool.stats(), spool.drops())
     spool.put([message(record, prefix) for record in records], now.monotonic)
     exporter.took(time.monotonic() - now.monotonic)
 

@@ -1,7 +1,7 @@
 """Queue of records that the broker has not acknowledged: on disk, or in memory while there is no disk.
 
 A record is written before it is sent and deleted after the acknowledgement. When the spool is full the oldest
-records are dropped and reported as losses.
+records are dropped, and that is reported.
 """
 
 import logging
@@ -29,7 +29,7 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
+class Dropped:
     """Records dropped together before they were sent."""
 
     boot_id: str
@@ -70,7 +70,7 @@ class StoreFailed(Exception):
 class Store(Protocol):
     """Messages in order, each under a growing id. Every method may raise ``StoreFailed``."""
 
-    def put(self, messages: Sequence[Message]) -> list[Loss]: ...
+    def put(self, messages: Sequence[Message]) -> list[Dropped]: ...
 
     def read(self, after: int, limit: int) -> list[tuple[int, Message]]: ...
 
@@ -96,7 +96,7 @@ class MemoryStore:
         self._bytes = 0
         self._next_id = 1
 
-    def put(self, messages: Sequence[Message]) -> list[Loss]:
+    def put(self, messages: Sequence[Message]) -> list[Dropped]:
         for message in messages:
             self._held.append((self._next_id, message))
             self._next_id += 1
@@ -154,7 +154,7 @@ class Spool:
         self._disk = _Cursor(disk, in_memory=False) if disk is not None else None
         self._degraded = degraded
         self._retry_at = 0.0
-        self._losses: list[Loss] = []
+        self._drops: list[Dropped] = []
         self._dropped_total = 0
 
     def put(self, messages: Sequence[Message], now: float) -> None:
@@ -163,8 +163,8 @@ class Spool:
             lost = self._put_on_disk(messages, now)
             if lost is None:
                 lost = self._memory.store.put(messages)
-            self._losses += lost
-            self._dropped_total += sum(loss.records for loss in lost)
+            self._drops += lost
+            self._dropped_total += sum(drop.records for drop in lost)
 
     def batch(self, limit: int) -> list[Entry]:
         """Return the next messages in order, each once until ``rewind``; memory first: it is volatile."""
@@ -211,11 +211,11 @@ class Spool:
                 free_bytes=free,
             )
 
-    def losses(self) -> tuple[Loss, ...]:
+    def drops(self) -> tuple[Dropped, ...]:
         """Return what was dropped since the last call."""
         with self._lock:
-            losses, self._losses = tuple(self._losses), []
-            return losses
+            drops, self._drops = tuple(self._drops), []
+            return drops
 
     def close(self) -> None:
         """Move the messages in memory to the disk, if there is one, and close both."""
@@ -233,7 +233,7 @@ class Spool:
     def _cursors(self) -> list[_Cursor]:
         return [self._memory] if self._disk is None else [self._memory, self._disk]
 
-    def _put_on_disk(self, messages: Sequence[Message], now: float) -> list[Loss] | None:
+    def _put_on_disk(self, messages: Sequence[Message], now: float) -> list[Dropped] | None:
         if self._disk is None or now < self._retry_at:
             return None
         try:
@@ -260,9 +260,9 @@ class Spool:
         return [Entry(i, message, cursor.in_memory) for i, message in found if i not in sent]
 
 
-def grouped(dropped: Sequence[Message], reason: str) -> list[Loss]:
+def grouped(dropped: Sequence[Message], reason: str) -> list[Dropped]:
     """Group dropped messages by boot into ranges of seq."""
     by_boot: dict[str, list[int]] = {}
     for message in dropped:
         by_boot.setdefault(message.boot_id, []).append(message.seq)
-    return [Loss(boot, min(seqs), max(seqs), len(seqs), reason) for boot, seqs in by_boot.items()]
+    return [Dropped(boot, min(seqs), max(seqs), len(seqs), reason) for boot, seqs in by_boot.items()]

@@ -30,9 +30,9 @@ explain it. They are counted because after an outage of a node one rank's rows a
 class MissingRows:
     """Finds ranks whose rows are missing for longer than the usual losses explain.
 
-    Where a share ``loss`` of rows is lost independently, a run of ``n`` misses of one of ``R`` ranks has the
-    probability R * loss^n; a rank is missing after the least n for which that is below 1e-6,
-    n = ln(1e-6 / R) / ln(loss), and never before five steps and five seconds. The loss is the share of
+    Where a share p of rows is lost independently, a run of ``n`` misses of one of ``R`` ranks has the
+    probability R * p^n; a rank is missing after the least n for which that is below 1e-6,
+    n = ln(1e-6 / R) / ln(p), and never before five steps and five seconds. p is the share of
     misses, over all steps, of ranks that are not missing yet.
 
     A missing rank is ``lost`` after max(8 steps, 60 s), or after 10 s and 15 steps in which its node sent the
@@ -109,6 +109,6 @@ class MissingRows:
 
     def _is_missing(self, rank: int, ts: float) -> bool:
         closed, seen = self._last_seen[rank]
-        loss = min(max(self._missed / max(self._expected, 1), _LEAST_LOSS), _MOST_LOSS)
-        run = max(_LEAST_RUN, math.ceil(math.log(_BY_CHANCE / len(self._last_seen)) / math.log(loss)))
+        lost_share = min(max(self._missed / max(self._expected, 1), _LEAST_LOSS), _MOST_LOSS)
+        run = max(_LEAST_RUN, math.ceil(math.log(_BY_CHANCE / len(self._last_seen)) / math.log(lost_share)))
         return self._closed - closed >= run and ts - seen > _LEAST_SECONDS

@@ -36,7 +36,7 @@ class StoppedRows:
         self._lost, self._steps = _PRIOR_LOST, _PRIOR_STEPS
 
     @property
-    def loss(self) -> float:
+    def lost_per_step(self) -> float:
         """Rows that a step lacks on average, of all ranks."""
         return self._lost / self._steps
 
@@ -57,7 +57,7 @@ class StoppedRows:
         ``reached``: the last step of each. Ranks that missed steps before the last are left out: they may
         have been silent for long.
         """
-        if self.loss >= _MOST_LOST:
+        if self.lost_per_step >= _MOST_LOST:
             return []
         behind = sorted(rank for rank in ranks if reached.get(rank, newest) < newest)
         if len(behind) > _MOST_ABSENT * len(ranks):

@@ -78,7 +78,7 @@ class Envelope:
         distance: Floats = np.einsum("nf,fg,ng->n", d, np.array(self.precision), d)
         return distance
 
-    def explain(self, z: Floats) -> tuple[tuple[str, float], ...]:
+    def contributions(self, z: Floats) -> tuple[tuple[str, float], ...]:
         """Return the features of one window ``z`` [f], the one that matters most first.
 
         With each the share of the squared distance that is gone when the feature is left out.

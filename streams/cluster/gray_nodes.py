@@ -137,7 +137,7 @@ def _suspicions(
 
 
 def _claim(subject: Subject, z: FloatArray, score: float, region: Envelope) -> Claim:
-    top = region.explain(z)[:_NAMED]
+    top = region.contributions(z)[:_NAMED]
     model = fingerprint(region)
     evidence = tuple(
         Evidence(

@@ -4,7 +4,7 @@ import pytest
 
 from exporters.collector import Event, Reading, StepRows
 from exporters.exporter import Exporter, NodeIdentity
-from exporters.spool import Loss, SpoolStats
+from exporters.spool import Dropped, SpoolStats
 from slowrank.telemetry import (
     JobSteps,
     NodeEvent,
@@ -109,7 +109,7 @@ def test_a_broken_collector_silences_only_itself(instants):
 
 
 def test_every_kind_of_record_counts_its_own_seq(instants):
-    """(node, boot_id, seq) is unique within a topic and without gaps, so that a gap means a loss."""
+    """(node, boot_id, seq) is unique within a topic and without gaps, so that gaps show what was dropped."""
     exporter = Exporter(IDENTITY, [Fixed("steps", Reading(steps=(rows(), rows("other"))))])
 
     records = [record for n in range(3) for record in exporter.tick(instants(n), SpoolStats())]
@@ -192,9 +192,11 @@ def test_events_are_stamped_and_fit_the_wire(instants):
 
 def test_a_loss_is_reported_to_the_consumers(instants):
     """Records that were dropped become an event which names them."""
-    loss = Loss(boot_id="boot-0", first_seq=10, last_seq=29, records=20, reason="the spool on disk was full")
+    drop = Dropped(
+        boot_id="boot-0", first_seq=10, last_seq=29, records=20, reason="the spool on disk was full"
+    )
 
-    event = Exporter(IDENTITY, []).tick(instants(0), SpoolStats(), [loss])[1]
+    event = Exporter(IDENTITY, []).tick(instants(0), SpoolStats(), [drop])[1]
 
     assert isinstance(event, NodeEvent)
     assert decode_event(encode(event), now=event.ts).code == "exporter.records_lost"

@@ -99,15 +99,15 @@ def test_an_id_is_never_used_again(store, make_messages):
 def test_a_full_store_drops_the_oldest_and_names_which(tmp_path, make_messages):
     """Bounded by its size, the store loses the oldest records, in ranges that are reported."""
     for store in (DiskStore(tmp_path, MIB), MemoryStore(MIB)):
-        losses = [loss for n in range(0, 2000, 10) for loss in store.put(make_messages(10, first=n))]
+        drops = [drop for n in range(0, 2000, 10) for drop in store.put(make_messages(10, first=n))]
 
         kept = [m.seq for _, m in store.read(0, 5000)]
-        lost = sum(loss.records for loss in losses)
+        lost = sum(drop.records for drop in drops)
         assert lost > 0
         assert kept == list(range(lost, 2000))
-        assert losses[0].first_seq == 0
-        assert losses[-1].last_seq == lost - 1
-        assert "full" in losses[0].reason
+        assert drops[0].first_seq == 0
+        assert drops[-1].last_seq == lost - 1
+        assert "full" in drops[0].reason
         assert store.size()[0] <= 1.1 * MIB
         store.close()
 
@@ -165,8 +165,8 @@ def test_without_a_disk_everything_is_in_memory(make_messages):
 
     assert stats.degraded == "read-only"
     assert stats.dropped_total == 20 - stats.records > 0
-    assert [loss.first_seq for loss in spool.losses()] == [0]
-    assert spool.losses() == ()
+    assert [drop.first_seq for drop in spool.drops()] == [0]
+    assert spool.drops() == ()
 
 
 def test_closing_moves_memory_to_disk(tmp_path, make_messages):

@@ -52,7 +52,7 @@ def test_the_feature_that_matters_is_named_first(region):
     """Leaving it out takes away most of the distance."""
     z = np.zeros(12)
     z[7], z[9] = 9.0, 2.0
-    (first, share), (second, _), *_ = region.explain(z)
+    (first, share), (second, _), *_ = region.contributions(z)
     assert (first, second) == ("f7", "f9")
     assert 0.8 < share < 1.0
 

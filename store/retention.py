@@ -81,7 +81,7 @@ def prune_telemetry(
     pace_days: float,
     config_of: Callable[[str], FindingConfig],
 ) -> dict[str, int] | None:
-    """Remove roll-ups, ranks and jobs older than ``days``, paces older than ``pace_days``; expire findings.
+    """Remove telemetry older than ``days`` and paces older than ``pace_days``; expire findings.
 
     Returns per table the chunks dropped or rows deleted, and under ``findings`` how many expired; None while
     another process does the same. ``conn`` must be in autocommit: every batch is a transaction.
@@ -90,6 +90,7 @@ def prune_telemetry(
         if not alone:
             return None
         oldest = dict.fromkeys(ROLLUPS, now - timedelta(days=days))
+        oldest["job_events"] = now - timedelta(days=days)
         oldest["paces"] = now - timedelta(days=pace_days)
         hypertables = _hypertables(conn)
         removed = {

@@ -4,7 +4,7 @@
                                         ├─ suspicions ─► FindingStage ─► findings
     JobSteps ──────────────► JobStage ──┘
     NodeSample, JobSteps ──► RollUp ────► rows
-    paces among the suspicions ─────────► rows
+    paces, declarations of jobs ─────────► rows
 
 The Faust app drives the same stages with the same watermark, a partition at a time.
 """
@@ -16,13 +16,13 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from alerts.finding import Finding
-from slowrank.telemetry import JobSteps, NodeEvent, NodeSample, RankPace, Record
+from slowrank.telemetry import JobDeclared, JobSteps, NodeEvent, NodeSample, RankPace, Record
 from streams.config.settings import Tuning
 from streams.config.stages import finding_stage, job_memory, job_stage, node_stage
 from streams.job.memory import JobMemory
 from streams.job.stage import DEFAULT_MEMORY_BYTES
 from streams.node.events.job_events import end_of
-from streams.rollup.paces import pace_row
+from streams.rollup.message_rows import row_of
 from streams.rollup.rollup import RollUp, Rows
 from streams.stage import Buffering, Output, Restorable, Stage
 from streams.watermark import Watermark
@@ -35,8 +35,8 @@ T = TypeVar("T")
 class Pipeline:
     """Drives node, job and finding stage from one stream of records in rough order of event time.
 
-    ``on_rows`` takes the roll-up rows as they close, and paces. A record on which a stage raises shows a bug
-    of the stage: it is logged and counted in ``set_aside``, and the stream goes on.
+    ``on_rows`` takes the roll-up rows as they close, paces and what jobs declare. A record on which a stage
+    raises shows a bug of the stage: it is logged and counted in ``set_aside``, and the stream goes on.
     """
 
     def __init__(
@@ -147,8 +147,8 @@ class Pipeline:
     def _judge(self, outputs: Sequence[Output]) -> list[Finding]:
         findings: list[Finding] = []
         for output in outputs:
-            if isinstance(output, RankPace):
-                self._emit([pace_row(output)])
+            if isinstance(output, RankPace | JobDeclared):
+                self._emit([row_of(output)])
             elif not isinstance(output, Finding):
                 findings += _findings(self._guarded(self._finding.process, output, output))
         return findings

@@ -74,7 +74,7 @@ TABLE = {
     "streams.runtime.kafka.batches": "streams.runtime.kafka faust aiokafka",
     "streams.runtime.monitoring": "slowrank alerts store streams streams.job"
     " streams.runtime streams.runtime.kafka aiokafka msgspec prometheus_client",
-    "streams.runtime.partitions": "slowrank.telemetry detectors.fleet alerts streams"
+    "streams.runtime.partitions": "slowrank.telemetry alerts streams"
     " streams.node streams.node.events streams.rollup"
     " streams.runtime.kafka streams.runtime.monitoring streams.runtime.snapshots"
     " msgspec aiokafka",

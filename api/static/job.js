@@ -209,6 +209,24 @@
     };
   }
 
+  const WHAT = { restart: "restart", resize: "another number of ranks", schedule: "change of schedule", finding: "finding", evaluation: "evaluation", checkpoint: "checkpoint" };
+
+  // Each change of level in words: when, how large, and what is known of that time.
+  function changed(found) {
+    const list = document.createElement("ol");
+    list.dataset.changes = "";
+    for (const { at, ratio, before, after, explanations } of found.change_points) {
+      const item = text("li", `${clock(at / 1000)} UTC: ${ratio === null ? "" : `${ratio.toFixed(2)}×, `}from ${quantity(before, found.unit)} to ${quantity(after, found.unit)}`, list);
+      if (!explanations.length) { text("span", "nothing is known of that time that explains it", item, "aside"); continue; }
+      for (const { what, at: when, text: said, finding_id: finding } of explanations) {
+        const line = text("span", `${WHAT[what]} at ${clock(when / 1000)}${said ? ": " : ""}`, item, "aside");
+        const shown = text(finding ? "a" : "span", said, line);
+        if (finding) shown.href = `/findings/${finding}`;
+      }
+    }
+    return list;
+  }
+
   async function steps(place) {
     const found = await read(address("steps", {}), place);
     if (!found) return;
@@ -238,8 +256,9 @@
           { label: "5 %", stroke: paint.peers, width: 0.5, ...line },
           { label: "95 %", stroke: paint.peers, width: 0.5, ...line },
         ],
-        hooks: { drawClear: [marked(paint, t[0], t[t.length - 1], found.change_points.map((ms) => ms / 1000), found.checkpoints.map(([ms]) => ms / 1000))] },
+        hooks: { drawClear: [marked(paint, t[0], t[t.length - 1], found.change_points.map(({ at }) => at / 1000), found.checkpoints.map(([ms]) => ms / 1000))] },
       }, [t, found.median, found.max, found.p05, found.p95], figure);
+      if (found.change_points.length) { text("p", "Changes of level, which page nobody:", place, "aside"); place.append(changed(found)); }
       return () => chart.destroy();
     });
   }

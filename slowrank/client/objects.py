@@ -317,6 +317,25 @@ class Job(TypedDict):
     gpu_hours_lost: float
 
 
+class LevelExplanation(TypedDict):
+    """What happened near a change of level and may explain it."""
+
+    what: Literal["restart", "resize", "schedule", "finding", "evaluation", "checkpoint"]
+    at: int
+    text: str
+    finding_id: str | None
+
+
+class LevelChange(TypedDict):
+    """A change of the level of a job: ``ratio`` is that after it by that before it."""
+
+    at: int
+    ratio: float | None
+    before: float
+    after: float
+    explanations: list[LevelExplanation]
+
+
 class Band(TypedDict):
     """Step times of a job over time: columns of equal length."""
 
@@ -336,7 +355,7 @@ class Band(TypedDict):
     max: list[float]
     slowest_rank: list[int]
     checkpoints: list[tuple[int, float]]
-    change_points: list[int]
+    change_points: list[LevelChange]
 
 
 class Backtest(TypedDict):

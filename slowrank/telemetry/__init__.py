@@ -13,6 +13,7 @@ from slowrank.telemetry.codec import (
 from slowrank.telemetry.messages import (
     HangVote,
     Heartbeat,
+    JobDeclared,
     JobEnded,
     LinkDelay,
     Lost,
@@ -45,6 +46,7 @@ __all__ = [
     "Evidence",
     "HangVote",
     "Heartbeat",
+    "JobDeclared",
     "JobEnded",
     "JobSteps",
     "LinkDelay",

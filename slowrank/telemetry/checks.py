@@ -14,6 +14,7 @@ from slowrank.telemetry.columns import read
 from slowrank.telemetry.messages import (
     MESSAGE_VERSION,
     Heartbeat,
+    JobDeclared,
     JobEnded,
     LinkDelay,
     MinuteMeans,
@@ -135,6 +136,9 @@ def check_message(message: StageMessage) -> StageMessage:
             _check_count("gpus", message.gpus)
         case RankPace():
             _check_rank_pace(message)
+        case JobDeclared():
+            _check_names((message.node, message.job_id))
+            _check_text(message=message.message)
     return message
 
 

@@ -21,6 +21,9 @@ HangSignal = Literal["no_progress", "idle", "left", "ended", "paused", "no_telem
 """What a vote on a hang reports: steps are missing; a node does not work for its job; the job has left a
 node; the job has announced its end, or a pause; a node sends no telemetry."""
 
+JobCode = Literal["job.start", "job.restart", "job.schedule", "job.eval", "job.checkpoint"]
+"""Codes of the events by which jobs declare what may change their level."""
+
 PHASES: tuple[PhaseName, ...] = get_args(PhaseName)
 
 
@@ -209,8 +212,26 @@ class RankPace(_Message, tag="rank_pace", frozen=True, kw_only=True):
     spread: float
 
 
+class JobDeclared(_Message, tag="job_declared", frozen=True, kw_only=True):
+    """What a job has declared by an event of ``node``: it explains changes of the job's level to people."""
+
+    ts: float
+    node: str
+    job_id: str
+    code: JobCode
+    message: str = ""
+
+
 StageMessage = (
-    Suspicion | HangVote | NodeAnnounced | MinuteMeans | Heartbeat | LinkDelay | StartupPhase | RankPace
+    Suspicion
+    | HangVote
+    | NodeAnnounced
+    | MinuteMeans
+    | Heartbeat
+    | LinkDelay
+    | StartupPhase
+    | RankPace
+    | JobDeclared
 )
 """What travels on the topic ``suspicions``."""
 

@@ -48,6 +48,21 @@ WHERE cluster = %s AND job_id = %s AND status <> 'suspected' AND group_key IS NU
 GROUP BY kind, cause ORDER BY gpu_hours_lost DESC, kind, cause
 """
 
+_EVENTS: LiteralString = """
+SELECT bucket AS at, code, message FROM job_events
+WHERE cluster = %(cluster)s AND job_id = %(job)s AND bucket >= %(starts)s AND bucket <= %(ends)s
+ORDER BY bucket, code LIMIT 5000
+"""
+
+# Members of a group are shown by the finding that explains them.
+_FINDINGS: LiteralString = """
+SELECT id, title, onset, resolved_at FROM findings
+WHERE cluster = %(cluster)s AND job_id = %(job)s
+  AND status <> 'suspected' AND group_key IS NULL AND NOT shadow
+  AND (onset BETWEEN %(starts)s AND %(ends)s OR resolved_at BETWEEN %(starts)s AND %(ends)s)
+ORDER BY onset, id LIMIT 1000
+"""
+
 _RANKS: LiteralString = """
 SELECT rank, node, gpu_index, dp, pp, tp, cp, ep, first_seen_at, last_seen_at FROM ranks
 WHERE cluster = %(cluster)s AND job_id = %(job)s AND attempt = %(attempt)s AND rank > %(after)s
@@ -111,6 +126,28 @@ def attempts(conn: Connection[Any], cluster: str, job_id: str) -> list[dict[str,
     """Return the attempts of a job, the latest first, at most 100."""
     with conn.cursor(row_factory=dict_row) as cursor:
         return cursor.execute(_ATTEMPTS, (storable(cluster), storable(job_id))).fetchall()
+
+
+def events(
+    conn: Connection[Any], cluster: str, job_id: str, starts: datetime, ends: datetime
+) -> list[dict[str, Any]]:
+    """Return what a job declared in a window, at most 5,000 events."""
+    return _within(conn, _EVENTS, cluster, job_id, starts, ends)
+
+
+def findings_within(
+    conn: Connection[Any], cluster: str, job_id: str, starts: datetime, ends: datetime
+) -> list[dict[str, Any]]:
+    """Return the findings about a job that began or ended in a window, at most 1,000."""
+    return _within(conn, _FINDINGS, cluster, job_id, starts, ends)
+
+
+def _within(
+    conn: Connection[Any], query: LiteralString, cluster: str, job_id: str, starts: datetime, ends: datetime
+) -> list[dict[str, Any]]:
+    values = {"cluster": storable(cluster), "job": storable(job_id), "starts": starts, "ends": ends}
+    with conn.cursor(row_factory=dict_row) as cursor:
+        return cursor.execute(query, values).fetchall()
 
 
 def ranks(

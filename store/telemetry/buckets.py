@@ -176,6 +176,17 @@ class RankPlace:
     at: float
 
 
+@dataclass(frozen=True, slots=True)
+class JobEvent:
+    """What a job has declared ``at`` a time (Unix seconds), by the code of the event."""
+
+    cluster: str
+    job_id: str
+    code: str
+    at: float
+    message: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeLatest:
     """Latest sample of a node, for lists of nodes."""

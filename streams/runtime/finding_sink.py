@@ -1,4 +1,4 @@
-"""Suspicions to findings and paces of ranks, stored in the database."""
+"""Suspicions to findings, paces of ranks and declarations of jobs, stored in the database."""
 
 import asyncio
 from collections.abc import Callable
@@ -9,6 +9,7 @@ from detectors.fleet.chronic import Pace
 from slowrank.telemetry import BadRecord, decode_message
 from slowrank.telemetry.topics import SUSPICIONS
 from store.error_classes import REFUSED, UNAVAILABLE
+from store.telemetry.buckets import JobEvent
 from streams.config.settings import Tuning
 from streams.config.stages import finding_stage
 from streams.runtime.kafka.dead_letters import STORE_REFUSED
@@ -54,13 +55,13 @@ class FindingSink:
     async def take(self, message: Message) -> None:
         """Fold one message into its findings and store what changed.
 
-        A pace is written within a second, or computed again from the log after a restart.
+        A row is written within a second, or computed again from the log after a restart.
         """
         health = self._context.health
         health.took(message.topic, message.partition, message.timestamp)
-        # Findings made during a rebuild were stored before its offset was committed; paces that the last
+        # Findings made during a rebuild were stored before its offset was committed; rows that the last
         # reader had buffered when it ended are stored nowhere else.
-        state = await self.partitions.state_of(message, rebuilt=self._buffer_paces)
+        state = await self.partitions.state_of(message, rebuilt=self._buffer_rows)
         if message.offset < state.next_offset:
             return
         if (moved := self.partitions.sent_on(message)) is not None:
@@ -83,15 +84,15 @@ class FindingSink:
             if isinstance(outputs, BadRecord):
                 dead_letters.append(self._context.dead_letter(message, outputs))
                 continue
-            self._buffer_paces(outputs)
+            self._buffer_rows(outputs)
             for output in outputs:
                 if isinstance(output, Finding) and (refused := await self._store(output)) is not None:
                     dead_letters.append(self._context.dead_letter(message, refused))
         if dead_letters:
             await asyncio.shield(self._context.producer.post(dead_letters))
 
-    def _buffer_paces(self, outputs: list[Any]) -> None:
-        self._rows.add([output for output in outputs if isinstance(output, Pace)])
+    def _buffer_rows(self, outputs: list[Any]) -> None:
+        self._rows.add([output for output in outputs if isinstance(output, Pace | JobEvent)])
 
     async def _store(self, finding: Finding) -> BadRecord | None:
         """Store a finding, however long it takes; return why the database refuses it, None if it does not."""

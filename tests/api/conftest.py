@@ -159,7 +159,7 @@ def tls_server_context(certificate):
 TABLES = (
     "findings, finding_history, silences, events, webhooks, webhook_secrets, deliveries, delivery_attempts, "
     "api_keys, audit, heartbeats, paces, requests, nodes, ranks, jobs, inhibitions, backtests, "
-    "finding_evidence, sessions"
+    "finding_evidence, sessions, job_events"
 )
 # TRUNCATE takes 25 ms, as it makes every file anew; a test leaves a handful of rows.
 EMPTY = f"""

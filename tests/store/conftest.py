@@ -14,7 +14,7 @@ from store.migrate import migrate
 TABLES = (
     "findings, finding_history, silences, events, webhooks, webhook_secrets, deliveries, delivery_attempts, "
     "api_keys, audit, heartbeats, samples_10s, nic_10s, host_10s, steps_10s, nodes, paces, ranks, jobs, "
-    "requests"
+    "requests, job_events"
 )
 
 

@@ -15,6 +15,7 @@ from detectors.fleet.chronic import Pace
 from slowrank.telemetry import JobSteps, Record, StageMessage, decode_message, decode_steps_or_end, encode
 from slowrank.telemetry.columns import Value, pack, step_schema_of, unpack
 from slowrank.telemetry.schema import STEP_SCHEMAS
+from store.telemetry.buckets import JobEvent
 from streams.config.settings import Tuning
 from streams.config.stages import finding_stage
 from streams.files.replay import as_ndjson, final_versions, findings_of
@@ -165,7 +166,7 @@ class Workers:
             self._keep(self._finding.process(decode_message(outgoing.value), self._now))
         self._sent.clear()
 
-    def _keep(self, outputs: Iterable[Output | Pace]) -> None:
+    def _keep(self, outputs: Iterable[Output | Pace | JobEvent]) -> None:
         self.versions += [f for f in outputs if isinstance(f, Finding)]
 
 

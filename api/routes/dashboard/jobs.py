@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from api.deps import ServicesDep
 from api.http import conditional
 from api.http.problems import contradiction, not_found
+from api.routes.dashboard import level_changes
 from api.routes.dashboard.band import band
 from api.routes.dashboard.heat import Heat, ratios
 from api.routes.dashboard.nodes import coords_of
@@ -180,6 +181,29 @@ class PlacePage(BaseModel):
     next_cursor: str = Field(description="Empty on the last page.")
 
 
+class Explained(BaseModel):
+    """What happened near a change of level and may explain it."""
+
+    what: level_changes.What
+    at: int = Field(description="Epoch milliseconds.")
+    text: str = Field(description="What the job declared, the sizes, or the title of the finding.")
+    finding_id: str | None = None
+
+
+class LevelChange(BaseModel):
+    """A change of the level of a job."""
+
+    at: int = Field(description="Start of the first bin of the new level, epoch milliseconds.")
+    ratio: float | None = Field(description="The level after it by the level before; null for a level of 0.")
+    before: float = Field(description="Median of the bins since the change before, in the unit of the band.")
+    after: float = Field(description="Median of the bins until the next change.")
+    explanations: list[Explained] = Field(
+        description="What is known of the minute around it, the likeliest first, at most 8. Findings need a "
+        "key with `findings:read`. Evaluations and checkpoints that are so frequent that one lies beside any "
+        "change are left out."
+    )
+
+
 class Band(BaseModel):
     """Quantiles over the ranks, in columns: one value for each time in ``t``."""
 
@@ -204,9 +228,9 @@ class Band(BaseModel):
         description="Start of each bin in which ranks saved a checkpoint, epoch milliseconds, and the "
         "longest time that one spent saving, in seconds; only of jobs that report the phase."
     )
-    change_points: list[int] = Field(
-        description="Times at which the median changes its level by 3 % or more, epoch milliseconds, by an "
-        "offline segmentation of the window; empty without the extra `science`."
+    change_points: list[LevelChange] = Field(
+        description="Where the median changes its level by 3 % or more, by an offline segmentation of the "
+        "window; empty without the extra `science`. Information, and never a finding."
     )
 
 
@@ -352,6 +376,7 @@ def read_steps(
     with services.pool.connection() as conn, bounded(conn, MATRIX_SECONDS):
         job, of, grid = _read_window(conn, job_id, principal, query, services.now(), query.max_points)
         found = steps.values(conn, of, grid)
+        known = _known(conn, job, grid, principal)
     rows, times = band(found), grid.times()
     shown = {
         "job_id": job_id,
@@ -369,8 +394,16 @@ def read_steps(
     shown |= {name: [row.quantiles[i] for row in rows] for i, name in enumerate(("p05", "median", "p95"))}
     saved = [(at, row.source.checkpoint) for at, row in zip(shown["t"], rows, strict=True)]
     shown |= {"checkpoints": [[at, round(seconds, 3)] for at, seconds in saved if seconds]}
+    if not any(one.what == "checkpoint" for one in known):
+        known += [
+            level_changes.Explanation(at, "checkpoint", f"{longest:g} s")
+            for at, longest in shown["checkpoints"]
+        ]
     levels = np.log(np.maximum(shown["median"], np.finfo(float).tiny))
-    shown |= {"change_points": [shown["t"][i] for i in change_points(levels, math.log(LEAST_CHANGE))]}
+    edges = change_points(levels, math.log(LEAST_CHANGE))
+    shown["change_points"] = level_changes.changes(
+        edges, shown["t"], shown["median"], shown["ranks"], bin_ms=shown["bin_ms"], known=known
+    )
     return conditional.answer(request, shown | {"slowest_rank": [row.slowest for row in rows]})
 
 
@@ -497,6 +530,19 @@ def _read_window(
     assert metric is not None
     grid = grid_of(starts, ends, series=max(1, job["world_size"]), most=most)
     return job, OfJob(cluster=job["cluster"], job_id=job_id, attempt=query.attempt, metric=metric), grid
+
+
+def _known(
+    conn: Connection[Any], job: dict[str, Any], grid: Grid, principal: Principal
+) -> list[level_changes.Explanation]:
+    """Return what may explain changes of a job's level in a window and a little around it."""
+    around = max(grid.step, timedelta(milliseconds=level_changes.REACH_MS))
+    of = (job["cluster"], job["job_id"], grid.starts - around, grid.ends + around)
+    known = level_changes.restarts(stored.attempts(conn, job["cluster"], job["job_id"]))
+    known += level_changes.declared(stored.events(conn, *of))
+    if "findings:read" in principal.scopes:
+        known += level_changes.begun_or_ended(stored.findings_within(conn, *of), *of[2:])
+    return known
 
 
 def _stages(places: Iterable[dict[str, Any]]) -> dict[int, int]:

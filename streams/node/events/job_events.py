@@ -1,7 +1,9 @@
 """Events that jobs declare: pauses and the end, which explain a stall, and planned changes."""
 
-from slowrank.telemetry import HangVote, JobEnded, NodeEvent, StartupPhase, Suspicion
-from slowrank.telemetry.messages import PHASES
+from typing import get_args
+
+from slowrank.telemetry import HangVote, JobDeclared, JobEnded, NodeEvent, StartupPhase, Suspicion
+from slowrank.telemetry.messages import PHASES, JobCode
 from streams.suspicions import Claim, HangClaim, Location
 
 PAUSES = frozenset({"job.checkpoint", "job.eval", "job.start", "job.restart"})
@@ -88,6 +90,25 @@ def planned(event: NodeEvent) -> list[Suspicion]:
         note=f"declared: {event.code}",
     )
     return [claim.suspicion("raise", ts=event.ts, onset=event.ts)]
+
+
+def declared(event: NodeEvent) -> list[JobDeclared]:
+    """Return what a job declares with the event, to be stored; nothing for other events."""
+    job = event.subject.get("job_id")
+    if job is None:
+        return []
+    return [
+        JobDeclared(
+            cluster=event.cluster,
+            ts=event.ts,
+            node=event.node,
+            job_id=str(job),
+            code=code,
+            message=event.message,
+        )
+        for code in get_args(JobCode)
+        if code == event.code
+    ]
 
 
 def _whole(value: str | int | None) -> int:

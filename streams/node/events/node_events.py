@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from slowrank.telemetry import NodeEvent, Suspicion
 from streams.node.events.external_alerts import ExternalAlerts
-from streams.node.events.job_events import excuse, planned, startup_phase
+from streams.node.events.job_events import declared, excuse, planned, startup_phase
 from streams.node.events.link_probes import link_delay
 from streams.node.rules.event_rules import EventRules
 from streams.node.rules.state_rules import RECOVERY, RECOVERY_CLEAR
@@ -29,7 +29,7 @@ class NodeEvents:
         """Process one event; return what it means for its job, its links and its devices."""
         node = self._node(event.cluster, event.node, event.ts)
         node.last = max(node.last, event.ts)
-        of_job: list[Output] = [*excuse(event), *planned(event), *startup_phase(event)]
+        of_job: list[Output] = [*excuse(event), *planned(event), *startup_phase(event), *declared(event)]
         of_node = [*node.rules.update(event), *node.alerts.update(event)]
         return [*of_job, *link_delay(event), *of_node]
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from alerts.finding import Finding
-from detectors.fleet.chronic import Pace
 from slowrank.telemetry import (
     Heartbeat,
+    JobDeclared,
     JobEnded,
     JobSteps,
     NodeAnnounced,
@@ -18,7 +18,7 @@ from slowrank.telemetry import (
     StageMessage,
 )
 from streams.node.events.job_events import end_of
-from streams.rollup.paces import pace_row
+from streams.rollup.message_rows import MessageRow, row_of
 from streams.rollup.rollup import RollUp, Rows
 from streams.runtime.monitoring.node_counts import NodeCounts
 from streams.stage import Buffering, Output, Restorable, Stage
@@ -133,7 +133,7 @@ class RollUpPartition:
 class FindingPartition:
     """Feeds one partition of ``suspicions`` to the finding stage; heartbeats advance its event time.
 
-    Paces become rows without passing the stage.
+    Paces and what jobs declare become rows without passing the stage.
     """
 
     name: str
@@ -146,10 +146,10 @@ class FindingPartition:
         """Event time of the slowest partition that reports."""
         return self.clock.watermark
 
-    def process(self, message: StageMessage, logged: float) -> list[Finding | Pace]:
-        """Take the next message, and the log's time at it; return new versions of findings, or a pace."""
-        if isinstance(message, RankPace):
-            return [pace_row(message)]
+    def process(self, message: StageMessage, logged: float) -> list[Finding | MessageRow]:
+        """Take the next message, and the log's time at it; return new versions of findings, or a row."""
+        if isinstance(message, RankPace | JobDeclared):
+            return [row_of(message)]
         outputs: list[Output] = []
         if isinstance(message, Heartbeat):
             for second in self.clock.update(message, logged):

@@ -17,6 +17,7 @@ from slowrank.telemetry import (
     Evidence,
     HangVote,
     Heartbeat,
+    JobDeclared,
     JobEnded,
     LinkDelay,
     MinuteMeans,
@@ -81,6 +82,7 @@ EXAMPLES: tuple[StageMessage, ...] = (
     ),
     StartupPhase(cluster="c", ts=NOW, node="n1", job_id="j", phase="image", began=NOW - 30, gpus=8),
     RankPace(cluster="c", ts=NOW, node="n1", gpu_index=3, job_id="j", rank=19, log_ratio=0.03, spread=0.01),
+    JobDeclared(cluster="c", ts=NOW, node="n1", job_id="j", code="job.schedule", message="batch 2048"),
 )
 
 XID = (Evidence(metric="xid.79", unit="1", detector="event", value=1.0),)
@@ -153,6 +155,7 @@ BROKEN: dict[type, list[dict[str, Any]]] = {
         {"log_ratio": math.nan},
         {"spread": math.inf},
     ],
+    JobDeclared: [{"job_id": ""}, {"node": "a b"}, {"code": "job.tea"}, {"message": "m" * 100_000}],
     Suspicion: [{"detector": ""}, {"onset": math.nan}, {"catalogue_id": "a b"}, {"rule_id": "r" * 129}],
     HangVote: [{"signal": "tea"}, {"detector": ""}, {"score": math.inf}],
 }

@@ -13,7 +13,7 @@ from detectors.fleet.chronic import Machine, Pace
 from store import retention
 from store.telemetry import rollups
 from store.telemetry.batches import write_rows
-from store.telemetry.buckets import ROLLED, TABLE, NodeLatest, SampleRollups, StepRollup
+from store.telemetry.buckets import ROLLED, TABLE, JobEvent, NodeLatest, SampleRollups, StepRollup
 from tests.roll_ups import packed
 
 T0 = 1_795_160_000.0
@@ -82,10 +82,11 @@ def test_rows_of_every_kind_land_in_their_tables(conn):
     """Kinds may be mixed in any order, and come again."""
     word = NodeLatest(cluster="c", node="n1", last_seen_at=T0, boot_id="b", seq=1, gpus=8, nics=4)
     pace = Pace(machine=Machine("c", "n1", 0), job="j", rank=3, at=T0, log_ratio=0.01, spread=0.004)
-    mixed = [pace, sample("nic"), word, step(), sample(), sample("host")]
+    declared = JobEvent("c", "j", "job.schedule", T0, "longer sequences")
+    mixed = [pace, sample("nic"), word, step(), sample(), declared, sample("host")]
     write_rows(conn, mixed)
     write_rows(conn, [*reversed(mixed)])
-    for table in (*TABLE.values(), "steps_10s", "nodes", "paces"):
+    for table in (*TABLE.values(), "steps_10s", "nodes", "paces", "job_events"):
         assert conn.execute(f"SELECT count(*) FROM {table}").fetchone() == (1,), table
 
 
@@ -132,6 +133,7 @@ def test_old_roll_ups_go(conn):
         "nic_10s": 0,
         "host_10s": 0,
         "steps_10s": 1,
+        "job_events": 0,
         "paces": 0,
         "ranks": 0,
         "jobs": 0,

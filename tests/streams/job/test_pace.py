@@ -16,7 +16,7 @@ from streams.cluster.stage import FindingStage
 from streams.job.pace import REPEAT_SECONDS
 from streams.job.stage import JobStage
 from streams.pipeline import local_pipeline
-from streams.rollup.paces import pace_row
+from streams.rollup.message_rows import pace_row
 from streams.rollup.rollup import Rows
 from streams.runtime.partitions.partition import FindingPartition
 from tests.streams.job.job_tables import healthy, layout

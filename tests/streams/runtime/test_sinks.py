@@ -10,7 +10,7 @@ from store.findings.findings import REMEMBERED_SECONDS
 from store.telemetry.buckets import NodeLatest, SampleRollup, SampleRollups
 from streams.config.settings import Tuning
 from streams.job.stage import JobStage
-from streams.rollup.paces import pace_row
+from streams.rollup.message_rows import pace_row
 from streams.runtime.finding_sink import FINDING_WINDOW_SECONDS, FindingSink
 from streams.runtime.kafka.message import Message
 from streams.runtime.monitoring.health import Health

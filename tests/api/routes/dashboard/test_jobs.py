@@ -4,6 +4,8 @@ import base64
 
 import pytest
 
+from store.telemetry.batches import write_rows
+from store.telemetry.buckets import JobEvent
 from tests.store.evidence.telemetry import ONSET, RANKS, T0
 
 URL = "/api/v1/jobs"
@@ -94,7 +96,46 @@ def test_the_band_has_the_change_points_of_its_median(client, slow_job, pool):
             (ONSET // 10 * 10,),
         )
     band = client.get(f"{URL}/j/steps", params=params).json()
-    assert band["change_points"] == [round(ONSET // 10 * 10 * MS)]
+    [change] = band["change_points"]
+    assert change["at"] == round(ONSET // 10 * 10 * MS)
+    assert change["ratio"] == pytest.approx(1.2, abs=0.002)
+    assert (change["before"], change["after"]) == (
+        pytest.approx(2.0075, abs=0.002),
+        pytest.approx(2.409, abs=0.002),
+    )
+
+
+def test_a_change_of_level_stands_beside_what_is_known_of_it(client, client_with, slow_job, pool):
+    """The job's declaration, its restart with fewer ranks, and the finding for those who may read it."""
+    with pool.connection() as conn:
+        conn.execute(
+            "UPDATE steps_10s SET compute_seconds_sum = 1.2 * compute_seconds_sum "
+            "WHERE job_id = 'j' AND bucket >= to_timestamp(%s)",
+            (ONSET // 10 * 10,),
+        )
+        events = [
+            JobEvent("c", "j", "job.schedule", ONSET + 2, "sequences of 8192"),
+            JobEvent("c", "j", "job.eval", ONSET + 400, "far from it"),
+            JobEvent("c", "other", "job.schedule", ONSET + 2, "another job"),
+            JobEvent("b", "j", "job.schedule", ONSET + 2, "another cluster"),
+        ]
+        write_rows(conn, events)
+        conn.execute(
+            "INSERT INTO jobs (cluster, job_id, attempt, world_size, first_step, last_step, first_seen_at, "
+            "last_seen_at) SELECT cluster, job_id, 1, 8, 301, last_step, to_timestamp(%s), last_seen_at "
+            "FROM jobs WHERE job_id = 'j'",
+            (ONSET - 3,),
+        )
+    params = window(metric="compute_seconds", max_points=1000)
+    [change] = client.get(f"{URL}/j/steps", params=params).json()["change_points"]
+    assert [(one["what"], one["text"], one["finding_id"]) for one in change["explanations"]] == [
+        ("resize", "attempt 1, from 16 to 8 ranks", None),
+        ("schedule", "sequences of 8192", None),
+        ("finding", f"{slow_job.title} (began)", slow_job.id),
+    ]
+    reader = client_with("telemetry:read")
+    [change] = reader.get(f"{URL}/j/steps", params=params).json()["change_points"]
+    assert [one["what"] for one in change["explanations"]] == ["resize", "schedule"]
 
 
 def test_the_band_has_the_checkpoints_that_the_job_reports(client, slow_job, pool):

@@ -1,9 +1,12 @@
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from benchmarks.detection.step_jobs import records, synchronous
 from slowrank.telemetry import NodeEvent
-from streams.node.events.job_events import excuse, planned
+from store.telemetry.batches import Row
+from store.telemetry.buckets import JobEvent
+from streams.node.events.job_events import declared, excuse, planned
 from streams.pipeline import local_pipeline
 from tests.streams.job import test_stage_waits as waits
 from tests.streams.job.detectors.test_loss import losses
@@ -42,6 +45,29 @@ def test_a_change_by_plan_is_told_of_the_job():
     (said,) = planned(event("job.schedule", job_id="j"))
     assert (said.kind, said.subject.job_id, said.onset) == ("job.planned", "j", 5.0)
     assert planned(event("job.eval", job_id="j")) == planned(event("job.schedule")) == []
+
+
+@pytest.mark.parametrize(
+    ("code", "subject", "stored"),
+    [
+        ("job.schedule", {"job_id": "j"}, ["job.schedule"]),
+        ("job.start", {"job_id": "j"}, ["job.start"]),
+        ("job.eval", {"job_id": "j"}, ["job.eval"]),
+        ("job.checkpoint", {"job_id": 7}, ["job.checkpoint"]),
+        ("job.end", {"job_id": "j"}, []),
+        ("job.schedule", {}, []),
+        ("startup.image", {"job_id": "j"}, []),
+        ("xid.79", {"gpu_index": 1}, []),
+    ],
+)
+def test_what_a_job_declares_is_stored(code, subject, stored):
+    """With its message, until it is asked what explains a change of the job's level."""
+    rows: list[Row] = []
+    pipeline = local_pipeline(on_rows=rows.extend)
+    pipeline.process(replace(event(code, **subject), message="batch 2048"))
+    job = str(subject.get("job_id"))
+    assert rows == [JobEvent("c", job, code, 5.0, "batch 2048") for code in stored]
+    assert [one.code for one in declared(event(code, **subject))] == stored
 
 
 def findings(steps, declared=(), *, job="job"):

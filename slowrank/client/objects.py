@@ -311,6 +311,7 @@ class Job(TypedDict):
     started_at: int
     last_seen_at: int
     running: bool
+    state: Literal["running", "hung", "silent"]
     first_step: int
     last_step: int
     open_findings: int

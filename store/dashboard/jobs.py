@@ -40,6 +40,12 @@ WHERE job_id = ANY(%(jobs)s) AND status <> 'suspected' AND group_key IS NULL AND
 GROUP BY cluster, job_id
 """
 
+# Those that an incident explains, too: the job stands still all the same.
+_HUNG: LiteralString = """
+SELECT DISTINCT cluster, job_id FROM findings
+WHERE job_id = ANY(%s) AND kind = 'hang.job' AND status IN ('open', 'acknowledged') AND NOT shadow
+"""
+
 _COSTS: LiteralString = """
 SELECT kind, cause, count(*) AS findings, count(*) FILTER (WHERE status IN ('open', 'acknowledged')) AS open,
   coalesce(sum(gpu_hours_lost), 0)::float8 AS gpu_hours_lost
@@ -100,14 +106,21 @@ def jobs(conn: Connection[Any], wanted: JobFilter) -> list[dict[str, Any]]:
 
 
 def with_totals(conn: Connection[Any], found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the jobs, each with the number of its open findings and the GPU-hours that all have cost it."""
+    """Return the jobs, each with its open findings, the GPU-hours that all cost it, and if it is hung."""
     names = {"jobs": [row["job_id"] for row in found]}
     totals = {(row[0], row[1]): row[2:] for row in conn.execute(_TOTALS, names).fetchall()}
     of_each = (totals.get((row["cluster"], row["job_id"]), (0, 0.0)) for row in found)
+    stuck = hung(conn, names["jobs"])
     return [
-        row | {"open_findings": open_, "gpu_hours_lost": lost}
+        row
+        | {"open_findings": open_, "gpu_hours_lost": lost, "hung": (row["cluster"], row["job_id"]) in stuck}
         for row, (open_, lost) in zip(found, of_each, strict=True)
     ]
+
+
+def hung(conn: Connection[Any], job_ids: Sequence[str]) -> set[tuple[str, str]]:
+    """Return cluster and id of the jobs of these ids that an open finding says to be hung."""
+    return set(conn.execute(_HUNG, (list(job_ids),)).fetchall())
 
 
 def costs_of(conn: Connection[Any], cluster: str, job_id: str) -> list[dict[str, Any]]:
@@ -117,7 +130,7 @@ def costs_of(conn: Connection[Any], cluster: str, job_id: str) -> list[dict[str,
 
 
 def totals_of(costs: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return the fields that ``with_totals`` adds, from the costs of a job."""
+    """Return the sums that ``with_totals`` adds, from the costs of a job."""
     lost = math.fsum(row["gpu_hours_lost"] for row in costs)
     return {"open_findings": sum(row["open"] for row in costs), "gpu_hours_lost": lost}
 

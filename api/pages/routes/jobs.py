@@ -12,7 +12,7 @@ from api.pages.formats import query
 from api.pages.render import page
 from api.pages.route import PageRoute
 from api.pages.routes.findings import Filters, Listed, listed
-from api.routes.dashboard.jobs import RUNNING
+from api.routes.dashboard.jobs import state_of
 from api.routes.dashboard.ranges import readable
 from api.security.auth import TelemetryReader
 from store.dashboard import jobs as stored
@@ -26,6 +26,7 @@ MAX_JOBS = 100
 MAX_FINDINGS = 20
 """Findings on the page of a job (chosen: what one takes in at once); the list has them all."""
 WINDOWS = {"30m": "30 minutes", "2h": "2 hours", "6h": "6 hours", "1d": "1 day", "7d": "7 days"}
+STATES = {"running": "running", "hung": "hung", "silent": "ended or silent"}
 METRICS = {
     "compute_seconds": "time in compute",
     "step_seconds": "whole step",
@@ -55,8 +56,9 @@ def list_jobs(request: Request, services: ServicesDep, seen: TelemetryVisit, clu
         request,
         "jobs.html",
         viewer=seen.viewer,
-        jobs=[row | {"running": row["last_seen_at"] >= now - RUNNING} for row in found],
+        jobs=[row | {"state": state_of(row, now)} for row in found],
         most=MAX_JOBS,
+        states=STATES,
         now=now,
     )
 
@@ -81,13 +83,14 @@ def show_job(
             raise not_found("job", job_id)
         lost = stored.costs_of(conn, cluster, job_id)
         history = stored.attempts(conn, cluster, job_id)
+        hung = bool(stored.hung(conn, [found[0]["job_id"]]) & {(cluster, found[0]["job_id"])})
     findings = _findings(services, seen, cluster, job_id) if seen.viewer.may("findings:read") else None
     return page(
         request,
         "job.html",
         viewer=seen.viewer,
         job=found[0] | stored.totals_of(lost),
-        running=found[0]["last_seen_at"] >= now - RUNNING,
+        state=state_of(found[0] | {"hung": hung}, now),
         ran=(found[0]["last_seen_at"] - found[0]["started_at"]) / timedelta(seconds=1),
         lost=lost,
         attempts=history,
@@ -98,6 +101,7 @@ def show_job(
         since=since,
         metric=metric,
         windows=WINDOWS,
+        states=STATES,
         metrics=METRICS,
         public_url=services.settings.public_url.rstrip("/"),
         now=now,

@@ -37,6 +37,7 @@ MAX_CELLS = 2_500_000
 LEAST_CHANGE = 1.03
 """Of change points in a job's step time (chosen: above the CV of a healthy job's steps, 0.4 to 2.4 %)."""
 JobId = Annotated[str, Path(max_length=128)]
+State = Literal["running", "hung", "silent"]
 Metric = Literal["step_seconds", "compute_seconds", "wait_seconds"]
 
 
@@ -99,6 +100,7 @@ class Job(BaseModel):
                     "started_at": 1795150000000,
                     "last_seen_at": 1795160560000,
                     "running": True,
+                    "state": "running",
                     "first_step": 0,
                     "last_step": 41699,
                     "open_findings": 1,
@@ -115,7 +117,11 @@ class Job(BaseModel):
     world_size: int = Field(description="Ranks; 0 if the job does not report it.")
     started_at: int = Field(description="Epoch milliseconds of the first step.")
     last_seen_at: int
-    running: bool
+    running: bool = Field(description="Whether `state` is `running`.")
+    state: State = Field(
+        description="`running`: a step in the last two minutes; `hung`: an open finding says that it stands "
+        "still; `silent`: neither, so that it has ended or sends nothing."
+    )
     first_step: int
     last_step: int
     open_findings: int
@@ -487,9 +493,10 @@ def read_job(
         history = stored.attempts(conn, job["cluster"], job_id)
         costs = stored.costs_of(conn, job["cluster"], job_id)
         places = stored.ranks(conn, job["cluster"], job_id, job["attempt"])
+        hung = bool(stored.hung(conn, [job["job_id"]]) & {(job["cluster"], job["job_id"])})
     names = ("dp", "pp", "tp", "cp", "ep")
     kinds = {name: {p[name] for p in places if p[name] is not None} for name in names}
-    shown = _job(job | stored.totals_of(costs), services.now()) | {
+    shown = _job(job | stored.totals_of(costs) | {"hung": hung}, services.now()) | {
         "history": [_attempt(row) for row in history],
         "lost": costs,
         "degrees": {name: len(found) for name, found in kinds.items() if found},
@@ -570,9 +577,18 @@ def _row_columns(places: list[dict[str, Any]], by: Literal["rank", "node"]) -> d
     return {name: [place[name] for place in places] for name in names}
 
 
+def state_of(row: dict[str, Any], now: datetime) -> State:
+    """Return the state of a job, from its last step and whether a finding says that it is hung."""
+    if row["hung"]:
+        return "hung"
+    return "running" if row["last_seen_at"] >= now - RUNNING else "silent"
+
+
 def _job(row: dict[str, Any], now: datetime) -> dict[str, Any]:
     times = {name: milliseconds(row[name]) for name in ("started_at", "last_seen_at")}
-    return row | times | {"running": row["last_seen_at"] >= now - RUNNING}
+    state = state_of(row, now)
+    shown = {name: value for name, value in row.items() if name != "hung"}
+    return shown | times | {"running": state == "running", "state": state}
 
 
 def _attempt(row: dict[str, Any]) -> dict[str, Any]:

@@ -37,6 +37,17 @@ def test_a_job_of_many_findings_leads_to_their_list(signed_in, add_job, save_fin
     assert all(f.id in browser.get(link.replace("&amp;", "&")).text for f in (cheap, dear, *ended))
 
 
+def test_a_hung_job_says_so(signed_in, add_job, save_finding):
+    """In the list and on its page, while its last step is seconds old."""
+    add_job("812345", ranks=8)
+    save_finding(kind="hang.job")
+    browser = signed_in()
+    for path in ("/jobs", "/job?cluster=prod-a&job_id=812345"):
+        text = browser.get(path).text
+        assert ">hung<" in text
+        assert ">running<" not in text
+
+
 def test_what_the_script_of_a_job_reads_opens_to_the_session(signed_in, add_job):
     """The band, the heat map and the matrix, by the cookie; the largest cell is of the slow rank."""
     add_job("j1", slow=3)

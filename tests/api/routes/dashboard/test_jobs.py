@@ -34,6 +34,33 @@ def test_job_is_listed_with_its_cost(client, slow_job):
     assert client.get(URL, params={"running": True}).json()["items"] == []
 
 
+@pytest.mark.parametrize(
+    ("kind", "status", "age", "state"),
+    [
+        ("hang.job", "open", 30, "hung"),
+        ("hang.job", "acknowledged", 600, "hung"),
+        ("hang.job", "resolved", 30, "running"),
+        ("hang.job", "suspected", 30, "running"),
+        ("hang.rank_missing", "open", 30, "running"),
+        ("straggler.fail_slow", "open", 600, "silent"),
+    ],
+)
+def test_a_hung_job_is_not_running(client, slow_job, pool, kind, status, age, state):
+    """From the finding on, though its last step is recent, and for as long as the finding is open."""
+    with pool.connection() as conn:
+        conn.execute("UPDATE findings SET kind = %s, status = %s WHERE job_id = 'j'", (kind, status))
+        conn.execute("UPDATE jobs SET last_seen_at = now() - %s * interval '1 second'", (age,))
+        conn.execute(
+            "INSERT INTO jobs SELECT 'other', job_id, attempt, world_size, first_step, last_step, "
+            "first_seen_at, last_seen_at FROM jobs WHERE cluster = 'c'"
+        )
+    expected = (state, state == "running")
+    assert [(job["state"], job["running"]) for job in [client.get(f"{URL}/j?cluster=c").json()]] == [expected]
+    listed = {job["cluster"]: (job["state"], job["running"]) for job in client.get(URL).json()["items"]}
+    alone = "running" if age < 120 else "silent"
+    assert listed == {"c": expected, "other": (alone, alone == "running")}
+
+
 def test_one_job_says_what_cost_it_what(client, slow_job):
     """Attempts, degrees of parallelism, and lost GPU-hours by kind and cause."""
     job = client.get(f"{URL}/j").json()

@@ -20,6 +20,11 @@ from store.telemetry.windows import bounded
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
 
 WINDOWS = {"1h": "1 hour", "6h": "6 hours", "1d": "1 day", "7d": "7 days", "28d": "28 days"}
+LONGEST = "1d"
+SHORTEST = timedelta(minutes=10)
+MARGIN = 0.05
+"""Of the window that is chosen by itself: how long it is at most and at least, and its share before the first
+finding (chosen: a bar of a new finding is as wide as it is old, and not the whole axis)."""
 GROUPS = {"node": "node", "job": "job_id", "kind": "kind"}
 MAX_BARS = 1000
 """Findings in the picture, the latest first (chosen: more are no picture)."""
@@ -38,21 +43,26 @@ def show_timeline(
     request: Request,
     services: ServicesDep,
     seen: FindingsVisit,
-    since: Annotated[str, Query(pattern=f"^({'|'.join(WINDOWS)})$")] = "1d",
+    since: Annotated[str, Query(pattern=f"^({'|'.join(WINDOWS)})?$")] = "",
     to: Annotated[str, Query(max_length=40)] = "",
     group: Annotated[str, Query(pattern=f"^({'|'.join(GROUPS)})$")] = "node",
     cluster: Annotated[str, Query(max_length=128)] = "",
 ) -> Response:
-    """Show the findings that were open at some time of a window."""
+    """Show the findings that were open at some time of a window.
+
+    Without one it is the last day, from shortly before the first finding where that is later.
+    """
     now = services.now()
     ends = _end(to, now)
-    starts = parse_time(f"-{since}", ends)
+    starts = parse_time(f"-{since or LONGEST}", ends)
     clusters = readable(seen.principal, cluster or None)
     found: list[dict[str, Any]] = []
     if clusters is not None:
         wanted = BarFilter(starts=starts, ends=ends, clusters=clusters, limit=MAX_BARS)
         with services.pool.connection() as conn, bounded(conn):
             found = bars(conn, wanted)
+    if not since and not to and found:
+        starts = max(starts, _just_before(min(bar["onset"] for bar in found), ends))
     rows = _rows(found, GROUPS[group], (starts, ends))
     span = ends - starts
     here = {"group": group, "cluster": cluster, "since": since}
@@ -74,6 +84,11 @@ def show_timeline(
         to=to,
         now=now,
     )
+
+
+def _just_before(first: datetime, ends: datetime) -> datetime:
+    """Return the beginning of a window that ends at ``ends`` and shows where its first bar begins."""
+    return ends - max(SHORTEST, (ends - first) * (1 + MARGIN))
 
 
 def _end(text: str, now: datetime) -> datetime:

@@ -29,6 +29,28 @@ def test_a_bar_lasts_from_onset_to_end(signed_in, save_finding):
     assert (name, x, width) == ("warning live", 0, pytest.approx(1000, abs=1))
 
 
+def test_without_a_window_it_begins_shortly_before_the_first_finding(signed_in, save_finding):
+    """A demo of an hour fills the axis; what is older than a day begins at its edge."""
+    browser, now = signed_in(), time.time()
+    save_finding(node="n1", onset=now - HOUR, status="resolved", resolved_at=now - HOUR / 2)
+    ((_, x, width),) = bars(browser.get("/timeline").text)["n1"]
+    assert (x, width) == (pytest.approx(1000 * 0.05 / 1.05, abs=2), pytest.approx(500 / 1.05, abs=3))
+    ((_, x, width),) = bars(browser.get("/timeline?since=1d").text)["n1"]
+    assert (x, width) == (pytest.approx(1000 * 23 / 24, abs=2), pytest.approx(500 / 24, abs=2))
+
+    save_finding(node="n2", onset=now - 30 * HOUR)
+    shown = bars(browser.get("/timeline").text)
+    assert shown["n1"][0][1] == pytest.approx(1000 * 23 / 24, abs=2)
+    assert shown["n2"][0][1:] == (0, pytest.approx(1000, abs=1))
+
+
+def test_the_first_seconds_are_not_stretched(signed_in, save_finding):
+    """A finding of just now stands on an axis of ten minutes."""
+    save_finding(node="n1", onset=time.time() - 60)
+    ((_, x, width),) = bars(signed_in().get("/timeline").text)["n1"]
+    assert (x, width) == (pytest.approx(900, abs=10), pytest.approx(100, abs=10))
+
+
 def test_a_short_finding_is_still_seen(signed_in, save_finding):
     """Two units wide, inside the axis."""
     now = time.time()

@@ -39,6 +39,11 @@ class ApiMetrics:
         self.rejected = Counter(
             "slowrank_samples_rejected_total", "Rows refused.", ["reason"], registry=registry
         )
+        self.waiting = Gauge(
+            "slowrank_ingest_waiting_measurements",
+            "Measurements of other systems that wait for the rest of their rounds.",
+            registry=registry,
+        )
         self.feedback = Counter(
             "slowrank_feedback_total", "Verdicts given by people.", ["verdict"], registry=registry
         )

@@ -5,10 +5,18 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from api.foreign import ticks
 from api.foreign.measurement import Decoded
 from api.foreign.ticks import NodeState, Sender, Ticks
-from api.ingest import Sink, SinkUnavailable
+from api.ingest import Sink
 from slowrank.telemetry import Record
+
+MAX_UNSENT = 10_000
+"""Records kept while the sink is unavailable, from which no more are taken. Chosen: some 15 MB."""
+
+
+class Full(Exception):
+    """Too many measurements wait for the rest of their rounds: the request is to be sent again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +39,18 @@ class ForeignReceiver:
         """Take the measurements of a request at ``now`` (Unix s); return the refused ones by reason.
 
         Complete rounds go to ``sink``. Raises ``SinkUnavailable`` when it accepts none now: they are kept and
-        tried again with the next request.
+        tried again with the next request, of which nothing is taken once ``MAX_UNSENT`` are kept. Raises
+        ``Full`` and takes nothing while too many measurements wait already.
         """
         with self._lock:
+            more = len(decoded.measurements)
+            if self._is_full(more) or len(self._unsent) > MAX_UNSENT:
+                self._forward(sink, now)
+            if self._is_full(more):
+                raise Full(
+                    f"{self._ticks.waiting:,} measurements wait for the rest of their rounds, at most "
+                    f"{ticks.MAX_WAITING_IN_ALL:,} may: send again later, or some nodes to another process"
+                )
             refused = decoded.refused + self._ticks.add(decoded.measurements, sender, now)
             self._forward(sink, now)
         return refused
@@ -48,6 +65,15 @@ class ForeignReceiver:
         with self._lock:
             return Unused(dict(self._ticks.unused), dict(self._ticks.unknown))
 
+    def waiting(self) -> int:
+        """Return how many measurements wait for the rest of their rounds."""
+        with self._lock:
+            return self._ticks.waiting
+
+    def _is_full(self, more: int) -> bool:
+        # A request that never fits is taken where nothing waits: it could never be sent otherwise.
+        return 0 < self._ticks.waiting > ticks.MAX_WAITING_IN_ALL - more
+
     def _forward(self, sink: Sink, now: float) -> None:
         ready, refused = self._ticks.ready(now)
         # Of rounds: their requests have been answered already.
@@ -55,14 +81,6 @@ class ForeignReceiver:
         self._unsent += ready
         if not self._unsent:
             return
-        try:
-            bad_records = sink.accept(self._unsent)
-        except SinkUnavailable:
-            del self._unsent[:-MAX_UNSENT]
-            raise
+        bad_records = sink.accept(self._unsent)
         self._ticks.unused += Counter(bad.reason for bad in bad_records.values())
         self._unsent = []
-
-
-MAX_UNSENT = 10_000
-"""Records kept while the sink is unavailable, the latest ones. Chosen: some 15 MB."""

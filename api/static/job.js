@@ -258,7 +258,7 @@
         ],
         hooks: { drawClear: [marked(paint, t[0], t[t.length - 1], found.change_points.map(({ at }) => at / 1000), found.checkpoints.map(([ms]) => ms / 1000))] },
       }, [t, found.median, found.max, found.p05, found.p95], figure);
-      if (found.change_points.length) { text("p", "Changes of level, which page nobody:", place, "aside"); place.append(changed(found)); }
+      if (found.change_points.length) { text("p", "Changes of level, as information:", place, "aside"); place.append(changed(found)); }
       return () => chart.destroy();
     });
   }

@@ -12,6 +12,7 @@ from api import ingest
 from api.deps import Services, ServicesDep
 from api.foreign import otlp, remote_write
 from api.foreign.measurement import BadBody, Decoded
+from api.foreign.receiver import Full
 from api.foreign.ticks import Sender, Source
 from api.http.idempotency import IdempotentRoute
 from api.http.problems import Problem
@@ -134,8 +135,13 @@ def _take(services: Services, decoded: Decoded, sender: Sender) -> Counter[str]:
         raise Problem(503, "ingest-unavailable", "this API has no pipeline; set SLOWRANK_KAFKA_BOOTSTRAP")
     try:
         refused = services.foreign.take(decoded, sender, services.sink, services.now().timestamp())
+    except Full as error:
+        services.metrics.rejected.labels("too_many_waiting").inc(len(decoded.measurements))
+        raise Problem(503, "too-many-waiting", str(error), headers={"retry-after": "5"}) from error
     except ingest.SinkUnavailable as error:
         raise Problem(503, "ingest-unavailable", str(error), headers={"retry-after": "5"}) from error
+    finally:
+        services.metrics.waiting.set(services.foreign.waiting())
     services.metrics.ingested.labels(sender.source).inc(len(decoded.measurements))
     for reason, count in refused.items():
         services.metrics.rejected.labels(reason).inc(count)

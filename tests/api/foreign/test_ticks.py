@@ -212,6 +212,18 @@ def test_memory_is_bounded(monkeypatch):
     assert made.add([power(later, hostname="c")], SENDER, later) == {}
 
 
+def test_what_waits_is_counted():
+    """Each measurement once, until its round is complete or its node is forgotten."""
+    made = Ticks()
+    for second in (0, 15, 30):
+        made.add([power(NOW + second, gpu=str(n)) for n in range(4)] * 2, SENDER, NOW + second)
+    assert made.waiting == 12
+    made.ready(NOW + 37)
+    assert made.waiting == sum(len(node.waiting) for node in made._nodes.values()) == 4
+    made._forget(NOW + 4000)
+    assert made.waiting == 0
+
+
 def test_a_round_that_makes_no_valid_record_is_counted():
     """Too many devices, here."""
     made = Ticks()

@@ -1,0 +1,74 @@
+"""What waits in memory is bounded, and nothing that was accepted is dropped."""
+
+from collections import Counter
+
+import pytest
+
+from api.foreign import receiver, ticks
+from api.foreign.measurement import Decoded
+from api.foreign.receiver import ForeignReceiver, Full
+from api.ingest import SinkUnavailable
+from tests.api.foreign.test_ticks import NOW, SENDER, power
+
+
+class Sink:
+    """Takes records, or nothing while it is away."""
+
+    def __init__(self):
+        self.records, self.away = [], False
+
+    def accept(self, records):
+        if self.away:
+            raise SinkUnavailable("no broker")
+        self.records += records
+        return {}
+
+
+def request(second, nodes, gpus=2):
+    """A scrape of some nodes."""
+    return Decoded(
+        [power(NOW + second, gpu=str(n), hostname=f"n{node}") for node in range(nodes) for n in range(gpus)],
+        Counter(),
+    )
+
+
+def test_requests_beyond_what_may_wait_are_to_be_sent_again(monkeypatch):
+    """Nothing of them is taken; when rounds are complete they fit, and every round of the first arrives."""
+    monkeypatch.setattr(ticks, "MAX_WAITING_IN_ALL", 10)
+    made, sink = ForeignReceiver(), Sink()
+    assert made.take(request(0, 4), SENDER, sink, NOW) == {}
+    for late in (1, 2):
+        with pytest.raises(Full, match="8 measurements wait for the rest of their rounds, at most 10 may"):
+            made.take(request(15, 4), SENDER, sink, NOW + 15 + late)
+    assert made.waiting() == 8
+    # The first rounds wait a minute for second ones, which tell the interval.
+    assert made.take(request(75, 4), SENDER, sink, NOW + 76) == {}
+    assert sorted(record.node for record in sink.records) == ["n0", "n1", "n2", "n3"]
+    assert made.waiting() == 8
+
+
+def test_a_request_that_never_fits_is_taken_alone(monkeypatch):
+    """Its sender could send it for ever."""
+    monkeypatch.setattr(ticks, "MAX_WAITING_IN_ALL", 10)
+    made = ForeignReceiver()
+    assert made.take(request(0, 20), SENDER, Sink(), NOW) == {}
+    assert made.waiting() == 40
+
+
+def test_while_the_pipeline_is_away_no_more_is_taken_than_it_can_be_given(monkeypatch):
+    """All that was accepted until then arrives when it is back."""
+    monkeypatch.setattr(receiver, "MAX_UNSENT", 5)
+    made, sink = ForeignReceiver(), Sink()
+    sink.away, waiting = True, []
+    for second in range(0, 600, 15):
+        try:
+            made.take(request(second, 2), SENDER, sink, NOW + second + 1)
+        except SinkUnavailable:
+            waiting.append(made.waiting())
+    assert waiting[10:] == [0] * len(waiting[10:])
+    assert len(made._unsent) == 8
+    sink.away = False
+    for later in range(700, 1000, 15):
+        made.take(request(later, 2), SENDER, sink, NOW + later + 1)
+    times = [record.ts - NOW for record in sink.records if record.node == "n0"]
+    assert times[:5] == [0.0, 15.0, 30.0, 45.0, 700.0]

@@ -63,7 +63,8 @@ class Step:
     """One whole step: ``ranks`` [n] ascending, ``ts`` [n] of their rows, ``values`` [seconds + notes, n] as
     in ``Rows``.
 
-    ``present`` is the set of the ranks.
+    ``present`` is the set of the ranks. ``closed_at`` is the event time at which the step was known in full,
+    that of its latest row.
     """
 
     number: int
@@ -71,11 +72,11 @@ class Step:
     ranks: Ints
     ts: Floats
     values: Floats
+    closed_at: float = field(init=False)
 
-    @property
-    def closed_at(self) -> float:
-        """Event time at which the step was known in full: its latest row."""
-        return float(self.ts.max())
+    def __post_init__(self) -> None:
+        # Once: every detector asks for it, and there may be thousands of ranks.
+        object.__setattr__(self, "closed_at", float(self.ts.max()))
 
     def over(self, roster: Sequence[int]) -> tuple[Floats, Floats]:
         """Return ``ts`` and ``values`` of all ranks of an ascending ``roster``, which holds those of the

@@ -31,6 +31,8 @@ _SERVED: dict[str, Any] = {
         | {"verdict": {"enum": ["true_positive", "false_positive", "benign", "duplicate"]}},
     },
     "history": {"type": "array", "items": {"type": "object", "properties": _STEP}},
+    "silenced_by": {"type": "string", "description": "The silence that mutes it now; in the API only."},
+    "silenced_until": _TIME,
     "truncated": {"type": "boolean", "description": "Shortened to fit a webhook's 20 kB."},
 }
 

@@ -1,5 +1,8 @@
 """Findings: list, read, acknowledge, resolve, and give feedback."""
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query, Request, Response
@@ -7,6 +10,7 @@ from psycopg import Connection
 from pydantic import BaseModel, ConfigDict, Field
 
 from alerts.finding import Status
+from alerts.silence import Silence, labels, muting
 from api.audit import record
 from api.deps import Services, ServicesDep
 from api.http import conditional
@@ -18,7 +22,7 @@ from api.http.times import Moment, parse_time, rfc3339
 from api.routes.finding_kinds import check_kinds
 from api.security.auth import FindingsReader, FindingsWriter, Principal
 from slowrank.telemetry.records import Severity
-from store.findings import findings, search
+from store.findings import findings, search, silences
 from store.findings.findings import Conflict, Edit, Verdict
 from store.findings.rows import StoredFinding
 from store.findings.search import FindingFilter, FindingPage
@@ -93,13 +97,15 @@ def read_findings(
     bound = _bound(filters, principal)
     wanted = _wanted(filters, principal, services)
     if wanted is None:
-        page = FindingPage((), None, 0)
+        page, items = FindingPage((), None, 0), []
     else:
         with services.pool.connection() as conn:
             page = search.find(conn, wanted)
+            silenced = Silencer(silences.current(conn, services.now()), services.now())
+            items = [item.doc | silenced.fields(item.doc) for item in page.items]
     cursor = services.cursors.seal(list(page.next), bound) if page.next else ""
     content = {
-        "items": [item.doc for item in page.items],
+        "items": items,
         "next_cursor": cursor,
         "total_estimate": page.total,
     }
@@ -114,8 +120,8 @@ def read_finding(
     """Return a finding with its evidence, history and edits by people."""
     with services.pool.connection() as conn:
         stored = visible(conn, finding_id, principal)
-        content = _detail(conn, stored)
-    return conditional.answer(request, content, _tag(stored))
+        content = _detail(conn, stored, services.now())
+    return conditional.answer(request, content, _tag(content, stored))
 
 
 @router.patch("/{finding_id}", responses={200: {"content": _ONE}})
@@ -130,7 +136,7 @@ def update_finding(
     step = findings.acknowledge if body.status == "acknowledged" else findings.resolve
     with services.pool.connection() as conn, conn.transaction():
         seen = visible(conn, finding_id, principal)
-        conditional.check_if_match(request, _tag(seen))
+        conditional.check_if_match(request, _tag(_silenced(conn, seen, services.now()), seen))
         # With the version: another request may change the finding between this read and the store's lock.
         edit = Edit(principal.author, services.now(), body.note, seen.version)
         try:
@@ -141,8 +147,8 @@ def update_finding(
             raise Problem(409, "conflict", str(error)) from error
         record(conn, request, f"finding.{body.status}", finding_id, {"note": body.note})
         stored = visible(conn, finding_id, principal)
-        content = _detail(conn, stored)
-    return conditional.answer(request, content, _tag(stored))
+        content = _detail(conn, stored, services.now())
+    return conditional.answer(request, content, _tag(content, stored))
 
 
 @router.post("/{finding_id}/feedback", status_code=201)
@@ -217,10 +223,35 @@ def visible(conn: Connection[Any], finding_id: str, principal: Principal) -> Sto
     return stored
 
 
-def _detail(conn: Connection[Any], stored: StoredFinding) -> dict[str, Any]:
+def _detail(conn: Connection[Any], stored: StoredFinding, now: datetime) -> dict[str, Any]:
     steps = findings.history(conn, stored.id)
-    return stored.doc | {"history": [step | {"at": rfc3339(step["at"])} for step in steps]}
+    found = stored.doc | {"history": [step | {"at": rfc3339(step["at"])} for step in steps]}
+    return found | _silenced(conn, stored, now)
 
 
-def _tag(stored: StoredFinding) -> str:
-    return f'W/"{stored.id}.{stored.version}"'
+def _silenced(conn: Connection[Any], stored: StoredFinding, now: datetime) -> dict[str, str]:
+    return Silencer(silences.current(conn, now), now).fields(stored.doc)
+
+
+def _tag(content: Mapping[str, Any], stored: StoredFinding) -> str:
+    # A silence changes what is served, and not the version of the finding.
+    until = content.get("silenced_by", ""), content.get("silenced_until", "")
+    return f'W/"{stored.id}.{stored.version}{"".join(f".{one}" for one in until if one)}"'
+
+
+@dataclass(frozen=True, slots=True)
+class Silencer:
+    """The silences that mute something now, held against findings that are live."""
+
+    silences: Sequence[Silence]
+    now: datetime
+
+    def fields(self, doc: Mapping[str, Any]) -> dict[str, str]:
+        """Return ``silenced_by`` and ``silenced_until`` of the silence that mutes longest; else nothing."""
+        found = muting(self.silences, labels(doc), self.now) if doc["status"] in _LIVE else None
+        if found is None:
+            return {}
+        return {
+            "silenced_by": found.id,
+            "silenced_until": rfc3339(found.mutes_until(self.now) or found.ends_at),
+        }

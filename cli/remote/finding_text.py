@@ -59,6 +59,8 @@ def lines(finding: Mapping[str, Any], evidence: Mapping[str, Any], width: int | 
 
 def _facts(finding: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "since", _since(finding)
+    if finding.get("silenced_until"):
+        yield "silenced", f"until {finding['silenced_until']} by {finding['silenced_by']}"
     yield "cost", _cost(finding)
     at, cause = finding["subject"], finding.get("cause")
     if cause:

@@ -175,7 +175,7 @@ _DOMAINS = {"rack": ("rack",), "switch": ("switch", "rail"), "site": ("cluster",
 _COLUMNS = {
     "severity": lambda f: f["severity"],
     "since": lambda f: ago(f["onset"]),
-    "status": lambda f: f["status"],
+    "status": lambda f: f"{f['status']}, silenced" if f.get("silenced_until") else f["status"],
     "subject": _subject,
     "kind": lambda f: f["kind"],
     "slow": _ratio,
@@ -186,6 +186,7 @@ _COLUMNS = {
 }
 
 _MORE = {
+    "silenced until": lambda f: f.get("silenced_until"),
     "job": lambda f: f["subject"].get("job_id"),
     "onset": lambda f: f["onset"],
     "detected": lambda f: f["detected_at"],

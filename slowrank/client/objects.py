@@ -118,6 +118,8 @@ class Finding(TypedDict):
     closed: NotRequired[dict[str, Any]]
     feedback: NotRequired[dict[str, Any]]
     history: NotRequired[list[dict[str, Any]]]
+    silenced_by: NotRequired[str]
+    silenced_until: NotRequired[str]
     truncated: NotRequired[bool]
 
 

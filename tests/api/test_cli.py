@@ -260,13 +260,16 @@ def test_a_finding_for_people(slowrank, reach, save_finding):
     assert "opened by detectors" in text
 
 
-def test_silences(slowrank, reach):
+def test_silences(slowrank, reach, save_finding):
     """add, list and expire."""
     slowrank(
         "silence", "add", "node=gpu-0423", "kind=~throttle.*", "--for", "2h", "--comment", "fans", env=reach
     )
     [silence] = json.loads(slowrank("silence", "list", "-o", "json", env=reach).stdout)
     assert silence["comment"] == "fans"
+    finding = save_finding(kind="throttle.thermal")
+    assert "open, silenced" in slowrank("findings", "list", env=reach).stdout
+    assert f"by {silence['id']}" in slowrank("findings", "show", finding.id, env=reach).stdout
     assert "node=gpu-0423 kind=~throttle.*" in slowrank("silence", "list", env=reach).stdout
     slowrank("silence", "expire", silence["id"], env=reach)
     assert "no silences" in slowrank("silence", "list", env=reach).stdout

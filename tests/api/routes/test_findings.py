@@ -1,6 +1,7 @@
 """Findings over HTTP, on a real database."""
 
 import threading
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -23,6 +24,37 @@ def test_a_saved_finding_is_served_whole(client, save_finding):
     assert item.items() >= {"id": saved.id, "schema": "finding.v1", "title": saved.title}.items()
     assert detail["history"][0]["event"] == "finding.opened"
     assert set(detail) <= set(finding_schema("x")["properties"])
+
+
+def test_a_silenced_finding_says_by_what_and_until_when(client, save_finding):
+    """In the list and by itself, from the silence on and until it ends; ended findings are not silenced."""
+    muted, other = save_finding(node="n1"), save_finding(node="n2")
+    ended = save_finding(node="n1", gpu=1, status="resolved", resolved_at=muted.onset + 1)
+    tag = client.get(f"{URL}/{muted.id}").headers["etag"]
+    until = (datetime.now(UTC) + timedelta(hours=2)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    body = {
+        "matchers": [{"name": "node", "value": "n1"}],
+        "endsAt": until,
+        "comment": "new cooling",
+    }
+    silence = client.post("/api/v1/silences", json=body).json()["id"]
+
+    shown = {item["id"]: item for item in client.get(URL).json()["items"]}
+    fields = ("silenced_by", "silenced_until")
+    assert [shown[muted.id].get(name) for name in fields] == [silence, until]
+    assert not any(name in shown[one.id] for one in (other, ended) for name in fields)
+    detail = client.get(f"{URL}/{muted.id}", headers={"if-none-match": tag})
+    assert (detail.status_code, detail.json()["silenced_by"]) == (200, silence)
+    assert (
+        client.get(f"{URL}/{muted.id}", headers={"if-none-match": detail.headers["etag"]}).status_code == 304
+    )
+
+    assert client.delete(f"/api/v1/silences/{silence}").status_code == 204
+    assert "silenced_by" not in client.get(f"{URL}/{muted.id}").json()
+    acknowledged = {"status": "acknowledged"}
+    stale = client.patch(f"{URL}/{muted.id}", json=acknowledged, headers={"if-match": detail.headers["etag"]})
+    assert stale.status_code == 412
+    assert client.patch(f"{URL}/{muted.id}", json=acknowledged, headers={"if-match": tag}).status_code == 200
 
 
 def test_suspicions_are_listed_only_when_asked_for(client, save_finding):

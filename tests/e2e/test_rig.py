@@ -72,10 +72,10 @@ def test_a_signal_ends_all_that_the_rig_started(tmp_path, number, begun):
         text=True,
     )
     try:
-        wait_until(lambda: any(home.glob(begun)), seconds=120, what="the rig's start")
+        wait_until(lambda: any(home.glob(begun)), seconds=150, what="the rig's start")
         started = _started(rig.pid)
         rig.send_signal(number)
-        _, errors = rig.communicate(timeout=60)
+        _, errors = rig.communicate(timeout=100)
     finally:
         rig.kill()
     assert rig.returncode == 128 + number, errors

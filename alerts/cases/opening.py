@@ -79,6 +79,7 @@ def _charge_explaining(scope: Scope, config: FindingConfig) -> Scope:
 
 
 def _precedence(case: Case) -> tuple[int, int, str]:
+    # Of one standing, what is gathered of others comes before them, nodes first: once open it absorbs them.
     of_others = case.made_of_ranks or case.leads_mates
     narrow = 2 if not of_others else 1 if case.subject.type != "node" else 0
     return (case.rule.standing, narrow, case.key)
@@ -105,6 +106,7 @@ def _absorb(scope: Scope, ts: float, config: FindingConfig) -> Scope:
     for case in tuple(scope.cases.values()):
         if case.rule.trace and case.status in NOTIFIED and explaining_key(scope, case, config) is not None:
             scope = scope.having(replace(case, status=transition(case.status, "absorbed"), ended_at=ts))
+    # A member that had opened by itself before its group did.
     for group in tuple(scope.cases.values()):
         if group.status not in NOTIFIED:
             continue

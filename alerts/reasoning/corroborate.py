@@ -151,6 +151,7 @@ def _places(case: Case) -> list[Subject]:
 def _same_gpu(a: Subject, b: Subject) -> bool:
     if a.rank is not None and b.rank is not None and (a.job_id, a.rank) != (b.job_id, b.rank):
         return False
+    # Without a number it is the whole node, and so any of its GPUs.
     one, two = _gpu(a), _gpu(b)
     return one is None or two is None or one == two
 

@@ -131,6 +131,7 @@ def suspects(suspicions: Iterable[Suspicion]) -> tuple[Suspect, ...]:
     if not reasons:
         return next((v.suspects for v in votes if v.signal == "no_progress"), ())
     subjects = {v.subject.node: v.subject for v in idle}
+    # The rest of the probability is left to the nodes that do not stand out.
     share = _AMONG_NAMED / max(sum(len(whys) for whys in reasons.values()), 1)
     ranked = sorted(reasons, key=lambda node: -len(reasons[node]))
     return tuple(

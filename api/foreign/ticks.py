@@ -103,9 +103,11 @@ class _Node:
         end = float("inf") if resolution is None else start + ROUND * resolution
         keys = [key for key, held in self.waiting.items() if held.ts < end]
         received = [self.waiting[key].received for key in keys]
+        # A later round has begun, or the next would have by now.
         whole = len(keys) < len(self.waiting) or now - min(received) >= (resolution or UNKNOWN_SECONDS)
         if not whole or now - max(received) < SETTLE_SECONDS:
             return []
+        # In order of time, so that the last measurement of a series stays.
         found = {
             series: self.waiting.pop((series, ts)) for series, ts in sorted(keys, key=lambda key: key[1])
         }
@@ -200,6 +202,7 @@ class Ticks:
         node = self._node((cluster, name), sender.source, now)
         if node is None:
             return "too_many_nodes"
+        # Its round has become a record, which cannot be changed.
         if sent.ts <= node.emitted:
             return "late"
         if len(node.waiting) >= MAX_WAITING:
@@ -237,6 +240,7 @@ class Ticks:
         ts = node.emitted
         values = node.values.at(ts, [point for waited in held for point in waited.points])
         jobs = {waited.job for waited in held if waited.job is not None}
+        # A node that several jobs share belongs to none of them.
         sample = _sample(key, node, ts, values, jobs.pop() if len(jobs) == 1 else None)
         return [check_sample(sample), *(check_event(_event(key, ts, xid)) for xid in values.xids)]
 

@@ -174,6 +174,7 @@ def leading(causes: Iterable[Case], hang: Case, finding: Finding, config: Findin
     if not found:
         return None
     named = {s.subject.node for s in finding.suspects} if stopped else set()
+    # What came later may be a consequence of the stop itself.
     latest = min(case.since for case in found) + ONSET_APART_SECONDS
     return min(
         (case for case in found if case.since <= latest),

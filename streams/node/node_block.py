@@ -79,6 +79,7 @@ class NodeBlock:
         neighbours = rows[-1] - rows[0] == len(rows) - 1
         selected = slice(rows[0], rows[-1] + 1) if neighbours else index
         batch = Batch(selected, index, samples, [self._devices[row] for row in rows])
+        # First: detectors that learn by job start anew with the sample in which the job has changed.
         self._compare_jobs(rows, batch)
         increases = {
             owner: counters.update(batch.rows, batch.ts, batch.part(owner).columns, batch.part(owner).there)

@@ -109,6 +109,7 @@ class NodeTable:
         if node is None:
             node = self._nodes[key] = self._new_node(_devices_of(sample))
             self._oldest.note(sample.ts)
+        # Counters and devices of a node that was rebooted may be others.
         elif node.boot_id != sample.boot_id:
             node = self._nodes[key] = self._restarted(node, sample)
         elif not node.devices.holds(sample):

@@ -94,6 +94,7 @@ class LevelChanges:
         x = self._readings(batch, increases["nic"])
         # Devices that a node lacks, or that were never read, are no siblings.
         self._known[batch.rows] |= x == x
+        # A level is compared only later: the siblings' samples of the time after the change must be there.
         for change in self._bank.update_groups(batch.ts, x, batch.rows):
             if change.significant:
                 self._note(change)

@@ -21,6 +21,7 @@ BENCHMARKS = {
     "huge_job": "benchmarks.scale.huge_job",
     "jobs": "benchmarks.speed.jobs",
     "lemons": "benchmarks.detection.lemons",
+    "linger": "benchmarks.scale.linger",
     "peers": "benchmarks.speed.peers",
     "pipeline": "benchmarks.speed.pipeline",
     "place": "benchmarks.detection.localisation",

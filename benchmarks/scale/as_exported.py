@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
+from typing import TypeVar
 
 import msgspec
 import numpy as np
 
 from exporters.host.seldom import PACKETS
 from exporters.nvml.calls import SLOW
+from exporters.nvml.collector import CALL_STEP
 from exporters.nvml.deadlines import SLOW_EVERY
 from slowrank.telemetry import JobSteps, NodeSample
 from slowrank.telemetry.schema import MISSING, SAMPLE_SCHEMAS, STEP_SCHEMAS, STEP_V1, Block
 
 UNITS = {
+    "gpu.nvml_call_seconds": CALL_STEP,
     "gpu.power_watts": 1e-3,
     "gpu.pcie.tx_bytes_per_second": 1e3,
     "gpu.pcie.rx_bytes_per_second": 1e3,
@@ -35,7 +38,10 @@ SELDOM = {**{name: "gpu" for call in SLOW for name in call.columns}, **dict.from
 """Columns that are read in one of ``SLOW_EVERY`` ticks: those of GPUs in turn, those of ports together."""
 
 
-def sent(record: NodeSample | JobSteps) -> NodeSample | JobSteps:
+R = TypeVar("R", bound=NodeSample | JobSteps)
+
+
+def sent(record: R) -> R:
     """Return a simulated record with the values that an exporter would have read."""
     if isinstance(record, JobSteps):
         return msgspec.structs.replace(record, rows=_read(STEP_SCHEMAS[record.schema].rows, record.rows))

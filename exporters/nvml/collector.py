@@ -26,6 +26,9 @@ DRIVER_GPUS = Path("/proc/driver/nvidia/gpus")
 BOARDS_SECONDS = 60.0
 """How often samples name the boards of the GPUs, which they do at once when one has changed. Chosen: a
 consumer that starts anew has them before its first findings; they take half as much as a sample's values."""
+CALL_STEP = 2.0**-14
+"""Seconds (61 µs) to which the time of a read is rounded. Chosen: far below what a rule looks at (0.25 s).
+The digits after it would take two bytes a GPU in the log."""
 
 
 class NvmlCollector:
@@ -134,7 +137,7 @@ class NvmlCollector:
 def _columns(gpu: GpuState, reply: Reply | None, now: float) -> Columns:
     """Return the values of a GPU and the seconds of its last read, or of the present one if longer."""
     if reply is not None:
-        return {**reply.values, CALL_SECONDS: reply.seconds}
+        return {**reply.values, CALL_SECONDS: round(reply.seconds / CALL_STEP) * CALL_STEP}
     if gpu.unanswered is None:
         return {}
     return {CALL_SECONDS: max(gpu.seconds, SOFT_SECONDS, now - gpu.unanswered)}

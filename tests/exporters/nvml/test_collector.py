@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from exporters.collector import Instant
-from exporters.nvml.collector import NvmlCollector
+from exporters.nvml.collector import CALL_STEP, NvmlCollector
 from exporters.nvml.deadlines import (
     HARD_SECONDS,
     PAUSE_SECONDS,
@@ -79,6 +79,7 @@ def test_every_gpu_is_read(ticks_of):
     assert gpus["2"]["gpu.power_watts"] == 402.0
     assert gpus["2"]["gpu.throttle_reasons"] == 0
     assert gpus["2"]["gpu.nvml_call_seconds"] >= 0
+    assert (gpus["2"]["gpu.nvml_call_seconds"] / CALL_STEP).is_integer()
     assert ticks.collector.gpu_indices() == {f"0000:{0x3B + i:02x}:00": i for i in range(4)}
     assert ticks.collector.gpu_uuids() == {f"GPU-{i}": i for i in range(4)}
     assert ticks.collector.metrics()["nvml_children"] == 1

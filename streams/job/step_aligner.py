@@ -152,9 +152,9 @@ class StepAligner:
         self.event_time = -math.inf
         self.last_ts.clear()
 
-    def number(self, rows: Rows) -> int:
-        """Return the number of the step, or of the stretch of time, that rows taken together belong to."""
-        return self._number(rows, 0)
+    def number(self, rows: Rows, k: int = 0) -> int:
+        """Return the number of the step, or of the stretch of time, that row ``k`` belongs to."""
+        return rows.steps[k] if self.window is None else int(rows.ts[k] // self.window)
 
     def rolled_back(self, rows: Rows, k: int) -> bool:
         """Whether by row ``k`` its rank went back to a step it had already done: a silent restart."""
@@ -172,7 +172,7 @@ class StepAligner:
         They are of one step that is not closed and of ranks that it does not have yet, and none of them but
         the last may close a step or be the one at which the grace is measured.
         """
-        numbers = rows.steps if self.window is None else [self._number(rows, i) for i in range(len(rows))]
+        numbers = rows.steps if self.window is None else [self.number(rows, i) for i in range(len(rows))]
         number, stop = numbers[k], k + 1
         while stop < len(numbers) and numbers[stop] == number:
             stop += 1
@@ -227,9 +227,6 @@ class StepAligner:
         if overdue or room <= 0 or len(self._open) >= _MAX_OPEN:
             return 0
         return min(len(ts), room) if own else len(ts)
-
-    def _number(self, rows: Rows, k: int) -> int:
-        return rows.steps[k] if self.window is None else int(rows.ts[k] // self.window)
 
     def _note_times(self, rows: Rows) -> None:
         last_ts = self.last_ts

@@ -1,6 +1,7 @@
 """Step rows of a record, column by column, as the aligner takes them."""
 
 import math
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -10,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from slowrank.telemetry import JobSteps
-from slowrank.telemetry.columns import read
 from slowrank.telemetry.schema import STEP_SCHEMAS, STEP_V1, Block
 from streams.columns import columns
 
@@ -36,7 +36,7 @@ _PLACE = Block(tuple(c for c in STEP_V1.columns if c.kind == "key" and c.name no
 """The columns that name the place of a rank. They follow step and time, in every later schema too."""
 
 _BEFORE_PLACE = 16
-"""Bytes of a row's step and time, eight each (``STEP_V1``)."""
+"""Bytes of a row's step and time, the first two columns, eight each (``STEP_V1``)."""
 
 _KEYS = ("rank", "local_rank", "gpu_index", *COORDS)
 
@@ -93,8 +93,9 @@ class Rows(msgspec.Struct, frozen=True, gc=False):
 def rows_of(record: JobSteps) -> Rows:
     """Read the rows of a record; those without a step, rank or time are left out."""
     block = STEP_SCHEMAS[record.schema].rows
-    steps, ts = read(block, record.rows, ("step", "ts")).values()
-    count = len(steps)
+    count = len(record.rows) // block.row_size
+    step_and_ts = struct.unpack_from(f"<{count}q{count}d", record.rows)
+    steps, ts = step_and_ts[:count], step_and_ts[count:]
     reported = len(_VALUES) if _VALUES[-1] in block.places else SQUARES
     values = np.ndarray((reported, count), np.dtype("<f4"), record.rows, block.places[_VALUES[0]][0] * count)
     if record.labels.get("phase") == ROLLOUT:

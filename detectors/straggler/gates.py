@@ -132,9 +132,18 @@ def waits_least(ratios: Ratios, found: Candidate) -> bool | None:
     return True if more < _WAITS_LESS * excess else None
 
 
+def small_effect(ratios: Ratios) -> float:
+    """Return the log ratio below which healthy ranks may be as far off for many steps: more where their work
+    differs."""
+    uneven = 0.0 if ratios.kind.kind == "fixed" else float(np.log1p(ratios.config.min_effect_uneven))
+    return max(SMALL_EFFECT, uneven)
+
+
 def _least_effect(ratios: Ratios, found: Candidate) -> float:
     config, fixed = ratios.config, ratios.kind.kind == "fixed"
-    least = config.min_effect if fixed else config.min_effect_uneven
+    # Where work hardly differs, a small change is held against how healthy ranks wander.
+    small = fixed or (ratios.kind.kind == "between" and not found.lasting)
+    least = config.min_effect if small else config.min_effect_uneven
     if ratios.asynchronous:
         least = least if fixed else config.min_effect_asynchronous
         least = max(least, ASYNCHRONOUS_SIGMAS * found.sigma)
@@ -194,8 +203,10 @@ def _wanders(ratios: Ratios, found: Candidate) -> bool:
     some blocks.)
     """
     length, held = min(found.steps, _LONGEST_BLOCK), min(ratios.settled, ratios.history.capacity)
-    if found.lasting or found.size >= SMALL_EFFECT or held < _LEAST_BLOCKS * length:
+    if found.lasting or found.size >= small_effect(ratios):
         return False
+    if held < _LEAST_BLOCKS * length:
+        return ratios.kind.kind != "fixed"
     mates = ratios.mates(found.rank)
     if mates.sum() < MIN_PEERS:
         mates = np.arange(ratios.ranks) != found.rank

@@ -12,7 +12,7 @@ from detectors.peers.ratios import Ratios
 from detectors.robust import nan_max, nan_median
 from detectors.straggler.candidate import LOOK_BEFORE, SLOW_SIGMAS, Candidate, deviations
 from detectors.straggler.core import SlowRank
-from detectors.straggler.gates import SMALL_EFFECT, goes_with_role, is_position, waits_least
+from detectors.straggler.gates import SMALL_EFFECT, goes_with_role, is_position, small_effect, waits_least
 from detectors.straggler.intermittence import CERTAIN, SUSPECT
 from detectors.straggler.onset_time import date_onset
 from detectors.straggler.timing_channel import TimingChannel
@@ -22,6 +22,9 @@ Bools = npt.NDArray[np.bool_]
 _HARM = 0.3
 """Chosen, of a small slowdown: in tuning draws of up to 64 ranks the job lost none of five false ones, and at
 least 0.33 of each of four true ones."""
+
+_LASTS = 100
+"""Chosen: twice the longest blocks of steps that a small slowdown is held against (``gates``)."""
 
 _AS_SLOW = 0.5
 """Chosen, of the rank's own slowdown: ranks of its machine that may be slow with it (``gates``)."""
@@ -89,9 +92,10 @@ def intermittent_rank(ratios: Ratios, channel: TimingChannel, rank: int) -> Slow
 def matters(ratios: Ratios, found: Candidate, over: Bools) -> bool:
     """Return whether a slowdown costs its job a part of it, where it is small.
 
-    Healthy ranks wander by as much for hundreds of steps, and what delays no step need not be reported.
+    Healthy ranks wander by as much for hundreds of steps, and what delays no step need not be reported; in
+    uneven work a rank delays few steps, and its slowdown is reported when it lasts.
     """
-    if found.size >= SMALL_EFFECT:
+    if found.size >= (SMALL_EFFECT if found.steps >= _LASTS else small_effect(ratios)):
         return True
     # The ranks of a slow machine cross the threshold one by one.
     over = over | alike(found.effect >= _AS_SLOW * found.size, ratios.nodes, found.rank)

@@ -71,3 +71,11 @@ def test_a_small_slowdown_that_delays_no_step_is_not_reported(hiccups):
     for step, late in enumerate(rng.integers(4, 16, 260)):
         work[step, late] *= 1.1**hiccups
     assert named(work) == (set() if hiccups else {3})
+
+
+@pytest.mark.parametrize(("steps", "expected"), [(80, set()), (300, {4})], ids=["80 steps", "300 steps"])
+def test_in_uneven_work_a_small_slowdown_is_named_when_it_lasts(steps, expected):
+    """Ranks that differ by 3 % in each step hide four per cent in one of them from the job, not for long."""
+    compute = np.exp(0.03 * np.random.default_rng(1).normal(size=(200 + steps, 24)))
+    compute[200:, 4] *= 1.045
+    assert named(compute) == expected
